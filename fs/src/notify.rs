@@ -1,8 +1,8 @@
-//! Who wants to hear what happens to a vnode (`inotify`).
+//! Observers of vnodes (`inotify`).
 //!
-//! A [`Mark`] ties a [`Listener`] to a vnode. What happens to a vnode is told to those who listen to it and, with the
-//! name, to those who listen to the directory in which it hangs. While nobody listens to anything, telling costs one
-//! load; who listens is found by the vnode's address.
+//! A [`Mark`] ties a [`Listener`] to a vnode. Events of a vnode go to its own listeners and, with
+//! the name, to those of its directory. Without any listener, an event costs one load; listeners
+//! are found by the vnode's address.
 
 use alloc::{
     sync::{Arc, Weak},
@@ -21,26 +21,26 @@ use nucleus::sync::{Rank, SpinLock};
 
 use crate::{Kind, Vnode};
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
     /// One of `IN_*`, and `IN_ISDIR` if it happened to a directory.
     pub mask: u32,
     /// Ties the two halves of a rename together; 0 for others.
     pub cookie: u32,
-    /// The entry to which it happened, if it is told to who listens to the directory.
+    /// The entry that it concerns, for listeners of the directory.
     pub name: Option<&'a [u8]>,
-    /// The entry is in the directory no more.
+    /// The entry is no longer in the directory.
     pub removed: bool,
 }
 
-/// Is told what happens.
+/// An observer.
 pub trait Listener: Send + Sync {
-    /// Called where it happens, perhaps with spin locks held: only those of [`Rank::Notify`] and after
-    /// may be taken.
+    /// Called where the event happens, perhaps with spin locks held: only those of [`Rank::Notify`]
+    /// and after may be taken.
     fn told(&self, event: &Event<'_>);
 
-    /// The vnode is no more; nothing further will be told.
+    /// Called when the vnode is gone; no event follows.
     fn ended(&self);
 }
 
@@ -51,7 +51,7 @@ pub struct Mark {
     vnode: Held,
 }
 
-/// A vnode that tells its end is not kept from it; others are kept, so that they are found again.
+/// A vnode that reports its end is not kept alive; others are, so that they are found again.
 enum Held {
     Weakly(Weak<dyn Vnode>),
     Firmly(Arc<dyn Vnode>),
@@ -69,7 +69,7 @@ static TABLE: [SpinLock<Vec<Entry>>; BUCKETS] =
 /// All marks.
 static MARKS: AtomicU32 = AtomicU32::new(0);
 
-/// Names a vnode as long as somebody has a mark on it.
+/// Identifies a vnode while there is a mark on it.
 pub fn key(vnode: &Arc<dyn Vnode>) -> usize {
     Arc::as_ptr(vnode).addr()
 }
@@ -80,7 +80,7 @@ fn bucket(key: usize) -> &'static SpinLock<Vec<Entry>> {
 }
 
 impl Mark {
-    /// Has `listener` told of what happens to `vnode` from now on.
+    /// Adds a mark: `listener` gets the events of `vnode` from now on.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -106,7 +106,7 @@ impl Mark {
         })
     }
 
-    /// The vnode, if it is there still.
+    /// Returns the vnode, if it still exists.
     pub fn vnode(&self) -> Option<Arc<dyn Vnode>> {
         match &self.vnode {
             Held::Weakly(vnode) => vnode.upgrade(),
@@ -130,18 +130,18 @@ impl Drop for Mark {
     }
 }
 
-/// Whether anybody listens to anything.
+/// Tells whether there is any listener.
 #[inline]
 pub fn is_active() -> bool {
     MARKS.load(Relaxed) != 0
 }
 
-/// Those who listen to the vnode with this key.
+/// Returns the listeners of the vnode with this key.
 fn listeners(key: usize) -> Vec<Arc<dyn Listener>> {
     let bucket = bucket(key).lock();
     let own = bucket.iter().filter(|entry| entry.key == key);
     let mut list = Vec::new();
-    // Without memory, whoever finds no place is not told.
+    // Listeners for which there is no memory miss the event.
     if list.try_reserve_exact(own.clone().count()).is_ok() {
         list.extend(own.map(|entry| entry.listener.clone()));
     }
@@ -161,7 +161,7 @@ fn directory_bit(vnode: &dyn Vnode) -> u32 {
     }
 }
 
-/// `mask` happened to `vnode`: told to its own listeners and to those of its directory.
+/// Reports `mask` of `vnode` to its own listeners and those of its directory.
 #[inline]
 pub fn happened(vnode: &Arc<dyn Vnode>, mask: u32) {
     if is_active() {
@@ -189,7 +189,7 @@ fn tell_both(vnode: &Arc<dyn Vnode>, mask: u32) {
     tell(key(vnode), &event);
 }
 
-/// `mask` happened to `vnode` itself, whatever its names are.
+/// Reports `mask` of `vnode` itself, whatever its names are.
 #[inline]
 pub fn happened_to_self(vnode: &Arc<dyn Vnode>, mask: u32) {
     if is_active() {
@@ -203,7 +203,7 @@ pub fn happened_to_self(vnode: &Arc<dyn Vnode>, mask: u32) {
     }
 }
 
-/// `mask` happened to the entry `name` of `directory`.
+/// Reports `mask` of the entry `name` of `directory`.
 #[inline]
 fn entry(directory: &Arc<dyn Vnode>, name: &[u8], mask: u32, cookie: u32) {
     let event = Event {
@@ -215,7 +215,7 @@ fn entry(directory: &Arc<dyn Vnode>, name: &[u8], mask: u32, cookie: u32) {
     tell(key(directory), &event);
 }
 
-/// `directory` got an entry for the new vnode `child`.
+/// Reports an entry of `directory` for the new vnode `child`.
 #[inline]
 pub fn created(directory: &Arc<dyn Vnode>, name: &[u8], child: &dyn Vnode) {
     if is_active() {
@@ -223,7 +223,7 @@ pub fn created(directory: &Arc<dyn Vnode>, name: &[u8], child: &dyn Vnode) {
     }
 }
 
-/// `directory` got a further entry for `child`.
+/// Reports a further entry of `directory` for `child`.
 #[inline]
 pub fn linked(directory: &Arc<dyn Vnode>, name: &[u8], child: &Arc<dyn Vnode>) {
     if is_active() {
@@ -232,7 +232,7 @@ pub fn linked(directory: &Arc<dyn Vnode>, name: &[u8], child: &Arc<dyn Vnode>) {
     }
 }
 
-/// `directory` lost its entry for `child`, which may end with that.
+/// Reports the removal of the entry for `child`, which may end with that.
 #[inline]
 pub fn removed(directory: &Arc<dyn Vnode>, name: &[u8], child: Arc<dyn Vnode>) {
     if is_active() {
@@ -246,7 +246,7 @@ pub fn removed(directory: &Arc<dyn Vnode>, name: &[u8], child: Arc<dyn Vnode>) {
     }
 }
 
-/// An entry moved, `child` with it.
+/// Reports that an entry moved, `child` with it.
 #[inline]
 pub fn moved(
     from: (&Arc<dyn Vnode>, &[u8]),
@@ -268,8 +268,8 @@ pub fn moved(
     happened_to_self(child, IN_MOVE_SELF);
 }
 
-/// A vnode that [tells its end](Vnode::tells_its_end) is no more: it was removed, or its file system is gone with its name
-/// in it (`named`).
+/// Reports the end of a vnode that [tells its end](Vnode::tells_its_end): it was removed, or its
+/// file system has ended with its name in it (`named`).
 #[inline]
 pub fn ended(key: usize, named: bool) {
     if is_active() {

@@ -45,23 +45,24 @@ mod control {
     pub const BLKZEROOUT: u32 = 0x127f;
 }
 
-/// What programs are told of read-ahead, in sectors: Linux's default.
+/// The readahead that programs are told, in sectors: Linux's default.
 const READ_AHEAD: u64 = 256;
-/// Frames of one transfer past the pages.
+/// Frames of one direct transfer.
 const FRAMES: usize = 64;
 
-/// An open device. The position's lock is held as an open file's is, see [`VnodeFile`](crate::file::VnodeFile).
+/// An open device. The position's lock is held as an open file's is, see
+/// [`VnodeFile`](crate::file::VnodeFile).
 pub struct BlockFile {
     location: Location,
     opened: Arc<Opened>,
     position: Mutex<u64>,
-    /// What `BLKBSZGET` says.
+    /// The block size that `BLKBSZGET` returns.
     block_size: AtomicU32,
     /// It was opened to be written.
     writes: bool,
-    /// What it has been told of errors of writing back.
+    /// The writeback errors that it has reported.
     told: ErrorMark,
-    /// With `O_EXCL`: nobody mounts it or swaps to it meanwhile.
+    /// With `O_EXCL`: excludes mounts and swap.
     _claim: Option<Claim>,
 }
 
@@ -69,7 +70,7 @@ impl BlockFile {
     /// Opens `device`, whose node is at `location`.
     ///
     /// # Errors
-    /// `EACCES` to write to one that is read-only, `EBUSY` with `O_EXCL` for one that somebody has for himself.
+    /// `EACCES` to write to a read-only one, `EBUSY` with `O_EXCL` for one that is claimed.
     pub fn open(
         device: &Arc<Device>,
         location: &Location,
@@ -82,7 +83,7 @@ impl BlockFile {
             true => Some(device.claim("an open file")?),
             false => None,
         };
-        // The largest one up to a page that the device is a multiple of.
+        // The largest block size up to a page of which the device's size is a multiple.
         let block_size = (device.size() | PAGE_SIZE as u64).trailing_zeros();
         let opened = device.open();
         Ok(Arc::new(BlockFile {
@@ -100,7 +101,7 @@ impl BlockFile {
         self.opened.device()
     }
 
-    /// Whether a transfer past the pages can begin at `at` and be `len` bytes long.
+    /// Tells whether a direct transfer can begin at `at` and be `len` bytes long.
     fn is_aligned(&self, at: u64, len: usize) -> bool {
         let block = u64::from(self.device().limits().block_size);
         at.is_multiple_of(block) && (len as u64).is_multiple_of(block)
@@ -161,7 +162,7 @@ impl BlockFile {
                 Err(error) => return moved(done, Err(error)),
             }
         }
-        // What was read meanwhile is old.
+        // Pages that were read meanwhile are stale.
         self.opened.settle(at..at + len as u64)?;
         Ok(done)
     }
@@ -179,7 +180,7 @@ impl BlockFile {
                 break;
             }
         }
-        // A source that broke off leaves a part of a block, which is not written.
+        // A source that ended early leaves a part of a block, which is not written.
         let whole = taken / SECTOR * SECTOR;
         let block = self.device().limits().block_size as usize;
         let whole = whole / block * block;
@@ -199,7 +200,7 @@ impl BlockFile {
         Ok(whole)
     }
 
-    /// The range that a program names to have it changed, in sectors.
+    /// Reads the range that a program wants to change, in sectors.
     fn range(&self, argument: VirtAddr) -> Result<(u64, u64)> {
         if !self.writes {
             return Err(Errno::EBADF);
@@ -219,7 +220,7 @@ impl BlockFile {
         }
     }
 
-    /// What was read of these sectors while they were changed is old.
+    /// Pages of these sectors that were read during the change are stale.
     fn changed_past(&self, sector: u64, sectors: u64) -> Result<usize> {
         let size = SECTOR as u64;
         self.opened
@@ -251,7 +252,7 @@ impl BlockFile {
     }
 }
 
-/// New frames for up to `max` bytes, bytes of their last owners in them.
+/// Allocates frames for up to `max` bytes; they hold bytes of their last owners.
 fn parts(max: usize) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     let mut left = max.min(FRAMES * PAGE_SIZE);
@@ -326,7 +327,7 @@ impl File for BlockFile {
             _ => return Err(Errno::EINVAL),
         };
         let to = (base as i64).checked_add(offset).ok_or(Errno::EOVERFLOW)?;
-        // A device has no room behind its end, not even to look at.
+        // A device ends at its size, even for a seek.
         let to = u64::try_from(to).ok().filter(|&to| to <= size);
         *position = to.ok_or(Errno::EINVAL)?;
         Ok(*position)

@@ -1,5 +1,5 @@
-//! The drivers behind device nodes and FIFOs. The floor above registers them at start; opening a node asks
-//! the one that has its number.
+//! The drivers behind device nodes and FIFOs. The kernel registers them at start; opening a node
+//! calls the driver of its number.
 
 use alloc::sync::{Arc, Weak};
 use core::{any::Any, ops::RangeInclusive};
@@ -29,7 +29,7 @@ struct Driver {
     open: OpenDevice,
 }
 
-/// Room for drivers.
+/// The most drivers.
 const DRIVERS: usize = 32;
 
 struct Drivers {
@@ -45,8 +45,8 @@ static REGISTRY: SpinLock<Drivers> = SpinLock::new(
     },
 );
 
-/// From now on `open` opens character devices of `major` with one of `minors`. The same
-/// range registered again replaces the driver.
+/// Registers `open` for character devices of `major` with one of `minors`. The same range
+/// registered again replaces the driver.
 ///
 /// # Errors
 /// `EBUSY` when the numbers are taken in part or the registry is full.
@@ -82,7 +82,7 @@ pub fn register_char_device(
     Ok(())
 }
 
-/// From now on `open` opens FIFOs.
+/// Registers `open` for FIFOs.
 pub fn register_fifo(open: OpenFifo) {
     REGISTRY.lock().fifo = Some(open);
 }
@@ -127,13 +127,14 @@ pub fn open_char_device(at: &Location, number: u64, flags: OpenFlags) -> Result<
 /// Opens a block device.
 ///
 /// # Errors
-/// `ENXIO` when there is none with the number, and those of [`BlockFile::open`](BlockFile::open).
+/// `ENXIO` when no device has the number, and those of [`BlockFile::open`].
 pub fn open_block_device(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
     let device = block::by_number(number).ok_or(Errno::ENXIO)?;
     Ok(BlockFile::open(&device, at, flags)?)
 }
 
-/// Brings onto its medium what was written to a block device as a file ([`Vnode::sync`](crate::Vnode::sync) of its node).
+/// Writes back a block device ([`FileData::sync`](crate::vnode::FileData::sync) of its node), to
+/// its medium.
 ///
 /// # Errors
 /// Those of the device.
@@ -141,7 +142,8 @@ pub fn sync_block_device(number: u64) -> Result<()> {
     block::by_number(number).map_or(Ok(()), |device| device.sync())
 }
 
-/// The pages of a block device that somebody has open ([`Vnode::cached`](crate::Vnode::cached) of its node).
+/// Returns the pages of a block device that is open
+/// ([`FileData::cached`](crate::vnode::FileData::cached) of its node).
 pub fn cached_block_device(number: u64) -> Option<Arc<dyn Cached>> {
     let pages: Arc<dyn Cached> = block::by_number(number)?.cached()?;
     Some(pages)
@@ -150,26 +152,27 @@ pub fn cached_block_device(number: u64) -> Option<Arc<dyn Cached>> {
 /// Opens a FIFO.
 ///
 /// # Errors
-/// `ENXIO` when nothing opens FIFOs, and the opener's own.
+/// `ENXIO` when no opener is registered, and the opener's own.
 pub fn open_fifo(at: &Location, state: &Attachment, flags: OpenFlags) -> Result<Arc<dyn File>> {
     let open = REGISTRY.lock().fifo;
     open.ok_or(Errno::ENXIO)?(at, state, flags)
 }
 
-/// What the openers of one node share (the pipe of a FIFO), while any of them holds it.
+/// State that the openers of one node share (the pipe of a FIFO), while there is any.
 pub struct Attachment {
     shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
 
 impl Attachment {
-    /// Nothing yet.
+    /// No state yet.
     pub const fn new() -> Attachment {
         Attachment {
             shared: Mutex::new(Rank::Vnode, None),
         }
     }
 
-    /// What is attached, or what `make` gives, if nobody holds what was attached before. `make` must take no lock below [`Rank::Vnode`].
+    /// Returns the shared state, or creates it by `make` if no opener has it. `make` must take no
+    /// lock below [`Rank::Vnode`].
     ///
     /// # Errors
     /// Those of `make`; `EINVAL` if something of another type is attached.

@@ -9,10 +9,11 @@ use crate::{
     vnode::{Attributes, Emit},
 };
 
-/// Positions in front of the file system's own cursors: 0 is ".", 1 is "..".
+/// Positions before the file system's own cursors: 0 is ".", 1 is "..".
 const DOTS: u64 = 2;
 
-/// Emits what `directory` holds from `position` on; returns the position after what was taken.
+/// Emits the entries of `directory` from `position` on; returns the position after the last one
+/// taken.
 pub(super) fn list(directory: &Arc<dyn Vnode>, position: u64, emit: &mut Emit<'_>) -> Result<u64> {
     let mut at = position;
     let own = directory.attributes()?;

@@ -15,16 +15,16 @@ use crate::{
     page_cache::{Cached, ErrorMark},
 };
 
-/// Passes everything on to the vnode's pager; only knows the path as well, and keeps the mount busy.
+/// Forwards all operations to the vnode's pager; adds only the path, and keeps the mount busy.
 struct Mapped {
     location: Location,
     pager: Arc<dyn Pager>,
-    /// The pages, and what the mapping has been told of errors of writing them back.
+    /// The pages, and the writeback errors that the mapping has reported.
     told: Option<(Arc<dyn Cached>, ErrorMark)>,
 }
 
 impl Location {
-    /// What a mapping of the file here maps; it shows this place's path.
+    /// Returns the pager for mappings of the file here; it shows this location's path.
     pub fn pager(&self) -> Option<Arc<dyn Pager>> {
         let vnode = self.vnode();
         let pager = vnode.clone().pager()?;

@@ -21,20 +21,21 @@ use crate::{
 /// An open regular file or directory: a position in a vnode that is read and written by offset.
 ///
 /// The position's lock is held across a read or write at the position, so that those of several
-/// processes that share it follow each other. The program's memory may fault meanwhile; no fault takes this lock.
+/// processes that share it follow each other. The program's memory may fault meanwhile; no fault
+/// takes this lock.
 pub struct VnodeFile {
     location: Location,
     position: Mutex<u64>,
-    /// Writing takes the set-id bits away: whoever opened it may not set them for others.
+    /// Writing clears the set-id bits: the opener may not set them for others.
     clears_privilege: bool,
-    /// What it has been told of errors of writing back.
+    /// The writeback errors that it has reported.
     told: ErrorMark,
-    /// Nobody runs it meanwhile.
+    /// Keeps programs from running it.
     _writing: Option<Writing>,
 }
 
 impl VnodeFile {
-    /// Opened at `location` by `who`; permission was checked.
+    /// Opens `location` for `who`, with permission checked.
     ///
     /// # Errors
     /// `ETXTBSY` for writing to a program that runs.
@@ -57,7 +58,7 @@ impl VnodeFile {
         self.location.vnode().kind() == Kind::Directory
     }
 
-    /// A file that someone else may write must not keep the right to run as its owner.
+    /// A file that other users write must not keep its set-id bits.
     fn clear_privilege(&self) -> Result<()> {
         let Attributes { mode, .. } = self.location.attributes()?;
         let mut cleared = mode & !0o4000;
@@ -76,7 +77,7 @@ impl VnodeFile {
 }
 
 impl VnodeFile {
-    /// What was written must survive before the call is back (`O_SYNC`, `O_DSYNC`, a mount with `sync`).
+    /// Writes the data back before the call returns (`O_SYNC`, `O_DSYNC`, a mount with `sync`).
     #[cold]
     fn settle(&self, flags: OpenFlags) -> Result<()> {
         self.sync(flags.bits() & O_SYNC == O_DSYNC)
@@ -195,7 +196,7 @@ impl File for VnodeFile {
             true => vnode.sync_data(),
             false => vnode.sync(),
         };
-        // Told even if the device has failed otherwise, too.
+        // Reported even if the device has failed in another way, too.
         self.check_written().and(synced)
     }
 

@@ -1,4 +1,4 @@
-//! A handle to a place (`O_PATH`).
+//! Handles to locations (`O_PATH`).
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
@@ -6,13 +6,13 @@ use fbuf::{Sink, Source};
 use crate::{Attributes, Location, vnode::Emit};
 use crate::{File, OpenFlags, Ready};
 
-/// Names a place, for `fstat`, `fchdir` and the `*at` calls; it can't be read or written.
+/// A handle to a location, for `fstat`, `fchdir` and the `*at` calls; it can't be read or written.
 pub struct PlaceFile {
     location: Location,
 }
 
 impl PlaceFile {
-    /// A handle to `location`.
+    /// Creates a handle to `location`.
     pub fn new(location: Location) -> PlaceFile {
         PlaceFile { location }
     }

@@ -1,4 +1,4 @@
-//! Making, linking, removing and renaming.
+//! Creating, linking, removing and renaming.
 
 use alloc::sync::Arc;
 
@@ -20,7 +20,8 @@ impl Walk<'_> {
     /// `mknod`, `mkdir`, `symlink`.
     ///
     /// # Errors
-    /// Those of [`resolve`](Walk::resolve), `EEXIST`, `EACCES`, `EROFS`, `EPERM` for a device if not root, those of the file system.
+    /// Those of [`resolve`](Walk::resolve) and of the file system, `EEXIST`, `EACCES`, `EROFS`,
+    /// `EPERM` for a device without `CAP_MKNOD`.
     pub fn make(&self, path: &[u8], make: Make, mode: u32) -> Result<Location> {
         if matches!(make, Make::CharDevice(_) | Make::BlockDevice(_))
             && !self.who.may_use(CAP_MKNOD)
@@ -35,7 +36,7 @@ impl Walk<'_> {
         place.ok_or(Errno::EEXIST)
     }
 
-    /// `link`: a further name for `from`.
+    /// `link`: adds a name for `from`.
     ///
     /// # Errors
     /// `EPERM` for a directory, `EXDEV` across mounts, and those of [`make`](Walk::make).
@@ -59,7 +60,7 @@ impl Walk<'_> {
     /// `unlink` and `rmdir`.
     ///
     /// # Errors
-    /// As Linux, `EBUSY` for what something is mounted on.
+    /// As Linux; `EBUSY` for a mount point.
     pub fn remove(&self, path: &[u8], directory: bool) -> Result<()> {
         let mut walker = Walker::new(self, path)?;
         let c = match walker.run()? {
@@ -135,7 +136,7 @@ impl Walk<'_> {
         let target_is_directory = target
             .as_ref()
             .is_some_and(|t| t.vnode.kind() == Kind::Directory);
-        // A slash behind a name says that it is a directory; a name that is to come takes after the source.
+        // A name with a slash must be that of a directory; a new name takes the kind of the source.
         if a.slash && !source_is_directory
             || b.slash
                 && !(if exchange {
@@ -189,7 +190,8 @@ impl Walk<'_> {
 }
 
 impl Walker<'_> {
-    /// Walks to the directory that is to get a new entry, and gives its name. A slash behind it is right only if a directory is to come.
+    /// Walks to the directory of a new entry, and returns its name. Only the name of a directory
+    /// may end in a slash.
     fn new_name(&mut self, directory: bool) -> Result<Component> {
         let Last::Name(c) = self.run()? else {
             return Err(Errno::EEXIST);
@@ -202,7 +204,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Whether the entry for `child` may go from the directory where the walker is.
+    /// Checks that the entry for `child` may be removed from the walker's directory.
     fn may_remove(&self, child: &Child) -> Result<()> {
         let directory: &Arc<dyn Vnode> = self.vnode();
         let who = self.walk.who;

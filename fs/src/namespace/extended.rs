@@ -1,4 +1,4 @@
-//! Extended attributes of what a place leads to: who may see and set which.
+//! Extended attributes of locations: the permissions to see and set each.
 
 use alloc::vec::Vec;
 
@@ -16,10 +16,10 @@ use crate::{
 
 /// The access list of a file, in place of its permission bits.
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// What new entries of a directory get.
+/// The access list that new entries of a directory get.
 const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 
-/// The part of the names that one set of rules is for.
+/// A class of names with the same rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     User,
@@ -54,11 +54,11 @@ fn class(name: &[u8]) -> Result<Class> {
 }
 
 impl Location {
-    /// The extended attribute `name`.
+    /// Returns the extended attribute `name`.
     ///
     /// # Errors
-    /// `ENODATA` where there is none, or none for the eyes of `who`; `EOPNOTSUPP` for a name of an unknown kind;
-    /// `EACCES`.
+    /// `ENODATA` where there is none, or none that `who` may see; `EOPNOTSUPP` for a name of an
+    /// unknown class; `EACCES`.
     pub fn extended(&self, who: &Credentials, name: &[u8]) -> Result<Vec<u8>> {
         let class = class(name)?;
         match class {
@@ -78,7 +78,7 @@ impl Location {
         value
     }
 
-    /// The names of all extended attributes that `who` may see, a NUL behind each.
+    /// Returns the names of all extended attributes that `who` may see, a NUL after each.
     ///
     /// # Errors
     /// Those of the file system.
@@ -99,8 +99,9 @@ impl Location {
     /// Sets the extended attribute `name`, or removes it without a value; `flags` as `setxattr`.
     ///
     /// # Errors
-    /// `EPERM` for those that `who` may not set, `EACCES`, `EROFS`, `EOPNOTSUPP` for a name of an unknown kind and for a
-    /// list of access rights that permission bits can't express, `EEXIST`, `ENODATA`, `ENOSPC`.
+    /// `EPERM` for those that `who` may not set, `EACCES`, `EROFS`, `EOPNOTSUPP` for a name of an
+    /// unknown class and for an access list that permission bits can't express, `EEXIST`,
+    /// `ENODATA`, `ENOSPC`.
     pub fn set_extended(
         &self,
         who: &Credentials,
@@ -144,9 +145,9 @@ impl Location {
         matches!(self.vnode.kind(), Kind::Regular | Kind::Directory)
     }
 
-    /// Access lists are kept as permission bits: what those can't say is refused.
+    /// Stores an access list as permission bits; lists that those can't express are refused.
     fn set_access_list(&self, who: &Credentials, class: Class, value: Option<&[u8]>) -> Result<()> {
-        // Whether the file system has attributes at all.
+        // The file system must have attributes at all.
         if self.vnode.extended_attributes().is_err() || self.vnode.kind() == Kind::Link {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -178,10 +179,11 @@ impl Location {
     }
 }
 
-/// The permission bits that an access list of Linux's version 2 stands for; `None` for an empty one.
+/// Returns the permission bits that an access list of Linux's version 2 stands for; `None` for an
+/// empty one.
 ///
 /// # Errors
-/// `EINVAL` for what is no list, `EOPNOTSUPP` for one with users, groups or a mask of its own.
+/// `EINVAL` for a malformed list, `EOPNOTSUPP` for one with users, groups or a mask of its own.
 fn permission_bits(list: &[u8]) -> Result<Option<u32>> {
     const VERSION: u32 = 2;
     const OWNER: u16 = 0x01;

@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Location {
-    /// What stands beside it: `name` in the directory by which it was reached, mounts on it crossed. `None` where there
-    /// is no such name, and for directories.
+    /// Returns its sibling `name`: the entry of that name in the directory by which it was reached,
+    /// or the mount over it. `None` without such a name, and for directories.
     pub fn sibling(&self, name: &[u8]) -> Option<Location> {
         let (parent, _) = self.reached.as_ref()?;
         let child = cross(&self.mount, parent.lookup(name).ok()?);
@@ -31,7 +31,7 @@ impl Location {
         })
     }
 
-    /// Changes attributes, which was allowed, and tells who listens.
+    /// Changes attributes, with permission checked, and notifies observers.
     pub(crate) fn set_attributes(&self, change: Change) -> Result<()> {
         self.vnode.set_attributes(change)?;
         let mask = match (change.accessed, change.modified) {
@@ -43,7 +43,7 @@ impl Location {
         Ok(())
     }
 
-    /// Sets the size of a regular file, which was allowed.
+    /// Sets the size of a regular file, with permission checked.
     ///
     /// # Errors
     /// Those of the file system.
@@ -53,7 +53,7 @@ impl Location {
         Ok(())
     }
 
-    /// Reserves or punches (`fallocate`, its mode bits), which was allowed.
+    /// Reserves space or punches holes (`fallocate`, its mode bits), with permission checked.
     ///
     /// # Errors
     /// Those of the file system.
@@ -66,7 +66,7 @@ impl Location {
     /// `chmod`.
     ///
     /// # Errors
-    /// `EPERM` for others than the owner, `EROFS`.
+    /// `EPERM` unless `who` is the owner, `EROFS`.
     pub fn change_mode(&self, who: &Credentials, mode: u32) -> Result<()> {
         self.writable()?;
         let now = self.attributes()?;
@@ -83,7 +83,7 @@ impl Location {
     /// `chown`; `None` keeps.
     ///
     /// # Errors
-    /// `EPERM` unless root, or the owner who gives it to a group of its own, `EROFS`.
+    /// `EPERM` unless `who` is root, or the owner and gives it to a group of its own; `EROFS`.
     pub fn change_owner(
         &self,
         who: &Credentials,
@@ -99,7 +99,7 @@ impl Location {
         {
             return Err(Errno::EPERM);
         }
-        // What a program of the new owner would run with must not carry over, and root is no exception.
+        // The set-id bits must not carry over to the new owner, even if root changes it.
         let mut mode = now.mode;
         if now.kind != Kind::Directory && (uid.is_some() || gid.is_some()) {
             mode &= !0o4000;
@@ -115,8 +115,8 @@ impl Location {
         })
     }
 
-    /// `utimensat`: new times, `None` keeps. `to_now`: both are set to the present, which who may
-    /// write the file may do as well as its owner.
+    /// `utimensat`: sets times; `None` keeps. `to_now`: both are set to the present, which needs
+    /// write permission only.
     ///
     /// # Errors
     /// `EPERM`, `EACCES` (`to_now`), `EROFS`.

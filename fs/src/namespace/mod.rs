@@ -1,10 +1,11 @@
-//! Mounts, and the walk along a path.
+//! The tree of mounts, and paths.
 //!
-//! `mount`: file systems over places of others; `tree`: all of them. `location`: a place, and its path.
-//! `walk`: from a path to a place. `open`, `change` and `extended`: what programs do with paths.
+//! `tree`: all mounts; `walk`: from a path to a [`Location`](crate::Location); `open`, `change`,
+//! `extended` and `location`: the operations of system calls on paths and locations.
 //!
 //! A walk takes the lock of one directory at a time, for the look-up only, and no lock that all
-//! walks share: what is mounted on a vnode is asked only where its [`MountPoint`](crate::vnode::MountPoint) says so.
+//! walks share: mounts are searched only where a vnode's [`MountPoint`](crate::vnode::MountPoint)
+//! says that there may be one.
 
 mod change;
 mod extended;
@@ -18,7 +19,7 @@ pub use walk::Walk;
 
 pub use crate::vnode::NAME_MAX;
 
-/// Bytes in a path, the NUL included.
+/// The most bytes in a path, the NUL included.
 pub const PATH_MAX: usize = 4096;
-/// Symbolic links followed in one walk.
+/// The most symbolic links that one walk follows.
 pub const LINKS_MAX: u32 = 40;

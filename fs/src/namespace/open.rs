@@ -21,7 +21,8 @@ use crate::{
 };
 
 impl Walk<'_> {
-    /// `open`: resolves or creates with `mode` (umask already applied), checks permission, truncates, opens.
+    /// `open`: resolves the path, or creates a file with `mode` (umask already applied), checks
+    /// permission, truncates, opens.
     pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Arc<dyn File>> {
         self.open_by_rules(path, flags, mode, 0)
     }
@@ -51,13 +52,13 @@ impl Walk<'_> {
         }
         let (place, made) = find_or_create(&mut walker, flags, mode & 0o7777)?;
         match made {
-            // Whatever its mode, the maker may use what it made.
+            // The creator may use the new file whatever its mode is.
             true => self.finish_open(&place, flags),
             false => self.open_at(&place, flags),
         }
     }
 
-    /// Opens a place that was resolved already (`/proc/PID/fd/N`, `execve`).
+    /// Opens a location that was resolved already (`/proc/PID/fd/N`, `execve`).
     pub fn open_at(&self, place: &Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
         if flags.has(O_PATH) {
             return open_path(place.clone(), flags);
@@ -108,7 +109,7 @@ impl Walk<'_> {
         if flags.has(O_NOATIME) && !self.who.owns(&place.attributes()?) {
             return Err(Errno::EPERM);
         }
-        // A pipe's packets go by the same flag.
+        // For a pipe the same flag asks for packets.
         let is_pipe = place.vnode.kind() == Kind::Fifo;
         if flags.has(O_DIRECT) && !is_pipe && !place.vnode.takes_direct() {
             return Err(Errno::EINVAL);
@@ -139,7 +140,7 @@ impl Walk<'_> {
     }
 }
 
-/// `O_PATH`: only a handle to the place.
+/// Opens a mere handle to the location (`O_PATH`).
 fn open_path(place: Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
     if flags.has(O_DIRECTORY) && place.vnode.kind() != Kind::Directory {
         return Err(Errno::ENOTDIR);
@@ -147,7 +148,7 @@ fn open_path(place: Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
     Ok(Arc::new(PlaceFile::new(place)))
 }
 
-/// What `O_CREAT` finds or makes; whether it was made.
+/// Finds the file or creates it (`O_CREAT`); returns whether it was created.
 fn find_or_create(
     walker: &mut Walker<'_>,
     flags: OpenFlags,
@@ -169,7 +170,7 @@ fn find_or_create(
             Ok(child) => (child, false),
             Err(Errno::ENOENT) => match walker.create(&c, Make::Regular, mode) {
                 Ok(child) => (child, true),
-                // Someone else was faster.
+                // Another thread has created it meanwhile.
                 Err(Errno::EEXIST) if !exclusive => (walker.look_up(&c)?, false),
                 Err(error) => return Err(error),
             },

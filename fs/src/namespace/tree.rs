@@ -8,7 +8,7 @@ use nucleus::sync::{Mutex, Rank, SpinLock};
 
 use crate::{Kind, Location, Mount, MountFlags, MountRequest, Vnode, vnode::same_vnode};
 
-/// The most mounts. A walk may have to pass all of them where they are piled up.
+/// The most mounts. A walk may have to pass all of them where they are stacked.
 const MOUNTS_MAX: usize = 4096;
 
 /// The tree of mounts that processes see.
@@ -26,12 +26,12 @@ struct Table {
 /// One line of `/proc/mounts`.
 pub struct MountLine {
     pub mount: Arc<Mount>,
-    /// The path of what it covers.
+    /// The path of the mount point.
     pub at: Vec<u8>,
 }
 
 impl Table {
-    /// Room for one more.
+    /// Reserves room for a mount.
     fn reserve(&mut self) -> Result<()> {
         if self.mounts.len() >= MOUNTS_MAX {
             return Err(Errno::ENOSPC);
@@ -39,7 +39,7 @@ impl Table {
         self.mounts.try_reserve(1).map_err(|_| Errno::ENOMEM)
     }
 
-    /// Hangs a new mount over `at`.
+    /// Adds a new mount over `at`.
     fn add(
         &mut self,
         at: &Location,
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Enters `mount` where walks find it.
+/// Adds `mount` where walks find it.
 fn hang(at: &Location, mount: &Arc<Mount>) -> Result<()> {
     let covered = at.vnode.mount_point().ok_or(Errno::EINVAL)?;
     let mut children = at.mount.children.write();
@@ -65,7 +65,7 @@ fn hang(at: &Location, mount: &Arc<Mount>) -> Result<()> {
     Ok(())
 }
 
-/// Takes `mount` from where walks find it.
+/// Removes `mount` from where walks find it.
 fn take_down(at: &Location, mount: &Arc<Mount>) {
     let gone: Vec<_> = at
         .mount
@@ -82,7 +82,7 @@ fn take_down(at: &Location, mount: &Arc<Mount>) {
     }
 }
 
-/// Whether something may be mounted over `at`.
+/// Checks that `at` can be a mount point.
 fn may_cover(at: &Location, root: &Arc<dyn Vnode>) -> Result<()> {
     if (at.vnode.kind() == Kind::Directory) != (root.kind() == Kind::Directory) {
         return Err(Errno::ENOTDIR);
@@ -91,7 +91,7 @@ fn may_cover(at: &Location, root: &Arc<dyn Vnode>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the place is in the tree and has a name.
+/// Tells whether the location is in the tree and has a name.
 fn check_attached(at: &Location) -> Result<()> {
     if !at.mount.attached.load(Ordering::Relaxed) || at.is_removed() {
         return Err(Errno::EINVAL);
@@ -99,7 +99,7 @@ fn check_attached(at: &Location) -> Result<()> {
     Ok(())
 }
 
-/// Whether `vnode` is `above` or lies below it in their file system.
+/// Tells whether `vnode` is `above` or lies below it in their file system.
 fn is_below(vnode: &Arc<dyn Vnode>, above: &Arc<dyn Vnode>) -> bool {
     let mut at = Some(vnode.clone());
     while let Some(vnode) = at {
@@ -112,7 +112,7 @@ fn is_below(vnode: &Arc<dyn Vnode>, above: &Arc<dyn Vnode>) -> bool {
 }
 
 impl Namespace {
-    /// A namespace whose root is `root`'s file system.
+    /// Creates a namespace whose root is `root`'s file system.
     pub fn new(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Namespace> {
         Namespace::with_root(root, &MountRequest::plain(fstype))
     }
@@ -132,7 +132,7 @@ impl Namespace {
         })
     }
 
-    /// The root of the root mount.
+    /// Returns the root of the root mount.
     pub fn root(&self) -> Location {
         let root = self.root.lock().clone();
         Location::of_mount(&root)
@@ -141,7 +141,8 @@ impl Namespace {
     /// Mounts a file system whose root vnode is `root` over `at`.
     ///
     /// # Errors
-    /// `ENOTDIR` if just one of both is a directory, `EINVAL` if nothing can be mounted there, `ENOSPC` for one mount too many.
+    /// `ENOTDIR` if only one of both is a directory, `EINVAL` if `at` can't be a mount point,
+    /// `ENOSPC` for one mount too many.
     pub fn mount(&self, at: &Location, root: Arc<dyn Vnode>, how: &MountRequest<'_>) -> Result<()> {
         let mount = || {
             may_cover(at, &root)?;
@@ -157,7 +158,8 @@ impl Namespace {
         mounted.map(|_| ())
     }
 
-    /// Shows what is at `from` over `at`, too (`MS_BIND`); with `all`, what is mounted below it as well (`MS_REC`).
+    /// Mounts the directory or file at `from` over `at`, too (`MS_BIND`); with `all`, the mounts
+    /// below it as well (`MS_REC`).
     ///
     /// # Errors
     /// As [`mount`](Namespace::mount).
@@ -168,7 +170,7 @@ impl Namespace {
         if !from.mount.is_internal() && !from.mount.attached.load(Ordering::Relaxed) {
             return Err(Errno::EINVAL);
         }
-        // What is there to be copied is found before the copy, which may lie below itself.
+        // The mounts to copy are collected before the copy, which may lie below itself.
         let mut copies: Vec<(Arc<Mount>, Location)> = Vec::new();
         if all {
             let below = from.mount.children.read().clone();
@@ -219,8 +221,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Changes the flags of the mount at `at` (`MS_REMOUNT | MS_BIND`), and with `options` those of its file system
-    /// (`MS_REMOUNT`).
+    /// Changes the flags of the mount at `at` (`MS_REMOUNT | MS_BIND`), and with `options` those of
+    /// its file system (`MS_REMOUNT`).
     ///
     /// # Errors
     /// `EINVAL` if `at` is not the root of a mount, and those of the file system.
@@ -243,8 +245,8 @@ impl Namespace {
     /// Moves the mount at `from` over `at` (`MS_MOVE`).
     ///
     /// # Errors
-    /// `EINVAL` if `from` is no mount's root or the root of all, `ELOOP` if `at` lies below it, and those of
-    /// [`mount`](Namespace::mount).
+    /// `EINVAL` if `from` is not the root of a mount or is the root of all, `ELOOP` if `at` lies
+    /// below it, and those of [`mount`](Namespace::mount).
     pub fn move_mount(&self, from: &Location, at: &Location) -> Result<()> {
         if !from.is_mount_root() {
             return Err(Errno::EINVAL);
@@ -269,11 +271,12 @@ impl Namespace {
         Ok(())
     }
 
-    /// `pivot_root`: the mount at `new` becomes the root of all, and the old root is mounted over `put`, which lies
-    /// below `new`. Returns the old root.
+    /// `pivot_root`: makes the mount at `new` the root of all, and mounts the old root over `put`,
+    /// which lies below `new`. Returns the old root.
     ///
     /// # Errors
-    /// `EBUSY` if `new` or `put` is on the root mount, `EINVAL` if `new` is no mount's root or `put` not below it.
+    /// `EBUSY` if `new` or `put` is on the root mount, `EINVAL` if `new` is not the root of a mount
+    /// or `put` not below it.
     pub fn pivot(&self, new: &Location, put: &Location) -> Result<Location> {
         let table = self.table.lock();
         let old_root = self.root.lock().clone();
@@ -306,30 +309,31 @@ impl Namespace {
         Ok(Location::of_mount(&old_root))
     }
 
-    /// Unmounts what is mounted at `at` (the root of a mount), which the caller holds once. `lazy`: even if it is in use, with
-    /// all that is mounted on it; who uses it may go on.
+    /// Removes the mount at `at` (its root), to which the caller holds one reference. `lazy`: even
+    /// if it is in use, with all mounts below it; its users keep it.
     ///
     /// # Errors
-    /// `EINVAL` if it is no mount's root, `EBUSY` if it is in use.
+    /// `EINVAL` if it is not the root of a mount, `EBUSY` if it is in use.
     pub fn unmount(&self, at: &Location, lazy: bool) -> Result<()> {
         let mount = &at.mount;
         if !at.is_mount_root() {
             return Err(Errno::EINVAL);
         }
         if !lazy {
-            // Most of what is to be written back goes before others have to wait for the table. What fails is told by `fsync`.
+            // Most dirty data is written back before others have to wait for the table. `fsync`
+            // reports errors.
             let _ = mount.root().sync();
         }
         let mut table = self.table.lock();
         if !mount.attached.load(Ordering::Relaxed) || mount.at().is_none() {
             return Err(Errno::EINVAL);
         }
-        // One reference in the table, one with what it covers, one in the caller's hand.
+        // One reference is in the table, one with the vnode that it covers, one the caller's.
         if !lazy && (Arc::strong_count(mount) > 3 || !mount.children.read().is_empty()) {
             return Err(Errno::EBUSY);
         }
         if !lazy && let Some(over) = mount.at() {
-            // From here on nobody finds the way in; who did so a moment ago is counted.
+            // Walks no longer enter it; those that have entered are counted.
             take_down(&over, mount);
             let retired = match Arc::strong_count(mount) <= 2 && mount.children.read().is_empty() {
                 true => mount.root().file_system().map_or(Ok(()), |fs| fs.retire()),
@@ -357,12 +361,12 @@ impl Namespace {
             .mounts
             .retain(|mount| mount.attached.load(Ordering::Relaxed));
         drop(table);
-        // Only now may the last reference to a whole file system go.
+        // The last reference to a file system may be dropped only now.
         drop(gone);
         Ok(())
     }
 
-    /// `MNT_EXPIRE`: unmounts what nobody uses and what was asked for before in the same way.
+    /// `MNT_EXPIRE`: unmounts a mount that is not in use and was marked by an earlier call.
     ///
     /// # Errors
     /// `EAGAIN` the first time, and those of [`unmount`](Namespace::unmount).
@@ -379,19 +383,21 @@ impl Namespace {
         self.unmount(at, false)
     }
 
-    /// The roots of all mounts, in the order of mounting: who goes round file systems, and takes long for it, keeps no mount busy with these.
+    /// Returns the roots of all mounts, in the order of mounting. They keep no mount busy, which
+    /// matters to a caller that takes long.
     pub fn roots(&self) -> Vec<Arc<dyn Vnode>> {
         let table = self.table.lock();
         let roots = table.mounts.iter().map(|mount| mount.root().clone());
         roots.collect()
     }
 
-    /// All mounts, in the order of mounting. None can be unmounted while it is among these.
+    /// Returns all mounts, in the order of mounting. None can be unmounted while the list exists.
     pub fn all(&self) -> Vec<Arc<Mount>> {
         self.table.lock().mounts.clone()
     }
 
-    /// What `/proc/mounts` shows to a process whose root is `root`: the mounts that it can reach.
+    /// Returns what `/proc/mounts` shows to a process whose root is `root`: the mounts that it can
+    /// reach.
     pub fn mounts(&self, root: &Location) -> Vec<MountLine> {
         let lines = self.all().into_iter().filter_map(|mount| {
             let at = Location::of_mount(&mount).path_below(root)?;

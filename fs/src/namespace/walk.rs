@@ -18,26 +18,27 @@ use crate::{
     vnode::{Make, Name, same_vnode},
 };
 
-/// Rules that keep a walk in the directory where it starts.
+/// Rules that confine a walk to the directory where it starts.
 const SCOPED: u32 = RESOLVE_BENEATH | RESOLVE_IN_ROOT;
 
-/// From where a path is walked, and as whom.
+/// The start of walks along paths, and the credentials by which they are checked.
 #[derive(Clone, Copy)]
 pub struct Walk<'a> {
     pub root: &'a Location,
-    /// Where relative paths start.
+    /// The start of relative paths.
     pub start: &'a Location,
     pub who: &'a Credentials,
 }
 
 impl Walk<'_> {
-    /// The place that `path` names. `follow`: whether a final symbolic link is followed. Limits and errors as Linux
-    /// (`ELOOP` after 40 links, `ENAMETOOLONG`, `ENOENT` for an empty path, search permission on the way).
+    /// Returns the location of `path`. `follow`: a final symbolic link is followed. Limits and
+    /// errors as Linux (`ELOOP` after 40 links, `ENAMETOOLONG`, `ENOENT` for an empty path, search
+    /// permission for each directory).
     pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Location> {
         Walker::new(self, path)?.finish(follow)
     }
 
-    /// The directory and the last component, for making and removing; a trailing slash is reported.
+    /// Returns the directory and the last component, and whether a slash follows it.
     ///
     /// # Errors
     /// Those of [`resolve`](Walk::resolve); `EEXIST` if the path ends in ".", ".." or the root.
@@ -52,7 +53,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether `who` may do `want` (4 read, 2 write, 1 execute or search, added up; 0: it is there), as `access`.
+    /// Checks that `who` may do `want` (4 read, 2 write, 1 execute or search, added up; 0: it
+    /// exists), as `access`.
     ///
     /// # Errors
     /// `EACCES`, `EROFS`.
@@ -86,9 +88,9 @@ pub(super) struct Component {
     last: bool,
 }
 
-/// What a path ends in.
+/// The end of a path.
 pub(super) enum Last {
-    /// The root, or where a link led that has no text: the walker is there.
+    /// The root, or the target of a link without text: the walker is there.
     Root,
     /// ".": the walker is there.
     Dot,
@@ -98,33 +100,34 @@ pub(super) enum Last {
     Name(Component),
 }
 
-/// A walk under way. What it stands on is borrowed from the start until it moves, so that a short
-/// walk touches few reference counts.
+/// A walk in progress. Its position is borrowed from the start until it moves, so that a short walk
+/// touches few reference counts.
 pub(super) struct Walker<'w> {
     pub(super) walk: Walk<'w>,
     /// The program's path, or the text of a link and what followed it.
     path: Cow<'w, [u8]>,
-    /// How far it has come in `path`.
+    /// The offset in `path` of the next component.
     position: usize,
-    /// Slashes stood in front of `position`.
+    /// Slashes precede `position`.
     slash: bool,
     links: u32,
     /// `RESOLVE_*` of `openat2`.
     rules: u32,
     mount: Cow<'w, Arc<Mount>>,
     vnode: Cow<'w, Arc<dyn Vnode>>,
-    /// How the present place was reached where it was not by a name in its directory.
+    /// The directory and name of the walker's position, unless it was reached by a name in its
+    /// parent.
     reached: Option<(Arc<dyn Vnode>, Name)>,
 }
 
-/// What a name in a directory is, mounts on it crossed.
+/// The vnode of a name, or the root of the mount that covers it.
 pub(super) struct Child {
     pub(super) mount: Option<Arc<Mount>>,
     pub(super) vnode: Arc<dyn Vnode>,
 }
 
 impl Child {
-    /// Whether something is mounted on what has the name.
+    /// Tells whether the entry is a mount point.
     pub(super) fn crossed(&self) -> bool {
         self.mount.is_some()
     }
@@ -135,8 +138,8 @@ impl<'w> Walker<'w> {
         Walker::with_rules(walk, path, 0)
     }
 
-    /// As [`new`](Walker::new), by the rules of `openat2` (`RESOLVE_*`). Those that keep a walk in a directory make the
-    /// start its root.
+    /// As [`new`](Walker::new), by the rules of `openat2` (`RESOLVE_*`). Those that confine a walk
+    /// make the start its root.
     pub(super) fn with_rules(walk: &Walk<'w>, path: &'w [u8], rules: u32) -> Result<Walker<'w>> {
         let mut walk = *walk;
         if rules & SCOPED != 0 {
@@ -166,22 +169,22 @@ impl<'w> Walker<'w> {
         })
     }
 
-    /// The name of a component.
+    /// Returns the name of a component.
     pub(super) fn name(&self, c: &Component) -> &[u8] {
         &self.path[c.start..c.end]
     }
 
-    /// The vnode where the walker is.
+    /// Returns the vnode of the walker's position.
     pub(super) fn vnode(&self) -> &Arc<dyn Vnode> {
         &self.vnode
     }
 
-    /// The mount where the walker is.
+    /// Returns the mount of the walker's position.
     pub(super) fn mount(&self) -> &Arc<Mount> {
         &self.mount
     }
 
-    /// Fails on a mount that must not be changed.
+    /// Fails on a read-only mount.
     pub(super) fn writable(&self) -> Result<()> {
         match self.mount.is_read_only() {
             true => Err(Errno::EROFS),
@@ -189,7 +192,8 @@ impl<'w> Walker<'w> {
         }
     }
 
-    /// The directory where the walker is has changed: waits until that survives, if the mount wants it (`sync`, `dirsync`).
+    /// Writes the walker's directory back after a change, if the mount asks for it (`sync`,
+    /// `dirsync`).
     pub(super) fn settle(&self) -> Result<()> {
         let at_once = MountFlags::SYNCHRONOUS | MountFlags::SYNCHRONOUS_DIRECTORIES;
         match self.mount.flags().intersects(at_once) {
@@ -198,7 +202,7 @@ impl<'w> Walker<'w> {
         }
     }
 
-    /// The place where the walker is.
+    /// Returns the walker's position.
     pub(super) fn place(&mut self) -> Location {
         Location {
             mount: self.mount.as_ref().clone(),
@@ -207,7 +211,7 @@ impl<'w> Walker<'w> {
         }
     }
 
-    /// The next component, if there is one.
+    /// Takes the next component, if there is one.
     fn component(&mut self) -> Result<Option<Component>> {
         let path = &self.path;
         let mut start = self.position;
@@ -312,7 +316,7 @@ impl<'w> Walker<'w> {
         }))
     }
 
-    /// The walker must be in a directory that it may search.
+    /// Checks that the walker is in a directory which may be searched.
     fn require_search(&self) -> Result<()> {
         if self.vnode.kind() != Kind::Directory {
             return Err(Errno::ENOTDIR);
@@ -323,7 +327,7 @@ impl<'w> Walker<'w> {
         self.vnode.access(self.walk.who, EXECUTE)
     }
 
-    /// Looks a name up in the directory where the walker is.
+    /// Looks a name up in the walker's directory.
     pub(super) fn look_up(&self, c: &Component) -> Result<Child> {
         let vnode = self.vnode.lookup(self.name(c))?;
         let child = cross(&self.mount, vnode);
@@ -333,7 +337,7 @@ impl<'w> Walker<'w> {
         Ok(child)
     }
 
-    /// Makes an entry in the directory where the walker is.
+    /// Creates an entry in the walker's directory.
     pub(super) fn create(&self, c: &Component, make: Make, mode: u32) -> Result<Child> {
         self.writable()?;
         self.vnode.access(self.walk.who, WRITE | EXECUTE)?;
@@ -350,7 +354,7 @@ impl<'w> Walker<'w> {
         self.vnode = Cow::Owned(child.vnode);
     }
 
-    /// One directory up, out of a mount if at its root, never above the walk's root.
+    /// Goes one directory up, out of a mount if at its root, never above the walk's root.
     fn go_up(&mut self) -> Result<()> {
         loop {
             if Arc::ptr_eq(&self.mount, &self.walk.root.mount)
@@ -380,7 +384,7 @@ impl<'w> Walker<'w> {
         Ok(())
     }
 
-    /// Goes where the link leads that `c` names: to a place, or along its text and what follows `c`.
+    /// Follows the link that `c` names: to a location, or along its text and the rest of the path.
     fn follow(&mut self, c: &Component, link: &Arc<dyn Vnode>) -> Result<()> {
         self.links += 1;
         if self.links > LINKS_MAX
@@ -429,7 +433,7 @@ impl<'w> Walker<'w> {
     }
 }
 
-/// What is seen at `vnode` of `mount`: itself, or the root of what is mounted on it.
+/// Returns `vnode`, or the root of the topmost mount that covers it.
 pub(super) fn cross(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Child {
     let mut child = Child { mount: None, vnode };
     while child

@@ -1,4 +1,4 @@
-//! Vnodes: names and attributes, which are the server's.
+//! Vnodes: names and attributes, which belong to the server.
 
 use alloc::{
     sync::{Arc, Weak},
@@ -29,7 +29,7 @@ use crate::{
     vnode::{self, Change, Emit, FileSystem, Make, MountPoint, Place, Space},
 };
 
-/// A file, directory, link or device of the server's.
+/// A file, directory, link or device of the server.
 pub(super) struct Node {
     pub(super) fs: Arc<Ninep>,
     me: Weak<Node>,
@@ -37,12 +37,12 @@ pub(super) struct Node {
     kind: Kind,
     /// For devices, in Linux's encoding.
     rdev: u64,
-    /// The handle by which it was last found; the server follows renames that go through it.
+    /// The fid by which it was last found; the server follows renames made through it.
     fid: SpinLock<Arc<Fid>>,
-    /// Where a directory hangs; `None` for the root and for what is no directory.
+    /// The parent and name of a directory; `None` for the root and for other kinds.
     hangs: SpinLock<Option<Hangs>>,
     mount_point: MountPoint,
-    /// What the server last said.
+    /// The server's last answer.
     seen: SpinLock<Seen>,
     /// Of a regular file.
     pub(super) content: Option<Arc<Content>>,
@@ -50,7 +50,7 @@ pub(super) struct Node {
     /// Open files and mappings.
     pub(super) users: AtomicU32,
     fifo: Attachment,
-    /// Of a directory: where its listing goes on.
+    /// The open listing of a directory.
     listing: SpinLock<Option<Listing>>,
 }
 
@@ -72,14 +72,16 @@ struct Seen {
     attributes: Attr,
     /// Since boot.
     at: Duration,
-    /// Its last name was removed through here: the server may not find it any more, while it is open.
+    /// Its last name was removed through this mount: the server may not find it any more, while it
+    /// is open.
     unlinked: bool,
-    /// A name of it was removed through here, maybe the one that the handle stands for.
+    /// A name of it was removed through this mount, perhaps that of the fid.
     lost_name: bool,
 }
 
 impl Ninep {
-    /// The vnode for what a walk found: the one that there is, or a new one. `hangs` says where it was found.
+    /// Returns the vnode for the file that a walk found: an existing or a new one. `hangs` is the
+    /// place where it was found.
     pub(super) fn node(
         self: &Arc<Ninep>,
         fid: Fid,
@@ -129,7 +131,7 @@ impl Ninep {
             listing: SpinLock::new(Rank::Leaf, None),
         });
         loop {
-            // Two walks at once may both have found it new: the first one's stays.
+            // Two walks may have found it new at the same time: the first vnode stays.
             if let Some(other) = self.usable(qid) {
                 return Ok(other);
             }
@@ -142,7 +144,7 @@ impl Ninep {
         }
     }
 
-    /// Writes back what mappings have modified in any file.
+    /// Writes back all pages that mappings have modified.
     fn sync_all(&self) -> Result<()> {
         let mut result = Ok(());
         let mut from = 0;
@@ -165,13 +167,13 @@ impl Ninep {
         }
     }
 
-    /// The vnode that there is for a file.
+    /// Returns the existing vnode of a file.
     fn usable(&self, qid: Qid) -> Option<Arc<Node>> {
         let node = self.nodes.lock().get(&qid.path).and_then(Weak::upgrade)?;
         if node.qid.kind == qid.kind && !node.seen.lock().unlinked {
             return Some(node);
         }
-        // The server has given the number of a file that is gone to another one.
+        // The server has reused the number of a deleted file.
         let mut nodes = self.nodes.lock();
         if nodes.get(&qid.path).is_some_and(|it| node.is_behind(it)) {
             nodes.remove(&qid.path);
@@ -185,7 +187,8 @@ impl Node {
         self.fid.lock().clone()
     }
 
-    /// A walk came to it by this handle: the one that it had may be of a name that it lost on the server.
+    /// Takes over the fid of a new walk: the old one may be of a name that was removed on the
+    /// server.
     fn found_again(&self, fid: Fid, hangs: Option<(Arc<Node>, &[u8])>) {
         let fid = Arc::new(fid);
         let old = core::mem::replace(&mut *self.fid.lock(), fid);
@@ -202,7 +205,7 @@ impl Node {
         }
     }
 
-    /// Notes where a directory hangs from now on; with no parent, that it was removed.
+    /// Sets the parent and name of a directory; without a parent, it was removed.
     fn hang(&self, parent: Option<Arc<Node>>, name: &[u8]) {
         let mut hangs = self.hangs.lock();
         let new = match (parent, &*hangs) {
@@ -222,7 +225,7 @@ impl Node {
         drop(old);
     }
 
-    /// The node behind a vnode, if it belongs to this mount.
+    /// Returns the node of a vnode, if it belongs to this mount.
     fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
         let node: &Node = vnode::own(vnode)?;
         match Arc::ptr_eq(&node.fs, &self.fs) {
@@ -245,13 +248,13 @@ impl Node {
         }
     }
 
-    /// What the server says now.
+    /// Returns the server's attributes.
     pub(super) fn refresh(&self) -> Result<Attr> {
         let fid = self.fid();
         let asked = fid.attributes();
         let mut seen = self.seen.lock();
         match asked {
-            // The name may stand for another file by now.
+            // The name may now stand for another file.
             Ok(attributes) if attributes.qid.path == self.qid.path => {
                 seen.attributes = attributes;
                 seen.at = time::since_boot();
@@ -263,7 +266,7 @@ impl Node {
         }
     }
 
-    /// What the server says, or said a moment ago.
+    /// Returns the server's attributes, at most [`FRESH`] old.
     pub(super) fn recent(&self) -> Result<Attr> {
         let seen = *self.seen.lock();
         match time::since_boot().saturating_sub(seen.at) < FRESH && !seen.unlinked {
@@ -272,17 +275,17 @@ impl Node {
         }
     }
 
-    /// What the server said last is not true any more.
+    /// Invalidates the cached attributes.
     pub(super) fn forget_attributes(&self) {
         self.seen.lock().at = Duration::ZERO;
     }
 
-    /// What is known of the file without asking.
+    /// Returns the attributes known without asking the server.
     pub(super) fn last_seen(&self) -> Attr {
         self.seen.lock().attributes
     }
 
-    /// The number of the mount's device.
+    /// Returns the number of the mount's device.
     pub(super) fn attributes_device(&self) -> u64 {
         self.fs.device
     }
@@ -302,22 +305,22 @@ impl Node {
         self.kind == Kind::Directory && self.hangs.lock().is_none()
     }
 
-    /// Whether a weak handle is to this vnode.
+    /// Tells whether a weak reference is to this vnode.
     fn is_behind(&self, handle: &Weak<Node>) -> bool {
         core::ptr::eq(handle.as_ptr(), self.me.as_ptr())
     }
 
-    /// The vnode that is known for `name`, which is about to lose it.
+    /// Returns the vnode known for `name`, which is about to lose it.
     fn known(&self, name: &[u8]) -> Option<Arc<Node>> {
         let (_, qid) = self.fid().walk(name).ok()?;
         let nodes = self.fs.nodes.lock();
         nodes.get(&qid.path).and_then(Weak::upgrade)
     }
 
-    /// A name of it was removed.
+    /// Notes that a name of it was removed.
     fn lost_name(&self) {
         let mut seen = self.seen.lock();
-        // Of a file with several names the others remain; who wants to know asks the server.
+        // Other names of the file remain; the server knows them.
         seen.unlinked = self.kind == Kind::Directory || seen.attributes.links <= 1;
         seen.lost_name = true;
         seen.attributes.links = match seen.unlinked {
@@ -435,7 +438,7 @@ impl vnode::Directory for Node {
         match make {
             Make::Regular => {
                 let file = fid.duplicate()?;
-                /// With it the server refuses a name that is taken.
+                /// Makes the server refuse an existing name.
                 const EXCLUSIVE: u32 = O_CREAT | O_EXCL;
                 file.create(name, O_RDWR | EXCLUSIVE, mode, who.gid)?;
                 let node = self.look_up(name)?;
@@ -467,7 +470,7 @@ impl vnode::Directory for Node {
         self.require_directory()?;
         let node = self.known(name);
         if let Some(node) = &node {
-            // Its number of names is looked up while it has them all.
+            // The link count is read while all names exist.
             let _ = node.refresh();
         }
         self.fid()
@@ -483,7 +486,7 @@ impl vnode::Directory for Node {
         self.require_directory()?;
         let to = self.of_same(to)?;
         to.require_directory()?;
-        // The protocol knows no flags.
+        // The protocol has no flags.
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
@@ -510,9 +513,10 @@ impl vnode::Directory for Node {
 
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         self.require_directory()?;
-        /// Bytes of entries that are asked for at a time.
+        /// Bytes of entries per request.
         const BATCH: usize = 32 << 10;
-        // Who goes on where the last one stopped does so with the same handle: to some file systems a cursor means nothing to another one.
+        // A caller that continues where the last one stopped uses the same fid: in some file
+        // systems a cursor is valid for one open directory only.
         let stopped = self.listing.lock().take();
         let mut listing = match stopped {
             Some(listing) if listing.cursor == cursor && cursor > 0 => listing,
@@ -547,7 +551,7 @@ impl vnode::Directory for Node {
 impl vnode::FileData for Node {
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         let content = self.regular()?;
-        // Who reads without having opened (`execve`) sees what the server has, too.
+        // A reader without an open file (`execve`) sees the server's version, too.
         self.revalidate_unopened();
         content.read(self, offset, to)
     }
@@ -586,7 +590,7 @@ impl FileSystem for Node {
 }
 
 impl Drop for Node {
-    /// What only this node kept above goes in a loop, however deep it is.
+    /// The nodes above that only this one kept alive are freed in a loop, however many there are.
     fn drop(&mut self) {
         let mut nodes = self.fs.nodes.lock();
         if nodes

@@ -1,4 +1,4 @@
-//! What a name in a synthetic directory is.
+//! The entries of a generated directory.
 
 use alloc::{sync::Arc, vec::Vec};
 
@@ -13,7 +13,7 @@ pub(super) type ReadLink = dyn Fn() -> Result<Vec<u8>> + Send + Sync;
 pub(super) type Follow = dyn Fn() -> Result<Location> + Send + Sync;
 pub(super) type Open = dyn Fn(&Location, OpenFlags) -> Result<Arc<dyn File>> + Send + Sync;
 
-/// What a name in a synthetic directory is, with mode and owner.
+/// An entry of a generated directory, with mode and owner.
 #[derive(Clone)]
 pub struct Entry {
     pub(super) mode: u32,
@@ -51,8 +51,8 @@ impl Entry {
         Entry::new(0o555, Body::Directory(Arc::new(directory)))
     }
 
-    /// A file whose content `show` generates when it is read from the start; mode 0444. What was generated
-    /// stays as it is for an open file until it is read from the start again.
+    /// A file whose text `show` generates when it is read from the start; mode 0444. An open file
+    /// keeps the text until it is read from the start again.
     pub fn text(show: impl Fn(&mut Text) -> Result<()> + Send + Sync + 'static) -> Entry {
         let body = Body::Text {
             show: Arc::new(show),
@@ -70,7 +70,7 @@ impl Entry {
         Entry::new(0o777, body)
     }
 
-    /// A link that shows `text` and leads to the place `follow` gives, whatever its name; mode 0777.
+    /// A link that shows `text` and leads to the location that `follow` returns; mode 0777.
     pub fn place(
         text: impl Fn() -> Result<Vec<u8>> + Send + Sync + 'static,
         follow: impl Fn() -> Result<Location> + Send + Sync + 'static,
@@ -82,14 +82,15 @@ impl Entry {
         Entry::new(0o777, body)
     }
 
-    /// A file that `open` opens, given where it is; mode 0444.
+    /// A file that `open` opens, given its location; mode 0444.
     pub fn file(
         open: impl Fn(&Location, OpenFlags) -> Result<Arc<dyn File>> + Send + Sync + 'static,
     ) -> Entry {
         Entry::new(0o444, Body::File(Arc::new(open)))
     }
 
-    /// Lets root write a text: `store` gets the bytes of one `write`, 4096 at most. Adds 0200 to the mode.
+    /// Lets root write a text: `store` gets the bytes of one `write`, 4096 at most. Adds 0200 to
+    /// the mode.
     pub fn writable(
         mut self,
         store: impl Fn(&[u8]) -> Result<()> + Send + Sync + 'static,

@@ -1,8 +1,8 @@
-//! Directories and files made up on demand, the base of `/proc`.
+//! Directories and files that are generated on demand, the base of `/proc`.
 //!
 //! A [`Directory`] answers look-ups with an [`Entry`]: a text generated when it is read, a link, a
-//! link that leads to a place, an open file of another kind, or a further directory. A [`Table`] is
-//! a directory with fixed names, and perhaps another directory behind them.
+//! link that leads to a location, an open file of another type, or a further directory. A [`Table`]
+//! is a directory with fixed names, and perhaps another directory after them.
 //!
 //! ```ignore
 //! let proc = pseudofs::root(
@@ -19,8 +19,8 @@
 //! namespace.mount(&at, proc, &MountRequest::plain("proc"))?;
 //! ```
 //!
-//! Nodes are made anew at each look-up and keep nothing but their parent, so a directory may
-//! change its mind at any time. No lock is held while a closure or a [`Directory`] is asked.
+//! Nodes are created at each look-up and refer only to their parent, so a directory may change at
+//! any time. No lock is held while a closure or a [`Directory`] is called.
 
 mod entry;
 mod node;
@@ -38,18 +38,20 @@ use abi::Result;
 
 use crate::Kind;
 
-/// One name on its way out of [`Directory::list`]: name, kind, and the cursor after it. Returns false when there is no more room.
+/// Receives one name of [`Directory::list`]: name, kind, and the cursor after it. Returns false
+/// when there is no more room.
 pub type EmitName<'a> = dyn FnMut(&[u8], Kind, u64) -> bool + 'a;
 
-/// A directory made up on demand.
+/// A directory that is generated on demand.
 pub trait Directory: Any + Send + Sync {
-    /// What `name` is.
+    /// Looks a name up.
     ///
     /// # Errors
     /// `ENOENT`.
     fn lookup(&self, name: &[u8]) -> Result<Entry>;
 
-    /// Emits names in the order of their cursors, from those behind `cursor` on: 0 at first, later a cursor that came
-    /// with a name. A cursor must stay right while other names come and go (a process number, a descriptor), below 2^61.
+    /// Emits names in the order of their cursors, from `cursor` on: 0 at first, later a cursor that
+    /// came with a name. A cursor must stay valid while other names come and go (a process number,
+    /// a descriptor), below 2^61.
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! The vnodes of synthetic file systems.
+//! The vnodes of generated file systems.
 
 use alloc::{
     sync::{Arc, Weak},
@@ -34,7 +34,8 @@ const PROC_MAGIC: u64 = 0x9fa0;
 /// `SYSFS_MAGIC`.
 const SYSFS_MAGIC: u64 = 0x6265_6572;
 
-/// The root of a new synthetic file system; `fstype` gives the number that `statfs` shows.
+/// Creates a generated file system and returns its root; `fstype` selects the number that `statfs`
+/// shows.
 pub fn root(fstype: &str, directory: impl Directory) -> Arc<dyn Vnode> {
     Arc::new_cyclic(|me| Node {
         me: me.clone(),
@@ -50,7 +51,7 @@ pub fn root(fstype: &str, directory: impl Directory) -> Arc<dyn Vnode> {
     })
 }
 
-/// What made up a directory of a synthetic file system; `None` for any other vnode.
+/// Returns the [`Directory`] of a vnode; `None` for vnodes of other file systems.
 pub fn directory(vnode: &dyn Vnode) -> Option<&dyn Any> {
     let node: &Node = (vnode as &dyn Any).downcast_ref()?;
     node.directory().ok().map(|made_by| &**made_by as &dyn Any)
@@ -64,7 +65,8 @@ impl Node {
         }
     }
 
-    /// The inode of a name in this directory: the same each time it is looked up, and, as good as always, no other's.
+    /// Returns the inode of a name in this directory: the same at each look-up, and unique with
+    /// high probability.
     fn inode_of(&self, name: &[u8]) -> u64 {
         let mut hash = self.inode ^ 0x9e37_79b9_7f4a_7c15;
         for &byte in name {
@@ -88,7 +90,7 @@ impl Vnode for Node {
             uid: self.entry.uid,
             gid: self.entry.gid,
             rdev: 0,
-            // Files of settings are a page long before anybody reads them.
+            // Files of settings show the size of a page.
             size: match (self.magic, kind) {
                 (SYSFS_MAGIC, Kind::Regular) => PAGE_SIZE as u64,
                 _ => 0,
@@ -172,7 +174,7 @@ impl vnode::Directory for Node {
 
 impl vnode::FileData for Node {
     fn truncate(&self, _: u64) -> Result<()> {
-        // `> /proc/sys/...`: what is written replaces the value anyway.
+        // `> /proc/sys/...`: the write replaces the value anyway.
         match &self.entry.body {
             Body::Text { store: Some(_), .. } | Body::File(_) => Ok(()),
             _ => Err(Errno::EACCES),

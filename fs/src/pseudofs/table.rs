@@ -6,10 +6,10 @@ use abi::{Errno, Result};
 
 use super::{Directory, EmitName, Entry};
 
-/// Cursors from here on are those of the directory behind the table.
+/// Cursors from here on are those of the directory after the table.
 const BEHIND: u64 = 1 << 20;
 
-/// A directory with fixed names, and perhaps another directory behind them.
+/// A directory with fixed names, and perhaps another directory after them.
 #[derive(Default)]
 pub struct Table {
     entries: Vec<(&'static str, Entry)>,
@@ -17,7 +17,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// No names.
+    /// An empty table.
     pub fn new() -> Table {
         Table::default()
     }
@@ -28,7 +28,7 @@ impl Table {
         self
     }
 
-    /// Asks `directory` for all other names, and lists its names behind the table's.
+    /// Looks all other names up in `directory`, and lists its names after the table's.
     pub fn otherwise(mut self, directory: impl Directory) -> Table {
         self.behind = Some(Box::new(directory));
         self

@@ -14,18 +14,18 @@ use nucleus::sync::{Rank, SpinLock};
 use super::entry::{Show, Store};
 use crate::{Attributes, File, Location, OpenFlags};
 
-/// The most bytes that one `write` may bring.
+/// The most bytes of one `write`.
 const WRITE_MAX: usize = 4096;
 
-/// Text under construction: write to it with `write!` or [`push`](Text::push). When memory runs out
-/// it takes no more, and who reads it gets `ENOMEM`.
+/// Text under construction: written by `write!` or [`push`](Text::push). When memory runs out it
+/// takes no more, and its reader gets `ENOMEM`.
 #[derive(Default)]
 pub struct Text {
     bytes: Vec<u8>,
     failed: bool,
 }
 
-/// The most digits that [`Text::push_number`] and [`Text::push_hex`] fill up to: no number has more.
+/// The largest width of [`Text::push_number`] and [`Text::push_hex`]: no number has more digits.
 const WIDEST: usize = 24;
 
 impl Text {
@@ -39,7 +39,8 @@ impl Text {
         }
     }
 
-    /// Adds bytes with spaces, tabs, newlines and backslashes as octal escapes, as `/proc/mounts` shows names.
+    /// Adds bytes with spaces, tabs, newlines and backslashes as octal escapes, as in
+    /// `/proc/mounts`.
     pub fn push_escaped(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             match byte {
@@ -52,7 +53,7 @@ impl Text {
         }
     }
 
-    /// Adds bytes with newlines as octal escapes, as `/proc/PID/maps` shows names.
+    /// Adds bytes with newlines as octal escapes, as in `/proc/PID/maps`.
     pub fn push_escaped_newlines(&mut self, bytes: &[u8]) {
         for (i, part) in bytes.split(|&b| b == b'\n').enumerate() {
             if i > 0 {
@@ -62,13 +63,14 @@ impl Text {
         }
     }
 
-    /// Adds a number in decimal, with spaces in front if it has fewer than `width` digits, [`WIDEST`] at most. Files with thousands of numbers
-    /// are made so: the formatter of `write!` takes many times as long.
+    /// Adds a number in decimal, with leading spaces up to `width` digits, [`WIDEST`] at most.
+    /// Files with thousands of numbers use this: the formatter of `write!` takes many times as
+    /// long.
     pub fn push_number(&mut self, number: u64, width: usize) {
         self.push_digits::<10>(number, width, b' ');
     }
 
-    /// Adds a number in hexadecimal, with zeros in front, likewise.
+    /// Adds a number in hexadecimal, with leading zeros up to `width` digits.
     pub fn push_hex(&mut self, number: u64, width: usize) {
         self.push_digits::<16>(number, width, b'0');
     }
@@ -88,7 +90,7 @@ impl Text {
         self.push(&digits[first.min(WIDEST - width.min(WIDEST))..]);
     }
 
-    /// Adds spaces until there are `column` bytes behind byte `start`.
+    /// Adds spaces until there are `column` bytes after byte `start`.
     pub fn pad_to(&mut self, start: usize, column: usize) {
         const SPACES: [u8; 64] = [b' '; 64];
         let mut left = (start + column).saturating_sub(self.len());
@@ -102,12 +104,12 @@ impl Text {
         }
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none yet.
+    /// Tells whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -121,18 +123,18 @@ impl fmt::Write for Text {
 }
 
 impl Text {
-    /// What `write!` and `writeln!` call: nothing to unwrap, since a failure shows when the text is read.
+    /// The target of `write!` and `writeln!`: the caller has nothing to unwrap, since the reader
+    /// sees a failure.
     pub fn write_fmt(&mut self, args: fmt::Arguments<'_>) {
         // Only a broken `Display` fails here, and then its text is short.
         let _ = fmt::Write::write_fmt(self, args);
     }
 }
 
-/// An open text. What was generated is kept for the reads that go on in it, and generated anew when it
-/// is read from the start.
+/// An open text. It is generated when it is read from the start, and kept for reads that continue.
 ///
-/// The position is not locked across a read, because generating takes locks of any rank; reads at one shared
-/// position at the same time may give the same bytes.
+/// The position is not locked across a read, because generating takes locks of any rank; concurrent
+/// reads at one shared position may return the same bytes.
 pub(super) struct TextFile {
     location: Location,
     show: Arc<Show>,
@@ -152,7 +154,7 @@ impl TextFile {
         }
     }
 
-    /// The content for a read at `at`.
+    /// Returns the text for a read at `at`.
     fn content(&self, at: u64) -> Result<Arc<Vec<u8>>> {
         if at > 0 {
             let content = self.content.lock().clone();
@@ -167,7 +169,7 @@ impl TextFile {
         }
         let content = Arc::new(text.bytes);
         let old = self.content.lock().replace(content.clone());
-        // Freed with the lock open.
+        // Freed after the lock was released.
         drop(old);
         Ok(content)
     }

@@ -19,15 +19,15 @@ use crate::{
     vnode::{self, Emit, Make, check_name},
 };
 
-/// In [`Directory::count`]: removed, takes no names any more.
+/// The value of [`Directory::count`] of a removed directory, which takes no entries any more.
 const DEAD: u32 = u32::MAX;
 
-/// Names in the order of their hashes, which are the cursors of a listing too: an entry's cursor
-/// never changes, whatever comes and goes beside it.
+/// Entries in the order of their hashes, which are also the cursors of a listing: an entry's cursor
+/// never changes while others come and go.
 pub(super) struct Directory {
     pub(super) entries: RwLock<Entries>,
-    /// Entries, or [`DEAD`]. Changes under the lock of `entries`, but for the step from 0 to `DEAD`, which is taken
-    /// with the parent's lock alone.
+    /// The number of entries, or [`DEAD`]. Changes under the lock of `entries`, except for the step
+    /// from 0 to `DEAD`, which takes the parent's lock only.
     count: AtomicU32,
 }
 
@@ -37,18 +37,18 @@ pub(super) struct Entry {
     pub(super) node: Arc<Node>,
 }
 
-/// Names by hash; those with the same hash follow each other.
+/// Entries by hash; those with the same hash are adjacent.
 #[derive(Default)]
 pub(super) struct Entries {
     map: BTreeMap<u64, Entry>,
 }
 
-/// Low bits of a key that tell names with the same hash apart.
+/// The low bits of a key distinguish names with the same hash.
 const SAME: u64 = 0xff;
 /// Keys stay below 2^61.
 const KEY_BITS: u32 = 61;
 
-/// The first key for a name.
+/// Returns the first key for a name.
 fn key(fs: &Ramfs, name: &[u8]) -> u64 {
     name_hash(fs.seed, name) >> (64 - KEY_BITS) & !SAME
 }
@@ -61,15 +61,16 @@ impl Entries {
         found.map(|(key, entry)| (*key, entry))
     }
 
-    /// The node that `name` stands for.
+    /// Returns the node of `name`.
     pub(super) fn get(&self, fs: &Ramfs, name: &[u8]) -> Option<&Arc<Node>> {
         self.find(fs, name).map(|(_, entry)| &entry.node)
     }
 
-    /// Adds a name that is not there yet.
+    /// Adds an entry for a name that is free.
     pub(super) fn insert(&mut self, fs: &Ramfs, name: Arc<[u8]>, node: Arc<Node>) -> Result<()> {
         let first = key(fs, &name);
-        // More than 256 names with one 53-bit hash don't come about by chance, nor by intent: the seed is secret.
+        // More than 256 names with one 53-bit hash occur neither by chance nor by intent: the seed
+        // is secret.
         let free = (first..=first | SAME).find(|key| !self.map.contains_key(key));
         let free = free.ok_or(Errno::ENOSPC)?;
         self.map.insert(free, Entry { name, node });
@@ -81,7 +82,7 @@ impl Entries {
         self.map.remove(&key)
     }
 
-    /// Lets a name that is there stand for another node; returns the name and the old node.
+    /// Makes an existing name stand for another node; returns the name and the old node.
     pub(super) fn replace(
         &mut self,
         fs: &Ramfs,
@@ -103,7 +104,7 @@ impl Directory {
         }
     }
 
-    /// How many names it has.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> u64 {
         match self.count.load(Ordering::Relaxed) {
             DEAD => 0,
@@ -111,7 +112,7 @@ impl Directory {
         }
     }
 
-    /// Counts a name that is about to come.
+    /// Counts an entry that is about to be added.
     ///
     /// # Errors
     /// `ENOENT` if the directory was removed.
@@ -123,17 +124,17 @@ impl Directory {
         counted.map(|_| ()).map_err(|_| Errno::ENOENT)
     }
 
-    /// A name is gone.
+    /// Uncounts an entry.
     pub(super) fn uncount_one(&self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether it was removed.
+    /// Tells whether it was removed.
     pub(super) fn is_dead(&self) -> bool {
         self.count.load(Ordering::Acquire) == DEAD
     }
 
-    /// Makes it take no more names, if it has none.
+    /// Removes it if it is empty: it takes no entries any more.
     ///
     /// # Errors
     /// `ENOTEMPTY`.
@@ -181,7 +182,7 @@ impl Directory {
 }
 
 impl Node {
-    /// A node with the owner that a new one in this directory gets.
+    /// Creates a node with the owner and mode that a new one in this directory gets.
     pub(super) fn make_node(
         &self,
         body: Body,
@@ -250,7 +251,7 @@ impl Node {
             return Err(Errno::EEXIST);
         }
         directory.count_one()?;
-        // What lost its last name does not come back, unless it never had one.
+        // A node that has lost its last name can't get a new one, unless it never had one.
         let unnamed = node.unnamed.load(Ordering::Relaxed);
         let more = |links: u32| {
             (links > 0 || unnamed)
@@ -300,12 +301,12 @@ impl Node {
         drop(entries);
         entry.node.touch_changed();
         self.touch_modified();
-        // The node may go now, with all its pages and no lock held.
+        // The node may be freed now, with all its pages, and no lock is held.
         drop(entry);
         Ok(())
     }
 
-    /// The name `name` in `directory` no longer stands for it. For a directory, it is dead already.
+    /// Handles the removal of its name `name` in `directory`. A directory is dead already.
     pub(super) fn lose_name(&self, directory: &Arc<Node>, name: &Arc<[u8]>) {
         let last = match self.is_directory() {
             true => {
@@ -321,18 +322,20 @@ impl Node {
             _ => false,
         };
         if hung_here {
-            // With names left, the directory may still hold the node, so the node must not hold the directory.
+            // With names left, the directory may still refer to the node, so the node must not
+            // refer to the directory.
             let place = match last {
                 true => Hangs::Removed(directory.clone(), name.clone()),
                 false => Hangs::Nowhere,
             };
-            // It hung in a directory that lives on: nothing is freed here.
+            // Its directory is alive: nothing is freed here.
             drop(self.hang(place));
         }
     }
 
-    /// Drops all entries below this node, which is going away, in a loop: directories that nobody else holds wait in a
-    /// chain through their own place, which leads nowhere any more.
+    /// Drops all entries below this node, which is being freed, in a loop instead of recursion:
+    /// directories without another owner wait in a chain through their own parent links, which are
+    /// unused by then.
     pub(super) fn drop_below(&mut self) {
         let mut chain = None;
         self.chain_entries(&mut chain);

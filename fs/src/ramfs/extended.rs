@@ -1,4 +1,4 @@
-//! Extended attributes of a vnode, as the in-memory file system keeps them.
+//! The extended attributes of a vnode.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
@@ -13,12 +13,13 @@ use nucleus::{
 
 use super::Ramfs;
 
-/// Bytes of names and values that one vnode may have: as many as two of the largest values.
+/// The most bytes of names and values of one vnode: as many as two of the largest values.
 const BYTES_MAX: usize = 128 * 1024;
-/// What an attribute takes besides its name and value.
+/// The bytes that an attribute costs besides its name and value.
 const OVERHEAD: usize = 64;
 
-/// The attributes of one vnode. They count as pages of the file system, so that its limit holds for them, too.
+/// The attributes of one vnode. They are charged as pages of the file system, so its limit covers
+/// them.
 pub(super) struct Extended {
     attributes: Mutex<Attributes>,
 }
@@ -28,7 +29,7 @@ struct Attributes {
     values: BTreeMap<Box<[u8]>, Box<[u8]>>,
     /// Bytes of all names and values, [`OVERHEAD`] included.
     bytes: usize,
-    /// The sum of the names, a NUL behind each.
+    /// The bytes of all names, with a NUL after each.
     list_len: usize,
 }
 
@@ -43,14 +44,14 @@ impl Extended {
         }
     }
 
-    /// A copy of the value of `name`.
+    /// Returns a copy of the value of `name`.
     pub(super) fn get(&self, name: &[u8]) -> Result<Vec<u8>> {
         let attributes = self.attributes.lock();
         let value = attributes.values.get(name).ok_or(Errno::ENODATA)?;
         copy(value)
     }
 
-    /// Sets, or without a value removes, as [`Vnode::set_extended`](crate::Vnode::set_extended).
+    /// As [`ExtendedAttributes::set`](crate::vnode::ExtendedAttributes::set).
     pub(super) fn set(
         &self,
         fs: &Ramfs,
@@ -97,7 +98,7 @@ impl Extended {
         Ok(())
     }
 
-    /// All names, a NUL behind each.
+    /// Returns all names, a NUL after each.
     pub(super) fn names(&self) -> Result<Vec<u8>> {
         let attributes = self.attributes.lock();
         let mut names = Vec::new();
@@ -111,7 +112,7 @@ impl Extended {
         Ok(names)
     }
 
-    /// The pages that it counts for.
+    /// Returns the pages that it is charged.
     pub(super) fn pages(&self) -> usize {
         pages(self.attributes.lock().bytes)
     }

@@ -1,10 +1,12 @@
 //! The in-memory file system.
 //!
-//! `node`: every vnode, its attributes and its place. `directory`: names. `rename`. `extended`: attributes by name. `regular`: the bytes of files,
-//! which are the pages of a [`vm::Object`] embedded in the vnode: read, write and mappings use the same frames.
+//! `node`: vnodes, their attributes and their names; `directory`: entries; `rename`; `extended`:
+//! extended attributes; `regular`: the data of files, in the pages of a [`vm::Object`] embedded in
+//! the vnode: read, write and mappings use the same frames.
 //!
-//! Locks: [`Rank::Rename`] (moves between directories) -> `Directory` (names) ->
-//! `Vnode` (who writes or truncates a file) -> the object's own. Attributes are atomics. The fault path (`get`) takes the object's lock only.
+//! Locks: [`Rank::Rename`] (moves between directories) -> `Directory` (entries) -> `Vnode` (writers
+//! and truncation of a file) -> the object's own. Attributes are atomics. The fault path takes the
+//! object's lock only.
 
 mod directory;
 mod extended;
@@ -37,21 +39,21 @@ pub use options::Options;
 /// `TMPFS_MAGIC`.
 const MAGIC: u64 = 0x0102_1994;
 
-/// What the vnodes of one file system share.
+/// The state that the vnodes of one file system share.
 struct Ramfs {
     device: u64,
-    /// For the hash of names: nobody outside can make names collide.
+    /// The seed of the hash of names. It is secret, so programs can't make names collide.
     seed: u64,
     next_inode: AtomicU64,
     pages: AtomicU64,
     max_pages: AtomicU64,
     nodes: AtomicU64,
     max_nodes: AtomicU64,
-    /// Held while a directory gets another parent, so that what is above what stays.
+    /// Held while a directory moves to another parent, so that ancestors stay ancestors.
     rename: Mutex<()>,
 }
 
-/// The root of a new, empty file system.
+/// Creates an empty file system; returns its root.
 pub fn root(options: Options) -> Arc<dyn Vnode> {
     let half = (frame::usage().total / 2) as u64;
     let fs = Arc::new(Ramfs {
@@ -75,7 +77,8 @@ pub fn root(options: Options) -> Arc<dyn Vnode> {
     )
 }
 
-/// Makes a regular file without a name in the file system of `root`, with these seals (`memfd_create`).
+/// Creates a regular file without a name in the file system of `root`, with these seals
+/// (`memfd_create`).
 ///
 /// # Errors
 /// `EXDEV` for a root of another kind of file system, `ENOSPC`, `ENOMEM`.
@@ -102,7 +105,7 @@ impl Ramfs {
         Ok(())
     }
 
-    /// Counts a page that is to come.
+    /// Charges a page.
     fn take_page(&self) -> Result<()> {
         self.take_pages(1)
     }
@@ -112,12 +115,12 @@ impl Ramfs {
         Self::take(&self.pages, &self.max_pages, n)
     }
 
-    /// Takes back [`take_page`](Ramfs::take_page), `n` times.
+    /// Releases `n` pages that were charged.
     fn give_pages(&self, n: usize) {
         self.pages.fetch_sub(n as u64, Ordering::Relaxed);
     }
 
-    /// Counts a vnode that is to come; its drop takes it back.
+    /// Charges a vnode; its drop releases it.
     fn take_node(&self) -> Result<()> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
@@ -180,7 +183,7 @@ fn now() -> u64 {
 /// 512-byte units in a page.
 const BLOCKS_PER_PAGE: u64 = (PAGE_SIZE / 512) as u64;
 
-/// The bytes that an entry counts for in a directory's size, as Linux has it.
+/// The bytes of an entry in a directory's size, as on Linux.
 const ENTRY_SIZE: u64 = 20;
 
 /// The longest text of a symbolic link.

@@ -1,4 +1,4 @@
-//! Vnodes: attributes and place.
+//! Vnodes: attributes and names.
 
 use alloc::{
     boxed::Box,
@@ -42,14 +42,14 @@ pub(super) struct Node {
     mode: AtomicU32,
     uid: AtomicU32,
     gid: AtomicU32,
-    /// Names; for a directory 2 and one for each directory in it.
+    /// The link count: names; for a directory 2 and one for each directory in it.
     pub(super) links: AtomicU32,
-    /// Made without a name: may get its first one.
+    /// It was created without a name and may get its first one.
     pub(super) unnamed: AtomicBool,
     times: Times,
     pub(super) place: SpinLock<Hangs>,
     mount_point: MountPoint,
-    /// Attributes by name, once it had one.
+    /// Extended attributes, once it had one.
     extended: OnceBox<Extended>,
 }
 
@@ -71,13 +71,14 @@ pub(super) enum Body {
     BlockDevice(u64),
 }
 
-/// Where a node hangs: at its last new name, if it has several.
+/// The parent and name of a node: those added last, if it has several names.
 pub(super) enum Hangs {
-    /// The root, what never had a name, and what lost the name on record and has others.
+    /// The root, nodes that never had a name, and those that lost the recorded name but have
+    /// others.
     Nowhere,
-    /// In a directory, which holds the node.
+    /// An entry of a directory, which owns the node.
     In(Weak<Node>, Arc<[u8]>),
-    /// Its last name is gone; now the node holds the directory, so that ".." still leads somewhere.
+    /// The last name was removed; now the node owns the directory, so that ".." still leads there.
     Removed(Arc<Node>, Arc<[u8]>),
 }
 
@@ -98,7 +99,7 @@ impl Body {
         Body::Directory(Directory::new())
     }
 
-    /// What `create` is to make.
+    /// Creates the body for a new entry.
     pub(super) fn make(make: Make) -> Result<Body> {
         Ok(match make {
             Make::Regular => Body::Regular(Regular::new()),
@@ -115,7 +116,7 @@ impl Body {
 }
 
 impl Node {
-    /// A new node, counted already, with one name (two for a directory) at `place`, or without.
+    /// Creates a node, already charged, with one name (two for a directory) at `place`, or without.
     pub(super) fn new(
         fs: Arc<Ramfs>,
         body: Body,
@@ -156,7 +157,7 @@ impl Node {
         })
     }
 
-    /// The node behind a vnode, if it belongs to this file system.
+    /// Returns the node of a vnode, if it belongs to this file system.
     pub(super) fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
         let node: &Node = vnode::own(vnode)?;
         match Arc::ptr_eq(&node.fs, &self.fs) {
@@ -165,10 +166,10 @@ impl Node {
         }
     }
 
-    /// A handle to this node.
+    /// Returns a reference to this node.
     ///
     /// # Errors
-    /// `ENOENT` while the last handle is on its way out.
+    /// `ENOENT` while the last reference is being dropped.
     pub(super) fn handle(&self) -> Result<Arc<Node>> {
         self.me.upgrade().ok_or(Errno::ENOENT)
     }
@@ -204,19 +205,19 @@ impl Node {
         self.gid.load(Ordering::Relaxed)
     }
 
-    /// The content changed.
+    /// Updates the times after a change of data.
     pub(super) fn touch_modified(&self) {
         let now = now();
         self.times.modified.store(now, Ordering::Relaxed);
         self.times.changed.store(now, Ordering::Relaxed);
     }
 
-    /// Attributes changed.
+    /// Updates the time of change.
     pub(super) fn touch_changed(&self) {
         self.times.changed.store(now(), Ordering::Relaxed);
     }
 
-    /// As [`Vnode::note_access`]: most readers need not write to the node.
+    /// As [`note_access`](vnode::FileData::note_access): most reads need not write to the node.
     fn touch_accessed(&self, strict: bool) {
         const DAY: u64 = 86_400_000_000_000;
         let times = &self.times;
@@ -228,13 +229,13 @@ impl Node {
         }
     }
 
-    /// Sets where it hangs; returns where it did, to be dropped when no lock is held.
+    /// Sets its parent and name; returns the old ones, to be dropped when no lock is held.
     #[must_use]
     pub(super) fn hang(&self, place: Hangs) -> Hangs {
         core::mem::replace(&mut *self.place.lock(), place)
     }
 
-    /// The directory in which it hangs or hung.
+    /// Returns its directory, also if it was removed from there.
     pub(super) fn up(&self) -> Option<Arc<Node>> {
         match &*self.place.lock() {
             Hangs::Nowhere => None,
@@ -243,7 +244,7 @@ impl Node {
         }
     }
 
-    /// Its parent, if it was removed from there: what keeps the parent alive.
+    /// Takes the reference to the directory from which it was removed.
     pub(super) fn take_removed_from(&self) -> Option<Arc<Node>> {
         let mut place = self.place.lock();
         match core::mem::replace(&mut *place, Hangs::Nowhere) {
@@ -521,7 +522,7 @@ impl ExtendedAttributes for Node {
 }
 
 impl Drop for Node {
-    /// Frees what hangs below and what only this node kept above, however deep, without recursion.
+    /// Frees the nodes below, and those above that only this node kept alive, without recursion.
     fn drop(&mut self) {
         let named = self.links.load(Ordering::Relaxed) > 0;
         notify::ended(self.me.as_ptr().addr(), named);

@@ -3,7 +3,7 @@
 use abi::{Errno, Result};
 use nucleus::{PAGE_SIZE, frame};
 
-/// How a file system is to be.
+/// The options of a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The most pages that files may have; half of memory if `None`.
@@ -28,11 +28,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads the options of `mount -t tmpfs`: `size=N[kmg%]`, `nr_blocks=N[kmg]`, `nr_inodes=N[kmg]` (0: no limit),
-    /// `mode=OCTAL`, `uid=N`, `gid=N`. Words of other file systems and flags (`rw`, `noatime`) are ignored.
+    /// Reads the options of `mount -t tmpfs`: `size=N[kmg%]`, `nr_blocks=N[kmg]`,
+    /// `nr_inodes=N[kmg]` (0: no limit), `mode=OCTAL`, `uid=N`, `gid=N`. Words of other file
+    /// systems and flags (`rw`, `noatime`) are ignored.
     ///
     /// # Errors
-    /// `EINVAL` for a value that is none.
+    /// `EINVAL` for a malformed value.
     pub fn parse(text: &[u8]) -> Result<Options> {
         let mut options = Options {
             mode: 0o1777,
@@ -77,7 +78,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
     u64::from_str_radix(core::str::from_utf8(digits).ok()?, radix).ok()
 }
 
-/// A number with a unit behind it.
+/// Reads a number with a unit.
 fn scaled(value: &[u8]) -> Option<u64> {
     let (shift, digits) = match value.split_last()? {
         (b'k' | b'K', digits) => (10, digits),

@@ -28,7 +28,7 @@ fn lock<'a>(from: &'a Directory, to: &'a Directory) -> Pair<'a> {
 }
 
 impl Node {
-    /// `flags` are valid.
+    /// As [`rename`](crate::vnode::Directory::rename).
     pub(super) fn rename_entry(
         &self,
         name: &[u8],
@@ -38,7 +38,8 @@ impl Node {
     ) -> Result<()> {
         let (from_directory, to_directory) = (self.as_directory()?, to.as_directory()?);
         let fs = &self.fs;
-        // Stands in the old place, so that a layered file system below shows nothing there.
+        // It takes the old name, so that a layered file system shows nothing of a lower layer
+        // there.
         let whiteout = match flags & RENAME_WHITEOUT {
             0 => None,
             _ => Some(self.make_node(
@@ -111,12 +112,12 @@ impl Node {
         if across {
             to.touch_modified();
         }
-        // What was replaced may go now, with no lock held.
+        // The replaced node may be freed now: no lock is held.
         drop(gone);
         Ok(())
     }
 
-    /// Takes the old name away after the new one was set.
+    /// Removes the old name after the new one was set.
     fn finish_move(
         &self,
         pair: &mut Pair<'_>,
@@ -143,12 +144,12 @@ impl Node {
             self.links.fetch_sub(1, Ordering::Relaxed);
             to.links.fetch_add(1, Ordering::Relaxed);
         }
-        // It hung in the old directory, which lives on: nothing is freed here.
+        // Its old directory is alive: nothing is freed here.
         drop(source.hang(Hangs::In(to.me.clone(), new_name)));
         old
     }
 
-    /// Lets two names change what they stand for.
+    /// Exchanges the nodes of two names.
     fn exchange(
         &self,
         pair: &mut Pair<'_>,
@@ -159,7 +160,7 @@ impl Node {
         let here = pair.from().replace(&self.fs, name, target.clone());
         let there = pair.to().replace(&self.fs, to_name, source.clone());
         if let (Some((here, _)), Some((there, _))) = (here, there) {
-            // Both hung in directories that live on: nothing is freed here.
+            // Both directories are alive: nothing is freed here.
             drop(target.hang(Hangs::In(self.me.clone(), here)));
             drop(source.hang(Hangs::In(to.me.clone(), there)));
         }

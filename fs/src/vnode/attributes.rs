@@ -45,8 +45,8 @@ pub struct Attributes {
     pub created: Duration,
 }
 
-/// A change of attributes for [`Vnode::set_attributes`](super::Vnode::set_attributes); `None` stays as it is. The caller has
-/// checked the permission.
+/// A change of attributes for [`Vnode::set_attributes`](super::Vnode::set_attributes); `None` stays
+/// as it is. The caller has checked the permission.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Change {
     pub mode: Option<u32>,

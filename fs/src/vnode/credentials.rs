@@ -1,4 +1,4 @@
-//! Who asks for a file.
+//! Credentials: the users, groups and capabilities by which access is checked.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -11,24 +11,25 @@ use nucleus::sync::OnceBox;
 
 use super::{Attributes, Kind};
 
-/// May read.
+/// Permission to read.
 pub const READ: u32 = 4;
-/// May write, or make and remove entries.
+/// Permission to write, or to create and remove entries.
 pub const WRITE: u32 = 2;
-/// May execute, or search.
+/// Permission to execute, or to search.
 pub const EXECUTE: u32 = 1;
 
-/// Calls a function with whom the current task acts for; not at all in a task of the kernel, which acts for nobody.
+/// Calls a function with the credentials of the current task; not at all in a kernel task, which
+/// has none.
 pub type Actor = fn(&mut dyn FnMut(&Credentials));
 
 static ACTOR: OnceBox<Actor> = OnceBox::new();
 
-/// Says how it is found whom a task acts for. The first one stays.
+/// Registers how the credentials of the current task are found. The first one stays.
 pub fn set_actor(actor: Actor) {
     ACTOR.get_or_insert(|| Box::new(actor));
 }
 
-/// Whether those whom the current task acts for may do what `may` looks at. The kernel may.
+/// Tells whether the current task's credentials pass `may`. A kernel task's always do.
 pub(crate) fn current_may(may: impl Fn(&Credentials) -> bool) -> bool {
     let mut result = true;
     if let Some(actor) = ACTOR.get() {
@@ -42,12 +43,12 @@ pub(crate) fn current_may(may: impl Fn(&Credentials) -> bool) -> bool {
 pub struct CapabilitySet(pub u64);
 
 impl CapabilitySet {
-    /// None.
+    /// The empty set.
     pub const EMPTY: CapabilitySet = CapabilitySet(0);
-    /// All that there are.
+    /// All capabilities.
     pub const ALL: CapabilitySet = CapabilitySet((2 << CAP_LAST_CAP) - 1);
 
-    /// These.
+    /// The set of these capabilities.
     pub const fn of(capabilities: &[u32]) -> CapabilitySet {
         let mut set = 0;
         let mut at = 0;
@@ -58,44 +59,44 @@ impl CapabilitySet {
         CapabilitySet(set)
     }
 
-    /// Whether `capability` (`CAP_*`) is in it.
+    /// Tells whether `capability` (`CAP_*`) is in it.
     pub const fn has(self, capability: u32) -> bool {
         capability < 64 && self.0 >> capability & 1 != 0
     }
 
-    /// What is in either.
+    /// Returns the union.
     pub const fn union(self, other: CapabilitySet) -> CapabilitySet {
         CapabilitySet(self.0 | other.0)
     }
 
-    /// What is in both.
+    /// Returns the intersection.
     pub const fn and(self, other: CapabilitySet) -> CapabilitySet {
         CapabilitySet(self.0 & other.0)
     }
 
-    /// What is not in the other.
+    /// Returns the difference.
     pub const fn without(self, other: CapabilitySet) -> CapabilitySet {
         CapabilitySet(self.0 & !other.0)
     }
 
-    /// Whether all of it is in the other.
+    /// Tells whether it is a subset of the other.
     pub const fn is_within(self, other: CapabilitySet) -> bool {
         self.0 & !other.0 == 0
     }
 }
 
-/// Who asks.
+/// The credentials of a task.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
-    /// In effect.
+    /// The effective capabilities.
     pub capabilities: CapabilitySet,
 }
 
 impl Default for Credentials {
-    /// Root.
+    /// The credentials of root.
     fn default() -> Credentials {
         Credentials {
             uid: 0,
@@ -107,7 +108,7 @@ impl Default for Credentials {
 }
 
 impl Credentials {
-    /// An ordinary user of one group, without capabilities.
+    /// Returns the credentials of an ordinary user of one group, without capabilities.
     pub fn user(uid: u32, gid: u32) -> Credentials {
         Credentials {
             uid,
@@ -117,23 +118,23 @@ impl Credentials {
         }
     }
 
-    /// Whether a capability (`CAP_*`) is in effect.
+    /// Tells whether a capability (`CAP_*`) is in effect.
     #[inline]
     pub fn may_use(&self, capability: u32) -> bool {
         self.capabilities.has(capability)
     }
 
-    /// Whether it may administer the system as a whole (`CAP_SYS_ADMIN`).
+    /// Tells whether it may administer the system as a whole (`CAP_SYS_ADMIN`).
     pub fn is_root(&self) -> bool {
         self.may_use(CAP_SYS_ADMIN)
     }
 
-    /// Whether `gid` is one of its groups.
+    /// Tells whether `gid` is one of its groups.
     pub fn in_group(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 
-    /// Whether `want` (4 read, 2 write, 1 execute or search, added up) is allowed.
+    /// Tells whether `want` (4 read, 2 write, 1 execute or search, added up) is allowed.
     pub fn may(&self, attributes: &Attributes, want: u32) -> bool {
         let Attributes { kind, mode, .. } = *attributes;
         self.may_by(kind, mode, attributes.uid, attributes.gid, want)
@@ -141,7 +142,8 @@ impl Credentials {
 
     /// As [`may`](Credentials::may) for a file of this kind, mode and owner.
     pub fn may_by(&self, kind: Kind, mode: u32, uid: u32, gid: u32, want: u32) -> bool {
-        // What needs no right of the file: nobody executes what nobody may.
+        // Capabilities replace permission bits, but a file without any execute bit is never
+        // executable.
         let passes = if self.may_use(CAP_DAC_OVERRIDE) {
             want & EXECUTE == 0 || kind == Kind::Directory || mode & 0o111 != 0
         } else {
@@ -162,12 +164,12 @@ impl Credentials {
         bits & want == want & 7
     }
 
-    /// Whether it may act as the owner of a file (`chmod`, `utimes`).
+    /// Tells whether it may act as the owner of a file (`chmod`, `utimes`).
     pub fn owns(&self, attributes: &Attributes) -> bool {
         self.may_use(CAP_FOWNER) || self.uid == attributes.uid
     }
 
-    /// Whether the sticky bit of `directory` lets it remove or rename `entry`.
+    /// Tells whether the sticky bit of `directory` lets it remove or rename `entry`.
     pub fn may_remove(&self, directory: &Attributes, entry: &Attributes) -> bool {
         directory.mode & S_ISVTX == 0
             || self.may_use(CAP_FOWNER)
@@ -175,7 +177,8 @@ impl Credentials {
             || self.uid == entry.uid
     }
 
-    /// The mode that a file of `gid` gets when its owner asks for `mode`: set-gid only for a group of one's own.
+    /// Returns the mode that a file of `gid` gets when its owner asks for `mode`: the set-gid bit
+    /// only for one of the owner's groups.
     pub fn allowed_mode(&self, mode: u32, gid: u32) -> u32 {
         if self.may_use(CAP_FSETID) || self.in_group(gid) {
             mode

@@ -64,14 +64,14 @@ pub trait FileData {
     }
 
     /// Writes dirty data back: of a file, its pages and its attributes (`fsync`); of the root of a
-    /// file system, all of it (`syncfs`). [`Cached::errors`] of [`cached`](FileData::cached) reports
-    /// pages that could not be written back.
+    /// file system, all of it (`syncfs`). [`Cached::errors`] of [`cached`](FileData::cached)
+    /// reports pages that could not be written back.
     fn sync(&self) -> Result<()> {
         Ok(())
     }
 
-    /// As [`sync`](FileData::sync), without the attributes that are not needed to read the data back
-    /// (`fdatasync`).
+    /// As [`sync`](FileData::sync), without the attributes that are not needed to read the data
+    /// back (`fdatasync`).
     fn sync_data(&self) -> Result<()> {
         self.sync()
     }
@@ -80,8 +80,8 @@ pub trait FileData {
     /// written the file back.
     ///
     /// # Errors
-    /// `EINVAL` if it has no blocks on a disk, or there are holes between them; `ETXTBSY` if they are
-    /// pinned already; `ENOMEM`, `EIO`.
+    /// `EINVAL` if it has no blocks on a disk, or there are holes between them; `ETXTBSY` if they
+    /// are pinned already; `ENOMEM`, `EIO`.
     fn pin_blocks(self: Arc<Self>) -> Result<Box<dyn PinnedBlocks>> {
         Err(Errno::EINVAL)
     }

@@ -40,8 +40,8 @@ pub trait FileSystem {
     /// Adds a mount. Each ends with [`unmounted`](FileSystem::unmounted).
     fn mounted(&self) {}
 
-    /// Prepares the end of a mount, which is not in use. If it is the last one, everything is written
-    /// back now.
+    /// Prepares the end of a mount, which is not in use. If it is the last one, everything is
+    /// written back now.
     ///
     /// # Errors
     /// `EBUSY` if the file system is in use in another way: a mapping of one of its files.

@@ -1,4 +1,4 @@
-//! A place: a vnode reached through a mount.
+//! Locations: vnodes reached through mounts, and their paths.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
@@ -6,10 +6,10 @@ use abi::{Errno, Result, raw::general::O_NOATIME};
 
 use super::{Attributes, Kind, Mount, MountFlags, OpenFlags, Place, Vnode};
 
-/// A vnode reached by a name through a mount: what `dirfd`, `cwd`, `root` and open files hold.
+/// A vnode reached through a mount, as `dirfd`, `cwd`, `root` and open files hold it.
 ///
-/// A directory knows its own parent and name; for anything else, which may have several names,
-/// the place remembers by which it was reached. Renames above it therefore show at once.
+/// A directory knows its own parent and name; any other vnode may have several names, so the
+/// location has the one by which it was reached. Renames above it show at once.
 #[derive(Clone)]
 pub struct Location {
     pub(crate) mount: Arc<Mount>,
@@ -49,7 +49,7 @@ impl Name {
 }
 
 impl Location {
-    /// The root of a mount.
+    /// Returns the location of a mount's root.
     pub(crate) fn of_mount(mount: &Arc<Mount>) -> Location {
         Location {
             mount: mount.clone(),
@@ -58,7 +58,8 @@ impl Location {
         }
     }
 
-    /// A vnode that no path leads to (a pipe, behind `/proc/PID/fd/N`), inside of a mount that is in no tree ([`Mount::internal`]).
+    /// Returns the location of a vnode without a path (a pipe behind `/proc/PID/fd/N`), in a mount
+    /// that is in no tree ([`Mount::internal`]).
     pub fn inside(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>) -> Location {
         Location {
             mount: mount.clone(),
@@ -67,7 +68,7 @@ impl Location {
         }
     }
 
-    /// As [`inside`](Location::inside), and paths show the name `shown`, " (deleted)" behind it.
+    /// As [`inside`](Location::inside); paths show the name `shown` with " (deleted)" after it.
     pub fn unnamed(mount: &Arc<Mount>, vnode: Arc<dyn Vnode>, shown: &[u8]) -> Location {
         Location {
             mount: mount.clone(),
@@ -76,27 +77,27 @@ impl Location {
         }
     }
 
-    /// The vnode here.
+    /// Returns the vnode.
     pub fn vnode(&self) -> &Arc<dyn Vnode> {
         &self.vnode
     }
 
-    /// The mount through which it was reached.
+    /// Returns the mount.
     pub fn mount(&self) -> &Arc<Mount> {
         &self.mount
     }
 
-    /// What `stat` shows.
+    /// Returns what `stat` shows.
     pub fn attributes(&self) -> Result<Attributes> {
         self.vnode().attributes()
     }
 
-    /// Whether both are the same place.
+    /// Tells whether both are the same location.
     pub fn same(&self, other: &Location) -> bool {
         Arc::ptr_eq(&self.mount, &other.mount) && same_vnode(&self.vnode, &other.vnode)
     }
 
-    /// Fails on a mount that must not be changed.
+    /// Fails on a read-only mount.
     ///
     /// # Errors
     /// `EROFS`.
@@ -107,8 +108,8 @@ impl Location {
         }
     }
 
-    /// The absolute path as seen from `root`, with " (deleted)" behind it if it has no name any more and
-    /// "(unreachable)" in front if `root` is not above it.
+    /// Returns the absolute path as seen from `root`, with " (deleted)" after it if it has no name
+    /// any more and "(unreachable)" before it if `root` is not above it.
     pub fn path(&self, root: &Location) -> Vec<u8> {
         let climb = self.climb(Some(root), true);
         let mut path = Vec::new();
@@ -119,7 +120,7 @@ impl Location {
         path
     }
 
-    /// The absolute path as seen from `root`; `None` where `root` is not above it.
+    /// Returns the absolute path as seen from `root`; `None` if `root` is not above it.
     pub fn path_below(&self, root: &Location) -> Option<Vec<u8>> {
         let climb = self.climb(Some(root), true);
         let mut path = Vec::new();
@@ -127,7 +128,7 @@ impl Location {
         climb.reached_root.then_some(path)
     }
 
-    /// The path inside of its file system, whatever is mounted where (`mountinfo`).
+    /// Returns the path inside its file system, whatever is mounted (`mountinfo`).
     pub fn path_in_file_system(&self) -> Vec<u8> {
         let mut names = Vec::new();
         let mut at = self.vnode.place();
@@ -152,7 +153,7 @@ impl Location {
         path
     }
 
-    /// Notes that its content was read, as the mount and the open file's `flags` say.
+    /// Updates the time of access after a read, as the mount and the open file's `flags` say.
     pub fn note_access(&self, flags: OpenFlags) {
         let mount = self.mount.flags();
         let not = MountFlags::READ_ONLY | MountFlags::NO_ACCESS_TIMES;
@@ -168,15 +169,15 @@ impl Location {
             .note_access(mount.contains(MountFlags::STRICT_ACCESS_TIMES));
     }
 
-    /// The path from the root of all mounts. Takes no sleeping lock, so a file with several names may show one
-    /// that it had when it was opened.
+    /// Returns the path from the root of all mounts. Takes no sleeping lock, so a file with several
+    /// names may show an old one.
     pub fn path_without_locks(&self) -> Vec<u8> {
         let mut path = Vec::new();
         self.climb(None, false).write(&mut path);
         path
     }
 
-    /// Whether it has no name any more: `getcwd` gives `ENOENT` then.
+    /// Tells whether it has no name any more: `getcwd` returns `ENOENT` then.
     pub fn is_removed(&self) -> bool {
         match self.vnode.kind() {
             Kind::Directory => self.vnode.place().is_some_and(|place| place.removed),
@@ -184,12 +185,13 @@ impl Location {
         }
     }
 
-    /// Whether it is the root of a mount.
+    /// Tells whether it is the root of a mount.
     pub fn is_mount_root(&self) -> bool {
         same_vnode(&self.vnode, self.mount.root())
     }
 
-    /// The way up to `root`, or to the top. `verify`: ask the directory whether the remembered name still holds.
+    /// Collects the names up to `root`, or to the top. `verify`: asks the directory whether the
+    /// remembered name still holds.
     fn climb(&self, root: Option<&Location>, verify: bool) -> Climb {
         let mut climb = Climb {
             names: Vec::new(),
@@ -202,7 +204,7 @@ impl Location {
             let place = self.vnode.place();
             let recorded =
                 |place: &Place| same_vnode(&place.parent, parent) && *place.name == *name.bytes();
-            // Where the vnode's own record is of this name, it also says whether it was removed.
+            // If the vnode's own record has this name, it also tells whether it was removed.
             if !place.as_ref().is_some_and(recorded) {
                 let holds = self.is_named(parent, name.bytes(), place.as_ref(), verify);
                 if holds || place.is_none() {
@@ -237,7 +239,7 @@ impl Location {
         }
     }
 
-    /// Whether it has the name `name` in `parent`, although its own record, `place`, says something else.
+    /// Tells whether it has the name `name` in `parent`, although its own record, `place`, differs.
     fn is_named(
         &self,
         parent: &Arc<dyn Vnode>,
@@ -250,23 +252,23 @@ impl Location {
                 .lookup(name)
                 .is_ok_and(|there| same_vnode(&there, &self.vnode));
         }
-        // The record is of another name. That both are there can't be told without a look-up.
+        // The record has another name. Only a look-up could tell whether both exist.
         let others = place.is_some_and(|place| !place.removed) as u32;
         self.attributes().is_ok_and(|it| it.links > others)
     }
 }
 
-/// Whether both are the same vnode (the data address decides; the table of operations may exist twice).
+/// Tells whether both are the same vnode. Only the data address counts: the vtable may exist twice.
 pub(crate) fn same_vnode(a: &Arc<dyn Vnode>, b: &Arc<dyn Vnode>) -> bool {
     core::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
-/// Names from a place up.
+/// The names from a location up.
 struct Climb {
     names: Vec<Arc<[u8]>>,
     removed: bool,
     reached_root: bool,
-    /// It ended in a mount of the kernel's own.
+    /// It ended in an internal mount.
     is_internal: bool,
 }
 

@@ -1,4 +1,4 @@
-//! File systems over places of others.
+//! Mounts: file systems over vnodes of others.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use nucleus::sync::{CpuRwLock, Rank, SpinLock};
 use super::{Location, Vnode, location::same_vnode};
 
 bitflags! {
-    /// What holds for all that is reached through a mount, in the values of `mount`.
+    /// The flags of a mount, with the values of `mount`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct MountFlags: u32 {
         const READ_ONLY = MS_RDONLY;
@@ -21,27 +21,27 @@ bitflags! {
         const NO_SET_ID = MS_NOSUID;
         /// Device nodes can't be opened.
         const NO_DEVICES = MS_NODEV;
-        /// Nothing is executed.
+        /// Files can't be executed.
         const NO_EXECUTE = MS_NOEXEC;
         /// Symbolic links are not followed.
         const NO_LINKS = MS_NOSYMFOLLOW;
-        /// Reading is not noted in access times.
+        /// Reads do not update times of access.
         const NO_ACCESS_TIMES = MS_NOATIME;
         /// The same for directories.
         const NO_DIRECTORY_ACCESS_TIMES = MS_NODIRATIME;
-        /// Each read is noted, rather than one after each change and one a day.
+        /// Each read updates the time of access, rather than one after each change and one a day.
         const STRICT_ACCESS_TIMES = MS_STRICTATIME;
-        /// The usual way to note reading; shown, no difference.
+        /// The default for times of access; shown, no difference.
         const RELATIVE_ACCESS_TIMES = MS_RELATIME;
-        /// Writes and changes of directories wait until they survive.
+        /// Writes and changes of directories are written back at once.
         const SYNCHRONOUS = MS_SYNCHRONOUS;
-        /// Changes of directories do.
+        /// Changes of directories are written back at once.
         const SYNCHRONOUS_DIRECTORIES = MS_DIRSYNC;
     }
 }
 
 impl MountFlags {
-    /// The words for them in `/proc/mounts`, behind `ro` or `rw`.
+    /// Returns the words for them in `/proc/mounts`, after `ro` or `rw`.
     pub fn words(self) -> Vec<u8> {
         const WORDS: &[(MountFlags, &str)] = &[
             (MountFlags::SYNCHRONOUS, ",sync"),
@@ -68,27 +68,28 @@ impl MountFlags {
 pub struct Mount {
     id: u64,
     root: Arc<dyn Vnode>,
-    /// What it covers; `None` for the root mount and what is in no tree. Changes under the table's lock.
+    /// The mount point; `None` for the root mount and internal ones. Changes under the table's
+    /// lock.
     at: SpinLock<Option<Location>>,
     fstype: &'static str,
     source: Vec<u8>,
     /// Options of the file system's own.
     options: SpinLock<Arc<[u8]>>,
     flags: AtomicU32,
-    /// In the tree, rather than taken off by a lazy unmount.
+    /// It is in the tree, not removed by a lazy unmount.
     pub(crate) attached: AtomicBool,
-    /// An unmount asked whether it is unused (`MNT_EXPIRE`).
+    /// It was marked by `MNT_EXPIRE` and not used since.
     pub(crate) expiring: AtomicBool,
-    /// What is mounted on vnodes of this mount, with the vnode: the last one on a vnode is on top.
+    /// The mounts on vnodes of this mount, with the vnode; the last one on a vnode is on top.
     pub(crate) children: CpuRwLock<Vec<(Arc<dyn Vnode>, Arc<Mount>)>>,
 }
 
-/// How a mount is to be.
+/// The parameters of a mount.
 #[derive(Clone)]
 pub struct MountRequest<'a> {
     /// The file system's name.
     pub fstype: &'static str,
-    /// What `/proc/mounts` shows as its source.
+    /// The source, as `/proc/mounts` shows it.
     pub source: &'a [u8],
     pub flags: MountFlags,
     /// Options of the file system's own, as `/proc/mounts` shows them.
@@ -96,7 +97,7 @@ pub struct MountRequest<'a> {
 }
 
 impl<'a> MountRequest<'a> {
-    /// A file system that is its own source, without options.
+    /// Returns the parameters of a file system that is its own source, without options.
     pub fn plain(fstype: &'static str) -> MountRequest<'a> {
         MountRequest {
             fstype,
@@ -131,7 +132,7 @@ impl Mount {
         })
     }
 
-    /// A mount of the kernel's own that is in no tree, for vnodes without a path.
+    /// Creates an internal mount, which is in no tree, for vnodes without a path.
     pub fn internal(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Mount> {
         let how = MountRequest {
             source: b"none",
@@ -140,33 +141,33 @@ impl Mount {
         Mount::new(0, root, None, &how)
     }
 
-    /// A place outside of every tree, for what has a vnode but no name.
+    /// Returns a location in no tree, for a vnode without a name.
     pub fn nameless(vnode: Arc<dyn Vnode>, fstype: &'static str) -> Location {
         Location::of_mount(&Mount::internal(vnode, fstype))
     }
 
-    /// Its root.
+    /// Returns its root.
     pub fn root(&self) -> &Arc<dyn Vnode> {
         &self.root
     }
 
-    /// What it covers; `None` for the root mount.
+    /// Returns its mount point; `None` for the root mount.
     pub fn at(&self) -> Option<Location> {
         self.at.lock().clone()
     }
 
-    /// Sets what it covers; returns what it did, to be dropped when no lock is held.
+    /// Sets its mount point; returns the old one, to be dropped when no lock is held.
     #[must_use]
     pub(crate) fn set_at(&self, at: Option<Location>) -> Option<Location> {
         core::mem::replace(&mut *self.at.lock(), at)
     }
 
-    /// A number of its own (`mountinfo`, `statx`).
+    /// Returns its unique number (`mountinfo`, `statx`).
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whether it is a mount of the kernel's own, in no tree ([`Mount::internal`], [`Mount::nameless`]).
+    /// Tells whether it is internal, in no tree ([`Mount::internal`], [`Mount::nameless`]).
     pub fn is_internal(&self) -> bool {
         self.id == 0
     }
@@ -176,12 +177,12 @@ impl Mount {
         self.fstype
     }
 
-    /// What `/proc/mounts` shows as its source.
+    /// The source, as `/proc/mounts` shows it.
     pub fn source(&self) -> &[u8] {
         &self.source
     }
 
-    /// The options of the file system's own.
+    /// Returns the file system's own options.
     pub fn options(&self) -> Arc<[u8]> {
         self.options.lock().clone()
     }
@@ -192,7 +193,7 @@ impl Mount {
         drop(old);
     }
 
-    /// What holds for all that is reached through it.
+    /// Returns its flags.
     pub fn flags(&self) -> MountFlags {
         MountFlags::from_bits_retain(self.flags.load(Ordering::Relaxed))
     }
@@ -201,19 +202,20 @@ impl Mount {
         self.flags.store(flags.bits(), Ordering::Relaxed);
     }
 
-    /// Whether all of `flags` hold.
+    /// Tells whether all of `flags` are set.
     #[inline]
     pub fn has(&self, flags: MountFlags) -> bool {
         self.flags().contains(flags)
     }
 
-    /// Whether nothing may be changed through it.
+    /// Tells whether nothing may be changed through it.
     pub fn is_read_only(&self) -> bool {
         self.has(MountFlags::READ_ONLY)
             || self.root.file_system().is_some_and(|fs| fs.is_read_only())
     }
 
-    /// What is mounted on `vnode` of this mount, or `None`. To be called only where the vnode's mount point is covered.
+    /// Returns the topmost mount on `vnode` of this mount. To be called only where the vnode's
+    /// mount point is covered.
     pub(crate) fn over(&self, vnode: &Arc<dyn Vnode>) -> Option<Arc<Mount>> {
         let children = self.children.read();
         let over = children
@@ -225,7 +227,8 @@ impl Mount {
 }
 
 impl Drop for Mount {
-    /// What it covers may be on a mount that nobody else holds, and so on down a pile of any height: in a loop.
+    /// The mount point may be on a mount that has no other owner, and so on down a stack of any
+    /// height: a loop drops them, not recursion.
     fn drop(&mut self) {
         if let Some(fs) = self.root.file_system() {
             fs.unmounted();

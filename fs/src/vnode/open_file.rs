@@ -13,12 +13,12 @@ use super::{Attributes, Emit, Kind, Location};
 use crate::page_cache::Cached;
 
 bitflags! {
-    /// `open` flags in Linux's values, `O_ACCMODE` bits included. (Use the constants of `abi::raw`
-    /// to name bits; this type only keeps them apart from other integers.)
+    /// The `open` flags, in Linux's values, `O_ACCMODE` bits included. The constants of `abi::raw`
+    /// name the bits; this type only keeps them apart from other integers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OpenFlags: u32 { const ALL = !0; }
 
-    /// What is ready: `EPOLL*` = `POLL*` bits of Linux.
+    /// Readiness: the `EPOLL*` and `POLL*` bits of Linux.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Ready: u32 {
         const IN = 0x1;
@@ -36,37 +36,40 @@ bitflags! {
 }
 
 impl OpenFlags {
-    /// Whether reading is allowed.
+    /// Tells whether reading is allowed.
     pub fn reads(self) -> bool {
         matches!(self.bits() & 3, 0 | 2)
     }
 
-    /// Whether writing is allowed.
+    /// Tells whether writing is allowed.
     pub fn writes(self) -> bool {
         matches!(self.bits() & 3, 1 | 2)
     }
 
-    /// Whether all of Linux's `bit` (`abi::raw::general::O_*`) is set.
+    /// Tells whether all of Linux's `bit` (`abi::raw::general::O_*`) is set.
     pub fn has(self, bit: u32) -> bool {
         self.bits() & bit == bit
     }
 }
 
-/// Whether the owner of an open file can have a signal when it becomes ready (`O_ASYNC`). The first queue
-/// that such a file's [`poll`](File::poll) adds is woken for readers, the second for writers; where it has only one, `poll` says which.
+/// Whether the owner of an open file can get a signal when it becomes ready (`O_ASYNC`). The first
+/// queue that such a file's [`poll`](File::poll) adds wakes readers, the second writers; where it
+/// has only one, `poll` says which.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asynchronous {
     /// `O_ASYNC` cannot be set.
     Never,
-    /// The owner is the one that was named.
+    /// The owner is the one that `F_SETOWN` named.
     Named,
-    /// A terminal: where none was named, this process group is, or the caller if it is 0.
+    /// A terminal: by default the owner is this process group, or the caller if it is 0.
     Foreground(u32),
 }
 
-/// An open file. `flags` are those of the open file at the time of the call (`O_NONBLOCK`, `O_APPEND`).
+/// An open file. `flags` are those of the open file at the time of the call (`O_NONBLOCK`,
+/// `O_APPEND`).
 pub trait File: Any + Send + Sync {
-    /// Reads at the file's own position, or at `at` (`pread`; `ESPIPE` where there are no positions).
+    /// Reads at the file's own position, or at `at` (`pread`; `ESPIPE` where there are no
+    /// positions).
     fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         let _ = (at, flags, to);
         Err(Errno::EINVAL)
@@ -84,27 +87,27 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ESPIPE)
     }
 
-    /// What is ready now.
+    /// Returns what is ready now.
     ///
-    /// With `watch`, first adds to it every queue that is woken when the answer changes: a task that is about to
-    /// sleep is woken by them (`poll`, `select`), or an observer stays with them (`epoll`). A file whose
-    /// answer never changes adds none.
+    /// With `watch`, first adds every queue that wakes when the answer changes: a task that is
+    /// about to sleep waits on them (`poll`, `select`), or an observer stays with them (`epoll`). A
+    /// file whose answer never changes adds none.
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
         let _ = watch;
         Ready::IN | Ready::OUT | Ready::RDNORM | Ready::WRNORM
     }
 
-    /// Whether `poll` has anything to tell. `epoll` refuses what is always ready.
+    /// Tells whether `poll` has anything to report. `epoll` refuses files that are always ready.
     fn has_readiness(&self) -> bool {
         true
     }
 
-    /// What `O_ASYNC` does.
+    /// Returns the effect of `O_ASYNC`.
     fn asynchronous(&self) -> Asynchronous {
         Asynchronous::Never
     }
 
-    /// `ioctl`; the argument may be an address in the program.
+    /// Executes an `ioctl`; the argument may be an address in the program.
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
         let _ = (command, argument);
         Err(Errno::ENOTTY)
@@ -116,42 +119,42 @@ pub trait File: Any + Send + Sync {
         Err(Errno::ENOTDIR)
     }
 
-    /// Where it was opened, if it has a name: for `fstat`, `fchdir`, `/proc/PID/fd`.
+    /// Returns where it was opened, if it has a name: for `fstat`, `fchdir`, `/proc/PID/fd`.
     fn location(&self) -> Option<&Location> {
         None
     }
 
-    /// Attributes of what has no location (pipes, sockets).
+    /// Returns the attributes of a file without a location (pipes, sockets).
     fn attributes(&self) -> Result<Attributes> {
         Err(Errno::EBADF)
     }
 
-    /// The text of `/proc/PID/fd/N` where there is no location: `pipe:[12]`.
+    /// Returns the text of `/proc/PID/fd/N` of a file without a location: `pipe:[12]`.
     fn describe(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Further lines of `/proc/PID/fdinfo/N`, each with its newline.
+    /// Returns further lines of `/proc/PID/fdinfo/N`, each with its newline.
     fn details(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Where the same thing can be opened again (`/proc/PID/fd/N`), where there is no location.
+    /// Returns where the same object can be opened again (`/proc/PID/fd/N`), if it has no location.
     fn reopen(&self) -> Option<Location> {
         None
     }
 
-    /// What a mapping of it maps, and the highest protection allowed follows from the open flags.
+    /// Returns the pager for mappings of it; the open flags limit their protection.
     fn pager(&self) -> Result<Arc<dyn Pager>> {
         Err(Errno::ENODEV)
     }
 
-    /// Writes back what is dirty of it, and waits for that (`fsync`); with `data_only`, without what is not needed to read the content
-    /// back (`fdatasync`).
+    /// Writes its dirty data back, and waits for that (`fsync`); with `data_only`, without
+    /// attributes that are not needed to read the data back (`fdatasync`).
     ///
     /// # Errors
-    /// `EINVAL` for what can't be written back; `EIO` also if something that was written since this open file was told last could not be written
-    /// back.
+    /// `EINVAL` for files that can't be written back; `EIO` also if data that was written since the
+    /// last report to this open file could not be written back.
     fn sync(&self, data_only: bool) -> Result<()> {
         let vnode = self.location().ok_or(Errno::EINVAL)?.vnode();
         match vnode.kind() {
@@ -161,12 +164,12 @@ pub trait File: Any + Send + Sync {
         }
     }
 
-    /// Its pages, if they are pages of a disk that are kept in memory.
+    /// Returns its pages in the page cache, if it has any there.
     fn cached(&self) -> Option<Arc<dyn Cached>> {
         None
     }
 
-    /// Whether all that was written back since this open file was told last could be.
+    /// Checks that all writeback since the last report to this open file has succeeded.
     ///
     /// # Errors
     /// `EIO` if not.
@@ -174,7 +177,7 @@ pub trait File: Any + Send + Sync {
         Ok(())
     }
 
-    /// The last descriptor that refers to this open file in one table was closed (`flush` of Linux);
-    /// the drop of the `Arc` is the release.
+    /// Called when the last descriptor in one table that refers to this open file was closed
+    /// (`flush` of Linux); the drop of the `Arc` is the release.
     fn closed(&self) {}
 }
