@@ -1,14 +1,18 @@
 //! Processes and the Linux interface.
 //!
-//! In the order in which a program meets it:
+//! From the bottom up; `Cargo.toml` declares the order, and a test checks it:
 //!
-//! - [`start`]: the kernel's command line, the root, the first processes.
-//! - [`linux`]: from the number of a system call to a function; the calls of 32-bit programs.
-//! - [`process`]: processes and threads, their signals and descriptors; fork, execve, exit, wait.
-//! - [`ipc`]: pipes, futexes, queues, events and waiting for many files.
+//! - [`flags`], [`uts`], [`wall_clock`]: flags that calls know, names of the system, the time of
+//!   day.
+//! - [`swap`], [`mounts`], [`shutdown`]: swap devices, the tree of mounts, the end of the machine.
+//! - [`process`]: processes and threads, their signals, descriptors and futexes; fork, execve,
+//!   exit, wait.
+//! - [`ipc`]: pipes, queues, events, and waiting for many files.
 //! - [`socket`], [`tty`], [`device`]: the other files that descriptors refer to.
-//! - [`mounts`], [`pseudofs`]: the tree of mounts; `/proc` and `/sys`.
-//! - [`swap`], [`wall_clock`]: swap devices; the time of day.
+//! - [`pseudofs`]: `/proc` and `/sys`.
+//! - [`linux`]: the loop of a thread, from the number of a system call to a function; the calls of
+//!   32-bit programs.
+//! - [`start`](mod@start): the kernel's command line, the root, the first processes.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

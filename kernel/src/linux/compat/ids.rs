@@ -104,7 +104,7 @@ fn widen(call: &mut Call<'_>, arguments: core::ops::Range<usize>) {
 
 /// An id of 16 bits; larger ones become the overflow id.
 fn short(id: u32) -> u16 {
-    u16::try_from(id).unwrap_or(65_534)
+    u16::try_from(id).unwrap_or(super::layout::OVERFLOW_ID)
 }
 
 /// A body that gives an id.

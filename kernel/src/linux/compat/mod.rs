@@ -6,12 +6,14 @@
 //! function that puts wider structures into the task's scratch space ([`nucleus::user::desk`]),
 //! calls the body with their addresses, and copies back the results.
 //!
-//! Subjects: [`files`] and [`status`], [`vectors`], [`time`] and [`waiting`], [`processes`],
-//! [`signals`], [`segments`], [`sysv`], [`mqueue`], [`ids`], [`control`] (`ioctl`).
+//! `layout` is the table of structures. Subjects: [`files`] and [`status`], [`vectors`], [`time`]
+//! and [`waiting`], [`processes`], [`signals`], [`segments`], [`sysv`], [`mqueue`], [`ids`],
+//! [`control`] (`ioctl`).
 
 mod control;
 mod files;
 mod ids;
+mod layout;
 mod mqueue;
 mod processes;
 mod row;

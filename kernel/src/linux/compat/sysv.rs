@@ -6,6 +6,7 @@ use fbuf::UserSink;
 use nucleus::VirtAddr;
 
 use super::{
+    layout::{self, Field, Forms, MSG, PERM, SEM, SHM},
     row::{Row, give, same, shim, take},
     time::narrow_in,
     time::wide_in,
@@ -65,32 +66,12 @@ enum Perm {
 const HEAD: usize = 6;
 
 impl Perm {
-    /// The head for a 32-bit program, in half words.
-    fn encode(self, wide: &[u64]) -> Vec16 {
-        let mut out = Vec16::new();
-        let words = [wide[0], wide[0] >> 32, wide[1], wide[1] >> 32, wide[2]];
-        let (mode, sequence) = ((wide[2] >> 32) as u16, wide[3] as u16);
+    /// The layouts of a structure of two parts: the head, and its own fields.
+    fn parts(self, own: &Forms) -> [&'static [Field]; 2] {
         match self {
-            Perm::Wide => {
-                for word in words {
-                    out.word(word as u32);
-                }
-                for half in [mode, 0, sequence, 0] {
-                    out.half(half);
-                }
-                out.word(0);
-                out.word(0);
-            }
-            Perm::Old => {
-                out.word(words[0] as u32);
-                for word in &words[1..] {
-                    out.half(short_id(*word as u32));
-                }
-                out.half(mode);
-                out.half(sequence);
-            }
+            Perm::Wide => [PERM.wide, own.wide],
+            Perm::Old => [PERM.old, own.old],
         }
-        out
     }
 
     /// The head that `IPC_SET` wants, of which user, group and mode count, from a program's
@@ -120,49 +101,6 @@ impl Perm {
             Perm::Wide => 36,
             Perm::Old => 16,
         }
-    }
-}
-
-/// An id of 16 bits.
-fn short_id(id: u32) -> u16 {
-    u16::try_from(id).unwrap_or(65_534)
-}
-
-/// A structure under construction.
-struct Vec16 {
-    halves: [u16; 48],
-    len: usize,
-}
-
-impl Vec16 {
-    fn new() -> Vec16 {
-        Vec16 {
-            halves: [0; 48],
-            len: 0,
-        }
-    }
-
-    fn half(&mut self, half: u16) {
-        self.halves[self.len] = half;
-        self.len += 1;
-    }
-
-    fn word(&mut self, word: u32) {
-        self.half(word as u16);
-        self.half((word >> 16) as u16);
-    }
-
-    /// A time in two words, or in one.
-    fn time(&mut self, time: u64, perm: Perm) {
-        self.word(time as u32);
-        if perm == Perm::Wide {
-            self.word((time >> 32) as u32);
-        }
-    }
-
-    fn give(&self, to: VirtAddr) -> Result<()> {
-        let bytes = nucleus::user::as_bytes(&self.halves);
-        nucleus::user::copy_out(to, &bytes[..self.len * 2]).map_err(|_| Errno::EFAULT)
     }
 }
 
@@ -198,22 +136,7 @@ fn semctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
         _ if command == IPC_STAT || command == stat || command == stat_any => {
             let result = control(call, raw::__NR_semctl, 3, WORDS, None)?;
             let w: [u64; WORDS] = call.read(3)?;
-            let mut out = perm.encode(&w);
-            out.time(w[6], perm);
-            out.time(w[8], perm);
-            if perm == Perm::Old {
-                // Four pointers into the kernel of old.
-                for _ in 0..4 {
-                    out.word(0);
-                }
-                out.half(w[10] as u16);
-                out.half(0);
-            } else {
-                out.word(w[10] as u32);
-                out.word(0);
-                out.word(0);
-            }
-            out.give(at)?;
+            layout::write(&perm.parts(&SEM), &w, at)?;
             Ok(result)
         }
         _ => call.native(raw::__NR_semctl),
@@ -232,12 +155,10 @@ fn shmctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
         IPC_INFO => {
             let result = control(call, raw::__NR_shmctl, 2, 9, None)?;
             let words: [u64; 9] = call.read(2)?;
-            let mut out = Vec16::new();
             let count = if perm == Perm::Wide { 9 } else { 5 };
-            for word in &words[..count] {
-                out.word((*word).min(i32::MAX as u64) as u32);
-            }
-            out.give(at)?;
+            let words = words.map(|word| word.min(i32::MAX as u64) as u32);
+            let bytes = nucleus::user::as_bytes(&words);
+            nucleus::user::copy_out(at, &bytes[..count * 4]).map_err(|_| Errno::EFAULT)?;
             Ok(result)
         }
         _ if command == info => {
@@ -249,27 +170,7 @@ fn shmctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
         _ if command == IPC_STAT || command == stat || command == stat_any => {
             let result = control(call, raw::__NR_shmctl, 2, WORDS, None)?;
             let w: [u64; WORDS] = call.read(2)?;
-            let mut out = perm.encode(&w);
-            out.word(w[6] as u32);
-            for time in &w[7..10] {
-                out.time(*time, perm);
-            }
-            let (creator, last) = (w[10] as u32, (w[10] >> 32) as u32);
-            match perm {
-                Perm::Wide => {
-                    for word in [creator, last, w[11] as u32, 0, 0] {
-                        out.word(word);
-                    }
-                }
-                Perm::Old => {
-                    for half in [creator as u16, last as u16, w[11] as u16, 0] {
-                        out.half(half);
-                    }
-                    out.word(0);
-                    out.word(0);
-                }
-            }
-            out.give(at)?;
+            layout::write(&perm.parts(&SHM), &w, at)?;
             Ok(result)
         }
         _ => call.native(raw::__NR_shmctl),
@@ -297,34 +198,7 @@ fn msgctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
         IPC_STAT | 11 | 13 => {
             let result = control(call, raw::__NR_msgctl, 2, WORDS, None)?;
             let w: [u64; WORDS] = call.read(2)?;
-            let mut out = perm.encode(&w);
-            if perm == Perm::Old {
-                out.word(0);
-                out.word(0);
-            }
-            for time in &w[6..9] {
-                out.time(*time, perm);
-            }
-            let (bytes, messages, most) = (w[9] as u32, w[10] as u32, w[MOST] as u32);
-            let (sender, receiver) = (w[12] as u32, (w[12] >> 32) as u32);
-            match perm {
-                Perm::Wide => {
-                    for word in [bytes, messages, most, sender, receiver, 0, 0] {
-                        out.word(word);
-                    }
-                }
-                Perm::Old => {
-                    for word in [bytes, most, 0, 0] {
-                        out.word(word);
-                    }
-                    let short = |n: u32| n.min(0xffff) as u16;
-                    for half in [bytes, messages, most, sender, receiver].map(short) {
-                        out.half(half);
-                    }
-                    out.half(0);
-                }
-            }
-            out.give(at)?;
+            layout::write(&perm.parts(&MSG), &w, at)?;
             Ok(result)
         }
         _ => call.native(raw::__NR_msgctl),

@@ -58,8 +58,8 @@ pub(super) trait Controlled<const WORDS: usize>: Object {
     fn remove(&self, caller: Caller<'_>) -> Result<()>;
 }
 
-/// The commands that all control calls have: `IPC_SET`, `IPC_RMID`, `IPC_STAT`, and the two by index,
-/// of which `any` asks for no permission. Argument `n` points to the structure.
+/// The commands that all control calls have: `IPC_SET`, `IPC_RMID`, `IPC_STAT`, and the two by
+/// index, of which `any` asks for no permission. Argument `n` points to the structure.
 ///
 /// # Errors
 /// `EINVAL` without such an object, `EACCES`, `EFAULT`, those of [`Controlled`].

@@ -1,9 +1,9 @@
 //! System calls: from a number to a function.
 //!
 //! A handler is a [`Handler`]: it takes the [`Call`] and returns the program's result register.
-//! Each module lists its calls in a constant `CALLS`, as [`SystemCall`]s: the table is made of these
-//! lists when the kernel is compiled, and so is the table of `docs/linux.md` when it is tested. A
-//! second table of the same functions serves `int 0x80`.
+//! Each module lists its calls in a constant `CALLS`, as [`SystemCall`]s: the table is made of
+//! these lists when the kernel is compiled, and so is the table of `docs/linux.md` when it is
+//! tested. A second table of the same functions serves `int 0x80`.
 //!
 //! A handler that a signal interrupted answers with one of the restart numbers of
 //! [`signal`](crate::process::signal).
