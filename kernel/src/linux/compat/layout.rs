@@ -149,6 +149,30 @@ pub(super) const MSG: Forms = Forms {
 /// Bytes of the longest structure.
 const LONGEST: usize = 96;
 
+/// Returns the bytes of a part of a structure.
+const fn len(fields: &[Field]) -> usize {
+    let (mut at, mut sum) = (0, 0);
+    while at < fields.len() {
+        sum += match fields[at] {
+            Word(_) => 4,
+            Half(_) | Short(_) | Id(_) => 2,
+            Zero(len) => len,
+        };
+        at += 1;
+    }
+    sum
+}
+
+// The sizes of the C structures.
+const _: () = {
+    assert!(len(STAT) == 96 && len(OLD_STAT) == 64);
+    assert!(len(STATFS) == 64 && len(STATFS_64) == 84);
+    let (wide, old) = (len(PERM.wide), len(PERM.old));
+    assert!(wide + len(SEM.wide) == 64 && old + len(SEM.old) == 44);
+    assert!(wide + len(SHM.wide) == 84 && old + len(SHM.old) == 48);
+    assert!(wide + len(MSG.wide) == 88 && old + len(MSG.old) == 64);
+};
+
 /// Writes the parts of a structure, one behind the other, from the 64-bit one.
 ///
 /// # Errors
