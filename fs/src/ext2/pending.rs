@@ -3,8 +3,8 @@
 //! As a frame stays pending until no TLB can hold it, a block stays pending until nothing *on the
 //! disk* refers to it. If it were reused at once and the machine then crashed, two files would
 //! share it, since the old owner's record on the disk still refers to it, and repairing one would
-//! damage the other. [`Volume::commit`](super::volume::Volume::commit) takes what is pending, writes all
-//! metadata, in which no reference is left, and only then clears the bits.
+//! damage the other. [`Volume::commit`](super::volume::Volume::commit) takes what is pending,
+//! writes all metadata, in which no reference is left, and only then clears the bits.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ pub(super) struct Run {
     pub count: u32,
 }
 
-/// What the next commit frees.
+/// The blocks and inodes that the next commit frees.
 #[derive(Default)]
 pub(super) struct Pending {
     blocks: Vec<Run>,

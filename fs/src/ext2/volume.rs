@@ -43,7 +43,7 @@ pub struct Volume {
     pub(super) superblock: Superblock,
     /// The superblock's block and offset.
     superblock_place: (Block, usize),
-    /// What was freed since the last commit started.
+    /// Blocks and inodes that were freed since the last commit started.
     pub(super) pending: SpinLock<Pending>,
     /// Held while metadata is written.
     commit: Mutex<()>,

@@ -10,7 +10,7 @@
 //! has no bounds, so an entry that grows at either end keeps its amap.
 //!
 //! ```text
-//!   array   chunks of 32 neighbouring slots in trees    dense: 16 bytes a page, found by loads alone
+//!   array   chunks of 32 neighbouring slots in trees    dense: 16 bytes a page, found by loads
 //!   hash    chunks of any 32 slots, each with its key   sparse: 33 bytes a page if full, no trees
 //! ```
 //! The amap of a large entry starts as a hash and becomes an array as soon as that is smaller, at

@@ -8,8 +8,8 @@
 //!   amap layer       slot of the page in the amap
 //!                      │ empty              │ an anon
 //!                      │                    ├─ in swap: read it in without locks, start again
-//!                      │                    ├─ read: map it; writable if sole, dirty, and amap our own
-//!                      │                    ├─ write, needs-copy: copy the amap's slots, start again
+//!                      │                    ├─ read: map it; writable if sole, dirty, own amap
+//!                      │                    ├─ write, needs-copy: copy the amap, start again
 //!                      │                    ├─ write, one reference: write in place
 //!                      │                    └─ write, more: copy the page to a new anon
 //!   object layer     object below?

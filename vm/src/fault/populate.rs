@@ -1,8 +1,8 @@
 //! Bringing pages in before a program touches them: `MAP_POPULATE`, locked memory,
 //! `MADV_POPULATE_READ` and `_WRITE`.
 //!
-//! What memory does not suffice for is left to later faults, except where the program asked for the
-//! pages themselves.
+//! Pages for which memory is missing are left to later faults, except where the program asked for
+//! the pages themselves.
 
 use nucleus::{Access, PAGE_SHIFT, Prot, VirtAddr, VirtRange};
 

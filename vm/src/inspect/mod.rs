@@ -1,4 +1,4 @@
-//! What `/proc` shows of an address space's pages.
+//! Page counts of an address space for `/proc`.
 
 mod page_counts;
 

@@ -28,7 +28,7 @@ pub enum Place {
     FixedNoReplace(VirtAddr),
 }
 
-/// What a child inherits of an entry at fork (`uvm.txt` 5.4).
+/// The inheritance of an entry at fork (`uvm.txt` 5.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inherit {
     None,
@@ -178,7 +178,7 @@ pub struct Entry {
     pub shared: bool,
     pub grows_down: bool,
     pub lock: Lock,
-    /// What children inherit.
+    /// Inheritance by children.
     pub inherit: Inherit,
     /// The anonymous layer is shared with children.
     pub shares_anonymous: bool,

@@ -1,4 +1,4 @@
-//! What the map's lock guards: the entries, their sums and limits, and the search for free
+//! The data under the map's lock: the entries, their sums and limits, and the search for free
 //! addresses.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

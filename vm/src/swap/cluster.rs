@@ -43,7 +43,7 @@ struct Part {
     first: usize,
 }
 
-/// What happened to the pages of a chunk that were to leave.
+/// The outcome of adding the pages of a chunk to a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Taken {
     /// Pages that the cluster now holds.

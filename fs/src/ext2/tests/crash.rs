@@ -351,7 +351,7 @@ fn a_write_that_fails_does_not_take_what_was_there() {
         content.give_up(0..u64::MAX, usize::MAX);
         let left = read_all(&file);
         let wrong = left.iter().position(|&byte| byte != b'o' && byte != b'n');
-        assert_eq!(wrong, None, "a byte that nobody wrote");
+        assert_eq!(wrong, None, "a byte that was never written");
         drop((content, file));
         fs.unmount().unwrap();
         image::check(&disk.content());
