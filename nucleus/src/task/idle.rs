@@ -7,7 +7,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use sched::idle::{LONGEST_POLL, Patience};
+
 use super::{
+    dead,
     placement::{steal, take_over},
     reaper,
     run_queue::{IDLE, QUEUES},
@@ -16,11 +19,7 @@ use super::{
 use crate::{counters::Counter, hw::machine};
 
 /// The longest look, in nanoseconds; 0 for none.
-static LONGEST: AtomicU64 = AtomicU64::new(USUAL);
-const USUAL: u64 = 200_000;
-
-/// The first look of a CPU that did not look before, in nanoseconds: some interrupts' time.
-const FIRST: u64 = 25_000;
+static LONGEST: AtomicU64 = AtomicU64::new(LONGEST_POLL);
 
 /// Sets the longest time for which a CPU without work looks for some before it sleeps; 0 for none.
 pub fn set_longest_look(nanoseconds: u64) {
@@ -30,23 +29,7 @@ pub fn set_longest_look(nanoseconds: u64) {
 /// As at the start, for a new simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(super) fn reset() {
-    set_longest_look(USUAL);
-}
-
-/// How long a CPU looks before it sleeps, learned from how long it had nothing to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Patience(u64);
-
-impl Patience {
-    /// It slept, and had nothing to do for `span` nanoseconds in all.
-    fn learn(&mut self, span: u64, longest: u64) {
-        self.0 = match span <= longest {
-            true => (self.0 * 2).max(FIRST),
-            false if self.0 > FIRST => self.0 / 2,
-            false => 0,
-        }
-        .min(longest);
-    }
+    set_longest_look(LONGEST_POLL);
 }
 
 /// What a CPU does when there is nothing to do. The interrupt that ends its sleep reschedules on
@@ -77,7 +60,7 @@ pub(super) fn idle() -> ! {
             schedule();
             continue;
         }
-        if reaper::is_wanted() && reaper::wake() {
+        if dead::is_wanted() && reaper::wake() {
             continue;
         }
         // Who enqueues looks at `IDLE` after, and this looks at the queue after: one sees the
@@ -88,7 +71,7 @@ pub(super) fn idle() -> ! {
         match since {
             None if longest != 0 && machine::cpu_count() > 1 => {
                 let now = machine::nanoseconds();
-                since = look(cpu, now + patience.0).then_some(now);
+                since = look(cpu, now + patience.nanoseconds()).then_some(now);
             }
             _ if queue.queued.load(Ordering::SeqCst) != 0 || machine::reschedule_wanted() => {}
             _ => machine::wait_for_interrupt(),
@@ -131,19 +114,6 @@ mod tests {
         task::{Sleep, Spawn, Task, WaitQueue, spawn},
     };
     use alloc::{boxed::Box, sync::Arc, vec::Vec};
-
-    #[test]
-    fn a_cpu_looks_as_long_as_it_is_worth() {
-        const SPANS: [u64; 9] = [1, 60, 60, 60, 60, 900, 900, 900, 900];
-        let mut patience = Patience::default();
-        let after = SPANS.map(|span| {
-            patience.learn(span * 1000, 200_000);
-            patience.0 / 1000
-        });
-        assert_eq!(after, [25, 50, 100, 200, 200, 100, 50, 25, 0]);
-        patience.learn(5_000, 10_000);
-        assert_eq!(patience, Patience(10_000));
-    }
 
     fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
         let how = Spawn {

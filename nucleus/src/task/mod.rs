@@ -1,41 +1,49 @@
-//! Kernel threads: preemptive, on per-CPU run queues, with sleeping and interruption.
+//! Kernel threads: preemptive, on per-CPU run queues, with sleeping and interruption. This is the
+//! mechanism; the policy (order, placement, priorities) is in the crate [`sched`].
 //!
-//! - `task.rs`: [`Task`], [`spawn`] and what a task may ask of itself.
-//! - `priority.rs`: how urgent a task is, [`Priority`].
-//! - `run_queue.rs`: a CPU's tasks in the order in which they are to run.
-//! - `scheduler.rs`: switching, sleeping, preempting, the tick.
-//! - `idle.rs`: what a CPU without work does.
-//! - `placement.rs`: waking, and which CPU a task goes to.
-//! - `waiter.rs`, `queue.rs`: sleepers in lists, [`WaitQueue`], [`WaitSet`], [`sleep`].
-//! - `observer.rs`: who is told of a queue's wake-ups without sleeping on it.
-//! - `reaper.rs`: giving back the stacks of tasks that have ended.
+//! From the bottom up:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `task.rs` | [`Task`]: its state, and what the current one reads of itself |
+//! | `run_queue.rs` | each CPU's queue, its lock, run times |
+//! | `placement.rs` | waking, and moving tasks between CPUs |
+//! | `dead.rs` | tasks that have ended |
+//! | `scheduler.rs` | switching, sleeping, preempting, the tick |
+//! | `spawn.rs` | [`spawn()`], and steering tasks |
+//! | `waiter.rs`, `queue.rs`, `observer.rs` | sleepers in lists, [`WaitQueue`], [`WaitSet`], [`sleep`] |
+//! | `shortage.rs`, `reaper.rs` | the pagedaemon's sleep; the task that frees dead ones |
+//! | `idle.rs`, `start.rs` | a CPU without work; the start of the scheduler |
 
+mod dead;
 mod idle;
 mod observer;
 mod placement;
-mod priority;
 mod queue;
 mod reaper;
 mod run_queue;
-pub(crate) mod scheduler;
+mod scheduler;
 pub(crate) mod shortage;
+mod spawn;
+mod start;
 #[allow(clippy::module_inception)]
 mod task;
 mod waiter;
 
+pub use dead::reap;
 pub use idle::set_longest_look;
 pub use observer::{Observation, Observer, ObserverSet};
-pub use priority::{Priority, TURN};
 pub use queue::{Sleep, WaitQueue, WaitSet, Watch, Woken, sleep};
-pub use reaper::reap;
 pub use run_queue::cpu_times;
+pub use sched::priority::{Priority, TURN};
 pub use scheduler::{MAX_CPUS, cpu, cpu_count, yield_now};
-pub(crate) use scheduler::{block, reschedule, run_boot_cpu, run_on_this_cpu, tick};
+pub(crate) use scheduler::{block, reschedule, tick};
+pub use spawn::{Spawn, spawn};
+pub(crate) use start::{run_boot_cpu, run_on_this_cpu};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
-pub(crate) use task::must_look;
-pub use task::{Spawn, Task, current, set_pmap, spawn, with_attachment};
-pub(crate) use task::{current_raw, is_interrupted, with_desk};
+pub use task::{Task, current, set_pmap, with_attachment};
+pub(crate) use task::{must_look, with_desk};
 pub(crate) use waiter::{Waiter, WaiterList, wake_from};
 
 #[cfg(test)]
@@ -52,6 +60,7 @@ pub(crate) use task::registry::report;
 #[cfg(not(target_os = "none"))]
 pub(crate) fn reset() {
     run_queue::reset();
+    dead::reset();
     reaper::reset();
     idle::reset();
     shortage::reset();

@@ -6,7 +6,7 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::mem;
 
-use super::WaitQueue;
+use super::queue::WaitQueue;
 use crate::{
     OutOfMemory,
     lock::{OnceBox, Rank, SpinLock},

@@ -9,11 +9,11 @@ use core::{
 };
 
 use super::{
-    ObserverSet, Waiter, WaiterList,
-    observer::{self, Exclusive},
+    observer::{self, Exclusive, ObserverSet},
     placement,
     scheduler::block,
-    wake_from,
+    task::{Task, current_raw, is_interrupted},
+    waiter::{Waiter, WaiterList, wake_from},
 };
 use crate::{
     hw::machine,
@@ -356,7 +356,7 @@ struct Sleeper {
 /// The task is alive.
 unsafe fn wake_sleeper(task: *const ()) {
     // SAFETY: the caller's promise.
-    placement::wake(unsafe { &*task.cast::<super::Task>() }, false);
+    placement::wake(unsafe { &*task.cast::<Task>() }, false);
 }
 
 impl Sleeper {
@@ -364,7 +364,7 @@ impl Sleeper {
         Sleeper {
             how,
             // SAFETY: the current task outlives its own frame, in which the timer stands.
-            timer: unsafe { TimerNode::for_sleeper(wake_sleeper, super::current_raw().cast()) },
+            timer: unsafe { TimerNode::for_sleeper(wake_sleeper, current_raw().cast()) },
             timer_started: false,
         }
     }
@@ -377,7 +377,7 @@ impl Sleeper {
             if woken() {
                 return Ok(());
             }
-            if self.how.interruptible && super::is_interrupted() {
+            if self.how.interruptible && is_interrupted() {
                 return Err(Woken::Interrupted);
             }
             if let Some(deadline) = self.how.deadline {

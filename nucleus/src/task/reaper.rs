@@ -1,85 +1,23 @@
-//! What is left of a task that has ended: its stack and the scheduler's handle.
-//!
-//! A task can't free the stack that it runs on, and the next task, which finds it dead, is inside
-//! the scheduler with interrupts off, where nothing can be freed. So the dead are listed, and freed
-//! by the next [`spawn`](super::spawn) or [`reap`], or else by the reaper, a task that an idle CPU
-//! wakes.
+//! The task that frees what is left of ended ones when no other does: see `dead.rs`.
 
-use alloc::{boxed::Box, sync::Arc};
-use core::{
-    ptr,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use alloc::boxed::Box;
 
-use super::{Sleep, Spawn, Task, WaitQueue};
-use crate::{
-    cpu::percpu::Restart,
-    lock::{Rank, SpinLock},
-};
+use super::dead::{is_wanted, reap};
+use super::queue::{Sleep, WaitQueue};
+use super::spawn::{Spawn, spawn};
+use crate::cpu::percpu::Restart;
 
-struct Dead {
-    first: *const Task,
-}
-
-impl Dead {
-    const fn new() -> Dead {
-        Dead { first: ptr::null() }
-    }
-}
-
-// SAFETY: the pointers own a handle each to a `Task`, which is `Send` and `Sync`.
-unsafe impl Send for Dead {}
-
-static DEAD: Restart<SpinLock<Dead>> = Restart::new(SpinLock::new(Rank::Task, Dead::new()));
-/// Whether `DEAD` has any, to look at without its lock.
-static WANTED: AtomicBool = AtomicBool::new(false);
 /// Where the reaper sleeps.
 static REAPER: Restart<WaitQueue> = Restart::new(WaitQueue::new());
-
-/// Lists a task that will never run again. Any context; the scheduler's handle goes with it.
-pub(super) fn bury(task: *const Task) {
-    let mut dead = DEAD.lock_irq();
-    // SAFETY: the scheduler's handle keeps it alive, and a dead task's link is this list's.
-    unsafe { *(*task).next_dead.get() = dead.first };
-    dead.first = task;
-    WANTED.store(true, Ordering::Relaxed);
-}
-
-/// Whether there is something for the reaper to do.
-pub(super) fn is_wanted() -> bool {
-    WANTED.load(Ordering::Relaxed)
-}
 
 /// Wakes the reaper. Returns whether it slept.
 pub(super) fn wake() -> bool {
     REAPER.wake_one()
 }
 
-/// Frees the stacks of all tasks that have ended. Not with a spin lock held; what was attached to
-/// them may be dropped here.
-pub fn reap() {
-    while is_wanted() {
-        let task = {
-            let mut dead = DEAD.lock_irq();
-            let task = dead.first;
-            if task.is_null() {
-                return;
-            }
-            // SAFETY: listed tasks are alive.
-            dead.first = unsafe { *(*task).next_dead.get() };
-            WANTED.store(!dead.first.is_null(), Ordering::Relaxed);
-            task
-        };
-        // SAFETY: listed tasks are alive.
-        unsafe { (*task).wait_for_wakers() };
-        // SAFETY: `bury` got the scheduler's handle, which came from `Arc::into_raw`.
-        drop(unsafe { Arc::from_raw(task) });
-    }
-}
-
 /// Starts the reaper.
 pub(super) fn start() {
-    let spawn = Spawn {
+    let how = Spawn {
         name: "reaper",
         pmap: None,
         attachment: None,
@@ -93,16 +31,12 @@ pub(super) fn start() {
             reap();
         }
     });
-    super::spawn(spawn, body).expect("memory for the first tasks");
+    spawn(how, body).expect("memory for the first tasks");
 }
 
-/// Forgets the dead, for a new simulated machine.
+/// Forgets the reaper, for a new simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(super) fn reset() {
-    // SAFETY: the machine that used them is gone and the next has not started.
-    unsafe {
-        DEAD.set(SpinLock::new(Rank::Task, Dead::new()));
-        REAPER.set(WaitQueue::new());
-    }
-    WANTED.store(false, Ordering::Relaxed);
+    // SAFETY: the machine that used it is gone and the next has not started.
+    unsafe { REAPER.set(WaitQueue::new()) };
 }

@@ -1,13 +1,5 @@
-//! One CPU's run queue: its tasks by virtual time.
-//!
-//! *Virtual time* is the time a task has run, weighed by its nice value. The task that is furthest
-//! behind runs next, so all get their share; one that has slept is behind, but by no more than the
-//! credit that `placement.rs` gives, so it gets the CPU soon and can't hoard. `floor` is the least
-//! virtual time in the queue, never going back; a task that changes CPUs keeps its distance from
-//! the floor.
-//!
-//! Tasks with a real-time level are in a heap of their own, by level and then in the order in which they came. They run first, as
-//! long as the CPU's [`Budget`] lasts.
+//! One CPU's run queue: its lock, and who runs. The order of tasks is policy: see
+//! [`sched::run_queue`].
 //!
 //! # Locking
 //!
@@ -21,45 +13,22 @@
 use alloc::sync::Arc;
 use core::{
     cell::UnsafeCell,
-    ptr::{self, NonNull},
+    ptr,
     sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
-use super::{
-    Task,
-    priority::{Budget, Priority},
-};
+use sched::account::{in_program, weighed};
+use sched::placement::Load;
+use sched::priority::Priority;
+use sched::run_queue::Among;
+
+use super::task::{Task, TaskRef};
 use crate::{
     counters::Counter,
     cpu::percpu::Restart,
     hw::machine,
     lock::{Rank, RawSpin, lockdep},
-    time::pairing_heap::PairingHeap,
-};
-
-/// The weight of nice 0; each step is a factor of 1.25, so one step moves about a tenth of the CPU.
-const WEIGHT_0: u64 = 1024;
-
-/// By nice value, from -20; the last one is for what runs when there is hardly anything else to run.
-const WEIGHTS: [u64; 41] = {
-    let mut weights = [0; 41];
-    let mut nice = 20;
-    let mut weight = WEIGHT_0;
-    while nice < 40 {
-        weights[nice] = weight;
-        weight = (weight * 4 + 2) / 5;
-        nice += 1;
-    }
-    nice = 20;
-    weight = WEIGHT_0;
-    while nice > 0 {
-        nice -= 1;
-        weight = weight * 5 / 4;
-        weights[nice] = weight;
-    }
-    weights[40] = 3;
-    weights
 };
 
 #[repr(align(64))]
@@ -69,32 +38,18 @@ pub(super) struct RunQueue {
     pub(super) inner: UnsafeCell<Inner>,
     /// Tasks in the heap [written under `lock`].
     pub(super) queued: AtomicUsize,
-    /// See the top of this file [written under `lock`].
+    /// The least virtual time in the queue, never going back [written under `lock`].
     pub(super) floor: AtomicU64,
     /// The highest level of the task that runs and of those in the heap, 0 if none has one [written under `lock`].
     pub(super) urgency: AtomicU8,
 }
 
-/// Where a task with a level goes among those that have it too.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Among {
-    /// Before them: it was displaced.
-    First,
-    /// Behind them: it is new here, has had its turn or has yielded.
-    Last,
-}
-
 pub(super) struct Inner {
     /// This CPU's bit.
     pub(super) bit: u64,
-    /// Tasks with a share, by virtual time.
-    pub(super) heap: PairingHeap<Task>,
-    /// Tasks with a level, see [`urgent_key`].
-    pub(super) urgent: PairingHeap<Task>,
-    /// How many were put into `urgent`.
-    urgent_count: u64,
-    pub(super) budget: Budget,
-    /// Who runs; null before this CPU schedules.
+    /// Tasks that wait.
+    pub(super) waiting: sched::run_queue::RunQueue<TaskRef>,
+    /// The running task; null before this CPU schedules.
     pub(super) current: *const Task,
     pub(super) idle: *const Task,
     /// When `current` was last charged for its time, nanoseconds since boot.
@@ -127,10 +82,7 @@ impl RunQueue {
             lock: RawSpin::new(),
             inner: UnsafeCell::new(Inner {
                 bit: 0,
-                heap: PairingHeap::new(),
-                urgent: PairingHeap::new(),
-                urgent_count: 0,
-                budget: Budget::new(),
+                waiting: sched::run_queue::RunQueue::new(),
                 current: ptr::null(),
                 idle: ptr::null(),
                 charged_at: 0,
@@ -164,60 +116,42 @@ impl RunQueue {
         self.lock.unlock();
     }
 
-    /// Puts a task into its heap. Locked.
+    /// Puts a task, which is in no queue, into this one. Locked.
     pub(super) fn enqueue(&self, inner: &mut Inner, task: &Task, among: Among) {
         debug_assert!(!task.queued.load(Ordering::Relaxed));
         task.queued.store(true, Ordering::Relaxed);
         self.queued.fetch_add(1, Ordering::SeqCst);
-        let level = task.level();
-        let element = NonNull::from(task);
-        // SAFETY: it was in no heap; the scheduler's handle keeps it alive until it is dead, and a
-        // dead task is in no heap.
-        unsafe {
-            if level == 0 {
-                let key = task.virtual_time.load(Ordering::Relaxed);
-                inner.heap.insert(element, key);
-            } else {
-                inner.urgent_count += 1;
-                let key = urgent_key(level, inner.urgent_count, among);
-                inner.urgent.insert(element, key);
-                self.note_urgency(inner);
-            }
+        // SAFETY: the scheduler's handle keeps it alive until it is dead, and a dead task is in no
+        // queue; the lock is held.
+        inner.waiting.insert(unsafe { TaskRef::new(task) }, among);
+        if task.level() != 0 {
+            self.note_urgency(inner);
         }
     }
 
-    /// Takes a task out of its heap. Locked.
+    /// Takes a task out of this queue. Locked.
     pub(super) fn dequeue(&self, inner: &mut Inner, task: &Task) {
         task.queued.store(false, Ordering::Relaxed);
         self.queued.fetch_sub(1, Ordering::SeqCst);
-        let element = NonNull::from(task);
-        // SAFETY: it is in this heap: `queued` said so, or it was found there; and its level has not
-        // changed since it was put there.
-        unsafe {
-            if task.level() == 0 {
-                inner.heap.remove(element);
-            } else {
-                inner.urgent.remove(element);
-                self.note_urgency(inner);
-            }
+        // SAFETY: as in `enqueue`. It is in this queue: `queued` said so, or it was found there;
+        // and its level has not changed since it was put there.
+        inner.waiting.remove(unsafe { TaskRef::new(task) });
+        if task.level() != 0 {
+            self.note_urgency(inner);
         }
     }
 
     /// Brings `urgency` up to date after a change of who runs or waits. Locked.
     pub(super) fn note_urgency(&self, inner: &Inner) {
-        // SAFETY: the running task is alive, and so are those in the heap.
-        let (current, first) = unsafe {
-            let first = inner.urgent.first();
-            (inner.current.as_ref(), first.map(|first| first.as_ref()))
-        };
-        let urgency = current
-            .map_or(0, Task::level)
-            .max(first.map_or(0, Task::level));
+        // SAFETY: the running task is alive.
+        let current = unsafe { inner.current.as_ref() };
+        let first = inner.waiting.urgency();
+        let urgency = current.map_or(0, Task::level).max(first);
         if self.urgency.load(Ordering::Relaxed) != urgency {
             self.urgency.store(urgency, Ordering::Relaxed);
         }
         let here = inner.bit;
-        let waits = inner.urgent.first().is_some();
+        let waits = first != 0;
         if waits != (URGENT.load(Ordering::Relaxed) & here != 0) {
             match waits {
                 true => URGENT.fetch_or(here, Ordering::SeqCst),
@@ -242,17 +176,16 @@ impl RunQueue {
         current.run_time.fetch_add(ran, Ordering::Relaxed);
         let level = current.level();
         if level != 0 {
-            inner.budget.charge(level, ran);
+            inner.waiting.budget.charge(level, ran);
             // Its own CPU's alone writes it.
             let used = current.turn_used.load(Ordering::Relaxed) + ran;
             current.turn_used.store(used, Ordering::Relaxed);
             return;
         }
-        let nice = current.nice.load(Ordering::Relaxed) as i64;
-        let virtual_time = current.virtual_time.load(Ordering::Relaxed)
-            + ran * WEIGHT_0 / WEIGHTS[(nice + 20) as usize];
+        let nice = current.nice.load(Ordering::Relaxed);
+        let virtual_time = current.virtual_time.load(Ordering::Relaxed) + weighed(ran, nice);
         current.virtual_time.store(virtual_time, Ordering::Relaxed);
-        let least = match inner.heap.first_key() {
+        let least = match inner.waiting.first_virtual_time() {
             Some(first) if first < virtual_time => first,
             _ => virtual_time,
         };
@@ -262,55 +195,25 @@ impl RunQueue {
 
 impl Inner {
     /// The task of the queue that is to run first.
-    pub(super) fn first(&self) -> Option<NonNull<Task>> {
-        let Some(urgent) = self.urgent.first() else {
-            return self.heap.first();
-        };
-        // SAFETY: it is in the heap, hence alive.
-        if self.budget.holds_back(unsafe { urgent.as_ref() }.level()) {
-            return self.heap.first().or(Some(urgent));
-        }
-        Some(urgent)
-    }
-
-    /// The first of at most `limit` tasks for which `fits` holds, those with levels first.
-    pub(super) fn find(&self, limit: usize, fits: impl Fn(&Task) -> bool) -> Option<NonNull<Task>> {
-        let urgent = self.urgent.find(limit, &fits);
-        urgent.or_else(|| self.heap.find(limit, &fits))
+    pub(super) fn first(&self) -> Option<&'static Task> {
+        self.waiting.first().map(TaskRef::get)
     }
 
     /// Whether `task`, which runs here, is to give way to the first of the queue.
     pub(super) fn is_behind(&self, task: &Task) -> bool {
-        // SAFETY: it is in the heap, hence alive.
-        let Some(first) = self.first().map(|first| unsafe { first.as_ref() }) else {
-            return false;
-        };
-        match (task.level(), first.level()) {
-            (0, 0) => {
-                let time = |task: &Task| task.virtual_time.load(Ordering::Relaxed);
-                time(first) <= time(task)
-            }
-            (0, level) => !self.budget.holds_back(level),
-            (level, 0) => self.budget.holds_back(level),
-            (level, other) => other > level || other == level && gives_way(task),
-        }
+        self.waiting.is_behind(task.as_running())
     }
 }
 
-/// Whether a task has had its turn, or has asked to let others of its level run.
-pub(super) fn gives_way(task: &Task) -> bool {
-    task.yields.load(Ordering::Relaxed) || task.turn_is_over()
-}
-
-/// The place of a task with a level: higher levels first, within a level by `count`, which grows; those that were displaced
-/// before, the last one first.
-fn urgent_key(level: u8, count: u64, among: Among) -> u64 {
-    const MIDDLE: u64 = 1 << 55;
-    let place = match among {
-        Among::First => MIDDLE - count,
-        Among::Last => MIDDLE + count,
-    };
-    u64::from(u8::MAX - level) << 56 | place
+impl RunQueue {
+    /// What other CPUs know of this one without its lock.
+    #[inline]
+    pub(super) fn load(&self) -> Load {
+        Load {
+            queued: self.queued.load(Ordering::Relaxed),
+            urgency: self.urgency.load(Ordering::Relaxed),
+        }
+    }
 }
 
 pub(super) static QUEUES: [Restart<RunQueue>; machine::MAX_CPUS] =
@@ -401,15 +304,6 @@ pub(super) fn run_time(task: &Task) -> u64 {
     total
 }
 
-/// The part of `total` that went to programs, where the ticks found so much for programs and so
-/// much for the kernel. Before the first tick all of it: programs run more than the kernel does.
-pub(super) fn share(total: u64, program: u64, kernel: u64) -> u64 {
-    match program + kernel {
-        0 => total,
-        ticks => (total as u128 * program as u128 / ticks as u128) as u64,
-    }
-}
-
 /// Time that a CPU, below [`cpu_count`], has spent in programs, in the kernel, and without anything
 /// to run. The sum of the first two is exact; the ticks say how it is divided.
 pub fn cpu_times(cpu: usize) -> [Duration; 3] {
@@ -421,8 +315,8 @@ pub fn cpu_times(cpu: usize) -> [Duration; 3] {
     let [program, kernel] = inner.sampled;
     queue.unlock();
     machine::irqs_restore(irqs);
-    let in_program = share(busy, program, kernel);
-    [in_program, busy - in_program, idle].map(Duration::from_nanos)
+    let program = in_program(busy, program, kernel);
+    [program, busy - program, idle].map(Duration::from_nanos)
 }
 
 /// Forgets all tasks, for a new simulated machine.

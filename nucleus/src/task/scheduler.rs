@@ -3,19 +3,18 @@
 //! The bit of a CPU that has nothing to do is set in [`IDLE`], and who wakes a task looks there first. A CPU with work has a tick, a
 //! hundred times a second, which ends time slices and evens out the queues.
 
-use alloc::{boxed::Box, sync::Arc};
 use core::{
     ptr,
     sync::atomic::{Ordering, fence},
 };
 
+use sched::run_queue::Among;
+
 use super::{
-    Task,
-    idle::idle,
+    dead::bury,
     placement::{allowed, has_room_elsewhere, place, pull, steal, take_over},
-    reaper,
-    run_queue::{Among, IDLE, ONLINE, QUEUES, URGENT, gives_way},
-    task::{self, DEAD, RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, current_raw, current_ref},
+    run_queue::{IDLE, QUEUES, URGENT},
+    task::{DEAD, RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, Task, current_raw, current_ref},
 };
 use crate::{
     counters::Counter,
@@ -50,7 +49,7 @@ pub fn yield_now() {
     queue.charge(inner, machine::nanoseconds());
     if task.level() != 0 {
         task.yields.store(true, Ordering::Relaxed);
-    } else if let Some(first) = inner.heap.first_key() {
+    } else if let Some(first) = inner.waiting.first_virtual_time() {
         task.virtual_time.fetch_max(first + 1, Ordering::Relaxed);
     }
     queue.unlock();
@@ -134,8 +133,6 @@ pub(super) fn schedule() {
     let stays = previous.state.load(Ordering::SeqCst) == RUNNABLE && !previous.idle;
     // Tasks that were forbidden this CPU while they were on their way to it.
     while let Some(first) = inner.first() {
-        // SAFETY: it is in the heap, hence alive.
-        let first = unsafe { first.as_ref() };
         if allowed(first) & here != 0 {
             break;
         }
@@ -148,8 +145,6 @@ pub(super) fn schedule() {
     let next = if may_stay && !inner.is_behind(previous) {
         previous
     } else if let Some(first) = inner.first() {
-        // SAFETY: it is in the heap, hence alive.
-        let first = unsafe { first.as_ref() };
         queue.dequeue(inner, first);
         first
     } else {
@@ -203,7 +198,7 @@ pub(super) fn schedule() {
 
 /// A task with a level is looked at by the scheduler: where it goes if others run before it.
 fn give_turn(task: &Task) -> Among {
-    if !gives_way(task) {
+    if !task.gives_way() {
         return Among::First;
     }
     task.yields.store(false, Ordering::Relaxed);
@@ -221,7 +216,7 @@ pub(super) fn finish_switch() {
     // SAFETY: the scheduler's handle keeps it alive.
     if let Some(task) = unsafe { leaving.as_ref() } {
         if task.state.load(Ordering::SeqCst) == DEAD {
-            reaper::bury(task);
+            bury(task);
         } else {
             place(task);
         }
@@ -236,7 +231,7 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
     queue.charge(inner, now);
     // SAFETY: the running task is alive.
     let current = unsafe { &*inner.current };
-    inner.budget.renew(now);
+    inner.waiting.budget.renew(now);
     let waiting = queue.queued.load(Ordering::Relaxed);
     let behind = inner.is_behind(current);
     if !behind && current.turn_is_over() {
@@ -250,10 +245,7 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
         inner.sampled[kind] += span;
         current.sampled[kind].fetch_add(span, Ordering::Relaxed);
     }
-    // SAFETY: it is in the heap, hence alive.
-    let wanted = inner
-        .first()
-        .map_or(0, |first| allowed(unsafe { first.as_ref() }));
+    let wanted = inner.first().map_or(0, allowed);
     queue.unlock();
     if behind {
         machine::set_reschedule(true);
@@ -272,48 +264,4 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
         take_over(cpu, task);
     }
     Some(now + TICK)
-}
-
-/// Makes this CPU schedule, with the current stack as its idle task's.
-fn join() {
-    machine::irqs_disable();
-    let cpu = machine::cpu();
-    let idle = Arc::into_raw(Arc::new(Task::idle()));
-    let queue = &*QUEUES[cpu];
-    let inner = queue.lock();
-    inner.bit = 1 << cpu;
-    inner.current = idle;
-    inner.idle = idle;
-    inner.charged_at = machine::nanoseconds();
-    queue.unlock();
-    machine::set_task_pointer(idle as usize);
-    ONLINE.fetch_or(1 << cpu, Ordering::SeqCst);
-}
-
-/// Starts the scheduler on the CPU that booted, with `main` as the first task.
-pub(crate) fn run_boot_cpu(main: Box<dyn FnOnce() + Send>) -> ! {
-    join();
-    reaper::start();
-    let spawn = task::Spawn {
-        name: "main",
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
-    let main = Box::new(|| {
-        // A task may be restricted to any CPU from the start.
-        while (ONLINE.load(Ordering::SeqCst).count_ones() as usize) < machine::cpu_count() {
-            yield_now();
-        }
-        main();
-    });
-    task::spawn(spawn, main).expect("memory for the first tasks");
-    idle()
-}
-
-/// Starts the scheduler on another CPU.
-pub(crate) fn run_on_this_cpu() -> ! {
-    join();
-    idle()
 }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{Sleep, WaitQueue, Woken};
+use super::queue::{Sleep, WaitQueue, Woken};
 use crate::cpu::percpu::Restart;
 
 /// Whether an allocation found fewer than the low target since the pagedaemon last looked.

@@ -1,22 +1,23 @@
-//! A task: what there is of it besides its stack.
+//! A task: its state, and what the current one reads of itself.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     any::Any,
     cell::UnsafeCell,
-    ptr,
+    ptr::{self, NonNull},
     sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU64, AtomicUsize, Ordering},
-    time::Duration,
 };
 
-use super::{Priority, placement, run_queue, scheduler};
+use sched::pairing_heap::{Link, Linked};
+use sched::priority::{Priority, TURN};
+use sched::run_queue::{Runnable, Running};
+
 #[cfg(debug_assertions)]
 use crate::lock::lockdep::Held;
 use crate::{
-    OutOfMemory, Pmap,
+    Pmap,
     hw::machine::{self, Context},
     mem::KernelStack,
-    time::pairing_heap::{Link, Linked},
 };
 #[cfg(debug_assertions)]
 use core::panic::Location;
@@ -32,8 +33,8 @@ pub(super) const DEAD: u8 = 3;
 
 /// A kernel thread.
 pub struct Task {
-    name: &'static str,
-    attachment: Option<Arc<dyn Any + Send + Sync>>,
+    pub(super) name: &'static str,
+    pub(super) attachment: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) context: Context,
     /// None for an idle task, which has the stack that its CPU booted on.
     _stack: Option<KernelStack>,
@@ -62,9 +63,9 @@ pub struct Task {
     /// Nanoseconds for which ticks found it in its program, and in the kernel.
     pub(super) sampled: [AtomicU64; 2],
     /// What [`cpu_time`](Task::cpu_time) gave last: neither part goes back.
-    reported: [AtomicU64; 2],
+    pub(super) reported: [AtomicU64; 2],
     /// [run queue of `cpu`]
-    pub(super) link: UnsafeCell<Link<Task>>,
+    link: Link<TaskRef>,
     /// Run time weighed by the nice value, in nanoseconds [run queue of `cpu`; atomic for
     /// `yield_now`].
     pub(super) virtual_time: AtomicU64,
@@ -75,7 +76,7 @@ pub struct Task {
     /// The task's own.
     pub(super) pmap: UnsafeCell<Option<Arc<Pmap>>>,
     /// The task's own.
-    body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
+    pub(super) body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
     /// What [`user::desk`](crate::user::desk) keeps; the task's own.
     desk: UnsafeCell<Vec<u8>>,
     /// How many are about to wake it and rely on it being there.
@@ -96,11 +97,56 @@ unsafe impl Send for Task {}
 // SAFETY: as above.
 unsafe impl Sync for Task {}
 
-// SAFETY: always the field `link`.
-unsafe impl Linked for Task {
-    fn link(this: *mut Task) -> *mut Link<Task> {
-        // SAFETY: `this` points to a task, alive while in a heap.
-        unsafe { (*this).link.get() }
+/// A handle to a task that is queued, or about to be.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct TaskRef(NonNull<Task>);
+
+impl TaskRef {
+    /// A handle to a task.
+    ///
+    /// # Safety
+    /// The task lives as long as the handle and its copies, those in a queue included. The caller
+    /// holds the lock of the task's run queue whenever it uses [`link`](Linked::link).
+    #[inline]
+    pub(super) unsafe fn new(task: &Task) -> TaskRef {
+        TaskRef(NonNull::from(task))
+    }
+
+    /// The task, which the scheduler's handle keeps alive: a queued task is not dead.
+    #[inline]
+    pub(super) fn get<'a>(self) -> &'a Task {
+        // SAFETY: `new`'s promise.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl PartialEq for TaskRef {
+    #[inline]
+    fn eq(&self, other: &TaskRef) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for TaskRef {}
+
+impl Linked for TaskRef {
+    #[inline]
+    fn link(&self) -> &Link<TaskRef> {
+        // SAFETY: `new`'s promise.
+        unsafe { &self.0.as_ref().link }
+    }
+}
+
+impl Runnable for TaskRef {
+    #[inline]
+    fn level(&self) -> u8 {
+        self.get().level()
+    }
+
+    #[inline]
+    fn virtual_time(&self) -> u64 {
+        self.get().virtual_time.load(Ordering::Relaxed)
     }
 }
 
@@ -115,76 +161,6 @@ impl Drop for Wakers {
             "a task is freed while somebody is about to wake it"
         );
     }
-}
-
-/// What a new task is.
-pub struct Spawn {
-    /// For the log and backtraces.
-    pub name: &'static str,
-    /// The address space it runs in, none for a task that touches no program.
-    pub pmap: Option<Arc<Pmap>>,
-    /// What the floors above attach to the task, found again by [`Task::attachment`].
-    pub attachment: Option<Arc<dyn Any + Send + Sync>>,
-    /// Bit per CPU on which it may run.
-    pub cpus: u64,
-    /// How urgent it is.
-    pub priority: Priority,
-}
-
-/// Makes a task that runs `body` and ends when it returns.
-///
-/// # Errors
-/// No memory for its stack.
-pub fn spawn(spawn: Spawn, body: Box<dyn FnOnce() + Send>) -> Result<Arc<Task>, OutOfMemory> {
-    super::reap();
-    let stack = KernelStack::alloc()?;
-    // SAFETY: the task keeps the stack as long as the context.
-    let context = unsafe { Context::new(stack.top(), begin, 0) };
-    let task = Arc::new(Task {
-        cpus: AtomicU64::new(spawn.cpus),
-        pmap: UnsafeCell::new(spawn.pmap),
-        attachment: spawn.attachment,
-        body: UnsafeCell::new(Some(body)),
-        _stack: Some(stack),
-        ..Task::new(spawn.name, context, false)
-    });
-    task.store_priority(spawn.priority);
-    #[cfg(not(target_os = "none"))]
-    registry::add(&task);
-    placement::start(task.clone());
-    Ok(task)
-}
-
-/// Where a new task's stack begins.
-extern "C" fn begin(_: usize) -> ! {
-    scheduler::finish_switch();
-    machine::irqs_restore(true);
-    // SAFETY: the body is the task's own.
-    let body = unsafe { (*(*current_raw()).body.get()).take() };
-    if let Some(body) = body {
-        #[cfg(not(target_os = "none"))]
-        contain(body);
-        #[cfg(target_os = "none")]
-        body();
-    }
-    exit()
-}
-
-/// Runs a task's body on the simulated machine; a panic goes no further.
-#[cfg(not(target_os = "none"))]
-fn contain(body: Box<dyn FnOnce() + Send>) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-        machine::point();
-        unreachable!("a run went on after a panic");
-    }
-}
-
-/// Ends the current task.
-fn exit() -> ! {
-    set_pmap(None);
-    #[cfg(not(target_os = "none"))]
-    registry::remove(current_raw());
-    scheduler::leave_for_ever()
 }
 
 /// The current task; null before the scheduler runs on this CPU.
@@ -269,12 +245,13 @@ pub(crate) fn held_locks() -> *mut Held {
 }
 
 impl Task {
-    fn new(name: &'static str, context: Context, idle: bool) -> Task {
+    pub(super) fn new(name: &'static str, context: Context, stack: Option<KernelStack>) -> Task {
+        let idle = stack.is_none();
         Task {
             name,
             attachment: None,
             context,
-            _stack: None,
+            _stack: stack,
             state: AtomicU8::new(RUNNABLE),
             interrupted: AtomicBool::new(false),
             cpu: AtomicUsize::new(machine::cpu()),
@@ -290,7 +267,7 @@ impl Task {
             run_time: AtomicU64::new(0),
             sampled: [const { AtomicU64::new(0) }; 2],
             reported: [const { AtomicU64::new(0) }; 2],
-            link: UnsafeCell::new(Link::new()),
+            link: Link::new(),
             virtual_time: AtomicU64::new(0),
             queued: AtomicBool::new(false),
             idle,
@@ -308,7 +285,7 @@ impl Task {
 
     /// The idle task of this CPU, on the stack that it booted on.
     pub(super) fn idle() -> Task {
-        Task::new("idle", Context::current_boot(), true)
+        Task::new("idle", Context::current_boot(), None)
     }
 
     /// Keeps the task from being freed until [`unclaim`](Task::unclaim). The caller knows that it is
@@ -348,17 +325,6 @@ impl Task {
         self.attachment.as_ref()
     }
 
-    /// Makes the task's current or next interruptible sleep end with
-    /// [`Woken::Interrupted`](super::Woken::Interrupted), and makes it leave its program soon if it
-    /// is running one (an interrupt to its CPU).
-    pub fn interrupt(&self) {
-        self.interrupted.store(true, Ordering::SeqCst);
-        machine::point();
-        if !placement::wake(self, true) {
-            placement::poke(self);
-        }
-    }
-
     /// Takes back an [`interrupt`](Task::interrupt) that has been dealt with.
     pub fn clear_interrupt(&self) {
         self.interrupted.store(false, Ordering::SeqCst);
@@ -369,22 +335,55 @@ impl Task {
         self.interrupted.load(Ordering::SeqCst)
     }
 
-    /// CPU time used in programs and in the kernel. The sum is exact; the ticks say how it is
-    /// divided.
-    pub fn cpu_time(&self) -> (Duration, Duration) {
-        let total = run_queue::run_time(self);
-        let [program, kernel] = self.sampled.each_ref().map(|s| s.load(Ordering::Relaxed));
-        let before = self.reported.each_ref().map(|r| r.load(Ordering::Relaxed));
-        let in_program = run_queue::share(total, program, kernel)
-            .min(total.saturating_sub(before[1]))
-            .max(before[0]);
-        let in_kernel = total.saturating_sub(in_program);
-        self.reported[0].fetch_max(in_program, Ordering::Relaxed);
-        self.reported[1].fetch_max(in_kernel, Ordering::Relaxed);
-        (
-            Duration::from_nanos(in_program),
-            Duration::from_nanos(in_kernel),
-        )
+    /// Its level, 0 if it has a share.
+    pub(super) fn level(&self) -> u8 {
+        self.level.load(Ordering::Relaxed)
+    }
+
+    /// Whether its turn among those of its level is over.
+    pub(super) fn turn_is_over(&self) -> bool {
+        self.turns.load(Ordering::Relaxed) && self.turn_used.load(Ordering::Relaxed) >= TURN
+    }
+
+    /// The priority.
+    pub fn priority(&self) -> Priority {
+        match self.level() {
+            0 => Priority::Share(self.nice.load(Ordering::Relaxed)),
+            level => Priority::Level {
+                level,
+                turns: self.turns.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// Stores a priority. The task is in no heap.
+    pub(super) fn store_priority(&self, priority: Priority) {
+        match priority.clamped() {
+            Priority::Share(nice) => {
+                self.nice.store(nice, Ordering::Relaxed);
+                self.level.store(0, Ordering::Relaxed);
+            }
+            Priority::Level { level, turns } => {
+                self.level.store(level, Ordering::Relaxed);
+                self.turns.store(turns, Ordering::Relaxed);
+                self.turn_used.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether it has had its turn, or has asked to let others of its level run.
+    pub(super) fn gives_way(&self) -> bool {
+        self.yields.load(Ordering::Relaxed) || self.turn_is_over()
+    }
+
+    /// As a queue compares it with the first task that waits.
+    #[inline]
+    pub(super) fn as_running(&self) -> Running {
+        Running {
+            level: self.level(),
+            virtual_time: self.virtual_time.load(Ordering::Relaxed),
+            gives_way: self.gives_way(),
+        }
     }
 
     /// The CPU it runs or last ran on.
@@ -395,11 +394,6 @@ impl Task {
     /// Whether it is on a CPU or a run queue, rather than asleep.
     pub fn is_runnable(&self) -> bool {
         self.state.load(Ordering::Relaxed) == RUNNABLE
-    }
-
-    /// Sets the priority, at once.
-    pub fn set_priority(&self, priority: Priority) {
-        run_queue::set_priority(self, priority);
     }
 
     /// Makes the task, the current one, notice when it was switched to: from then on
@@ -432,12 +426,6 @@ impl Task {
         self.switches.each_ref().map(|n| n.load(Ordering::Relaxed))
     }
 
-    /// Restricts it to CPUs (bit per CPU, at least one of those running).
-    pub fn set_cpus(&self, cpus: u64) {
-        self.cpus.store(cpus, Ordering::SeqCst);
-        placement::obey_affinity(self);
-    }
-
     /// The CPUs on which it may run.
     pub fn cpus(&self) -> u64 {
         self.cpus.load(Ordering::Relaxed)
@@ -461,11 +449,11 @@ pub(crate) mod registry {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    pub(super) fn add(task: &Arc<Task>) {
+    pub(in super::super) fn add(task: &Arc<Task>) {
         all().push(Entry(Arc::as_ptr(task)));
     }
 
-    pub(super) fn remove(task: *const Task) {
+    pub(in super::super) fn remove(task: *const Task) {
         all().retain(|entry| !ptr::eq(entry.0, task));
     }
 

@@ -14,7 +14,10 @@ use core::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use super::{Task, placement};
+use super::{
+    placement,
+    task::{Task, current_raw},
+};
 use crate::{cpu::percpu::Pinned, hw::machine, lock::SpinLock};
 
 /// Tasks that are woken together after one hold of the list's lock.
@@ -42,7 +45,7 @@ impl Waiter {
     /// A waiter for the current task, in no list.
     pub(crate) fn new(key: usize) -> Waiter {
         Waiter {
-            task: super::current_raw(),
+            task: current_raw(),
             key,
             woken: AtomicBool::new(false),
             links: UnsafeCell::new(Links {

@@ -5,24 +5,23 @@
 //! it was set for is cancelled, it fires for nothing and is set anew then, which is cheaper than a
 //! write to the timer's register at every cancellation.
 
-pub(crate) mod pairing_heap;
 pub mod vdso;
 
 pub use crate::hw::TICKS_PER_SECOND;
 
 use alloc::{boxed::Box, sync::Arc};
 use core::{
-    cell::UnsafeCell,
     ptr::{self, NonNull},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
+use sched::pairing_heap::{Link, Linked, PairingHeap};
+
 use crate::{
     cpu::percpu::Restart,
     hw::machine,
     lock::{Rank, SpinLock},
-    time::pairing_heap::{Link, Linked, PairingHeap},
 };
 
 /// What to add to the time since boot for the time since the Unix epoch, in nanoseconds.
@@ -100,7 +99,7 @@ enum Action {
 /// A timer of any kind, in the queue of the CPU on which it was started.
 pub(crate) struct TimerNode {
     /// Lock of the queue.
-    link: UnsafeCell<Link<TimerNode>>,
+    link: Link<NodeRef>,
     /// Lock of the queue; atomic so that a shared reference can change it.
     queued: AtomicBool,
     expired: AtomicBool,
@@ -115,16 +114,32 @@ unsafe impl Send for TimerNode {}
 // SAFETY: as above.
 unsafe impl Sync for TimerNode {}
 
-// SAFETY: always the field `link`.
-unsafe impl Linked for TimerNode {
-    fn link(this: *mut TimerNode) -> *mut Link<TimerNode> {
-        // SAFETY: `this` points to a node, alive while in a heap.
-        unsafe { (*this).link.get() }
+/// A handle to a timer that is queued, or about to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+struct NodeRef(NonNull<TimerNode>);
+
+impl NodeRef {
+    /// A handle to a timer.
+    ///
+    /// # Safety
+    /// The timer lives as long as the handle and its copies, those in a queue included. The caller
+    /// holds the lock of the timer's queue whenever it uses [`link`](Linked::link).
+    unsafe fn new(node: &TimerNode) -> NodeRef {
+        NodeRef(NonNull::from(node))
+    }
+}
+
+impl Linked for NodeRef {
+    #[inline]
+    fn link(&self) -> &Link<NodeRef> {
+        // SAFETY: `new`'s promise.
+        unsafe { &self.0.as_ref().link }
     }
 }
 
 struct Timers {
-    heap: PairingHeap<TimerNode>,
+    heap: PairingHeap<NodeRef>,
     /// The timer whose action runs now; cleared when that action drops the timer.
     firing: *const TimerNode,
 }
@@ -174,7 +189,7 @@ static CPUS: [Restart<CpuTimers>; machine::MAX_CPUS] =
 impl TimerNode {
     const fn new(action: Action) -> TimerNode {
         TimerNode {
-            link: UnsafeCell::new(Link::new()),
+            link: Link::new(),
             queued: AtomicBool::new(false),
             expired: AtomicBool::new(false),
             cpu: AtomicUsize::new(0),
@@ -211,8 +226,8 @@ impl TimerNode {
         {
             let mut timers = own.timers.lock_irq();
             self.queued.store(true, Ordering::Relaxed);
-            // SAFETY: in no heap, since this is its first start; alive by this function's contract.
-            unsafe { timers.heap.insert(NonNull::from(self), deadline) };
+            // SAFETY: alive by this function's contract. In no heap, since this is its first start.
+            timers.heap.insert(unsafe { NodeRef::new(self) }, deadline);
         }
         own.program(deadline);
         machine::irqs_restore(irqs);
@@ -227,8 +242,8 @@ impl TimerNode {
                 let mut timers = CPUS[cpu].timers.lock_irq();
                 if self.queued.load(Ordering::Relaxed) {
                     self.queued.store(false, Ordering::Relaxed);
-                    // SAFETY: it is in this heap.
-                    unsafe { timers.heap.remove(NonNull::from(self)) };
+                    // SAFETY: alive, and in this heap.
+                    timers.heap.remove(unsafe { NodeRef::new(self) });
                     return;
                 }
                 if !ptr::eq(timers.firing, self) {
@@ -281,10 +296,10 @@ pub(crate) fn on_timer(tick: impl FnOnce(u64) -> Option<u64>) {
             let Some(node) = timers.heap.pop() else {
                 break None;
             };
-            timers.firing = node.as_ptr();
+            timers.firing = node.0.as_ptr();
             // SAFETY: nodes in a heap are alive, and who cancels this one waits while it is
             // `firing`.
-            let node = unsafe { node.as_ref() };
+            let node = unsafe { node.0.as_ref() };
             node.queued.store(false, Ordering::Relaxed);
             node.expired.store(true, Ordering::SeqCst);
             node
