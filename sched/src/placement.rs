@@ -125,8 +125,6 @@ pub struct Occupant {
     pub idle: bool,
     /// It or the woken task has a level.
     pub urgent: bool,
-    /// It must give way by the queue's order.
-    pub behind: bool,
     /// Its virtual time in nanoseconds.
     pub virtual_time: u64,
     /// When it began to run, in nanoseconds.
@@ -145,13 +143,20 @@ pub enum Look {
 }
 
 /// Decides when a CPU looks at its queue, in which a task with `virtual_time` was put at `now`.
-/// `here`: the waker runs on that CPU.
+/// `here`: the waker runs on that CPU. `is_behind` says whether the occupant must give way by the
+/// queue's order.
 #[inline]
-pub fn look(occupant: Occupant, virtual_time: u64, here: bool, now: u64) -> Look {
+pub fn look(
+    occupant: Occupant,
+    virtual_time: u64,
+    here: bool,
+    now: u64,
+    is_behind: impl FnOnce() -> bool,
+) -> Look {
     let Occupant { idle, urgent, .. } = occupant;
     let soon = idle
         || if urgent {
-            occupant.behind
+            is_behind()
         } else {
             virtual_time + WAKE_GRANULARITY < occupant.virtual_time
         };
@@ -245,10 +250,10 @@ mod tests {
         let occupant = Occupant {
             idle: false,
             urgent: false,
-            behind: true,
             virtual_time: 20_000_000,
             since: 1_000_000,
         };
+        let look = |occupant, time, here, now| look(occupant, time, here, now, || false);
         assert_eq!(
             look(occupant, 10_000_000, true, 1_500_000),
             Look::At(2_000_000)
@@ -263,7 +268,6 @@ mod tests {
         assert_eq!(look(idle, 30_000_000, true, 0), Look::Now);
         let urgent = Occupant {
             urgent: true,
-            behind: false,
             ..occupant
         };
         assert_eq!(look(urgent, 0, true, 0), Look::Later);

@@ -19,17 +19,9 @@ pub trait Runnable: Linked {
 
     /// Returns its virtual time in nanoseconds.
     fn virtual_time(&self) -> u64;
-}
 
-/// The running task, as a queue compares it with the first one that waits.
-#[derive(Clone, Copy)]
-pub struct Running {
-    /// Its real-time level, 0 if it has a share.
-    pub level: u8,
-    /// Its virtual time in nanoseconds.
-    pub virtual_time: u64,
-    /// Its turn is over, or it yields, among tasks of its level.
-    pub gives_way: bool,
+    /// Returns whether its turn among tasks of its level is over, or it yields to them.
+    fn gives_way(&self) -> bool;
 }
 
 /// Where a task with a level goes among those that have it too.
@@ -132,15 +124,15 @@ impl<H: Runnable> RunQueue<H> {
 
     /// Returns whether the running task is to give way to the first of the queue.
     #[inline]
-    pub fn is_behind(&self, running: Running) -> bool {
+    pub fn is_behind(&self, running: H) -> bool {
         let Some(first) = self.first() else {
             return false;
         };
-        match (running.level, first.level()) {
-            (0, 0) => first.virtual_time() <= running.virtual_time,
+        match (running.level(), first.level()) {
+            (0, 0) => first.virtual_time() <= running.virtual_time(),
             (0, level) => !self.budget.holds_back(level),
             (level, 0) => self.budget.holds_back(level),
-            (level, other) => other > level || other == level && running.gives_way,
+            (level, other) => other > level || other == level && running.gives_way(),
         }
     }
 }

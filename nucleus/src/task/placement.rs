@@ -102,11 +102,12 @@ pub(super) fn place(task: &Task) {
         let occupant = Occupant {
             idle: current.idle,
             urgent: task.level() != 0 || current.level() != 0,
-            behind: inner.is_behind(current),
             virtual_time: current.virtual_time.load(Ordering::Relaxed),
             since: inner.switched_at,
         };
-        let look = policy::look(occupant, virtual_time, here, now);
+        let look = policy::look(occupant, virtual_time, here, now, || {
+            inner.is_behind(current)
+        });
         let kick = look == Look::Now && !inner.kicked && !inner.looks;
         inner.kicked |= kick;
         queue.unlock();

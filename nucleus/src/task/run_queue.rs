@@ -201,7 +201,8 @@ impl Inner {
 
     /// Whether `task`, which runs here, is to give way to the first of the queue.
     pub(super) fn is_behind(&self, task: &Task) -> bool {
-        self.waiting.is_behind(task.as_running())
+        // SAFETY: the running task is alive, and the handle goes no further.
+        self.waiting.is_behind(unsafe { TaskRef::new(task) })
     }
 }
 

@@ -10,7 +10,7 @@ use core::{
 
 use sched::pairing_heap::{Link, Linked};
 use sched::priority::{Priority, TURN};
-use sched::run_queue::{Runnable, Running};
+use sched::run_queue::Runnable;
 
 #[cfg(debug_assertions)]
 use crate::lock::lockdep::Held;
@@ -147,6 +147,11 @@ impl Runnable for TaskRef {
     #[inline]
     fn virtual_time(&self) -> u64 {
         self.get().virtual_time.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn gives_way(&self) -> bool {
+        self.get().gives_way()
     }
 }
 
@@ -374,16 +379,6 @@ impl Task {
     /// Whether it has had its turn, or has asked to let others of its level run.
     pub(super) fn gives_way(&self) -> bool {
         self.yields.load(Ordering::Relaxed) || self.turn_is_over()
-    }
-
-    /// As a queue compares it with the first task that waits.
-    #[inline]
-    pub(super) fn as_running(&self) -> Running {
-        Running {
-            level: self.level(),
-            virtual_time: self.virtual_time.load(Ordering::Relaxed),
-            gives_way: self.gives_way(),
-        }
     }
 
     /// The CPU it runs or last ran on.
