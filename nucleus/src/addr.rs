@@ -154,8 +154,8 @@ bitflags::bitflags! {
         const READ = 1;
         const WRITE = 2;
         const EXEC = 4;
-        /// No right: the mapping that is entered is wired, that is, the page is to stay in memory as long as it is mapped here
-        /// (`uvm.txt` 3.2). Only what enters mappings looks at it.
+        /// No right: the mapping that is entered is wired, that is, the page is to stay in memory
+        /// as long as it is mapped here (`uvm.txt` 3.2). Only what enters mappings looks at it.
         const WIRED = 8;
     }
 }

@@ -24,16 +24,16 @@ const WEIGHTS: [u64; 41] = {
     weights
 };
 
-/// Returns the virtual time, in nanoseconds, that a task with a nice value from -20 to 20 is charged
-/// for `ran` nanoseconds.
+/// Returns the virtual time, in nanoseconds, that a task with a nice value from -20 to 20 is
+/// charged for `ran` nanoseconds.
 #[inline]
 pub fn weighed(ran: u64, nice: i8) -> u64 {
     ran * WEIGHT_0 / WEIGHTS[(i64::from(nice) + 20) as usize]
 }
 
-/// Returns the part of `total` that went to programs, where the ticks found `program` nanoseconds of
-/// programs and `kernel` of the kernel. Before the first tick all of it: programs run more than the
-/// kernel does.
+/// Returns the part of `total` that went to programs, where the ticks found `program` nanoseconds
+/// of programs and `kernel` of the kernel. Before the first tick all of it: programs run more than
+/// the kernel does.
 pub fn in_program(total: u64, program: u64, kernel: u64) -> u64 {
     match program + kernel {
         0 => total,

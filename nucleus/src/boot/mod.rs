@@ -35,7 +35,7 @@ unsafe impl Sync for Buffer {}
 static COMMAND_LINE: Buffer = Buffer(UnsafeCell::new([0; MAX_COMMAND_LINE]));
 static COMMAND_LINE_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Physical address and length of the archive that nobody has taken; length 0 if there is none.
+/// Physical address and length of the archive, until it is taken; length 0 if there is none.
 static ARCHIVE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 /// Notes what the loader gave. Once, by the machine, before the first task. The archive, physical
@@ -43,7 +43,7 @@ static ARCHIVE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 #[cfg(target_os = "none")]
 pub(crate) fn set(command_line: &str, archive: Option<(u64, u64)>) {
     let len = command_line.len().min(MAX_COMMAND_LINE);
-    // SAFETY: nobody reads the buffer while the length is 0, and this is called once.
+    // SAFETY: the buffer is not read while the length is 0, and this is called once.
     let buffer = unsafe { &mut *COMMAND_LINE.0.get() };
     buffer[..len].copy_from_slice(&command_line.as_bytes()[..len]);
     COMMAND_LINE_LEN.store(len, Ordering::Release);
@@ -74,7 +74,7 @@ impl Archive {
         self.start.is_multiple_of(PAGE_SIZE as u64)
     }
 
-    /// The frames that hold the archive, to be taken one by one. Nobody can read it any more.
+    /// The frames that hold the archive, to be taken one by one. It can't be read any more.
     pub fn into_frames(self) -> ArchiveFrames {
         let frames = self.frames();
         core::mem::forget(self);
@@ -92,7 +92,7 @@ impl Archive {
 impl Deref for Archive {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: memory that belongs to this value, and that nobody writes.
+        // SAFETY: memory that belongs to this value, and that is never written.
         unsafe {
             core::slice::from_raw_parts(machine::ptr(PhysAddr(self.start)), self.bytes as usize)
         }
@@ -107,7 +107,7 @@ impl Drop for Archive {
     }
 }
 
-/// The frames of an archive that nobody reads any more. Those that nobody takes are freed, at the
+/// The frames of an archive that is not read any more. Those not taken are freed, at the
 /// latest when this is dropped.
 pub struct ArchiveFrames {
     /// The archive's first frame.
@@ -117,8 +117,8 @@ pub struct ArchiveFrames {
 }
 
 impl ArchiveFrames {
-    /// Page `index` of the archive as an ordinary frame. All pages before it are freed if nobody has taken
-    /// them: `None` for one of those, and behind the archive's end.
+    /// Page `index` of the archive as an ordinary frame. All pages before it are freed unless they
+    /// were taken them: `None` for one of those, and behind the archive's end.
     pub fn take(&mut self, index: usize) -> Option<Frame> {
         let number = self.first + index as u64;
         if !self.left.contains(&number) {

@@ -56,8 +56,8 @@ struct Slot<T> {
 }
 
 impl<T> PerCpu<T> {
-    /// One value for each CPU. `T` is made of atomics or cells that its own methods keep safe: every
-    /// CPU may read every slot.
+    /// One value for each CPU. `T` is made of atomics or cells that its own methods keep safe:
+    /// every CPU may read every slot.
     pub(crate) const fn new(values: [T; machine::MAX_CPUS]) -> PerCpu<T> {
         // `array::map` is not const; moving the values one by one is.
         let values = core::mem::ManuallyDrop::new(values);
@@ -126,7 +126,7 @@ impl<T> Restart<T> {
     /// Replaces the value without dropping the old one.
     ///
     /// # Safety
-    /// Nobody uses the old value now or later: the machine has one CPU and no task yet.
+    /// Nothing uses the old value now or later: the machine has one CPU and no task yet.
     pub(crate) unsafe fn set(&self, value: T) {
         // SAFETY: the caller promises that there is no reference to the old value.
         unsafe { core::ptr::write(self.0.get(), value) }

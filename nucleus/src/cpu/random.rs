@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::cpu::percpu::PerCpu;
 use crate::hw::machine;
 
-/// Bytes that a generator gives before it is seeded afresh, so that who learns its state learns
+/// Bytes that a generator gives before it is seeded afresh, so that its state tells
 /// neither what came long before nor what comes long after.
 const RESEED_AFTER: usize = 1 << 20;
 

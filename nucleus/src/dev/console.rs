@@ -5,7 +5,7 @@ use crate::hw::machine;
 use crate::lock::{InterruptScope, Rank, SpinLock};
 use crate::task::WaitQueue;
 
-/// Bytes that are kept until somebody reads them; a paste of a screen fits twice.
+/// Bytes that are kept until they are read; a paste of a screen fits twice.
 const ROOM: usize = 4096;
 
 struct Ring {
@@ -48,8 +48,9 @@ pub fn write(bytes: &[u8]) {
 /// Takes bytes that have arrived; 0 if none.
 pub fn read(to: &mut [u8]) -> usize {
     let mut ring = RING.lock_irq();
-    // The port may hold bytes for which there was no room when they arrived; it does not interrupt again.
-    // What is taken here is counted here: the interrupt that it raised finds nothing and wakes nobody.
+    // The port may hold bytes for which there was no room when they arrived; it does not interrupt
+    // again. What is taken here is counted here: the interrupt that it raised finds nothing and
+    // wakes no task.
     ring.fill();
     let count = to.len().min(ring.len);
     for byte in &mut to[..count] {
@@ -66,8 +67,8 @@ pub fn arrivals() -> &'static WaitQueue {
 }
 
 impl Ring {
-    /// Takes from the port what has arrived, as far as there is room. The rest stays in the port, which
-    /// then takes no more from the other end. Returns whether something came.
+    /// Takes from the port what has arrived, as far as there is room. The rest stays in the port,
+    /// which then takes no more from the other end. Returns whether something came.
     fn fill(&mut self) -> bool {
         let before = self.len;
         while self.len < ROOM

@@ -1,11 +1,12 @@
 //! Memory that devices reach.
 //!
-//! A driver names memory by [`Part`]s of frames; only the nucleus turns them into addresses that a device understands, through the
-//! device's [`Domain`]. A part holds its frame (the existence count, `iosup.txt` 2.2) for as long as
-//! the device may touch it, so a frame is never free, and never becomes a page table, under a device's hands.
+//! A driver names memory by [`Part`]s of frames; only the nucleus turns them into addresses that a
+//! device understands, through the device's [`Domain`]. A part holds its frame (the existence
+//! count, `iosup.txt` 2.2) for as long as the device may touch it, so a frame is never free, and
+//! never becomes a page table, under a device's hands.
 //!
-//! [`Pool`] keeps frames for the small messages of a driver: they stay what they are while the driver lives, so that mapping them
-//! for the device costs nothing once.
+//! [`Pool`] keeps frames for the small messages of a driver: they stay what they are while the
+//! driver lives, so that mapping them for the device costs nothing once.
 
 use alloc::{sync::Arc, vec::Vec};
 
@@ -15,7 +16,8 @@ use crate::{
     lock::{Rank, SpinLock},
 };
 
-/// Bytes `offset..offset + len` of one frame, for a device; `offset + len` is at most a page, `len` is not 0.
+/// Bytes `offset..offset + len` of one frame, for a device; `offset + len` is at most a page, `len`
+/// is not 0.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub frame: Frame,
@@ -43,8 +45,8 @@ impl Part {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DeviceAddr(pub u64);
 
-/// What one device can reach: every frame of data, as long as it is one. Where no IOMMU stands between them, devices see physical
-/// addresses.
+/// What one device can reach: every frame of data, as long as it is one. Where no IOMMU stands
+/// between them, devices see physical addresses.
 #[derive(Default, Debug)]
 pub(crate) struct Domain(());
 
@@ -132,7 +134,8 @@ impl Drop for Buffer {
         let Some(frame) = self.frame.take() else {
             return;
         };
-        // A device may still have a part of it (an answer that nobody waited for): then it is no more the pool's.
+        // A device may still have a part of it (an answer that no task waited for): then it is no
+        // more the pool's.
         if frame.handles() == 1 {
             let mut free = self.pool.free.lock();
             // Never beyond what was reserved.

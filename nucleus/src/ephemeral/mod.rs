@@ -4,7 +4,8 @@
 //! bytes at the same time, so a mapping gives no slices: it copies, fills and compares.
 //!
 //! Where the mapping comes from is the business of a backend. `direct` is the amd64 one: every
-//! frame has a permanent mapping, and a mapping is an addition. `uncached` does what kernels did before, for comparison.
+//! frame has a permanent mapping, and a mapping is an addition. `uncached` does what kernels did
+//! before, for comparison.
 
 mod direct;
 #[cfg(all(test, not(target_os = "none")))]
@@ -181,9 +182,9 @@ impl<'a> Mapping<'a> {
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         let from = self.at(offset, to.len());
         Counter::bytes_copied_within.add(to.len() as u64);
-        // SAFETY: `at` checked the range, the page is mapped while `self` lives, and `to` is memory of
-        // the kernel, which is in no data frame. A program may write the bytes meanwhile; then what
-        // arrives is some mixture, and bytes have no invalid values.
+        // SAFETY: `at` checked the range, the page is mapped while `self` lives, and `to` is memory
+        // of the kernel, which is in no data frame. A program may write the bytes meanwhile; then
+        // what arrives is some mixture, and bytes have no invalid values.
         unsafe { core::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
     }
 

@@ -32,8 +32,9 @@ fn word(mapping: &Mapping<'_>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Tasks map frames of their own and shared ones, some more at once than there are addresses; some end mappings where they
-/// can't wait. The machine fails the run when a mapping reaches another frame, or a frame is freed while one may.
+/// Tasks map frames of their own and shared ones, some more at once than there are addresses; some
+/// end mappings where they can't wait. The machine fails the run when a mapping reaches another
+/// frame, or a frame is freed while one may.
 #[test]
 fn mappings_reach_their_frames() {
     machines("mappings reach their frames", &[1, 2, 4], || {
@@ -88,7 +89,8 @@ fn mappings_reach_their_frames() {
     });
 }
 
-/// Every mapping costs an entry, and an invalidation on each CPU when it ends; none of the direct ones does.
+/// Every mapping costs an entry, and an invalidation on each CPU when it ends; none of the direct
+/// ones does.
 #[test]
 fn the_costs_are_those_of_old() {
     machines("the costs are those of old", &[1, 4], || {
@@ -117,7 +119,7 @@ fn the_costs_are_those_of_old() {
     });
 }
 
-/// Where no address is left the direct map serves, and nobody waits.
+/// Where no address is left the direct map serves, and no task waits.
 #[test]
 fn addresses_may_run_out() {
     machines("addresses may run out", &[1, 2], || {

@@ -1,10 +1,11 @@
-//! The backend that kernels had before: a kernel address is allocated for each mapping, its page-table entry is set, and at
-//! the end the entry is cleared and every CPU told to forget it (`ephemeral-mappings.txt` 2 and 6.2's original kernel).
-//! For comparison.
+//! The backend that kernels had before: a kernel address is allocated for each mapping, its
+//! page-table entry is set, and at the end the entry is cleared and every CPU told to forget it
+//! (`ephemeral-mappings.txt` 2 and 6.2's original kernel). For comparison.
 //!
-//! Who frees a mapping where it can't wait for other CPUs leaves the address *stale*, with a handle to its frame; it is
-//! invalidated with the next one that is freed where that is possible, or when no other is left. Where no address can be had,
-//! the mapping is a direct one, so that nobody waits for one while he holds another.
+//! A CPU that frees a mapping where it can't wait for other CPUs leaves the address *stale*, with a
+//! handle to its frame; it is invalidated with the next one that is freed where that is possible,
+//! or when no other is left. Where no address can be had, the mapping is a direct one, so that no
+//! task waits for one while it holds another.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -145,8 +146,8 @@ pub(super) fn free(slot: u32, frame: &Frame) {
     slots.frames[usize::from(slot as u16)] = handle;
 }
 
-/// Makes every CPU forget `slot`, which is not mapped any more, and stale ones with it; they are free then. Returns whether
-/// there were any.
+/// Makes every CPU forget `slot`, which is not mapped any more, and stale ones with it; they are
+/// free then. Returns whether there were any.
 fn invalidate(slot: Option<u16>) -> bool {
     let mut batch = [0; BATCH];
     let mut count = 0;

@@ -27,7 +27,8 @@ counters! {
     tlb_local_page,
     /// Whole-TLB flushes on the CPU that changed the mapping.
     tlb_local_full,
-    /// Other CPUs that had to forget something, each counted for each change of one page or several.
+    /// Other CPUs that had to forget something, each counted for each change of one page or
+    /// several.
     tlb_remote,
     /// Flushes left out because the accessed bit showed that no TLB could hold the entry.
     tlb_skipped_unaccessed,
@@ -65,9 +66,9 @@ counters! {
     fault_read_in,
     /// Faults answered with a signal.
     fault_error,
-    /// Pages of files that were read because somebody wanted them, or with those.
+    /// Pages of files that were read on demand, or together with those.
     file_page_ins,
-    /// Pages of files that were read before anybody wanted them.
+    /// Pages of files that were read ahead.
     file_read_ahead,
     /// Pages of windows of read-ahead that their reader used up.
     file_read_ahead_hits,
@@ -105,9 +106,11 @@ counters! {
     bytes_copied_in,
     /// Bytes copied from the kernel to programs.
     bytes_copied_out,
-    /// Bytes copied from frame to frame, those of `pages_copied` among them, and between frames and the kernel's own memory.
+    /// Bytes copied from frame to frame, those of `pages_copied` among them, and between frames and
+    /// the kernel's own memory.
     bytes_copied_within,
-    /// Bytes that went into a pipe, a socket's queue or a file by a handle to their frame, without being copied.
+    /// Bytes that went into a pipe, a socket's queue or a file by a handle to their frame, without
+    /// being copied.
     bytes_passed,
     /// Page-table frames taken.
     page_tables_allocated,
@@ -175,7 +178,7 @@ counters! {
     udp_received,
     /// Those of IPv6 among them.
     udp_received_v6,
-    /// Datagrams to ports that nobody had.
+    /// Datagrams to ports without a socket.
     udp_no_port,
     /// Those of IPv6 among them.
     udp_no_port_v6,
@@ -233,7 +236,7 @@ counters! {
     pageout_spared,
     /// Pages that it took out of memory.
     pageout_freed,
-    /// Times that somebody waited for it.
+    /// Times that a task waited for it.
     memory_waits,
     /// Out-of-memory kills.
     out_of_memory_kills,

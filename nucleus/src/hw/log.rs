@@ -23,7 +23,7 @@ struct Ring {
     end: AtomicU64,
 }
 
-// SAFETY: `bytes` is only touched by who set `writer`.
+// SAFETY: `bytes` is only touched by the CPU that set `writer`.
 unsafe impl Sync for Ring {}
 
 static LOG: Ring = Ring {
@@ -33,8 +33,8 @@ static LOG: Ring = Ring {
 };
 
 impl Ring {
-    /// Runs `f` with the bytes, alone; `None` if this CPU itself is in the middle of it (an exception
-    /// or a panic inside), so that nothing waits for itself.
+    /// Runs `f` with the bytes, alone; `None` if this CPU itself is in the middle of it (an
+    /// exception or a panic inside), so that nothing waits for itself.
     fn with<R>(&self, f: impl FnOnce(&mut [u8; RING]) -> R) -> Option<R> {
         let irqs = machine::irqs_disable();
         let me = machine::cpu() + 1;
@@ -74,7 +74,8 @@ impl Write for Line {
     }
 }
 
-/// Begins a new log, for a new simulated machine: the last one may have stopped in the middle of a line.
+/// Begins a new log, for a new simulated machine: the last one may have stopped in the middle of a
+/// line.
 ///
 /// # Safety
 /// The machine has one CPU and no task yet.
@@ -114,8 +115,8 @@ pub fn line(args: core::fmt::Arguments<'_>) {
     }
 }
 
-/// Copies out of the ring from byte `offset` since boot on, or from the oldest that is left; returns
-/// the bytes copied and the offset to go on with.
+/// Copies out of the ring from byte `offset` since boot on, or from the oldest that is left;
+/// returns the bytes copied and the offset to go on with.
 pub fn read(offset: u64, to: &mut [u8]) -> (usize, u64) {
     let mut copied = 0;
     let mut at = offset;

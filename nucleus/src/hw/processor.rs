@@ -18,7 +18,8 @@ pub struct Processor {
     pub capabilities: u64,
     /// `AT_HWCAP2`.
     pub capabilities2: u64,
-    /// What `cpuid` says of abilities: leaf 1 `edx` and `ecx`, leaf 7 `ebx`, leaf 0x8000_0001 `edx` and `ecx`.
+    /// What `cpuid` says of abilities: leaf 1 `edx` and `ecx`, leaf 7 `ebx`, leaf 0x8000_0001 `edx`
+    /// and `ecx`.
     pub features: [u32; 5],
 }
 
@@ -66,8 +67,8 @@ impl Cache {
             .product()
     }
 
-    /// From a sub-leaf of leaf 4, or of AMD's 0x8000_001d, which has the same form: `eax`, `ebx`, `ecx`. `None` behind
-    /// the last cache.
+    /// From a sub-leaf of leaf 4, or of AMD's 0x8000_001d, which has the same form: `eax`, `ebx`,
+    /// `ecx`. `None` behind the last cache.
     pub fn from_leaf([eax, ebx, ecx]: [u32; 3]) -> Option<Cache> {
         let kind = match eax & 31 {
             1 => CacheKind::Data,
@@ -86,9 +87,9 @@ impl Cache {
         })
     }
 
-    /// From AMD's older description, leaves 0x8000_0005 (`ecx` of the data cache, `edx` of the instruction cache) and
-    /// 0x8000_0006 (`ecx` of the second level, `edx` of the third), which do not say who shares
-    /// one: each CPU is taken to have its own, as on Linux.
+    /// From AMD's older description, leaves 0x8000_0005 (`ecx` of the data cache, `edx` of the
+    /// instruction cache) and 0x8000_0006 (`ecx` of the second level, `edx` of the third), which do
+    /// not say which CPUs share one: each CPU is taken to have its own, as on Linux.
     pub fn from_amd([data, instruction, second, third]: [u32; 4]) -> [Option<Cache>; 4] {
         let cache = |level, kind, kib: u32, ways, lines_per_tag: u32, line_bytes: u32| {
             let bytes = kib.checked_mul(1024)?;

@@ -14,8 +14,8 @@ pub const FIRST_TLS_SEGMENT: usize = 12;
 /// How many it can set.
 pub const TLS_SEGMENTS: usize = 3;
 
-/// The data selectors of a program. 64-bit programs rarely load them; for a 32-bit program they are what it reaches its
-/// memory through.
+/// The data selectors of a program. 64-bit programs rarely load them; for a 32-bit program they are
+/// what it reaches its memory through.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Selectors {
     pub ds: u16,

@@ -53,8 +53,8 @@ pub struct UserContext {
     /// FPU and vector registers, and the bases that the program has now.
     state: UserState,
     /// The general registers. A program can't be given privileges through them: `run` forces the
-    /// selectors and the flags to values that are safe. A program may change its FS and GS bases without the kernel's
-    /// knowledge: see [`sync_bases`](UserContext::sync_bases).
+    /// selectors and the flags to values that are safe. A program may change its FS and GS bases
+    /// without the kernel's knowledge: see [`sync_bases`](UserContext::sync_bases).
     pub regs: Registers,
 }
 
@@ -127,7 +127,8 @@ impl UserContext {
         Segment::decode(self.state.descriptors()[n])
     }
 
-    /// Sets the thread's own segment `n`, below [`TLS_SEGMENTS`]. A selector that names it is loaded again.
+    /// Sets the thread's own segment `n`, below [`TLS_SEGMENTS`]. A selector that names it is
+    /// loaded again.
     pub fn set_segment(&mut self, n: usize, segment: Option<Segment>) {
         let mut descriptors = self.state.descriptors();
         descriptors[n] = segment.map_or(0, |segment| segment.encode());
@@ -145,9 +146,9 @@ impl UserContext {
         self.state.frame()
     }
 
-    /// Takes the FPU state from a signal frame, of which `read` fills in the bytes, [`fpu_size`](UserContext::fpu_size) of
-    /// them. `Ok(false)`, or what `read` fails with, leaves the initial state: the former for one that the processor would
-    /// refuse.
+    /// Takes the FPU state from a signal frame, of which `read` fills in the bytes,
+    /// [`fpu_size`](UserContext::fpu_size) of them. `Ok(false)`, or what `read` fails with, leaves
+    /// the initial state: the former for one that the processor would refuse.
     ///
     /// # Errors
     /// Those of `read`.

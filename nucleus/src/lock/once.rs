@@ -18,7 +18,7 @@ pub struct OnceBox<T> {
 // SAFETY: the value moves with the cell, as a `Box<T>` would.
 unsafe impl<T: Send> Send for OnceBox<T> {}
 // SAFETY: several threads may get `&T` (hence `T: Sync`) and any of them may put the box in
-// (hence `T: Send`); nobody changes the pointer again while a `&OnceBox` exists.
+// (hence `T: Send`); the pointer does not change again while a `&OnceBox` exists.
 unsafe impl<T: Send + Sync> Sync for OnceBox<T> {}
 
 impl<T> OnceBox<T> {
@@ -53,7 +53,7 @@ impl<T> OnceBox<T> {
         ) {
             Ok(_) => new,
             Err(other) => {
-                // SAFETY: the exchange failed, so nobody else ever saw `new`.
+                // SAFETY: the exchange failed, so no other CPU ever saw `new`.
                 drop(unsafe { Box::from_raw(new) });
                 other
             }
@@ -108,7 +108,7 @@ pub struct OnceArc<T> {
 
 // SAFETY: the value is shared as through an `Arc<T>`, which asks for both.
 unsafe impl<T: Send + Sync> Send for OnceArc<T> {}
-// SAFETY: as above; nobody changes the pointer again while a `&OnceArc` exists.
+// SAFETY: as above; the pointer does not change again while a `&OnceArc` exists.
 unsafe impl<T: Send + Sync> Sync for OnceArc<T> {}
 
 impl<T> OnceArc<T> {
@@ -123,16 +123,17 @@ impl<T> OnceArc<T> {
     /// What is inside.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: a pointer that is not null came from `Arc::into_raw` in `get_or_insert`, and the reference that it
-        // stands for is given up only through `&mut self`, which this borrow excludes. Acquire pairs with the
-        // release there, so the value's initialisation is seen.
+        // SAFETY: a pointer that is not null came from `Arc::into_raw` in `get_or_insert`, and the
+        // reference that it stands for is given up only through `&mut self`, which this borrow
+        // excludes. Acquire pairs with the release there, so the value's initialisation is seen.
         unsafe { self.pointer.load(Ordering::Acquire).as_ref() }
     }
 
     /// What is inside, counted once more.
     pub fn get_arc(&self) -> Option<Arc<T>> {
         let pointer = self.pointer.load(Ordering::Acquire);
-        // SAFETY: as in `get`: while `&self` is borrowed the cell keeps its reference, so there is one to add to.
+        // SAFETY: as in `get`: while `&self` is borrowed the cell keeps its reference, so there is
+        // one to add to.
         (!pointer.is_null()).then(|| unsafe {
             Arc::increment_strong_count(pointer);
             Arc::from_raw(pointer)
@@ -171,8 +172,8 @@ impl<T> OnceArc<T> {
             return None;
         }
         *self.pointer.get_mut() = ptr::null_mut();
-        // SAFETY: a pointer that is not null came from `Arc::into_raw`, and the cell has just given its reference
-        // up; `&mut self` shows that no `&T` from `get` is alive.
+        // SAFETY: a pointer that is not null came from `Arc::into_raw`, and the cell has just given
+        // its reference up; `&mut self` shows that no `&T` from `get` is alive.
         Some(unsafe { Arc::from_raw(pointer) })
     }
 }

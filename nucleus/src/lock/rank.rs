@@ -34,10 +34,9 @@
 //!                                            Heap -> KernelSpace -> Buddy   memory for any of them
 //!                                              Console -> (log)  the log has a lock of its own, taken anywhere
 //! ```
-//! Two locks of the same rank are taken only through the lock's own function for pairs, by address, or
-//! for things nested in each other, from the outside in.
-//! An interrupt handler starts anew at the locks that are taken with interrupts off: `Device`
-//! and below.
+//! Two locks of the same rank are taken only through the lock's own function for pairs, by address,
+//! or for things nested in each other, from the outside in. An interrupt handler starts anew at the
+//! locks that are taken with interrupts off: `Device` and below.
 
 /// A lock's place in the order. A lower one is taken first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -62,7 +61,8 @@ pub enum Rank {
     File = 26,
     /// Changes of a file system on a disk; its end waits for those that are under way.
     Changing = 27,
-    /// Removed files end, or nothing may be changed any more; not held by who changes something, who may have to wait for an end.
+    /// Removed files end, or nothing may be changed any more; not held by who changes something,
+    /// who may have to wait for an end.
     Ending = 28,
     /// Renames across directories.
     Rename = 29,
@@ -78,7 +78,8 @@ pub enum Rank {
     Tty = 38,
     /// A pipe or socket.
     Pipe = 40,
-    /// The local sockets that are in flight between processes: locked while files leave a socket's queue.
+    /// The local sockets that are in flight between processes: locked while files leave a socket's
+    /// queue.
     InFlight = 41,
     /// The table of one kind of System V objects.
     Ipc = 42,
@@ -88,11 +89,13 @@ pub enum Rank {
     Net = 44,
     /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
     Futex = 45,
-    /// Where a file ends: held by a fault that reserves room for a page, and by who cuts the file off.
+    /// Where a file ends: held by a fault that reserves room for a page, and by who cuts the file
+    /// off.
     FileEnd = 46,
     /// Which blocks of its device a file has.
     FileMap = 47,
-    /// Whose turn it is to write a file system's metadata; taken by who finds no free block but those that this makes free.
+    /// Whose turn it is to write a file system's metadata; taken by who finds no free block but
+    /// those that this makes free.
     Commit = 48,
     /// Which blocks and inodes of a file system are free.
     Allocation = 49,
@@ -117,8 +120,8 @@ pub enum Rank {
     Anon = 110,
     /// Small leaf data of the floors above that is never held while another lock is taken.
     Leaf = 120,
-    /// What the pagedaemon goes round; chunks of pages enter it when they are made and leave it when they end, which may be
-    /// with a leaf locked.
+    /// What the pagedaemon goes round; chunks of pages enter it when they are made and leave it
+    /// when they end, which may be with a leaf locked.
     Enrolled = 125,
     /// Events of `inotify` that were not read, and what it watches.
     Notify = 130,
@@ -128,7 +131,8 @@ pub enum Rank {
     Pmap = 140,
     /// The slots of all swap devices: nothing else is taken inside.
     Swap = 142,
-    /// Requests that wait for a disk, and those that are done; disks are told and callers called without it.
+    /// Requests that wait for a disk, and those that are done; disks are told and callers called
+    /// without it.
     Block = 143,
     /// A device's queue: its requests are done, and who waits for them is woken, with it held.
     Device = 145,

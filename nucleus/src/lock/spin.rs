@@ -131,7 +131,8 @@ impl<T: ?Sized> SpinLock<T> {
         }
     }
 
-    /// Takes the lock if it is free. The order is not checked: who does not wait can't deadlock.
+    /// Takes the lock if it is free. The order is not checked: a taker that does not wait can't
+    /// deadlock.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         machine::preempt_disable();
@@ -188,7 +189,7 @@ impl<T: ?Sized> SpinLock<T> {
         }
     }
 
-    /// The value, without locking: nobody else can have the lock.
+    /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

@@ -1,11 +1,12 @@
 //! The kernel heap on bare metal; on the simulated machine the host's is used.
 //!
 //! Up to [`LARGEST`] bytes: size classes. A *slab* is a frame cut into objects of one class; its
-//! bookkeeping stands in the frame's record, so that objects are naturally aligned and slabs hold nothing
-//! else. It is a single frame for every class, because a block of several may not be found any more
-//! when memory is short, and small allocations must not fail while the reserve lasts. Each CPU keeps a list of free objects per class, filled and emptied in
-//! batches, so the usual allocation and free take no lock and no atomic operation. Above that: whole
-//! frames from the buddy allocator, exactly as many as needed.
+//! bookkeeping stands in the frame's record, so that objects are naturally aligned and slabs hold
+//! nothing else. It is a single frame for every class, because a block of several may not be found
+//! any more when memory is short, and small allocations must not fail while the reserve lasts. Each
+//! CPU keeps a list of free objects per class, filled and emptied in batches, so the usual
+//! allocation and free take no lock and no atomic operation. Above that: whole frames from the
+//! buddy allocator, exactly as many as needed.
 //!
 //! On the simulated machine this is built for its own tests.
 //!
@@ -62,8 +63,8 @@ fn class_of(layout: Layout) -> Option<usize> {
     (class..CLASSES.len()).find(|&c| CLASSES[c].is_multiple_of(layout.align()))
 }
 
-/// Free objects that a CPU keeps per class, and how many move at once: 8 KiB of each class, between 4
-/// and 32 objects.
+/// Free objects that a CPU keeps per class, and how many move at once: 8 KiB of each class, between
+/// 4 and 32 objects.
 const fn batch(class: usize) -> usize {
     let n = 4096 / CLASSES[class];
     if n < 4 {
@@ -82,8 +83,8 @@ struct List {
     len: AtomicUsize,
 }
 
-// SAFETY: the first object is only touched inside `PerCpu::with`, which gives the list to one user at a time on its
-// own CPU; the length is atomic.
+// SAFETY: the first object is only touched inside `PerCpu::with`, which gives the list to one user
+// at a time on its own CPU; the length is atomic.
 unsafe impl Sync for List {}
 
 impl List {
@@ -98,8 +99,8 @@ impl List {
     /// Inside `PerCpu::with` of the CPU whose list it is.
     #[inline]
     unsafe fn pop(&self) -> Option<*mut u8> {
-        // SAFETY: the caller is the list's only user; its objects are free, and a free object's first
-        // word is the next one.
+        // SAFETY: the caller is the list's only user; its objects are free, and a free object's
+        // first word is the next one.
         unsafe {
             let object = *self.first.get();
             if object.is_null() {
@@ -137,7 +138,7 @@ static LISTS: PerCpu<[List; CLASSES.len()]> =
 /// Slabs of one class that have a free object, in a list. A slab's bookkeeping is in the record of
 /// its frame: in `a` the next and the previous slab, in `handles` the number of objects in use
 /// and, from bit 16 on, one more than the number of the first free object. (`map` and `b` are not
-/// touched: who follows a stale hint may look at them in any frame's record.)
+/// touched: a CPU that follows a stale hint may read them in any frame's record.)
 struct Slabs {
     first: u32,
     /// Slabs with no object in use; one is kept, so that a single object coming and going does not
@@ -278,7 +279,7 @@ fn new_slab(class: usize) -> Option<u32> {
     let size = CLASSES[class];
     let mut next: *mut u8 = null_mut();
     for i in (0..PAGE_SIZE / size).rev() {
-        // SAFETY: inside the frame just taken, which nobody else uses; aligned to 16.
+        // SAFETY: inside the frame just taken, which nothing else uses; aligned to 16.
         unsafe {
             let object = base.add(i * size);
             object.cast::<*mut u8>().write(next);
@@ -346,7 +347,8 @@ fn spill(class: usize, list: &List) {
     }
 }
 
-/// What is known of the objects of one size. All of it is in whole frames, so there may be far more memory in slabs than in objects.
+/// What is known of the objects of one size. All of it is in whole frames, so there may be far more
+/// memory in slabs than in objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class {
     /// Bytes of an object.
@@ -359,7 +361,8 @@ pub struct Class {
     pub kept: usize,
 }
 
-/// The classes of small objects, the smallest first: exact when nothing else runs. What is larger has frames of its own.
+/// The classes of small objects, the smallest first: exact when nothing else runs. What is larger
+/// has frames of its own.
 pub fn classes() -> impl Iterator<Item = Class> {
     CLASSES.iter().enumerate().map(|(class, &size)| {
         let (slabs, out) = {
@@ -476,7 +479,7 @@ unsafe impl GlobalAlloc for Heap {
 /// Forgets all objects of an earlier machine.
 ///
 /// # Safety
-/// The machine has one CPU and no task yet, and nobody uses an object.
+/// The machine has one CPU and no task yet, and no object is in use.
 #[cfg(not(target_os = "none"))]
 unsafe fn start() {
     LISTS.reset();

@@ -1,10 +1,10 @@
 //! Kernel stacks.
 //!
-//! Each has a slot of the kernel's address space: the lower part is never mapped, so that an overflow
-//! faults (and, for want of a stack to push the fault on, double-faults on a stack of its own).
-//! A stack that is given back stays mapped and is the next one to be handed out: making a thread
-//! changes no mapping and flushes nothing. Only when many are free do some give their memory back, all
-//! with one flush.
+//! Each has a slot of the kernel's address space: the lower part is never mapped, so that an
+//! overflow faults (and, for want of a stack to push the fault on, double-faults on a stack of its
+//! own). A stack that is given back stays mapped and is the next one to be handed out: making a
+//! thread changes no mapping and flushes nothing. Only when many are free do some give their memory
+//! back, all with one flush.
 
 use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, STACKS};
 use crate::hw::x86_64::{cpu, kernel_flush, percpu, space};
@@ -17,8 +17,8 @@ const KEPT: usize = 32;
 const TOO_MANY: usize = 2 * KEPT;
 
 struct Stacks {
-    /// The bottom address of a stack that is free and mapped, 0 if there is none. Each holds the next
-    /// one's in its lowest word.
+    /// The bottom address of a stack that is free and mapped, 0 if there is none. Each holds the
+    /// next one's in its lowest word.
     free: usize,
     /// How many those are.
     free_count: usize,
@@ -61,7 +61,7 @@ impl Stacks {
     }
 
     fn push(&mut self, bottom: usize) {
-        // SAFETY: the stack is mapped and nobody runs on it any more.
+        // SAFETY: the stack is mapped and nothing runs on it any more.
         unsafe { *(bottom as *mut usize) = self.free };
         self.free = bottom;
         self.free_count += 1;

@@ -41,8 +41,8 @@ impl Pmap {
         }
     }
 
-    /// One attempt to change the entry; false if it was changed under our hands, or had to be emptied
-    /// first. Adds at most one frame to `pending`.
+    /// One attempt to change the entry; false if it was changed under our hands, or had to be
+    /// emptied first. Adds at most one frame to `pending`.
     fn enter_in(
         &self,
         leaf: &Leaf,
@@ -105,9 +105,10 @@ impl Pmap {
         Ok(install(&leaf, index(va, 1), frame.clone(), pte))
     }
 
-    /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table of
-    /// level 1 maps: the way to the table is walked once. Asks `page` what to map where nothing is mapped; it
-    /// must not sleep. Returns how many pages it mapped: none if there is no table yet, or others share it.
+    /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table
+    /// of level 1 maps: the way to the table is walked once. Asks `page` what to map where nothing
+    /// is mapped; it must not sleep. Returns how many pages it mapped: none if there is no table
+    /// yet, or others share it.
     pub fn enter_ahead_each<F: Into<Frame>>(
         &self,
         range: VirtRange,
@@ -125,9 +126,10 @@ impl Pmap {
         })
     }
 
-    /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page` is
-    /// asked for each that may not be written: the frame that it should have, and the rights to add. A mapping of another
-    /// frame stays as it is. Nothing has to be flushed. Returns how many mappings were changed: none if others share the table.
+    /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page`
+    /// is asked for each that may not be written: the frame that it should have, and the rights to
+    /// add. A mapping of another frame stays as it is. Nothing has to be flushed. Returns how many
+    /// mappings were changed: none if others share the table.
     pub fn widen_each<F: Deref<Target = Frame>>(
         &self,
         range: VirtRange,
@@ -153,8 +155,9 @@ impl Pmap {
         })
     }
 
-    /// Calls `change` with the table's entry for each page of `range`, which lies in what one table of level 1 maps, and counts how often
-    /// it says that it changed the entry: never if there is no table, or others share it.
+    /// Calls `change` with the table's entry for each page of `range`, which lies in what one table
+    /// of level 1 maps, and counts how often it says that it changed the entry: never if there is
+    /// no table, or others share it.
     #[inline]
     fn count_changes(
         &self,

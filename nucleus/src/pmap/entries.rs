@@ -13,9 +13,9 @@ pub(super) const GROUP: usize = 3;
 #[inline]
 pub(super) fn entry(table: u32, index: usize) -> &'static AtomicU64 {
     debug_assert!(index < ENTRIES);
-    // SAFETY: the number of a managed frame, whose bytes are in the direct map forever; aligned, and
-    // inside the frame. A walker that follows a stale hint reads, and never writes, through this
-    // what may be another's data, and believes nothing of it before it has pinned the record.
+    // SAFETY: the number of a managed frame, whose bytes are in the direct map forever; aligned,
+    // and inside the frame. A walker that follows a stale hint reads, and never writes, through
+    // this what may be another's data, and believes nothing of it before it has pinned the record.
     unsafe { &*bytes(table).cast::<AtomicU64>().add(index) }
 }
 
@@ -56,8 +56,8 @@ pub(super) fn group(index: usize) -> u64 {
     1 << (index >> GROUP)
 }
 
-/// Changes an entry from what it is to what `change` makes of it; `None` leaves it. Returns what it was
-/// before the change.
+/// Changes an entry from what it is to what `change` makes of it; `None` leaves it. Returns what it
+/// was before the change.
 pub(super) fn change(entry: &AtomicU64, change: impl Fn(Pte) -> Option<Pte>) -> Option<Pte> {
     loop {
         let old = load(entry);

@@ -30,8 +30,9 @@ impl Pmap {
         }
     }
 
-    /// As [`extract`](Pmap::extract) for the pages from `range`'s start on, as long as something is mapped and `f` returns true. The way
-    /// to a table is walked once for all pages that it maps. `f` must not sleep.
+    /// As [`extract`](Pmap::extract) for the pages from `range`'s start on, as long as something is
+    /// mapped and `f` returns true. The way to a table is walked once for all pages that it maps.
+    /// `f` must not sleep.
     pub fn extract_each(&self, range: VirtRange, mut f: impl FnMut(Frame, Prot) -> bool) {
         debug_assert!(range.is_empty() || range.end <= USER_END);
         let mut at = range.start;
@@ -93,8 +94,9 @@ impl Pmap {
         }
     }
 
-    /// How many pages before `va`, at most `most` and only those that one table of level 1 maps, a program has used
-    /// since they were mapped: written, if `write`, as it still may; else read or written.
+    /// How many pages before `va`, at most `most` and only those that one table of level 1 maps, a
+    /// program has used since they were mapped: written, if `write`, as it still may; else read or
+    /// written.
     pub fn used_before(&self, va: VirtAddr, write: bool, most: usize) -> usize {
         if most == 0 || va.0 < PAGE_SIZE {
             return 0;
@@ -104,7 +106,7 @@ impl Pmap {
         };
         let last = index(VirtAddr(va.0 - PAGE_SIZE), 1);
         let most = match write && leaf.is_shared() {
-            // Whoever wrote these did it before a fork.
+            // These were written before a fork.
             true => 0,
             false => most.min(last + 1),
         };

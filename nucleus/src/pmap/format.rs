@@ -16,11 +16,12 @@ const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 /// In an entry of level 2: it maps [`LEAF_SPAN`] bytes itself.
 const LARGE: u64 = 1 << 7;
-/// Ignored by the processor: the accessed bit was cleared and no flush followed, so a TLB may hold the
-/// entry although the accessed bit is clear.
+/// Ignored by the processor: the accessed bit was cleared and no flush followed, so a TLB may hold
+/// the entry although the accessed bit is clear.
 const SEEN: u64 = 1 << 9;
 /// Ignored by the processor, in an entry that is not present: the frame of a mapping that was
-/// removed together with its whole table, and is pending. Alone, in an entry of level 2: a large page is being split.
+/// removed together with its whole table, and is pending. Alone, in an entry of level 2: a large
+/// page is being split.
 const PENDING: u64 = 1 << 10;
 /// Ignored by the processor: the mapping is wired.
 const WIRED: u64 = 1 << 52;
@@ -49,7 +50,8 @@ impl Pte {
         Pte(address(frame).0 | PRESENT | WRITABLE | USER)
     }
 
-    /// A reference to a table of level 1 that other spaces refer to, too: nothing below may be written through it.
+    /// A reference to a table of level 1 that other spaces refer to, too: nothing below may be
+    /// written through it.
     pub(crate) fn shared_table(frame: u32) -> Pte {
         Pte(address(frame).0 | PRESENT | USER)
     }
@@ -60,8 +62,8 @@ impl Pte {
         self.0 & (PRESENT | WRITABLE | LARGE) == PRESENT
     }
 
-    /// An entry of level 2 that maps the frames from this one on itself. A TLB may hold it from the start, and any CPU may have
-    /// written through it.
+    /// An entry of level 2 that maps the frames from this one on itself. A TLB may hold it from the
+    /// start, and any CPU may have written through it.
     pub(crate) fn large(first: u32, prot: Prot) -> Pte {
         Pte(Pte::page(first, prot, true).0 & !WIRED | DIRTY | LARGE)
     }
@@ -72,7 +74,8 @@ impl Pte {
         self.0 & (PRESENT | LARGE) == PRESENT | LARGE
     }
 
-    /// What stands in an entry of level 2 while CPUs forget the large page that it mapped, and before it refers to a table.
+    /// What stands in an entry of level 2 while CPUs forget the large page that it mapped, and
+    /// before it refers to a table.
     pub(crate) const SPLITTING: Pte = Pte(PENDING);
 
     /// The bit that lets a program write.
@@ -152,7 +155,8 @@ impl Pte {
             }
     }
 
-    /// Whether any TLB may hold the entry: the processor sets the accessed bit before it caches one.
+    /// Whether any TLB may hold the entry: the processor sets the accessed bit before it caches
+    /// one.
     #[inline]
     pub(crate) fn may_be_cached(self) -> bool {
         self.0 & (ACCESSED | SEEN) != 0
@@ -178,8 +182,8 @@ impl Pte {
         Pte(self.0 & !ACCESSED | SEEN)
     }
 
-    /// The same page, not to be written, in another table that takes the place of this one: a TLB may hold what was read
-    /// from the old one.
+    /// The same page, not to be written, in another table that takes the place of this one: a TLB
+    /// may hold what was read from the old one.
     pub(crate) fn copied(self) -> Pte {
         Pte(self.0 & !WRITABLE | SEEN)
     }

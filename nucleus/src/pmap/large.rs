@@ -1,10 +1,12 @@
 //! Large pages: 2 MiB by one entry of level 2.
 //!
-//! Behind each large page stands the table of level 1 that would map the same, complete: 512 entries in use, linked to
-//! their frames and counted. No processor walks it, but the kernel does, so whoever only looks (what is mapped where, what is it
-//! allowed, who maps this frame) finds what it finds elsewhere. Whoever wants to change an entry has the large page *split* first: the
-//! entry of level 2 leads to the table from then on. So a split needs no memory and can't fail, and costs the same for all sizes; and
-//! the small-page way is taken by everybody else as if there were nothing larger.
+//! Behind each large page stands the table of level 1 that would map the same, complete: 512
+//! entries in use, linked to their frames and counted. No processor walks it, but the kernel does,
+//! so a lookup (what is mapped where, what is it allowed, which entries map this frame) finds what
+//! it finds elsewhere. A change of an entry has the large page *split* first: the entry of level 2
+//! leads to the table from then on. So a split needs no memory and can't fail, and costs the same
+//! for all sizes; and the small-page way is taken by everybody else as if there were nothing
+//! larger.
 //!
 //! ```text
 //!              level 2                          level 1
@@ -14,24 +16,28 @@
 //!
 //! # Accessed and dirty
 //!
-//! The processor notes use in the entry that it walks. A large page's, and all entries behind it, say from the start that
-//! the page was read and written: it is made because a program is about to. After a split the bits are a page's own. Where the use
-//! of single pages is asked for, that is, where memory is short, the large page is split.
+//! The processor notes use in the entry that it walks. A large page's, and all entries behind it,
+//! say from the start that the page was read and written: it is made because a program is about to.
+//! After a split the bits are a page's own. Where the use of single pages is asked for, that is,
+//! where memory is short, the large page is split.
 //!
 //! # Splitting
 //!
-//! If an entry changed from a large page to a table in one step, a TLB might hold translations of both sizes for an address. The
-//! architecture lets it use either; some processors take a machine check (AMD family 10h, erratum 383; Intel's, where
-//! code is fetched). So the entry is made not present first, all who may hold the large page forget it, and then the entry
-//! leads to the table ("break before make"). All of this happens with the pmap's lock held: a spinning one, but those who wait for it,
-//! and those who meet [`Pte::SPLITTING`] without it, do so with interrupts on, and answer the shootdown. A program that
-//! comes in between faults, and waits in the fault routine like the others.
+//! If an entry changed from a large page to a table in one step, a TLB might hold translations of
+//! both sizes for an address. The architecture lets it use either; some processors take a machine
+//! check (AMD family 10h, erratum 383; Intel's, where code is fetched). So the entry is made not
+//! present first, all CPUs that may hold the large page forget it, and then the entry leads to the
+//! table ("break before make"). All of this happens with the pmap's lock held: a spinning one, but
+//! CPUs that wait for it, and those that meet [`Pte::SPLITTING`] without it, do so with interrupts
+//! on, and answer the shootdown. A program that comes in between faults, and waits in the fault
+//! routine like the others.
 //!
-//! # Who may change what
+//! # Locking
 //!
-//! A large page is made and split under the pmap's lock. `LARGE` in a table's record is set before anybody finds the table, and cleared
-//! for good when no entry of level 2 is a large page in its place any more and no TLB will get one: only after that may its entries be
-//! changed, except for [`wired`](Pte::wired), which no processor looks at.
+//! A large page is made and split under the pmap's lock. `LARGE` in a table's record is set before
+//! anybody finds the table, and cleared for good when no entry of level 2 is a large page in its
+//! place any more and no TLB will get one: only after that may its entries be changed, except for
+//! [`wired`](Pte::wired), which no processor looks at.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -52,7 +58,7 @@ use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
 const _: () = assert!(crate::frame::RUN_FRAMES == ENTRIES);
 
-/// Whose pages are in a large one.
+/// The owner of the pages in a large one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LargeKind {
     /// Anons.
@@ -89,8 +95,9 @@ impl Why {
 }
 
 impl Pmap {
-    /// Maps all frames of `run` from `base` on, a multiple of 2 MiB below [`USER_END`](crate::addr::USER_END), by one entry. Each mapping holds a
-    /// handle of its own. Returns whether it did: not where there is a page table, be it an empty one.
+    /// Maps all frames of `run` from `base` on, a multiple of 2 MiB below
+    /// [`USER_END`](crate::addr::USER_END), by one entry. Each mapping holds a handle of its own.
+    /// Returns whether it did: not where there is a page table, be it an empty one.
     ///
     /// The pages count as read and written.
     ///
@@ -148,12 +155,14 @@ impl Pmap {
         pages
     }
 
-    /// Whether any page table, or a large page, is there for `va`. It may come at any time if nobody keeps it away.
+    /// Whether any page table, or a large page, is there for `va`. It may appear at any time unless
+    /// the caller prevents it.
     pub fn has_table(&self, va: VirtAddr) -> bool {
         self.walk(va).is_some()
     }
 
-    /// The table behind a large page at `base`, for who has the entry from a walk without a lock; `None` if it is not there any more.
+    /// The table behind a large page at `base`, for a caller that has the entry from a walk without
+    /// a lock; `None` if it is not there any more.
     #[cold]
     pub(super) fn pin_large(&self, pte: Pte, base: VirtAddr) -> Option<Leaf> {
         let r = find(pte.frame().into())?;
@@ -192,8 +201,9 @@ impl Pmap {
         None
     }
 
-    /// Splits the large page at `va`, if there is one. When this returns, the table is the pmap's own, or there is none.
-    /// Interrupts are on and no spin lock is held that anybody takes with interrupts off.
+    /// Splits the large page at `va`, if there is one. When this returns, the table is the pmap's
+    /// own, or there is none. Interrupts are on and no spin lock is held that anybody takes with
+    /// interrupts off.
     #[cold]
     pub(super) fn split(&self, va: VirtAddr, why: Why) {
         let _frames = self.lock.lock();
@@ -236,7 +246,8 @@ const SPLITS: [Counter; 5] = [
     Counter::large_split_other,
 ];
 
-/// Pages that are parts of large ones in all pmaps, each mapping counted; exact when nothing changes.
+/// Pages that are parts of large ones in all pmaps, each mapping counted; exact when nothing
+/// changes.
 pub fn large_pages() -> usize {
     let gone = Counter::large_removed.total() + large_splits();
     Counter::large_entered.total().saturating_sub(gone) as usize * ENTRIES
@@ -288,8 +299,8 @@ pub(super) fn split_around<'a>(frame: &'a Frame, mappings: Mappings<'a>) -> Mapp
         };
         let leaf = pin_linked(table, Status::Large);
         drop(mappings);
-        // SAFETY: a table behind a large page belongs to one pmap, whose address is in its record. The pmap empties the table, and
-        // waits for all who have pinned it, before it ends.
+        // SAFETY: a table behind a large page belongs to one pmap, whose address is in its record.
+        // The pmap empties the table, and waits for all that have pinned it, before it ends.
         let pmap = unsafe { &*(record(table).a.load(Ordering::Relaxed) as *const Pmap) };
         pmap.split(leaf.base, Why::Page);
         drop(leaf);

@@ -3,22 +3,23 @@
 //! # Groups
 //!
 //! Tables are sparse, and looking through 512 entries for two is most of what a small process would
-//! cost. So a table's record has a bit for each group of entries: clear, and none in the group is in use.
-//! At level 2 to 4 a group is a cache line of 8 entries and the bits, in `a`, are exact. At level 1 it
-//! has 16 entries and the bits, in `handles`, are set before an entry is used and not cleared.
+//! cost. So a table's record has a bit for each group of entries: clear, and none in the group is
+//! in use. At level 2 to 4 a group is a cache line of 8 entries and the bits, in `a`, are exact. At
+//! level 1 it has 16 entries and the bits, in `handles`, are set before an entry is used and not
+//! cleared.
 //!
 //! # The use count of a table of level 1
 //!
-//! One while the table is attached to the tree, one for each entry in use, and one for each [`Leaf`].
-//! Page tables are found without the pmap's lock: the walk down may meet a table that was taken out
-//! and even used again for something else, so what it finds is a hint. The record is the truth: to
-//! make a [`Leaf`] the count is raised from a value that is not zero and stands in one word with the
-//! table's base address; then the table can't go away, and its owner is looked at. (A word of another
-//! type of frame can't be mistaken for it: `b` is zero in all of them.)
+//! One while the table is attached to the tree, one for each entry in use, and one for each
+//! [`Leaf`]. Page tables are found without the pmap's lock: the walk down may meet a table that was
+//! taken out and even used again for something else, so what it finds is a hint. The record is the
+//! truth: to make a [`Leaf`] the count is raised from a value that is not zero and stands in one
+//! word with the table's base address; then the table can't go away, and its owner is looked at. (A
+//! word of another type of frame can't be mistaken for it: `b` is zero in all of them.)
 //!
-//! A table is taken out (*killed*) in this order: under the pmap's lock, mark the count as dying, so
-//! that no new `Leaf` is made, and clear the entry above. Then take out its entries until the count
-//! says that nobody else is there. The table is reused only after the flush, like a frame: a
+//! A table is taken out (*killed*) in this order: under the pmap's lock, mark the count as dying,
+//! so that no new `Leaf` is made, and clear the entry above. Then take out its entries until the
+//! count says that no other CPU is there. The table is reused only after the flush, like a frame: a
 //! processor may walk through it until then.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +36,8 @@ use crate::{Frame, VirtAddr};
 pub(super) const COUNT: u64 = 0xfff;
 /// In `b`: the table is being taken out of the tree.
 pub(super) const DYING: u64 = 1 << 12;
-/// In `b`: the entry above maps all that the table does as a large page, and no processor walks the table.
+/// In `b`: the entry above maps all that the table does as a large page, and no processor walks the
+/// table.
 pub(super) const LARGE: u64 = 1 << 13;
 /// In `b`, beside `LARGE`: its pages are an object's.
 pub(super) const LARGE_SHARED: u64 = 1 << 14;
@@ -45,14 +47,15 @@ pub(super) const BASE: u64 = !(LEAF_SPAN as u64 - 1);
 /// log2 of the entries in a group.
 const LEAF_GROUP: usize = 4;
 
-/// Who may change the entries of a table of level 1.
+/// What may change the entries of a table of level 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Status {
     /// Its pmap.
     Own,
-    /// Other spaces lead to it, too: only who finds it through a frame, and none may be written through.
+    /// Other spaces lead to it, too: only page-wide operations, through a frame, and none may be
+    /// written through.
     Shared,
-    /// Nobody before it is split: it stands behind a large page, or did when it was found.
+    /// Nothing before it is split: it stands behind a large page, or did when it was found.
     Large,
 }
 
@@ -108,7 +111,8 @@ impl Leaf {
         next_entry(self.table, u64::from(groups), LEAF_GROUP, first, end)
     }
 
-    /// Calls `f` with each entry that may be in use, all those of groups in use, until it says that it was the last.
+    /// Calls `f` with each entry that may be in use, all those of groups in use, until it says that
+    /// it was the last.
     #[inline]
     pub(super) fn walk_entries(&self, f: impl FnMut(usize) -> bool) {
         walk_entries(record(self.table).handles.load(Ordering::Acquire), f);
@@ -159,8 +163,8 @@ impl Drop for Leaf {
     }
 }
 
-/// Lowers a table's use count. When it was the last use of a dying table, the table belongs to who
-/// killed it.
+/// Lowers a table's use count. When it was the last use of a dying table, the table belongs to the
+/// CPU that killed it.
 #[inline]
 pub(super) fn release(table: u32) {
     machine::point();
@@ -178,7 +182,8 @@ pub(super) fn pin_attached(table: u32) -> Leaf {
     pin_linked(table, Status::Shared)
 }
 
-/// Pins the table of an entry that is counted and linked, with the reverse lock of the frame held that it maps.
+/// Pins the table of an entry that is counted and linked, with the reverse lock of the frame held
+/// that it maps.
 pub(super) fn pin_linked(table: u32, status: Status) -> Leaf {
     let pinned = Pinned::new();
     record(table).b.fetch_add(1, Ordering::Acquire);
@@ -190,7 +195,8 @@ pub(super) fn pin_linked(table: u32, status: Status) -> Leaf {
     }
 }
 
-/// Makes a table that was taken a table of level 1 of this owner for `base`, pinned and to be attached by the caller.
+/// Makes a table that was taken a table of level 1 of this owner for `base`, pinned and to be
+/// attached by the caller.
 pub(super) fn new_leaf(owner: u64, table: u32, base: VirtAddr) -> Leaf {
     let r = record(table);
     r.a.store(owner, Ordering::Relaxed);
@@ -228,7 +234,8 @@ pub(super) fn give_up_entries(table: u32) {
     });
 }
 
-/// Calls `f` with each entry of these groups of a table of level 1, until it says that it was the last.
+/// Calls `f` with each entry of these groups of a table of level 1, until it says that it was the
+/// last.
 #[inline]
 fn walk_entries(mut groups: u32, mut f: impl FnMut(usize) -> bool) {
     while groups != 0 {

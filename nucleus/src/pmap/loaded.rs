@@ -1,7 +1,7 @@
 //! Which pmap each CPU has loaded.
 //!
-//! A CPU keeps a handle to the pmap that it has loaded. A task without a program leaves the pmap of the
-//! task before it loaded (*borrowed*): if that one runs next again, nothing has to be loaded.
+//! A CPU keeps a handle to the pmap that it has loaded. A task without a program leaves the pmap of
+//! the task before it loaded (*borrowed*): if that one runs next again, nothing has to be loaded.
 //! The first shootdown that reaches a CPU while it borrows makes it leave the pmap for good.
 
 use alloc::sync::Arc;
@@ -123,7 +123,8 @@ pub(super) fn roots(family: u32) -> impl Iterator<Item = crate::PhysAddr> {
     (0..machine::cpu_count()).filter_map(move |cpu| {
         let [_, of] = loaded(cpu)?;
         let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
-        // SAFETY: as in `loaded`; the simulated machine goes on at its points only, and none is on the way here.
+        // SAFETY: as in `loaded`; the simulated machine goes on at its points only, and none is on
+        // the way here.
         (of == family).then(|| address(unsafe { (*pmap).root }))
     })
 }

@@ -1,5 +1,5 @@
-//! Single mappings: an entry of a table of level 1, the handle of a frame that it holds, and its place among the frame's
-//! reverse links. Who may change which of these: see `table`.
+//! Single mappings: an entry of a table of level 1, the handle of a frame that it holds, and its
+//! place among the frame's reverse links. Their locking: see `table`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ pub(super) fn narrow(entry: &AtomicU64, prot: Prot) -> Option<Pte> {
         }
         let new = old.with_rights(old.prot() & prot);
         // An exchange of the whole entry: the bits that the processor sets are not lost, and
-        // nobody's new mapping is narrowed by mistake.
+        // no new mapping is narrowed by mistake.
         machine::point();
         if entry
             .compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Relaxed)
@@ -41,7 +41,7 @@ pub(super) fn narrow(entry: &AtomicU64, prot: Prot) -> Option<Pte> {
     }
 }
 
-/// Empties a dying table and waits until nobody else uses it. `each` sees every entry taken out
+/// Empties a dying table and waits until no other CPU uses it. `each` sees every entry taken out
 /// and says what becomes of the frame's handle.
 pub(super) fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
     loop {
@@ -63,8 +63,8 @@ pub(super) fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
         });
         leaf.remove_entries(taken);
         if taken < there {
-            // Another walker that was here before the table was marked may still add an entry, or be about to finish taking
-            // one out.
+            // Another walker that was here before the table was marked may still add an entry, or
+            // be about to finish taking one out.
             machine::spin_hint();
         }
     }
@@ -131,8 +131,8 @@ pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     true
 }
 
-/// Takes the mapping out of an entry of a pinned table and returns what was there; its handle is the
-/// caller's now.
+/// Takes the mapping out of an entry of a pinned table and returns what was there; its handle is
+/// the caller's now.
 #[inline]
 pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
     loop {
@@ -141,7 +141,7 @@ pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
             return None;
         }
         let mut mappings = record(pte.frame()).lock_mappings();
-        // Only who holds this lock may replace the frame, so if it is still this one, it stays.
+        // Only a holder of this lock may replace the frame, so if it is still this one, it stays.
         let now = load(entry(table, i));
         if now.is_present() && now.frame() == pte.frame() {
             return Some(cut(&mut mappings, table, i, instead));

@@ -7,10 +7,10 @@
 //! | `format`, `entries` | the x86-64 page-table format, used by both machines; entries of tables |
 //! | `space`, `loaded` | [`Pmap`] and its family; which CPU has which pmap loaded |
 //! | `shootdown` | TLB shootdowns |
-//! | `leaf`, `owner` | tables of level 1: pinned, and whose they are |
+//! | `leaf`, `owner` | tables of level 1: pinned, and their owners |
 //! | `reverse`, `mapping` | reverse mappings of a frame; one mapping entered and removed |
 //! | [`Pending`] | frames and tables that some TLB may still reach |
-//! | `table`, `large` | the tree of tables, and who may change what; pages of 2 MiB |
+//! | `table`, `large` | the tree of tables, and its locking; pages of 2 MiB |
 //! | `share` | page tables that the pmaps of a fork share |
 //! | `page` | operations on all mappings of a frame |
 //! | `enter`, `remove`, `extract`, `transfer`, `tear_down` | what a map asks for |

@@ -1,4 +1,4 @@
-//! Whose a table of level 1 is: a pmap's, or, while several spaces lead to it, their family's.
+//! The owner of a table of level 1: a pmap's, or, while several spaces lead to it, their family's.
 //!
 //! | field | of a table that one pmap leads to | of a shared one |
 //! |---|---|---|
@@ -30,7 +30,7 @@ pub(super) fn common_owner(family: &Arc<Family>) -> u64 {
     Arc::as_ptr(family) as u64 | COMMON
 }
 
-/// Who may hold translations that were read from a table of level 1.
+/// The CPUs that may hold translations that were read from a table of level 1.
 ///
 /// # Safety
 /// The table's owner lives as long as the result: see the callers.
@@ -54,17 +54,19 @@ pub(super) fn spaces(table: u32) -> u32 {
     (sharers(table).load(Ordering::Relaxed) as u32).max(1)
 }
 
-/// Gives a shared table to a new owner, or to nobody: the family's handle goes.
+/// Gives a shared table to a new owner, or to none: the family's handle goes.
 pub(super) fn leave_family(table: u32, owner: u64) {
     let family = record(table).a.swap(owner, Ordering::SeqCst);
     debug_assert_eq!(family & COMMON, COMMON);
     sharers(table).store(0, Ordering::Relaxed);
-    // SAFETY: the handle that `Pmap::fork` put there when the table became the family's. Whoever still uses the family by the
-    // table's record keeps the table from going, and with it the new owner, who is a member; without one, they were waited for.
+    // SAFETY: the handle that `Pmap::fork` put there when the table became the family's. A CPU that
+    // still uses the family by the table's record keeps the table from going, and with it the new
+    // owner, which is a member; without one, they were waited for.
     drop(unsafe { Arc::from_raw((family & !COMMON) as *const Family) });
 }
 
-/// Gives up a share in a table that the sharer no longer leads to, flushed. The last one takes its mappings out.
+/// Gives up a share in a table that the sharer no longer leads to, flushed. The last one takes its
+/// mappings out.
 pub(super) fn release(table: u32) {
     machine::point();
     // Acquire and release: what the others did with the table comes before it ends.

@@ -18,16 +18,18 @@ use crate::frame::record::{Mappings, NONE, record};
 use crate::hw::machine;
 use crate::{Frame, PAGE_SIZE};
 
-/// Who may hold translations that were read from the table of an entry of the locked frame. The entry is counted in the
-/// table's use count.
+/// The CPUs that may hold translations that were read from the table of an entry of the locked
+/// frame. The entry is counted in the table's use count.
 fn holders<'a>(_mappings: &'a Mappings<'_>, table: u32) -> Holders<'a> {
-    // SAFETY: whoever takes the table away from its owner empties it first, or is a member of the family that owned it; for the one
-    // it needs the lock that is held, and waits for the table's use count, which callers lower after this.
+    // SAFETY: a CPU that takes the table away from its owner empties it first, or is a member of
+    // the family that owned it; for the one it needs the lock that is held, and waits for the
+    // table's use count, which callers lower after this.
     unsafe { holders_of(table) }
 }
 
-/// An entry of the locked frame was changed: whoever may hold what it was is to be told. Who owns the table is looked up
-/// after the change: a space that came to share the table later has never seen what the entry was.
+/// An entry of the locked frame was changed: the CPUs that may hold its old value are told. The
+/// owner of the table is looked up after the change: a space that came to share the table later has
+/// never seen what the entry was.
 fn invalidate(mappings: &Mappings<'_>, table: u32, i: usize, pending: &mut Pending) {
     let va = base_of(table) + i * PAGE_SIZE;
     pending.invalidate(holders(mappings, table), va);
@@ -42,8 +44,8 @@ fn forget(mappings: &Mappings<'_>, old: Pte, table: u32, i: usize, pending: &mut
     }
 }
 
-/// Locks the mappings of a frame to change them: large pages that it is a part of are split first. The caller is pinned;
-/// interrupts are on.
+/// Locks the mappings of a frame to change them: large pages that it is a part of are split first.
+/// The caller is pinned; interrupts are on.
 #[inline]
 fn lock_singly(frame: &Frame) -> Mappings<'_> {
     let mappings = record(frame.index()).lock_mappings();
@@ -94,7 +96,8 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
     }
 }
 
-/// Calls `each` with the table and the index of every mapping of `frame`, with the reverse lock held.
+/// Calls `each` with the table and the index of every mapping of `frame`, with the reverse lock
+/// held.
 fn for_each(mappings: &Mappings<'_>, mut each: impl FnMut(u32, usize)) {
     let mut slot = mappings.first();
     while slot != NONE {
@@ -130,11 +133,13 @@ pub struct Use {
     pub wired: bool,
     /// Mappings there are.
     pub mappings: u32,
-    /// The smallest [`weight`](super::Pmap::weight) of the address spaces that map it; the largest number if none does.
+    /// The smallest [`weight`](super::Pmap::weight) of the address spaces that map it; the largest
+    /// number if none does.
     pub weight: u32,
 }
 
-/// As [`take_referenced`], and all else that the choice of victims wants to know, with one look at each mapping.
+/// As [`take_referenced`], and all else that the choice of victims wants to know, with one look at
+/// each mapping.
 pub fn take_use(frame: &Frame) -> Use {
     let _pinned = Pinned::new();
     let mappings = lock_singly(frame);
@@ -155,7 +160,8 @@ pub fn take_use(frame: &Frame) -> Use {
     found
 }
 
-/// How many times spaces map `frame`: its mappings, those in a page table that several spaces share counted for each.
+/// How many times spaces map `frame`: its mappings, those in a page table that several spaces share
+/// counted for each.
 pub fn mappings_of_spaces(frame: &Frame) -> u32 {
     if frame.mappings() == 0 {
         return 0;

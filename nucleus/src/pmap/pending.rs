@@ -117,8 +117,8 @@ impl Pending {
             && self.tables == NONE
     }
 
-    /// A translation of `va` may be cached on the CPUs of `holders`. Called after the entry was changed by a locked
-    /// instruction.
+    /// A translation of `va` may be cached on the CPUs of `holders`. Called after the entry was
+    /// changed by a locked instruction.
     #[inline]
     pub(super) fn invalidate(&mut self, holders: Holders<'_>, va: VirtAddr) {
         if self.tell(&holders) {
@@ -153,7 +153,8 @@ impl Pending {
         true
     }
 
-    /// Whether [`add_frame`](Pending::add_frame) or [`add_share`](Pending::add_share) needs a flush first.
+    /// Whether [`add_frame`](Pending::add_frame) or [`add_share`](Pending::add_share) needs a flush
+    /// first.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.frame_count == FRAMES || self.share_count == SHARES
@@ -166,7 +167,8 @@ impl Pending {
         self.frame_count += 1;
     }
 
-    /// Takes over the share in a table of level 1 of a space that no longer leads to it. The set is not full.
+    /// Takes over the share in a table of level 1 of a space that no longer leads to it. The set is
+    /// not full.
     pub(super) fn add_share(&mut self, table: u32) {
         self.shares[self.share_count].write(table);
         self.share_count += 1;

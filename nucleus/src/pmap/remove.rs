@@ -24,7 +24,8 @@ impl Pmap {
                 match gone {
                     true => {
                         range.start = end;
-                        // Who takes its mappings out, when the set is flushed, waits for all who look at it.
+                        // The flush of the set takes its mappings out and waits for all walkers of
+                        // the table.
                         drop(leaf);
                     }
                     // All of it would be too much: a table of its own, or none.
@@ -64,7 +65,7 @@ impl Pmap {
             } else {
                 end
             };
-            // Besides this walker nobody: the table may go.
+            // No other walker: the table may go.
             if leaf.entries() == 0 {
                 self.prune(leaf, pending);
             } else {
@@ -107,8 +108,9 @@ impl Pmap {
         }
     }
 
-    /// Wires or unwires what is mapped in `range`: whoever chooses pages that have to go passes wired ones by
-    /// ([`Use`]). What is mapped later is wired if its rights say so. Nothing is flushed, since no processor looks at this.
+    /// Wires or unwires what is mapped in `range`: the choice of victims passes wired ones by
+    /// ([`Use`]). What is mapped later is wired if its rights say so. Nothing is flushed, since no
+    /// processor looks at this.
     pub fn wire(&self, range: VirtRange, wired: bool) {
         let mut range = range;
         let mut pending = Pending::new();
@@ -130,8 +132,8 @@ impl Pmap {
         }
     }
 
-    /// The table is shared, or behind a large page, and this pmap's mappings are to become others: a table of its own, or for lack of
-    /// memory none, so that its mappings are gone.
+    /// The table is shared, or behind a large page, and this pmap's mappings are to become others:
+    /// a table of its own, or for lack of memory none, so that its mappings are gone.
     pub(super) fn part_from(&self, leaf: Leaf, why: Why, pending: &mut Pending) {
         let va = leaf.base;
         let is_large = leaf.is_large();
@@ -157,8 +159,9 @@ impl Pmap {
         }
     }
 
-    /// Takes the mapping out of an entry and puts `instead` there; its handle goes to `pending`, which
-    /// is not full. False if there was none. The use count of the table is the caller's business.
+    /// Takes the mapping out of an entry and puts `instead` there; its handle goes to `pending`,
+    /// which is not full. False if there was none. The use count of the table is the caller's
+    /// business.
     pub(super) fn take_out(
         &self,
         leaf: &Leaf,

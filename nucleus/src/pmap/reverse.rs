@@ -1,8 +1,8 @@
 //! Reverse mappings: from a frame to every page-table entry that maps it, without an allocation.
 //!
-//! Beside each table of level 1 stands a frame with one link per entry. The links of all entries that
-//! map one frame form a list; the frame's record has its head. An entry is named by its *slot*:
-//! the table's number among the managed frames times 512, plus the entry's index.
+//! Beside each table of level 1 stands a frame with one link per entry. The links of all entries
+//! that map one frame form a list; the frame's record has its head. An entry is named by its
+//! *slot*: the table's number among the managed frames times 512, plus the entry's index.
 //!
 //! A list is guarded by the reverse lock of its frame ([`Mappings`]).
 
@@ -40,8 +40,9 @@ fn link_of(slot: u32) -> &'static Link {
 /// The link of an entry, by the table of level 1 that it is in.
 #[inline]
 fn link_beside(table: u32, index: usize) -> &'static Link {
-    // SAFETY: callers and slots name tables of level 1 only, whose next frame consists of links, and entries of such a
-    // table; a slot is on a list only while its table is in use. Frames stay in the direct map forever.
+    // SAFETY: callers and slots name tables of level 1 only, whose next frame consists of links,
+    // and entries of such a table; a slot is on a list only while its table is in use. Frames stay
+    // in the direct map forever.
     unsafe { &*bytes(table + 1).cast::<Link>().add(index) }
 }
 
@@ -63,7 +64,8 @@ pub(super) fn link(mappings: &mut Mappings<'_>, table: u32, index: usize) {
 #[inline]
 pub(super) fn unlink(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     if mappings.count() == 1 {
-        // Most frames are mapped once, and what stands in the link of the only one is of no interest.
+        // Most frames are mapped once, and what stands in the link of the only one is of no
+        // interest.
         debug_assert_eq!(
             mappings.first(),
             slot(table, index),

@@ -1,27 +1,33 @@
-//! Page tables of level 1 that several spaces lead to: what a fork makes of its parent's (`uvm.txt` 5.2 for whole tables).
+//! Page tables of level 1 that several spaces lead to: what a fork makes of its parent's (`uvm.txt`
+//! 5.2 for whole tables).
 //!
-//! A forked pmap leads to the tables of its parent, and in both the entry above takes the right to write away for all that
-//! is below: one flush, and a cost that is the number of tables. The entries of a shared table are as they were. Who wants to
-//! change its mappings gets a table of its own first ([`Pmap::own`]): a copy while others share the table, or the table
-//! itself when all others have left it.
+//! A forked pmap leads to the tables of its parent, and in both the entry above takes the right to
+//! write away for all that is below: one flush, and a cost that is the number of tables. The
+//! entries of a shared table are as they were. A space that change its mappings gets a table of its
+//! own first ([`Pmap::own`]): a copy while others share the table, or the table itself when all
+//! others have left it.
 //!
-//! # Who may change what
+//! # Locking
 //!
-//! *Which tables a pmap leads to* is guarded by its lock, as ever. *How many pmaps lead to a table* is its count of sharers.
-//! Only a pmap that leads to a table can make others lead to it, too, and that by [`Pmap::fork`], while nobody else changes
-//! its mappings: so who leads to a table and finds the count at one is alone, and stays so.
+//! *Which tables a pmap leads to* is guarded by its lock, as ever. *How many pmaps lead to a table*
+//! is its count of sharers. Only a pmap that leads to a table can make others lead to it, too, and
+//! that by [`Pmap::fork`], while no other task changes its mappings: so a pmap that leads to a
+//! table and finds the count at one is alone, and stays so.
 //!
-//! *The entries of a shared table* are changed by page-wide operations only (`page`), which mean all spaces anyway. So a pmap
-//! that has found the table, read an entry, and still leads to the table after that, has read its own mapping.
+//! *The entries of a shared table* are changed by page-wide operations only (`page`), which mean
+//! all spaces anyway. So a pmap that has found the table, read an entry, and still leads to the
+//! table after that, has read its own mapping.
 //!
-//! *Who is told* when an entry of a shared table changes: the CPUs that have any member of the family loaded (`family`). A
-//! pmap that has gone over to a copy is told by the copy, whose entries are on the frames' lists before it is attached;
-//! what its TLBs have read from the old table is accounted for there, too ([`Pte::copied`]).
+//! *The CPUs that are told* when an entry of a shared table changes: the CPUs that have any member
+//! of the family loaded (`family`). A pmap that has gone over to a copy is told by the copy, whose
+//! entries are on the frames' lists before it is attached; what its TLBs have read from the old
+//! table is accounted for there, too ([`Pte::copied`]).
 //!
-//! *When a pmap has left a table* its share in it stays in a [`Pending`] set until the flush, since a processor may walk
-//! through the table until then. Who gives up the last share empties the table, and no TLB knows of it.
+//! *When a pmap has left a table* its share in it stays in a [`Pending`] set until the flush, since
+//! a processor may walk through the table until then. The CPU that drops the last share empties the
+//! table, and no TLB knows of it.
 //!
-//! Whose a table is stands in its record: see `owner`.
+//! The owner of a table stands in its record: see `owner`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -65,10 +71,11 @@ pub fn fork_mode() -> Fork {
     }
 }
 
-/// What a pmap that takes a table for its own does about the right to write, which the entries may still have.
+/// What a pmap that takes a table for its own does about the right to write, which the entries may
+/// still have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writes {
-    /// Nobody but this space has come to refer to the pages meanwhile: what could be written before can be written again.
+    /// No other space has come to refer to the pages meanwhile: the rights to write come back.
     Kept,
     /// It is taken away.
     TakenAway,
@@ -150,7 +157,8 @@ impl Pmap {
                         },
                     };
                     if is_large {
-                        // Before the parent loses a right, so that nothing is left of the large page when the child comes.
+                        // Before the parent loses a right, so that nothing is left of the large
+                        // page when the child comes.
                         self.split_entry(above, base, Why::Fork);
                     }
                     any_own |= self.share(above, table);
@@ -172,14 +180,16 @@ impl Pmap {
         result
     }
 
-    /// One sharer more for the table that an entry of level 2 leads to. Returns whether it was this pmap's own. [pmap lock]
+    /// One sharer more for the table that an entry of level 2 leads to. Returns whether it was this
+    /// pmap's own. [pmap lock]
     fn share(&self, above: &core::sync::atomic::AtomicU64, table: u32) -> bool {
         if load(above).is_shared_table() {
             sharers(table).fetch_add(1, Ordering::Relaxed);
             return false;
         }
         sharers(table).store(2, Ordering::Relaxed);
-        // Before anybody else can have seen an entry, so that whoever changes one, and looks who may have, finds the family.
+        // Before any other CPU can have seen an entry, so that a change of one looks for its
+        // holders and finds the family.
         let family = Arc::into_raw(self.family.clone()) as u64 | COMMON;
         record(table).a.store(family, Ordering::SeqCst);
         machine::point();
@@ -187,8 +197,8 @@ impl Pmap {
         true
     }
 
-    /// Takes nearly all shared tables out at once, for a pmap that is torn down: of each table of level 2 one entry stays, so that
-    /// it is still found. No CPU has the pmap loaded.
+    /// Takes nearly all shared tables out at once, for a pmap that is torn down: of each table of
+    /// level 2 one entry stays, so that it is still found. No CPU has the pmap loaded.
     pub(super) fn leave_shared_tables(&self, dead: &mut Pending) {
         if !self.is_forked.load(Ordering::Relaxed) {
             return;
@@ -228,7 +238,7 @@ impl Pmap {
         }
     }
 
-    /// The table of level 2 for `va` in a pmap that nobody else knows.
+    /// The table of level 2 for `va` in a pmap that is not published yet.
     fn upper(&mut self, va: VirtAddr) -> Result<u32, OutOfMemory> {
         let root = self.root;
         let take = |level| match take_table(level) {
@@ -268,8 +278,9 @@ impl Pmap {
         Ok(table2)
     }
 
-    /// Makes the table of level 1 for `va` this pmap's own, if it is one that a fork made common; its mappings stay, but for the
-    /// right to write. A large page there is split. Sleeps never; interrupts are on and no spin lock is held.
+    /// Makes the table of level 1 for `va` this pmap's own, if it is one that a fork made common;
+    /// its mappings stay, but for the right to write. A large page there is split. Sleeps never;
+    /// interrupts are on and no spin lock is held.
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
@@ -303,17 +314,17 @@ impl Pmap {
         Ok(())
     }
 
-    /// Takes all mappings away that come from the table of level 1 for `va`, if a fork made it common: who will replace most of them is
-    /// better off than with a copy. When this returns, no CPU uses one of them. Sleeps never; interrupts are on and no spin
-    /// lock is held.
+    /// Takes all mappings away that come from the table of level 1 for `va`, if a fork made it
+    /// common: replacing most of them is better off than with a copy. When this returns, no CPU
+    /// uses one of them. Sleeps never; interrupts are on and no spin lock is held.
     pub fn leave_shared(&self, va: VirtAddr) {
         let mut pending = Pending::new();
         self.give_up_shared(va, &mut pending);
         pending.flush();
     }
 
-    /// If a fork made the table of level 1 for `va` common, and all others have left it, it is this pmap's own again. Returns whether
-    /// it is now or was before.
+    /// If a fork made the table of level 1 for `va` common, and all others have left it, it is this
+    /// pmap's own again. Returns whether it is now or was before.
     pub fn reclaim(&self, va: VirtAddr, writes: Writes) -> bool {
         let _frames = self.lock.lock();
         match self.shared_table(va) {
@@ -322,14 +333,15 @@ impl Pmap {
         }
     }
 
-    /// Whether a fork made the table of level 1 for `va` common, so that nothing can be written through it.
+    /// Whether a fork made the table of level 1 for `va` common, so that nothing can be written
+    /// through it.
     #[inline]
     pub fn is_shared(&self, va: VirtAddr) -> bool {
         self.is_forked.load(Ordering::Relaxed) && self.walk(va).is_some_and(Pte::is_shared_table)
     }
 
-    /// Whether a fork made the table of level 1 for `va` common, and all others have left it: that stays so until this
-    /// pmap is forked.
+    /// Whether a fork made the table of level 1 for `va` common, and all others have left it: that
+    /// stays so until this pmap is forked.
     pub fn is_last_sharer(&self, va: VirtAddr) -> bool {
         let _frames = self.lock.lock();
         self.shared_table(va)
@@ -359,8 +371,8 @@ impl Pmap {
         Some(entry(table, index(va, 2)))
     }
 
-    /// Takes a table for this pmap's own if it is the only one that still leads to it. Nothing has to be flushed: rights only become
-    /// more. [pmap lock]
+    /// Takes a table for this pmap's own if it is the only one that still leads to it. Nothing has
+    /// to be flushed: rights only become more. [pmap lock]
     fn take_back(&self, above: &core::sync::atomic::AtomicU64, table: u32, writes: Writes) -> bool {
         // Acquire: what the others did comes before what this one does.
         if sharers(table).load(Ordering::Acquire) > 1 {
@@ -386,8 +398,8 @@ impl Pmap {
     }
 }
 
-/// Copies the mappings of a shared table into a new one that is not attached yet. From the moment on that an entry is copied,
-/// page-wide operations find both.
+/// Copies the mappings of a shared table into a new one that is not attached yet. From the moment
+/// on that an entry is copied, page-wide operations find both.
 fn copy(table: u32, new: &Leaf) {
     let from = pin_attached(table);
     let mut i = 0;
@@ -399,8 +411,8 @@ fn copy(table: u32, new: &Leaf) {
         }
         let frame = pte.frame();
         let mut mappings = record(frame).lock_mappings();
-        // The lock keeps the mapping, and with it its handle, if it is still this one; entries of a shared table are never
-        // replaced by others.
+        // The lock keeps the mapping, and with it its handle, if it is still this one; entries of a
+        // shared table are never replaced by others.
         let pte = load(from.entry(next));
         if pte.is_present() && pte.frame() == frame {
             record(frame).handles.fetch_add(1, Ordering::Relaxed);
@@ -411,7 +423,8 @@ fn copy(table: u32, new: &Leaf) {
     }
 }
 
-/// The first entry in use of a table above level 1 from `from` to before `end`, and the table that it leads to.
+/// The first entry in use of a table above level 1 from `from` to before `end`, and the table that
+/// it leads to.
 #[inline]
 fn below(table: u32, from: usize, end: usize) -> Option<(usize, u32)> {
     let groups = record(table).a.load(Ordering::Relaxed);

@@ -1,19 +1,20 @@
 //! Telling other CPUs to forget translations.
 //!
 //! A request stands on the stack of the CPU that makes it. It leaves a pointer in the inbox of each
-//! target, one place for each sender, and sends an interrupt to those whose inbox was empty: a CPU that has
-//! been interrupted already, and has not looked yet, will find both requests. The sender waits until
-//! all have answered, with interrupts on, and answers what it is asked itself meanwhile; so two
-//! CPUs that ask each other never wait in vain.
+//! target, one place for each sender, and sends an interrupt to those whose inbox was empty: a CPU
+//! that has been interrupted already, and has not looked yet, will find both requests. The sender
+//! waits until all have answered, with interrupts on, and answers what it is asked itself
+//! meanwhile; so two CPUs that ask each other never wait in vain.
 //!
-//! # Who may hold a translation
+//! # CPUs that may hold a translation
 //!
-//! A pmap's `active` mask has a bit for each CPU that has it loaded. A CPU sets the bit *before* it loads the
-//! root and clears it *after* it has loaded another one; a load drops everything cached for a
-//! program's addresses. Whoever changes an entry does it by a locked instruction, and reads the mask
+//! A pmap's `active` mask has a bit for each CPU that has it loaded. A CPU sets the bit *before* it
+//! loads the root and clears it *after* it has loaded another one; a load drops everything cached
+//! for a program's addresses. A CPU changes an entry by a locked instruction, and reads the mask
 //! after that. Setting the bit is a locked instruction too. So either the change comes first in the
-//! one order of all locked instructions, and the CPU finds the new entry whenever it looks; or the bit comes first, and the
-//! mask has it. A CPU that left in between needs no telling, and telling it does no harm.
+//! one order of all locked instructions, and the CPU finds the new entry whenever it looks; or the
+//! bit comes first, and the mask has it. A CPU that left in between needs no telling, and telling
+//! it does no harm.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
@@ -27,12 +28,13 @@ use crate::cpu::percpu::Pinned;
 use crate::frame::record::{address, managed};
 use crate::hw::machine::{self, MAX_CPUS};
 
-/// Pages invalidated one by one; for more, all that the CPU has cached for programs goes. An `invlpg`
-/// takes about as long as a refill of one entry from the caches, and programs rarely have more than a
-/// thousand entries they would miss; Linux on real machines settled at 33.
+/// Pages invalidated one by one; for more, all that the CPU has cached for programs goes. An
+/// `invlpg` takes about as long as a refill of one entry from the caches, and programs rarely have
+/// more than a thousand entries they would miss; Linux on real machines settled at 33.
 pub(super) const MAX_PAGES: usize = 32;
 
-/// A page of one pmap or of a family: the number of the [`Holders`](super::space::Holders) above, the page's number below.
+/// A page of one pmap or of a family: the number of the [`Holders`](super::space::Holders) above,
+/// the page's number below.
 #[derive(Clone, Copy)]
 pub(super) struct Page(u64);
 
@@ -99,8 +101,9 @@ static INBOXES: [Inbox; MAX_CPUS] = [const {
     }
 }; MAX_CPUS];
 
-/// Whether every CPU is told of every change, whatever it has loaded, and whether or not the accessed bit shows that no TLB
-/// can hold the entry: what kernels did before they kept books. For comparison.
+/// Whether every CPU is told of every change, whatever it has loaded, and whether or not the
+/// accessed bit shows that no TLB can hold the entry: what kernels did before they kept books. For
+/// comparison.
 static BROADCAST: AtomicBool = AtomicBool::new(false);
 
 /// See [`Coherence::Broadcast`].
@@ -109,8 +112,8 @@ pub(super) fn is_broadcast() -> bool {
     BROADCAST.load(Ordering::Relaxed)
 }
 
-/// Makes every CPU forget addresses of the kernel's window for short-lived mappings, and waits until all have. Interrupts are
-/// on, and the caller holds no spin lock.
+/// Makes every CPU forget addresses of the kernel's window for short-lived mappings, and waits
+/// until all have. Interrupts are on, and the caller holds no spin lock.
 pub(crate) fn forget_window(slots: &[u16]) {
     let since = machine::coherence_stamp();
     run(What::Window(slots), all_cpus(), since);
@@ -126,7 +129,7 @@ pub enum Coherence {
     Broadcast,
 }
 
-/// Sets whom changes of mappings are told from now on.
+/// Sets which CPUs are told of changes of mappings from now on.
 pub fn set_coherence(coherence: Coherence) {
     BROADCAST.store(coherence == Coherence::Broadcast, Ordering::Relaxed);
 }
@@ -137,16 +140,16 @@ pub(super) fn must_be_told(old: Pte) -> bool {
     old.may_be_cached() || is_broadcast()
 }
 
-/// Makes every other CPU take an interrupt, and waits until all have: each has passed a full barrier between the call
-/// and its return. Interrupts are on.
+/// Makes every other CPU take an interrupt, and waits until all have: each has passed a full
+/// barrier between the call and its return. Interrupts are on.
 pub fn interrupt_all() {
     let since = machine::coherence_stamp();
     run(What::Pages(&[]), all_cpus(), since);
 }
 
 impl Pmap {
-    /// As [`interrupt_all`], for the CPUs that have this pmap loaded. One that loads it later has passed a barrier by
-    /// that.
+    /// As [`interrupt_all`], for the CPUs that have this pmap loaded. One that loads it later has
+    /// passed a barrier by that.
     pub fn interrupt(&self) {
         core::sync::atomic::fence(Ordering::SeqCst);
         let cpus = self.active.load(Ordering::SeqCst);
@@ -160,8 +163,8 @@ pub(super) fn all_cpus() -> u64 {
 }
 
 /// Makes the CPUs of the mask forget, this one too if it is among them, and waits until they have.
-/// Interrupts are on, unless the mask has no other CPU. The oracle is told that no CPU holds any more
-/// what it held at `since`, before the mask was read.
+/// Interrupts are on, unless the mask has no other CPU. The oracle is told that no CPU holds any
+/// more what it held at `since`, before the mask was read.
 pub(super) fn run(what: What<'_>, cpus: u64, since: u64) {
     tell(what, cpus);
     match what {
@@ -195,7 +198,7 @@ fn tell(what: What<'_>, cpus: u64) {
         let pointer = (&raw const request).cast_mut().cast::<()>();
         inbox.requests[pinned.cpu()].store(pointer, Ordering::Relaxed);
         machine::point();
-        // Release: who sees the bit sees the pointer, the request and the changed entries.
+        // Release: a CPU that sees the bit sees the pointer, the request and the changed entries.
         if inbox.senders.fetch_or(me, Ordering::AcqRel) == 0 {
             interrupts |= 1 << target;
         }
@@ -229,8 +232,8 @@ pub(crate) fn on_shootdown() {
         for sender in bits(senders) {
             let pointer = inbox.requests[sender].load(Ordering::Relaxed);
             // SAFETY: the sender put the pointer there before it set the bit that was just taken,
-            // and stays in `run`, where the request lives, until this CPU has cleared its own bit in
-            // `waiting`, which is the last use of it here.
+            // and stays in `run`, where the request lives, until this CPU has cleared its own bit
+            // in `waiting`, which is the last use of it here.
             let request = unsafe { &*pointer.cast::<Request<'_>>() };
             forget(me, request.what, Asked::Elsewhere);
             request.waiting.fetch_and(!(1 << me), Ordering::Release);
@@ -309,7 +312,7 @@ mod tests {
     use crate::sim::{self, Config};
     use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 
-    /// A change that no CPU can have seen: told to nobody, or to all.
+    /// A change that no CPU can have seen: told to no CPU, or to all.
     #[test]
     fn all_are_told_where_changes_are_broadcast() {
         let config = Config {

@@ -18,7 +18,7 @@ pub struct Pmap {
     pub(super) root: u32,
     /// Bit per CPU that has it loaded: see `shootdown`.
     pub(super) active: AtomicU64,
-    /// With whom it may share page tables.
+    /// The spaces with which it may share page tables.
     pub(super) family: Arc<Family>,
     /// It was forked, or came from a fork.
     pub(super) is_forked: AtomicBool,
@@ -62,19 +62,22 @@ impl Pmap {
         })
     }
 
-    /// How large it counts where pages are chosen that have to go: what [`set_weight`](Pmap::set_weight) said last, at first 0.
+    /// How large it counts where pages are chosen that have to go: what
+    /// [`set_weight`](Pmap::set_weight) said last, at first 0.
     pub fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Sets its weight, in pages: to count them costs a look at each page table, so it is done now and then.
-    /// Page tables that it shares with others count as large as the last of them that was told.
+    /// Sets its weight, in pages: to count them costs a look at each page table, so it is done now
+    /// and then. Page tables that it shares with others count as large as the last of them that was
+    /// told.
     pub fn set_weight(&self, pages: u32) {
         self.weight.store(pages, Ordering::Relaxed);
         self.family.weight.store(pages, Ordering::Relaxed);
     }
 
-    /// The table of level 4. Who loads it without [`activate`] sees to it that no mapping changes meanwhile.
+    /// The table of level 4. A caller that loads it without [`activate`] prevents changes of
+    /// mappings meanwhile.
     #[cfg(target_os = "none")]
     pub(crate) fn root(&self) -> crate::PhysAddr {
         crate::frame::record::address(self.root)
@@ -87,7 +90,8 @@ impl Pmap {
     }
 }
 
-/// See the head of the file. A table of level 1 that several spaces lead to belongs to their family (see `share`).
+/// See the head of the file. A table of level 1 that several spaces lead to belongs to their family
+/// (see `share`).
 pub(super) struct Family {
     /// Bit per CPU that has a member loaded, set and cleared as that of a pmap: see `shootdown`.
     pub(super) active: AtomicU64,
@@ -101,13 +105,13 @@ const FAMILY: u32 = 1 << 27;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Who may hold translations that were read from a table.
+/// The CPUs that may hold translations that were read from a table.
 #[derive(Clone, Copy)]
 pub(super) struct Holders<'a> {
     /// Bit per CPU that may hold any.
     pub(super) cpus: &'a AtomicU64,
-    /// Names them in shootdowns. Two families have the same one only if more than 2^27 were made between them; what that
-    /// costs is an invalidation too many.
+    /// Names them in shootdowns. Two families have the same one only if more than 2^27 were made
+    /// between them; what that costs is an invalidation too many.
     pub(super) number: u32,
     weight: &'a AtomicU32,
 }

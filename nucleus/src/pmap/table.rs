@@ -1,6 +1,6 @@
 //! The tree of page tables of one pmap: finding, making and taking out its tables.
 //!
-//! # Who may change what
+//! # Locking
 //!
 //! | what | guarded by |
 //! |---|---|
@@ -80,7 +80,8 @@ impl Pmap {
         }
     }
 
-    /// Whether the entry of level 2 for `va` still refers to what it referred to as `pte`, shared or not.
+    /// Whether the entry of level 2 for `va` still refers to what it referred to as `pte`, shared
+    /// or not.
     #[inline(never)]
     fn leads_to(&self, va: VirtAddr, pte: Pte) -> bool {
         let same =
@@ -88,14 +89,15 @@ impl Pmap {
         self.walk(va).is_some_and(same)
     }
 
-    /// Whether what was read from a table that was found for `va`, and that others share, was still this pmap's own
-    /// business: none of the others changes it as long as this pmap leads to it.
+    /// Whether what was read from a table that was found for `va`, and that others share, was still
+    /// this pmap's own business: none of the others changes it as long as this pmap leads to it.
     #[inline]
     pub(super) fn confirms(&self, leaf: &Leaf, va: VirtAddr) -> bool {
         !leaf.is_shared() || self.leads_to(va, Pte::shared_table(leaf.table))
     }
 
-    /// Pins what may be this pmap's table of level 1 for `base`, by the entry of level 2 that leads to it.
+    /// Pins what may be this pmap's table of level 1 for `base`, by the entry of level 2 that leads
+    /// to it.
     #[inline]
     fn pin(&self, pte: Pte, base: VirtAddr) -> Option<Leaf> {
         let pinned = Pinned::new();
@@ -139,8 +141,9 @@ impl Pmap {
         (r.a.load(Ordering::Relaxed) == wanted).then_some(leaf)
     }
 
-    /// The pmap's own table of level 1 that maps `va`; makes it, and those above it, where it is missing. Where others share
-    /// it, or a large page takes its place, that is what [`own`](Pmap::own) does.
+    /// The pmap's own table of level 1 that maps `va`; makes it, and those above it, where it is
+    /// missing. Where others share it, or a large page takes its place, that is what
+    /// [`own`](Pmap::own) does.
     #[inline]
     pub(super) fn make_leaf(&self, va: VirtAddr) -> Result<Leaf, OutOfMemory> {
         if let Some(leaf) = self.leaf(va)
@@ -148,7 +151,7 @@ impl Pmap {
         {
             return Ok(leaf);
         }
-        // Not pinned here any more: who makes a table its own waits for all who look at it.
+        // Not pinned here any more: a CPU that makes a table its own waits for all walkers.
         self.own_leaf(va)
     }
 
@@ -177,7 +180,8 @@ impl Pmap {
         self.build_with(va, |leaf| Pte::table(leaf.table))
     }
 
-    /// As [`build`](Pmap::build): `fill` gets the table before anybody can find it, and says what stands in the entry above.
+    /// As [`build`](Pmap::build): `fill` gets the table before anybody can find it, and says what
+    /// stands in the entry above.
     pub(super) fn build_with(
         &self,
         va: VirtAddr,
@@ -195,7 +199,7 @@ impl Pmap {
             parent = pte.frame();
             level -= 1;
             if level == 1 {
-                // Somebody else was faster.
+                // Another CPU was faster.
                 return Ok(None);
             }
         }
@@ -234,8 +238,8 @@ impl Pmap {
     }
 
     /// The first table of level 1 for anything in `range`. If the range covers all that the table
-    /// maps, it is killed: detached, and the tables above that have become empty go to `pending`, which is not full; if others
-    /// share it, this pmap's share goes there.
+    /// maps, it is killed: detached, and the tables above that have become empty go to `pending`,
+    /// which is not full; if others share it, this pmap's share goes there.
     pub(super) fn next_leaf(&self, range: VirtRange, kill: Option<&mut Pending>) -> Option<Found> {
         if range.is_empty() {
             return None;
@@ -280,12 +284,13 @@ impl Pmap {
     /// Takes a table that others share out of this pmap. [pmap lock]
     fn leave(&self, table: u32, base: VirtAddr, pending: &mut Pending, frames: &mut usize) {
         self.detach(base, pending, frames);
-        // Its entries are as they were, and say nothing of who has cached them here.
+        // Its entries are as they were, and say nothing of the CPUs that have cached them here.
         pending.invalidate_all(self.holders());
         pending.add_share(table);
     }
 
-    /// Takes all mappings away that come from the table for `va` if others share it. `pending` is not full.
+    /// Takes all mappings away that come from the table for `va` if others share it. `pending` is
+    /// not full.
     #[cold]
     pub(super) fn give_up_shared(&self, va: VirtAddr, pending: &mut Pending) {
         let mut frames = self.lock.lock();
@@ -296,8 +301,8 @@ impl Pmap {
         }
     }
 
-    /// The entry that leads to the first table of level 1 for anything in `range`, and the first address of the range that it
-    /// maps. [pmap lock]
+    /// The entry that leads to the first table of level 1 for anything in `range`, and the first
+    /// address of the range that it maps. [pmap lock]
     fn first_in(&self, range: VirtRange) -> Option<(Pte, VirtAddr)> {
         let mut tables = [NONE; 5];
         tables[4] = self.root;
@@ -337,7 +342,7 @@ impl Pmap {
         }
     }
 
-    /// Takes a table that has become empty out of the tree, unless somebody else is using it.
+    /// Takes a table that has become empty out of the tree, unless another walker uses it.
     pub(super) fn prune(&self, leaf: Leaf, pending: &mut Pending) {
         let mut frames = self.lock.lock();
         let b = &record(leaf.table).b;
@@ -355,8 +360,8 @@ impl Pmap {
         }
     }
 
-    /// Clears the entry for the table of level 1 at `base`, and takes out the tables above that have
-    /// no entry left. [pmap lock]
+    /// Clears the entry for the table of level 1 at `base`, and takes out the tables above that
+    /// have no entry left. [pmap lock]
     fn detach(&self, base: VirtAddr, pending: &mut Pending, frames: &mut usize) {
         let mut tables = [NONE; 5];
         tables[4] = self.root;
@@ -399,6 +404,7 @@ fn forget_group(table: u32, index: usize) {
 /// See [`Pmap::next_leaf`].
 pub(super) struct Found {
     pub(super) leaf: Leaf,
-    /// It was taken out of the tree. Unless others share it, the caller takes out its entries and buries it.
+    /// It was taken out of the tree. Unless others share it, the caller takes out its entries and
+    /// buries it.
     pub(super) gone: bool,
 }

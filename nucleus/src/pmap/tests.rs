@@ -71,8 +71,8 @@ fn spawn(gate: &Arc<Gate>, pmap: Option<Arc<Pmap>>, body: impl FnOnce() + Send +
     task::spawn(spawn, Box::new(run)).unwrap();
 }
 
-/// Pages that the tests use: the ends of two neighbouring tables of level 1, pages far from them, and
-/// the last page of all.
+/// Pages that the tests use: the ends of two neighbouring tables of level 1, pages far from them,
+/// and the last page of all.
 const PAGES: usize = 48;
 
 fn va_of(page: usize) -> VirtAddr {
@@ -116,9 +116,9 @@ fn page_at(va: VirtAddr) -> usize {
     (0..PAGES).find(|&page| va_of(page) == va).unwrap()
 }
 
-/// A range, and a place for it that does not overlap it, such that every page of the tests in the range
-/// comes to lie on another one: within the two neighbouring tables, between them and the pages far away, or from
-/// table to table.
+/// A range, and a place for it that does not overlap it, such that every page of the tests in the
+/// range comes to lie on another one: within the two neighbouring tables, between them and the
+/// pages far away, or from table to table.
 fn random_move() -> Option<(VirtRange, VirtAddr)> {
     let (from, to) = (below(PAGES - 1), below(PAGES - 1));
     let room = |page: usize| match page {
@@ -490,8 +490,8 @@ fn a_large_range_comes_back_whole() {
     });
 }
 
-/// Several tables and batches, to a place where they are cut otherwise; and with too little memory for page tables
-/// at the new place, which costs mappings and nothing else.
+/// Several tables and batches, to a place where they are cut otherwise; and with too little memory
+/// for page tables at the new place, which costs mappings and nothing else.
 #[test]
 fn a_large_range_moves() {
     machines("a large range moves", &[1, 2], 6, || {

@@ -1,9 +1,9 @@
 //! Moving mappings to other addresses of the same pmap.
 //!
-//! In batches of three steps: entries are taken out of their tables, and with them their reverse links; what they
-//! were is flushed; then they are put in at the new place. So at no time do two addresses lead to a page for one
-//! mapping, and whoever looks for all mappings of a frame never misses one that a TLB still uses: until the
-//! flush, what holds the frame is the batch.
+//! In batches of three steps: entries are taken out of their tables, and with them their reverse
+//! links; what they were is flushed; then they are put in at the new place. So at no time do two
+//! addresses lead to a page for one mapping, and a search for all mappings of a frame never misses
+//! one that a TLB still uses: until the flush, what holds the frame is the batch.
 
 use core::mem::MaybeUninit;
 
@@ -55,15 +55,15 @@ impl Batch {
 }
 
 impl Pmap {
-    /// Moves every mapping in `range` to the same distance from `to`, with its rights and what is known
-    /// of its use. Nothing is mapped at the new place, which does not overlap the old one. For lack of a frame for a
-    /// page table, or where something has been mapped at the new place meanwhile, a mapping is removed.
-    /// When this returns, no CPU uses a translation of the old addresses. Sleeps never; interrupts are on and no
-    /// spin lock is held.
+    /// Moves every mapping in `range` to the same distance from `to`, with its rights and what is
+    /// known of its use. Nothing is mapped at the new place, which does not overlap the old one.
+    /// For lack of a frame for a page table, or where something has been mapped at the new place
+    /// meanwhile, a mapping is removed. When this returns, no CPU uses a translation of the old
+    /// addresses. Sleeps never; interrupts are on and no spin lock is held.
     ///
     /// While it is on its way a page is mapped nowhere in this pmap, and
-    /// [`page_protect`](super::page_protect) passes it by: the caller sees to it that nobody takes away rights to these
-    /// frames meanwhile. Returns how many mappings were moved.
+    /// [`page_protect`](super::page_protect) passes it by: the caller prevents that rights are
+    /// taken away to these frames meanwhile. Returns how many mappings were moved.
     pub fn move_range(&self, range: VirtRange, to: VirtAddr) -> usize {
         debug_assert!(range.start.is_page_aligned() && to.is_page_aligned());
         debug_assert!(
@@ -112,7 +112,8 @@ impl Pmap {
         moved + self.put_in(&mut batch, to)
     }
 
-    /// Maps what is in the batch, which was flushed, from `to` on. Returns how many pages were mapped.
+    /// Maps what is in the batch, which was flushed, from `to` on. Returns how many pages were
+    /// mapped.
     fn put_in(&self, batch: &mut Batch, to: VirtAddr) -> usize {
         let mut moved = 0;
         let mut leaf: Option<Leaf> = None;
@@ -124,7 +125,7 @@ impl Pmap {
                 drop(leaf.take());
                 leaf = self.make_leaf(va).ok();
             }
-            // Without a table the page, which nobody uses by this handle any more, is given up.
+            // Without a table the page, which has no other user by this handle, is given up.
             if let Some(leaf) = &leaf {
                 moved += usize::from(install(leaf, index(va, 1), frame, entry.elsewhere()));
             }

@@ -1,5 +1,5 @@
-//! Drills: `drill=NAME` on the kernel's command line breaks the kernel on purpose, so that a test sees
-//! that the end is the promised one, or exercises the machine below the floors above.
+//! Drills: `drill=NAME` on the kernel's command line breaks the kernel on purpose, so that a test
+//! sees that the end is the promised one, or exercises the machine below the floors above.
 //!
 //! | name | what | the end |
 //! |---|---|---|

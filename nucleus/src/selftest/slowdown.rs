@@ -1,7 +1,8 @@
-//! Detours: a way into the kernel made longer by instructions that do nothing, so that a test sees whether a
-//! bench finds what it is told about.
+//! Detours: a way into the kernel made longer by instructions that do nothing, so that a test sees
+//! whether a bench finds what it is told about.
 //!
-//! A detour is a way in of its own, which ends at the usual one. So the usual ones carry nothing for it.
+//! A detour is a way in of its own, which ends at the usual one. So the usual ones carry nothing
+//! for it.
 
 use alloc::boxed::Box;
 use core::arch::global_asm;
@@ -47,7 +48,8 @@ unsafe extern "C" {
 
 /// Leads this CPU's system calls over the longer way.
 pub fn slow_calls() {
-    // SAFETY: the detour changes no register and no memory, and ends at the entry that it stands for.
+    // SAFETY: the detour changes no register and no memory, and ends at the entry that it stands
+    // for.
     unsafe { write_msr(msr::LSTAR, detour_call as *const () as u64) };
 }
 
@@ -59,7 +61,7 @@ pub fn slow_faults() {
         from_programs: false,
     };
     let table = Box::leak(entry::table_with(&[gate]));
-    // SAFETY: the table stays for good; it is the kernel's own but for a detour that changes neither registers nor
-    // the stack and ends at the vector's own entry.
+    // SAFETY: the table stays for good; it is the kernel's own but for a detour that changes
+    // neither registers nor the stack and ends at the vector's own entry.
     unsafe { table.load() };
 }

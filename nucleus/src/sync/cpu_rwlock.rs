@@ -21,11 +21,12 @@
 //! that no reader is left. The subtraction releases and the sum acquires, so what the readers did
 //! comes before what the writer does.
 //!
-//! Nobody sleeps for ever: a reader subtracts, then loads `writing` and, if it is set, wakes the
-//! writer through the parking lot, whose bucket lock the writer holds while it takes the sum that
-//! decides to sleep. A reader that is turned away sets `refused`, then looks at `writing` again, both with its bucket locked, before it
-//! sleeps; a writer clears `writing`, then looks at `refused`. So one of the two sees the other, and a
-//! writer that has turned nobody away does not go to the parking lot at all.
+//! No wake-up is lost: a reader subtracts, then loads `writing` and, if it is set, wakes the writer
+//! through the parking lot, whose bucket lock the writer holds while it takes the sum that decides
+//! to sleep. A reader that is turned away sets `refused`, then looks at `writing` again, both with
+//! its bucket locked, before it sleeps; a writer clears `writing`, then looks at `refused`. So one
+//! of the two sees the other, and a writer that has turned no reader away does not go to the
+//! parking lot at all.
 //!
 //! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for
 //! objects.
@@ -46,7 +47,7 @@ use crate::lock::{Rank, lockdep};
 #[repr(align(64))]
 struct Counter(AtomicI32);
 
-/// Many readers, each touching only a cache line of its CPU, or one writer, who visits them all;
+/// Many readers, each touching only a cache line of its CPU, or one writer, which visits them all;
 /// sleeps.
 pub struct CpuRwLock<T> {
     readers: [Counter; machine::MAX_CPUS],
@@ -95,7 +96,7 @@ impl<T> CpuRwLock<T> {
         }
     }
 
-    /// The value, without locking: nobody else can have the lock.
+    /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -242,7 +243,8 @@ impl<T> Drop for CpuWriteGuard<'_, T> {
         machine::point();
         self.lock.writing.store(false, Ordering::SeqCst);
         machine::point();
-        // Cleared before they are woken: who sets it from now on is woken with them, or looks at `writing` later.
+        // Cleared before they are woken: a reader that sets it from now on is woken with them, or
+        // looks at `writing` later.
         if self.lock.refused.load(Ordering::SeqCst)
             && self.lock.refused.swap(false, Ordering::SeqCst)
         {

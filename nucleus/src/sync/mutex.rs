@@ -78,8 +78,8 @@ impl<T: ?Sized> Mutex<T> {
         self.take()
     }
 
-    /// Takes the lock while others of its rank may be held: all takers do so from the outer to the inner of
-    /// things that are nested in each other without a circle.
+    /// Takes the lock while others of its rank may be held: all takers do so from the outer to the
+    /// inner of things that are nested in each other without a circle.
     #[inline]
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
@@ -116,7 +116,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// The value, without locking: nobody else can have the lock.
+    /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

@@ -42,7 +42,7 @@ pub(crate) fn park(key: usize, still: impl FnOnce() -> bool) {
         // out, and the loop below does not end before.
         unsafe { list.push(NonNull::from(&waiter)) };
     }
-    // Who wakes it touches `waiter` last when it sets what is looked at here.
+    // The waker touches `waiter` last when it sets what is looked at here.
     while !waiter.is_woken() {
         task::block(false, || waiter.is_woken());
     }

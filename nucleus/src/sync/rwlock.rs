@@ -134,7 +134,7 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// The value, without locking: nobody else can have the lock.
+    /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -181,7 +181,7 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Takes `part` out of the word. Who leaves the lock free wakes all that wait; they
+    /// Takes `part` out of the word. A task that leaves the lock free wakes all waiters; they
     /// compete anew, readers and writers alike.
     #[inline]
     fn leave(&self, part: u32) {

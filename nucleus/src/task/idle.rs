@@ -1,9 +1,10 @@
-//! What a CPU does when there is nothing to do: it takes a task from another, looks for a while whether it is given one, and
-//! then sleeps until an interrupt.
+//! What a CPU does when there is nothing to do: it takes a task from another, looks for a while
+//! whether it is given one, and then sleeps until an interrupt.
 //!
-//! Who wakes a task for a CPU that looks has only to put it into the queue: no interrupt is sent, and none taken. A virtual machine
-//! pays for both, and more for a CPU that must be started again, with many times what the task switch costs. But a CPU that
-//! looks takes time from others on the same host, so it looks only where its last sleeps say that this is worth it.
+//! The waker of a task for a CPU that polls only has to put it into the queue: no interrupt is
+//! sent, and none taken. A virtual machine pays for both, and more for a CPU that must be started
+//! again, with many times what the task switch costs. But a CPU that looks takes time from others
+//! on the same host, so it looks only where its last sleeps say that this is worth it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,7 +64,7 @@ pub(super) fn idle() -> ! {
         if dead::is_wanted() && reaper::wake() {
             continue;
         }
-        // Who enqueues looks at `IDLE` after, and this looks at the queue after: one sees the
+        // A waker looks at `IDLE` after enqueueing, and this looks at the queue after: one sees the
         // other. The interrupt that it sends then ends the wait, even if it comes before it.
         IDLE.fetch_or(1 << cpu, Ordering::SeqCst);
         machine::point();
@@ -82,8 +83,9 @@ pub(super) fn idle() -> ! {
     }
 }
 
-/// Looks for a task in this CPU's queue until then. Called with interrupts off; gives them back so, but takes them meanwhile. Returns
-/// whether it was in vain: no task is there, nor has an interrupt brought one meanwhile.
+/// Looks for a task in this CPU's queue until then. Called with interrupts off; gives them back so,
+/// but takes them meanwhile. Returns whether it was in vain: no task is there, nor has an interrupt
+/// brought one meanwhile.
 fn look(cpu: usize, until: u64) -> bool {
     let queue = &*QUEUES[cpu];
     let looks = |looks| {
@@ -97,7 +99,8 @@ fn look(cpu: usize, until: u64) -> bool {
     machine::irqs_restore(true);
     while queue.queued.load(Ordering::Relaxed) == 0 && machine::look_again(until) {}
     machine::irqs_disable();
-    // Who put a task there under the lock before this sent no interrupt, and what it put is seen behind this.
+    // A waker that enqueued under the lock before this sent no interrupt; its stores are visible
+    // here.
     let after = looks(false);
     let found = queue.queued.load(Ordering::SeqCst) != 0;
     Counter::wakes_seen.add(u64::from(found));
@@ -126,7 +129,8 @@ mod tests {
         spawn(how, Box::new(body)).unwrap()
     }
 
-    /// Players on several CPUs pass a ball round: each waits for his turn and wakes the next one. Whoever was missed would sleep for ever.
+    /// Players on several CPUs pass a ball round: each waits for its turn and wakes the next one. A
+    /// player that was missed would sleep for ever.
     fn pass_a_ball(cpus: usize) {
         const ROUNDS: usize = 40;
         let ball = Arc::new((AtomicUsize::new(0), WaitQueue::new()));
@@ -176,7 +180,7 @@ mod tests {
         sim::check("asleep", 0..20, config, || {
             set_longest_look(0);
             let told = || [Counter::wakes_seen, Counter::ipi_reschedule].map(Counter::total);
-            // Who had begun to look sleeps afterwards.
+            // A CPU that had begun to poll sleeps afterwards.
             pass_a_ball(2);
             let [seen, interrupts] = told();
             pass_a_ball(2);

@@ -1,7 +1,8 @@
 //! Observers: what is told of the wake-ups of a queue without sleeping on it (`epoll`, `O_ASYNC`).
 //!
-//! A [`WaitQueue`](super::WaitQueue) that was never observed pays one load for this. The list of observers is a
-//! thing of its own which the queue and each [`Observation`] share: the queue may move or go away first.
+//! A [`WaitQueue`](super::WaitQueue) that was never observed pays one load for this. The list of
+//! observers is a thing of its own which the queue and each [`Observation`] share: the queue may
+//! move or go away first.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::mem;
@@ -20,9 +21,9 @@ pub trait Observer: Send + Sync {
     /// A queue was woken: what it stands for may have changed.
     ///
     /// Called in any context that may wake: it does not sleep or allocate, and takes only locks
-    /// with interrupts off, of [`Rank::Ready`] and after. May come once more on another CPU after the
-    /// observation has ended, and the last handle of the observer may be dropped after it, in the
-    /// same context.
+    /// with interrupts off, of [`Rank::Ready`] and after. May come once more on another CPU after
+    /// the observation has ended, and the last handle of the observer may be dropped after it, in
+    /// the same context.
     ///
     /// Returns whether it makes use of the wake-up: where only one of several
     /// exclusive observers is to be told, the next is told if it does not.
@@ -59,8 +60,8 @@ enum Slot {
 pub(super) type Cell = OnceBox<Arc<Observers>>;
 
 impl WaitQueue {
-    /// Has `observer` told of every wake-up from now on. Of the exclusive ones `wake_one` tells only one,
-    /// and none where it found a task to wake.
+    /// Has `observer` told of every wake-up from now on. Of the exclusive ones `wake_one` tells
+    /// only one, and none where it found a task to wake.
     ///
     /// # Errors
     /// No memory.
@@ -122,8 +123,8 @@ impl Observers {
         }
     }
 
-    /// Tells all; of the exclusive ones at most one that makes use of it, or none, where `most` says
-    /// so.
+    /// Tells all; of the exclusive ones at most one that makes use of it, or none, where `most`
+    /// says so.
     pub(super) fn tell(&self, mut exclusive: Exclusive) {
         let mut at = 0;
         loop {
@@ -181,8 +182,8 @@ impl Drop for Observation {
     }
 }
 
-/// Makes one observer observe every queue that is added: the [`Watch`](super::Watch) for what is not
-/// a sleeping task.
+/// Makes one observer observe every queue that is added: the [`Watch`](super::Watch) for what is
+/// not a sleeping task.
 pub struct ObserverSet {
     observer: Arc<dyn Observer>,
     exclusive: bool,

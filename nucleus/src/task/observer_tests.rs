@@ -8,7 +8,7 @@ use std::sync::{
 use super::{Observation, Observer, Sleep, Spawn, WaitQueue, spawn, yield_now};
 use crate::sim::{self, Config};
 
-/// Counts what it is told, and wakes who waits for that.
+/// Counts what it is told, and wakes the tasks that wait for that.
 struct Bell {
     rung: AtomicUsize,
     useful: bool,
@@ -111,7 +111,7 @@ fn leaving_is_safe_against_a_wake_up() {
                     sim::point();
                     drop(observation);
 
-                    // Whoever was told of it already may be telling it still, but nobody begins to
+                    // A waker that saw it already may still be calling it, but none begins to
                     // once a later wake-up has come round.
                     while Arc::strong_count(&bell) > 1 {
                         yield_now();

@@ -49,13 +49,15 @@ pub(super) fn allowed(task: &Task) -> u64 {
     policy::allowed(task.cpus.load(Ordering::SeqCst), online)
 }
 
-/// Whether `task` would run at once, and beside the current one, if it were woken now: on another CPU that is idle.
+/// Whether `task` would run at once, and beside the current one, if it were woken now: on another
+/// CPU that is idle.
 pub(super) fn would_run_beside(task: &Task) -> bool {
     let others = IDLE.load(Ordering::Relaxed) & !(1 << machine::cpu());
     others != 0 && others & allowed(task) != 0
 }
 
-/// A CPU for a task that becomes runnable: an idle one, which is claimed, or else one that has work.
+/// A CPU for a task that becomes runnable: an idle one, which is claimed, or else one that has
+/// work.
 fn choose(task: &Task) -> usize {
     let allowed = allowed(task);
     let last = task.cpu.load(Ordering::Relaxed);
@@ -74,8 +76,8 @@ fn choose(task: &Task) -> usize {
     policy::choose_busy(allowed, task.level(), last, here, |cpu| QUEUES[cpu].load())
 }
 
-/// Whether a task with a level that is preempted on the CPU with the bit `here` would run at once on
-/// another one.
+/// Whether a task with a level that is preempted on the CPU with the bit `here` would run at once
+/// on another one.
 pub(super) fn has_room_elsewhere(task: &Task, here: u64) -> bool {
     let urgency = |cpu: usize| QUEUES[cpu].urgency.load(Ordering::Relaxed);
     policy::has_room(allowed(task) & !here, task.level(), urgency)

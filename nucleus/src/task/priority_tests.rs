@@ -1,4 +1,5 @@
-//! Real-time levels on the simulated machine, whose clock leaps by up to 15 ms now and then, whoever runs.
+//! Real-time levels on the simulated machine, whose clock leaps by up to 15 ms now and then,
+//! whoever runs.
 
 use std::{
     sync::{

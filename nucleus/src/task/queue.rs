@@ -52,25 +52,27 @@ pub enum Woken {
 
 /// Tasks that wait for something to become true, and [observers](super::Observer) that are told.
 ///
-/// Whoever makes it true wakes the queue *after* it is so. The queue's lock is taken with
+/// The task that makes it true wakes the queue *after* it is so. The queue's lock is taken with
 /// interrupts off, so interrupt handlers may wake; it is not held while a task is made to run.
 ///
-/// # Waking nobody
+/// # Wake-ups without a waiter
 ///
-/// Most wake-ups find nobody, and then take no lock: they look at `places`, which counts those who are
-/// about to wait from before their first enlisting until after they have left for good. No wake-up is lost by that:
+/// Most wake-ups find no waiter, and then take no lock: they look at `places`, which counts the
+/// tasks that are about to wait from before their first enlisting until after they have left for
+/// good. No wake-up is lost by that:
 ///
 /// - the waker makes the condition true, passes a full fence (`F1`), and reads `places`;
-/// - the waiter counts itself in `places`, passes a full fence (`F2`), enlists, and looks at the condition,
-///   before each of its sleeps.
+/// - the waiter counts itself in `places`, passes a full fence (`F2`), enlists, and looks at the
+///   condition, before each of its sleeps.
 ///
-/// All full fences are in one order. If `F2` comes before `F1`, the waker sees the waiter counted, and takes the lock
-/// as it always did. If `F1` comes first, the waiter sees the condition as the waker left it, in this
-/// and every later look: by an atomic directly; under a lock, because the waiter takes that after `F2`, and had it had it
-/// before the waker, `F2` would come before `F1`. A count that has been taken back was of one who looks no more.
+/// All full fences are in one order. If `F2` comes before `F1`, the waker sees the waiter counted,
+/// and takes the lock as it always did. If `F1` comes first, the waiter sees the condition as the
+/// waker left it, in this and every later look: by an atomic directly; under a lock, because the
+/// waiter takes that after `F2`, and had it had it before the waker, `F2` would come before `F1`. A
+/// count that has been taken back was of a task that looks no more.
 pub struct WaitQueue {
     waiters: SpinLock<WaiterList>,
-    /// Those who wait or are about to.
+    /// Tasks that wait or are about to.
     places: AtomicUsize,
     pub(super) observers: observer::Cell,
 }
@@ -146,9 +148,10 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes the longest waiting task if it would run at once on another CPU while the caller goes on with what it is doing: a reader who
-    /// can begin with the first part of a large write. The observers are not told, nor anybody else: whoever is
-    /// done says so by another function. Any context.
+    /// Wakes the longest waiting task if it would run at once on another CPU while the caller goes
+    /// on with what it is doing: a reader that can begin with the first part of a large write. The
+    /// observers are not told, nor any other task: a caller that is done says so by another
+    /// function. Any context.
     pub fn wake_beside(&self) {
         if self.may_have_waiters() {
             wake_from(&self.waiters, 1, |list| {
@@ -162,8 +165,8 @@ impl WaitQueue {
         self.observers.get().is_some()
     }
 
-    /// Wakes all tasks and tells the observers; of the exclusive ones one, or none if `served`: somebody else has
-    /// been found for what there is to do.
+    /// Wakes all tasks and tells the observers; of the exclusive ones one, or none if `served`:
+    /// another task has been found for what there is to do.
     pub fn wake_shared(&self, served: bool) {
         self.wake(usize::MAX);
         if let Some(observers) = self.observers.get() {
@@ -174,7 +177,8 @@ impl WaitQueue {
         }
     }
 
-    /// For a static one, when a simulated machine starts: tasks of an earlier one that failed are gone.
+    /// For a static one, when a simulated machine starts: tasks of an earlier one that failed are
+    /// gone.
     #[cfg(not(target_os = "none"))]
     pub fn restart(&self) {
         *self.waiters.lock_irq() = WaiterList::new();
@@ -256,8 +260,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What a file's `poll` adds the queues to by which its readiness changes: a [`WaitSet`] for a task that is
-/// about to sleep, an [`ObserverSet`] for what stays registered (`epoll`).
+/// What a file's `poll` adds the queues to by which its readiness changes: a [`WaitSet`] for a task
+/// that is about to sleep, an [`ObserverSet`] for what stays registered (`epoll`).
 ///
 /// A file adds every queue that is woken when anything changes that its `poll` reports.
 pub trait Watch<'a> {
@@ -288,8 +292,8 @@ impl<'a> Watch<'a> for ObserverSet {
     }
 }
 
-/// Waiting on several queues at once (`poll`). [Register](Watch::add) first, then look at the conditions,
-/// then [`wait`](WaitSet::wait).
+/// Waiting on several queues at once (`poll`). [Register](Watch::add) first, then look at the
+/// conditions, then [`wait`](WaitSet::wait).
 pub struct WaitSet<'a> {
     /// Boxed, because a queue links to a place where it stands.
     #[allow(clippy::vec_box)]

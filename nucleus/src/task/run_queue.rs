@@ -1,13 +1,13 @@
-//! One CPU's run queue: its lock, and who runs. The order of tasks is policy: see
+//! One CPU's run queue: its lock, and the running task. The order of tasks is policy: see
 //! [`sched::run_queue`].
 //!
 //! # Locking
 //!
 //! A run queue's lock is held, with interrupts off, *across* the switch: the next task gives it
-//! back. So whoever holds the lock and finds that a task is not `current` knows that its registers
-//! are saved. A task belongs to the queue that its `cpu` names. When it moves, it is out of the old
-//! heap before its `cpu` changes under the new one's lock; between, it is runnable, in no heap and
-//! on no CPU, and only the mover touches it. Two run queues are never locked at once.
+//! back. So a CPU that holds the lock and finds that a task is not `current` knows that its
+//! registers are saved. A task belongs to the queue that its `cpu` names. When it moves, it is out
+//! of the old heap before its `cpu` changes under the new one's lock; between, it is runnable, in
+//! no heap and on no CPU, and only the mover touches it. Two run queues are never locked at once.
 
 #[cfg(not(target_os = "none"))]
 use alloc::sync::Arc;
@@ -40,7 +40,8 @@ pub(super) struct RunQueue {
     pub(super) queued: AtomicUsize,
     /// The least virtual time in the queue, never going back [written under `lock`].
     pub(super) floor: AtomicU64,
-    /// The highest level of the task that runs and of those in the heap, 0 if none has one [written under `lock`].
+    /// The highest level of the task that runs and of those in the heap, 0 if none has one [written
+    /// under `lock`].
     pub(super) urgency: AtomicU8,
 }
 
@@ -68,7 +69,8 @@ pub(super) struct Inner {
     pub(super) looks: bool,
     /// When the idle task was last switched away from: nanoseconds since boot.
     pub(super) idle_left_at: u64,
-    /// Who was switched away from and must not go into this heap: dead, or not allowed here.
+    /// The task that was switched away from and must not go into this heap: dead, or not allowed
+    /// here.
     pub(super) leaving: *const Task,
 }
 
@@ -141,7 +143,7 @@ impl RunQueue {
         }
     }
 
-    /// Brings `urgency` up to date after a change of who runs or waits. Locked.
+    /// Brings `urgency` up to date after a change of the running or waiting tasks. Locked.
     pub(super) fn note_urgency(&self, inner: &Inner) {
         // SAFETY: the running task is alive.
         let current = unsafe { inner.current.as_ref() };
@@ -269,7 +271,7 @@ pub(super) fn set_priority(task: &Task, priority: Priority) {
             task.virtual_time.store(floor, Ordering::Relaxed);
         }
         if queued {
-            // As on Linux, who steps down is the first of its new level.
+            // As on Linux, a task that steps down is the first of its new level.
             let among = match task.level() < old {
                 true => Among::First,
                 false => Among::Last,
@@ -278,7 +280,7 @@ pub(super) fn set_priority(task: &Task, priority: Priority) {
         } else if running {
             queue.note_urgency(inner);
         }
-        // Who is to run now is found out by a look at the queue.
+        // A look at the queue finds the task that is to run now.
         let cpu = task.cpu.load(Ordering::Relaxed);
         if !queued && !running {
         } else if cpu == machine::cpu() {

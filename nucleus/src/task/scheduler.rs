@@ -1,7 +1,7 @@
-//! Who runs, and for how long: switching, sleeping, preempting, the tick.
+//! Task switches: switching, sleeping, preempting, the tick.
 //!
-//! The bit of a CPU that has nothing to do is set in [`IDLE`], and who wakes a task looks there first. A CPU with work has a tick, a
-//! hundred times a second, which ends time slices and evens out the queues.
+//! The bit of a CPU that has nothing to do is set in [`IDLE`], and a waker looks there first. A CPU
+//! with work has a tick, a hundred times a second, which ends time slices and evens out the queues.
 
 use core::{
     ptr,
@@ -73,7 +73,7 @@ pub(crate) fn reschedule() {
 /// Puts the current task to sleep unless `awake` holds. May return for no reason: callers look at
 /// what they wait for again.
 ///
-/// The state is set before `awake` looks, and who makes it true wakes after that: one of the two
+/// The state is set before `awake` looks, and its waker wakes after that: one of the two
 /// sees the other.
 #[track_caller]
 pub(crate) fn block(interruptible: bool, awake: impl FnOnce() -> bool) {
@@ -170,7 +170,7 @@ pub(super) fn schedule() {
     if previous.idle {
         IDLE.fetch_and(!here, Ordering::SeqCst);
 
-        // From here on who wakes a task for this CPU has to tell it.
+        // From here on a waker has to interrupt this CPU.
         inner.looks = false;
         inner.idle_left_at = now;
     }
@@ -235,7 +235,7 @@ pub(crate) fn tick(now: u64, in_program: bool) -> Option<u64> {
     let waiting = queue.queued.load(Ordering::Relaxed);
     let behind = inner.is_behind(current);
     if !behind && current.turn_is_over() {
-        // Nobody else has its level: another turn.
+        // No other task has its level: another turn.
         current.turn_used.store(0, Ordering::Relaxed);
     }
     let span = now.saturating_sub(inner.ticked_at).min(TICK);

@@ -9,8 +9,8 @@ use crate::cpu::percpu::Restart;
 static SHORT: AtomicBool = AtomicBool::new(false);
 static DAEMON: Restart<WaitQueue> = Restart::new(WaitQueue::new());
 
-/// Wakes the pagedaemon: frames are needed that are not free. Any context but one that holds a wait queue's or a run
-/// queue's lock.
+/// Wakes the pagedaemon: frames are needed that are not free. Any context but one that holds a wait
+/// queue's or a run queue's lock.
 #[cold]
 pub fn report_shortage() {
     if !SHORT.swap(true, Relaxed) {
@@ -18,8 +18,8 @@ pub fn report_shortage() {
     }
 }
 
-/// Sleeps until a shortage is [reported](report_shortage), or `or_else` says that there is something else to do: its report comes with
-/// [`report_shortage`], too. For the pagedaemon.
+/// Sleeps until a shortage is [reported](report_shortage), or `or_else` says that there is
+/// something else to do: its report comes with [`report_shortage`], too. For the pagedaemon.
 ///
 /// # Errors
 /// The deadline of `how`.

@@ -38,25 +38,26 @@ pub struct Task {
     pub(super) context: Context,
     /// None for an idle task, which has the stack that its CPU booted on.
     _stack: Option<KernelStack>,
-    /// Set to a sleeping state by the task itself, back by who wakes it [run queue of `cpu`].
+    /// Set to a sleeping state by the task itself, back by its waker [run queue of `cpu`].
     pub(super) state: AtomicU8,
     pub(super) interrupted: AtomicBool,
     /// Whose run queue it is in or was last [run queue of `cpu`, before and after].
     pub(super) cpu: AtomicUsize,
     pub(super) cpus: AtomicU64,
     pub(super) nice: AtomicI8,
-    /// Real-time level, 0 for none; whether it takes turns with others of that level; nanoseconds of its turn that are over
-    /// [run queue of `cpu`].
+    /// Real-time level, 0 for none; whether it takes turns with others of that level; nanoseconds
+    /// of its turn that are over [run queue of `cpu`].
     pub(super) level: AtomicU8,
     pub(super) turns: AtomicBool,
     pub(super) turn_used: AtomicU64,
     /// It asks to let others of its level run; the task's own.
     pub(super) yields: AtomicBool,
-    /// Whether it wants to know that it was switched to, and whether it was since it asked last; the task's own, except that
-    /// who switches to it sets the second one.
+    /// Whether it wants to know that it was switched to, and whether it was since it asked last;
+    /// the task's own, except that the CPU that switches to it sets the second one.
     pub(super) watches_switches: AtomicBool,
     pub(super) switched: AtomicBool,
-    /// How often it gave its CPU up because it had to wait, and how often though it could have gone on [run queue of `cpu`].
+    /// How often it gave its CPU up because it had to wait, and how often though it could have gone
+    /// on [run queue of `cpu`].
     pub(super) switches: [AtomicU64; 2],
     /// Nanoseconds on a CPU, up to the last switch.
     pub(super) run_time: AtomicU64,
@@ -163,7 +164,7 @@ impl Drop for Wakers {
     fn drop(&mut self) {
         assert!(
             *self.0.get_mut() == 0,
-            "a task is freed while somebody is about to wake it"
+            "a task is freed while a waker is about to use it"
         );
     }
 }
@@ -202,8 +203,8 @@ pub fn with_attachment<R>(f: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R)
     f(current_ref().and_then(|task| task.attachment.as_deref()))
 }
 
-/// Whether the current task has to look at something before its program goes on: it was [interrupted](Task::interrupt), or
-/// switched to and [wants to know that](Task::watch_switches).
+/// Whether the current task has to look at something before its program goes on: it was
+/// [interrupted](Task::interrupt), or switched to and [wants to know that](Task::watch_switches).
 #[inline]
 pub(crate) fn must_look() -> bool {
     current_ref().is_some_and(|task| {
@@ -236,7 +237,8 @@ pub fn set_pmap(pmap: Option<Arc<Pmap>>) {
     drop(old);
 }
 
-/// Runs `f` with the current task's desk; `None` before the first task. `f` must not come here again.
+/// Runs `f` with the current task's desk; `None` before the first task. `f` must not come here
+/// again.
 pub(crate) fn with_desk<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> Option<R> {
     // SAFETY: the field is the task's own, interrupt handlers don't touch it, and this is the only
     // way to it: the reference ends with `f`.
@@ -293,8 +295,8 @@ impl Task {
         Task::new("idle", Context::current_boot(), None)
     }
 
-    /// Keeps the task from being freed until [`unclaim`](Task::unclaim). The caller knows that it is
-    /// alive now, and has interrupts off until then.
+    /// Keeps the task from being freed until [`unclaim`](Task::unclaim). The caller knows that it
+    /// is alive now, and has interrupts off until then.
     pub(super) fn claim(&self) {
         self.wakers.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -304,7 +306,7 @@ impl Task {
         self.wakers.0.fetch_sub(1, Ordering::Release);
     }
 
-    /// Waits until nobody has a [`claim`](Task::claim) on the task, which is dead: no new one
+    /// Waits until no waker has a [`claim`](Task::claim) on the task, which is dead: no new one
     /// comes, and those that there are end within a few hundred instructions.
     pub(super) fn wait_for_wakers(&self) {
         while self.wakers.0.load(Ordering::Acquire) != 0 {
@@ -392,14 +394,15 @@ impl Task {
     }
 
     /// Makes the task, the current one, notice when it was switched to: from then on
-    /// [`UserContext::run`](crate::trap::UserContext::run) comes back at once until [`take_switched`](Task::take_switched) has said
-    /// so. To begin with it was.
+    /// [`UserContext::run`](crate::trap::UserContext::run) comes back at once until
+    /// [`take_switched`](Task::take_switched) has said so. To begin with it was.
     pub fn watch_switches(&self, on: bool) {
         self.watches_switches.store(on, Ordering::Relaxed);
         self.switched.store(on, Ordering::Relaxed);
     }
 
-    /// As if it had been switched to just now, for who [watches](Task::watch_switches). What it runs it leaves at the next interrupt.
+    /// As if it had been switched to just now, for a task that [watches](Task::watch_switches).
+    /// What it runs it leaves at the next interrupt.
     pub fn disturb(&self) {
         if self.watches_switches.load(Ordering::Relaxed) {
             self.switched.store(true, Ordering::SeqCst);
@@ -416,7 +419,8 @@ impl Task {
         switched
     }
 
-    /// How often it gave its CPU up because it had to wait, and how often though it could have gone on.
+    /// How often it gave its CPU up because it had to wait, and how often though it could have gone
+    /// on.
     pub fn switches(&self) -> [u64; 2] {
         self.switches.each_ref().map(|n| n.load(Ordering::Relaxed))
     }
@@ -427,7 +431,7 @@ impl Task {
     }
 }
 
-/// Who is alive, for the reports of the simulated machine.
+/// The living tasks, for the reports of the simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(crate) mod registry {
     use super::*;

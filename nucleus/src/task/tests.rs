@@ -495,7 +495,7 @@ fn nicer_tasks_get_less() {
     });
 }
 
-/// Only who would run at once on another CPU is woken while the waker goes on.
+/// Only a task that would run at once on another CPU is woken while the waker goes on.
 #[test]
 fn waking_beside() {
     let config = Config {

@@ -2,11 +2,12 @@
 //!
 //! # Waking
 //!
-//! A waiter is taken out of its list under the list's lock, but its task is woken after that lock has been
-//! let go: the interrupt to another CPU takes long, and the CPU that it wakes wants the same lock next. From
-//! the moment when `woken` is set the sleeper may go on by itself, leave the frame in which its
-//! waiter stands, and even end. So nothing touches the waiter any more, and the task is kept by a count of
-//! its own ([`Task::claim`]): the reaper does not free a task while somebody is about to wake it.
+//! A waiter is taken out of its list under the list's lock, but its task is woken after that lock
+//! has been let go: the interrupt to another CPU takes long, and the CPU that it wakes wants the
+//! same lock next. From the moment when `woken` is set the sleeper may go on by itself, leave the
+//! frame in which its waiter stands, and even end. So nothing touches the waiter any more, and the
+//! task is kept by a count of its own ([`Task::claim`]): the reaper does not free a task while a
+//! waker is about to use it.
 
 use core::{
     cell::UnsafeCell,
@@ -26,7 +27,7 @@ const BATCH: usize = 8;
 /// A task's place in a [`WaiterList`]. It lives in the sleeper's own frame (or set), so sleeping
 /// allocates nothing.
 pub(crate) struct Waiter {
-    /// The sleeper, who outlives its waiter.
+    /// The sleeper, which outlives its waiter.
     task: *const Task,
     /// What it waits for, among those that share the list.
     key: usize,
@@ -115,7 +116,7 @@ pub(crate) fn wake_from(
         tasks: [ptr::null(); BATCH],
         count: 0,
     };
-    // Whoever becomes ready here runs after the last one was woken.
+    // A task that becomes ready here runs after the last one was woken.
     let pinned = Pinned::new();
     let irqs = machine::irqs_disable();
     let mut left = most;
@@ -156,7 +157,7 @@ pub(crate) struct WaiterList {
     len: usize,
 }
 
-// SAFETY: waiters are reached only by whoever has the list, under the lock around it; `push`'s
+// SAFETY: waiters are reached only by the holder of the list, under the lock around it; `push`'s
 // contract keeps them alive.
 unsafe impl Send for WaiterList {}
 

@@ -103,7 +103,7 @@ pub(crate) struct TimerNode {
     /// Lock of the queue; atomic so that a shared reference can change it.
     queued: AtomicBool,
     expired: AtomicBool,
-    /// Whose queue; set at the start.
+    /// The CPU of its queue; set at the start.
     cpu: AtomicUsize,
     action: Action,
 }
@@ -297,7 +297,7 @@ pub(crate) fn on_timer(tick: impl FnOnce(u64) -> Option<u64>) {
                 break None;
             };
             timers.firing = node.0.as_ptr();
-            // SAFETY: nodes in a heap are alive, and who cancels this one waits while it is
+            // SAFETY: nodes in a heap are alive, and the canceller of this one waits while it is
             // `firing`.
             let node = unsafe { node.0.as_ref() };
             node.queued.store(false, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! The desk: where the kernel lays structures that it has translated for a 32-bit program, for bodies of system calls that
-//! expect them in the program's memory.
+//! The desk: where the kernel lays structures that it has translated for a 32-bit program, for
+//! bodies of system calls that expect them in the program's memory.
 //!
-//! A desk is a task's own and holds kernel bytes. Its addresses are no program's and not canonical, so no program can
-//! name one but by what the kernel puts into the arguments of a call, and a use outside of this file's functions
-//! faults. The copy functions of [`user`](crate::user) come here with what they refuse otherwise, which costs
-//! programs' own addresses nothing.
+//! A desk is a task's own and holds kernel bytes. Its addresses are no program's and not canonical,
+//! so no program can name one but by what the kernel puts into the arguments of a call, and a use
+//! outside of this file's functions faults. The copy functions of [`user`](crate::user) come here
+//! with what they refuse otherwise, which costs programs' own addresses nothing.
 
 use alloc::vec::Vec;
 

@@ -1,10 +1,10 @@
 //! The memory of the program that the current task runs for: every access may fault, and a fault
 //! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
 //!
-//! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched, but for what the kernel
-//! itself has laid on the task's [`desk`].
-//! None of these may be called with a spin lock held. Bytes are copied straight between the
-//! program's mapping and the kernel's; a partial copy may have happened when an error is returned.
+//! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched,
+//! but for what the kernel itself has laid on the task's [`desk`]. None of these may be called with
+//! a spin lock held. Bytes are copied straight between the program's mapping and the kernel's; a
+//! partial copy may have happened when an error is returned.
 
 pub mod desk;
 mod plain;
@@ -60,7 +60,7 @@ fn check(at: VirtAddr, len: usize) -> Result<(), BadAddress> {
 #[inline]
 unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
     if check(from, len).is_err() {
-        // SAFETY: the caller's promise; nobody has a reference into the desk.
+        // SAFETY: the caller's promise; no reference into the desk exists.
         return unsafe { desk::copy_in(to, from, len) };
     }
     Counter::bytes_copied_in.add(len as u64);
@@ -187,8 +187,8 @@ pub fn copy_in_string(from: VirtAddr, max: usize) -> Result<Option<Vec<u8>>, Bad
 #[inline]
 pub fn read<T: Plain>(from: VirtAddr) -> Result<T, BadAddress> {
     let mut value = core::mem::MaybeUninit::<T>::uninit();
-    // SAFETY: the place is valid for the size of `T`; when the copy succeeded all of it was written,
-    // and every bit pattern is a `T`.
+    // SAFETY: the place is valid for the size of `T`; when the copy succeeded all of it was
+    // written, and every bit pattern is a `T`.
     unsafe {
         copy_in_raw(value.as_mut_ptr().cast(), from, size_of::<T>())?;
         Ok(value.assume_init())

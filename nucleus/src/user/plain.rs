@@ -6,8 +6,9 @@ use linux_raw_sys::{general, system};
 /// is a valid value. Build one to be written out from [`zeroed`], so that padding carries nothing.
 ///
 /// # Safety
-/// The implementor promises that every bit pattern is valid and that nothing has to be dropped. `nucleus` implements it for integers,
-/// for arrays of them and for the structures of `linux-raw-sys` that the system calls exchange.
+/// The implementor promises that every bit pattern is valid and that nothing has to be dropped.
+/// `nucleus` implements it for integers, for arrays of them and for the structures of
+/// `linux-raw-sys` that the system calls exchange.
 pub unsafe trait Plain: Sized + 'static {}
 
 /// The value whose bytes are all zero.
@@ -20,8 +21,8 @@ pub fn zeroed<T: Plain>() -> T {
 /// The value's bytes (for an in-kernel buffer).
 #[inline]
 pub fn as_bytes<T: Plain>(value: &T) -> &[u8] {
-    // SAFETY: the memory of the value, for as long as it is borrowed. A value that goes to a program
-    // was built from `zeroed`, so its padding is initialised too.
+    // SAFETY: the memory of the value, for as long as it is borrowed. A value that goes to a
+    // program was built from `zeroed`, so its padding is initialised too.
     unsafe { core::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
 }
 
@@ -38,8 +39,8 @@ unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 /// Says of types that they are [`Plain`].
 macro_rules! plain {
     ($($type:ty),* $(,)?) => { $(
-        // SAFETY: an integer, or a C structure of integers, pointers and function pointers that may be
-        // null; none of their bit patterns is invalid, and nothing dereferences the pointers.
+        // SAFETY: an integer, or a C structure of integers, pointers and function pointers that may
+        // be null; none of their bit patterns is invalid, and nothing dereferences the pointers.
         unsafe impl Plain for $type {}
     )* };
 }

@@ -10,9 +10,10 @@ use crate::task;
 
 impl UserContext {
     /// Runs the program in the current task's pmap until something happens. Preemption by the timer
-    /// returns [`Event::Interrupt`]; a wish to reschedule has been served before the return. Returns
-    /// [`Event::Interrupt`] at once while the task is [interrupted](crate::task::Task::interrupt),
-    /// or was switched to and [asks to know](crate::task::Task::watch_switches).
+    /// returns [`Event::Interrupt`]; a wish to reschedule has been served before the return.
+    /// Returns [`Event::Interrupt`] at once while the task is
+    /// [interrupted](crate::task::Task::interrupt), or was switched to and [asks to
+    /// know](crate::task::Task::watch_switches).
     #[inline]
     pub fn run(&mut self) -> Event {
         self.run_unless(task::must_look)

@@ -81,7 +81,7 @@ unsafe extern "C" {
 
 /// The stack for the CPU that is being started.
 static STACK: AtomicUsize = AtomicUsize::new(0);
-/// The number of the CPU that is being started, until it takes it; 0, the boot CPU's, for nobody.
+/// The number of the CPU that is being started, until it takes it; 0, the boot CPU's, for none.
 static STARTING: AtomicUsize = AtomicUsize::new(0);
 /// The number of the last CPU that has come up.
 static UP: AtomicUsize = AtomicUsize::new(0);
@@ -106,7 +106,7 @@ pub fn find_page(memory: &MemoryMap) -> Option<u8> {
 pub fn start(tables: &Tables, page: u8) {
     let code = &raw const trampoline;
     let at = ptr(PhysAddr(u64::from(page) << PAGE_SHIFT));
-    // SAFETY: usable memory below 1 MiB, which is given to nobody else.
+    // SAFETY: usable memory below 1 MiB, which nothing else uses.
     unsafe {
         at.copy_from_nonoverlapping(code, (&raw const trampoline_end).offset_from_unsigned(code));
     };
@@ -144,7 +144,8 @@ fn start_one(id: u32, index: usize, page: u8) -> bool {
     apic::send_start(id, page);
     if !has_begun(MISSED) {
         apic::send_start(id, page);
-        // What nobody has taken is taken back, so that a CPU that comes too late finds nothing.
+        // A number that was not taken is taken back, so that a CPU that comes too late finds
+        // nothing.
         if !has_begun(PATIENCE) && STARTING.swap(0, Ordering::AcqRel) != 0 {
             return false;
         }

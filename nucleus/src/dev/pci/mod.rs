@@ -1,4 +1,5 @@
-//! The PCI bus: which functions there are, their registers' addresses, and their interrupts as messages (MSI-X).
+//! The PCI bus: which functions there are, their registers' addresses, and their interrupts as
+//! messages (MSI-X).
 
 mod window;
 
@@ -58,7 +59,7 @@ impl ConfigurationAccess for Configuration {
     }
 }
 
-/// A function that somebody has taken, and nobody else has.
+/// A function that has one owner.
 pub(crate) struct Function {
     pub at: DeviceFunction,
 }
@@ -102,7 +103,8 @@ fn all() -> Vec<(DeviceFunction, Identity)> {
     found
 }
 
-/// Takes the functions of these identities that nobody took before, in the order of their places.
+/// Takes the functions of these identities that were not taken before, in the order of their
+/// places.
 pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
     let mut found = all();
     found.retain(|(_, identity)| wanted.contains(identity));
@@ -178,7 +180,8 @@ impl Function {
         (address != 0 && end <= size).then(|| address + u64::from(offset))
     }
 
-    /// Makes message `entry` of the function run `handler`, and lets it send messages. False if it has none such.
+    /// Makes message `entry` of the function run `handler`, and lets it send messages. False if it
+    /// has none such.
     pub(crate) fn on_message(&mut self, entry: u16, handler: Box<dyn Fn() + Send + Sync>) -> bool {
         let root = root();
         let Some(found) = root.capabilities(self.at).find(|found| found.id == MSIX) else {
@@ -200,8 +203,8 @@ impl Function {
             return false;
         };
         let registers = registers.cast::<u32>();
-        // SAFETY: the entry's four registers, mapped for good; the message makes a CPU run a handler, which is all
-        // that it can do. The entry is unmasked last.
+        // SAFETY: the entry's four registers, mapped for good; the message makes a CPU run a
+        // handler, which is all that it can do. The entry is unmasked last.
         unsafe {
             registers.write_volatile(message.address as u32);
             registers
@@ -213,7 +216,8 @@ impl Function {
         const ENABLE: u32 = 1 << 31;
         const MASK_ALL: u32 = 1 << 30;
         let header = read_word(place(self.at), offset);
-        // SAFETY: the function may send the messages of unmasked entries, all of which were set here.
+        // SAFETY: the function may send the messages of unmasked entries, all of which were set
+        // here.
         unsafe { write_word(place(self.at), offset, header & !MASK_ALL | ENABLE) };
         true
     }

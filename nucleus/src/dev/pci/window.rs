@@ -1,10 +1,12 @@
 //! Room for the registers of a device that the firmware gave none.
 
-/// Where there is neither memory nor a register of the platform on any machine of this kind: below the I/O APIC's.
+/// Where there is neither memory nor a register of the platform on any machine of this kind: below
+/// the I/O APIC's.
 const START: u64 = 0xe000_0000;
 const END: u64 = 0xfec0_0000;
 
-/// An address for `size` bytes, a power of two, that none of the `used` ranges (address, bytes) overlaps.
+/// An address for `size` bytes, a power of two, that none of the `used` ranges (address, bytes)
+/// overlaps.
 pub(super) fn find(size: u64, used: &[(u64, u64)]) -> Option<u32> {
     // Whole pages: registers of two devices share none.
     let size = size

@@ -1,9 +1,10 @@
 //! Virtio devices (virtio 1.1): found on the PCI bus, reached by requests.
 //!
-//! A driver, which lives floors above, takes the devices of its [kind](Kind) by [`take`], starts each with the features that it knows,
-//! and gives [`Request`]s to their [`Queue`]s: chains of [parts](crate::dma::Part) of frames, as many in flight as the queue has slots.
-//! The device reads and writes the frames themselves; nothing is copied on the way. Who waits for a request sleeps on its wait
-//! queue, which the device's interrupt wakes.
+//! A driver, which lives floors above, takes the devices of its [kind](Kind) by [`take`], starts
+//! each with the features that it knows, and gives [`Request`]s to their [`Queue`]s: chains of
+//! [parts](crate::dma::Part) of frames, as many in flight as the queue has slots. The device reads
+//! and writes the frames themselves; nothing is copied on the way. A task that waits for a request
+//! sleeps on its wait queue, which the device's interrupt wakes.
 
 mod queue;
 #[cfg(target_os = "none")]
@@ -46,7 +47,7 @@ impl From<crate::OutOfMemory> for Error {
     }
 }
 
-/// A device that was found and is nobody's else; it does nothing yet.
+/// A device that was found and has no other owner; it does nothing yet.
 pub struct Found {
     #[cfg(target_os = "none")]
     function: crate::dev::pci::Function,
@@ -62,7 +63,7 @@ pub struct Device {
     registers: transport::Registers,
 }
 
-/// The devices of a kind that nobody took before, in the order of their places on the bus.
+/// The devices of a kind that were not taken before, in the order of their places on the bus.
 pub fn take(kind: Kind) -> Vec<Found> {
     #[cfg(target_os = "none")]
     {
@@ -81,7 +82,8 @@ pub fn take(kind: Kind) -> Vec<Found> {
 }
 
 impl Found {
-    /// Starts the device with those of the features `wanted` that it offers, and with `queues` queues.
+    /// Starts the device with those of the features `wanted` that it offers, and with `queues`
+    /// queues.
     ///
     /// # Errors
     /// [`Error::Lacks`], [`Error::Broken`], [`Error::OutOfMemory`]; the device does nothing then.

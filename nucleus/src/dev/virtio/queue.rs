@@ -1,8 +1,9 @@
 //! A virtqueue: requests to a device, many in flight, each a chain of parts of frames.
 //!
-//! The rings have the split layout (virtio 1.1, 2.6). Each request takes one descriptor of the ring, which leads to a table
-//! of descriptors in a frame of its own, so a request of any length takes one slot. What the device writes into the
-//! rings is checked: a device that says what can't be is not listened to any more, and all its requests fail.
+//! The rings have the split layout (virtio 1.1, 2.6). Each request takes one descriptor of the
+//! ring, which leads to a table of descriptors in a frame of its own, so a request of any length
+//! takes one slot. What the device writes into the rings is checked: a device that says what can't
+//! be is not listened to any more, and all its requests fail.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
@@ -19,7 +20,7 @@ use crate::{
 
 /// The most slots of a queue that are used: its descriptors fill one frame.
 pub(crate) const MAX_SLOTS: usize = PAGE_SIZE / size_of::<Descriptor>();
-/// How often a queue without an interrupt is looked at by who waits.
+/// How often a queue without an interrupt is polled by its waiters.
 const LOOK: core::time::Duration = core::time::Duration::from_millis(1);
 
 /// `struct virtq_desc`.
@@ -44,7 +45,7 @@ const _: () = assert!(4 + 2 * MAX_SLOTS + 2 <= USED && USED + 4 + 8 * MAX_SLOTS 
 
 /// A request to a device: parts that it reads, then parts that it writes.
 pub struct Request {
-    /// Given to the device until the request is done, then to who asks for them.
+    /// Given to the device until the request is done, then to the caller that asks for them.
     parts: SpinLock<Parts>,
     /// See [`PENDING`], [`FAILED`]; else the bytes that the device wrote.
     state: AtomicU64,
@@ -81,7 +82,8 @@ impl Request {
         })
     }
 
-    /// A request that is done, without parts, to be [renewed](Request::renew) again and again, with room for `parts` of them.
+    /// A request that is done, without parts, to be [renewed](Request::renew) again and again, with
+    /// room for `parts` of them.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -95,8 +97,8 @@ impl Request {
         }))
     }
 
-    /// Makes a request that is done a new one: `fill` adds its parts, of which the device reads the first `readable`. As long as
-    /// there is room for them, this takes no memory.
+    /// Makes a request that is done a new one: `fill` adds its parts, of which the device reads the
+    /// first `readable`. As long as there is room for them, this takes no memory.
     ///
     /// # Panics
     /// As [`new`](Request::new), and if the request is not done.
@@ -124,7 +126,8 @@ impl Request {
         }
     }
 
-    /// The bytes that the device wrote, as it says, when it is done; [`Error::Broken`] if it failed.
+    /// The bytes that the device wrote, as it says, when it is done; [`Error::Broken`] if it
+    /// failed.
     pub fn result(&self) -> Option<Result<u32, Error>> {
         match self.state.load(Ordering::Acquire) {
             PENDING => None,
@@ -155,7 +158,8 @@ impl Request {
 
 /// One request's place.
 struct Slot {
-    /// The last request that had it; it stays when it is done, so that an interrupt never frees anything.
+    /// The last request that had it; it stays when it is done, so that an interrupt never frees
+    /// anything.
     request: Option<Arc<Request>>,
     busy: bool,
     /// The descriptors of the request; made when the slot is first used.
@@ -194,14 +198,14 @@ pub struct Queue {
     number: u16,
     domain: Domain,
     doorbell: Doorbell,
-    /// Whether interrupts say that something is done; else who waits looks.
+    /// Whether interrupts say that something is done; else the waiter polls.
     interrupts: core::sync::atomic::AtomicBool,
     descriptors: Frame,
     /// Available ring and used ring.
     rings: Frame,
     slots: u16,
     state: SpinLock<State>,
-    /// Those who wait for a slot.
+    /// Tasks that wait for a slot.
     room: WaitQueue,
     /// Woken when the device has done anything.
     progress: WaitQueue,
@@ -213,7 +217,8 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`]. The device does not know of it yet.
+    /// A queue of `slots` slots, a power of two up to [`MAX_SLOTS`]. The device does not know of it
+    /// yet.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn new(
         number: u16,
@@ -256,8 +261,8 @@ impl Queue {
         })
     }
 
-    /// Makes the tables of `count` slots, so that as long as no more than these are in use, giving a request to the device
-    /// takes no memory.
+    /// Makes the tables of `count` slots, so that as long as no more than these are in use, giving
+    /// a request to the device takes no memory.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -276,12 +281,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Woken when the device has done anything, or has failed. Without [interrupts](Queue::has_interrupts) only by [`look`](Queue::look).
+    /// Woken when the device has done anything, or has failed. Without
+    /// [interrupts](Queue::has_interrupts) only by [`look`](Queue::look).
     pub fn progress(&self) -> &WaitQueue {
         &self.progress
     }
 
-    /// Whether interrupts tell of progress; else who waits looks.
+    /// Whether interrupts tell of progress; else the waiter polls.
     pub fn has_interrupts(&self) -> bool {
         self.interrupts.load(Ordering::Relaxed)
     }
@@ -323,16 +329,18 @@ impl Queue {
     /// A 16-bit word of the rings, which the device reads or writes at any time.
     fn word(&self, offset: usize) -> &AtomicU16 {
         debug_assert!(offset.is_multiple_of(2) && offset < PAGE_SIZE);
-        // SAFETY: inside the frame, which is the queue's for as long as it lives, and aligned; the kernel reaches these
-        // bytes only through this function and `used_element`.
+        // SAFETY: inside the frame, which is the queue's for as long as it lives, and aligned; the
+        // kernel reaches these bytes only through this function and `used_element`.
         unsafe { &*self.rings.bytes().add(offset).cast::<AtomicU16>() }
     }
 
-    /// An element of the used ring: a slot's number and a count of bytes, both as the device wrote them.
+    /// An element of the used ring: a slot's number and a count of bytes, both as the device wrote
+    /// them.
     fn used_element(&self, at: u16) -> (u32, u32) {
         let offset = USED + 4 + (at % self.slots) as usize * 8;
-        // SAFETY: inside the frame and aligned. The device has made the element available before it moved the index, and does not
-        // write it again before this one has been given back; if it does, any bytes are valid.
+        // SAFETY: inside the frame and aligned. The device has made the element available before it
+        // moved the index, and does not write it again before this one has been given back; if it
+        // does, any bytes are valid.
         unsafe {
             self.rings
                 .bytes()
@@ -344,8 +352,8 @@ impl Queue {
 
     fn set_descriptor(frame: &Frame, index: usize, descriptor: Descriptor) {
         debug_assert!(index < MAX_SLOTS);
-        // SAFETY: inside the frame and aligned; the frame is the queue's, and the device does not look at a descriptor that is
-        // not available to it.
+        // SAFETY: inside the frame and aligned; the frame is the queue's, and the device does not
+        // look at a descriptor that is not available to it.
         unsafe {
             frame
                 .bytes()
@@ -355,12 +363,12 @@ impl Queue {
         }
     }
 
-    /// Gives a request to the device; sleeps while all slots are taken. The request is done when its
-    /// [`result`](Request::result) is there: see [`wait`](Queue::wait).
+    /// Gives a request to the device; sleeps while all slots are taken. The request is done when
+    /// its [`result`](Request::result) is there: see [`wait`](Queue::wait).
     ///
     /// # Errors
-    /// [`Error::TooLong`] for more than [`max_parts`](Queue::max_parts), [`Error::Broken`] if the device has failed,
-    /// [`Error::OutOfMemory`].
+    /// [`Error::TooLong`] for more than [`max_parts`](Queue::max_parts), [`Error::Broken`] if the
+    /// device has failed, [`Error::OutOfMemory`].
     ///
     /// # Panics
     /// If it was given to a device before.
@@ -451,7 +459,8 @@ impl Queue {
         Ok(before)
     }
 
-    /// Writes the descriptors of a request; parts that continue each other share one. Returns how many.
+    /// Writes the descriptors of a request; parts that continue each other share one. Returns how
+    /// many.
     fn fill_table(&self, table: &Frame, parts: &[Part], readable: usize) -> usize {
         let mut count: usize = 0;
         let mut last: Option<Descriptor> = None;
@@ -485,13 +494,15 @@ impl Queue {
     }
 
     fn ring_doorbell(&self) {
-        // The index is seen by the device before its wish is read: either it sees the request or this sees the wish.
+        // The index is seen by the device before its wish is read: either it sees the request or
+        // this sees the wish.
         fence(Ordering::SeqCst);
         if self.word(USED).load(Ordering::Relaxed) & NO_NOTIFY != 0 {
             return;
         }
         match &self.doorbell {
-            // SAFETY: the register is mapped for good, and writing it makes the device look at this queue.
+            // SAFETY: the register is mapped for good, and writing it makes the device look at this
+            // queue.
             Doorbell::Register(register) => unsafe { register.write_volatile(self.number) },
             #[cfg(test)]
             Doorbell::Test(ring) => ring(),
@@ -573,10 +584,12 @@ impl Queue {
         request.result().is_some()
     }
 
-    /// Sleeps until a request that was submitted here is done; gives the bytes that the device wrote, as it says.
+    /// Sleeps until a request that was submitted here is done; gives the bytes that the device
+    /// wrote, as it says.
     ///
     /// # Errors
-    /// [`Woken`] where `how` allows it; the request is still in flight then. The inner error is [`Error::Broken`].
+    /// [`Woken`] where `how` allows it; the request is still in flight then. The inner error is
+    /// [`Error::Broken`].
     #[track_caller]
     pub fn wait(&self, request: &Request, how: Sleep) -> Result<Result<u32, Error>, Woken> {
         if self.interrupts.load(Ordering::Relaxed) {

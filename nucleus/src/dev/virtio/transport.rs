@@ -1,5 +1,5 @@
-//! Virtio over PCI: the registers, by the crate `virtio-drivers`, and what it leaves out: messages as interrupts, and a queue's
-//! own doorbell.
+//! Virtio over PCI: the registers, by the crate `virtio-drivers`, and what it leaves out: messages
+//! as interrupts, and a queue's own doorbell.
 
 use core::ptr::NonNull;
 
@@ -60,10 +60,12 @@ pub(super) fn of_kind(kind: Kind) -> &'static [Identity] {
     }
 }
 
-/// What the crate asks of the kernel. It only reaches registers: queues and their memory are our own.
+/// What the crate asks of the kernel. It only reaches registers: queues and their memory are our
+/// own.
 struct Machine;
 
-// SAFETY: registers are mapped for good, at addresses of their own; no memory is ever shared through it.
+// SAFETY: registers are mapped for good, at addresses of their own; no memory is ever shared
+// through it.
 unsafe impl Hal for Machine {
     fn dma_alloc(_: usize, _: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         // Address 0 means that there is none.
@@ -203,7 +205,8 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: u16) -> Result<
     if !function.enable() {
         return Err(Error::Lacks("an address for its registers"));
     }
-    // Dropped after the transport, which resets the device: what the device knows of stays until then.
+    // Dropped after the transport, which resets the device: what the device knows of stays until
+    // then.
     let mut made = Vec::new();
     let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
     let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)

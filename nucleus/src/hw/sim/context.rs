@@ -35,7 +35,7 @@ impl Context {
     ///
     /// # Safety
     /// Interrupts are off. Both contexts live until `from` runs again; `to` does not run on any
-    /// CPU, and nobody else switches to it.
+    /// CPU, and no other CPU switches to it.
     pub(crate) unsafe fn switch(from: &Context, to: &Context) {
         required().end_after_panic();
         // SAFETY: the caller's promise.

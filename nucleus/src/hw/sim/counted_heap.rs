@@ -5,8 +5,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// The host's allocator, with a count of the bytes that are in use. A test declares one as its `#[global_allocator]`; what the
-/// simulated machine itself allocates is counted, too.
+/// The host's allocator, with a count of the bytes that are in use. A test declares one as its
+/// `#[global_allocator]`; what the simulated machine itself allocates is counted, too.
 pub struct CountedHeap {
     bytes: AtomicUsize,
 }
@@ -31,8 +31,8 @@ impl Default for CountedHeap {
     }
 }
 
-// SAFETY: every block is the system allocator's, and goes back to it with the layout that it was asked for with; counting
-// allocates nothing.
+// SAFETY: every block is the system allocator's, and goes back to it with the layout that it was
+// asked for with; counting allocates nothing.
 unsafe impl GlobalAlloc for CountedHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.bytes.fetch_add(layout.size(), Relaxed);
@@ -42,7 +42,8 @@ unsafe impl GlobalAlloc for CountedHeap {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         self.bytes.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the pointer came from `alloc` with this layout, so from the system's allocator with it.
+        // SAFETY: the pointer came from `alloc` with this layout, so from the system's allocator
+        // with it.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

@@ -119,13 +119,14 @@ impl Stack {
     }
 }
 
-/// Makes the stack that ends at `top` begin with `entry(arg)`; gives the stack pointer to switch to.
+/// Makes the stack that ends at `top` begin with `entry(arg)`; gives the stack pointer to switch
+/// to.
 ///
 /// # Safety
 /// It is a stack on which nothing runs.
 pub(super) unsafe fn prepare(top: usize, entry: extern "C" fn(usize) -> !, arg: usize) -> usize {
     let begin = causeway_sim_begin as *const () as usize;
-    // In the order in which the switch takes them; then an end for whoever walks the stack.
+    // In the order in which the switch takes them; then an end for a walk of the stack.
     let frame = [0, 0, arg, entry as usize, 0, 0, begin, 0, 0];
     // SAFETY: within the stack by the caller's promise.
     unsafe {

@@ -1,4 +1,4 @@
-//! The simulated machine itself: CPUs, interrupts, the clock, and who goes on at which point.
+//! The simulated machine itself: CPUs, interrupts, the clock, and which CPU goes on at which point.
 
 use core::cell::{Cell, RefCell};
 use std::{

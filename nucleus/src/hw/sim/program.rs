@@ -16,9 +16,9 @@ fn program() -> MutexGuard<'static, Option<Program>> {
     PROGRAM.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// What [`UserContext::run`](super::super::user_context::UserContext) does on this machine until the run
-/// ends: one call is one stretch of a program, between two traps. It tells programs apart by the
-/// registers, and touches memory through [`crate::user`].
+/// What [`UserContext::run`](super::super::user_context::UserContext) does on this machine until
+/// the run ends: one call is one stretch of a program, between two traps. It tells programs apart
+/// by the registers, and touches memory through [`crate::user`].
 pub fn set_program(run: impl Fn(&mut Registers) -> Event + Send + Sync + 'static) {
     *program() = Some(Arc::new(run));
 }
@@ -27,7 +27,8 @@ pub(crate) fn reset() {
     *program() = None;
 }
 
-/// The state of a program's CPU besides its general registers: what the kernel asks for, without an effect here.
+/// The state of a program's CPU besides its general registers: what the kernel asks for, without an
+/// effect here.
 #[derive(Clone, Default)]
 pub(crate) struct UserState {
     selectors: Selectors,

@@ -2,11 +2,12 @@
 //!
 //! A TLB holds what hardware may hold, for as long as it may: entries go only when they are
 //! invalidated, when the space is changed, or by chance. It also keeps the tables that it found on
-//! the way to them (Intel's paging-structure caches), which any invalidation empties. A large page is held as translations of
-//! the pages in it that were used, which go all at once, as some processors hold it; one that is held together with a small page
-//! for the same 2 MiB is an error: a processor might take a machine check. At any point
-//! a CPU may fill an entry for an address that no one asked for; as on hardware, that sets the
-//! accessed bit first, and a write sets the dirty bit before it is done.
+//! the way to them (Intel's paging-structure caches), which any invalidation empties. A large page
+//! is held as translations of the pages in it that were used, which go all at once, as some
+//! processors hold it; one that is held together with a small page for the same 2 MiB is an error:
+//! a processor might take a machine check. At any point a CPU may fill an entry for an address that
+//! no one asked for; as on hardware, that sets the accessed bit first, and a write sets the dirty
+//! bit before it is done.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -86,7 +87,8 @@ impl Tlb {
         }
     }
 
-    /// Whether something is held of the 2 MiB around a page that is, or is not, a part of a large page.
+    /// Whether something is held of the 2 MiB around a page that is, or is not, a part of a large
+    /// page.
     fn holds_other_size(&self, page: usize, large: bool) -> bool {
         let span = page & !511..=page | 511;
         self.pages
@@ -230,7 +232,8 @@ fn fill(m: &Machine, page: usize, for_write: bool) -> Option<Entry> {
     Some(hold(m, page, &table, leaf, stamp))
 }
 
-/// The dirty bit if a walk for a write, with the rights on the way, finds an entry that may be written.
+/// The dirty bit if a walk for a write, with the rights on the way, finds an entry that may be
+/// written.
 fn dirties(table: &Table, entry: u64, for_write: bool) -> u64 {
     match for_write && table.write && entry & WRITE != 0 {
         true => DIRTY,
@@ -238,8 +241,8 @@ fn dirties(table: &Table, entry: u64, for_write: bool) -> u64 {
     }
 }
 
-/// Holds what an entry says of a page: an entry of level 1, found with the rights on the way, or a large one, whose own rights are
-/// among them.
+/// Holds what an entry says of a page: an entry of level 1, found with the rights on the way, or a
+/// large one, whose own rights are among them.
 fn hold(m: &Machine, page: usize, table: &Table, leaf: u64, stamp: u64) -> Entry {
     let large = leaf & LARGE != 0;
     let part = if large { page as u64 & 511 } else { 0 };

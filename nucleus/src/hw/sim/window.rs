@@ -1,7 +1,8 @@
 //! The kernel's window for short-lived mappings: entries, and what each CPU's TLB holds of them.
 //!
-//! The kernel reaches simulated memory without translation, so a use of a mapping is looked at beside it: the frame that the
-//! CPU would reach, by what it holds or by what the entry says, must be the mapping's.
+//! The kernel reaches simulated memory without translation, so a use of a mapping is looked at
+//! beside it: the frame that the CPU would reach, by what it holds or by what the entry says, must
+//! be the mapping's.
 
 use super::interface::point;
 use super::machine::{Machine, machine, required};
@@ -16,7 +17,7 @@ pub(crate) fn window_start() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Maps a frame at an address that nobody has.
+/// Maps a frame at a free address.
 pub(crate) fn window_map(slot: usize, frame: PhysAddr) {
     let before = required().window[slot].replace(Some(frame.frame_number()));
     assert_eq!(before, None, "address {slot} of the window is mapped twice");
@@ -56,7 +57,8 @@ pub(crate) fn window_used(slot: usize, frame: PhysAddr) {
     }
 }
 
-/// What this CPU reaches at an address: what it holds, or else what the entry says, which it holds from now on.
+/// What this CPU reaches at an address: what it holds, or else what the entry says, which it holds
+/// from now on.
 fn translate(m: &Machine, slot: usize) -> Option<u64> {
     let mut held = m.cpu().window.borrow_mut();
     if let Some(frame) = held.get(&slot) {

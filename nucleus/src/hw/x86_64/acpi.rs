@@ -1,6 +1,6 @@
 //! The firmware's tables: which CPUs and interrupt controllers there are, and how to turn the
-//! machine off. Read once at boot, through the boot page tables, into [`Tables`]. Nothing in them is trusted
-//! to be there or to be well-formed.
+//! machine off. Read once at boot, through the boot page tables, into [`Tables`]. Nothing in them
+//! is trusted to be there or to be well-formed.
 
 use super::layout::{BOOT_MAPPED, ptr};
 use super::percpu::MAX_CPUS;

@@ -204,7 +204,8 @@ struct IoApic {
 
 impl IoApic {
     fn write(&self, register: u32, value: u32) {
-        // SAFETY: an index and a data register, mapped by `route_legacy`, used on the boot CPU only.
+        // SAFETY: an index and a data register, mapped by `route_legacy`, used on the boot CPU
+        // only.
         unsafe {
             self.registers.write_volatile(register);
             self.registers.add(4).write_volatile(value);
@@ -226,7 +227,7 @@ const IO_LOW_ACTIVE: u32 = 1 << 13;
 const IO_LEVEL: u32 = 1 << 15;
 
 /// Sends a legacy interrupt line to the boot CPU as `vector`; all other lines of its I/O APIC that
-/// nobody routed stay masked. False if no I/O APIC has it.
+/// were not routed stay masked. False if no I/O APIC has it.
 pub fn route_legacy(tables: &Tables, line: u8, vector: u8) -> bool {
     let (input, flags) = tables.legacy_line(line);
     for &(address, first) in tables.io_apics() {

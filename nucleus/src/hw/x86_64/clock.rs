@@ -15,8 +15,8 @@ const PIT_TICKS: u64 = PIT_RATE / 100;
 /// Its command port, and the port of the count of channel 0.
 const PIT_COMMAND: u16 = 0x43;
 const PIT_COUNT: u16 = 0x40;
-/// Commands for channel 0: hold the count for reading; count down once from what is written next; give the status, in
-/// which a bit tells that it has run down.
+/// Commands for channel 0: hold the count for reading; count down once from what is written next;
+/// give the status, in which a bit tells that it has run down.
 const PIT_LATCH: u8 = 0x00;
 const PIT_COUNT_DOWN_ONCE: u8 = 0x30;
 const PIT_READ_STATUS: u8 = 0xe2;
@@ -57,8 +57,8 @@ pub fn picoseconds(ticks: u64) -> u64 {
     scale(ticks.saturating_mul(1000), &NS_PER_TICK)
 }
 
-/// Learns the rates of the counter and the timer, and the date. Once, on the boot CPU, when its local
-/// APIC is on. False if nothing tells the rates.
+/// Learns the rates of the counter and the timer, and the date. Once, on the boot CPU, when its
+/// local APIC is on. False if nothing tells the rates.
 pub fn start() -> bool {
     let Some(rates) = told().or_else(measured) else {
         return false;
@@ -133,9 +133,9 @@ fn sample() -> Sample {
     best.expect("five were taken").1
 }
 
-/// Measures the rates against the interval timer; `None` if that does not run. The clocks are read at
-/// the begin and at the end, so a host that takes this CPU away in between spoils nothing; only when
-/// it is away for longer than the timer takes to run down (55 ms) all is done again.
+/// Measures the rates against the interval timer; `None` if that does not run. The clocks are read
+/// at the begin and at the end, so a host that takes this CPU away in between spoils nothing; only
+/// when it is away for longer than the timer takes to run down (55 ms) all is done again.
 fn measured() -> Option<Rates> {
     apic::set_timer_count(u32::MAX);
     for _ in 0..ATTEMPTS {
@@ -175,7 +175,8 @@ fn measured() -> Option<Rates> {
     None
 }
 
-/// What [`nanoseconds`] computes with: the counter's value at time 0, and nanoseconds a tick of it times 2^32.
+/// What [`nanoseconds`] computes with: the counter's value at time 0, and nanoseconds a tick of it
+/// times 2^32.
 pub fn conversion() -> (u64, u64) {
     (
         START.load(Ordering::Relaxed),
@@ -327,7 +328,8 @@ pub(crate) fn random_seed() -> u64 {
     seed
 }
 
-/// Lets a moment pass in a loop that waits for another CPU for a while; whether it is before `until`, nanoseconds since boot.
+/// Lets a moment pass in a loop that waits for another CPU for a while; whether it is before
+/// `until`, nanoseconds since boot.
 #[inline]
 pub fn look_again(until: u64) -> bool {
     core::hint::spin_loop();

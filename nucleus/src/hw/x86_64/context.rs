@@ -48,7 +48,7 @@ pub(crate) struct Context {
     stack_pointer: UnsafeCell<usize>,
 }
 
-// SAFETY: the stack pointer is touched only by `switch`, whose caller promises that nobody else
+// SAFETY: the stack pointer is touched only by `switch`, whose caller promises that no other CPU
 // switches from or to this context at the same time.
 unsafe impl Sync for Context {}
 
@@ -91,7 +91,7 @@ impl Context {
     ///
     /// # Safety
     /// Interrupts are off. Both contexts live until `from` runs again; `to` does not run on any
-    /// CPU, and nobody else switches to it.
+    /// CPU, and no other CPU switches to it.
     #[inline]
     pub(crate) unsafe fn switch(from: &Context, to: &Context) {
         fpu::save_live();

@@ -1,7 +1,7 @@
 //! Kernel code that touches a program's memory: the few instructions that may fault.
 //!
-//! Each is listed in a table with the place to go on at when the fault can't be resolved. With SMAP the
-//! CPU lets only the code between `stac` and `clac` through.
+//! Each is listed in a table with the place to go on at when the fault can't be resolved. With SMAP
+//! the CPU lets only the code between `stac` and `clac` through.
 
 use core::arch::global_asm;
 

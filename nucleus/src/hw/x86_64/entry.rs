@@ -1,10 +1,10 @@
 //! The ways into the kernel and back out, in assembly: traps, `syscall`, and [`enter_user`].
 //!
 //! While a program runs, the stack pointer in this CPU's task state is the address just past the
-//! `ss` field of the program's [`Registers`](crate::hw::registers::Registers): a trap or a system call
-//! pushes the program's registers straight into that structure, takes the kernel's stack pointer
-//! back from the CPU's own data, and returns from `enter_user` as if that had been a function.
-//! Traps from kernel code push the same frame onto the kernel stack they find.
+//! `ss` field of the program's [`Registers`](crate::hw::registers::Registers): a trap or a system
+//! call pushes the program's registers straight into that structure, takes the kernel's stack
+//! pointer back from the CPU's own data, and returns from `enter_user` as if that had been a
+//! function. Traps from kernel code push the same frame onto the kernel stack they find.
 //!
 //! Three traps can come at an instant when the GS base or the stack is not the kernel's (double
 //! fault, NMI, machine check). They have stacks of their own, at whose top stands the CPU's data.
@@ -342,8 +342,8 @@ pub fn syscall_address() -> usize {
     syscall_entry as *const () as usize
 }
 
-/// Replaces the no-ops at the borders with `stac` and `clac`. Once, before the text is write-protected
-/// and before other CPUs run; only for a CPU with SMAP.
+/// Replaces the no-ops at the borders with `stac` and `clac`. Once, before the text is
+/// write-protected and before other CPUs run; only for a CPU with SMAP.
 pub fn patch_smap() {
     let mut site = &raw const __smap_sites_start;
     let end = &raw const __smap_sites_end;
@@ -422,7 +422,7 @@ pub fn build_table() {
 
 /// A table as the kernel's own but for some gates, whose traps stay on the stack that they find.
 pub fn table_with(gates: &[Gate]) -> Box<Table> {
-    // SAFETY: the table is filled in, and nobody changes it any more.
+    // SAFETY: the table is filled in, and does not change any more.
     let mut table = Box::new(Table(unsafe { (&raw const TABLE.0).read() }));
     for gate in gates {
         table.0[usize::from(gate.vector)] = gate.encode(0);
@@ -434,7 +434,8 @@ impl Table {
     /// Makes this CPU use it.
     ///
     /// # Safety
-    /// The table stays until the CPU uses another one, and its gates bear whatever traps come until then.
+    /// The table stays until the CPU uses another one, and its gates bear whatever traps come until
+    /// then.
     pub unsafe fn load(&self) {
         #[repr(C, packed)]
         struct Pointer {
@@ -453,6 +454,6 @@ impl Table {
 /// Makes this CPU use the kernel's table.
 pub fn load_table() {
     let table = &raw const TABLE;
-    // SAFETY: the table is static, nobody changes it any more, and it has gates for all traps.
+    // SAFETY: the table is static, does not change any more, and it has gates for all traps.
     unsafe { (&*table).load() };
 }

@@ -202,8 +202,9 @@ fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> u16 {
     if there && !local { selector } else { 0 }
 }
 
-/// Makes this CPU's data selectors and descriptors those of a program. The bases of FS and GS are set afterwards. What is
-/// loaded already is left alone, unless its descriptor may be another one now.
+/// Makes this CPU's data selectors and descriptors those of a program. The bases of FS and GS are
+/// set afterwards. What is loaded already is left alone, unless its descriptor may be another one
+/// now.
 ///
 /// # Safety
 /// Interrupts are off.
@@ -213,8 +214,9 @@ unsafe fn load_selectors(inner: &Inner) {
     let load = |selector| loadable(selector, &inner.descriptors);
     let Selectors { ds, es, fs, gs } = inner.selectors;
     let differs = |wanted: u16, now: u16| wanted != now || wanted > 3;
-    // SAFETY: each selector is null or names a segment of programs' privilege that is present. The kernel uses none of
-    // these registers but the base of GS, which `swapgs` keeps out of the way; no interrupt comes between.
+    // SAFETY: each selector is null or names a segment of programs' privilege that is present. The
+    // kernel uses none of these registers but the base of GS, which `swapgs` keeps out of the way;
+    // no interrupt comes between.
     unsafe {
         if differs(ds, now.ds) {
             asm!("mov ds, {0:x}", in(reg) load(ds), options(nostack, preserves_flags));
@@ -321,7 +323,7 @@ impl UserState {
     pub fn duplicate(&self) -> Result<UserState, OutOfMemory> {
         let copy = UserState::new()?;
         self.sync();
-        // SAFETY: both allocations have this size, and nobody else knows the new one.
+        // SAFETY: both allocations have this size, and the new one is not published yet.
         unsafe {
             let from = self.inner.as_ptr().cast::<u8>();
             from.copy_to_nonoverlapping(copy.inner.as_ptr().cast(), layout().size());
@@ -425,8 +427,8 @@ impl UserState {
         unsafe { core::slice::from_raw_parts_mut(Inner::area(self.inner), size()) }
     }
 
-    /// The registers are no longer in use, and what they hold is lost but for the selectors and bases: the save area is about to
-    /// be written anew.
+    /// The registers are no longer in use, and what they hold is lost but for the selectors and
+    /// bases: the save area is about to be written anew.
     fn leave_registers(&mut self) {
         let irqs = cpu::irqs_disable();
         if self.is_live() {
@@ -437,9 +439,9 @@ impl UserState {
         cpu::irqs_restore(irqs);
     }
 
-    /// Makes this CPU's registers hold the state. `wanted` are the FS and GS bases in the registers that the kernel
-    /// can change: where one differs from what it was the last time, the kernel did change it.
-    /// Interrupts are off until the program is entered.
+    /// Makes this CPU's registers hold the state. `wanted` are the FS and GS bases in the registers
+    /// that the kernel can change: where one differs from what it was the last time, the kernel did
+    /// change it. Interrupts are off until the program is entered.
     #[inline]
     pub fn make_live(&mut self, wanted: [u64; 2]) {
         if !self.is_live() {
@@ -476,15 +478,16 @@ impl UserState {
         }
     }
 
-    /// The state in the layout of a signal frame, as long as [`frame_size`](UserState::frame_size) says.
+    /// The state in the layout of a signal frame, as long as [`frame_size`](UserState::frame_size)
+    /// says.
     pub fn frame(&mut self) -> &[u8] {
         // The marks stand in the area all the time: the CPU does not use their place.
         self.take_frame()
     }
 
-    /// Takes the state from a signal frame, of which `read` fills in the bytes: the whole of it if the marks are
-    /// there, else the legacy part, with the rest in its initial state. What cannot be read, or the CPU would fault on,
-    /// is refused: the state is the initial one then.
+    /// Takes the state from a signal frame, of which `read` fills in the bytes: the whole of it if
+    /// the marks are there, else the legacy part, with the rest in its initial state. What cannot
+    /// be read, or the CPU would fault on, is refused: the state is the initial one then.
     pub fn load_frame<E>(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -508,7 +511,8 @@ impl UserState {
     }
 }
 
-/// Whether the CPU takes the state in a frame. A frame without the marks gets its initial state behind the legacy part.
+/// Whether the CPU takes the state in a frame. A frame without the marks gets its initial state
+/// behind the legacy part.
 fn accept(frame: &mut [u8]) -> bool {
     if read_u32(frame, MXCSR) & !VALID_MXCSR.load(Ordering::Relaxed) != 0 {
         return false;
@@ -539,7 +543,8 @@ fn initialise(frame: &mut [u8]) {
     frame[MXCSR..MXCSR + 4].copy_from_slice(&MXCSR_INITIAL.to_le_bytes());
 }
 
-/// Writes Linux's marks: what the frame holds and how long it is, in bytes that the CPU leaves to software.
+/// Writes Linux's marks: what the frame holds and how long it is, in bytes that the CPU leaves to
+/// software.
 fn mark(frame: &mut [u8]) {
     let software = &mut frame[SOFTWARE_BYTES..LEGACY_SIZE];
     software.fill(0);

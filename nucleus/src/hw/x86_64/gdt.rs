@@ -16,14 +16,16 @@ pub const USER_DATA: u16 = 0x2b;
 /// 64-bit programs' code.
 pub const USER_CODE: u16 = 0x33;
 const TASK_STATE: u16 = 0x38;
-/// A segment of data whose limit is the CPU's number: programs may ask for the limit, and reach nothing by it that
-/// they don't reach otherwise.
+/// A segment of data whose limit is the CPU's number: programs may ask for the limit, and reach
+/// nothing by it that they don't reach otherwise.
 pub const CPU_NUMBER: u16 = 0x4b;
 
-/// The first of the descriptors that a thread of a 32-bit program sets, [`TLS_SEGMENTS`](crate::hw::registers::TLS_SEGMENTS) in all.
+/// The first of the descriptors that a thread of a 32-bit program sets,
+/// [`TLS_SEGMENTS`](crate::hw::registers::TLS_SEGMENTS) in all.
 pub const FIRST_TLS: usize = crate::hw::registers::FIRST_TLS_SEGMENT;
 
-/// Descriptors in the table: those above, of which the task state has two, and those that threads set.
+/// Descriptors in the table: those above, of which the task state has two, and those that threads
+/// set.
 pub const GDT_ENTRIES: usize = FIRST_TLS + crate::hw::registers::TLS_SEGMENTS;
 
 const SEGMENTS: [u64; 7] = [
@@ -123,10 +125,11 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
     }
 }
 
-/// Puts a thread's own descriptors into this CPU's table, before it loads a selector of one. Interrupts are off.
+/// Puts a thread's own descriptors into this CPU's table, before it loads a selector of one.
+/// Interrupts are off.
 pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS]) {
-    // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are data segments of
-    // programs' privilege by construction.
+    // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are
+    // data segments of programs' privilege by construction.
     let slots = unsafe { &mut (&mut *data.gdt.get())[FIRST_TLS..] };
     // Word by word: to compare them as bytes is a call.
     if slots.iter().ne(descriptors) {

@@ -61,8 +61,8 @@ pub(crate) fn processor() -> Processor {
     }
 }
 
-/// The caches of each CPU, as Linux finds them: by leaf 4, on AMD's by the leaf that came with the topology extensions,
-/// or by the older ones.
+/// The caches of each CPU, as Linux finds them: by leaf 4, on AMD's by the leaf that came with the
+/// topology extensions, or by the older ones.
 pub(crate) fn caches() -> Vec<Cache> {
     /// No CPU has more.
     const MOST: u32 = 8;

@@ -9,8 +9,8 @@ use crate::hw::counters::Counter;
 /// Flushes of the kernel's half that were asked for, and up to which each CPU has answered.
 static FLUSHES_ASKED: AtomicU64 = AtomicU64::new(0);
 static FLUSHES_DONE: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
-/// Makes all CPUs forget all translations of the kernel's half, and waits until they have. Interrupts are
-/// on, and the caller holds no spin lock.
+/// Makes all CPUs forget all translations of the kernel's half, and waits until they have.
+/// Interrupts are on, and the caller holds no spin lock.
 pub fn everywhere() {
     percpu::preempt_disable();
     let wanted = FLUSHES_ASKED.fetch_add(1, Ordering::SeqCst) + 1;

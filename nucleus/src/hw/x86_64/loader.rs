@@ -1,5 +1,5 @@
-//! What the loader left: memory map, command line, root archive, the firmware's root pointer. It is read through the
-//! boot page tables, and nothing in it is trusted.
+//! What the loader left: memory map, command line, root archive, the firmware's root pointer. It is
+//! read through the boot page tables, and nothing in it is trusted.
 
 use super::layout::{BOOT_MAPPED, image, ptr};
 use super::memory::MemoryMap;

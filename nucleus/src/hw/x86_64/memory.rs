@@ -131,8 +131,8 @@ impl MemoryMap {
         &self.ranges[low..self.count]
     }
 
-    /// Sets `frames` frames aside that the boot page tables map, for [`take_early`](Self::take_early).
-    /// False if no free range has so many.
+    /// Sets `frames` frames aside that the boot page tables map, for
+    /// [`take_early`](Self::take_early). False if no free range has so many.
     pub fn prepare_early(&mut self, frames: u64) -> bool {
         let limit = BOOT_MAPPED >> PAGE_SHIFT;
         let found = self.ranges().iter().find(|r| {

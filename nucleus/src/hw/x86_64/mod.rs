@@ -1,12 +1,13 @@
 //! A virtual machine with x86-64 CPUs.
 //!
-//! In the order of a boot: `start` (first instructions), `init` (first Rust code), `loader` and `memory`
-//! (what the loader left), `acpi` (what the firmware tells), `layout` and `space` (the kernel's
-//! address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in), `apic`, `clock` and
-//! `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq` (traps and
-//! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context` and `stack` (kernel threads), `window` (short-lived mappings),
-//! `serial`, `pci`. `floor` measures what the machine takes. At the end: `panic`, `backtrace`, `power`.
-//! `drill` breaks all that on purpose, `detour` makes it slower.
+//! In the order of a boot: `start` (first instructions), `init` (first Rust code), `loader` and
+//! `memory` (what the loader left), `acpi` (what the firmware tells), `layout` and `space` (the
+//! kernel's address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in),
+//! `apic`, `clock` and `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq`
+//! (traps and interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context`
+//! and `stack` (kernel threads), `window` (short-lived mappings), `serial`, `pci`. `floor` measures
+//! what the machine takes. At the end: `panic`, `backtrace`, `power`. `drill` breaks all that on
+//! purpose, `detour` makes it slower.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;

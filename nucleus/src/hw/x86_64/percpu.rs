@@ -70,7 +70,7 @@ impl PerCpu {
 }
 
 impl PerCpu {
-    /// Whose data it is.
+    /// Number of the CPU that it belongs to.
     pub fn number(&self) -> u32 {
         self.index.load(Ordering::Relaxed)
     }

@@ -29,7 +29,7 @@ static SETTINGS: Settings = Settings(UnsafeCell::new(Power {
 
 /// Remembers how this machine is turned off. Once, on the boot CPU, before any other runs.
 pub fn set(power: Power) {
-    // SAFETY: nobody else runs yet.
+    // SAFETY: no other CPU runs yet.
     unsafe { *SETTINGS.0.get() = power };
 }
 
@@ -41,11 +41,11 @@ fn settings() -> Power {
 /// Stops all CPUs and ends the machine; `code` is the value for the debug exit.
 pub(crate) fn stop(code: u8) -> ! {
     cpu::irqs_disable();
-    // Who reads what programs print may be slow, but a broken kernel waits for nobody.
+    // The reader of the console may be slow, but a broken kernel does not wait for it.
     let patience = (code == Stop::Panic as u8).then_some(1_000_000_000);
     serial::CONSOLE.drain(patience);
     serial::LOG.drain(Some(1_000_000_000));
-    // SAFETY: nobody else uses the port; where the device exists this ends the machine.
+    // SAFETY: nothing else uses the port; where the device exists this ends the machine.
     unsafe { out8(DEBUG_EXIT, code) };
     panic::begin_stop();
     apic::stop_others();

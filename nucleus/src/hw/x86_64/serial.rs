@@ -107,7 +107,8 @@ impl Port {
         ready
     }
 
-    /// Waits until what was sent has left the port: at most for so many nanoseconds, if a limit is given.
+    /// Waits until what was sent has left the port: at most for so many nanoseconds, if a limit is
+    /// given.
     pub fn drain(&self, limit: Option<u64>) {
         if !self.works.load(Ordering::Relaxed) {
             return;
@@ -120,7 +121,7 @@ impl Port {
         }
     }
 
-    /// Takes the port from whoever held it: the panicking CPU, after it has stopped the others.
+    /// Takes the port from its holder: for the panicking CPU, after it has stopped the others.
     pub fn seize(&self) {
         self.busy.store(false, Ordering::Release);
     }

@@ -55,8 +55,9 @@ fn slot(va: usize, level: usize) -> usize {
     va >> (12 + 9 * (level - 1)) & 511
 }
 
-/// Early frames that the tables of [`build`] can need for memory that ends at `top` bytes: one a GiB
-/// and one a 512 GiB for the direct map, and a few where pages of different sizes or rights meet.
+/// Early frames that the tables of [`build`] can need for memory that ends at `top` bytes: one a
+/// GiB and one a 512 GiB for the direct map, and a few where pages of different sizes or rights
+/// meet.
 pub fn early_frames(top: u64) -> u64 {
     (top >> 30) + (top >> 39) + 64
 }
@@ -106,7 +107,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The direct map of `start..end`; the image's text and constants can't be written there either.
+    /// The direct map of `start..end`; the image's text and constants can't be written there
+    /// either.
     fn map_direct(&mut self, start: u64, end: u64, image: &Image) {
         let fixed = image.start.clamp(start, end)..image.rodata_end.clamp(start, end);
         let parts = [
@@ -167,7 +169,7 @@ pub(crate) fn map_device(at: u64, bytes: usize) -> Option<*mut u8> {
         let va = DEVICES + (first + page) * PAGE_SIZE;
         let entry = find(va)?;
         let frame = at - offset as u64 + (page * PAGE_SIZE) as u64;
-        // SAFETY: `find` gives an entry of the device window, which nobody else has been given.
+        // SAFETY: `find` gives an entry of the device window, which no other caller was given.
         unsafe { entry.write_volatile(frame | REGISTERS) };
     }
     Some((DEVICES + first * PAGE_SIZE + offset) as *mut u8)
@@ -235,11 +237,12 @@ pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
 }
 
 /// Makes a stack's addresses invalid; TLBs may still hold them until
-/// [`kernel_flush::everywhere`](super::kernel_flush::everywhere). The frames stay noted for [`unmap_stack`].
+/// [`kernel_flush::everywhere`](super::kernel_flush::everywhere). The frames stay noted for
+/// [`unmap_stack`].
 pub fn hide_stack(bottom: usize, pages: usize) {
     for page in 0..pages {
         if let Some(entry) = find(bottom + page * PAGE_SIZE) {
-            // SAFETY: the entry belongs to this stack, which nobody uses.
+            // SAFETY: the entry belongs to this stack, which is unused.
             unsafe { entry.write_volatile(entry.read_volatile() & !PRESENT) };
         }
     }

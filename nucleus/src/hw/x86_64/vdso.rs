@@ -1,9 +1,9 @@
 //! The shared object that programs call for the time, and the page of numbers that it reads.
 //!
-//! The object is written here as its assembler source, headers and tables included, so that it is made by no
-//! linker: the assembler knows all distances. Programs find it by `AT_SYSINFO_EHDR`; the page with the
-//! numbers is mapped just behind it. Its functions compute what the system calls compute, from the same numbers, and call
-//! them for what they don't know.
+//! The object is written here as its assembler source, headers and tables included, so that it is
+//! made by no linker: the assembler knows all distances. Programs find it by `AT_SYSINFO_EHDR`; the
+//! page with the numbers is mapped just behind it. Its functions compute what the system calls
+//! compute, from the same numbers, and call them for what they don't know.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use super::{clock, cpu};
 use crate::hw::TICKS_PER_SECOND;
 
-/// What the functions read: the even number before and after tells that it did not change in between.
+/// What the functions read: the even number before and after tells that it did not change in
+/// between.
 #[repr(C)]
 pub struct Numbers {
     sequence: AtomicU32,

@@ -1,4 +1,5 @@
-//! The kernel's window for short-lived mappings: addresses, each with a page-table entry of its own.
+//! The kernel's window for short-lived mappings: addresses, each with a page-table entry of its
+//! own.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -7,7 +8,8 @@ use super::layout::WINDOW;
 use super::space::{DATA, invalidate_page, make_entry};
 use crate::{OutOfMemory, PAGE_SIZE, PhysAddr, VirtAddr};
 
-/// Addresses in the window: 4 MiB. More are rarely in use at once; FreeBSD's kernel had as many on machines of the time.
+/// Addresses in the window: 4 MiB. More are rarely in use at once; FreeBSD's kernel had as many on
+/// machines of the time.
 pub(crate) const WINDOW_PAGES: usize = 1024;
 /// Entries in a page table.
 const ENTRIES: usize = 512;
@@ -38,7 +40,7 @@ pub(crate) fn window_start() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Maps a frame at an address of the window that nobody has and no TLB holds.
+/// Maps a frame at a free address of the window that no TLB holds.
 pub(crate) fn window_map(slot: usize, frame: PhysAddr) {
     // SAFETY: the address's own entry, which is the caller's now.
     unsafe { entry(slot).write_volatile(frame.0 | DATA) };

@@ -11,8 +11,8 @@ use crate::lock::{Rank, SpinLock};
 /// The largest block is 2^10 frames, 4 MiB.
 pub(crate) const MAX_ORDER: usize = 10;
 
-/// How deep into the reserve an allocation may go. Programs' pages end first, then page tables, then
-/// new kernel objects ([`is_scarce`](super::is_scarce)); the heap goes to the last frame, so
+/// How deep into the reserve an allocation may go. Programs' pages end first, then page tables,
+/// then new kernel objects ([`is_scarce`](super::is_scarce)); the heap goes to the last frame, so
 /// that what has begun can end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Depth {
@@ -32,7 +32,7 @@ pub(super) struct Buddy {
 }
 
 static BUDDY: Restart<SpinLock<Buddy>> = Restart::new(SpinLock::new(Rank::Buddy, Buddy::new()));
-/// What [`Buddy::free`] was when the lock was last released, for who only wants to know.
+/// What [`Buddy::free`] was when the lock was last released, to be read without the lock.
 static FREE: AtomicUsize = AtomicUsize::new(0);
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
 /// Blocks that were not had though frames enough were free.
@@ -90,7 +90,7 @@ pub(super) fn take(order: usize, depth: Depth) -> Option<u32> {
     })
 }
 
-/// Takes one block for who can do without it: that there is none is not noted.
+/// Takes one block for a caller that can do without: a failure is not counted.
 pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
     take_or(order, depth, || {})
 }
@@ -108,8 +108,9 @@ fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u3
     Some(index)
 }
 
-/// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in blocks, of which the smallest are
-/// used up first. Out of the reserve comes only one frame: the others will be had by whoever asks this CPU next.
+/// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in
+/// blocks, of which the smallest are used up first. Out of the reserve comes only one frame: the
+/// others serve the next request on this CPU.
 pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
@@ -141,7 +142,8 @@ pub(super) fn give(index: u32, order: usize) {
     FREE.store(buddy.free, Ordering::Relaxed);
 }
 
-/// Gives single frames back with the lock taken once. Neighbours that come one after the other, upwards or downwards, go as blocks.
+/// Gives single frames back with the lock taken once. Neighbours that come one after the other,
+/// upwards or downwards, go as blocks.
 pub(super) fn give_batch(frames: impl Iterator<Item = u32>) {
     let mut buddy = BUDDY.lock_irq();
     let mut run = 0..0;
@@ -186,7 +188,8 @@ impl Buddy {
         Some(index)
     }
 
-    /// Takes 2^`most` frames of the smallest block that there is, or all of it if it has no more. Returns the first and the order.
+    /// Takes 2^`most` frames of the smallest block that there is, or all of it if it has no more.
+    /// Returns the first and the order.
     fn take_smallest(&mut self, most: usize) -> Option<(u32, usize)> {
         let smallest = (0..=MAX_ORDER).find(|&o| self.lists[o] != NONE)?;
         let order = smallest.min(most);

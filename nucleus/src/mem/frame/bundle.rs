@@ -7,8 +7,9 @@ use super::record::record;
 use super::{Frame, RUN_FRAMES, cache, make_free};
 use crate::hw::machine;
 
-/// Handles that are given up one after the other: as dropping each, but neighbours that become free in this order go back to the
-/// allocator together. What a program fills in order lies in frames in order mostly, and in a large page always.
+/// Handles that are given up one after the other: as dropping each, but neighbours that become free
+/// in this order go back to the allocator together. What a program fills in order lies in frames in
+/// order mostly, and in a large page always.
 pub struct Bundle {
     /// Frames that are free and have not been given back: at most [`RUN_FRAMES`].
     run: Range<u32>,
@@ -72,8 +73,9 @@ mod tests {
         core::iter::from_fn(|| Run::alloc(Contents::Stale).ok()).collect()
     }
 
-    /// Frames in any order, some of which others hold as well, go as if each were dropped: those that are held stay what they are, and
-    /// when these have gone, too, there are as many large runs as before.
+    /// Frames in any order, some of which others hold as well, go as if each were dropped: those
+    /// that are held stay what they are, and when these have gone, too, there are as many large
+    /// runs as before.
     #[test]
     fn bundles_are_frames() {
         for cpus in [1, 2] {

@@ -3,10 +3,10 @@
 //! A single frame is taken and given without a lock and without an atomic operation; every
 //! [`BATCH`]th time the buddy allocator is asked, for a batch.
 //!
-//! A *page table kept ready* (`iosup.txt` 5.2, 6.2) is all zero, typed, and flagged `cached`: taking it is
-//! neither a type change nor 4 KiB of zeroing, because whoever gives a table back has already taken
-//! its last entry out. A CPU keeps a few of each level; what it has too many of goes to a pool
-//! that all CPUs share, and from there to the buddy allocator.
+//! A *page table kept ready* (`iosup.txt` 5.2, 6.2) is all zero, typed, and flagged `cached`:
+//! taking it is neither a type change nor 4 KiB of zeroing, because the CPU that frees a table has
+//! already taken its last entry out. A CPU keeps a few of each level; what it has too many of goes
+//! to a pool that all CPUs share, and from there to the buddy allocator.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -108,8 +108,8 @@ static CAPACITY: AtomicUsize = AtomicUsize::new(FRAMES);
 /// Whether page tables that are given back are kept ready.
 static KEEP_TABLES: AtomicBool = AtomicBool::new(true);
 
-/// Keeps page tables that are given back ready from now on, or frees each at once and makes each anew, as kernels did before
-/// `iosup.txt` 5.2. For comparison.
+/// Keeps page tables that are given back ready from now on, or frees each at once and makes each
+/// anew, as kernels did before `iosup.txt` 5.2. For comparison.
 pub fn keep_tables(keep: bool) {
     KEEP_TABLES.store(keep, Ordering::Relaxed);
     while !keep && drain_tables() {}
@@ -178,7 +178,8 @@ pub(super) fn give(index: u32) {
     });
 }
 
-/// Gives neighbouring frames of type `Free` back: to the buddy allocator if they are as many as it would get at once anyway.
+/// Gives neighbouring frames of type `Free` back: to the buddy allocator if they are as many as it
+/// would get at once anyway.
 pub(super) fn give_run(frames: Range<u32>) {
     match frames.len() >= BATCH {
         true => buddy::give_run(frames),
@@ -337,7 +338,8 @@ pub(super) fn drain() -> bool {
     any
 }
 
-/// Gives the buddy allocator the page tables that this CPU and the pools keep. Returns whether there were any.
+/// Gives the buddy allocator the page tables that this CPU and the pools keep. Returns whether
+/// there were any.
 #[cold]
 fn drain_tables() -> bool {
     let mut any = false;

@@ -1,4 +1,5 @@
-//! Memory that is short on purpose, for tests on the simulated machine. On a real one nothing of this exists.
+//! Memory that is short on purpose, for tests on the simulated machine. On a real one nothing of
+//! this exists.
 
 #[cfg(not(target_os = "none"))]
 pub use host::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
@@ -26,14 +27,15 @@ mod host {
     static ALLOCATIONS: AtomicI64 = AtomicI64::new(OFF);
     /// Whether only that one fails.
     static ONCE: AtomicBool = AtomicBool::new(false);
-    /// Questions whether memory is scarce before the one that is answered wrongly; below zero afterwards.
+    /// Questions whether memory is scarce before the one that is answered wrongly; below zero
+    /// afterwards.
     static QUESTIONS: AtomicI64 = AtomicI64::new(OFF);
     /// Whether only that one is.
     static ONE_QUESTION: AtomicBool = AtomicBool::new(false);
     static FAILED: AtomicU64 = AtomicU64::new(0);
 
-    /// Makes the allocations of frames by programs fail on purpose, for tests: the `n`th from now on (0
-    /// is the next) and all after it fail; `None` stops that. Heap allocations go on.
+    /// Makes the allocations of frames by programs fail on purpose, for tests: the `n`th from now
+    /// on (0 is the next) and all after it fail; `None` stops that. Heap allocations go on.
     pub fn fail_after(n: Option<u64>) {
         ONCE.store(false, SeqCst);
         ALLOCATIONS.store(n.map_or(OFF, |n| n as i64), SeqCst);
@@ -45,8 +47,9 @@ mod host {
         ALLOCATIONS.store(n as i64, SeqCst);
     }
 
-    /// The `n`th time from now on (0 is the next) that it is asked for, [`is_scarce`](crate::frame::is_scarce) says yes though memory is not
-    /// scarce: so what would need more of the kernel's heap is refused, once.
+    /// The `n`th time from now on (0 is the next) that it is asked for,
+    /// [`is_scarce`](crate::frame::is_scarce) says yes though memory is not scarce: so what would
+    /// need more of the kernel's heap is refused, once.
     pub fn seem_scarce_once(n: u64) {
         ONE_QUESTION.store(true, SeqCst);
         QUESTIONS.store(n as i64, SeqCst);
@@ -58,7 +61,8 @@ mod host {
         QUESTIONS.store(n.map_or(OFF, |n| n as i64), SeqCst);
     }
 
-    /// How many allocations failed on purpose, and questions were answered wrongly, since the machine started.
+    /// How many allocations failed on purpose, and questions were answered wrongly, since the
+    /// machine started.
     pub fn failed() -> u64 {
         FAILED.load(SeqCst)
     }

@@ -1,8 +1,10 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page table of level
-//! 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), runs of frames
+//! for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for
+//! tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4, `Descriptor`),
+//! a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod bundle;
@@ -172,7 +174,7 @@ fn make_free(index: u32) {
 /// What freed frames are filled with in builds with assertions, so that a use after the free shows.
 #[cfg(debug_assertions)]
 const JUNK: u8 = 0xdb;
-/// In a free frame's record: the frame was filled, unlike those that nobody has had since the start.
+/// In a free frame's record: the frame was filled, unlike those never used since the start.
 #[cfg(debug_assertions)]
 const JUNKED: u32 = 0xdbdb_dbdb;
 
@@ -181,7 +183,7 @@ const JUNKED: u32 = 0xdbdb_dbdb;
 fn junk(index: u32) {
     #[cfg(debug_assertions)]
     {
-        // SAFETY: the frame is free: nobody else reads or writes it.
+        // SAFETY: the frame is free: nothing else reads or writes it.
         unsafe { core::ptr::write_bytes(bytes(index), JUNK, PAGE_SIZE) };
         record(index).handles.store(JUNKED, Ordering::Relaxed);
     }
@@ -189,7 +191,7 @@ fn junk(index: u32) {
     let _ = index;
 }
 
-/// Checks in builds with assertions that nobody wrote a frame while it was free.
+/// Checks in builds with assertions that no frame was written while it was free.
 #[inline]
 fn check_junk(index: u32) {
     #[cfg(debug_assertions)]
@@ -209,7 +211,7 @@ fn check_junk(index: u32) {
 /// Zeroes a frame that the caller owns alone.
 #[inline]
 fn zero(index: u32) {
-    // SAFETY: the caller has just taken the frame from the free ones: nobody else uses it.
+    // SAFETY: the caller has just taken the frame from the free ones: nothing else uses it.
     unsafe { core::ptr::write_bytes(bytes(index), 0, PAGE_SIZE) };
 }
 
@@ -242,9 +244,9 @@ static HEAP: AtomicUsize = AtomicUsize::new(0);
 static KERNEL: AtomicUsize = AtomicUsize::new(0);
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes 2^`order` frames in a row, aligned to their size, for the kernel itself: `kind` is `Heap` or
-/// `Kernel` (stacks). The bytes are stale. The simulated machine's kernel has its heap and stacks
-/// from the host, so there only tests call this.
+/// Takes 2^`order` frames in a row, aligned to their size, for the kernel itself: `kind` is `Heap`
+/// or `Kernel` (stacks). The bytes are stale. The simulated machine's kernel has its heap and
+/// stacks from the host, so there only tests call this.
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub(crate) fn take_block(order: usize, kind: Type) -> Result<u32, OutOfMemory> {
     let depth = if kind == Type::Heap {
@@ -352,7 +354,7 @@ pub(crate) fn drain_for_test() -> bool {
 ///
 /// # Safety
 /// The regions are memory, don't overlap, and are reached by [`machine::ptr`]; what is `free` is
-/// used by nobody. The machine has one CPU and no task yet.
+/// unused. The machine has one CPU and no task yet.
 pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     let start = regions.iter().map(|r| r.start).min().ok_or(OutOfMemory)?;
     let limit = start + record::MAX_FRAMES as u64;
@@ -370,7 +372,8 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
         .checked_sub(needed)
         .filter(|&first| first > largest.start)
         .ok_or(OutOfMemory)?;
-    // SAFETY: free memory, which is taken out of the free ones below; the rest is the caller's promise.
+    // SAFETY: free memory, which is taken out of the free ones below; the rest is the caller's
+    // promise.
     unsafe {
         record::start(
             start as u32..end as u32,
@@ -415,7 +418,7 @@ fn add_free(frames: core::ops::Range<u32>) {
 /// Gives the allocator memory that was in use at [`init`]: the root archive, the loader's data.
 ///
 /// # Safety
-/// The frames are of a region in use, and nobody uses them any more.
+/// The frames are of a region in use, and are not used any more.
 pub(crate) unsafe fn release(frames: core::ops::Range<u64>) {
     let managed = record::managed();
     let start = frames.start.max(managed.start as u64) as u32;
@@ -425,8 +428,8 @@ pub(crate) unsafe fn release(frames: core::ops::Range<u64>) {
     }
 }
 
-/// Makes a frame that was in use at [`init`] a data frame with this handle as its only one, its bytes as
-/// they are. `None` if it has no record.
+/// Makes a frame that was in use at [`init`] a data frame with this handle as its only one, its
+/// bytes as they are. `None` if it has no record.
 ///
 /// # Safety
 /// As for [`release`].

@@ -1,4 +1,4 @@
-//! The record of a frame: what it is, and who uses it.
+//! The record of a frame: what it is, and its users.
 //!
 //! | field | data frame | page table | free | heap |
 //! |---|---|---|---|---|
@@ -8,9 +8,9 @@
 //! | `a` | | groups in use; level 1: its pmap; dead: the next | list of blocks | list of slabs |
 //! | `b` | | level 1: base address and use count | | |
 //!
-//! Records live as long as the machine, so any record may be looked at without holding its frame.
-//! Who comes from a stale hint validates after having locked (`map`) or pinned (`b`) what it found;
-//! therefore these two have no other use in any type of frame.
+//! Records live as long as the machine, so any record may be looked at without holding its frame. A
+//! CPU that follows a stale hint validates after having locked (`map`) or pinned (`b`) what it
+//! found; therefore these two have no other use in any type of frame.
 //!
 //! The *type count* (`iosup.txt` 2.2) says how often a frame is used as what its type says: a data
 //! frame's mappings, a page table's attachment. A type changes only when it is zero.
@@ -90,7 +90,8 @@ const REFERENCED: u32 = 1 << 6;
 /// First frame of a block on a free list; its order stands above [`ORDER_SHIFT`].
 const FREE_BLOCK: u32 = 1 << 7;
 const ORDER_SHIFT: u32 = 8;
-/// Some mapping may be a part of a large one: set with it, cleared by who finds that there is none. [reverse lock]
+/// Some mapping may be a part of a large one: set with it, cleared when none is found. [reverse
+/// lock]
 const IN_LARGE: u32 = 1 << 12;
 
 const LOCKED: u64 = 1 << 63;
@@ -155,8 +156,8 @@ pub(crate) fn bytes(index: u32) -> *mut u8 {
 /// Makes `frames.len()` fresh records at `at`.
 ///
 /// # Safety
-/// `at` is valid for that many records from now on, written by nobody else, and the machine has one
-/// CPU and no task yet.
+/// `at` is valid for that many records from now on, written by nothing else, and the machine has
+/// one CPU and no task yet.
 pub(super) unsafe fn start(frames: core::ops::Range<u32>, at: *mut Record) {
     for i in 0..frames.len() {
         let record = Record {

@@ -12,17 +12,20 @@ use crate::counters::Counter;
 pub const RUN_FRAMES: usize = 1 << RUN_ORDER;
 const RUN_ORDER: usize = 9;
 
-/// A handle to each of [`RUN_FRAMES`] neighbouring data frames, the first of which lies at a multiple of their size. They are frames
-/// like all others: each is counted by itself, and free when its own last handle goes.
+/// A handle to each of [`RUN_FRAMES`] neighbouring data frames, the first of which lies at a
+/// multiple of their size. They are frames like all others: each is counted by itself, and free
+/// when its own last handle goes.
 pub struct Run {
     first: u32,
 }
 
 impl Run {
-    /// Takes frames from the buddy allocator. Neither page tables kept ready nor what CPUs keep for themselves is given up for it.
+    /// Takes frames from the buddy allocator. Neither page tables kept ready nor what CPUs keep for
+    /// themselves is given up for it.
     ///
     /// # Errors
-    /// [`OutOfMemory`]: there are no such frames in a row, or the kernel's own reserve would be touched.
+    /// [`OutOfMemory`]: there are no such frames in a row, or the kernel's own reserve would be
+    /// touched.
     pub fn alloc(contents: Contents) -> Result<Run, OutOfMemory> {
         if fails() {
             return Err(OutOfMemory);
@@ -36,8 +39,8 @@ impl Run {
             r.handles.store(1, Ordering::Relaxed);
         }
         if contents == Contents::Zeroed {
-            // SAFETY: the frames have just been taken from the free ones, so nobody else uses them; they lie in a row, and so do
-            // their bytes in the direct map.
+            // SAFETY: the frames have just been taken from the free ones, so nothing else uses
+            // them; they lie in a row, and so do their bytes in the direct map.
             unsafe { core::ptr::write_bytes(bytes(first), 0, RUN_FRAMES * PAGE_SIZE) };
             Counter::pages_zeroed.add(RUN_FRAMES as u64);
         }
@@ -50,7 +53,8 @@ impl Run {
             && last.index() == first.index() + RUN_FRAMES as u32 - 1
     }
 
-    /// Another handle to each of these frames, if they are such a run: [`RUN_FRAMES`] of them in this order.
+    /// Another handle to each of these frames, if they are such a run: [`RUN_FRAMES`] of them in
+    /// this order.
     pub fn of<'a>(frames: impl Iterator<Item = &'a Frame>) -> Option<Run> {
         // Handles of a run that was not completed go with this.
         struct Part {
@@ -138,7 +142,8 @@ mod tests {
     use crate::frame::usage;
     use crate::sim::{self, Config};
 
-    /// Runs are taken until there are none, handed out singly, found again, and all frames come back.
+    /// Runs are taken until there are none, handed out singly, found again, and all frames come
+    /// back.
     #[test]
     fn runs_are_frames() {
         let config = Config {

@@ -1,12 +1,13 @@
-//! How many frames are to be free, and who is told when there are fewer.
+//! How many frames are to be free, and the call when there are fewer.
 //!
 //! ```text
 //!   0 ────────── min ───────── low ──────────────── high ──────────────> free frames
 //!   kernel heap,   │  programs'  │  the pagedaemon     │  the pagedaemon
 //!   page tables    │  pages      │  is woken           │  goes back to sleep
 //! ```
-//! Between `min` and `low` programs go on taking frames while the pagedaemon works; at `min` they wait for it. Allocations
-//! look at `low` where they ask the buddy allocator anyway, once for many frames.
+//! Between `min` and `low` programs go on taking frames while the pagedaemon works; at `min` they
+//! wait for it. Allocations look at `low` where they ask the buddy allocator anyway, once for many
+//! frames.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -29,8 +30,8 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the targets for a machine with `total` frames, the last `min` of which are the kernel's.
 pub(super) fn start(total: usize, min: usize) {
-    // At least what the caches of a few CPUs take at once, and no more than it takes the daemon to free while
-    // programs go on: 2 and 4 MiB in a machine with 256 MiB, at most 16 and 32.
+    // At least what the caches of a few CPUs take at once, and no more than it takes the daemon to
+    // free while programs go on: 2 and 4 MiB in a machine with 256 MiB, at most 16 and 32.
     let step = (total / 128).clamp(16, 4096);
     LOW.store(min + step, Relaxed);
     HIGH.store(min + 3 * step, Relaxed);
@@ -51,13 +52,14 @@ pub fn available() -> usize {
     buddy::free_frames()
 }
 
-/// How often frames in a row (a page table and its links, a stack) were wanted and not had though as many were free: free ones stood
-/// apart. Who waits for such has to wait for more.
+/// How often frames in a row (a page table and its links, a stack) were wanted and not had though
+/// as many were free: free ones stood apart. A waiter for such has to wait for more.
 pub fn scattered() -> usize {
     buddy::scattered()
 }
 
-/// An allocation for programs took frames from the buddy allocator: tells the pagedaemon if few are left.
+/// An allocation for programs took frames from the buddy allocator: tells the pagedaemon if few are
+/// left.
 #[inline]
 pub(super) fn look() {
     if buddy::free_frames() < LOW.load(Relaxed) {

@@ -18,7 +18,7 @@ struct Object {
     tag: u8,
 }
 
-// SAFETY: a block of the heap belongs to who has it.
+// SAFETY: a block of the heap belongs to its owner.
 unsafe impl Send for Object {}
 
 impl Object {

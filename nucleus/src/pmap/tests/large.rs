@@ -208,7 +208,8 @@ impl Spaces {
                 }
             },
             13 => {
-                // There and back, which has to leave everything as it was but for the size of pages.
+                // There and back, which has to leave everything as it was but for the size of
+                // pages.
                 let pages = random_pages();
                 let count = map.range(pages.clone()).count();
                 let range = range_of(&pages);
@@ -320,7 +321,7 @@ fn large_pages_are_pages() {
     }
 }
 
-/// One change in many tasks at once: whoever looks sees the page, large or split.
+/// One change in many tasks at once: each lookup sees the page, large or split.
 #[test]
 fn all_split_at_once() {
     let config = Config {
@@ -331,7 +332,8 @@ fn all_split_at_once() {
     sim::check("all split at once", 0..10, config, || {
         random_coherence();
         user::set_fault_hook(|_, _| {
-            // As the fault routine does for a page that is there: again, when another CPU had time to go on.
+            // As the fault routine does for a page that is there: again, when another CPU had time
+            // to go on.
             crate::hw::machine::spin_hint();
             true
         });

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Spaces that fork, change and end, with programs in them; a right to write that a fork took away comes back by `enter` and
-/// `reclaim` only.
+/// Spaces that fork, change and end, with programs in them; a right to write that a fork took away
+/// comes back by `enter` and `reclaim` only.
 struct Families {
     spaces: Vec<(Arc<Pmap>, BTreeMap<usize, (usize, Prot)>)>,
     /// Programs may still run in them.
@@ -243,8 +243,8 @@ fn forked_pmaps_are_maps() {
     });
 }
 
-/// Spaces of one family in the hands of several tasks: each changes its own, forks it and ends it, and all of them change frames
-/// wherever they are mapped.
+/// Spaces of one family in the hands of several tasks: each changes its own, forks it and ends it,
+/// and all of them change frames wherever they are mapped.
 #[test]
 fn a_family_at_once() {
     machines("a family at once", &[2, 3, 4], 25, || {
@@ -340,7 +340,8 @@ fn one_of_a_family(first: Arc<Pmap>, frames: &[Frame]) {
     spaces.iter().for_each(|pmap| pmap.tear_down());
 }
 
-/// What could be written before a fork can be again, all at once, when the child is gone; until then it can't.
+/// What could be written before a fork can be again, all at once, when the child is gone; until
+/// then it can't.
 #[test]
 fn rights_come_back_when_the_child_is_gone() {
     machines("rights come back", &[1, 2], 10, || {
@@ -449,7 +450,8 @@ fn a_fork_without_memory_leaves_nothing_behind() {
     });
 }
 
-/// Changes of a shared mapping are told to the CPUs that run a member of the family, and to no other.
+/// Changes of a shared mapping are told to the CPUs that run a member of the family, and to no
+/// other.
 #[test]
 fn a_shared_mapping_is_the_business_of_the_family() {
     machines("the business of the family", &[4], 10, || {
@@ -520,8 +522,8 @@ fn a_shared_mapping_is_the_business_of_the_family() {
     });
 }
 
-/// A table that takes the place of a shared one knows that TLBs may hold what was read from that until the very end: entries that
-/// had not been used when they were copied, too.
+/// A table that takes the place of a shared one knows that TLBs may hold what was read from that
+/// until the very end: entries that had not been used when they were copied, too.
 #[test]
 fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
     machines("read while copied", &[2], 40, || {

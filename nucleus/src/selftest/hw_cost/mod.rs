@@ -1,9 +1,10 @@
-//! Floors: what the bare machine takes for what a kernel can't do without, measured on request where the kernel itself
-//! runs. Every figure about the kernel is held against them.
+//! Floors: what the bare machine takes for what a kernel can't do without, measured on request
+//! where the kernel itself runs. Every figure about the kernel is held against them.
 //!
-//! A measurement is done by a task of its own, in [batches](sample) with interrupts off that last a fraction of a
-//! millisecond; between them the CPU does whatever else is to be done. One measurement at a time. What is measured, and how,
-//! is the business of the machine; the simulated one has no cost to measure.
+//! A measurement is done by a task of its own, in [batches](sample) with interrupts off that last a
+//! fraction of a millisecond; between them the CPU does whatever else is to be done. One
+//! measurement at a time. What is measured, and how, is the business of the machine; the simulated
+//! one has no cost to measure.
 
 mod sample;
 #[cfg(target_os = "none")]
@@ -54,14 +55,14 @@ pub(crate) enum Kind {
 /// A batch: does so many operations, and gives the picoseconds that they took together.
 pub(crate) type Batch<'a> = dyn FnMut(u64) -> u64 + 'a;
 
-/// Where a machine puts what it measures: names, in their order, with the ways to do each operation, of which the cheapest
-/// counts.
+/// Where a machine puts what it measures: names, in their order, with the ways to do each
+/// operation, of which the cheapest counts.
 pub(crate) type Measure<'a> = dyn FnMut(&'static str, Kind, &mut [&mut Batch<'_>]) + 'a;
 
-/// Whose turn it is to measure.
+/// Held by the task that measures.
 static TURN: Mutex<()> = Mutex::new(Rank::Floors, ());
 
-/// Measures all. Takes some tenths of a second; who asks meanwhile waits.
+/// Measures all. Takes some tenths of a second; other callers wait meanwhile.
 ///
 /// # Errors
 /// [`OutOfMemory`] if there is none for the pages that it needs.

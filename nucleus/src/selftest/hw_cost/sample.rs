@@ -1,10 +1,10 @@
-//! How a cost is found: the median of batches that are long enough for the clock, and as many as it takes until they
-//! agree.
+//! How a cost is found: the median of batches that are long enough for the clock, and as many as it
+//! takes until they agree.
 
 use super::Batch;
 
-/// Picoseconds that a batch lasts at least: a thousand times what reading the clock takes, and far less than what a program
-/// notices when its CPU takes no interrupt.
+/// Picoseconds that a batch lasts at least: a thousand times what reading the clock takes, and far
+/// less than what a program notices when its CPU takes no interrupt.
 const LONG_ENOUGH: u64 = 50_000_000;
 /// Operations in a batch at most.
 const MOST_OPERATIONS: u64 = 1 << 20;
@@ -50,8 +50,9 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// Batches on a machine where an operation takes 30 ns and the clock's own cost is 20; `disturbed` says what is added to which
-    /// batch. Gives the cost, and the operations of each batch.
+    /// Batches on a machine where an operation takes 30 ns and the clock's own cost is 20;
+    /// `disturbed` says what is added to which batch. Gives the cost, and the operations of each
+    /// batch.
     fn measured(mut disturbed: impl FnMut(usize) -> u64) -> (u64, Vec<u64>) {
         let mut batches = Vec::new();
         let cost = cost(&mut |operations| {

@@ -1,4 +1,5 @@
-//! Queues on the simulated machine, with a device made of code: one that keeps to the protocol, and one that does not.
+//! Queues on the simulated machine, with a device made of code: one that keeps to the protocol, and
+//! one that does not.
 
 use std::{
     sync::{
@@ -98,7 +99,8 @@ impl Device {
         all
     }
 
-    /// Adds the bytes that it reads, and fills what it writes with the sum. Returns how many it wrote.
+    /// Adds the bytes that it reads, and fills what it writes with the sum. Returns how many it
+    /// wrote.
     fn serve(&self, number: u16) -> u32 {
         let (mut sum, mut written) = (0u8, 0);
         for descriptor in self.table(number) {
@@ -174,7 +176,8 @@ impl Device {
     }
 }
 
-/// A request of some parts, the sum of the bytes in those that are read, and the parts that are written.
+/// A request of some parts, the sum of the bytes in those that are read, and the parts that are
+/// written.
 fn request() -> (Arc<Request>, u8, Vec<Part>) {
     let part = || {
         let offset = below(PAGE_SIZE);
@@ -199,7 +202,8 @@ fn request() -> (Arc<Request>, u8, Vec<Part>) {
     (Request::new(parts, readable), sum, written)
 }
 
-/// Sends requests from several tasks to a device that `act`s until all are done; `check` gets what each gave.
+/// Sends requests from several tasks to a device that `act`s until all are done; `check` gets what
+/// each gave.
 fn exchange(
     act: fn(&mut Device, usize),
     check: fn(Result<u32, Error>, u8, &[Part]),

@@ -16,8 +16,8 @@ const UNCACHED: usize = (32 << 20) / PAGE_SIZE;
 const PART: usize = 16;
 /// Bytes in a line of the caches.
 const LINE: usize = 64;
-/// Pages that are copied between two looks at whether the caches must be emptied: a batch lasts no longer, so that interrupts
-/// wait for a fraction of a millisecond.
+/// Pages that are copied between two looks at whether the caches must be emptied: a batch lasts no
+/// longer, so that interrupts wait for a fraction of a millisecond.
 const MOST: u64 = 64;
 
 /// Measures zeroing, copying and the bandwidths.
@@ -159,9 +159,11 @@ fn copy_by_words(to: &Frame, from: &Frame) {
     }
 }
 
-/// As [`zero_by_words`], for a CPU with interrupts off: the vector register is some program's, and gets its value back.
+/// As [`zero_by_words`], for a CPU with interrupts off: the vector register is some program's, and
+/// gets its value back.
 fn zero_by_vectors(to: &Frame) {
-    // SAFETY: writes one page, which is the caller's, and a place on the stack; nobody else uses the register meanwhile.
+    // SAFETY: writes one page, which is the caller's, and a place on the stack; nothing else uses
+    // the register meanwhile.
     unsafe {
         asm!(
             "sub rsp, 16",

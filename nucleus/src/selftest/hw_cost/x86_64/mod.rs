@@ -1,8 +1,8 @@
 //! What this machine takes at least: see [`crate::selftest::hw_cost`].
 //!
-//! [`program`] goes to user mode and back by bare gates, [`memory`] zeroes and copies pages, [`others`] interrupts another
-//! CPU; single instructions are here. All of them but the last work with interrupts off on one CPU, and leave nothing behind
-//! there.
+//! [`program`] goes to user mode and back by bare gates, [`memory`] zeroes and copies pages,
+//! [`others`] interrupts another CPU; single instructions are here. All of them but the last work
+//! with interrupts off on one CPU, and leave nothing behind there.
 
 mod memory;
 mod others;
@@ -15,7 +15,8 @@ use crate::cpu::percpu::Pinned;
 use crate::hw::x86_64::{clock, cpu};
 use crate::{OutOfMemory, PAGE_SIZE};
 
-/// How often an operation stands in a loop that does nothing else, so that the loop itself counts for little.
+/// How often an operation stands in a loop that does nothing else, so that the loop itself counts
+/// for little.
 const UNROLLED: u64 = 8;
 /// Pages that are used again after a switch of address spaces.
 const REFILLED: usize = 4;
@@ -146,9 +147,10 @@ pub(crate) fn measure_floors(measure: &mut Measure<'_>) -> Result<(), OutOfMemor
         let mut batch = |operations: u64| {
             let rounds = operations.div_ceil(UNROLLED);
             let took = undisturbed(|| {
-                // SAFETY: the loops keep to their registers and a word below the stack, which no interrupt uses now. Both
-                // roots have the kernel's half and the pages, and stay alive; the one that is loaded is loaded again at
-                // the end, which drops all that the CPU has cached of the others.
+                // SAFETY: the loops keep to their registers and a word below the stack, which no
+                // interrupt uses now. Both roots have the kernel's half and the pages, and stay
+                // alive; the one that is loaded is loaded again at the end, which drops all that
+                // the CPU has cached of the others.
                 unsafe {
                     let [first, second] = spaces.each_ref().map(|space| space.root().0);
                     code(first, rounds, program::PAGES.0, second);

@@ -51,8 +51,8 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
     if percpu::cpu_count() < 2 {
         return Ok(());
     }
-    // The task that measures has the first CPU; the second is kept from halting by whoever runs there, this task at the
-    // least.
+    // The task that measures has the first CPU; the second is kept from halting by any task there,
+    // this one at the least.
     const TARGET: usize = 1;
     let ended = Arc::new(AtomicBool::new(false));
     let seen = ended.clone();

@@ -1,8 +1,9 @@
 //! To user mode and back: a program of a few instructions, and gates that only return.
 //!
-//! While it runs, this CPU uses an interrupt table of its own, a kernel stack that nobody else has, and an entry for
-//! `syscall` that returns at once; interrupts are off in the program too. GS stays the kernel's: the gates know no other
-//! state. What ends the program is a gate that goes on where the kernel left.
+//! While it runs, this CPU uses an interrupt table of its own, a kernel stack of its own, and an
+//! entry for `syscall` that returns at once; interrupts are off in the program too. GS stays the
+//! kernel's: the gates know no other state. What ends the program is a gate that goes on where the
+//! kernel left.
 
 use alloc::sync::Arc;
 use core::arch::global_asm;
@@ -225,9 +226,11 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
 fn run(space: &Space, table: &Table, code: usize, rounds: u64) {
     let before = space::current();
     space::load_space(space.root());
-    // SAFETY: the table lives until the kernel's own is loaded again below, and no trap but the program's comes until then,
-    // except for those that have their gates and stacks in every table. `syscall` comes from the program only until the register is set back, and the code there returns to it. The
-    // program ends at `floor_leave`, which gives back the stack and all registers that a function keeps.
+    // SAFETY: the table lives until the kernel's own is loaded again below, and no trap but the
+    // program's comes until then, except for those that have their gates and stacks in every table.
+    // `syscall` comes from the program only until the register is set back, and the code there
+    // returns to it. The program ends at `floor_leave`, which gives back the stack and all
+    // registers that a function keeps.
     unsafe {
         table.load();
         write_msr(msr::LSTAR, floor_sysret as *const () as u64);
