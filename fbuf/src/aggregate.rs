@@ -1,47 +1,11 @@
-//! Slices and aggregates (`fbufs.txt` 2.1.1: aggregate objects).
+//! Aggregates (`fbufs.txt` 2.1.1: aggregate objects).
 
 use alloc::collections::VecDeque;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Contents};
+use nucleus::{Frame, PAGE_SIZE, ephemeral};
 
-use crate::{Sink, Source, moved};
-
-/// Bytes `offset..offset + len` of one frame; `offset + len` is at most a page, `len` is not 0. Immutable once passed on.
-#[derive(Clone, Debug)]
-pub struct Slice {
-    pub frame: Frame,
-    pub offset: usize,
-    pub len: usize,
-}
-
-impl Slice {
-    /// A whole frame.
-    pub fn whole(frame: Frame) -> Slice {
-        Slice {
-            frame,
-            offset: 0,
-            len: PAGE_SIZE,
-        }
-    }
-
-    /// The byte after the last one, counted from the frame's start.
-    pub fn end(&self) -> usize {
-        self.offset + self.len
-    }
-
-    /// Takes the first `n` bytes off, 0 < `n` < `len`, and returns them.
-    fn split_front(&mut self, n: usize) -> Slice {
-        let front = Slice {
-            frame: self.frame.clone(),
-            offset: self.offset,
-            len: n,
-        };
-        self.offset += n;
-        self.len -= n;
-        front
-    }
-}
+use crate::slice::Slice;
 
 /// A chain of slices. Joining, splitting and clipping change the chain, not the data.
 ///
@@ -55,7 +19,7 @@ pub struct Aggregate {
 }
 
 impl Aggregate {
-    /// No bytes. No allocation.
+    /// Makes an empty chain. Allocates nothing.
     pub const fn new() -> Aggregate {
         Aggregate {
             slices: VecDeque::new(),
@@ -63,32 +27,32 @@ impl Aggregate {
         }
     }
 
-    /// Bytes in the chain.
+    /// Returns the bytes in the chain.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slices in order.
+    /// Returns the slices in order.
     pub fn slices(&self) -> impl ExactSizeIterator<Item = &Slice> + DoubleEndedIterator {
         self.slices.iter()
     }
 
-    /// How many slices the chain has.
+    /// Returns the number of slices.
     pub fn slice_count(&self) -> usize {
         self.slices.len()
     }
 
-    /// How many slices it can have without an allocation.
+    /// Returns how many slices the chain can hold without an allocation.
     pub fn capacity(&self) -> usize {
         self.slices.capacity()
     }
 
-    /// Makes room for `slices` more, so that as many of them can be added without an error.
+    /// Makes room for `slices` more, which can then be added without an error.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -96,7 +60,7 @@ impl Aggregate {
         self.slices.try_reserve(slices).map_err(|_| Errno::ENOMEM)
     }
 
-    /// Adds a slice behind. An empty one adds nothing.
+    /// Adds a slice at the back. An empty one adds nothing.
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
@@ -119,7 +83,7 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Adds a slice in front (a header before what it describes). An empty one adds nothing.
+    /// Adds a slice at the front, such as a header. An empty one adds nothing.
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
@@ -143,13 +107,13 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Moves all of `other` behind this one.
+    /// Moves all of `other` to the back of this one.
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
     pub fn join(&mut self, other: &mut Aggregate) -> Result<()> {
         self.reserve(other.slices.len())?;
-        // Only the first of them can continue what is here: the others go over in one piece.
+        // Only the first slice can continue the last one here; the others move in one step.
         if let Some(first) = other.pop_front() {
             self.append(first)?;
         }
@@ -160,7 +124,7 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Takes the first `n` bytes off, or all if there are fewer.
+    /// Removes and returns the first `n` bytes, or all if there are fewer.
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
@@ -175,8 +139,8 @@ impl Aggregate {
         Ok(front)
     }
 
-    /// Adds handles of the first slices to `to`, `max` bytes and `slices` slices at most, and no more than it has room for
-    /// without an allocation. `to` is empty.
+    /// Adds handles of the first slices to `to`, which is empty: at most `max` bytes, `slices`
+    /// slices, and what `to` has room for without an allocation.
     pub fn share_front(&self, to: &mut Aggregate, max: usize, slices: usize) {
         debug_assert!(to.is_empty());
         for slice in self.slices.iter().take(slices.min(to.capacity())) {
@@ -184,7 +148,7 @@ impl Aggregate {
             if len == 0 {
                 break;
             }
-            // Neighbours here do not continue each other, so they do not there.
+            // Neighbours do not continue each other here, hence not in `to` either.
             let frame = slice.frame.clone();
             let offset = slice.offset;
             to.slices.push_back(Slice { frame, offset, len });
@@ -192,7 +156,7 @@ impl Aggregate {
         }
     }
 
-    /// Takes off everything from byte `at` on.
+    /// Removes and returns everything from byte `at` on.
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
@@ -201,8 +165,9 @@ impl Aggregate {
         Ok(core::mem::replace(self, front))
     }
 
-    /// The number of slices that lie wholly in the first `n` bytes, and how many bytes of the next one do.
-    fn locate(&self, n: usize) -> (usize, usize) {
+    /// Returns how many slices lie wholly in the first `n` bytes, and how many bytes of the next
+    /// slice do.
+    pub(crate) fn locate(&self, n: usize) -> (usize, usize) {
         let mut left = n;
         for (i, slice) in self.slices.iter().enumerate() {
             if left < slice.len {
@@ -268,7 +233,7 @@ impl Aggregate {
         Some(first.split_front(max))
     }
 
-    /// Copies bytes from byte `from` on without taking them off; returns how many there were.
+    /// Copies bytes from byte `from` on and leaves them in place; returns how many there were.
     pub fn peek(&self, from: usize, to: &mut [u8]) -> usize {
         let (mut at, mut skip, mut done) = (0, from, 0);
         while done < to.len() && at < self.slices.len() {
@@ -286,76 +251,31 @@ impl Aggregate {
         done
     }
 
-    /// Gives up to `max` bytes from the front to `to`, and takes off what it took.
-    ///
-    /// # Errors
-    /// That of `to`, when it took nothing.
-    pub fn drain_into(&mut self, to: &mut dyn Sink, max: usize) -> Result<usize> {
-        let mut total = 0;
-        while total < max
-            && let Some(first) = self.slices.front()
-        {
-            let n = first.len.min(max - total).min(to.room());
-            if n == 0 {
-                break;
-            }
-            match to.put_frame(&first.frame, first.offset, n) {
-                Ok(0) => break,
-                Ok(taken) => {
-                    self.clip_front(taken);
-                    total += taken;
-                }
-                Err(error) => return moved(total, Err(error)),
-            }
-        }
-        Ok(total)
+    /// Returns slice `at`, counted from the front.
+    pub(crate) fn slice(&self, at: usize) -> Option<&Slice> {
+        self.slices.get(at)
     }
 
-    /// Takes up to `max` bytes of `from` behind: passed on as slices where it offers them, copied
-    /// otherwise, first into the unused end of the last frame if nobody else holds that frame,
-    /// then into new frames.
-    ///
-    /// # Errors
-    /// `ENOMEM` or that of `from`, when nothing was added.
-    pub fn fill_from(&mut self, from: &mut dyn Source, max: usize) -> Result<usize> {
-        let mut total = 0;
-        while total < max && from.left() > 0 {
-            match self.fill_once(from, max - total) {
-                Ok(0) => break,
-                Ok(n) => total += n,
-                Err(error) => return moved(total, Err(error)),
-            }
-        }
-        Ok(total)
+    /// Returns the last slice.
+    pub(crate) fn last(&self) -> Option<&Slice> {
+        self.slices.back()
     }
 
-    /// One step of [`fill_from`](Aggregate::fill_from).
-    fn fill_once(&mut self, from: &mut dyn Source, max: usize) -> Result<usize> {
-        self.reserve(1)?;
-        if let Some(slice) = from.take_slice(max) {
-            let n = slice.len;
-            self.append(slice)?;
-            return Ok(n);
+    /// Copies bytes into the unused end of the last frame with `copy(frame, offset)`, which
+    /// returns how many. `None` without such an end, and where the frame has another handle:
+    /// its owner may show or fill these bytes.
+    pub(crate) fn extend_last(
+        &mut self,
+        copy: impl FnOnce(&Frame, usize) -> Result<usize>,
+    ) -> Option<Result<usize>> {
+        // The only handle is in `self`, which is borrowed here: no other one can appear meanwhile.
+        let last = self.slices.back_mut()?;
+        if last.end() == PAGE_SIZE || last.frame.handles() != 1 {
+            return None;
         }
-        if let Some(last) = self.slices.back_mut()
-            && last.end() < PAGE_SIZE
-            && last.frame.handles() == 1
-        {
-            // Nobody else can see the bytes behind the slice, or come to see them meanwhile: the
-            // only handle is in `self`, which is borrowed here.
-            let n = max.min(PAGE_SIZE - last.end());
-            let n = from.take_into(&last.frame, last.end(), n)?;
+        Some(copy(&last.frame, last.end()).inspect(|n| {
             last.len += n;
             self.len += n;
-            return Ok(n);
-        }
-        let frame = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
-        let n = from.take_into(&frame, 0, max.min(PAGE_SIZE))?;
-        self.append(Slice {
-            frame,
-            offset: 0,
-            len: n,
-        })?;
-        Ok(n)
+        }))
     }
 }

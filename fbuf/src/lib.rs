@@ -1,29 +1,28 @@
 //! Data on its way: slices of frames, chained into aggregates, never a byte ring.
 //!
-//! A [`Slice`] is part of one frame, an [`Aggregate`] a chain of slices (`fbufs.txt` 2.1.1). What has been
-//! passed on in an aggregate is immutable: who wants to change it makes a copy.
+//! From the bottom up:
 //!
-//! [`Sink`] and [`Source`] are the two ends of a transfer. Who moves data asks one of them for
-//! bytes of a frame, and it copies or keeps the frame, as its nature is:
-//!
-//! - [`UserSink`], [`UserSource`]: a program's memory, one buffer or an array of them;
-//! - [`AggregateSink`], [`AggregateSource`]: a chain of slices, frames kept rather than copied;
-//! - [`BytesSink`], [`BytesSource`]: the kernel's own bytes.
-//!
-//! [`moved`] gives the result of a transfer that an error ended.
+//! - [`Slice`]: part of one frame; [`Aggregate`]: a chain of slices (`fbufs.txt` 2.1.1). Data that
+//!   was passed on in an aggregate is immutable: a change needs a copy.
+//! - `io`: [`Sink`] and [`Source`], the two ends of a transfer. The code that moves data offers
+//!   bytes of a frame, and the sink copies them or keeps the frame:
+//!   - [`UserSink`], [`UserSource`]: a program's memory, one buffer or an array of them;
+//!   - [`AggregateSink`], [`AggregateSource`]: a chain of slices, whose frames are kept;
+//!   - [`BytesSink`], [`BytesSource`]: the kernel's own bytes; [`DiscardSink`]: drops them.
+//! - [`queue`]: the byte queue of pipes, TCP and stream sockets of the Unix family.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 mod aggregate;
-mod bytes;
-mod chain;
-mod transfer;
-mod user;
+mod io;
+pub mod queue;
+mod slice;
 
-pub use aggregate::{Aggregate, Slice};
-pub use bytes::{BytesSink, BytesSource};
-pub use chain::{AggregateSink, AggregateSource};
-pub use transfer::{Sink, Source, moved};
-pub use user::{MAX_TRANSFER, UserSink, UserSource};
+pub use aggregate::Aggregate;
+pub use io::{
+    AggregateSink, AggregateSource, BytesSink, BytesSource, DiscardSink, MAX_TRANSFER, Sink,
+    Source, UserSink, UserSource, moved,
+};
+pub use slice::Slice;

@@ -1,28 +1,28 @@
 //! Transfers to and from the current program's memory.
 //!
-//! Bytes go straight between a frame's ephemeral mapping and the program. Every call may fault,
-//! so no spin lock may be held, and no lock that resolving a fault takes.
+//! Bytes are copied between a frame's ephemeral mapping and the program. Every call may fault:
+//! no spin lock may be held, nor a lock that the page-fault handler takes.
 
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, user, user::BadAddress};
 
-use crate::{Sink, Source};
+use super::{Sink, Source, moved};
 
 /// The most bytes that one system call moves, as on Linux: the largest page-aligned `i32`.
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
 
-/// Buffers that fit without allocation: what Linux calls `UIO_FASTIOV`.
+/// Buffers that fit without an allocation (Linux's `UIO_FASTIOV`).
 const INLINE: usize = 8;
 /// The most buffers in one call, `UIO_MAXIOV`.
 const MAX_BUFFERS: usize = 1024;
 /// Bytes of a `struct iovec`, an address and a length.
 const IOVEC: usize = 16;
-/// The same in a 32-bit program.
+/// The same of a 32-bit program.
 const IOVEC_32: usize = 8;
 
-/// The two numbers of a `struct iovec` of either kind.
+/// Returns address and length of a `struct iovec` of either size.
 fn iovec(raw: &[u8]) -> (usize, usize) {
     let number = |bytes: &[u8]| {
         let mut word = [0; 8];
@@ -33,7 +33,7 @@ fn iovec(raw: &[u8]) -> (usize, usize) {
     (number(at), number(len))
 }
 
-/// One buffer of the program; inside the part of the address space that programs may use.
+/// One buffer of the program, inside the user part of the address space.
 #[derive(Clone, Copy, Default)]
 struct Buffer {
     at: VirtAddr,
@@ -42,7 +42,7 @@ struct Buffer {
 
 impl Buffer {
     /// # Errors
-    /// `EFAULT` if part of it lies where no program may have memory.
+    /// `EFAULT` if part of it lies beyond the user part of the address space.
     fn new(at: VirtAddr, len: usize) -> Result<Buffer> {
         match at.checked_add(len) {
             Some(end) if end <= USER_END => Ok(Buffer { at, len }),
@@ -55,13 +55,13 @@ impl Buffer {
     }
 }
 
-/// Buffers of a program, used from the first to the last.
+/// Buffers of a program, used in order.
 struct Buffers {
     few: [Buffer; INLINE],
     /// Used instead of `few` when there are more than [`INLINE`].
     many: Vec<Buffer>,
     count: usize,
-    /// The first buffer that is not used up; those before it are.
+    /// The first buffer that is not used up.
     next: usize,
     /// Bytes in all of them that are not used up.
     left: usize,
@@ -110,7 +110,7 @@ impl Buffers {
                 if len >> (size * 4 - 1) != 0 {
                     return Err(Errno::EINVAL);
                 }
-                // What goes beyond the limit of one call is cut off, not refused.
+                // Bytes beyond the limit of one call are cut off, not refused.
                 let len = len.min(MAX_TRANSFER - all.left);
                 all.slots()[first + i] = Buffer::new(VirtAddr(at), len)?;
                 all.left += len;
@@ -127,7 +127,7 @@ impl Buffers {
         }
     }
 
-    /// The next bytes that lie together, `max` at most; empty only when there are none left or `max` is 0.
+    /// Returns the next contiguous bytes, `max` at most; empty only without any or if `max` is 0.
     fn front(&mut self, max: usize) -> Buffer {
         let next = self.next;
         let Some(i) = self.slots()[next..].iter().position(|b| b.len > 0) else {
@@ -141,7 +141,7 @@ impl Buffers {
         }
     }
 
-    /// `n` bytes of the front are used up.
+    /// Marks the first `n` bytes of the front as used.
     fn advance(&mut self, n: usize) {
         let next = self.next;
         let buffer = &mut self.slots()[next];
@@ -151,7 +151,7 @@ impl Buffers {
     }
 
     /// Moves up to `len` bytes with `copy(address, bytes done, bytes)`. `copy` fails as a whole;
-    /// tried again page by page it tells how far it can go.
+    /// it is repeated page by page to find out how far it can go.
     fn transfer(
         &mut self,
         len: usize,
@@ -170,7 +170,7 @@ impl Buffers {
             }
             let piece = n.min(PAGE_SIZE - at.page_offset());
             if piece == n || copy(at, done, piece).is_err() {
-                return crate::moved(done, Err(Errno::EFAULT));
+                return moved(done, Err(Errno::EFAULT));
             }
             self.advance(piece);
             done += piece;
@@ -190,27 +190,27 @@ pub struct UserSource {
 }
 
 impl UserSink {
-    /// One buffer. More than [`MAX_TRANSFER`] bytes are cut off.
+    /// Makes a sink of one buffer, of at most [`MAX_TRANSFER`] bytes.
     ///
     /// # Errors
-    /// `EFAULT` if it lies outside of the program's part of the address space.
+    /// `EFAULT` if it lies outside the user part of the address space.
     pub fn new(at: VirtAddr, len: usize) -> Result<UserSink> {
         Ok(UserSink {
             buffers: Buffers::one(at, len)?,
         })
     }
 
-    /// The buffers that `count` `struct iovec`s at `array` name.
+    /// Makes a sink of the buffers that `count` `struct iovec`s at `array` name.
     ///
     /// # Errors
-    /// `EINVAL` for more than 1024 or a negative length, `EFAULT` for a bad address.
+    /// `EINVAL` for more than 1024 or a negative length, `EFAULT` for a bad address, `ENOMEM`.
     pub fn vector(array: VirtAddr, count: usize) -> Result<UserSink> {
         Ok(UserSink {
             buffers: Buffers::vector(array, count, IOVEC)?,
         })
     }
 
-    /// As [`vector`](UserSink::vector), of a 32-bit program.
+    /// As [`vector`](UserSink::vector), for a 32-bit program.
     ///
     /// # Errors
     /// As [`vector`](UserSink::vector).
@@ -242,7 +242,7 @@ impl UserSource {
         })
     }
 
-    /// As [`vector`](UserSource::vector), of a 32-bit program.
+    /// As [`vector`](UserSource::vector), for a 32-bit program.
     ///
     /// # Errors
     /// As [`vector`](UserSource::vector).

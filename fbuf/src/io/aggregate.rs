@@ -3,7 +3,75 @@
 use abi::{Errno, Result};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Contents};
 
-use crate::{Aggregate, BytesSource, Sink, Slice, Source, moved};
+use super::{BytesSource, Sink, Source, moved};
+use crate::{aggregate::Aggregate, slice::Slice};
+
+impl Aggregate {
+    /// Moves up to `max` bytes from the front to `to`.
+    ///
+    /// # Errors
+    /// Those of `to`, when it took nothing.
+    pub fn drain_into(&mut self, to: &mut dyn Sink, max: usize) -> Result<usize> {
+        let mut total = 0;
+        while total < max
+            && let Some(first) = self.slice(0)
+        {
+            let n = first.len.min(max - total).min(to.room());
+            if n == 0 {
+                break;
+            }
+            match to.put_frame(&first.frame, first.offset, n) {
+                Ok(0) => break,
+                Ok(taken) => {
+                    self.clip_front(taken);
+                    total += taken;
+                }
+                Err(error) => return moved(total, Err(error)),
+            }
+        }
+        Ok(total)
+    }
+
+    /// Adds up to `max` bytes of `from` at the back: passed on where `from` offers slices, else
+    /// copied, first into the unused end of the last frame if that has no other handle, then
+    /// into new frames.
+    ///
+    /// # Errors
+    /// `ENOMEM` and those of `from`, when nothing was added.
+    pub fn fill_from(&mut self, from: &mut dyn Source, max: usize) -> Result<usize> {
+        let mut total = 0;
+        while total < max && from.left() > 0 {
+            match self.fill_once(from, max - total) {
+                Ok(0) => break,
+                Ok(n) => total += n,
+                Err(error) => return moved(total, Err(error)),
+            }
+        }
+        Ok(total)
+    }
+
+    /// One step of [`fill_from`](Aggregate::fill_from).
+    fn fill_once(&mut self, from: &mut dyn Source, max: usize) -> Result<usize> {
+        self.reserve(1)?;
+        if let Some(slice) = from.take_slice(max) {
+            let n = slice.len;
+            return self.append(slice).map(|()| n);
+        }
+        let in_place =
+            self.extend_last(|frame, at| from.take_into(frame, at, max.min(PAGE_SIZE - at)));
+        if let Some(result) = in_place {
+            return result;
+        }
+        let frame = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+        let n = from.take_into(&frame, 0, max.min(PAGE_SIZE))?;
+        self.append(Slice {
+            frame,
+            offset: 0,
+            len: n,
+        })?;
+        Ok(n)
+    }
+}
 
 /// Appends to an aggregate, up to a number of bytes.
 pub struct AggregateSink<'a> {
@@ -11,19 +79,19 @@ pub struct AggregateSink<'a> {
     room: usize,
 }
 
-/// Takes off the front of an aggregate.
+/// Takes bytes off the front of an aggregate.
 pub struct AggregateSource<'a> {
     from: &'a mut Aggregate,
     left: usize,
 }
 
 impl<'a> AggregateSink<'a> {
-    /// Appends `room` bytes at most.
+    /// Makes a sink that appends `room` bytes at most.
     pub fn new(to: &'a mut Aggregate, room: usize) -> AggregateSink<'a> {
         AggregateSink { to, room }
     }
 
-    /// Copies from `from` into frames of the aggregate's own.
+    /// Copies from `from` into frames that belong to the aggregate.
     fn fill(&mut self, from: &mut dyn Source) -> Result<usize> {
         let n = self.to.fill_from(from, self.room)?;
         self.room -= n;
@@ -32,7 +100,7 @@ impl<'a> AggregateSink<'a> {
 }
 
 impl<'a> AggregateSource<'a> {
-    /// Gives `max` bytes at most.
+    /// Makes a source of `max` bytes at most.
     pub fn new(from: &'a mut Aggregate, max: usize) -> AggregateSource<'a> {
         let left = max.min(from.len());
         AggregateSource { from, left }
@@ -98,7 +166,7 @@ impl Sink for AggregateSink<'_> {
         if len == 0 {
             return Ok(0);
         }
-        // One frame of zeros serves the whole hole: nobody may write into what was passed on.
+        // One frame of zeros serves the whole hole: slices are immutable.
         let frame = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
         let mut done = 0;
         while done < len {

@@ -1,0 +1,135 @@
+//! The reader's side: bytes are copied without the chain's lock, then taken off.
+
+use abi::Result;
+
+use super::{Chain, Queue, Reading, State};
+use crate::{
+    io::{Sink, moved},
+    slice::Slice,
+};
+
+/// One call that reads from a queue of kind `S`. Hooks with a chain run under its lock: they
+/// neither sleep nor free frames.
+pub trait Drain<S: State> {
+    /// Returns a handle of the next bytes: up to the next mark, the call's end, or the end of the
+    /// first slice. `None` ends the call, unless [`resume`](Drain::resume) says otherwise.
+    #[inline]
+    fn front(&mut self, chain: &mut Chain<S>) -> Option<Slice> {
+        chain.first()
+    }
+
+    /// Takes off `n` bytes of the first slice, which were copied, and decides whether writers are
+    /// to be told.
+    fn take(&mut self, chain: &mut Chain<S>, n: usize) -> Option<Slice>;
+
+    /// Runs after each [`take`](Drain::take), with no spin lock held: tells writers that can go
+    /// on beside the call.
+    #[inline]
+    fn took(&mut self) {}
+
+    /// Does work that the chain's lock forbids, after [`front`](Drain::front) returned `None`;
+    /// returns whether to look at the front again.
+    #[inline]
+    fn resume(&mut self, queue: &Queue<S>) -> bool {
+        let _ = queue;
+        false
+    }
+}
+
+impl<S: State> Queue<S> {
+    /// Moves bytes that are there to a sink, `max` at most; returns how many. The caller wakes
+    /// writers as [`Drain::take`] says.
+    ///
+    /// # Errors
+    /// Those of the sink, if it took nothing.
+    pub fn drain<D: Drain<S>>(
+        &self,
+        _reading: &Reading<'_>,
+        to: &mut dyn Sink,
+        max: usize,
+        call: &mut D,
+    ) -> Result<usize> {
+        let mut total = 0;
+        if max.min(to.room()) == 0 {
+            return Ok(0);
+        }
+        // A handle of the slice keeps its frame while bytes are copied without the lock.
+        let mut next = call.front(self.lock().aside());
+        loop {
+            let Some(slice) = next else {
+                if !call.resume(self) {
+                    return Ok(total);
+                }
+                next = call.front(self.lock().aside());
+                continue;
+            };
+            let n = match to.put_frame(&slice.frame, slice.offset, slice.len.min(max - total)) {
+                Ok(0) => return Ok(total),
+                Ok(n) => n,
+                Err(error) => return moved(total, Err(error)),
+            };
+            total += n;
+            let is_over = total == max || to.room() == 0;
+            let old = {
+                let mut chain = self.lock();
+                let mut old = call.take(&mut chain, n);
+                chain.aside().recycle(&mut old, &slice);
+                next = match is_over {
+                    true => None,
+                    false => call.front(chain.aside()),
+                };
+                old
+            };
+            // Frames without a place among the spare ones are freed here.
+            drop((old, slice));
+            call.took();
+            if is_over {
+                return Ok(total);
+            }
+        }
+    }
+
+    /// Copies bytes from the one at `skip` on and leaves them in the queue; returns how many.
+    /// `end`, called under the lock, says where the call ends, counted as `skip` is.
+    ///
+    /// # Errors
+    /// Those of the sink, if it took nothing.
+    pub fn peek(
+        &self,
+        _reading: &Reading<'_>,
+        to: &mut dyn Sink,
+        skip: usize,
+        mut end: impl FnMut(&Chain<S>) -> usize,
+    ) -> Result<usize> {
+        // Writers only add behind, and there is no other reader: slices keep their places, and
+        // the last one may grow.
+        let (mut at, mut offset) = self.lock().data.locate(skip);
+        let mut total = 0;
+        while to.room() > 0 {
+            let slice = {
+                let chain = self.lock();
+                let left = end(&chain).saturating_sub(skip + total);
+                if chain.data.slice(at).is_some_and(|s| s.len == offset) {
+                    (at, offset) = (at + 1, 0);
+                }
+                chain.data.slice(at).map(|slice| Slice {
+                    frame: slice.frame.clone(),
+                    offset: slice.offset + offset,
+                    len: (slice.len - offset).min(left),
+                })
+            };
+            let Some(slice) = slice.filter(|slice| slice.len > 0) else {
+                break;
+            };
+            match to.put_frame(&slice.frame, slice.offset, slice.len) {
+                Ok(0) => break,
+                Ok(n) => {
+                    total += n;
+                    offset += n;
+                }
+                Err(error) => return moved(total, Err(error)),
+            }
+        }
+        Ok(total)
+    }
+}

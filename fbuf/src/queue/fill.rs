@@ -1,0 +1,255 @@
+//! The writer's side: frames are filled without the chain's lock, then linked in one step.
+
+use abi::{Errno, Result};
+use nucleus::{PAGE_SIZE, counters::Counter, frame::Contents};
+
+use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail};
+use crate::{
+    io::{Source, moved},
+    slice::Slice,
+};
+
+/// Slices that are linked together: few rounds for the chain's lock, yet the reader can begin
+/// while a large write goes on.
+const BATCH: usize = SPARE_FRAMES;
+
+/// One call that writes to a queue of kind `S`. Hooks with a chain run under its lock: they
+/// neither sleep nor free frames.
+pub trait Fill<S: State> {
+    /// Returns the room for the next step. The lock on the writing side keeps it: readers only
+    /// make more.
+    ///
+    /// # Errors
+    /// That of a queue which takes no bytes, `ENOMEM` for the marks.
+    fn space(&mut self, chain: &mut Chain<S>) -> Result<Space>;
+
+    /// Returns whether bytes that were copied may still be linked. If not they are dropped, and
+    /// count as written.
+    ///
+    /// # Errors
+    /// That of a queue which takes no bytes any more.
+    #[inline]
+    fn may_link(&mut self, chain: &mut Chain<S>) -> Result<bool> {
+        let _ = chain;
+        Ok(true)
+    }
+
+    /// Notes bytes that were linked: sets marks, decides whether readers are to be told.
+    fn linked(&mut self, chain: &mut Chain<S>, added: Added);
+
+    /// Tells readers that bytes can be read while the call goes on. No spin lock is held.
+    #[inline]
+    fn more(&self) {}
+}
+
+/// Room in a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// Slices that fit.
+    pub slots: usize,
+    /// Bytes that fit.
+    pub bytes: usize,
+    /// Bytes that must fit together, or none is taken (`PIPE_BUF`): two pages at most.
+    pub least: usize,
+    /// Whether the last slice may be continued in place.
+    pub continues: bool,
+}
+
+/// Bytes that were linked in one step.
+#[derive(Clone, Copy, Debug)]
+pub struct Added {
+    /// The position in the stream of the first one.
+    pub at: u64,
+    /// How many.
+    pub len: usize,
+    /// The last byte is the source's last.
+    pub is_end: bool,
+}
+
+impl<S: State> Queue<S> {
+    /// Adds what fits of the source's bytes; returns how many. The caller wakes readers as
+    /// [`Fill::linked`] says.
+    ///
+    /// # Errors
+    /// Those of [`Fill`], of the source, and `ENOMEM`, each only if nothing was added.
+    pub fn fill<F: Fill<S>>(&self, from: &mut dyn Source, call: &mut F) -> Result<usize> {
+        let mut tail = self.writing.lock();
+        let mut total = 0;
+        let mut left = from.left();
+        while left > 0 {
+            match self.step(&mut tail, from, left, call) {
+                Ok(0) => break,
+                Ok(n) => total += n,
+                Err(error) => return moved(total, Err(error)),
+            }
+            left = from.left();
+            if left > 0 {
+                call.more();
+            }
+        }
+        Ok(total)
+    }
+
+    /// Fills slices for the source's next bytes, of which `left` are left, and links them.
+    ///
+    /// All slices of a step appear at once, so a reader sees all or nothing of a write of at most
+    /// [`PAGE_SIZE`] bytes that is its call's [`Space::least`], and no other write's bytes stand
+    /// between them: the writing side is locked.
+    fn step<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        left: usize,
+        call: &mut F,
+    ) -> Result<usize> {
+        let mut chain = self.lock();
+        let space = call.space(chain.aside())?;
+        let in_place = match space.continues {
+            true => chain.in_place(tail),
+            false => 0,
+        };
+        if space.bytes == 0 || space.slots == 0 && in_place == 0 {
+            return Ok(0);
+        }
+        let in_slices = in_place.saturating_add(space.slots.saturating_mul(PAGE_SIZE));
+        if space.least > in_slices.min(space.bytes) {
+            return Ok(0);
+        }
+        // The part of the tail's frame that is free now, and stays so.
+        let own = match in_place {
+            0 if tail.is_alone() => PAGE_SIZE,
+            n => n,
+        };
+        let wanted = left
+            .saturating_sub(own)
+            .min(space.bytes)
+            .div_ceil(PAGE_SIZE);
+        let wanted = wanted.min(space.slots);
+        let room = (space, in_place);
+        if left <= own || in_place == 0 && left <= PAGE_SIZE {
+            let mut spare = Frames::<1>::new();
+            spare.fill_from(&mut chain.aside().spare, wanted);
+            drop(chain);
+            self.copy(tail, from, room, &mut spare, call)
+        } else {
+            chain.aside().data.reserve(space.slots.min(BATCH))?;
+            let mut spare = Frames::<BATCH>::new();
+            spare.fill_from(&mut chain.aside().spare, wanted);
+            drop(chain);
+            self.copy(tail, from, room, &mut spare, call)
+        }
+    }
+
+    /// Fills up to `N` slices, then links them.
+    fn copy<const N: usize, F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        (mut space, mut in_place): (Space, usize),
+        spare: &mut Frames<N>,
+        call: &mut F,
+    ) -> Result<usize> {
+        if in_place == 0 {
+            tail.restart();
+        }
+        let mut slices = [const { None::<Slice> }; N];
+        let (mut count, mut len) = (0, 0);
+        let mut left = from.left();
+        let mut result = Ok(());
+        while count < N && left > 0 {
+            match next_slice(tail, from, left, &mut space, &mut in_place, spare) {
+                Ok(Some(slice)) => {
+                    len += slice.len;
+                    slices[count] = Some(slice);
+                    count += 1;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+            left = from.left();
+        }
+        if count == 0 && spare.count == 0 {
+            return moved(0, result);
+        }
+        let mut chain = self.lock();
+        if count > 0 && call.may_link(&mut chain)? {
+            if N > 1 {
+                chain.data.reserve(count)?;
+            }
+            let at = chain.end();
+            for slice in &mut slices[..count] {
+                if let Some(slice) = slice.take() {
+                    chain.data.append(slice)?;
+                }
+            }
+            let is_end = left == 0;
+            call.linked(&mut chain, Added { at, len, is_end });
+        }
+        if spare.count > 0 && S::keeps_frames(&chain) {
+            chain.aside().spare.fill_from(spare, N);
+        }
+        drop(chain);
+        moved(len, result)
+    }
+}
+
+/// Makes the next slice, of at most `space`: passed on by the source, in place behind the last
+/// one, or in a frame of its own. `left` is what the source has. `None` when nothing fits.
+fn next_slice<const N: usize>(
+    tail: &mut Tail,
+    from: &mut dyn Source,
+    left: usize,
+    space: &mut Space,
+    in_place: &mut usize,
+    spare: &mut Frames<N>,
+) -> Result<Option<Slice>> {
+    let max = space.bytes.min(PAGE_SIZE);
+    if max == 0 {
+        return Ok(None);
+    }
+    if space.slots > 0
+        && let Some(slice) = from.take_slice(max)
+    {
+        Counter::bytes_passed.add(slice.len as u64);
+        // The next write starts a frame of its own.
+        tail.frame = None;
+        tail.used = 0;
+        *in_place = 0;
+        space.slots -= 1;
+        space.bytes -= slice.len;
+        return Ok(Some(slice));
+    }
+    if *in_place == 0 {
+        if space.slots == 0 {
+            return Ok(None);
+        }
+        space.slots -= 1;
+    }
+    *in_place = 0;
+    let frame = match tail.frame.take() {
+        Some(frame) if tail.used < PAGE_SIZE => frame,
+        full => {
+            drop(full);
+            tail.used = 0;
+            // The lock on the writing side is held, which reclaim never takes.
+            let fresh = || vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM);
+            spare.pop().map_or_else(fresh, Ok)?
+        }
+    };
+    let frame = &*tail.frame.insert(frame);
+    let n = from.take_into(frame, tail.used, left.min(max).min(PAGE_SIZE - tail.used))?;
+    if n == 0 {
+        return Ok(None);
+    }
+    let slice = Slice {
+        frame: frame.clone(),
+        offset: tail.used,
+        len: n,
+    };
+    tail.used += n;
+    space.bytes -= n;
+    Ok(Some(slice))
+}

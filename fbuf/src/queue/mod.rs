@@ -1,0 +1,343 @@
+//! The byte queue of pipes, TCP connections and Unix stream sockets: a chain of slices from one
+//! writer to one reader at a time, never a byte ring.
+//!
+//! - this file: [`Queue`], its [`Chain`], and [`State`], which a kind of queue adds to the chain;
+//! - `fill`: writing; [`Fill`] is one call that writes;
+//! - `drain`: reading and peeking; [`Drain`] is one call that reads;
+//! - `splice`: slices that change queues without a copy;
+//! - `ready`: the stored readiness that `poll` reads without a lock.
+//!
+//! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`]
+//! or [`Queue::take`]. Page loans and fbufs come in where `fill` asks its source for slices
+//! (`fill::next_slice`); page transfers leave where `drain` offers a slice to its sink.
+//!
+//! Locks, in the order in which they are taken:
+//!
+//! ```text
+//! reading (one reader at a time copies)      Rank::PipeReading
+//!    writing (one writer at a time copies)   Rank::Pipe
+//!       chain (slices and state)             Rank::Leaf, spinning, never held during a copy
+//! ```
+//! So a reader and a writer on two CPUs copy at the same time and meet only to link and unlink
+//! slices. Bytes shown by a slice never change; the writer continues the last frame only behind
+//! all bytes that any slice shows. Neither `reading` nor `writing` is held while its owner waits
+//! for bytes or room. Frames are never freed under the chain's lock.
+//!
+//! A kind of queue brings, without cost on the way of the others (every hook is inlined):
+//!
+//! | | pipe | TCP | Unix stream |
+//! |---|---|---|---|
+//! | limit | slices | bytes | bytes, and slices in proportion |
+//! | writer told | a slice fits again | a third is free | three quarters are free |
+//! | reader told | not empty any more | below `SO_RCVLOWAT` before | each write |
+//! | marks | packets | urgent byte | credentials, descriptors, urgent byte |
+
+use core::{
+    ops::{Deref, DerefMut},
+    sync::atomic::{AtomicU32, Ordering::Release},
+};
+
+use abi::Result;
+use nucleus::{
+    Frame, PAGE_SIZE, frame,
+    sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock},
+};
+
+use crate::{aggregate::Aggregate, slice::Slice};
+
+mod drain;
+mod fill;
+mod ready;
+mod splice;
+
+pub use drain::Drain;
+pub use fill::{Added, Fill, Space};
+pub use splice::{ABOVE_SLOTS, Slots, Taken};
+
+/// Emptied frames that a queue keeps for its writer, so that they need not travel through the
+/// allocator from the reader's CPU to the writer's: half of a full pipe, which lets both sides
+/// work at once.
+const SPARE_FRAMES: usize = 8;
+
+/// What a kind of queue keeps with the chain, under its lock.
+pub trait State: Sized {
+    /// Whether [`ready`](State::ready) is stored after every change.
+    const STORES_READY: bool = false;
+
+    /// Returns what is ready, as bits of the kind's choice.
+    fn ready(chain: &Chain<Self>) -> u32 {
+        let _ = chain;
+        0
+    }
+
+    /// Returns whether an emptied frame is kept for the next write.
+    fn keeps_frames(chain: &Chain<Self>) -> bool;
+}
+
+/// Bytes on their way from writers to readers.
+pub struct Queue<S> {
+    chain: SpinLock<Chain<S>>,
+    /// [`State::ready`] as of the last release of the chain's lock after a change.
+    ready: AtomicU32,
+    /// Held by the reader that takes bytes off.
+    reading: Mutex<()>,
+    /// Held by the writer that adds bytes.
+    writing: Mutex<Tail>,
+}
+
+/// The slices of a queue, and the state of its kind. [chain's lock]
+pub struct Chain<S> {
+    /// The bytes.
+    pub data: Aggregate,
+    /// Bytes that were ever taken off: the position in the stream of the first byte.
+    taken: u64,
+    /// Emptied frames without another handle.
+    spare: Frames<SPARE_FRAMES>,
+    /// What the kind of queue adds.
+    pub state: S,
+}
+
+/// The frame of the last small write. [`writing`](Queue::writing)
+struct Tail {
+    frame: Option<Frame>,
+    /// Bytes that slices show or have shown since the frame was last empty.
+    used: usize,
+}
+
+/// Up to `N` frames, without an allocation.
+struct Frames<const N: usize> {
+    frames: [Option<Frame>; N],
+    count: usize,
+}
+
+/// The right to take bytes off a queue.
+pub type Reading<'a> = MutexGuard<'a, ()>;
+
+/// The chain, locked. Its release after a change stores the readiness anew.
+pub struct Locked<'a, S: State> {
+    ready: &'a AtomicU32,
+    changed: bool,
+    chain: SpinGuard<'a, Chain<S>>,
+}
+
+impl<S: State> Queue<S> {
+    /// Makes an empty queue with room for `slices` slices.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn new(state: S, slices: usize) -> Result<Queue<S>> {
+        let mut data = Aggregate::new();
+        data.reserve(slices)?;
+        let chain = Chain {
+            data,
+            taken: 0,
+            spare: Frames::new(),
+            state,
+        };
+        Ok(Queue {
+            ready: AtomicU32::new(S::ready(&chain)),
+            chain: SpinLock::new(Rank::Leaf, chain),
+            reading: Mutex::new(Rank::PipeReading, ()),
+            writing: Mutex::new(Rank::Pipe, Tail::new()),
+        })
+    }
+
+    /// Locks the chain.
+    #[inline]
+    pub fn lock(&self) -> Locked<'_, S> {
+        self.locked(self.chain.lock())
+    }
+
+    /// Locks the chains of two queues, which are not the same one.
+    fn lock_pair<'a>(a: &'a Queue<S>, b: &'a Queue<S>) -> (Locked<'a, S>, Locked<'a, S>) {
+        let (first, second) = SpinLock::lock_pair(&a.chain, &b.chain);
+        (a.locked(first), b.locked(second))
+    }
+
+    #[inline]
+    fn locked<'a>(&'a self, chain: SpinGuard<'a, Chain<S>>) -> Locked<'a, S> {
+        Locked {
+            ready: &self.ready,
+            changed: false,
+            chain,
+        }
+    }
+
+    /// Waits for other readers to be done. Not held while waiting for bytes.
+    pub fn lock_reading(&self) -> Reading<'_> {
+        self.reading.lock()
+    }
+
+    /// Drops all bytes while `is_over` holds, frame by frame, so that none is freed under the
+    /// spin lock. Returns whether there were any.
+    pub fn discard(&self, is_over: impl Fn(&S) -> bool) -> bool {
+        let mut any = false;
+        loop {
+            let (slice, frame) = {
+                let mut chain = self.lock();
+                if !is_over(&chain.state) {
+                    return any;
+                }
+                (chain.take(usize::MAX), chain.spare.pop())
+            };
+            any |= slice.is_some();
+            if slice.is_none() && frame.is_none() {
+                return any;
+            }
+        }
+    }
+}
+
+impl<S: State> Chain<S> {
+    /// Returns the position in the stream of the first byte.
+    pub fn start(&self) -> u64 {
+        self.taken
+    }
+
+    /// Returns the position in the stream behind the last byte.
+    pub fn end(&self) -> u64 {
+        self.taken + self.data.len() as u64
+    }
+
+    /// Returns a handle of the first slice.
+    #[inline]
+    pub fn first(&self) -> Option<Slice> {
+        self.data.slice(0).cloned()
+    }
+
+    /// Takes the first slice off, or `max` bytes of it.
+    #[inline]
+    pub fn take(&mut self, max: usize) -> Option<Slice> {
+        let slice = self.data.take_slice(max)?;
+        self.taken += slice.len as u64;
+        Some(slice)
+    }
+
+    /// Puts a slice back in front.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn put_back(&mut self, slice: Slice) -> Result<()> {
+        let len = slice.len as u64;
+        self.data.prepend(slice)?;
+        self.taken -= len;
+        Ok(())
+    }
+
+    /// Returns how many bytes `tail` can take behind the last slice, in its frame.
+    #[inline]
+    fn in_place(&self, tail: &Tail) -> usize {
+        match (self.data.last(), &tail.frame) {
+            (Some(last), Some(frame)) if last.end() == tail.used && last.frame == *frame => {
+                PAGE_SIZE - tail.used
+            }
+            _ => 0,
+        }
+    }
+
+    /// Keeps the frame of a slice that was taken off, unless it has another handle than this
+    /// one and the reader's `copied`, which the reader is about to drop.
+    #[inline]
+    fn recycle(&mut self, taken: &mut Option<Slice>, copied: &Slice) {
+        if let Some(slice) = taken
+            && slice.frame == copied.frame
+            && slice.frame.handles() == 2
+            && self.spare.has_room()
+            && S::keeps_frames(self)
+            && !frame::is_scarce()
+            && let Some(slice) = taken.take()
+        {
+            self.spare.push(slice.frame);
+        }
+    }
+}
+
+impl Tail {
+    const fn new() -> Tail {
+        Tail {
+            frame: None,
+            used: 0,
+        }
+    }
+
+    /// Returns whether the frame has no other handle: no slice shows it, and all of it is free.
+    #[inline]
+    fn is_alone(&self) -> bool {
+        let frame = self.frame.as_ref();
+        frame.is_some_and(|frame| frame.handles() == 1)
+    }
+
+    /// Makes the whole frame free, or gives it up to a reader or another queue that shows it.
+    #[inline]
+    fn restart(&mut self) {
+        if !self.is_alone() {
+            self.frame = None;
+        }
+        self.used = 0;
+    }
+}
+
+impl<const N: usize> Frames<N> {
+    const fn new() -> Frames<N> {
+        Frames {
+            frames: [const { None }; N],
+            count: 0,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.count < N
+    }
+
+    /// Adds a frame. There is room.
+    fn push(&mut self, frame: Frame) {
+        self.frames[self.count] = Some(frame);
+        self.count += 1;
+    }
+
+    /// Takes up to `most` frames of another stack, as far as there is room.
+    fn fill_from<const M: usize>(&mut self, other: &mut Frames<M>, most: usize) {
+        for _ in 0..most.min(N - self.count) {
+            let Some(frame) = other.pop() else { return };
+            self.push(frame);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Frame> {
+        self.count = self.count.checked_sub(1)?;
+        self.frames[self.count].take()
+    }
+}
+
+impl<S: State> Locked<'_, S> {
+    /// Gives access to the chain for a change that readiness does not depend on.
+    #[inline]
+    fn aside(&mut self) -> &mut Chain<S> {
+        &mut self.chain
+    }
+}
+
+impl<S: State> Deref for Locked<'_, S> {
+    type Target = Chain<S>;
+    #[inline]
+    fn deref(&self) -> &Chain<S> {
+        &self.chain
+    }
+}
+
+impl<S: State> DerefMut for Locked<'_, S> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Chain<S> {
+        self.changed = true;
+        &mut self.chain
+    }
+}
+
+impl<S: State> Drop for Locked<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        if S::STORES_READY && self.changed {
+            self.ready.store(S::ready(&self.chain), Release);
+        }
+    }
+}

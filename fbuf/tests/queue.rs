@@ -1,0 +1,678 @@
+//! The byte queue on the simulated machine, with both kinds of limits and with marks.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use abi::{Errno, Result};
+use fbuf::{
+    Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, DiscardSink, Slice, Source,
+    queue::{ABOVE_SLOTS, Added, Chain, Drain, Fill, Queue, Slots, Space, State},
+};
+use nucleus::{
+    PAGE_SIZE, frame,
+    sim::{self, Config},
+    task::{self, Sleep, Spawn, WaitQueue},
+};
+
+const SLOTS: usize = 16;
+const BYTES: usize = 40_000;
+
+/// Bits of readiness.
+const IN: u32 = 1;
+const OUT: u32 = 2;
+const CLOSED: u32 = 4;
+
+/// A kind with either limit, whose reads stop at marks.
+struct Kind {
+    slots: usize,
+    bytes: usize,
+    closed: bool,
+    /// Positions at which a read begins anew, in rising order.
+    marks: VecDeque<u64>,
+}
+
+impl Kind {
+    fn slots() -> Kind {
+        Kind {
+            slots: SLOTS,
+            bytes: usize::MAX,
+            closed: false,
+            marks: VecDeque::new(),
+        }
+    }
+
+    fn bytes() -> Kind {
+        Kind {
+            slots: usize::MAX,
+            bytes: BYTES,
+            ..Kind::slots()
+        }
+    }
+
+    fn queue(self) -> Queue<Kind> {
+        let slices = match self.slots {
+            usize::MAX => 0,
+            slots => slots + ABOVE_SLOTS,
+        };
+        Queue::new(self, slices).unwrap()
+    }
+}
+
+impl State for Kind {
+    const STORES_READY: bool = true;
+
+    fn ready(chain: &Chain<Kind>) -> u32 {
+        let has_room = chain.has_slot() && chain.data.len() < chain.state.bytes;
+        let bits = [
+            (!chain.data.is_empty(), IN),
+            (has_room, OUT),
+            (chain.state.closed, CLOSED),
+        ];
+        bits.iter()
+            .filter(|(holds, _)| *holds)
+            .map(|(_, bit)| bit)
+            .sum()
+    }
+
+    fn keeps_frames(chain: &Chain<Kind>) -> bool {
+        !chain.state.closed
+    }
+}
+
+impl Slots for Kind {
+    fn slots(&self) -> usize {
+        self.slots
+    }
+
+    fn has_reader(&self) -> bool {
+        !self.closed
+    }
+}
+
+#[derive(Default)]
+struct Write {
+    least: usize,
+    /// The bytes are marked at their first.
+    mark: bool,
+    was_empty: bool,
+}
+
+impl Fill<Kind> for Write {
+    fn space(&mut self, chain: &mut Chain<Kind>) -> Result<Space> {
+        if chain.state.closed {
+            return Err(Errno::EPIPE);
+        }
+        Ok(Space {
+            slots: chain.free_slots(),
+            bytes: chain.state.bytes - chain.data.len().min(chain.state.bytes),
+            least: self.least,
+            continues: !self.mark,
+        })
+    }
+
+    fn linked(&mut self, chain: &mut Chain<Kind>, added: Added) {
+        assert_eq!(chain.end(), added.at + added.len as u64);
+        self.least = 0;
+        self.was_empty |= chain.start() == added.at;
+        if self.mark {
+            chain.state.marks.push_back(added.at);
+            self.mark = false;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Read {
+    taken: usize,
+    was_full: bool,
+}
+
+impl Drain<Kind> for Read {
+    fn front(&mut self, chain: &mut Chain<Kind>) -> Option<Slice> {
+        let start = chain.start();
+        let marks = &mut chain.state.marks;
+        while marks.front().is_some_and(|&mark| mark < start) {
+            marks.pop_front();
+        }
+        if self.taken > 0 && marks.front() == Some(&start) {
+            return None;
+        }
+        let next = marks.iter().copied().find(|&mark| mark > start);
+        let mut slice = chain.first()?;
+        if let Some(next) = next {
+            slice.len = slice.len.min((next - start) as usize);
+        }
+        Some(slice)
+    }
+
+    fn take(&mut self, chain: &mut Chain<Kind>, n: usize) -> Option<Slice> {
+        self.was_full |= Kind::ready(chain) & OUT == 0;
+        self.taken += n;
+        chain.take(n)
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % n
+    }
+
+    /// A number of bytes, small ones as often as large ones.
+    fn size(&mut self) -> usize {
+        let largest = [3, 100, 5000, 100_000][self.below(4)];
+        1 + self.below(largest)
+    }
+}
+
+/// Runs `body` on machines with 1 to 3 CPUs; at the end every frame must be free again.
+fn on_machines(seeds: u64, body: impl Fn(u64) + Copy + Send + 'static) {
+    for seed in 1..=seeds {
+        let config = Config {
+            cpus: 1 + seed as usize % 3,
+            seed,
+            ..Config::default()
+        };
+        let ran = sim::run(config, move || {
+            let before = frame::usage().data;
+            body(seed);
+            assert_eq!(frame::usage().data, before, "frames that did not come back");
+        });
+        if let Err(failure) = ran {
+            panic!("seed {seed}: {failure}");
+        }
+    }
+}
+
+/// Tasks that are waited for together.
+#[derive(Default)]
+struct Together {
+    running: AtomicUsize,
+    ended: WaitQueue,
+}
+
+impl Together {
+    fn spawn(self: &Arc<Together>, body: impl FnOnce() + Send + 'static) {
+        self.running.fetch_add(1, SeqCst);
+        let all = self.clone();
+        let spawn = Spawn {
+            name: "test",
+            pmap: None,
+            attachment: None,
+            cpus: !0,
+            priority: Default::default(),
+        };
+        let run = move || {
+            body();
+            all.running.fetch_sub(1, SeqCst);
+            all.ended.wake_all();
+        };
+        task::spawn(spawn, Box::new(run)).unwrap();
+    }
+
+    fn join(&self) {
+        let none = || (self.running.load(SeqCst) == 0).then_some(());
+        self.ended.wait(Sleep::SOUND, none).unwrap();
+    }
+}
+
+/// A queue whose two sides sleep, as a pipe's do. Sleepers look at the stored readiness only.
+struct Sleepy {
+    queue: Queue<Kind>,
+    readers: WaitQueue,
+    writers: WaitQueue,
+}
+
+impl Sleepy {
+    fn new(kind: Kind) -> Arc<Sleepy> {
+        Arc::new(Sleepy {
+            queue: kind.queue(),
+            readers: WaitQueue::new(),
+            writers: WaitQueue::new(),
+        })
+    }
+
+    fn wait(&self, queue: &WaitQueue, bits: u32) {
+        let ready = || (self.queue.ready() & bits != 0).then_some(());
+        queue.wait(Sleep::SOUND, ready).unwrap();
+    }
+
+    fn write(&self, bytes: &[u8], least: usize) {
+        let mut from = BytesSource::new(bytes);
+        while from.left() > 0 {
+            let mut call = Write {
+                least,
+                ..Write::default()
+            };
+            match self.queue.fill(&mut from, &mut call).unwrap() {
+                // A write that must fit whole waits for more than one slot at times.
+                0 if least > 0 => task::yield_now(),
+                0 => self.wait(&self.writers, OUT),
+                _ if call.was_empty => self.readers.wake_all(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads up to `max` bytes; nothing at the end.
+    fn read(&self, max: usize) -> Vec<u8> {
+        let mut buffer = vec![0; max];
+        loop {
+            let mut call = Read::default();
+            let n = {
+                let reading = self.queue.lock_reading();
+                let mut to = BytesSink::new(&mut buffer);
+                self.queue.drain(&reading, &mut to, max, &mut call).unwrap()
+            };
+            if call.was_full {
+                self.writers.wake_all();
+            }
+            if n > 0 {
+                buffer.truncate(n);
+                return buffer;
+            }
+            if self.queue.ready() & (CLOSED | IN) == CLOSED {
+                return Vec::new();
+            }
+            self.wait(&self.readers, IN | CLOSED);
+        }
+    }
+
+    fn close(&self) {
+        self.queue.lock().state.closed = true;
+        self.readers.wake_all();
+    }
+}
+
+/// Byte `n` of the stream.
+fn byte(n: usize) -> u8 {
+    (n ^ n >> 8 ^ n >> 16) as u8
+}
+
+#[test]
+fn bytes_come_out_in_order_and_no_wake_up_is_lost() {
+    for kind in [Kind::slots, Kind::bytes] {
+        on_machines(9, move |seed| {
+            let queue = Sleepy::new(kind());
+            let total = 200_000;
+            let all = Arc::new(Together::default());
+            let writer = queue.clone();
+            all.spawn(move || {
+                let mut random = Random::new(seed);
+                let mut sent = 0;
+                while sent < total {
+                    let n = random.size().min(total - sent);
+                    let piece: Vec<u8> = (sent..sent + n).map(byte).collect();
+                    writer.write(&piece, 0);
+                    sent += n;
+                }
+                writer.close();
+            });
+            all.spawn(move || {
+                let mut random = Random::new(seed + 1000);
+                let mut got = 0;
+                loop {
+                    let piece = queue.read(random.size());
+                    if piece.is_empty() {
+                        break;
+                    }
+                    for (i, &b) in piece.iter().enumerate() {
+                        assert_eq!(b, byte(got + i), "byte {}", got + i);
+                    }
+                    got += piece.len();
+                }
+                assert_eq!(got, total);
+            });
+            all.join();
+        });
+    }
+}
+
+/// `PIPE_BUF`: three writers, whose short writes must each stay together.
+#[test]
+fn short_writes_are_not_mixed() {
+    for kind in [Kind::slots, Kind::bytes] {
+        on_machines(6, move |seed| {
+            let queue = Sleepy::new(kind());
+            let all = Arc::new(Together::default());
+            let writing = Arc::new(AtomicUsize::new(3));
+            for id in 1..=3u8 {
+                let (queue, writing) = (queue.clone(), writing.clone());
+                all.spawn(move || {
+                    let mut random = Random::new(seed * 8 + u64::from(id));
+                    for _ in 0..60 {
+                        let len = 3 + random.below(PAGE_SIZE - 3);
+                        let mut message = vec![id; len];
+                        message[1..3].copy_from_slice(&(len as u16).to_le_bytes());
+                        queue.write(&message, len);
+                    }
+                    if writing.fetch_sub(1, SeqCst) == 1 {
+                        queue.close();
+                    }
+                });
+            }
+            let mut stream: VecDeque<u8> = VecDeque::new();
+            let mut messages = 0;
+            loop {
+                let piece = queue.read(7000);
+                if piece.is_empty() {
+                    break;
+                }
+                stream.extend(piece);
+                while stream.len() >= 3 {
+                    let len = usize::from(u16::from_le_bytes([stream[1], stream[2]]));
+                    if stream.len() < len {
+                        break;
+                    }
+                    let message: Vec<u8> = stream.drain(..len).collect();
+                    assert!(message[3..].iter().all(|&b| b == message[0]));
+                    messages += 1;
+                }
+            }
+            assert_eq!((messages, stream.len()), (180, 0));
+            all.join();
+        });
+    }
+}
+
+/// A queue and what it should hold.
+struct Checked {
+    queue: Queue<Kind>,
+    bytes: VecDeque<u8>,
+    /// Places in `bytes` of the marks.
+    marks: VecDeque<usize>,
+}
+
+impl Checked {
+    fn new(kind: Kind) -> Checked {
+        Checked {
+            queue: kind.queue(),
+            bytes: VecDeque::new(),
+            marks: VecDeque::new(),
+        }
+    }
+
+    fn remove(&mut self, n: usize) -> Vec<u8> {
+        self.marks.retain(|&mark| mark >= n);
+        self.marks.iter_mut().for_each(|mark| *mark -= n);
+        self.bytes.drain(..n).collect()
+    }
+
+    fn write(&mut self, bytes: &[u8], passed: bool, mark: bool, whole: bool) -> usize {
+        let mut call = Write {
+            least: if whole { bytes.len() } else { 0 },
+            mark,
+            was_empty: false,
+        };
+        let mut plain = BytesSource::new(bytes);
+        let mut slices = Aggregate::new();
+        let n = if passed {
+            slices.fill_from(&mut plain, bytes.len()).unwrap();
+            let mut from = AggregateSource::new(&mut slices, bytes.len());
+            self.queue.fill(&mut from, &mut call).unwrap()
+        } else {
+            self.queue.fill(&mut plain, &mut call).unwrap()
+        };
+        assert_eq!(call.was_empty, self.bytes.is_empty() && n > 0);
+        if mark && n > 0 {
+            self.marks.push_back(self.bytes.len());
+        }
+        self.bytes.extend(&bytes[..n]);
+        n
+    }
+
+    /// Reads, copying or keeping frames or dropping the bytes.
+    fn read(&mut self, max: usize, how: usize) {
+        let mut call = Read::default();
+        let mut buffer = vec![0; max];
+        let mut kept = Aggregate::new();
+        let reading = self.queue.lock_reading();
+        let n = match how {
+            0 => self.queue.drain(&reading, &mut DiscardSink, max, &mut call),
+            1 => {
+                let mut to = AggregateSink::new(&mut kept, max);
+                self.queue.drain(&reading, &mut to, usize::MAX, &mut call)
+            }
+            _ => {
+                let mut to = BytesSink::new(&mut buffer);
+                self.queue.drain(&reading, &mut to, max, &mut call)
+            }
+        }
+        .unwrap();
+        drop(reading);
+        let mark = self.marks.iter().find(|&&mark| mark > 0);
+        let there = mark.copied().unwrap_or(self.bytes.len());
+        assert_eq!((n, call.taken), (max.min(there), n));
+        let expected = self.remove(n);
+        match how {
+            0 => {}
+            1 => {
+                kept.peek(0, &mut buffer);
+                assert_eq!(buffer[..n], expected);
+            }
+            _ => assert_eq!(buffer[..n], expected),
+        }
+    }
+
+    fn peek(&self, skip: usize, max: usize) {
+        let mut buffer = vec![0; max];
+        let mut to = BytesSink::new(&mut buffer);
+        let reading = self.queue.lock_reading();
+        let end = skip + max / 2;
+        let n = self.queue.peek(&reading, &mut to, skip, |_| end).unwrap();
+        let expected: Vec<u8> = self
+            .bytes
+            .iter()
+            .skip(skip)
+            .take(max / 2)
+            .copied()
+            .collect();
+        assert_eq!(buffer[..n], expected);
+    }
+
+    fn check(&self) {
+        let ready = self.queue.ready();
+        let chain = self.queue.lock();
+        assert_eq!(ready, Kind::ready(&chain), "stored readiness");
+        assert_eq!(chain.data.len(), self.bytes.len());
+        let len = (chain.end() - chain.start()) as usize;
+        assert_eq!(len, self.bytes.len());
+        let mut all = vec![0; self.bytes.len()];
+        chain.data.peek(0, &mut all);
+        assert!(self.bytes.iter().eq(all.iter()));
+    }
+
+    /// Passes slices to `other`: spliced, teed, or taken and put back in part.
+    fn pass(&mut self, other: &mut Checked, max: usize, how: usize) {
+        let there = self.queue.lock().data.slice_count();
+        let mut call = Write::default();
+        match how {
+            0 => {
+                let moved = self.queue.exchange(&other.queue, max);
+                let fits = !self.bytes.is_empty() && self.bytes.len() <= max;
+                assert_eq!(moved.is_some(), fits && other.bytes.is_empty());
+                if let Some((n, _)) = moved {
+                    let bytes = self.remove(n);
+                    other.bytes.extend(bytes);
+                }
+            }
+            1 => {
+                let mut copy = self.queue.duplicate(max, there).unwrap();
+                assert_eq!(copy.len(), max.min(self.bytes.len()));
+                let n = other.queue.append(&mut copy, &mut call).unwrap();
+                other.bytes.extend(self.bytes.iter().take(n));
+            }
+            _ => {
+                let reading = self.queue.lock_reading();
+                let mut taken = self.queue.take(&reading, max, there).unwrap();
+                assert_eq!(taken.data.len(), max.min(self.bytes.len()));
+                let n = other.queue.append(&mut taken.data, &mut call).unwrap();
+                let was_empty = self.queue.put_back(&reading, taken.data);
+                drop(reading);
+                let all = max >= self.bytes.len();
+                let is_left = n < max.min(self.bytes.len());
+                assert_eq!(was_empty, all && is_left);
+                let bytes = self.remove(n);
+                other.bytes.extend(bytes);
+            }
+        }
+    }
+}
+
+/// Single steps, against a queue of bytes.
+#[test]
+fn steps_agree_with_a_queue_of_bytes() {
+    for kind in [Kind::slots, Kind::bytes] {
+        on_machines(16, move |seed| {
+            let mut random = Random::new(seed);
+            let mut queue = Checked::new(kind());
+            let mut other = Checked::new(kind());
+            let is_slotted = queue.queue.lock().state.slots == SLOTS;
+            // Marks and splices do not meet: a kind has one or the other.
+            let has_marks = !is_slotted || seed % 2 == 0;
+            let mut next = 0;
+            for _ in 0..300 {
+                let size = random.size();
+                match random.below(8) {
+                    0..=2 => {
+                        let whole = size <= PAGE_SIZE && random.below(2) == 0;
+                        let mark = has_marks && random.below(4) == 0;
+                        let passed = random.below(3) == 0;
+                        let bytes: Vec<u8> = (next..next + size).map(byte).collect();
+                        let free = queue.queue.lock().free_slots();
+                        let n = queue.write(&bytes, passed, mark, whole);
+                        next += n;
+                        let fits = is_slotted || size <= BYTES;
+                        assert!(!whole || passed || !is_slotted || n == 0 || n == size);
+                        assert!(
+                            n == size
+                                || !fits
+                                || !is_slotted
+                                || whole
+                                || passed
+                                || queue.queue.lock().free_slots() == 0,
+                            "{n} of {size}, {free}"
+                        );
+                    }
+                    3 | 4 => queue.read(size, random.below(3)),
+                    5 => queue.peek(random.below(2) * random.below(2 * size), size),
+                    _ if is_slotted && !has_marks => {
+                        queue.pass(&mut other, size, random.below(3));
+                        other.check();
+                        other.read(usize::MAX >> 40, 0);
+                    }
+                    _ => {}
+                }
+                queue.check();
+            }
+            let had = !queue.bytes.is_empty();
+            assert_eq!(queue.queue.discard(|_| true), had);
+            assert!(other.queue.lock().data.len() == other.bytes.len());
+        });
+    }
+}
+
+/// Bytes that a slice shows never change, though the writer goes on in the same frame.
+#[test]
+fn slices_that_were_passed_on_do_not_change() {
+    on_machines(8, |seed| {
+        let queue = Kind::bytes().queue();
+        let mut random = Random::new(seed);
+        let mut kept: Vec<(Aggregate, Vec<u8>)> = Vec::new();
+        let mut next = 0;
+        for _ in 0..60 {
+            let n = 1 + random.below(700);
+            let bytes: Vec<u8> = (next..next + n).map(byte).collect();
+            next += n;
+            let mut from = BytesSource::new(&bytes);
+            assert_eq!(queue.fill(&mut from, &mut Write::default()), Ok(n));
+            let mut slices = Aggregate::new();
+            let mut to = AggregateSink::new(&mut slices, n);
+            let reading = queue.lock_reading();
+            let got = queue.drain(&reading, &mut to, n, &mut Read::default());
+            assert_eq!(got, Ok(n));
+            kept.push((slices, bytes));
+            if random.below(3) == 0 {
+                kept.remove(0);
+            }
+            for (slices, bytes) in &kept {
+                let mut copy = vec![0; bytes.len()];
+                slices.peek(0, &mut copy);
+                assert_eq!(&copy, bytes);
+            }
+        }
+    });
+}
+
+/// Every frame that can't be had is reported, and the bytes before it count.
+#[test]
+fn want_of_memory_is_reported() {
+    for kind in [Kind::slots, Kind::bytes] {
+        for after in 0..6 {
+            on_machines(1, move |_| {
+                let mut queue = Checked::new(kind());
+                let bytes: Vec<u8> = (0..5 * PAGE_SIZE).map(byte).collect();
+                frame::fail_after(Some(after));
+                let mut from = BytesSource::new(&bytes);
+                let result = queue.queue.fill(&mut from, &mut Write::default());
+                frame::fail_after(None);
+                match after {
+                    0 => assert_eq!(result, Err(Errno::ENOMEM)),
+                    _ => {
+                        let n = result.unwrap();
+                        assert_eq!(n, bytes.len().min(after as usize * PAGE_SIZE));
+                        queue.bytes.extend(&bytes[..n]);
+                    }
+                }
+                queue.check();
+                queue.queue.discard(|_| true);
+            });
+        }
+    }
+}
+
+/// A closed queue takes nothing more; what is in it stays until it is discarded.
+#[test]
+fn a_closed_queue_takes_nothing() {
+    on_machines(1, |_| {
+        let queue = Kind::slots().queue();
+        let fill = || queue.fill(&mut BytesSource::new(b"rest"), &mut Write::default());
+        assert_eq!(fill(), Ok(4));
+        queue.lock().state.closed = true;
+        assert_eq!(fill(), Err(Errno::EPIPE));
+        assert!(!queue.discard(|kind| !kind.closed));
+        assert!(queue.discard(|kind| kind.closed));
+        assert_eq!(queue.ready(), OUT | CLOSED);
+    });
+}
+
+/// A queue that was resized keeps its bytes, and never becomes smaller than they are.
+#[test]
+fn limits_change_but_not_below_the_bytes() {
+    on_machines(1, |_| {
+        let mut queue = Checked::new(Kind::slots());
+        let bytes: Vec<u8> = (0..4 * PAGE_SIZE).map(byte).collect();
+        assert_eq!(queue.write(&bytes, false, false, false), bytes.len());
+        assert_eq!(queue.queue.resize(3, |kind| kind.slots = 3), Ok(false));
+        assert_eq!(queue.queue.resize(4, |kind| kind.slots = 4), Ok(true));
+        assert_eq!(queue.write(b"x", false, false, false), 0);
+        assert_eq!(queue.queue.resize(99, |kind| kind.slots = 99), Ok(true));
+        assert_eq!(queue.write(b"x", false, false, false), 1);
+        queue.check();
+        queue.read(PAGE_SIZE, 2);
+        queue.queue.discard(|_| true);
+    });
+}
