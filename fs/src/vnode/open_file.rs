@@ -75,7 +75,7 @@ pub trait File: Any + Send + Sync {
         Err(Errno::EINVAL)
     }
 
-    /// Writes likewise. `EPIPE` makes the caller send SIGPIPE.
+    /// Writes likewise. A file that returns `EPIPE` has sent SIGPIPE.
     fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
         let _ = (at, flags, from);
         Err(Errno::EINVAL)

@@ -70,7 +70,7 @@ impl File for SocketFile {
         }
         let timeout = self.socket.common().send_timeout();
         let patience = Patience::new(!flags.has(O_NONBLOCK), timeout);
-        self.socket.send(&mut Outgoing::plain(from, 0, patience))
+        super::send(&*self.socket, Outgoing::plain(from, 0, patience))
     }
 
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {

@@ -34,4 +34,4 @@ pub use message::{Incoming, Outgoing};
 pub use options::{Answer, Value};
 pub use patience::Patience;
 pub use peer::PeerCredentials;
-pub use socket_trait::{BACKLOG_MAX, Family, Shutdown, Socket};
+pub use socket_trait::{BACKLOG_MAX, Family, Shutdown, Socket, send};

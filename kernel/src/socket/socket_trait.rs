@@ -8,6 +8,7 @@ use fs::Ready;
 use nucleus::{VirtAddr, task::Watch};
 
 use super::{Address, Answer, Common, Incoming, Outgoing, Patience, PeerCredentials, Value};
+use crate::process::signal;
 
 /// Connections that may wait to be accepted, whatever a program asks for (`net.core.somaxconn`).
 pub static BACKLOG_MAX: AtomicU32 = AtomicU32::new(4096);
@@ -73,8 +74,7 @@ pub trait Socket: Any + Send + Sync {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Sends a message; returns the bytes taken from its data. The caller sends SIGPIPE after
-    /// `EPIPE` where [`signals_broken_pipe`](Socket::signals_broken_pipe) says so.
+    /// Sends a message; returns the bytes taken from its data. Called by [`send`].
     fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
         let _ = message;
         Err(Errno::EOPNOTSUPP)
@@ -85,11 +85,6 @@ pub trait Socket: Any + Send + Sync {
     fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
         let _ = message;
         Err(Errno::EOPNOTSUPP)
-    }
-
-    /// Whether a failure with `EPIPE` sends a signal: of a stream it does.
-    fn signals_broken_pipe(&self) -> bool {
-        self.common().kind() == raw::SOCK_STREAM
     }
 
     /// Returns the readiness now; registers with `watch` first, if given.
@@ -142,6 +137,22 @@ pub trait Socket: Any + Send + Sync {
 
     /// The last open file over it was closed: connections end, the name is free again.
     fn release(&self);
+}
+
+/// Sends a message by [`Socket::send`]. The end of a stream's connection (`EPIPE`) sends SIGPIPE
+/// too, unless the program does not want it (`MSG_NOSIGNAL`).
+///
+/// # Errors
+/// Those of [`Socket::send`].
+pub fn send(socket: &dyn Socket, mut message: Outgoing<'_>) -> Result<usize> {
+    match socket.send(&mut message) {
+        Err(Errno::EPIPE)
+            if !message.has(raw::MSG_NOSIGNAL) && socket.common().kind() == raw::SOCK_STREAM =>
+        {
+            Err(signal::broken_pipe())
+        }
+        result => result,
+    }
 }
 
 /// An address family.

@@ -17,12 +17,9 @@ use fbuf::{Sink, Source};
 use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode, vnode};
 use nucleus::{VirtAddr, task::Watch, time, user};
 
-use super::{
-    fifo::open_pipe,
-    queue::{Ends, Pipe},
-};
+use super::{fifo::open_pipe, queue::Pipe, state::Ends};
 
-/// The device number of the file system in which nameless pipes seem to be.
+/// The device number that pipes without a name show.
 const PIPE_DEVICE: u64 = 0xb;
 
 /// One or both ends of a pipe.
@@ -31,16 +28,16 @@ pub struct End {
     ends: Ends,
     /// What can be ready at these ends.
     mask: Ready,
-    /// How many writers there had ever been when this was opened: without a later one a FIFO
-    /// has not hung up but only not begun.
+    /// The writers ever opened, as of the opening of this end: without a later one a FIFO has
+    /// not hung up but only not begun.
     writers_seen: AtomicU64,
     /// The name of a FIFO.
     location: Option<Location>,
-    /// Since the epoch, when it was made.
+    /// When it was made, since the epoch.
     created: Duration,
 }
 
-/// A new pipe: its reading and its writing end.
+/// Makes a pipe; returns its reading and its writing end.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -52,7 +49,7 @@ pub fn pair() -> Result<(Arc<End>, Arc<End>)> {
 }
 
 impl End {
-    /// Opens ends of a pipe. The counts of the pipe rise now and fall when the end is dropped.
+    /// Opens ends of a pipe, which counts them until they are dropped.
     pub(super) fn new(
         pipe: &Arc<Pipe>,
         reads: bool,
@@ -84,18 +81,18 @@ impl End {
         })
     }
 
-    /// The pipe.
+    /// Returns the pipe.
     pub fn pipe(&self) -> &Arc<Pipe> {
         &self.pipe
     }
 
-    /// Which ends this is.
+    /// Returns which ends this is.
     pub fn ends(&self) -> Ends {
         self.ends
     }
 
-    /// Adds what tells of changes. Its look is under the lock: a writer that takes the lock later sees the
-    /// registration.
+    /// Registers an observer, then looks under the lock: a writer that takes the lock later sees
+    /// the registration.
     #[cold]
     fn register<'a>(&'a self, watch: &mut dyn Watch<'a>) -> Ready {
         if self.ends.reads {
@@ -104,14 +101,15 @@ impl End {
         if self.ends.writes {
             watch.add(self.pipe.writers());
         }
-        self.pipe.lock().ready()
+        self.pipe.ready_locked()
     }
 
-    /// What is ready at a reading end that seems to have no writer: `HUP` only if one was there since it was opened.
+    /// Returns what is ready at a reading end without a writer: `HUP` only if there was one since
+    /// this end was opened.
     #[cold]
     fn without_writers(&self, ready: Ready) -> Ready {
         let status = self.pipe.status();
-        // What the reader sees is of one look: bytes that a writer left before it went are not missed.
+        // One look gives both: bytes that the last writer left are not missed.
         let mut now = ready - (Ready::IN | Ready::RDNORM | Ready::HUP);
         if status.bytes > 0 {
             now |= Ready::IN | Ready::RDNORM;
@@ -122,12 +120,12 @@ impl End {
         now
     }
 
-    /// A reader and a writer have met here: from now on no writer means that they are gone.
+    /// Notes that a reader and a writer have met: from now on no writer means that it is gone.
     pub(super) fn has_met(&self) {
         self.writers_seen.store(0, Relaxed);
     }
 
-    /// The pipe end that an open file is.
+    /// Returns the pipe end that an open file is.
     pub fn of(file: &dyn File) -> Option<&End> {
         (file as &dyn core::any::Any).downcast_ref()
     }
@@ -151,11 +149,8 @@ impl File for End {
         if at.is_some() {
             return Err(Errno::ESPIPE);
         }
-        let wait = !flags.has(O_NONBLOCK);
-        match flags.has(O_DIRECT) {
-            true => self.pipe.write_packets(wait, from),
-            false => self.pipe.write(wait, from),
-        }
+        self.pipe
+            .write(!flags.has(O_NONBLOCK), flags.has(O_DIRECT), from)
     }
 
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
@@ -205,7 +200,7 @@ impl File for End {
     }
 }
 
-/// The vnode of a pipe without a name, made when somebody goes through `/proc/PID/fd`.
+/// The vnode of a pipe without a name, made for a path through `/proc/PID/fd`.
 struct Nameless {
     pipe: Arc<Pipe>,
     created: Duration,

@@ -4,12 +4,11 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result, raw::general::O_NONBLOCK};
 use fs::{File, Location, OpenFlags, device::Attachment};
-use nucleus::task::{Sleep, WaitQueue};
 
 use super::{end::End, queue::Pipe};
-use crate::process::signal;
 
-/// Opens the FIFO at `place`, whose openers meet through `state`. Waits for the other end as `fifo(7)` says.
+/// Opens the FIFO at `place`, whose openers meet through `state`. Waits for the other end as
+/// `fifo(7)` says.
 ///
 /// # Errors
 /// `ENXIO` for writing without a reader and with `O_NONBLOCK`; a restart number; `ENOMEM`.
@@ -18,7 +17,8 @@ pub fn open(place: &Location, state: &Attachment, flags: OpenFlags) -> Result<Ar
     open_pipe(&pipe, Some(place.clone()), flags)
 }
 
-/// Opens ends of `pipe`, with its name if it has one. The ends of a nameless pipe have met already: nothing waits.
+/// Opens ends of `pipe`, with its name if it has one. The ends of a pipe without a name have met
+/// already: nothing waits.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -40,24 +40,18 @@ pub(super) fn open_pipe(
     }
     let end = End::new(pipe, reads, writes, place);
     if wait && reads != writes {
-        // An opener that has come and gone meanwhile counts: the two have met.
+        // An opener that has come and gone meanwhile counts as met.
         if reads && before.writers == 0 {
-            meet(pipe.readers(), || {
-                pipe.status().writers_seen != before.writers_seen
+            pipe.wait(pipe.readers(), |now| {
+                now.writers_seen != before.writers_seen
             })?;
         }
         if writes && before.readers == 0 {
-            meet(pipe.writers(), || {
-                pipe.status().readers_seen != before.readers_seen
+            pipe.wait(pipe.writers(), |now| {
+                now.readers_seen != before.readers_seen
             })?;
         }
         end.has_met();
     }
     Ok(end)
-}
-
-fn meet(queue: &WaitQueue, mut met: impl FnMut() -> bool) -> Result<()> {
-    queue
-        .wait(Sleep::INTERRUPTIBLE, || met().then_some(()))
-        .map_err(signal::woken)
 }

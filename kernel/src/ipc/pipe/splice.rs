@@ -1,18 +1,63 @@
-//! Moving slices between pipes and other files: `splice`, `tee`, `sendfile`, `copy_file_range`. Bytes are
-//! copied only by a file that can't pass its pages on.
+//! Slices that move between pipes and other files: `splice`, `tee`, `sendfile`,
+//! `copy_file_range`. Only files that can't pass their pages on copy bytes.
 
 use abi::{Errno, Result};
-use fbuf::{Aggregate, AggregateSink, AggregateSource};
+use fbuf::{
+    Aggregate, AggregateSink, AggregateSource,
+    queue::{Reading, Taken},
+};
 use fs::{File, OpenFlags};
 use nucleus::PAGE_SIZE;
 
-use super::{Pipe, queue::Status};
+use super::{queue::Pipe, state::PipeStatus, transfer::Write};
+use crate::process::signal;
 
-/// Bytes that are on their way at once between two files: a full pipe.
+/// Bytes on their way at once between two files: a full pipe.
 const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
 
-/// Waits until there are bytes in `from`; `None` at the end of what will ever come.
-fn await_bytes(from: &Pipe, wait: bool) -> Result<Option<Status>> {
+impl Pipe {
+    /// Adds slices that fit; the others stay in `from`. Wakes readers.
+    ///
+    /// # Errors
+    /// `EPIPE` without a reader, and SIGPIPE is sent; `ENOMEM`.
+    fn append(&self, from: &mut Aggregate) -> Result<usize> {
+        let mut call = Write::default();
+        let n = match self.queue.append(from, &mut call) {
+            Err(Errno::EPIPE) => return Err(signal::broken_pipe()),
+            result => result?,
+        };
+        if n > 0 {
+            self.tell_readers(call.was_empty);
+        }
+        Ok(n)
+    }
+
+    /// Puts back in front what was taken and not used; wakes readers of that, and writers of the
+    /// room that the rest left. Writers sleep only while the pipe is full.
+    fn put_back(&self, reading: &Reading<'_>, taken: Taken) {
+        if self.queue.put_back(reading, taken.data) {
+            self.readers.wake_all();
+        }
+        if taken.was_full {
+            self.writers.wake_all();
+        }
+    }
+
+    /// Moves all bytes to an empty pipe, if that is all there is to do ([`Queue::exchange`]).
+    ///
+    /// [`Queue::exchange`]: fbuf::queue::Queue::exchange
+    fn exchange(&self, to: &Pipe, max: usize) -> Option<usize> {
+        let (n, was_full) = self.queue.exchange(&to.queue, max)?;
+        to.tell_readers(true);
+        if was_full {
+            self.writers.wake_all();
+        }
+        Some(n)
+    }
+}
+
+/// Waits until there are bytes in `from`; `None` at the end of the stream.
+fn await_bytes(from: &Pipe, wait: bool) -> Result<Option<PipeStatus>> {
     loop {
         let status = from.status();
         if status.bytes > 0 {
@@ -29,11 +74,11 @@ fn await_bytes(from: &Pipe, wait: bool) -> Result<Option<Status>> {
 }
 
 /// Waits until a slice fits into `to`.
-fn await_slot(to: &Pipe, wait: bool) -> Result<Status> {
+fn await_slot(to: &Pipe, wait: bool) -> Result<PipeStatus> {
     loop {
         let status = to.status();
         if status.readers == 0 {
-            return Err(Errno::EPIPE);
+            return Err(signal::broken_pipe());
         }
         if status.has_slot() {
             return Ok(status);
@@ -45,7 +90,7 @@ fn await_slot(to: &Pipe, wait: bool) -> Result<Status> {
     }
 }
 
-/// `splice` from a pipe to another one: slices change hands.
+/// Moves slices from a pipe to another one (`splice`).
 ///
 /// # Errors
 /// `EAGAIN`, `EPIPE`, a restart number, `ENOMEM`.
@@ -58,19 +103,19 @@ pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<us
             return Ok(0);
         };
         await_slot(to, wait)?;
-        let reading = from.lock_reading();
-        let mut moving = from.take(&reading, len, status)?;
+        let reading = from.queue.lock_reading();
+        let mut moving = from.queue.take(&reading, len, status.slices)?;
         let result = to.append(&mut moving.data);
         from.put_back(&reading, moving);
         match result {
-            // Somebody else was faster at one of the two ends.
+            // Another thread was faster at one of the two ends.
             Ok(0) => continue,
             result => return result,
         }
     }
 }
 
-/// `tee`: the bytes stay in `from`.
+/// Adds bytes of `from`, which keeps them, to another pipe (`tee`).
 ///
 /// # Errors
 /// As [`pipe_to_pipe`].
@@ -80,7 +125,7 @@ pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
             return Ok(0);
         };
         await_slot(to, wait)?;
-        let mut copy = from.duplicate(len, status)?;
+        let mut copy = from.queue.duplicate(len, status.slices)?;
         match to.append(&mut copy) {
             Ok(0) => continue,
             result => return result,
@@ -88,7 +133,7 @@ pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
     }
 }
 
-/// `splice` from a pipe to another kind of file.
+/// Moves bytes from a pipe to another kind of file (`splice`).
 ///
 /// # Errors
 /// `EAGAIN`, a restart number, those of the file's write.
@@ -104,8 +149,8 @@ pub fn pipe_to_file(
         let Some(status) = await_bytes(from, wait)? else {
             return Ok(0);
         };
-        let reading = from.lock_reading();
-        let mut moving = from.take(&reading, len, status)?;
+        let reading = from.queue.lock_reading();
+        let mut moving = from.queue.take(&reading, len, status.slices)?;
         if moving.data.is_empty() {
             continue;
         }
@@ -115,7 +160,7 @@ pub fn pipe_to_file(
             flags,
             &mut AggregateSource::new(&mut moving.data, whole),
         );
-        // What a file does not look at, as /dev/null, it says to have written without taking it.
+        // A file may count bytes as written without taking them, as /dev/null does.
         let taken = whole - moving.data.len();
         if let Ok(written) = result {
             moving.data.clip_front(written.saturating_sub(taken));
@@ -125,7 +170,7 @@ pub fn pipe_to_file(
     }
 }
 
-/// `splice` from another kind of file to a pipe.
+/// Moves bytes from another kind of file to a pipe (`splice`).
 ///
 /// # Errors
 /// `EAGAIN`, `EPIPE`, a restart number, those of the file's read.
@@ -152,7 +197,8 @@ pub fn file_to_pipe(
             Ok(n) => n,
             Err(error) => return fbuf::moved(total, Err(error)),
         };
-        // What has no position can't be read again, so it waits for room. A file gives the rest another time.
+        // Without a position bytes can't be read again, so they wait for room. A file is read
+        // again from where this call ends.
         if at.is_some() && total > 0 {
             break;
         }
@@ -160,8 +206,8 @@ pub fn file_to_pipe(
     Ok(total)
 }
 
-/// Moves `len` bytes from one file, from `from_at` on, to another: `sendfile`, `copy_file_range`.
-/// Returns fewer at the end of the file or where the receiver takes no more.
+/// Moves `len` bytes from one file, from `from_at` on, to another (`sendfile`,
+/// `copy_file_range`). Returns fewer at the end of the file or where the receiver takes no more.
 ///
 /// # Errors
 /// Those of read and write, if nothing was moved.

@@ -3,8 +3,11 @@
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec, vec::Vec};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use abi::{Errno, raw::general::O_NONBLOCK};
-use fbuf::{Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource};
+use abi::{
+    Errno,
+    raw::general::{O_DIRECT, O_NONBLOCK},
+};
+use fbuf::{BytesSink, BytesSource};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
     PAGE_SIZE, frame,
@@ -12,7 +15,7 @@ use nucleus::{
     task::{self, Sleep, Spawn, WaitQueue},
 };
 
-use super::{DEFAULT_SLOTS, End, pair, queue::PIPE_BUF, splice};
+use super::{DEFAULT_SLOTS, End, pair, splice, transfer::PIPE_BUF};
 
 struct Random(u64);
 
@@ -335,46 +338,24 @@ fn capacity_changes_but_never_below_what_is_in() {
     });
 }
 
-/// What a slice shows never changes, though the writer goes on in the same frame.
+/// Packets (`O_DIRECT`) are read one by one, apart from other bytes, and lose what does not fit.
 #[test]
-fn slices_that_were_passed_on_do_not_change() {
-    on_machines(8, |seed| {
+fn packets_are_read_one_by_one() {
+    on_machines(2, |_| {
         let (reader, writer) = pair().unwrap();
-        let mut random = Random::new(seed);
-        let mut kept: Vec<(Aggregate, Vec<u8>)> = Vec::new();
-        let mut next = 0;
-        for _ in 0..60 {
-            let n = 1 + random.below(700);
-            let bytes: Vec<u8> = (next..next + n).map(byte).collect();
-            next += n;
-            write(&writer, &bytes).unwrap();
-            let mut slices = Aggregate::new();
-            let got = reader
-                .read(
-                    None,
-                    OpenFlags::default(),
-                    &mut AggregateSink::new(&mut slices, n),
-                )
-                .unwrap();
-            assert_eq!(got, n);
-            kept.push((slices, bytes));
-            if random.below(3) == 0 {
-                kept.remove(0);
-            }
-            for (slices, bytes) in &kept {
-                let mut copy = vec![0; bytes.len()];
-                slices.peek(0, &mut copy);
-                assert_eq!(&copy, bytes);
-            }
-        }
-        // And back in, without a copy.
-        for (mut slices, bytes) in kept {
-            let len = slices.len();
-            let mut source = AggregateSource::new(&mut slices, len);
-            writer
-                .write(None, OpenFlags::default(), &mut source)
-                .unwrap();
-            assert_eq!(read(&reader, len).unwrap(), bytes);
-        }
+        let direct = OpenFlags::from_bits_retain(O_DIRECT);
+        let packet = |bytes: &[u8]| writer.write(None, direct, &mut BytesSource { from: bytes });
+        write(&writer, b"plain").unwrap();
+        assert_eq!(packet(b"first"), Ok(5));
+        assert_eq!(packet(b"second"), Ok(6));
+        assert_eq!(write(&writer, b"behind"), Ok(6));
+        assert_eq!(packet(&[7; PAGE_SIZE + 1]), Ok(PAGE_SIZE + 1));
+        assert_eq!(read(&reader, 100).unwrap(), b"plain");
+        assert_eq!(read(&reader, 3).unwrap(), b"fir");
+        assert_eq!(read(&reader, 100).unwrap(), b"second");
+        assert_eq!(read(&reader, 100).unwrap(), b"behind");
+        assert_eq!(read(&reader, 2 * PAGE_SIZE).unwrap(), [7; PAGE_SIZE]);
+        assert_eq!(read(&reader, 2 * PAGE_SIZE).unwrap(), [7]);
+        assert_eq!(reader.pipe().status().bytes, 0);
     });
 }

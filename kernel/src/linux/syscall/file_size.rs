@@ -6,7 +6,7 @@ use fs::{File, Kind, OpenFlags};
 use nucleus::Frame;
 
 use crate::process::{
-    INFINITY,
+    INFINITY, Limits,
     files::OpenFile,
     signal::{self, Info},
     thread,
@@ -39,18 +39,19 @@ pub(super) fn check(size: u64) -> Result<()> {
     }
 }
 
-/// Writes as [`File::write`], but a regular file not beyond the limit.
+/// Writes as [`File::write`], but a regular file not beyond the limit of the writing process.
 ///
 /// # Errors
 /// `EFBIG` if not even a byte is allowed, and SIGXFSZ is sent; else those of the file.
 pub(super) fn write(
+    limits: &Limits,
     open: &OpenFile,
     at: Option<u64>,
     flags: OpenFlags,
     from: &mut dyn Source,
 ) -> Result<usize> {
     let file = open.writable()?;
-    let limit = limit();
+    let limit = limits.soft(raw::RLIMIT_FSIZE);
     if limit == INFINITY || !is_regular(file) || from.left() == 0 {
         return file.write(at, flags, from);
     }

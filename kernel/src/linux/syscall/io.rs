@@ -18,7 +18,6 @@ use nucleus::{VirtAddr, user};
 
 use super::{Call, FlagSet, SystemCall, fcntl, file_size, flag_set};
 use crate::{
-    ipc::pipe,
     process::files::OpenFile,
     socket::{SocketFile, inet::interface},
 };
@@ -69,19 +68,10 @@ fn write_to(
     from: &mut dyn Source,
 ) -> Result<usize> {
     let flags = OpenFlags::from_bits_retain(open.flags().bits() | extra);
-    let result = file_size::write(open, at, flags, from);
+    let limits = call.thread.process().limits();
+    let result = file_size::write(limits, open, at, flags, from);
     call.thread.io.count_write(&result);
-    signal_broken_pipe(open, &result);
     result
-}
-
-/// A write to a pipe or socket without readers sends SIGPIPE too, except to a socket of messages.
-pub fn signal_broken_pipe(to: &OpenFile, result: &Result<usize>) {
-    if matches!(result, Err(Errno::EPIPE))
-        && SocketFile::of(to).map_or(true, |socket| socket.signals_broken_pipe())
-    {
-        pipe::broken_pipe();
-    }
 }
 
 /// `EINVAL` for a number of bytes that is negative to a program.

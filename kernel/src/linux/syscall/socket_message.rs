@@ -20,10 +20,9 @@ use nucleus::{VirtAddr, time, user};
 
 use super::{Call, FlagSet, SystemCall, flag_set, read_timespec, socket::waits, write_timespec};
 use crate::{
-    ipc::pipe,
     process::files::OpenFile,
     socket::{
-        Address, Incoming, Outgoing, Patience, Socket, SocketFile,
+        self, Address, Incoming, Outgoing, Patience, Socket, SocketFile,
         control::{Control, ControlSink, Layout},
     },
 };
@@ -88,15 +87,6 @@ pub const CALLS: &[SystemCall] = &[
     SystemCall::new(__NR_recvmmsg, "recvmmsg", recvmmsg).flags(&[&RECEIVE_MANY_FLAGS]),
 ];
 
-/// Sends; a broken pipe sends SIGPIPE too, unless the program does not want it.
-fn send_message(socket: &dyn Socket, mut message: Outgoing<'_>) -> Result<usize> {
-    let result = socket.send(&mut message);
-    if result == Err(Errno::EPIPE) && !message.has(MSG_NOSIGNAL) && socket.signals_broken_pipe() {
-        pipe::broken_pipe();
-    }
-    result
-}
-
 fn send_patience(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Patience {
     let waits = waits(open) && flags & MSG_DONTWAIT == 0;
     Patience::new(waits, socket.common().send_timeout())
@@ -126,7 +116,7 @@ pub(super) fn sendto(call: &mut Call<'_>) -> Result<usize> {
         to,
         ..Outgoing::plain(&mut data, flags, patience)
     };
-    send_message(&**socket, message)
+    socket::send(&**socket, message)
 }
 
 pub(super) fn recv(call: &mut Call<'_>) -> Result<usize> {
@@ -271,7 +261,7 @@ fn send_header(open: &OpenFile, header: &Header, flags: u32) -> Result<usize> {
         control: Control::new(&control, header.layout),
         patience: send_patience(open, &**socket, flags),
     };
-    send_message(&**socket, message)
+    socket::send(&**socket, message)
 }
 
 pub(super) fn sendmsg(call: &mut Call<'_>) -> Result<usize> {

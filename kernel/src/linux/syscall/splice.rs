@@ -14,7 +14,7 @@ use fbuf::{MAX_TRANSFER, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set, io::signal_broken_pipe};
+use super::{Call, FlagSet, SystemCall, flag_set};
 use crate::{
     ipc::pipe::{End, Pipe, splice as moving},
     process::files::OpenFile,
@@ -113,13 +113,11 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
         _ => return Err(Errno::EINVAL),
     }
     let start = position.start(&from)?;
-    let result = moving::file_to_file(
+    let n = moving::file_to_file(
         (reader, from.flags(), start),
         (writer, to.flags(), None),
         len,
-    );
-    signal_broken_pipe(&to, &result);
-    let n = result?;
+    )?;
     position.advance(&from, start, n, true)?;
     Ok(n)
 }
@@ -178,7 +176,7 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
     let (reader, writer) = (from.readable()?, to.writable()?);
     let wait = flags & SPLICE_F_NONBLOCK == 0;
     let waits = |open: &OpenFile| wait && !open.flags().has(O_NONBLOCK);
-    let result = match (pipe(&from), pipe(&to)) {
+    match (pipe(&from), pipe(&to)) {
         (None, None) => Err(Errno::EINVAL),
         (Some(source), Some(target)) => {
             if from_at.0 != 0 || to_at.0 != 0 {
@@ -227,9 +225,7 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             }
             Ok(n)
         }
-    };
-    signal_broken_pipe(&to, &result);
-    result
+    }
 }
 
 fn tee(call: &mut Call<'_>) -> Result<usize> {
@@ -250,9 +246,7 @@ fn tee(call: &mut Call<'_>) -> Result<usize> {
     let wait = flags & SPLICE_F_NONBLOCK == 0
         && !from.flags().has(O_NONBLOCK)
         && !to.flags().has(O_NONBLOCK);
-    let result = moving::tee(source, target, len, wait);
-    signal_broken_pipe(&to, &result);
-    result
+    moving::tee(source, target, len, wait)
 }
 
 /// The program's pages are copied into the pipe's: later changes of its memory do not show, and a
@@ -265,9 +259,7 @@ fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     let wait = flags & SPLICE_F_NONBLOCK == 0 && !open.flags().has(O_NONBLOCK);
     if open.flags().writes() {
         let mut from = UserSource::vector(array, count)?;
-        let result = pipe.write(wait, &mut from);
-        signal_broken_pipe(&open, &result);
-        result
+        pipe.write(wait, false, &mut from)
     } else {
         let mut to = UserSink::vector(array, count)?;
         pipe.read(wait, &mut to)

@@ -7,7 +7,7 @@ use super::{
     action::{Fate, default_of},
     timer,
 };
-use crate::process::{Pid, Process, Thread, pid_table};
+use crate::process::{Pid, Process, Thread, pid_table, thread};
 
 /// Sends to one thread. Not in interrupt context. No permission check.
 ///
@@ -39,6 +39,17 @@ pub fn send_to_group(group: Pid, info: Info) -> Result<()> {
         post(&process, None, info)?;
     }
     Ok(())
+}
+
+/// Sends SIGPIPE to the current thread, which writes to a pipe or a connection that nothing reads.
+/// Returns the error of its call.
+#[cold]
+pub fn broken_pipe() -> Errno {
+    thread::with_current(|thread| {
+        // A standard signal always finds room.
+        let _ = send_to_thread(thread, Info::kernel(raw::SIGPIPE));
+    });
+    Errno::EPIPE
 }
 
 /// Makes the thread take the signal before its program goes on: if it is blocked or ignored, it

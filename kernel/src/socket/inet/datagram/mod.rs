@@ -237,10 +237,6 @@ impl Socket for Datagrams {
         control::take(datagram, message)
     }
 
-    fn signals_broken_pipe(&self) -> bool {
-        false
-    }
-
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
         if let Some(watch) = watch {
             watch.add(&self.socket.waits().readable);

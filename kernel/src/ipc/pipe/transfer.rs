@@ -1,0 +1,213 @@
+//! Reading and writing.
+
+use abi::{Errno, Result};
+use fbuf::{
+    Sink, Slice, Source,
+    queue::{Added, Chain, Drain, Fill, Space},
+};
+use nucleus::PAGE_SIZE;
+
+use super::{packets::Front, queue::Pipe, state::PipeState};
+use crate::process::signal;
+
+/// Writes of up to this many bytes are not mixed with others.
+pub const PIPE_BUF: usize = abi::raw::general::PIPE_BUF as usize;
+
+/// One write to a pipe.
+#[derive(Default)]
+pub(super) struct Write {
+    /// Bytes that must fit together ([`PIPE_BUF`]).
+    whole: usize,
+    /// Each step is a packet (`O_DIRECT`).
+    packets: bool,
+    /// The pipe was empty: readers may sleep.
+    pub was_empty: bool,
+}
+
+impl Fill<PipeState> for Write {
+    #[inline]
+    fn space(&mut self, chain: &mut Chain<PipeState>) -> Result<Space> {
+        if chain.state.readers == 0 {
+            return Err(Errno::EPIPE);
+        }
+        let mut space = Space {
+            slots: chain.free_slots(),
+            bytes: usize::MAX,
+            least: self.whole,
+            continues: true,
+        };
+        if self.packets {
+            let (start, slots) = (chain.start(), chain.state.slots);
+            chain.state.packets.reserve(start, slots)?;
+            (space.bytes, space.continues) = (PAGE_SIZE, false);
+        }
+        Ok(space)
+    }
+
+    #[inline]
+    fn linked(&mut self, chain: &mut Chain<PipeState>, added: Added) {
+        self.was_empty |= chain.data.len() == added.len;
+        self.whole = 0;
+        if self.packets {
+            let end = added.at + added.len as u64;
+            chain.state.packets.push(added.at, end);
+        }
+    }
+}
+
+/// One read from a pipe.
+#[derive(Default)]
+struct Read {
+    /// Where a packet, or the bytes before one, ends the call.
+    end: Option<u64>,
+    /// The call reads a packet.
+    is_packet: bool,
+    /// Bytes were taken off.
+    has_taken: bool,
+    /// A full pipe has a slot again.
+    freed_slot: bool,
+}
+
+impl Read {
+    /// Clips the front to a packet or the bytes before one; `None` where another call begins.
+    #[cold]
+    fn clip(&mut self, chain: &mut Chain<PipeState>, mut slice: Slice) -> Option<Slice> {
+        let start = chain.start();
+        if self.end.is_none() {
+            match chain.state.packets.front(start) {
+                None => return Some(slice),
+                Some(Front::Packet(_)) if self.has_taken => return None,
+                Some(Front::Packet(end)) => (self.end, self.is_packet) = (Some(end), true),
+                Some(Front::Bytes(end)) => self.end = Some(end),
+            }
+        }
+        slice.len = slice.len.min((self.end? - start) as usize);
+        (slice.len > 0).then_some(slice)
+    }
+}
+
+impl Drain<PipeState> for Read {
+    #[inline]
+    fn front(&mut self, chain: &mut Chain<PipeState>) -> Option<Slice> {
+        let slice = chain.first()?;
+        match chain.state.packets.is_empty() && self.end.is_none() {
+            true => Some(slice),
+            false => self.clip(chain, slice),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, chain: &mut Chain<PipeState>, n: usize) -> Option<Slice> {
+        let was_full = !chain.has_slot();
+        let slice = chain.take(n);
+        self.has_taken = true;
+        self.freed_slot |= was_full && chain.has_slot();
+        slice
+    }
+}
+
+impl Pipe {
+    /// Reads what is there, waiting for the first bytes unless `wait` is false.
+    ///
+    /// # Errors
+    /// `EAGAIN`, a restart number, or those of the sink.
+    pub fn read(&self, wait: bool, to: &mut dyn Sink) -> Result<usize> {
+        if to.room() == 0 {
+            return Ok(0);
+        }
+        loop {
+            let n = self.drain(to)?;
+            if n > 0 {
+                return Ok(n);
+            }
+            let status = self.status();
+            if status.bytes > 0 {
+                continue;
+            }
+            if status.writers == 0 {
+                return Ok(0);
+            }
+            if !wait {
+                return Err(Errno::EAGAIN);
+            }
+            self.wait_for_bytes()?;
+        }
+    }
+
+    /// Reads what is there: bytes up to the next packet, or one packet, of which the bytes that
+    /// do not fit are lost. Wakes writers once, at the end.
+    fn drain(&self, to: &mut dyn Sink) -> Result<usize> {
+        let mut call = Read::default();
+        let n = {
+            let reading = self.queue.lock_reading();
+            let n = self.queue.drain(&reading, to, usize::MAX, &mut call)?;
+            if call.is_packet {
+                self.drop_packet(&mut call);
+            }
+            n
+        };
+        if call.freed_slot {
+            self.writers.wake_all();
+        }
+        Ok(n)
+    }
+
+    /// Drops the rest of a packet. The reading side is locked.
+    #[cold]
+    fn drop_packet(&self, call: &mut Read) {
+        loop {
+            let slice = {
+                let mut chain = self.queue.lock();
+                let left = call.end.map_or(0, |end| end - chain.start());
+                call.take(&mut chain, left as usize)
+            };
+            if slice.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Writes all that the source has, waiting for room unless `wait` is false; with `packets`
+    /// each page is a packet. Sends SIGPIPE without a reader, even after part of the bytes.
+    ///
+    /// # Errors
+    /// `EPIPE` without a reader, `EAGAIN`, a restart number, or those of the source; each only if
+    /// nothing was written.
+    pub fn write(&self, wait: bool, packets: bool, from: &mut dyn Source) -> Result<usize> {
+        let left = from.left();
+        let is_whole = left <= PIPE_BUF && !packets;
+        let mut call = Write {
+            whole: if is_whole { left } else { 0 },
+            packets,
+            was_empty: false,
+        };
+        let mut total = 0;
+        while from.left() > 0 {
+            call.was_empty = false;
+            let error = match self.queue.fill(from, &mut call) {
+                Ok(0) if !wait => Errno::EAGAIN,
+                Ok(0) => match self.wait_for_slot() {
+                    Ok(()) => continue,
+                    Err(error) => error,
+                },
+                Ok(n) => {
+                    total += n;
+                    self.tell_readers(call.was_empty);
+                    continue;
+                }
+                Err(Errno::EPIPE) => signal::broken_pipe(),
+                Err(error) => error,
+            };
+            return fbuf::moved(total, Err(error));
+        }
+        Ok(total)
+    }
+
+    /// Wakes readers after a write: they sleep only while the pipe is empty, but observers hear
+    /// of each write.
+    pub(super) fn tell_readers(&self, was_empty: bool) {
+        if was_empty || self.readers.is_observed() {
+            self.readers.wake_all();
+        }
+    }
+}
