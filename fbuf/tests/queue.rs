@@ -55,11 +55,10 @@ impl Kind {
     }
 
     fn queue(self) -> Queue<Kind> {
-        let slices = match self.slots {
-            usize::MAX => 0,
-            slots => slots + ABOVE_SLOTS,
-        };
-        Queue::new(self, slices).unwrap()
+        match self.slots {
+            usize::MAX => Queue::new(self),
+            slots => Queue::with_memory(slots + ABOVE_SLOTS, self).unwrap(),
+        }
     }
 }
 

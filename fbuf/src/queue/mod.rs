@@ -121,25 +121,34 @@ pub struct Locked<'a, S: State> {
 }
 
 impl<S: State> Queue<S> {
-    /// Makes an empty queue with room for `slices` slices.
+    /// Makes an empty queue. Allocates nothing.
+    pub fn new(state: S) -> Queue<S> {
+        Queue::with(Aggregate::new(), state)
+    }
+
+    /// Makes an empty queue with memory for `slices` slices.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(state: S, slices: usize) -> Result<Queue<S>> {
+    pub fn with_memory(slices: usize, state: S) -> Result<Queue<S>> {
         let mut data = Aggregate::new();
         data.reserve(slices)?;
+        Ok(Queue::with(data, state))
+    }
+
+    fn with(data: Aggregate, state: S) -> Queue<S> {
         let chain = Chain {
             data,
             taken: 0,
             spare: Frames::new(),
             state,
         };
-        Ok(Queue {
+        Queue {
             ready: AtomicU32::new(S::ready(&chain)),
             chain: SpinLock::new(Rank::Leaf, chain),
             reading: Mutex::new(Rank::PipeReading, ()),
             writing: Mutex::new(Rank::Pipe, Tail::new()),
-        })
+        }
     }
 
     /// Locks the chain.

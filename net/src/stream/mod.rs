@@ -1,241 +1,166 @@
-//! One direction of a connection: a chain of slices of pages from the sending to the receiving socket.
+//! One direction of a TCP connection: a byte queue ([`fbuf::queue`]) from the sending to the
+//! receiving socket, limited by bytes.
 //!
-//! - this file: the chain and what is known of its two ends; `writing`: how it is filled; `reading`: how it is drained.
-//!
-//! The reader and the writer each copy under a sleeping lock of their own and meet only at the spin lock of the chain, to link and
-//! unlink slices. Bytes that a slice shows never change; the writer adds to the last frame only behind what
-//! any slice shows.
+//! - this file: [`Stream`], its ends and limits;
+//! - `transfer`: reading and writing;
+//! - `urgent`: the urgent byte.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 
-use fbuf::Aggregate;
-use nucleus::{
-    Frame, PAGE_SIZE,
-    sync::{Mutex, Rank, SpinLock},
-};
+use fbuf::queue::{Chain, Queue, State};
+use nucleus::PAGE_SIZE;
 
 use crate::Waits;
 
-mod reading;
-mod writing;
+mod transfer;
+mod urgent;
 
-pub use reading::Read;
-pub use writing::Written;
+pub use transfer::{Read, Written};
 
-/// Emptied frames that wait for the writer while a stream is busy, so that they need not travel through the allocator
-/// from the reader's CPU to the writer's. As many as a pipe keeps.
-const SPARE_FRAMES: usize = 8;
+use urgent::Urgent;
 
 /// Bytes on their way in one direction.
 pub struct Stream {
-    pub(crate) chain: SpinLock<Chain>,
-    /// Held by the one reader that takes bytes off. Never while waiting for bytes.
-    reading: Mutex<()>,
-    /// Held by the one writer that adds bytes. Never while waiting for room.
-    writing: Mutex<Tail>,
-    /// Who reads.
+    queue: Queue<StreamState>,
+    /// The waits of the socket that reads.
     receiver: Arc<Waits>,
-    /// Who writes.
+    /// The waits of the socket that writes.
     sender: Arc<Waits>,
-    /// Its segments would be IPv6's.
+    /// The connection is one of IPv6.
     is_v6: bool,
 }
 
-/// What the chain's lock guards.
-pub(crate) struct Chain {
-    data: Aggregate,
+/// What a stream keeps with its chain.
+struct StreamState {
     /// Bytes that may be in the chain: the sender's and the receiver's buffer sizes together.
     limit: usize,
-    /// Readers need not be told of fewer bytes than this (`SO_RCVLOWAT`), at least 1.
+    /// Readers are not told of fewer bytes than this (`SO_RCVLOWAT`); at least 1.
     low_water: usize,
-    /// Bytes that were ever added.
-    added: u64,
     /// The urgent byte and its place.
     urgent: Option<Urgent>,
-    /// The sender has ended the stream: nothing comes behind what is there.
-    pub finished: bool,
-    /// The connection was reset: nothing goes in any more.
-    pub broken: bool,
-    /// The receiver has closed its socket: what comes is answered by a reset.
-    pub abandoned: bool,
-    spare: Vec<Frame>,
+    /// The sender has ended the stream: no bytes follow those in the chain.
+    finished: bool,
+    /// The connection was reset: the stream takes no bytes any more.
+    broken: bool,
+    /// The receiver has closed its socket: further bytes are answered by a reset.
+    abandoned: bool,
 }
 
-/// TCP's urgent data as programs see it: one byte, and where in the stream it was.
-struct Urgent {
-    /// Bytes of the stream before it, not counting itself unless it is in line.
-    place: u64,
-    /// The byte, until it is read; `None` too when it is in line.
-    byte: Option<u8>,
-    /// It stands in the stream (`SO_OOBINLINE`).
-    in_line: bool,
-}
-
-/// The frame that the last small write went to.
-struct Tail {
-    frame: Option<Frame>,
-    /// Bytes of it that slices show or have shown since it was last empty.
-    used: usize,
+impl State for StreamState {
+    /// Frames are kept only while more than a frame's worth of data shows that the stream is busy.
+    #[inline]
+    fn keeps_frames(chain: &Chain<StreamState>) -> bool {
+        chain.data.len() > PAGE_SIZE
+    }
 }
 
 /// A stream's state at one time.
 #[derive(Clone, Copy, Debug)]
-pub struct Status {
+pub struct StreamStatus {
     /// Bytes that can be read.
     pub bytes: usize,
     /// Bytes that still fit.
     pub room: usize,
     /// The most bytes that fit.
     pub limit: usize,
-    /// Enough is there to wake a reader.
+    /// Whether the bytes are enough to wake a reader.
     pub is_readable: bool,
-    /// Enough room is there to wake a writer: a third, as on Linux, so that the two sides don't take turns byte by byte.
+    /// Whether the room is enough to wake a writer.
     pub is_writable: bool,
-    /// Nothing comes behind these bytes.
+    /// No bytes follow these.
     pub finished: bool,
-    /// The connection was reset.
-    pub broken: bool,
-    /// The receiver has closed its socket.
-    pub abandoned: bool,
     /// Bytes that were ever added.
     pub added: u64,
     /// An urgent byte waits to be read apart from the others.
     pub urgent: bool,
-    /// The next byte to read is the one behind the urgent one's place.
+    /// The next byte to read follows the urgent one's place.
     pub at_mark: bool,
 }
 
-impl Chain {
-    fn room(&self) -> usize {
-        self.limit.saturating_sub(self.data.len())
-    }
+/// Returns how many bytes still fit.
+fn room(chain: &Chain<StreamState>) -> usize {
+    chain.state.limit.saturating_sub(chain.data.len())
+}
 
-    fn is_writable(&self) -> bool {
-        self.broken || self.abandoned || self.room() >= (self.limit / 3).max(1)
-    }
-
-    /// Bytes that were ever taken off.
-    fn taken(&self) -> u64 {
-        self.added - self.data.len() as u64
-    }
-
-    /// Whether the chain ends with bytes of `tail` that can be continued in place.
-    fn continues(&self, tail: &Tail) -> bool {
-        match (self.data.slices().next_back(), &tail.frame) {
-            (Some(last), Some(frame)) => last.frame == *frame && last.end() == tail.used,
-            _ => false,
-        }
-    }
-
-    /// Keeps an emptied frame for the writer while more than a frame's worth of data shows that the stream is busy.
-    fn keep(&mut self, emptied: &mut Option<Frame>) {
-        if self.data.len() > PAGE_SIZE
-            && self.spare.len() < SPARE_FRAMES
-            && self.spare.try_reserve(1).is_ok()
-        {
-            self.spare.extend(emptied.take());
-        }
-    }
+/// Returns whether the room is enough to wake a writer: a third, as on Linux, so that the two
+/// sides do not take turns byte by byte.
+fn is_writable(chain: &Chain<StreamState>) -> bool {
+    let StreamState { limit, broken, .. } = chain.state;
+    broken || chain.state.abandoned || room(chain) >= (limit / 3).max(1)
 }
 
 impl Stream {
-    /// An empty stream for `limit` bytes.
+    /// Makes an empty stream for `limit` bytes.
     pub fn new(sender: Arc<Waits>, receiver: Arc<Waits>, limit: usize, is_v6: bool) -> Stream {
         Stream {
-            chain: SpinLock::new(
-                Rank::Leaf,
-                Chain {
-                    data: Aggregate::new(),
-                    limit,
-                    low_water: 1,
-                    added: 0,
-                    urgent: None,
-                    finished: false,
-                    broken: false,
-                    abandoned: false,
-                    spare: Vec::new(),
-                },
-            ),
-            reading: Mutex::new(Rank::PipeReading, ()),
-            writing: Mutex::new(
-                Rank::Pipe,
-                Tail {
-                    frame: None,
-                    used: 0,
-                },
-            ),
+            queue: Queue::new(StreamState {
+                limit,
+                low_water: 1,
+                urgent: None,
+                finished: false,
+                broken: false,
+                abandoned: false,
+            }),
             receiver,
             sender,
             is_v6,
         }
     }
 
-    /// The state now.
-    pub fn status(&self) -> Status {
-        let chain = self.chain.lock();
-        let bytes = chain.data.len();
-        let taken = chain.taken();
-        Status {
+    /// Returns the state now.
+    pub fn status(&self) -> StreamStatus {
+        let chain = self.queue.lock();
+        let (state, bytes) = (&chain.state, chain.data.len());
+        let urgent = state.urgent.as_ref();
+        StreamStatus {
             bytes,
-            room: chain.room(),
-            limit: chain.limit,
+            room: room(&chain),
+            limit: state.limit,
             is_readable: bytes > 0
-                && (bytes >= chain.low_water.min(chain.limit) || chain.finished || chain.broken),
-            is_writable: chain.is_writable(),
-            finished: chain.finished,
-            broken: chain.broken,
-            abandoned: chain.abandoned,
-            added: chain.added,
-            urgent: chain.urgent.as_ref().is_some_and(|u| u.byte.is_some()),
-            at_mark: chain.urgent.as_ref().is_some_and(|u| u.place == taken),
+                && (bytes >= state.low_water.min(state.limit) || state.finished || state.broken),
+            is_writable: is_writable(&chain),
+            finished: state.finished,
+            added: chain.end(),
+            urgent: urgent.is_some_and(|urgent| urgent.byte.is_some()),
+            at_mark: urgent.is_some_and(|urgent| urgent.place == chain.start()),
         }
     }
 
-    /// The sender has ended it.
+    /// Ends the stream behind the bytes that are in it.
     pub fn finish(&self) {
-        self.chain.lock().finished = true;
+        self.queue.lock().state.finished = true;
         self.receiver.readable.wake_all();
     }
 
-    /// A reset ends it at once. What was received can still be read.
+    /// Ends the stream by a reset. Bytes that are in it can still be read.
     pub fn break_off(&self) {
-        self.chain.lock().broken = true;
+        self.queue.lock().state.broken = true;
         self.receiver.wake_all();
         self.sender.wake_all();
     }
 
-    /// The receiver is gone. Drops what it did not read; returns whether that was anything.
+    /// Notes that the receiver is gone. Drops the unread bytes; returns whether there were any.
     pub fn abandon(&self) -> bool {
-        self.chain.lock().abandoned = true;
-        let mut any = false;
-        // Frame by frame, so that none is freed under the spin lock.
-        loop {
-            let (slice, frame) = {
-                let mut chain = self.chain.lock();
-                (chain.data.pop_front(), chain.spare.pop())
-            };
-            if slice.is_none() && frame.is_none() {
-                break;
-            }
-            any |= slice.is_some();
-        }
+        self.queue.lock().state.abandoned = true;
+        let any = self.queue.discard(|_| true);
         self.sender.wake_all();
         any
     }
 
-    /// One side's part of the room has changed. What is in the stream stays.
+    /// Changes one side's part of the limit. The bytes in the stream stay.
     pub fn change_limit(&self, old: usize, new: usize) {
         if old != new {
-            let mut chain = self.chain.lock();
-            chain.limit = chain.limit.saturating_sub(old) + new;
-            drop(chain);
+            {
+                let mut chain = self.queue.lock();
+                chain.state.limit = chain.state.limit.saturating_sub(old) + new;
+            }
             self.sender.writable.wake_all();
         }
     }
 
     /// Changes how many bytes must be there before a reader is woken.
     pub fn set_low_water(&self, bytes: usize) {
-        self.chain.lock().low_water = bytes.max(1);
+        self.queue.lock().state.low_water = bytes.max(1);
         self.receiver.readable.wake_all();
     }
 }

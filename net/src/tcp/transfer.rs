@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 
 use super::{Phase, Socket};
-use crate::stream::{Read, Status, Stream, Written};
+use crate::stream::{Read, Stream, StreamStatus, Written};
 
 /// What can be done with a socket without waiting.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -181,7 +181,7 @@ impl Socket {
     }
 
     /// Returns the result of a read that finds no bytes.
-    fn nothing_to_read(&self, inbound: Option<Status>) -> Result<usize> {
+    fn nothing_to_read(&self, inbound: Option<StreamStatus>) -> Result<usize> {
         let mut inner = self.inner();
         if inbound.is_some_and(|status| status.finished) {
             return Ok(0);

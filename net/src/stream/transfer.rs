@@ -1,0 +1,182 @@
+//! Reading and writing.
+
+use core::mem;
+
+use abi::Result;
+use fbuf::{
+    DiscardSink, Sink, Slice, Source,
+    queue::{Added, Chain, Drain, Fill, Space},
+};
+use nucleus::{counters::Counter, task::WaitQueue};
+
+use super::{Stream, StreamState, is_writable, room, urgent::up_to_mark};
+
+/// How bytes are read.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Read {
+    /// They stay in the stream (`MSG_PEEK`).
+    pub peek: bool,
+    /// They are dropped instead of copied (`MSG_TRUNC`).
+    pub discard: bool,
+}
+
+/// The outcome of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Written {
+    /// So many bytes were added, perhaps fewer than there were, perhaps none.
+    Bytes(usize),
+    /// The receiver has closed its socket and will answer with a reset.
+    Abandoned,
+    /// The stream has ended or was reset.
+    Ended,
+}
+
+impl StreamState {
+    /// Returns why the stream takes no bytes, if so.
+    pub(super) fn refusal(&self) -> Option<Written> {
+        match self.abandoned {
+            true => Some(Written::Abandoned),
+            false => (self.broken || self.finished).then_some(Written::Ended),
+        }
+    }
+}
+
+/// One write.
+struct Writing<'a> {
+    /// Why the stream takes no bytes.
+    refusal: Option<Written>,
+    /// Readers are to be told.
+    wake: bool,
+    readable: &'a WaitQueue,
+}
+
+impl Fill<StreamState> for Writing<'_> {
+    #[inline]
+    fn space(&mut self, chain: &mut Chain<StreamState>) -> Result<Space> {
+        self.refusal = chain.state.refusal();
+        Ok(Space {
+            slots: usize::MAX,
+            bytes: match self.refusal {
+                None => room(chain),
+                Some(_) => 0,
+            },
+            least: 0,
+            continues: true,
+        })
+    }
+
+    /// Bytes of a stream that ended during the copy are lost like those in flight; the next step
+    /// reports the end.
+    #[inline]
+    fn may_link(&mut self, chain: &mut Chain<StreamState>) -> Result<bool> {
+        Ok(chain.state.refusal().is_none())
+    }
+
+    #[inline]
+    fn linked(&mut self, chain: &mut Chain<StreamState>, added: Added) {
+        // Below the mark a reader may wait for any number of bytes.
+        self.wake |= chain.data.len() - added.len < chain.state.low_water;
+    }
+
+    #[inline]
+    fn more(&self) {
+        if self.wake {
+            self.readable.wake_beside();
+        }
+    }
+}
+
+/// One read.
+struct Reading<'a> {
+    /// Bytes were taken off.
+    has_taken: bool,
+    /// The last bytes taken made the room that writers wait for.
+    has_made_room: bool,
+    /// So did some bytes of this call.
+    wake: bool,
+    writable: &'a WaitQueue,
+}
+
+impl Drain<StreamState> for Reading<'_> {
+    #[inline]
+    fn front(&mut self, chain: &mut Chain<StreamState>) -> Option<Slice> {
+        let slice = chain.first()?;
+        match chain.state.urgent {
+            None => Some(slice),
+            Some(_) => up_to_mark(chain, slice, self.has_taken),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, chain: &mut Chain<StreamState>, n: usize) -> Option<Slice> {
+        let was_writable = is_writable(chain);
+        let slice = chain.take(n);
+        self.has_taken = true;
+        self.has_made_room = !was_writable && is_writable(chain);
+        slice
+    }
+
+    #[inline]
+    fn took(&mut self) {
+        if mem::take(&mut self.has_made_room) {
+            self.wake = true;
+            self.writable.wake_beside();
+        }
+    }
+}
+
+impl Stream {
+    /// Adds what fits of the source's bytes. Wakes the reader.
+    ///
+    /// # Errors
+    /// Those of the source, or `ENOMEM`, if nothing was added.
+    pub fn write(&self, from: &mut dyn Source) -> Result<Written> {
+        let mut call = Writing {
+            refusal: None,
+            wake: false,
+            readable: &self.receiver.readable,
+        };
+        let n = self.queue.fill(from, &mut call)?;
+        if n == 0 {
+            return Ok(call.refusal.unwrap_or(Written::Bytes(0)));
+        }
+        Counter::loopback_packets.add(1);
+        Counter::loopback_packets_v6.add(self.is_v6.into());
+        Counter::tcp_segments.add(1);
+        Counter::loopback_bytes.add(n as u64);
+        if call.wake {
+            self.receiver.readable.wake_all();
+        }
+        Ok(Written::Bytes(n))
+    }
+
+    /// Moves bytes that are there to a sink: `max` at most. Stops before an urgent byte's place.
+    /// Wakes the writer when a third of the room is free.
+    ///
+    /// # Errors
+    /// Those of the sink, if it took nothing.
+    pub fn read(&self, to: &mut dyn Sink, max: usize, how: Read) -> Result<usize> {
+        let reading = self.queue.lock_reading();
+        if how.peek {
+            return self.queue.peek(&reading, to, 0, |chain| {
+                chain.state.bytes_before_mark(chain.start()).min(max)
+            });
+        }
+        let mut call = Reading {
+            has_taken: false,
+            has_made_room: false,
+            wake: false,
+            writable: &self.sender.writable,
+        };
+        let to = match how.discard {
+            true => &mut DiscardSink,
+            false => to,
+        };
+        let result = self.queue.drain(&reading, to, max, &mut call);
+        drop(reading);
+        if call.wake {
+            self.sender.writable.wake_all();
+        }
+        result
+    }
+}
