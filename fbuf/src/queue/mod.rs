@@ -122,6 +122,7 @@ pub struct Locked<'a, S: State> {
 
 impl<S: State> Queue<S> {
     /// Makes an empty queue. Allocates nothing.
+    #[inline]
     pub fn new(state: S) -> Queue<S> {
         Queue::with(Aggregate::new(), state)
     }
@@ -130,12 +131,14 @@ impl<S: State> Queue<S> {
     ///
     /// # Errors
     /// `ENOMEM`.
+    #[inline]
     pub fn with_memory(slices: usize, state: S) -> Result<Queue<S>> {
         let mut data = Aggregate::new();
         data.reserve(slices)?;
         Ok(Queue::with(data, state))
     }
 
+    #[inline]
     fn with(data: Aggregate, state: S) -> Queue<S> {
         let chain = Chain {
             data,

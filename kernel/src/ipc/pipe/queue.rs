@@ -39,7 +39,7 @@ impl Pipe {
             ..PipeState::default()
         };
         Ok(Arc::new(Pipe {
-            queue: Queue::new(state, DEFAULT_SLOTS + ABOVE_SLOTS)?,
+            queue: Queue::with_memory(DEFAULT_SLOTS + ABOVE_SLOTS, state)?,
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
             inode: INODES.fetch_add(1, Relaxed),

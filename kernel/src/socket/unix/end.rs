@@ -108,7 +108,7 @@ impl End {
     /// `ENOMEM`.
     pub fn new(kind: u32) -> Result<Arc<End>> {
         let inbox = match kind {
-            SOCK_STREAM => Inbox::Bytes(Channel::new()?),
+            SOCK_STREAM => Inbox::Bytes(Channel::new()),
             _ => Inbox::Messages(Messages::new()),
         };
         let end = Arc::new(End {

@@ -58,7 +58,7 @@ impl UnixSocket {
             if let Some(error) = own.take_error() {
                 return fbuf::moved(total, Err(error));
             }
-            let error = match channel.fill(message.data, own.send_buffer(), &mut attached, &|| {
+            let error = match channel.fill(message.data, own.send_buffer(), &mut attached, || {
                 other.common.readers.wake_beside();
             }) {
                 Ok(n) if n > 0 => {
@@ -128,7 +128,7 @@ impl UnixSocket {
                     room,
                     other.common.send_buffer(),
                     &mut received,
-                    &|| other.common.writers.wake_beside(),
+                    || other.common.writers.wake_beside(),
                 ),
             };
             drop(received.lost.take());

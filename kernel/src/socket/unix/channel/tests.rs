@@ -48,8 +48,8 @@ struct Model {
 impl Channel {
     /// How many bytes the rights that were sent last came with.
     fn bytes_of_last_rights(&self) -> usize {
-        let queue = self.queue.lock();
-        let last = queue.marks.iter().rfind(|mark| mark.rights.is_some());
+        let chain = self.queue.lock();
+        let last = chain.state.marks.iter().rfind(|mark| mark.rights.is_some());
         last.map_or(0, |mark| (mark.end - mark.at) as usize)
     }
 }
@@ -157,7 +157,7 @@ fn same(got: Got, expected: Got, step: usize, what: &str) {
 fn check(seed: u64) {
     const LIMIT: usize = 40_000;
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let channel = Channel::new().unwrap();
+    let channel = Channel::new();
     let mut model = Model::default();
     let mut files = Files(Vec::new());
     let mut next = 0u8;
@@ -184,7 +184,7 @@ fn check(seed: u64) {
                     (number, attached.rights) = (Some(sent), Some(rights));
                 }
                 let mut source = BytesSource { from: &values };
-                let sent = channel.fill(&mut source, LIMIT, &mut attached, &|| {});
+                let sent = channel.fill(&mut source, LIMIT, &mut attached, || {});
                 if model.closed {
                     assert_eq!(sent, Err(Errno::EPIPE), "{step}: sent to a closed channel");
                     continue;
@@ -221,7 +221,7 @@ fn check(seed: u64) {
                     ..Received::default()
                 };
                 let n = channel
-                    .drain(&mut sink, len, LIMIT, &mut received, &|| {})
+                    .drain(&mut sink, len, LIMIT, &mut received, || {})
                     .unwrap();
                 buffer.truncate(n);
                 let number = files.number(&received.rights);
