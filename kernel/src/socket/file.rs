@@ -10,7 +10,7 @@ use fbuf::{Sink, Source};
 use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode, vnode};
 use nucleus::{VirtAddr, task::Watch};
 
-use super::{Common, Incoming, Outgoing, Patience, Socket};
+use super::{Common, Incoming, Outgoing, Socket, Timeout};
 use crate::process::files::OpenFile;
 
 /// The device number of the file system in which sockets seem to be.
@@ -56,12 +56,12 @@ impl File for SocketFile {
             return Err(Errno::ESPIPE);
         }
         let timeout = self.socket.common().receive_timeout();
-        let patience = Patience::new(!flags.has(O_NONBLOCK), timeout);
+        let timeout = Timeout::new(!flags.has(O_NONBLOCK), timeout);
         // Nothing to read is nothing to wait for.
         if to.room() == 0 {
             return Ok(0);
         }
-        self.socket.receive(&mut Incoming::plain(to, 0, patience))
+        self.socket.receive(&mut Incoming::plain(to, 0, timeout))
     }
 
     fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
@@ -69,8 +69,8 @@ impl File for SocketFile {
             return Err(Errno::ESPIPE);
         }
         let timeout = self.socket.common().send_timeout();
-        let patience = Patience::new(!flags.has(O_NONBLOCK), timeout);
-        super::send(&*self.socket, Outgoing::plain(from, 0, patience))
+        let timeout = Timeout::new(!flags.has(O_NONBLOCK), timeout);
+        super::send(&*self.socket, Outgoing::plain(from, 0, timeout))
     }
 
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {

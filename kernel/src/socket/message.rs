@@ -6,7 +6,7 @@ use abi::raw::net as raw;
 use fbuf::{Sink, Source};
 
 use super::{
-    Address, Patience,
+    Address, Timeout,
     control::{Control, ControlSink},
 };
 use crate::process::files::OpenFile;
@@ -22,7 +22,7 @@ pub struct Outgoing<'a> {
     /// The ancillary data that go with it.
     pub control: Control<'a>,
     /// How long the socket may wait for room.
-    pub patience: Patience,
+    pub timeout: Timeout,
 }
 
 /// A message to be received.
@@ -32,7 +32,7 @@ pub struct Incoming<'a> {
     /// `MSG_*` as the program gave them.
     pub flags: u32,
     /// How long the socket may wait for a message.
-    pub patience: Patience,
+    pub timeout: Timeout,
     /// The program asks from whom it is.
     pub wants_address: bool,
     /// From whom; set by the socket.
@@ -48,13 +48,13 @@ pub struct Incoming<'a> {
 
 impl<'a> Outgoing<'a> {
     /// Only bytes.
-    pub fn plain(data: &'a mut dyn Source, flags: u32, patience: Patience) -> Outgoing<'a> {
+    pub fn plain(data: &'a mut dyn Source, flags: u32, timeout: Timeout) -> Outgoing<'a> {
         Outgoing {
             data,
             flags,
             to: None,
             control: Control::NONE,
-            patience,
+            timeout,
         }
     }
 
@@ -66,11 +66,11 @@ impl<'a> Outgoing<'a> {
 
 impl<'a> Incoming<'a> {
     /// Only bytes.
-    pub fn plain(data: &'a mut dyn Sink, flags: u32, patience: Patience) -> Incoming<'a> {
+    pub fn plain(data: &'a mut dyn Sink, flags: u32, timeout: Timeout) -> Incoming<'a> {
         Incoming {
             data,
             flags,
-            patience,
+            timeout,
             wants_address: false,
             from: None,
             answer: 0,

@@ -8,7 +8,7 @@
 //! - [`Address`]: a `sockaddr` as bytes, which the family reads and writes.
 //! - [`Outgoing`] and [`Incoming`] (`message`): a message on its way, with its data as
 //!   [`fbuf::Source`] or [`fbuf::Sink`]; [`control`]: the control messages that go with it.
-//! - [`Patience`]: how long a call may wait, and its answer when it may not.
+//! - [`Timeout`]: how long a call may wait, and its answer when it may not.
 //! - [`unix`]: the family of local sockets; [`inet`]: TCP and UDP; [`netlink`]: questions about the
 //!   network.
 
@@ -21,9 +21,9 @@ pub mod inet;
 mod message;
 pub mod netlink;
 pub mod options;
-mod patience;
 mod peer;
 mod socket_trait;
+mod timeout;
 pub mod unix;
 
 pub use address::Address;
@@ -32,6 +32,6 @@ pub use families::family;
 pub use file::SocketFile;
 pub use message::{Incoming, Outgoing};
 pub use options::{Answer, Value};
-pub use patience::Patience;
 pub use peer::PeerCredentials;
 pub use socket_trait::{BACKLOG_MAX, Family, Shutdown, Socket, send};
+pub use timeout::Timeout;

@@ -7,7 +7,7 @@ use abi::{Errno, Result, raw::net as raw};
 use fs::Ready;
 use nucleus::{VirtAddr, task::Watch};
 
-use super::{Address, Answer, Common, Incoming, Outgoing, Patience, PeerCredentials, Value};
+use super::{Address, Answer, Common, Incoming, Outgoing, PeerCredentials, Timeout, Value};
 use crate::process::signal;
 
 /// Connections that may wait to be accepted, whatever a program asks for (`net.core.somaxconn`).
@@ -25,7 +25,7 @@ pub struct Shutdown {
 /// A socket of some address family.
 ///
 /// Calls come from any number of threads at once. A default body is that of a socket that does not
-/// have the operation. Sleeps go through [`Patience::wait`], on queues that live as long as the
+/// have the operation. Sleeps go through [`Timeout::wait`], on queues that live as long as the
 /// socket, so that observers by [`poll`](Socket::poll) see every later change.
 pub trait Socket: Any + Send + Sync {
     /// Options, type and pending error.
@@ -49,14 +49,14 @@ pub trait Socket: Any + Send + Sync {
     }
 
     /// The next connection.
-    fn accept(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
-        let _ = patience;
+    fn accept(&self, timeout: Timeout) -> Result<Arc<dyn Socket>> {
+        let _ = timeout;
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Connects to `address`, or ends a connection of datagrams (`AF_UNSPEC`).
-    fn connect(&self, address: &Address, patience: Patience) -> Result<()> {
-        let _ = (address, patience);
+    fn connect(&self, address: &Address, timeout: Timeout) -> Result<()> {
+        let _ = (address, timeout);
         Err(Errno::EOPNOTSUPP)
     }
 

@@ -85,7 +85,7 @@ fn mq_unlink(call: &mut Call<'_>) -> Result<usize> {
 ///
 /// # Errors
 /// `EFAULT`, `EINVAL`.
-fn patience(call: &Call<'_>) -> Result<Sleep> {
+fn timeout(call: &Call<'_>) -> Result<Sleep> {
     let deadline = match call.args[4] {
         0 => None,
         _ => Some(until(read_timespec(call.address(4))?)),
@@ -103,19 +103,19 @@ fn until(day: Duration) -> Duration {
 }
 
 /// The queue, and how to wait there.
-fn queue_and_patience(open: &OpenFile, how: Sleep) -> Result<(&Arc<Queue>, Option<Sleep>)> {
+fn queue_and_timeout(open: &OpenFile, how: Sleep) -> Result<(&Arc<Queue>, Option<Sleep>)> {
     let waits = !open.flags().has(O_NONBLOCK);
     Ok((QueueFile::of(open)?, waits.then_some(how)))
 }
 
 fn mq_timedsend(call: &mut Call<'_>) -> Result<usize> {
-    let how = patience(call)?;
+    let how = timeout(call)?;
     let (len, priority) = (call.size(2), call.unsigned(3));
     if priority >= PRIORITIES {
         return Err(Errno::EINVAL);
     }
     let open = call.files().get(call.int(0))?;
-    let (queue, how) = queue_and_patience(&open, how)?;
+    let (queue, how) = queue_and_timeout(&open, how)?;
     open.writable()?;
     if len > queue.size().bytes {
         return Err(Errno::EMSGSIZE);
@@ -131,10 +131,10 @@ fn mq_timedsend(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn mq_timedreceive(call: &mut Call<'_>) -> Result<usize> {
-    let how = patience(call)?;
+    let how = timeout(call)?;
     let room = call.size(2);
     let open = call.files().get(call.int(0))?;
-    let (queue, how) = queue_and_patience(&open, how)?;
+    let (queue, how) = queue_and_timeout(&open, how)?;
     open.readable()?;
     if room < queue.size().bytes {
         return Err(Errno::EMSGSIZE);

@@ -29,7 +29,7 @@ use super::{
 use crate::flags::note_unsupported;
 use crate::{
     process::files::OpenFile,
-    socket::{self, Address, BACKLOG_MAX, Family, Patience, Shutdown, SocketFile},
+    socket::{self, Address, BACKLOG_MAX, Family, Shutdown, SocketFile, Timeout},
 };
 
 /// Flags that `socket`, `socketpair` and `accept4` take with the type, in Linux's values those of
@@ -176,8 +176,8 @@ fn accept_with(call: &Call<'_>, flags: u32) -> Result<usize> {
     let open = call.socket_file(0)?;
     let socket = SocketFile::of(&open)?;
     let slot = call.files().reserve(0, call.descriptor_limit())?;
-    let patience = Patience::new(waits(&open), socket.common().receive_timeout());
-    let accepted = socket.accept(patience)?;
+    let timeout = Timeout::new(waits(&open), socket.common().receive_timeout());
+    let accepted = socket.accept(timeout)?;
     // From here on a failure releases it.
     let accepted = SocketFile::open(accepted, flags & SOCK_NONBLOCK != 0);
     if call.args[1] != 0 {
@@ -196,8 +196,8 @@ pub(super) fn connect(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::ENOMEM);
     }
     let address = Address::read(call.address(1), call.int(2))?;
-    let patience = Patience::new(waits(&open), socket.common().send_timeout());
-    socket.connect(&address, patience)?;
+    let timeout = Timeout::new(waits(&open), socket.common().send_timeout());
+    socket.connect(&address, timeout)?;
     Ok(0)
 }
 

@@ -22,7 +22,7 @@ use super::{Call, FlagSet, SystemCall, flag_set, read_timespec, socket::waits, w
 use crate::{
     process::files::OpenFile,
     socket::{
-        self, Address, Incoming, Outgoing, Patience, Socket, SocketFile,
+        self, Address, Incoming, Outgoing, Socket, SocketFile, Timeout,
         control::{Control, ControlSink, Layout},
     },
 };
@@ -87,14 +87,14 @@ pub const CALLS: &[SystemCall] = &[
     SystemCall::new(__NR_recvmmsg, "recvmmsg", recvmmsg).flags(&[&RECEIVE_MANY_FLAGS]),
 ];
 
-fn send_patience(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Patience {
+fn send_timeout(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Timeout {
     let waits = waits(open) && flags & MSG_DONTWAIT == 0;
-    Patience::new(waits, socket.common().send_timeout())
+    Timeout::new(waits, socket.common().send_timeout())
 }
 
-fn receive_patience(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Patience {
+fn receive_timeout(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Timeout {
     let waits = waits(open) && flags & MSG_DONTWAIT == 0;
-    Patience::new(waits, socket.common().receive_timeout())
+    Timeout::new(waits, socket.common().receive_timeout())
 }
 
 pub(super) fn send(call: &mut Call<'_>) -> Result<usize> {
@@ -111,10 +111,10 @@ pub(super) fn sendto(call: &mut Call<'_>) -> Result<usize> {
         0 => None,
         _ => Some(Address::read(call.address(4), call.int(5))?),
     };
-    let patience = send_patience(&open, &**socket, flags);
+    let timeout = send_timeout(&open, &**socket, flags);
     let message = Outgoing {
         to,
-        ..Outgoing::plain(&mut data, flags, patience)
+        ..Outgoing::plain(&mut data, flags, timeout)
     };
     socket::send(&**socket, message)
 }
@@ -129,10 +129,10 @@ pub(super) fn recvfrom(call: &mut Call<'_>) -> Result<usize> {
     let open = call.socket_file(0)?;
     let socket = SocketFile::of(&open)?;
     let mut data = UserSink::new(call.address(1), call.size(2))?;
-    let patience = receive_patience(&open, &**socket, flags);
+    let timeout = receive_timeout(&open, &**socket, flags);
     let mut message = Incoming {
         wants_address: call.args[4] != 0,
-        ..Incoming::plain(&mut data, flags, patience)
+        ..Incoming::plain(&mut data, flags, timeout)
     };
     let n = socket.receive(&mut message)?;
     if call.args[4] != 0 {
@@ -259,7 +259,7 @@ fn send_header(open: &OpenFile, header: &Header, flags: u32) -> Result<usize> {
         flags,
         to,
         control: Control::new(&control, header.layout),
-        patience: send_patience(open, &**socket, flags),
+        timeout: send_timeout(open, &**socket, flags),
     };
     socket::send(&**socket, message)
 }
@@ -319,7 +319,7 @@ fn receive_header(
     let mut message = Incoming {
         data: &mut data as &mut dyn Sink,
         flags,
-        patience: receive_patience(open, &**socket, flags),
+        timeout: receive_timeout(open, &**socket, flags),
         wants_address: header.name.0 != 0,
         from: None,
         answer: flags & MSG_CMSG_CLOEXEC,

@@ -25,7 +25,7 @@ use super::{
     tcp_options::{self, TcpOptions},
 };
 use crate::socket::{
-    Address, Answer, Common, Incoming, Outgoing, Patience, Shutdown, Socket, Value,
+    Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Timeout, Value,
 };
 
 /// Sizes of the buffers that a new socket reports, as on Linux.
@@ -81,9 +81,9 @@ impl Stream {
     }
 
     /// Waits until the handshake is over.
-    fn await_connection(&self, patience: Patience) -> Result<()> {
+    fn await_connection(&self, timeout: Timeout) -> Result<()> {
         let done = || (self.tcp.phase() != Phase::Connecting).then_some(());
-        patience.wait(&self.tcp.waits().writable, done)
+        timeout.wait(&self.tcp.waits().writable, done)
     }
 
     fn send_bytes(&self, message: &mut Outgoing<'_>) -> Result<usize> {
@@ -97,7 +97,7 @@ impl Stream {
                 Err(Errno::EAGAIN) => {
                     let ready = || self.tcp.readiness();
                     let writable = || (ready().writable || ready().error).then_some(());
-                    match message.patience.wait(&self.tcp.waits().writable, writable) {
+                    match message.timeout.wait(&self.tcp.waits().writable, writable) {
                         Ok(()) => continue,
                         Err(error) => error,
                     }
@@ -128,7 +128,7 @@ impl Stream {
             return Ok(0);
         };
         let mut source = fbuf::BytesSource::new(before);
-        let mut plain = Outgoing::plain(&mut source, message.flags, message.patience);
+        let mut plain = Outgoing::plain(&mut source, message.flags, message.timeout);
         let sent = self.send_bytes(&mut plain)?;
         if sent < before.len() {
             return Ok(sent);
@@ -138,7 +138,7 @@ impl Stream {
                 Ok(()) => return Ok(len),
                 Err(Errno::EAGAIN) => {
                     let writable = || self.tcp.readiness().writable.then_some(());
-                    let waited = message.patience.wait(&self.tcp.waits().writable, writable);
+                    let waited = message.timeout.wait(&self.tcp.waits().writable, writable);
                     if let Err(error) = waited {
                         return fbuf::moved(sent, Err(error));
                     }
@@ -174,7 +174,7 @@ impl Stream {
                 Err(Errno::EAGAIN) => {
                     let ready = || self.tcp.readiness().readable || self.tcp.has_input();
                     let readable = || ready().then_some(());
-                    match message.patience.wait(&self.tcp.waits().readable, readable) {
+                    match message.timeout.wait(&self.tcp.waits().readable, readable) {
                         Ok(()) => continue,
                         Err(error) => error,
                     }
@@ -229,7 +229,7 @@ impl Socket for Stream {
         self.tcp.listen(backlog as usize)
     }
 
-    fn accept(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
+    fn accept(&self, timeout: Timeout) -> Result<Arc<dyn Socket>> {
         loop {
             match self.tcp.accept() {
                 Ok(tcp) => return Ok(self.accepted(tcp)),
@@ -241,7 +241,7 @@ impl Socket for Stream {
                 (is_over || self.tcp.readiness().readable).then_some(())
             };
             let waits = self.tcp.waits();
-            if let Err(error) = patience.wait(&waits.acceptable, changed) {
+            if let Err(error) = timeout.wait(&waits.acceptable, changed) {
                 // A wake-up for a connection that this caller gives up goes to another one.
                 if self.tcp.readiness().readable {
                     waits.acceptable.wake_one();
@@ -251,7 +251,7 @@ impl Socket for Stream {
         }
     }
 
-    fn connect(&self, address: &Address, patience: Patience) -> Result<()> {
+    fn connect(&self, address: &Address, timeout: Timeout) -> Result<()> {
         if address.family() == Some(AF_UNSPEC) {
             self.tcp.disconnect();
             return Ok(());
@@ -259,11 +259,11 @@ impl Socket for Stream {
         let to = self.read_name(address, Asked::Connect)?;
         match self.tcp.connect(to)? {
             Progress::Done => return Ok(()),
-            Progress::Begun if !patience.waits() => return Err(Errno::EINPROGRESS),
-            Progress::Pending if !patience.waits() => return Err(Errno::EALREADY),
+            Progress::Begun if !timeout.waits() => return Err(Errno::EINPROGRESS),
+            Progress::Pending if !timeout.waits() => return Err(Errno::EALREADY),
             Progress::Begun | Progress::Pending => {}
         }
-        match self.await_connection(patience) {
+        match self.await_connection(timeout) {
             Ok(()) => {}
             Err(Errno::EAGAIN) => return Err(Errno::EINPROGRESS),
             Err(error) => return Err(error),

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     ipc::mqueue::Mailbox,
     process::thread,
-    socket::{Address, Answer, Common, Incoming, Outgoing, Patience, Socket, Value},
+    socket::{Address, Answer, Common, Incoming, Outgoing, Socket, Timeout, Value},
 };
 
 const AF_UNSPEC: u32 = 0;
@@ -280,7 +280,7 @@ impl Socket for NetlinkSocket {
         Ok(())
     }
 
-    fn connect(&self, address: &Address, _: Patience) -> Result<()> {
+    fn connect(&self, address: &Address, _: Timeout) -> Result<()> {
         let (peer, peer_groups) = match address.family() {
             Some(AF_UNSPEC) => (0, 0),
             _ => name::read(address)?,
@@ -365,7 +365,7 @@ impl Socket for NetlinkSocket {
             group: 0,
         });
         let enqueue = || receiver.try_enqueue(&mut datagram);
-        message.patience.wait(&receiver.common.writers, enqueue)?;
+        message.timeout.wait(&receiver.common.writers, enqueue)?;
         Ok(len)
     }
 
@@ -381,7 +381,7 @@ impl Socket for NetlinkSocket {
             Some(error) => Some(Err(error)),
             None => self.take(peek),
         };
-        let datagram = message.patience.wait(&self.common.readers, next)??;
+        let datagram = message.timeout.wait(&self.common.readers, next)??;
         message.from = Some(name::write(
             datagram.from,
             match datagram.group {

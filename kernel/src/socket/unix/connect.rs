@@ -12,7 +12,7 @@ use super::{
     end::{End, Inbox, Listener, Stage},
     name::{Asked, Name},
 };
-use crate::socket::{Address, Patience, Socket};
+use crate::socket::{Address, Socket, Timeout};
 
 /// The answer of a listener to a connecting socket.
 enum Answer {
@@ -91,7 +91,7 @@ impl UnixSocket {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for datagrams; `EINVAL` if it does not listen, or no longer; those of waiting.
-    pub(super) fn accept_connection(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
+    pub(super) fn accept_connection(&self, timeout: Timeout) -> Result<Arc<dyn Socket>> {
         if self.is_datagram() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -106,7 +106,7 @@ impl UnixSocket {
                 None => None,
             }
         };
-        let accepted = patience.wait(&self.end.common.readers, next)??;
+        let accepted = timeout.wait(&self.end.common.readers, next)??;
         self.end.connecters.wake_all();
         Ok(accepted)
     }
@@ -115,7 +115,7 @@ impl UnixSocket {
     ///
     /// # Errors
     /// `ECONNREFUSED`, `EISCONN`, `EAGAIN` when too many wait, those of the address and of waiting.
-    pub(super) fn connect_to(&self, address: &Address, patience: Patience) -> Result<()> {
+    pub(super) fn connect_to(&self, address: &Address, timeout: Timeout) -> Result<()> {
         let asked = Asked::read(address)?;
         self.bind_if_curious()?;
         loop {
@@ -126,7 +126,7 @@ impl UnixSocket {
                 Answer::Queued => return Ok(()),
                 Answer::Full => {
                     // An accepting thread makes room; the name may have changed its owner then.
-                    patience.wait(&listener.connecters, || has_place(&listener).then_some(()))?;
+                    timeout.wait(&listener.connecters, || has_place(&listener).then_some(()))?;
                 }
             }
         }

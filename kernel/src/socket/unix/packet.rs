@@ -16,7 +16,7 @@ use super::{
     messages::{Message, Messages, Push},
     name::{Asked, Name},
 };
-use crate::socket::{Incoming, Outgoing, Patience};
+use crate::socket::{Incoming, Outgoing, Timeout};
 
 /// Bytes of a send buffer that a message can't use.
 const RESERVED: usize = 32;
@@ -75,7 +75,7 @@ impl UnixSocket {
         if len > own.send_buffer().saturating_sub(RESERVED) {
             return Err(Errno::EMSGSIZE);
         }
-        self.wait_for_buffer(message.patience)?;
+        self.wait_for_buffer(message.timeout)?;
         let sender = match parsed.sender {
             None if own.is_on(SO_PASSCRED) || to.common.is_on(SO_PASSCRED) => Sender::current(),
             sender => sender,
@@ -105,7 +105,7 @@ impl UnixSocket {
                         let go = self.end.is_send_shut() || !is_full(&self.end, &to);
                         go.then_some(())
                     };
-                    message.patience.wait(&own.writers, ready)?;
+                    message.timeout.wait(&own.writers, ready)?;
                     if self.end.is_send_shut() {
                         return Err(Errno::EPIPE);
                     }
@@ -119,13 +119,13 @@ impl UnixSocket {
     }
 
     /// Waits until this socket's own buffer has room.
-    fn wait_for_buffer(&self, patience: Patience) -> Result<()> {
+    fn wait_for_buffer(&self, timeout: Timeout) -> Result<()> {
         let own = &self.end.common;
         let ready = || {
             let go = self.end.may_charge() || self.end.is_send_shut() || own.has_error();
             go.then_some(())
         };
-        patience.wait(&own.writers, ready)?;
+        timeout.wait(&own.writers, ready)?;
         if let Some(error) = own.take_error() {
             return Err(error);
         }
@@ -187,13 +187,13 @@ impl UnixSocket {
             };
             match first {
                 Some(first) => Some(Ok(Some(first))),
-                None if no_more && (message.patience.waits() || !self.is_datagram()) => {
+                None if no_more && (message.timeout.waits() || !self.is_datagram()) => {
                     Some(Ok(None))
                 }
                 None => None,
             }
         };
-        let Some((got, skip)) = message.patience.wait(&own.readers, next)?? else {
+        let Some((got, skip)) = message.timeout.wait(&own.readers, next)?? else {
             return Ok(0);
         };
         let whole = got.len() - skip;

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::process::files::OpenFile;
 use crate::socket::{
-    Address, Common, Incoming, Outgoing, Patience, PeerCredentials, Shutdown, Socket, SocketFile,
+    Address, Common, Incoming, Outgoing, PeerCredentials, Shutdown, Socket, SocketFile, Timeout,
 };
 
 /// A local socket.
@@ -162,16 +162,16 @@ impl Socket for UnixSocket {
         self.start_listening(backlog)
     }
 
-    fn accept(&self, patience: Patience) -> Result<Arc<dyn Socket>> {
-        let accepted: Arc<dyn Socket> = self.accept_connection(patience)?;
+    fn accept(&self, timeout: Timeout) -> Result<Arc<dyn Socket>> {
+        let accepted: Arc<dyn Socket> = self.accept_connection(timeout)?;
         Ok(accepted)
     }
 
-    fn connect(&self, address: &Address, patience: Patience) -> Result<()> {
+    fn connect(&self, address: &Address, timeout: Timeout) -> Result<()> {
         if self.is_datagram() {
             self.set_target(address)
         } else {
-            self.connect_to(address, patience)
+            self.connect_to(address, timeout)
         }
     }
 

@@ -73,7 +73,7 @@ impl UnixSocket {
                             || own.has_error();
                         go.then_some(())
                     };
-                    match message.patience.wait(&own.writers, ready) {
+                    match message.timeout.wait(&own.writers, ready) {
                         Ok(()) if self.end.is_send_shut() => Errno::EPIPE,
                         Ok(()) => continue,
                         Err(error) => error,
@@ -166,7 +166,7 @@ impl UnixSocket {
                     channel.status().bytes > have || self.end.is_receive_shut() || own.has_error();
                 go.then_some(())
             };
-            match message.patience.wait(&own.readers, ready) {
+            match message.timeout.wait(&own.readers, ready) {
                 // A look starts anew.
                 Ok(()) if peeks && total > 0 => break Ok(()),
                 Ok(()) => {}

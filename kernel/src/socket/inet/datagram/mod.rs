@@ -28,7 +28,7 @@ use super::{
     stack,
 };
 use crate::socket::{
-    Address, Answer, Common, Incoming, Outgoing, Patience, Shutdown, Socket, Value,
+    Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Timeout, Value,
 };
 
 mod options;
@@ -167,7 +167,7 @@ impl Socket for Datagrams {
         self.socket.bind(name)
     }
 
-    fn connect(&self, address: &Address, _: Patience) -> Result<()> {
+    fn connect(&self, address: &Address, _: Timeout) -> Result<()> {
         if address.family() == Some(AF_UNSPEC) {
             self.socket.disconnect();
             return Ok(());
@@ -228,7 +228,7 @@ impl Socket for Datagrams {
             }
             let readable = || self.socket.readiness().readable.then_some(());
             let queue = &self.socket.waits().readable;
-            message.patience.wait(queue, readable)?;
+            message.timeout.wait(queue, readable)?;
         };
         message.from = Some(name::write(family, Some(datagram.from)));
         let dropped = self.socket.dropped();

@@ -12,7 +12,7 @@ use crate::process::signal::ERESTARTSYS;
 
 /// How long a call may wait, and so its answer if it waited in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Patience {
+pub enum Timeout {
     /// Not at all (`O_NONBLOCK`, `MSG_DONTWAIT`): `EAGAIN`.
     None,
     /// Until this time since boot (`SO_RCVTIMEO`, `SO_SNDTIMEO`): `EAGAIN` then, `EINTR` after a
@@ -22,22 +22,22 @@ pub enum Patience {
     Forever,
 }
 
-impl Patience {
+impl Timeout {
     /// Of a call that must not wait, or may for `timeout`, if there is one.
-    pub fn new(waits: bool, timeout: Option<Duration>) -> Patience {
+    pub fn new(waits: bool, timeout: Option<Duration>) -> Timeout {
         match timeout {
-            _ if !waits => Patience::None,
-            None => Patience::Forever,
+            _ if !waits => Timeout::None,
+            None => Timeout::Forever,
             Some(timeout) => match time::since_boot().checked_add(timeout) {
-                Some(end) => Patience::Until(end),
-                None => Patience::Forever,
+                Some(end) => Timeout::Until(end),
+                None => Timeout::Forever,
             },
         }
     }
 
     /// Whether it may wait.
     pub fn waits(self) -> bool {
-        self != Patience::None
+        self != Timeout::None
     }
 
     /// Waits until `ready`, which runs first and after each wake-up of `queue`, gives a value.
@@ -47,9 +47,9 @@ impl Patience {
     #[track_caller]
     pub fn wait<T>(self, queue: &WaitQueue, mut ready: impl FnMut() -> Option<T>) -> Result<T> {
         let deadline = match self {
-            Patience::None => return ready().ok_or(Errno::EAGAIN),
-            Patience::Until(end) => Some(end),
-            Patience::Forever => None,
+            Timeout::None => return ready().ok_or(Errno::EAGAIN),
+            Timeout::Until(end) => Some(end),
+            Timeout::Forever => None,
         };
         let sleep = Sleep {
             interruptible: true,
@@ -62,7 +62,7 @@ impl Patience {
     pub fn woken(self, why: Woken) -> Errno {
         match why {
             Woken::TimedOut => Errno::EAGAIN,
-            Woken::Interrupted if self == Patience::Forever => ERESTARTSYS,
+            Woken::Interrupted if self == Timeout::Forever => ERESTARTSYS,
             Woken::Interrupted => Errno::EINTR,
         }
     }
