@@ -15,6 +15,10 @@
 //! - [`start`](mod@start): the kernel's command line, the root, the first processes.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
+#![allow(
+    missing_docs,
+    reason = "fields of records and variants whose names say it have no text"
+)]
 
 extern crate alloc;
 

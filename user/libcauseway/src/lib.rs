@@ -19,7 +19,6 @@
 //! # Ok(())
 //! # }
 //! ```
-#![deny(missing_docs)]
 
 mod device;
 mod memory;

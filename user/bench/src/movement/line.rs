@@ -23,7 +23,9 @@ pub enum Line {
 /// One side of a two-way connection: its end to send by and its end to receive by.
 #[derive(Debug)]
 pub struct Side {
+    /// The end that is written to.
     pub send: File,
+    /// The end that is read from.
     pub receive: File,
 }
 
