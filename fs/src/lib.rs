@@ -1,10 +1,11 @@
 //! Vnodes and file systems. From the bottom up; a module uses only those above its line:
 //!
-//! - [`page_cache`]: the one cache of pages of files on disks;
 //! - [`block`]: block devices, their queues and the drivers' side;
+//! - [`page_cache`]: the one cache of files' pages, whatever their backing store;
 //! - [`vnode`]: the interface of file systems, open files, locations and mounts, credentials;
 //! - [`notify`]: observers of vnodes (`inotify`);
-//! - [`device`]: the drivers behind device nodes and FIFOs; [`mod@file`]: open files over vnodes;
+//! - [`device`]: the drivers behind device nodes and FIFOs, block devices as files;
+//!   [`mod@file`]: open files over vnodes;
 //! - [`namespace`]: the tree of mounts, the walk along a path, and the calls with paths;
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive unpacked into it;
 //! - [`ext2`]: the file system of disks; [`ninep`]: the client of a 9P server, such as the host;

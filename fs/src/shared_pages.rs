@@ -1,23 +1,30 @@
-//! Pages of files that others keep, because they were passed on without a copy, or came that way.
+//! Shared pages of files: passed on without a copy, or received that way.
 //!
-//! What others keep never changes: who writes such a page, or maps it to be written, puts a copy in its place first
-//! ([`Object::replace_by_copy`](vm::Object::replace_by_copy)). Who writes and who faults have a handle of the page for a moment as well, and may take
-//! each other for one who keeps it. A copy in vain does no harm, but the page is not the one any more that is being written: who has written [looks
-//! after](settle) that.
+//! A shared page is immutable: a writer, or a fault that makes it writable, first replaces it by a
+//! copy ([`Object::replace_by_copy`](vm::Object::replace_by_copy)). Writers and faults hold a
+//! handle of the page for a moment as well, and may take each other for sharers. A copy in vain
+//! does no harm, but the page is then no longer the frame that is being written: the writer
+//! [settles](settle) that.
 
 use abi::Result;
 use nucleus::{Frame, ephemeral};
 
-/// The handles of a page that nobody but its file knows: the object's, and that of who asks.
+/// The handles of a page that is not shared: the object's and the caller's.
 const OWN_HANDLES: u32 = 2;
 
-/// Whether nobody holds a page but its object, its mappings and who asks.
+/// Whether a page has no handles but its object's, its mappings' and the caller's.
 pub(crate) fn is_own(frame: &Frame) -> bool {
     frame.handles().saturating_sub(frame.mappings()) <= OWN_HANDLES
 }
 
-/// Bytes `at..at + len` of `frame`, which was a page of a file, were written just now: puts them into the page that `page` finds there, if that is
-/// another one. `changed` hears of it. The file's other writers are kept off.
+/// As [`is_own`], for a caller that has the page's chunk locked and no handle of the page.
+pub(crate) fn is_own_locked(frame: &Frame) -> bool {
+    frame.handles().saturating_sub(frame.mappings()) < OWN_HANDLES
+}
+
+/// Copies bytes `at..at + len` of `frame`, which was a page of a file and was written just now,
+/// into the frame that `page` finds there, if that is another one, and calls `changed` for it. No
+/// other writer runs.
 ///
 /// # Errors
 /// Those of `page`.

@@ -213,7 +213,7 @@ fn pages_are_adopted() {
         );
         // The frames themselves are the files' pages.
         let pager = motd.vnode().clone().pager().unwrap();
-        assert!(taken.contains(&pager.get(0).unwrap().number()));
+        assert!(taken.contains(&pager.lookup(0).unwrap().resident().unwrap().number()));
     });
 }
 

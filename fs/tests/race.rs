@@ -282,7 +282,7 @@ impl Source for BesideStore<'_> {
         let (now, later) = self.bytes.split_at(len.min(self.bytes.len()));
         self.bytes = later;
         // What a fault asks for.
-        self.pager.about_to_write(0).unwrap();
+        self.pager.reserve(0).unwrap();
         ephemeral::map(frame).write(offset, now);
         Ok(now.len())
     }

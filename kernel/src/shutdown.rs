@@ -1,6 +1,6 @@
 //! The end of the machine.
 
-use fs::{block, ext2};
+use fs::{device, ext2};
 use nucleus::{
     log,
     power::{self, Stop},
@@ -15,7 +15,7 @@ fn write_back() {
         let _ = root.sync();
     }
     ext2::shut_down();
-    block::sync_all();
+    device::sync_all();
 }
 
 /// The first program has ended with this wait status: says so and stops the machine.

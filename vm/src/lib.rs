@@ -71,7 +71,7 @@ pub use map::{
     overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
 pub use movement::PinnedPages;
-pub use object::{Anonymous, BusyPages, Description, HasObject, Object, Pager, PagerError};
+pub use object::{Anonymous, BusyPages, Description, HasObject, Lookup, Object, Pager, PagerError};
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,
     inactive_anonymous, register_cache, set_swap_cluster, start_pagedaemon, stop_pagedaemon,

@@ -19,7 +19,7 @@ use nucleus::{
 };
 use support::{Numbers, Worker};
 use vm::{
-    Advice, Backing, LargePages, Limits, Map, MapRequest, Object, Pager, PagerError, Place,
+    Advice, Backing, LargePages, Limits, Lookup, Map, MapRequest, Object, Pager, PagerError, Place,
     set_large_pages, swap,
 };
 
@@ -62,7 +62,7 @@ impl Pager for Memory {
         &self.object
     }
 
-    fn get(&self, index: u64) -> Result<Frame, PagerError> {
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
         self.object.get_or_insert(index, || {
             if index >= self.pages.load(SeqCst) {
                 return Err(PagerError::BeyondEnd);
@@ -75,12 +75,11 @@ impl Pager for Memory {
         })
     }
 
-    fn admit(&self, pages: std::ops::Range<u64>) -> bool {
-        pages.end <= self.pages.load(SeqCst) && self.take((pages.end - pages.start) as usize)
-    }
-
-    fn dismiss(&self, pages: usize) {
-        self.room.fetch_add(pages, SeqCst);
+    fn admit(&self, pages: std::ops::Range<u64>, enter: &mut dyn FnMut() -> bool) {
+        let count = (pages.end - pages.start) as usize;
+        if pages.end <= self.pages.load(SeqCst) && self.take(count) && !enter() {
+            self.room.fetch_add(count, SeqCst);
+        }
     }
 
     fn punch_hole(&self, pages: std::ops::Range<u64>) -> Option<Result<(), PagerError>> {
@@ -462,7 +461,11 @@ fn a_page_that_comes_meanwhile_stays() {
                     priority: Default::default(),
                 },
                 Box::new(move || {
-                    let frame = file.get(index).expect("memory");
+                    let frame = file
+                        .lookup(index)
+                        .expect("memory")
+                        .resident()
+                        .expect("a page");
                     drop(file);
                     theirs.store(frame.number(), SeqCst);
                 }),

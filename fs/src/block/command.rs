@@ -1,4 +1,4 @@
-//! What a disk is told to do: one request, or several neighbours.
+//! Commands to a disk: one request, or several neighbours.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::{
@@ -15,9 +15,9 @@ use nucleus::{
 
 use super::{Done, Operation, Request, worker::Core};
 
-/// Who wants to know that a request is done.
+/// The receiver of a request's completion.
 pub(super) enum Completion {
-    /// A task sleeps; told in any context.
+    /// A sleeping task; woken in any context.
     Wake(Arc<Sleeper>),
     /// Called in the device's task.
     Call(Done),
@@ -54,7 +54,7 @@ impl Sleeper {
 /// A request that was too large for one command.
 pub(super) struct Pieces {
     left: AtomicUsize,
-    /// The first error, and who is told in the end.
+    /// The first error, and the receiver of the completion.
     state: SpinLock<(Result<()>, Option<Completion>)>,
 }
 
@@ -66,7 +66,7 @@ impl Pieces {
         })
     }
 
-    /// One piece is done. If it was the last one: how all of them ended, and who is told.
+    /// Ends one piece. For the last one, returns the result of all and the receiver.
     fn done(&self, result: Result<()>) -> Option<(Result<()>, Completion)> {
         if result.is_err() {
             let mut state = self.state.lock();
@@ -105,15 +105,16 @@ impl Entry {
         })
     }
 
-    /// The sector behind it.
+    /// The sector after it.
     pub(super) fn end(&self) -> u64 {
         self.request.sector + self.request.sectors
     }
 
-    /// Tells who waits, and gives the entry back if it is to be called in the device's task.
+    /// Wakes a sleeping caller, and returns the entry if it is to be called in the device's task.
     pub(super) fn settle(mut self: Box<Entry>, result: Result<()>) -> Option<Box<Entry>> {
         let mut outcome = (result, self.completion.take()?);
-        // Before anybody is told, for all of the frames are the caller's again then, those of other pieces, too.
+        // Before the completion: after it all frames are the caller's again, those of other pieces,
+        // too.
         self.request.parts.clear();
         while let Completion::Piece(pieces) = outcome.1 {
             outcome = pieces.done(outcome.0)?;
@@ -136,7 +137,7 @@ impl Entry {
 #[derive(Default)]
 pub(super) struct Entries {
     first: Option<Box<Entry>>,
-    /// Those behind `first`, last one first, so that both ends are near.
+    /// Those after `first`, last one first, so that both ends are near.
     reversed: Option<Box<Entry>>,
     count: usize,
 }
@@ -164,7 +165,7 @@ impl Entries {
         Some(entry)
     }
 
-    /// Puts those that were pushed behind the others when there are no others, and so into their order.
+    /// Reverses the pushed entries into their order when the others are used up.
     fn turn(&mut self) {
         if self.first.is_none() {
             let mut rest = self.reversed.take();
@@ -188,7 +189,7 @@ impl Drop for Entries {
     }
 }
 
-/// What a disk is told to do. Dropped without [`finish`](Command::finish) it has failed.
+/// A command to a disk. Dropped without [`finish`](Command::finish) it has failed.
 pub struct Command {
     core: Arc<Core>,
     operation: Operation,
@@ -200,7 +201,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// What `entries` want together: neighbours with the same operation, or flushes.
+    /// Makes one command of `entries`: neighbours with the same operation, or flushes.
     pub(super) fn new(core: Arc<Core>, mut entries: Entries, started: Duration) -> Command {
         entries.turn();
         let first = entries.iter().next().expect("a command has a request");
@@ -214,7 +215,7 @@ impl Command {
         }
     }
 
-    /// What to do.
+    /// The operation.
     pub fn operation(&self) -> Operation {
         self.operation
     }

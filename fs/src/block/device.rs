@@ -13,26 +13,27 @@ use nucleus::{
 
 use super::{
     Command, Done, Limits, Operation, Request, SECTOR, Statistics,
-    cache::Openers,
     command::{Completion, Entries, Entry, Pieces, Sleeper},
     pieces::pieces,
     worker::Core,
 };
 
-/// What a driver implements: a disk that works on several commands at once and finishes them in any order.
+/// A driver's disk: works on several commands at once and finishes them in any order.
 pub trait Disk: Any + Send + Sync {
-    /// What it is. Always the same.
+    /// Returns its properties, which never change.
     fn limits(&self) -> Limits;
 
-    /// Begins a command, and keeps it until it [finishes](Command::finish) it, here or later. It has never more of them than its limits
-    /// say. No lock is held; must not wait for the disk, and must not need memory.
+    /// Starts a command, and keeps it until it [finishes](Command::finish) it, here or later. It
+    /// never has more of them than its limits say. No lock is held; must not wait for the disk, and
+    /// must not need memory.
     fn start(&self, command: Command);
 
-    /// Finishes what the disk has done since. Called by the device's task, when the [bell](Disk::bell) was rung, and at other times.
+    /// Finishes the commands that the disk has done. Called by the device's task, when the
+    /// [bell](Disk::bell) was rung, and at other times.
     fn reap(&self) {}
 
-    /// Woken when there may be something to [reap](Disk::reap), by an interrupt for one. `None` for a disk that finishes everything where it
-    /// starts it.
+    /// Woken, by an interrupt for one, when there may be something to [reap](Disk::reap). `None`
+    /// for a disk that finishes every command where it starts it.
     fn bell(&self) -> Option<&WaitQueue> {
         None
     }
@@ -51,15 +52,16 @@ pub trait Disk: Any + Send + Sync {
 /// Requests that a plug holds at most.
 const PLUGGED: usize = 128;
 
-/// A disk as the rest of the kernel sees it. Requests that are on their way when the last handle goes are done all the same.
+/// A disk as the rest of the kernel sees it. Requests under way when the last handle is dropped are
+/// done all the same.
 pub struct Device {
     name: String,
     number: u64,
     core: Arc<Core>,
-    /// Who has it for themselves.
+    /// The holder of the claim.
     holder: SpinLock<Option<&'static str>>,
-    /// Those who have it open as a file.
-    pub(super) openers: Mutex<Openers>,
+    /// The openers of the device as a file.
+    pub(crate) openers: Mutex<Openers>,
 }
 
 impl Device {
@@ -94,7 +96,7 @@ impl Device {
             number,
             core,
             holder: SpinLock::new(Rank::Leaf, None),
-            openers: Openers::new(),
+            openers: Mutex::new(Rank::BlockOpen, Openers::default()),
         });
         task::spawn(spawn, Box::new(move || worker.work())).map_err(|_| Errno::ENOMEM)?;
         Ok(device)
@@ -110,7 +112,7 @@ impl Device {
         self.number
     }
 
-    /// What it is.
+    /// Returns the disk's properties.
     pub fn limits(&self) -> &Limits {
         &self.core.limits
     }
@@ -135,13 +137,13 @@ impl Device {
         &self.core.disk
     }
 
-    /// What it has done.
+    /// Returns its statistics.
     pub fn statistics(&self) -> Statistics {
         self.core.statistics()
     }
 
-    /// Begins `request`, and comes back at once; `done` runs later, in a task of the kernel's. A request may be larger than the disk's
-    /// limits. No lock of rank `Leaf` or later may be held.
+    /// Starts `request`, and returns at once; `done` runs later, in a task of the kernel's. A
+    /// request may be larger than the disk's limits. No lock of rank `Leaf` or later may be held.
     pub fn submit(&self, request: Request, done: Done) {
         let mut entries = Entries::default();
         self.split(request, Completion::Call(done), &mut entries);
@@ -159,7 +161,8 @@ impl Device {
         self.perform(Request::read(sector, parts))
     }
 
-    /// Writes likewise. It may be in the disk's cache when this is back: see [`flush`](Device::flush).
+    /// Writes likewise. The bytes may be in the disk's cache when this returns: see
+    /// [`flush`](Device::flush).
     ///
     /// # Errors
     /// As [`Done`].
@@ -209,11 +212,11 @@ impl Device {
         }
     }
 
-    /// Has the device for itself, to be named in messages (`"swap"`, `"ext2"`), until the claim is dropped. What was
-    /// written to it as a file is written back before.
+    /// Claims the device for the exclusive use of `holder`, which messages name (`"swap"`,
+    /// `"ext2"`), until the claim is dropped. Writes to it as a file are written back before.
     ///
     /// # Errors
-    /// `EBUSY` if somebody has it.
+    /// `EBUSY` if it is claimed.
     pub fn claim(self: &Arc<Device>, holder: &'static str) -> Result<Claim> {
         let mut held = self.holder.lock();
         if held.is_some() {
@@ -226,12 +229,12 @@ impl Device {
         Ok(claim)
     }
 
-    /// Who has it for itself.
+    /// The holder of the claim.
     pub fn holder(&self) -> Option<&'static str> {
         *self.holder.lock()
     }
 
-    /// Adds the pieces of a request, or has it refused.
+    /// Adds the pieces of a request, or refuses it.
     fn split(&self, request: Request, completion: Completion, to: &mut Entries) {
         let limits = &self.core.limits;
         let now = time::since_boot();
@@ -262,7 +265,7 @@ impl Drop for Device {
     }
 }
 
-/// Requests of one task that go to the disk together. Nobody else's wait for it.
+/// Requests of one task that go to the disk together. Those of other tasks do not wait for it.
 pub struct Plug<'a> {
     device: &'a Device,
     entries: Entries,
@@ -278,7 +281,7 @@ impl Plug<'_> {
         }
     }
 
-    /// Lets go of what was collected.
+    /// Starts the collected requests.
     pub fn release(&mut self) {
         if !self.entries.is_empty() {
             self.device.core.put(core::mem::take(&mut self.entries));
@@ -292,8 +295,45 @@ impl Drop for Plug<'_> {
     }
 }
 
-/// A device that somebody has for itself.
+/// The pages of a device that is open as a file.
+pub trait DevicePages: Any + Send + Sync {
+    /// Writes the pages back, and evicts all of them: afterwards they agree with accesses past
+    /// them.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn write_and_drop(&self) -> Result<()>;
+}
+
+/// How often a device is open as a file, and its pages while it is.
+#[derive(Default)]
+pub struct Openers {
+    pub(crate) count: usize,
+    pub(crate) pages: Option<Arc<dyn DevicePages>>,
+}
+
+impl Device {
+    /// As [`DevicePages::write_and_drop`], if the device is open as a file.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn drop_cache(&self) -> Result<()> {
+        let pages = self.openers.lock().pages.clone();
+        pages.map_or(Ok(()), |pages| pages.write_and_drop())
+    }
+}
+
+/// The exclusive use of a device.
 pub struct Claim(Arc<Device>);
+
+impl Claim {
+    /// Brings the pages and accesses past them into agreement, at the begin and the end of the
+    /// claim.
+    fn settle(&self) {
+        // Pages that can't be written now are written by the opener, or lost with a message.
+        let _ = self.0.drop_cache();
+    }
+}
 
 impl Claim {
     /// The device.

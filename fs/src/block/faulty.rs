@@ -1,5 +1,5 @@
-//! A disk that fails as disks do, for tests: errors, delays, commands done in another order, what was not flushed lost at a power cut,
-//! writes torn at a sector, a disk that is gone.
+//! A disk with the faults of disks, for tests: errors, delays, reordered commands, unflushed writes
+//! lost at a power cut, torn writes, a disk that is gone.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
@@ -15,7 +15,7 @@ use super::{Command, Disk, Limits, Operation, SECTOR};
 /// How often a disk with delays is looked at.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// A command that is about to be done, for who decides whether it fails.
+/// A command that is about to be done, for the function that decides whether it fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     pub operation: Operation,
@@ -27,20 +27,21 @@ pub struct Attempt {
 
 type Fails = Box<dyn FnMut(&Attempt) -> bool + Send>;
 
-/// A disk in the host's memory. It answers at once and never fails until it is told otherwise.
+/// A disk in the host's memory. It answers at once and never fails by default.
 ///
-/// Its cache is volatile: a write that is done is seen by every read, and is on the medium only after a flush.
+/// Its cache is volatile: every read sees a write that is done, and the medium has it only after a
+/// flush.
 pub struct FaultyDisk {
     limits: Limits,
     state: SpinLock<State>,
 }
 
 struct State {
-    /// What a read sees.
+    /// The bytes that a read sees.
     content: Vec<u8>,
-    /// What the medium has for sure.
+    /// The bytes that are on the medium for sure.
     medium: Vec<u8>,
-    /// What was written since the last flush, in this order: sector and bytes.
+    /// The writes since the last flush, in order: sector and bytes.
     unflushed: Vec<(u64, Vec<u8>)>,
     /// Commands that are not done yet.
     waiting: Vec<Command>,
@@ -77,7 +78,8 @@ impl FaultyDisk {
         FaultyDisk::with_limits(content, seed, limits)
     }
 
-    /// As [`new`](FaultyDisk::new), with other limits; their number of sectors is replaced by the content's.
+    /// As [`new`](FaultyDisk::new), with other limits; their number of sectors is replaced by the
+    /// content's.
     pub fn with_limits(content: Vec<u8>, seed: u64, limits: Limits) -> Arc<FaultyDisk> {
         assert!(content.len().is_multiple_of(SECTOR));
         Arc::new(FaultyDisk {
@@ -102,12 +104,14 @@ impl FaultyDisk {
         })
     }
 
-    /// Whether commands take a while from now on, and are done in any order. The simulated machine's clock must run.
+    /// Sets whether commands take a while from now on, and are done in any order. The simulated
+    /// machine's clock must run.
     pub fn set_delays(&self, delays: bool) {
         self.state.lock().delays = delays;
     }
 
-    /// From now on commands for which `fails` says so end with `EIO`; of a write that fails, some sectors may have been written.
+    /// Makes commands for which `fails` returns true end with `EIO`; of a write that fails, some
+    /// sectors may have been written.
     pub fn fail_when(&self, fails: impl FnMut(&Attempt) -> bool + Send + 'static) {
         self.state.lock().fails = Some(Box::new(fails));
     }
@@ -127,8 +131,9 @@ impl FaultyDisk {
         self.state.lock().content.clone()
     }
 
-    /// All bytes as the medium might have them if the power were cut now: what was flushed is there, and of each write since then, those on their way
-    /// included, everything, nothing or any of its sectors. Each call cuts anew; the disk goes on.
+    /// Returns all bytes as the medium might have them if the power were cut now: flushed writes
+    /// are there, and of each later write, those under way included, all, none or any of its
+    /// sectors. Each call cuts anew; the disk goes on.
     pub fn after_power_cut(&self) -> Vec<u8> {
         let mut state = self.state.lock();
         let state = &mut *state;

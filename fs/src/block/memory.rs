@@ -14,7 +14,8 @@ use super::{Command, Disk, Limits, Operation, SECTOR};
 const PIECE: usize = 4096;
 const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 
-/// Frames as a disk. All of them are there from the start, so that it never fails for want of memory: it may be swapped to.
+/// Frames as a disk. All of them are allocated at the start, so that it never fails for want of
+/// memory: it may be swapped to.
 pub struct MemoryDisk {
     frames: Vec<Vec<Frame>>,
     limits: Limits,

@@ -2,24 +2,27 @@
 //!
 //! In the order in which a page of data meets it:
 //!
-//! - [`request`](Request): what is to be read, written, flushed or discarded, by [parts](nucleus::dma::Part) of frames.
-//! - [`Device`]: takes requests, any number at once; the only way to a disk for the floors above. [`Device::read`] and its like sleep until
-//!   the request is done, [`Device::submit`] comes back at once. [`Plug`] collects requests that belong together.
-//!   One that is too large for the disk goes in `pieces`. `worker`: the device's task, and what happens to a request.
-//! - `transfer`: many pages in several requests, and shorter ones where there is no memory for long ones.
-//! - `queue`: requests that the disk has no room for yet, sorted by sector; neighbours leave it as one [`Command`].
-//! - [`Disk`]: what a driver implements; it finishes commands in any order.
-//! - `cache`: a device's pages, while it is open as a file.
+//! - [`request`](Request): a read, write, flush or discard of [parts](nucleus::dma::Part) of
+//!   frames.
+//! - [`Device`]: takes requests, any number at once; the only way to a disk for the floors above.
+//!   [`Device::read`] and its like sleep until the request is done, [`Device::submit`] returns at
+//!   once. [`Plug`] collects requests that belong together. One that is too large for the disk goes
+//!   in `pieces`. `worker`: the device's task, and the way of a request.
+//! - `transfer`: many pages in several requests, and shorter ones where there is no memory for long
+//!   ones.
+//! - `queue`: requests that the disk has no room for yet, sorted by sector; neighbours leave it as
+//!   one [`Command`].
+//! - [`Disk`]: a driver's side; it finishes commands in any order.
 //! - [`registry`](register): devices by name and by number.
-//! - [`PinnedBlocks`]: a file's blocks, for one who reads and writes them past the file system.
-//! - [`MemoryDisk`]: a disk of frames. `FaultyDisk`: one that fails as disks do, for tests.
+//! - [`PinnedBlocks`]: a file's blocks, for reads and writes past the file system.
+//! - [`MemoryDisk`]: a disk of frames. `FaultyDisk`: one with the faults of disks, for tests.
 //!
 //! # Order
 //!
-//! Requests are done in any order; who needs one done before another waits for it. A write that is done may be in the disk's own cache,
-//! which a power cut empties: a flush that begins after it, and is done, has put it on the medium.
+//! Requests are done in any order; a caller that needs one done before another waits for it. A
+//! write that is done may be in the disk's own cache, which a power cut empties: a flush that
+//! begins after it, and is done, has put it on the medium.
 
-mod cache;
 mod command;
 mod device;
 #[cfg(not(target_os = "none"))]
@@ -36,9 +39,8 @@ mod tests;
 mod transfer;
 mod worker;
 
-pub use cache::{DeviceStore, Opened, sync_all};
 pub use command::Command;
-pub use device::{Claim, Device, Disk, Plug};
+pub use device::{Claim, Device, DevicePages, Disk, Openers, Plug};
 #[cfg(not(target_os = "none"))]
 pub use faulty::{Attempt, FaultyDisk};
 pub use memory::MemoryDisk;

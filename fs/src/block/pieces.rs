@@ -33,7 +33,7 @@ pub(super) fn pieces(request: Request, limits: &Limits) -> Vec<Request> {
     while let Some(mut part) = rest.take() {
         let room = (most - current.sectors) as usize * SECTOR;
         if room == 0 || current.parts.len() == limits.max_parts {
-            // A piece ends with a block of the disk's: what is beyond begins the next one.
+            // A piece ends at a block of the disk's: the bytes beyond begin the next one.
             let next = Request {
                 operation: current.operation,
                 sector: current.sector + current.sectors,

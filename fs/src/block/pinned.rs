@@ -15,8 +15,9 @@ pub struct Run {
     pub pages: u64,
 }
 
-/// The blocks of a file, which stay its own, and where they are, until this is dropped: the file can't be written, cut off or
-/// made longer meanwhile, and what of it is in memory is not what its blocks have.
+/// The blocks of a file, which keep their owner and place until this is dropped: the file can't be
+/// written, cut off or made longer meanwhile, and its pages in memory need not agree with its
+/// blocks.
 pub trait PinnedBlocks: Send + Sync {
     /// The disk.
     fn device(&self) -> &Arc<Device>;

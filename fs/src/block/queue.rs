@@ -1,10 +1,11 @@
-//! Requests that wait for their disk, and which of them it is told next.
+//! Requests that wait for their disk, and the choice of the next one.
 //!
-//! Reads and writes stand apart, each sorted by sector, and leave in one direction, as a lift goes; at the end it begins anew. Somebody waits for
-//! a read, as a rule, so reads go first, but for a turn of the writes now and then, and writes never take all of the disk's room. The
-//! neighbours of what leaves go with it.
+//! Reads and writes stand apart, each sorted by sector, and leave in one direction, as a lift goes;
+//! at the end it begins anew. A read usually has a waiter, so reads go first, but for a turn of the
+//! writes now and then, and writes never take all of the disk's room. Neighbours of a request leave
+//! with it.
 //!
-//! Nothing here needs memory once the queue is there: it is on the way of pages that leave memory because there is none.
+//! Nothing here needs memory once the queue exists: pageout uses it.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -13,7 +14,7 @@ use super::{
     command::{Entries, Entry},
 };
 
-/// Commands that read in a row while somebody waits to write.
+/// Commands that read in a row while a write waits.
 const READS_IN_A_ROW: u32 = 16;
 /// Entries of a lane that are sorted at most, for which there is room from the start.
 const ROOM: usize = 256;
@@ -25,9 +26,10 @@ struct Lane {
         reason = "an entry goes in between others, and is linked to others later"
     )]
     sorted: Vec<Box<Entry>>,
-    /// Those for which there is no room there yet, in the order in which they came. None while there is.
+    /// Requests for which there is no room there yet, in the order of their arrival. Empty while
+    /// there is.
     behind: Entries,
-    /// The sector behind what left last.
+    /// The sector after the last request that left.
     at: u64,
 }
 
@@ -108,7 +110,7 @@ impl Lane {
     }
 }
 
-/// What waits, and how much the disk has.
+/// The waiting requests, and the number of commands in flight.
 pub(super) struct Queue {
     reads: Lane,
     /// Writes and discards.
@@ -162,7 +164,8 @@ impl Queue {
             || changes && self.may_change(limits)
     }
 
-    /// What the disk is told next, if it has room and anything waits. It is in flight from now on.
+    /// Takes the next command, if the disk has room and a request waits. It is in flight from now
+    /// on.
     pub(super) fn take(&mut self, limits: &Limits) -> Option<Entries> {
         if self.in_flight >= limits.depth {
             return None;

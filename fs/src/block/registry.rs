@@ -25,7 +25,7 @@ pub fn register(device: &Arc<Device>) -> Result<()> {
     Ok(())
 }
 
-/// It is found no longer; who has it keeps it.
+/// Removes it from the registry; its holders keep it.
 pub fn unregister(device: &Arc<Device>) {
     let mut devices = DEVICES.lock();
     let found = devices.iter().position(|other| Arc::ptr_eq(other, device));

@@ -1,13 +1,13 @@
-//! What is asked of a disk.
+//! Requests to a disk.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use abi::{Errno, Result};
 use nucleus::dma::Part;
 
 use super::SECTOR;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Sectors go into the parts.
@@ -16,11 +16,15 @@ pub enum Operation {
     Write,
     /// Every write that was done before is on the medium when this is done.
     Flush,
-    /// The sectors' content is not needed any more; what is read there later is anything.
+    /// The sectors' content is not needed any more; later reads return any bytes.
     Discard,
 }
 
-pub use crate::page_cache::Done;
+/// Runs when a request is done, in a task of the kernel's: may take sleeping locks for a short
+/// time, must not wait for another request, and must not need memory that may not be there. The
+/// error is `EIO` when the disk failed, `EINVAL` for sectors that the disk does not have, `EROFS`
+/// for a change of a disk that is read-only, `EOPNOTSUPP` for a discard where there is none.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// Something to do for a disk.
 #[derive(Debug)]
@@ -32,17 +36,18 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads from `sector` on as many sectors as `parts` hold. Each part's length is a multiple of [`SECTOR`].
+    /// Reads from `sector` on as many sectors as `parts` hold. Each part's length is a multiple of
+    /// [`SECTOR`].
     pub fn read(sector: u64, parts: Vec<Part>) -> Request {
         Request::transfer(Operation::Read, sector, parts)
     }
 
-    /// Writes likewise. The bytes must stay what they are until it is done, or what is written is some mixture.
+    /// Writes likewise. Bytes that change before it is done are written as some mixture.
     pub fn write(sector: u64, parts: Vec<Part>) -> Request {
         Request::transfer(Operation::Write, sector, parts)
     }
 
-    /// Puts on the medium what was written.
+    /// Brings completed writes onto the medium.
     pub fn flush() -> Request {
         Request {
             operation: Operation::Flush,
@@ -72,7 +77,7 @@ impl Request {
         }
     }
 
-    /// What it does.
+    /// Its operation.
     pub fn operation(&self) -> Operation {
         self.operation
     }
@@ -104,14 +109,16 @@ impl Request {
     }
 }
 
-/// What a disk is, and how much it takes at once.
+/// The properties of a disk, and the most that it takes at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Its size.
     pub sectors: u64,
-    /// Bytes of the smallest piece that can be read or written: a power of two, at least [`SECTOR`], at most a page.
+    /// Bytes of the smallest piece that can be read or written: a power of two, at least
+    /// [`SECTOR`], at most a page.
     pub block_size: u32,
-    /// Bytes of the smallest piece that it writes without reading around it; a multiple of `block_size`.
+    /// Bytes of the smallest piece that it writes without reading around it; a multiple of
+    /// `block_size`.
     pub physical_block_size: u32,
     /// Commands that it works on at once, at least 1.
     pub depth: usize,

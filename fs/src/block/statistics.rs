@@ -1,4 +1,4 @@
-//! What a device has done, as `/proc/diskstats` shows it.
+//! The statistics of a device, as `/proc/diskstats` shows them.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Tally {
     pub time: Duration,
 }
 
-/// What a device has done since it was made.
+/// The statistics of a device since it was made.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Statistics {
     pub reads: Tally,

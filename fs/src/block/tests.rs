@@ -1,4 +1,5 @@
-//! Devices on the simulated machine: random requests from several tasks against a plain model, with errors, delays and power cuts.
+//! Devices on the simulated machine: random requests from several tasks against a plain model, with
+//! errors, delays and power cuts.
 
 use std::{
     collections::BTreeSet,
@@ -67,7 +68,7 @@ fn parts(sectors: usize) -> Vec<Part> {
     parts
 }
 
-/// Nobody else has a handle of the frames.
+/// The frames have no other handle.
 fn assert_own(parts: &[Part]) {
     assert!(
         parts.iter().all(|part| part.frame.handles() == 1),
@@ -107,12 +108,12 @@ fn get_stamps(parts: &[Part]) -> Vec<u64> {
     stamps
 }
 
-/// What is known of one sector.
+/// The model of one sector.
 #[derive(Clone, Default)]
 struct Known {
-    /// What a read gives; nothing is known after a write that failed.
+    /// The bytes that a read returns; unknown after a write that failed.
     current: Option<u64>,
-    /// What may be on the medium.
+    /// The bytes that may be on the medium.
     medium: BTreeSet<u64>,
 }
 
@@ -189,7 +190,8 @@ fn use_disk(device: &Device, disk: &FaultyDisk, mine: usize, known: &SpinLock<Ve
                 }
             }
             6 => {
-                // What is done before the flush begins is on the medium after it; a write that failed may be there.
+                // Writes done before the flush begins are on the medium after it; a write that
+                // failed may be there.
                 let before: Vec<Known> = known.lock().clone();
                 if perform(device, Request::flush()).is_ok() {
                     let mut known = known.lock();

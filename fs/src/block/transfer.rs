@@ -19,14 +19,14 @@ pub(crate) struct Transfer {
 }
 
 struct TransferState {
-    /// And one for who begins them.
+    /// And one for the task that starts them.
     under_way: usize,
     result: Result<()>,
     done: Option<Done>,
 }
 
 impl Transfer {
-    /// One end is to come: that of who begins it.
+    /// One end is to come: that of the task that starts it.
     pub(crate) fn new(done: Done) -> Arc<Transfer> {
         Arc::new(Transfer {
             state: SpinLock::new(
@@ -40,14 +40,14 @@ impl Transfer {
         })
     }
 
-    /// What one more request calls at its end.
+    /// Returns the completion of one more request.
     pub(crate) fn expect(self: &Arc<Transfer>) -> Done {
         self.state.lock().under_way += 1;
         let transfer = self.clone();
         Box::new(move |result| transfer.end(result))
     }
 
-    /// A part of it has ended; who waits is told with the last one.
+    /// Ends a part of it; the last one completes the transfer.
     pub(crate) fn end(&self, result: Result<()>) {
         let mut state = self.state.lock();
         state.under_way -= 1;
@@ -65,9 +65,10 @@ impl Transfer {
     }
 }
 
-/// Makes room for more in a list that a transfer takes. When memory is scarce, one is not to be longer than a small piece of the heap, which
-/// there is as long as the reserve lasts: shorter transfers, each half as long as one that was refused, have lists like that. So pages leave a memory
-/// in which no two free frames stand together.
+/// Makes room for more in a list that a transfer takes. When memory is scarce, a list must not be
+/// longer than a small object of the heap, which there is as long as the reserve lasts: shorter
+/// transfers, each half as long as one that was refused, have such lists. So pages can be written
+/// from a memory without two neighbouring free frames.
 ///
 /// # Errors
 /// `ENOMEM`.

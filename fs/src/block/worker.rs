@@ -1,4 +1,4 @@
-//! What works behind a device: requests go into its queue, leave it as commands, and their callers hear of the end.
+//! The task behind a device: requests enter its queue, leave it as commands, and complete.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::time::Duration;
@@ -17,7 +17,7 @@ use super::{
     queue::Queue,
 };
 
-/// What is shared by a device's handle, its task and its commands.
+/// The state that a device's handle, its task and its commands share.
 pub(super) struct Core {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) limits: Limits,
@@ -28,10 +28,10 @@ pub(super) struct Core {
 
 struct State {
     queue: Queue,
-    /// Entries whose requests are done and whose callers are to be told by the task.
+    /// Entries whose requests are done and that the task is to complete.
     done: Entries,
     statistics: Statistics,
-    /// Nobody has the device any more.
+    /// The last handle of the device is gone.
     dropped: bool,
 }
 
@@ -54,13 +54,13 @@ impl Core {
         })
     }
 
-    /// What it has done.
+    /// Its statistics.
     pub(super) fn statistics(&self) -> Statistics {
         let statistics = self.state.lock().statistics;
         statistics.at(time::since_boot())
     }
 
-    /// Nobody has the device any more: the task ends when all is done.
+    /// Notes that the last handle is gone: the task ends when all requests are done.
     pub(super) fn let_go(&self) {
         self.state.lock().dropped = true;
         self.bell().wake_all();
@@ -70,7 +70,7 @@ impl Core {
         self.disk.bell().unwrap_or(&self.bell)
     }
 
-    /// Puts requests that came together into the queue, and tells the disk as many as it has room for.
+    /// Queues requests that came together, and starts as many as the disk has room for.
     pub(super) fn put(self: &Arc<Core>, mut entries: Entries) {
         let count = entries.len();
         {
@@ -107,7 +107,7 @@ impl Core {
     ) {
         let now = time::since_boot();
         let count = entries.len();
-        // One of several has failed, nobody knows which: each has its own try.
+        // One of several requests has failed, it is not known which: each is retried alone.
         let again = result.is_err() && count > 1 && operation != Operation::Flush;
         let (mut ended, mut sectors, mut took) = (Entries::default(), 0, Duration::ZERO);
         if !again {
@@ -141,7 +141,7 @@ impl Core {
             Operation::Flush => Counter::disk_flushes.add(1),
             Operation::Discard => {}
         }
-        // It is counted before anybody hears of it: who asks then finds what he did.
+        // Counted before the completion: the caller finds its own request counted.
         let mut calls = Entries::default();
         while let Some(entry) = ended.pop() {
             if let Some(entry) = entry.settle(result) {
@@ -163,7 +163,7 @@ impl Core {
         }
     }
 
-    /// A request that the disk need not see is done: the task tells its caller.
+    /// Completes a request that the disk need not see, in the task.
     pub(super) fn refuse(&self, entry: Box<Entry>, result: Result<()>) {
         if let Some(entry) = entry.settle(result) {
             self.state.lock().done.push(entry);

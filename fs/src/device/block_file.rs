@@ -19,9 +19,10 @@ use nucleus::{
 };
 use vm::Pager;
 
+use super::Opened;
 use crate::{
     Attributes, File, Location, OpenFlags,
-    block::{Claim, Device, Opened, SECTOR},
+    block::{Claim, Device, SECTOR},
     page_cache::{Cached, ErrorMark},
 };
 

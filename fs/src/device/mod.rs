@@ -1,5 +1,8 @@
-//! The drivers behind device nodes and FIFOs. The kernel registers them at start; opening a node
-//! calls the driver of its number.
+//! The drivers behind device nodes and FIFOs. The floor above registers them at start; opening a
+//! node asks the one that has its number.
+//!
+//! Block devices are files of this crate: `block_cache` has a device's pages while it is open, and
+//! its blocks as a backing store, [`DeviceStore`]; `block_file` is the open file, [`BlockFile`].
 
 use alloc::sync::{Arc, Weak};
 use core::{any::Any, ops::RangeInclusive};
@@ -9,8 +12,10 @@ use nucleus::sync::{Mutex, Rank, SpinLock};
 
 use crate::{File, Kind, Location, OpenFlags, block, page_cache::Cached};
 
+mod block_cache;
 mod block_file;
 
+pub use block_cache::{DeviceStore, Opened, sync_all};
 pub use block_file::BlockFile;
 
 pub use crate::vnode::{major, minor, number};

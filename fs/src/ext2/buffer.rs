@@ -28,8 +28,9 @@ use nucleus::{
 
 use super::batch::Batch;
 use crate::{
-    block::{Device, DeviceStore, Done, Request, SECTOR},
-    page_cache::{BackingStore, PageCache},
+    block::{Device, Done, Request, SECTOR},
+    device::DeviceStore,
+    page_cache::{BlockStore, PageCache, WriteBack},
 };
 
 /// A metadata block; keeps its page in memory.
@@ -99,7 +100,7 @@ struct Metadata {
     committer: SpinLock<Option<Weak<dyn Committer>>>,
 }
 
-impl BackingStore for Metadata {
+impl BlockStore for Metadata {
     fn is_device(&self) -> bool {
         true
     }
@@ -140,7 +141,7 @@ const MOST_PARTS: usize = 96;
 /// The metadata of one device.
 pub(super) struct Buffers {
     device: Arc<Device>,
-    pages: Arc<PageCache<Metadata>>,
+    pages: Arc<PageCache<WriteBack<Metadata>>>,
     block_size: usize,
     changed: SpinLock<Changed>,
     /// Woken when blocks may become fresh again.
@@ -193,7 +194,7 @@ impl Buffers {
     /// Names the file system that commits the changes: for the flusher, and for
     /// [`wait_for_ends`](Buffers::wait_for_ends).
     pub fn serve(&self, committer: Weak<dyn Committer>) {
-        *self.pages.store().committer.lock() = Some(committer);
+        *self.pages.blocks().committer.lock() = Some(committer);
     }
 
     /// Waits until the removed files that are being freed are free.
@@ -202,7 +203,7 @@ impl Buffers {
     /// `EIO` after the end of the file system.
     pub fn wait_for_ends(&self) -> Result<()> {
         self.pages
-            .store()
+            .blocks()
             .committer()
             .ok_or(Errno::EIO)?
             .wait_for_ends()

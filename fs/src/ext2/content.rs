@@ -1,6 +1,6 @@
 //! The backing store of a regular file's pages.
 //!
-//! From [`reserve`](BackingStore::reserve) on, all blocks of a page within the file's size are
+//! From [`reserve`](BlockStore::reserve) on, all blocks of a page within the file's size are
 //! allocated: a full disk is detected before any bytes are accepted. Until the page is written
 //! these blocks still hold another file's bytes. They are *unwritten*: they read as zeros, and
 //! those that are still unwritten when the file is synced or evicted are cleared on the disk.
@@ -17,7 +17,7 @@ use nucleus::{Frame, PAGE_SIZE, dma::Part};
 use super::inode::{Inode, RecordChange};
 use crate::{
     block::{Done, Transfer},
-    page_cache::{BackingStore, PageSet},
+    page_cache::{BlockStore, PageSet},
 };
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
@@ -32,7 +32,7 @@ pub(super) struct Content {
     inode: Weak<Inode>,
     /// Allocated blocks of the file that were never written, by their position in the file.
     pub(super) unwritten: PageSet,
-    /// There may be blocks beyond the end that [`cut`](BackingStore::cut) could not free.
+    /// There may be blocks beyond the end that [`cut`](BlockStore::cut) could not free.
     uncut: AtomicBool,
     /// The file system's device, and the inode number.
     identity: (u64, u64),
@@ -149,7 +149,7 @@ impl Content {
         changing.free_range(blocks)
     }
 
-    /// Frees what [`cut`](BackingStore::cut) left, before the end moves past it. The caller
+    /// Frees what [`cut`](BlockStore::cut) left, before the end moves past it. The caller
     /// excludes reservations.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl Content {
     }
 }
 
-impl BackingStore for Content {
+impl BlockStore for Content {
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         let transfer = Transfer::new(done);
         let begun = self.transfer(false, first, frames, &transfer);

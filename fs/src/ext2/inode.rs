@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     Kind,
-    page_cache::{Cached, InCore, InUse, PageCache},
+    page_cache::{Cached, InCore, InUse, PageCache, WriteBack},
 };
 
 /// The vnode: an inode that is in use.
@@ -57,7 +57,7 @@ pub(super) struct Inode {
     /// The same for the time stamps of its content.
     times: AtomicU64,
     /// The page cache of a regular file.
-    pages: Option<Arc<PageCache<Content>>>,
+    pages: Option<Arc<PageCache<WriteBack<Content>>>>,
     /// The vnode layer's state.
     pub state: super::state::State,
 }
@@ -229,7 +229,7 @@ impl Inode {
     }
 
     /// The page cache of a regular file.
-    pub fn pages(&self) -> Option<&Arc<PageCache<Content>>> {
+    pub fn pages(&self) -> Option<&Arc<PageCache<WriteBack<Content>>>> {
         self.pages.as_ref()
     }
 
@@ -327,7 +327,7 @@ impl Inode {
             return Ok(());
         };
         pages.write_through(0..u64::MAX)?;
-        match pages.store().clear_unwritten() {
+        match pages.blocks().clear_unwritten() {
             // It was freed during a walk over all files.
             Err(Errno::ESTALE) => Ok(()),
             result => result,
@@ -445,7 +445,7 @@ impl InCore for Inode {
 
     fn put_away(&self) -> Result<()> {
         let written = self.write_pages().and_then(|()| match &self.pages {
-            Some(pages) => pages.store().cut_again(),
+            Some(pages) => pages.blocks().cut_again(),
             None => Ok(()),
         });
         if written.is_err() {

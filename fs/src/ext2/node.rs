@@ -11,7 +11,7 @@ use abi::{
 };
 use fbuf::{Sink, Source};
 use nucleus::{Frame, time};
-use vm::{Description, Object, Pager, PagerError};
+use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use super::{
     content::Content,
@@ -27,7 +27,7 @@ use crate::{
     block::PinnedBlocks,
     credentials::{EXECUTE, WRITE},
     device,
-    page_cache::{Cached, InCore, PageCache},
+    page_cache::{Cached, InCore, PageCache, WriteBack},
     vnode::{self, Change, Emit, FileSystem, Make, MountPoint, Place, Space},
 };
 
@@ -411,17 +411,17 @@ impl Pager for Node {
         self.pages().map_or(&NONE, |pages| pages.object())
     }
 
-    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
-        self.pages().ok_or(PagerError::Io)?.get(index)
+    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
+        self.pages().ok_or(PagerError::Io)?.lookup(index)
     }
 
-    fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages().ok_or(PagerError::Io)?.read_in(index, window)
+    fn page_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages().ok_or(PagerError::Io)?.page_in(index, window)
     }
 
-    fn will_need(&self, pages: Range<u64>) {
+    fn prefetch(&self, pages: Range<u64>) {
         if let Some(it) = self.pages() {
-            it.will_need(pages);
+            it.prefetch(pages);
         }
     }
 
@@ -431,12 +431,8 @@ impl Pager for Node {
         }
     }
 
-    fn writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages().map_or(Ok(()), |it| it.writeback(pages))
-    }
-
-    fn start_writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages().map_or(Ok(()), |it| it.start_writeback(pages))
+    fn writeback(&self, pages: Range<u64>, wait: bool) -> core::result::Result<(), PagerError> {
+        self.pages().map_or(Ok(()), |it| it.writeback(pages, wait))
     }
 
     fn reference(&self, writable: bool) {
@@ -451,23 +447,14 @@ impl Pager for Node {
         }
     }
 
-    fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
+    fn reserve(&self, index: u64) -> core::result::Result<(), PagerError> {
         self.require_unpinned().map_err(|_| PagerError::Io)?;
-        self.pages().map_or(Ok(()), |it| it.about_to_write(index))
+        self.pages().map_or(Ok(()), |it| it.reserve(index))
     }
 
-    fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
-        self.pages().map_or(Ok(()), |it| it.prepare_write(index))
-    }
-
-    fn may_still_be_written(&self, index: u64) -> bool {
-        self.pages().is_none_or(|it| it.may_still_be_written(index))
-    }
-
-    fn may_be_written(&self, index: u64) {
-        if let Some(pages) = self.pages() {
-            pages.may_be_written(index);
-        }
+    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
+        let may_enter = entering.is_none() || self.require_unpinned().is_ok();
+        may_enter && self.pages().is_none_or(|it| it.mark_dirty(index, entering))
     }
 
     fn describe(&self) -> Description {
@@ -477,7 +464,7 @@ impl Pager for Node {
 
 impl Inode {
     /// The page cache of a regular file.
-    fn content(&self) -> Result<&Arc<PageCache<Content>>> {
+    fn content(&self) -> Result<&Arc<PageCache<WriteBack<Content>>>> {
         match self.kind() {
             Kind::Directory => Err(Errno::EISDIR),
             _ => self.pages().ok_or(Errno::EINVAL),

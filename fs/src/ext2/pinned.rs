@@ -14,7 +14,7 @@ use super::{
 use crate::{
     Kind,
     block::{Device, PinnedBlocks, Run},
-    page_cache::{Cached, PageCache},
+    page_cache::{Cached, PageCache, WriteBack},
 };
 
 /// A file that is pinned until this is dropped.
@@ -67,8 +67,9 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
         }
     };
     // Later writes through a mapping would be lost.
-    let is_changed =
-        |pages: &Arc<PageCache<Content>>| pages.is_mapped_writable() || pages.counts().dirty > 0;
+    let is_changed = |pages: &Arc<PageCache<WriteBack<Content>>>| {
+        pages.is_mapped_writable() || pages.counts().dirty > 0
+    };
     if pinned.node.pages().is_some_and(is_changed) {
         return Err(Errno::ETXTBSY);
     }

@@ -69,7 +69,7 @@ impl Content {
                     {
                         // The blocks hold their old content, or part of the new.
                         for blocks in piece.unwritten {
-                            pages.store().note_unwritten(blocks);
+                            pages.blocks().note_unwritten(blocks);
                         }
                     }
                     done(result);

@@ -8,7 +8,7 @@ use abi::{
     raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE},
 };
 use nucleus::{Frame, PAGE_SIZE};
-use vm::{Description, Object, Pager, PagerError};
+use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use crate::{
     Location,
@@ -45,16 +45,16 @@ impl Pager for Mapped {
         self.pager.object()
     }
 
-    fn get(&self, index: u64) -> Result<Frame, PagerError> {
-        self.pager.get(index)
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
+        self.pager.lookup(index)
     }
 
-    fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
-        self.pager.read_in(index, window)
+    fn page_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+        self.pager.page_in(index, window)
     }
 
-    fn will_need(&self, pages: Range<u64>) {
-        self.pager.will_need(pages);
+    fn prefetch(&self, pages: Range<u64>) {
+        self.pager.prefetch(pages);
     }
 
     fn evict(&self, pages: Range<u64>) {
@@ -77,16 +77,14 @@ impl Pager for Mapped {
         }
     }
 
-    fn writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        let put = self.pager.writeback(pages);
+    fn writeback(&self, pages: Range<u64>, wait: bool) -> Result<(), PagerError> {
+        let written = self.pager.writeback(pages, wait);
         match &self.told {
-            Some((pages, mark)) if pages.errors().tell(mark).is_err() => Err(PagerError::Io),
-            _ => put,
+            Some((pages, mark)) if wait && pages.errors().tell(mark).is_err() => {
+                Err(PagerError::Io)
+            }
+            _ => written,
         }
-    }
-
-    fn start_writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        self.pager.start_writeback(pages)
     }
 
     fn reference(&self, writable: bool) {
@@ -97,28 +95,16 @@ impl Pager for Mapped {
         self.pager.detach(writable);
     }
 
-    fn about_to_write(&self, index: u64) -> Result<(), PagerError> {
-        self.pager.about_to_write(index)
+    fn reserve(&self, index: u64) -> Result<(), PagerError> {
+        self.pager.reserve(index)
     }
 
-    fn admit(&self, pages: Range<u64>) -> bool {
-        self.pager.admit(pages)
+    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
+        self.pager.mark_dirty(index, entering)
     }
 
-    fn dismiss(&self, pages: usize) {
-        self.pager.dismiss(pages);
-    }
-
-    fn prepare_write(&self, index: u64) -> Result<(), PagerError> {
-        self.pager.prepare_write(index)
-    }
-
-    fn may_still_be_written(&self, index: u64) -> bool {
-        self.pager.may_still_be_written(index)
-    }
-
-    fn may_be_written(&self, index: u64) {
-        self.pager.may_be_written(index);
+    fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
+        self.pager.admit(pages, enter);
     }
 
     fn describe(&self) -> Description {

@@ -1,4 +1,4 @@
-//! How much of servers' files is kept in memory, all mounts together, and what goes first.
+//! The cached pages of servers' files, of all mounts together, and their eviction.
 
 use alloc::{
     collections::VecDeque,
@@ -15,20 +15,22 @@ use super::content::Content;
 
 /// The part of the machine's memory that may hold pages which can be read again.
 const SHARE: usize = 4;
-/// Pages that are given up at a time.
+/// Pages that are evicted at a time.
 const BATCH: usize = 256;
 /// Files whose pages stay when no vnode is left.
 const KEPT_MAX: usize = 128;
 
-/// What tells files of all mounts apart: the mount's device number, and the server's number for the file.
+/// Identifies a file among all mounts: the mount's device number, and the server's number for the
+/// file.
 pub(super) type Key = (u64, u64);
 
 struct Cache {
-    /// Who adds pages counts them when they are to be seen already, and may have gone: for a moment there may be fewer than none.
+    /// Pages are counted after they are visible, and may be gone by then: the sum may be negative
+    /// for a moment.
     pages: AtomicIsize,
     /// Files that have pages; the one whose turn it is to give some up is in front.
     files: SpinLock<VecDeque<Weak<Content>>>,
-    /// Files without a vnode, the one that lost it last behind.
+    /// Files without a vnode, the one that lost it last at the end.
     kept: SpinLock<VecDeque<(Key, Arc<Content>)>>,
 }
 
@@ -81,7 +83,8 @@ pub fn cached_pages() -> usize {
     CACHE.pages.load(Ordering::Relaxed).max(0) as usize
 }
 
-/// Gives up to `pages` pages back that can be read from their servers again; returns how many. No lock is held.
+/// Evicts up to `pages` pages that can be read from their servers again; returns how many. No lock
+/// is held.
 pub fn give_back(pages: usize) -> usize {
     let mut given = 0;
     let rounds = CACHE.files.lock().len();
@@ -102,12 +105,12 @@ pub fn give_back(pages: usize) -> usize {
             Err(_) => content.unlist(),
         }
     }
-    // What no vnode has may go as a whole.
+    // Files without a vnode are dropped as a whole.
     while given < pages {
         let Some((_, content)) = CACHE.kept.lock().pop_front() else {
             break;
         };
-        given += content.pages();
+        given += content.object.resident_count();
     }
     given
 }
@@ -129,14 +132,14 @@ pub(super) fn keep(key: Key, content: Arc<Content>) {
     drop((oldest, refused));
 }
 
-/// What was kept of a file.
+/// Takes the kept pages of a file.
 pub(super) fn take(key: Key) -> Option<Arc<Content>> {
     let mut kept = CACHE.kept.lock();
     let at = kept.iter().position(|(other, _)| *other == key)?;
     kept.remove(at).map(|(_, content)| content)
 }
 
-/// A mount is gone: so is what was kept of it.
+/// Drops the kept pages of a mount that has ended.
 pub(super) fn forget(device: u64) {
     loop {
         let mut kept = CACHE.kept.lock();

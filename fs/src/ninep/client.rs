@@ -1,6 +1,7 @@
 //! Calls to a server: tags, fids, and one function a call.
 //!
-//! A [`Fid`] is a handle of ours to a file of the server's; dropping it gives it up (`Tclunk`), without waiting for the answer.
+//! A [`Fid`] is a handle of the client to a file of the server; dropping it sends `Tclunk`, without
+//! waiting for the answer.
 
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec, vec::Vec};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,20 +24,21 @@ use crate::vnode::Space;
 const VERSION: &[u8] = b"9P2000.L";
 /// Calls at a time; the tags are the bits of one word.
 const TAGS: u32 = 64;
-/// Answers that nobody waits for, at most.
+/// Requests without a waiter, at most.
 const MAX_POSTED: usize = 32;
 /// No tag: for the first message.
 const NO_TAG: u16 = 0xffff;
-/// No fid: nobody authenticates.
+/// No fid: there is no authentication.
 const NO_FID: u32 = u32::MAX;
 /// Bytes in front of the data of a read's answer, and of a write's message.
 pub const READ_HEADER: usize = HEADER + 4;
 pub const WRITE_HEADER: usize = HEADER + 16;
 /// Bytes of an answer that says that a call failed.
 const ERROR_LEN: usize = HEADER + 4;
-/// How often who was interrupted looks whether it should give up.
+/// How often an interrupted waiter checks whether it is being killed.
 const LOOK: core::time::Duration = core::time::Duration::from_millis(50);
-/// How long who should give up still waits: what a process writes while it ends must not be lost to a server that is merely slow.
+/// How long a killed waiter still waits: writes of a process that ends must not be lost to a server
+/// that is merely slow.
 const PATIENCE: core::time::Duration = core::time::Duration::from_secs(2);
 
 /// A connection to a server.
@@ -45,7 +47,7 @@ pub struct Client {
     /// The most bytes of a message, once agreed.
     max_message: AtomicU32,
     tags: SpinLock<Tags>,
-    /// Those who wait for a tag.
+    /// Waiters for a tag.
     tag_free: WaitQueue,
 }
 
@@ -55,7 +57,7 @@ struct Tags {
     /// Given up fids, to be used again.
     fids: Vec<u32>,
     next_fid: u32,
-    /// What nobody waits for: its tag, and the fid that is free when it lands.
+    /// A request without a waiter: its tag, and the fid that is free when it completes.
     posted: VecDeque<Posted>,
 }
 
@@ -91,7 +93,7 @@ impl Drop for Fid {
     }
 }
 
-/// The answer to a call: what of it is not data.
+/// The answer to a call, without its data.
 struct Reply {
     bytes: Vec<u8>,
     /// Bytes of data that followed.
@@ -104,7 +106,7 @@ impl Reply {
     }
 }
 
-/// What a call sends and expects besides its message.
+/// The data that a call sends and expects besides its message.
 #[derive(Default)]
 struct Cargo<'a> {
     data: &'a [Slice],
@@ -113,7 +115,7 @@ struct Cargo<'a> {
     receive: &'a [Slice],
 }
 
-/// What [`Client::set_attributes`] changes.
+/// The attributes that [`Client::set_attributes`] changes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct SetAttr {
     pub mode: Option<u32>,
@@ -190,7 +192,8 @@ impl Client {
         self.tag_free.wake_one();
     }
 
-    /// Takes what has landed of what nobody waits for; if more than `most` is under way, waits for the oldest of it.
+    /// Collects completed requests without a waiter; if more than `most` are under way, waits for
+    /// the oldest.
     fn collect(&self, most: usize) {
         loop {
             let mut landed = None;
@@ -267,7 +270,8 @@ impl Client {
         self.collect(MAX_POSTED);
     }
 
-    /// A call: sends what `build` writes, and waits for an answer of up to `reply` bytes besides its data.
+    /// Makes a call: sends the message that `build` writes, and waits for an answer of up to
+    /// `reply` bytes besides its data.
     fn call(
         &self,
         kind: Ask,
@@ -336,8 +340,8 @@ impl Client {
         })
     }
 
-    /// Waits for an answer. A signal does not end it, as files go, unless it kills: then the call is taken
-    /// back (`Tflush`), and either its answer or none comes. Returns whether it was.
+    /// Waits for an answer. Only a signal that kills ends the wait, as for files: then the call is
+    /// cancelled (`Tflush`), and either its answer or none comes. Returns whether it was cancelled.
     fn wait(&self, flight: &dyn Flight, tag: u16) -> bool {
         let mut how = Sleep::INTERRUPTIBLE;
         let mut until = None;
@@ -358,7 +362,7 @@ impl Client {
                 deadline: Some(now + LOOK),
             };
         }
-        // With a tag of its own beside the others, so that it never waits for one that waits for it.
+        // With a reserved tag, so that it never waits for a call that waits for it.
         let flush = || {
             let mut message = Writer::new(Ask::Flush, TAGS as u16 + tag, 2)?;
             message.u16(tag);
@@ -368,7 +372,8 @@ impl Client {
             let _ = sent.wait(Sleep::SOUND);
             Ok::<(), Errno>(())
         };
-        // If it can't be sent, the answer comes nevertheless, or the server is gone, which ends the flight too.
+        // If it can't be sent, the answer comes nevertheless, or the server is gone, which ends the
+        // call too.
         let _ = flush();
         let _ = flight.wait(Sleep::SOUND);
         true
@@ -387,7 +392,7 @@ impl Client {
 }
 
 impl Fid {
-    /// A handle to the entry `name` of this directory, and what it is.
+    /// Returns a handle to the entry `name` of this directory, and its qid.
     pub fn walk(&self, name: &[u8]) -> Result<(Fid, Qid)> {
         let to = self.client.new_fid()?;
         let reply = self
@@ -449,7 +454,8 @@ impl Fid {
         Ok(())
     }
 
-    /// Makes a regular file in this directory and opens it; the handle stands for the file from then on.
+    /// Makes a regular file in this directory and opens it; the handle stands for the file from
+    /// then on.
     pub fn create(&self, name: &[u8], flags: u32, mode: u32, gid: u32) -> Result<Qid> {
         let room = 18 + name.len();
         let reply = self.client.ask(Ask::Create, QID + 4, room, |message| {
@@ -515,7 +521,7 @@ impl Fid {
         Ok(())
     }
 
-    /// What the server says of the file.
+    /// Returns the file's attributes, from the server.
     pub fn attributes(&self) -> Result<Attr> {
         /// Everything that `stat` shows.
         const BASIC: u64 = 0x7ff;
@@ -569,7 +575,8 @@ impl Fid {
         Ok(())
     }
 
-    /// Entries of this open directory from `cursor` on, in as many bytes as `most`: see [`Reader::entry`].
+    /// Reads entries of this open directory from `cursor` on, as many as fit `most` bytes: see
+    /// [`Reader::entry`].
     pub fn read_directory(&self, cursor: u64, most: usize) -> Result<Vec<u8>> {
         let reply = self.client.ask(Ask::Readdir, 4 + most, 16, |message| {
             message.u32(self.number).u64(cursor).u32(most as u32);
@@ -597,14 +604,15 @@ impl Fid {
                 message.u32(self.number).u64(offset).u32(room as u32);
             })?;
         let count = reply.body().u32()? as usize;
-        // What it says that it sent must have come.
+        // The number of bytes in the answer must match the bytes that arrived.
         match count == reply.data {
             true => Ok(count),
             false => Err(Errno::EIO),
         }
     }
 
-    /// Writes slices from byte `offset` on, together at most [`max_data`](Client::max_data) bytes. Returns how many were.
+    /// Writes slices from byte `offset` on, together at most [`max_data`](Client::max_data) bytes.
+    /// Returns how many were written.
     pub fn write(&self, offset: u64, from: &[Slice]) -> Result<usize> {
         let len: usize = from.iter().map(|slice| slice.len).sum();
         let cargo = Cargo {

@@ -1,5 +1,5 @@
-//! The bytes of messages (9P2000.L): little-endian numbers, strings with a 16-bit length in front. What a server sends is
-//! read with every length checked; whatever it is, the answer is a value or "malformed".
+//! The bytes of messages (9P2000.L): little-endian numbers, strings after a 16-bit length. A
+//! server's answer is read with every length checked; the result is a value or "malformed".
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -79,7 +79,7 @@ impl Writer {
         self
     }
 
-    /// A string; what is longer than 65535 bytes is cut, which no caller lets come to pass.
+    /// Appends a string, cut at 65535 bytes; callers check the length.
     pub fn string(&mut self, text: &[u8]) -> &mut Writer {
         let text = &text[..text.len().min(u16::MAX as usize)];
         self.u16(text.len() as u16);
@@ -87,7 +87,7 @@ impl Writer {
         self
     }
 
-    /// The message, `data` bytes of which come from elsewhere behind it.
+    /// Ends the message, which is followed by `data` bytes from elsewhere.
     pub fn finish(mut self, data: usize) -> Vec<u8> {
         let size = (self.bytes.len() + data) as u32;
         self.bytes[..4].copy_from_slice(&size.to_le_bytes());
@@ -101,7 +101,7 @@ pub struct Reader<'a> {
     bytes: &'a [u8],
 }
 
-/// What a server answers to something malformed: nothing can be done with it.
+/// The error for a malformed answer.
 const MALFORMED: Errno = Errno::EIO;
 
 impl<'a> Reader<'a> {
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         Reader { bytes }
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes
     }
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Seconds and nanoseconds since the epoch; what lies before it counts as the epoch.
+    /// Seconds and nanoseconds since the epoch; earlier times count as the epoch.
     fn time(&mut self) -> Result<Duration> {
         let (seconds, nanos) = (self.u64()?, self.u64()?);
         let nanos = u32::try_from(nanos).ok().filter(|&n| n < 1_000_000_000);
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a server knows a file by.
+/// A server's identifier of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Qid {
     pub kind: u8,
@@ -233,7 +233,7 @@ pub struct Qid {
     pub path: u64,
 }
 
-/// What a server says of a file.
+/// A file's attributes, as the server reports them.
 #[derive(Clone, Copy, Debug)]
 pub struct Attr {
     pub qid: Qid,
@@ -283,7 +283,7 @@ pub fn kind_of_type(kind: u8) -> Option<Kind> {
 
 /// An error number as a server sent it.
 pub fn errno(number: u32) -> Errno {
-    // What the kernel uses for itself must not come from outside.
+    // Numbers that the kernel reserves must not come from outside.
     match u16::try_from(number) {
         Ok(number @ (1..512 | 521..4096)) => Errno::internal(number),
         _ => Errno::EIO,

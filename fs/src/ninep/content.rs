@@ -1,55 +1,52 @@
-//! The bytes of a regular file: what of them is in memory, and how that is kept true.
+//! The bytes of a regular file: a page cache whose backing store is a server that is written through.
 //!
 //! `reading` brings pages in, `writing` takes bytes to the server.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use core::{
     ops::Range,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
 use abi::raw::general::{O_RDONLY, O_WRONLY};
 use abi::{Errno, Result};
 use nucleus::{
-    Frame, PAGE_SIZE,
-    sync::{Mutex, Rank, SpinLock},
+    Frame,
+    sync::{Rank, SpinLock},
 };
-use vm::{Description, Object, Pager, PagerError};
+use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use super::{cache, client::Fid, codec::Attr, node::Node};
-use crate::OpenFlags;
+use crate::{
+    OpenFlags,
+    page_cache::{BackingStore, Found, Mapping, PAGE, PageCache, errno},
+};
 
-pub(super) const PAGE: u64 = PAGE_SIZE as u64;
+/// A file's pages.
+pub(super) type Content = PageCache<Served>;
 
-/// A file's pages, and what is known of them.
-pub(super) struct Content {
-    pub(super) object: Object,
-    size: AtomicU64,
-    /// What the server's copy was like when the pages were read.
+/// A file of a server.
+pub(super) struct Served {
+    me: Weak<Content>,
+    /// The vnode that has the pages now.
+    node: SpinLock<Weak<Node>>,
+    /// The state of the server's copy when the pages were read.
     version: SpinLock<Version>,
-    /// Held by who writes, truncates or passes pages on, across the copy from the program too. No fault takes it.
-    pub(super) writers: Mutex<()>,
-    /// Shared mappings that may write.
-    pub(super) writable_mappings: AtomicU32,
-    /// There were such mappings: bytes behind the end may not be zero.
-    pub(super) was_mapped_writable: AtomicBool,
-    /// A page of it was passed on to someone who keeps it, or came from someone who may.
-    pub(super) passed: AtomicBool,
     /// Written through here since the version was noted.
     pub(super) written: AtomicBool,
-    /// Something that a mapping wrote could not be written back; the next `fsync` says so.
+    /// Something that a mapping wrote could not be written back; the next `fsync` reports it.
     pub(super) lost: AtomicBool,
     /// The page after the last one that was read, and how many pages were read then.
     pub(super) read_to: AtomicU64,
     pub(super) read_pages: AtomicU64,
     /// It is among the files of the cache.
     listed: AtomicBool,
-    /// Where the next pages are given up.
+    /// Where the next pages are evicted.
     give_from: AtomicU64,
 }
 
-/// What differs when a file was changed.
+/// The attributes by which a change of the file is found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Version {
     modified: Duration,
@@ -69,68 +66,82 @@ impl Version {
     }
 }
 
-/// Open handles of a file, shared by all who have it open.
+/// Open handles of a file, shared by all its open files.
 #[derive(Default)]
 pub(super) struct Handles {
     reader: Option<Arc<Fid>>,
     writer: Option<Arc<Fid>>,
 }
 
-/// What the object of a node is that is no regular file; nobody maps it.
+/// The object of a node that is no regular file; no map entry refers to it.
 static NO_OBJECT: Object = Object::new();
 
 impl Content {
-    pub(super) fn new(attributes: &Attr) -> Arc<Content> {
-        Arc::new(Content {
-            object: Object::new(),
-            size: AtomicU64::new(attributes.size),
-            version: SpinLock::new(Rank::Leaf, Version::of(attributes)),
-            writers: Mutex::new(Rank::Vnode, ()),
-            writable_mappings: AtomicU32::new(0),
-            was_mapped_writable: AtomicBool::new(false),
-            passed: AtomicBool::new(false),
-            written: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
-            read_to: AtomicU64::new(0),
-            read_pages: AtomicU64::new(0),
-            listed: AtomicBool::new(false),
-            give_from: AtomicU64::new(0),
+    /// Returns a file as the server describes it, with no pages in memory.
+    pub(super) fn of(attributes: &Attr) -> Arc<Content> {
+        Arc::new_cyclic(|me| {
+            let store = Served {
+                me: me.clone(),
+                node: SpinLock::new(Rank::Leaf, Weak::new()),
+                version: SpinLock::new(Rank::Leaf, Version::of(attributes)),
+                written: AtomicBool::new(false),
+                lost: AtomicBool::new(false),
+                read_to: AtomicU64::new(0),
+                read_pages: AtomicU64::new(0),
+                listed: AtomicBool::new(false),
+                give_from: AtomicU64::new(0),
+            };
+            PageCache::with_store(store, attributes.size)
         })
     }
 
-    /// Bytes, as far as is known here.
-    pub(super) fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
+    /// A vnode of the file has the pages from now on.
+    pub(super) fn set_node(&self, node: &Weak<Node>) {
+        let before = core::mem::replace(&mut *self.store.node.lock(), node.clone());
+        drop(before);
+    }
+
+    /// The vnode that has the pages.
+    ///
+    /// # Errors
+    /// `EIO` while it is being dropped.
+    pub(super) fn node(&self) -> Result<Arc<Node>> {
+        let node = self.store.node.lock().upgrade();
+        node.ok_or(Errno::EIO)
+    }
+
+    /// Counts pages that are in memory now.
+    pub(super) fn added(&self, pages: usize) {
+        if let Some(me) = self.store.me.upgrade() {
+            cache::added(&me, pages);
+        }
     }
 
     pub(super) fn set_size(&self, size: u64) {
-        self.size.store(size, Ordering::Release);
+        self.size.store(size, Ordering::SeqCst);
     }
 
     /// It is at least so long.
     pub(super) fn extend_to(&self, size: u64) {
-        self.size.fetch_max(size, Ordering::AcqRel);
-    }
-
-    /// Resident pages.
-    pub(super) fn pages(&self) -> usize {
-        self.object.resident_count()
+        self.size.fetch_max(size, Ordering::SeqCst);
     }
 
     /// True once: it is to be put among the files of the cache.
     pub(super) fn list_once(&self) -> bool {
-        !self.listed.load(Ordering::Relaxed) && !self.listed.swap(true, Ordering::Relaxed)
+        !self.store.listed.load(Ordering::Relaxed)
+            && !self.store.listed.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn unlist(&self) {
-        self.listed.store(false, Ordering::Relaxed);
+        self.store.listed.store(false, Ordering::Relaxed);
     }
 
-    /// Gives up to `most` pages up that nobody uses, from where it stopped the last time on; returns how many.
+    /// Evicts up to `most` unused pages, from where it stopped the last time; returns how many.
     pub(super) fn give_back(&self, most: usize) -> usize {
-        let from = self.give_from.load(Ordering::Relaxed);
+        let from = self.store.give_from.load(Ordering::Relaxed);
         let (mut given, stopped) = self.object.evict(from..u64::MAX, most);
-        self.give_from
+        self.store
+            .give_from
             .store(stopped.unwrap_or(0), Ordering::Relaxed);
         if stopped.is_none() && from > 0 {
             given += self.object.evict(0..from, most - given).0;
@@ -139,37 +150,26 @@ impl Content {
         given
     }
 
-    /// Takes pages out for good.
-    pub(super) fn drop_pages(&self, pages: Range<u64>) {
-        let count = pages.end.saturating_sub(pages.start);
-        cache::removed(self.object.remove_pages(pages.start, count));
-    }
-
-    /// What the server says of the file when it is opened: if its copy has changed, what is here goes. While it is being
-    /// written through here the changes are ours.
+    /// Compares the server's attributes at an open with the cached version: if the server's copy
+    /// has changed, the pages are discarded. While the file is written through here, the changes
+    /// are this client's.
     fn revalidate(&self, now: &Attr, in_use: bool) {
         let version = Version::of(now);
-        if in_use && self.written.load(Ordering::Acquire) {
+        if in_use && self.store.written.load(Ordering::Acquire) {
             return;
         }
-        if *self.version.lock() == version {
+        if *self.store.version.lock() == version {
             return;
         }
         cache::removed(self.object.discard(0..u64::MAX));
         self.set_size(now.size);
-        *self.version.lock() = version;
+        *self.store.version.lock() = version;
     }
 
-    /// The server's copy is what is here: what it says of it now is noted.
+    /// Notes the server's attributes as the version of the cached pages.
     fn note_version(&self, now: &Attr) {
-        self.written.store(false, Ordering::Release);
-        *self.version.lock() = Version::of(now);
-    }
-}
-
-impl Drop for Content {
-    fn drop(&mut self) {
-        cache::removed(self.object.resident_count());
+        self.store.written.store(false, Ordering::Release);
+        *self.store.version.lock() = Version::of(now);
     }
 }
 
@@ -217,7 +217,7 @@ impl Node {
         drop(before);
     }
 
-    /// Somebody opens the file.
+    /// Opens the file.
     pub(super) fn open_content(&self, content: &Content, flags: OpenFlags) -> Result<()> {
         let now = self.recent()?;
         content.revalidate(&now, self.users.load(Ordering::Acquire) > 0);
@@ -231,21 +231,21 @@ impl Node {
         Ok(())
     }
 
-    /// Somebody who opened or mapped the file does not use it any more.
+    /// Ends a use: an open file or a mapping.
     pub(super) fn leave_content(&self, content: &Content) {
         if self.users.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
         let handles = core::mem::take(&mut *self.handles.lock());
         drop(handles);
-        if content.written.load(Ordering::Acquire)
+        if content.store.written.load(Ordering::Acquire)
             && let Ok(now) = self.refresh()
         {
             content.note_version(&now);
         }
     }
 
-    /// What who maps or reads the file without having it open sees: as for those who open.
+    /// Revalidates the pages for a mapping or a read without an open, as an open does.
     pub(super) fn revalidate_unopened(&self) {
         if let Some(content) = &self.content
             && self.users.load(Ordering::Acquire) == 0
@@ -256,51 +256,70 @@ impl Node {
     }
 }
 
-pub(super) fn errno(error: PagerError) -> Errno {
-    match error {
-        PagerError::OutOfMemory => Errno::ENOMEM,
-        PagerError::BeyondEnd | PagerError::Io | PagerError::Sleeps => Errno::EIO,
+impl BackingStore for Served {
+    fn find(cache: &Content, wanted: Range<u64>) -> Result<Found> {
+        let node = cache.node()?;
+        let window = cache.window(wanted.start, wanted.end - wanted.start);
+        match cache.read_in(&node, wanted.start, window) {
+            // The size that is known now says whether this is the end.
+            Ok(()) | Err(PagerError::BeyondEnd) => Ok(Found::Again),
+            Err(error) => Err(errno(error)),
+        }
+    }
+
+    fn page(cache: &Content, index: u64) -> Result<Option<Frame>> {
+        Ok(cache.object.resident(index))
+    }
+
+    fn uncharge(&self, pages: usize) {
+        cache::removed(pages);
+    }
+
+    fn lookup(_: &Content, _: u64) -> Mapping<Lookup> {
+        // Also beyond the end: the file may have grown on the server.
+        Ok(Lookup::Absent)
+    }
+
+    fn page_in(cache: &Content, index: u64, window: Range<u64>) -> Mapping<()> {
+        let node = cache.node().map_err(|_| PagerError::Io)?;
+        if index >= cache.size().div_ceil(PAGE) {
+            // It may have grown on the server.
+            let now = node.refresh().map_err(|_| PagerError::Io)?;
+            if index >= now.size.div_ceil(PAGE) {
+                return Err(PagerError::BeyondEnd);
+            }
+            cache.extend_to(now.size);
+        }
+        cache.read_in(&node, index, window)
     }
 }
 
+/// A mapping keeps the vnode, and with it the handles that are open.
 impl Pager for Node {
     fn object(&self) -> &Object {
         self.content.as_ref().map_or(&NO_OBJECT, |it| &it.object)
     }
 
-    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
-        let content = self.content.as_ref().ok_or(PagerError::Io)?;
-        match content.object.resident(index) {
-            Some(frame) => Ok(frame),
-            None => Err(PagerError::Sleeps),
-        }
+    fn lookup(&self, index: u64) -> Mapping<Lookup> {
+        self.content.as_ref().ok_or(PagerError::Io)?.lookup(index)
     }
 
-    fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+    fn page_in(&self, index: u64, window: Range<u64>) -> Mapping<()> {
         let content = self.content.as_ref().ok_or(PagerError::Io)?;
-        if index >= content.size().div_ceil(PAGE) {
-            // It may have grown on the server.
-            let now = self.refresh().map_err(|_| PagerError::Io)?;
-            if index >= now.size.div_ceil(PAGE) {
-                return Err(PagerError::BeyondEnd);
-            }
-            content.extend_to(now.size);
-        }
-        content.read_in(self, index, window)
+        content.page_in(index, window)
     }
 
-    fn writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
+    fn writeback(&self, pages: Range<u64>, _: bool) -> Mapping<()> {
         match &self.content {
-            Some(content) => content.writeback(self, pages),
+            Some(content) => content.write_back_mapped(self, pages),
             None => Ok(()),
         }
     }
 
     fn reference(&self, writable: bool) {
         self.users.fetch_add(1, Ordering::AcqRel);
-        if let (Some(content), true) = (&self.content, writable) {
-            content.was_mapped_writable.store(true, Ordering::Release);
-            content.writable_mappings.fetch_add(1, Ordering::SeqCst);
+        if let Some(content) = &self.content {
+            content.reference(writable);
         }
     }
 
@@ -308,19 +327,22 @@ impl Pager for Node {
         let Some(content) = &self.content else {
             return;
         };
-        if writable && content.writable_mappings.fetch_sub(1, Ordering::SeqCst) == 1 {
+        content.detach(writable);
+        if writable && !content.is_mapped_writable() {
             // A failure is kept for `fsync`.
-            let _ = content.writeback(self, 0..u64::MAX);
+            let _ = content.write_back_mapped(self, 0..u64::MAX);
         }
         self.leave_content(content);
     }
 
-    fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
-        let Some(content) = &self.content else {
-            return Ok(());
-        };
-        let own = content.page_to_write(index);
-        own.map(drop).map_err(|_| PagerError::OutOfMemory)
+    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
+        let content = self.content.as_ref();
+        content.is_none_or(|it| it.mark_dirty(index, entering))
+    }
+
+    fn reserve(&self, index: u64) -> Mapping<()> {
+        let content = self.content.as_ref();
+        content.map_or(Ok(()), |it| it.reserve(index))
     }
 
     fn describe(&self) -> Description {
@@ -343,13 +365,13 @@ impl Node {
 
     /// As [`Vnode::sync`](crate::Vnode::sync).
     pub(super) fn sync_content(&self, content: &Content) -> Result<()> {
-        let put = content.writeback(self, 0..u64::MAX);
-        let lost = content.lost.swap(false, Ordering::AcqRel);
+        let written = content.write_back_mapped(self, 0..u64::MAX);
+        let lost = content.store.lost.swap(false, Ordering::AcqRel);
         let writer = self.handles.lock().slot(true).clone();
         if let Some(fid) = writer {
             fid.sync()?;
         }
-        put.map_err(errno)?;
+        written.map_err(errno)?;
         match lost {
             true => Err(Errno::EIO),
             false => Ok(()),

@@ -1,19 +1,22 @@
 //! A file system that a 9P server keeps (9P2000.L), such as a folder of the host's.
 //!
-//! - `transport`: what carries messages; the floor above brings it.
+//! - `transport`: carries messages; the floor above implements it.
 //! - `codec`: the bytes of messages. `client`: calls, tags, fids.
 //! - `node`: vnodes, names and attributes.
-//! - `content`: the bytes of regular files, in the pages of an object; `reading`, `writing`. `cache`: how many pages there are.
+//! - `content`: the bytes of regular files, a page cache that is written through; `reading`,
+//!   `writing`. `cache`: the number of pages.
 //!
-//! *Coherence.* Names and attributes are the server's at every call. A file's pages are kept: they are thrown away when the file is
-//! opened and the server's copy has changed (close-to-open), and when a read comes to the end and the file has grown. Writes
-//! go through to the server before the call returns; what a shared mapping has written goes there with `msync`, `fsync`, `sync` and when the
-//! last such mapping goes.
+//! *Coherence.* Names and attributes are read from the server at every call. A file's pages are
+//! cached: they are discarded when the file is opened and the server's copy has changed
+//! (close-to-open), and when a read comes to the end and the file has grown. Writes go through to
+//! the server before the call returns; stores of shared mappings are written with `msync`, `fsync`,
+//! `sync` and when the last such mapping ends.
 //!
-//! *Locks of files* (`flock`, `fcntl`) are those of the kernel's own processes: the server is not asked.
+//! *File locks* (`flock`, `fcntl`) are local: the server is not asked.
 //!
-//! Locks: [`Rank::Directory`](nucleus::sync::Rank::Directory) is not used here, as the server orders what changes names;
-//! `Rank::Vnode` (who writes or truncates a file) -> the object's own. No call to the server is made with a spin lock held.
+//! Locks: [`Rank::Directory`](nucleus::sync::Rank::Directory) is not used here, as the server
+//! orders changes of names; `Rank::Vnode` (writers of a file) -> the object's own. No call to the
+//! server is made with a spin lock held.
 
 mod cache;
 mod client;
@@ -40,10 +43,11 @@ use crate::{Vnode, vnode::new_device};
 use client::Client;
 use node::Node;
 
-/// How long attributes that a walk has just brought may be shown without asking again: the `stat` that the walk was for.
+/// How long attributes that a walk has just brought are used without asking again: for the `stat`
+/// that follows it.
 const FRESH: Duration = Duration::from_millis(5);
 
-/// What the vnodes of one mount share.
+/// The state that the vnodes of one mount share.
 struct Ninep {
     device: u64,
     /// The vnodes that there are, by the server's number for the file.
@@ -56,10 +60,10 @@ impl Drop for Ninep {
     }
 }
 
-/// The largest message that is asked for: what a queue of 128 slots can carry in pages, and a bit more.
+/// The largest message: a queue of 128 slots carries it in pages.
 pub const MAX_MESSAGE: u32 = 512 << 10;
 
-/// The root of what the server at the other end of `transport` exports as `name`.
+/// Returns the root of the tree that the server at the other end of `transport` exports as `name`.
 ///
 /// # Errors
 /// `EPROTONOSUPPORT` if it speaks another protocol only, `EIO` if it answers nonsense, its own.

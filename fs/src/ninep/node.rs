@@ -95,7 +95,7 @@ impl Ninep {
         let attributes = fid.attributes()?;
         let content = || {
             let kept = cache::take((self.device, qid.path));
-            kept.unwrap_or_else(|| Content::new(&attributes))
+            kept.unwrap_or_else(|| Content::of(&attributes))
         };
         let content = (attributes.kind == Kind::Regular).then(content);
         let hangs = hangs.filter(|_| attributes.kind == Kind::Directory);
@@ -130,6 +130,9 @@ impl Ninep {
             fifo: Attachment::new(),
             listing: SpinLock::new(Rank::Leaf, None),
         });
+        if let Some(content) = &node.content {
+            content.set_node(&node.me);
+        }
         loop {
             // Two walks may have found it new at the same time: the first vnode stays.
             if let Some(other) = self.usable(qid) {
@@ -553,15 +556,15 @@ impl vnode::FileData for Node {
         let content = self.regular()?;
         // A reader without an open file (`execve`) sees the server's version, too.
         self.revalidate_unopened();
-        content.read(self, offset, to)
+        content.read_asking(self, offset, to)
     }
 
     fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
-        self.regular()?.write(self, offset, append, from)
+        self.regular()?.write_served(self, offset, append, from)
     }
 
     fn truncate(&self, size: u64) -> Result<()> {
-        self.regular()?.truncate(self, size)
+        self.regular()?.truncate_served(self, size)
     }
 
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
@@ -602,7 +605,7 @@ impl Drop for Node {
         let unlinked = self.seen.get_mut().unlinked;
         drop(nodes);
         if let Some(content) = self.content.take()
-            && content.pages() > 0
+            && content.object.resident_count() > 0
             && !unlinked
         {
             cache::keep((self.fs.device, self.qid.path), content);

@@ -1,94 +1,54 @@
 //! Reading files: pages that are not in memory come in clusters, straight into their frames.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::vec::Vec;
 use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
-use fbuf::{Sink, Slice, moved};
+use fbuf::{Sink, Slice};
 use nucleus::{Frame, PAGE_SIZE, ephemeral};
 use vm::PagerError;
 
-use super::{
-    cache,
-    content::{Content, PAGE, errno},
-    node::Node,
-};
+use super::{cache, content::Content, node::Node};
+use crate::page_cache::PAGE;
 
 /// Pages that are read for a program that reads here and there: 32 KiB.
 const FIRST_WINDOW: u64 = 8;
-/// Pages that are given up to get frames for others, where there are none.
+/// Pages that are evicted to get frames where there are none.
 const SHORTAGE: usize = 512;
 
 impl Content {
-    /// As [`Vnode::read`](crate::Vnode::read).
-    pub(super) fn read(
-        self: &Arc<Content>,
-        node: &Node,
-        offset: u64,
-        to: &mut dyn Sink,
-    ) -> Result<usize> {
-        let keeps = to.keeps();
-        // Such a sink does not fault; while the lock is held no page that it keeps is being written.
-        let _turn = keeps.then(|| self.writers.lock());
-        let may_keep = keeps && {
-            // Before the look at the mappings: one that becomes writable meanwhile sees this.
-            self.passed.store(true, Ordering::SeqCst);
-            self.writable_mappings.load(Ordering::SeqCst) == 0
-        };
-        let mut done = 0;
-        let mut asked = false;
-        while to.room() > 0 {
-            let at = offset + done as u64;
-            let size = self.size();
-            if at >= size {
-                // Only who would hear of the end pays for the question whether it still is there, and that once.
-                if done > 0 || asked {
-                    break;
-                }
-                asked = true;
-                let now = node.recent()?.size;
-                if at >= now {
-                    break;
-                }
-                self.grow(now);
-                continue;
-            }
-            let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
-            let Some(frame) = self.object.resident(index) else {
-                let wanted = (size - at).min(to.room() as u64 + in_page as u64);
-                let window = self.window(index, wanted.div_ceil(PAGE));
-                match self.read_in(node, index, window) {
-                    // The size that is known now says that this is the end.
-                    Ok(()) | Err(PagerError::BeyondEnd) => continue,
-                    Err(error) => return moved(done, Err(errno(error))),
-                }
-            };
-            let n = (PAGE_SIZE - in_page).min(usize::try_from(size - at).unwrap_or(PAGE_SIZE));
-            let n = n.min(to.room());
-            let put = match keeps && !may_keep {
-                true => to.put_frame_copy(&frame, in_page, n),
-                false => to.put_frame(&frame, in_page, n),
-            };
-            match put {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) => return moved(done, Err(error)),
-            }
+    /// As [`Vnode::read`](crate::Vnode::read). A read that would report the end asks the server,
+    /// once, whether it still is there.
+    pub(super) fn read_asking(&self, node: &Node, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        let done = self.read(offset, to)?;
+        if done > 0 || to.room() == 0 || offset < self.size() {
+            return Ok(done);
         }
-        Ok(done)
+        let now = node.recent()?.size;
+        if offset >= now {
+            return Ok(0);
+        }
+        self.grow(now);
+        self.read(offset, to)
     }
 
-    /// The pages to read when `wanted` pages from `index` on are: more and more for who reads on where the last read ended.
-    fn window(&self, index: u64, wanted: u64) -> Range<u64> {
-        let goes_on = self.read_to.load(Ordering::Relaxed) == index;
+    /// Returns the pages to read when `wanted` pages from `index` on are: the window doubles while
+    /// a reader continues where the last read ended.
+    pub(super) fn window(&self, index: u64, wanted: u64) -> Range<u64> {
+        let goes_on = self.store.read_to.load(Ordering::Relaxed) == index;
         let window = match goes_on {
-            true => self.read_pages.load(Ordering::Relaxed).saturating_mul(2),
+            true => self
+                .store
+                .read_pages
+                .load(Ordering::Relaxed)
+                .saturating_mul(2),
             false => FIRST_WINDOW,
         };
         index..index.saturating_add(wanted.max(window).max(FIRST_WINDOW))
     }
 
-    /// It has become longer on the server: the last page, with zeros behind the old end, is not true any more.
+    /// Notes that it has grown on the server: the last page, with zeros beyond the old end, is
+    /// stale.
     fn grow(&self, size: u64) {
         let old = self.size();
         if !old.is_multiple_of(PAGE) {
@@ -102,7 +62,7 @@ impl Content {
     /// # Errors
     /// [`PagerError::BeyondEnd`] if it is not in the file; the known size is right then.
     pub(super) fn read_in(
-        self: &Arc<Content>,
+        &self,
         node: &Node,
         index: u64,
         window: Range<u64>,
@@ -144,9 +104,11 @@ impl Content {
             let used = read - last * PAGE_SIZE;
             ephemeral::map(&busy.frames()[last]).fill(used, PAGE_SIZE - used, 0);
         }
-        cache::added(self, busy.publish(count));
-        self.read_to.store(first + count as u64, Ordering::Relaxed);
-        self.read_pages.store(count as u64, Ordering::Relaxed);
+        self.added(busy.publish(count));
+        self.store
+            .read_to
+            .store(first + count as u64, Ordering::Relaxed);
+        self.store.read_pages.store(count as u64, Ordering::Relaxed);
         if read < wanted {
             self.shrunk(node, first * PAGE + read as u64)?;
             if index >= first + count as u64 {
@@ -159,7 +121,7 @@ impl Content {
     /// The server had nothing at `end`, which should be inside of the file.
     fn shrunk(&self, node: &Node, end: u64) -> core::result::Result<(), PagerError> {
         let now = node.refresh().map_err(|_| PagerError::Io)?;
-        // A file that says it is longer than what can be read of it is no file that can be mapped.
+        // A file that claims to be longer than can be read of it can't be mapped.
         let size = now.size.min(end);
         if size < self.size() {
             self.set_size(size);
@@ -170,7 +132,8 @@ impl Content {
     }
 }
 
-/// Reads `wanted` bytes into frames with `read`, which may give fewer at a time; returns how many there were.
+/// Reads `wanted` bytes into frames with `read`, which may return fewer at a time; returns how many
+/// there were.
 fn read_frames(
     wanted: usize,
     frames: &[Frame],

@@ -1,4 +1,4 @@
-//! What carries messages to a server and its answers back.
+//! The carrier of messages to a server and of its answers.
 
 use alloc::boxed::Box;
 
@@ -11,8 +11,9 @@ pub trait Transport: Send + Sync {
     /// The most slices that one message can carry, those of its data there and back together.
     fn max_slices(&self) -> usize;
 
-    /// Sends `message` with the bytes of `data` behind it. The first `reply` bytes of the answer are kept for
-    /// [`Flight::take`], what follows goes into `receive`. The slices' frames are held until the answer is there.
+    /// Sends `message` followed by the bytes of `data`. The first `reply` bytes of the answer are
+    /// kept for [`Flight::take`], the rest goes into `receive`. The slices' frames are held until
+    /// the answer is there.
     ///
     /// # Errors
     /// `EIO` if the server is gone, `ENOMEM`.
@@ -24,13 +25,13 @@ pub trait Transport: Send + Sync {
         receive: &[Slice],
     ) -> Result<Box<dyn Flight>>;
 
-    /// Whether who waits for an answer should give up, after a signal: its process is being killed.
+    /// Whether a waiter should cancel after a signal: its process is being killed.
     fn gives_up(&self) -> bool {
         false
     }
 }
 
-/// A message under way. Dropping it before it has landed leaves the answer to nobody.
+/// A message under way. Dropping it before it has completed discards the answer.
 pub trait Flight: Send {
     /// Whether the answer is there.
     fn has_landed(&self) -> bool;
@@ -41,7 +42,8 @@ pub trait Flight: Send {
     /// [`Woken`] where `how` allows it.
     fn wait(&self, how: Sleep) -> core::result::Result<(), Woken>;
 
-    /// Copies the first bytes of the answer, which is there; gives how many bytes the server sent in all.
+    /// Copies the first bytes of the answer, which is there; returns how many bytes the server sent
+    /// in all.
     ///
     /// # Errors
     /// `EIO` if the server is gone.

@@ -1,25 +1,23 @@
-//! Writing files: bytes go to the server before a call returns, and into the pages that are in memory.
+//! Writing files: bytes go to the server before a call returns, and into the cached pages.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::vec::Vec;
 use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
 use fbuf::{Slice, Source};
 use nucleus::{
     Frame, PAGE_SIZE, ephemeral,
-    frame::Contents,
     pmap::{self, Pending},
 };
 use vm::PagerError;
 
 use super::{
-    cache,
     client::{Fid, SetAttr},
-    content::{Content, PAGE},
+    content::Content,
     node::Node,
     reading::slices_of,
 };
-use crate::shared_pages;
+use crate::page_cache::{PAGE, new_page};
 
 /// The largest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
@@ -28,7 +26,7 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 struct Batch {
     slices: Vec<Slice>,
     len: usize,
-    /// Whole new pages, to be put in the place of what is there, and how far into the batch each one reaches.
+    /// Whole new pages, to replace the cached ones, and the end of each in the batch.
     whole: Vec<(u64, Frame, usize)>,
     /// Pages that were written in part; `true` if the bytes went into the page that is in memory.
     parts: [Option<(u64, bool)>; 2],
@@ -36,8 +34,8 @@ struct Batch {
 
 impl Content {
     /// As [`Vnode::write`](crate::Vnode::write).
-    pub(super) fn write(
-        self: &Arc<Content>,
+    pub(super) fn write_served(
+        &self,
         node: &Node,
         offset: u64,
         append: bool,
@@ -58,9 +56,9 @@ impl Content {
         let len = from.left().min(usize::try_from(room).unwrap_or(usize::MAX));
         let fid = node.open_handle(true)?;
         if start + len as u64 > self.size() {
-            self.clear_behind_end()?;
+            self.clear_behind_end(self.size(), start)?;
         }
-        self.written.store(true, Ordering::Release);
+        self.store.written.store(true, Ordering::Release);
         let mut done = 0;
         let mut result = Ok(());
         while done < len && result.is_ok() {
@@ -71,7 +69,7 @@ impl Content {
                 Err((batch, error)) => (batch, Err(error)),
             };
             let (n, sent) = send(&fid, at, &batch.slices, batch.len);
-            self.settle(at, batch, n);
+            self.settle_batch(at, batch, n);
             done += n;
             self.extend_to(start + done as u64);
             result = sent.and(end);
@@ -86,8 +84,8 @@ impl Content {
         }
     }
 
-    /// Takes up to `max` bytes for byte `at` on out of `from`, as many as one message carries. An error comes with what was
-    /// taken before it.
+    /// Takes up to `max` bytes for byte `at` on out of `from`, as many as one message carries. An
+    /// error comes with the bytes that were taken before it.
     fn gather(
         &self,
         fid: &Fid,
@@ -130,12 +128,13 @@ impl Content {
         Ok(batch)
     }
 
-    /// A whole page: it is put in the place of what is there when the server has it. Passed on without a copy where the source can.
+    /// Takes a whole page: it replaces the cached one when the server has it. Without a copy where
+    /// the source can.
     fn take_page(&self, index: u64, from: &mut dyn Source, batch: &mut Batch) -> Result<usize> {
         let (frame, n) = match from.take_slice(PAGE_SIZE) {
-            Some(slice) if slice.len == PAGE_SIZE && self.may_adopt() => {
+            Some(slice) if slice.len == PAGE_SIZE && self.may_share() => {
                 let mut pending = Pending::new();
-                // What some mapping wrote before is being written now.
+                // The stores of earlier mappings are being written now.
                 pmap::clear_modified(&slice.frame, &mut pending);
                 pending.flush();
                 (slice.frame, PAGE_SIZE)
@@ -164,12 +163,6 @@ impl Content {
         Ok(n)
     }
 
-    /// Whether a page that others may keep can be the file's.
-    fn may_adopt(&self) -> bool {
-        self.passed.store(true, Ordering::SeqCst);
-        self.writable_mappings.load(Ordering::SeqCst) == 0
-    }
-
     /// A part of a page: into the page that is in memory, if it is.
     fn take_part(
         &self,
@@ -179,14 +172,14 @@ impl Content {
         from: &mut dyn Source,
         batch: &mut Batch,
     ) -> Result<usize> {
-        let resident = self.page_to_write(index)?;
+        let resident = self.own_page(index)?;
         let (frame, in_memory) = match resident {
             Some(frame) => (frame, true),
             None => (new_page()?, false),
         };
         let n = from.take_into(&frame, at, n)?;
         if in_memory {
-            self.settle_part(index, &frame, at, n)?;
+            self.settle(index, &frame, at, n)?;
         }
         if n > 0 {
             batch.add(&frame, at, n);
@@ -195,12 +188,12 @@ impl Content {
         Ok(n)
     }
 
-    /// The server has taken the first `n` bytes of a batch: makes what is in memory agree.
-    fn settle(self: &Arc<Content>, at: u64, batch: Batch, n: usize) {
+    /// Updates the cached pages after the server has taken the first `n` bytes of a batch.
+    fn settle_batch(&self, at: u64, batch: Batch, n: usize) {
         for (index, frame, end) in batch.whole {
             if end <= n {
                 match self.object.replace(index, frame) {
-                    Ok(false) => cache::added(self, 1),
+                    Ok(false) => self.added(1),
                     Ok(true) => {}
                     // The old page must not stay; that it goes needs no memory.
                     Err(_) => self.drop_pages(index..index + 1),
@@ -210,7 +203,8 @@ impl Content {
             }
         }
         for (index, in_memory) in batch.parts.into_iter().flatten() {
-            // Who reads the page just now may have got what was there before; and what the server refused is not so.
+            // A concurrent read may have brought the old bytes; and the refused bytes are not in
+            // the file.
             let end = ((index + 1) * PAGE).min(at + batch.len as u64);
             let refused = end > at + n as u64;
             if !in_memory || refused {
@@ -219,66 +213,17 @@ impl Content {
         }
     }
 
-    /// The resident page `index`, none but the file's own and its mappings'.
-    pub(super) fn page_to_write(&self, index: u64) -> Result<Option<Frame>> {
-        loop {
-            let frame = match self.object.resident(index) {
-                Some(frame) if self.is_kept(&frame) => frame,
-                found => return Ok(found),
-            };
-            let own = new_page()?;
-            if self.object.replace_by_copy(index, &frame, own.clone()) {
-                return Ok(Some(own));
-            }
-        }
-    }
-
-    /// Whether others may keep a page: it is left to them, and a copy takes its place before it is written.
-    fn is_kept(&self, frame: &Frame) -> bool {
-        self.passed.load(Ordering::SeqCst) && !shared_pages::is_own(frame)
-    }
-
-    /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now, by who holds `writers`: the page has them, even if a fault has put a
-    /// copy in its place meanwhile.
-    fn settle_part(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
-        if !self.passed.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let page = || Ok(self.object.resident(index));
-        shared_pages::settle(frame, at, len, page, |_| {})
-    }
-
-    /// Clears what mappings may have written behind the end, before the end moves on.
-    fn clear_behind_end(&self) -> Result<()> {
-        if self.was_mapped_writable.load(Ordering::Acquire) {
-            self.clear_tail(self.size())?;
-        }
-        Ok(())
-    }
-
-    /// Clears the page in which `end` lies from there on, if it is in memory.
-    fn clear_tail(&self, end: u64) -> Result<()> {
-        let in_page = (end % PAGE) as usize;
-        if in_page > 0
-            && let Some(frame) = self.page_to_write(end / PAGE)?
-        {
-            ephemeral::map(&frame).fill(in_page, PAGE_SIZE - in_page, 0);
-            self.settle_part(end / PAGE, &frame, in_page, PAGE_SIZE - in_page)?;
-        }
-        Ok(())
-    }
-
     /// As [`Vnode::truncate`](crate::Vnode::truncate).
-    pub(super) fn truncate(self: &Arc<Content>, node: &Node, size: u64) -> Result<()> {
+    pub(super) fn truncate_served(&self, node: &Node, size: u64) -> Result<()> {
         if size > SIZE_MAX {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
         let old = self.size();
         if size > old {
-            self.clear_behind_end()?;
+            self.clear_behind_end(old, u64::MAX)?;
         }
-        self.written.store(true, Ordering::Release);
+        self.store.written.store(true, Ordering::Release);
         let change = SetAttr {
             size: Some(size),
             ..SetAttr::default()
@@ -291,17 +236,20 @@ impl Content {
             self.drop_pages(size.div_ceil(PAGE)..u64::MAX);
             let last = size / PAGE;
             if self.object.resident(last).is_none() {
-                // Who reads it just now may have got the old end.
+                // A concurrent read may have brought the old end.
                 self.drop_pages(last..last + 1);
             } else {
-                self.clear_tail(size)?;
+                let in_page = (size % PAGE) as usize;
+                if in_page > 0 {
+                    self.clear(last, in_page, PAGE_SIZE)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Writes what mappings have modified among `pages` to the server.
-    pub(super) fn writeback(
+    /// Writes pages among `pages` that mappings have modified to the server.
+    pub(super) fn write_back_mapped(
         &self,
         node: &Node,
         pages: Range<u64>,
@@ -319,7 +267,7 @@ impl Content {
                 // Behind the end, there is nothing to keep.
                 return Ok(());
             }
-            self.written.store(true, Ordering::Release);
+            self.store.written.store(true, Ordering::Release);
             node.forget_attributes();
             let mut slices = Vec::new();
             slices
@@ -334,7 +282,7 @@ impl Content {
             }
         });
         if put.is_err() {
-            self.lost.store(true, Ordering::Release);
+            self.store.lost.store(true, Ordering::Release);
         }
         put
     }
@@ -360,7 +308,8 @@ impl Batch {
     }
 }
 
-/// Sends `len` bytes of slices to byte `at` on, in as many messages as the server wants. Returns how many it took, and why not all.
+/// Sends `len` bytes of slices to byte `at` on, in as many messages as the server needs. Returns
+/// how many it took, and why not all.
 fn send(fid: &Fid, at: u64, slices: &[Slice], len: usize) -> (usize, Result<()>) {
     let mut done = 0;
     let mut rest: Option<Vec<Slice>> = None;
@@ -379,7 +328,7 @@ fn send(fid: &Fid, at: u64, slices: &[Slice], len: usize) -> (usize, Result<()>)
     (done, Ok(()))
 }
 
-/// What is left of slices behind their first `n` bytes.
+/// Returns the slices without their first `n` bytes.
 fn after(slices: &[Slice], n: usize) -> Vec<Slice> {
     let mut skip = n;
     let mut left = Vec::new();
@@ -395,9 +344,4 @@ fn after(slices: &[Slice], n: usize) -> Vec<Slice> {
         }
     }
     left
-}
-
-/// A frame for a page, bytes of its last owner in it.
-fn new_page() -> Result<Frame> {
-    vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)
 }

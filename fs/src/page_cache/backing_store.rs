@@ -1,115 +1,43 @@
-//! What a file system does for the pages of its files.
+//! What the page cache asks of the place where a file's pages are when they are not in memory.
 
-use alloc::boxed::Box;
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE};
+use nucleus::{Frame, pmap, sync::MutexGuard};
+use vm::{Lookup, PagerError};
 
-/// Runs when a read or write is done, in a kernel task: may take sleeping locks for a short time,
-/// must not wait for another request, and must not need memory that may be missing. Errors are
-/// `EIO` when the disk failed, `EINVAL` for sectors that the disk does not have, `EROFS` for a change
-/// of a read-only disk, `EOPNOTSUPP` for a discard where there is none.
-pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+use super::cache::PageCache;
 
-/// Where the pages of one file are: what a file system says to [`PageCache`](super::PageCache), which calls it for that file
-/// only. Everything may sleep, for memory or to read where blocks are; no lock that comes after
-/// [`Rank::FileEnd`](nucleus::sync::Rank::FileEnd) is held by the caller.
+/// The result of an operation for a fault or a mapping.
+pub type Mapping<T> = core::result::Result<T, PagerError>;
+
+/// What a read finds for a page that is not in memory.
+pub enum Found {
+    /// The page.
+    Page(Frame),
+    /// It reads as zeros.
+    Hole,
+    /// It was brought in, or the size has changed: look again.
+    Again,
+    /// The file ends before it.
+    End,
+}
+
+/// The backing store of one file, statically dispatched: blocks that are written back later
+/// ([`WriteBack`](super::WriteBack)), the swap space (tmpfs), or a server that is written through
+/// (9P). A default is the store that needs nothing done.
 ///
-/// A page that has just been given a block for the first time is in memory, and dirty, from then on until it is written: what the
-/// block had before is never read.
-///
-/// An implementation takes locks of [`Rank::FileMap`](nucleus::sync::Rank::FileMap) and later only, and not across a call of
-/// [`PageCache`](super::PageCache) of the same file.
-pub trait BackingStore: Send + Sync + 'static {
-    /// Begins to read pages `first..first + frames.len()` into `frames`, all of each: what has no block, or lies beyond the end of the
-    /// device, is filled with zeros. What lies behind the end of the file is of no interest. Calls `done` once, maybe before it returns.
-    fn read(&self, first: u64, frames: &[Frame], done: Done);
+/// Operations may sleep, and are called with the file locked for writers where they belong to a
+/// write or a truncation, unless the last group says otherwise.
+pub trait BackingStore: Sized + Send + Sync + 'static {
+    /// A page that the file does not have is a hole, and one that it has may be in swap.
+    const SWAP_BACKED: bool = false;
+    /// Dirty pages are written to blocks later.
+    const WRITES_BACK: bool = false;
 
-    /// Begins to write pages `first..first + frames.len()` from `frames`, as far as they have blocks; each was
-    /// [reserved](BackingStore::reserve) before, and is inside of the file. The bytes may change meanwhile; then the page is written again.
-    /// Calls `done` once, maybe before it returns, when the device has taken them, which need not be the medium.
-    fn write(&self, first: u64, frames: &[Frame], done: Done);
-
-    /// Sees to it that the first pages of `pages` can be written later without being refused for want of room; says how many, 1
-    /// at least. Those that were reserved before count as well, and it may be asked twice at once. `end` is where the file will end in bytes, if that is later than now. A page stays reserved until it is cut off
-    /// or [released](BackingStore::release).
-    ///
-    /// # Errors
-    /// `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`: not even the first one can.
-    fn reserve(&self, pages: Range<u64>, end: u64) -> Result<u64> {
-        let _ = end;
-        Ok(pages.end - pages.start)
-    }
-
-    /// Bytes of the smallest pieces that have a place of their own: a power of two, a page at most. Of the file's last page only the
-    /// pieces before its end are reserved.
-    fn granule(&self) -> u64 {
-        PAGE_SIZE as u64
-    }
-
-    /// The file is about to become longer. Called with the file locked for writers, before anything else is done for that.
-    ///
-    /// # Errors
-    /// It can't: what was cut off is not given back yet. `EIO`, `ENOMEM`.
-    fn about_to_grow(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// The file has become longer by a write or by `ftruncate`, and ends at `size` bytes now. Called with the file locked for
-    /// writers. What is in the pages behind the old end reads as zeros.
-    fn grown(&self, size: u64) {
-        let _ = size;
-    }
-
-    /// Cuts the file off at `size` bytes: gives back the blocks behind. No page there is in memory, dirty or
-    /// being written, and nobody reserves one meanwhile.
-    ///
-    /// # Errors
-    /// `EIO`: what could not be given back is lost until the file system is checked; the size is the new one.
-    fn cut(&self, size: u64) -> Result<()> {
-        let _ = size;
-        Ok(())
-    }
-
-    /// Gives back the blocks of whole pages inside of the file, which become a hole. As [`cut`](BackingStore::cut) otherwise.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP` where files have no holes; `EIO`.
-    fn release(&self, pages: Range<u64>) -> Result<()> {
-        let _ = pages;
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// The first page of `pages` that has a block (`hole` false) or none (`hole` true), as far as the store knows; a page that is
-    /// only in memory so far was reserved and counts as data.
-    ///
-    /// # Errors
-    /// `EIO`.
-    fn seek(&self, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
-        Ok((!hole && !pages.is_empty()).then_some(pages.start))
-    }
-
-    /// The content was changed, by a write or, at the latest when it is written back, by a mapping: time stamps.
-    fn changed(&self) {}
-
-    /// Passes on what the file system keeps of the file besides its pages (its inode) to where it is written back from. Called when the
-    /// file's pages are written back for their age; [`sync`](BackingStore::sync) does the same and more.
-    fn settle(&self) {}
-
-    /// Brings everything about the file that is not in its pages onto the medium, and with it what the device has taken of the pages:
-    /// they were written before. With `data_only`, what is needed to read them back suffices (`fdatasync`).
-    ///
-    /// # Errors
-    /// `EIO`.
-    fn sync(&self, data_only: bool) -> Result<()> {
-        let _ = data_only;
-        Ok(())
-    }
-
-    /// Whether its pages are a device's own, or a file system's blocks of metadata, rather than a file's: what `free` calls buffers.
-    fn is_device(&self) -> bool {
-        false
+    /// The largest size of the file in bytes.
+    fn size_max(&self) -> u64 {
+        i64::MAX as u64
     }
 
     /// The device number and the inode number of the file, for `/proc/PID/maps`.
@@ -117,8 +45,266 @@ pub trait BackingStore: Send + Sync + 'static {
         (0, 0)
     }
 
-    /// The largest size of the file in bytes.
-    fn size_max(&self) -> u64 {
-        i64::MAX as u64
+    /// A read of `pages` begins.
+    fn read_begins(cache: &PageCache<Self>, pages: &Range<u64>) {
+        let _ = (cache, pages);
+    }
+
+    /// A read uses a page that was in memory, from its first byte on.
+    fn read_uses(cache: &PageCache<Self>, frame: &Frame) {
+        let _ = (cache, frame);
+    }
+
+    /// A read has come to page `end`.
+    fn read_ends(cache: &PageCache<Self>, end: u64) {
+        let _ = (cache, end);
+    }
+
+    /// Finds page `wanted.start`, which is not in memory, for a read that wants all of `wanted`. No
+    /// lock is held but maybe the one for writers.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn find(cache: &PageCache<Self>, wanted: Range<u64>) -> Result<Found>;
+
+    /// The page `index` to be written, brought in if need be; `None` if it is a hole, or not cached.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn page(cache: &PageCache<Self>, index: u64) -> Result<Option<Frame>>;
+
+    /// Checks that bytes up to `end` may change (seals).
+    ///
+    /// # Errors
+    /// `EPERM`.
+    fn may_write(cache: &PageCache<Self>, end: u64) -> Result<()> {
+        let _ = (cache, end);
+        Ok(())
+    }
+
+    /// Checks that the size may become `size` (seals).
+    ///
+    /// # Errors
+    /// `EPERM`.
+    fn may_resize(cache: &PageCache<Self>, size: u64) -> Result<()> {
+        let _ = (cache, size);
+        Ok(())
+    }
+
+    /// Waits while there are too many dirty pages.
+    #[inline]
+    fn throttle() {}
+
+    /// Charges a page that is to come (quota).
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    #[inline]
+    fn charge(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Takes back [`charge`](BackingStore::charge), for `pages` pages: they did not come, or are in
+    /// the object no more.
+    #[inline]
+    fn uncharge(&self, pages: usize) {
+        let _ = pages;
+    }
+
+    /// Whether page `index` has its room, so that a copy of it must not be lost.
+    #[inline]
+    fn is_reserved(cache: &PageCache<Self>, index: u64) -> bool {
+        let _ = (cache, index);
+        false
+    }
+
+    /// Reserves room for page `index`, which is in memory.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`.
+    #[inline]
+    fn reserve(cache: &PageCache<Self>, index: u64, frame: &Frame) -> Result<()> {
+        let _ = (cache, index, frame);
+        Ok(())
+    }
+
+    /// Reserves room for page `index`, which is put into the object next and can't be refused any
+    /// more then. The file ends at `end` with it, or where it ends now if that is later.
+    ///
+    /// # Errors
+    /// As [`reserve`](BackingStore::reserve).
+    #[inline]
+    fn reserve_new(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
+        let _ = (cache, index, end);
+        Ok(())
+    }
+
+    /// The end is about to move from `old` to `end`: reserves what the file gets of the last page,
+    /// which may be in mappings that write it.
+    ///
+    /// # Errors
+    /// As [`reserve`](BackingStore::reserve).
+    fn reserve_last(cache: &PageCache<Self>, old: u64, end: u64) -> Result<()> {
+        let _ = (cache, old, end);
+        Ok(())
+    }
+
+    /// The page's frame may be modified.
+    #[inline]
+    fn note_dirty(cache: &PageCache<Self>, index: u64) {
+        let _ = (cache, index);
+    }
+
+    /// The page's frame was modified just now.
+    #[inline]
+    fn mark_modified(cache: &PageCache<Self>, index: u64, frame: &Frame) {
+        if Self::WRITES_BACK {
+            pmap::set_modified(frame);
+            Self::note_dirty(cache, index);
+        }
+    }
+
+    /// Whether page `index` has, or will have, a block.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn has_block(cache: &PageCache<Self>, index: u64) -> Result<bool> {
+        let _ = (cache, index);
+        Ok(false)
+    }
+
+    /// The file is about to become longer.
+    ///
+    /// # Errors
+    /// It can't: what was cut off is not given back yet.
+    #[inline]
+    fn about_to_grow(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The file has become longer, and ends at `size` bytes now.
+    #[inline]
+    fn grown(&self, size: u64) {
+        let _ = size;
+    }
+
+    /// A write ended before all that was reserved for it.
+    fn written_short(cache: &PageCache<Self>) {
+        let _ = cache;
+    }
+
+    /// The content was changed.
+    #[inline]
+    fn changed(&self) {}
+
+    /// Locks the end against faults that reserve room.
+    fn lock_end(&self) -> Option<MutexGuard<'_, ()>> {
+        None
+    }
+
+    /// `pages` are about to be dropped for good.
+    fn drop_begins(cache: &PageCache<Self>, pages: &Range<u64>) {
+        let _ = (cache, pages);
+    }
+
+    /// `count` of `pages` were dropped; returns when none of them is dirty or being written.
+    fn drop_ends(cache: &PageCache<Self>, pages: &Range<u64>, count: usize) {
+        let _ = pages;
+        cache.store.uncharge(count);
+    }
+
+    /// Frees what is behind `size` bytes. No page there is in memory.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn cut(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Ok(())
+    }
+
+    /// Makes whole pages inside of the file a hole, which were dropped.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `EIO`.
+    fn release(cache: &PageCache<Self>, pages: Range<u64>) -> Result<()> {
+        let _ = (cache, pages);
+        Ok(())
+    }
+
+    /// Whether `pages` more pages may come.
+    ///
+    /// # Errors
+    /// `ENOSPC`: surely not.
+    fn has_room(cache: &PageCache<Self>, pages: u64) -> Result<()> {
+        let _ = (cache, pages);
+        Ok(())
+    }
+
+    /// Gives page `index` its room, for a file that is to end at `end`: a hole is zeros afterwards.
+    ///
+    /// # Errors
+    /// As [`reserve`](BackingStore::reserve).
+    fn fill_hole(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
+        let _ = (cache, index, end);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The first page of `pages` that is data, or a hole.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn seek(cache: &PageCache<Self>, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
+        let _ = cache;
+        Ok((!hole && !pages.is_empty()).then_some(pages.start))
+    }
+
+    /// As [`Pager::lookup`](vm::Pager::lookup).
+    ///
+    /// # Errors
+    /// As there.
+    fn lookup(cache: &PageCache<Self>, index: u64) -> Mapping<Lookup>;
+
+    /// As [`Pager::page_in`](vm::Pager::page_in).
+    ///
+    /// # Errors
+    /// As there.
+    fn page_in(cache: &PageCache<Self>, index: u64, window: Range<u64>) -> Mapping<()> {
+        cache.object.bring_in_around(index, window)
+    }
+
+    /// As [`Pager::prefetch`](vm::Pager::prefetch).
+    fn prefetch(cache: &PageCache<Self>, pages: Range<u64>) {
+        cache.object.bring_back(pages);
+    }
+
+    /// As [`Pager::evict`](vm::Pager::evict).
+    fn evict(cache: &PageCache<Self>, pages: Range<u64>) {
+        let _ = (cache, pages);
+    }
+
+    /// As [`Pager::writeback`](vm::Pager::writeback).
+    ///
+    /// # Errors
+    /// As there.
+    fn writeback(cache: &PageCache<Self>, pages: Range<u64>, wait: bool) -> Mapping<()> {
+        let _ = (cache, pages, wait);
+        Ok(())
+    }
+
+    /// Reserves what a store by a mapping into page `index` needs; no lock is held.
+    ///
+    /// # Errors
+    /// As [`Pager::reserve`](vm::Pager::reserve).
+    fn prepare(cache: &PageCache<Self>, index: u64) -> Mapping<()> {
+        let _ = (cache, index);
+        Ok(())
+    }
+
+    /// Whether a mapping may make page `index` writable as it is. Its chunk is locked; does not
+    /// sleep.
+    #[inline]
+    fn may_enter(cache: &PageCache<Self>, index: u64) -> bool {
+        let _ = (cache, index);
+        true
     }
 }

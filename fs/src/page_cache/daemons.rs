@@ -40,16 +40,14 @@ pub(super) use end::are_to_end;
 #[cfg(not(target_os = "none"))]
 pub(super) use end::reset;
 #[cfg(not(target_os = "none"))]
-pub use end::stop;
+pub(super) use end::stop;
 
-/// A simulated machine takes what sleeps for ever for an error, and the next one must not find it.
+/// A simulated machine reports tasks that sleep for ever, and the next machine must not find them.
 #[cfg(not(target_os = "none"))]
 mod end {
     use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
     use nucleus::task::{Sleep, WaitQueue};
-
-    use super::super::{flusher, inode_cache};
 
     static ENDS: AtomicBool = AtomicBool::new(false);
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -75,11 +73,10 @@ mod end {
         ENDS.load(SeqCst)
     }
 
-    /// Ends the tasks that [`start`](super::super::start) started, and waits for it.
-    pub fn stop() {
+    /// Ends the tasks, which `wake` wakes, and waits for that.
+    pub fn stop(wake: impl FnOnce()) {
         ENDS.store(true, SeqCst);
-        flusher::end();
-        inode_cache::end();
+        wake();
         let none = || (RUNNING.load(SeqCst) == 0).then_some(());
         // Nothing else ends such a sleep.
         let _ = ENDED.wait(Sleep::SOUND, none);

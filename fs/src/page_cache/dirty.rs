@@ -1,8 +1,9 @@
 //! How many pages of files are dirty, and how many may be.
 //!
-//! Each file knows which of its pages are dirty; here is their sum. Above the *background* share of memory the flusher writes pages
-//! back without waiting for their age; above the *limit* who makes pages dirty waits for it. So dirty pages, which are given up
-//! only after a write, never fill the memory.
+//! Each file knows which of its pages are dirty; here is their sum. Above the *background* share of
+//! memory the flusher writes pages back whatever their age; above the *limit* a writer waits before
+//! it makes another page dirty. So dirty pages, which can be evicted only after a write, never fill
+//! the memory.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering},
@@ -15,8 +16,6 @@ use nucleus::{
     time,
 };
 
-use super::flusher;
-
 static DIRTY: Count = Count(AtomicIsize::new(0));
 static WRITING: Count = Count(AtomicIsize::new(0));
 /// The limits in pages, worked out anew every [`RECKON`] pages.
@@ -25,17 +24,25 @@ static BACKGROUND: AtomicUsize = AtomicUsize::new(usize::MAX);
 static SINCE_RECKONED: AtomicUsize = AtomicUsize::new(usize::MAX / 2);
 /// Pages that become dirty between two looks at how much memory there is.
 const RECKON: usize = 64;
-/// Who may make pages dirty waits here.
+/// Throttled writers wait here.
 static BELOW: WaitQueue = WaitQueue::new();
-/// Somebody waits there.
+/// There is a waiter.
 static HELD_BACK: AtomicBool = AtomicBool::new(false);
-/// How long a writer is held back at most, for a page: a disk that is stuck must not stop what can go on.
+/// The longest wait of a writer for one page: a stuck disk must not stop writers to other disks.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The limit is never lower, in pages.
 const LEAST: usize = 16;
 
-/// So many pages. Who makes a page dirty counts it when it is to be seen already: another CPU may have written it by then, and counted that, so
-/// for a moment there may be fewer than none.
+/// The flusher waits here for a [call](wake).
+pub(super) static CALLS: WaitQueue = WaitQueue::new();
+pub(super) static CALLED: AtomicBool = AtomicBool::new(false);
+/// See [`write_soon`].
+pub(super) static WANTED: AtomicUsize = AtomicUsize::new(0);
+/// Pages of files that were in memory at the last count.
+static RESIDENT: AtomicUsize = AtomicUsize::new(0);
+
+/// A number of pages. A page is counted after it is visible as dirty: another CPU may have written
+/// it and uncounted it by then, so the sum may be negative for a moment.
 struct Count(AtomicIsize);
 
 impl Count {
@@ -61,7 +68,7 @@ impl Setting {
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
         SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
-        flusher::wake();
+        wake();
     }
 }
 
@@ -77,6 +84,34 @@ pub static BACKGROUND_BYTES: Setting = Setting(AtomicU64::new(0));
 pub static EXPIRE: Setting = Setting(AtomicU64::new(3000));
 /// `dirty_writeback_centisecs`: between two looks of the flusher; 0 for none.
 pub static INTERVAL: Setting = Setting(AtomicU64::new(500));
+
+/// Asks the flusher for a pass now.
+pub(super) fn wake() {
+    if !CALLED.swap(true, Ordering::AcqRel) {
+        CALLS.wake_one();
+    }
+}
+
+/// Memory is short: asks for a pass that begins to write `pages` pages, however young they are.
+pub(super) fn write_soon(pages: usize) {
+    WANTED.fetch_max(pages, Ordering::AcqRel);
+    wake();
+}
+
+/// Pages that were [asked for](write_soon) and not begun yet.
+pub(super) fn wanted() -> usize {
+    WANTED.load(Ordering::Acquire)
+}
+
+/// Pages of files in memory, as counted last.
+fn resident() -> usize {
+    RESIDENT.load(Ordering::Relaxed)
+}
+
+/// So many pages of files are in memory.
+pub(super) fn set_resident(pages: usize) {
+    RESIDENT.store(pages, Ordering::Relaxed);
+}
 
 /// Pages of files that are dirty, and that are being written.
 pub fn counts() -> (usize, usize) {
@@ -98,7 +133,7 @@ pub(super) fn added() {
         reckon();
     }
     if is_in_background() {
-        flusher::wake();
+        wake();
     }
 }
 
@@ -129,7 +164,7 @@ fn told() {
 /// Works out the limits from the memory that is there for files and free.
 fn reckon() {
     let usage = frame::usage();
-    let memory = usage.free + super::reclaim::resident().min(usage.data);
+    let memory = usage.free + resident().min(usage.data);
     let share = |bytes: &Setting, ratio: &Setting| match bytes.get() {
         0 => memory * ratio.get() as usize / 100,
         bytes => usize::try_from(bytes).unwrap_or(usize::MAX) / PAGE_SIZE,
@@ -153,19 +188,19 @@ pub(super) fn is_in_background() -> bool {
     DIRTY.get() > BACKGROUND.load(Ordering::Relaxed)
 }
 
-/// Whether who makes a page dirty has to wait.
+/// Whether a writer has to wait before it makes a page dirty.
 pub(super) fn is_over() -> bool {
     let (dirty, writing) = counts();
     dirty + writing > LIMIT.load(Ordering::Relaxed)
 }
 
-/// Waits until there are fewer dirty pages than the limit, but not for ever. For who is about to make a page dirty, with no lock
-/// held that writing back takes.
+/// Waits until there are fewer dirty pages than the limit, for a bounded time. The caller holds no
+/// lock that writeback takes.
 pub(super) fn throttle() {
     if !is_over() {
         return;
     }
-    flusher::wake();
+    wake();
     let how = Sleep {
         interruptible: false,
         deadline: Some(time::since_boot() + PATIENCE),
@@ -184,6 +219,10 @@ pub(super) fn reset() {
     WRITING.0.store(0, Ordering::Relaxed);
     SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
     BELOW.restart();
+    CALLED.store(false, Ordering::Relaxed);
+    WANTED.store(0, Ordering::Relaxed);
+    CALLS.restart();
+    set_resident(0);
 }
 
 #[cfg(test)]
@@ -191,7 +230,7 @@ mod tests {
     use super::*;
     use nucleus::sim::{self, Config};
 
-    /// One is written before who made it dirty has counted it.
+    /// A page is written back before the writer has counted it.
     #[test]
     fn fewer_than_none_are_none() {
         sim::check("count", 0..1, Config::default(), || {

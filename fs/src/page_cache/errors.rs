@@ -1,20 +1,20 @@
-//! Errors of writing back: each open file is told of each once.
+//! Errors of writeback: each open file is told of each once.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::{Errno, Result};
 
-/// Somebody was told of the newest error.
+/// The newest error was reported.
 const SEEN: u32 = 1;
 /// One error.
 const STEP: u32 = 2;
 
-/// How many pages of a file could not be written back. An error that nobody has been told of yet is also told to who opens the
-/// file after it.
+/// Counts the failed writes of a file's pages. An error that was not reported yet is also reported
+/// to files that are opened after it.
 #[derive(Default)]
 pub struct ErrorCount(AtomicU32);
 
-/// What an open file has been told.
+/// The errors that an open file has been told of.
 #[derive(Default)]
 pub struct ErrorMark(AtomicU32);
 
@@ -37,7 +37,7 @@ impl ErrorCount {
     pub fn mark(&self) -> ErrorMark {
         let now = self.0.load(Ordering::Acquire);
         ErrorMark(AtomicU32::new(match now & SEEN {
-            // Behind the newest one, so that it is told.
+            // One less than the newest, so that it is reported.
             0 => now.wrapping_sub(STEP) | SEEN,
             _ => now,
         }))
@@ -48,7 +48,7 @@ impl ErrorCount {
         self.0.load(Ordering::Acquire) & !SEEN
     }
 
-    /// Tells the holder of `mark` whether something went wrong since it was told last.
+    /// Reports to the holder of `mark` an error since the last report.
     ///
     /// # Errors
     /// `EIO` if so.

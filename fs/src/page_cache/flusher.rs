@@ -5,27 +5,20 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
-    time::Duration,
-};
+use core::{sync::atomic::Ordering, time::Duration};
 
 use nucleus::{
     OutOfMemory,
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue},
+    task::Sleep,
     time,
 };
 
-use super::{Cached, daemons, dirty};
+use super::{cached::Cached, daemons, dirty};
 
 /// Files with dirty pages, or with an inode that is to be settled.
 static FILES: SpinLock<BTreeMap<u64, Weak<dyn Cached>>> =
     SpinLock::new(Rank::Leaf, BTreeMap::new());
-static CALLS: WaitQueue = WaitQueue::new();
-static CALLED: AtomicBool = AtomicBool::new(false);
-/// See [`write_soon`].
-static WANTED: AtomicUsize = AtomicUsize::new(0);
 /// How long the flusher sleeps where its interval is 0.
 const IDLE: Duration = Duration::from_secs(5);
 /// Pages of a file that are begun before the next one has its turn.
@@ -49,7 +42,8 @@ pub(super) fn delist(id: u64) {
     delist_if(id, || true);
 }
 
-/// It has none, if `is_clean` still says so: whoever makes it dirty says so before he enlists it.
+/// Removes the file from the list if `is_clean` still holds: a file is marked dirty before it is
+/// listed.
 pub(super) fn delist_if(id: u64, is_clean: impl FnOnce() -> bool) {
     let mut files = FILES.lock();
     let gone = match is_clean() {
@@ -58,24 +52,6 @@ pub(super) fn delist_if(id: u64, is_clean: impl FnOnce() -> bool) {
     };
     drop(files);
     drop(gone);
-}
-
-/// Asks for a pass now.
-pub(super) fn wake() {
-    if !CALLED.swap(true, Ordering::AcqRel) {
-        CALLS.wake_one();
-    }
-}
-
-/// Memory is short: asks for a pass that begins to write `pages` pages, however young they are.
-pub(super) fn write_soon(pages: usize) {
-    WANTED.fetch_max(pages, Ordering::AcqRel);
-    wake();
-}
-
-/// Pages that were [asked for](write_soon) and not begun yet.
-pub(super) fn wanted() -> usize {
-    WANTED.load(Ordering::Acquire)
 }
 
 /// Starts the flusher.
@@ -96,8 +72,8 @@ fn run() {
             interruptible: false,
             deadline: Some(time::since_boot() + interval),
         };
-        let called = CALLS.wait(how, || {
-            let called = CALLED.swap(false, Ordering::AcqRel) || daemons::are_to_end();
+        let called = dirty::CALLS.wait(how, || {
+            let called = dirty::CALLED.swap(false, Ordering::AcqRel) || daemons::are_to_end();
             called.then_some(())
         });
         if called.is_ok() || dirty::INTERVAL.get() > 0 {
@@ -118,28 +94,28 @@ fn files() -> Vec<Weak<dyn Cached>> {
     files
 }
 
-/// Writes what is old, and as much more as brings the dirty pages below their background share.
+/// Writes old dirty pages, and as many more as bring their number below the background share.
 fn pass() {
     let now = centiseconds(time::since_boot());
     let is_old = |since: u64| since != 0 && since + dirty::EXPIRE.get() <= now;
     for file in files() {
         let Some(file) = file.upgrade() else { continue };
         if is_old(file.dirty_since()) {
-            // What can't be begun for want of memory is begun in the next pass.
+            // The next pass starts the writes that are refused memory now.
             let _ = file.flush(usize::MAX);
         }
     }
-    while dirty::is_in_background() || wanted() > 0 {
+    while dirty::is_in_background() || dirty::wanted() > 0 {
         let mut begun = 0;
         for file in files() {
             let Some(file) = file.upgrade() else { continue };
             begun += file.flush(TURN).unwrap_or(0);
-            if !dirty::is_in_background() && begun >= wanted() {
+            if !dirty::is_in_background() && begun >= dirty::wanted() {
                 break;
             }
         }
-        let still = wanted().saturating_sub(begun);
-        WANTED.store(if begun == 0 { 0 } else { still }, Ordering::Release);
+        let still = dirty::wanted().saturating_sub(begun);
+        dirty::WANTED.store(if begun == 0 { 0 } else { still }, Ordering::Release);
         if begun == 0 {
             break;
         }
@@ -150,7 +126,7 @@ fn pass() {
 pub fn write_all() {
     for file in files() {
         let Some(file) = file.upgrade() else { continue };
-        // Who wants to know of errors asks the file.
+        // Callers that need to know of errors ask the file.
         let _ = file.flush(usize::MAX);
     }
 }
@@ -158,14 +134,11 @@ pub fn write_all() {
 /// Wakes the flusher for its end.
 #[cfg(not(target_os = "none"))]
 pub(super) fn end() {
-    CALLS.wake_all();
+    dirty::CALLS.wake_all();
 }
 
 /// For a new simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(super) fn reset() {
     drop(core::mem::take(&mut *FILES.lock()));
-    CALLED.store(false, Ordering::Relaxed);
-    WANTED.store(0, Ordering::Relaxed);
-    CALLS.restart();
 }

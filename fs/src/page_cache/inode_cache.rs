@@ -1,10 +1,11 @@
-//! Inodes in memory, and the one cache of files that nobody uses (`uvm.txt` 4).
+//! Inodes in memory, and the one cache of unreferenced files (`uvm.txt` 4).
 //!
-//! A file system keeps a [`InodeCache`] of the inodes that it has read, each with the file's pages. What the rest of the kernel holds is an
-//! [`InUse`], the vnode. When the last holder of a vnode lets go, the inode stays, with its pages, behind all others that nobody uses; when
-//! memory is wanted, the pages of the one in front go, and then it is *recycled*: what is dirty of it is written, and it is forgotten,
-//! its object with it. There is no limit to their number but memory. A file that has been removed is not kept: a task ends it, since
-//! whoever lets go of it last may hold any lock.
+//! A file system keeps an [`InodeCache`] of the inodes that it has read, each with the file's
+//! pages. The rest of the kernel holds an [`InUse`], the vnode. When the last holder drops the
+//! vnode, the inode stays, with its pages, last in the list of unused ones; when memory is short,
+//! the first one's pages are evicted, and then it is *recycled*: it is written back and freed, its
+//! object with it. There is no limit to their number but memory. A removed file is not kept: a task
+//! ends it, since its last user may hold any lock.
 
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -22,24 +23,24 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::{Cached, daemons};
+use super::{cached::Cached, daemons};
 
 /// An inode of a file system with its pages, in memory.
 pub trait InCore: Send + Sync + 'static {
     /// Its pages, if it has any.
     fn cached(&self) -> Option<Arc<dyn Cached>>;
 
-    /// Whether the file has no name any more, so that it ends when nobody uses it.
+    /// Whether the file has no name left, so that it ends with its last user.
     fn is_removed(&self) -> bool;
 
-    /// Ends a removed file that nobody uses any more: gives its blocks and its inode back. May sleep.
+    /// Ends a removed file without users: frees its blocks and its inode. May sleep.
     fn end(&self);
 
-    /// Writes what is dirty of it to where it can be read from again (its inode into the block that holds it), so that it can be
-    /// forgotten. Nobody uses it. May sleep.
+    /// Writes the inode back to where it can be read from again (the block that holds it), so that
+    /// it can be freed. It has no user. May sleep.
     ///
     /// # Errors
-    /// It stays in memory, but has let go of every other inode.
+    /// It stays in memory, but holds no other inode any more.
     fn put_away(&self) -> Result<()>;
 }
 
@@ -49,18 +50,18 @@ pub struct InodeCache<I: InCore> {
     inner: SpinLock<Inner<I>>,
     /// Woken when an inode has been read, ended, or recycled.
     changed: WaitQueue,
-    /// Removed files that nobody uses, until they have ended.
+    /// Removed files without users that have not ended yet.
     to_end: AtomicUsize,
 }
 
 struct Inner<I: InCore> {
     slots: BTreeMap<u64, Slot<I>>,
-    /// Inodes that nobody uses, by the time since.
+    /// Unused inodes, by the time since.
     unused: BTreeMap<u64, u64>,
 }
 
 enum Slot<I: InCore> {
-    /// Somebody reads it, ends it or puts it away; others wait.
+    /// A task reads it, ends it or writes it back; others wait.
     Busy,
     Here {
         inode: Arc<I>,
@@ -70,7 +71,7 @@ enum Slot<I: InCore> {
     },
 }
 
-/// An inode that somebody uses.
+/// A user's reference to an inode.
 pub struct InUse<I: InCore> {
     inode: Arc<I>,
     number: u64,
@@ -105,12 +106,12 @@ impl<I: InCore> Drop for InUse<I> {
     }
 }
 
-/// What the cache asks of any file system's table.
+/// The operations of any file system's inode cache that reclaim needs.
 trait Recycler: Send + Sync {
     /// When the inode that is unused longest became so.
     fn oldest(&self) -> Option<u64>;
 
-    /// Gives up to `pages` pages of that inode up, and it itself if it has none left.
+    /// Evicts up to `pages` pages of that inode, and the inode itself if it has none left.
     fn recycle(&self, pages: usize) -> usize;
 
     /// Ends a removed file.
@@ -120,7 +121,7 @@ trait Recycler: Send + Sync {
 static TABLES: SpinLock<VecDeque<Weak<dyn Recycler>>> = SpinLock::new(Rank::Leaf, VecDeque::new());
 /// Counts the inodes that became unused.
 static CLOCK: AtomicU64 = AtomicU64::new(1);
-/// Removed files that nobody uses any more, to be ended.
+/// Removed files without users, to be ended.
 static ENDING: SpinLock<VecDeque<(Weak<dyn Recycler>, u64)>> =
     SpinLock::new(Rank::Leaf, VecDeque::new());
 static TO_END: WaitQueue = WaitQueue::new();
@@ -148,8 +149,8 @@ impl<I: InCore> InodeCache<I> {
         table
     }
 
-    /// Inode `number`, for use: from memory, or what `read` gives, which may sleep. Waits while another task reads it, or while a
-    /// removed file with the same number ends.
+    /// Returns inode `number` for use: from memory, or from `read`, which may sleep. Waits while
+    /// another task reads it, or while a removed file with the same number ends.
     ///
     /// # Errors
     /// Those of `read`.
@@ -200,7 +201,8 @@ impl<I: InCore> InodeCache<I> {
         matches!(self.inner.lock().slots.get(&number), Some(Slot::Busy))
     }
 
-    /// The inode from memory, or its slot for who reads it; `None` if it is busy.
+    /// Returns the inode from memory, or reserves its slot for the caller to read it; `None` if it
+    /// is busy.
     fn find_or_reserve(&self, number: u64) -> Option<Found<I>> {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
@@ -230,7 +232,7 @@ impl<I: InCore> InodeCache<I> {
         }
     }
 
-    /// A user is gone: if nobody has taken its place, the inode is unused.
+    /// Notes the end of a user: without another one the inode is unused.
     fn let_go(&self, number: u64) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -256,15 +258,15 @@ impl<I: InCore> InodeCache<I> {
         TO_END.wake_one();
     }
 
-    /// Waits until the removed files that nobody uses have ended: their blocks are free then.
+    /// Waits until the removed files without users have ended: their blocks are free then.
     pub fn wait_for_ends(&self) {
         let none = || (self.to_end.load(Ordering::Acquire) == 0).then_some(());
         // Nothing else ends such a sleep.
         let _ = self.changed.wait(Sleep::SOUND, none);
     }
 
-    /// Puts all inodes away that nobody uses, for an unmount, also those that become unused by that; returns how many stay, because
-    /// somebody uses them or because of an error.
+    /// Writes back and frees all unused inodes, for an unmount, also those that become unused by
+    /// that; returns how many stay, because they are in use or because of an error.
     pub fn put_all_away(&self) -> usize {
         self.wait_for_ends();
         let mut last = 0;
@@ -283,7 +285,7 @@ impl<I: InCore> InodeCache<I> {
         self.inner.lock().slots.len()
     }
 
-    /// Puts an inode away that nobody uses; false if that is not so, or if it can't be written.
+    /// Writes back and frees an unused inode; false if it is in use, or can't be written.
     fn put_away(&self, number: u64, stays: Stays) -> bool {
         let Some((inode, was)) = self.reserve_unused(number) else {
             return false;
@@ -304,7 +306,7 @@ impl<I: InCore> InodeCache<I> {
             }
             Some(inode) => {
                 let at = match stays {
-                    // 0 if who used it has only just let go of it.
+                    // 0 if its user is only just being dropped.
                     Stays::WhereItWas if was != 0 => was,
                     _ => CLOCK.fetch_add(1, Ordering::Relaxed),
                 };
@@ -323,7 +325,7 @@ impl<I: InCore> InodeCache<I> {
         gone
     }
 
-    /// Takes an inode that nobody uses out, its slot busy; gives also since when it was unused.
+    /// Takes an unused inode out, its slot busy; returns also since when it was unused.
     fn reserve_unused(&self, number: u64) -> Option<(Arc<I>, u64)> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -363,14 +365,14 @@ impl<I: InCore> InodeCache<I> {
         }
     }
 
-    /// How many are in memory, and how many of them nobody uses.
+    /// Returns how many are in memory, and how many of them are unused.
     pub fn counts(&self) -> (usize, usize) {
         let inner = self.inner.lock();
         (inner.slots.len(), inner.unused.len())
     }
 }
 
-/// Where an inode goes, among those that nobody uses, that could not be put away.
+/// The place in the list of unused inodes of one that could not be written back.
 enum Stays {
     WhereItWas,
     /// Behind all others.
@@ -406,7 +408,7 @@ impl<I: InCore> Recycler for InodeCache<I> {
             given = file.give_back(pages);
             if file.counts().resident > 0 {
                 if given == 0 {
-                    // Dirty, or held by somebody: others have their turn, and the next time it is clean.
+                    // Dirty or held: others have their turn, and the next time it is clean.
                     let _ = file.flush(usize::MAX);
                     self.move_back(number);
                 }
@@ -430,7 +432,7 @@ impl<I: InCore> Recycler for InodeCache<I> {
 }
 
 impl<I: InCore> InodeCache<I> {
-    /// Puts an unused inode behind all others.
+    /// Moves an unused inode to the end of the list.
     fn move_back(&self, number: u64) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -453,11 +455,12 @@ impl<I: InCore> InodeCache<I> {
     }
 }
 
-/// Gives up to `pages` pages of files back that nobody uses, of all file systems, those first that are unused longest; files that have none
-/// left are recycled on the way. Returns how many pages. No lock is held; may sleep.
+/// Evicts up to `pages` pages of unused files of all file systems, those unused longest first;
+/// recycles files that have none left on the way. Returns how many pages. No lock is held; may
+/// sleep.
 pub(super) fn reclaim(pages: usize) -> usize {
     let mut given = 0;
-    // Those that can't go now go behind: once round.
+    // Inodes that can't be recycled now move to the end: once round.
     let end = CLOCK.load(Ordering::Relaxed);
     while given < pages {
         let tables: VecDeque<Weak<dyn Recycler>> = TABLES.lock().clone();

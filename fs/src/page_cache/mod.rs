@@ -1,12 +1,16 @@
-//! The pages of files on disks: one cache for read, write and mappings (`uvm.txt` 4, 6).
+//! The page cache: one for read, write and mappings, whatever the backing store (`uvm.txt` 4, 6).
 //!
 //! In the order in which a page meets it:
 //!
-//! - `backing_store`: what a file system does for a file, [`BackingStore`]; `cache`: a file's pages,
-//!   [`PageCache`], the vnode's pager; `cached`: the operations that need no store, [`Cached`].
-//! - `read`: pages come in, in clusters; `readahead`: how much is read before it is wanted.
-//! - `write`: bytes go into pages; `truncate`: truncation and holes; `page_set`: which pages are
-//!   dirty, under writeback, or have blocks.
+//! - `backing_store`: what differs between stores, [`BackingStore`]; `cache`: a file's pages,
+//!   [`PageCache`], the vnode's pager.
+//! - `read`, `write`, `truncate`: the same for all stores: bytes go out of and into pages;
+//!   truncation, holes, allocation.
+//! - `block_store`: a file's blocks, [`BlockStore`]; `block_cache`: the store that writes pages
+//!   back to blocks, [`WriteBack`]; `cached`: the operations that need not know the file system,
+//!   [`Cached`]. tmpfs and 9P have their stores beside their vnodes.
+//! - `page_in`: pages come in, in clusters; `readahead`: how much is read beyond a miss;
+//!   `page_set`: which pages are dirty, under writeback, or have blocks.
 //! - `dirty`: the limits on dirty pages; `writeback`: writes them, in clusters; `flusher`: starts
 //!   writeback in time; `errors`: reports its failures to open files.
 //! - `inode_cache`: inodes in memory, used and unused; `reclaim`: evicts pages; `pressure`: the
@@ -21,6 +25,8 @@
 //! ```
 
 mod backing_store;
+mod block_cache;
+mod block_store;
 mod cache;
 mod cached;
 mod daemons;
@@ -28,6 +34,7 @@ pub mod dirty;
 mod errors;
 mod flusher;
 mod inode_cache;
+mod page_in;
 mod page_set;
 mod pressure;
 mod read;
@@ -39,11 +46,12 @@ mod writeback;
 
 use nucleus::OutOfMemory;
 
-pub use backing_store::{BackingStore, Done};
+pub use backing_store::{BackingStore, Found, Mapping};
+pub use block_cache::WriteBack;
+pub use block_store::BlockStore;
 pub use cache::PageCache;
+pub(crate) use cache::{PAGE, errno, new_page};
 pub use cached::{Cached, Counts};
-#[cfg(not(target_os = "none"))]
-pub use daemons::stop;
 pub use errors::{ErrorCount, ErrorMark};
 pub use flusher::write_all;
 pub use inode_cache::{InCore, InUse, InodeCache};
@@ -61,7 +69,16 @@ pub fn start() -> Result<(), OutOfMemory> {
     inode_cache::start()
 }
 
-/// Forgets what an earlier simulated machine left behind.
+/// Ends the tasks that [`start`] started, and waits for it.
+#[cfg(not(target_os = "none"))]
+pub fn stop() {
+    daemons::stop(|| {
+        flusher::end();
+        inode_cache::end();
+    });
+}
+
+/// Resets the state that an earlier simulated machine left.
 #[cfg(not(target_os = "none"))]
 pub fn reset() {
     daemons::reset();

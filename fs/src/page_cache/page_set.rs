@@ -20,8 +20,9 @@ enum Node {
     Words([AtomicU64; FAN as usize]),
 }
 
-/// Page numbers, a bit each, without a lock. The first 64 cost nothing, and others half a KiB for each 16 MiB of the file in
-/// which there ever was one. What it says is as new as an atomic's value; each operation is sequentially consistent.
+/// A set of page numbers, one bit each, without a lock. The first 64 cost nothing, others half a
+/// KiB for each 16 MiB of the file in which there ever was one. Each operation is sequentially
+/// consistent.
 pub struct PageSet {
     first: AtomicU64,
     trees: [OnceBox<Node>; TREES],

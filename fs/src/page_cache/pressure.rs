@@ -1,4 +1,4 @@
-//! What the pagedaemon asks of files: pages that were not used for long.
+//! The pagedaemon's way to the pages of files.
 
 use core::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -8,7 +8,7 @@ use core::{
 use nucleus::time;
 use vm::{Scan, Urgency};
 
-use super::{dirty, flusher, inode_cache, reclaim};
+use super::{dirty, inode_cache, reclaim};
 
 /// All files that have pages in memory, to the pagedaemon.
 struct Files {
@@ -40,19 +40,19 @@ impl vm::Cache for Files {
     fn reclaim(&self, scan: &mut Scan) {
         reclaim::age(scan);
         if !scan.is_done() && scan.urgency() > Urgency::Calm {
-            // What nobody has open goes with its inode.
+            // Pages of unused files go with their inodes.
             let given = inode_cache::reclaim(scan.wanted());
             scan.count(given, given);
         }
         let (dirty, _) = dirty::counts();
         if !scan.is_done() && dirty > 0 {
-            flusher::write_soon(scan.wanted());
+            dirty::write_soon(scan.wanted());
         }
     }
 
     fn in_flight(&self) -> usize {
         let (dirty, writing) = dirty::counts();
-        writing + flusher::wanted().min(dirty)
+        writing + dirty::wanted().min(dirty)
     }
 }
 

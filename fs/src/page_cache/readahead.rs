@@ -1,10 +1,11 @@
-//! Read-ahead: how much is read beyond what is wanted.
+//! Readahead: how much is read beyond a miss.
 //!
-//! A file has a few *streams*, each the window that was read last for someone who goes through the file in order. A miss that continues a
-//! stream doubles its window, up to a limit; when the reader comes to the window's *mark* the next one is read without waiting for it, so
-//! that he never waits again. A miss that continues nothing begins a stream: at the file's start, or right behind the
-//! last read, with a small window; elsewhere with what is wanted and no more, so that random reads cost no page too many. A stream that ends with most of its
-//! last window unread makes the next ones begin smaller.
+//! A file has a few *streams*, each the last window of one sequential reader. A miss that continues
+//! a stream doubles its window, up to a limit; when the reader comes to the window's *mark* the
+//! next window is read asynchronously, so that the reader never waits again. Other misses begin a
+//! stream: at the file's start, or right after the last read, with a small window; elsewhere with
+//! the missed pages only, so that random reads cost no page too many. A stream that ends with most
+//! of its last window unread makes the next ones begin smaller.
 
 use core::{
     ops::Range,
@@ -20,13 +21,13 @@ use nucleus::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Access {
-    /// Windows grow and shrink with what is seen.
+    /// Windows grow and shrink with the observed pattern.
     Normal = 0,
     /// They grow twice as far.
     Sequential = 1,
-    /// Only what is wanted is read.
+    /// Only the requested pages are read.
     Random = 2,
-    /// As `Normal`, but what was read is not wanted again: it is the first to go.
+    /// As `Normal`, but pages are used once: they are the first to be evicted.
     Once = 3,
 }
 
@@ -34,7 +35,7 @@ pub enum Access {
 const STREAMS: usize = 4;
 /// Pages of the first window: 16 KiB.
 const FIRST: u64 = 4;
-/// Pages of a window at most: 512 KiB, which at a disk's speed is longer than a request's way there and back.
+/// Pages of a window at most: 512 KiB, which a disk transfers in more than a request's latency.
 pub(super) const MOST: u64 = 128;
 /// No mark.
 const NOWHERE: u64 = u64::MAX;
@@ -51,17 +52,17 @@ struct Stream {
     used: u32,
 }
 
-struct InodeCache {
+struct StreamTable {
     streams: [Stream; STREAMS],
     clock: u32,
 }
 
-/// What a file's readers were seen to do.
+/// The access pattern of a file's readers.
 pub(super) struct Streams {
-    table: SpinLock<InodeCache>,
-    /// Where the reader of each stream is when it is time to read its next window; [`NOWHERE`] if that needs no look.
+    table: SpinLock<StreamTable>,
+    /// The page at which each stream's next window is read; [`NOWHERE`] for none.
     marks: [AtomicU64; STREAMS],
-    /// The page behind the last one that was read.
+    /// The page after the last one that was read.
     last: AtomicU64,
     /// The size of first windows, halved for readers that stop.
     first: AtomicU8,
@@ -80,7 +81,7 @@ impl Streams {
         Streams {
             table: SpinLock::new(
                 Rank::Leaf,
-                InodeCache {
+                StreamTable {
                     streams: [none; STREAMS],
                     clock: 0,
                 },
@@ -114,7 +115,8 @@ impl Streams {
         }
     }
 
-    /// Pages `pages` of a file with `size` pages are about to be read: what to read ahead now, if they hold a mark.
+    /// Returns the window to read ahead now if `pages`, which are about to be read, hold a mark;
+    /// the file has `size` pages.
     #[inline]
     pub(super) fn touched(&self, pages: &Range<u64>, size: u64) -> Option<Range<u64>> {
         let holds = |mark: &AtomicU64| pages.contains(&mark.load(Ordering::Relaxed));
@@ -148,12 +150,13 @@ impl Streams {
             end,
             used: clock,
         };
-        // When he enters the window that is read now.
+        // The mark is the start of the window that is read now.
         self.marks[slot].store(start, Ordering::Relaxed);
         Some(start..end)
     }
 
-    /// Page `wanted.start` is not in memory, of `wanted` that a read call asks for, in a file of `pages` pages: what to read.
+    /// Returns the pages to read for a miss at `wanted.start` by a call that reads `wanted`, in a
+    /// file of `pages` pages.
     pub(super) fn missed(&self, wanted: Range<u64>, pages: u64) -> Range<u64> {
         let wanted = wanted.start..wanted.end.max(wanted.start + 1);
         if self.is(Access::Random) {
@@ -177,9 +180,10 @@ impl Streams {
                 let stream = table.streams[slot];
                 let before = stream.end - stream.start;
                 match at == stream.end {
-                    // What was read was used up.
+                    // The last window was used up.
                     true => (slot, (before * 2).clamp(FIRST, most)),
-                    // It was read, and is gone: memory is short, or this is the miss before the mark's window is there.
+                    // It was read and evicted: memory is short. Or the mark's window has not
+                    // arrived yet.
                     false => (slot, (before / 2).max(1)),
                 }
             }
@@ -202,7 +206,7 @@ impl Streams {
             end,
             used: clock,
         };
-        // Read on when what was asked for is used up, if that is all in order.
+        // Read on when the requested pages are used up, if access is sequential.
         let mark = match found.is_some() || goes_on {
             true if end < pages => (at + count).min(end - 1),
             _ => NOWHERE,
@@ -211,7 +215,7 @@ impl Streams {
         at..end
     }
 
-    /// A stream gives up its place.
+    /// Frees a stream's slot.
     fn forget(&self, stream: Stream, slot: usize) {
         // Its mark is where its reader has not been.
         let mark = self.marks[slot].swap(NOWHERE, Ordering::Relaxed);
@@ -233,7 +237,8 @@ impl Streams {
         }
     }
 
-    /// What to read for a fault on page `index`, for which the mapping's advice gives `window`.
+    /// Returns the pages to read for a fault on page `index`, for which the mapping's advice gives
+    /// `window`.
     pub(super) fn fault_window(&self, index: u64, window: Range<u64>) -> Range<u64> {
         if self.is(Access::Random) || window.end - window.start <= 1 {
             return index..index + 1;
@@ -253,7 +258,7 @@ impl Streams {
             return index..index + 1;
         }
         self.lost.fetch_add(1, Ordering::Relaxed);
-        // The next fault behind this window goes on from it.
+        // The next fault after this window continues the stream.
         let mut table = self.table.lock();
         table.clock = table.clock.wrapping_add(1);
         let clock = table.clock;

@@ -6,23 +6,21 @@ use alloc::{
 };
 use core::{
     ops::Bound,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use nucleus::sync::{Rank, SpinLock};
 use vm::Scan;
 
-use super::{Cached, flusher, inode_cache};
+use super::{cached::Cached, dirty, inode_cache};
 
 static FILES: SpinLock<BTreeMap<u64, Weak<dyn Cached>>> =
     SpinLock::new(Rank::Leaf, BTreeMap::new());
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// The file that gave pages up last.
 static TURN: AtomicU64 = AtomicU64::new(0);
-/// Pages that were in memory at the last count.
-static RESIDENT: AtomicUsize = AtomicUsize::new(0);
 
-/// Pages that are given up to get frames for others, where there are none.
+/// Pages that are evicted to get frames where there are none.
 pub(super) const SHORTAGE: usize = 256;
 
 pub(super) fn new_id() -> u64 {
@@ -49,12 +47,7 @@ fn after(id: u64) -> Option<(u64, Weak<dyn Cached>)> {
     rest.next().map(|(id, file)| (*id, file.clone()))
 }
 
-/// Pages of files in memory, as counted last.
-pub(super) fn resident() -> usize {
-    RESIDENT.load(Ordering::Relaxed)
-}
-
-/// Counts the pages in memory: of files, and of devices ([`BackingStore::is_device`](super::BackingStore::is_device)).
+/// Counts the pages in memory: of files, and of devices ([`Cached::is_device`]).
 pub fn count() -> (usize, usize) {
     let (mut files, mut devices) = (0, 0);
     let mut id = 0;
@@ -68,13 +61,14 @@ pub fn count() -> (usize, usize) {
         }
         id = next;
     }
-    RESIDENT.store(files + devices, Ordering::Relaxed);
+    dirty::set_resident(files + devices);
     (files, devices)
 }
 
-/// Gives up to `pages` pages back: of files that nobody has open, the one first that was given up longest ago, and those files
-/// themselves when they have none left; then clean pages of others that nobody uses. Returns how many. Begins to write dirty pages
-/// where that was not enough. For the pagedaemon: no lock is held; may sleep.
+/// Evicts up to `pages` pages: first of files that are not in use, the one unused longest first,
+/// and those files themselves when they have no pages left; then clean, unmapped pages of others.
+/// Returns how many. Starts writeback where that was not enough. For the pagedaemon: no lock is
+/// held; may sleep.
 pub fn reclaim(pages: usize) -> usize {
     let mut given = inode_cache::reclaim(pages);
     if given < pages {
@@ -83,8 +77,8 @@ pub fn reclaim(pages: usize) -> usize {
     given
 }
 
-/// Gives up to `pages` clean pages of files back that nobody uses; returns how many. May be called with any lock held that comes
-/// before [`Rank::Object`].
+/// Evicts up to `pages` clean, unused pages of files; returns how many. The caller may hold any
+/// lock that comes before [`Rank::Object`].
 pub fn reclaim_clean(pages: usize) -> usize {
     let mut given = 0;
     // Each file once.
@@ -110,13 +104,13 @@ pub fn reclaim_clean(pages: usize) -> usize {
         }
     }
     if given < pages {
-        flusher::wake();
+        dirty::wake();
     }
     given
 }
 
-/// Looks at the pages of all files, from the file on that it stopped in the last time, once round at most: those that were not used
-/// and are clean go. For the pagedaemon.
+/// Scans the pages of all files, from the file where the last scan stopped, once round at most, and
+/// evicts those that are clean and were not used (second chance). For the pagedaemon.
 pub(super) fn age(scan: &mut Scan) {
     let first = TURN.load(Ordering::Relaxed);
     let (mut id, mut wrapped) = (first.saturating_sub(1), false);
@@ -145,5 +139,4 @@ pub(super) fn age(scan: &mut Scan) {
 #[cfg(not(target_os = "none"))]
 pub(super) fn reset() {
     drop(core::mem::take(&mut *FILES.lock()));
-    RESIDENT.store(0, Ordering::Relaxed);
 }

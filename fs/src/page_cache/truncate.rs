@@ -4,25 +4,29 @@ use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
 
-use super::{BackingStore, PageCache, cache::PAGE, dirty};
+use super::{
+    backing_store::BackingStore,
+    cache::{PAGE, PageCache},
+};
 
 impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::truncate`](crate::Vnode::truncate).
     ///
     /// # Errors
-    /// `EFBIG`; `EIO`, `ENOMEM` and `ENOSPC` when the last page can't be read in and cleared: nothing has changed then; those of
-    /// [`BackingStore::cut`].
+    /// `EFBIG`; `EPERM` of a sealed file; `EIO`, `ENOMEM` and `ENOSPC` when the last page can't be
+    /// read in and cleared: nothing has changed then; those of [`BackingStore::cut`].
     pub fn truncate(&self, size: u64) -> Result<()> {
-        if size > self.store().size_max() {
+        if size > self.store.size_max() {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
         let old = self.size();
+        S::may_resize(self, size)?;
         if size > old {
             self.clear_behind_end(old, u64::MAX)?;
-            self.reserve_last(old, size)?;
+            S::reserve_last(self, old, size)?;
             self.size.store(size, Ordering::SeqCst);
-            self.store().grown(size);
+            self.store.grown(size);
         } else if size < old {
             let (last, in_page) = (size / PAGE, (size % PAGE) as usize);
             // Mappings may have written behind the old end, too.
@@ -33,13 +37,19 @@ impl<S: BackingStore> PageCache<S> {
             if in_page > 0 {
                 self.clear(last, in_page, cleared)?;
             }
-            let _end = self.end.lock();
-            self.size.store(size, Ordering::SeqCst);
-            self.drop_pages(size.div_ceil(PAGE)..u64::MAX);
-            self.store().cut(size)?;
+            self.shrink(size)?;
         }
-        self.store().changed();
+        self.store.changed();
         Ok(())
+    }
+
+    /// Makes the file end at `size`, which is not later than now, and drops the pages behind.
+    fn shrink(&self, size: u64) -> Result<()> {
+        let _end = self.store.lock_end();
+        self.size.store(size, Ordering::SeqCst);
+        // A fault that has not seen the new size inserts its page before this takes the pages out.
+        self.drop_pages(size.div_ceil(PAGE)..u64::MAX);
+        self.store.cut(size)
     }
 
     /// Makes bytes `from..to` read as zeros, and whole pages of them a hole if the store can.
@@ -48,6 +58,7 @@ impl<S: BackingStore> PageCache<S> {
     /// As [`truncate`](PageCache::truncate); `EOPNOTSUPP` from [`BackingStore::release`].
     pub fn punch(&self, from: u64, to: u64) -> Result<()> {
         let _turn = self.writers.lock();
+        S::may_write(self, 0)?;
         let to = to.min(self.size().next_multiple_of(PAGE));
         if from >= to {
             return Ok(());
@@ -65,124 +76,58 @@ impl<S: BackingStore> PageCache<S> {
             }
             let pages = first / PAGE..last / PAGE;
             if !pages.is_empty() {
-                let _end = self.end.lock();
+                let _end = self.store.lock_end();
                 self.drop_pages(pages.clone());
-                let released = self.store().release(pages.clone());
-                // What was read until then is what the blocks had. Nothing of it is dirty: who stores into a page of a hole waits for `end`.
-                self.object
-                    .remove_pages(pages.start, pages.end - pages.start);
-                released?;
+                S::release(self, pages)?;
             }
         }
-        self.store().changed();
+        self.store.changed();
         Ok(())
     }
 
-    /// Sees to it that bytes `from..to` can be written later without being refused for want of room (`fallocate`): what was a hole is zeros that
-    /// are written. With `keep_size`, nothing is done behind the end.
+    /// Reserves room for bytes `from..to`, so that no later write is refused for want of it
+    /// (`fallocate`): holes become zeros that are written. With `keep_size`, nothing is done behind
+    /// the end.
     ///
     /// # Errors
-    /// Those of [`BackingStore::reserve`]: the size is what it was then; `EFBIG`, `EIO`, `ENOMEM`.
+    /// Those of [`BackingStore::reserve`]: the size is what it was then; `EFBIG`, `EPERM`, `EIO`,
+    /// `ENOMEM`.
     pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
-        if to > self.store().size_max() {
+        if to > self.store.size_max() {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
         let old = self.size();
+        S::may_resize(self, to.max(old))?;
+        // A page behind the end could be mapped, which must fail: with `keep_size` none are made.
         let end = if keep_size { to.min(old) } else { to };
+        let pages = from / PAGE..end.div_ceil(PAGE);
+        S::has_room(self, pages.end.saturating_sub(pages.start))?;
         if end > old {
             self.clear_behind_end(old, u64::MAX)?;
         }
-        let filled = self
-            .reserve_last(old, end.max(old))
-            .and_then(|()| self.fill_holes(from / PAGE..end.div_ceil(PAGE), end));
+        let filled = S::reserve_last(self, old, end.max(old)).and_then(|()| {
+            pages
+                .into_iter()
+                .try_for_each(|index| S::fill_hole(self, index, end))
+        });
         if filled.is_err() && end > old {
-            let _end = self.end.lock();
-            self.size.store(old, Ordering::SeqCst);
-            self.drop_pages(old.div_ceil(PAGE)..u64::MAX);
-            self.store().cut(old)?;
+            self.shrink(old)?;
         } else if end > old {
             self.size.store(end, Ordering::SeqCst);
-            self.store().grown(end);
+            self.store.grown(end);
         }
-        self.store().changed();
+        self.store.changed();
         filled
     }
 
-    /// Makes all of `pages` have room; those behind the end become part of the file, which grows to `end` with them.
-    fn fill_holes(&self, pages: Range<u64>, end: u64) -> Result<()> {
-        for index in pages {
-            while !self.backed.contains(index) {
-                if index * PAGE < self.size() {
-                    self.page(index)?;
-                    if let Some(frame) = self.own_page(index)? {
-                        dirty::throttle();
-                        self.back(index, &frame)?;
-                    }
-                } else {
-                    let end = end.min((index + 1) * PAGE);
-                    self.insert_zeros(index, end)?;
-                    self.size.fetch_max(end, Ordering::SeqCst);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The end is about to move from `old` to `end`: the last page, which may be in mappings that write it, can be written in all of
-    /// it that the file gets.
-    ///
-    /// # Errors
-    /// Those of [`BackingStore::reserve`].
-    pub(super) fn reserve_last(&self, old: u64, end: u64) -> Result<()> {
-        if old.is_multiple_of(PAGE) || self.store().granule() == PAGE {
-            return Ok(());
-        }
-        let (index, granule) = (old / PAGE, self.store().granule());
-        let last = end.min((index + 1) * PAGE);
-        if last.div_ceil(granule) <= old.div_ceil(granule) {
-            return Ok(());
-        }
-        // Also if it was not reserved before: a fault that reserves it now does so up to the old end. And what is in a new piece must
-        // never be read.
-        loop {
-            let Some(frame) = self.own_page(index)? else {
-                self.page(index)?;
-                continue;
-            };
-            self.store().reserve(index..index + 1, end)?;
-            self.mark_dirty(index, &frame);
-            return Ok(());
-        }
-    }
-
-    /// Gives back what was reserved behind the end for a write that did not come so far.
-    pub(super) fn give_back_behind_end(&self) {
-        let _end = self.end.lock();
-        self.backed.remove_range(self.pages()..u64::MAX);
-        // What can't be given back is nobody's until the file system is checked.
-        let _ = self.store().cut(self.size());
-    }
-
-    /// Takes pages out for good: neither in memory, nor dirty, nor being written when this returns. Of pages behind the end nobody brings one
-    /// back meanwhile.
-    fn drop_pages(&self, pages: Range<u64>) {
-        let count = pages.end - pages.start;
-        // Before they go: no fault that has found one ready finds another one in its place and writes that.
-        self.backed.remove_range(pages.clone());
-        self.object.remove_pages(pages.start, count);
-        self.forget_dirty(pages.clone());
-        self.wait_for_written(pages.clone());
-        // A write that was refused memory has made its pages dirty again.
-        self.forget_dirty(pages);
-    }
-
-    fn forget_dirty(&self, pages: Range<u64>) {
-        let mut at = pages.start;
-        while let Some(index) = self.dirty.next(at..pages.end) {
-            self.note_clean(index);
-            at = index + 1;
-        }
+    /// Drops pages for good: neither in memory, nor dirty, nor being written when this returns. No
+    /// thread brings a page behind the end back meanwhile.
+    pub(crate) fn drop_pages(&self, pages: Range<u64>) {
+        S::drop_begins(self, &pages);
+        let count = pages.end.saturating_sub(pages.start);
+        let dropped = self.object.remove_pages(pages.start, count);
+        S::drop_ends(self, &pages, dropped);
     }
 
     /// As [`Vnode::seek_data`](crate::Vnode::seek_data).
@@ -194,8 +139,7 @@ impl<S: BackingStore> PageCache<S> {
         if offset >= size {
             return Err(Errno::ENXIO);
         }
-        let pages = offset / PAGE..size.div_ceil(PAGE);
-        match self.store().seek(pages, hole)? {
+        match S::seek(self, offset / PAGE..size.div_ceil(PAGE), hole)? {
             Some(page) => Ok((page * PAGE).clamp(offset, size)),
             None if hole => Ok(size),
             None => Err(Errno::ENXIO),

@@ -5,19 +5,19 @@ use core::{ops::Range, sync::atomic::Ordering};
 use abi::{Errno, Result};
 use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, counters::Counter, ephemeral, pmap};
+use vm::Lookup;
 
 use super::{
-    BackingStore, PageCache,
-    cache::{PAGE, errno, new_page},
-    dirty,
+    backing_store::BackingStore,
+    cache::{PAGE, PageCache, errno, new_page},
 };
 
 impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::write`](crate::Vnode::write).
     ///
     /// # Errors
-    /// `EFBIG`, `ENOSPC` and other errors of [`BackingStore::reserve`], `EIO`, `ENOMEM`, and those of the source, if nothing was
-    /// written before.
+    /// `EFBIG`, `ENOSPC` and other errors of [`BackingStore::reserve`], `EPERM` of a sealed file,
+    /// `EIO`, `ENOMEM`, and those of the source, if nothing was written before.
     pub fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
         let _turn = self.writers.lock();
         let old = self.size();
@@ -25,14 +25,14 @@ impl<S: BackingStore> PageCache<S> {
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = self.store().size_max().saturating_sub(start);
+        let room = self.store.size_max().saturating_sub(start);
         if room == 0 {
             return Err(Errno::EFBIG);
         }
         let len = from.left().min(usize::try_from(room).unwrap_or(usize::MAX));
         if start + len as u64 > old {
             self.clear_behind_end(old, start)?;
-            self.reserve_last(old, start + len as u64)?;
+            S::reserve_last(self, old, start + len as u64)?;
         }
         let mut done = 0;
         let mut result = Ok(());
@@ -54,14 +54,14 @@ impl<S: BackingStore> PageCache<S> {
             }
         }
         let end = start + done as u64;
-        if done < len && self.store().granule() < PAGE {
-            self.give_back_behind_end();
+        if done < len {
+            S::written_short(self);
         }
         if done > 0 {
             if end > old {
-                self.store().grown(end);
+                self.store.grown(end);
             }
-            self.store().changed();
+            self.store.changed();
         }
         match result {
             Err(error) if done == 0 => Err(error),
@@ -73,6 +73,7 @@ impl<S: BackingStore> PageCache<S> {
     fn write_once(&self, at: u64, max: usize, from: &mut dyn Source) -> Result<usize> {
         let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
         let n = (PAGE_SIZE - in_page).min(max);
+        S::may_write(self, at + n as u64)?;
         if n < PAGE_SIZE {
             return self.fill_page(index, in_page, n, &mut |frame, at, n| {
                 from.take_into(frame, at, n)
@@ -89,26 +90,35 @@ impl<S: BackingStore> PageCache<S> {
         }
     }
 
-    /// Makes a whole frame that somebody passed on page `index`, without copying. Others may still keep it.
+    /// Inserts a whole frame that a writer shared as page `index`, without a copy. Others may still
+    /// have it.
     fn adopt(&self, index: u64, frame: Frame) -> Result<usize> {
-        self.passed.store(true, Ordering::SeqCst);
-        if self.writable_mappings.load(Ordering::SeqCst) > 0 {
+        if !self.may_share() {
             // A page mapped for writing must not be one that others keep.
             let slice = Slice::whole(frame);
             return self.fill_page(index, 0, PAGE_SIZE, &mut |frame, at, n| {
                 copy(&slice, frame, at, n)
             });
         }
-        dirty::throttle();
-        self.make_room(index, (index + 1) * PAGE)?;
-        Counter::bytes_passed.add(PAGE);
-        pmap::set_modified(&frame);
-        self.object.replace(index, frame).map_err(errno)?;
-        self.note_dirty(index);
+        S::throttle();
+        self.store.charge()?;
+        let replaced = S::reserve_new(self, index, (index + 1) * PAGE).and_then(|()| {
+            Counter::bytes_passed.add(PAGE);
+            if S::WRITES_BACK {
+                pmap::set_modified(&frame);
+            }
+            self.object.replace(index, frame).map_err(errno)
+        });
+        if replaced != Ok(false) {
+            self.store.uncharge(1);
+        }
+        replaced?;
+        S::note_dirty(self, index);
         Ok(PAGE_SIZE)
     }
 
-    /// Lets `fill` write bytes `at..at + n` of page `index`, which is read in, or made if all of what it had is written.
+    /// Lets `fill` write bytes `at..at + n` of page `index`, which is read in, or made if all bytes
+    /// that it had are overwritten.
     fn fill_page(
         &self,
         index: u64,
@@ -119,39 +129,16 @@ impl<S: BackingStore> PageCache<S> {
         let Some(frame) = self.own_page(index)? else {
             return self.fill_absent(index, at, n, fill);
         };
-        self.back(index, &frame)?;
+        S::reserve(self, index, &frame)?;
         let n = fill(&frame, at, n)?;
         if n > 0 {
-            self.mark_dirty(index, &frame);
+            S::mark_modified(self, index, &frame);
             self.settle(index, &frame, at, n)?;
-            self.hold_back();
+            S::throttle();
         }
         Ok(n)
     }
 
-    /// Reserves room for a page that is in memory.
-    #[inline]
-    pub(super) fn back(&self, index: u64, frame: &Frame) -> Result<()> {
-        if !self.backed.contains(index) {
-            self.reserve(index, self.size())?;
-            // What is in the new block must never be seen.
-            self.mark_dirty(index, frame);
-        }
-        Ok(())
-    }
-
-    /// Reserves room for page `index`, which is put into the object next: nothing can fail any more then. The file ends at `end` with it, or where it
-    /// ends now if that is later.
-    fn make_room(&self, index: u64, end: u64) -> Result<()> {
-        self.object.make_place(index).map_err(errno)?;
-        if !self.backed.contains(index) {
-            self.reserve(index, self.size().max(end))?;
-        }
-        self.note_resident();
-        Ok(())
-    }
-
-    #[cold]
     fn fill_absent(
         &self,
         index: u64,
@@ -159,110 +146,152 @@ impl<S: BackingStore> PageCache<S> {
         n: usize,
         fill: &mut dyn FnMut(&Frame, usize, usize) -> Result<usize>,
     ) -> Result<usize> {
-        dirty::throttle();
+        S::throttle();
         // Bytes of the page that the file has.
-        let has = self.size().saturating_sub(index * PAGE).min(PAGE) as usize;
+        let has = match S::SWAP_BACKED {
+            true => 0,
+            false => self.size().saturating_sub(index * PAGE).min(PAGE) as usize,
+        };
         if has > 0 && (at > 0 || n < has) {
-            self.page(index)?;
+            S::page(self, index)?;
             return self.fill_page(index, at, n, fill);
         }
-        // Nobody sees the new page before it is complete.
+        self.store.charge()?;
+        let filled = self.fill_new(index, at, n, has, fill);
+        if !matches!(filled, Ok((_, true))) {
+            self.store.uncharge(1);
+        }
+        filled.map(|(n, _)| n)
+    }
+
+    /// As [`fill_page`](PageCache::fill_page), into a new page; returns also whether that became the
+    /// file's. No thread sees it before it is complete.
+    fn fill_new(
+        &self,
+        index: u64,
+        at: usize,
+        n: usize,
+        has: usize,
+        fill: &mut dyn FnMut(&Frame, usize, usize) -> Result<usize>,
+    ) -> Result<(usize, bool)> {
         let frame = new_page()?;
         let filled = fill(&frame, at, n)?;
         if filled == 0 {
-            return Ok(0);
+            return Ok((0, false));
         }
         if filled < n && filled < has {
-            // The source broke off inside of what the file had.
-            let resident = self.page(index)?;
-            self.back(index, &resident)?;
-            ephemeral::map(&resident).copy_from(at, &ephemeral::map(&frame), at, filled);
-            self.mark_dirty(index, &resident);
-            self.settle(index, &resident, at, filled)?;
-            return Ok(filled);
+            // The source ended inside of the bytes that the file had.
+            if let Some(resident) = S::page(self, index)? {
+                S::reserve(self, index, &resident)?;
+                self.copy_into(index, &frame, at..at + filled, &resident)?;
+            }
+            return Ok((filled, false));
         }
         let page = ephemeral::map(&frame);
         page.fill(0, at, 0);
         page.fill(at + filled, PAGE_SIZE - at - filled, 0);
         drop(page);
         let end = index * PAGE + (at + filled) as u64;
-        self.insert_new(index, &frame, at..at + filled, end)?;
-        Ok(filled)
+        let inserted = self.insert_new(index, &frame, at..at + filled, end)?;
+        Ok((filled, inserted))
     }
 
-    /// Makes `frame`, whose bytes `new` were written, page `index` of a file that ends at `end` with it; or passes those bytes on to the page that a fault
-    /// has brought in meanwhile.
-    fn insert_new(&self, index: u64, frame: &Frame, new: Range<usize>, end: u64) -> Result<()> {
-        self.make_room(index, end)?;
-        pmap::set_modified(frame);
-        let resident = self
-            .object
-            .get_or_insert(index, || Ok(frame.clone()))
-            .map_err(errno)?;
-        if resident == *frame {
-            self.note_dirty(index);
-        } else {
-            let page = ephemeral::map(&resident);
-            page.copy_from(new.start, &ephemeral::map(frame), new.start, new.len());
-            drop(page);
-            self.mark_dirty(index, &resident);
-            self.settle(index, &resident, new.start, new.len())?;
+    /// Makes `frame`, whose bytes `new` were written, page `index` of a file that ends at `end` with
+    /// it; or copies those bytes into the page that a fault has brought in meanwhile. Returns whether
+    /// it became the page.
+    pub(super) fn insert_new(
+        &self,
+        index: u64,
+        frame: &Frame,
+        new: Range<usize>,
+        end: u64,
+    ) -> Result<bool> {
+        S::reserve_new(self, index, end)?;
+        if S::WRITES_BACK {
+            pmap::set_modified(frame);
         }
-        Ok(())
+        let inserted = self.object.get_or_insert(index, || Ok(frame.clone()));
+        let resident = match inserted.map_err(errno)? {
+            Lookup::Resident(resident) => resident,
+            // A fault made the page meanwhile, and it has gone to swap since.
+            Lookup::Absent => S::page(self, index)?.ok_or(Errno::EIO)?,
+        };
+        if resident == *frame {
+            S::note_dirty(self, index);
+            return Ok(true);
+        }
+        self.copy_into(index, frame, new, &resident)?;
+        Ok(false)
     }
 
-    /// Makes page `index`, which is behind the end, a page of zeros that has room, of a file that ends at `end` then.
+    /// Copies bytes of `frame` into page `index`, which is `resident`.
+    fn copy_into(
+        &self,
+        index: u64,
+        frame: &Frame,
+        bytes: Range<usize>,
+        resident: &Frame,
+    ) -> Result<()> {
+        let page = ephemeral::map(resident);
+        page.copy_from(
+            bytes.start,
+            &ephemeral::map(frame),
+            bytes.start,
+            bytes.len(),
+        );
+        drop(page);
+        S::mark_modified(self, index, resident);
+        self.settle(index, resident, bytes.start, bytes.len())
+    }
+
+    /// Inserts a page of zeros with room as page `index`, beyond the end of a file that ends at
+    /// `end` then.
     pub(super) fn insert_zeros(&self, index: u64, end: u64) -> Result<()> {
-        dirty::throttle();
+        S::throttle();
         let frame = new_page()?;
         ephemeral::map(&frame).fill(0, PAGE_SIZE, 0);
-        self.insert_new(index, &frame, 0..PAGE_SIZE, end)
+        self.insert_new(index, &frame, 0..PAGE_SIZE, end).map(drop)
     }
 
-    /// Waits while there are too many dirty pages.
-    #[inline]
-    fn hold_back(&self) {
-        if dirty::is_over() {
-            dirty::throttle();
-        }
-    }
-
-    /// The end is about to move on from `old`, by a write that begins at `start`, or to there: what lies behind it in its page must be
-    /// zeros, in memory and on the device.
-    pub(super) fn clear_behind_end(&self, old: u64, start: u64) -> Result<()> {
-        self.store().about_to_grow()?;
+    /// Clears the rest of the last page, in memory and on the device, before the end moves on from
+    /// `old` by a write that begins at `start`.
+    pub(crate) fn clear_behind_end(&self, old: u64, start: u64) -> Result<()> {
+        self.store.about_to_grow()?;
         let (index, in_page) = (old / PAGE, (old % PAGE) as usize);
         if in_page == 0 {
             return Ok(());
         }
-        // The write itself makes the page dirty. Behind the end it is zeros in memory, but for what mappings wrote.
-        let is_next = start / PAGE == index;
-        if is_next && !self.was_mapped_writable.load(Ordering::Acquire) {
+        // In memory the rest is zeros already, but for stores of mappings; and a write to the same
+        // page makes it dirty.
+        let is_written = !S::WRITES_BACK || start / PAGE == index;
+        if is_written && !self.was_mapped_writable.load(Ordering::Acquire) {
             return Ok(());
         }
-        // What is zeros in memory need not be on the device: what a mapping wrote behind the end was written back with the rest of the page.
-        // Of a hole there is nothing.
-        let has_place =
-            self.backed.contains(index) || self.store().seek(index..index + 1, false)?.is_some();
+        // Zeros in memory need not be zeros on the device: a mapping's stores beyond the end were
+        // written back with the rest of the page. A hole has no block.
+        let has_place = S::has_block(self, index)?;
         self.clear_if(index, in_page, PAGE_SIZE, has_place)
     }
 
     /// Clears bytes `from..to` of page `index`, unless they are zeros.
-    pub(super) fn clear(&self, index: u64, from: usize, to: usize) -> Result<()> {
+    pub(crate) fn clear(&self, index: u64, from: usize, to: usize) -> Result<()> {
         self.clear_if(index, from, to, false)
     }
 
-    /// As [`clear`](PageCache::clear), with `always` also if they are zeros: the page is written then.
+    /// As [`clear`](PageCache::clear); with `always` the page is written even if they are zeros.
     fn clear_if(&self, index: u64, from: usize, to: usize, always: bool) -> Result<()> {
         loop {
             let Some(frame) = self.own_page(index)? else {
-                self.page(index)?;
+                if !S::WRITES_BACK {
+                    return Ok(());
+                }
+                S::page(self, index)?;
                 continue;
             };
-            if always || !is_zero(&frame, from, to) {
-                self.back(index, &frame)?;
+            if always || !S::WRITES_BACK || !is_zero(&frame, from, to) {
+                S::reserve(self, index, &frame)?;
                 ephemeral::map(&frame).fill(from, to - from, 0);
-                self.mark_dirty(index, &frame);
+                S::mark_modified(self, index, &frame);
                 self.settle(index, &frame, from, to - from)?;
             }
             return Ok(());

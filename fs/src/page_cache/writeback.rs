@@ -11,34 +11,40 @@ use nucleus::{
     task::Sleep,
 };
 
-use super::{BackingStore, PageCache, dirty, flusher};
+use super::{block_cache::WriteBack, block_store::BlockStore, cache::PageCache, dirty, flusher};
 
 /// Pages of a request at most: 1 MiB.
 pub(super) const CLUSTER: usize = 256;
 /// Requests of one file that are under way at most.
 const REQUESTS: usize = 8;
-/// How often in a row not one page may be written though there was memory again, which [`vm::wait_for_memory`] takes up to 50 ms each to
-/// find. A write takes some hundred bytes of the kernel's heap: a writer to which others leave not even those so often is told.
+/// How often in a row no page could be written although there was memory again, which
+/// [`vm::wait_for_memory`] takes up to 50 ms each to find. A write takes some hundred bytes of the
+/// kernel's heap: a writer that does not get even those gets `ENOMEM`.
 const IN_VAIN: usize = 16;
 
-impl<S: BackingStore> PageCache<S> {
+impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// As [`Cached::write_out`](super::Cached::write_out).
     pub(super) fn write_out_pages(&self, pages: Range<u64>, again: bool) -> Result<()> {
         self.write_some(pages, again, usize::MAX).map(drop)
     }
 
-    /// Writes what is dirty of `pages`, and waits until the device has taken it. What was refused memory is tried again as long as the
-    /// pagedaemon finds some, and that helps.
+    /// Writes dirty pages of `pages`, and waits until the device has taken them. A write that was
+    /// refused memory is retried as long as the pagedaemon finds some, and that helps.
     ///
     /// # Errors
-    /// `ENOMEM`: some of them are dirty still. That pages could not be written is told by [`errors`](super::Cached::errors).
+    /// `ENOMEM`: some of them are dirty still. [`errors`](super::Cached::errors) reports failed
+    /// writes.
     pub fn write_through(&self, pages: Range<u64>) -> Result<()> {
         let mut in_vain = 0;
         loop {
-            let before = self.refused.load(Ordering::Acquire);
+            let before = self.store.refused.load(Ordering::Acquire);
             let begun = self.write_some(pages.clone(), true, usize::MAX);
             self.wait_for_written(pages.clone());
-            let refused = self.refused.load(Ordering::Acquire).wrapping_sub(before);
+            let refused = self
+                .store
+                .refused
+                .load(Ordering::Acquire)
+                .wrapping_sub(before);
             match begun {
                 Ok(_) if refused == 0 => return Ok(()),
                 Ok(begun) if begun > refused => in_vain = 0,
@@ -53,28 +59,31 @@ impl<S: BackingStore> PageCache<S> {
 
     /// As [`Cached::flush`](super::Cached::flush).
     pub(super) fn flush_some(&self, most: usize) -> Result<usize> {
-        let since = self.dirty_since.swap(0, Ordering::AcqRel);
-        self.store().settle();
+        let since = self.store.dirty_since.swap(0, Ordering::AcqRel);
+        self.store.blocks.settle();
         let begun = self.write_some(0..u64::MAX, false, most);
-        if self.dirty_count.load(Ordering::Acquire) > 0 {
+        if self.store.dirty_count.load(Ordering::Acquire) > 0 {
             // Those that are left are as old as the oldest was at most.
             if since != 0 {
-                self.dirty_since.store(since, Ordering::Release);
+                self.store.dirty_since.store(since, Ordering::Release);
             }
         } else {
-            flusher::delist_if(self.id, || self.dirty_since.load(Ordering::Acquire) == 0);
+            flusher::delist_if(self.store.id, || {
+                self.store.dirty_since.load(Ordering::Acquire) == 0
+            });
         }
         begun
     }
 
-    /// Begins to write up to `most` dirty pages of `pages`; returns how many. One pass: what becomes dirty behind it stays so.
+    /// Starts to write up to `most` dirty pages of `pages`; returns how many. One pass: a page that
+    /// becomes dirty after its turn stays so.
     fn write_some(&self, pages: Range<u64>, again: bool, most: usize) -> Result<usize> {
         let mut at = pages.start;
         let mut begun = 0;
         while begun < most
-            && let Some(index) = self.dirty.next(at..pages.end)
+            && let Some(index) = self.store.dirty.next(at..pages.end)
         {
-            if self.writing.contains(index) {
+            if self.store.writing.contains(index) {
                 match again {
                     true => self.wait_for_written(index..index + 1),
                     false => at = index + 1,
@@ -88,13 +97,14 @@ impl<S: BackingStore> PageCache<S> {
         Ok(begun)
     }
 
-    /// Begins to write the dirty page `pages.start` and those that follow it without a gap; returns how many.
+    /// Starts to write the dirty page `pages.start` and those that follow it without a gap; returns
+    /// how many.
     fn write_cluster(&self, pages: Range<u64>) -> Result<usize> {
-        let Some(me) = self.shared() else {
+        let Some(me) = self.me() else {
             return Ok(0);
         };
         let mut frames: Vec<Frame> = Vec::new();
-        let most = CLUSTER.min(self.dirty_count.load(Ordering::Relaxed).max(1));
+        let most = CLUSTER.min(self.store.dirty_count.load(Ordering::Relaxed).max(1));
         frames.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
         self.wait_for_turn();
         let first = pages.start;
@@ -120,33 +130,34 @@ impl<S: BackingStore> PageCache<S> {
         let count = frames.len();
         Counter::file_write_clusters.add(1);
         Counter::file_write_pages.add(count as u64);
-        self.requests.fetch_add(1, Ordering::AcqRel);
+        self.store.requests.fetch_add(1, Ordering::AcqRel);
         let done = Box::new(move |result: Result<()>| me.end_cluster(first, count, result));
-        self.store().write(first, &frames, done);
+        self.store.blocks.write(first, &frames, done);
         Ok(count)
     }
 
-    /// Takes a dirty page for writing, unless somebody else writes it, or it is gone.
+    /// Takes a dirty page for writing, unless another thread writes it, or it is gone.
     fn begin_page(&self, index: u64) -> Option<Frame> {
-        if !self.writing.insert(index) {
+        if !self.store.writing.insert(index) {
             return None;
         }
-        self.writing_count.fetch_add(1, Ordering::AcqRel);
+        self.store.writing_count.fetch_add(1, Ordering::AcqRel);
         dirty::writing();
-        // Truncation sets the size before it looks who is writing; and what a write puts behind the end is left until the end is behind it.
+        // Truncation sets the size before it looks for pages in `writing`; and a page that a write
+        // inserts beyond the end waits until the end has moved.
         let is_ours = index < self.pages() && self.note_clean(index);
         let frame = is_ours.then(|| self.object.resident(index)).flatten();
         if frame.is_none() {
             self.end_page(index);
-            // Somebody may have seen it for a moment.
-            self.written.wake_all();
+            // Another thread may have seen it for a moment.
+            self.store.written.wake_all();
         }
         frame
     }
 
     fn end_page(&self, index: u64) {
-        self.writing.remove(index);
-        self.writing_count.fetch_sub(1, Ordering::AcqRel);
+        self.store.writing.remove(index);
+        self.store.writing_count.fetch_sub(1, Ordering::AcqRel);
         dirty::written(1);
     }
 
@@ -159,52 +170,55 @@ impl<S: BackingStore> PageCache<S> {
             Err(Errno::ENOMEM) => {
                 for index in pages.clone() {
                     if let Some(frame) = self.object.resident(index) {
-                        self.mark_dirty(index, &frame);
+                        self.mark_modified(index, &frame);
                     }
                 }
-                self.refused.fetch_add(count, Ordering::AcqRel);
+                self.store.refused.fetch_add(count, Ordering::AcqRel);
             }
-            // What can't be written stays in memory as long as there is room, but is tried no more: who needs to know is told.
+            // A page that can't be written stays in memory as long as there is room, but is not
+            // retried; open files get the error.
             Err(_) => {
                 Counter::file_write_errors.add(1);
-                self.errors.note();
+                self.store.errors.note();
             }
         }
         for index in pages {
             self.end_page(index);
         }
-        self.requests.fetch_sub(1, Ordering::AcqRel);
-        self.written.wake_all();
+        self.store.requests.fetch_sub(1, Ordering::AcqRel);
+        self.store.written.wake_all();
     }
 
-    /// As [`Object::evict`](vm::Object::evict), but for pages that are being written: one whose write is refused is dirty again only when all of
-    /// its request has ended, and is held by nobody by then.
+    /// As [`Object::evict`](vm::Object::evict), but skips pages that are being written: one whose
+    /// write is refused becomes dirty again only at the end of its request, and has no other handle
+    /// by then.
     pub(super) fn evict(&self, pages: Range<u64>, most: usize) -> (usize, Option<u64>) {
-        let is_written = |index| self.writing.contains(index);
+        let is_written = |index| self.store.writing.contains(index);
         self.object.evict_but(pages, most, &is_written)
     }
 
-    /// Takes all of `pages` out that can be read again, mapped or not: what the device has was written past them.
+    /// Removes all of `pages` that can be read again, mapped or not: the device was written past
+    /// them.
     pub(crate) fn invalidate(&self, pages: Range<u64>) {
-        // Who writes into a page has not said so yet.
+        // A write that is under way has not marked its page dirty yet.
         let _turn = self.writers.lock();
-        let is_written = |index| self.writing.contains(index);
+        let is_written = |index| self.store.writing.contains(index);
         self.object.invalidate(pages, &is_written);
     }
 
     /// Waits while too many requests are under way.
     fn wait_for_turn(&self) {
-        let free = || (self.requests.load(Ordering::Acquire) < REQUESTS).then_some(());
+        let free = || (self.store.requests.load(Ordering::Acquire) < REQUESTS).then_some(());
         // Nothing else ends such a sleep.
-        let _ = self.written.wait(Sleep::SOUND, free);
+        let _ = self.store.written.wait(Sleep::SOUND, free);
     }
 
     /// Waits until none of `pages` is being written.
     pub(super) fn wait_for_written(&self, pages: Range<u64>) {
         let mut at = pages.start;
-        while let Some(index) = self.writing.next(at..pages.end) {
-            let over = || (!self.writing.contains(index)).then_some(());
-            let _ = self.written.wait(Sleep::SOUND, over);
+        while let Some(index) = self.store.writing.next(at..pages.end) {
+            let over = || (!self.store.writing.contains(index)).then_some(());
+            let _ = self.store.written.wait(Sleep::SOUND, over);
             at = index + 1;
         }
     }

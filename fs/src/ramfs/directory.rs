@@ -1,4 +1,4 @@
-//! Directories: names, and what they stand for.
+//! Directories: names and their nodes.
 
 use alloc::{
     collections::BTreeMap,
@@ -217,7 +217,7 @@ impl Node {
         } else {
             mode
         };
-        let body = Body::make(make)?;
+        let body = Body::make(&self.fs, make)?;
         let node = self.make_node(body, mode, who, Some((&self.me, name.clone())))?;
         {
             let mut entries = directory.entries.write();

@@ -90,7 +90,7 @@ pub fn create_sealed(
 ) -> Result<Arc<dyn Vnode>> {
     let any: &dyn Any = root.as_ref();
     let root = any.downcast_ref::<node::Node>().ok_or(Errno::EXDEV)?;
-    let body = node::Body::Regular(regular::Regular::with_seals(seals));
+    let body = node::Body::Regular(regular::Regular::with_seals(&root.fs, seals));
     let node = root.make_node(body, mode, who, None)?;
     Ok(node)
 }

@@ -100,9 +100,9 @@ impl Body {
     }
 
     /// Creates the body for a new entry.
-    pub(super) fn make(make: Make) -> Result<Body> {
+    pub(super) fn make(fs: &Arc<Ramfs>, make: Make) -> Result<Body> {
         Ok(match make {
-            Make::Regular => Body::Regular(Regular::new()),
+            Make::Regular => Body::Regular(Regular::new(fs)),
             Make::Directory => Body::directory(),
             Make::Link(text) if text.is_empty() => return Err(Errno::ENOENT),
             Make::Link(text) if text.len() > LINK_MAX => return Err(Errno::ENAMETOOLONG),
@@ -261,7 +261,7 @@ impl Vnode for Node {
     fn attributes(&self) -> Result<Attributes> {
         let time = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
         let (size, pages) = match &self.body {
-            Body::Regular(file) => (file.size(), file.pages() as u64),
+            Body::Regular(file) => (file.pages.size(), file.count() as u64),
             Body::Directory(directory) => ((directory.len() + 2) * ENTRY_SIZE, 0),
             Body::Link(text) => (text.len() as u64, 0),
             _ => (0, 0),
@@ -369,7 +369,7 @@ impl Vnode for Node {
     }
 
     fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
-        self.as_regular()?.seek_data(offset, hole)
+        self.as_regular()?.pages.seek_data(offset, hole)
     }
 
     fn file_system(&self) -> Option<&dyn FileSystem> {
@@ -405,7 +405,7 @@ impl vnode::Directory for Node {
 
     fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
         self.as_directory()?;
-        let node = self.make_node(Body::Regular(Regular::new()), mode, who, None)?;
+        let node = self.make_node(Body::Regular(Regular::new(&self.fs)), mode, who, None)?;
         node.unnamed.store(true, Ordering::Relaxed);
         Ok(node)
     }
@@ -429,12 +429,12 @@ impl vnode::Directory for Node {
 
 impl vnode::FileData for Node {
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
-        self.as_regular()?.read(offset, to)
+        self.as_regular()?.pages.read(offset, to)
     }
 
     fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
         let file = self.as_regular()?;
-        let (n, end) = file.write(&self.fs, offset, append, from)?;
+        let (n, end) = file.pages.write(offset, append, from)?;
         if n > 0 {
             self.touch_modified();
         }
@@ -442,7 +442,7 @@ impl vnode::FileData for Node {
     }
 
     fn truncate(&self, size: u64) -> Result<()> {
-        self.as_regular()?.truncate(&self.fs, size)?;
+        self.as_regular()?.pages.truncate(size)?;
         self.touch_modified();
         Ok(())
     }
@@ -452,7 +452,7 @@ impl vnode::FileData for Node {
             Err(Errno::EINVAL) => return Err(Errno::ENODEV),
             file => file?,
         };
-        file.allocate(&self.fs, mode, offset, len)?;
+        file.allocate(mode, offset, len)?;
         self.touch_modified();
         Ok(())
     }
@@ -526,9 +526,6 @@ impl Drop for Node {
     fn drop(&mut self) {
         let named = self.links.load(Ordering::Relaxed) > 0;
         notify::ended(self.me.as_ptr().addr(), named);
-        if let Body::Regular(file) = &self.body {
-            self.fs.give_pages(file.pages());
-        }
         if let Some(extended) = self.extended.get() {
             self.fs.give_pages(extended.pages());
         }

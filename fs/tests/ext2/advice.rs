@@ -36,7 +36,7 @@ fn it_reaches_the_pages_of_the_file() {
             assert_eq!(file.sync(false), Ok(()));
             let (pages, mapped) = (file.cached().unwrap(), file.pager().unwrap());
             assert_eq!(pages.give_up(0..PAGES, usize::MAX), PAGES as usize);
-            mapped.will_need(0..PAGES);
+            mapped.prefetch(0..PAGES);
             for page in 0..PAGES {
                 pages.object().wait_unbusy(page);
             }
@@ -46,12 +46,12 @@ fn it_reaches_the_pages_of_the_file() {
             // Starting writeback does not wait for the medium.
             write(PAGE_SIZE);
             let before = disk.count(Operation::Flush);
-            assert_eq!(mapped.start_writeback(0..PAGES), Ok(()));
+            assert_eq!(mapped.writeback(0..PAGES, false), Ok(()));
             pages.wait_written(0..PAGES);
             assert_eq!(pages.counts().dirty, 0);
             assert_eq!(disk.count(Operation::Flush), before);
             write(PAGE_SIZE);
-            assert_eq!(mapped.writeback(0..PAGES), Ok(()));
+            assert_eq!(mapped.writeback(0..PAGES, true), Ok(()));
             assert!(disk.count(Operation::Flush) > before);
         });
     });

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use fbuf::{BytesSink, BytesSource};
 use fs::page_cache::{Access, Cached};
 use nucleus::{PAGE_SIZE, counters::Counter};
+use vm::Pager;
 
 use crate::{disk, on_machines, support::Random};
 

@@ -12,7 +12,7 @@ use std::{
 use abi::{Errno, Result};
 use fs::{
     block::{Device, Done, FaultyDisk, Request, SECTOR},
-    page_cache::{BackingStore, PageCache},
+    page_cache::{BlockStore, PageCache, WriteBack},
 };
 use nucleus::{
     Frame, PAGE_SIZE,
@@ -46,7 +46,7 @@ pub struct Inode {
 
 pub struct DiskStore(pub Arc<Inode>);
 
-pub type Pages = PageCache<DiskStore>;
+pub type Pages = PageCache<WriteBack<DiskStore>>;
 
 /// A disk with room for `pages` pages, and a file on it without any.
 pub fn inode(pages: usize, seed: u64) -> (Arc<FaultyDisk>, Arc<Inode>) {
@@ -149,7 +149,7 @@ impl Join {
     }
 }
 
-impl BackingStore for DiskStore {
+impl BlockStore for DiskStore {
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         self.0.reads.fetch_add(1, SeqCst);
         self.0.pages_read.fetch_add(frames.len(), SeqCst);

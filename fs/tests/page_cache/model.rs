@@ -15,7 +15,7 @@ use nucleus::{
     task::{self, Sleep},
     time, user,
 };
-use vm::Map;
+use vm::{Map, Pager};
 
 use crate::{
     disk::{self, Inode, Pages},

@@ -12,7 +12,7 @@ use abi::Result;
 use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Source};
 use fs::page_cache::Cached;
 use nucleus::{Frame, PAGE_SIZE, VirtRange, task, user};
-use vm::{Object, Pager, PagerError};
+use vm::{Lookup, Object, Pager, PagerError};
 
 use crate::{disk, in_tasks, map_file, on_machines};
 
@@ -53,7 +53,7 @@ impl Source for BesideStore<'_> {
         let (now, later) = self.bytes.split_at(len.min(self.bytes.len()));
         self.bytes = later;
         // What a fault asks for.
-        self.file.prepare_write(0).unwrap();
+        self.file.reserve(0).unwrap();
         nucleus::ephemeral::map(frame).write(offset, now);
         Ok(now.len())
     }
@@ -176,12 +176,12 @@ impl Pager for Punched {
         self.file.object()
     }
 
-    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
-        self.file.get(index)
+    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
+        self.file.lookup(index)
     }
 
-    fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.file.read_in(index, window)
+    fn page_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.file.page_in(index, window)
     }
 
     fn reference(&self, writable: bool) {
@@ -192,26 +192,17 @@ impl Pager for Punched {
         self.file.detach(writable);
     }
 
-    fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
-        let ready = self.file.about_to_write(index);
-        if ready.is_ok() && !self.asks.swap(true, SeqCst) {
-            while !self.goes_on.load(SeqCst) {
-                task::yield_now();
-            }
+    fn reserve(&self, index: u64) -> core::result::Result<(), PagerError> {
+        let reserved = self.file.reserve(index);
+        while !self.goes_on.load(SeqCst) {
+            task::yield_now();
         }
-        ready
+        reserved
     }
 
-    fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
-        self.file.prepare_write(index)
-    }
-
-    fn may_still_be_written(&self, index: u64) -> bool {
-        self.file.may_still_be_written(index)
-    }
-
-    fn may_be_written(&self, index: u64) {
-        self.file.may_be_written(index);
+    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
+        // The first fault has to reserve the page, and finds it punched after that.
+        self.asks.swap(true, SeqCst) && self.file.mark_dirty(index, entering)
     }
 }
 

@@ -96,7 +96,7 @@ fn tasks_that_share_pages_lose_nothing() {
 /// Looks at a task's stripes on the disk alone.
 #[track_caller]
 fn check_on_disk(file: &disk::Pages, mine: &[Vec<u8>], task: usize) {
-    let again = disk::open(&file.store().0);
+    let again = disk::open(&file.blocks().0);
     for (number, expected) in mine.iter().enumerate() {
         let at = (number * TASKS + task) * STRIPE;
         let mut got = vec![0; STRIPE];

@@ -67,9 +67,8 @@ impl Map {
             },
             false => None,
         };
-        let is_ready = |index| is_new || !writable || pager.about_to_write(index).is_ok();
         let has_place = |index: u64| object.make_place(index).is_ok();
-        if !pages.clone().all(is_ready) || !pages.step_by(SLOTS).all(has_place) {
+        if !pages.step_by(SLOTS).all(has_place) {
             return;
         }
         let space = self.space.write();
@@ -118,9 +117,10 @@ fn enter_run(
             false => Access::Read,
         };
         let is_there = indexes.all(|index| {
-            chunks[chunk_of(index)]
-                .as_mut()
-                .is_some_and(|chunk| chunk.get_for(index, access).is_some())
+            let chunk = chunks[chunk_of(index)].as_mut();
+            chunk
+                .and_then(|chunk| chunk.get_for(index, access))
+                .is_some_and(|frame| access == Access::Read || pager.mark_dirty(index, Some(frame)))
         });
         let frames = pages.filter_map(|index| chunks[chunk_of(index)].as_ref()?.get(index));
         if is_there && let Some(run) = Run::of(frames) {
@@ -130,11 +130,15 @@ fn enter_run(
         return;
     };
     let are_vacant = chunks.iter().flatten().all(Pages::are_vacant);
-    if !are_vacant || !pager.admit(pages.clone()) {
-        return;
+    let mut entered = false;
+    if are_vacant {
+        pager.admit(pages.clone(), &mut || {
+            entered = pmap.enter_large(base, &run, rights, LargeKind::Shared) == Ok(true);
+            entered
+        });
     }
-    if pmap.enter_large(base, &run, rights, LargeKind::Shared) != Ok(true) {
-        return pager.dismiss(RUN_FRAMES);
+    if !entered {
+        return;
     }
     for (index, frame) in pages.zip(run.into_frames()) {
         if let Some(chunk) = &mut chunks[(index - first) as usize / SLOTS] {

@@ -65,7 +65,7 @@ use nucleus::{
 
 use crate::amap::{Refused, Slot, Slots, shared_amap};
 use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
-use crate::object::PagerError;
+use crate::object::Lookup;
 use crate::supply::{Supply, wait_for_memory};
 use crate::swap;
 use fault_ahead::Neighbours;
@@ -226,7 +226,7 @@ impl Map {
                     if let Some(pager) = object {
                         Counter::fault_read_in.add(1);
                         *was_read = true;
-                        pager.read_in(index, window)?;
+                        pager.page_in(index, window)?;
                     }
                 }
                 Outcome::NeedsSlot => {
@@ -247,7 +247,7 @@ impl Map {
                     let object = entry.object.as_ref().map(|object| object.pager.clone());
                     drop(space);
                     if let Some(pager) = object {
-                        pager.prepare_write(index)?;
+                        pager.reserve(index)?;
                     }
                 }
             }
@@ -496,9 +496,9 @@ impl Attempt<'_> {
             Some(frame) => frame,
             None => {
                 Counter::fault_pager.add(1);
-                match object.pager.get(index) {
-                    Err(PagerError::Sleeps) => return Ok(Outcome::NeedsPage(index)),
-                    got => got?,
+                match object.pager.lookup(index)? {
+                    Lookup::Resident(frame) => frame,
+                    Lookup::Absent => return Ok(Outcome::NeedsPage(index)),
                 }
             }
         };
@@ -522,13 +522,6 @@ impl Attempt<'_> {
     /// object is told.
     fn map_shared(&self, object: &ObjectRef) -> Result<Outcome, Fault> {
         let write = self.access == Access::Write;
-        let index = self.entry.index(object, self.va);
-        if write {
-            match object.pager.about_to_write(index) {
-                Err(PagerError::Sleeps) => return Ok(Outcome::NeedsRoom(index)),
-                ready => ready?,
-            }
-        }
         if self.wants_large() {
             return Ok(Outcome::NeedsLarge);
         }
@@ -550,16 +543,15 @@ impl Attempt<'_> {
                 if self.is_spurious() {
                     return Ok(Outcome::Mapped(Neighbours::None));
                 }
-                if self.access == Access::Write && !object.pager.may_still_be_written(index) {
+                // With the chunk locked: no writeback or truncation sees the page between this and
+                // its entering.
+                if self.access == Access::Write && !object.pager.mark_dirty(index, Some(frame)) {
                     return Ok(Outcome::NeedsRoom(index));
                 }
                 if !asked {
                     Counter::fault_object.add(1);
                 }
                 self.enter(frame, prot)?;
-                if self.access == Access::Write {
-                    object.pager.may_be_written(index);
-                }
                 // Each page of a shared mapping faults at its first write, since the object must be
                 // told.
                 return Ok(Outcome::Mapped(match self.access {
@@ -571,9 +563,8 @@ impl Attempt<'_> {
             Counter::fault_pager.add(1);
             // If it is truncated before the lock is taken, the pager is asked again and reports
             // that.
-            match object.pager.get(index) {
-                Err(PagerError::Sleeps) => return Ok(Outcome::NeedsPage(index)),
-                got => drop(got?),
+            if let Lookup::Absent = object.pager.lookup(index)? {
+                return Ok(Outcome::NeedsPage(index));
             }
         }
     }

@@ -261,8 +261,7 @@ impl From<PagerError> for Fault {
     fn from(error: PagerError) -> Fault {
         match error {
             PagerError::BeyondEnd => Fault::BeyondEnd,
-            // The fault routine handles `Sleeps` itself.
-            PagerError::Io | PagerError::Sleeps => Fault::Io,
+            PagerError::Io => Fault::Io,
             PagerError::OutOfMemory => Fault::OutOfMemory,
         }
     }

@@ -107,7 +107,7 @@ impl Map {
                 let entry = space.lookup(at).filter(|entry| entry.shared);
                 if let Some((entry, object)) = entry.and_then(|it| Some((it, it.object.as_ref()?)))
                 {
-                    object.pager.may_be_written(entry.index(object, at));
+                    object.pager.mark_dirty(entry.index(object, at), None);
                 }
             })
         };

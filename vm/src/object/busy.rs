@@ -1,4 +1,4 @@
-//! Claims: pages of an object that somebody is reading in (the busy pages of `uvm.txt` 6).
+//! Busy pages: pages of an object that are being read in (`uvm.txt` 6).
 
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
@@ -13,14 +13,15 @@ use super::pager::{Pager, PagerError};
 use super::{Object, Page};
 use crate::chunks::SLOTS;
 
-/// Where those wait who want a page that is claimed; an object's queue follows from its address.
+/// Threads that need a busy page wait here; an object's queue follows from its address.
 static WAITERS: [WaitQueue; 32] = [const { WaitQueue::new() }; 32];
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// Neighbouring pages of an object that its holder is to read, with frames for them that nobody else has seen. Dropped
-/// before they are [published](BusyPages::publish), they are as absent as before.
+/// Neighbouring pages of an object that the holder is to read, with frames for them that no other
+/// thread has seen. Dropped before they are [published](BusyPages::publish), they are absent again.
 ///
-/// `O` leads to the object: a reference to it, or an `Arc` of its pager, which makes a claim that the end of a read may own.
+/// `O` leads to the object: a reference to it, or an `Arc` of its pager, so that the completion of
+/// a read can own the pages.
 pub struct BusyPages<O: HasObject> {
     object: O,
     number: u32,
@@ -28,7 +29,7 @@ pub struct BusyPages<O: HasObject> {
     frames: Vec<Frame>,
 }
 
-/// What leads to an object for as long as it lives.
+/// A reference that keeps an object alive.
 pub trait HasObject {
     /// The object; always the same one.
     fn object(&self) -> &Object;
@@ -51,9 +52,9 @@ impl Object {
         &WAITERS[core::ptr::from_ref(self) as usize / align_of::<Object>() % WAITERS.len()]
     }
 
-    /// Claims page `index` and those of `window` beside it, without a gap, that are neither resident nor claimed, as far as
-    /// there is memory. Waits while somebody else reads `index`; `None` if it is resident then. A page may be claimed
-    /// while no lock is held that reading it takes.
+    /// Makes page `index` busy and those of `window` beside it, without a gap, that are absent, as
+    /// far as there is memory. Waits while another thread reads `index`; `None` if it is resident
+    /// then. The caller holds no lock that reading the page takes.
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
@@ -65,7 +66,8 @@ impl Object {
         BusyPages::wait_and_take(self, index, window)
     }
 
-    /// Sleeps while somebody reads page `index`; whether anybody did. He may have failed: the page need not be resident then.
+    /// Sleeps while page `index` is busy; returns whether it was. The read may have failed: the
+    /// page need not be resident then.
     pub fn wait_unbusy(&self, index: u64) -> bool {
         let other = self.lock(index).and_then(|pages| pages.busy(index));
         if let Some(other) = other {
@@ -74,9 +76,9 @@ impl Object {
         other.is_some()
     }
 
-    /// Sleeps while claim `other` has the page.
+    /// Sleeps while `other` has the page.
     fn wait_for(&self, index: u64, other: u32) {
-        // Its end is the only one: a claim's holder ends it in whatever way.
+        // No signal ends the sleep: the holder of busy pages ends in any case.
         let _ = self.waiters().wait(Sleep::SOUND, || {
             let pages = self.chunk(index).ok()?.lock();
             let same = matches!(pages[index as usize % SLOTS], Page::Busy(it) if it == other);
@@ -85,19 +87,19 @@ impl Object {
     }
 }
 
-/// Pages of one claim, at most.
+/// The largest number of pages.
 const MOST: u64 = 512;
 
-/// Pages that a claim of `window` may have.
+/// The number of pages that may be busy for `window`.
 fn most(window: &Range<u64>) -> u64 {
     window.end.saturating_sub(window.start).clamp(1, MOST)
 }
 
-/// What became of the wish to claim a page.
+/// The outcome of making a page busy.
 enum Marked {
     Yes,
     Resident,
-    /// Another claim has it.
+    /// It is busy already, by this number.
     By(u32),
 }
 
@@ -123,7 +125,8 @@ impl<O: HasObject> BusyPages<O> {
         Ok(Some(busy))
     }
 
-    /// As [`wait_and_take`](BusyPages::wait_and_take), but without waiting: `None` also if somebody else reads `index`.
+    /// As [`wait_and_take`](BusyPages::wait_and_take), but does not wait: `None` also if `index` is
+    /// busy.
     ///
     /// # Errors
     /// As there.
@@ -155,7 +158,7 @@ impl<O: HasObject> BusyPages<O> {
         })
     }
 
-    /// Claims the neighbours of its one page, too.
+    /// Makes the neighbours of its one page busy, too.
     fn widen(&mut self, window: Range<u64>) {
         let most = most(&window) as usize;
         let index = self.first;
@@ -176,7 +179,7 @@ impl<O: HasObject> BusyPages<O> {
         }
     }
 
-    /// Claims one more page, with a frame behind the others.
+    /// Makes one more page busy, with a frame at the end of the list.
     fn mark(&mut self, index: u64) -> Result<Marked, PagerError> {
         let mut pages = self.object.object().chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
@@ -201,8 +204,8 @@ impl<O: HasObject> BusyPages<O> {
         &self.frames
     }
 
-    /// Makes the first `count` pages resident, whose frames were filled, except those that are not wanted any more.
-    /// The others are as absent as before. Returns how many became resident.
+    /// Makes the first `count` pages, whose frames were filled, resident, except those that were
+    /// removed meanwhile. The others are absent again. Returns how many became resident.
     pub fn publish(mut self, count: usize) -> usize {
         self.finish(count)
     }
@@ -212,12 +215,12 @@ impl<O: HasObject> BusyPages<O> {
             return 0;
         }
         let mut published = 0;
-        // Before anybody sees one, who may take it out again.
+        // Counted before any thread sees one and may remove it again.
         let most = count.min(self.frames.len());
         self.object.object().count_more(most);
         for (i, frame) in self.frames.drain(..).enumerate() {
             let index = self.first + i as u64;
-            // It was made when the page was claimed.
+            // It was made when the page became busy.
             let Ok(chunk) = self.object.object().chunk(index) else {
                 continue;
             };

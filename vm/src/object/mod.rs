@@ -1,18 +1,17 @@
-//! Memory objects: the resident pages of what can be mapped (`uvm.txt` 4).
+//! Memory objects: the resident pages of vnodes, devices and shared memory (`uvm.txt` 4).
 //!
 //! An object is embedded in what it represents, a vnode for one, and lives as long. Pages stand in
 //! chunks; the lock of a chunk guards which pages are resident *and* that no new mapping of one of
-//! them appears: the fault routine enters a page with the chunk locked, truncation takes
-//! pages out with the chunk locked and then removes every mapping that exists. So a mapping
-//! of a page that left its object cannot be left behind.
+//! them appears: the fault routine enters a page with the chunk locked; truncation removes pages
+//! with the chunk locked and then every mapping that exists. So no mapping of a page outlives its
+//! place in the object.
 //!
-//! *Claims.* A page that has to be read is claimed first (the busy page of `uvm.txt` 6): who wants it meanwhile waits
-//! for that read instead of starting another. A claimed page is not resident. Whatever takes
-//! pages out of the object, or puts others in, takes claims away as well: what their readers bring then
-//! is not wanted any more, and is dropped.
+//! *Busy pages.* A page that has to be read is made busy first (`uvm.txt` 6): other threads wait
+//! for that read instead of starting another. A busy page is not resident. Operations that remove
+//! or insert pages remove busy ones as well: their readers drop the frames then.
 //!
-//! *Pages without a backing store*, those of memory that processes share and of files that exist in memory only, go to swap as
-//! anons do ([`SwapState`]). The object has such a page wherever it is; resident it is in memory.
+//! *Swap-backed objects*, those of memory that processes share and of files in memory, have their
+//! pages in memory or in swap, as anons do ([`SwapState`]).
 
 mod busy;
 mod pager;
@@ -32,7 +31,7 @@ use crate::supply::{Supply, wait_for_memory};
 use crate::swap;
 use crate::swap::{Paged, SwapState};
 pub use busy::{BusyPages, HasObject};
-pub use pager::{Anonymous, Description, Pager, PagerError};
+pub use pager::{Anonymous, Description, Lookup, Pager, PagerError};
 
 /// Pages that are brought back from swap at once where the kernel reads a file.
 const AHEAD: u64 = 16;
@@ -76,7 +75,7 @@ impl Page {
         matches!(self, Page::At(location) if location.is_swapped())
     }
 
-    /// The frame, if the page is resident, for one who may write it.
+    /// The frame, if the page is resident, for a writer.
     fn frame_to_write(&mut self) -> Option<&Frame> {
         match self {
             Page::At(location) => {
@@ -156,8 +155,9 @@ impl Object {
         }
     }
 
-    /// As [`new`](Object::new), for pages that have no home but the swap space: they go there when memory is short, and are brought back
-    /// by [`bring_in`](Object::bring_in), or by [`Pager::read_in`](crate::Pager::read_in) where a fault finds them there.
+    /// As [`new`](Object::new), for pages whose only backing store is the swap space: they go there
+    /// when memory is short; [`bring_in`](Object::bring_in) brings them back, or
+    /// [`Pager::page_in`](crate::Pager::page_in) for a fault.
     pub const fn swap_backed() -> Object {
         Object {
             pages: Chunks::new(),
@@ -167,10 +167,10 @@ impl Object {
         }
     }
 
-    /// Whether what is in memory of an object that [goes to swap](Object::is_swap_backed) has to stay there from now on, and what comes
-    /// into it (`SHM_LOCK`).
+    /// Sets whether the pages of a [swap-backed](Object::is_swap_backed) object, present and
+    /// future, must stay in memory (`SHM_LOCK`).
     pub fn keep(&self, kept: bool) {
-        // Who makes a chunk meanwhile sees this, or the chunk is seen here.
+        // A thread that makes a chunk meanwhile sees this, or the chunk is seen here.
         self.kept.store(kept, Ordering::SeqCst);
         self.walk(&(0..u64::MAX), &mut |_, chunk, _| {
             chunk.set_kept(kept);
@@ -183,8 +183,8 @@ impl Object {
         self.swap_backed
     }
 
-    /// The resident page `index` (in pages from the start). Who writes it asks for it
-    /// [to write](Object::bring_in_to_write) if it may have gone to swap.
+    /// The resident page `index` (in pages from the start). A writer uses
+    /// [`bring_in_to_write`](Object::bring_in_to_write) if the object is swap-backed.
     pub fn resident(&self, index: u64) -> Option<Frame> {
         self.lock(index)?.get(index).cloned()
     }
@@ -219,25 +219,26 @@ impl Object {
         count
     }
 
-    /// Page `index` to read, brought back if it is in swap; `None` if the object has it not. Sleeps, with no lock held that comes after
+    /// Returns page `index` to read, brought back if it is in swap; `None` if the object does not
+    /// have it. Sleeps, with no lock held that comes after
     /// [`Rank::Vnode`](nucleus::sync::Rank::Vnode).
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
     #[inline]
     pub fn bring_in(&self, index: u64) -> Result<Option<Frame>, PagerError> {
-        // What is resident costs no more than that it is looked up.
+        // Fast path: one look-up for a resident page.
         match self.resident(index) {
             Some(frame) => Ok(Some(frame)),
             None => self.fetch(index, |page| page.frame().cloned()),
         }
     }
 
-    /// As [`bring_in`](Object::bring_in), for one who writes the page: what swap has of it does not count any more, and the page stays in
-    /// memory as long as the frame that this gives is held.
+    /// As [`bring_in`](Object::bring_in), for a writer: the page's slot is freed, and the page
+    /// stays in memory as long as the returned frame is held.
     ///
     /// # Errors
-    /// As there.
+    /// As [`bring_in`](Object::bring_in).
     pub fn bring_in_to_write(&self, index: u64) -> Result<Option<Frame>, PagerError> {
         self.fetch(index, |page| page.frame_to_write().cloned())
     }
@@ -265,7 +266,8 @@ impl Object {
         }
     }
 
-    /// Brings page `index` back if it is in swap, and those of `window` beside it that stand in neighbouring slots.
+    /// Brings page `index` back if it is in swap, and those of `window` beside it in neighbouring
+    /// slots.
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`], [`PagerError::Io`].
@@ -282,7 +284,8 @@ impl Object {
         )?)
     }
 
-    /// Brings those of `pages` back that are in swap, as far as memory is not short and they can be read.
+    /// Brings those of `pages` back that are in swap, as far as memory is not short and they can be
+    /// read.
     pub fn bring_back(&self, pages: Range<u64>) {
         if !self.swap_backed {
             return;
@@ -313,7 +316,7 @@ impl Object {
         })
     }
 
-    /// As [`lock`](Object::lock), if nobody has them locked.
+    /// As [`lock`](Object::lock), unless they are locked.
     pub(crate) fn try_lock(&self, index: u64) -> Option<Pages<'_>> {
         let chunk = self.pages.get(index >> SLOTS_SHIFT)?;
         Some(Pages {
@@ -354,25 +357,26 @@ impl Object {
         self.chunk(index).map(drop)
     }
 
-    /// The resident page, or the one that `make` gives; `make` runs at most once, with the lock
-    /// of the pages around it held. An index beyond 2^51 pages is beyond every end.
-    /// The caller may write the page while it holds the frame. A page in swap is [`PagerError::Sleeps`]: see
-    /// [`bring_in`](Object::bring_in).
+    /// Returns the resident page, or inserts the one that `make` gives; `make` runs at most once,
+    /// with the lock of the pages around it held. The caller may write the page while it holds the
+    /// frame. An index beyond 2^51 pages is beyond every end. A page in swap is [`Lookup::Absent`]:
+    /// see [`bring_in`](Object::bring_in).
     pub fn get_or_insert(
         &self,
         index: u64,
         make: impl FnOnce() -> Result<Frame, PagerError>,
-    ) -> Result<Frame, PagerError> {
+    ) -> Result<Lookup, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
         if let Page::At(location) = page {
             location.dirty();
-            return location.frame().cloned().ok_or(PagerError::Sleeps);
+            let frame = location.frame().cloned();
+            return Ok(frame.map_or(Lookup::Absent, Lookup::Resident));
         }
         let frame = make()?;
         *page = Page::resident(frame.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
-        Ok(frame)
+        Ok(Lookup::Resident(frame))
     }
 
     /// Calls `f` with the index and frame of each resident page in `range`, in order. No lock is
@@ -393,8 +397,8 @@ impl Object {
     }
 
     /// Drops all pages from `first` on (truncation): every mapping of them is removed before this
-    /// returns, so that later accesses fault. Returns how many pages that were. What the object
-    /// represents must know its new end first, or a fault could make a page resident again.
+    /// returns, so that later accesses fault. Returns how many pages that were. The owner must know
+    /// its new end first, or a fault could make a page resident again.
     pub fn truncate(&self, first: u64) -> usize {
         self.remove(first..u64::MAX)
     }
@@ -415,7 +419,8 @@ impl Object {
                 }
                 let removed = core::mem::take(page);
                 count += usize::from(removed.is_there());
-                // No new mapping can appear: the chunk is locked. A mapping has a handle of its own, which it keeps until the flush.
+                // No new mapping can appear: the chunk is locked. A mapping has its own handle
+                // until the flush.
                 if let Some(frame) = removed.frame()
                     && frame.mappings() != 0
                 {
@@ -454,8 +459,9 @@ impl Object {
         Ok(old.is_there())
     }
 
-    /// Puts `copy` in the place of page `index`, if that is `old` still, with its bytes: every mapping of the old one is removed before they
-    /// are copied, so that no store into it is missed. Returns whether it did. The copy counts as modified if the old one did.
+    /// Replaces page `index`, if it is still `old`, by `copy`, with its bytes: every mapping of the
+    /// old one is removed before they are copied, so that no store into it is missed. Returns
+    /// whether it did. The copy counts as modified if the old one did.
     pub fn replace_by_copy(&self, index: u64, old: &Frame, copy: Frame) -> bool {
         let Some(mut pages) = self.lock(index) else {
             return false;
@@ -521,7 +527,7 @@ impl Object {
 }
 
 impl Pages<'_> {
-    /// The number of the claim that page `index`, which is among these, has.
+    /// The number of the busy pages that page `index`, which is among these, belongs to.
     pub(crate) fn busy(&self, index: u64) -> Option<u32> {
         match self.pages[index as usize % SLOTS] {
             Page::Busy(number) => Some(number),

@@ -13,14 +13,12 @@ use crate::swap::PageInError;
 /// Why a pager could not give a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PagerError {
-    /// The page lies wholly beyond the end of what the object represents: SIGBUS.
+    /// The page lies wholly beyond the end of the object: SIGBUS.
     BeyondEnd,
     /// The backing store failed: SIGBUS.
     Io,
     /// No memory.
     OutOfMemory,
-    /// The page is not resident, and to bring it in takes [`Pager::read_in`].
-    Sleeps,
 }
 
 impl From<OutOfMemory> for PagerError {
@@ -38,56 +36,118 @@ impl From<PageInError> for PagerError {
     }
 }
 
+/// What a pager has of a page that lies within its end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Lookup {
+    /// The page is resident in the object now.
+    Resident(Frame),
+    /// [`Pager::page_in`] brings it, and sleeps.
+    Absent,
+}
+
+impl Lookup {
+    /// The frame, if the page is resident.
+    pub fn resident(self) -> Option<Frame> {
+        match self {
+            Lookup::Resident(frame) => Some(frame),
+            Lookup::Absent => None,
+        }
+    }
+}
+
 /// The operations through which the virtual-memory system uses an object. References are
 /// [`Arc`]s: `reference` and `detach` are called for each map entry that comes and goes.
 ///
-/// `get`, `about_to_write` and `reference` may be called with a map and a part of an amap locked,
-/// so they may take locks of [`Rank::Object`](nucleus::sync::Rank::Object) and later only.
+/// ```text
+///                    resident ────────────────────────────> enter
+///   read, absent:    lookup ── Resident ─> (look again)       ^
+///                       └───── Absent ───> page_in ─> start again
+///   write, resident: mark_dirty ── true ──────────────────────┘
+///                       └───────── false ──> reserve ─> start again
+/// ```
+///
+/// | operation | locks of the caller | may sleep |
+/// |---|---|---|
+/// | `lookup`, `reference` | map, a part of an amap | no: [`Rank::Object`](nucleus::sync::Rank::Object) and later |
+/// | `mark_dirty`, `admit` | map, the page's chunk | no |
+/// | all others | none | yes |
 pub trait Pager: Send + Sync {
     /// The embedded object.
     fn object(&self) -> &Object;
 
-    /// Makes page `index` resident in [`object`](Pager::object) and returns it. The pager
-    /// allocates the frame itself (`uvm.txt` 6). It is not the place for I/O: a pager that would have to wait says
-    /// [`PagerError::Sleeps`], and is asked again after [`read_in`](Pager::read_in).
-    fn get(&self, index: u64) -> Result<Frame, PagerError>;
+    /// Answers for page `index`, which was just seen not to be in memory: makes it resident in
+    /// [`object`](Pager::object), if that needs no I/O (the pager allocates the frame itself,
+    /// `uvm.txt` 6), or says that it is absent.
+    ///
+    /// # Errors
+    /// [`PagerError::BeyondEnd`]; those of making it.
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError>;
 
-    /// Makes page `index` resident, and those of `window` around it that it costs little to bring along. No lock is held,
-    /// and it may take as long as it takes (`uvm.txt` 6: the fault routine unlocks for I/O). Nothing promises that the page is still
-    /// there when the caller has its locks again; it looks then. See [`Object::set_busy`]. A pager without a backing store of its own
-    /// has its pages in swap.
-    fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+    /// Makes page `index` resident, and those pages of `window` around it that it costs little to
+    /// bring along (`uvm.txt` 6: the fault routine unlocks for I/O). The page may be evicted again
+    /// when this returns; the caller looks then. See [`Object::set_busy`]. The default brings pages
+    /// back from swap.
+    ///
+    /// # Errors
+    /// [`PagerError`].
+    fn page_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
         self.object().bring_in_around(index, window)
     }
 
-    /// Begins to bring `pages` in that are not resident, as far as memory is not short. No lock is held; errors come up when a page is
-    /// asked for. Of pages in swap those are here when this returns.
-    fn will_need(&self, pages: Range<u64>) {
+    /// Begins to bring in those of `pages` that are not resident, as far as memory is not short.
+    /// Errors are reported when a page is asked for. Pages in swap are resident when this returns.
+    fn prefetch(&self, pages: Range<u64>) {
         self.object().bring_back(pages);
     }
 
-    /// Has `pages` leave memory that nobody maps, and that can be read again. No lock is held.
+    /// Evicts those of `pages` that are not mapped and can be read again.
     fn evict(&self, pages: Range<u64>) {
         let _ = pages;
     }
 
-    /// Makes a hole in what the object represents: `pages` read zero from now on, for everybody. No lock is held. `None` if it can't
-    /// have holes.
+    /// Makes `pages` a hole, which reads as zeros from now on. `None` if the object can't have
+    /// holes.
     fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
         let _ = pages;
         None
     }
 
-    /// Writes what is dirty of `pages` back to where it survives the machine, if there is such a place, and waits for that (`uvm.txt` 6, `msync`). No map
-    /// lock is held. See [`Object::write_back`].
-    fn writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        let _ = pages;
+    /// Starts to write dirty ones of `pages` to where they survive the machine, if there is such a
+    /// place; with `wait` returns when they are there (`uvm.txt` 6, `msync`). See
+    /// [`Object::write_back`].
+    ///
+    /// # Errors
+    /// [`PagerError::Io`] and [`PagerError::OutOfMemory`]; without `wait` maybe reported later.
+    fn writeback(&self, pages: Range<u64>, wait: bool) -> Result<(), PagerError> {
+        let _ = (pages, wait);
         Ok(())
     }
 
-    /// Begins with it, where that is another thing; errors may be told later.
-    fn start_writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
-        self.writeback(pages)
+    /// Prepares a shared mapping's write to page `index` as far as that may sleep: blocks on a
+    /// disk, a copy of a [shared page](Object::replace_by_copy), a wait while too many pages are
+    /// dirty. Called when [`mark_dirty`](Pager::mark_dirty) was false.
+    ///
+    /// # Errors
+    /// [`PagerError::Io`] also where there is no room for the page, or the file is sealed: SIGBUS.
+    fn reserve(&self, index: u64) -> Result<(), PagerError> {
+        let _ = index;
+        Ok(())
+    }
+
+    /// Marks page `index` dirty. With a frame, that of the resident page, a shared mapping is about
+    /// to make it writable; false, and nothing has changed, if it needs [`reserve`](Pager::reserve)
+    /// first. Without one, a mapping that may write the page has just written it, and it is dirty
+    /// even if it was written back since.
+    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
+        let _ = (index, entering);
+        true
+    }
+
+    /// Calls `enter` if all of `pages`, of which the object has none, may come into it at once as
+    /// zeros: they lie within its end and there is room for them, which is taken unless `enter`
+    /// returns false.
+    fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
+        let _ = (pages, enter);
     }
 
     /// A map entry now refers to the object; `writable` if it is shared and may be written.
@@ -95,55 +155,12 @@ pub trait Pager: Send + Sync {
         let _ = writable;
     }
 
-    /// A map entry no longer refers to the object. No map lock is held.
+    /// A map entry no longer refers to the object.
     fn detach(&self, writable: bool) {
         let _ = writable;
     }
 
-    /// A shared mapping is about to make a page writable (time stamps, seals). It may
-    /// [`replace`](Object::replace) the page, so the fault routine looks the page up after this. A pager that would have to wait,
-    /// for blocks on a disk or because too many pages are dirty, says [`PagerError::Sleeps`], and is asked again after
-    /// [`prepare_write`](Pager::prepare_write).
-    fn about_to_write(&self, index: u64) -> Result<(), PagerError> {
-        let _ = index;
-        Ok(())
-    }
-
-    /// Whether all of `pages`, of which the object has none, may come into it at once, as zeros: they lie within what it represents, and
-    /// there is room for them, which is taken. Called with their chunks locked; takes no sleeping lock.
-    fn admit(&self, pages: Range<u64>) -> bool {
-        let _ = pages;
-        false
-    }
-
-    /// So many pages that were [admitted](Pager::admit) do not come.
-    fn dismiss(&self, pages: usize) {
-        let _ = pages;
-    }
-
-    /// Does what [`about_to_write`](Pager::about_to_write) would have to wait for. No map lock is held.
-    ///
-    /// # Errors
-    /// [`PagerError::Io`] also where there is no room for the page: SIGBUS.
-    fn prepare_write(&self, index: u64) -> Result<(), PagerError> {
-        let _ = index;
-        Ok(())
-    }
-
-    /// Whether what [`about_to_write`](Pager::about_to_write) said of page `index` still holds, which is resident: what it was said of may have been cut
-    /// off, and another page be in its place. Called with the page's chunk locked; takes no sleeping lock.
-    fn may_still_be_written(&self, index: u64) -> bool {
-        let _ = index;
-        true
-    }
-
-    /// A shared mapping may write page `index` from now on, or has just written it: it is dirty, even if it was written back
-    /// since [`about_to_write`](Pager::about_to_write). Called with the page's chunk locked; takes no sleeping lock.
-    fn may_be_written(&self, index: u64) {
-        let _ = index;
-    }
-
-    /// What `/proc/PID/maps` shows.
+    /// Returns the columns of `/proc/PID/maps`.
     fn describe(&self) -> Description {
         Description::default()
     }
@@ -184,7 +201,7 @@ impl Pager for Anonymous {
         &self.object
     }
 
-    fn get(&self, index: u64) -> Result<Frame, PagerError> {
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
         if index >= self.pages {
             return Err(PagerError::BeyondEnd);
         }
@@ -192,8 +209,10 @@ impl Pager for Anonymous {
             .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
     }
 
-    fn admit(&self, pages: Range<u64>) -> bool {
-        pages.end <= self.pages
+    fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
+        if pages.end <= self.pages {
+            enter();
+        }
     }
 
     fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {

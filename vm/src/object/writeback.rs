@@ -12,12 +12,13 @@ use super::{Object, Page};
 use crate::chunks::SLOTS;
 
 impl Object {
-    /// Calls `write` with each run of neighbouring pages in `range` that mappings have modified, `most` at a time: the first one's index,
-    /// and their frames. What is stored during or after that counts as modified again. No lock is held meanwhile.
+    /// Calls `write` with each run of neighbouring pages in `range` that mappings have modified,
+    /// `most` at a time: the first one's index, and their frames. A store during or after that
+    /// makes the page modified again. No lock is held meanwhile.
     ///
     /// # Errors
-    /// The first one of `write`, after all have been tried; what failed does not count as modified any more.
-    /// [`PagerError::OutOfMemory`].
+    /// The first one of `write`, after all have been tried; pages whose write failed are not
+    /// modified any more. [`PagerError::OutOfMemory`].
     pub fn write_back(
         &self,
         range: Range<u64>,
@@ -61,14 +62,14 @@ impl Object {
         result
     }
 
-    /// Takes up to `most` pages of `range` out that nobody uses and that can be read again: not mapped, not modified, held
-    /// by nobody else. Returns how many, and the page where it stopped, if it did before the range's end.
+    /// Evicts up to `most` pages of `range` that are not mapped, not modified and have no other
+    /// handle. Returns how many, and the page where it stopped, if it did before the range's end.
     pub fn evict(&self, range: Range<u64>, most: usize) -> (usize, Option<u64>) {
         self.evict_but(range, most, &|_| false)
     }
 
-    /// As [`evict`](Object::evict), but for pages that are `kept`: they may be modified again by who has them written. Called with their chunk
-    /// locked; takes no sleeping lock.
+    /// As [`evict`](Object::evict), except for pages that are `kept`: a failed write may make them
+    /// modified again. `kept` is called with their chunk locked; takes no sleeping lock.
     pub fn evict_but(
         &self,
         range: Range<u64>,
@@ -85,8 +86,8 @@ impl Object {
                     stopped = Some(first + i as u64);
                     break;
                 }
-                // With the chunk locked nobody can come to hold or map it. Who had it written, and it was kept until then, may have made it
-                // modified in between.
+                // With the chunk locked no handle and no mapping can appear. A write that ended in
+                // between, and kept the page until then, may have made it modified.
                 let unused = |frame: &Frame| {
                     frame.handles() == 1
                         && frame.mappings() == 0
@@ -106,9 +107,10 @@ impl Object {
         (count, stopped)
     }
 
-    /// Takes all pages of `range` out that can be read again, mapped or not, and whoever reads one gives it up: what they hold may not be what the
-    /// backing store has any more. What was modified stays, what somebody holds, and what is `kept`, as for [`evict_but`](Object::evict_but). Returns how
-    /// many pages that were.
+    /// Removes all pages of `range` that can be read again, mapped or not, and busy ones: their
+    /// bytes may be older than the backing store's. Pages stay that are modified, that have other
+    /// handles, or that are `kept`, as for [`evict_but`](Object::evict_but). Returns how many pages
+    /// that were.
     pub fn invalidate(&self, range: Range<u64>, kept: &dyn Fn(u64) -> bool) -> usize {
         let mut count = 0;
         self.walk(&range, &mut |first, chunk, slots| {
@@ -116,7 +118,8 @@ impl Object {
             let mut pages = chunk.lock();
             let mut pending = Pending::new();
             for frame in pages[slots.clone()].iter().filter_map(Page::frame) {
-                // With the chunk locked no new mapping can appear, and from the flush on it is known what was stored.
+                // With the chunk locked no new mapping can appear, and after the flush the modified
+                // bits are complete.
                 if frame.mappings() != 0 {
                     pmap::page_protect(frame, Prot::empty(), &mut pending);
                 }
@@ -141,8 +144,8 @@ impl Object {
         count
     }
 
-    /// Takes all pages of `range` out that were not modified, and whoever reads one gives it up: what they hold is not what
-    /// the backing store has any more. Mappings of them are removed before this returns. Returns how many.
+    /// Removes all pages of `range` that are not modified, and busy ones: the backing store has
+    /// other bytes now. Mappings of them are removed before this returns. Returns how many.
     pub fn discard(&self, range: Range<u64>) -> usize {
         let mut pending = Pending::new();
         let mut count = 0;

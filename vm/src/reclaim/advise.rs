@@ -135,7 +135,7 @@ impl Map {
 
     /// Starts reading pages that are not resident, and maps those that are (`MADV_WILLNEED`).
     fn map_ahead(&self, range: VirtRange) -> Result<(), MapError> {
-        self.for_each_object(range, false, &mut |pager, pages| pager.will_need(pages));
+        self.for_each_object(range, false, &mut |pager, pages| pager.prefetch(pages));
         self.bring_back(range);
         let space = self.space.read();
         for entry in space.overlapping(range) {
@@ -278,10 +278,7 @@ impl Map {
             at = part.end;
             if let Some((pager, first)) = target {
                 let pages = first..first + (part.len() >> PAGE_SHIFT) as u64;
-                written = written.and(match wait {
-                    true => pager.writeback(pages),
-                    false => pager.start_writeback(pages),
-                });
+                written = written.and(pager.writeback(pages, wait));
             }
         }
         complete?;

@@ -1,4 +1,4 @@
-//! Where a page is that has no home but the swap space: the page of an anon, or of an object without a backing store.
+//! Where a swap-backed page is: the page of an anon, or of an object without another backing store.
 //!
 //! ```text
 //!              written out                 dropped
@@ -11,21 +11,23 @@
 //! page may be written through: who is about to write takes the page back to *memory* first, which gives the slot
 //! up. So whatever has a slot need not be written out again, and no slot is held for a page that has changed.
 //!
-//! *Who may look*: the holder of the lock that guards the place: a chunk's, or that of a shared anon. A frame may be
-//! mapped and held without it: who wants to drop the frame removes the mappings and then looks, with the place locked,
-//! whether anybody else has a handle. Handles are made from handles only, so there are no new ones then.
+//! *Locking*: the lock of the place guards it: a chunk's, or a shared anon's. A frame may be mapped
+//! and held without it: to drop the frame, remove the mappings and then check, with the place
+//! locked, that there is no other handle. Handles are made from handles only, so no new one appears
+//! then.
 
 use nucleus::{Frame, counters::Counter};
 
 use super::{SwapSlot, table};
 use crate::chunks::{Chunk, Content};
 
-/// See the head of the file. At least one of the two is there, but for what was freed at leisure and is about to go.
+/// See the head of the file. At least one of the two is there, except in a lazily freed page that
+/// is about to go.
 pub(crate) struct SwapState {
     frame: Option<Frame>,
     slot: Option<SwapSlot>,
-    /// The program does not want the page any more, unless it writes it: in memory only, and to be freed in place of
-    /// being written out as long as no mapping has modified it (`MADV_FREE`).
+    /// The program does not need the page unless it writes it: in memory only, and freed instead of
+    /// written out as long as no mapping has modified it (`MADV_FREE`).
     lazy: bool,
 }
 
@@ -46,7 +48,7 @@ impl SwapState {
         self.frame.as_ref()
     }
 
-    /// The frame, if the page was in memory. The slot is given up.
+    /// The frame, if the page was in memory. The slot is freed.
     #[inline]
     pub fn into_frame(self) -> Option<Frame> {
         self.frame
@@ -62,7 +64,7 @@ impl SwapState {
         self.frame.is_none()
     }
 
-    /// Whether the page is in memory and in swap: it has to be mapped without the right to write it.
+    /// Whether the page is in memory and in swap: it must be mapped read-only.
     #[inline]
     pub fn is_clean(&self) -> bool {
         self.slot.is_some() && self.frame.is_some()
@@ -109,8 +111,8 @@ impl SwapState {
         }
     }
 
-    /// Takes the frame of a page out that a slot has, too, if nobody has a handle but this and the caller's `held`. The
-    /// slot is valid.
+    /// Takes out the frame of a page that also has a slot, if its only handles are this one and the
+    /// caller's `held`. The slot is valid.
     pub fn drop_frame(&mut self, held: u32) -> Option<Frame> {
         let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
         let slot = self.slot.as_ref()?;
@@ -119,7 +121,8 @@ impl SwapState {
         Some(frame)
     }
 
-    /// As [`drop_frame`](SwapState::drop_frame) for a page that may be freed, and was not modified: it is gone then.
+    /// As [`drop_frame`](SwapState::drop_frame) for a lazily freed page that was not modified: it
+    /// is gone then.
     pub fn drop_lazy(&mut self, held: u32) -> Option<Frame> {
         let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
         if !self.lazy || self.slot.is_some() {
@@ -129,7 +132,7 @@ impl SwapState {
     }
 }
 
-/// What a chunk holds if its pages may go to swap.
+/// The element of a chunk whose pages may go to swap.
 pub(crate) trait Paged: Content + Send {
     /// Calls `f` with where the page here is, if there is one.
     fn with_state(&mut self, f: &mut dyn FnMut(&mut SwapState));
@@ -137,7 +140,8 @@ pub(crate) trait Paged: Content + Send {
 
 /// A chunk of pages of whatever kind.
 pub(crate) trait Home: Send + Sync {
-    /// Calls `f` with the index and location of each page whose bit is set in `which`, with the chunk locked.
+    /// Calls `f` with the index and state of each page whose bit is set in `which`, with the chunk
+    /// locked.
     fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut SwapState));
 }
 

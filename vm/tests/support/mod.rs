@@ -22,7 +22,7 @@ use nucleus::{
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use vm::{LargePages, Map, Object, Pager, PagerError};
+use vm::{LargePages, Lookup, Map, Object, Pager, PagerError};
 
 /// A small generator of repeatable numbers.
 pub struct Numbers(u64);
@@ -101,7 +101,7 @@ impl Pager for File {
         &self.object
     }
 
-    fn get(&self, index: u64) -> Result<Frame, PagerError> {
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
         self.object.get_or_insert(index, || {
             let state = self.state.lock();
             let (pages, pristine, number) = (state.pages, state.pristine, state.number);
@@ -180,7 +180,7 @@ impl Disk {
 
     /// Evicts unused pages without waiting for the others.
     pub fn page_out_unused(&self) {
-        self.writeback(0..u64::MAX)
+        self.writeback(0..u64::MAX, true)
             .expect("a disk takes what is written");
         self.object.evict(0..u64::MAX, usize::MAX);
     }
@@ -191,11 +191,12 @@ impl Pager for Disk {
         &self.object
     }
 
-    fn get(&self, index: u64) -> Result<Frame, PagerError> {
-        self.object.resident(index).ok_or(PagerError::Sleeps)
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
+        let resident = self.object.resident(index);
+        Ok(resident.map_or(Lookup::Absent, Lookup::Resident))
     }
 
-    fn read_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
+    fn page_in(&self, index: u64, window: Range<u64>) -> Result<(), PagerError> {
         let pages = self.state.lock().pages;
         if index >= pages {
             return Err(PagerError::BeyondEnd);
@@ -224,7 +225,7 @@ impl Pager for Disk {
         Ok(())
     }
 
-    fn writeback(&self, pages: Range<u64>) -> Result<(), PagerError> {
+    fn writeback(&self, pages: Range<u64>, _: bool) -> Result<(), PagerError> {
         self.object.write_back(pages, 3, &mut |first, frames| {
             for (i, frame) in frames.iter().enumerate() {
                 let mut bytes = vec![0; PAGE_SIZE];
@@ -252,7 +253,7 @@ impl TestFile for Disk {
     }
 
     fn page_out(&self) {
-        self.writeback(0..u64::MAX)
+        self.writeback(0..u64::MAX, true)
             .expect("a disk takes what is written");
         self.object.discard(0..u64::MAX);
     }

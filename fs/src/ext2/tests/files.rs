@@ -19,14 +19,14 @@ use super::{
 use crate::{
     block::Device,
     ext2::Ext2,
-    page_cache::{Cached, InUse, PageCache},
+    page_cache::{Cached, InUse, PageCache, WriteBack},
 };
 
 pub(super) fn open(fs: &Arc<Ext2>, number: u32) -> Arc<InUse<Inode>> {
     fs.inode(number).unwrap()
 }
 
-pub(super) fn pages(file: &Inode) -> &Arc<PageCache<Content>> {
+pub(super) fn pages(file: &Inode) -> &Arc<PageCache<WriteBack<Content>>> {
     file.pages().unwrap()
 }
 
@@ -211,7 +211,7 @@ fn far_blocks_have_their_pointers() {
         let edges = [12, 12 + pointers, 12 + pointers * (1 + pointers)];
         let mut random = Random(seed);
         let places: Vec<u64> = edges.iter().map(|edge| edge * shape.block as u64).collect();
-        let most = crate::page_cache::BackingStore::size_max(pages.store());
+        let most = crate::page_cache::BlockStore::size_max(pages.blocks());
         for &place in &places {
             let data = random.bytes(9000);
             let at = place - 4500;

@@ -18,7 +18,7 @@ use nucleus::{
     frame::{self, Contents},
     sync::{Rank, SpinLock},
 };
-use vm::{Description, Object as Pages, Pager, PagerError};
+use vm::{Description, Lookup, Object as Pages, Pager, PagerError};
 
 use super::{
     Caller, IPC_CREAT,
@@ -317,7 +317,7 @@ impl Pager for Segment {
         &self.pages
     }
 
-    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
+    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
         if index >= self.page_count() as u64 {
             return Err(PagerError::BeyondEnd);
         }
@@ -325,8 +325,10 @@ impl Pager for Segment {
             .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
     }
 
-    fn admit(&self, pages: Range<u64>) -> bool {
-        pages.end <= self.page_count() as u64
+    fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
+        if pages.end <= self.page_count() as u64 {
+            enter();
+        }
     }
 
     fn punch_hole(&self, pages: Range<u64>) -> Option<core::result::Result<(), PagerError>> {

@@ -14,7 +14,7 @@ use abi::{
 };
 use core::ops::Range;
 
-use fs::{Kind, block, page_cache::Access};
+use fs::{Kind, page_cache::Access};
 use nucleus::PAGE_SIZE;
 
 use super::{Call, FlagSet, SystemCall, choice, flag_set, path};
@@ -157,7 +157,7 @@ pub(super) fn sync(_: &mut Call<'_>) -> Result<usize> {
         // It never fails: errors of writeback are not reported here.
         let _ = root.sync();
     }
-    block::sync_all();
+    fs::device::sync_all();
     Ok(0)
 }
 

@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::Result;
-use nucleus::{Frame, PAGE_SIZE, Prot, VirtAddr, sync::OnceBox, vdso};
-use vm::{Backing, Map, MapRequest, Object, Pager, PagerError};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, sync::OnceBox, vdso};
+use vm::{Backing, Lookup, Map, MapRequest, Object, Pager, PagerError};
 
 use super::image::no_memory;
 
@@ -18,7 +18,7 @@ impl Pager for Pages {
         &self.object
     }
 
-    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
+    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
         let frame = usize::try_from(index)
             .ok()
             .and_then(|at| vdso::pages().get(at))

@@ -1,22 +1,20 @@
 //! The pages of a block device that is open as a file: the cache under `/dev/vda`.
 //!
-//! There are pages while anybody has the device open or mapped; who closes it last writes them back and lets them go, so that
-//! what a file system or swap does to the device past them is seen by who opens it next.
+//! There are pages while the device is open or mapped; the last one to close it writes them back
+//! and drops them, so that the next opener sees what a file system or swap did to the device past
+//! them.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::ops::Range;
+use core::{any::Any, ops::Range};
 
 use abi::Result;
-use nucleus::{
-    Frame, PAGE_SIZE,
-    dma::Part,
-    ephemeral, log,
-    sync::{Mutex, Rank},
-};
-use vm::{Description, Object, Pager, PagerError};
+use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral, log};
+use vm::{Description, Lookup, Object, Pager, PagerError};
 
-use super::{Claim, Device, Done, Request, SECTOR, Transfer, make_room};
-use crate::page_cache::{BackingStore, Cached, PageCache};
+use crate::{
+    block::{Device, DevicePages, Done, Request, SECTOR, Transfer, all, make_room},
+    page_cache::{BlockStore, Cached, PageCache, WriteBack},
+};
 
 const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 
@@ -24,12 +22,13 @@ const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 pub struct DeviceStore(Arc<Device>);
 
 impl DeviceStore {
-    /// The bytes of a device, for pages of them that are kept apart from those of who opens it.
+    /// The bytes of a device, for pages that are kept apart from those of its openers.
     pub(crate) fn new(device: Arc<Device>) -> DeviceStore {
         DeviceStore(device)
     }
 
-    /// Sectors of pages `first..first + count` that there are: the last page may have fewer than others.
+    /// Returns the sectors of pages `first..first + count`: the last page may have fewer than
+    /// others.
     fn sectors(&self, first: u64, count: usize) -> Range<u64> {
         let all = self.0.sectors();
         (first * SECTORS).min(all)..((first + count as u64) * SECTORS).min(all)
@@ -55,7 +54,8 @@ impl DeviceStore {
         Ok(parts)
     }
 
-    /// Begins a transfer of frames, as a whole, or where memory does not suffice for that in halves of halves.
+    /// Starts a transfer of frames, as a whole, or where memory does not suffice for that in halves
+    /// of halves.
     fn transfer(
         &self,
         request: fn(u64, Vec<Part>) -> Request,
@@ -78,7 +78,7 @@ impl DeviceStore {
     }
 }
 
-impl BackingStore for DeviceStore {
+impl BlockStore for DeviceStore {
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         let sectors = self.sectors(first, frames.len());
         let there = (sectors.end - sectors.start) as usize * SECTOR;
@@ -112,33 +112,31 @@ impl BackingStore for DeviceStore {
     }
 }
 
-/// How often a device is open, and its pages while it is.
-pub(super) struct Openers {
-    count: usize,
-    pages: Option<Arc<PageCache<DeviceStore>>>,
-}
-
-impl Openers {
-    pub(super) const fn new() -> Mutex<Openers> {
-        Mutex::new(
-            Rank::BlockOpen,
-            Openers {
-                count: 0,
-                pages: None,
-            },
-        )
+impl DevicePages for PageCache<WriteBack<DeviceStore>> {
+    fn write_and_drop(&self) -> Result<()> {
+        self.write_through(0..u64::MAX)?;
+        self.invalidate(0..u64::MAX);
+        Ok(())
     }
 }
 
+/// The pages of an open device, as they are kept by it.
+fn pages_of(pages: &Arc<dyn DevicePages>) -> Option<Arc<PageCache<WriteBack<DeviceStore>>>> {
+    let any: Arc<dyn Any + Send + Sync> = pages.clone();
+    any.downcast().ok()
+}
+
 impl Device {
-    /// Opens the device as a file: its pages are there until the last one who has opened it lets go.
+    /// Opens the device as a file: its pages stay until its last opener closes it.
     pub fn open(self: &Arc<Device>) -> Arc<Opened> {
         let mut openers = self.openers.lock();
         openers.count += 1;
-        let pages = openers
-            .pages
-            .get_or_insert_with(|| PageCache::new(DeviceStore(self.clone()), self.size()))
-            .clone();
+        let pages = openers.pages.as_ref().and_then(pages_of);
+        let pages = pages.unwrap_or_else(|| {
+            let pages = PageCache::new(DeviceStore(self.clone()), self.size());
+            openers.pages = Some(pages.clone());
+            pages
+        });
         drop(openers);
         Arc::new(Opened {
             device: self.clone(),
@@ -146,40 +144,27 @@ impl Device {
         })
     }
 
-    /// Its pages, if anybody has it open.
-    pub fn cached(&self) -> Option<Arc<PageCache<DeviceStore>>> {
-        self.openers.lock().pages.clone()
+    /// Its pages, if it is open.
+    pub fn cached(&self) -> Option<Arc<PageCache<WriteBack<DeviceStore>>>> {
+        self.openers.lock().pages.as_ref().and_then(pages_of)
     }
 
-    /// Brings onto the medium what was written to it as a file.
+    /// Brings writes to it as a file onto the medium.
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`. That pages could not be written is told by [`Cached::errors`].
+    /// `EIO`, `ENOMEM`. [`Cached::errors`] reports failed writes of pages.
     pub fn sync(&self) -> Result<()> {
         match self.cached() {
             Some(pages) => Cached::sync(&*pages, 0..u64::MAX, true),
             None => self.flush(),
         }
     }
-
-    /// Writes back what was written to it as a file, and lets go of all pages: what is past them and they agree.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn drop_cache(&self) -> Result<()> {
-        let Some(pages) = self.cached() else {
-            return Ok(());
-        };
-        pages.write_through(0..u64::MAX)?;
-        pages.invalidate(0..u64::MAX);
-        Ok(())
-    }
 }
 
-/// A device that is open as a file; also what a mapping of it maps.
+/// A device that is open as a file; also the pager of its mappings.
 pub struct Opened {
     device: Arc<Device>,
-    pages: Arc<PageCache<DeviceStore>>,
+    pages: Arc<PageCache<WriteBack<DeviceStore>>>,
 }
 
 impl Opened {
@@ -189,11 +174,11 @@ impl Opened {
     }
 
     /// Its pages.
-    pub fn pages(&self) -> &Arc<PageCache<DeviceStore>> {
+    pub fn pages(&self) -> &Arc<PageCache<WriteBack<DeviceStore>>> {
         &self.pages
     }
 
-    /// Sees to it that bytes `bytes` of the device are what its pages have: for a read past them.
+    /// Writes the pages of `bytes` back: for a read past them.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -201,8 +186,9 @@ impl Opened {
         self.pages.write_through(Opened::pages_of(&bytes))
     }
 
-    /// As [`write_through`](Opened::write_through), and has no page there that could be read again, nor any that is being read, but what programs store into it
-    /// just now: before and after a change past them.
+    /// As [`write_through`](Opened::write_through), and evicts all pages there that could be read
+    /// again or are being read, but for concurrent stores of programs: before and after a change
+    /// past them.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -225,7 +211,7 @@ impl Drop for Opened {
         if openers.count > 0 {
             return;
         }
-        // Who opens it next waits until this is done.
+        // The next opener waits until this is done.
         if self.pages.write_through(0..u64::MAX).is_err() || self.pages.counts().dirty > 0 {
             log!(
                 "disk: {}: pages that can't be written are lost",
@@ -244,28 +230,24 @@ impl Pager for Opened {
         self.pages.object()
     }
 
-    fn get(&self, index: u64) -> core::result::Result<Frame, PagerError> {
-        self.pages.get(index)
+    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
+        self.pages.lookup(index)
     }
 
-    fn read_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages.read_in(index, window)
+    fn page_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
+        self.pages.page_in(index, window)
     }
 
-    fn will_need(&self, pages: Range<u64>) {
-        self.pages.will_need(pages);
+    fn prefetch(&self, pages: Range<u64>) {
+        self.pages.prefetch(pages);
     }
 
     fn evict(&self, pages: Range<u64>) {
         self.pages.evict(pages);
     }
 
-    fn writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages.writeback(pages)
-    }
-
-    fn start_writeback(&self, pages: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages.start_writeback(pages)
+    fn writeback(&self, pages: Range<u64>, wait: bool) -> core::result::Result<(), PagerError> {
+        self.pages.writeback(pages, wait)
     }
 
     fn reference(&self, writable: bool) {
@@ -276,20 +258,12 @@ impl Pager for Opened {
         self.pages.detach(writable);
     }
 
-    fn about_to_write(&self, index: u64) -> core::result::Result<(), PagerError> {
-        self.pages.about_to_write(index)
+    fn reserve(&self, index: u64) -> core::result::Result<(), PagerError> {
+        self.pages.reserve(index)
     }
 
-    fn prepare_write(&self, index: u64) -> core::result::Result<(), PagerError> {
-        self.pages.prepare_write(index)
-    }
-
-    fn may_still_be_written(&self, index: u64) -> bool {
-        self.pages.may_still_be_written(index)
-    }
-
-    fn may_be_written(&self, index: u64) {
-        self.pages.may_be_written(index);
+    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
+        self.pages.mark_dirty(index, entering)
     }
 
     fn describe(&self) -> Description {
@@ -297,21 +271,13 @@ impl Pager for Opened {
     }
 }
 
-impl Claim {
-    /// What is done past the pages from now on, and what was done until now, is not hidden by them.
-    pub(super) fn settle(&self) {
-        // What can't be written now is written by who has it open, or lost with a message.
-        let _ = self.device().drop_cache();
-    }
-}
-
 #[cfg(test)]
 mod tests;
 
-/// Brings onto the media what was written to devices as files (`sync`).
+/// Brings writes to devices as files onto the media (`sync`).
 pub fn sync_all() {
-    for device in super::all() {
-        // Who wants to know of errors asks the device.
+    for device in all() {
+        // Callers that need to know of errors ask the device.
         let _ = device.sync();
     }
 }

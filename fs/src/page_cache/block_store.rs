@@ -1,0 +1,128 @@
+//! The blocks of one file, as a file system offers them to the page cache.
+
+use core::ops::Range;
+
+use abi::{Errno, Result};
+use nucleus::{Frame, PAGE_SIZE};
+
+use crate::block::Done;
+
+/// The blocks of one file, called by its [`PageCache`](super::PageCache) only. Every operation may
+/// sleep, for memory or to read a block map; the caller holds no lock that comes after
+/// [`Rank::FileEnd`](nucleus::sync::Rank::FileEnd).
+///
+/// A page that has just got its first block is in memory and dirty from then until it is written:
+/// the block's old bytes are never read.
+///
+/// Implementations take locks of [`Rank::FileMap`](nucleus::sync::Rank::FileMap) and later only,
+/// and none across a call of the [`PageCache`](super::PageCache) of the same file.
+pub trait BlockStore: Send + Sync + 'static {
+    /// Starts to read pages `first..first + frames.len()` into `frames`, all of each: pages without
+    /// a block or beyond the end of the device become zeros. The bytes beyond the end of the file
+    /// do not matter. Calls `done` once, maybe before it returns.
+    fn read(&self, first: u64, frames: &[Frame], done: Done);
+
+    /// Starts to write pages `first..first + frames.len()` from `frames`, as far as they have
+    /// blocks; each was [reserved](BlockStore::reserve) and is inside of the file. The bytes may
+    /// change meanwhile; then the page is written again. Calls `done` once, maybe before it
+    /// returns, when the device has taken them, which need not be the medium.
+    fn write(&self, first: u64, frames: &[Frame], done: Done);
+
+    /// Reserves room for the first pages of `pages`, so that no later write is refused for want of
+    /// it; returns how many, at least 1. Pages that were reserved before count as well, and two
+    /// threads may ask at once. `end` is the file's future end in bytes, if that is later than now.
+    /// A page stays reserved until it is cut off or [released](BlockStore::release).
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`: not even the first one can.
+    fn reserve(&self, pages: Range<u64>, end: u64) -> Result<u64> {
+        let _ = end;
+        Ok(pages.end - pages.start)
+    }
+
+    /// Returns the bytes of the smallest unit of allocation: a power of two, at most a page. Of the
+    /// file's last page only the units before its end are reserved.
+    fn granule(&self) -> u64 {
+        PAGE_SIZE as u64
+    }
+
+    /// Prepares for a longer file. Called first, with the file locked for writers.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`: blocks that were cut off are not freed yet.
+    fn about_to_grow(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Notes that a write or `ftruncate` has made the file longer: it ends at `size` bytes now.
+    /// Called with the file locked for writers. The pages beyond the old end read as zeros.
+    fn grown(&self, size: u64) {
+        let _ = size;
+    }
+
+    /// Cuts the file off at `size` bytes and frees the blocks beyond. No page there is in memory,
+    /// dirty or being written, and no thread reserves one meanwhile.
+    ///
+    /// # Errors
+    /// `EIO`: blocks that could not be freed are lost until the file system is checked; the size is
+    /// the new one.
+    fn cut(&self, size: u64) -> Result<()> {
+        let _ = size;
+        Ok(())
+    }
+
+    /// Frees the blocks of whole pages inside of the file, which become a hole. Otherwise as
+    /// [`cut`](BlockStore::cut).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where files have no holes; `EIO`.
+    fn release(&self, pages: Range<u64>) -> Result<()> {
+        let _ = pages;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Returns the first page of `pages` that has a block (`hole` false) or none (`hole` true), as
+    /// far as the store knows; a page that is in memory only was reserved and counts as data.
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn seek(&self, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
+        Ok((!hole && !pages.is_empty()).then_some(pages.start))
+    }
+
+    /// Updates time stamps: the content was changed by a write or, seen at writeback at the latest,
+    /// by a mapping.
+    fn changed(&self) {}
+
+    /// Copies the state that the file system keeps besides the pages (the inode) to where it is
+    /// written back from. Called when the file's pages are written back for their age;
+    /// [`sync`](BlockStore::sync) does the same and more.
+    fn settle(&self) {}
+
+    /// Writes everything about the file but its pages onto the medium, and flushes the device's
+    /// cache: the pages were written before. With `data_only`, only as much as is needed to read
+    /// them back (`fdatasync`).
+    ///
+    /// # Errors
+    /// `EIO`.
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        Ok(())
+    }
+
+    /// Whether the pages are a device's own, or a file system's metadata, rather than a file's:
+    /// `free` counts them as buffers.
+    fn is_device(&self) -> bool {
+        false
+    }
+
+    /// The device number and the inode number of the file, for `/proc/PID/maps`.
+    fn identity(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
+    /// The largest size of the file in bytes.
+    fn size_max(&self) -> u64 {
+        i64::MAX as u64
+    }
+}
