@@ -95,7 +95,7 @@ impl Regular {
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let end = offset
             .checked_add(len)
-            .filter(|&end| end <= i64::MAX as u64);
+            .filter(|&end| i64::try_from(end).is_ok());
         let end = end.ok_or(Errno::EFBIG)?;
         match mode & !FALLOC_FL_KEEP_SIZE {
             FALLOC_FL_PUNCH_HOLE if keep_size => return self.pages.punch(offset, end),
