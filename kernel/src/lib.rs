@@ -4,6 +4,7 @@
 //!
 //! - [`flags`], [`uts`], [`wall_clock`]: flags that calls know, names of the system, the time of
 //!   day.
+//! - [`switches`]: the settings of mechanisms.
 //! - [`swap`], [`mounts`], [`shutdown`]: swap devices, the tree of mounts, the end of the machine.
 //! - [`process`]: processes and threads, their signals, descriptors and futexes; fork, execve,
 //!   exit, wait.
@@ -33,6 +34,7 @@ pub mod shutdown;
 pub mod socket;
 pub mod start;
 pub mod swap;
+pub mod switches;
 pub mod tty;
 pub mod uts;
 pub mod wall_clock;

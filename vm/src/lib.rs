@@ -20,6 +20,7 @@
 //! - `reclaim`: the pagedaemon; `madvise`, `msync` and `mincore`; removal of swap devices.
 //! - `movement`: pages pinned for a device; access to other address spaces.
 //! - `inspect`: page counts for `/proc`.
+//! - `switches`: the settings of this floor's mechanisms.
 //!
 //! # Lock order
 //!
@@ -61,6 +62,7 @@ mod object;
 mod reclaim;
 mod supply;
 pub mod swap;
+mod switches;
 
 pub use amap::{AmapForm, amap_form, set_amap_form};
 pub use fault::{fault_ahead, set_fault_ahead};
@@ -78,3 +80,4 @@ pub use reclaim::{
     swap_cluster, swap_off,
 };
 pub use supply::{Supply, alloc_frame, wait_for_memory};
+pub use switches::SWITCHES;

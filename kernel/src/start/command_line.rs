@@ -2,12 +2,9 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use nucleus::{
-    PAGE_SIZE,
-    ephemeral::Backend,
-    pmap::{Coherence, Fork},
-};
-use vm::LargePages;
+use nucleus::{PAGE_SIZE, switches::Setting};
+
+use crate::switches;
 
 /// The settings on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,22 +13,8 @@ pub struct Options {
     pub onlcr: bool,
     /// Whether the console echoes input (`echo=0|1`).
     pub echo: bool,
-    /// How many pages the fault routine maps behind and ahead of a fault (`faultahead=N,M`), if not
-    /// its default.
-    pub fault_ahead: Option<(u16, u16)>,
-    /// For how many microseconds a CPU without work looks for some before it sleeps, at most
-    /// (`idlelook=N`), if not as it comes.
-    pub longest_look: Option<u32>,
-    /// Where short-lived kernel mappings come from (`ephemeral=direct|uncached`).
-    pub ephemeral: Backend,
-    /// Which CPUs are told that a mapping has changed (`shootdown=precise|broadcast`).
-    pub shootdown: Coherence,
-    /// Whether page tables are kept ready (`ptcache=on|off`).
-    pub page_table_cache: bool,
-    /// The treatment of page tables by fork (`fork=share|copy`).
-    pub fork: Fork,
-    /// The mappings that get large pages (`large=off|advised|on`).
-    pub large_pages: LargePages,
+    /// Mechanisms, with their settings: the defaults, and after them those of the command line.
+    pub switches: Vec<(&'static str, Setting)>,
     /// The disk that is the root (`root=/dev/NAME [rootfstype=TYPE] [ro|rw]`); none for the
     /// archive.
     pub root: Option<DiskRoot>,
@@ -42,8 +25,6 @@ pub struct Options {
     /// Devices that pages go to when memory is short, by their names without `/dev/`
     /// (`swap=/dev/NAME`, any number of times).
     pub swaps: Vec<String>,
-    /// How many pages go to swap by one write at most (`swapcluster=N`), if not the default.
-    pub swap_cluster: Option<u16>,
     /// The kernel release that programs see (`release=STRING`), if not its own.
     pub release: Option<Vec<u8>>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
@@ -85,18 +66,11 @@ pub fn parse(line: &str) -> Result<Options, String> {
     let mut options = Options {
         onlcr: true,
         echo: true,
-        fault_ahead: None,
-        longest_look: None,
-        ephemeral: Backend::Direct,
-        shootdown: Coherence::Precise,
-        page_table_cache: true,
-        fork: Fork::Share,
-        large_pages: LargePages::On,
+        switches: switches::defaults(),
         root: None,
         shares: Vec::new(),
         memory_disks: Vec::new(),
         swaps: Vec::new(),
-        swap_cluster: None,
         release: None,
         init: None,
         command: Vec::new(),
@@ -115,52 +89,6 @@ pub fn parse(line: &str) -> Result<Options, String> {
             ("echo", Some("1")) => options.echo = true,
             ("echo", _) => return Err(format!("option '{word}': echo is 0 or 1")),
             ("onlcr", _) => return Err(format!("option '{word}': onlcr is 0 or 1")),
-            ("faultahead", value) => {
-                let window = value.and_then(fault_ahead);
-                options.fault_ahead = Some(window.ok_or_else(|| {
-                    format!("option '{word}': faultahead wants two numbers of pages, as in 3,4")
-                })?);
-            }
-            ("idlelook", value) => {
-                let micros = value.and_then(|value| value.parse().ok());
-                let micros = micros
-                    .filter(|micros| *micros <= LONGEST_LOOK)
-                    .ok_or_else(|| {
-                        format!(
-                            "option '{word}': idlelook wants microseconds, up to {LONGEST_LOOK}"
-                        )
-                    })?;
-                options.longest_look = Some(micros);
-            }
-            ("ephemeral", Some("direct")) => options.ephemeral = Backend::Direct,
-            ("ephemeral", Some("uncached")) => options.ephemeral = Backend::Uncached,
-            ("ephemeral", _) => {
-                return Err(format!("option '{word}': ephemeral is direct or uncached"));
-            }
-            ("shootdown", Some("precise")) => options.shootdown = Coherence::Precise,
-            ("shootdown", Some("broadcast")) => options.shootdown = Coherence::Broadcast,
-            ("shootdown", _) => {
-                return Err(format!(
-                    "option '{word}': shootdown is precise or broadcast"
-                ));
-            }
-            ("fork", Some("share")) => options.fork = Fork::Share,
-            ("fork", Some("copy")) => options.fork = Fork::Copy,
-            ("fork", _) => return Err(format!("option '{word}': fork is share or copy")),
-            ("large", Some("off")) => options.large_pages = LargePages::Off,
-            ("large", Some("advised")) => options.large_pages = LargePages::Advised,
-            ("large", Some("on")) => options.large_pages = LargePages::On,
-            ("large", _) => return Err(format!("option '{word}': large is off, advised or on")),
-            ("ptcache", Some("on")) => options.page_table_cache = true,
-            ("ptcache", Some("off")) => options.page_table_cache = false,
-            ("swapcluster", value) => {
-                let pages = value.and_then(|text| text.parse().ok());
-                let pages = pages.filter(|pages| (1..=512).contains(pages));
-                options.swap_cluster = Some(pages.ok_or_else(|| {
-                    format!("option '{word}': swapcluster wants a number of pages, 1 to 512")
-                })?);
-            }
-            ("ptcache", _) => return Err(format!("option '{word}': ptcache is on or off")),
             ("root", value) => {
                 let device = value.and_then(device_name);
                 root_device = Some(device.ok_or_else(|| {
@@ -209,6 +137,12 @@ pub fn parse(line: &str) -> Result<Options, String> {
             }
             // The nucleus has done these before; the other drills do not come here.
             ("drill", Some("slow-calls" | "slow-faults")) => {}
+            (name, value) if let Some(switch) = switches::find(name) => {
+                let setting = value.and_then(|value| switch.parse(value));
+                let setting =
+                    setting.ok_or_else(|| format!("option '{word}': {}", switch.help()))?;
+                options.switches.push((switch.name, setting));
+            }
             _ => {
                 return Err(format!(
                     "unknown option '{word}' on the kernel's command line"
@@ -301,16 +235,6 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The most of `idlelook`: a tick, behind which other CPUs ask for help.
-const LONGEST_LOOK: u32 = 10_000;
-
-/// `N,M`: pages behind and ahead, each less than a page table maps.
-fn fault_ahead(value: &str) -> Option<(u16, u16)> {
-    let (behind, ahead) = value.split_once(',')?;
-    let pages = |text: &str| text.parse().ok().filter(|&pages: &u16| pages < 512);
-    Some((pages(behind)?, pages(ahead)?))
-}
-
 /// The kernel's part, and what follows the word `--`.
 fn split(line: &str) -> (&str, Option<&str>) {
     let mut from = 0;
@@ -395,18 +319,11 @@ mod tests {
             Ok(Options {
                 onlcr: true,
                 echo: true,
-                fault_ahead: None,
-                longest_look: None,
-                ephemeral: Backend::Direct,
-                shootdown: Coherence::Precise,
-                page_table_cache: true,
-                fork: Fork::Share,
-                large_pages: LargePages::On,
+                switches: switches::defaults(),
                 root: None,
                 shares: Vec::new(),
                 memory_disks: Vec::new(),
                 swaps: Vec::new(),
-                swap_cluster: None,
                 release: None,
                 init: None,
                 command: Vec::new()
@@ -416,24 +333,9 @@ mod tests {
 
     #[test]
     fn options_and_a_quoted_command() {
-        let options = parse("onlcr=0 faultahead=7,8 idlelook=50 init=/sbin/init -- a").unwrap();
+        let options = parse("onlcr=0 init=/sbin/init -- a").unwrap();
         assert!(!options.onlcr);
-        assert_eq!(options.fault_ahead, Some((7, 8)));
-        assert_eq!(options.longest_look, Some(50));
         assert_eq!(options.init, Some(b"/sbin/init".to_vec()));
-        let options =
-            parse("ephemeral=uncached shootdown=broadcast ptcache=off fork=copy").unwrap();
-        assert_eq!(options.fork, Fork::Copy);
-        assert_eq!(options.ephemeral, Backend::Uncached);
-        assert_eq!(options.shootdown, Coherence::Broadcast);
-        assert!(!options.page_table_cache);
-        assert_eq!(parse("swapcluster=1").unwrap().swap_cluster, Some(1));
-        let defaults = parse("ephemeral=direct shootdown=precise ptcache=on fork=share");
-        assert_eq!(defaults, parse(""));
-        let large = |line| parse(line).unwrap().large_pages;
-        assert_eq!(large("large=advised"), LargePages::Advised);
-        assert_eq!(large("large=on"), LargePages::On);
-        assert_eq!(large("large=off"), LargePages::Off);
         let options = parse("release=6.1.0-56-cloud-amd64").unwrap();
         assert_eq!(options.release, Some(b"6.1.0-56-cloud-amd64".to_vec()));
         let share = |line| parse(line).unwrap().shares[0].clone();
@@ -462,6 +364,30 @@ mod tests {
             ]
         );
         assert_eq!(command("onlcr=1 --"), Vec::<String>::new());
+    }
+
+    /// Every value of every switch is read, the last one counts, and nothing else is a value.
+    #[test]
+    fn switches_are_read_by_their_table() {
+        let setting = |line: &str, name| {
+            let options = parse(line).unwrap();
+            let mut all = options.switches.iter().rev();
+            all.find(|(other, _)| *other == name).unwrap().1
+        };
+        for switch in switches::all() {
+            let name = switch.name;
+            for value in [switch.default, switch.off] {
+                let line = format!("{name}={} {name}={value}", switch.off);
+                assert_eq!(Some(setting(&line, name)), switch.parse(value));
+            }
+            assert_eq!(Some(setting("", name)), switch.parse(switch.default));
+            for wrong in ["", "=", "=?"] {
+                let line = format!("{name}{wrong}");
+                assert!(parse(&line).unwrap_err().contains(&switch.help()));
+            }
+        }
+        assert_eq!(setting("faultahead=7,8", "faultahead"), [7, 8]);
+        assert_eq!(setting("large=advised", "large"), [1, 0]);
     }
 
     #[test]

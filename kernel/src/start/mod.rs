@@ -12,10 +12,10 @@ mod shares;
 mod shell;
 mod swaps;
 
-use alloc::string::String;
+use alloc::{format, string::String};
 
 use nucleus::{
-    boot, console, ephemeral, frame, log, pmap,
+    boot, console, log,
     power::{self, Stop},
     user,
 };
@@ -24,7 +24,7 @@ use crate::{
     device::disk,
     process::{self, loadavg, sigio, signal},
     shutdown::finish,
-    tty, uts,
+    switches, tty, uts,
 };
 
 pub use command_line::{DiskRoot, Options};
@@ -36,21 +36,10 @@ pub fn start() -> ! {
         Ok(options) => options,
         Err(message) => give_up(&message),
     };
-    if let Some(micros) = options.longest_look {
-        nucleus::task::set_longest_look(u64::from(micros) * 1000);
-    }
-    if let Some((behind, ahead)) = options.fault_ahead {
-        vm::set_fault_ahead(behind, ahead);
-    }
-    if let Some(pages) = options.swap_cluster {
-        vm::set_swap_cluster(pages.into());
-    }
-    pmap::set_coherence(options.shootdown);
-    frame::keep_tables(options.page_table_cache);
-    pmap::set_fork(options.fork);
-    vm::set_large_pages(options.large_pages);
-    if ephemeral::set_backend(options.ephemeral).is_err() {
-        give_up("no memory for the window of short-lived mappings");
+    for (name, setting) in &options.switches {
+        if switches::find(name).is_some_and(|switch| switch.set(*setting).is_err()) {
+            give_up(&format!("no memory for {name}"));
+        }
     }
     if let Some(release) = &options.release {
         uts::set_release(release);

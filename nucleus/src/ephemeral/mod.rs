@@ -74,6 +74,14 @@ pub fn set_backend(backend: Backend) -> Result<(), OutOfMemory> {
     uncached::set(backend == Backend::Uncached)
 }
 
+/// Returns the backend of new mappings.
+pub fn backend() -> Backend {
+    match uncached::is_on() {
+        true => Backend::Uncached,
+        false => Backend::Direct,
+    }
+}
+
 /// Forgets an earlier machine.
 ///
 /// # Safety

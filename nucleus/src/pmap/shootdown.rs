@@ -134,6 +134,14 @@ pub fn set_coherence(coherence: Coherence) {
     BROADCAST.store(coherence == Coherence::Broadcast, Ordering::Relaxed);
 }
 
+/// Returns which CPUs hear of changes of mappings.
+pub fn coherence() -> Coherence {
+    match is_broadcast() {
+        true => Coherence::Broadcast,
+        false => Coherence::Precise,
+    }
+}
+
 /// Whether some CPU is to be told that this entry is gone or changed.
 #[inline]
 pub(super) fn must_be_told(old: Pte) -> bool {

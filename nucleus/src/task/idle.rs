@@ -27,6 +27,11 @@ pub fn set_longest_look(nanoseconds: u64) {
     LONGEST.store(nanoseconds, Ordering::Relaxed);
 }
 
+/// Returns the longest time for which a CPU without work looks for some, in nanoseconds.
+pub fn longest_look() -> u64 {
+    LONGEST.load(Ordering::Relaxed)
+}
+
 /// As at the start, for a new simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(super) fn reset() {

@@ -31,7 +31,7 @@ mod task;
 mod waiter;
 
 pub use dead::reap;
-pub use idle::set_longest_look;
+pub use idle::{longest_look, set_longest_look};
 pub use observer::{Observation, Observer, ObserverSet};
 pub use queue::{Sleep, WaitQueue, WaitSet, Watch, Woken, sleep};
 pub use run_queue::cpu_times;

@@ -1,14 +1,11 @@
-//! Files that only this kernel has: costs by cause, costs of the bare machine, memory by use,
-//! unsupported calls.
+//! `/proc/causeway`, which only this kernel has: costs by cause, the costs of the bare machine,
+//! memory by use, switches, system calls without an implementation.
 
 use abi::Errno;
 use fs::pseudofs::{Entry, Table};
-use nucleus::{
-    counters::Counter,
-    floor, frame, heap,
-    pmap::{self, Fork},
-};
-use vm::LargePages;
+use nucleus::{counters::Counter, floor, frame, heap, switches::Switch};
+
+use crate::switches;
 
 /// The counters that count page faults.
 pub const FAULTS: &[Counter] = &[
@@ -25,7 +22,10 @@ pub const FAULTS: &[Counter] = &[
 
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
-    let table = Table::new()
+    let table = switches::all()
+        .fold(Table::new(), |table, switch| {
+            table.with(switch.name, setting(switch))
+        })
         .with(
             "counters",
             Entry::text(|out| {
@@ -54,46 +54,6 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
             }),
         )
         .with(
-            "fork",
-            Entry::text(|out| {
-                let mode = match pmap::fork_mode() {
-                    Fork::Share => "share",
-                    Fork::Copy => "copy",
-                };
-                writeln!(out, "{mode}");
-                Ok(())
-            })
-            .writable(|bytes| {
-                pmap::set_fork(match bytes.trim_ascii() {
-                    b"share" => Fork::Share,
-                    b"copy" => Fork::Copy,
-                    _ => return Err(Errno::EINVAL),
-                });
-                Ok(())
-            }),
-        )
-        .with(
-            "large",
-            Entry::text(|out| {
-                let mode = match vm::large_pages() {
-                    LargePages::Off => "off",
-                    LargePages::Advised => "advised",
-                    LargePages::On => "on",
-                };
-                writeln!(out, "{mode}");
-                Ok(())
-            })
-            .writable(|bytes| {
-                vm::set_large_pages(match bytes.trim_ascii() {
-                    b"off" => LargePages::Off,
-                    b"advised" => LargePages::Advised,
-                    b"on" => LargePages::On,
-                    _ => return Err(Errno::EINVAL),
-                });
-                Ok(())
-            }),
-        )
-        .with(
             "memory",
             Entry::text(|out| {
                 let usage = frame::usage();
@@ -118,4 +78,21 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         );
     more.iter()
         .fold(table, |table, (name, file)| table.with(name, file()))
+}
+
+/// The file of a switch.
+fn setting(switch: &'static Switch) -> Entry {
+    let file = Entry::text(|out| {
+        writeln!(out, "{}", switch.show());
+        Ok(())
+    });
+    if !switch.is_live() {
+        return file;
+    }
+    file.writable(|bytes| {
+        let text = core::str::from_utf8(bytes.trim_ascii()).ok();
+        let setting = text.and_then(|text| switch.parse(text));
+        let set = switch.set(setting.ok_or(Errno::EINVAL)?);
+        set.map_err(|_| Errno::ENOMEM)
+    })
 }

@@ -115,6 +115,11 @@ pub fn keep_tables(keep: bool) {
     while !keep && drain_tables() {}
 }
 
+/// Tells whether page tables are kept ready.
+pub fn keeps_tables() -> bool {
+    KEEP_TABLES.load(Ordering::Relaxed)
+}
+
 /// Starts with nothing kept.
 ///
 /// # Safety

@@ -21,8 +21,8 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 pub(crate) use buddy::Depth;
 pub(crate) use buddy::MAX_ORDER;
 pub use bundle::Bundle;
-pub use cache::keep_tables;
 pub(crate) use cache::{Table, give_table, take_table};
+pub use cache::{keep_tables, keeps_tables};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};

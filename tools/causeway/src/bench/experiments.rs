@@ -164,10 +164,18 @@ pub struct Listed {
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {
-    /// As it stands on the kernel's command line.
-    pub option: String,
+    /// Its name; the kernel's table has the value that turns the mechanism off.
+    pub name: String,
     /// The experiments that are run with it.
     pub experiments: Vec<String>,
+}
+
+impl Switch {
+    /// Returns the word on the kernel's command line that turns the mechanism off.
+    pub fn option(&self) -> String {
+        let off = super::switches::find(&self.name).map_or("", |switch| switch.off);
+        format!("{}={off}", self.name)
+    }
 }
 
 /// The papers in the report's order.
@@ -257,9 +265,9 @@ mod tests {
     #[test]
     fn a_switch_matters_to_experiments_that_exist() {
         for switch in switches() {
-            assert!(switch.option.contains('='), "{switch:?}");
+            assert!(switch.option().contains('='), "{switch:?}");
             for name in &switch.experiments {
-                assert!(find(name).is_some(), "{name} of {}", switch.option);
+                assert!(find(name).is_some(), "{name} of {}", switch.name);
             }
         }
     }

@@ -25,6 +25,7 @@ pub mod report;
 pub mod results;
 mod revision;
 pub mod statistics;
+mod switches;
 mod table;
 mod turns;
 mod verdict;
@@ -254,7 +255,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
             sides.push(Side {
                 only: &switch.experiments,
                 pairs: experiments::SWITCHED_PAIRS,
-                ..causeway(kernel, current.clone(), &switch.option)
+                ..causeway(kernel, current.clone(), &switch.option())
             });
         }
     }
