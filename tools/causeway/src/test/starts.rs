@@ -201,7 +201,7 @@ fn host_command(bench: &Bench, report: &mut Report) {
             let words = ["--append", &option, "--timeout", "30", "--", "true"];
             let errors = text(&run(&words, outcome::PANIC)?.stderr);
             ensure!(
-                errors.contains("panic:") && errors.contains("drill.rs:"),
+                errors.contains("panic:") && errors.contains("fault_injection.rs:"),
                 "{drill}: no function and line in: {errors}"
             );
         }
