@@ -65,7 +65,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// The device called `name`, with `number` as its `dev_t`, over `disk`. See [`register`](super::register).
+    /// Returns the device called `name`, with `number` as its `dev_t`, over `disk`. See
+    /// [`register`](super::register).
     ///
     /// # Errors
     /// `ENOMEM`; `EINVAL` for limits that can't be.
@@ -204,7 +205,8 @@ impl Device {
         sleeper.wait()
     }
 
-    /// Collects requests, which go to the disk together when the plug is dropped, neighbours as one.
+    /// Collects requests, which go to the disk together when the plug is dropped, neighbours as
+    /// one.
     pub fn plug(&self) -> Plug<'_> {
         Plug {
             device: self,

@@ -1,7 +1,7 @@
 //! Open files over vnodes.
 //!
-//! [`VnodeFile`]: over a vnode that is read and written by offset. [`PlaceFile`]: a mere handle to a
-//! location (`O_PATH`). Pipes, terminals and devices have [`File`](crate::File)s of their own.
+//! [`VnodeFile`]: over a vnode that is read and written by offset. [`PlaceFile`]: a mere handle to
+//! a place (`O_PATH`). Pipes, terminals and devices bring [`File`]s of their own.
 
 mod listing;
 mod mapped;

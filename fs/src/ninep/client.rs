@@ -165,7 +165,8 @@ impl Client {
     /// The most bytes of data that one read or write moves: whole pages.
     pub fn max_data(&self) -> usize {
         let by_size = self.max_message.load(Ordering::Relaxed) as usize - WRITE_HEADER;
-        // One slice for the message and one for the answer, two more where a message crosses a page.
+        // One slice for the message and one for the answer, two more where a message crosses a
+        // page.
         let by_slices = self.transport.max_slices().saturating_sub(4) * nucleus::PAGE_SIZE;
         (by_size & !(nucleus::PAGE_SIZE - 1)).min(by_slices)
     }

@@ -1,4 +1,4 @@
-//! The bytes of a regular file: a page cache whose backing store is a server that is written through.
+//! The bytes of a regular file: a page cache that is written through to a server.
 //!
 //! `reading` brings pages in, `writing` takes bytes to the server.
 

@@ -57,7 +57,8 @@ impl Content {
         self.extend_to(size);
     }
 
-    /// Makes page `index` resident, with those of `window` around it that are not and that one message can bring.
+    /// Makes page `index` resident, with those of `window` around it that are not and that one
+    /// message can bring.
     ///
     /// # Errors
     /// [`PagerError::BeyondEnd`] if it is not in the file; the known size is right then.

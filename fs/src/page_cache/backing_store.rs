@@ -67,7 +67,8 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// `EIO`, `ENOMEM`.
     fn find(cache: &PageCache<Self>, wanted: Range<u64>) -> Result<Found>;
 
-    /// The page `index` to be written, brought in if need be; `None` if it is a hole, or not cached.
+    /// Returns page `index` to be written, brought in if need be; `None` if it is a hole, or not
+    /// cached.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.

@@ -36,10 +36,10 @@ use super::{
 /// Writeback takes no lock: a page is in `writing` from before it is clean until the device has its
 /// bytes, and truncation waits for that.
 ///
-/// *Dirty pages.* The truth is in the frame's record ([`pmap::is_modified`]). `dirty` has every page
-/// whose frame may be modified: a modifier inserts the page afterwards, or with its chunk locked;
-/// writeback removes it, then makes the mappings read-only and the frame clean, and then reads the
-/// frame. So a later store faults, or finds the page out of the set and inserts it again.
+/// *Dirty pages.* The truth is in the frame's record ([`pmap::is_modified`]). `dirty` has every
+/// page whose frame may be modified: a modifier inserts the page afterwards, or with its chunk
+/// locked; writeback removes it, then makes the mappings read-only and the frame clean, and then
+/// reads the frame. So a later store faults, or finds the page out of the set and inserts it again.
 pub struct WriteBack<B: BlockStore> {
     pub(super) me: Weak<PageCache<WriteBack<B>>>,
     /// Tells files apart in the lists of all.
@@ -323,8 +323,8 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         if last.div_ceil(granule) <= old.div_ceil(granule) {
             return Ok(());
         }
-        // Also if it was not reserved before: a fault that reserves it now does so up to the old end.
-        // And the old bytes of a new piece must never be read.
+        // Also if it was not reserved before: a fault that reserves it now does so up to the old
+        // end. The old bytes of a new piece must never be read.
         loop {
             let Some(frame) = cache.own_page(index)? else {
                 cache.page(index)?;

@@ -19,7 +19,7 @@
 //! ```text
 //!              absent ── busy ───> resident, clean ── evict ──> absent
 //!                │                   │        ^
-//!                │ write of all      │ write  │ flusher, fsync, msync: in `writing` until the device has it
+//!                │ write of all      │ write  │ writeback: in `writing` until the device has it
 //!                v                   v        │
 //!              resident, dirty <─────┴── resident, clean, being written
 //! ```

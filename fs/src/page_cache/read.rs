@@ -16,7 +16,7 @@ impl<S: BackingStore> PageCache<S> {
     /// `EIO`, `ENOMEM`, and those of the sink, if nothing was read before.
     pub fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         let keeps = to.keeps();
-        // Such a sink does not fault; while the lock is held no page that it keeps is being written.
+        // Such a sink does not fault; while the lock is held no page that it keeps is written.
         let _turn = keeps.then(|| self.writers.lock());
         let copies = keeps && !self.may_share();
         let room = to.room();

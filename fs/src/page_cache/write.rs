@@ -164,8 +164,8 @@ impl<S: BackingStore> PageCache<S> {
         filled.map(|(n, _)| n)
     }
 
-    /// As [`fill_page`](PageCache::fill_page), into a new page; returns also whether that became the
-    /// file's. No thread sees it before it is complete.
+    /// As [`fill_page`](PageCache::fill_page), into a new page; returns also whether that became
+    /// the file's. No thread sees it before it is complete.
     fn fill_new(
         &self,
         index: u64,
@@ -196,9 +196,9 @@ impl<S: BackingStore> PageCache<S> {
         Ok((filled, inserted))
     }
 
-    /// Makes `frame`, whose bytes `new` were written, page `index` of a file that ends at `end` with
-    /// it; or copies those bytes into the page that a fault has brought in meanwhile. Returns whether
-    /// it became the page.
+    /// Makes `frame`, whose bytes `new` were written, page `index` of a file that ends at `end`
+    /// with it; or copies those bytes into the page that a fault has brought in meanwhile. Returns
+    /// whether it became the page.
     pub(super) fn insert_new(
         &self,
         index: u64,
