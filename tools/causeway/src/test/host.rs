@@ -161,6 +161,7 @@ struct Program {
     file: PathBuf,
     /// The package's folder, in which it runs.
     folder: PathBuf,
+    is_of_tools: bool,
     /// A file that is newer than the program once it has passed.
     stamp: PathBuf,
 }
@@ -194,6 +195,7 @@ impl Program {
                     ),
                     stamp: stamps.join(file.file_name().unwrap_or_default()),
                     folder: folder.into(),
+                    is_of_tools: folder.starts_with(home.join("tools")),
                     file,
                 })
             })
@@ -205,7 +207,7 @@ impl Program {
     fn is_due(&self) -> bool {
         let time = |file: &Path| fs::metadata(file).and_then(|it| it.modified()).ok();
         let has_passed = time(&self.stamp).is_some_and(|passed| Some(passed) > time(&self.file));
-        !has_passed || self.folder.parent().is_some_and(|it| it.ends_with("tools"))
+        !has_passed || self.is_of_tools
     }
 
     fn run(&self) -> Result<()> {
