@@ -369,6 +369,10 @@ pub struct Test {
     /// release
     #[arg(long)]
     pub counts: bool,
+    /// Run only the guest tests with one of these in their names, on 1, 2 and 4 CPUs, with the
+    /// kernel that is built fastest
+    #[arg(long, value_name = "NAME", num_args = 1.., conflicts_with = "groups")]
+    pub guest: Vec<String>,
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,

@@ -5,6 +5,7 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[
     ("timers: which clocks have them", clocks),
     ("timers: expiries that wait are counted", overruns),
+    ("timers: none expires after it was stopped", stopped),
     ("timers: intervals of a nanosecond", short_intervals),
     ("timers: a dropped signal does not stop them", dropped),
     ("timers: without a signal", silent),
@@ -124,6 +125,46 @@ fn overruns() -> Outcome {
     ensure!(more <= 1, "{more} more signals wait");
     ensure!(take_signal(&signals, 10)?.is_none(), "it goes on");
     delete(timer)
+}
+
+/// When `timer_settime` or `timer_delete` has returned, the signal of the old setting is there or
+/// never comes, at whatever moment of the expiry the call was made.
+fn stopped() -> Outcome {
+    const ROUNDS: u64 = 1000;
+    let signals = block(&[SIGNAL])?;
+    let mut expired = 0;
+    for round in 0..ROUNDS {
+        let timer = create(CLOCK_MONOTONIC, None, 1)?;
+        let after = Duration::from_micros(40);
+        let began = Instant::now();
+        let value = timespec {
+            tv_sec: 0,
+            tv_nsec: after.as_nanos() as i64,
+        };
+        set(timer, 0, value, 0)?;
+        // Around the moment in which it expires.
+        let until = after + Duration::from_micros(round % 60);
+        while began.elapsed() < until {
+            std::hint::spin_loop();
+        }
+        if round % 2 == 0 {
+            set(timer, 0, timespec_of(0), 0)?;
+        } else {
+            delete(timer)?;
+        }
+        let came = take_signal(&signals, 0)?.is_some();
+        expired += u64::from(came);
+        let late = take_signal(&signals, 1)?.is_some();
+        ensure!(!late, "round {round} of {ROUNDS}, {expired} had expired");
+        if round % 2 == 0 {
+            delete(timer)?;
+        }
+    }
+    ensure!(
+        expired > 0,
+        "none expired in time: the rounds are too short"
+    );
+    Ok(())
 }
 
 /// Count of alarms taken so far.

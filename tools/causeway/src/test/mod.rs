@@ -181,6 +181,12 @@ pub fn test(options: &options::Test) -> Result<u8> {
         icount::run(&bench, &mut report, true);
         return Ok(u8::from(!report.failed.is_empty()));
     }
+    if !options.guest.is_empty() {
+        let kernel = project::kernel(Profile::Develop)?;
+        let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
+        programs::some(&bench, &mut report, &options.guest);
+        return report.summary(start);
+    }
     // Debian's roots beside the builds of the kernels, if all of them are needed.
     let all = options.groups.is_empty();
     let roots = thread::spawn(move || all.then(roots::prepare));

@@ -6,6 +6,8 @@ use super::Report;
 use super::boot::{Bench, Finished};
 use crate::guest::Ending;
 
+/// The machines that run all tests.
+const CPUS: [u32; 3] = [1, 2, 4];
 /// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, and their options.
 const VARIANTS: [(&str, &str); 3] = [
     ("old mappings", "ephemeral=uncached"),
@@ -29,16 +31,14 @@ const PART: &[&str] = &[
 
 /// Boots and runs them; the program of random calls runs for `seconds`.
 pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
-    let machines = [1, 2, 4].map(|cpus| (format!("{cpus} CPUs"), cpus, "", &[][..]));
-    let variants = VARIANTS.map(|(name, options)| (name.to_owned(), 2, options, PART));
-    for (name, cpus, options, tests) in machines.into_iter().chain(variants) {
+    for cpus in CPUS {
+        if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
+            boot(bench, report, &format!("{cpus} CPUs"), cpus, "", &[]);
+        }
+    }
+    for (name, options) in VARIANTS {
         if report.wants(&format!("guest: test programs, {name}")) {
-            let guest = bench.guest(&[&["/tests/guest-tests"], tests].concat());
-            let guest = guest.cpus(cpus).option(options).timeout(240);
-            match guest.run_shown() {
-                Ok(finished) => count(report, &name, &finished),
-                Err(why) => report.note(&format!("guest tests, {name}"), Err(why)),
-            }
+            boot(bench, report, name, 2, options, PART);
         }
     }
     for cpus in [2, 4] {
@@ -48,6 +48,31 @@ pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
             let outcome = guest.run_shown().and_then(|finished| finished.ended(0));
             report.note(&format!("random calls, {cpus} CPUs"), outcome);
         }
+    }
+}
+
+/// Runs only the tests with one of these words in their names.
+pub fn some(bench: &Bench, report: &mut Report, names: &[String]) {
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    for cpus in CPUS {
+        boot(bench, report, &format!("{cpus} CPUs"), cpus, "", &names);
+    }
+}
+
+/// Boots a guest that runs the test program, with these options of the kernel.
+fn boot(
+    bench: &Bench,
+    report: &mut Report,
+    machine: &str,
+    cpus: u32,
+    options: &str,
+    tests: &[&str],
+) {
+    let guest = bench.guest(&[&["/tests/guest-tests"], tests].concat());
+    let guest = guest.cpus(cpus).option(options).timeout(240);
+    match guest.run_shown() {
+        Ok(finished) => count(report, machine, &finished),
+        Err(why) => report.note(&format!("guest tests, {machine}"), Err(why)),
     }
 }
 

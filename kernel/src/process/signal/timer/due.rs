@@ -96,12 +96,13 @@ fn keep() {
 }
 
 fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
-    let is_it = |timer: &Timer| timer.id == id && timer.generation == generation;
+    let is_it = |timer: &Timer| timer.is(id, generation);
     let notify = {
         let mut list = process.timers.list.lock();
         let Some(timer) = list.iter_mut().find(|timer| is_it(timer)) else {
             return;
         };
+        timer.sending += 1;
         // Before the signal is there to be taken.
         timer.awaits = !timer.interval.is_zero();
         if !timer.awaits {
@@ -112,6 +113,7 @@ fn expire(process: &Arc<Process>, id: Id, generation: u64, now: Duration) {
     if !send(process, id, &notify, 0) {
         go_on(process, is_it, now + TICK);
     }
+    process.timers.sent(id, generation);
 }
 
 /// Timers that wait for their signals, and of which `which` says so, go on after `now`. Gives for

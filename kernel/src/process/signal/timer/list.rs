@@ -9,6 +9,7 @@ use core::{
 use abi::{Errno, Result};
 use nucleus::{
     sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue},
     time,
 };
 
@@ -67,6 +68,8 @@ pub(super) struct Timer {
     pub(super) generation: u64,
     /// Its signal waits to be taken, and the timer with it: `deadline` is the one that has passed.
     pub(super) awaits: bool,
+    /// Expiries whose signals are about to be sent: see [`Timers::when_sent`].
+    pub(super) sending: u32,
     /// Expiries that the signal which was delivered last stood for besides its own.
     pub(super) overrun: i32,
     /// It goes on after its signal, and is not in the queue yet.
@@ -74,6 +77,9 @@ pub(super) struct Timer {
     /// The charge on its user for its signal.
     pub(super) _charge: Option<WaitingSignal>,
 }
+
+/// Woken when the signal of an expiry has been sent.
+static SENT: WaitQueue = WaitQueue::new();
 
 /// Names a timer of a process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -94,6 +100,11 @@ pub struct Timers {
 }
 
 impl Timer {
+    /// Whether it is the timer `id` as it was set in this generation.
+    pub(super) fn is(&self, id: Id, generation: u64) -> bool {
+        self.id == id && self.generation == generation
+    }
+
     /// It has expired: sets the next deadline after `now`, and gives how many expiries were left
     /// out.
     pub(super) fn advance(&mut self, now: Duration) -> i32 {
@@ -128,6 +139,35 @@ impl Timers {
         }
     }
 
+    /// Runs `change` under the list's lock until it gives a value, each time that the signals of an
+    /// expiry have been sent. What stops, sets or removes a timer waits in this way while the
+    /// timer's `sending` is not zero: when its call returns, the old setting's signal waits to be
+    /// taken or will never come.
+    ///
+    /// May sleep, for as long as it takes to send a signal.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub(super) fn when_sent<T>(
+        &self,
+        mut change: impl FnMut(&mut Vec<Timer>) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let changed = SENT.wait(Sleep::SOUND, || change(&mut self.list.lock()).transpose());
+        // Nothing else ends such a sleep.
+        changed.unwrap_or(Err(Errno::EINTR))
+    }
+
+    /// The signal of an expiry that `sending` counts has been sent, or could not be.
+    pub(super) fn sent(&self, id: Id, generation: u64) {
+        let mut list = self.list.lock();
+        // None if the process has ended.
+        if let Some(timer) = list.iter_mut().find(|t| t.is(id, generation)) {
+            timer.sending -= 1;
+        }
+        drop(list);
+        SENT.wake_all();
+    }
+
     /// Adds a POSIX timer that does not run; returns its id. `charge` is for its signal.
     ///
     /// # Errors
@@ -155,6 +195,7 @@ impl Timers {
             time_of_day: None,
             generation: 0,
             awaits: false,
+            sending: 0,
             overrun: 0,
             goes_on: false,
             _charge: Some(charge),
@@ -192,6 +233,7 @@ mod tests {
             time_of_day: None,
             generation: 1,
             awaits: false,
+            sending: 0,
             overrun: 0,
             goes_on: false,
             _charge: None,

@@ -36,38 +36,32 @@ impl Timers {
     /// # Errors
     /// `EINVAL` if there is none.
     pub fn delete(&self, id: i32) -> Result<()> {
-        let mut list = self.list.lock();
-        let at = list
-            .iter()
-            .position(|t| t.id == Id::Posix(id))
-            .ok_or(Errno::EINVAL)?;
-        let timer = list.remove(at);
-        drop(list);
+        let timer = self.when_sent(|list| {
+            let at = list.iter().position(|t| t.id == Id::Posix(id));
+            let at = at.ok_or(Errno::EINVAL)?;
+            Ok((list[at].sending == 0).then(|| list.remove(at)))
+        })?;
         if let Some(deadline) = timer.deadline {
             dequeue(deadline, timer.generation);
         }
         Ok(())
     }
 
-    /// Removes POSIX timers (`execve`).
+    /// Removes POSIX timers (`execve`). May sleep.
     pub fn clear_posix(&self) {
-        self.remove(|id| matches!(id, Id::Posix(_)));
-    }
-
-    /// Removes all timers.
-    pub fn clear(&self) {
-        self.remove(|_| true);
-    }
-
-    fn remove(&self, which: impl Fn(Id) -> bool) {
         loop {
-            let timer = {
-                let mut list = self.list.lock();
-                let Some(at) = list.iter().position(|t| which(t.id)) else {
-                    return;
-                };
-                list.swap_remove(at)
-            };
+            let next = self.list.lock().iter().find_map(|t| match t.id {
+                Id::Posix(id) => Some(id),
+                Id::Interval(_) => None,
+            });
+            let Some(id) = next else { return };
+            let _ = self.delete(id);
+        }
+    }
+
+    /// Removes all timers of a process that has ended.
+    pub fn clear(&self) {
+        while let Some(timer) = { self.list.lock().pop() } {
             if let Some(deadline) = timer.deadline {
                 dequeue(deadline, timer.generation);
             }
@@ -171,6 +165,7 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
                 time_of_day: None,
                 generation: 0,
                 awaits: false,
+                sending: 0,
                 overrun: 0,
                 goes_on: false,
                 _charge: None,
@@ -195,11 +190,11 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
         Some(new.value)
     };
     let generation = GENERATION.fetch_add(1, Relaxed);
-    let is_silent;
-    let before = {
-        let mut list = timers.list.lock();
+    let (before, is_silent) = timers.when_sent(|list| {
         let timer = list.iter_mut().find(|t| t.id == id).ok_or(Errno::EINVAL)?;
-        is_silent = timer.notify.signal == 0;
+        if timer.sending > 0 {
+            return Ok(None);
+        }
         let before = (timer.deadline, timer.generation);
         timer.deadline = deadline;
         timer.time_of_day = time_of_day;
@@ -208,8 +203,8 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
         timer.awaits = false;
         timer.overrun = 0;
         timer.goes_on = false;
-        before
-    };
+        Ok(Some((before, timer.notify.signal == 0)))
+    })?;
     match clock {
         Clock::Processor { .. } | Clock::Thread(_) => timers.processor.store(true, Relaxed),
         Clock::Boot | Clock::Epoch => {

@@ -54,7 +54,7 @@ impl Timers {
             return;
         }
         let own = thread.times().total();
-        let mut due: [Option<(Id, Notify, i32)>; 4] = [None; 4];
+        let mut due: [Option<(Id, u64, Notify, i32)>; 4] = [None; 4];
         let mut running = false;
         {
             let mut list = self.list.lock();
@@ -77,15 +77,17 @@ impl Timers {
                     && let Some(slot) = slots.next()
                 {
                     let missed = timer.advance(now);
-                    *slot = Some((timer.id, timer.notify, missed));
+                    timer.sending += 1;
+                    *slot = Some((timer.id, timer.generation, timer.notify, missed));
                 }
             }
         }
         if !running {
             self.processor.store(false, Relaxed);
         }
-        for (id, notify, missed) in due.into_iter().flatten() {
+        for (id, generation, notify, missed) in due.into_iter().flatten() {
             send(process, id, &notify, missed);
+            self.sent(id, generation);
         }
     }
 }
