@@ -1,6 +1,9 @@
 //! An error number as Linux defines it.
 
+use alloc::collections::TryReserveError;
+
 use linux_raw_sys::errno as raw;
+use nucleus::{OutOfMemory, user::BadAddress};
 
 /// Why a system call, or an operation on its behalf, failed. Programs see its negative.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,24 @@ impl Errno {
     /// number into `EINTR` (Linux keeps the same numbers, 512 to 516, for this).
     pub const fn internal(number: u16) -> Errno {
         Errno(number)
+    }
+}
+
+impl From<OutOfMemory> for Errno {
+    fn from(_: OutOfMemory) -> Errno {
+        Errno::ENOMEM
+    }
+}
+
+impl From<TryReserveError> for Errno {
+    fn from(_: TryReserveError) -> Errno {
+        Errno::ENOMEM
+    }
+}
+
+impl From<BadAddress> for Errno {
+    fn from(_: BadAddress) -> Errno {
+        Errno::EFAULT
     }
 }
 

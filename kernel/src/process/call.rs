@@ -108,12 +108,12 @@ impl Call<'_> {
             let mut bytes = [0; 8];
             let known = size.saturating_sub(at * 8).min(8);
             let from = VirtAddr(address.0.wrapping_add(at * 8));
-            user::copy_in(&mut bytes[..known], from).map_err(|_| Errno::EFAULT)?;
+            user::copy_in(&mut bytes[..known], from)?;
             *word = u64::from_le_bytes(bytes);
         }
         for at in N * 8..size {
             let at = VirtAddr(address.0.wrapping_add(at));
-            if user::read::<u8>(at).map_err(|_| Errno::EFAULT)? != 0 {
+            if user::read::<u8>(at)? != 0 {
                 return Err(Errno::E2BIG);
             }
         }

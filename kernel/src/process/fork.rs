@@ -95,7 +95,7 @@ pub fn clone(
     if !request.has(raw::CLONE_FS) {
         shared.fs = own.fs.duplicate();
     }
-    let mut child_context = context.duplicate().map_err(|_| Errno::ENOMEM)?;
+    let mut child_context = context.duplicate()?;
     child_context.sync_bases();
     let regs = &mut child_context.regs;
     regs.rax = 0;
@@ -105,7 +105,7 @@ pub fn clone(
     }
     if request.has(raw::CLONE_SETTLS) && own.compatible_call {
         // A 32-bit thread's own data is reached through a segment.
-        let words = user::read(VirtAddr(request.tls as usize)).map_err(|_| Errno::EFAULT)?;
+        let words = user::read(VirtAddr(request.tls as usize))?;
         let descriptor = Descriptor::decode(words)?;
         child_context.set_segment(descriptor.place()?, descriptor.segment);
     } else if request.has(raw::CLONE_SETTLS) {
@@ -121,7 +121,7 @@ pub fn clone(
             .files
             .reserve(0, parent.limits().soft(raw::RLIMIT_NOFILE))?;
         let fd = slot.fd() as i32;
-        user::write(VirtAddr(request.pidfd as usize), &fd).map_err(|_| Errno::EFAULT)?;
+        user::write(VirtAddr(request.pidfd as usize), &fd)?;
         Some(slot)
     } else {
         None

@@ -13,7 +13,7 @@ use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::sync::{Rank, SpinLock};
 
 use super::Pid;
@@ -58,7 +58,7 @@ impl UndoList {
             .iter()
             .any(|known| ptr::addr_eq(known.as_ptr(), Arc::as_ptr(set)))
         {
-            sets.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            sets.try_reserve(1)?;
             let set: Weak<dyn Undo> = Arc::downgrade(set) as _;
             sets.push(set);
         }

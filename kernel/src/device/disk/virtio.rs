@@ -136,7 +136,7 @@ pub fn start(found: virtio::Found) -> Result<Arc<dyn Disk>> {
 
 /// The device's configuration (5.2.4).
 fn limits(device: &Device, queue: &Queue, features: &Feature) -> Result<Limits> {
-    let word = |at: usize| {
+    let word = |at: usize| -> Result<u32> {
         let mut bytes = [0; 4];
         device.read_config(at, &mut bytes).map_err(errno)?;
         Ok(u32::from_le_bytes(bytes))

@@ -266,7 +266,7 @@ impl Epoll {
 fn observe(item: &Arc<Item>, open: &Arc<OpenFile>, interest: Interest) -> Result<Bits> {
     let mut set = ObserverSet::new(item.clone(), interest.has(EPOLLEXCLUSIVE));
     let found = open.file().poll(Some(&mut set));
-    item.observe(set.finish().map_err(|_| Errno::ENOMEM)?);
+    item.observe(set.finish()?);
     open.attach(item.clone())?;
     Ok(found)
 }

@@ -7,7 +7,7 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::mem;
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{
     sync::{Rank, SpinIrqGuard, SpinLock},
     task::WaitQueue,
@@ -104,7 +104,7 @@ impl Ready {
         let at = list.made;
         if at as usize == list.chunks.len() * CHUNK {
             // Wake-ups wait while this is made: 2 KiB, out of the CPU's own cache.
-            list.chunks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            list.chunks.try_reserve(1)?;
             list.chunks.push(Box::new([EMPTY; CHUNK]));
         }
         list.made += 1;

@@ -209,7 +209,7 @@ impl TimerFile {
         if by_time_of_day && !self.listed.load(Relaxed) {
             let mut list = BY_TIME_OF_DAY.lock();
             list.retain(|other| other.strong_count() > 0);
-            list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            list.try_reserve(1)?;
             // Another call for the same timer may have been here first.
             if !self.listed.swap(true, Relaxed) {
                 list.push(Arc::downgrade(self));

@@ -307,9 +307,7 @@ impl Listener for Watch {
 
 fn copy(name: &[u8]) -> Result<Box<[u8]>> {
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(name.len())
-        .map_err(|_| Errno::ENOMEM)?;
+    bytes.try_reserve_exact(name.len())?;
     bytes.extend_from_slice(name);
     Ok(bytes.into_boxed_slice())
 }
@@ -349,7 +347,7 @@ impl File for Inotify {
         match command {
             FIONREAD => {
                 let bytes = self.shared.state.lock().queue.bytes();
-                user::write(argument, &(bytes as i32)).map_err(|_| Errno::EFAULT)?;
+                user::write(argument, &(bytes as i32))?;
                 Ok(0)
             }
             _ => Err(Errno::ENOTTY),

@@ -320,7 +320,7 @@ impl Directory for Folder {
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         let count = self.state.lock().nodes.len();
-        nodes.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+        nodes.try_reserve(count)?;
         {
             let state = self.state.lock();
             let later = state.nodes.values().filter(|node| node.inode > cursor);

@@ -162,7 +162,7 @@ impl Queue {
             return Ok(());
         }
         let how = how.ok_or(Errno::EAGAIN)?;
-        state.senders.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        state.senders.try_reserve(1)?;
         let sender = Arc::new(Sender {
             done: AtomicBool::new(false),
             event: WaitQueue::new(),
@@ -213,7 +213,7 @@ impl Queue {
             return Ok((priority, message));
         }
         let how = how.ok_or(Errno::EAGAIN)?;
-        state.receivers.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        state.receivers.try_reserve(1)?;
         let receiver = Arc::new(Receiver {
             got: SpinLock::new(Rank::Leaf, None),
             event: WaitQueue::new(),

@@ -172,7 +172,7 @@ impl File for End {
         match command {
             FIONREAD => {
                 let bytes = self.pipe.status().bytes as i32;
-                user::write(argument, &bytes).map_err(|_| Errno::EFAULT)?;
+                user::write(argument, &bytes)?;
                 Ok(0)
             }
             _ => Err(Errno::ENOTTY),

@@ -195,7 +195,7 @@ impl<T> IdTable<T> {
         let turn = (self.in_use * 3 / 2).max(TURN_MIN).min(most);
         if self.places.len() < turn {
             let more = turn - self.places.len();
-            self.places.try_reserve(more).map_err(|_| Errno::ENOMEM)?;
+            self.places.try_reserve(more)?;
             self.places.resize_with(turn, || None);
         }
         let from = self.last.map_or(0, |last| last + 1);

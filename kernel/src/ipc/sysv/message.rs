@@ -53,7 +53,7 @@ impl Message {
         let len = from.left();
         let (body, taken) = if len <= SHORT {
             let mut bytes = Vec::new();
-            bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+            bytes.try_reserve_exact(len)?;
             bytes.resize(len, 0);
             let taken = from.take_bytes(&mut bytes)?;
             (Body::Short(bytes), taken)
@@ -118,8 +118,7 @@ impl Message {
         let body = match &self.body {
             Body::Short(bytes) => {
                 let mut copy = Vec::new();
-                copy.try_reserve_exact(bytes.len())
-                    .map_err(|_| Errno::ENOMEM)?;
+                copy.try_reserve_exact(bytes.len())?;
                 copy.extend_from_slice(bytes);
                 Body::Short(copy)
             }
@@ -328,8 +327,7 @@ impl Queue {
                 called: SpinLock::new(Rank::Leaf, false),
                 event: WaitQueue::new(),
             });
-            let reserved = state.senders.try_reserve(1);
-            reserved.map_err(|_| Errno::ENOMEM)?;
+            state.senders.try_reserve(1)?;
             state.senders.push_back(sender.clone());
             drop(state);
             let called = || sender.called.lock().then_some(());
@@ -378,8 +376,7 @@ impl Queue {
                 got: SpinLock::new(Rank::Leaf, None),
                 event: WaitQueue::new(),
             });
-            let reserved = state.receivers.try_reserve(1);
-            reserved.map_err(|_| Errno::ENOMEM)?;
+            state.receivers.try_reserve(1)?;
             state.receivers.push_back(receiver.clone());
             drop(state);
             let got = receiver.event.wait(how, || receiver.got.lock().take());
@@ -482,8 +479,7 @@ impl State {
 
     /// Takes a message from a sender: for a receiver that waits, or into the queue.
     fn take(&mut self, message: Message, pid: Pid) -> Result<()> {
-        let reserved = self.messages.try_reserve(1);
-        reserved.map_err(|_| Errno::ENOMEM)?;
+        self.messages.try_reserve(1)?;
         self.last_sender = pid;
         self.sent = now();
         while let Some(at) = self

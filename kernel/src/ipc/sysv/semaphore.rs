@@ -147,9 +147,7 @@ impl Set {
             return Err(Errno::ENOSPC);
         }
         let mut semaphores = Vec::new();
-        semaphores
-            .try_reserve_exact(count)
-            .map_err(|_| Errno::ENOMEM)?;
+        semaphores.try_reserve_exact(count)?;
         semaphores.resize(count, Semaphore::default());
         SEMAPHORES.fetch_add(count, Relaxed);
         Ok(Arc::new(Set {
@@ -230,7 +228,7 @@ impl Set {
                     return Err(Errno::EAGAIN);
                 }
                 Attempt::Blocked(at) => {
-                    state.waiting.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    state.waiting.try_reserve(1)?;
                     let sleeper = Arc::new(Sleeper {
                         operations,
                         pid: caller.pid,
@@ -315,9 +313,7 @@ impl Set {
     /// `EIDRM`, `EACCES`, `ENOMEM`.
     pub fn values(&self, caller: Caller<'_>) -> Result<Vec<u16>> {
         let mut values = Vec::new();
-        values
-            .try_reserve_exact(self.count)
-            .map_err(|_| Errno::ENOMEM)?;
+        values.try_reserve_exact(self.count)?;
         let state = self.allowed(caller, READ)?;
         values.extend(state.semaphores.iter().map(|s| s.value as u16));
         Ok(values)
@@ -404,10 +400,8 @@ impl State {
             return Ok(());
         }
         let mut adjustments = Vec::new();
-        let reserved = adjustments
-            .try_reserve_exact(count)
-            .and_then(|()| self.undos.try_reserve(1));
-        reserved.map_err(|_| Errno::ENOMEM)?;
+        adjustments.try_reserve_exact(count)?;
+        self.undos.try_reserve(1)?;
         adjustments.resize(count, 0);
         self.undos.push(Adjustments { list, adjustments });
         Ok(())

@@ -125,10 +125,10 @@ impl Times {
     }
 
     fn seconds(accessed: i64, modified: i64) -> Result<Times> {
-        let at = |seconds: i64| Ok(Some(Duration::from_secs(not_before_epoch(seconds))));
+        let at = |seconds: i64| Some(Duration::from_secs(not_before_epoch(seconds)));
         Ok(Times {
-            accessed: at(accessed)?,
-            modified: at(modified)?,
+            accessed: at(accessed),
+            modified: at(modified),
             now: false,
         })
     }
@@ -158,7 +158,7 @@ impl Times {
             return Ok(Times::now());
         }
         let [accessed, modified]: [timeval; 2] = user::read(at).map_err(|_| Errno::EFAULT)?;
-        let moment = |t: &timeval| {
+        let moment = |t: &timeval| -> Result<Option<Duration>> {
             let microseconds = u32::try_from(t.tv_usec)
                 .ok()
                 .filter(|&us| us < 1_000_000)

@@ -271,7 +271,7 @@ impl Program {
         }
         self.start = self.start.min(address & !(page - 1));
         self.end = self.end.max(end);
-        self.segments.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.segments.try_reserve(1)?;
         self.segments.push(Segment {
             address,
             memory_len,

@@ -167,9 +167,7 @@ fn interpret(
             argument.map(Word::Bytes),
             Some(Word::Bytes(name)),
         ];
-        arguments
-            .try_reserve(before.len())
-            .map_err(|_| Errno::ENOMEM)?;
+        arguments.try_reserve(before.len())?;
         let replaced = arguments.len().min(1);
         arguments.splice(..replaced, before.into_iter().flatten());
         file = find(fs, credentials, &path)?;

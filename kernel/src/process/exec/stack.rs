@@ -44,14 +44,14 @@ pub fn words(array: VirtAddr, max: usize, class: Class) -> Result<Vec<Word>> {
             Class::X64 => user::read::<u64>(at),
             Class::I386 => user::read::<u32>(at).map(u64::from),
         };
-        let pointer = pointer.map_err(|_| Errno::EFAULT)?;
+        let pointer = pointer?;
         if pointer == 0 {
             return Ok(words);
         }
         if words.len() >= max {
             return Err(Errno::E2BIG);
         }
-        words.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        words.try_reserve(1)?;
         words.push(Word::User(VirtAddr(pointer as usize)));
         at = at.checked_add(class.word()).ok_or(Errno::EFAULT)?;
     }
@@ -126,9 +126,7 @@ impl<'a> Stack<'a> {
         match word {
             Word::Bytes(bytes) => self.push(bytes),
             Word::User(address) => {
-                let bytes = user::copy_in_string(*address, STRING_MAX - 1)
-                    .map_err(|_| Errno::EFAULT)?
-                    .ok_or(Errno::E2BIG)?;
+                let bytes = user::copy_in_string(*address, STRING_MAX - 1)?.ok_or(Errno::E2BIG)?;
                 self.push(&bytes)
             }
         }
@@ -139,9 +137,7 @@ impl<'a> Stack<'a> {
     pub fn push_strings(&mut self, words: &[Word]) -> Result<(Vec<u64>, VirtRange)> {
         let end = self.pointer();
         let mut addresses = Vec::new();
-        addresses
-            .try_reserve_exact(words.len())
-            .map_err(|_| Errno::ENOMEM)?;
+        addresses.try_reserve_exact(words.len())?;
         for word in words.iter().rev() {
             self.push_string(word)?;
             addresses.push(self.at as u64);

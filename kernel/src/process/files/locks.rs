@@ -318,7 +318,7 @@ pub fn all() -> Result<Vec<Listed>> {
     let mut list = Vec::new();
     for (&file, locks) in &registry.files {
         let count = locks.whole.len() + locks.records.len();
-        list.try_reserve(count).map_err(|_| Errno::ENOMEM)?;
+        list.try_reserve(count)?;
         list.extend(locks.whole.iter().map(|&(_, mode, pid)| {
             let (start, last) = (0, u64::MAX);
             let record = Record {

@@ -164,7 +164,7 @@ impl OpenFile {
             .attached
             .get_or_insert(|| Box::new(SpinLock::new(Rank::Leaf, Vec::new())));
         let mut list = list.lock();
-        list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        list.try_reserve(1)?;
         list.push(what);
         Ok(())
     }

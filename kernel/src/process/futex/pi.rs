@@ -27,7 +27,7 @@ use crate::{
 };
 
 fn exchange(address: VirtAddr, old: u32, new: u32) -> Result<bool> {
-    let found = user::compare_exchange_u32(address, old, new).map_err(|_| Errno::EFAULT)?;
+    let found = user::compare_exchange_u32(address, old, new)?;
     Ok(found == old)
 }
 

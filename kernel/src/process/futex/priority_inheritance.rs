@@ -42,7 +42,7 @@ pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> R
     if Arc::ptr_eq(at, waiter) {
         return Err(Errno::EDEADLK);
     }
-    links.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    links.try_reserve(1)?;
     links.push(Link {
         waiter: waiter.clone(),
         owner: owner.clone(),

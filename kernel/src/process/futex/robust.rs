@@ -131,7 +131,7 @@ fn mark_dead(
             return Ok(());
         }
         let dead = value & raw::FUTEX_WAITERS | raw::FUTEX_OWNER_DIED;
-        let old = user::compare_exchange_u32(address, value, dead).map_err(|_| Errno::EFAULT)?;
+        let old = user::compare_exchange_u32(address, value, dead)?;
         if old == value {
             if value & raw::FUTEX_WAITERS != 0 && !inherits {
                 wake(key, 1, u32::MAX)?;

@@ -67,7 +67,7 @@ pub(super) fn enter(
     waiter: &Arc<Waiter>,
     pi: Option<Pi>,
 ) -> Result<()> {
-    bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    bucket.try_reserve(1)?;
     waiter.begin(key);
     bucket.push_back(QueuedWaiter {
         key,
@@ -155,7 +155,7 @@ pub fn requeue(
                     at += 1;
                 }
                 Some(target) => {
-                    target.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    target.try_reserve(1)?;
                     if let Some(mut entry) = source.remove(at) {
                         entry.key = to;
                         entry.waiter.settle(to);
@@ -199,7 +199,7 @@ pub fn wake_op(
                 raw::FUTEX_OP_XOR => old ^ argument,
                 _ => return Err(Errno::ENOSYS),
             };
-            if user::compare_exchange_u32(address, old, new).map_err(|_| Errno::EFAULT)? == old {
+            if user::compare_exchange_u32(address, old, new)? == old {
                 break old as i32;
             }
         };

@@ -31,9 +31,7 @@ pub struct Wanted {
 /// `EAGAIN` if one is another, `ETIMEDOUT`, a restart number if a signal came, `ENOMEM`, `EFAULT`.
 pub fn wait_for_any(words: &[Wanted], deadline: Option<Duration>) -> Result<usize> {
     let mut waiters: Vec<Arc<Waiter>> = Vec::new();
-    waiters
-        .try_reserve_exact(words.len())
-        .map_err(|_| Errno::ENOMEM)?;
+    waiters.try_reserve_exact(words.len())?;
     waiters.extend(words.iter().map(|_| Waiter::new()));
     let woken = || {
         let is_woken = |waiter: &Arc<Waiter>| waiter.outcome() != Outcome::Waiting;

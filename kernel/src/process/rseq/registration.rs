@@ -74,7 +74,7 @@ impl Registration {
             return Err(Errno::EINVAL);
         }
         // Left, one way or the other.
-        user::write(field, &0u64).map_err(|_| Errno::EFAULT)?;
+        user::write(field, &0u64)?;
         if inside {
             context.regs.rip = section.abort;
         }

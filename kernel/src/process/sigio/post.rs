@@ -6,7 +6,7 @@ use core::{
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{
     OutOfMemory,
     sync::{Mutex, Rank, SpinLock},
@@ -51,9 +51,7 @@ impl Room {
                 }
             }
             bigger = VecDeque::new();
-            bigger
-                .try_reserve_exact(wanted * 2)
-                .map_err(|_| Errno::ENOMEM)?;
+            bigger.try_reserve_exact(wanted * 2)?;
         }
     }
 }

@@ -134,7 +134,7 @@ pub(super) fn push(
     if on_alt && !alt.contains(at) {
         return Err(Errno::EFAULT);
     }
-    user::copy_out(VirtAddr(fpu_at as usize), context.fpu_frame()).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(VirtAddr(fpu_at as usize), context.fpu_frame())?;
 
     let stack = [alt.base, alt.visible_flags(sp) as u64, alt.size];
     let words = encode(
@@ -146,7 +146,7 @@ pub(super) fn push(
         fpu_at,
         info,
     );
-    user::write(VirtAddr(at as usize), &words).map_err(|_| Errno::EFAULT)?;
+    user::write(VirtAddr(at as usize), &words)?;
 
     if alt.flags & raw::SS_AUTODISARM != 0 {
         own.alt_stack = AltStack::default();
@@ -171,7 +171,7 @@ pub(super) fn push(
 pub fn sigreturn(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Result<u64> {
     // The handler's return has taken the first word off.
     let at = context.regs.rsp.wrapping_sub(8);
-    let words: [u64; WORDS] = user::read(VirtAddr(at as usize)).map_err(|_| Errno::EFAULT)?;
+    let words: [u64; WORDS] = user::read(VirtAddr(at as usize))?;
     let fpu_at = words[CONTEXT + 23];
     if fpu_at == 0 {
         context.reset_fpu();

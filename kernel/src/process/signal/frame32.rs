@@ -117,7 +117,7 @@ fn push_fpu(context: &mut UserContext, top: u64, data: u16) -> Result<u64> {
     let fx_at = top.checked_sub(size as u64).ok_or(Errno::EFAULT)? & !63;
     let at = fx_at.checked_sub(x87::LEN as u64).ok_or(Errno::EFAULT)?;
     let mut state = Vec::new();
-    state.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
+    state.try_reserve_exact(size)?;
     state.extend_from_slice(context.fpu_frame());
     if size > EXTENDED_SIZE + 4 {
         // With the part that stands before it.
@@ -131,9 +131,7 @@ fn push_fpu(context: &mut UserContext, top: u64, data: u16) -> Result<u64> {
     }
     let old = x87::from_fx(&state, context.regs.cs as u16, data);
     let out = |at: u64, bytes: &[u8]| user::copy_out(VirtAddr(at as usize), bytes);
-    out(at, &old)
-        .and_then(|()| out(fx_at, &state))
-        .map_err(|_| Errno::EFAULT)?;
+    out(at, &old).and_then(|()| out(fx_at, &state))?;
     Ok(at)
 }
 
@@ -146,7 +144,7 @@ fn pop_fpu(context: &mut UserContext, at: u64) -> Result<()> {
         context.reset_fpu();
         return Ok(());
     }
-    let old: [u8; x87::LEN] = user::read(VirtAddr(at as usize)).map_err(|_| Errno::EFAULT)?;
+    let old: [u8; x87::LEN] = user::read(VirtAddr(at as usize))?;
     let from = VirtAddr(at as usize + x87::LEN);
     let read = |state: &mut [u8]| {
         user::copy_in(state, from)?;
@@ -204,7 +202,7 @@ pub(super) fn push(
         words[FULL_CONTEXT..FULL_MASK].copy_from_slice(&machine);
         words[FULL_MASK..FULL_MASK + 2].copy_from_slice(&[mask.0 as u32, upper_mask]);
         words[FULL - 2..].copy_from_slice(&RETURN_FULL);
-        user::write(place, &words).map_err(|_| Errno::EFAULT)?;
+        user::write(place, &words)?;
         (info_at, context_at)
     } else {
         let mut words = [0u32; PLAIN];
@@ -212,7 +210,7 @@ pub(super) fn push(
         words[PLAIN_CONTEXT..PLAIN_CONTEXT + CONTEXT].copy_from_slice(&machine);
         words[PLAIN_MASK] = upper_mask;
         words[PLAIN - 2..].copy_from_slice(&RETURN_PLAIN);
-        user::write(place, &words).map_err(|_| Errno::EFAULT)?;
+        user::write(place, &words)?;
         (0, 0)
     };
     if alt.flags & raw::SS_AUTODISARM != 0 {
@@ -243,7 +241,7 @@ pub(super) fn push(
 pub fn sigreturn_plain(thread: &Thread, context: &mut UserContext) -> Result<u64> {
     // The handler's return and the code after it have taken two words off.
     let at = (context.regs.rsp as u32).wrapping_sub(8);
-    let words: [u32; PLAIN] = user::read(VirtAddr(at as usize)).map_err(|_| Errno::EFAULT)?;
+    let words: [u32; PLAIN] = user::read(VirtAddr(at as usize))?;
     let machine = &words[PLAIN_CONTEXT..PLAIN_CONTEXT + CONTEXT];
     let mask = u64::from(machine[OLD_MASK]) | u64::from(words[PLAIN_MASK]) << 32;
     restore(thread, context, machine, mask)
@@ -257,7 +255,7 @@ pub fn sigreturn_plain(thread: &Thread, context: &mut UserContext) -> Result<u64
 pub fn sigreturn_full(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Result<u64> {
     // The handler's return has taken the first word off.
     let at = (context.regs.rsp as u32).wrapping_sub(4);
-    let words: [u32; FULL] = user::read(VirtAddr(at as usize)).map_err(|_| Errno::EFAULT)?;
+    let words: [u32; FULL] = user::read(VirtAddr(at as usize))?;
     let mask = u64::from(words[FULL_MASK]) | u64::from(words[FULL_MASK + 1]) << 32;
     let machine = &words[FULL_CONTEXT..FULL_MASK];
     let result = restore(thread, context, machine, mask)?;

@@ -190,7 +190,7 @@ impl ProcessSignals {
         if state.ending.is_some() {
             return Err(Errno::EAGAIN);
         }
-        state.threads.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        state.threads.try_reserve(1)?;
         if state.stop.is_some() || !state.pending.set().is_empty() {
             thread.signals.call_attention();
         }
