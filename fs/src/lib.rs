@@ -18,6 +18,8 @@
 )]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate self as fs;
 
 pub mod block;
 pub mod cpio;
@@ -32,6 +34,9 @@ pub mod page_cache;
 pub mod pseudofs;
 pub mod ramfs;
 mod shared_pages;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
 pub mod vnode;
 
 pub use file::{Running, Writing};

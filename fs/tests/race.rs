@@ -5,60 +5,21 @@ mod support;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
-use abi::Errno;
-use abi::raw::general::{O_APPEND, O_CREAT, O_RDWR, RENAME_EXCHANGE};
-use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Source};
+use abi::{
+    Errno,
+    raw::general::{O_APPEND, RENAME_EXCHANGE},
+};
+use fbuf::{BytesSink, BytesSource};
 use fs::{
     Credentials, File, Kind, Namespace, OpenFlags, Vnode, Walk,
     ramfs::{self, Options},
     vnode::Make,
 };
-use nucleus::{
-    Frame, PAGE_SIZE, ephemeral,
-    task::{self, Sleep, Spawn, WaitQueue},
-};
-use support::Random;
-use vm::Pager;
-
-const FLAGS: OpenFlags = OpenFlags::from_bits_retain(O_RDWR | O_CREAT);
-
-/// Runs `body` in `count` tasks and waits for all.
-fn in_tasks(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
-    let body = Arc::new(body);
-    let left = Arc::new((AtomicUsize::new(count), WaitQueue::new()));
-    for i in 0..count {
-        let (body, left) = (body.clone(), left.clone());
-        let spawn = Spawn {
-            name: "racer",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        let run = move || {
-            body(i);
-            drop(body);
-            left.0.fetch_sub(1, Ordering::SeqCst);
-            left.1.wake_all();
-        };
-        drop(task::spawn(spawn, Box::new(run)).unwrap());
-    }
-    let done = || (left.0.load(Ordering::SeqCst) == 0).then_some(());
-    assert!(left.1.wait(Sleep::SOUND, done).is_ok());
-}
-
-fn with_walk<R>(namespace: &Namespace, f: impl FnOnce(&Walk<'_>) -> R) -> R {
-    let root = namespace.root();
-    let who = Credentials::default();
-    f(&Walk {
-        root: &root,
-        start: &root,
-        who: &who,
-    })
-}
+use nucleus::task;
+use support::{FLAGS, Random, in_tasks, with_walk};
 
 fn path(random: &mut Random) -> Vec<u8> {
     let mut path = Vec::new();
@@ -264,58 +225,5 @@ fn deep_trees_go_without_recursion() {
             Some(Errno::ENOENT)
         );
         drop(at);
-    });
-}
-
-/// Bytes that somebody stores next to, through a mapping, while they are on their way.
-struct BesideStore<'a> {
-    pager: &'a dyn Pager,
-    bytes: &'a [u8],
-}
-
-impl Source for BesideStore<'_> {
-    fn left(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> abi::Result<usize> {
-        let (now, later) = self.bytes.split_at(len.min(self.bytes.len()));
-        self.bytes = later;
-        // What a fault asks for.
-        self.pager.reserve(0).unwrap();
-        ephemeral::map(frame).write(offset, now);
-        Ok(now.len())
-    }
-
-    fn take_bytes(&mut self, _: &mut [u8]) -> abi::Result<usize> {
-        unreachable!("pages are asked for")
-    }
-}
-
-/// Who writes has a handle of the page, and is not one who keeps it.
-#[test]
-fn a_write_into_a_page_that_is_stored_into_meanwhile_is_not_lost() {
-    support::on_machines(1, 1, |_| {
-        let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
-        with_walk(&namespace, |walk| {
-            let file = walk.open(b"/file", FLAGS, 0o644).unwrap();
-            let vnode = file.location().unwrap().vnode().clone();
-            let write = |source: &mut dyn Source| vnode.write(0, false, source).unwrap();
-            write(&mut BytesSource::new(&[1; PAGE_SIZE]));
-            // Passed on once, and kept by nobody now.
-            let mut passed = Aggregate::new();
-            let mut sink = AggregateSink::new(&mut passed, PAGE_SIZE);
-            assert_eq!(vnode.read(0, &mut sink), Ok(PAGE_SIZE));
-            drop(passed);
-            let pager = file.pager().unwrap();
-            write(&mut BesideStore {
-                pager: &*pager,
-                bytes: &[2; 100],
-            });
-            let mut found = [0; 200];
-            assert_eq!(vnode.read(0, &mut BytesSink::new(&mut found)), Ok(200));
-            assert_eq!(found[..100], [2; 100]);
-            assert_eq!(found[100..], [1; 100]);
-        });
     });
 }

@@ -7,7 +7,6 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    vec::Vec,
 };
 
 use abi::Errno;
@@ -18,39 +17,11 @@ use nucleus::{
     frame::{self, Contents},
     sim::{self, Config, random_u64},
     sync::{Rank, SpinLock},
-    task::{self, Sleep, Spawn, WaitQueue},
+    task::{Sleep, WaitQueue},
 };
 
 use super::*;
-
-fn below(n: usize) -> usize {
-    (random_u64() >> 16) as usize % n
-}
-
-/// Runs `body` in `count` tasks and waits for all.
-fn in_tasks(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
-    let body = Arc::new(body);
-    let left = Arc::new((AtomicUsize::new(count), WaitQueue::new()));
-    for i in 0..count {
-        let (body, left) = (body.clone(), left.clone());
-        let spawn = Spawn {
-            name: "disk user",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        let run = move || {
-            body(i);
-            drop(body);
-            left.0.fetch_sub(1, Ordering::SeqCst);
-            left.1.wake_all();
-        };
-        drop(task::spawn(spawn, Box::new(run)).unwrap());
-    }
-    let done = || (left.0.load(Ordering::SeqCst) == 0).then_some(());
-    assert!(left.1.wait(Sleep::SOUND, done).is_ok());
-}
+use crate::support::{below, in_tasks, wait_for_frames};
 
 /// Parts of random lengths with room for `sectors` sectors.
 fn parts(sectors: usize) -> Vec<Part> {
@@ -402,9 +373,7 @@ fn a_memory_disk_keeps_what_is_written() {
             assert_eq!(device.flush(), Ok(()));
         }
         // The device's task ends, and with it the disk.
-        while frame::usage().data != free {
-            task::yield_now();
-        }
+        wait_for_frames(free);
         for bytes in [0, 1, PAGE_SIZE as u64 - 1, u64::MAX, 1 << 40] {
             assert!(MemoryDisk::new(bytes).is_err());
         }

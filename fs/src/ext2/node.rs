@@ -5,9 +5,7 @@ use core::{ops::Range, time::Duration};
 
 use abi::{
     Errno, Result,
-    raw::general::{
-        CAP_DAC_OVERRIDE, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE,
-    },
+    raw::general::{CAP_DAC_OVERRIDE, FALLOC_FL_KEEP_SIZE},
 };
 use fbuf::{Sink, Source};
 use nucleus::{Frame, time};
@@ -308,17 +306,7 @@ impl vnode::FileData for Node {
         // Append-only files may get blocks but lose nothing.
         self.require_mutable(mode & !FALLOC_FL_KEEP_SIZE != 0)?;
         self.require_unpinned()?;
-        let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
-        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
-        match mode & !FALLOC_FL_KEEP_SIZE {
-            FALLOC_FL_PUNCH_HOLE if keep_size => pages.punch(offset, end),
-            FALLOC_FL_ZERO_RANGE => {
-                pages.punch(offset, end)?;
-                pages.allocate(offset, end, keep_size)
-            }
-            0 => pages.allocate(offset, end, keep_size),
-            _ => Err(Errno::EOPNOTSUPP),
-        }
+        pages.fallocate(mode, offset, len)
     }
 
     fn deny_write(&self) -> Option<&DenyWrite> {

@@ -2,7 +2,10 @@
 
 use core::{ops::Range, sync::atomic::Ordering};
 
-use abi::{Errno, Result};
+use abi::{
+    Errno, Result,
+    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE},
+};
 
 use super::{
     backing_store::BackingStore,
@@ -83,6 +86,30 @@ impl<S: BackingStore> PageCache<S> {
         }
         self.store.changed();
         Ok(())
+    }
+
+    /// As [`FileData::allocate`](crate::vnode::FileData::allocate).
+    ///
+    /// # Errors
+    /// Those of [`punch`](PageCache::punch) and [`allocate`](PageCache::allocate); `EOPNOTSUPP` for
+    /// other modes.
+    pub fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| i64::try_from(end).is_ok());
+        let end = end.ok_or(Errno::EFBIG)?;
+        match mode & !FALLOC_FL_KEEP_SIZE {
+            FALLOC_FL_PUNCH_HOLE if keep_size => return self.punch(offset, end),
+            FALLOC_FL_ZERO_RANGE => {
+                // Nothing has changed if it must not grow.
+                S::may_resize(self, end.max(self.size()))?;
+                self.punch(offset, end)?;
+            }
+            0 => {}
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        self.allocate(offset, end, keep_size)
     }
 
     /// Reserves room for bytes `from..to`, so that no later write is refused for want of it

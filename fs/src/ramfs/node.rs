@@ -261,7 +261,7 @@ impl Vnode for Node {
     fn attributes(&self) -> Result<Attributes> {
         let time = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
         let (size, pages) = match &self.body {
-            Body::Regular(file) => (file.pages.size(), file.count() as u64),
+            Body::Regular(file) => (file.pages.size(), file.pages.object.resident_count() as u64),
             Body::Directory(directory) => ((directory.len() + 2) * ENTRY_SIZE, 0),
             Body::Link(text) => (text.len() as u64, 0),
             _ => (0, 0),
@@ -452,7 +452,7 @@ impl vnode::FileData for Node {
             Err(Errno::EINVAL) => return Err(Errno::ENODEV),
             file => file?,
         };
-        file.allocate(mode, offset, len)?;
+        file.pages.fallocate(mode, offset, len)?;
         self.touch_modified();
         Ok(())
     }
@@ -491,16 +491,6 @@ impl vnode::FileData for Node {
             Body::BlockDevice(number) => device::cached_block_device(number),
             _ => None,
         }
-    }
-}
-
-impl Sealable for Regular {
-    fn seals(&self) -> u32 {
-        Regular::seals(self)
-    }
-
-    fn add_seals(&self, seals: u32) -> Result<()> {
-        Regular::add_seals(self, seals)
     }
 }
 

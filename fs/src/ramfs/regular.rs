@@ -8,11 +8,10 @@ use core::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use abi::raw::general::{
-    F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE,
-    FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE,
+use abi::{
+    Errno, Result,
+    raw::general::{F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE},
 };
-use abi::{Errno, Result};
 use nucleus::{Frame, frame::Contents};
 use vm::{Description, Lookup, Object, Pager, PagerError, Supply, wait_for_memory};
 
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     DenyWrite, Vnode,
     page_cache::{BackingStore, Found, Mapping, PAGE, PageCache, errno},
+    vnode::Sealable,
 };
 
 /// A regular file.
@@ -61,15 +61,15 @@ impl Regular {
             text: DenyWrite::new(),
         }
     }
+}
 
-    /// As [`Vnode::seals`].
-    pub(super) fn seals(&self) -> u32 {
+impl Sealable for Regular {
+    fn seals(&self) -> u32 {
         self.pages.store.seals()
     }
 
-    /// As [`Vnode::add_seals`]. A mapping that comes at the same time either is seen here, or its
-    /// first write sees the seal.
-    pub(super) fn add_seals(&self, seals: u32) -> Result<()> {
+    /// A mapping that comes at the same time either is seen here, or its first write sees the seal.
+    fn add_seals(&self, seals: u32) -> Result<()> {
         let _turn = self.pages.writers.lock();
         let all = &self.pages.store.seals;
         let old = self.seals();
@@ -83,31 +83,6 @@ impl Regular {
             return Err(Errno::EBUSY);
         }
         Ok(())
-    }
-
-    /// Pages that it has, in memory or in swap.
-    pub(super) fn count(&self) -> usize {
-        self.pages.object.resident_count()
-    }
-
-    /// As [`Vnode::allocate`].
-    pub(super) fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
-        let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
-        let end = offset
-            .checked_add(len)
-            .filter(|&end| i64::try_from(end).is_ok());
-        let end = end.ok_or(Errno::EFBIG)?;
-        match mode & !FALLOC_FL_KEEP_SIZE {
-            FALLOC_FL_PUNCH_HOLE if keep_size => return self.pages.punch(offset, end),
-            FALLOC_FL_ZERO_RANGE => {
-                // Nothing has changed if it must not grow.
-                Swapped::may_resize(&self.pages, end.max(self.pages.size()))?;
-                self.pages.punch(offset, end)?;
-            }
-            0 => {}
-            _ => return Err(Errno::EOPNOTSUPP),
-        }
-        self.pages.allocate(offset, end, keep_size)
     }
 }
 

@@ -5,6 +5,8 @@ use core::{
     time::Duration,
 };
 
+use nucleus::PAGE_SIZE;
+
 /// The kind of a vnode; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -43,6 +45,30 @@ pub struct Attributes {
     pub modified: Duration,
     pub changed: Duration,
     pub created: Duration,
+}
+
+impl Attributes {
+    /// Returns those of an empty vnode of root's whose times are all `made`: with one link, or two
+    /// if it is a directory.
+    pub fn of(kind: Kind, mode: u32, made: Duration) -> Attributes {
+        Attributes {
+            device: 0,
+            inode: 0,
+            kind,
+            mode,
+            links: if kind == Kind::Directory { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            block_size: PAGE_SIZE as u32,
+            accessed: made,
+            modified: made,
+            changed: made,
+            created: made,
+        }
+    }
 }
 
 /// A change of attributes for [`Vnode::set_attributes`](super::Vnode::set_attributes); `None` stays

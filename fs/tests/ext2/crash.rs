@@ -2,15 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use abi::raw::general::{O_CREAT, O_RDWR};
 use fbuf::{BytesSink, BytesSource};
-use fs::{Namespace, OpenFlags, Vnode, vnode::Make};
+use fs::{Namespace, Vnode, vnode::Make};
 
 use super::{
-    image,
     machine::{self, Machine},
-    support::Random,
-    tree::{seeds, with_walk},
+    support::{
+        FLAGS, Random,
+        image::{self, SMALL, Shape},
+        seeds, with_walk,
+    },
 };
 
 type Files = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -35,16 +36,15 @@ impl Work<'_> {
 
     fn step(&mut self) {
         let path = self.path();
-        let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
         let namespace = self.namespace.clone();
         with_walk(&namespace, |walk| match self.random.below(8) {
             0..=3 => {
                 let data = self.random.bytes(6000);
                 self.synced.remove(&path);
-                let file = walk.open(&path, flags, 0o644).unwrap();
+                let file = walk.open(&path, FLAGS, 0o644).unwrap();
                 let vnode = file.location().unwrap().vnode().clone();
                 vnode.truncate(0).unwrap();
-                file.write(Some(0), flags, &mut BytesSource::new(&data))
+                file.write(Some(0), FLAGS, &mut BytesSource::new(&data))
                     .unwrap();
                 if self.random.below(2) == 0 {
                     vnode.sync().unwrap();
@@ -99,14 +99,14 @@ fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
 
 #[test]
 fn what_was_synced_survives_a_power_cut() {
-    for seed in 1..=seeds(12) {
-        let block_size = [1024, 2048, 4096][seed as usize % 3];
-        let empty = image::make(image::Make {
-            block_size,
-            size: 4096,
+    for seed in seeds(12) {
+        let block_size = image::block_size(seed);
+        let empty = Shape {
+            block: block_size,
             inodes: 256,
-            more: &[],
-        });
+            ..SMALL
+        }
+        .make();
         let (content, ()) = machine::run(seed, 1, empty, prepare);
         let (_, (left, synced, open)) = machine::run(seed, 2, content, move |machine| {
             let namespace = machine.mount();
@@ -119,11 +119,10 @@ fn what_was_synced_survives_a_power_cut() {
                 work.step();
             }
             // A file without a name, which the next check frees.
-            let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
             let open = with_walk(&namespace, |walk| {
-                let file = walk.open(b"/gone", flags, 0o600).unwrap();
+                let file = walk.open(b"/gone", FLAGS, 0o600).unwrap();
                 let data = [9; 3000];
-                file.write(Some(0), flags, &mut BytesSource::new(&data))
+                file.write(Some(0), FLAGS, &mut BytesSource::new(&data))
                     .unwrap();
                 walk.remove(b"/gone", false).unwrap();
                 namespace.root().vnode().sync().unwrap();
@@ -135,7 +134,7 @@ fn what_was_synced_survives_a_power_cut() {
             let number = open.location().unwrap().attributes().unwrap().inode;
             (machine.disk.after_power_cut(), work.synced, number)
         });
-        let repaired = image::repaired(&left);
+        let repaired = image::repair(&left);
         let (_, ()) = machine::run(seed, 1, repaired, move |machine| {
             let namespace = machine.try_mount(true).unwrap();
             with_walk(&namespace, |walk| {

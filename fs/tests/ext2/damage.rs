@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
-use abi::raw::general::{O_CREAT, O_RDWR};
 use fbuf::{BytesSink, BytesSource};
-use fs::{Kind, Namespace, OpenFlags, Vnode, Walk, vnode::Make};
+use fs::{Kind, Namespace, Vnode, Walk, vnode::Make};
 
-use super::{image, machine, support::Random, tree::with_walk};
+use super::{
+    machine,
+    support::{
+        FLAGS, Random,
+        image::{self, SMALL, Shape},
+        with_walk,
+    },
+};
 
 /// The number of images, of the three block sizes in turn; overridden by `IMAGES` in the
 /// environment.
@@ -17,12 +23,13 @@ const MOST: usize = 400;
 
 /// A file system with files of all kinds.
 fn whole(block_size: usize) -> Vec<u8> {
-    let empty = image::make(image::Make {
-        block_size,
-        size: 1600,
+    let empty = Shape {
+        kib: 1600,
+        block: block_size,
         inodes: 64,
-        more: &[],
-    });
+        ..SMALL
+    }
+    .make();
     let (content, ()) = machine::run(1, 1, empty, |machine| {
         let namespace = machine.mount();
         with_walk(&namespace, |walk| {
@@ -35,12 +42,11 @@ fn whole(block_size: usize) -> Vec<u8> {
             walk.make(b"/pipe", Make::Fifo, 0o600).unwrap();
             // With indirect blocks and holes.
             for (name, len) in [(&b"/d/file"[..], 100_000), (b"/d/e/small", 700)] {
-                let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
-                let file = walk.open(name, flags, 0o644).unwrap();
+                let file = walk.open(name, FLAGS, 0o644).unwrap();
                 let data = vec![7; len];
-                file.write(Some(0), flags, &mut BytesSource::new(&data))
+                file.write(Some(0), FLAGS, &mut BytesSource::new(&data))
                     .unwrap();
-                file.write(Some(900_000), flags, &mut BytesSource::new(&data[..9]))
+                file.write(Some(900_000), FLAGS, &mut BytesSource::new(&data[..9]))
                     .unwrap();
             }
             walk.link(&walk.resolve(b"/d/file", false).unwrap(), b"/again")
@@ -51,7 +57,7 @@ fn whole(block_size: usize) -> Vec<u8> {
             }
         });
     });
-    image::assert_sound(&content, "whole");
+    image::check(&content);
     content
 }
 
@@ -126,7 +132,6 @@ fn read(vnode: &Arc<dyn Vnode>) {
 
 /// Changes existing files and creates more.
 fn change(walk: &Walk<'_>, paths: &[Vec<u8>], random: &mut Random) {
-    let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
     for _ in 0..25 {
         let path = &paths[random.below(paths.len().min(MOST))];
         let other = &paths[random.below(paths.len().min(MOST))];
@@ -143,10 +148,10 @@ fn change(walk: &Walk<'_>, paths: &[Vec<u8>], random: &mut Random) {
             ),
             _ => {
                 let path = if random.below(2) == 0 { path } else { &new };
-                if let Ok(file) = walk.open(path, flags, 0o644) {
+                if let Ok(file) = walk.open(path, FLAGS, 0o644) {
                     let data = random.bytes(9000);
                     let at = random.below(300_000) as u64;
-                    let _ = file.write(Some(at), flags, &mut BytesSource::new(&data));
+                    let _ = file.write(Some(at), FLAGS, &mut BytesSource::new(&data));
                     let vnode = file.location().unwrap().vnode();
                     let _ = vnode.truncate(random.below(100_000) as u64);
                     if random.below(4) == 0 {

@@ -6,14 +6,15 @@ use std::{
 };
 
 use fs::{
-    MountFlags, MountRequest, Namespace,
+    MountFlags, MountRequest, Namespace, Walk,
     block::{self, Device, FaultyDisk},
     ext2,
 };
-use nucleus::{
-    sim::{self, Config},
-    task::{self, Sleep},
-    time,
+use nucleus::sim::{self, Config};
+
+use super::support::{
+    image::{self, Shape},
+    pause, with_walk,
 };
 
 /// A machine's disk with a file system.
@@ -52,6 +53,15 @@ impl Machine {
     }
 }
 
+/// Makes such an image, calls `body` with walks of it on a machine of `cpus` CPUs, and checks it.
+pub fn walk_on(shape: Shape, cpus: usize, body: impl FnOnce(&Machine, &Walk<'_>) + Send + 'static) {
+    let (content, ()) = run(1, cpus, shape.make(), |machine| {
+        let namespace = machine.mount();
+        with_walk(&namespace, |walk| body(machine, walk));
+    });
+    image::check(&content);
+}
+
 /// Runs `body` on a machine of `cpus` CPUs with `content` on its disk; returns the disk's content
 /// at the end, and the body's value.
 pub fn run<R: Send + 'static>(
@@ -82,10 +92,7 @@ pub fn run<R: Send + 'static>(
         let value = body(&machine);
         // A task completes the unmount.
         while machine.device.holder().is_some() {
-            task::sleep(Sleep {
-                interruptible: false,
-                deadline: Some(time::since_boot() + Duration::from_millis(1)),
-            });
+            pause(Duration::from_millis(1));
         }
         drop(machine);
         fs::page_cache::stop();

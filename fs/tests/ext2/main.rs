@@ -5,7 +5,6 @@ mod advice;
 mod both;
 mod crash;
 mod damage;
-mod image;
 mod machine;
 #[path = "../tree_model/model.rs"]
 mod model;

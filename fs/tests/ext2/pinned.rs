@@ -7,17 +7,18 @@ use std::sync::{
 
 use abi::{
     Errno,
-    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, O_CREAT, O_RDWR, RENAME_EXCHANGE},
+    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, RENAME_EXCHANGE},
 };
 use fbuf::BytesSource;
-use fs::OpenFlags;
 use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral, frame::Contents};
 
 use super::{
-    image::{self, assert_sound, repaired},
     machine,
-    support::Random,
-    tree::with_walk,
+    support::{
+        FLAGS, Random,
+        image::{self, SMALL, Shape},
+        with_walk,
+    },
 };
 
 /// Pages of the file: it needs double indirect blocks where blocks are small.
@@ -26,91 +27,84 @@ const PAGES: usize = 80;
 #[test]
 fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
     for block_size in [1024, 2048, 4096] {
-        let empty = image::make(image::Make {
-            block_size,
-            size: 4096,
+        let shape = Shape {
+            block: block_size,
             inodes: 64,
-            more: &[],
-        });
-        let (content, ()) = machine::run(block_size as u64, 1, empty, |machine| {
-            let namespace = machine.mount();
-            let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
+            ..SMALL
+        };
+        machine::walk_on(shape, 1, |_, walk| {
             let mut bytes = vec![0; PAGES * PAGE_SIZE];
             Random::new(7).fill(&mut bytes);
-            with_walk(&namespace, |walk| {
-                let file = walk.open(b"/swap", flags, 0o600).unwrap();
-                file.write(Some(0), flags, &mut BytesSource::new(&bytes))
-                    .unwrap();
-                let vnode = file.location().unwrap().vnode().clone();
-                let pinned = vnode.clone().pin_blocks().expect("it has no holes");
-                assert_eq!(vnode.clone().pin_blocks().err(), Some(Errno::ETXTBSY));
-                let mut next = 0;
-                for run in pinned.runs() {
-                    assert_eq!(run.page, next);
-                    next += run.pages;
-                    for page in 0..run.pages {
-                        let frame = Frame::alloc(Contents::Stale).unwrap();
-                        let sector = run.sector + page * (PAGE_SIZE / 512) as u64;
-                        let parts = vec![Part::whole(frame.clone())];
-                        pinned.device().read(sector, parts).unwrap();
-                        let mut found = vec![0; PAGE_SIZE];
-                        ephemeral::map(&frame).read(0, &mut found);
-                        let at = (run.page + page) as usize * PAGE_SIZE;
-                        assert!(
-                            found == bytes[at..at + PAGE_SIZE],
-                            "page {}",
-                            run.page + page
-                        );
-                    }
+            let file = walk.open(b"/swap", FLAGS, 0o600).unwrap();
+            file.write(Some(0), FLAGS, &mut BytesSource::new(&bytes))
+                .unwrap();
+            let vnode = file.location().unwrap().vnode().clone();
+            let pinned = vnode.clone().pin_blocks().expect("it has no holes");
+            assert_eq!(vnode.clone().pin_blocks().err(), Some(Errno::ETXTBSY));
+            let mut next = 0;
+            for run in pinned.runs() {
+                assert_eq!(run.page, next);
+                next += run.pages;
+                for page in 0..run.pages {
+                    let frame = Frame::alloc(Contents::Stale).unwrap();
+                    let sector = run.sector + page * (PAGE_SIZE / 512) as u64;
+                    let parts = vec![Part::whole(frame.clone())];
+                    pinned.device().read(sector, parts).unwrap();
+                    let mut found = vec![0; PAGE_SIZE];
+                    ephemeral::map(&frame).read(0, &mut found);
+                    let at = (run.page + page) as usize * PAGE_SIZE;
+                    assert!(
+                        found == bytes[at..at + PAGE_SIZE],
+                        "page {}",
+                        run.page + page
+                    );
                 }
-                assert_eq!(next, PAGES as u64);
-                let write = || file.write(Some(5), flags, &mut BytesSource::new(b"other"));
-                assert_eq!(write().err(), Some(Errno::ETXTBSY));
-                assert_eq!(vnode.truncate(10), Err(Errno::ETXTBSY));
-                let punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-                let hole = || vnode.allocate(punch, PAGE_SIZE as u64, PAGE_SIZE as u64);
-                assert_eq!(hole(), Err(Errno::ETXTBSY));
-                // Swap space is removed by name.
-                let folder = walk.resolve(b"/", true).unwrap();
-                let folder = folder.vnode();
-                walk.open(b"/other", flags, 0o600).unwrap();
-                assert_eq!(folder.remove(b"swap", false), Err(Errno::EPERM));
-                let rename = |from: &[u8], to: &[u8], how| folder.rename(from, folder, to, how);
-                assert_eq!(rename(b"swap", b"new", 0), Err(Errno::EPERM));
-                assert_eq!(rename(b"other", b"swap", 0), Err(Errno::EPERM));
-                let exchange = RENAME_EXCHANGE;
-                assert_eq!(rename(b"other", b"swap", exchange), Err(Errno::EPERM));
-                drop(pinned);
-                assert_eq!(rename(b"swap", b"new", 0), Ok(()));
-                assert_eq!(rename(b"new", b"swap", 0), Ok(()));
-                assert_eq!(write(), Ok(5));
-                assert_eq!(hole(), Ok(()));
-                assert_eq!(vnode.clone().pin_blocks().err(), Some(Errno::EINVAL));
-                assert_eq!(folder.clone().pin_blocks().err(), Some(Errno::EINVAL));
-            });
+            }
+            assert_eq!(next, PAGES as u64);
+            let write = || file.write(Some(5), FLAGS, &mut BytesSource::new(b"other"));
+            assert_eq!(write().err(), Some(Errno::ETXTBSY));
+            assert_eq!(vnode.truncate(10), Err(Errno::ETXTBSY));
+            let punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+            let hole = || vnode.allocate(punch, PAGE_SIZE as u64, PAGE_SIZE as u64);
+            assert_eq!(hole(), Err(Errno::ETXTBSY));
+            // Swap space is removed by name.
+            let folder = walk.resolve(b"/", true).unwrap();
+            let folder = folder.vnode();
+            walk.open(b"/other", FLAGS, 0o600).unwrap();
+            assert_eq!(folder.remove(b"swap", false), Err(Errno::EPERM));
+            let rename = |from: &[u8], to: &[u8], how| folder.rename(from, folder, to, how);
+            assert_eq!(rename(b"swap", b"new", 0), Err(Errno::EPERM));
+            assert_eq!(rename(b"other", b"swap", 0), Err(Errno::EPERM));
+            let exchange = RENAME_EXCHANGE;
+            assert_eq!(rename(b"other", b"swap", exchange), Err(Errno::EPERM));
+            drop(pinned);
+            assert_eq!(rename(b"swap", b"new", 0), Ok(()));
+            assert_eq!(rename(b"new", b"swap", 0), Ok(()));
+            assert_eq!(write(), Ok(5));
+            assert_eq!(hole(), Ok(()));
+            assert_eq!(vnode.clone().pin_blocks().err(), Some(Errno::EINVAL));
+            assert_eq!(folder.clone().pin_blocks().err(), Some(Errno::EINVAL));
         });
-        assert_sound(&content, &format!("blocks of {block_size}"));
     }
 }
 
 /// Each command of the disk fails in turn while a file that has just been written is pinned.
 #[test]
 fn a_disk_that_fails_is_told_as_such() {
-    let empty = image::make(image::Make {
-        block_size: 1024,
-        size: 2048,
+    let empty = Shape {
+        kib: 2048,
         inodes: 64,
-        more: &[],
-    });
+        ..SMALL
+    }
+    .make();
     let (mut place, mut told) = (0, 0);
     loop {
         let (content, (struck, error)) = machine::run(1, 1, empty.clone(), move |machine| {
             let namespace = machine.mount();
-            let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
             with_walk(&namespace, |walk| {
-                let file = walk.open(b"/swap", flags, 0o600).unwrap();
+                let file = walk.open(b"/swap", FLAGS, 0o600).unwrap();
                 let bytes = vec![0x5a; PAGES * PAGE_SIZE];
-                let write = || file.write(Some(0), flags, &mut BytesSource::new(&bytes));
+                let write = || file.write(Some(0), FLAGS, &mut BytesSource::new(&bytes));
                 write().unwrap();
                 let vnode = file.location().unwrap().vnode().clone();
                 let struck = Arc::new(AtomicBool::new(false));
@@ -127,7 +121,7 @@ fn a_disk_that_fails_is_told_as_such() {
                 (struck.load(SeqCst), error)
             })
         });
-        repaired(&content);
+        image::repair(&content);
         match error {
             // A request that fails together with its neighbours is retried by itself.
             None => {}

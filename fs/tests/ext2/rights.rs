@@ -1,12 +1,6 @@
 //! Permissions within a file system: flags of files, and reserved blocks.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use abi::{
     Errno,
@@ -21,12 +15,15 @@ use fs::{
     credentials::{self, CapabilitySet},
     vnode::Make,
 };
-use nucleus::task::{self, Spawn};
+use nucleus::task;
 
 use super::{
-    image::{self, assert_sound},
     machine,
-    tree::with_walk,
+    support::{
+        attached,
+        image::{self, SMALL, Shape},
+        with_walk,
+    },
 };
 
 const IMMUTABLE: u32 = 0x10;
@@ -43,12 +40,12 @@ fn set_flags(image: &mut [u8], inode: u64, flags: u32) {
 
 #[test]
 fn what_only_grows_or_stays_is_opened_accordingly() {
-    let empty = image::make(image::Make {
-        block_size: 1024,
-        size: 2048,
+    let empty = Shape {
+        kib: 2048,
         inodes: 64,
-        more: &[],
-    });
+        ..SMALL
+    }
+    .make();
     let flags = OpenFlags::from_bits_retain;
     let (mut content, inodes) = machine::run(1, 1, empty, move |machine| {
         let namespace = machine.mount();
@@ -132,7 +129,7 @@ fn what_only_grows_or_stays_is_opened_accordingly() {
             assert_eq!(walk.rename(b"/other", walk, b"/folder/added", 0), Ok(()));
         });
     });
-    assert_sound(&content, "flags");
+    image::check(&content);
 }
 
 /// The credentials of a task in these tests.
@@ -147,26 +144,7 @@ fn acting<R: Send + 'static>(who: Credentials, body: impl FnOnce() -> R + Send +
             }
         });
     });
-    let result = Arc::new((AtomicBool::new(false), std::sync::Mutex::new(None)));
-    let slot = result.clone();
-    let spawn = Spawn {
-        name: "acting",
-        pmap: None,
-        attachment: Some(Arc::new(Acting(who))),
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
-    let run = move || {
-        let value = body();
-        *slot.1.lock().unwrap() = Some(value);
-        slot.0.store(true, SeqCst);
-    };
-    drop(task::spawn(spawn, Box::new(run)).unwrap());
-    while !result.0.load(SeqCst) {
-        task::yield_now();
-    }
-    let value = result.1.lock().unwrap().take();
-    value.expect("it has ended")
+    attached(Arc::new(Acting(who)), body)
 }
 
 /// Fills a new file until there is no room; returns its size, in blocks.
@@ -191,12 +169,13 @@ fn fill(root: &Arc<dyn Vnode>, name: &'static [u8], who: Credentials) -> u64 {
 #[test]
 fn the_reserve_is_for_those_who_may_have_it() {
     const RESERVE: u64 = 200;
-    let empty = image::make(image::Make {
-        block_size: 1024,
-        size: 2048,
+    let empty = Shape {
+        kib: 2048,
         inodes: 64,
         more: &["-m", "10"],
-    });
+        ..SMALL
+    }
+    .make();
     let words = |at: usize| u32::from_le_bytes(empty[at..at + 4].try_into().unwrap());
     let reserve = u64::from(words(1024 + 8));
     assert!((RESERVE..=RESERVE + 5).contains(&reserve), "{reserve}");
@@ -234,5 +213,5 @@ fn the_reserve_is_for_those_who_may_have_it() {
         }
         assert!(near(root.space().free, reserve));
     });
-    assert_sound(&content, "reserve");
+    image::check(&content);
 }

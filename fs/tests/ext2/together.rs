@@ -1,31 +1,21 @@
 //! Several tasks in the same directories.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-
-use abi::raw::general::{O_CREAT, O_RDWR, RENAME_EXCHANGE};
-use fbuf::{BytesSink, BytesSource};
-use fs::{
-    Kind, MountRequest, Namespace, OpenFlags, ext2,
-    ramfs::{self, Options},
-    vnode::Make,
-};
-use nucleus::{
-    task::{self, Priority, Sleep, Spawn},
-    time,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    image::{self, assert_sound},
     machine,
-    support::Random,
-    tree::{seeds, with_walk},
+    support::{
+        FLAGS, Random,
+        image::{self, SMALL, Shape},
+        in_tasks, seeds, with_walk,
+    },
+};
+use abi::raw::general::RENAME_EXCHANGE;
+use fbuf::{BytesSink, BytesSource};
+use fs::{
+    Kind, MountRequest, Namespace, ext2,
+    ramfs::{self, Options},
+    vnode::Make,
 };
 
 const TASKS: usize = 3;
@@ -41,7 +31,6 @@ fn path(random: &mut Random) -> Vec<u8> {
 
 fn work(namespace: &Arc<Namespace>, seed: u64) {
     let mut random = Random::new(seed);
-    let flags = OpenFlags::from_bits_retain(O_CREAT | O_RDWR);
     with_walk(namespace, |walk| {
         for _ in 0..150 {
             let (a, b) = (path(&mut random), path(&mut random));
@@ -67,9 +56,9 @@ fn work(namespace: &Arc<Namespace>, seed: u64) {
                     let _ = listed;
                 }
                 _ => {
-                    if let Ok(file) = walk.open(&a, flags, 0o644) {
+                    if let Ok(file) = walk.open(&a, FLAGS, 0o644) {
                         let data = random.bytes(5000);
-                        let _ = file.write(Some(0), flags, &mut BytesSource::new(&data));
+                        let _ = file.write(Some(0), FLAGS, &mut BytesSource::new(&data));
                         if random.below(5) == 0 {
                             let _ = file.location().unwrap().vnode().sync();
                         }
@@ -113,42 +102,23 @@ fn all(namespace: &Arc<Namespace>) -> BTreeMap<Vec<u8>, (Kind, u32, Vec<u8>)> {
 #[test]
 fn tasks_do_not_harm_each_other() {
     let mut most = 0;
-    for seed in 1..=seeds(8) {
-        let block_size = [1024, 2048, 4096][seed as usize % 3];
-        let empty = image::make(image::Make {
-            block_size,
-            size: 4096,
+    for seed in seeds(8) {
+        let block_size = image::block_size(seed);
+        let empty = Shape {
+            block: block_size,
             inodes: 256,
-            more: &[],
-        });
+            ..SMALL
+        }
+        .make();
         let (content, before) = machine::run(seed, 2, empty, move |machine| {
             let namespace = machine.mount();
-            let left = Arc::new(AtomicUsize::new(TASKS));
-            for number in 0..TASKS {
-                let (namespace, left) = (namespace.clone(), left.clone());
-                let spawn = Spawn {
-                    name: "worker",
-                    pmap: None,
-                    attachment: None,
-                    cpus: u64::MAX,
-                    priority: Priority::default(),
-                };
-                let body = move || {
-                    work(&namespace, seed * 100 + number as u64);
-                    drop(namespace);
-                    left.fetch_sub(1, Ordering::SeqCst);
-                };
-                task::spawn(spawn, Box::new(body)).unwrap();
-            }
-            while left.load(Ordering::SeqCst) > 0 {
-                task::sleep(Sleep {
-                    interruptible: false,
-                    deadline: Some(time::since_boot() + Duration::from_millis(1)),
-                });
-            }
+            let shared = namespace.clone();
+            in_tasks(TASKS, move |number| {
+                work(&shared, seed * 100 + number as u64)
+            });
             all(&namespace)
         });
-        assert_sound(&content, &format!("seed {seed}"));
+        image::check(&content);
         let (_, after) = machine::run(seed, 1, content, |machine| all(&machine.mount()));
         assert!(
             before == after,
@@ -162,12 +132,12 @@ fn tasks_do_not_harm_each_other() {
 /// A task that has just looked at a file system does not keep its disk from being mounted again.
 #[test]
 fn a_disk_that_was_unmounted_can_be_mounted() {
-    let empty = image::make(image::Make {
-        block_size: 1024,
-        size: 2048,
+    let empty = Shape {
+        kib: 2048,
         inodes: 64,
-        more: &[],
-    });
+        ..SMALL
+    }
+    .make();
     let (content, ()) = machine::run(1, 2, empty, |machine| {
         let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
         with_walk(&namespace, |walk| {
@@ -185,5 +155,5 @@ fn a_disk_that_was_unmounted_can_be_mounted() {
             assert_eq!(namespace.unmount(&at(), false), Ok(()));
         });
     });
-    assert_sound(&content, "again");
+    image::check(&content);
 }

@@ -3,30 +3,22 @@
 use std::sync::Arc;
 
 use abi::Errno;
-use fs::{Credentials, Kind, Namespace, Vnode, Walk, vnode::Make};
+use fs::{Kind, Vnode, vnode::Make};
 
 use super::{
     both::Both,
-    image::{self, assert_sound},
     machine,
+    support::{
+        image::{self, SMALL, Shape},
+        seeds, with_walk,
+    },
 };
 
-const SMALL: image::Make = image::Make {
-    block_size: 1024,
-    size: 4096,
+/// With room for many files.
+const ROOMY: Shape = Shape {
     inodes: 512,
-    more: &[],
+    ..SMALL
 };
-
-pub fn with_walk<R>(namespace: &Arc<Namespace>, f: impl FnOnce(&Walk<'_>) -> R) -> R {
-    let root = namespace.root();
-    let who = Credentials::default();
-    f(&Walk {
-        root: &root,
-        start: &root,
-        who: &who,
-    })
-}
 
 fn names(directory: &Arc<dyn Vnode>) -> Vec<(Vec<u8>, Kind)> {
     let mut names = Vec::new();
@@ -42,10 +34,11 @@ fn names(directory: &Arc<dyn Vnode>) -> Vec<(Vec<u8>, Kind)> {
 #[test]
 fn what_was_made_is_there_after_the_next_mount() {
     for block_size in [1024, 2048, 4096] {
-        let empty = image::make(image::Make {
-            block_size,
-            ..SMALL
-        });
+        let empty = Shape {
+            block: block_size,
+            ..ROOMY
+        }
+        .make();
         let (content, ()) = machine::run(1, 1, empty, |machine| {
             let namespace = machine.mount();
             with_walk(&namespace, |walk| {
@@ -64,7 +57,7 @@ fn what_was_made_is_there_after_the_next_mount() {
                 walk.remove(b"/d/e", true).unwrap();
             });
         });
-        assert_sound(&content, "made");
+        image::check(&content);
         let (content, ()) = machine::run(2, 1, content, |machine| {
             let namespace = machine.try_mount(true).unwrap();
             let root = namespace.root().vnode().clone();
@@ -103,14 +96,14 @@ fn what_was_made_is_there_after_the_next_mount() {
             );
             assert_eq!(directory.attributes().unwrap().links, 2);
         });
-        assert_sound(&content, "looked at");
+        image::check(&content);
     }
 }
 
 /// Directories are kept in use by what is below them, and only as long as that is.
 #[test]
 fn a_deep_tree_that_nobody_uses_is_unmounted() {
-    let (content, ()) = machine::run(3, 1, image::make(SMALL), |machine| {
+    let (content, ()) = machine::run(3, 1, ROOMY.make(), |machine| {
         let namespace = machine.mount();
         let root = namespace.root().vnode().clone();
         let mut path = Vec::new();
@@ -125,19 +118,20 @@ fn a_deep_tree_that_nobody_uses_is_unmounted() {
         });
         assert_eq!(root.file_system().unwrap().retire(), Ok(()));
     });
-    assert_sound(&content, "unmounted");
+    image::check(&content);
 }
 
 /// A random tree with files, accessed through both, then after the next mount.
 #[test]
 fn behaves_as_a_tree_of_maps() {
-    for seed in 1..=seeds(6) {
-        let block_size = [1024, 2048, 4096][seed as usize % 3];
-        let empty = image::make(image::Make {
-            block_size,
-            size: 8192,
-            ..SMALL
-        });
+    for seed in seeds(6) {
+        let block_size = image::block_size(seed);
+        let empty = Shape {
+            kib: 8192,
+            block: block_size,
+            ..ROOMY
+        }
+        .make();
         let (content, model) = machine::run(seed, 1, empty, move |machine| {
             let mut both = Both::new(machine.mount(), seed);
             let root = both.namespace.root().vnode().clone();
@@ -152,20 +146,14 @@ fn behaves_as_a_tree_of_maps() {
             both.compare();
             both.model
         });
-        assert_sound(&content, &format!("seed {seed}"));
+        image::check(&content);
         let (content, ()) = machine::run(seed, 1, content, move |machine| {
             let mut both = Both::new(machine.mount(), seed);
             both.model = model;
             both.compare();
         });
-        assert_sound(&content, &format!("seed {seed} looked at"));
+        image::check(&content);
     }
-}
-
-/// The number of random runs: `usual`, or as many as `SEEDS` says.
-pub fn seeds(usual: u64) -> u64 {
-    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
-    wanted.unwrap_or(usual)
 }
 
 /// Sets the link count of an inode of the first group, in an image with blocks of 1 KiB.
@@ -180,7 +168,7 @@ fn set_links(image: &mut [u8], inode: u64, links: u16) {
 #[test]
 fn the_most_directories_may_change_places() {
     const MOST: u16 = 32_000;
-    let empty = image::make(SMALL);
+    let empty = ROOMY.make();
     let (mut content, full) = machine::run(1, 1, empty, |machine| {
         let namespace = machine.mount();
         with_walk(&namespace, |walk| {
@@ -216,5 +204,5 @@ fn the_most_directories_may_change_places() {
         });
     });
     set_links(&mut content, full, 2);
-    assert_sound(&content, "links");
+    image::check(&content);
 }

@@ -1,182 +1,20 @@
-//! The 9P client against a server made of code: an honest one must behave as a file system in memory does, and
-//! nothing that a dishonest one says may do more harm than wrong answers and errors.
-
-#[path = "../support/mod.rs"]
-mod support;
+//! The 9P client against a server made of code: an honest one must behave as a file system in memory
+//! does, and nothing that a dishonest one says may do more harm than wrong answers and errors.
 
 mod server;
+#[path = "../support/mod.rs"]
+mod support;
+mod wire;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
-
-use abi::{
-    Errno,
-    raw::general::{O_CREAT, O_RDWR, O_TRUNC},
-};
-use fbuf::{BytesSink, BytesSource, Slice};
+use abi::{Errno, raw::general::O_TRUNC};
+use fbuf::{BytesSink, BytesSource};
 use fs::{
-    Credentials, Kind, Namespace, OpenFlags, Walk,
-    ninep::{self, Flight, Transport},
+    Kind, Namespace, OpenFlags, ninep,
     ramfs::{self, Options},
     vnode::Make,
 };
-use nucleus::{
-    ephemeral,
-    task::{self, Sleep, Woken},
-    time,
-};
-use server::Server;
-use support::Random;
-
-const FLAGS: OpenFlags = OpenFlags::from_bits_retain(O_RDWR | O_CREAT);
-
-/// What a server does to its answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Manners {
-    Honest,
-    /// One answer in so many is damaged.
-    Damages(usize),
-    /// It is gone.
-    Gone,
-}
-
-/// The way to a server.
-struct Wire {
-    server: Mutex<Server>,
-    random: Mutex<Random>,
-    manners: Mutex<Manners>,
-}
-
-/// An answer that arrives at a time.
-struct Answer {
-    head: Vec<u8>,
-    total: usize,
-    at: Duration,
-}
-
-impl Wire {
-    fn new(seed: u64) -> Arc<Wire> {
-        Arc::new(Wire {
-            server: Mutex::new(Server::new()),
-            random: Mutex::new(Random::new(seed)),
-            manners: Mutex::new(Manners::Honest),
-        })
-    }
-
-    fn behave(&self, manners: Manners) {
-        *self.manners.lock().unwrap() = manners;
-    }
-
-    /// Damages an answer; gives how long the server says that it is.
-    fn damage(random: &mut Random, answer: &mut Vec<u8>) -> usize {
-        let flip = |random: &mut Random, answer: &mut Vec<u8>, from: usize| {
-            let at = from + random.below((answer.len() - from).max(1));
-            if let Some(byte) = answer.get_mut(at) {
-                *byte = random.next() as u8;
-            }
-        };
-        match random.below(9) {
-            0 => answer.truncate(random.below(answer.len())),
-            1 => answer.clear(),
-            2 => answer.extend(random.bytes(300)),
-            3 => *answer = random.bytes(300),
-            // Its first bytes, by which it is known, stay in most cases.
-            4 => flip(random, answer, 0),
-            5 => return random.next() as u32 as usize,
-            6 => {
-                // A body that is cut, or goes on, with a size that fits.
-                let len = 7 + random.below(2 * answer.len());
-                answer.resize(len, random.next() as u8);
-                answer[..4].copy_from_slice(&(len as u32).to_le_bytes());
-            }
-            _ => (0..1 + random.below(8)).for_each(|_| flip(random, answer, 7)),
-        }
-        answer.len()
-    }
-}
-
-impl Transport for Wire {
-    fn max_slices(&self) -> usize {
-        128
-    }
-
-    fn send(
-        &self,
-        message: &[u8],
-        data: &[Slice],
-        reply: usize,
-        receive: &[Slice],
-    ) -> Result<Box<dyn Flight>, Errno> {
-        let manners = *self.manners.lock().unwrap();
-        if manners == Manners::Gone {
-            return Err(Errno::EIO);
-        }
-        let mut message = message.to_vec();
-        for slice in data {
-            let mut bytes = vec![0; slice.len];
-            ephemeral::map(&slice.frame).read(slice.offset, &mut bytes);
-            message.extend(bytes);
-        }
-        let mut answer = self.server.lock().unwrap().answer(&message);
-        let mut random = self.random.lock().unwrap();
-        let mut total = answer.len();
-        if let Manners::Damages(one_in) = manners
-            && random.below(one_in) == 0
-        {
-            total = Wire::damage(&mut random, &mut answer);
-        }
-        let at = time::since_boot() + Duration::from_micros(random.next() % 50);
-        drop(random);
-        let rest = answer.split_off(reply.min(answer.len()));
-        let mut rest = &rest[..];
-        for slice in receive {
-            let (now, later) = rest.split_at(slice.len.min(rest.len()));
-            ephemeral::map(&slice.frame).write(slice.offset, now);
-            rest = later;
-        }
-        Ok(Box::new(Answer {
-            head: answer,
-            total,
-            at,
-        }))
-    }
-}
-
-impl Flight for Answer {
-    fn has_landed(&self) -> bool {
-        time::since_boot() >= self.at
-    }
-
-    fn wait(&self, how: Sleep) -> Result<(), Woken> {
-        let deadline = Some(
-            how.deadline
-                .map_or(self.at, |deadline| deadline.min(self.at)),
-        );
-        task::sleep(Sleep { deadline, ..how });
-        match self.has_landed() {
-            true => Ok(()),
-            false => Err(Woken::TimedOut),
-        }
-    }
-
-    fn take(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
-        let len = self.head.len().min(to.len());
-        to[..len].copy_from_slice(&self.head[..len]);
-        Ok(self.total)
-    }
-}
-
-fn with_walk<R>(namespace: &Namespace, f: impl FnOnce(&Walk<'_>) -> R) -> R {
-    let root = namespace.root();
-    let who = Credentials::default();
-    f(&Walk {
-        root: &root,
-        start: &root,
-        who: &who,
-    })
-}
+use support::{FLAGS, Random, with_walk};
+use wire::{Manners, Wire};
 
 fn path(random: &mut Random) -> Vec<u8> {
     let mut path = Vec::new();
@@ -278,7 +116,7 @@ fn an_honest_server_is_a_file_system() {
         }
         assert!(done > 60, "only {done} steps did something");
         drop(there);
-        // Who looked last may still be on its way.
+        // The last one given up may still be on its way.
         let left = wire.server.lock().unwrap().fids();
         assert!(left <= 1, "{left} handles were not given up");
     });

@@ -1,4 +1,5 @@
 //! A 9P2000.L server made of code, with a tree in memory.
+#![allow(dead_code, reason = "two test programs use it")]
 
 use std::collections::BTreeMap;
 

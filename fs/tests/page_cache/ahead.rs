@@ -1,6 +1,6 @@
-//! What is read before it is wanted.
+//! Readahead.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fbuf::{BytesSink, BytesSource};
 use fs::page_cache::{Access, Cached};
@@ -31,40 +31,30 @@ fn read(file: &disk::Pages, page: u64) {
 }
 
 #[test]
-fn who_reads_in_order_waits_once_and_reads_in_few_requests() {
-    on_machines(4, 2, 4096, |seed| {
-        let inode = written(seed);
-        let file = disk::open(&inode);
-        let before = Counter::file_read_ahead_hits.total();
-        for page in 0..PAGES as u64 {
-            read(&file, page);
-        }
-        let hits = Counter::file_read_ahead_hits.total() - before;
-        assert!(hits <= PAGES as u64, "{hits} pages of windows were used");
-        // 4, 8, 16, ... 128, 128, 128
-        let reads = inode.reads.load(SeqCst);
-        assert!(reads <= 10, "{reads} requests");
-        assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
-    });
-}
-
-#[test]
-fn large_reads_in_order_are_read_ahead_too() {
-    on_machines(2, 2, 4096, |seed| {
-        let inode = written(seed);
-        let file = disk::open(&inode);
-        let before = Counter::file_read_ahead_hits.total();
-        let mut bytes = vec![0; 16 * PAGE_SIZE];
-        for at in (0..PAGES * PAGE_SIZE).step_by(bytes.len()) {
-            let read = file.read(at as u64, &mut BytesSink::new(&mut bytes));
-            assert_eq!(read, Ok(16 * PAGE_SIZE));
-        }
-        let hits = Counter::file_read_ahead_hits.total() - before;
-        assert!(hits <= PAGES as u64, "{hits} pages of windows were used");
-        let reads = inode.reads.load(SeqCst);
-        assert!(reads <= 8, "{reads} requests");
-        assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
-    });
+fn a_reader_in_order_waits_once_and_reads_in_few_requests() {
+    // Windows of 4, 8, 16, ... 128, 128, 128 pages.
+    for (pages_at_a_time, most) in [(1, 10), (16, 8)] {
+        static STEP: AtomicUsize = AtomicUsize::new(0);
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        STEP.store(pages_at_a_time * PAGE_SIZE, SeqCst);
+        MOST.store(most, SeqCst);
+        on_machines(4, 2, 4096, |seed| {
+            let inode = written(seed);
+            let file = disk::open(&inode);
+            let before = Counter::file_read_ahead_hits.total();
+            let mut bytes = vec![0; STEP.load(SeqCst)];
+            for at in (0..PAGES * PAGE_SIZE).step_by(bytes.len()) {
+                let read = file.read(at as u64, &mut BytesSink::new(&mut bytes));
+                assert_eq!(read, Ok(bytes.len()));
+                assert!(bytes.iter().all(|&b| b == 3));
+            }
+            let hits = Counter::file_read_ahead_hits.total() - before;
+            assert!(hits <= PAGES as u64, "{hits} pages of windows were used");
+            let reads = inode.reads.load(SeqCst);
+            assert!(reads <= MOST.load(SeqCst), "{reads} requests");
+            assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
+        });
+    }
 }
 
 #[test]
@@ -84,7 +74,7 @@ fn several_readers_in_order_each_have_their_window() {
 }
 
 #[test]
-fn who_reads_here_and_there_gets_what_is_wanted_and_no_more() {
+fn a_random_reader_gets_what_is_wanted_and_no_more() {
     on_machines(4, 2, 4096, |seed| {
         let inode = written(seed);
         let file = disk::open(&inode);
@@ -97,7 +87,7 @@ fn who_reads_here_and_there_gets_what_is_wanted_and_no_more() {
             seen.insert(page);
         }
         assert_eq!(inode.pages_read.load(SeqCst), seen.len());
-        // And who says so, even in a row.
+        // And so does one that says so, even in a row.
         file.set_access(Access::Random);
         let before = inode.pages_read.load(SeqCst);
         let row: Vec<u64> = (0..20).filter(|page| !seen.contains(page)).collect();
@@ -111,7 +101,7 @@ fn what_is_prefetched_is_there_without_another_request() {
     on_machines(2, 2, 4096, |seed| {
         let inode = written(seed);
         let file = disk::open(&inode);
-        // Up to the end: who reads in order makes the file read ahead what is behind.
+        // Up to the end: a reader in order makes the file read ahead what is behind.
         let pages = PAGES as u64 - 100..PAGES as u64;
         file.prefetch(pages.clone());
         assert_eq!(inode.reads.load(SeqCst), 1);

@@ -1,4 +1,5 @@
-//! A store for tests: one file whose page N, if it has a block, is at sector 8 N of a disk that fails when it is told to.
+//! A store for tests: one file whose page N, if it has a block, is at sector 8 N of a disk that
+//! fails when it is told to.
 
 use std::{
     collections::BTreeSet,
@@ -38,7 +39,8 @@ pub struct Inode {
     pub pages_read: AtomicUsize,
     /// Requests to write that are still to be refused for want of memory.
     pub refuses: AtomicUsize,
-    /// Requests to write of which only the first half is still to be written, and the rest refused for want of memory.
+    /// Requests to write of which only the first half is still to be written, and the rest refused
+    /// for want of memory.
     pub halves: AtomicUsize,
     /// Called before blocks are given back.
     pub before_release: SpinLock<Option<Box<dyn FnOnce() + Send>>>,

@@ -14,7 +14,7 @@ use fs::{
 use nucleus::{Access, PAGE_SIZE, VirtRange, user};
 use vm::Fault;
 
-use crate::{disk, fault, in_tasks, map_file, on_machines};
+use crate::{disk, fault, in_space, map_file, on_machines, with_window};
 
 fn fill(file: &disk::Pages, pages: usize) {
     let bytes: Vec<u8> = (0..pages * PAGE_SIZE).map(|i| (i / 7) as u8).collect();
@@ -46,23 +46,22 @@ fn a_page_that_can_not_be_read_is_an_error_of_that_page() {
         }
         drop(file);
         let file = disk::open(&inode);
-        in_tasks(1, move |map, _| {
-            let window = map_file(map, file.clone(), 16 * PAGE_SIZE, true);
-            for page in 0..16 {
-                let result = fault(map, window + page * PAGE_SIZE, Access::Read);
-                match page {
-                    5 => assert_eq!(result, Err(Fault::Io)),
-                    _ => assert_eq!(result, Ok(()), "page {page}"),
+        in_space(1, move |map, _| {
+            with_window(map, file.clone(), 16, |window| {
+                for page in 0..16 {
+                    let result = fault(map, window + page * PAGE_SIZE, Access::Read);
+                    match page {
+                        5 => assert_eq!(result, Err(Fault::Io)),
+                        _ => assert_eq!(result, Ok(()), "page {page}"),
+                    }
                 }
-            }
-            map.unmap(VirtRange::new(window, window + 16 * PAGE_SIZE))
-                .unwrap();
+            });
         });
     });
 }
 
 #[test]
-fn who_has_the_file_open_hears_once_of_a_write_that_failed() {
+fn each_open_file_is_told_once_of_a_write_that_failed() {
     on_machines(4, 2, 1024, |seed| {
         let (disk, inode) = disk::inode(64, seed);
         let file = disk::open(&inode);
@@ -106,15 +105,13 @@ fn a_full_disk_refuses_the_write_and_the_store() {
         inode.free.store(4, SeqCst);
         let file = disk::open(&inode);
         let data = vec![7; 6 * PAGE_SIZE];
-        let mut source = BytesSource::new(&data);
-        let wrote = file.write(0, false, &mut source);
-        assert_eq!(wrote.map(|it| it.0), Ok(4 * PAGE_SIZE));
-        let mut source = BytesSource::new(&data);
-        let wrote = file.write(4 * PAGE_SIZE as u64, false, &mut source);
-        assert_eq!(wrote, Err(Errno::ENOSPC));
+        let write = |at| file.write(at, false, &mut BytesSource::new(&data));
+        let end = 4 * PAGE_SIZE as u64;
+        assert_eq!(write(0), Ok((4 * PAGE_SIZE, end)));
+        assert_eq!(write(end), Err(Errno::ENOSPC));
         file.truncate(8 * PAGE_SIZE as u64).unwrap();
         let inner = file.clone();
-        in_tasks(1, move |map, _| {
+        in_space(1, move |map, _| {
             let window = map_file(map, inner.clone(), 8 * PAGE_SIZE, true);
             for page in 0..8 {
                 let at = window + page * PAGE_SIZE;

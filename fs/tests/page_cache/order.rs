@@ -1,4 +1,4 @@
-//! What happens to a page while somebody is in the middle of something with it.
+//! What happens to a page that another task is in the middle of using.
 
 use std::{
     ops::Range,
@@ -9,12 +9,12 @@ use std::{
 };
 
 use abi::Result;
-use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Source};
+use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Sink, Source};
 use fs::page_cache::Cached;
-use nucleus::{Frame, PAGE_SIZE, VirtRange, task, user};
+use nucleus::{Frame, PAGE_SIZE, task, user};
 use vm::{Lookup, Object, Pager, PagerError};
 
-use crate::{disk, in_tasks, map_file, on_machines};
+use crate::{disk, in_space, on_machines, stores, support::FLAGS, with_window};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -30,17 +30,17 @@ fn write(file: &disk::Pages, at: u64, bytes: &[u8]) {
     assert_eq!(wrote, Ok((bytes.len(), at + bytes.len() as u64)));
 }
 
-/// Passes the first page of a file on, to who keeps it.
-fn pass_on(file: &disk::Pages) -> Aggregate {
+/// Passes the first page of a file on, to a reader that keeps it.
+fn pass_on(read: impl FnOnce(&mut dyn Sink) -> Result<usize>) -> Aggregate {
     let mut passed = Aggregate::new();
-    let read = file.read(0, &mut AggregateSink::new(&mut passed, PAGE_SIZE));
+    let read = read(&mut AggregateSink::new(&mut passed, PAGE_SIZE));
     assert_eq!(read, Ok(PAGE_SIZE));
     passed
 }
 
-/// Bytes that somebody stores next to, through a mapping, while they are on their way.
+/// Bytes next to which a mapping stores while they are on their way.
 struct BesideStore<'a> {
-    file: &'a disk::Pages,
+    pager: &'a dyn Pager,
     bytes: &'a [u8],
 }
 
@@ -52,8 +52,8 @@ impl Source for BesideStore<'_> {
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
         let (now, later) = self.bytes.split_at(len.min(self.bytes.len()));
         self.bytes = later;
-        // What a fault asks for.
-        self.file.reserve(0).unwrap();
+        // As a fault does.
+        self.pager.reserve(0).unwrap();
         nucleus::ephemeral::map(frame).write(offset, now);
         Ok(now.len())
     }
@@ -63,27 +63,35 @@ impl Source for BesideStore<'_> {
     }
 }
 
-/// Who writes has a handle of the page, and is not one who keeps it.
+/// A writer has a handle of the page, and is not one that keeps it.
 #[test]
 fn a_write_into_a_page_that_is_stored_into_meanwhile_is_not_lost() {
     on_machines(1, 1, 1024, |seed| {
-        let (_disk, inode) = disk::inode(4, seed);
-        let file = disk::open(&inode);
-        write(&file, 0, &[1; PAGE_SIZE]);
-        drop(pass_on(&file));
-        let mut source = BesideStore {
-            file: &file,
-            bytes: &[2; 100],
-        };
-        assert_eq!(file.write(50, false, &mut source), Ok((100, 150)));
-        let found = read(&file, 0, PAGE_SIZE);
-        assert_eq!(found[50..150], [2; 100]);
-        assert!(found[150..].iter().all(|&byte| byte == 1));
-        drop(file);
+        stores::on_each(4, seed, |open| {
+            let file = open();
+            let write = |at, source: &mut dyn Source| file.write(Some(at), FLAGS, source);
+            assert_eq!(
+                write(0, &mut BytesSource::new(&[1; PAGE_SIZE])),
+                Ok(PAGE_SIZE)
+            );
+            // Passed on once, and no longer kept.
+            drop(pass_on(|sink| file.read(Some(0), FLAGS, sink)));
+            let pager = file.pager().unwrap();
+            let mut source = BesideStore {
+                pager: &*pager,
+                bytes: &[2; 100],
+            };
+            assert_eq!(write(50, &mut source), Ok(100));
+            let mut found = [0; PAGE_SIZE];
+            let read = file.read(Some(0), FLAGS, &mut BytesSink::new(&mut found));
+            assert_eq!(read, Ok(PAGE_SIZE));
+            assert_eq!(found[50..150], [2; 100]);
+            assert!(found[150..].iter().all(|&byte| byte == 1));
+        });
     });
 }
 
-/// A page that others keep is copied for who stores into it: once, however many do.
+/// A page that others keep is copied for the mappings that store into it: once, however many do.
 #[test]
 fn stores_into_a_page_that_was_passed_on_are_not_lost() {
     on_machines(8, 3, 1024, |seed| {
@@ -91,14 +99,13 @@ fn stores_into_a_page_that_was_passed_on_are_not_lost() {
         let file = disk::open(&inode);
         write(&file, 0, &[0; PAGE_SIZE]);
         for round in 1..60 {
-            let kept = pass_on(&file);
+            let kept = pass_on(|sink| file.read(0, sink));
             let also_kept = kept.clone();
             let inner = file.clone();
-            in_tasks(3, move |map, task| {
-                let window = map_file(map, inner.clone(), PAGE_SIZE, true);
-                user::copy_out(window + task * 1000, &[round; 1000]).unwrap();
-                map.unmap(VirtRange::new(window, window + PAGE_SIZE))
-                    .unwrap();
+            in_space(3, move |map, task| {
+                with_window(map, inner.clone(), 1, |window| {
+                    user::copy_out(window + task * 1000, &[round; 1000]).unwrap();
+                });
             });
             let found = read(&file, 0, 3000);
             assert!(found.iter().all(|&byte| byte == round), "round {round}");
@@ -111,7 +118,8 @@ fn stores_into_a_page_that_was_passed_on_are_not_lost() {
     });
 }
 
-/// A part of a request to write is under way, and the rest was refused memory: that rest is dirty again only when all has ended.
+/// A part of a request to write is under way, and the rest was refused memory: that rest is dirty
+/// again only when all has ended.
 #[test]
 fn a_page_whose_write_is_refused_does_not_leave_memory() {
     on_machines(4, 2, 1024, |seed| {
@@ -139,7 +147,7 @@ fn a_page_whose_write_is_refused_does_not_leave_memory() {
 
 /// What is read while a hole is made is not what is there afterwards.
 #[test]
-fn a_hole_is_one_for_who_read_while_it_was_made() {
+fn a_hole_is_one_for_a_reader_while_it_is_made() {
     on_machines(4, 2, 1024, |seed| {
         let (disk, inode) = disk::inode(8, seed);
         let file = disk::open(&inode);
@@ -164,7 +172,8 @@ fn a_hole_is_one_for_who_read_while_it_was_made() {
     });
 }
 
-/// The pages of a file, of which one is punched when a store into it is about to be let through, and read again.
+/// The pages of a file, of which one is punched when a store into it is about to be let through, and
+/// read again.
 struct Punched {
     file: Arc<disk::Pages>,
     asks: AtomicBool,
@@ -206,7 +215,8 @@ impl Pager for Punched {
     }
 }
 
-/// A store that comes while a hole is made is not lost: it gives the page a block, or was before the hole.
+/// A store that comes while a hole is made is not lost: it gives the page a block, or was before the
+/// hole.
 #[test]
 fn a_store_into_a_page_that_becomes_a_hole_is_not_lost() {
     on_machines(2, 2, 1024, |seed| {
@@ -221,12 +231,11 @@ fn a_store_into_a_page_that_becomes_a_hole_is_not_lost() {
             goes_on: goes_on.clone(),
         });
         let inner = file.clone();
-        in_tasks(2, move |map, task| {
+        in_space(2, move |map, task| {
             if task == 0 {
-                let window = map_file(map, pager.clone(), PAGE_SIZE, true);
-                user::copy_out(window + 10, &[2; 10]).unwrap();
-                map.unmap(VirtRange::new(window, window + PAGE_SIZE))
-                    .unwrap();
+                with_window(map, pager.clone(), 1, |window| {
+                    user::copy_out(window + 10, &[2; 10]).unwrap();
+                });
                 return;
             }
             while !pager.asks.load(SeqCst) {
@@ -255,7 +264,7 @@ fn pages_are_counted_when_they_can_be_seen() {
         file.sync(0..u64::MAX, false).unwrap();
         file.give_up(0..u64::MAX, usize::MAX);
         let inner = file.clone();
-        in_tasks(3, move |_, task| {
+        in_space(3, move |_, task| {
             for _ in 0..40 {
                 match task {
                     0 => inner.prefetch(0..32),

@@ -1,24 +1,24 @@
 //! More dirty pages than memory.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use fbuf::{BytesSink, BytesSource};
 use fs::page_cache::{self, Cached, dirty};
 use nucleus::{PAGE_SIZE, VirtRange, frame, user};
 
-use crate::{disk, in_tasks, map_file, on_machines};
+use crate::{disk, in_space, map_file, on_machines, support::pause};
 
 /// Pages of the file: twice the memory.
 const PAGES: usize = 1024;
 
 #[test]
-fn who_writes_more_than_memory_holds_waits_for_the_disk() {
+fn a_writer_of_more_than_memory_holds_waits_for_the_disk() {
     on_machines(3, 2, 512, |seed| {
         let (disk, inode) = disk::inode(PAGES, seed);
         disk.set_delays(true);
         let file = disk::open(&inode);
         let inner = file.clone();
-        in_tasks(2, move |map, task| {
+        in_space(2, move |map, task| {
             let window = map_file(map, inner.clone(), PAGES * PAGE_SIZE, true);
             for step in 0..PAGES / 2 {
                 let page = 2 * step + task;
@@ -32,7 +32,7 @@ fn who_writes_more_than_memory_holds_waits_for_the_disk() {
                     // The one before may not be there yet.
                     inner.allocate(0, (at + PAGE_SIZE) as u64, false).unwrap();
                     user::copy_out(window + at, &data).unwrap();
-                    // A mapping holds its page; where there is no pagedaemon, who maps gives it back.
+                    // A mapping holds its page; without a pagedaemon the program must unmap it.
                     map.unmap(VirtRange::new(window + at, window + (at + PAGE_SIZE)))
                         .unwrap();
                 }
@@ -73,12 +73,7 @@ fn what_is_old_is_written_without_being_asked() {
         let file = disk::open(&inode);
         let data = [5; 3 * PAGE_SIZE];
         file.write(0, false, &mut BytesSource::new(&data)).unwrap();
-        let deadline = nucleus::time::since_boot() + std::time::Duration::from_secs(4);
-        let how = nucleus::task::Sleep {
-            interruptible: false,
-            deadline: Some(deadline),
-        };
-        nucleus::task::sleep(how);
+        pause(Duration::from_secs(4));
         assert_eq!(file.counts().dirty, 0);
         assert!(disk.content()[..data.len()] == data);
         drop(file);

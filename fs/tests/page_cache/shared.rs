@@ -6,7 +6,7 @@ use fbuf::{BytesSink, BytesSource};
 use fs::page_cache::{self, Cached, dirty};
 use nucleus::{PAGE_SIZE, VirtRange, user};
 
-use crate::{disk, in_tasks, map_file, on_machines, support::Random};
+use crate::{disk, in_space, map_file, on_machines, support::Random, with_window};
 
 /// Bytes of a stripe; no divisor of a page.
 const STRIPE: usize = 3001;
@@ -22,8 +22,8 @@ fn tasks_that_share_pages_lose_nothing() {
         dirty::INTERVAL.set(1);
         let file = disk::open(&inode);
         file.truncate((STRIPE * STRIPES) as u64).unwrap();
-        // Half of the files have holes: then what is on the disk can be looked at only when nobody gives a page a block any more, whose
-        // old bytes are there until the page is.
+        // Half of the files have holes: then the disk can be looked at only when no page gets a
+        // block any more, whose old bytes are there until the page is.
         let has_holes = seed % 4 < 2;
         if !has_holes {
             let zeros = vec![0; STRIPE * STRIPES];
@@ -33,7 +33,7 @@ fn tasks_that_share_pages_lose_nothing() {
         let inner = file.clone();
         let all = Arc::new(Mutex::new(vec![Vec::new(); TASKS]));
         let ended = all.clone();
-        in_tasks(TASKS, move |map, task| {
+        in_space(TASKS, move |map, task| {
             let len = (STRIPE * STRIPES).next_multiple_of(PAGE_SIZE);
             let window = map_file(map, inner.clone(), len, true);
             let mut random = Random::new(seed * 10 + task as u64);
@@ -118,22 +118,22 @@ fn bytes_behind_the_end_are_zeros_when_the_file_was_cut() {
         file.write(0, false, &mut BytesSource::new(&[1; 100]))
             .unwrap();
         let inner = file.clone();
-        in_tasks(1, move |map, _| {
-            let window = map_file(map, inner.clone(), PAGE_SIZE, true);
-            user::copy_out(window + 40, &[2; 3000]).unwrap();
-            inner.truncate(50).unwrap();
-            let mut bytes = [9; 3100];
-            user::copy_in(&mut bytes, window).unwrap();
-            assert!(bytes[..40] == [1; 40] && bytes[40..50] == [2; 10]);
-            assert!(bytes[50..].iter().all(|&byte| byte == 0));
-            map.unmap(VirtRange::new(window, window + PAGE_SIZE))
-                .unwrap();
+        in_space(1, move |map, _| {
+            with_window(map, inner.clone(), 1, |window| {
+                user::copy_out(window + 40, &[2; 3000]).unwrap();
+                inner.truncate(50).unwrap();
+                let mut bytes = [9; 3100];
+                user::copy_in(&mut bytes, window).unwrap();
+                assert!(bytes[..40] == [1; 40] && bytes[40..50] == [2; 10]);
+                assert!(bytes[50..].iter().all(|&byte| byte == 0));
+            });
         });
         drop(file);
     });
 }
 
-/// What a mapping writes behind the end goes to the device with the rest of its page, and is not there when the file grows.
+/// What a mapping writes behind the end goes to the device with the rest of its page, and is not
+/// there when the file grows.
 #[test]
 fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
     on_machines(6, 1, 1024, |seed| {
@@ -144,12 +144,12 @@ fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
             let written = file.write(0, false, &mut BytesSource::new(&[1; 100]));
             assert_eq!(written, Ok((100, 100)));
             let inner = file.clone();
-            in_tasks(1, move |map, _| {
-                let window = map_file(map, inner.clone(), PAGE_SIZE, true);
-                user::copy_out(window + 50, &[2; 1000]).unwrap();
-                let range = VirtRange::new(window, window + PAGE_SIZE);
-                map.sync(range, true).unwrap();
-                map.unmap(range).unwrap();
+            in_space(1, move |map, _| {
+                with_window(map, inner.clone(), 1, |window| {
+                    user::copy_out(window + 50, &[2; 1000]).unwrap();
+                    let range = VirtRange::new(window, window + PAGE_SIZE);
+                    map.sync(range, true).unwrap();
+                });
             });
             // Another one reads the page anew, and may lose it again between each two steps.
             drop(file);

@@ -12,7 +12,7 @@ use nucleus::{PAGE_SIZE, task};
 
 use crate::{
     disk::{self, Inode, Pages},
-    in_tasks, on_machines,
+    in_space, on_machines,
     support::Random,
 };
 
@@ -80,12 +80,12 @@ impl Disks {
 }
 
 #[test]
-fn an_inode_is_in_memory_once_whoever_comes_and_goes() {
+fn an_inode_is_in_memory_once_whatever_users_come_and_go() {
     on_machines(12, 3, 1024, |seed| {
         let disks = Arc::new(Disks::new(seed));
         let table: Arc<InodeCache<File>> = InodeCache::new();
         let (inner, all) = (table.clone(), disks.clone());
-        in_tasks(3, move |_, task| {
+        in_space(3, move |_, task| {
             let mut random = Random::new(seed * 7 + task as u64);
             let mut held = Vec::new();
             for _ in 0..120 {
@@ -122,7 +122,7 @@ fn an_inode_is_in_memory_once_whoever_comes_and_goes() {
 }
 
 #[test]
-fn the_file_goes_first_that_nobody_uses_longest() {
+fn the_file_that_is_unused_longest_goes_first() {
     on_machines(2, 1, 1024, |seed| {
         let disks = Disks::new(seed);
         let table: Arc<InodeCache<File>> = InodeCache::new();

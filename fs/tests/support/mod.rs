@@ -1,7 +1,30 @@
-//! What the tests of this crate share.
-#![allow(dead_code)]
+//! What the tests of this crate share, unit tests included.
+#![allow(dead_code, missing_docs)]
 
-use nucleus::sim::{self, Config};
+pub mod image;
+
+use std::{
+    any::Any,
+    ops::RangeInclusive,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use abi::raw::general::{O_CREAT, O_RDWR};
+use fs::{Credentials, Namespace, OpenFlags, Walk, page_cache};
+use nucleus::{
+    Access, VirtAddr, frame,
+    sim::{self, Config, random_u64},
+    task::{self, Sleep, Spawn, WaitQueue},
+    time, user,
+};
+use vm::{Fault, Limits, Map};
+
+/// Flags that open a file for reading and writing, and make it.
+pub const FLAGS: OpenFlags = OpenFlags::from_bits_retain(O_RDWR | O_CREAT);
 
 /// A generator of numbers from a seed (xorshift64*).
 pub struct Random(u64);
@@ -28,31 +51,214 @@ impl Random {
         bytes.fill_with(|| self.next() as u8);
     }
 
+    /// Exactly `len` bytes.
+    pub fn some(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.fill(&mut bytes);
+        bytes
+    }
+
     /// Up to `max` bytes.
     pub fn bytes(&mut self, max: usize) -> Vec<u8> {
         let len = self.below(max + 1);
-        (0..len).map(|_| self.next() as u8).collect()
+        self.some(len)
     }
 }
 
-/// Runs `body` on a simulated machine for each of `usual` seeds, or for as many as `SEEDS` says.
-/// Every frame that held data must be free again at the end.
-pub fn on_machines(usual: u64, cpus: usize, body: impl Fn(u64) + Copy + Send + 'static) {
-    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
-    for seed in 1..=wanted.unwrap_or(usual) {
-        let config = Config {
-            cpus,
-            seed,
-            ..Config::default()
-        };
-        let ran = sim::run(config, move || {
-            let before = nucleus::frame::usage().data;
-            body(seed);
-            let after = nucleus::frame::usage().data;
-            assert_eq!(after, before, "frames that did not come back");
-        });
-        if let Err(failure) = ran {
-            panic!("{failure}");
+/// A number below `n` from the simulated machine's own seed.
+pub fn below(n: usize) -> usize {
+    (random_u64() >> 16) as usize % n
+}
+
+/// The seeds of random runs: `usual` many, or as the environment says: the one of `SEED`, or as
+/// many as `SEEDS`.
+pub fn seeds(usual: u64) -> RangeInclusive<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    match number("SEED") {
+        Some(seed) => seed..=seed,
+        None => 1..=number("SEEDS").unwrap_or(usual),
+    }
+}
+
+fn on_each(usual: u64, config: Config, body: impl Fn(u64) + Copy + Send + 'static) {
+    for seed in seeds(usual) {
+        if let Err(failure) = sim::run(Config { seed, ..config }, move || body(seed)) {
+            panic!("seed {seed}: {failure}");
         }
     }
+}
+
+/// Runs `body` on a simulated machine for each of the [`seeds`]. Every frame that held data must be
+/// free again at the end.
+pub fn on_machines(usual: u64, cpus: usize, body: impl Fn(u64) + Copy + Send + 'static) {
+    let config = Config {
+        cpus,
+        ..Config::default()
+    };
+    on_each(usual, config, move |seed| {
+        let before = frame::usage().data;
+        body(seed);
+        assert_eq!(frame::usage().data, before, "frames that did not come back");
+    });
+}
+
+/// As [`on_machines`], with the tasks of the page cache.
+pub fn with_page_cache(usual: u64, config: Config, body: impl Fn(u64) + Copy + Send + 'static) {
+    on_each(usual, config, move |seed| {
+        page_cache::reset();
+        page_cache::start().unwrap();
+        let before = frame::usage().data;
+        body(seed);
+        page_cache::stop();
+        wait_for_frames(before);
+        assert_eq!(
+            page_cache::dirty::counts(),
+            (0, 0),
+            "dirty pages of no file"
+        );
+    });
+}
+
+/// Waits until `data` frames hold data. Frames that a disk's task still holds are freed after its
+/// device; frames that never are make a run without an end.
+pub fn wait_for_frames(data: usize) {
+    while frame::usage().data != data {
+        task::yield_now();
+    }
+}
+
+/// Sleeps for some simulated time.
+pub fn pause(time: Duration) {
+    task::sleep(Sleep {
+        interruptible: false,
+        deadline: Some(time::since_boot() + time),
+    });
+}
+
+/// An address space, in which faults of the tasks are resolved that it is attached to.
+struct Space(Arc<Map>);
+
+fn resolve(addr: VirtAddr, access: Access) -> bool {
+    task::with_attachment(|attached| {
+        let space = attached.and_then(|map| map.downcast_ref::<Space>());
+        space.is_some_and(|space| fault(&space.0, addr, access).is_ok())
+    })
+}
+
+/// A fault for which clean pages of files are evicted when there is no memory.
+pub fn fault(map: &Map, addr: VirtAddr, access: Access) -> Result<(), Fault> {
+    loop {
+        match map.fault(addr, access) {
+            Err(Fault::OutOfMemory) => {
+                if page_cache::reclaim(32) == 0 {
+                    task::yield_now();
+                }
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Running tasks, and the wait for them.
+#[derive(Default)]
+pub struct Tasks {
+    running: AtomicUsize,
+    ended: WaitQueue,
+}
+
+impl Tasks {
+    /// Runs `body` in a new task.
+    pub fn begin(self: &Arc<Tasks>, body: impl FnOnce() + Send + 'static) {
+        self.begin_as(None, None, body);
+    }
+
+    fn begin_as(
+        self: &Arc<Tasks>,
+        map: Option<&Map>,
+        attachment: Option<Arc<dyn Any + Send + Sync>>,
+        body: impl FnOnce() + Send + 'static,
+    ) {
+        self.running.fetch_add(1, SeqCst);
+        let tasks = self.clone();
+        let spawn = Spawn {
+            name: "test",
+            pmap: map.map(|map| map.pmap().clone()),
+            attachment,
+            cpus: u64::MAX,
+            priority: Default::default(),
+        };
+        let run = move || {
+            body();
+            task::set_pmap(None);
+            tasks.running.fetch_sub(1, SeqCst);
+            tasks.ended.wake_all();
+        };
+        drop(task::spawn(spawn, Box::new(run)).unwrap());
+    }
+
+    pub fn are_running(&self) -> bool {
+        self.running.load(SeqCst) > 0
+    }
+
+    /// Waits until all have ended.
+    pub fn wait(&self) {
+        let none = || (!self.are_running()).then_some(());
+        assert!(self.ended.wait(Sleep::SOUND, none).is_ok());
+    }
+}
+
+/// Runs `body` in `count` tasks and waits for all.
+pub fn in_tasks(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
+    let (tasks, body) = (Arc::new(Tasks::default()), Arc::new(body));
+    for i in 0..count {
+        let body = body.clone();
+        tasks.begin(move || body(i));
+    }
+    drop(body);
+    tasks.wait();
+}
+
+/// Runs `body` in `count` tasks of one address space, and waits for all.
+pub fn in_space(count: usize, body: impl Fn(&Arc<Map>, usize) + Send + Sync + 'static) {
+    user::set_fault_hook(resolve);
+    let map = Map::new(Limits::NONE, true).unwrap();
+    let (tasks, body) = (Arc::new(Tasks::default()), Arc::new(body));
+    for i in 0..count {
+        let (inner, body) = (map.clone(), body.clone());
+        let space = Arc::new(Space(map.clone()));
+        tasks.begin_as(Some(&map), Some(space), move || {
+            body(&inner, i);
+            drop((body, inner));
+        });
+    }
+    drop(body);
+    tasks.wait();
+    map.tear_down();
+}
+
+/// Returns what `body` returns in a task with this attachment.
+pub fn attached<R: Send + 'static>(
+    attachment: Arc<dyn Any + Send + Sync>,
+    body: impl FnOnce() -> R + Send + 'static,
+) -> R {
+    let (tasks, result) = (Arc::new(Tasks::default()), Arc::new(Mutex::new(None)));
+    let slot = result.clone();
+    tasks.begin_as(None, Some(attachment), move || {
+        let value = body();
+        *slot.lock().unwrap() = Some(value);
+    });
+    tasks.wait();
+    let value = result.lock().unwrap().take();
+    value.expect("the task has ended")
+}
+
+/// Calls `f` with walks of root from the namespace's root.
+pub fn with_walk<R>(namespace: &Namespace, f: impl FnOnce(&Walk<'_>) -> R) -> R {
+    let root = namespace.root();
+    let who = Credentials::default();
+    f(&Walk {
+        root: &root,
+        start: &root,
+        who: &who,
+    })
 }

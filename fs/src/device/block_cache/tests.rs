@@ -1,6 +1,5 @@
-//! A device's pages against a plain model: read and written through several openings, past the pages, closed and opened again.
-
-use std::vec::Vec;
+//! A device's pages against a plain model: read and written through several openings, past the
+//! pages, closed and opened again.
 
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
@@ -17,14 +16,11 @@ use super::*;
 use crate::{
     block::{FaultyDisk, Operation},
     page_cache,
+    support::{below, wait_for_frames},
 };
 
 /// No whole number of pages.
 const SIZE: usize = 9 * PAGE_SIZE + 3 * SECTOR;
-
-fn below(n: usize) -> usize {
-    (random_u64() >> 16) as usize % n
-}
 
 fn read(opened: &Opened, at: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -109,16 +105,14 @@ fn random_use() {
         }
     }
     let claim = device.claim("a test").unwrap();
-    assert_eq!(disk.content(), model, "who has it to himself sees all");
+    assert_eq!(disk.content(), model, "the only user sees all");
     drop(claim);
     drop(opened);
     assert_eq!(disk.content(), model);
     assert!(device.cached().is_none());
     drop(device);
     page_cache::reset();
-    while frame::usage().data != data {
-        nucleus::task::yield_now();
-    }
+    wait_for_frames(data);
 }
 
 #[test]
@@ -126,7 +120,7 @@ fn pages_and_disk_agree_as_a_model_says() {
     sim::check("device pages", 0..40, Config::default(), random_use);
 }
 
-/// What can't be written is told once to each who has it open, and the disk is used again when it works again.
+/// A failed write is reported once to each open file, and the disk is used again when it works.
 #[test]
 fn errors_are_told_once() {
     sim::check("device errors", 0..10, Config::default(), || {
@@ -173,9 +167,10 @@ fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
     });
 }
 
-/// What is written past pages is seen by who maps them, and by who reads after one who began before that.
+/// A write past the pages is seen by mappings, and by readers that come after one that began before
+/// it.
 #[test]
-fn nobody_keeps_what_was_written_past() {
+fn no_page_keeps_what_was_written_past() {
     sim::check("device past", 0..12, Config::default(), || {
         page_cache::reset();
         let data = frame::usage().data;
@@ -211,8 +206,6 @@ fn nobody_keeps_what_was_written_past() {
         drop(opened);
         drop(device);
         page_cache::reset();
-        while frame::usage().data != data {
-            nucleus::task::yield_now();
-        }
+        wait_for_frames(data);
     });
 }

@@ -1,23 +1,28 @@
 //! The state after a power failure, and disk errors.
 
-use std::{sync::Arc, time::Duration, vec::Vec};
+use std::time::Duration;
 
 use fbuf::{BytesSink, BytesSource};
 use nucleus::{
     frame,
     sim::{self, Config},
-    task::{self, Sleep},
-    time,
 };
 
 use super::{
     super::inode::Inode,
-    Random, device,
-    files::{Model, open, pages, read_all, shape},
-    image::{self, FIRST, Shape},
-    mount, on_machines,
+    Mounted,
+    files::{Model, compare, pages, read_all, shape},
+    on_machines,
 };
-use crate::{block::Operation, ext2::Ext2, page_cache::Cached};
+use crate::{
+    block::Operation,
+    page_cache::{self, Cached},
+    support::{
+        Random,
+        image::{self, FIRST, Shape},
+        pause,
+    },
+};
 
 const FILES: u32 = 4;
 
@@ -27,36 +32,36 @@ struct Synced {
     at_sync: Option<Vec<u8>>,
 }
 
-fn files(fs: &Arc<Ext2>) -> Vec<Synced> {
-    let synced = |number| Synced {
-        model: Model {
-            file: open(fs, FIRST + number),
-            bytes: Vec::new(),
-        },
-        at_sync: Some(Vec::new()),
-    };
-    (0..FILES).map(synced).collect()
+impl Synced {
+    fn all(mounted: &Mounted) -> Vec<Synced> {
+        let synced = |model| Synced {
+            model,
+            at_sync: Some(Vec::new()),
+        };
+        Model::all(mounted, FILES).into_iter().map(synced).collect()
+    }
+
+    fn sync(&mut self, data_only: bool) {
+        let synced = pages(&self.model.file).sync(0..u64::MAX, data_only);
+        synced.unwrap();
+        self.at_sync = Some(self.model.bytes.clone());
+    }
 }
 
 #[test]
 fn what_was_synced_survives_a_power_cut() {
     on_machines(6, |seed| {
-        let mut random = Random(seed);
-        let content = shape(&mut random, FILES as usize).make();
-        let (device, disk) = device(content, seed);
-        let fs = mount(&device);
-        let mut files = files(&fs);
+        let mut random = Random::new(seed);
+        let mounted = Mounted::of(shape(&mut random, FILES), seed);
+        let disk = mounted.disk.clone();
+        let mut files = Synced::all(&mounted);
         disk.set_delays(random.below(2) == 0);
         for _ in 0..120 {
             let which = random.below(files.len());
             let file = &mut files[which];
             match random.below(4) {
                 0 => {
-                    let data_only = random.below(2) == 0;
-                    pages(&file.model.file)
-                        .sync(0..u64::MAX, data_only)
-                        .unwrap();
-                    file.at_sync = Some(file.model.bytes.clone());
+                    file.sync(random.below(2) == 0);
                 }
                 1 => {
                     // Power fails during a write.
@@ -73,7 +78,6 @@ fn what_was_synced_survives_a_power_cut() {
                 continue;
             }
             let repaired = image::repair(&disk.after_power_cut());
-            image::check(&repaired);
             for (number, file) in files.iter().enumerate() {
                 if let Some(bytes) = &file.at_sync {
                     let found = image::content(&repaired, FIRST + number as u32);
@@ -82,9 +86,7 @@ fn what_was_synced_survives_a_power_cut() {
             }
         }
         drop(files);
-        disk.set_delays(false);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        mounted.finish();
     });
 }
 
@@ -93,15 +95,14 @@ fn what_was_synced_survives_a_power_cut() {
 #[test]
 fn what_was_freed_is_not_used_again_too_early() {
     on_machines(12, |seed| {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let shape = Shape {
             kib: 300,
-            files: 2,
             ..shape(&mut random, 2)
         };
-        let (device, disk) = device(shape.make(), seed);
-        let fs = mount(&device);
-        let (old, new) = (open(&fs, FIRST), open(&fs, FIRST + 1));
+        let mounted = Mounted::of(shape, seed);
+        let (fs, disk) = (mounted.fs.clone(), mounted.disk.clone());
+        let (old, new) = (mounted.open(0), mounted.open(1));
         let fill = |file: &Inode, byte: u8| {
             let content = pages(file);
             let data = vec![byte; 8192];
@@ -127,37 +128,33 @@ fn what_was_freed_is_not_used_again_too_early() {
             let found = image::content(&left, FIRST);
             let wrong = found.iter().position(|&byte| byte != b'o' && byte != 0);
             assert_eq!(wrong, None, "a byte of another file's");
-            image::check(&image::repair(&left));
+            image::repair(&left);
         }
-        disk.set_delays(false);
         drop((old, new));
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        mounted.finish();
     });
 }
 
 #[test]
 fn errors_of_the_disk_lose_nothing_that_was_synced() {
     on_machines(8, |seed| {
-        let mut random = Random(seed);
-        let content = shape(&mut random, FILES as usize).make();
-        let (device, disk) = device(content, seed);
-        let fs = mount(&device);
-        let mut files = files(&fs);
+        let mut random = Random::new(seed);
+        let mounted = Mounted::of(shape(&mut random, FILES), seed);
+        let (fs, disk) = (mounted.fs.clone(), mounted.disk.clone());
+        let mut files = Synced::all(&mounted);
         for file in &mut files {
             file.model.step(&mut random);
-            pages(&file.model.file).sync(0..u64::MAX, false).unwrap();
-            file.at_sync = Some(file.model.bytes.clone());
+            file.sync(false);
         }
         fs.sync_all().unwrap();
-        let mut dice = Random(seed + 1000);
+        let mut dice = Random::new(seed + 1000);
         disk.fail_when(move |_| dice.below(6) == 0);
         // The first half is changed while the disk fails; which of the changes reach it is unknown.
         for _ in 0..60 {
             let which = random.below(FILES as usize / 2);
             let pages = pages(&files[which].model.file);
             let at = random.below(60_000) as u64;
-            let data = random.bytes(5000);
+            let data = random.some(5000);
             let _ = match random.below(6) {
                 0 => pages.truncate(at),
                 1 => pages.punch(at, at + 20_000),
@@ -173,12 +170,10 @@ fn errors_of_the_disk_lose_nothing_that_was_synced() {
         }
         disk.fail_no_more();
         for file in &files[FILES as usize / 2..] {
-            assert!(read_all(&file.model.file) == file.model.bytes);
+            file.model.check();
         }
         let untouched: Vec<Vec<u8>> = files.into_iter().map(|file| file.model.bytes).collect();
-        fs.unmount().unwrap();
-        let content = disk.content();
-        image::check(&content);
+        let content = mounted.finish();
         for number in FILES / 2..FILES {
             assert!(image::content(&content, FIRST + number) == untouched[number as usize]);
         }
@@ -188,17 +183,16 @@ fn errors_of_the_disk_lose_nothing_that_was_synced() {
 #[test]
 fn a_lack_of_memory_loses_nothing() {
     on_machines(6, |seed| {
-        let mut random = Random(seed);
-        let content = shape(&mut random, FILES as usize).make();
-        let (device, disk) = device(content, seed);
-        let fs = mount(&device);
-        let mut files = files(&fs);
+        let mut random = Random::new(seed);
+        let mounted = Mounted::of(shape(&mut random, FILES), seed);
+        let fs = mounted.fs.clone();
+        let mut models = Model::all(&mounted, FILES);
         for _ in 0..200 {
-            let which = random.below(files.len());
-            let model = &mut files[which].model;
+            let which = random.below(models.len());
+            let model = &mut models[which];
             let pages = pages(&model.file).clone();
             let at = random.below(90_000);
-            let data = random.bytes(6000);
+            let data = random.some(6000);
             let action = random.below(8);
             if action == 0 {
                 pages.sync(0..u64::MAX, false).unwrap();
@@ -230,15 +224,10 @@ fn a_lack_of_memory_loses_nothing() {
                 }
             }
             frame::fail_after(None);
-            assert!(read_all(&model.file) == model.bytes);
+            model.check();
         }
-        let bytes: Vec<Vec<u8>> = files.into_iter().map(|file| file.model.bytes).collect();
-        fs.unmount().unwrap();
-        let content = disk.content();
-        image::check(&content);
-        for (number, bytes) in bytes.iter().enumerate() {
-            assert!(image::content(&content, FIRST + number as u32) == *bytes);
-        }
+        drop(fs);
+        compare(mounted, models);
     });
 }
 
@@ -246,44 +235,38 @@ fn a_lack_of_memory_loses_nothing() {
 #[test]
 fn a_sync_that_says_it_is_done_is_done_though_memory_is_short() {
     on_machines(6, |seed| {
-        let mut random = Random(seed);
-        let content = Shape {
+        let mut random = Random::new(seed);
+        let shape = Shape {
             block: 1024,
             ..shape(&mut random, 1)
         };
-        let (device, disk) = device(content.make(), seed);
-        let fs = mount(&device);
-        let mut file = Model {
-            file: open(&fs, FIRST),
-            bytes: Vec::new(),
-        };
+        let mounted = Mounted::of(shape, seed);
+        let mut file = Model::new(&mounted, 0);
         let mut kept = 0;
         for _ in 0..40 {
             // The block map must be read again, for which memory may be missing.
             let at = random.below(600_000);
-            let data = random.bytes(3000);
+            let data = random.some(3000);
             let content = pages(&file.file).clone();
             let (n, _) = content
                 .write(at as u64, false, &mut BytesSource::new(&data))
                 .unwrap();
             file.put(at, &data[..n]);
-            fs.commit().unwrap();
-            fs.buffers.give_back(usize::MAX);
+            mounted.fs.commit().unwrap();
+            mounted.fs.buffers.give_back(usize::MAX);
             frame::fail_after(Some(random.below(10) as u64));
             let synced = content.sync(0..u64::MAX, true);
             frame::fail_after(None);
             if synced.is_ok() {
                 kept += 1;
-                let (medium, _) = super::device(disk.after_power_cut(), seed);
-                let left = Ext2::open(medium).unwrap();
-                assert!(read_all(&open(&left, FIRST)) == file.bytes);
-                left.forget();
+                mounted.after_power_cut(|left| {
+                    assert!(read_all(&left.inode(FIRST).unwrap()) == file.bytes);
+                });
             }
         }
         assert!(kept > 2, "{kept}");
         drop(file);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        mounted.finish();
     });
 }
 
@@ -291,14 +274,13 @@ fn a_sync_that_says_it_is_done_is_done_though_memory_is_short() {
 #[test]
 fn times_are_synced_with_the_content() {
     on_machines(4, |seed| {
-        let mut random = Random(seed);
-        let content = Shape {
+        let mut random = Random::new(seed);
+        let shape = Shape {
             inode: 256,
             ..shape(&mut random, 1)
         };
-        let (device, disk) = device(content.make(), seed);
-        let fs = mount(&device);
-        let file = open(&fs, FIRST);
+        let mounted = Mounted::of(shape, seed);
+        let file = mounted.open(0);
         let write = || {
             let bytes = b"the same block";
             let written = pages(&file).write(0, false, &mut BytesSource::new(bytes));
@@ -309,22 +291,17 @@ fn times_are_synced_with_the_content() {
         for _ in 0..5 {
             let before = file.record().modified;
             while file.record().modified == before {
-                task::sleep(Sleep {
-                    interruptible: false,
-                    deadline: Some(time::since_boot() + Duration::from_millis(3)),
-                });
+                pause(Duration::from_millis(3));
                 write();
             }
             pages(&file).sync(0..u64::MAX, false).unwrap();
-            let (medium, _) = super::device(disk.after_power_cut(), seed);
-            let left = Ext2::open(medium).unwrap();
-            let wanted = file.record().modified;
-            let kept = open(&left, FIRST).record().modified;
-            assert_eq!(kept, wanted);
-            left.forget();
+            mounted.after_power_cut(|left| {
+                let kept = left.inode(FIRST).unwrap().record().modified;
+                assert_eq!(kept, file.record().modified);
+            });
         }
         drop(file);
-        fs.unmount().unwrap();
+        mounted.fs.unmount().unwrap();
     });
 }
 
@@ -332,10 +309,9 @@ fn times_are_synced_with_the_content() {
 #[test]
 fn a_write_that_fails_does_not_take_what_was_there() {
     on_machines(6, |seed| {
-        let mut random = Random(seed);
-        let (device, disk) = device(shape(&mut random, 1).make(), seed);
-        let fs = mount(&device);
-        let file = open(&fs, FIRST);
+        let mut random = Random::new(seed);
+        let mounted = Mounted::of(shape(&mut random, 1), seed);
+        let (disk, file) = (&mounted.disk, mounted.open(0));
         let content = pages(&file).clone();
         let put = |byte: u8| {
             let written = content.write(0, false, &mut BytesSource::new(&[byte; 50_000]));
@@ -353,8 +329,7 @@ fn a_write_that_fails_does_not_take_what_was_there() {
         let wrong = left.iter().position(|&byte| byte != b'o' && byte != b'n');
         assert_eq!(wrong, None, "a byte that was never written");
         drop((content, file));
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        mounted.finish();
     });
 }
 
@@ -367,12 +342,11 @@ fn a_file_system_may_end_while_its_files_are_written() {
         max_points: 1_000_000,
         ..Config::default()
     };
-    let image = shape(&mut Random(1), 1).make();
+    let image = shape(&mut Random::new(1), 1).make();
     sim::check("end", 0..4, config, move || {
-        crate::page_cache::reset();
-        let (device, disk) = device(image.clone(), 1);
-        let fs = mount(&device);
-        let file = open(&fs, FIRST);
+        page_cache::reset();
+        let Mounted { fs, disk, .. } = Mounted::new(image.clone(), 1);
+        let (device, file) = (fs.device().clone(), fs.inode(FIRST).unwrap());
         let content = pages(&file).clone();
         let data = vec![7; 40_000];
         content
@@ -387,6 +361,6 @@ fn a_file_system_may_end_while_its_files_are_written() {
         drop(content);
         assert_eq!(device.flush(), Ok(()));
         drop(device);
-        crate::page_cache::reset();
+        page_cache::reset();
     });
 }

@@ -1,36 +1,32 @@
 //! Damaged images: an error or a refused mount, and never a panic.
 
-use std::vec::Vec;
-
 use fbuf::{BytesSink, BytesSource};
 
 use super::{
-    Random, device,
-    files::{Model, open, shape},
-    image::FIRST,
-    mount, on_machines,
+    Mounted, device,
+    files::{Model, shape},
+    on_machines,
 };
-use crate::{ext2::Ext2, page_cache::Cached};
+use crate::{
+    ext2::Ext2,
+    page_cache::Cached,
+    support::{Random, image::FIRST},
+};
 
 const FILES: u32 = 3;
 const IMAGES: usize = 40;
 
 /// Returns an image with some files, and how many bytes at the start of each group hold metadata.
 fn filled(random: &mut Random) -> (Vec<u8>, usize, usize) {
-    let content = shape(random, FILES as usize).make();
-    let (device, disk) = device(content, 1);
-    let fs = mount(&device);
+    let mounted = Mounted::of(shape(random, FILES), 1);
     for number in 0..FILES {
-        let mut model = Model {
-            file: open(&fs, FIRST + number),
-            bytes: Vec::new(),
-        };
+        let mut model = Model::new(&mounted, number);
         (0..20).for_each(|_| model.step(random));
     }
-    fs.unmount().unwrap();
-    let group = fs.geometry.blocks_per_group as usize * fs.geometry.block_size;
-    let head = (8 + fs.geometry.table_blocks as usize) * fs.geometry.block_size;
-    (disk.content(), group, head)
+    let geometry = &mounted.fs.geometry;
+    let group = geometry.blocks_per_group as usize * geometry.block_size;
+    let head = (8 + geometry.table_blocks as usize) * geometry.block_size;
+    (mounted.finish(), group, head)
 }
 
 /// Uses a file in various ways.
@@ -60,7 +56,7 @@ fn use_file(fs: &std::sync::Arc<Ext2>, random: &mut Random, number: u32) {
 #[test]
 fn damaged_images_do_not_panic() {
     on_machines(5, |seed| {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (content, group, head) = filled(&mut random);
         for image in 0..IMAGES {
             let mut damaged = content.clone();
@@ -76,7 +72,7 @@ fn damaged_images_do_not_panic() {
                 damaged[1024..2048].copy_from_slice(&content[1024..2048]);
             }
             let (device, _) = device(damaged, seed);
-            let Ok(fs) = Ext2::open(device.clone()) else {
+            let Ok(fs) = Ext2::open(device) else {
                 continue;
             };
             let _ = fs.start_writing();

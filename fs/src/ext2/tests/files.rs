@@ -1,30 +1,23 @@
 //! Contents of files against plain bytes.
 
-use std::{sync::Arc, vec::Vec};
+use std::sync::{Arc, Mutex};
 
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
-use nucleus::{
-    frame,
-    sync::{Rank, SpinLock},
-    task::{self, Sleep, Spawn, WaitQueue},
-};
+use nucleus::frame;
 
 use super::{
     super::{content::Content, inode::Inode},
-    Random, device,
-    image::{self, FIRST, Shape},
-    mount, on_machines,
+    Mounted, on_machines,
 };
 use crate::{
-    block::Device,
-    ext2::Ext2,
-    page_cache::{Cached, InUse, PageCache, WriteBack},
+    page_cache::{BlockStore, Cached, InUse, PageCache, WriteBack},
+    support::{
+        Random,
+        image::{self, FIRST, SMALL, Shape},
+        in_tasks,
+    },
 };
-
-pub(super) fn open(fs: &Arc<Ext2>, number: u32) -> Arc<InUse<Inode>> {
-    fs.inode(number).unwrap()
-}
 
 pub(super) fn pages(file: &Inode) -> &Arc<PageCache<WriteBack<Content>>> {
     file.pages().unwrap()
@@ -39,31 +32,49 @@ pub(super) fn read_all(file: &Inode) -> Vec<u8> {
 }
 
 /// A random shape of a few MiB.
-pub(super) fn shape(random: &mut Random, files: usize) -> Shape {
-    let block = [1024, 2048, 4096][random.below(3)];
+pub(super) fn shape(random: &mut Random, files: u32) -> Shape {
     Shape {
         kib: [2000, 4096, 9000][random.below(3)],
-        block,
+        block: image::block_size(random.next()),
         inode: [128, 256][random.below(2)],
-        files,
-        more: [&[][..], &["-g", "1024"], &["-r", "0"]][match block {
-            4096 => random.below(2),
-            _ => random.below(2),
-        }],
+        files: files as usize,
+        more: [&[][..], &["-g", "1024"]][random.below(2)],
+        ..SMALL
     }
 }
 
+/// A file, and the bytes that it has.
 pub(super) struct Model {
     pub file: Arc<InUse<Inode>>,
     pub bytes: Vec<u8>,
 }
 
 impl Model {
+    /// The file number `number`, which is empty.
+    pub fn new(mounted: &Mounted, number: u32) -> Model {
+        Model {
+            file: mounted.open(number),
+            bytes: Vec::new(),
+        }
+    }
+
+    /// All files of a shape with `count`.
+    pub fn all(mounted: &Mounted, count: u32) -> Vec<Model> {
+        let model = |number| Model::new(mounted, number);
+        (0..count).map(model).collect()
+    }
+
     pub fn put(&mut self, at: usize, data: &[u8]) {
         if !data.is_empty() {
             self.bytes.resize(self.bytes.len().max(at + data.len()), 0);
             self.bytes[at..at + data.len()].copy_from_slice(data);
         }
+    }
+
+    /// Panics if the file has other bytes.
+    #[track_caller]
+    pub fn check(&self) {
+        assert!(read_all(&self.file) == self.bytes);
     }
 
     pub fn step(&mut self, random: &mut Random) {
@@ -74,7 +85,7 @@ impl Model {
             0..=3 => {
                 let most = [100, 3000, 20_000][random.below(3)];
                 let len = 1 + random.below(most);
-                let data = random.bytes(len);
+                let data = random.some(len);
                 match pages.write(at as u64, false, &mut BytesSource::new(&data)) {
                     Ok((n, end)) => {
                         assert_eq!(end, (at + n) as u64);
@@ -84,7 +95,7 @@ impl Model {
                 }
             }
             4 => {
-                let data = random.bytes(2500);
+                let data = random.some(2500);
                 let end = self.bytes.len();
                 if let Ok((n, _)) = pages.write(0, true, &mut BytesSource::new(&data)) {
                     self.put(end, &data[..n]);
@@ -126,70 +137,97 @@ impl Model {
     }
 }
 
-/// A fresh mount and `debugfs` must read the model's bytes.
-fn compare(content: Vec<u8>, seed: u64, bytes: &[Vec<u8>]) {
-    image::check(&content);
+/// Unmounts; a fresh mount and `debugfs` must read the models' bytes.
+pub(super) fn compare(mounted: Mounted, models: Vec<Model>) {
+    models.iter().for_each(Model::check);
+    let bytes: Vec<Vec<u8>> = models.into_iter().map(|model| model.bytes).collect();
+    let seed = mounted.seed;
+    let content = mounted.finish();
     for (number, bytes) in bytes.iter().enumerate() {
         assert!(image::content(&content, FIRST + number as u32) == *bytes);
     }
-    let (device, disk) = device(content, seed);
-    let fs = mount(&device);
+    let mounted = Mounted::new(content, seed);
     for (number, bytes) in bytes.iter().enumerate() {
-        assert!(read_all(&open(&fs, FIRST + number as u32)) == *bytes);
+        assert!(read_all(&mounted.open(number as u32)) == *bytes);
     }
-    fs.unmount().unwrap();
-    image::check(&disk.content());
+    mounted.finish();
 }
 
 #[test]
 fn mounting_and_unmounting_changes_nothing() {
     on_machines(6, |seed| {
-        let mut random = Random(seed);
-        let content = shape(&mut random, 0).make();
-        let (device, disk) = device(content, seed);
-        let fs = mount(&device);
-        let space = fs.space();
-        let root = fs.root().unwrap();
+        let mounted = Mounted::of(shape(&mut Random::new(seed), 0), seed);
+        let space = mounted.fs.space();
+        let root = mounted.fs.root().unwrap();
         assert_eq!(root.record().links, 3);
         drop(root);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
-        let fs = mount(&device);
-        assert_eq!(fs.space().free, space.free);
-        fs.unmount().unwrap();
+        let mounted = Mounted::new(mounted.finish(), seed);
+        assert_eq!(mounted.fs.space().free, space.free);
+        mounted.finish();
     });
+}
+
+/// Does random steps with three files.
+fn change_files(random: &mut Random, seed: u64, shape: Shape, steps: usize) {
+    let mounted = Mounted::of(shape, seed);
+    let mut models = Model::all(&mounted, 3);
+    for _ in 0..steps {
+        let which = random.below(models.len());
+        models[which].step(random);
+    }
+    compare(mounted, models);
 }
 
 #[test]
 fn files_are_those_of_the_model() {
     on_machines(12, |seed| {
-        let mut random = Random(seed);
-        let content = shape(&mut random, 3).make();
-        let (device, disk) = device(content, seed);
-        let fs = mount(&device);
-        let mut models: Vec<Model> = (0..3)
-            .map(|number| Model {
-                file: open(&fs, FIRST + number),
-                bytes: Vec::new(),
-            })
-            .collect();
-        for _ in 0..300 {
-            let which = random.below(models.len());
-            models[which].step(&mut random);
-        }
-        for model in &models {
-            assert!(read_all(&model.file) == model.bytes);
-        }
-        let bytes: Vec<Vec<u8>> = models.into_iter().map(|model| model.bytes).collect();
-        finish(&fs, &device);
-        drop((fs, device));
-        compare(disk.content(), seed, &bytes);
+        let mut random = Random::new(seed);
+        let shape = shape(&mut random, 3);
+        change_files(&mut random, seed, shape, 300);
     });
 }
 
-fn finish(fs: &Arc<Ext2>, device: &Arc<Device>) {
-    fs.unmount().unwrap();
-    assert_eq!(device.name(), "disk");
+#[test]
+fn a_full_disk_says_so_before_it_takes_bytes() {
+    on_machines(6, |seed| {
+        let mut random = Random::new(seed);
+        let shape = Shape {
+            kib: 400,
+            ..shape(&mut random, 3)
+        };
+        change_files(&mut random, seed, shape, 150);
+    });
+}
+
+#[test]
+fn several_tasks_change_files_at_once() {
+    const TASKS: u32 = 4;
+    on_machines(6, |seed| {
+        let mut random = Random::new(seed);
+        let shape = Shape {
+            kib: [500, 4000][random.below(2)],
+            ..shape(&mut random, TASKS)
+        };
+        let mounted = Mounted::of(shape, seed);
+        mounted.disk.set_delays(true);
+        let models = Model::all(&mounted, TASKS);
+        let models: Arc<Vec<Mutex<Model>>> = Arc::new(models.into_iter().map(Mutex::new).collect());
+        let (fs, shared) = (mounted.fs.clone(), models.clone());
+        in_tasks(TASKS as usize, move |number| {
+            let mut random = Random::new(seed * 100 + number as u64);
+            let mut model = shared[number].lock().unwrap();
+            for _ in 0..60 {
+                model.step(&mut random);
+                if random.below(10) == 0 {
+                    fs.sync_all().unwrap();
+                }
+            }
+            model.check();
+        });
+        let models = Arc::into_inner(models).expect("the tasks have ended");
+        let models = models.into_iter().map(|it| it.into_inner().unwrap());
+        compare(mounted, models.collect());
+    });
 }
 
 #[test]
@@ -197,46 +235,36 @@ fn far_blocks_have_their_pointers() {
     on_machines(3, |seed| {
         let shape = Shape {
             kib: 3000,
-            block: [1024, 2048, 4096][seed as usize % 3],
-            inode: 256,
+            block: image::block_size(seed),
             files: 1,
-            more: &[],
+            ..SMALL
         };
-        let (device, disk) = device(shape.make(), seed);
-        let fs = mount(&device);
-        let file = open(&fs, FIRST);
+        let mounted = Mounted::of(shape, seed);
+        let (fs, file) = (&mounted.fs, mounted.open(0));
         let pages = pages(&file).clone();
         let pointers = shape.block as u64 / 4;
         // Before and after each place that needs one more level of indirect blocks.
         let edges = [12, 12 + pointers, 12 + pointers * (1 + pointers)];
-        let mut random = Random(seed);
-        let places: Vec<u64> = edges.iter().map(|edge| edge * shape.block as u64).collect();
-        let most = crate::page_cache::BlockStore::size_max(pages.blocks());
-        for &place in &places {
-            let data = random.bytes(9000);
+        let mut random = Random::new(seed);
+        let places = edges.map(|edge| edge * shape.block as u64);
+        let most = BlockStore::size_max(pages.blocks());
+        for place in places {
+            let data = random.some(9000);
             let at = place - 4500;
-            assert_eq!(
-                pages.write(at, false, &mut BytesSource::new(&data)),
-                Ok((9000, at + 9000))
-            );
+            let written = pages.write(at, false, &mut BytesSource::new(&data));
+            assert_eq!(written, Ok((9000, at + 9000)));
             pages.sync(0..u64::MAX, false).unwrap();
             pages.give_up(0..u64::MAX, usize::MAX);
             let mut got = vec![1; 9100];
             let n = pages.read(at, &mut BytesSink::new(&mut got)).unwrap();
             assert!(n == 9000 && got[..n] == data);
             let mut hole = [1; 5000];
-            pages
-                .read(at - 5000, &mut BytesSink::new(&mut hole))
-                .unwrap();
-            assert!(hole.iter().all(|&byte| byte == 0));
+            let read = pages.read(at - 5000, &mut BytesSink::new(&mut hole));
+            assert!(read.is_ok() && hole.iter().all(|&byte| byte == 0));
         }
-        let end = most - 10;
-        assert_eq!(
-            pages.write(end, false, &mut BytesSource::new(&[7; 20])),
-            Ok((10, most))
-        );
-        let too_far = pages.write(most, false, &mut BytesSource::new(&[7; 20]));
-        assert_eq!(too_far, Err(Errno::EFBIG));
+        let write = |at| pages.write(at, false, &mut BytesSource::new(&[7; 20]));
+        assert_eq!(write(most - 10), Ok((10, most)));
+        assert_eq!(write(most), Err(Errno::EFBIG));
         fs.sync_all().unwrap();
         let free = fs.space().free;
         // Truncates in the middle of each, from the last on.
@@ -248,90 +276,7 @@ fn far_blocks_have_their_pointers() {
         assert_eq!(file.record().sectors, 0);
         drop(file);
         assert!(fs.space().free > free);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
-    });
-}
-
-#[test]
-fn a_full_disk_says_so_before_it_takes_bytes() {
-    on_machines(6, |seed| {
-        let mut random = Random(seed);
-        let shape = Shape {
-            kib: 400,
-            files: 3,
-            ..shape(&mut random, 3)
-        };
-        let (device, disk) = device(shape.make(), seed);
-        let fs = mount(&device);
-        let mut models: Vec<Model> = (0..3)
-            .map(|number| Model {
-                file: open(&fs, FIRST + number),
-                bytes: Vec::new(),
-            })
-            .collect();
-        for _ in 0..150 {
-            let which = random.below(models.len());
-            models[which].step(&mut random);
-        }
-        let bytes: Vec<Vec<u8>> = models.into_iter().map(|model| model.bytes).collect();
-        finish(&fs, &device);
-        drop((fs, device));
-        compare(disk.content(), seed, &bytes);
-    });
-}
-
-#[test]
-fn several_tasks_change_files_at_once() {
-    const TASKS: u32 = 4;
-    on_machines(6, |seed| {
-        let mut random = Random(seed);
-        let shape = Shape {
-            kib: [500, 4000][random.below(2)],
-            ..shape(&mut random, TASKS as usize)
-        };
-        let (device, disk) = device(shape.make(), seed);
-        let fs = mount(&device);
-        disk.set_delays(true);
-        let done = Arc::new((SpinLock::new(Rank::Leaf, Vec::new()), WaitQueue::new()));
-        for number in 0..TASKS {
-            let (fs, done) = (fs.clone(), done.clone());
-            let mut model = Model {
-                file: open(&fs, FIRST + number),
-                bytes: Vec::new(),
-            };
-            let run = move || {
-                let mut random = Random(seed * 100 + number as u64);
-                for _ in 0..60 {
-                    model.step(&mut random);
-                    if random.below(10) == 0 {
-                        fs.sync_all().unwrap();
-                    }
-                }
-                assert!(read_all(&model.file) == model.bytes);
-                drop(model.file);
-                drop(fs);
-                done.0.lock().push((number, model.bytes));
-                done.1.wake_all();
-            };
-            let spawn = Spawn {
-                name: "writer",
-                pmap: None,
-                attachment: None,
-                cpus: u64::MAX,
-                priority: Default::default(),
-            };
-            drop(task::spawn(spawn, Box::new(run)).unwrap());
-        }
-        let all = || (done.0.lock().len() == TASKS as usize).then_some(());
-        assert!(done.1.wait(Sleep::SOUND, all).is_ok());
-        let mut bytes = core::mem::take(&mut *done.0.lock());
-        bytes.sort();
-        let bytes: Vec<Vec<u8>> = bytes.into_iter().map(|(_, bytes)| bytes).collect();
-        disk.set_delays(false);
-        finish(&fs, &device);
-        drop((fs, device));
-        compare(disk.content(), seed, &bytes);
+        mounted.finish();
     });
 }
 
@@ -341,27 +286,19 @@ fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
     on_machines(2, |seed| {
         // With this block size one indirect block covers the file.
         let shape = Shape {
-            kib: 4096,
             block: 4096,
             inode: 128,
             files: 1,
-            more: &[],
+            ..SMALL
         };
-        let (device, disk) = device(shape.make(), seed);
-        let fs = mount(&device);
-        let mut model = Model {
-            file: open(&fs, FIRST),
-            bytes: Vec::new(),
-        };
+        let mounted = Mounted::of(shape, seed);
+        let mut model = Model::new(&mounted, 0);
         let content = pages(&model.file).clone();
         for round in 0..4u8 {
             for at in (0..240).map(|block| block * 3000) {
-                model.put(at, &[at as u8 ^ round; 1000]);
-                let written = content.write(
-                    at as u64,
-                    false,
-                    &mut BytesSource::new(&model.bytes[at..at + 1000]),
-                );
+                let data = [at as u8 ^ round; 1000];
+                model.put(at, &data);
+                let written = content.write(at as u64, false, &mut BytesSource::new(&data));
                 assert!(written.is_ok());
             }
             // The first allocation is for a list of all of them.
@@ -369,11 +306,9 @@ fn a_lack_of_memory_in_one_piece_makes_rows_shorter() {
             content.sync(0..u64::MAX, false).unwrap();
             assert_eq!(frame::failed(), u64::from(round) + 1);
             content.give_up(0..u64::MAX, usize::MAX);
-            assert!(read_all(&model.file) == model.bytes, "round {round}");
+            model.check();
         }
-        drop(content);
-        drop(model);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        drop((content, model));
+        mounted.finish();
     });
 }

@@ -3,70 +3,31 @@
 mod crash;
 mod damage;
 mod files;
-mod image;
 mod orphans;
 mod together;
 
 use std::sync::Arc;
 
-use nucleus::sim::{self, Config};
+use nucleus::sim::Config;
 
-use super::Ext2;
+use super::{Ext2, inode::Inode};
 use crate::{
     block::{Device, FaultyDisk},
-    page_cache,
+    page_cache::InUse,
+    support::{
+        image::{self, FIRST, Shape},
+        with_page_cache,
+    },
 };
 
-/// Numbers from a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 33) % n as u64) as usize
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
-
-/// Runs `body` on a simulated machine for each of `usual` seeds, or for as many as `SEEDS` says.
-/// Every data frame must be free again at the end.
+/// Runs `body` on a simulated machine for each seed.
 fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
-    let from_environment = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
-    let wanted: u64 = from_environment("SEEDS").unwrap_or(usual);
-    let first: u64 = from_environment("SEED").unwrap_or(1);
-    for seed in first..first + wanted {
-        let config = Config {
-            cpus: 2,
-            seed,
-            daemons: true,
-            max_points: u64::MAX,
-            ..Config::default()
-        };
-        let ran = sim::run(config, move || {
-            page_cache::reset();
-            page_cache::start().unwrap();
-            let before = nucleus::frame::usage().data;
-            body(seed);
-            page_cache::stop();
-            // Frames that the disk's task still holds are freed after its device.
-            while nucleus::frame::usage().data != before && nucleus::task::cpu_count() > 0 {
-                nucleus::task::yield_now();
-            }
-        });
-        if let Err(failure) = ran {
-            panic!("seed {seed}: {failure}");
-        }
-    }
+    let config = Config {
+        daemons: true,
+        max_points: u64::MAX,
+        ..Config::default()
+    };
+    with_page_cache(usual, config, body);
 }
 
 /// Returns a device with this content, and the disk behind it.
@@ -75,9 +36,45 @@ fn device(content: Vec<u8>, seed: u64) -> (Arc<Device>, Arc<FaultyDisk>) {
     (Device::new("disk", 0xfe00, disk.clone()).unwrap(), disk)
 }
 
-/// Opens the file system on a device for writing.
-fn mount(device: &Arc<Device>) -> Arc<Ext2> {
-    let fs = Ext2::open(device.clone()).unwrap();
-    fs.start_writing().unwrap();
-    fs
+/// A file system that is open for writing, and its disk.
+struct Mounted {
+    fs: Arc<Ext2>,
+    disk: Arc<FaultyDisk>,
+    seed: u64,
+}
+
+impl Mounted {
+    fn new(content: Vec<u8>, seed: u64) -> Mounted {
+        let (device, disk) = device(content, seed);
+        let fs = Ext2::open(device).unwrap();
+        fs.start_writing().unwrap();
+        Mounted { fs, disk, seed }
+    }
+
+    /// One that was made for this.
+    fn of(shape: Shape, seed: u64) -> Mounted {
+        Mounted::new(shape.make(), seed)
+    }
+
+    /// Opens the file number `number` of those that the shape has.
+    fn open(&self, number: u32) -> Arc<InUse<Inode>> {
+        self.fs.inode(FIRST + number).unwrap()
+    }
+
+    /// Looks at what a power cut now would leave.
+    fn after_power_cut(&self, look: impl FnOnce(&Arc<Ext2>)) {
+        let (medium, _) = device(self.disk.after_power_cut(), self.seed);
+        let left = Ext2::open(medium).unwrap();
+        look(&left);
+        left.forget();
+    }
+
+    /// Unmounts it; returns the disk's content, which is sound.
+    fn finish(self) -> Vec<u8> {
+        self.disk.set_delays(false);
+        self.fs.unmount().unwrap();
+        let content = self.disk.content();
+        image::check(&content);
+        content
+    }
 }

@@ -6,14 +6,12 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
-    vec::Vec,
 };
 
 use fbuf::BytesSource;
 use nucleus::{
     ephemeral::{self, Backend},
-    task::{self, Sleep, Spawn, WaitQueue},
-    time,
+    task,
 };
 
 use super::{
@@ -21,11 +19,14 @@ use super::{
         Ext2,
         inode::{Inode, NewInode, ROOT},
     },
-    Random, device,
-    files::{open, pages, shape},
-    mount, on_machines,
+    Mounted,
+    files::{pages, shape},
+    on_machines,
 };
-use crate::page_cache::InUse;
+use crate::{
+    page_cache::InUse,
+    support::{Random, Tasks, pause},
+};
 
 fn new(fs: &Arc<Ext2>, uid: u32) -> Arc<InUse<Inode>> {
     let new = NewInode {
@@ -34,25 +35,17 @@ fn new(fs: &Arc<Ext2>, uid: u32) -> Arc<InUse<Inode>> {
         gid: 0,
         device: 0,
     };
-    fs.new_inode(&open(fs, ROOT), new).unwrap()
-}
-
-/// Long enough for time stamps to differ.
-fn pause() {
-    let _ = task::sleep(Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + Duration::from_millis(20)),
-    });
+    fs.new_inode(&fs.inode(ROOT).unwrap(), new).unwrap()
 }
 
 /// Writeback that walks the inode cache may still refer to an inode that was freed and whose number
 /// was reused.
 #[test]
-fn who_comes_late_does_not_change_the_next_inode() {
+fn a_late_user_does_not_change_the_next_inode() {
     on_machines(3, |seed| {
-        let (device, _disk) = device(shape(&mut Random(seed), 1).make(), seed);
-        let fs = mount(&device);
-        let first = new(&fs, 1);
+        let mounted = Mounted::of(shape(&mut Random::new(seed), 1), seed);
+        let fs = &mounted.fs;
+        let first = new(fs, 1);
         let late = first.inode().clone();
         let data = [seed as u8; 9000];
         pages(&first)
@@ -64,14 +57,15 @@ fn who_comes_late_does_not_change_the_next_inode() {
         // The number is free again.
         let mut others = Vec::new();
         let next = loop {
-            let next = new(&fs, 7);
+            let next = new(fs, 7);
             match next.ino() == late.ino() {
                 true => break next,
                 false => others.push(next),
             }
             assert!(others.len() < 50, "the number is not used again");
         };
-        pause();
+        // Long enough for time stamps to differ.
+        pause(Duration::from_millis(20));
         late.touch_modified();
         late.write_pages().unwrap();
         late.set(|record| record.gid = 9);
@@ -83,7 +77,7 @@ fn who_comes_late_does_not_change_the_next_inode() {
         assert_eq!((stored.uid, stored.gid, stored.size), (7, 0, 0));
         assert!(changed.is_err());
         drop((others, next, late));
-        fs.unmount().unwrap();
+        mounted.fs.unmount().unwrap();
     });
 }
 
@@ -92,49 +86,39 @@ fn who_comes_late_does_not_change_the_next_inode() {
 #[test]
 fn the_list_and_the_record_do_not_overwrite_each_other() {
     on_machines(3, |seed| {
-        let (device, _disk) = device(shape(&mut Random(seed), 1).make(), seed);
-        let fs = mount(&device);
-        let kept = new(&fs, 1);
-        let (stop, over) = (Arc::new(AtomicBool::new(false)), Arc::new(WaitQueue::new()));
-        let (inner, told, ended) = (kept.clone(), stop.clone(), over.clone());
-        let run = move || {
+        let mounted = Mounted::of(shape(&mut Random::new(seed), 1), seed);
+        let fs = &mounted.fs;
+        let kept = new(fs, 1);
+        let (stop, tasks) = (Arc::new(AtomicBool::new(false)), Arc::new(Tasks::default()));
+        let (inner, told) = (kept.clone(), stop.clone());
+        tasks.begin(move || {
             let mut gid = 0;
             while !told.load(SeqCst) {
                 gid += 1;
                 inner.set(|record| record.gid = gid);
             }
             drop(inner);
-            ended.wake_all();
-        };
-        let spawn = Spawn {
-            name: "changer",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        drop(task::spawn(spawn, Box::new(run)).unwrap());
+        });
         let orphans = &fs.orphans;
         // Mapping a page briefly is a point where another CPU may run.
         ephemeral::set_backend(Backend::Uncached).unwrap();
         for _ in 0..20 {
-            let older = new(&fs, 2);
-            orphans.add(&fs, older.ino());
-            orphans.add(&fs, kept.ino());
+            let older = new(fs, 2);
+            orphans.add(fs, older.ino());
+            orphans.add(fs, kept.ino());
             assert_eq!(kept.home().stored().1, older.ino(), "it follows");
-            orphans.remove(&fs, older.ino(), 0);
+            orphans.remove(fs, older.ino(), 0);
             for _ in 0..4 {
                 assert_eq!(kept.home().stored().1, 0, "nothing follows");
                 task::yield_now();
             }
-            orphans.remove(&fs, kept.ino(), 0);
+            orphans.remove(fs, kept.ino(), 0);
         }
         stop.store(true, SeqCst);
-        let is_over = || (Arc::strong_count(&kept) == 1).then_some(());
-        assert!(over.wait(Sleep::SOUND, is_over).is_ok());
+        tasks.wait();
         ephemeral::set_backend(Backend::Direct).unwrap();
         drop(kept);
         fs.table().unwrap().wait_for_ends();
-        fs.unmount().unwrap();
+        mounted.fs.unmount().unwrap();
     });
 }

@@ -3,74 +3,33 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
-    vec::Vec,
 };
 
 use fbuf::BytesSource;
-use nucleus::{
-    task::{self, Sleep, Spawn, WaitQueue},
-    time,
+use nucleus::task;
+
+use super::{Mounted, files::pages, on_machines};
+use crate::{
+    page_cache::Cached,
+    support::{
+        Tasks,
+        image::{FIRST, SMALL, Shape},
+        pause,
+    },
 };
 
-use super::{
-    device,
-    files::{open, pages},
-    image::{self, FIRST, Shape},
-    mount, on_machines,
-};
-use crate::{ext2::Ext2, page_cache::Cached};
-
-/// Running tasks, and the wait for them.
-#[derive(Default)]
-struct Tasks {
-    running: AtomicUsize,
-    ended: WaitQueue,
-}
-
-impl Tasks {
-    fn begin(self: &Arc<Tasks>, run: impl FnOnce() + Send + 'static) {
-        let tasks = self.clone();
-        tasks.running.fetch_add(1, Ordering::SeqCst);
-        let body = move || {
-            run();
-            tasks.running.fetch_sub(1, Ordering::SeqCst);
-            tasks.ended.wake_all();
-        };
-        let spawn = Spawn {
-            name: "together",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        drop(task::spawn(spawn, Box::new(body)).unwrap());
-    }
-
-    fn are_running(&self) -> bool {
-        self.running.load(Ordering::SeqCst) > 0
-    }
-
-    fn wait(&self) {
-        let none = || (!self.are_running()).then_some(());
-        assert!(self.ended.wait(Sleep::SOUND, none).is_ok());
-    }
-}
-
-/// Small blocks: many of them are indirect blocks.
 const SHAPE: Shape = Shape {
-    kib: 4096,
-    block: 1024,
     inode: 128,
     files: 4,
-    more: &[],
+    ..SMALL
 };
 
 /// Fills all free space with bytes that are invalid pointers, and frees it again.
-fn soil(fs: &Arc<Ext2>) {
-    let file = open(fs, FIRST + 3);
+fn soil(mounted: &Mounted) {
+    let (fs, file) = (&mounted.fs, mounted.open(3));
     let content = pages(&file);
     let data = vec![0xff; 8192];
     while let Ok((n, _)) = content.write(0, true, &mut BytesSource::new(&data)) {
@@ -93,52 +52,45 @@ fn nothing_on_the_medium_leads_to_pointers_that_are_not_there() {
     const STEP: u32 = 256;
     const STEPS: u32 = 60;
     on_machines(8, |seed| {
-        let (device, disk) = device(SHAPE.make(), seed);
-        let fs = mount(&device);
-        soil(&fs);
+        let mounted = Mounted::of(SHAPE, seed);
+        let (fs, disk) = (mounted.fs.clone(), mounted.disk.clone());
+        soil(&mounted);
         disk.set_delays(true);
         let tasks = Arc::new(Tasks::default());
         let writing = fs.clone();
         tasks.begin(move || {
-            let file = open(&writing, FIRST);
+            let file = writing.inode(FIRST).unwrap();
             for step in 0..STEPS {
                 let at = (12 + STEP + step * STEP) as u64 * 1024;
                 let written = pages(&file).write(at, false, &mut BytesSource::new(b"there"));
                 written.unwrap();
             }
         });
-        let check = || {
-            let (medium, _) = super::device(disk.after_power_cut(), seed);
-            let left = Ext2::open(medium).unwrap();
-            let file = open(&left, FIRST);
-            for step in 0..STEPS {
-                let at = 12 + STEP + step * STEP;
-                let found = left.locate(&file.record(), at, STEP);
-                assert!(found.is_ok(), "a block of pointers is something else");
-            }
-            drop(file);
-            left.forget();
-        };
         while tasks.are_running() {
             fs.commit().unwrap();
-            check();
+            mounted.after_power_cut(|left| {
+                let file = left.inode(FIRST).unwrap();
+                for step in 0..STEPS {
+                    let at = 12 + STEP + step * STEP;
+                    let found = left.locate(&file.record(), at, STEP);
+                    assert!(found.is_ok(), "a block of pointers is something else");
+                }
+            });
         }
         tasks.wait();
-        disk.set_delays(false);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        mounted.finish();
     });
 }
 
 /// While there is room for all, no allocation fails, even if other tasks are searching or about to
 /// free blocks.
 #[test]
-fn nobody_is_refused_room_that_is_there() {
+fn no_task_is_refused_room_that_is_there() {
     const TASKS: u32 = 3;
     on_machines(8, |seed| {
         let shape = Shape { kib: 700, ..SHAPE };
-        let (device, disk) = device(shape.make(), seed);
-        let fs = mount(&device);
+        let mounted = Mounted::of(shape, seed);
+        let (fs, disk) = (mounted.fs.clone(), mounted.disk.clone());
         disk.set_delays(seed % 2 == 0);
         // Including indirect blocks: one for each 256.
         let each = fs.space().free / (TASKS as u64 + 1) - 4;
@@ -146,7 +98,7 @@ fn nobody_is_refused_room_that_is_there() {
         for number in 0..TASKS {
             let fs = fs.clone();
             tasks.begin(move || {
-                let file = open(&fs, FIRST + number);
+                let file = fs.inode(FIRST + number).unwrap();
                 let data = vec![number as u8; each as usize * 1024];
                 for round in 0..4 {
                     let written = pages(&file).write(0, false, &mut BytesSource::new(&data));
@@ -159,9 +111,7 @@ fn nobody_is_refused_room_that_is_there() {
             });
         }
         tasks.wait();
-        disk.set_delays(false);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        mounted.finish();
     });
 }
 
@@ -170,14 +120,14 @@ fn nobody_is_refused_room_that_is_there() {
 fn a_sync_ends_though_others_go_on() {
     const MOST: u32 = 20_000;
     on_machines(3, |seed| {
-        let (device, disk) = device(SHAPE.make(), seed);
-        let fs = mount(&device);
+        let mounted = Mounted::of(SHAPE, seed);
+        let (fs, disk) = (mounted.fs.clone(), mounted.disk.clone());
         disk.set_delays(true);
         let tasks = Arc::new(Tasks::default());
         let synced = Arc::new(AtomicBool::new(false));
         let (busy, over) = (fs.clone(), synced.clone());
         tasks.begin(move || {
-            let file = open(&busy, FIRST);
+            let file = busy.inode(FIRST).unwrap();
             let mut times = 0;
             while !over.load(Ordering::Relaxed) && times < MOST {
                 pages(&file)
@@ -194,9 +144,7 @@ fn a_sync_ends_though_others_go_on() {
         }
         synced.store(true, Ordering::Relaxed);
         tasks.wait();
-        disk.set_delays(false);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
+        mounted.finish();
     });
 }
 
@@ -206,9 +154,9 @@ fn a_sync_ends_though_others_go_on() {
 fn removed_files_end_while_a_remount_waits() {
     on_machines(3, |seed| {
         let shape = Shape { kib: 300, ..SHAPE };
-        let (device, disk) = device(shape.make(), seed);
-        let fs = mount(&device);
-        let old = open(&fs, FIRST);
+        let mounted = Mounted::of(shape, seed);
+        let fs = mounted.fs.clone();
+        let old = fs.inode(FIRST).unwrap();
         let data = vec![1; 200 * 1024];
         let written = pages(&old).write(0, false, &mut BytesSource::new(&data));
         assert!(written.is_ok());
@@ -219,12 +167,12 @@ fn removed_files_end_while_a_remount_waits() {
         let begun = Arc::new(AtomicBool::new(false));
         let (writing, changes) = (fs.clone(), begun.clone());
         tasks.begin(move || {
-            let file = open(&writing, FIRST + 1);
+            let file = writing.inode(FIRST + 1).unwrap();
             let data: Vec<u8> = vec![2; 180 * 1024];
             let _change = writing.begin_change().unwrap();
             changes.store(true, Ordering::SeqCst);
             // Until the other task waits for this change to end.
-            pause();
+            pause(Duration::from_millis(50));
             drop(old);
             // There is room once the removed file has been freed.
             let written = pages(&file).write(0, false, &mut BytesSource::new(&data));
@@ -236,14 +184,6 @@ fn removed_files_end_while_a_remount_waits() {
         fs.reconfigure(b"", true).unwrap();
         tasks.wait();
         drop(root);
-        fs.unmount().unwrap();
-        image::check(&disk.content());
-    });
-}
-
-fn pause() {
-    task::sleep(Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + Duration::from_millis(50)),
+        mounted.finish();
     });
 }

@@ -1,0 +1,118 @@
+//! One file on each of the three backing stores of the page cache, opened as programs open it.
+
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use abi::Result;
+use fbuf::{Sink, Source};
+use fs::{
+    Attributes, Credentials, File, Kind, Location, Mount, Namespace, Vnode, Walk, ninep,
+    page_cache::Cached,
+    ramfs::{self, Options},
+    vnode::{Directory, FileData},
+};
+use vm::Pager;
+
+use crate::{
+    disk::{self, Inode, Pages},
+    support::{FLAGS, with_walk},
+    wire::Wire,
+};
+
+/// Opens the file anew, with no clean pages in memory.
+pub type Open = Arc<dyn Fn() -> Arc<dyn File> + Send + Sync>;
+
+/// A file of a file system that has nothing else.
+struct DiskFile(Arc<Pages>);
+
+impl Vnode for DiskFile {
+    fn attributes(&self) -> Result<Attributes> {
+        Ok(Attributes {
+            size: self.0.size(),
+            ..Attributes::of(Kind::Regular, 0o600, Duration::ZERO)
+        })
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Regular
+    }
+
+    fn seek_data(&self, offset: u64, hole: bool) -> Result<u64> {
+        self.0.seek_data(offset, hole)
+    }
+}
+
+impl Directory for DiskFile {}
+
+impl FileData for DiskFile {
+    fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        self.0.read(offset, to)
+    }
+
+    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        self.0.write(offset, append, from)
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        self.0.truncate(size)
+    }
+
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.0.fallocate(mode, offset, len)
+    }
+
+    fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
+        Some(self.0.clone())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.sync(0..u64::MAX, false)
+    }
+
+    fn cached(&self) -> Option<Arc<dyn Cached>> {
+        Some(self.0.clone())
+    }
+}
+
+/// Returns an open file on a disk.
+pub fn on_disk(inode: &Arc<Inode>) -> Arc<dyn File> {
+    let vnode: Arc<dyn Vnode> = Arc::new(DiskFile(disk::open(inode)));
+    let mount = Mount::internal(vnode.clone(), "disk");
+    let at = Location::inside(&mount, vnode);
+    let who = Credentials::default();
+    let walk = Walk {
+        root: &at,
+        start: &at,
+        who: &who,
+    };
+    walk.open_at(&at, FLAGS).unwrap()
+}
+
+fn open_in(namespace: &Namespace) -> Arc<dyn File> {
+    with_walk(namespace, |walk| walk.open(b"file", FLAGS, 0o644)).unwrap()
+}
+
+/// Runs `body` with a file on each store, which is empty; the disk has `pages` pages.
+pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
+    let (disk, inode) = disk::inode(pages, seed);
+    disk.set_delays(!seed.is_multiple_of(3));
+    let shared = inode.clone();
+    body(&(Arc::new(move || on_disk(&shared)) as Open));
+    let blocks = inode.blocks.lock().len();
+    assert_eq!(
+        inode.free.load(SeqCst) + blocks,
+        pages,
+        "blocks that are neither free nor used"
+    );
+    let memory = Namespace::new(ramfs::root(Options::default()), "rootfs");
+    body(&(Arc::new(move || open_in(&memory)) as Open));
+    let share = Namespace::new(ninep::root(Wire::new(seed), b"").unwrap(), "9p");
+    body(
+        &(Arc::new(move || {
+            ninep::give_back(usize::MAX);
+            open_in(&share)
+        }) as Open),
+    );
+}
