@@ -57,7 +57,7 @@ fn whole(block_size: usize) -> Vec<u8> {
             }
         });
     });
-    image::check(&content);
+    image::check(&content, block_size);
     content
 }
 

@@ -59,7 +59,7 @@ pub fn walk_on(shape: Shape, cpus: usize, body: impl FnOnce(&Machine, &Walk<'_>)
         let namespace = machine.mount();
         with_walk(&namespace, |walk| body(machine, walk));
     });
-    image::check(&content);
+    image::check(&content, shape.block);
 }
 
 /// Runs `body` on a machine of `cpus` CPUs with `content` on its disk; returns the disk's content

@@ -129,7 +129,7 @@ fn what_only_grows_or_stays_is_opened_accordingly() {
             assert_eq!(walk.rename(b"/other", walk, b"/folder/added", 0), Ok(()));
         });
     });
-    image::check(&content);
+    image::check(&content, "flags");
 }
 
 /// The credentials of a task in these tests.
@@ -213,5 +213,5 @@ fn the_reserve_is_for_those_who_may_have_it() {
         }
         assert!(near(root.space().free, reserve));
     });
-    image::check(&content);
+    image::check(&content, "reserve");
 }

@@ -118,7 +118,7 @@ fn tasks_do_not_harm_each_other() {
             });
             all(&namespace)
         });
-        image::check(&content);
+        image::check(&content, seed);
         let (_, after) = machine::run(seed, 1, content, |machine| all(&machine.mount()));
         assert!(
             before == after,
@@ -155,5 +155,5 @@ fn a_disk_that_was_unmounted_can_be_mounted() {
             assert_eq!(namespace.unmount(&at(), false), Ok(()));
         });
     });
-    image::check(&content);
+    image::check(&content, "mounted");
 }

@@ -57,7 +57,7 @@ fn what_was_made_is_there_after_the_next_mount() {
                 walk.remove(b"/d/e", true).unwrap();
             });
         });
-        image::check(&content);
+        image::check(&content, block_size);
         let (content, ()) = machine::run(2, 1, content, |machine| {
             let namespace = machine.try_mount(true).unwrap();
             let root = namespace.root().vnode().clone();
@@ -96,7 +96,7 @@ fn what_was_made_is_there_after_the_next_mount() {
             );
             assert_eq!(directory.attributes().unwrap().links, 2);
         });
-        image::check(&content);
+        image::check(&content, block_size);
     }
 }
 
@@ -118,7 +118,7 @@ fn a_deep_tree_that_nobody_uses_is_unmounted() {
         });
         assert_eq!(root.file_system().unwrap().retire(), Ok(()));
     });
-    image::check(&content);
+    image::check(&content, "unmounted");
 }
 
 /// A random tree with files, accessed through both, then after the next mount.
@@ -146,13 +146,13 @@ fn behaves_as_a_tree_of_maps() {
             both.compare();
             both.model
         });
-        image::check(&content);
+        image::check(&content, seed);
         let (content, ()) = machine::run(seed, 1, content, move |machine| {
             let mut both = Both::new(machine.mount(), seed);
             both.model = model;
             both.compare();
         });
-        image::check(&content);
+        image::check(&content, seed);
     }
 }
 
@@ -204,5 +204,5 @@ fn the_most_directories_may_change_places() {
         });
     });
     set_links(&mut content, full, 2);
-    image::check(&content);
+    image::check(&content, "places");
 }

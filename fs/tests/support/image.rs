@@ -1,6 +1,9 @@
 //! Images of file systems, made and checked by the host's e2fsprogs.
 
+#![allow(dead_code, reason = "several test programs use it")]
+
 use std::{
+    fmt::Display,
     fs,
     path::PathBuf,
     process::{Command, Output},
@@ -115,14 +118,14 @@ impl Shape {
     }
 }
 
-/// Panics if `e2fsck -fn` complains, and keeps the image for inspection.
+/// Panics if `e2fsck -fn` complains, naming `which` image it was, and keeps it for inspection.
 #[track_caller]
-pub fn check(image: &[u8]) {
+pub fn check(image: &[u8], which: impl Display) {
     let output = Folder::with(image).run("e2fsck", &["-fn"]);
     if !output.status.success() {
         let kept = std::env::temp_dir().join("causeway-ext2-bad.img");
         let _ = fs::write(&kept, image);
-        panic!("e2fsck -fn {}:\n{}", kept.display(), said(&output));
+        panic!("{which}: e2fsck -fn {}:\n{}", kept.display(), said(&output));
     }
 }
 
@@ -135,7 +138,7 @@ pub fn repair(image: &[u8]) -> Vec<u8> {
     let done = output.status.code().is_some_and(|code| code < 4);
     assert!(done, "e2fsck -fy: {}", said(&output));
     let repaired = folder.bytes();
-    check(&repaired);
+    check(&repaired, "repaired");
     repaired
 }
 

@@ -97,12 +97,12 @@ impl Drop for Space {
 
 /// The image of a disk with an empty swap file.
 pub fn prepared() -> Vec<u8> {
-    let empty = image::make(image::Make {
-        block_size: 1024,
-        size: 2048,
+    let empty = image::Shape {
+        kib: 2048,
         inodes: 64,
-        more: &[],
-    });
+        ..image::SMALL
+    }
+    .make();
     // Nothing strikes so late.
     let (content, _) = machine::run(empty, Kind::Command, u64::MAX, |machine| {
         let namespace = machine.mount().expect("a sound image");

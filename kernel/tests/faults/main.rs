@@ -8,7 +8,7 @@
 //! missing, and `e2fsck` has nothing to say.
 
 mod faults;
-#[path = "../../../fs/tests/ext2/image.rs"]
+#[path = "../../../fs/tests/support/image.rs"]
 mod image;
 mod life;
 mod machine;
@@ -32,9 +32,9 @@ fn sweep(kind: Kind, step: u64) -> u64 {
         let what = format!("{kind:?} at {place}");
         // A failed disk has the contents of a killed machine's.
         let content = match kind.is_the_disks() && outcome.struck {
-            true => image::repaired(&content),
+            true => image::repair(&content),
             false => {
-                image::assert_sound(&content, &what);
+                image::check(&content, &what);
                 content
             }
         };
@@ -54,7 +54,7 @@ fn every_allocation_fails_once() {
 }
 
 #[test]
-fn allocations_fail_until_somebody_hears_of_it() {
+fn allocations_fail_until_a_program_is_told() {
     sweep(Kind::Shortage, 13);
 }
 

@@ -74,7 +74,7 @@ impl Mounted {
         self.disk.set_delays(false);
         self.fs.unmount().unwrap();
         let content = self.disk.content();
-        image::check(&content);
+        image::check(&content, self.seed);
         content
     }
 }
