@@ -54,36 +54,34 @@ impl<S: State> Queue<S> {
             return Ok(0);
         }
         // A handle of the slice keeps its frame while bytes are copied without the lock.
-        let mut next = call.front(self.lock().aside());
         loop {
-            let Some(slice) = next else {
-                if !call.resume(self) {
+            let mut next = call.front(self.lock().aside());
+            while let Some(slice) = next {
+                let n = match to.put_frame(&slice.frame, slice.offset, slice.len.min(max - total)) {
+                    Ok(0) => return Ok(total),
+                    Ok(n) => n,
+                    Err(error) => return moved(total, Err(error)),
+                };
+                total += n;
+                let is_over = total == max || to.room() == 0;
+                let old = {
+                    let mut chain = self.lock();
+                    let mut old = call.take(&mut chain, n);
+                    chain.aside().recycle(&mut old, &slice);
+                    next = match is_over {
+                        true => None,
+                        false => call.front(chain.aside()),
+                    };
+                    old
+                };
+                // Frames without a place among the spare ones are freed here.
+                drop((old, slice));
+                call.took();
+                if is_over {
                     return Ok(total);
                 }
-                next = call.front(self.lock().aside());
-                continue;
-            };
-            let n = match to.put_frame(&slice.frame, slice.offset, slice.len.min(max - total)) {
-                Ok(0) => return Ok(total),
-                Ok(n) => n,
-                Err(error) => return moved(total, Err(error)),
-            };
-            total += n;
-            let is_over = total == max || to.room() == 0;
-            let old = {
-                let mut chain = self.lock();
-                let mut old = call.take(&mut chain, n);
-                chain.aside().recycle(&mut old, &slice);
-                next = match is_over {
-                    true => None,
-                    false => call.front(chain.aside()),
-                };
-                old
-            };
-            // Frames without a place among the spare ones are freed here.
-            drop((old, slice));
-            call.took();
-            if is_over {
+            }
+            if !call.resume(self) {
                 return Ok(total);
             }
         }

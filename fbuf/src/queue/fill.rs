@@ -197,7 +197,9 @@ impl<S: State> Queue<S> {
 }
 
 /// Makes the next slice, of at most `space`: passed on by the source, in place behind the last
-/// one, or in a frame of its own. `left` is what the source has. `None` when nothing fits.
+/// one, or in a frame of its own. `left` is what the source has. `None` when nothing fits. Inlined:
+/// a call a slice is 2% of the instructions that carry a page.
+#[inline(always)]
 fn next_slice<const N: usize>(
     tail: &mut Tail,
     from: &mut dyn Source,

@@ -24,6 +24,7 @@ pub use registration::{FEATURES, Registration, SIZE};
 
 /// The thread that `task` runs goes back to its program: brings its structure up to date if it was
 /// switched to since.
+#[inline]
 pub fn attend(thread: &Thread, own: &Own, context: &mut UserContext, task: &Task) {
     let Some(registration) = own.rseq else { return };
     if !task.take_switched() {

@@ -148,10 +148,11 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         let state = &chain.state;
         received.sender.get_or_insert(state.first_sender);
         // Up to the next mark, the end of the bytes that came with rights, or an urgent byte.
-        let mark = state.marks.front().map(|mark| mark.at);
-        for end in [mark, self.stop, state.urgent].into_iter().flatten() {
-            slice.len = slice.len.min((end - at) as usize);
-        }
+        let mark = state.marks.front().map_or(u64::MAX, |mark| mark.at);
+        let end = mark
+            .min(self.stop.unwrap_or(u64::MAX))
+            .min(state.urgent.unwrap_or(u64::MAX));
+        slice.len = slice.len.min((end - at) as usize);
         Some(slice)
     }
 
