@@ -4,30 +4,10 @@ use fbuf::{
     Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, Sink, Slice, Source,
 };
 use nucleus::{
-    Frame, PAGE_SIZE, ephemeral, frame,
+    Frame, PAGE_SIZE, ephemeral,
     frame::Contents,
-    sim::{self, Config},
+    sim::{Random, on_machines},
 };
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 33) % n as u64) as usize
-    }
-
-    fn bytes(&mut self, max: usize) -> Vec<u8> {
-        let len = self.below(max + 1);
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
 
 fn content(aggregate: &Aggregate) -> Vec<u8> {
     let mut bytes = vec![0; aggregate.len()];
@@ -52,7 +32,7 @@ fn check(aggregate: &Aggregate, model: &[u8]) {
 
 /// A part of a frame of random bytes.
 fn slice(random: &mut Random) -> (Slice, Vec<u8>) {
-    let bytes: Vec<u8> = (0..PAGE_SIZE).map(|_| random.next() as u8).collect();
+    let bytes = random.bytes(PAGE_SIZE);
     let frame = Frame::alloc(Contents::Stale).unwrap();
     ephemeral::map(&frame).write(0, &bytes);
     let offset = random.below(PAGE_SIZE);
@@ -75,7 +55,8 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             model.splice(..0, bytes);
         }
         2 => {
-            let bytes = random.bytes(9000);
+            let len = random.below(9001);
+            let bytes = random.bytes(len);
             let max = random.below(9000);
             let n = aggregate.fill_from(&mut BytesSource::new(&bytes), max);
             assert_eq!(n, Ok(bytes.len().min(max)));
@@ -162,31 +143,16 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
 
 #[test]
 fn aggregates_are_chains_of_bytes() {
-    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
-    for seed in 1..=wanted.unwrap_or(20) {
-        let config = Config {
-            cpus: 1,
-            seed,
-            ..Config::default()
-        };
-        let ran = sim::run(config, move || {
-            let before = frame::usage().data;
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-            let (mut aggregate, mut model) = (Aggregate::new(), Vec::new());
-            for _ in 0..800 {
-                step(&mut random, &mut aggregate, &mut model);
-                check(&aggregate, &model);
-                // Passing on costs no frames: what others hold must not change.
-                if model.len() > 60000 {
-                    aggregate.clip_front(50000);
-                    model.drain(..50000);
-                }
+    on_machines(20, |seed| {
+        let mut random = Random::new(seed);
+        let (mut aggregate, mut model) = (Aggregate::new(), Vec::new());
+        for _ in 0..800 {
+            step(&mut random, &mut aggregate, &mut model);
+            check(&aggregate, &model);
+            if model.len() > 60000 {
+                aggregate.clip_front(50000);
+                model.drain(..50000);
             }
-            drop(aggregate);
-            assert_eq!(frame::usage().data, before, "frames that did not come back");
-        });
-        if let Err(failure) = ran {
-            panic!("{failure}");
         }
-    }
+    });
 }

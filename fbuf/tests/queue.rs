@@ -15,8 +15,8 @@ use fbuf::{
 };
 use nucleus::{
     PAGE_SIZE, frame,
-    sim::{self, Config},
-    task::{self, Sleep, Spawn, WaitQueue},
+    sim::{Random, Together, on_machines},
+    task::{self, Sleep, WaitQueue},
 };
 
 const SLOTS: usize = 16;
@@ -153,78 +153,6 @@ impl Drain<Kind> for Read {
         self.was_full |= Kind::ready(chain) & OUT == 0;
         self.taken += n;
         chain.take(n)
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % n
-    }
-
-    /// A number of bytes, small ones as often as large ones.
-    fn size(&mut self) -> usize {
-        let largest = [3, 100, 5000, 100_000][self.below(4)];
-        1 + self.below(largest)
-    }
-}
-
-/// Runs `body` on machines with 1 to 3 CPUs; at the end every frame must be free again.
-fn on_machines(seeds: u64, body: impl Fn(u64) + Copy + Send + 'static) {
-    for seed in 1..=seeds {
-        let config = Config {
-            cpus: 1 + seed as usize % 3,
-            seed,
-            ..Config::default()
-        };
-        let ran = sim::run(config, move || {
-            let before = frame::usage().data;
-            body(seed);
-            assert_eq!(frame::usage().data, before, "frames that did not come back");
-        });
-        if let Err(failure) = ran {
-            panic!("seed {seed}: {failure}");
-        }
-    }
-}
-
-/// Tasks that are waited for together.
-#[derive(Default)]
-struct Together {
-    running: AtomicUsize,
-    ended: WaitQueue,
-}
-
-impl Together {
-    fn spawn(self: &Arc<Together>, body: impl FnOnce() + Send + 'static) {
-        self.running.fetch_add(1, SeqCst);
-        let all = self.clone();
-        let spawn = Spawn {
-            name: "test",
-            pmap: None,
-            attachment: None,
-            cpus: !0,
-            priority: Default::default(),
-        };
-        let run = move || {
-            body();
-            all.running.fetch_sub(1, SeqCst);
-            all.ended.wake_all();
-        };
-        task::spawn(spawn, Box::new(run)).unwrap();
-    }
-
-    fn join(&self) {
-        let none = || (self.running.load(SeqCst) == 0).then_some(());
-        self.ended.wait(Sleep::SOUND, none).unwrap();
     }
 }
 

@@ -1,7 +1,5 @@
 //! Datagram sockets on the simulated machine: UDP, UDP-Lite and raw ones share one implementation.
 
-mod support;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::Errno;
@@ -11,7 +9,7 @@ use net::{
     datagram::{Datagram, Filter, Options, Protocol, SendOptions, Socket},
     ip::ICMP,
 };
-use support::{Random, on_machines};
+use nucleus::sim::{Random, on_machines};
 
 fn at(family: Family, port: u16) -> SocketAddr {
     let ip: IpAddr = match family {

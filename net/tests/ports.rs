@@ -1,7 +1,5 @@
 //! Ports on the simulated machine: random sequences compared with plain models.
 
-mod support;
-
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -15,7 +13,7 @@ use net::{
     ports::{Binding, Hold, Ports, Rule},
     tcp::{Options, Phase, Progress, Socket},
 };
-use support::{Random, on_machines};
+use nucleus::sim::{Random, on_machines};
 
 /// Names to which a socket can be bound, and whether without IPv4; each with all addresses that it
 /// covers.

@@ -1,8 +1,6 @@
 //! Connections on the simulated machine: names, handshakes, ends, and streams compared with plain
 //! bytes.
 
-mod support;
-
 use std::{
     collections::VecDeque,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -16,7 +14,7 @@ use net::{
     stream::Read,
     tcp::{Options, Phase, Progress, Socket, State},
 };
-use support::{Random, on_machines};
+use nucleus::sim::{Random, on_machines};
 
 fn v4(last: u8, port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(127, 0, 0, last).into(), port)

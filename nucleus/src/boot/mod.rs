@@ -1,5 +1,7 @@
 //! How the machine was started: by PVH or multiboot2, with a command line and a root archive.
 
+#[cfg(not(target_os = "none"))]
+pub mod fixture;
 mod handlers;
 #[cfg(not(target_os = "none"))]
 pub mod simulated;

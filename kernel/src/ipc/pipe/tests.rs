@@ -1,7 +1,7 @@
-//! Pipes on the simulated machine.
+//! Pipes on the simulated machine: what a pipe adds to the byte queue, whose own tests stand in
+//! `fbuf/tests/queue.rs`.
 
-use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec, vec::Vec};
-use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use alloc::{sync::Arc, vec, vec::Vec};
 
 use abi::{
     Errno,
@@ -10,84 +10,11 @@ use abi::{
 use fbuf::{BytesSink, BytesSource};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
-    PAGE_SIZE, frame,
-    sim::{self, Config},
-    task::{self, Sleep, Spawn, WaitQueue},
+    PAGE_SIZE,
+    sim::{Random, Together, on_machines},
 };
 
-use super::{DEFAULT_SLOTS, End, pair, splice, transfer::PIPE_BUF};
-
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % n
-    }
-}
-
-/// Runs `body` on machines with 1 to 3 CPUs; at the end every frame must be free again.
-fn on_machines(seeds: u64, body: impl Fn(u64) + Copy + Send + 'static) {
-    for seed in 1..=seeds {
-        let config = Config {
-            cpus: 1 + seed as usize % 3,
-            seed,
-            ..Config::default()
-        };
-        let ran = sim::run(config, move || {
-            let before = frame::usage().data;
-            body(seed);
-            assert_eq!(frame::usage().data, before, "frames that did not come back");
-        });
-        if let Err(failure) = ran {
-            panic!("{failure}");
-        }
-    }
-}
-
-/// Tasks that are waited for together.
-struct Together {
-    running: AtomicUsize,
-    ended: WaitQueue,
-}
-
-impl Together {
-    fn new() -> Arc<Together> {
-        Arc::new(Together {
-            running: AtomicUsize::new(0),
-            ended: WaitQueue::new(),
-        })
-    }
-
-    fn spawn(self: &Arc<Together>, body: impl FnOnce() + Send + 'static) {
-        self.running.fetch_add(1, SeqCst);
-        let all = self.clone();
-        let spawn = Spawn {
-            name: "test",
-            pmap: None,
-            attachment: None,
-            cpus: !0,
-            priority: Default::default(),
-        };
-        let run = move || {
-            body();
-            all.running.fetch_sub(1, SeqCst);
-            all.ended.wake_all();
-        };
-        task::spawn(spawn, Box::new(run)).unwrap();
-    }
-
-    fn join(&self) {
-        let none = || (self.running.load(SeqCst) == 0).then_some(());
-        self.ended.wait(Sleep::SOUND, none).unwrap();
-    }
-}
+use super::{DEFAULT_SLOTS, End, pair};
 
 fn write(end: &End, bytes: &[u8]) -> abi::Result<usize> {
     end.write(None, OpenFlags::default(), &mut BytesSource { from: bytes })
@@ -95,11 +22,7 @@ fn write(end: &End, bytes: &[u8]) -> abi::Result<usize> {
 
 fn read(end: &End, max: usize) -> abi::Result<Vec<u8>> {
     let mut buffer = vec![0; max];
-    let mut sink = BytesSink {
-        to: &mut buffer,
-        filled: 0,
-    };
-    let n = end.read(None, OpenFlags::default(), &mut sink)?;
+    let n = end.read(None, OpenFlags::default(), &mut BytesSink::new(&mut buffer))?;
     buffer.truncate(n);
     Ok(buffer)
 }
@@ -118,13 +41,12 @@ fn what_goes_in_comes_out_in_order() {
     on_machines(24, |seed| {
         let (reader, writer) = pair().unwrap();
         let total = 300_000;
-        let all = Together::new();
+        let all = Arc::new(Together::default());
         all.spawn(move || {
             let mut random = Random::new(seed);
             let mut sent = 0;
             while sent < total {
-                let largest = [3, 100, 5000, 100_000][random.below(4)];
-                let n = (1 + random.below(largest)).min(total - sent);
+                let n = random.size().min(total - sent);
                 let piece: Vec<u8> = (sent..sent + n).map(byte).collect();
                 assert_eq!(write(&writer, &piece), Ok(n));
                 sent += n;
@@ -134,8 +56,7 @@ fn what_goes_in_comes_out_in_order() {
             let mut random = Random::new(seed + 1000);
             let mut got = 0;
             loop {
-                let largest = [3, 100, 5000, 100_000][random.below(4)];
-                let piece = read(&reader, 1 + random.below(largest)).unwrap();
+                let piece = read(&reader, random.size()).unwrap();
                 if piece.is_empty() {
                     break;
                 }
@@ -147,118 +68,6 @@ fn what_goes_in_comes_out_in_order() {
             assert_eq!(got, total);
         });
         all.join();
-    });
-}
-
-#[test]
-fn short_writes_are_not_mixed() {
-    on_machines(16, |seed| {
-        let (reader, writer) = pair().unwrap();
-        let all = Together::new();
-        for id in 1..=3u8 {
-            let writer = writer.clone();
-            all.spawn(move || {
-                let mut random = Random::new(seed * 8 + u64::from(id));
-                for _ in 0..60 {
-                    let len = 3 + random.below(PIPE_BUF - 3);
-                    let mut message = vec![id; len];
-                    message[1..3].copy_from_slice(&(len as u16).to_le_bytes());
-                    assert_eq!(write(&writer, &message), Ok(len));
-                }
-            });
-        }
-        drop(writer);
-        let mut stream: VecDeque<u8> = VecDeque::new();
-        let mut messages = 0;
-        loop {
-            let piece = read(&reader, 7000).unwrap();
-            if piece.is_empty() {
-                break;
-            }
-            stream.extend(piece);
-            while stream.len() >= 3 {
-                let len = usize::from(u16::from_le_bytes([stream[1], stream[2]]));
-                if stream.len() < len {
-                    break;
-                }
-                let message: Vec<u8> = stream.drain(..len).collect();
-                assert!(message[3..].iter().all(|&b| b == message[0]));
-                messages += 1;
-            }
-        }
-        assert_eq!((messages, stream.len()), (180, 0));
-        all.join();
-    });
-}
-
-/// Single steps without waiting, against a queue of bytes.
-#[test]
-fn steps_agree_with_a_queue_of_bytes() {
-    on_machines(40, |seed| {
-        let (reader, writer) = pair().unwrap();
-        let (other_reader, other_writer) = pair().unwrap();
-        let mut random = Random::new(seed);
-        let mut model: VecDeque<u8> = VecDeque::new();
-        let mut next = 0;
-        for _ in 0..300 {
-            let largest = [8, 300, 6000, 90_000][random.below(4)];
-            let size = 1 + random.below(largest);
-            match random.below(5) {
-                0 | 1 => {
-                    let bytes: Vec<u8> = (next..next + size).map(byte).collect();
-                    let mut source = BytesSource { from: &bytes };
-                    match writer.write(None, non_blocking(), &mut source) {
-                        Ok(n) => {
-                            assert!(n == size || size > PIPE_BUF, "a short write in part");
-                            model.extend(&bytes[..n]);
-                            next += n;
-                        }
-                        Err(error) => {
-                            assert_eq!(error, Errno::EAGAIN);
-                            assert!(size <= PIPE_BUF || !writer.pipe().status().has_slot());
-                        }
-                    }
-                }
-                2 | 3 => {
-                    let mut buffer = vec![0; size];
-                    let mut sink = BytesSink {
-                        to: &mut buffer,
-                        filled: 0,
-                    };
-                    match reader.read(None, non_blocking(), &mut sink) {
-                        Ok(n) => {
-                            assert_eq!(n, size.min(model.len()));
-                            let expected: Vec<u8> = model.drain(..n).collect();
-                            assert_eq!(buffer[..n], expected);
-                        }
-                        Err(error) => {
-                            assert_eq!((error, model.len()), (Errno::EAGAIN, 0));
-                        }
-                    }
-                }
-                _ => {
-                    // Around another pipe: half is teed and thrown away, the rest is spliced there and back.
-                    let (a, b) = (reader.pipe(), other_writer.pipe());
-                    if random.below(2) == 0 {
-                        if let Ok(n) = splice::tee(a, b, size, false) {
-                            let seen = read(&other_reader, n).unwrap();
-                            let expected: Vec<u8> = model.iter().copied().take(n).collect();
-                            assert_eq!(seen, expected);
-                        }
-                    } else if let Ok(n) = splice::pipe_to_pipe(a, b, size, false) {
-                        let seen = read(&other_reader, n).unwrap();
-                        let expected: Vec<u8> = model.drain(..n).collect();
-                        assert_eq!(seen, expected);
-                    }
-                }
-            }
-            let status = reader.pipe().status();
-            assert_eq!(status.bytes, model.len());
-            let ready = reader.poll(None);
-            assert_eq!(ready.contains(Ready::IN), !model.is_empty());
-            assert_eq!(writer.poll(None).contains(Ready::OUT), status.has_slot());
-            assert_eq!(other_reader.pipe().status().bytes, 0);
-        }
     });
 }
 
@@ -305,7 +114,7 @@ fn ends_that_are_gone_show() {
 fn waiting_ends_with_the_other_end() {
     on_machines(12, |_| {
         let (reader, writer) = pair().unwrap();
-        let all = Together::new();
+        let all = Arc::new(Together::default());
         all.spawn(move || {
             let bytes = vec![1; 200_000];
             let n = write(&writer, &bytes).unwrap();

@@ -9,23 +9,12 @@ use alloc::{
 
 use abi::Errno;
 use fs::{Attributes, File, Kind, OpenFlags};
-use nucleus::sim::{self, Config};
+use nucleus::sim::{self, Config, Random};
 
 use super::{
     FileTable, OpenFile,
     locks::{self, For, Mode, Record},
 };
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % n
-    }
-}
 
 /// A file that is nothing but its inode.
 struct Numbered(u64);
@@ -71,7 +60,7 @@ fn on_machine(body: impl FnOnce() + Send + 'static) {
 fn a_table_agrees_with_a_map() {
     on_machine(|| {
         for seed in 1..40u64 {
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let mut random = Random::new(seed);
             let mut tables = vec![(FileTable::new(), BTreeMap::new())];
             let limit = 200;
             for step in 0..400u64 {
@@ -198,7 +187,7 @@ fn record(mode: Mode, start: u64, last: u64) -> Record {
 fn record_locks_agree_with_an_array_of_bytes() {
     on_machine(|| {
         for seed in 1..60u64 {
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let mut random = Random::new(seed);
             let file = open(1000 + seed);
             let tables: Vec<_> = (0..3).map(|_| FileTable::new()).collect();
             let mut model = [[None; BYTES as usize]; 3];

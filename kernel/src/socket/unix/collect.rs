@@ -135,18 +135,10 @@ pub fn collect() {
 mod tests {
     extern crate std;
 
-    use super::*;
+    use nucleus::sim::Random;
     use std::collections::BTreeSet;
 
-    /// A generator of numbers that looks random enough.
-    struct Numbers(u64);
-
-    impl Numbers {
-        fn below(&mut self, n: usize) -> usize {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1);
-            (self.0 >> 33) as usize % n
-        }
-    }
+    use super::*;
 
     #[test]
     fn a_socket_sent_over_itself_is_garbage() {
@@ -172,7 +164,7 @@ mod tests {
     /// Against reachability computed by repeated steps over a set.
     #[test]
     fn random_graphs() {
-        let mut numbers = Numbers(7);
+        let mut numbers = Random::new(7);
         for _ in 0..2000 {
             let count = 1 + numbers.below(12);
             let edges: std::vec::Vec<(usize, usize)> = (0..numbers.below(24))

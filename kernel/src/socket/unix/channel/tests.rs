@@ -1,30 +1,14 @@
 //! The stream's queue against a model, on the simulated machine.
 
-extern crate std;
-
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
 use fs::OpenFlags;
-use nucleus::{
-    frame,
-    sim::{self, Config},
-};
+use nucleus::sim::{Random, on_machines};
 
 use super::{Attached, Channel, Received, Rights, Sender};
 use crate::{ipc::pipe, process::files::OpenFile};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % n
-    }
-}
 
 /// A byte of the model.
 #[derive(Clone, Copy)]
@@ -156,7 +140,7 @@ fn same(got: Got, expected: Got, step: usize, what: &str) {
 
 fn check(seed: u64) {
     const LIMIT: usize = 40_000;
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let channel = Channel::new();
     let mut model = Model::default();
     let mut files = Files(Vec::new());
@@ -211,10 +195,7 @@ fn check(seed: u64) {
                 let inline = random.below(2) == 0;
                 let expected = model.receive(len, minds_sender, inline);
                 let mut buffer = vec![0; len];
-                let mut sink = BytesSink {
-                    to: &mut buffer,
-                    filled: 0,
-                };
+                let mut sink = BytesSink::new(&mut buffer);
                 let mut received = Received {
                     minds_sender,
                     inline_urgent: inline,
@@ -236,10 +217,7 @@ fn check(seed: u64) {
                 let skip = random.below(2) * random.below(2 * most);
                 let expected = model.look(skip, len, minds_sender);
                 let mut buffer = vec![0; len];
-                let mut sink = BytesSink {
-                    to: &mut buffer,
-                    filled: 0,
-                };
+                let mut sink = BytesSink::new(&mut buffer);
                 let mut received = Received {
                     minds_sender,
                     ..Received::default()
@@ -254,10 +232,7 @@ fn check(seed: u64) {
                 let place = model.bytes.iter().position(|byte| byte.is_urgent);
                 assert_eq!(channel.is_at_urgent(), place == Some(0), "{step}: the mark");
                 let mut buffer = [0];
-                let mut sink = BytesSink {
-                    to: &mut buffer,
-                    filled: 0,
-                };
+                let mut sink = BytesSink::new(&mut buffer);
                 let got = channel.receive_urgent(&mut sink, peeks);
                 match place {
                     None => assert_eq!(got, Err(Errno::EINVAL), "{step}: nothing urgent"),
@@ -289,19 +264,5 @@ fn check(seed: u64) {
 
 #[test]
 fn streams_are_as_the_model_says() {
-    for seed in 1..=24 {
-        let config = Config {
-            cpus: 1,
-            seed,
-            ..Config::default()
-        };
-        let ran = sim::run(config, move || {
-            let before = frame::usage().data;
-            check(seed);
-            assert_eq!(frame::usage().data, before, "frames that did not come back");
-        });
-        if let Err(failure) = ran {
-            panic!("seed {seed}: {failure}");
-        }
-    }
+    on_machines(24, check);
 }
