@@ -1,11 +1,12 @@
 //! Attributes of vnodes, and device numbers.
 
+use alloc::boxed::Box;
 use core::{
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
-use nucleus::PAGE_SIZE;
+use nucleus::{PAGE_SIZE, sync::OnceBox, time};
 
 /// The kind of a vnode; the values are those of `S_IFMT` shifted right by 12, as in `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +69,21 @@ impl Attributes {
             changed: made,
             created: made,
         }
+    }
+
+    /// Returns those of open files without a place in a file system: eventfds, epolls and similar
+    /// files. As on Linux they all share one inode, which belongs to no file system that a program
+    /// can reach.
+    pub fn anonymous() -> Attributes {
+        static SHARED: OnceBox<Attributes> = OnceBox::new();
+        *SHARED.get_or_insert(|| {
+            let boot = time::since_epoch().saturating_sub(time::since_boot());
+            Box::new(Attributes {
+                device: new_device(),
+                inode: 1,
+                ..Attributes::of(Kind::Anonymous, 0o600, boot)
+            })
+        })
     }
 }
 

@@ -126,7 +126,7 @@ pub trait File: Any + Send + Sync {
 
     /// Returns the attributes of a file without a location (pipes, sockets).
     fn attributes(&self) -> Result<Attributes> {
-        Err(Errno::EBADF)
+        Ok(Attributes::anonymous())
     }
 
     /// Returns the text of `/proc/PID/fd/N` of a file without a location: `pipe:[12]`.

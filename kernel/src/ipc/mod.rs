@@ -4,9 +4,8 @@
 //! - [`sysv`]: shared memory, semaphores and message queues of System V.
 //! - [`mqueue`]: POSIX message queues.
 //! - [`event`], [`inotify`]: files that stand for events; [`epoll`]: waiting for many files.
-//! - [`anonymous`], [`quota`]: the inode that files without a name share; limits for each user.
+//! - [`quota`]: limits for each user.
 
-pub mod anonymous;
 pub mod epoll;
 pub mod event;
 pub mod inotify;

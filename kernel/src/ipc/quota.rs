@@ -7,21 +7,22 @@ use nucleus::sync::{Rank, SpinLock};
 
 /// Counts things of one kind by user, and holds the most that one may have.
 pub struct Quota {
-    counts: SpinLock<BTreeMap<u32, usize>>,
+    used: SpinLock<BTreeMap<u32, usize>>,
     limit: AtomicUsize,
 }
 
-/// One thing of a user; released by the drop.
+/// Things of a user; released by the drop.
 pub struct Charge {
     quota: &'static Quota,
     uid: u32,
+    amount: usize,
 }
 
 impl Quota {
     /// An empty account with a limit of `limit` for each user.
     pub const fn new(limit: usize) -> Quota {
         Quota {
-            counts: SpinLock::new(Rank::Leaf, BTreeMap::new()),
+            used: SpinLock::new(Rank::Leaf, BTreeMap::new()),
             limit: AtomicUsize::new(limit),
         }
     }
@@ -38,26 +39,29 @@ impl Quota {
 
     /// One more for `uid`; `None` if that would be too many.
     pub fn charge(&'static self, uid: u32) -> Option<Charge> {
-        let mut counts = self.counts.lock();
-        let count = counts.entry(uid).or_insert(0);
-        if *count >= self.limit() {
-            if *count == 0 {
-                counts.remove(&uid);
-            }
-            return None;
-        }
-        *count += 1;
-        Some(Charge { quota: self, uid })
+        self.charge_within(uid, 1, self.limit())
+    }
+
+    /// `amount` more for `uid`, who may have `limit`; `None` if that would be too many.
+    pub fn charge_within(&'static self, uid: u32, amount: usize, limit: usize) -> Option<Charge> {
+        let mut used = self.used.lock();
+        let sum = used.get(&uid).copied().unwrap_or(0).checked_add(amount);
+        used.insert(uid, sum.filter(|sum| *sum <= limit)?);
+        Some(Charge {
+            quota: self,
+            uid,
+            amount,
+        })
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut counts = self.quota.counts.lock();
-        if let Some(count) = counts.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.uid);
+        let mut users = self.quota.used.lock();
+        if let Some(used) = users.get_mut(&self.uid) {
+            *used -= self.amount;
+            if *used == 0 {
+                users.remove(&self.uid);
             }
         }
     }
@@ -77,8 +81,10 @@ mod tests {
         drop(first);
         let _third = QUOTA.charge(1).unwrap();
         assert!(QUOTA.charge(1).is_none());
+        assert!(QUOTA.charge_within(1, 3, 4).is_none());
+        drop(QUOTA.charge_within(1, 2, 4).unwrap());
         QUOTA.set_limit(0);
         assert!(QUOTA.charge(3).is_none());
-        assert_eq!(QUOTA.counts.lock().len(), 2);
+        assert_eq!(QUOTA.used.lock().len(), 2);
     }
 }

@@ -4,22 +4,16 @@
 //! never mistaken for it.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::any::Any;
 
 use abi::{
     Errno, Result,
     raw::general::{O_NONBLOCK, O_RDWR},
 };
-use fs::{Attributes, File, Kind, OpenFlags, Ready};
-use nucleus::{task::Watch, time};
+use fs::{File, OpenFlags, Ready};
+use nucleus::task::Watch;
 
 use super::{Process, pid_table};
 use crate::process::files::OpenFile;
-
-/// The device number of the file system in which files without a name seem to be.
-const ANONYMOUS_DEVICE: u64 = 0xe;
-/// The inode number that all of them share.
-const ANONYMOUS_INODE: u64 = 1;
 
 /// A process as a file. Ready for reading once the process has ended.
 pub struct PidFile {
@@ -32,12 +26,6 @@ impl PidFile {
     pub fn open(process: Arc<Process>, flags: u32) -> Arc<OpenFile> {
         let flags = OpenFlags::from_bits_retain(O_RDWR | flags & O_NONBLOCK);
         OpenFile::new(Arc::new(PidFile { process }), flags)
-    }
-
-    /// The process that an open file stands for, if it does for one.
-    pub fn process_of(file: &dyn File) -> Option<&Arc<Process>> {
-        let file: Option<&PidFile> = (file as &dyn Any).downcast_ref();
-        file.map(|file| &file.process)
     }
 }
 
@@ -53,27 +41,6 @@ impl File for PidFile {
         }
     }
 
-    fn attributes(&self) -> Result<Attributes> {
-        let created = time::since_epoch();
-        Ok(Attributes {
-            device: ANONYMOUS_DEVICE,
-            inode: ANONYMOUS_INODE,
-            kind: Kind::Regular,
-            mode: 0o600,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            block_size: 4096,
-            accessed: created,
-            modified: created,
-            changed: created,
-            created,
-        })
-    }
-
     fn describe(&self) -> Vec<u8> {
         b"anon_inode:[pidfd]".to_vec()
     }
@@ -84,9 +51,8 @@ impl File for PidFile {
 /// # Errors
 /// `EBADF` if it stands for none.
 pub fn process_of(open: &OpenFile) -> Result<Arc<Process>> {
-    PidFile::process_of(&**open.file())
-        .cloned()
-        .ok_or(Errno::EBADF)
+    let file = open.downcast::<PidFile>().ok_or(Errno::EBADF)?;
+    Ok(file.process.clone())
 }
 
 impl Process {

@@ -36,11 +36,8 @@ impl SocketFile {
     /// `ENOTSOCK`.
     #[inline]
     pub fn of(open: &OpenFile) -> Result<&Arc<dyn Socket>> {
-        let any: &dyn core::any::Any = &**open.file();
-        match any.downcast_ref::<SocketFile>() {
-            Some(file) => Ok(&file.socket),
-            None => Err(Errno::ENOTSOCK),
-        }
+        let file = open.downcast::<SocketFile>().ok_or(Errno::ENOTSOCK)?;
+        Ok(&file.socket)
     }
 }
 
@@ -126,22 +123,11 @@ impl vnode::FileData for Nameless {}
 
 fn attributes(common: &Common) -> Attributes {
     let (uid, gid) = common.owner();
-    let created = common.created();
     Attributes {
         device: SOCKET_DEVICE,
         inode: common.inode(),
-        kind: Kind::Socket,
-        mode: 0o777,
-        links: 1,
         uid,
         gid,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        block_size: 4096,
-        accessed: created,
-        modified: created,
-        changed: created,
-        created,
+        ..Attributes::of(Kind::Socket, 0o777, common.created())
     }
 }

@@ -12,7 +12,7 @@ use abi::{
     Errno, Result,
     raw::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, SEEK_CUR, epoll_event},
 };
-use fs::{Attributes, File, Ready as Bits};
+use fs::{File, Ready as Bits};
 use nucleus::{
     VirtAddr, frame,
     sync::{Mutex, Rank, SpinLock},
@@ -26,7 +26,7 @@ use super::{
     nesting,
     ready::Ready,
 };
-use crate::{ipc::anonymous, process::files::OpenFile};
+use crate::process::files::OpenFile;
 
 /// A set of watched files.
 pub struct Epoll {
@@ -59,11 +59,6 @@ impl Epoll {
         }))
     }
 
-    /// The epoll that a file is.
-    pub fn of(file: &dyn File) -> Option<&Epoll> {
-        (file as &dyn Any).downcast_ref()
-    }
-
     /// `EPOLL_CTL_ADD`: watches `open`, which the caller has as descriptor `fd`.
     ///
     /// # Errors
@@ -73,7 +68,7 @@ impl Epoll {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
         }
-        let inner = Epoll::of(&**open.file());
+        let inner = open.downcast::<Epoll>();
         let nesting = inner.map(|_| nesting::lock());
         if let Some(inner) = inner {
             nesting::check(self, inner)?;
@@ -235,9 +230,8 @@ impl Epoll {
     /// did.
     pub(super) fn each_inner(&self, mut f: impl FnMut(&Epoll) -> bool) -> bool {
         let items = self.items.lock_nested();
-        items
-            .values()
-            .all(|item| item.with_file(|file| Epoll::of(file).is_none_or(&mut f)))
+        let mut ask = |file: &dyn File| (file as &dyn Any).downcast_ref().is_none_or(&mut f);
+        items.values().all(|item| item.with_file(&mut ask))
     }
 
     /// The epolls that watch this one.
@@ -291,10 +285,6 @@ impl File for Epoll {
             }
         }
         Bits::empty()
-    }
-
-    fn attributes(&self) -> Result<Attributes> {
-        Ok(anonymous::attributes())
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -5,13 +5,13 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{Errno, Result, raw::general::O_NONBLOCK};
 use fbuf::{Sink, Source};
-use fs::{Attributes, File, OpenFlags, Ready};
+use fs::{File, OpenFlags, Ready};
 use nucleus::{
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue, Watch},
 };
 
-use crate::{ipc::anonymous, process::signal};
+use crate::process::signal;
 
 /// Bytes of the number that is read and written.
 const UNIT: usize = size_of::<u64>();
@@ -119,10 +119,6 @@ impl File for EventFile {
             ready |= Ready::OUT | Ready::WRNORM;
         }
         ready
-    }
-
-    fn attributes(&self) -> Result<Attributes> {
-        Ok(anonymous::attributes())
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -5,16 +5,13 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{Errno, Result, raw::general::O_NONBLOCK};
 use fbuf::Sink;
-use fs::{Attributes, File, OpenFlags, Ready};
+use fs::{File, OpenFlags, Ready};
 use nucleus::task::{Sleep, Watch};
 
-use crate::{
-    ipc::anonymous,
-    process::{
-        Thread,
-        signal::{self, Fields, Info, SignalSet},
-        thread,
-    },
+use crate::process::{
+    Thread,
+    signal::{self, Fields, Info, SignalSet},
+    thread,
 };
 
 /// Bytes of a `struct signalfd_siginfo`.
@@ -34,11 +31,6 @@ impl SignalFile {
         };
         file.store(set);
         Arc::new(file)
-    }
-
-    /// The file that an open file is.
-    pub fn of(file: &dyn File) -> Option<&SignalFile> {
-        (file as &dyn core::any::Any).downcast_ref()
     }
 
     fn set(&self) -> SignalSet {
@@ -155,10 +147,6 @@ impl File for SignalFile {
             Some(true) => Ready::IN | Ready::RDNORM,
             _ => Ready::empty(),
         }
-    }
-
-    fn attributes(&self) -> Result<Attributes> {
-        Ok(anonymous::attributes())
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -21,17 +21,14 @@ use abi::{
     },
 };
 use fbuf::Sink;
-use fs::{Attributes, File, OpenFlags, Ready};
+use fs::{File, OpenFlags, Ready};
 use nucleus::{
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue, Watch},
     time::{self, Timer},
 };
 
-use crate::{
-    ipc::anonymous,
-    process::signal::{self, timer::Setting},
-};
+use crate::process::signal::{self, timer::Setting};
 
 /// Bytes of the number that is read.
 const UNIT: usize = size_of::<u64>();
@@ -306,10 +303,6 @@ impl File for TimerFile {
             true => Ready::IN | Ready::RDNORM,
             false => Ready::empty(),
         }
-    }
-
-    fn attributes(&self) -> Result<Attributes> {
-        Ok(anonymous::attributes())
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -1,10 +1,7 @@
 //! The open file of an inotify, and its watches.
 
 use alloc::{boxed::Box, collections::BTreeMap, format, sync::Arc, vec::Vec};
-use core::{
-    any::Any,
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
-};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
@@ -18,7 +15,7 @@ use abi::{
 };
 use fbuf::Sink;
 use fs::{
-    Asynchronous, Attributes, File, OpenFlags, Ready, Vnode,
+    Asynchronous, File, OpenFlags, Ready, Vnode,
     notify::{self, Event, Listener, Mark},
 };
 use nucleus::{
@@ -32,10 +29,7 @@ use super::{
     INSTANCES, WATCHES,
     queue::{Queue, Queued},
 };
-use crate::{
-    ipc::{anonymous, quota::Charge},
-    process::signal,
-};
+use crate::{ipc::quota::Charge, process::signal};
 
 /// A queue of the events of watched files.
 pub struct Inotify {
@@ -97,11 +91,6 @@ impl Inotify {
             user,
             _charge: charge,
         }))
-    }
-
-    /// The inotify that a file is.
-    pub fn of(file: &dyn File) -> Option<&Inotify> {
-        (file as &dyn Any).downcast_ref()
     }
 
     /// Watches `vnode`, or changes the events of its watch, as `mask` (`IN_*`) says; returns the
@@ -352,10 +341,6 @@ impl File for Inotify {
             }
             _ => Err(Errno::ENOTTY),
         }
-    }
-
-    fn attributes(&self) -> Result<Attributes> {
-        Ok(anonymous::attributes())
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -1,10 +1,7 @@
 //! An open queue.
 
 use alloc::{format, sync::Arc};
-use core::{
-    any::Any,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
@@ -40,9 +37,8 @@ impl QueueFile {
     /// # Errors
     /// `EBADF` if it is none.
     pub fn of(open: &OpenFile) -> Result<&Arc<Queue>> {
-        let any: &dyn Any = &**open.file();
-        let file = any.downcast_ref::<QueueFile>();
-        file.map(|file| &file.queue).ok_or(Errno::EBADF)
+        let file = open.downcast::<QueueFile>().ok_or(Errno::EBADF)?;
+        Ok(&file.queue)
     }
 }
 

@@ -21,10 +21,7 @@ use nucleus::{
     time,
 };
 
-use super::{
-    Queue, QueueFile, Size,
-    limits::{Charge, QUEUES_MAX},
-};
+use super::{Queue, QueueFile, Size, limits::QUEUES_MAX};
 use crate::process::thread;
 
 /// `MQUEUE_MAGIC`.
@@ -39,12 +36,13 @@ const FILE_SIZE: u64 = 80;
 
 /// The directory.
 struct Folder {
-    device: u64,
-    made: Duration,
+    /// Without its time of change.
+    attributes: Attributes,
     state: SpinLock<State>,
 }
 
 struct State {
+    /// By name.
     nodes: BTreeMap<Arc<[u8]>, Arc<Node>>,
     /// Queues, those without a name included.
     count: usize,
@@ -57,38 +55,27 @@ struct Node {
     inode: u64,
     name: Arc<[u8]>,
     queue: Arc<Queue>,
-    owner: SpinLock<Owner>,
+    attributes: SpinLock<Attributes>,
     removed: AtomicBool,
-}
-
-/// The attributes that `chmod`, `chown` and `utimes` change.
-#[derive(Clone, Copy)]
-struct Owner {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    accessed: Duration,
-    modified: Duration,
-    changed: Duration,
-    created: Duration,
 }
 
 fn folder() -> &'static Arc<Folder> {
     static FOLDER: OnceBox<Arc<Folder>> = OnceBox::new();
     FOLDER.get_or_insert(|| {
         let made = time::since_epoch();
+        let state = State {
+            nodes: BTreeMap::new(),
+            count: 0,
+            next_inode: FIRST_INODE,
+            modified: made,
+        };
         Box::new(Arc::new(Folder {
-            device: new_device(),
-            made,
-            state: SpinLock::new(
-                Rank::Leaf,
-                State {
-                    nodes: BTreeMap::new(),
-                    count: 0,
-                    next_inode: FIRST_INODE,
-                    modified: made,
-                },
-            ),
+            attributes: Attributes {
+                device: new_device(),
+                inode: ROOT_INODE,
+                ..Attributes::of(Kind::Directory, ROOT_MODE, made)
+            },
+            state: SpinLock::new(Rank::Leaf, state),
         }))
     })
 }
@@ -192,7 +179,7 @@ impl Folder {
             let process = thread.process();
             process.limits().soft(RLIMIT_MSGQUEUE)
         });
-        let charge = Charge::new(who.uid, size, limit.unwrap_or(u64::MAX))?;
+        let charge = size.charge(who.uid, limit.unwrap_or(u64::MAX))?;
         let now = time::since_epoch();
         let queue = Queue::new(size, charge);
         let name: Arc<[u8]> = name.into();
@@ -203,22 +190,20 @@ impl Folder {
         } else if state.count as u64 >= QUEUES_MAX.get() && !who.may_use(CAP_SYS_RESOURCE) {
             Err(Errno::ENOSPC)
         } else {
+            let inode = state.next_inode;
+            let attributes = Attributes {
+                device: self.attributes.device,
+                inode,
+                uid: who.uid,
+                gid: who.gid,
+                size: FILE_SIZE,
+                ..Attributes::of(Kind::Regular, mode & 0o7777, now)
+            };
             let node = Arc::new(Node {
-                inode: state.next_inode,
+                inode,
                 name: name.clone(),
                 queue: queue.clone(),
-                owner: SpinLock::new(
-                    Rank::Leaf,
-                    Owner {
-                        mode: mode & 0o7777,
-                        uid: who.uid,
-                        gid: who.gid,
-                        accessed: now,
-                        modified: now,
-                        changed: now,
-                        created: now,
-                    },
-                ),
+                attributes: SpinLock::new(Rank::Leaf, attributes),
                 removed: AtomicBool::new(false),
             });
             state.next_inode += 1;
@@ -256,21 +241,9 @@ impl Vnode for Folder {
     fn attributes(&self) -> Result<Attributes> {
         let modified = self.state.lock().modified;
         Ok(Attributes {
-            device: self.device,
-            inode: ROOT_INODE,
-            kind: Kind::Directory,
-            mode: ROOT_MODE,
-            links: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            block_size: PAGE_SIZE as u32,
-            accessed: self.made,
             modified,
             changed: modified,
-            created: self.made,
+            ..self.attributes
         })
     }
 
@@ -341,23 +314,9 @@ impl vnode::FileData for Folder {}
 
 impl Vnode for Node {
     fn attributes(&self) -> Result<Attributes> {
-        let owner = *self.owner.lock();
         Ok(Attributes {
-            device: folder().device,
-            inode: self.inode,
-            kind: Kind::Regular,
-            mode: owner.mode,
             links: u32::from(!self.removed.load(Relaxed)),
-            uid: owner.uid,
-            gid: owner.gid,
-            rdev: 0,
-            size: FILE_SIZE,
-            blocks: 0,
-            block_size: PAGE_SIZE as u32,
-            accessed: owner.accessed,
-            modified: owner.modified,
-            changed: owner.changed,
-            created: owner.created,
+            ..*self.attributes.lock()
         })
     }
 
@@ -374,13 +333,13 @@ impl Vnode for Node {
     }
 
     fn set_attributes(&self, change: Change) -> Result<()> {
-        let mut owner = self.owner.lock();
-        owner.mode = change.mode.unwrap_or(owner.mode);
-        owner.uid = change.uid.unwrap_or(owner.uid);
-        owner.gid = change.gid.unwrap_or(owner.gid);
-        owner.accessed = change.accessed.unwrap_or(owner.accessed);
-        owner.modified = change.modified.unwrap_or(owner.modified);
-        owner.changed = time::since_epoch();
+        let mut now = self.attributes.lock();
+        now.mode = change.mode.unwrap_or(now.mode);
+        now.uid = change.uid.unwrap_or(now.uid);
+        now.gid = change.gid.unwrap_or(now.gid);
+        now.accessed = change.accessed.unwrap_or(now.accessed);
+        now.modified = change.modified.unwrap_or(now.modified);
+        now.changed = time::since_epoch();
         Ok(())
     }
 

@@ -1,11 +1,11 @@
 //! How many queues there may be, and how large.
 
-use alloc::collections::BTreeMap;
-
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, SpinLock};
 
-use crate::ipc::sysv::limits::Setting;
+use crate::ipc::{
+    quota::{Charge, Quota},
+    sysv::limits::Setting,
+};
 
 /// The most that a privileged program may ask for: messages of a queue, and bytes of a message.
 const HARD_MESSAGES: u64 = 65_536;
@@ -67,45 +67,21 @@ impl Size {
         })
     }
 
+    /// Charges a queue to `uid`, whose queues may take `limit` bytes together.
+    ///
+    /// # Errors
+    /// `EMFILE`.
+    pub fn charge(self, uid: u32, limit: u64) -> Result<Charge> {
+        static BYTES: Quota = Quota::new(usize::MAX);
+        let charge = BYTES.charge_within(uid, self.cost() as usize, limit as usize);
+        charge.ok_or(Errno::EMFILE)
+    }
+
     /// Returns the bytes that it counts against `RLIMIT_MSGQUEUE`.
     fn cost(self) -> u64 {
         let messages = self.messages as u64;
         let priorities = messages.min(u64::from(PRIORITIES));
         messages * (MESSAGE_COST + self.bytes as u64) + priorities * PRIORITY_COST
-    }
-}
-
-/// Bytes that users' queues may take.
-static USERS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
-
-/// The share of a queue in its maker's limit; released by the drop.
-pub struct Charge {
-    uid: u32,
-    bytes: u64,
-}
-
-impl Charge {
-    /// # Errors
-    /// `EMFILE` if `uid` would have more than `limit` bytes.
-    pub fn new(uid: u32, size: Size, limit: u64) -> Result<Charge> {
-        let bytes = size.cost();
-        let mut users = USERS.lock();
-        let used = users.get(&uid).copied().unwrap_or(0);
-        let sum = used.checked_add(bytes).filter(|sum| *sum <= limit);
-        users.insert(uid, sum.ok_or(Errno::EMFILE)?);
-        Ok(Charge { uid, bytes })
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        let mut users = USERS.lock();
-        if let Some(used) = users.get_mut(&self.uid) {
-            *used -= self.bytes;
-            if *used == 0 {
-                users.remove(&self.uid);
-            }
-        }
     }
 }
 
@@ -122,17 +98,5 @@ mod tests {
         }
         assert_eq!(Size::asked(11, 8193, true), Ok(size(11, 8193)));
         assert_eq!(Size::asked(65_537, 1, true), Err(Errno::EINVAL));
-    }
-
-    #[test]
-    fn a_user_has_so_many_bytes() {
-        let size = Size::asked(10, 8192, false).unwrap();
-        let limit = 2 * size.cost();
-        let one = Charge::new(77, size, limit).unwrap();
-        let _two = Charge::new(77, size, limit).unwrap();
-        assert!(Charge::new(77, size, limit).is_err());
-        let _other = Charge::new(78, size, limit).unwrap();
-        drop(one);
-        assert!(Charge::new(77, size, limit).is_ok());
     }
 }

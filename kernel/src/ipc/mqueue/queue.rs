@@ -19,12 +19,9 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::{
-    Notice,
-    limits::{Charge, Size},
-};
+use super::{Notice, limits::Size};
 use crate::{
-    ipc::sysv::message::Message,
+    ipc::{quota::Charge, sysv::message::Message},
     process::{Credentials, Pid, signal},
 };
 

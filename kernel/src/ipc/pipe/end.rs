@@ -124,11 +124,6 @@ impl End {
     pub(super) fn has_met(&self) {
         self.writers_seen.store(0, Relaxed);
     }
-
-    /// Returns the pipe end that an open file is.
-    pub fn of(file: &dyn File) -> Option<&End> {
-        (file as &dyn core::any::Any).downcast_ref()
-    }
 }
 
 impl Drop for End {
@@ -228,18 +223,6 @@ fn attributes(pipe: &Pipe, created: Duration) -> Attributes {
     Attributes {
         device: PIPE_DEVICE,
         inode: pipe.inode(),
-        kind: Kind::Fifo,
-        mode: 0o600,
-        links: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        block_size: 4096,
-        accessed: created,
-        modified: created,
-        changed: created,
-        created,
+        ..Attributes::of(Kind::Fifo, 0o600, created)
     }
 }

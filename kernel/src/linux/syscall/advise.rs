@@ -168,7 +168,7 @@ fn fadvise(call: &mut Call<'_>) -> Result<usize> {
     }
     match kind(&open) {
         Some(Kind::Fifo) => return Err(Errno::ESPIPE),
-        None if crate::ipc::pipe::End::of(&**open.file()).is_some() => return Err(Errno::ESPIPE),
+        None if open.downcast::<crate::ipc::pipe::End>().is_some() => return Err(Errno::ESPIPE),
         None => return Err(Errno::EINVAL),
         Some(_) => {}
     }

@@ -78,14 +78,14 @@ pub(super) fn epoll_ctl(call: &mut Call<'_>) -> Result<usize> {
     if !open.file().has_readiness() {
         return Err(Errno::EPERM);
     }
-    let set = Epoll::of(&**epoll.file()).ok_or(Errno::EINVAL)?;
+    let set = epoll.downcast::<Epoll>().ok_or(Errno::EINVAL)?;
     if alloc::sync::Arc::ptr_eq(&epoll, &open) {
         return Err(Errno::EINVAL);
     }
     if let Some(interest) = interest
         && interest.events & EPOLLEXCLUSIVE != 0
     {
-        let nested = Epoll::of(&**open.file()).is_some();
+        let nested = open.downcast::<Epoll>().is_some();
         let allowed = operation == EPOLL_CTL_ADD && interest.events & !WITH_EXCLUSIVE == 0;
         if nested || !allowed {
             return Err(Errno::EINVAL);
@@ -128,6 +128,6 @@ fn wait(call: &Call<'_>, until: Wait) -> Result<usize> {
     if open.is_path() {
         return Err(Errno::EBADF);
     }
-    let epoll = Epoll::of(&**open.file()).ok_or(Errno::EINVAL)?;
+    let epoll = open.downcast::<Epoll>().ok_or(Errno::EINVAL)?;
     epoll.wait(to, most, until.sleep())
 }

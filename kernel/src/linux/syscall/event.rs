@@ -134,7 +134,7 @@ fn make_signalfd(call: &Call<'_>, flags: u32) -> Result<usize> {
     if open.is_path() {
         return Err(Errno::EBADF);
     }
-    let file = SignalFile::of(&**open.file()).ok_or(Errno::EINVAL)?;
+    let file = open.downcast::<SignalFile>().ok_or(Errno::EINVAL)?;
     file.set_set(set, call.thread);
     Ok(fd as usize)
 }

@@ -103,7 +103,7 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         F_GETFL => Ok(open.flags().bits() as usize),
         F_SETFL => {
             let direct = argument as u32 & O_DIRECT;
-            let is_pipe = End::of(&**open.file()).is_some();
+            let is_pipe = open.downcast::<End>().is_some();
             let takes = open
                 .location()
                 .is_some_and(|place| place.vnode().takes_direct());
@@ -133,11 +133,11 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         F_ADD_SEALS => memfd::add_seals(call, &open, argument),
         F_GET_SEALS => memfd::get_seals(&open),
         F_GETPIPE_SZ => {
-            let end = End::of(&**open.file()).ok_or(Errno::EBADF)?;
+            let end = open.downcast::<End>().ok_or(Errno::EBADF)?;
             Ok(end.pipe().status().slots * PAGE_SIZE)
         }
         F_SETPIPE_SZ => {
-            let end = End::of(&**open.file()).ok_or(Errno::EBADF)?;
+            let end = open.downcast::<End>().ok_or(Errno::EBADF)?;
             end.pipe().resize(argument as u32 as usize)
         }
         F_SETOWN => set_owner(call, &open, argument as i32).map(|()| 0),

@@ -82,7 +82,7 @@ fn inotify_of(open: &OpenFile) -> Result<&Inotify> {
     if open.is_path() {
         return Err(Errno::EBADF);
     }
-    Inotify::of(&**open.file()).ok_or(Errno::EINVAL)
+    open.downcast::<Inotify>().ok_or(Errno::EINVAL)
 }
 
 pub(super) fn inotify_add_watch(call: &mut Call<'_>) -> Result<usize> {

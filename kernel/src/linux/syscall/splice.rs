@@ -161,7 +161,7 @@ fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
 
 /// The pipe of a descriptor, if it is one.
 fn pipe(open: &OpenFile) -> Option<&Arc<Pipe>> {
-    End::of(&**open.file()).map(End::pipe)
+    open.downcast::<End>().map(End::pipe)
 }
 
 fn splice(call: &mut Call<'_>) -> Result<usize> {

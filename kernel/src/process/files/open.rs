@@ -69,6 +69,12 @@ impl OpenFile {
         &self.file
     }
 
+    /// Returns the file as one of type `T`, if it is.
+    #[inline]
+    pub fn downcast<T: File>(&self) -> Option<&T> {
+        (&*self.file as &dyn Any).downcast_ref()
+    }
+
     /// The flags now.
     #[inline]
     pub fn flags(&self) -> OpenFlags {

@@ -6,6 +6,7 @@ use alloc::{
     vec,
     vec::Vec,
 };
+use core::time::Duration;
 
 use abi::Errno;
 use fs::{Attributes, File, Kind, OpenFlags};
@@ -21,23 +22,10 @@ struct Numbered(u64);
 
 impl File for Numbered {
     fn attributes(&self) -> abi::Result<Attributes> {
-        let zero = core::time::Duration::ZERO;
         Ok(Attributes {
             device: 99,
             inode: self.0,
-            kind: Kind::Regular,
-            mode: 0,
-            links: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            block_size: 4096,
-            accessed: zero,
-            modified: zero,
-            changed: zero,
-            created: zero,
+            ..Attributes::of(Kind::Regular, 0, Duration::ZERO)
         })
     }
 }
