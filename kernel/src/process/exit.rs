@@ -24,7 +24,7 @@ pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     futex::leave(&thread, &mut own, true);
     undo::leave(&mut own.undo, process.pid());
     if let Some(release) = own.vfork.take() {
-        release.release();
+        release.give(());
     }
     process.add_thread_usage(&thread.usage());
     thread.signals.set_task(None);

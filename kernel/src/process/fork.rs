@@ -12,11 +12,10 @@ use nucleus::{
 };
 
 use super::{
-    Own, Pid, PidFile, Process, Thread, pid_table,
+    Handoff, Own, Pid, PidFile, Process, Thread, pid_table,
     segment::Descriptor,
     signal::{Actions, SignalSet},
     undo::UndoList,
-    vfork::Release,
 };
 
 /// The arguments of `clone` and related calls.
@@ -161,7 +160,9 @@ pub fn clone(
         child_own.clear_child_tid = request.child_tid;
     }
     child_own.strict = own.strict;
-    let release = request.has(raw::CLONE_VFORK).then(Release::new);
+    let release = request
+        .has(raw::CLONE_VFORK)
+        .then(|| Arc::new(Handoff::new()));
     child_own.vfork = release.clone();
 
     let child = Thread::new(tid, process.clone(), mask, Some(shared), Some(thread));
@@ -201,7 +202,7 @@ pub fn clone(
         slot.install(PidFile::open(process.clone(), 0), true);
     }
     if let Some(release) = release {
-        thread.wait_unless_killed(release.queue(), || release.is_released().then_some(()));
+        thread.wait_unless_killed(release.queue(), || release.take());
     }
     Ok(tid)
 }

@@ -20,6 +20,7 @@ pub mod exit;
 pub mod files;
 pub mod fork;
 pub mod futex;
+mod handoff;
 mod io_counts;
 mod limits;
 pub mod loadavg;
@@ -38,7 +39,6 @@ pub mod thread;
 mod times;
 pub mod undo;
 pub mod user;
-mod vfork;
 pub mod wait;
 
 #[cfg(test)]
@@ -50,6 +50,7 @@ pub use credentials::{
     Capabilities, CapabilitySet, Credentials, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE,
     SECURE_BITS, SECURE_LOCKS,
 };
+pub use handoff::Handoff;
 pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub(crate) use memory::resolve_for_kernel;

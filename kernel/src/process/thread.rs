@@ -76,8 +76,8 @@ pub struct Own {
     pub ended: Option<i32>,
     /// The semaphore operations that are undone when it ends.
     pub undo: Option<Arc<UndoList>>,
-    /// The parent waits for it (`vfork`).
-    pub vfork: Option<Arc<super::vfork::Release>>,
+    /// The parent of a `vfork` waits for this: the child has called `execve` or ended.
+    pub vfork: Option<Arc<super::Handoff<()>>>,
 }
 
 /// The resources of a thread that others may look at while it lives.

@@ -8,10 +8,7 @@ use alloc::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
-use core::{
-    cmp::Reverse,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use core::cmp::Reverse;
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -22,7 +19,7 @@ use nucleus::{
 use super::{Notice, limits::Size};
 use crate::{
     ipc::{quota::Charge, sysv::message::Message},
-    process::{Credentials, Pid, signal},
+    process::{Credentials, Handoff, Pid, signal},
 };
 
 /// A queue.
@@ -50,17 +47,11 @@ struct State {
     notice: Option<Notice>,
 }
 
-/// Waiters for a message.
-struct Receiver {
-    got: SpinLock<Option<(u32, Message)>>,
-    event: WaitQueue,
-}
+/// A receiver that waits: a message, and its priority.
+type Receiver = Handoff<(u32, Message)>;
 
 /// A sender that waits until its message is in the queue.
-struct Sender {
-    done: AtomicBool,
-    event: WaitQueue,
-}
+type Sender = Handoff<()>;
 
 /// The figures that the queue's file shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -141,8 +132,7 @@ impl Queue {
         let mut state = self.state.lock();
         if let Some(receiver) = state.receivers.pop_front() {
             drop(state);
-            *receiver.got.lock() = Some((priority, message));
-            receiver.event.wake_all();
+            receiver.give((priority, message));
             return Ok(());
         }
         if state.messages.len() < self.size.messages {
@@ -160,14 +150,10 @@ impl Queue {
         }
         let how = how.ok_or(Errno::EAGAIN)?;
         state.senders.try_reserve(1)?;
-        let sender = Arc::new(Sender {
-            done: AtomicBool::new(false),
-            event: WaitQueue::new(),
-        });
+        let sender = Arc::new(Sender::new());
         state.senders.push_back((priority, message, sender.clone()));
         drop(state);
-        let done = || sender.done.load(Ordering::Acquire).then_some(());
-        let Err(why) = sender.event.wait(how, done) else {
+        let Err(why) = sender.wait(how) else {
             return Ok(());
         };
         let mut state = self.state.lock();
@@ -200,10 +186,7 @@ impl Queue {
             let has_room = state.messages.len() + 1 == self.size.messages;
             drop(state);
             match next {
-                Some(sender) => {
-                    sender.done.store(true, Ordering::Release);
-                    sender.event.wake_all();
-                }
+                Some(sender) => sender.give(()),
                 None if has_room => self.changed.wake_all(),
                 None => {}
             }
@@ -211,14 +194,10 @@ impl Queue {
         }
         let how = how.ok_or(Errno::EAGAIN)?;
         state.receivers.try_reserve(1)?;
-        let receiver = Arc::new(Receiver {
-            got: SpinLock::new(Rank::Leaf, None),
-            event: WaitQueue::new(),
-        });
+        let receiver = Arc::new(Receiver::new());
         state.receivers.push_back(receiver.clone());
         drop(state);
-        let got = || receiver.got.lock().take();
-        let why = match receiver.event.wait(how, got) {
+        let why = match receiver.wait(how) {
             Ok(got) => return Ok(got),
             Err(why) => why,
         };
@@ -232,10 +211,7 @@ impl Queue {
         match back {
             Some(_) => Err(signal::woken(why)),
             // A sender has chosen this one and is about to hand its message over.
-            None => receiver
-                .event
-                .wait(Sleep::SOUND, got)
-                .map_err(signal::woken),
+            None => receiver.wait(Sleep::SOUND).map_err(signal::woken),
         }
     }
 

@@ -10,8 +10,8 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::{Aggregate, Sink, Source};
 use nucleus::{
-    sync::{Mutex, MutexGuard, Rank, SpinLock},
-    task::{Sleep, WaitQueue},
+    sync::{Mutex, MutexGuard, Rank},
+    task::Sleep,
 };
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     now,
     permission::{Change, Permission, READ, WRITE},
 };
-use crate::process::{Pid, signal::ERESTARTNOHAND};
+use crate::process::{Handoff, Pid, signal::ERESTARTNOHAND};
 
 /// Bodies up to this many bytes are kept in the heap: a page would be mostly empty.
 const SHORT: usize = 1024;
@@ -176,20 +176,11 @@ pub struct Queue {
 }
 
 struct State {
-    permission: Permission,
+    status: MessageQueueStatus,
     messages: VecDeque<Message>,
-    /// In all messages.
-    bytes: usize,
-    /// Bytes, and messages, that it may hold.
-    most: usize,
     receivers: VecDeque<Arc<Receiver>>,
     senders: VecDeque<Arc<Sender>>,
     removed: bool,
-    sent: i64,
-    received: i64,
-    changed: i64,
-    last_sender: Pid,
-    last_receiver: Pid,
 }
 
 /// Waiters for a message.
@@ -199,30 +190,14 @@ struct Receiver {
     room: usize,
     pid: Pid,
     /// A message, or nothing when it has to look again.
-    got: SpinLock<Option<Result<Option<Message>>>>,
-    event: WaitQueue,
+    got: Handoff<Result<Option<Message>>>,
 }
 
 /// Waiters for room.
 struct Sender {
     len: usize,
     /// There may be room now.
-    called: SpinLock<bool>,
-    event: WaitQueue,
-}
-
-impl Receiver {
-    fn end(&self, got: Result<Option<Message>>) {
-        *self.got.lock() = Some(got);
-        self.event.wake_all();
-    }
-}
-
-impl Sender {
-    fn call(&self) {
-        *self.called.lock() = true;
-        self.event.wake_all();
-    }
+    called: Handoff<()>,
 }
 
 /// The figures of `IPC_STAT`.
@@ -236,6 +211,7 @@ pub struct MessageQueueStatus {
     pub changed: i64,
     pub bytes: usize,
     pub messages: usize,
+    /// Bytes, and messages, that it may hold.
     pub most: usize,
     pub last_sender: Pid,
     pub last_receiver: Pid,
@@ -258,25 +234,28 @@ pub fn totals() -> (usize, usize) {
 
 impl Queue {
     pub(super) fn new(id: i32, key: i32, flags: u32, caller: Caller<'_>) -> Arc<Queue> {
+        let status = MessageQueueStatus {
+            permission: Permission::new(key, flags, caller.credentials),
+            id,
+            sent: 0,
+            received: 0,
+            changed: now(),
+            bytes: 0,
+            messages: 0,
+            most: MSGMNB.get() as usize,
+            last_sender: 0,
+            last_receiver: 0,
+        };
+        let state = State {
+            status,
+            messages: VecDeque::new(),
+            receivers: VecDeque::new(),
+            senders: VecDeque::new(),
+            removed: false,
+        };
         Arc::new(Queue {
             id,
-            state: Mutex::new(
-                Rank::IpcObject,
-                State {
-                    permission: Permission::new(key, flags, caller.credentials),
-                    messages: VecDeque::new(),
-                    bytes: 0,
-                    most: MSGMNB.get() as usize,
-                    receivers: VecDeque::new(),
-                    senders: VecDeque::new(),
-                    removed: false,
-                    sent: 0,
-                    received: 0,
-                    changed: now(),
-                    last_sender: 0,
-                    last_receiver: 0,
-                },
-            ),
+            state: Mutex::new(Rank::IpcObject, state),
         })
     }
 
@@ -284,25 +263,23 @@ impl Queue {
     pub fn status(&self) -> MessageQueueStatus {
         let state = self.state.lock();
         MessageQueueStatus {
-            permission: state.permission,
-            id: self.id,
-            sent: state.sent,
-            received: state.received,
-            changed: state.changed,
-            bytes: state.bytes,
             messages: state.messages.len(),
-            most: state.most,
-            last_sender: state.last_sender,
-            last_receiver: state.last_receiver,
+            ..state.status
         }
     }
 
-    fn allowed(&self, caller: Caller<'_>, rights: u32) -> Result<MutexGuard<'_, State>> {
+    fn usable(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state.lock();
-        if state.removed {
-            return Err(Errno::EIDRM);
+        match state.removed {
+            true => Err(Errno::EIDRM),
+            false => Ok(state),
         }
-        state.permission.check(caller.credentials, rights)?;
+    }
+
+    /// Returns [`usable`](Queue::usable) state for a caller that has `rights`.
+    fn allowed(&self, caller: Caller<'_>, rights: u32) -> Result<MutexGuard<'_, State>> {
+        let state = self.usable()?;
+        state.status.permission.check(caller.credentials, rights)?;
         Ok(state)
     }
 
@@ -324,14 +301,12 @@ impl Queue {
             let how = how.ok_or(Errno::EAGAIN)?;
             let sender = Arc::new(Sender {
                 len,
-                called: SpinLock::new(Rank::Leaf, false),
-                event: WaitQueue::new(),
+                called: Handoff::new(),
             });
             state.senders.try_reserve(1)?;
             state.senders.push_back(sender.clone());
             drop(state);
-            let called = || sender.called.lock().then_some(());
-            if sender.event.wait(how, called).is_err() {
+            if sender.called.wait(how).is_err() {
                 let mut state = self.state.lock();
                 state.senders.retain(|other| !Arc::ptr_eq(other, &sender));
                 if state.removed {
@@ -373,15 +348,13 @@ impl Queue {
                 choice,
                 room,
                 pid: caller.pid,
-                got: SpinLock::new(Rank::Leaf, None),
-                event: WaitQueue::new(),
+                got: Handoff::new(),
             });
             state.receivers.try_reserve(1)?;
             state.receivers.push_back(receiver.clone());
             drop(state);
-            let got = receiver.event.wait(how, || receiver.got.lock().take());
-            let got = got.unwrap_or_else(|_| self.give_up(&receiver))?;
-            if let Some(message) = got {
+            let got = receiver.got.wait(how);
+            if let Some(message) = got.unwrap_or_else(|_| self.give_up(&receiver))? {
                 return Ok(message);
             }
         }
@@ -390,7 +363,7 @@ impl Queue {
     /// A receiver goes without a message, unless it has been given one meanwhile.
     fn give_up(&self, receiver: &Arc<Receiver>) -> Result<Option<Message>> {
         let mut state = self.state.lock();
-        if let Some(got) = receiver.got.lock().take() {
+        if let Some(got) = receiver.got.take() {
             return got;
         }
         state
@@ -422,24 +395,20 @@ impl Queue {
     /// # Errors
     /// `EIDRM`, `EPERM`, `EINVAL`.
     pub fn set(&self, caller: Caller<'_>, change: Change, most: usize) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.removed {
-            return Err(Errno::EIDRM);
-        }
-        state.permission.check_owner(caller)?;
+        let mut state = self.usable()?;
+        state.status.permission.check_owner(caller)?;
         if most as u64 > MSGMNB.get() && !caller.credentials.may(raw::CAP_SYS_RESOURCE) {
             return Err(Errno::EPERM);
         }
-        change.check()?;
-        state.permission.change(change);
-        state.most = most;
-        state.changed = now();
+        state.status.permission.set(caller, change)?;
+        state.status.most = most;
+        state.status.changed = now();
         // Waiters may have lost their permission, or have room now: each looks again.
         for receiver in core::mem::take(&mut state.receivers) {
-            receiver.end(Ok(None));
+            receiver.got.give(Ok(None));
         }
         for sender in core::mem::take(&mut state.senders) {
-            sender.call();
+            sender.called.give(());
         }
         Ok(())
     }
@@ -450,20 +419,17 @@ impl Queue {
     /// `EIDRM`, `EPERM`.
     pub fn remove(&self, caller: Caller<'_>) -> Result<()> {
         let messages = {
-            let mut state = self.state.lock();
-            if state.removed {
-                return Err(Errno::EIDRM);
-            }
-            state.permission.check_owner(caller)?;
+            let mut state = self.usable()?;
+            state.status.permission.check_owner(caller)?;
             state.removed = true;
             for receiver in core::mem::take(&mut state.receivers) {
-                receiver.end(Err(Errno::EIDRM));
+                receiver.got.give(Err(Errno::EIDRM));
             }
             for sender in core::mem::take(&mut state.senders) {
-                sender.call();
+                sender.called.give(());
             }
             MESSAGES.fetch_sub(state.messages.len(), Relaxed);
-            BYTES.fetch_sub(core::mem::take(&mut state.bytes), Relaxed);
+            BYTES.fetch_sub(core::mem::take(&mut state.status.bytes), Relaxed);
             core::mem::take(&mut state.messages)
         };
         drop(QUEUES.remove(self.id));
@@ -474,14 +440,14 @@ impl Queue {
 
 impl State {
     fn has_room(&self, len: usize) -> bool {
-        self.bytes + len <= self.most && self.messages.len() < self.most
+        self.status.bytes + len <= self.status.most && self.messages.len() < self.status.most
     }
 
     /// Takes a message from a sender: for a receiver that waits, or into the queue.
     fn take(&mut self, message: Message, pid: Pid) -> Result<()> {
         self.messages.try_reserve(1)?;
-        self.last_sender = pid;
-        self.sent = now();
+        self.status.last_sender = pid;
+        self.status.sent = now();
         while let Some(at) = self
             .receivers
             .iter()
@@ -491,14 +457,14 @@ impl State {
                 break;
             };
             if message.len() <= receiver.room {
-                self.last_receiver = receiver.pid;
-                self.received = now();
-                receiver.end(Ok(Some(message)));
+                self.status.last_receiver = receiver.pid;
+                self.status.received = now();
+                receiver.got.give(Ok(Some(message)));
                 return Ok(());
             }
-            receiver.end(Err(Errno::E2BIG));
+            receiver.got.give(Err(Errno::E2BIG));
         }
-        self.bytes += message.len();
+        self.status.bytes += message.len();
         MESSAGES.fetch_add(1, Relaxed);
         BYTES.fetch_add(message.len(), Relaxed);
         self.messages.push_back(message);
@@ -523,9 +489,9 @@ impl State {
     /// Gives the message at `at` to a receiver.
     fn give(&mut self, at: usize, pid: Pid) -> Option<Message> {
         let message = self.messages.remove(at)?;
-        self.last_receiver = pid;
-        self.received = now();
-        self.bytes -= message.len();
+        self.status.last_receiver = pid;
+        self.status.received = now();
+        self.status.bytes -= message.len();
         MESSAGES.fetch_sub(1, Relaxed);
         BYTES.fetch_sub(message.len(), Relaxed);
         self.call_senders();
@@ -535,15 +501,15 @@ impl State {
     /// Wakes the senders, the longest waiting first, for whose messages there is room together. One
     /// whose message is too long does not hold up the others.
     fn call_senders(&mut self) {
-        let mut bytes = self.bytes;
+        let mut bytes = self.status.bytes;
         let mut messages = self.messages.len();
-        let most = self.most;
+        let most = self.status.most;
         self.senders.retain(|sender| {
             let fits = bytes + sender.len <= most && messages < most;
             if fits {
                 bytes += sender.len;
                 messages += 1;
-                sender.call();
+                sender.called.give(());
             }
             !fits
         });
@@ -554,13 +520,13 @@ impl Drop for Queue {
     fn drop(&mut self) {
         let state = self.state.get_mut();
         MESSAGES.fetch_sub(state.messages.len(), Relaxed);
-        BYTES.fetch_sub(state.bytes, Relaxed);
+        BYTES.fetch_sub(state.status.bytes, Relaxed);
     }
 }
 
 impl Object for Queue {
     fn permission(&self) -> Permission {
-        self.state.lock().permission
+        self.state.lock().status.permission
     }
 
     fn id(&self) -> i32 {

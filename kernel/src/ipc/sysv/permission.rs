@@ -77,11 +77,19 @@ impl Permission {
         }
     }
 
-    /// `IPC_SET`.
-    pub fn change(&mut self, to: Change) {
+    /// `IPC_SET` by `caller`.
+    ///
+    /// # Errors
+    /// `EPERM`; `EINVAL` for invalid ids.
+    pub fn set(&mut self, caller: Caller<'_>, to: Change) -> Result<()> {
+        self.check_owner(caller)?;
+        if to.uid == u32::MAX || to.gid == u32::MAX {
+            return Err(Errno::EINVAL);
+        }
         self.uid = to.uid;
         self.gid = to.gid;
         self.mode = self.mode & !MODE | to.mode & MODE;
+        Ok(())
     }
 }
 
@@ -91,15 +99,4 @@ pub struct Change {
     pub uid: u32,
     pub gid: u32,
     pub mode: u32,
-}
-
-impl Change {
-    /// # Errors
-    /// `EINVAL` for invalid ids.
-    pub fn check(&self) -> Result<()> {
-        if self.uid == u32::MAX || self.gid == u32::MAX {
-            return Err(Errno::EINVAL);
-        }
-        Ok(())
-    }
 }

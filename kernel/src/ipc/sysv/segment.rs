@@ -46,7 +46,6 @@ pub struct Segment {
     id: i32,
     /// Bytes, as asked for.
     size: usize,
-    creator: Pid,
     pages: Pages,
     state: SpinLock<State>,
     /// To be removed from the table by the last detachment, which has no counted handle.
@@ -54,14 +53,9 @@ pub struct Segment {
 }
 
 struct State {
-    permission: Permission,
-    /// Mappings, and calls that are about to make one.
-    attachments: usize,
+    /// Its pages are not counted here.
+    status: SegmentStatus,
     removed: bool,
-    attached: i64,
-    detached: i64,
-    changed: i64,
-    last: Pid,
 }
 
 /// The figures of `IPC_STAT`.
@@ -77,6 +71,7 @@ pub struct SegmentStatus {
     pub creator: Pid,
     /// The process that attached or detached last.
     pub last: Pid,
+    /// Mappings, and calls that are about to make one.
     pub attachments: usize,
     pub resident_pages: usize,
     /// Pages that are in swap only.
@@ -129,23 +124,25 @@ impl Segment {
         }
         // The table's lock is held: no other thread makes a segment.
         PAGES.fetch_add(count, Relaxed);
+        let status = SegmentStatus {
+            permission: Permission::new(key, flags, caller.credentials),
+            id,
+            size,
+            attached: 0,
+            detached: 0,
+            changed: now(),
+            creator: caller.pid,
+            last: 0,
+            attachments: 0,
+            resident_pages: 0,
+            swapped_pages: 0,
+        };
+        let removed = false;
         Ok(Arc::new_cyclic(|own| Segment {
             id,
             size,
-            creator: caller.pid,
             pages: Pages::swap_backed(),
-            state: SpinLock::new(
-                Rank::Leaf,
-                State {
-                    permission: Permission::new(key, flags, caller.credentials),
-                    attachments: 0,
-                    removed: false,
-                    attached: 0,
-                    detached: 0,
-                    changed: now(),
-                    last: 0,
-                },
-            ),
+            state: SpinLock::new(Rank::Leaf, State { status, removed }),
             own: own.clone(),
         }))
     }
@@ -163,19 +160,10 @@ impl Segment {
     pub fn status(&self) -> SegmentStatus {
         let swapped_pages = self.pages.swapped_count();
         let resident_pages = self.pages.resident_count().saturating_sub(swapped_pages);
-        let state = self.state.lock();
         SegmentStatus {
-            permission: state.permission,
-            id: self.id,
-            size: self.size,
-            attached: state.attached,
-            detached: state.detached,
-            changed: state.changed,
-            creator: self.creator,
-            last: state.last,
-            attachments: state.attachments,
             resident_pages,
             swapped_pages,
+            ..self.state.lock().status
         }
     }
 
@@ -185,11 +173,7 @@ impl Segment {
     /// # Errors
     /// `EIDRM` if it has been removed.
     pub fn hold(&self) -> Result<()> {
-        let mut state = self.state.lock();
-        if state.removed {
-            return Err(Errno::EIDRM);
-        }
-        state.attachments += 1;
+        self.usable()?.status.attachments += 1;
         Ok(())
     }
 
@@ -204,14 +188,11 @@ impl Segment {
     /// `EIDRM` if it has been removed, `EPERM`.
     pub fn mark_removed(&self, caller: Caller<'_>) -> Result<()> {
         let key = {
-            let mut state = self.state.lock();
-            if state.removed {
-                return Err(Errno::EIDRM);
-            }
-            state.permission.check_owner(caller)?;
-            state.permission.mode |= SHM_DEST;
-            state.removed = state.attachments == 0;
-            core::mem::replace(&mut state.permission.key, super::IPC_PRIVATE)
+            let mut state = self.usable()?;
+            state.status.permission.check_owner(caller)?;
+            state.status.permission.mode |= SHM_DEST;
+            state.removed = state.status.attachments == 0;
+            core::mem::replace(&mut state.status.permission.key, super::IPC_PRIVATE)
         };
         SEGMENTS.forget_key(key, self.id);
         self.leave_if_removed();
@@ -224,10 +205,8 @@ impl Segment {
     /// `EIDRM`, `EPERM`, `EINVAL`.
     pub fn set(&self, caller: Caller<'_>, change: Change) -> Result<()> {
         let mut state = self.usable()?;
-        state.permission.check_owner(caller)?;
-        change.check()?;
-        state.permission.change(change);
-        state.changed = now();
+        state.status.permission.set(caller, change)?;
+        state.status.changed = now();
         Ok(())
     }
 
@@ -239,7 +218,7 @@ impl Segment {
     pub fn set_locked(&self, caller: Caller<'_>, locked: bool, may_lock: u64) -> Result<()> {
         let mut state = self.usable()?;
         if !caller.credentials.may(raw::CAP_IPC_LOCK) {
-            state.permission.check_owner(caller)?;
+            state.status.permission.check_owner(caller)?;
             if locked && may_lock == 0 {
                 return Err(Errno::EPERM);
             }
@@ -249,8 +228,8 @@ impl Segment {
         }
         self.pages.keep(locked);
         match locked {
-            true => state.permission.mode |= SHM_LOCKED,
-            false => state.permission.mode &= !SHM_LOCKED,
+            true => state.status.permission.mode |= SHM_LOCKED,
+            false => state.status.permission.mode &= !SHM_LOCKED,
         }
         Ok(())
     }
@@ -268,12 +247,13 @@ impl Segment {
         let last = mapped.then(current_pid);
         {
             let mut state = self.state.lock();
-            state.attachments -= 1;
+            state.status.attachments -= 1;
             if let Some(last) = last {
-                state.detached = now();
-                state.last = last;
+                state.status.detached = now();
+                state.status.last = last;
             }
-            state.removed |= state.attachments == 0 && state.permission.mode & SHM_DEST != 0;
+            state.removed |=
+                state.status.attachments == 0 && state.status.permission.mode & SHM_DEST != 0;
         }
         self.leave_if_removed();
     }
@@ -304,7 +284,7 @@ fn current_pid() -> Pid {
 
 impl Object for Segment {
     fn permission(&self) -> Permission {
-        self.state.lock().permission
+        self.state.lock().status.permission
     }
 
     fn id(&self) -> i32 {
@@ -340,9 +320,9 @@ impl Pager for Segment {
     fn reference(&self, _writable: bool) {
         let last = current_pid();
         let mut state = self.state.lock();
-        state.attachments += 1;
-        state.attached = now();
-        state.last = last;
+        state.status.attachments += 1;
+        state.status.attached = now();
+        state.status.last = last;
     }
 
     fn detach(&self, _writable: bool) {

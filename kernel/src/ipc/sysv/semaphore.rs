@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::{
-    sync::{Mutex, MutexGuard, Rank, SpinLock},
-    task::{Sleep, WaitQueue, Woken},
+    sync::{Mutex, MutexGuard, Rank},
+    task::{Sleep, Woken},
 };
 
 use super::{
@@ -23,7 +23,7 @@ use super::{
     permission::{Change, Permission, READ, WRITE},
 };
 use crate::process::{
-    Pid,
+    Handoff, Pid,
     undo::{Undo, UndoList},
 };
 
@@ -54,14 +54,12 @@ pub struct Set {
 }
 
 struct State {
-    permission: Permission,
+    status: SemaphoreStatus,
     semaphores: Vec<Semaphore>,
     undos: Vec<Adjustments>,
     /// The waiters, the longest first.
     waiting: VecDeque<Arc<Sleeper>>,
     removed: bool,
-    operated: i64,
-    changed: i64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -86,8 +84,7 @@ struct Sleeper {
     /// The operation that can't be made.
     blocking: AtomicUsize,
     /// How the call ended.
-    outcome: SpinLock<Option<Result<()>>>,
-    event: WaitQueue,
+    outcome: Handoff<Result<()>>,
 }
 
 /// The result of an attempt.
@@ -150,21 +147,24 @@ impl Set {
         semaphores.try_reserve_exact(count)?;
         semaphores.resize(count, Semaphore::default());
         SEMAPHORES.fetch_add(count, Relaxed);
+        let status = SemaphoreStatus {
+            permission: Permission::new(key, flags, caller.credentials),
+            id,
+            count,
+            operated: 0,
+            changed: now(),
+        };
+        let state = State {
+            status,
+            semaphores,
+            undos: Vec::new(),
+            waiting: VecDeque::new(),
+            removed: false,
+        };
         Ok(Arc::new(Set {
             id,
             count,
-            state: Mutex::new(
-                Rank::IpcObject,
-                State {
-                    permission: Permission::new(key, flags, caller.credentials),
-                    semaphores,
-                    undos: Vec::new(),
-                    waiting: VecDeque::new(),
-                    removed: false,
-                    operated: 0,
-                    changed: now(),
-                },
-            ),
+            state: Mutex::new(Rank::IpcObject, state),
         }))
     }
 
@@ -175,14 +175,7 @@ impl Set {
 
     /// The figures of `IPC_STAT`.
     pub fn status(&self) -> SemaphoreStatus {
-        let state = self.state.lock();
-        SemaphoreStatus {
-            permission: state.permission,
-            id: self.id,
-            count: self.count,
-            operated: state.operated,
-            changed: state.changed,
-        }
+        self.state.lock().status
     }
 
     /// Makes all `operations`, or sleeps until they can all be made; as `how` says. `list` is the
@@ -211,13 +204,13 @@ impl Set {
         let sleeper = {
             let mut state = self.usable()?;
             let wanted = if alters { WRITE } else { READ };
-            state.permission.check(caller.credentials, wanted)?;
+            state.status.permission.check(caller.credentials, wanted)?;
             if let Some(list) = list {
                 state.have_undo(list, self.count)?;
             }
             match state.attempt(&operations, caller.pid, list) {
                 Attempt::Made => {
-                    state.operated = now();
+                    state.status.operated = now();
                     if state.may_help(&operations) {
                         state.make_possible();
                     }
@@ -234,15 +227,14 @@ impl Set {
                         pid: caller.pid,
                         list,
                         blocking: AtomicUsize::new(at),
-                        outcome: SpinLock::new(Rank::Leaf, None),
-                        event: WaitQueue::new(),
+                        outcome: Handoff::new(),
                     });
                     state.waiting.push_back(sleeper.clone());
                     sleeper
                 }
             }
         };
-        match sleeper.event.wait(how, || sleeper.outcome()) {
+        match sleeper.outcome.wait(how) {
             Ok(outcome) => outcome,
             Err(why) => self.give_up(&sleeper, why),
         }
@@ -251,7 +243,7 @@ impl Set {
     /// A sleeper goes without its operations, unless they have been made meanwhile.
     fn give_up(&self, sleeper: &Arc<Sleeper>, why: Woken) -> Result<()> {
         let mut state = self.state.lock();
-        if let Some(outcome) = sleeper.outcome() {
+        if let Some(outcome) = sleeper.outcome.take() {
             return outcome;
         }
         state.waiting.retain(|other| !Arc::ptr_eq(other, sleeper));
@@ -272,7 +264,7 @@ impl Set {
     /// Returns [`usable`](Set::usable) state for a caller that has `rights`.
     fn allowed(&self, caller: Caller<'_>, rights: u32) -> Result<MutexGuard<'_, State>> {
         let state = self.usable()?;
-        state.permission.check(caller.credentials, rights)?;
+        state.status.permission.check(caller.credentials, rights)?;
         Ok(state)
     }
 
@@ -337,7 +329,7 @@ impl Set {
             semaphore.value = i32::from(*value);
             semaphore.pid = caller.pid;
         }
-        state.changed = now();
+        state.status.changed = now();
         state.make_possible();
         Ok(())
     }
@@ -348,10 +340,8 @@ impl Set {
     /// `EIDRM`, `EPERM`, `EINVAL`.
     pub fn set(&self, caller: Caller<'_>, change: Change) -> Result<()> {
         let mut state = self.usable()?;
-        state.permission.check_owner(caller)?;
-        change.check()?;
-        state.permission.change(change);
-        state.changed = now();
+        state.status.permission.set(caller, change)?;
+        state.status.changed = now();
         Ok(())
     }
 
@@ -362,11 +352,11 @@ impl Set {
     pub fn remove(&self, caller: Caller<'_>) -> Result<()> {
         {
             let mut state = self.usable()?;
-            state.permission.check_owner(caller)?;
+            state.status.permission.check_owner(caller)?;
             state.removed = true;
             state.undos = Vec::new();
             for sleeper in core::mem::take(&mut state.waiting) {
-                sleeper.end(Err(Errno::EIDRM));
+                sleeper.outcome.give(Err(Errno::EIDRM));
             }
         }
         drop(SETS.remove(self.id));
@@ -388,7 +378,7 @@ impl Undo for Set {
                 semaphore.pid = pid;
             }
         }
-        state.operated = now();
+        state.status.operated = now();
         state.make_possible();
     }
 }
@@ -499,13 +489,13 @@ impl State {
                 }
                 Attempt::Failed(error) => Err(error),
                 Attempt::Made => {
-                    self.operated = now();
+                    self.status.operated = now();
                     Ok(())
                 }
             };
             self.waiting.remove(at);
             let again = outcome.is_ok() && sleeper.alters();
-            sleeper.end(outcome);
+            sleeper.outcome.give(outcome);
             if again {
                 return true;
             }
@@ -520,17 +510,6 @@ impl Sleeper {
             .iter()
             .any(|operation| operation.change != 0)
     }
-
-    /// How the call ended, if it has.
-    fn outcome(&self) -> Option<Result<()>> {
-        *self.outcome.lock()
-    }
-
-    /// Ends the call, and the sleep with it.
-    fn end(&self, outcome: Result<()>) {
-        *self.outcome.lock() = Some(outcome);
-        self.event.wake_all();
-    }
 }
 
 impl Drop for Set {
@@ -541,7 +520,7 @@ impl Drop for Set {
 
 impl Object for Set {
     fn permission(&self) -> Permission {
-        self.state.lock().permission
+        self.state.lock().status.permission
     }
 
     fn id(&self) -> i32 {

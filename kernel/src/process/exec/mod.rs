@@ -81,7 +81,7 @@ pub fn replace(
     drop(old);
     drop(leaving);
     if let Some(release) = own.vfork.take() {
-        release.release();
+        release.give(());
     }
     thread.set_name(&loaded.name);
     process.has_executed.store(true, Relaxed);
