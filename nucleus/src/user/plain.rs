@@ -1,6 +1,6 @@
 //! What may be copied between the kernel and a program byte by byte.
 
-use linux_raw_sys::{general, system};
+use linux_raw_sys::{elf_uapi, general, system};
 
 /// A structure that may be copied between the kernel and a program byte by byte: any bit pattern
 /// is a valid value. Build one to be written out from [`zeroed`], so that padding carries nothing.
@@ -59,4 +59,5 @@ plain! {
     general::timespec, general::timeval, general::timezone, general::user_desc,
     general::winsize, general::ktermios, general::sigevent,
     system::new_utsname, system::sysinfo,
+    elf_uapi::elf32_hdr, elf_uapi::elf32_phdr, elf_uapi::elf64_hdr, elf_uapi::elf64_phdr,
 }

@@ -345,18 +345,10 @@ fn sigaltstack(call: &mut Call<'_>) -> Result<usize> {
         if mode != 0 && mode != raw::SS_DISABLE && mode != raw::SS_ONSTACK {
             return Err(Errno::EINVAL);
         }
-        call.own.alt_stack = if mode == raw::SS_DISABLE {
-            AltStack::default()
-        } else {
-            if size < u64::from(raw::MINSIGSTKSZ) {
-                return Err(Errno::ENOMEM);
-            }
-            AltStack {
-                base,
-                size,
-                flags: flags & raw::SS_AUTODISARM,
-            }
-        };
+        if mode != raw::SS_DISABLE && size < u64::from(raw::MINSIGSTKSZ) {
+            return Err(Errno::ENOMEM);
+        }
+        call.own.alt_stack = AltStack::decode(base, flags, size);
     }
     if call.args[1] != 0 {
         let flags = u64::from(old.visible_flags(sp));

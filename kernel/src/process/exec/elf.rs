@@ -7,12 +7,10 @@ use abi::{
     Errno, Result,
     raw::{elf, elf_uapi},
 };
-use nucleus::{PAGE_SIZE, Prot, addr::USER_END};
+use nucleus::{PAGE_SIZE, Prot, addr::USER_END, user};
 
 /// Bytes of the file header; that of a 32-bit program is shorter.
-pub const HEADER_LEN: usize = 64;
-/// Bytes of the file header of a 32-bit program.
-const HEADER_LEN_32: usize = 52;
+pub const HEADER_LEN: usize = size_of::<elf_uapi::elf64_hdr>();
 /// More program headers than fit in this many bytes are refused, as on Linux.
 const PROGRAM_HEADERS_MAX: usize = 65_536;
 /// Values of the class in a file's identity.
@@ -34,8 +32,8 @@ impl Class {
     /// Bytes of a program header.
     pub const fn program_header_len(self) -> usize {
         match self {
-            Class::X64 => 56,
-            Class::I386 => 32,
+            Class::X64 => size_of::<elf_uapi::elf64_phdr>(),
+            Class::I386 => size_of::<elf_uapi::elf32_phdr>(),
         }
     }
 
@@ -101,54 +99,19 @@ pub struct Program {
     pub align: u64,
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn bytes<const N: usize>(&self, at: usize) -> Result<[u8; N]> {
-        self.0
-            .get(at..at + N)
-            .and_then(|bytes| bytes.try_into().ok())
-            .ok_or(Errno::ENOEXEC)
-    }
-
-    fn half(&self, at: usize) -> Result<u16> {
-        Ok(u16::from_le_bytes(self.bytes(at)?))
-    }
-
-    fn word(&self, at: usize) -> Result<u32> {
-        Ok(u32::from_le_bytes(self.bytes(at)?))
-    }
-
-    /// An address, offset or length.
-    fn address(&self, class: Class, at: usize) -> Result<u64> {
-        match class {
-            Class::X64 => Ok(u64::from_le_bytes(self.bytes(at)?)),
-            Class::I386 => Ok(u64::from(self.word(at)?)),
-        }
-    }
-}
-
-/// The offset of a field in the structure of a class.
-macro_rules! offset {
-    ($class:expr, $wide:ident, $narrow:ident . $field:ident) => {
+/// Reads fields of the structure of a class that begins `$bytes`, as `u64`s.
+///
+/// # Errors
+/// `ENOEXEC` if there are too few bytes.
+macro_rules! fields {
+    ($class:expr, $bytes:expr, $wide:ident or $narrow:ident: $($field:ident),*) => {
         match $class {
-            Class::X64 => core::mem::offset_of!(elf_uapi::$wide, $field),
-            Class::I386 => core::mem::offset_of!(elf_uapi::$narrow, $field),
+            Class::X64 => user::from_bytes($bytes)
+                .map(|it: elf_uapi::$wide| [$(it.$field as u64),*]),
+            Class::I386 => user::from_bytes($bytes)
+                .map(|it: elf_uapi::$narrow| [$(it.$field as u64),*]),
         }
-    };
-}
-
-/// The offset of a field of the file header.
-macro_rules! of_header {
-    ($class:expr, $field:ident) => {
-        offset!($class, elf64_hdr, elf32_hdr.$field)
-    };
-}
-
-/// The offset of a field of a program header.
-macro_rules! of_segment {
-    ($class:expr, $field:ident) => {
-        offset!($class, elf64_phdr, elf32_phdr.$field)
+        .ok_or(Errno::ENOEXEC)
     };
 }
 
@@ -158,24 +121,25 @@ macro_rules! of_segment {
 /// `ENOEXEC` if it is not a program for this machine.
 pub fn header(bytes: &[u8]) -> Result<Header> {
     let identity = bytes.get(..elf::EI_NIDENT).ok_or(Errno::ENOEXEC)?;
-    let (class, len) = match identity[elf::EI_CLASS] {
-        ELFCLASS32 => (Class::I386, HEADER_LEN_32),
-        ELFCLASS64 => (Class::X64, HEADER_LEN),
+    let class = match identity[elf::EI_CLASS] {
+        ELFCLASS32 => Class::I386,
+        ELFCLASS64 => Class::X64,
         _ => return Err(Errno::ENOEXEC),
     };
-    let file = Reader(bytes.get(..len).ok_or(Errno::ENOEXEC)?);
-    let kind = file.half(of_header!(class, e_type))?;
-    let machine = u32::from(file.half(of_header!(class, e_machine))?);
+    let [kind, machine, entry, table_offset, entry_len, table_count] = fields!(
+        class, bytes, elf64_hdr or elf32_hdr:
+        e_type, e_machine, e_entry, e_phoff, e_phentsize, e_phnum
+    )?;
     let machine_good = match class {
-        Class::X64 => machine == elf_uapi::EM_X86_64,
-        Class::I386 => machine == elf_uapi::EM_386 || machine == elf_uapi::EM_486,
+        Class::X64 => machine == u64::from(elf_uapi::EM_X86_64),
+        Class::I386 => [elf_uapi::EM_386, elf_uapi::EM_486].contains(&(machine as u32)),
     };
-    let table_count = usize::from(file.half(of_header!(class, e_phnum))?);
-    let entry_len = usize::from(file.half(of_header!(class, e_phentsize))?);
+    let (table_count, entry_len) = (table_count as usize, entry_len as usize);
+    let relocatable = kind == u64::from(elf::ET_DYN);
     let good = identity[..elf::SELFMAG] == elf::ELFMAG
         && identity[elf::EI_DATA] == elf::ELFDATA
         && identity[elf::EI_VERSION] == elf::EV_CURRENT
-        && (u32::from(kind) == elf_uapi::ET_EXEC || kind == elf::ET_DYN)
+        && (kind == u64::from(elf_uapi::ET_EXEC) || relocatable)
         && machine_good
         && entry_len == class.program_header_len()
         && table_count >= 1
@@ -185,9 +149,9 @@ pub fn header(bytes: &[u8]) -> Result<Header> {
     }
     Ok(Header {
         class,
-        relocatable: kind == elf::ET_DYN,
-        entry: file.address(class, of_header!(class, e_entry))?,
-        table_offset: file.address(class, of_header!(class, e_phoff))?,
+        relocatable,
+        entry,
+        table_offset,
         table_count,
     })
 }
@@ -210,13 +174,27 @@ pub fn program(header: Header, table: &[u8]) -> Result<Program> {
     let class = header.class;
     let len = class.program_header_len();
     for at in 0..header.table_count {
-        let entry = table.get(at * len..(at + 1) * len);
-        let entry = Reader(entry.ok_or(Errno::ENOEXEC)?);
-        let flags = entry.word(of_segment!(class, p_flags))?;
-        let offset = entry.address(class, of_segment!(class, p_offset))?;
-        let file_len = entry.address(class, of_segment!(class, p_filesz))?;
-        match entry.word(of_segment!(class, p_type))? {
-            elf::PT_LOAD => program.add_segment(&entry, flags, offset, file_len)?,
+        let entry = table.get(at * len..).ok_or(Errno::ENOEXEC)?;
+        let [kind, flags, offset, address, file_len, memory_len, align] = fields!(
+            class, entry, elf64_phdr or elf32_phdr:
+            p_type, p_flags, p_offset, p_vaddr, p_filesz, p_memsz, p_align
+        )?;
+        let flags = flags as u32;
+        match kind as u32 {
+            elf::PT_LOAD => {
+                let mut prot = Prot::empty();
+                prot.set(Prot::READ, flags & elf::PF_R != 0);
+                prot.set(Prot::WRITE, flags & elf::PF_W != 0);
+                prot.set(Prot::EXEC, flags & elf::PF_X != 0);
+                let segment = Segment {
+                    address,
+                    memory_len,
+                    file_offset: offset,
+                    file_len,
+                    prot,
+                };
+                program.add(segment, align)?;
+            }
             elf::PT_INTERP if program.interpreter.is_none() => {
                 if !(2..=INTERPRETER_MAX).contains(&file_len) {
                     return Err(Errno::ENOEXEC);
@@ -234,34 +212,28 @@ pub fn program(header: Header, table: &[u8]) -> Result<Program> {
 }
 
 impl Program {
-    fn add_segment(
-        &mut self,
-        entry: &Reader<'_>,
-        flags: u32,
-        file_offset: u64,
-        file_len: u64,
-    ) -> Result<()> {
+    /// Adds a segment after a check of its numbers.
+    fn add(&mut self, segment: Segment, align: u64) -> Result<()> {
         let page = PAGE_SIZE as u64;
-        let class = self.header.class;
-        let address = entry.address(class, of_segment!(class, p_vaddr))?;
-        let memory_len = entry.address(class, of_segment!(class, p_memsz))?;
-        let align = entry.address(class, of_segment!(class, p_align))?;
+        let Segment {
+            address,
+            memory_len,
+            file_offset,
+            file_len,
+            ..
+        } = segment;
         if memory_len == 0 {
             return Ok(());
         }
         let end = address.checked_add(memory_len).ok_or(Errno::ENOEXEC)?;
         let file_end = file_offset.checked_add(file_len).ok_or(Errno::ENOEXEC)?;
-        if end > class.end()
+        if end > self.header.class.end()
             || file_end > i64::MAX as u64 - page
             || file_len > memory_len
             || address % page != file_offset % page
         {
             return Err(Errno::ENOEXEC);
         }
-        let mut prot = Prot::empty();
-        prot.set(Prot::READ, flags & elf::PF_R != 0);
-        prot.set(Prot::WRITE, flags & elf::PF_W != 0);
-        prot.set(Prot::EXEC, flags & elf::PF_X != 0);
         if align.is_power_of_two() && align <= 1 << 30 {
             self.align = self.align.max(align);
         }
@@ -272,13 +244,7 @@ impl Program {
         self.start = self.start.min(address & !(page - 1));
         self.end = self.end.max(end);
         self.segments.try_reserve(1)?;
-        self.segments.push(Segment {
-            address,
-            memory_len,
-            file_offset,
-            file_len,
-            prot,
-        });
+        self.segments.push(segment);
         Ok(())
     }
 }

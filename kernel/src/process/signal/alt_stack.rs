@@ -2,6 +2,8 @@
 
 use abi::raw::general as raw;
 
+use super::Action;
+
 /// The alternate signal stack of a thread (`sigaltstack`).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct AltStack {
@@ -13,6 +15,31 @@ pub struct AltStack {
 }
 
 impl AltStack {
+    /// From the fields of a `stack_t`.
+    pub fn decode(base: u64, flags: u32, size: u64) -> AltStack {
+        match flags & raw::SS_DISABLE {
+            0 => AltStack {
+                base,
+                size,
+                flags: flags & raw::SS_AUTODISARM,
+            },
+            _ => AltStack::default(),
+        }
+    }
+
+    /// Where the stack of a handler begins that is to change to this one, coming from `sp`.
+    pub fn top_for(&self, action: &Action, sp: u64) -> Option<u64> {
+        let changes = action.has(raw::SA_ONSTACK) && self.size != 0 && !self.contains(sp);
+        changes.then(|| self.base.wrapping_add(self.size))
+    }
+
+    /// A handler is about to run, perhaps on this stack.
+    pub fn used(&mut self) {
+        if self.flags & raw::SS_AUTODISARM != 0 {
+            *self = AltStack::default();
+        }
+    }
+
     /// Whether a stack pointer lies on it.
     pub fn contains(&self, sp: u64) -> bool {
         self.flags & raw::SS_AUTODISARM == 0 && sp > self.base && sp - self.base <= self.size

@@ -39,6 +39,29 @@ fn place(top: u64, fpu: u64) -> Option<(u64, u64)> {
     Some((fpu_at, at))
 }
 
+/// The registers in the order of the machine context.
+fn saved(regs: &mut Registers) -> [&mut u64; 17] {
+    [
+        &mut regs.r8,
+        &mut regs.r9,
+        &mut regs.r10,
+        &mut regs.r11,
+        &mut regs.r12,
+        &mut regs.r13,
+        &mut regs.r14,
+        &mut regs.r15,
+        &mut regs.rdi,
+        &mut regs.rsi,
+        &mut regs.rbp,
+        &mut regs.rbx,
+        &mut regs.rdx,
+        &mut regs.rax,
+        &mut regs.rcx,
+        &mut regs.rsp,
+        &mut regs.rip,
+    ]
+}
+
 /// The frame's words. `orig_rax` is not part of it.
 fn encode(
     regs: &Registers,
@@ -54,24 +77,8 @@ fn encode(
     words[1] = UC_FLAGS;
     words[3..6].copy_from_slice(&stack);
     let [error, trap, address] = fault;
-    words[CONTEXT..CONTEXT + 24].copy_from_slice(&[
-        regs.r8,
-        regs.r9,
-        regs.r10,
-        regs.r11,
-        regs.r12,
-        regs.r13,
-        regs.r14,
-        regs.r15,
-        regs.rdi,
-        regs.rsi,
-        regs.rbp,
-        regs.rbx,
-        regs.rdx,
-        regs.rax,
-        regs.rcx,
-        regs.rsp,
-        regs.rip,
+    words[CONTEXT..CONTEXT + 17].copy_from_slice(&saved(&mut { *regs }).map(|it| *it));
+    words[CONTEXT + 17..MASK - 8].copy_from_slice(&[
         regs.rflags,
         // CS, GS, FS, SS: 16 bits each.
         regs.cs & 0xffff | (regs.ss & 0xffff) << 48,
@@ -88,23 +95,9 @@ fn encode(
 
 /// Sets the registers from the words of a frame's machine context.
 fn decode(regs: &mut Registers, words: &[u64]) {
-    regs.r8 = words[0];
-    regs.r9 = words[1];
-    regs.r10 = words[2];
-    regs.r11 = words[3];
-    regs.r12 = words[4];
-    regs.r13 = words[5];
-    regs.r14 = words[6];
-    regs.r15 = words[7];
-    regs.rdi = words[8];
-    regs.rsi = words[9];
-    regs.rbp = words[10];
-    regs.rbx = words[11];
-    regs.rdx = words[12];
-    regs.rax = words[13];
-    regs.rcx = words[14];
-    regs.rsp = words[15];
-    regs.rip = words[16];
+    for (register, word) in saved(regs).into_iter().zip(words) {
+        *register = *word;
+    }
     regs.rflags = regs.rflags & !RESTORED_FLAGS | words[17] & RESTORED_FLAGS;
 }
 
@@ -123,11 +116,11 @@ pub(super) fn push(
     let sp = context.regs.rsp;
     let alt = own.alt_stack;
     let on_alt = alt.contains(sp);
-    let top = if action.has(raw::SA_ONSTACK) && alt.size != 0 && !on_alt {
-        alt.base.wrapping_add(alt.size)
-    } else {
-        sp.checked_sub(RED_ZONE).ok_or(Errno::EFAULT)?
-    };
+    let below = || sp.checked_sub(RED_ZONE);
+    let top = alt
+        .top_for(action, sp)
+        .or_else(below)
+        .ok_or(Errno::EFAULT)?;
 
     let size = UserContext::fpu_size();
     let (fpu_at, at) = place(top, size as u64).ok_or(Errno::EFAULT)?;
@@ -148,9 +141,7 @@ pub(super) fn push(
     );
     user::write(VirtAddr(at as usize), &words)?;
 
-    if alt.flags & raw::SS_AUTODISARM != 0 {
-        own.alt_stack = AltStack::default();
-    }
+    own.alt_stack.used();
     let regs = &mut context.regs;
     regs.rdi = info.signal as u64;
     regs.rsi = at + INFO as u64 * 8;
@@ -183,16 +174,7 @@ pub fn sigreturn(thread: &Thread, own: &mut Own, context: &mut UserContext) -> R
         }
     }
     decode(&mut context.regs, &words[CONTEXT..CONTEXT + 24]);
-    let [base, flags, size] = [words[3], words[4], words[5]];
-    own.alt_stack = if flags as u32 & raw::SS_DISABLE != 0 {
-        AltStack::default()
-    } else {
-        AltStack {
-            base,
-            size,
-            flags: flags as u32 & raw::SS_AUTODISARM,
-        }
-    };
+    own.alt_stack = AltStack::decode(words[3], words[4] as u32, words[5]);
     thread.set_mask(SignalSet(words[MASK]));
     // No system call is left to be restarted.
     context.regs.orig_rax = u64::MAX;

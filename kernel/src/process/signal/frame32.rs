@@ -168,10 +168,7 @@ pub(super) fn push(
     let sp = context.regs.rsp;
     let alt = own.alt_stack;
     let on_alt = alt.contains(sp);
-    let top = match action.has(raw::SA_ONSTACK) && alt.size != 0 && !on_alt {
-        true => alt.base.wrapping_add(alt.size),
-        false => sp,
-    };
+    let top = alt.top_for(action, sp).unwrap_or(sp);
     let selectors = context.selectors();
     let fpu_at = push_fpu(context, top, selectors.ds)?;
     let full = action.has(raw::SA_SIGINFO);
@@ -213,9 +210,7 @@ pub(super) fn push(
         user::write(place, &words)?;
         (0, 0)
     };
-    if alt.flags & raw::SS_AUTODISARM != 0 {
-        own.alt_stack = AltStack::default();
-    }
+    own.alt_stack.used();
     context.set_selectors(Selectors {
         ds: Selectors::FLAT.ds,
         es: Selectors::FLAT.es,
@@ -259,19 +254,8 @@ pub fn sigreturn_full(thread: &Thread, own: &mut Own, context: &mut UserContext)
     let mask = u64::from(words[FULL_MASK]) | u64::from(words[FULL_MASK + 1]) << 32;
     let machine = &words[FULL_CONTEXT..FULL_MASK];
     let result = restore(thread, context, machine, mask)?;
-    let [base, flags, size] = [
-        words[UCONTEXT + 2],
-        words[UCONTEXT + 3],
-        words[UCONTEXT + 4],
-    ];
-    own.alt_stack = match flags & raw::SS_DISABLE {
-        0 => AltStack {
-            base: u64::from(base),
-            size: u64::from(size),
-            flags: flags & raw::SS_AUTODISARM,
-        },
-        _ => AltStack::default(),
-    };
+    let [base, flags, size] = [2, 3, 4].map(|n| words[UCONTEXT + n]);
+    own.alt_stack = AltStack::decode(u64::from(base), flags, u64::from(size));
     Ok(result)
 }
 
