@@ -162,7 +162,7 @@ pub fn clone(
     child_own.strict = own.strict;
     let release = request
         .has(raw::CLONE_VFORK)
-        .then(|| Arc::new(Handoff::new()));
+        .then(Arc::<Handoff<()>>::default);
     child_own.vfork = release.clone();
 
     let child = Thread::new(tid, process.clone(), mask, Some(shared), Some(thread));

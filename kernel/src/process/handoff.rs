@@ -11,15 +11,16 @@ pub struct Handoff<T> {
     given: WaitQueue,
 }
 
-impl<T> Handoff<T> {
-    /// Returns an empty place.
-    pub fn new() -> Handoff<T> {
+impl<T> Default for Handoff<T> {
+    fn default() -> Handoff<T> {
         Handoff {
             value: SpinLock::new(Rank::Leaf, None),
             given: WaitQueue::new(),
         }
     }
+}
 
+impl<T> Handoff<T> {
     /// Hands the value over.
     pub fn give(&self, value: T) {
         *self.value.lock() = Some(value);

@@ -150,7 +150,7 @@ impl Queue {
         }
         let how = how.ok_or(Errno::EAGAIN)?;
         state.senders.try_reserve(1)?;
-        let sender = Arc::new(Sender::new());
+        let sender = Arc::new(Sender::default());
         state.senders.push_back((priority, message, sender.clone()));
         drop(state);
         let Err(why) = sender.wait(how) else {
@@ -194,7 +194,7 @@ impl Queue {
         }
         let how = how.ok_or(Errno::EAGAIN)?;
         state.receivers.try_reserve(1)?;
-        let receiver = Arc::new(Receiver::new());
+        let receiver = Arc::new(Receiver::default());
         state.receivers.push_back(receiver.clone());
         drop(state);
         let why = match receiver.wait(how) {

@@ -301,7 +301,7 @@ impl Queue {
             let how = how.ok_or(Errno::EAGAIN)?;
             let sender = Arc::new(Sender {
                 len,
-                called: Handoff::new(),
+                called: Handoff::default(),
             });
             state.senders.try_reserve(1)?;
             state.senders.push_back(sender.clone());
@@ -348,7 +348,7 @@ impl Queue {
                 choice,
                 room,
                 pid: caller.pid,
-                got: Handoff::new(),
+                got: Handoff::default(),
             });
             state.receivers.try_reserve(1)?;
             state.receivers.push_back(receiver.clone());

@@ -227,7 +227,7 @@ impl Set {
                         pid: caller.pid,
                         list,
                         blocking: AtomicUsize::new(at),
-                        outcome: Handoff::new(),
+                        outcome: Handoff::default(),
                     });
                     state.waiting.push_back(sleeper.clone());
                     sleeper
