@@ -26,13 +26,13 @@ pub(super) enum Completion {
 }
 
 /// A task that waits for its request.
-pub(super) struct Sleeper {
+pub(crate) struct Sleeper {
     result: SpinLock<Option<Result<()>>>,
     woken: WaitQueue,
 }
 
 impl Sleeper {
-    pub(super) fn new() -> Arc<Sleeper> {
+    pub(crate) fn new() -> Arc<Sleeper> {
         Arc::new(Sleeper {
             result: SpinLock::new(Rank::Leaf, None),
             woken: WaitQueue::new(),
@@ -40,12 +40,12 @@ impl Sleeper {
     }
 
     #[track_caller]
-    pub(super) fn wait(&self) -> Result<()> {
+    pub(crate) fn wait(&self) -> Result<()> {
         let result = self.woken.wait(Sleep::SOUND, || *self.result.lock());
         result.unwrap_or(Err(Errno::EIO))
     }
 
-    pub(super) fn tell(&self, result: Result<()>) {
+    pub(crate) fn tell(&self, result: Result<()>) {
         *self.result.lock() = Some(result);
         self.woken.wake_all();
     }

@@ -40,6 +40,7 @@ mod transfer;
 mod worker;
 
 pub use command::Command;
+pub(crate) use command::Sleeper;
 pub use device::{Claim, Device, DevicePages, Disk, Openers, Plug};
 #[cfg(not(target_os = "none"))]
 pub use faulty::{Attempt, FaultyDisk};

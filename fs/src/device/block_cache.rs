@@ -9,11 +9,12 @@ use core::{any::Any, ops::Range};
 
 use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral, log};
-use vm::{Description, Lookup, Object, Pager, PagerError};
+use vm::Pager;
 
 use crate::{
     block::{Device, DevicePages, Done, Request, SECTOR, Transfer, all, make_room},
     page_cache::{BlockStore, Cached, PageCache, WriteBack},
+    vnode::Mapped,
 };
 
 const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
@@ -161,7 +162,7 @@ impl Device {
     }
 }
 
-/// A device that is open as a file; also the pager of its mappings.
+/// A device that is open as a file.
 pub struct Opened {
     device: Arc<Device>,
     pages: Arc<PageCache<WriteBack<DeviceStore>>>,
@@ -176,6 +177,11 @@ impl Opened {
     /// Its pages.
     pub fn pages(&self) -> &Arc<PageCache<WriteBack<DeviceStore>>> {
         &self.pages
+    }
+
+    /// Returns the pager of its mappings, which keeps it open.
+    pub fn pager(self: &Arc<Opened>) -> Arc<dyn Pager> {
+        Mapped::keeping(self.pages.clone(), self.clone())
     }
 
     /// Writes the pages of `bytes` back: for a read past them.
@@ -221,53 +227,6 @@ impl Drop for Opened {
         let pages = openers.pages.take();
         drop(openers);
         drop(pages);
-    }
-}
-
-/// Passes everything on to the pages; only keeps the device open as well.
-impl Pager for Opened {
-    fn object(&self) -> &Object {
-        self.pages.object()
-    }
-
-    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
-        self.pages.lookup(index)
-    }
-
-    fn page_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages.page_in(index, window)
-    }
-
-    fn prefetch(&self, pages: Range<u64>) {
-        self.pages.prefetch(pages);
-    }
-
-    fn evict(&self, pages: Range<u64>) {
-        self.pages.evict(pages);
-    }
-
-    fn writeback(&self, pages: Range<u64>, wait: bool) -> core::result::Result<(), PagerError> {
-        self.pages.writeback(pages, wait)
-    }
-
-    fn reference(&self, writable: bool) {
-        self.pages.reference(writable);
-    }
-
-    fn detach(&self, writable: bool) {
-        self.pages.detach(writable);
-    }
-
-    fn reserve(&self, index: u64) -> core::result::Result<(), PagerError> {
-        self.pages.reserve(index)
-    }
-
-    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
-        self.pages.mark_dirty(index, entering)
-    }
-
-    fn describe(&self) -> Description {
-        self.pages.describe()
     }
 }
 

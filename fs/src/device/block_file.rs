@@ -404,6 +404,6 @@ impl File for BlockFile {
     }
 
     fn pager(&self) -> Result<Arc<dyn Pager>> {
-        Ok(self.opened.clone())
+        Ok(self.opened.pager())
     }
 }

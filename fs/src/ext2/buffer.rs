@@ -358,7 +358,7 @@ impl Buffers {
     /// Evicts up to `most` unused pages without dirty blocks; returns how many.
     #[cfg(test)]
     pub fn give_back(&self, most: usize) -> usize {
-        crate::page_cache::Cached::give_back(&*self.pages, most)
+        crate::page_cache::Evictable::give_back(&*self.pages, most)
     }
 
     fn part(&self, number: u32, change: &Change) -> Part {

@@ -32,6 +32,8 @@ pub(super) struct Content {
     inode: Weak<Inode>,
     /// Allocated blocks of the file that were never written, by their position in the file.
     pub(super) unwritten: PageSet,
+    /// Its blocks are pinned: see [`pinned`](super::pinned).
+    pub(super) pinned: AtomicBool,
     /// There may be blocks beyond the end that [`cut`](BlockStore::cut) could not free.
     uncut: AtomicBool,
     /// The file system's device, and the inode number.
@@ -51,6 +53,7 @@ impl Content {
         Content {
             inode,
             unwritten: PageSet::new(),
+            pinned: AtomicBool::new(false),
             uncut: AtomicBool::new(false),
             identity,
             size_max,
@@ -272,6 +275,10 @@ impl BlockStore for Content {
     fn sync(&self, data_only: bool) -> Result<()> {
         self.clear_unwritten()?;
         self.inode()?.sync(data_only)
+    }
+
+    fn is_pinned(&self) -> bool {
+        self.pinned.load(Ordering::Acquire)
     }
 
     fn identity(&self) -> (u64, u64) {

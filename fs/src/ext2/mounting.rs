@@ -225,7 +225,7 @@ impl Ext2 {
         let mut any = false;
         self.table()?.for_each(&mut |_, inode| {
             let open = match &inode.state.body {
-                Body::Regular(regular) => regular.text.is_written(),
+                Body::Regular(deny_write) => deny_write.is_written(),
                 _ => false,
             };
             any |= open || inode.is_removed();

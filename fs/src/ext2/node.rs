@@ -1,15 +1,15 @@
 //! Inodes as vnodes.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::{ops::Range, time::Duration};
+use core::time::Duration;
 
 use abi::{
     Errno, Result,
     raw::general::{CAP_DAC_OVERRIDE, FALLOC_FL_KEEP_SIZE},
 };
 use fbuf::{Sink, Source};
-use nucleus::{Frame, time};
-use vm::{Description, Lookup, Object, Pager, PagerError};
+use nucleus::time;
+use vm::Pager;
 
 use super::{
     content::Content,
@@ -311,7 +311,7 @@ impl vnode::FileData for Node {
 
     fn deny_write(&self) -> Option<&DenyWrite> {
         match &self.state.body {
-            Body::Regular(regular) => Some(&regular.text),
+            Body::Regular(deny_write) => Some(deny_write),
             _ => None,
         }
     }
@@ -335,10 +335,8 @@ impl vnode::FileData for Node {
     }
 
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
-        match self.kind() {
-            Kind::Regular => Some(self),
-            _ => None,
-        }
+        let pages: Arc<dyn Pager> = self.pages()?.clone();
+        Some(pages)
     }
 
     fn sync(&self) -> Result<()> {
@@ -389,64 +387,6 @@ impl FileSystem for Node {
 
     fn unmounted(&self) {
         self.fs.unmounted();
-    }
-}
-
-/// A mapping keeps the vnode, and so the inode, in use.
-impl Pager for Node {
-    fn object(&self) -> &Object {
-        static NONE: Object = Object::new();
-        self.pages().map_or(&NONE, |pages| pages.object())
-    }
-
-    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
-        self.pages().ok_or(PagerError::Io)?.lookup(index)
-    }
-
-    fn page_in(&self, index: u64, window: Range<u64>) -> core::result::Result<(), PagerError> {
-        self.pages().ok_or(PagerError::Io)?.page_in(index, window)
-    }
-
-    fn prefetch(&self, pages: Range<u64>) {
-        if let Some(it) = self.pages() {
-            it.prefetch(pages);
-        }
-    }
-
-    fn evict(&self, pages: Range<u64>) {
-        if let Some(it) = self.pages() {
-            it.evict(pages);
-        }
-    }
-
-    fn writeback(&self, pages: Range<u64>, wait: bool) -> core::result::Result<(), PagerError> {
-        self.pages().map_or(Ok(()), |it| it.writeback(pages, wait))
-    }
-
-    fn reference(&self, writable: bool) {
-        if let Some(pages) = self.pages() {
-            pages.reference(writable);
-        }
-    }
-
-    fn detach(&self, writable: bool) {
-        if let Some(pages) = self.pages() {
-            pages.detach(writable);
-        }
-    }
-
-    fn reserve(&self, index: u64) -> core::result::Result<(), PagerError> {
-        self.require_unpinned().map_err(|_| PagerError::Io)?;
-        self.pages().map_or(Ok(()), |it| it.reserve(index))
-    }
-
-    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
-        let may_enter = entering.is_none() || self.require_unpinned().is_ok();
-        may_enter && self.pages().is_none_or(|it| it.mark_dirty(index, entering))
-    }
-
-    fn describe(&self) -> Description {
-        self.pages().map(|it| it.describe()).unwrap_or_default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Regular files whose blocks are used directly, for swap space: see [`PinnedBlocks`].
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::Ordering::AcqRel;
 
 use abi::{Errno, Result};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE};
@@ -9,12 +9,11 @@ use nucleus::{PAGE_SHIFT, PAGE_SIZE};
 use super::{
     content::Content,
     inode::{Inode, Node},
-    state::Body,
 };
 use crate::{
     Kind,
     block::{Device, PinnedBlocks, Run},
-    page_cache::{Cached, PageCache, WriteBack},
+    page_cache::{BlockStore, Cached, PageCache, WriteBack},
 };
 
 /// A file that is pinned until this is dropped.
@@ -80,10 +79,7 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
 impl Inode {
     /// Returns whether its blocks are pinned.
     pub(super) fn is_pinned(&self) -> bool {
-        match &self.state.body {
-            Body::Regular(regular) => regular.pinned.load(Acquire),
-            _ => false,
-        }
+        self.pages().is_some_and(|pages| pages.blocks().is_pinned())
     }
 
     /// Checks whether the content may be changed.
@@ -127,14 +123,8 @@ impl Inode {
 
     /// Returns the previous value.
     fn set_pinned(&self, pinned: bool) -> bool {
-        match &self.state.body {
-            Body::Regular(regular) if pinned => regular.pinned.swap(true, AcqRel),
-            Body::Regular(regular) => {
-                regular.pinned.store(false, Release);
-                true
-            }
-            _ => false,
-        }
+        let pages = self.pages();
+        pages.is_some_and(|pages| pages.blocks().pinned.swap(pinned, AcqRel))
     }
 
     /// Returns the blocks of its whole pages.

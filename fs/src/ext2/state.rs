@@ -19,17 +19,10 @@ pub(super) struct State {
 
 /// State by file type.
 pub(super) enum Body {
-    Regular(Regular),
+    Regular(DenyWrite),
     Directory(Directory),
     Fifo(Attachment),
     Other,
-}
-
-/// State of a regular file.
-pub(super) struct Regular {
-    pub text: DenyWrite,
-    /// Its blocks are pinned: see [`pinned`](super::pinned).
-    pub pinned: AtomicBool,
 }
 
 /// The place of an inode in the tree: for several names, where it was found first.
@@ -50,10 +43,7 @@ impl State {
             place: SpinLock::new(Rank::Leaf, TreePlace::Nowhere),
             unnamed: AtomicBool::new(false),
             body: match kind {
-                Kind::Regular => Body::Regular(Regular {
-                    text: DenyWrite::new(),
-                    pinned: AtomicBool::new(false),
-                }),
+                Kind::Regular => Body::Regular(DenyWrite::new()),
                 Kind::Directory => Body::Directory(Directory::new()),
                 Kind::Fifo => Body::Fifo(Attachment::new()),
                 _ => Body::Other,

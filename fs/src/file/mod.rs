@@ -4,7 +4,6 @@
 //! a place (`O_PATH`). Pipes, terminals and devices bring [`File`]s of their own.
 
 mod listing;
-mod mapped;
 mod open;
 mod place;
 mod writing;

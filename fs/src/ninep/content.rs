@@ -5,22 +5,29 @@
 use alloc::sync::{Arc, Weak};
 use core::{
     ops::Range,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use abi::raw::general::{O_RDONLY, O_WRONLY};
 use abi::{Errno, Result};
 use nucleus::{
-    Frame,
+    Frame, PAGE_SIZE,
     sync::{Rank, SpinLock},
 };
-use vm::{Description, Lookup, Object, Pager, PagerError};
+use vm::{Lookup, PagerError};
 
-use super::{cache, client::Fid, codec::Attr, node::Node};
+use super::{
+    client::{Fid, SetAttr},
+    codec::Attr,
+    node::Node,
+};
 use crate::{
     OpenFlags,
-    page_cache::{BackingStore, Found, Mapping, PAGE, PageCache, errno},
+    page_cache::{
+        BackingStore, Found, Listing, Mapping, PAGE, PageCache, Rereadable, Streams, errno,
+        pager_error,
+    },
 };
 
 /// A file's pages.
@@ -28,7 +35,9 @@ pub(super) type Content = PageCache<Served>;
 
 /// A file of a server.
 pub(super) struct Served {
-    me: Weak<Content>,
+    pub(super) listing: Listing<Served>,
+    /// The mount's device number, and the server's number for the file.
+    identity: (u64, u64),
     /// The vnode that has the pages now.
     node: SpinLock<Weak<Node>>,
     /// The state of the server's copy when the pages were read.
@@ -37,13 +46,7 @@ pub(super) struct Served {
     pub(super) written: AtomicBool,
     /// Something that a mapping wrote could not be written back; the next `fsync` reports it.
     pub(super) lost: AtomicBool,
-    /// The page after the last one that was read, and how many pages were read then.
-    pub(super) read_to: AtomicU64,
-    pub(super) read_pages: AtomicU64,
-    /// It is among the files of the cache.
-    listed: AtomicBool,
-    /// Where the next pages are evicted.
-    give_from: AtomicU64,
+    pub(super) streams: Streams,
 }
 
 /// The attributes by which a change of the file is found.
@@ -73,23 +76,18 @@ pub(super) struct Handles {
     writer: Option<Arc<Fid>>,
 }
 
-/// The object of a node that is no regular file; no map entry refers to it.
-static NO_OBJECT: Object = Object::new();
-
 impl Content {
     /// Returns a file as the server describes it, with no pages in memory.
-    pub(super) fn of(attributes: &Attr) -> Arc<Content> {
+    pub(super) fn of(device: u64, attributes: &Attr) -> Arc<Content> {
         Arc::new_cyclic(|me| {
             let store = Served {
-                me: me.clone(),
+                listing: Listing::new(me),
+                identity: (device, attributes.qid.path),
                 node: SpinLock::new(Rank::Leaf, Weak::new()),
                 version: SpinLock::new(Rank::Leaf, Version::of(attributes)),
                 written: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
-                read_to: AtomicU64::new(0),
-                read_pages: AtomicU64::new(0),
-                listed: AtomicBool::new(false),
-                give_from: AtomicU64::new(0),
+                streams: Streams::new(),
             };
             PageCache::with_store(store, attributes.size)
         })
@@ -110,13 +108,6 @@ impl Content {
         node.ok_or(Errno::EIO)
     }
 
-    /// Counts pages that are in memory now.
-    pub(super) fn added(&self, pages: usize) {
-        if let Some(me) = self.store.me.upgrade() {
-            cache::added(&me, pages);
-        }
-    }
-
     pub(super) fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::SeqCst);
     }
@@ -124,30 +115,6 @@ impl Content {
     /// It is at least so long.
     pub(super) fn extend_to(&self, size: u64) {
         self.size.fetch_max(size, Ordering::SeqCst);
-    }
-
-    /// True once: it is to be put among the files of the cache.
-    pub(super) fn list_once(&self) -> bool {
-        !self.store.listed.load(Ordering::Relaxed)
-            && !self.store.listed.swap(true, Ordering::Relaxed)
-    }
-
-    pub(super) fn unlist(&self) {
-        self.store.listed.store(false, Ordering::Relaxed);
-    }
-
-    /// Evicts up to `most` unused pages, from where it stopped the last time; returns how many.
-    pub(super) fn give_back(&self, most: usize) -> usize {
-        let from = self.store.give_from.load(Ordering::Relaxed);
-        let (mut given, stopped) = self.object.evict(from..u64::MAX, most);
-        self.store
-            .give_from
-            .store(stopped.unwrap_or(0), Ordering::Relaxed);
-        if stopped.is_none() && from > 0 {
-            given += self.object.evict(0..from, most - given).0;
-        }
-        cache::removed(given);
-        given
     }
 
     /// Compares the server's attributes at an open with the cached version: if the server's copy
@@ -161,7 +128,7 @@ impl Content {
         if *self.store.version.lock() == version {
             return;
         }
-        cache::removed(self.object.discard(0..u64::MAX));
+        self.object.discard(0..u64::MAX);
         self.set_size(now.size);
         *self.store.version.lock() = version;
     }
@@ -257,10 +224,28 @@ impl Node {
 }
 
 impl BackingStore for Served {
+    fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    fn read_begins(cache: &Content, pages: &Range<u64>) {
+        if let Some(next) = cache.store.streams.touched(pages, cache.pages())
+            && let Ok(node) = cache.node()
+        {
+            // A reader that needs the pages retries and gets the error.
+            let _ = cache.read_in(&node, next.start, next);
+        }
+    }
+
+    fn read_ends(cache: &Content, end: u64) {
+        cache.store.streams.ended(end);
+    }
+
     fn find(cache: &Content, wanted: Range<u64>) -> Result<Found> {
         let node = cache.node()?;
-        let window = cache.window(wanted.start, wanted.end - wanted.start);
-        match cache.read_in(&node, wanted.start, window) {
+        let index = wanted.start;
+        let window = cache.store.streams.missed(wanted, cache.pages());
+        match cache.read_in(&node, index, window) {
             // The size that is known now says whether this is the end.
             Ok(()) | Err(PagerError::BeyondEnd) => Ok(Found::Again),
             Err(error) => Err(errno(error)),
@@ -271,8 +256,29 @@ impl BackingStore for Served {
         Ok(cache.object.resident(index))
     }
 
-    fn uncharge(&self, pages: usize) {
-        cache::removed(pages);
+    /// The server changes the size first.
+    fn may_resize(cache: &Content, size: u64) -> Result<()> {
+        let node = cache.node()?;
+        cache.store.written.store(true, Ordering::Release);
+        let change = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let changed = node.fid().set_attributes(&change);
+        node.forget_attributes();
+        changed
+    }
+
+    /// A concurrent read may have brought the old end.
+    fn cut(&self, size: u64) -> Result<()> {
+        let cache = self.listing.me().ok_or(Errno::EIO)?;
+        let (last, in_page) = (size / PAGE, (size % PAGE) as usize);
+        if cache.object.resident(last).is_none() {
+            cache.drop_pages(last..last + 1);
+        } else if in_page > 0 {
+            cache.clear(last, in_page, PAGE_SIZE)?;
+        }
+        Ok(())
     }
 
     fn lookup(_: &Content, _: u64) -> Mapping<Lookup> {
@@ -281,8 +287,8 @@ impl BackingStore for Served {
     }
 
     fn page_in(cache: &Content, index: u64, window: Range<u64>) -> Mapping<()> {
-        let node = cache.node().map_err(|_| PagerError::Io)?;
-        if index >= cache.size().div_ceil(PAGE) {
+        let node = cache.node().map_err(pager_error)?;
+        if index >= cache.pages() {
             // It may have grown on the server.
             let now = node.refresh().map_err(|_| PagerError::Io)?;
             if index >= now.size.div_ceil(PAGE) {
@@ -290,68 +296,35 @@ impl BackingStore for Served {
             }
             cache.extend_to(now.size);
         }
+        let window = cache.store.streams.fault_window(index, window);
         cache.read_in(&node, index, window)
+    }
+
+    fn writeback(cache: &Content, pages: Range<u64>, _: bool) -> Mapping<()> {
+        let node = cache.node().map_err(pager_error)?;
+        cache.write_back_mapped(&node, pages)
+    }
+
+    /// A mapping keeps the vnode, and with it the handles that are open.
+    fn referenced(cache: &Content) {
+        if let Ok(node) = cache.node() {
+            node.users.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    fn detached(cache: &Content, last_writer: bool) {
+        let Ok(node) = cache.node() else { return };
+        if last_writer {
+            // A failure is kept for `fsync`.
+            let _ = cache.write_back_mapped(&node, 0..u64::MAX);
+        }
+        node.leave_content(cache);
     }
 }
 
-/// A mapping keeps the vnode, and with it the handles that are open.
-impl Pager for Node {
-    fn object(&self) -> &Object {
-        self.content.as_ref().map_or(&NO_OBJECT, |it| &it.object)
-    }
-
-    fn lookup(&self, index: u64) -> Mapping<Lookup> {
-        self.content.as_ref().ok_or(PagerError::Io)?.lookup(index)
-    }
-
-    fn page_in(&self, index: u64, window: Range<u64>) -> Mapping<()> {
-        let content = self.content.as_ref().ok_or(PagerError::Io)?;
-        content.page_in(index, window)
-    }
-
-    fn writeback(&self, pages: Range<u64>, _: bool) -> Mapping<()> {
-        match &self.content {
-            Some(content) => content.write_back_mapped(self, pages),
-            None => Ok(()),
-        }
-    }
-
-    fn reference(&self, writable: bool) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-        if let Some(content) = &self.content {
-            content.reference(writable);
-        }
-    }
-
-    fn detach(&self, writable: bool) {
-        let Some(content) = &self.content else {
-            return;
-        };
-        content.detach(writable);
-        if writable && !content.is_mapped_writable() {
-            // A failure is kept for `fsync`.
-            let _ = content.write_back_mapped(self, 0..u64::MAX);
-        }
-        self.leave_content(content);
-    }
-
-    fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
-        let content = self.content.as_ref();
-        content.is_none_or(|it| it.mark_dirty(index, entering))
-    }
-
-    fn reserve(&self, index: u64) -> Mapping<()> {
-        let content = self.content.as_ref();
-        content.map_or(Ok(()), |it| it.reserve(index))
-    }
-
-    fn describe(&self) -> Description {
-        let attributes = self.last_seen();
-        Description {
-            device: self.attributes_device(),
-            inode: attributes.qid.path,
-            name: alloc::vec::Vec::new(),
-        }
+impl Rereadable for Served {
+    fn listing(&self) -> &Listing<Served> {
+        &self.listing
     }
 }
 

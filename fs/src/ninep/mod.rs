@@ -3,8 +3,8 @@
 //! - `transport`: carries messages; the floor above implements it.
 //! - `codec`: the bytes of messages. `client`: calls, tags, fids.
 //! - `node`: vnodes, names and attributes.
-//! - `content`: the bytes of regular files, a page cache that is written through; `reading`,
-//!   `writing`. `cache`: the number of pages.
+//! - `content`: the bytes of regular files, a backing store of the page cache that is written
+//!   through; `reading`, `writing`. `kept`: pages of files without a vnode.
 //!
 //! *Coherence.* Names and attributes are read from the server at every call. A file's pages are
 //! cached: they are discarded when the file is opened and the server's copy has changed
@@ -18,10 +18,10 @@
 //! orders changes of names; `Rank::Vnode` (writers of a file) -> the object's own. No call to the
 //! server is made with a spin lock held.
 
-mod cache;
 mod client;
 mod codec;
 mod content;
+mod kept;
 mod node;
 mod reading;
 mod transport;
@@ -36,7 +36,6 @@ use core::time::Duration;
 use abi::Result;
 use nucleus::sync::{Rank, SpinLock};
 
-pub use cache::{cached_pages, give_back};
 pub use transport::{Flight, Transport};
 
 use crate::{Vnode, vnode::new_device};
@@ -56,7 +55,7 @@ struct Ninep {
 
 impl Drop for Ninep {
     fn drop(&mut self) {
-        cache::forget(self.device);
+        kept::forget(self.device);
     }
 }
 
@@ -68,7 +67,6 @@ pub const MAX_MESSAGE: u32 = 512 << 10;
 /// # Errors
 /// `EPROTONOSUPPORT` if it speaks another protocol only, `EIO` if it answers nonsense, its own.
 pub fn root(transport: Arc<dyn Transport>, name: &[u8]) -> Result<Arc<dyn Vnode>> {
-    cache::register();
     let client = Client::connect(transport, MAX_MESSAGE)?;
     let (fid, qid) = client.attach(b"root", name)?;
     let fs = Arc::new(Ninep {

@@ -16,10 +16,11 @@ use nucleus::{
 use vm::Pager;
 
 use super::{
-    FRESH, Ninep, cache,
+    FRESH, Ninep,
     client::{Fid, SetAttr},
     codec::{self, Attr, Qid, Reader},
     content::{Content, Handles},
+    kept,
 };
 use crate::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
@@ -94,8 +95,8 @@ impl Ninep {
         }
         let attributes = fid.attributes()?;
         let content = || {
-            let kept = cache::take((self.device, qid.path));
-            kept.unwrap_or_else(|| Content::of(&attributes))
+            let kept = kept::take((self.device, qid.path));
+            kept.unwrap_or_else(|| Content::of(self.device, &attributes))
         };
         let content = (attributes.kind == Kind::Regular).then(content);
         let hangs = hangs.filter(|_| attributes.kind == Kind::Directory);
@@ -281,16 +282,6 @@ impl Node {
     /// Invalidates the cached attributes.
     pub(super) fn forget_attributes(&self) {
         self.seen.lock().at = Duration::ZERO;
-    }
-
-    /// Returns the attributes known without asking the server.
-    pub(super) fn last_seen(&self) -> Attr {
-        self.seen.lock().attributes
-    }
-
-    /// Returns the number of the mount's device.
-    pub(super) fn attributes_device(&self) -> u64 {
-        self.fs.device
     }
 
     fn handle(&self) -> Result<Arc<Node>> {
@@ -564,17 +555,13 @@ impl vnode::FileData for Node {
     }
 
     fn truncate(&self, size: u64) -> Result<()> {
-        self.regular()?.truncate_served(self, size)
+        self.regular()?.truncate(size)
     }
 
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {
-        match self.kind {
-            Kind::Regular => {
-                self.revalidate_unopened();
-                Some(self)
-            }
-            _ => None,
-        }
+        let content = self.content.clone()?;
+        self.revalidate_unopened();
+        Some(content)
     }
 
     fn sync(&self) -> Result<()> {
@@ -608,7 +595,7 @@ impl Drop for Node {
             && content.object.resident_count() > 0
             && !unlinked
         {
-            cache::keep((self.fs.device, self.qid.path), content);
+            kept::keep((self.fs.device, self.qid.path), content);
         }
         let take = |node: &Node| node.hangs.lock().take().map(|hangs| hangs.parent);
         let mut up = take(self);

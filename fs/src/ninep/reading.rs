@@ -1,20 +1,15 @@
 //! Reading files: pages that are not in memory come in clusters, straight into their frames.
 
 use alloc::vec::Vec;
-use core::{ops::Range, sync::atomic::Ordering};
+use core::ops::Range;
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Slice};
 use nucleus::{Frame, PAGE_SIZE, ephemeral};
 use vm::PagerError;
 
-use super::{cache, content::Content, node::Node};
-use crate::page_cache::PAGE;
-
-/// Pages that are read for a program that reads here and there: 32 KiB.
-const FIRST_WINDOW: u64 = 8;
-/// Pages that are evicted to get frames where there are none.
-const SHORTAGE: usize = 512;
+use super::{content::Content, node::Node};
+use crate::page_cache::{PAGE, SHORTAGE, reclaim_clean};
 
 impl Content {
     /// As [`Vnode::read`](crate::Vnode::read). A read that would report the end asks the server,
@@ -32,27 +27,12 @@ impl Content {
         self.read(offset, to)
     }
 
-    /// Returns the pages to read when `wanted` pages from `index` on are: the window doubles while
-    /// a reader continues where the last read ended.
-    pub(super) fn window(&self, index: u64, wanted: u64) -> Range<u64> {
-        let goes_on = self.store.read_to.load(Ordering::Relaxed) == index;
-        let window = match goes_on {
-            true => self
-                .store
-                .read_pages
-                .load(Ordering::Relaxed)
-                .saturating_mul(2),
-            false => FIRST_WINDOW,
-        };
-        index..index.saturating_add(wanted.max(window).max(FIRST_WINDOW))
-    }
-
     /// Notes that it has grown on the server: the last page, with zeros beyond the old end, is
     /// stale.
     fn grow(&self, size: u64) {
         let old = self.size();
         if !old.is_multiple_of(PAGE) {
-            cache::removed(self.object.discard(old / PAGE..old / PAGE + 1));
+            self.object.discard(old / PAGE..old / PAGE + 1);
         }
         self.extend_to(size);
     }
@@ -82,8 +62,8 @@ impl Content {
         let busy = loop {
             match self.object.set_busy(index, window.clone()) {
                 Err(PagerError::OutOfMemory)
-                    if cache::give_back(SHORTAGE) > 0
-                        || vm::wait_for_memory() == vm::Supply::Some => {}
+                    if reclaim_clean(SHORTAGE) > 0 || vm::wait_for_memory() == vm::Supply::Some => {
+                }
                 busy => break busy?,
             }
         };
@@ -105,11 +85,8 @@ impl Content {
             let used = read - last * PAGE_SIZE;
             ephemeral::map(&busy.frames()[last]).fill(used, PAGE_SIZE - used, 0);
         }
-        self.added(busy.publish(count));
-        self.store
-            .read_to
-            .store(first + count as u64, Ordering::Relaxed);
-        self.store.read_pages.store(count as u64, Ordering::Relaxed);
+        self.store.listing.note_resident();
+        busy.publish(count);
         if read < wanted {
             self.shrunk(node, first * PAGE + read as u64)?;
             if index >= first + count as u64 {

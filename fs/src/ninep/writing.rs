@@ -11,16 +11,8 @@ use nucleus::{
 };
 use vm::PagerError;
 
-use super::{
-    client::{Fid, SetAttr},
-    content::Content,
-    node::Node,
-    reading::slices_of,
-};
-use crate::page_cache::{PAGE, new_page};
-
-/// The largest size of a file.
-const SIZE_MAX: u64 = i64::MAX as u64;
+use super::{client::Fid, content::Content, node::Node, reading::slices_of};
+use crate::page_cache::{BackingStore, PAGE, new_page};
 
 /// Bytes on their way to the server.
 struct Batch {
@@ -49,7 +41,7 @@ impl Content {
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = SIZE_MAX.saturating_sub(start);
+        let room = self.store.size_max().saturating_sub(start);
         if room == 0 {
             return Err(Errno::EFBIG);
         }
@@ -192,11 +184,10 @@ impl Content {
     fn settle_batch(&self, at: u64, batch: Batch, n: usize) {
         for (index, frame, end) in batch.whole {
             if end <= n {
-                match self.object.replace(index, frame) {
-                    Ok(false) => self.added(1),
-                    Ok(true) => {}
+                self.store.listing.note_resident();
+                if self.object.replace(index, frame).is_err() {
                     // The old page must not stay; that it goes needs no memory.
-                    Err(_) => self.drop_pages(index..index + 1),
+                    self.drop_pages(index..index + 1);
                 }
             } else if end < n + PAGE_SIZE {
                 self.drop_pages(index..index + 1);
@@ -211,41 +202,6 @@ impl Content {
                 self.drop_pages(index..index + 1);
             }
         }
-    }
-
-    /// As [`Vnode::truncate`](crate::Vnode::truncate).
-    pub(super) fn truncate_served(&self, node: &Node, size: u64) -> Result<()> {
-        if size > SIZE_MAX {
-            return Err(Errno::EFBIG);
-        }
-        let _turn = self.writers.lock();
-        let old = self.size();
-        if size > old {
-            self.clear_behind_end(old, u64::MAX)?;
-        }
-        self.store.written.store(true, Ordering::Release);
-        let change = SetAttr {
-            size: Some(size),
-            ..SetAttr::default()
-        };
-        let changed = node.fid().set_attributes(&change);
-        node.forget_attributes();
-        changed?;
-        self.set_size(size);
-        if size < old {
-            self.drop_pages(size.div_ceil(PAGE)..u64::MAX);
-            let last = size / PAGE;
-            if self.object.resident(last).is_none() {
-                // A concurrent read may have brought the old end.
-                self.drop_pages(last..last + 1);
-            } else {
-                let in_page = (size % PAGE) as usize;
-                if in_page > 0 {
-                    self.clear(last, in_page, PAGE_SIZE)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Writes pages among `pages` that mappings have modified to the server.

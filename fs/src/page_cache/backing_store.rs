@@ -83,7 +83,7 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Checks that the size may become `size` (seals).
+    /// Checks that the size may become `size` (seals), and changes it where the file is kept.
     ///
     /// # Errors
     /// `EPERM`.
@@ -290,6 +290,18 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     fn writeback(cache: &PageCache<Self>, pages: Range<u64>, wait: bool) -> Mapping<()> {
         let _ = (cache, pages, wait);
         Ok(())
+    }
+
+    /// A mapping has come.
+    #[inline]
+    fn referenced(cache: &PageCache<Self>) {
+        let _ = cache;
+    }
+
+    /// A mapping has gone; `last_writer` if it was the last one that may write.
+    #[inline]
+    fn detached(cache: &PageCache<Self>, last_writer: bool) {
+        let _ = (cache, last_writer);
     }
 
     /// Reserves what a store by a mapping into page `index` needs; no lock is held.

@@ -1,9 +1,9 @@
 //! A backing store of blocks: pages are read when they are wanted, and written back later.
 
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::{
     ops::Range,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use abi::Result;
@@ -13,7 +13,7 @@ use nucleus::{
     task::WaitQueue,
     time,
 };
-use vm::{Fate, Lookup, PagerError, Scan};
+use vm::{Lookup, PagerError};
 
 use super::{
     backing_store::{BackingStore, Found, Mapping},
@@ -25,7 +25,7 @@ use super::{
     flusher,
     page_set::PageSet,
     readahead::{Access, Streams},
-    reclaim,
+    reclaim::{Listing, Rereadable},
 };
 
 /// The state of a file whose pages are written back to the blocks of `B`.
@@ -41,9 +41,7 @@ use super::{
 /// locked; writeback removes it, then makes the mappings read-only and the frame clean, and then
 /// reads the frame. So a later store faults, or finds the page out of the set and inserts it again.
 pub struct WriteBack<B: BlockStore> {
-    pub(super) me: Weak<PageCache<WriteBack<B>>>,
-    /// Tells files apart in the lists of all.
-    pub(super) id: u64,
+    pub(super) listing: Listing<WriteBack<B>>,
     pub(super) end: Mutex<()>,
     pub(super) dirty: PageSet,
     pub(super) writing: PageSet,
@@ -62,10 +60,6 @@ pub struct WriteBack<B: BlockStore> {
     pub(super) dirty_since: AtomicU64,
     pub(super) errors: ErrorCount,
     pub(super) streams: Streams,
-    /// The file is among all files with pages.
-    pub(super) listed: AtomicBool,
-    /// Where the next pages are evicted.
-    pub(super) give_from: AtomicU64,
     pub(super) blocks: B,
 }
 
@@ -74,8 +68,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     pub fn new(blocks: B, size: u64) -> Arc<PageCache<WriteBack<B>>> {
         Arc::new_cyclic(|me| {
             let store = WriteBack {
-                me: me.clone(),
-                id: reclaim::new_id(),
+                listing: Listing::new(me),
                 end: Mutex::new(Rank::FileEnd, ()),
                 dirty: PageSet::new(),
                 writing: PageSet::new(),
@@ -88,8 +81,6 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
                 dirty_since: AtomicU64::new(0),
                 errors: ErrorCount::new(),
                 streams: Streams::new(),
-                listed: AtomicBool::new(false),
-                give_from: AtomicU64::new(0),
                 blocks,
             };
             PageCache::with_store(store, size)
@@ -103,7 +94,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
 
     /// The cache as others hold it; `None` while it is being dropped.
     pub(super) fn me(&self) -> Option<Arc<PageCache<WriteBack<B>>>> {
-        self.store.me.upgrade()
+        self.store.listing.me()
     }
 
     /// Returns page `index`, read in if need be: for a file system's own blocks. Changes go through
@@ -173,7 +164,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         if was.is_ok()
             && let Some(me) = self.me()
         {
-            flusher::enlist(self.store.id, me);
+            flusher::enlist(self.store.listing.id, me);
         }
     }
 
@@ -185,16 +176,6 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             dirty::removed(1);
         }
         was
-    }
-
-    /// Pages are in memory that were not.
-    pub(super) fn note_resident(&self) {
-        if !self.store.listed.load(Ordering::Relaxed)
-            && !self.store.listed.swap(true, Ordering::Relaxed)
-            && let Some(me) = self.me()
-        {
-            reclaim::enlist(self.store.id, me);
-        }
     }
 
     /// Reserves room for page `index` of a file that will end at `end`, or has its end there. The
@@ -231,10 +212,7 @@ impl<B: BlockStore> Drop for WriteBack<B> {
             dirty::removed(dirty);
         }
         if *self.dirty_since.get_mut() != 0 {
-            flusher::delist(self.id);
-        }
-        if *self.listed.get_mut() {
-            reclaim::delist(self.id);
+            flusher::delist(self.listing.id);
         }
     }
 }
@@ -310,7 +288,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         if !cache.store.backed.contains(index) {
             cache.reserve_page(index, cache.size().max(end))?;
         }
-        cache.note_resident();
+        cache.store.listing.note_resident();
         Ok(())
     }
 
@@ -453,6 +431,9 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     }
 
     fn prepare(cache: &PageCache<Self>, index: u64) -> Mapping<()> {
+        if cache.store.blocks.is_pinned() {
+            return Err(PagerError::Io);
+        }
         dirty::throttle();
         while !cache.store.backed.contains(index) {
             cache.bring_in(index, index..index + 1)?;
@@ -469,17 +450,32 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     }
 
     fn may_enter(cache: &PageCache<Self>, index: u64) -> bool {
-        cache.store.backed.contains(index) && !dirty::is_over()
+        let store = &cache.store;
+        !store.blocks.is_pinned() && store.backed.contains(index) && !dirty::is_over()
+    }
+}
+
+impl<B: BlockStore> Rereadable for WriteBack<B> {
+    fn listing(&self) -> &Listing<Self> {
+        &self.listing
+    }
+
+    fn is_device(&self) -> bool {
+        self.blocks.is_device()
+    }
+
+    fn is_written(&self, index: u64) -> bool {
+        self.writing.contains(index)
+    }
+
+    fn is_dirty(&self, index: u64) -> bool {
+        self.dirty.contains(index)
     }
 }
 
 impl<B: BlockStore> Cached for PageCache<WriteBack<B>> {
     fn size(&self) -> u64 {
         PageCache::size(self)
-    }
-
-    fn is_device(&self) -> bool {
-        self.store.blocks.is_device()
     }
 
     fn errors(&self) -> &ErrorCount {
@@ -521,34 +517,5 @@ impl<B: BlockStore> Cached for PageCache<WriteBack<B>> {
 
     fn flush(&self, most: usize) -> Result<usize> {
         self.flush_some(most)
-    }
-
-    fn age(&self, scan: &mut Scan) {
-        let from = self.store.give_from.load(Ordering::Relaxed);
-        let mut fate = |index: u64, _: &Frame, modified: bool| {
-            // In this order: a page whose write failed is dirty before it leaves `writing`.
-            let is_dirty =
-                modified || self.store.writing.contains(index) || self.store.dirty.contains(index);
-            match is_dirty {
-                true => Fate::Keep,
-                false => Fate::Drop,
-            }
-        };
-        let stopped = self.object.age(from, scan, &mut fate);
-        self.store
-            .give_from
-            .store(stopped.unwrap_or(0), Ordering::Relaxed);
-    }
-
-    fn give_back(&self, most: usize) -> usize {
-        let from = self.store.give_from.load(Ordering::Relaxed);
-        let (mut given, stopped) = self.evict(from..u64::MAX, most);
-        self.store
-            .give_from
-            .store(stopped.unwrap_or(0), Ordering::Relaxed);
-        if stopped.is_none() && from > 0 {
-            given += self.evict(0..from, most - given).0;
-        }
-        given
     }
 }

@@ -110,6 +110,12 @@ pub trait BlockStore: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether the blocks are used past the pages, which no mapping may write then.
+    #[inline]
+    fn is_pinned(&self) -> bool {
+        false
+    }
+
     /// Whether the pages are a device's own, or a file system's metadata, rather than a file's:
     /// `free` counts them as buffers.
     fn is_device(&self) -> bool {

@@ -222,12 +222,12 @@ impl<S: BackingStore> Pager for PageCache<S> {
             self.was_mapped_writable.store(true, Ordering::Release);
             self.writable_mappings.fetch_add(1, Ordering::SeqCst);
         }
+        S::referenced(self);
     }
 
     fn detach(&self, writable: bool) {
-        if writable {
-            self.writable_mappings.fetch_sub(1, Ordering::SeqCst);
-        }
+        let last = writable && self.writable_mappings.fetch_sub(1, Ordering::SeqCst) == 1;
+        S::detached(self, last);
     }
 
     fn describe(&self) -> Description {

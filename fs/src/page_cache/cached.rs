@@ -3,17 +3,14 @@
 use core::ops::Range;
 
 use abi::Result;
-use vm::{Pager, Scan};
+use vm::Pager;
 
-use super::{errors::ErrorCount, readahead::Access};
+use super::{errors::ErrorCount, readahead::Access, reclaim::Evictable};
 
 /// The operations on a file's pages that need not know its file system.
-pub trait Cached: Pager {
+pub trait Cached: Pager + Evictable {
     /// Bytes.
     fn size(&self) -> u64;
-
-    /// As [`BlockStore::is_device`](super::BlockStore::is_device).
-    fn is_device(&self) -> bool;
 
     /// The errors of writeback.
     fn errors(&self) -> &ErrorCount;
@@ -54,13 +51,6 @@ pub trait Cached: Pager {
     /// # Errors
     /// `ENOMEM`.
     fn flush(&self, most: usize) -> Result<usize>;
-
-    /// Evicts up to `most` pages, from where it stopped the last time; returns how many.
-    fn give_back(&self, most: usize) -> usize;
-
-    /// Scans its pages as `scan` wants, from where it stopped the last time to the end, and evicts
-    /// those that are clean and were not used, even if they are mapped.
-    fn age(&self, scan: &mut Scan);
 }
 
 /// Pages of a file.

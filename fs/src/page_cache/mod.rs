@@ -50,14 +50,16 @@ pub use backing_store::{BackingStore, Found, Mapping};
 pub use block_cache::WriteBack;
 pub use block_store::BlockStore;
 pub use cache::PageCache;
-pub(crate) use cache::{PAGE, errno, new_page};
+pub(crate) use cache::{PAGE, errno, new_page, pager_error};
 pub use cached::{Cached, Counts};
 pub use errors::{ErrorCount, ErrorMark};
 pub use flusher::write_all;
 pub use inode_cache::{InCore, InUse, InodeCache};
 pub use page_set::PageSet;
 pub use readahead::Access;
-pub use reclaim::{count, reclaim, reclaim_clean};
+pub(crate) use readahead::Streams;
+pub(crate) use reclaim::SHORTAGE;
+pub use reclaim::{Evictable, Listing, Rereadable, count, reclaim, reclaim_clean};
 
 /// Starts the tasks that write pages back and end removed files.
 ///

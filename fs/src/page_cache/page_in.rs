@@ -3,14 +3,8 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
 
-use abi::{Errno, Result};
-use nucleus::{
-    PAGE_SIZE,
-    counters::Counter,
-    ephemeral, frame,
-    sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue},
-};
+use abi::Result;
+use nucleus::{PAGE_SIZE, counters::Counter, ephemeral, frame};
 use vm::{BusyPages, PagerError};
 
 use super::{
@@ -19,32 +13,7 @@ use super::{
     cache::{PAGE, PageCache, pager_error},
     reclaim,
 };
-
-/// The result of a read, for the threads that wait for it.
-struct Outcome {
-    result: SpinLock<Option<Result<()>>>,
-    told: WaitQueue,
-}
-
-impl Outcome {
-    fn new() -> Arc<Outcome> {
-        Arc::new(Outcome {
-            result: SpinLock::new(Rank::Leaf, None),
-            told: WaitQueue::new(),
-        })
-    }
-
-    fn tell(&self, result: Result<()>) {
-        *self.result.lock() = Some(result);
-        self.told.wake_all();
-    }
-
-    fn wait(&self) -> Result<()> {
-        let told = self.told.wait(Sleep::SOUND, || *self.result.lock());
-        // Nothing else ends such a sleep.
-        told.unwrap_or(Err(Errno::EINTR))
-    }
-}
+use crate::block::Sleeper;
 
 impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// Makes page `index` resident, with those of `window` around it that are not. It may be
@@ -84,9 +53,9 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             return Ok(());
         };
         Counter::file_page_ins.add(busy.frames().len() as u64);
-        let outcome = Outcome::new();
-        self.begin_to_read(busy, Some(outcome.clone()))?;
-        outcome.wait().map_err(pager_error)
+        let sleeper = Sleeper::new();
+        self.begin_to_read(busy, Some(sleeper.clone()))?;
+        sleeper.wait().map_err(pager_error)
     }
 
     /// Starts to read those of `pages` that are neither in memory nor busy. A thread that needs one
@@ -118,7 +87,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     fn begin_to_read(
         &self,
         busy: BusyPages<Arc<PageCache<WriteBack<B>>>>,
-        outcome: Option<Arc<Outcome>>,
+        sleeper: Option<Arc<Sleeper>>,
     ) -> core::result::Result<(), PagerError> {
         let mut frames = alloc::vec::Vec::new();
         frames
@@ -131,7 +100,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         if first + busy.frames().len() as u64 > size.div_ceil(PAGE) {
             return Err(PagerError::BeyondEnd);
         }
-        self.note_resident();
+        self.store.listing.note_resident();
         let done = Box::new(move |result: Result<()>| {
             if result.is_ok() {
                 // Bytes beyond the end are zeros in memory, in case the file grows.
@@ -146,8 +115,8 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             } else {
                 drop(busy);
             }
-            if let Some(outcome) = outcome {
-                outcome.tell(result);
+            if let Some(sleeper) = sleeper {
+                sleeper.tell(result);
             }
         });
         self.store.blocks.read(first, &frames, done);

@@ -58,7 +58,7 @@ struct StreamTable {
 }
 
 /// The access pattern of a file's readers.
-pub(super) struct Streams {
+pub(crate) struct Streams {
     table: SpinLock<StreamTable>,
     /// The page at which each stream's next window is read; [`NOWHERE`] for none.
     marks: [AtomicU64; STREAMS],
@@ -72,7 +72,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    pub(super) const fn new() -> Streams {
+    pub(crate) const fn new() -> Streams {
         let none = Stream {
             start: 0,
             end: 0,
@@ -118,7 +118,7 @@ impl Streams {
     /// Returns the window to read ahead now if `pages`, which are about to be read, hold a mark;
     /// the file has `size` pages.
     #[inline]
-    pub(super) fn touched(&self, pages: &Range<u64>, size: u64) -> Option<Range<u64>> {
+    pub(crate) fn touched(&self, pages: &Range<u64>, size: u64) -> Option<Range<u64>> {
         let holds = |mark: &AtomicU64| pages.contains(&mark.load(Ordering::Relaxed));
         let slot = self.marks.iter().position(holds)?;
         self.advance(slot, size)
@@ -157,7 +157,7 @@ impl Streams {
 
     /// Returns the pages to read for a miss at `wanted.start` by a call that reads `wanted`, in a
     /// file of `pages` pages.
-    pub(super) fn missed(&self, wanted: Range<u64>, pages: u64) -> Range<u64> {
+    pub(crate) fn missed(&self, wanted: Range<u64>, pages: u64) -> Range<u64> {
         let wanted = wanted.start..wanted.end.max(wanted.start + 1);
         if self.is(Access::Random) {
             return wanted;
@@ -231,7 +231,7 @@ impl Streams {
 
     /// A read call has come to `page`.
     #[inline]
-    pub(super) fn ended(&self, page: u64) {
+    pub(crate) fn ended(&self, page: u64) {
         if self.last.load(Ordering::Relaxed) != page {
             self.last.store(page, Ordering::Relaxed);
         }
@@ -239,7 +239,7 @@ impl Streams {
 
     /// Returns the pages to read for a fault on page `index`, for which the mapping's advice gives
     /// `window`.
-    pub(super) fn fault_window(&self, index: u64, window: Range<u64>) -> Range<u64> {
+    pub(crate) fn fault_window(&self, index: u64, window: Range<u64>) -> Range<u64> {
         if self.is(Access::Random) || window.end - window.start <= 1 {
             return index..index + 1;
         }

@@ -68,7 +68,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
                 self.store.dirty_since.store(since, Ordering::Release);
             }
         } else {
-            flusher::delist_if(self.store.id, || {
+            flusher::delist_if(self.store.listing.id, || {
                 self.store.dirty_since.load(Ordering::Acquire) == 0
             });
         }
@@ -187,14 +187,6 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         }
         self.store.requests.fetch_sub(1, Ordering::AcqRel);
         self.store.written.wake_all();
-    }
-
-    /// As [`Object::evict`](vm::Object::evict), but skips pages that are being written: one whose
-    /// write is refused becomes dirty again only at the end of its request, and has no other handle
-    /// by then.
-    pub(super) fn evict(&self, pages: Range<u64>, most: usize) -> (usize, Option<u64>) {
-        let is_written = |index| self.store.writing.contains(index);
-        self.object.evict_but(pages, most, &is_written)
     }
 
     /// Removes all of `pages` that can be read again, mapped or not: the device was written past

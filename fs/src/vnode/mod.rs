@@ -6,7 +6,7 @@
 //!   names that all file systems share, and
 //! - [`FileData`] (`file_data`): read, write, truncate, map, write back;
 //! - [`FileSystem`] (`file_system`): the file system to which a vnode belongs, as mounts use it;
-//! - [`Location`] (`location`): a vnode reached through a [`Mount`] (`mount`);
+//! - [`Location`] (`location`): a vnode reached through a [`Mount`] (`mount`); `mapped`: its pager;
 //! - [`File`] (`open_file`): what a descriptor refers to;
 //! - [`credentials`]: the users and capabilities that are checked; `deny_write`: writers against
 //!   running programs;
@@ -28,6 +28,7 @@ mod directory;
 mod file_data;
 mod file_system;
 mod location;
+mod mapped;
 mod mount;
 mod open_file;
 
@@ -40,6 +41,7 @@ pub use file_data::FileData;
 pub use file_system::{FileSystem, Space};
 pub use location::Location;
 pub(crate) use location::{Name, same_vnode};
+pub(crate) use mapped::Mapped;
 pub use mount::{Mount, MountFlags, MountRequest};
 pub use open_file::{Asynchronous, File, OpenFlags, Ready};
 

@@ -21,7 +21,7 @@ use fbuf::{
     UserSource,
 };
 use fs::{
-    File, Namespace, OpenFlags, ninep,
+    File, Namespace, OpenFlags,
     page_cache::{self, dirty},
     ramfs::{self, Options},
 };
@@ -365,7 +365,6 @@ fn contents_are_those_of_the_model() {
                 let mut random = Random::new(seed + 99);
                 while !over.load(SeqCst) {
                     page_cache::reclaim(1 + random.below(20));
-                    ninep::give_back(random.below(4));
                     pause(Duration::from_micros(random.below(2000) as u64));
                 }
             });

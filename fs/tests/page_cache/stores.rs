@@ -9,7 +9,7 @@ use abi::Result;
 use fbuf::{Sink, Source};
 use fs::{
     Attributes, Credentials, File, Kind, Location, Mount, Namespace, Vnode, Walk, ninep,
-    page_cache::Cached,
+    page_cache::{self, Cached},
     ramfs::{self, Options},
     vnode::{Directory, FileData},
 };
@@ -111,7 +111,7 @@ pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
     let share = Namespace::new(ninep::root(Wire::new(seed), b"").unwrap(), "9p");
     body(
         &(Arc::new(move || {
-            ninep::give_back(usize::MAX);
+            page_cache::reclaim_clean(usize::MAX);
             open_in(&share)
         }) as Open),
     );

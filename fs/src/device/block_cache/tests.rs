@@ -180,7 +180,7 @@ fn no_page_keeps_what_was_written_past() {
         let map = Map::new(Limits::NONE, true).unwrap();
         let request = MapRequest {
             backing: Backing::Object {
-                pager: opened.clone(),
+                pager: opened.pager(),
                 offset: 0,
             },
             shared: true,

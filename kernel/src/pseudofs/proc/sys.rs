@@ -267,7 +267,6 @@ fn drop_caches() -> Entry {
     })
     .writable(|bytes| match identity::parse::<u32>(bytes)? {
         1 | 3 => {
-            fs::ninep::give_back(usize::MAX);
             // Only clean pages can go; `sync` first for more.
             fs::page_cache::reclaim(usize::MAX);
             Ok(())

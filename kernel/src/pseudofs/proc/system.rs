@@ -335,8 +335,8 @@ struct Memory {
 impl Memory {
     fn now() -> Memory {
         let data = frame::usage().data;
-        let (disks, devices) = fs::page_cache::count();
-        let files = (disks + devices + fs::ninep::cached_pages()).min(data);
+        let (files, devices) = fs::page_cache::count();
+        let files = (files + devices).min(data);
         let shared = ((files_kib() * 1024) as usize / PAGE_SIZE).min(data - files);
         let (dirty, writeback) = fs::page_cache::dirty::counts();
         let active_files = vm::active_in_objects().min(files);

@@ -1,7 +1,7 @@
-//! A mapped file: its vnode's pager, with the name under which it was opened.
+//! The pager of a mapped file, with what the mapping keeps in use.
 
 use alloc::sync::Arc;
-use core::ops::Range;
+use core::{any::Any, ops::Range};
 
 use abi::{
     Errno,
@@ -10,17 +10,30 @@ use abi::{
 use nucleus::{Frame, PAGE_SIZE};
 use vm::{Description, Lookup, Object, Pager, PagerError};
 
-use crate::{
-    Location,
-    page_cache::{Cached, ErrorMark},
-};
+use super::Location;
+use crate::page_cache::{Cached, ErrorMark};
 
-/// Forwards all operations to the vnode's pager; adds only the path, and keeps the mount busy.
-struct Mapped {
-    location: Location,
+/// Forwards all operations to a file's pager.
+pub(crate) struct Mapped {
     pager: Arc<dyn Pager>,
+    /// Where the file was opened, for its path; the vnode and the mount stay in use.
+    location: Option<Location>,
+    /// Something else that stays in use.
+    _keeps: Option<Arc<dyn Any + Send + Sync>>,
     /// The pages, and the writeback errors that the mapping has reported.
     told: Option<(Arc<dyn Cached>, ErrorMark)>,
+}
+
+impl Mapped {
+    /// Returns a pager that keeps `user` in use.
+    pub(crate) fn keeping(pager: Arc<dyn Pager>, user: Arc<dyn Any + Send + Sync>) -> Arc<Mapped> {
+        Arc::new(Mapped {
+            pager,
+            location: None,
+            _keeps: Some(user),
+            told: None,
+        })
+    }
 }
 
 impl Location {
@@ -34,7 +47,8 @@ impl Location {
         });
         Some(Arc::new(Mapped {
             pager,
-            location: self.clone(),
+            location: Some(self.clone()),
+            _keeps: None,
             told,
         }))
     }
@@ -65,11 +79,8 @@ impl Pager for Mapped {
         let mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
         let page = PAGE_SIZE as u64;
         let len = pages.end.saturating_sub(pages.start) * page;
-        match self
-            .location
-            .vnode()
-            .allocate(mode, pages.start * page, len)
-        {
+        let vnode = self.location.as_ref()?.vnode();
+        match vnode.allocate(mode, pages.start * page, len) {
             Err(Errno::EOPNOTSUPP) => None,
             Err(Errno::ENOMEM) => Some(Err(PagerError::OutOfMemory)),
             Err(_) => Some(Err(PagerError::Io)),
@@ -108,9 +119,13 @@ impl Pager for Mapped {
     }
 
     fn describe(&self) -> Description {
-        Description {
-            name: self.location.path_without_locks(),
-            ..self.pager.describe()
+        let description = self.pager.describe();
+        match &self.location {
+            Some(location) => Description {
+                name: location.path_without_locks(),
+                ..description
+            },
+            None => description,
         }
     }
 }
