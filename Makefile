@@ -9,8 +9,9 @@
 # make debug               a guest that waits for gdb
 # make setup               installs what is missing (all of the above do)
 #
-# BENCH='fork pipe --full' gives names and options to `causeway bench` (--switches); see target/debug/causeway bench --help.
-# RUN='--smp 4 --mem 1G' gives options to `causeway run`; see target/debug/causeway run --help.
+# BENCH='fork pipe --full' gives names and options to `causeway bench` (--switches); see
+# target/debug/causeway bench --help. RUN='--smp 4 --mem 1G' gives options to `causeway run`; see
+# target/debug/causeway run --help.
 
 causeway := target/debug/causeway
 sources := $(shell find tools Cargo.toml Cargo.lock -type f)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # The tables and figures of the UVM paper, here and on Linux: what docs/performance.md has of them.
 #   scripts/uvm-figures.sh [DIR]    all of it, into DIR (out/uvm): some 25 minutes on 2 quiet cores
-# Needs what `make bench` and `make run ROOT=debian` need. The root for tables 1 and 2 is made the first time.
+# Needs what `make bench` and `make run ROOT=debian` need. The root for tables 1 and 2 is made the
+# first time.
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-out/uvm}

@@ -116,8 +116,8 @@ impl Graph {
         )
     }
 
-    /// Judges the graph by an order of top-level modules from the bottom up. The crate's root stands
-    /// above all of them.
+    /// Judges the graph by an order of top-level modules from the bottom up. The crate's root
+    /// stands above all of them.
     pub fn violations(&self, order: &[String]) -> Vec<Violation> {
         let mut found = Vec::new();
         let level = |floor: &String| match floor.as_str() {

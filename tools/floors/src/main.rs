@@ -1,8 +1,9 @@
 //! Prints which module of a crate uses which.
 //!
 //! `cargo run -p floors` judges every crate of the workspace that declares floors;
-//! `cargo run -p floors -- CRATE` prints the arrows between the crate's top-level modules, too; `cargo run -p floors -- CRATE MODULE` prints the arrows
-//! between files of circles inside that module.
+//! `cargo run -p floors -- CRATE` prints the arrows between the crate's top-level modules, too;
+//! `cargo run -p floors -- CRATE MODULE` prints the arrows between files of circles inside that
+//! module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;

@@ -240,7 +240,8 @@ impl<'a> Visit<'a> for Uses<'a> {
     }
 }
 
-/// Calls `each` with the path of every leaf of an import, its name here (none for `*`), and its line.
+/// Calls `each` with the path of every leaf of an import, its name here (none for `*`), and its
+/// line.
 fn leaves(
     tree: &UseTree,
     above: &mut Vec<String>,

@@ -88,9 +88,8 @@ struct Printed {
 
 /// Runs them, or records their output on Linux.
 ///
-/// # Errors
-/// When there are no scripts or a record is missing; when recording, also when the root cannot be made or a script
-/// does not come to its end.
+/// # Errors When there are no scripts or a record is missing; when recording, also when the root
+/// cannot be made or a script does not come to its end.
 pub fn run(bench: &Bench, report: &mut Report, options: &options::Test) -> Result<()> {
     SYSTEMS
         .iter()

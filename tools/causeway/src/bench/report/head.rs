@@ -224,7 +224,7 @@ fn behind(view: &View) -> Markup {
                 div.scroll tabindex="0" role="region" aria-label="Rows behind" {
                     table.behind-rows {
                         caption { (count(rows.len(), "row")) ", the furthest first" }
-                        thead { tr { th scope="col" { "Row" } th.number scope="col" { "Ratio" } th.number scope="col" { "Least – most" } th scope="col" { "Reason, as far as somebody looked" } } }
+                        thead { tr { th scope="col" { "Row" } th.number scope="col" { "Ratio" } th.number scope="col" { "Least – most" } th scope="col" { "Reason, where known" } } }
                         tbody {
                             @for (row, ratio) in rows {
                                 tr {
