@@ -5,7 +5,7 @@ use alloc::{
     sync::{Arc, Weak},
 };
 use core::{
-    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
+    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release},
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ use super::{Process, Thread, space::Leaving, thread};
 use crate::process::signal::Ending;
 
 /// How long to wait for the memory of a process that was told to end.
-const PATIENCE: Duration = Duration::from_millis(2);
+const REST: Duration = Duration::from_millis(2);
 
 /// Resolves a fault of the thread's in `map`, and counts it. When memory runs short, it waits for
 /// the pagedaemon; when that has nothing left to free, the largest process is ended and the fault
@@ -57,7 +57,7 @@ pub fn resolve_fault(
         }
         task::sleep(Sleep {
             interruptible: false,
-            deadline: Some(time::since_boot() + PATIENCE),
+            deadline: Some(time::since_boot() + REST),
         });
     }
 }
@@ -120,7 +120,7 @@ pub const OOM_NEVER: i32 = -1000;
 /// Returns the pages won by ending a process: its pages in memory and in swap, and its adjustment
 /// as a share of the machine's memory. `None` if it is never to be ended.
 fn weight(process: &Process, space: &super::Space) -> Option<i64> {
-    let adjustment = process.oom_adjustment();
+    let adjustment = process.oom_adjustment.load(Relaxed);
     let sizes = space.map().sizes();
     let share = frame::usage().total as i64 / 1000;
     // A page that leaves the swap space makes room for another one.

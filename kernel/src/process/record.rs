@@ -21,7 +21,7 @@ use super::{
 pub struct Process {
     pid: Pid,
     /// Time since boot when it was made.
-    started: Duration,
+    pub started: Duration,
     /// Copies of fields of the pid table, readable without its lock.
     pub(in crate::process) parent: AtomicU32,
     pub(in crate::process) group: AtomicU32,
@@ -49,17 +49,20 @@ pub struct Process {
     last_name: SpinLock<Vec<u8>>,
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
-    personality: AtomicU32,
-    /// How much sooner or later than its size says it is ended when memory runs out: -1000 (never)
-    /// to 1000.
-    oom_adjustment: AtomicI32,
+    /// `personality`; `ADDR_NO_RANDOMIZE` counts, and the bits that `uname` looks at.
+    pub personality: AtomicU32,
+    /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in
+    /// thousandths of the machine's memory; never with -1000.
+    pub oom_adjustment: AtomicI32,
     /// The user that logged in and the number of the login, both `u32::MAX` until they are set.
     login: [AtomicU32; 2],
     /// `PR_SET_THP_DISABLE`: no large pages come in its memory, nor in that of programs it
     /// executes.
     pub large_pages_disabled: AtomicBool,
-    no_new_privileges: AtomicBool,
-    subreaper: AtomicBool,
+    /// `PR_SET_NO_NEW_PRIVS`: set-id bits have no effect.
+    pub no_new_privileges: AtomicBool,
+    /// `PR_SET_CHILD_SUBREAPER`: orphaned descendants become its children.
+    pub subreaper: AtomicBool,
 }
 
 impl Process {
@@ -95,11 +98,6 @@ impl Process {
     /// The process id.
     pub fn pid(&self) -> Pid {
         self.pid
-    }
-
-    /// Time since boot when it was made.
-    pub fn started(&self) -> Duration {
-        self.started
     }
 
     /// Resource limits.
@@ -187,26 +185,21 @@ impl Process {
     /// Copies the state that a child inherits besides that which `clone` shares or copies.
     pub(super) fn inherit(&self, parent: &Process) {
         self.set_user(parent.user());
-        self.dumpable.store(parent.dumpable.load(Relaxed), Relaxed);
-        self.personality.store(parent.personality(), Relaxed);
-        self.oom_adjustment.store(parent.oom_adjustment(), Relaxed);
-        for (own, parents) in self.login.iter().zip(parent.login()) {
-            own.store(parents, Relaxed);
+        for (own, parents) in [
+            (&self.dumpable, &parent.dumpable),
+            (&self.personality, &parent.personality),
+            (&self.login[0], &parent.login[0]),
+            (&self.login[1], &parent.login[1]),
+        ] {
+            own.store(parents.load(Relaxed), Relaxed);
         }
-        self.no_new_privileges
-            .store(parent.has_no_new_privileges(), Relaxed);
-        self.large_pages_disabled
-            .store(parent.large_pages_disabled.load(Relaxed), Relaxed);
-    }
-
-    /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in
-    /// thousandths of the machine's memory; never with -1000.
-    pub fn oom_adjustment(&self) -> i32 {
-        self.oom_adjustment.load(Relaxed)
-    }
-
-    /// Sets what [`oom_adjustment`](Self::oom_adjustment) gives.
-    pub fn set_oom_adjustment(&self, adjustment: i32) {
+        for (own, parents) in [
+            (&self.no_new_privileges, &parent.no_new_privileges),
+            (&self.large_pages_disabled, &parent.large_pages_disabled),
+        ] {
+            own.store(parents.load(Relaxed), Relaxed);
+        }
+        let adjustment = parent.oom_adjustment.load(Relaxed);
         self.oom_adjustment.store(adjustment, Relaxed);
     }
 
@@ -227,46 +220,15 @@ impl Process {
         self.login[1].store(number, Relaxed);
     }
 
-    /// `personality`.
-    pub fn personality(&self) -> u32 {
-        self.personality.load(Relaxed)
-    }
-
-    /// Sets what [`personality`](Self::personality) gives; of its bits `ADDR_NO_RANDOMIZE` counts,
-    /// and those that `uname` looks at.
-    pub fn set_personality(&self, personality: u32) {
-        self.personality.store(personality, Relaxed);
-    }
-
     /// Whether address spaces of new programs are not randomised (`ADDR_NO_RANDOMIZE`).
     pub fn has_fixed_layout(&self) -> bool {
         const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
-        self.personality() & ADDR_NO_RANDOMIZE != 0
+        self.personality.load(Relaxed) & ADDR_NO_RANDOMIZE != 0
     }
 
     /// Whether its own user may look into it (`PR_SET_DUMPABLE`).
     pub fn is_open_book(&self) -> bool {
         self.dumpable.load(Relaxed) == 1
-    }
-
-    /// `PR_SET_NO_NEW_PRIVS`: set-id bits have no effect from now on.
-    pub fn set_no_new_privileges(&self) {
-        self.no_new_privileges.store(true, Relaxed);
-    }
-
-    /// See [`set_no_new_privileges`](Self::set_no_new_privileges).
-    pub fn has_no_new_privileges(&self) -> bool {
-        self.no_new_privileges.load(Relaxed)
-    }
-
-    /// `PR_SET_CHILD_SUBREAPER`: orphaned descendants become its children.
-    pub fn set_subreaper(&self, on: bool) {
-        self.subreaper.store(on, Relaxed);
-    }
-
-    /// See [`set_subreaper`](Self::set_subreaper).
-    pub fn is_subreaper(&self) -> bool {
-        self.subreaper.load(Relaxed)
     }
 
     /// The name of the process, a zombie's too.

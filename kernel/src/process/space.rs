@@ -17,9 +17,10 @@ use crate::process::exec::elf::Class;
 /// down.
 pub struct Space {
     map: Arc<Map>,
-    layout: Layout,
-    /// Kinds of `membarrier` that its programs have registered for.
-    barriers: AtomicU32,
+    /// The addresses of the program.
+    pub layout: Layout,
+    /// Kinds of `membarrier` that its programs have registered for, in the bits of the commands.
+    pub barriers: AtomicU32,
 }
 
 /// How many have begun to leave, and how many of these are done: see [`Leaving`].
@@ -96,41 +97,6 @@ impl Space {
     #[inline]
     pub fn map(&self) -> &Arc<Map> {
         &self.map
-    }
-
-    /// The addresses of the program.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
-    /// Kinds of `membarrier` that its programs have registered for, in the bits of the commands.
-    pub fn barriers(&self) -> &AtomicU32 {
-        &self.barriers
-    }
-
-    /// The program file (`/proc/PID/exe`).
-    pub fn exe(&self) -> &Location {
-        &self.layout.exe
-    }
-
-    /// Where the argument strings stand, NUL-terminated (`/proc/PID/cmdline`).
-    pub fn arguments(&self) -> VirtRange {
-        self.layout.arguments
-    }
-
-    /// Where the environment strings stand (`/proc/PID/environ`).
-    pub fn environment(&self) -> VirtRange {
-        self.layout.environment
-    }
-
-    /// For which processor mode the program is made.
-    pub fn class(&self) -> Class {
-        self.layout.class
-    }
-
-    /// The auxiliary vector.
-    pub fn auxiliary(&self) -> &[u64] {
-        &self.layout.auxiliary
     }
 }
 

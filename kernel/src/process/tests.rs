@@ -273,7 +273,7 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
         let (space, page) = space();
         let credentials = Arc::new(super::Credentials::default());
         let shared = Shared {
-            fs: FsContext::new(space.exe().clone()),
+            fs: FsContext::new(space.layout.exe.clone()),
             files: files::FileTable::new(),
             credentials,
             space: space.clone(),
@@ -330,7 +330,7 @@ fn who_ends_by_itself_is_waited_for() {
                 assert!(fault.is_ok());
             }
             let shared = Shared {
-                fs: FsContext::new(space.exe().clone()),
+                fs: FsContext::new(space.layout.exe.clone()),
                 files: files::FileTable::new(),
                 credentials: Arc::new(super::Credentials::default()),
                 space,

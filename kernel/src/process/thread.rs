@@ -28,7 +28,8 @@ pub struct Thread {
     pub(crate) futex: Arc<futex::Waiter>,
     shared: SpinLock<Option<Shared>>,
     name: SpinLock<[u8; NAME_LEN]>,
-    parent_death_signal: AtomicU32,
+    /// The signal for when the parent ends, 0 for none (`PR_SET_PDEATHSIG`).
+    pub parent_death_signal: AtomicU32,
     /// Minor and major.
     faults: [AtomicU64; 2],
     /// The bytes that it has read and written.
@@ -38,8 +39,9 @@ pub struct Thread {
     /// Its own scheduling, and the best rank of the waiters for words that it owns. Its task's
     /// priority is set with it held.
     scheduling: SpinLock<(Scheduling, Option<scheduling::Rank>)>,
-    /// It ends, and gives nothing up any more that others could wait for.
-    gives_nothing_up: AtomicBool,
+    /// It ends, and no thread may begin to wait for words that it owns [changed with the lock of
+    /// the waiters].
+    pub(super) gives_nothing_up: AtomicBool,
     /// Head of the robust futex list, and of that of 32-bit code; 0 for none.
     pub(crate) robust_list: AtomicU64,
     pub(crate) robust_list_32: AtomicU64,
@@ -229,16 +231,6 @@ impl Thread {
         }
     }
 
-    /// The signal for when the parent ends, 0 for none.
-    pub fn parent_death_signal(&self) -> u32 {
-        self.parent_death_signal.load(Relaxed)
-    }
-
-    /// See [`parent_death_signal`](Self::parent_death_signal).
-    pub fn set_parent_death_signal(&self, signal: u32) {
-        self.parent_death_signal.store(signal, Relaxed);
-    }
-
     /// How late a sleep may end at most, in nanoseconds; none here is ever put off.
     pub fn timer_slack(&self) -> u64 {
         self.timer_slack.load(Relaxed)
@@ -305,17 +297,6 @@ impl Thread {
             self.apply_priority();
         }
         changed
-    }
-
-    /// Whether no thread may begin to wait for words that it owns. Read and set with the lock of
-    /// the waiters.
-    pub(crate) fn gives_nothing_up(&self) -> bool {
-        self.gives_nothing_up.load(Relaxed)
-    }
-
-    /// See [`gives_nothing_up`](Self::gives_nothing_up).
-    pub(crate) fn give_nothing_up(&self) {
-        self.gives_nothing_up.store(true, Relaxed);
     }
 
     /// The CPUs it may run on, a bit each.

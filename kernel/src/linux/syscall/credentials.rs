@@ -80,7 +80,7 @@ pub(super) fn adopt(call: &mut Call<'_>, new: Credentials) {
     {
         // A thread that changes its identity is no longer dumpable, nor tied to its parent.
         call.process().dumpable.store(0, Relaxed);
-        call.thread.set_parent_death_signal(0);
+        call.thread.parent_death_signal.store(0, Relaxed);
     }
     let process = call.process();
     if process.real_uid() != new.real_uid {

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Walk};
 use nucleus::{VirtAddr, user};
@@ -105,7 +107,7 @@ fn run(
         fs: call.fs(),
         limits: process.limits(),
         fixed_layout: process.has_fixed_layout(),
-        no_new_privileges: process.has_no_new_privileges(),
+        no_new_privileges: process.no_new_privileges.load(Relaxed),
     })?;
     exec::replace(call.thread, call.own, call.context, loaded)?;
     Ok(0)

@@ -75,14 +75,14 @@ fn membarrier(call: &mut Call<'_>) -> Result<usize> {
         _ => call.flags(1, &NO_FLAGS)?,
     };
     let space = call.space();
-    let registered = |bit: u32| space.barriers().load(Relaxed) & bit != 0;
+    let registered = |bit: u32| space.barriers.load(Relaxed) & bit != 0;
     match call.choice(0, &COMMANDS)? {
         GLOBAL | GLOBAL_EXPEDITED => pmap::interrupt_all(),
         bit @ (REGISTER_GLOBAL
         | REGISTER_PRIVATE
         | REGISTER_PRIVATE_CORE
         | REGISTER_PRIVATE_RSEQ) => {
-            space.barriers().fetch_or(bit, Relaxed);
+            space.barriers.fetch_or(bit, Relaxed);
         }
         PRIVATE if registered(REGISTER_PRIVATE) => space.map().pmap().interrupt(),
         PRIVATE_CORE if registered(REGISTER_PRIVATE_CORE) => space.map().pmap().interrupt(),

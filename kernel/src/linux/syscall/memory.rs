@@ -212,7 +212,7 @@ fn map(call: &Call<'_>, request: MapRequest) -> Result<usize> {
 /// Whether the result of a call has less room than an address: a 64-bit program calls by `int
 /// 0x80`.
 pub(super) fn sees_less(call: &Call<'_>) -> bool {
-    call.own.compatible_call && call.space().class() == Class::X64
+    call.own.compatible_call && call.space().layout.class == Class::X64
 }
 
 /// `MAP_32BIT`: the lowest free place in the first two gigabytes.

@@ -137,10 +137,10 @@ pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
             call.write(1, &padded)?;
         }
         raw_prctl::PR_SET_PDEATHSIG if value <= 64 => {
-            call.thread.set_parent_death_signal(value as u32);
+            call.thread.parent_death_signal.store(value as u32, Relaxed);
         }
         raw_prctl::PR_GET_PDEATHSIG => {
-            let signal = call.thread.parent_death_signal();
+            let signal = call.thread.parent_death_signal.load(Relaxed);
             call.write(1, &signal)?;
         }
         raw_prctl::PR_SET_DUMPABLE if value <= 1 => {
@@ -151,10 +151,10 @@ pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
         // In strict mode the call does not return.
         raw_prctl::PR_GET_SECCOMP => {}
         raw_prctl::PR_GET_NO_NEW_PRIVS if rest_is_zero(1) => {
-            return Ok(usize::from(call.process().has_no_new_privileges()));
+            return Ok(usize::from(call.process().no_new_privileges.load(Relaxed)));
         }
         raw_prctl::PR_SET_NO_NEW_PRIVS if value == 1 && rest_is_zero(2) => {
-            call.process().set_no_new_privileges();
+            call.process().no_new_privileges.store(true, Relaxed);
         }
         raw_prctl::PR_GET_TIMERSLACK => return Ok(call.thread.timer_slack() as usize),
         raw_prctl::PR_SET_TIMERSLACK => call.thread.set_timer_slack(value),
@@ -165,9 +165,9 @@ pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
         raw_prctl::PR_MCE_KILL_GET if rest_is_zero(1) => {
             return Ok(raw_prctl::PR_MCE_KILL_DEFAULT as usize);
         }
-        raw_prctl::PR_SET_CHILD_SUBREAPER => call.process().set_subreaper(value != 0),
+        raw_prctl::PR_SET_CHILD_SUBREAPER => call.process().subreaper.store(value != 0, Relaxed),
         raw_prctl::PR_GET_CHILD_SUBREAPER => {
-            let set = i32::from(call.process().is_subreaper());
+            let set = i32::from(call.process().subreaper.load(Relaxed));
             call.write(1, &set)?;
         }
         raw_prctl::PR_GET_TID_ADDRESS => {
@@ -303,10 +303,10 @@ fn seccomp(call: &mut Call<'_>) -> Result<usize> {
 
 fn personality(call: &mut Call<'_>) -> Result<usize> {
     let process = call.process();
-    let old = process.personality();
+    let old = process.personality.load(Relaxed);
     let new = call.unsigned(0);
     if new != u32::MAX {
-        process.set_personality(new);
+        process.personality.store(new, Relaxed);
     }
     Ok(old as usize)
 }

@@ -1,5 +1,7 @@
 //! The system as a whole: names, figures, the log, the end.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use abi::{
     Errno, Result,
     raw::{general as raw, system::new_utsname},
@@ -51,7 +53,7 @@ pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
     };
     let (host, domain) = (uts::hostname(), uts::domainname());
     let (mut release, version) = uts::release();
-    let personality = call.process().personality();
+    let personality = call.process().personality.load(Relaxed);
     if personality & UNAME26 != 0 {
         release = old_release(&release);
     }

@@ -67,7 +67,7 @@ pub fn replace(
     own.credentials = loaded.credentials;
     process.set_real_uid(own.credentials.real_uid);
     if loaded.secure {
-        thread.set_parent_death_signal(0);
+        thread.parent_death_signal.store(0, Relaxed);
     }
     process.dumpable.store(u32::from(!loaded.secure), Relaxed);
     if process.large_pages_disabled.load(Relaxed) {

@@ -1,7 +1,10 @@
 //! The owner that each waiter waits for, and the priority that an owner inherits from its waiters.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
@@ -29,7 +32,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// `ENOMEM`.
 pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> Result<()> {
     let mut links = LINKS.lock();
-    if owner.gives_nothing_up() {
+    if owner.gives_nothing_up.load(Relaxed) {
         return Err(Errno::EAGAIN);
     }
     let mut at = owner;
@@ -96,7 +99,7 @@ pub(super) fn owed_by(owner: &Arc<Thread>, for_good: bool) -> Option<Key> {
     if for_good {
         // Before the look: `wait_for` refuses later waiters.
         let _links = LINKS.lock();
-        owner.give_nothing_up();
+        owner.gives_nothing_up.store(true, Relaxed);
     }
     if COUNT.load(SeqCst) == 0 {
         return None;

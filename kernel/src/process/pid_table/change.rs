@@ -17,7 +17,7 @@ impl PidTable {
     fn guardian_below(&self, parent: Pid) -> Pid {
         let mut at = parent;
         while let Some(member) = self.members.get(&at) {
-            if member.process.is_subreaper() && member.ended.is_none() {
+            if member.process.subreaper.load(Relaxed) && member.ended.is_none() {
                 return at;
             }
             at = member.parent;
@@ -197,7 +197,7 @@ impl Process {
     /// The parent has ended: threads that asked for it get a signal (`PR_SET_PDEATHSIG`).
     fn parent_ended(&self, parent: &Process) {
         for thread in self.threads() {
-            let signal = thread.parent_death_signal();
+            let signal = thread.parent_death_signal.load(Relaxed);
             if signal != 0 {
                 let info = signal::Info::user(signal, parent.pid(), parent.real_uid());
                 // A process on its way out needs no signal.

@@ -1,6 +1,8 @@
 //! Facts about a process besides memory and files: its transfers, its login, its out-of-memory
 //! score, its children, the maps of its ids.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use abi::{
     Errno, Result,
     raw::general::{CAP_AUDIT_CONTROL, CAP_SYS_NICE, CAP_SYS_RESOURCE},
@@ -66,7 +68,7 @@ pub(super) fn score(subject: &Subject, out: &mut Text) -> Result<()> {
 pub(super) fn adjustment(subject: Subject) -> Entry {
     let process = subject.process.clone();
     Entry::text(move |out| {
-        writeln!(out, "{}", subject.process.oom_adjustment());
+        writeln!(out, "{}", subject.process.oom_adjustment.load(Relaxed));
         Ok(())
     })
     .writable(move |bytes| {
@@ -74,10 +76,10 @@ pub(super) fn adjustment(subject: Subject) -> Entry {
         if !(OOM_NEVER..=1000).contains(&new) {
             return Err(Errno::EINVAL);
         }
-        if new < process.oom_adjustment() && !may(CAP_SYS_RESOURCE) {
+        if new < process.oom_adjustment.load(Relaxed) && !may(CAP_SYS_RESOURCE) {
             return Err(Errno::EACCES);
         }
-        process.set_oom_adjustment(new);
+        process.oom_adjustment.store(new, Relaxed);
         Ok(())
     })
 }
@@ -134,7 +136,7 @@ pub(super) fn timer_slack(subject: Subject) -> Entry {
 /// `personality`.
 pub(super) fn personality(subject: &Subject, out: &mut Text) -> Result<()> {
     subject.private()?;
-    writeln!(out, "{:08x}", subject.process.personality());
+    writeln!(out, "{:08x}", subject.process.personality.load(Relaxed));
     Ok(())
 }
 

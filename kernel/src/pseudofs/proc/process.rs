@@ -55,8 +55,8 @@ const FILES: &[(&str, Make)] = &[
     ("auxv", |s| {
         secret(s, |s, out| {
             let space = s.private()?.space;
-            for word in space.auxiliary() {
-                out.push(&word.to_le_bytes()[..space.class().word()]);
+            for word in &space.layout.auxiliary {
+                out.push(&word.to_le_bytes()[..space.layout.class.word()]);
             }
             Ok(())
         })
@@ -83,10 +83,12 @@ const FILES: &[(&str, Make)] = &[
     ("environ", |s| {
         secret(s, |s, out| {
             s.private()?;
-            strings(s, out, |shared| shared.space.environment())
+            strings(s, out, |shared| shared.space.layout.environment)
         })
     }),
-    ("exe", |s| place(s, |shared| shared.space.exe().clone())),
+    ("exe", |s| {
+        place(s, |shared| shared.space.layout.exe.clone())
+    }),
     ("fd", |s| {
         Entry::directory(descriptors::Descriptors { subject: s }).mode(0o500)
     }),
@@ -228,7 +230,7 @@ fn place(subject: Subject, which: fn(&Shared) -> Location) -> Entry {
 /// byte is no longer the NUL that ends them, the string that begins there, which may go on where
 /// the environment was (`setproctitle`).
 fn title(space: &Space) -> VirtRange {
-    let (arguments, environment) = (space.arguments(), space.environment());
+    let (arguments, environment) = (space.layout.arguments, space.layout.environment);
     let mut last = [0];
     if arguments.is_empty() || space.map().read(arguments.end - 1, &mut last) == 0 || last == [0] {
         return arguments;

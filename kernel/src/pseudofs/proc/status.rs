@@ -68,7 +68,7 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
         ticks(children.system),
         priority,
         process.threads().len(),
-        ticks(process.started()),
+        ticks(process.started),
     );
     let limit = process.limits().soft(raw::RLIMIT_RSS);
     let pending = thread.as_ref().map_or(0, |thread| {
@@ -92,7 +92,7 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
     match shared {
         Some(shared) => {
             let sizes = shared.space.map().sizes();
-            let layout = shared.space.layout();
+            let layout = &shared.space.layout;
             let heap = shared.space.map().heap();
             write!(
                 out,
@@ -214,7 +214,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("RssShmem", 0);
         line("VmData", sizes.data);
         line("VmStk", sizes.stack);
-        let code = shared.space.layout().code.len().div_ceil(PAGE_SIZE);
+        let code = shared.space.layout.code.len().div_ceil(PAGE_SIZE);
         line("VmExe", code);
         line("VmLib", sizes.text - code.min(sizes.text));
         line("VmPTE", sizes.page_tables);
@@ -257,7 +257,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     for (name, set) in ["Inh", "Prm", "Eff", "Bnd", "Amb"].iter().zip(sets) {
         writeln!(out, "Cap{name}:\t{:016x}", set.0);
     }
-    let no_new = u32::from(process.has_no_new_privileges());
+    let no_new = u32::from(process.no_new_privileges.load(Relaxed));
     writeln!(out, "NoNewPrivs:\t{no_new}");
     writeln!(out, "Seccomp:\t0\nSeccomp_filters:\t0");
     let usage = thread.as_ref().map(|thread| thread.usage());
