@@ -59,31 +59,18 @@ const OF_FILES: CapabilitySet = CapabilitySet::of(&[
     raw::CAP_MAC_OVERRIDE,
 ]);
 
-/// A bit of `SECBIT_*` by the number of `SECURE_*`.
-pub const fn secure_bit(number: u32) -> u32 {
-    1 << number
-}
-
 /// `SECURE_NOROOT`: uid 0 gets nothing by `execve`.
-pub const NO_ROOT: u32 = secure_bit(securebits::NOROOT);
+pub const NO_ROOT: u32 = 1 << 0;
 /// `SECURE_NO_SETUID_FIXUP`: a change of ids leaves the capabilities alone.
-pub const NO_SETUID_FIXUP: u32 = secure_bit(securebits::NO_SETUID_FIXUP);
+pub const NO_SETUID_FIXUP: u32 = 1 << 2;
 /// `SECURE_KEEP_CAPS`: giving up uid 0 leaves the permitted ones alone.
-pub const KEEP_CAPS: u32 = secure_bit(securebits::KEEP_CAPS);
+pub const KEEP_CAPS: u32 = 1 << 4;
 /// `SECURE_NO_CAP_AMBIENT_RAISE`: the ambient set does not grow.
-pub const NO_AMBIENT_RAISE: u32 = secure_bit(securebits::NO_CAP_AMBIENT_RAISE);
+pub const NO_AMBIENT_RAISE: u32 = 1 << 6;
 /// All bits, each followed by the one that locks it.
 pub const SECURE_BITS: u32 = 0xff;
 /// Those that lock.
 pub const SECURE_LOCKS: u32 = 0xaa;
-
-/// Numbers of `linux/securebits.h`, which the bindings leave out.
-mod securebits {
-    pub const NOROOT: u32 = 0;
-    pub const NO_SETUID_FIXUP: u32 = 2;
-    pub const KEEP_CAPS: u32 = 4;
-    pub const NO_CAP_AMBIENT_RAISE: u32 = 6;
-}
 
 /// The highest number that a capability has.
 pub const LAST_CAPABILITY: u32 = raw::CAP_LAST_CAP;

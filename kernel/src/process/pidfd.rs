@@ -12,7 +12,7 @@ use abi::{
 use fs::{File, OpenFlags, Ready};
 use nucleus::task::Watch;
 
-use super::{Process, pid_table};
+use super::Process;
 use crate::process::files::OpenFile;
 
 /// A process as a file. Ready for reading once the process has ended.
@@ -63,6 +63,6 @@ impl Process {
 
     /// Whether it was waited for, so that its id may be another process's.
     pub fn is_reaped(self: &Arc<Self>) -> bool {
-        !pid_table::find_process(self.pid()).is_some_and(|found| Arc::ptr_eq(&found, self))
+        !Process::find(self.pid()).is_some_and(|found| Arc::ptr_eq(&found, self))
     }
 }

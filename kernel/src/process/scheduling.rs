@@ -5,9 +5,10 @@ use abi::raw::general as raw;
 use nucleus::task::Priority;
 
 /// `SCHED_*`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Policy {
     /// A share by the nice value (`SCHED_OTHER`).
+    #[default]
     Normal,
     /// The same; the program says that it computes a lot.
     Batch,
@@ -50,7 +51,7 @@ impl Policy {
 }
 
 /// The scheduling that a thread has asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Scheduling {
     /// How it shares.
     pub policy: Policy,
@@ -62,18 +63,6 @@ pub struct Scheduling {
     pub reset_on_fork: bool,
     /// `IOPRIO_*`, 0 if it was never set.
     pub io_priority: u16,
-}
-
-impl Default for Scheduling {
-    fn default() -> Scheduling {
-        Scheduling {
-            policy: Policy::Normal,
-            level: 0,
-            nice: 0,
-            reset_on_fork: false,
-            io_priority: 0,
-        }
-    }
 }
 
 impl Scheduling {

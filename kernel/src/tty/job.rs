@@ -59,7 +59,7 @@ impl Tty {
                 Ok(())
             };
         }
-        if group.is_orphaned() {
+        if crate::process::pid_table::is_orphaned(group.id()) {
             return Err(Errno::EIO);
         }
         // The group has at least the caller.

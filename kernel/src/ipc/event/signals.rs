@@ -164,17 +164,16 @@ mod tests {
 
     #[test]
     fn layout_is_that_of_linux() {
+        let fields = Fields::Child {
+            pid: 3,
+            uid: 4,
+            status: 5,
+            user: 6,
+            system: 7,
+        };
         let child = Info {
-            signal: 17,
-            code: 1,
             errno: 2,
-            fields: Fields::Child {
-                pid: 3,
-                uid: 4,
-                status: 5,
-                user: 6,
-                system: 7,
-            },
+            ..Info::new(17, 1, fields)
         };
         let bytes = encode(&child);
         let word = |at: usize| bytes[at];

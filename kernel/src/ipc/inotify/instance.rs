@@ -80,13 +80,13 @@ impl Inotify {
                 state: SpinLock::new(
                     Rank::Notify,
                     State {
-                        queue: Queue::new(),
+                        queue: Queue::default(),
                         watches: BTreeMap::new(),
                         numbers: BTreeMap::new(),
                         last: 0,
                     },
                 ),
-                readers: WaitQueue::new(),
+                readers: WaitQueue::default(),
             }),
             user,
             _charge: charge,

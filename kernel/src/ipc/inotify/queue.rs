@@ -52,6 +52,7 @@ impl Queued {
 }
 
 /// The queue.
+#[derive(Default)]
 pub(super) struct Queue {
     events: VecDeque<Queued>,
     /// Bytes that a reader would get of all of them.
@@ -60,14 +61,6 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub const fn new() -> Queue {
-        Queue {
-            events: VecDeque::new(),
-            bytes: 0,
-            overflowed: false,
-        }
-    }
-
     /// Adds an event unless it repeats the last one. Where there is no room, one that says so takes
     /// its place.
     pub fn push(&mut self, event: Queued) {
@@ -145,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_repeats_the_last_is_left_out() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::default();
         for (mask, name) in [(2, &b"a"[..]), (2, b"a"), (2, b"b"), (2, b"a"), (1, b"a")] {
             queue.push(event(mask, name));
         }
@@ -160,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_says_so_once() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::default();
         let most = MAX_QUEUED.load(Relaxed);
         for i in 0..most as u32 + 5 {
             queue.push(event(i + 1, b""));

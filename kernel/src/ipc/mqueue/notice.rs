@@ -84,12 +84,7 @@ impl Notice {
                     uid: who.real_uid,
                     value,
                 };
-                let info = Info {
-                    signal,
-                    code: raw::SI_MESGQ,
-                    errno: 0,
-                    fields,
-                };
+                let info = Info::new(signal, raw::SI_MESGQ, fields);
                 // Like a timer's, it is lost where there is no room for it.
                 let _ = signal::send_to_process(&process, info);
             }

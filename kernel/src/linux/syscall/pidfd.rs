@@ -86,7 +86,7 @@ pub(super) fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
         }
         let info = Info::decode(signal, &words);
         let own = Arc::ptr_eq(&target, call.process());
-        if !own && (info.code >= 0 || info.code == crate::process::signal::SI_TKILL) {
+        if !own && (info.code >= 0 || info.code == raw::SI_TKILL) {
             return Err(Errno::EPERM);
         }
         info

@@ -11,7 +11,7 @@ use nucleus::{
 use super::{Call, SystemCall, read_timespec};
 use crate::process::{
     Pid, Process, Thread, pid_table,
-    signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SI_TKILL, SignalSet},
+    signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SignalSet},
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
@@ -275,7 +275,7 @@ fn find(call: &Call<'_>, process: Option<i32>, tid: i32, signal: u32) -> Result<
 fn send_to_thread(call: &Call<'_>, process: Option<i32>, tid: i32, signal: u32) -> Result<usize> {
     let thread = find(call, process, tid, signal)?;
     if signal != 0 {
-        signal::send_to_thread(&thread, sender(call, signal, SI_TKILL))?;
+        signal::send_to_thread(&thread, sender(call, signal, raw::SI_TKILL))?;
     }
     Ok(0)
 }
@@ -293,7 +293,7 @@ pub(super) fn tgkill(call: &mut Call<'_>) -> Result<usize> {
 /// The details that a program gives with a signal; it may not pretend to be the kernel, or `kill`.
 fn given(call: &Call<'_>, signal: u32, n: usize, to_self: bool) -> Result<Info> {
     let info = Info::decode(signal, &call.read(n)?);
-    if (info.code >= 0 || info.code == SI_TKILL) && !to_self {
+    if (info.code >= 0 || info.code == raw::SI_TKILL) && !to_self {
         return Err(Errno::EPERM);
     }
     Ok(info)

@@ -165,16 +165,12 @@ fn child_info(child: &Process, change: Change) -> Info {
         Change::Stopped(signal) => (raw::CLD_STOPPED, signal as i32),
         Change::Continued => (raw::CLD_CONTINUED, raw::SIGCONT as i32),
     };
-    Info {
-        signal: raw::SIGCHLD,
-        code: code as i32,
-        errno: 0,
-        fields: Fields::Child {
-            pid: child.pid(),
-            uid: child.real_uid(),
-            status,
-            user: 0,
-            system: 0,
-        },
-    }
+    let fields = Fields::Child {
+        pid: child.pid(),
+        uid: child.real_uid(),
+        status,
+        user: 0,
+        system: 0,
+    };
+    Info::new(raw::SIGCHLD, code as i32, fields)
 }

@@ -3,7 +3,7 @@
 use alloc::{collections::VecDeque, sync::Arc};
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{VirtAddr, task::Woken, user};
+use nucleus::{VirtAddr, user};
 
 use super::{
     bucket::{Pi, QueuedWaiter, with_both},
@@ -50,10 +50,7 @@ pub fn wait(
         // Woken in the last moment, and the waker counted it.
         return Ok(());
     }
-    Err(match why {
-        Woken::TimedOut => Errno::ETIMEDOUT,
-        Woken::Interrupted => signal::ERESTARTSYS,
-    })
+    Err(signal::woken(why))
 }
 
 /// Enters a waiter into the bucket of `key`.

@@ -6,7 +6,7 @@ use core::time::Duration;
 use abi::{Errno, Result};
 use nucleus::{
     VirtAddr,
-    task::{Sleep, WaitSet, Watch, Woken},
+    task::{Sleep, WaitSet, Watch},
 };
 
 use super::{
@@ -61,10 +61,7 @@ pub fn wait_for_any(words: &[Wanted], deadline: Option<Duration>) -> Result<usiz
             interruptible: true,
             deadline,
         };
-        answer = set.wait(how).map_err(|why| match why {
-            Woken::TimedOut => Errno::ETIMEDOUT,
-            Woken::Interrupted => signal::ERESTARTSYS,
-        });
+        answer = set.wait(how).map_err(signal::woken);
     }
     for waiter in &waiters[..entered] {
         waiter.withdraw();

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use abi::{Errno, Result, raw::general as raw};
 
-use super::{INIT, Member, PIDS, PidTable, find_process};
+use super::{INIT, Member, PIDS, PidTable};
 use crate::process::{
     Pid, Process, Times,
     signal::{self, Fields, Info},
@@ -64,18 +64,14 @@ impl PidTable {
 fn news(process: &Process, code: u32, status: i32, signal: u32) -> Info {
     let Times { user, system } = process.times();
     let ticks = |time: core::time::Duration| time.as_millis() as u64 / 10;
-    Info {
-        signal,
-        code: code as i32,
-        errno: 0,
-        fields: Fields::Child {
-            pid: process.pid(),
-            uid: process.real_uid(),
-            status,
-            user: ticks(user),
-            system: ticks(system),
-        },
-    }
+    let fields = Fields::Child {
+        pid: process.pid(),
+        uid: process.real_uid(),
+        status,
+        user: ticks(user),
+        system: ticks(system),
+    };
+    Info::new(signal, code as i32, fields)
 }
 
 /// The process has stopped: its parent is told.
@@ -181,7 +177,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     }
     if !bereaved.is_empty() {
         // Zombies among them are the guardian's to wait for now.
-        if let Some(guardian) = find_process(guardian) {
+        if let Some(guardian) = Process::find(guardian) {
             guardian.child_events.wake_all();
         }
     }
@@ -292,23 +288,15 @@ pub fn take_change(parent: Pid, wanted: &WaitRequest) -> Result<Option<(Arc<Proc
     };
     let process = pids.members[&pid].process.clone();
     if !wanted.keep {
-        match change {
-            Change::Ended(_) => {
-                let gone = pids.reap(pid);
-                drop(pids);
-                drop(gone);
-            }
-            Change::Stopped(_) => {
-                if let Some(member) = pids.members.get_mut(&pid) {
-                    member.stopped = None;
-                }
-            }
-            Change::Continued => {
-                if let Some(member) = pids.members.get_mut(&pid) {
-                    member.continued = false;
-                }
-            }
+        let mut gone = None;
+        match (change, pids.members.get_mut(&pid)) {
+            (Change::Ended(_), _) => gone = pids.reap(pid),
+            (Change::Stopped(_), Some(member)) => member.stopped = None,
+            (Change::Continued, Some(member)) => member.continued = false,
+            (_, None) => {}
         }
+        drop(pids);
+        drop(gone);
     }
     Ok(Some((process, change)))
 }

@@ -60,12 +60,6 @@ impl Group {
     pub fn find(id: Pid) -> Option<Arc<Group>> {
         PIDS.lock().groups.get(&id).map(|g| g.group.clone())
     }
-
-    /// Whether no member has a parent in another group of the same session: a stop by the terminal
-    /// would be for ever.
-    pub fn is_orphaned(&self) -> bool {
-        is_orphaned(self.id)
-    }
 }
 
 impl Session {
@@ -205,7 +199,8 @@ pub fn members(group: Pid) -> Vec<Arc<Process>> {
     })
 }
 
-/// Whether no member of the group has a parent in another group of the same session.
+/// Whether no member of the group has a parent in another group of the same session: a stop by the
+/// terminal would be for ever.
 pub fn is_orphaned(group: Pid) -> bool {
     PIDS.lock().is_orphaned(group)
 }

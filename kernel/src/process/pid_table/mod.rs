@@ -294,25 +294,6 @@ pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
     PIDS.lock().threads.get(&tid).cloned()
 }
 
-/// The process with this id, a zombie perhaps.
-pub fn find_process(pid: Pid) -> Option<Arc<Process>> {
-    PIDS.lock().members.get(&pid).map(|m| m.process.clone())
-}
-
-/// All processes, zombies included, by rising id.
-pub fn all() -> Vec<Arc<Process>> {
-    let count = PIDS.lock().members.len();
-    let mut list = Vec::with_capacity(count + 8);
-    list.extend(PIDS.lock().members.values().map(|m| m.process.clone()));
-    list
-}
-
-/// The group of a process.
-fn group_of(pid: Pid) -> Arc<Group> {
-    let found = PIDS.lock().members.get(&pid).map(|m| m.group.clone());
-    found.unwrap_or_else(|| new_session(pid))
-}
-
 /// How many there are.
 pub fn population() -> Population {
     let pids = PIDS.lock();
@@ -326,7 +307,12 @@ pub fn population() -> Population {
 impl Process {
     /// The process group; one of its own and without members once it was waited for.
     pub fn group(&self) -> Arc<Group> {
-        group_of(self.pid())
+        let found = PIDS
+            .lock()
+            .members
+            .get(&self.pid())
+            .map(|m| m.group.clone());
+        found.unwrap_or_else(|| new_session(self.pid()))
     }
 
     /// The session; one of its own once it was waited for.
@@ -336,11 +322,14 @@ impl Process {
 
     /// The process with this id, a zombie perhaps.
     pub fn find(pid: Pid) -> Option<Arc<Process>> {
-        find_process(pid)
+        PIDS.lock().members.get(&pid).map(|m| m.process.clone())
     }
 
     /// All processes, zombies included, by rising id.
     pub fn all() -> Vec<Arc<Process>> {
-        all()
+        let count = PIDS.lock().members.len();
+        let mut list = Vec::with_capacity(count + 8);
+        list.extend(PIDS.lock().members.values().map(|m| m.process.clone()));
+        list
     }
 }

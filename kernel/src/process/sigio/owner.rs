@@ -174,19 +174,12 @@ impl Owner {
             None => signal::send_to_process(process, info),
         };
         if self.signal != 0 {
-            let info = Info {
-                signal: self.signal,
-                code: if WITH_OWN_CODES.contains(&self.signal) {
-                    SI_SIGIO
-                } else {
-                    code as i32
-                },
-                errno: 0,
-                fields: Fields::Poll {
-                    band: band(code).bits(),
-                    fd,
-                },
+            let code_sent = match WITH_OWN_CODES.contains(&self.signal) {
+                true => SI_SIGIO,
+                false => code as i32,
             };
+            let band = band(code).bits();
+            let info = Info::new(self.signal, code_sent, Fields::Poll { band, fd });
             if send(info).is_ok() {
                 return;
             }

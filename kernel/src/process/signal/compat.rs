@@ -84,18 +84,14 @@ mod tests {
     fn fields_keep_their_meaning() {
         let fault = Info::fault(raw::SIGSEGV, raw::SEGV_MAPERR, 0x8000_1234).encode();
         assert_eq!(narrow(&fault)[..4], [11, 0, 1, 0x8000_1234]);
-        let child = Info {
-            signal: raw::SIGCHLD,
-            code: raw::CLD_EXITED as i32,
-            errno: 0,
-            fields: Fields::Child {
-                pid: 7,
-                uid: 8,
-                status: 9,
-                user: 10,
-                system: 11,
-            },
+        let fields = Fields::Child {
+            pid: 7,
+            uid: 8,
+            status: 9,
+            user: 10,
+            system: 11,
         };
+        let child = Info::new(raw::SIGCHLD, raw::CLD_EXITED as i32, fields);
         assert_eq!(narrow(&child.encode())[2..8], [1, 7, 8, 9, 10, 11]);
         let user = Info::user(raw::SIGUSR1, 5, 6).encode();
         assert_eq!(narrow(&user)[..5], [10, 0, 0, 5, 6]);

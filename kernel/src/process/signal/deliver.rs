@@ -6,7 +6,7 @@ use vm::Fault;
 
 use super::{
     Action, DEFAULT, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, Ending,
-    Info, SignalSet,
+    Fields, Info, SignalSet,
     action::{Fate, default_of},
     force, frame, frame32, timer,
 };
@@ -31,6 +31,8 @@ enum Work {
 
 /// `orig_rax` when no system call is to be restarted.
 const NO_CALL: u64 = u64::MAX;
+/// The number of `restart_syscall` for 32-bit programs.
+const RESTART_SYSCALL_32: u64 = 0;
 
 /// Does what signals demand, until the program can go on or the thread has to end. A system call
 /// that a signal interrupted, its restart number in `rax`, is restarted or fails with `EINTR`.
@@ -86,13 +88,8 @@ fn next(thread: &Thread) -> Work {
         }
         if action.handler != DEFAULT {
             if action.has(raw::SA_RESETHAND) {
-                state.actions.set(
-                    signal,
-                    Action {
-                        handler: DEFAULT,
-                        ..action
-                    },
-                );
+                let handler = DEFAULT;
+                state.actions.set(signal, Action { handler, ..action });
             }
             // There may be more.
             thread.signals.call_attention();
@@ -193,24 +190,13 @@ fn restart_or_fail(own: &Own, context: &mut UserContext, action: Option<&Action>
         ]
         .contains(&error)
     );
-    regs.rax = if error == ERESTART_RESTARTBLOCK {
-        restart_number(own)
-    } else {
-        number
+    regs.rax = match own.compatible_call {
+        _ if error != ERESTART_RESTARTBLOCK => number,
+        true => RESTART_SYSCALL_32,
+        false => u64::from(raw::__NR_restart_syscall),
     };
     // Both `syscall` and `int 0x80` are two bytes long.
     regs.rip = regs.rip.wrapping_sub(2);
-}
-
-/// The number of `restart_syscall` for the entry that the last call came by.
-fn restart_number(own: &Own) -> u64 {
-    /// The number for 32-bit programs.
-    const COMPATIBLE: u64 = 0;
-    if own.compatible_call {
-        COMPATIBLE
-    } else {
-        u64::from(raw::__NR_restart_syscall)
-    }
 }
 
 /// Returns the signal for a fault of the program's own instruction. For floating-point exceptions
@@ -232,13 +218,13 @@ pub fn synchronous(event: Event, fault: Option<Fault>, rip: u64) -> Option<Info>
             1 => Info::fault(raw::SIGTRAP, raw::TRAP_TRACE, rip),
             3 => Info::kernel(raw::SIGTRAP),
             6 => Info::fault(raw::SIGILL, raw::ILL_ILLOPN, rip),
-            12 => Info {
-                code: raw::SI_KERNEL as i32,
-                ..Info::fault(raw::SIGBUS, 0, 0)
-            },
-            16 => Info::fault(raw::SIGFPE, floating_code(code), rip),
+            12 => Info::new(
+                raw::SIGBUS,
+                raw::SI_KERNEL as i32,
+                Fields::Fault { address: 0 },
+            ),
+            16 | 19 => Info::fault(raw::SIGFPE, floating_code(code), rip),
             17 => Info::fault(raw::SIGBUS, raw::BUS_ADRALN, 0),
-            19 => Info::fault(raw::SIGFPE, floating_code(code), rip),
             // Overflow, bound, general protection and vectors that a program cannot cause
             // otherwise.
             _ => Info::kernel(raw::SIGSEGV),
@@ -250,17 +236,13 @@ pub fn synchronous(event: Event, fault: Option<Fault>, rip: u64) -> Option<Info>
 /// The code for unmasked exception bits of the x87 unit or of MXCSR, in the order in which Linux
 /// looks at them.
 fn floating_code(bits: u64) -> u32 {
-    if bits & 0x01 != 0 {
-        raw::FPE_FLTINV
-    } else if bits & 0x04 != 0 {
-        raw::FPE_FLTDIV
-    } else if bits & 0x08 != 0 {
-        raw::FPE_FLTOVF
-    } else if bits & 0x12 != 0 {
-        raw::FPE_FLTUND
-    } else if bits & 0x20 != 0 {
-        raw::FPE_FLTRES
-    } else {
-        raw::FPE_FLTUNK
-    }
+    let codes = [
+        (0x01, raw::FPE_FLTINV),
+        (0x04, raw::FPE_FLTDIV),
+        (0x08, raw::FPE_FLTOVF),
+        (0x12, raw::FPE_FLTUND),
+        (0x20, raw::FPE_FLTRES),
+    ];
+    let found = codes.iter().find(|(mask, _)| bits & mask != 0);
+    found.map_or(raw::FPE_FLTUNK, |(_, code)| *code)
 }

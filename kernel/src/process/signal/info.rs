@@ -4,9 +4,6 @@ use abi::raw::general as raw;
 
 use crate::process::Pid;
 
-/// `SI_TKILL`: sent by `tkill` or `tgkill`.
-pub const SI_TKILL: i32 = raw::SI_TKILL;
-
 /// One signal on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
@@ -46,39 +43,29 @@ pub enum Fields {
 }
 
 impl Info {
-    /// Sent by the kernel itself.
-    pub const fn kernel(signal: u32) -> Info {
+    /// With the fields that belong to `code`.
+    pub const fn new(signal: u32, code: i32, fields: Fields) -> Info {
         Info {
             signal,
-            code: raw::SI_KERNEL as i32,
+            code,
             errno: 0,
-            fields: Fields::None,
+            fields,
         }
+    }
+
+    /// Sent by the kernel itself.
+    pub const fn kernel(signal: u32) -> Info {
+        Info::new(signal, raw::SI_KERNEL as i32, Fields::None)
     }
 
     /// Sent by a process with `kill`.
     pub const fn user(signal: u32, pid: Pid, uid: u32) -> Info {
-        Info {
-            signal,
-            code: raw::SI_USER as i32,
-            errno: 0,
-            fields: Fields::User { pid, uid },
-        }
+        Info::new(signal, raw::SI_USER as i32, Fields::User { pid, uid })
     }
 
     /// Caused by an access or an instruction.
     pub const fn fault(signal: u32, code: u32, address: u64) -> Info {
-        Info {
-            signal,
-            code: code as i32,
-            errno: 0,
-            fields: Fields::Fault { address },
-        }
-    }
-
-    /// Whether it comes from the kernel rather than from a process.
-    pub const fn is_from_kernel(&self) -> bool {
-        self.code > 0
+        Info::new(signal, code as i32, Fields::Fault { address })
     }
 
     /// The bytes of `siginfo_t` as 8-byte words.
@@ -144,15 +131,10 @@ mod tests {
         assert_eq!(words[0], 11);
         assert_eq!(words[1], 2);
         assert_eq!(words[2], 0x1234);
+        let (pid, uid, value) = (5, 6, 8);
         let queued = Info {
-            signal: 34,
-            code: raw::SI_QUEUE,
             errno: 7,
-            fields: Fields::Value {
-                pid: 5,
-                uid: 6,
-                value: 8,
-            },
+            ..Info::new(34, raw::SI_QUEUE, Fields::Value { pid, uid, value })
         };
         assert_eq!(Info::decode(34, &queued.encode()), queued);
     }

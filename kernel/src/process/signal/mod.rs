@@ -32,7 +32,7 @@ pub use alt_stack::AltStack;
 pub use deliver::{Flow, attend, synchronous};
 pub use frame::sigreturn;
 pub use frame32::{sigreturn_full, sigreturn_plain};
-pub use info::{Fields, Info, SI_TKILL};
+pub use info::{Fields, Info};
 pub use queue::Queue;
 pub use send::{broken_pipe, force, send_to_group, send_to_process, send_to_thread};
 pub use set::SignalSet;

@@ -8,27 +8,14 @@ use super::{Fields, Info, SignalSet};
 use crate::process::{User, user::WaitingSignal};
 
 /// Pending signals. One of each standard signal, any number of each real-time signal.
+#[derive(Default)]
 pub struct Queue {
     set: SignalSet,
     /// With the charge on the target's user.
     infos: VecDeque<(Info, Option<WaitingSignal>)>,
 }
 
-impl Default for Queue {
-    fn default() -> Queue {
-        Queue::new()
-    }
-}
-
 impl Queue {
-    /// Nothing pending. No allocation.
-    pub const fn new() -> Queue {
-        Queue {
-            set: SignalSet::EMPTY,
-            infos: VecDeque::new(),
-        }
-    }
-
     /// Returns the set of pending signals.
     pub fn set(&self) -> SignalSet {
         self.set
@@ -101,15 +88,7 @@ impl Queue {
             self.set = self.set.without(SignalSet::one(signal));
         }
         let taken = found.and_then(|at| self.infos.remove(at));
-        Some(taken.map_or(
-            Info {
-                signal,
-                code: raw::SI_USER as i32,
-                errno: 0,
-                fields: Fields::User { pid: 0, uid: 0 },
-            },
-            |(info, _)| info,
-        ))
+        Some(taken.map_or(Info::user(signal, 0, 0), |(info, _)| info))
     }
 
     /// Drops all pending signals of `set`.
@@ -126,21 +105,13 @@ mod tests {
     use super::*;
 
     fn queued(signal: u32, value: u64) -> Info {
-        Info {
-            signal,
-            code: raw::SI_QUEUE,
-            errno: 0,
-            fields: Fields::Value {
-                pid: 1,
-                uid: 0,
-                value,
-            },
-        }
+        let (pid, uid) = (1, 0);
+        Info::new(signal, raw::SI_QUEUE, Fields::Value { pid, uid, value })
     }
 
     #[test]
     fn standard_signals_collapse_and_real_time_signals_queue() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::default();
         let user = User::find(80_001);
         for value in 0..3 {
             queue.push(queued(raw::SIGUSR1, value), &user, 10).unwrap();
@@ -157,17 +128,11 @@ mod tests {
 
     #[test]
     fn a_timer_waits_once_and_counts() {
-        let expiry = |id, overrun| Info {
-            signal: 40,
-            code: raw::SI_TIMER,
-            errno: 0,
-            fields: Fields::Timer {
-                id,
-                overrun,
-                value: 5,
-            },
+        let expiry = |id, overrun| {
+            let value = 5;
+            Info::new(40, raw::SI_TIMER, Fields::Timer { id, overrun, value })
         };
-        let mut queue = Queue::new();
+        let mut queue = Queue::default();
         queue.push_expiry(expiry(1, 0));
         queue.push_expiry(expiry(2, 3));
         queue.push_expiry(expiry(1, 0));
@@ -180,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_real_time_signals_only() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::default();
         let user = User::find(80_002);
         queue.push(queued(40, 0), &user, 1).unwrap();
         assert_eq!(queue.push(queued(40, 1), &user, 1), Err(Errno::EAGAIN));
@@ -193,7 +158,7 @@ mod tests {
 
     #[test]
     fn removal_leaves_the_rest() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::default();
         let user = User::find(80_003);
         queue.push(queued(raw::SIGCONT, 0), &user, 9).unwrap();
         queue.push(queued(raw::SIGHUP, 0), &user, 9).unwrap();

@@ -90,7 +90,7 @@ impl ProcessSignals {
             state: SpinLock::new(
                 Rank::Signals,
                 SignalState {
-                    pending: Queue::new(),
+                    pending: Queue::default(),
                     actions,
                     threads: Vec::new(),
                     ending: None,
@@ -102,9 +102,9 @@ impl ProcessSignals {
                     leader_status: 0,
                 },
             ),
-            resume: WaitQueue::new(),
-            gone: WaitQueue::new(),
-            arrivals: Arc::new(WaitQueue::new()),
+            resume: WaitQueue::default(),
+            gone: WaitQueue::default(),
+            arrivals: Arc::new(WaitQueue::default()),
         }
     }
 
@@ -275,7 +275,7 @@ impl ThreadSignals {
             inner: SpinLock::new(
                 Rank::ThreadSignals,
                 ThreadState {
-                    pending: Queue::new(),
+                    pending: Queue::default(),
                     task: None,
                 },
             ),
