@@ -8,7 +8,7 @@ use fbuf::{Sink, Source};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue, Watch},
+    task::{WaitQueue, Watch},
 };
 
 use crate::process::signal;
@@ -65,14 +65,8 @@ impl File for EventFile {
         if to.room() < UNIT {
             return Err(Errno::EINVAL);
         }
-        let taken = match self.take() {
-            Some(taken) => taken,
-            None if flags.has(O_NONBLOCK) => return Err(Errno::EAGAIN),
-            None => self
-                .readers
-                .wait(Sleep::INTERRUPTIBLE, || self.take())
-                .map_err(signal::woken)?,
-        };
+        let wait = !flags.has(O_NONBLOCK);
+        let taken = signal::take_or_wait(&self.readers, wait, || self.take())?;
         self.writers.wake_all();
         to.put_bytes(&taken.to_ne_bytes())
     }
@@ -89,14 +83,8 @@ impl File for EventFile {
         if more > MOST {
             return Err(Errno::EINVAL);
         }
-        match self.add(more) {
-            Some(()) => {}
-            None if flags.has(O_NONBLOCK) => return Err(Errno::EAGAIN),
-            None => self
-                .writers
-                .wait(Sleep::INTERRUPTIBLE, || self.add(more))
-                .map_err(signal::woken)?,
-        }
+        let wait = !flags.has(O_NONBLOCK);
+        signal::take_or_wait(&self.writers, wait, || self.add(more))?;
         self.readers.wake_all();
         Ok(UNIT)
     }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use abi::{Errno, Result, raw::general::O_NONBLOCK};
 use fbuf::Sink;
 use fs::{File, OpenFlags, Ready};
-use nucleus::task::{Sleep, Watch};
+use nucleus::task::Watch;
 
 use crate::process::{
     Thread,
@@ -52,16 +52,11 @@ impl SignalFile {
         let take = || thread.take_pending(self.set());
         let mut total = 0;
         while to.room() >= UNIT {
+            let arrivals = thread.process().signals.arrivals();
             let info = match take() {
                 Some(info) => info,
                 None if total > 0 => break,
-                None if !wait => return Err(Errno::EAGAIN),
-                None => thread
-                    .process()
-                    .signals
-                    .arrivals()
-                    .wait(Sleep::INTERRUPTIBLE, take)
-                    .map_err(signal::woken)?,
+                None => signal::take_or_wait(arrivals, wait, take)?,
             };
             match to.put_bytes(&encode(&info)) {
                 Ok(n) => total += n,

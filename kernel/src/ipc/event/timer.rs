@@ -24,7 +24,7 @@ use fbuf::Sink;
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue, Watch},
+    task::{WaitQueue, Watch},
     time::{self, Timer},
 };
 
@@ -65,7 +65,8 @@ impl Clock {
 
 /// A timer.
 pub struct TimerFile {
-    clock: Clock,
+    /// The clock that it goes by.
+    pub clock: Clock,
     state: SpinLock<State>,
     /// Whether `BY_TIME_OF_DAY` has it [changed under that lock].
     listed: AtomicBool,
@@ -185,11 +186,6 @@ impl TimerFile {
         any.downcast().ok()
     }
 
-    /// The clock that it goes by.
-    pub fn clock(&self) -> Clock {
-        self.clock
-    }
-
     /// The time left and the interval.
     pub fn setting(&self) -> Setting {
         self.state.lock().setting()
@@ -231,21 +227,16 @@ impl TimerFile {
     }
 
     fn take(&self) -> Option<Result<u64>> {
-        let (taken, wake_up) = {
-            let mut state = self.state.lock();
-            if core::mem::take(&mut state.cancelled) {
-                let _ = state.take();
-                let wake_up = state.arm(&self.readers);
-                (Some(Err(Errno::ECANCELED)), wake_up)
-            } else {
-                match state.take() {
-                    None => (None, None),
-                    Some(expiries) => (Some(Ok(expiries)), state.arm(&self.readers)),
-                }
-            }
+        let mut state = self.state.lock();
+        let cancelled = core::mem::take(&mut state.cancelled);
+        let taken = match (cancelled, state.take()) {
+            (true, _) => Err(Errno::ECANCELED),
+            (false, expiries) => Ok(expiries?),
         };
+        let wake_up = state.arm(&self.readers);
+        drop(state);
         drop(wake_up);
-        taken
+        Some(taken)
     }
 
     /// The time of day was set.
@@ -279,14 +270,8 @@ impl File for TimerFile {
         if to.room() < UNIT {
             return Err(Errno::EINVAL);
         }
-        let expiries = match self.take() {
-            Some(taken) => taken?,
-            None if flags.has(O_NONBLOCK) => return Err(Errno::EAGAIN),
-            None => self
-                .readers
-                .wait(Sleep::INTERRUPTIBLE, || self.take())
-                .map_err(signal::woken)??,
-        };
+        let wait = !flags.has(O_NONBLOCK);
+        let expiries = signal::take_or_wait(&self.readers, wait, || self.take())??;
         to.put_bytes(&expiries.to_ne_bytes())
     }
 

@@ -21,7 +21,7 @@ use fs::{
 use nucleus::{
     VirtAddr, frame,
     sync::{Rank, SpinLock},
-    task::{self, Sleep, WaitQueue},
+    task::{self, WaitQueue},
     user,
 };
 
@@ -144,7 +144,7 @@ impl Inotify {
         };
         *watch.mark.lock() = Some(mark);
         // Another thread may have removed it already.
-        if !watch.is_listed() {
+        if !self.shared.state.lock().lists(&watch) {
             watch.forget_mark();
         }
         Ok(watch.number)
@@ -200,6 +200,12 @@ fn put(event: &Queued, to: &mut dyn Sink) -> Result<usize> {
 }
 
 impl State {
+    /// Whether `watch` has not been taken off.
+    fn lists(&self, watch: &Watch) -> bool {
+        let listed = self.watches.get(&watch.number);
+        listed.is_some_and(|listed| core::ptr::eq(&**listed, watch))
+    }
+
     /// Numbers rise and are used again only after all of them.
     fn next_number(&mut self) -> i32 {
         loop {
@@ -212,12 +218,6 @@ impl State {
 }
 
 impl Watch {
-    fn is_listed(&self) -> bool {
-        let state = self.shared.state.lock();
-        let listed = state.watches.get(&self.number);
-        listed.is_some_and(|watch| core::ptr::eq(&**watch, self))
-    }
-
     fn forget_mark(&self) {
         let mark = self.mark.lock().take();
         drop(mark);
@@ -229,9 +229,8 @@ impl Watch {
     fn end(&self, said: bool) -> bool {
         let gone = {
             let mut state = self.shared.state.lock();
-            match state.watches.get(&self.number) {
-                Some(watch) if core::ptr::eq(&**watch, self) => {}
-                _ => return false,
+            if !state.lists(self) {
+                return false;
             }
             state.numbers.remove(&self.key);
             if said {
@@ -269,8 +268,7 @@ impl Listener for Watch {
         let name = copy(event.name.unwrap_or_default());
         {
             let mut state = self.shared.state.lock();
-            let there = state.watches.get(&self.number);
-            if !there.is_some_and(|watch| core::ptr::eq(&**watch, self)) {
+            if !state.lists(self) {
                 return;
             }
             match name {
@@ -303,15 +301,8 @@ fn copy(name: &[u8]) -> Result<Box<[u8]>> {
 
 impl File for Inotify {
     fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
-        match self.read_some(to) {
-            Some(result) => result,
-            None if flags.has(O_NONBLOCK) => Err(Errno::EAGAIN),
-            None => self
-                .shared
-                .readers
-                .wait(Sleep::INTERRUPTIBLE, || self.read_some(to))
-                .map_err(signal::woken)?,
-        }
+        let wait = !flags.has(O_NONBLOCK);
+        signal::take_or_wait(&self.shared.readers, wait, || self.read_some(to))?
     }
 
     fn seek(&self, _: i64, _: u32) -> Result<u64> {
@@ -373,15 +364,9 @@ impl File for Inotify {
 
 impl Drop for Inotify {
     fn drop(&mut self) {
-        loop {
-            let watch = {
-                let mut state = self.shared.state.lock();
-                state.watches.pop_first()
-            };
-            match watch {
-                Some((_, watch)) => watch.forget_mark(),
-                None => return,
-            }
+        let watches = core::mem::take(&mut self.shared.state.lock().watches);
+        for watch in watches.into_values() {
+            watch.forget_mark();
         }
     }
 }

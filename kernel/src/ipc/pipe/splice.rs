@@ -58,35 +58,20 @@ impl Pipe {
 
 /// Waits until there are bytes in `from`; `None` at the end of the stream.
 fn await_bytes(from: &Pipe, wait: bool) -> Result<Option<PipeStatus>> {
-    loop {
+    signal::take_or_wait(&from.readers, wait, || {
         let status = from.status();
-        if status.bytes > 0 {
-            return Ok(Some(status));
-        }
-        if status.writers == 0 {
-            return Ok(None);
-        }
-        if !wait {
-            return Err(Errno::EAGAIN);
-        }
-        from.wait_for_bytes()?;
-    }
+        (status.bytes > 0 || status.writers == 0).then(|| Some(status).filter(|it| it.bytes > 0))
+    })
 }
 
 /// Waits until a slice fits into `to`.
 fn await_slot(to: &Pipe, wait: bool) -> Result<PipeStatus> {
-    loop {
-        let status = to.status();
-        if status.readers == 0 {
-            return Err(signal::broken_pipe());
-        }
-        if status.has_slot() {
-            return Ok(status);
-        }
-        if !wait {
-            return Err(Errno::EAGAIN);
-        }
-        to.wait_for_slot()?;
+    let status = signal::take_or_wait(&to.writers, wait, || {
+        Some(to.status()).filter(|it| it.has_slot() || it.readers == 0)
+    })?;
+    match status.readers {
+        0 => Err(signal::broken_pipe()),
+        _ => Ok(status),
     }
 }
 

@@ -96,7 +96,7 @@ pub(super) fn timerfd_settime(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &SET_FLAGS)?;
     let new = decode_timespecs(new)?;
     let timer = timer_of(call)?;
-    if timer.clock().is_alarm() && !call.credentials().may(CAP_WAKE_ALARM) {
+    if timer.clock.is_alarm() && !call.credentials().may(CAP_WAKE_ALARM) {
         return Err(Errno::EPERM);
     }
     let old = timer.set(new, flags)?;

@@ -154,10 +154,7 @@ impl Registry {
 }
 
 fn id(open: &OpenFile) -> Result<FileId> {
-    let attributes = match open.location() {
-        Some(place) => place.attributes()?,
-        None => open.file().attributes()?,
-    };
+    let attributes = open.attributes()?;
     Ok((attributes.device, attributes.inode))
 }
 
@@ -204,12 +201,7 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> 
         }
         (!conflict).then_some(())
     };
-    if !wait {
-        return attempt().ok_or(Errno::EAGAIN);
-    }
-    ENDED
-        .wait(Sleep::INTERRUPTIBLE, attempt)
-        .map_err(signal::woken)
+    signal::take_or_wait(&ENDED, wait, attempt)
 }
 
 /// The owner of the record lock that a call is about.
@@ -319,37 +311,23 @@ pub fn all() -> Result<Vec<Listed>> {
     for (&file, locks) in &registry.files {
         let count = locks.whole.len() + locks.records.len();
         list.try_reserve(count)?;
-        list.extend(locks.whole.iter().map(|&(_, mode, pid)| {
-            let (start, last) = (0, u64::MAX);
-            let record = Record {
-                mode,
-                start,
-                last,
-                pid,
-            };
-            let whole = true;
-            Listed {
-                file,
-                whole,
-                record,
-            }
-        }));
-        list.extend(locks.records.iter().map(|&(_, record)| Listed {
+        let whole = locks.whole.iter().map(|&(_, mode, pid)| Record {
+            mode,
+            start: 0,
+            last: u64::MAX,
+            pid,
+        });
+        let records = locks.records.iter().map(|&(_, record)| record);
+        let all = whole
+            .map(|it| (true, it))
+            .chain(records.map(|it| (false, it)));
+        list.extend(all.map(|(whole, record)| Listed {
             file,
-            whole: false,
+            whole,
             record,
         }));
     }
     Ok(list)
-}
-
-/// Ends the record locks of `owner` on the file that `open` is of.
-pub(super) fn release_records(open: &OpenFile, owner: Owner) {
-    if let Ok(file) = id(open) {
-        release(file, |locks| {
-            locks.records.retain(|(other, _)| *other != owner);
-        });
-    }
 }
 
 /// Ends all locks of `owner` on the file that `open` is of.

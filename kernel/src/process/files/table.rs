@@ -390,7 +390,7 @@ impl FileTable {
     fn closed(&self, open: Arc<OpenFile>) {
         // Any close of a file ends all record locks that the process has on it, as POSIX wants.
         if self.has_locks.load(Relaxed) {
-            locks::release_records(&open, self.lock_owner());
+            locks::release_all(&open, self.lock_owner());
         }
         open.file().closed();
         let collector = COLLECTOR.get().filter(|it| (it.may_leave_garbage)(&open));

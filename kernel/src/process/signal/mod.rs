@@ -24,8 +24,8 @@ mod take;
 pub mod timer;
 mod x87;
 
-use abi::Errno;
-use nucleus::task::Woken;
+use abi::{Errno, Result};
+use nucleus::task::{Sleep, WaitQueue, Woken};
 
 pub use action::{Action, Actions, DEFAULT, IGNORE};
 pub use alt_stack::AltStack;
@@ -54,5 +54,22 @@ pub fn woken(why: Woken) -> Errno {
     match why {
         Woken::Interrupted => ERESTARTSYS,
         Woken::TimedOut => Errno::ETIMEDOUT,
+    }
+}
+
+/// Returns what `take` gives, after a sleep in `queue` if that is nothing yet and `wait` allows it.
+///
+/// # Errors
+/// `EAGAIN` without `wait`, a restart number after a signal.
+#[inline]
+pub fn take_or_wait<T>(
+    queue: &WaitQueue,
+    wait: bool,
+    mut take: impl FnMut() -> Option<T>,
+) -> Result<T> {
+    match take() {
+        Some(taken) => Ok(taken),
+        None if !wait => Err(Errno::EAGAIN),
+        None => queue.wait(Sleep::INTERRUPTIBLE, take).map_err(woken),
     }
 }
