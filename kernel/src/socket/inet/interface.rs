@@ -79,14 +79,14 @@ pub fn ioctl(command: u32, argument: VirtAddr, compatible: bool) -> Result<usize
         | raw::SIOCSIFDSTADDR => 0,
         _ => return Err(Errno::ENOTTY),
     };
-    let name: [u8; NAME_LEN] = user::read(argument).map_err(|_| Errno::EFAULT)?;
+    let name: [u8; NAME_LEN] = user::read(argument)?;
     if len == 0 {
         return change(command, &name, argument);
     }
     if !is_lo(&name) {
         return Err(Errno::ENODEV);
     }
-    user::copy_out(argument + NAME_LEN, &answer[..len]).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(argument + NAME_LEN, &answer[..len])?;
     Ok(0)
 }
 
@@ -103,7 +103,7 @@ fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
     if !is_lo(name) {
         return Err(Errno::ENODEV);
     }
-    let given: [u8; 16] = user::read(argument + NAME_LEN).map_err(|_| Errno::EFAULT)?;
+    let given: [u8; 16] = user::read(argument + NAME_LEN)?;
     let as_it_is = match command {
         raw::SIOCSIFFLAGS => given[0] & 1 != 0,
         raw::SIOCSIFADDR => given[..8] == socket_address(Ipv4Addr::LOCALHOST)[..8],
@@ -120,13 +120,13 @@ fn change(command: u32, name: &[u8], argument: VirtAddr) -> Result<usize> {
 
 /// Writes the name of the interface with a number.
 fn name_of(argument: VirtAddr) -> Result<usize> {
-    let index: i32 = user::read(argument + NAME_LEN).map_err(|_| Errno::EFAULT)?;
+    let index: i32 = user::read(argument + NAME_LEN)?;
     if index != INDEX {
         return Err(Errno::ENODEV);
     }
     let mut name = [0; NAME_LEN];
     name[..NAME.len()].copy_from_slice(NAME);
-    user::copy_out(argument, &name).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(argument, &name)?;
     Ok(0)
 }
 

@@ -1,5 +1,7 @@
 //! Options of the levels `SOL_IP` and `SOL_IPV6`.
 
+use core::ops::RangeInclusive;
+
 use abi::{Errno, Result, raw::net as raw};
 use net::Family;
 use nucleus::sync::SpinLock;
@@ -52,13 +54,12 @@ pub struct IpOptions {
     /// Bit by option number.
     on_v4: u128,
     on_v6: u128,
-    pub service: u8,
-    pub traffic_class: u8,
-    /// -1 for the default.
+    service: i32,
+    traffic_class: i32,
     ttl: i32,
     hops: i32,
-    pub multicast_ttl: u8,
-    pub multicast_hops: u8,
+    multicast_ttl: i32,
+    multicast_hops: i32,
     /// Index of the interface for datagrams to groups; 0 if none was chosen.
     multicast_interface: i32,
     min_ttl: i32,
@@ -77,8 +78,8 @@ impl Default for IpOptions {
                 | 1 << raw::IPV6_AUTOFLOWLABEL,
             service: 0,
             traffic_class: 0,
-            ttl: -1,
-            hops: -1,
+            ttl: DEFAULT_HOPS,
+            hops: DEFAULT_HOPS,
             multicast_ttl: 1,
             multicast_hops: 1,
             multicast_interface: 0,
@@ -104,21 +105,20 @@ impl IpOptions {
 
     /// Returns the time to live of a datagram, or the hop limit of one of IPv6.
     pub fn hops_for(&self, to: core::net::IpAddr) -> u8 {
-        let chosen = |hops: i32| if hops < 0 { DEFAULT_HOPS } else { hops } as u8;
-        match (to.is_ipv4(), to.is_multicast()) {
-            (true, false) => chosen(self.ttl),
+        let hops = match (to.is_ipv4(), to.is_multicast()) {
+            (true, false) => self.ttl,
             (true, true) => self.multicast_ttl,
-            (false, false) => chosen(self.hops),
+            (false, false) => self.hops,
             (false, true) => self.multicast_hops,
-        }
+        };
+        hops as u8
     }
 
     /// Returns the type of service of a datagram, or the traffic class of one of IPv6.
     pub fn service_for(&self, to: core::net::IpAddr) -> u8 {
-        if to.is_ipv4() {
-            self.service
-        } else {
-            self.traffic_class
+        match to.is_ipv4() {
+            true => self.service as u8,
+            false => self.traffic_class as u8,
         }
     }
 
@@ -126,15 +126,40 @@ impl IpOptions {
     pub fn multicast_by_loopback(&self) -> bool {
         self.multicast_interface == interface::INDEX
     }
-}
 
-fn switch(bits: &mut u128, name: u32, on: bool) {
-    if on {
-        *bits |= 1 << name;
-    } else {
-        *bits &= !(1 << name);
+    /// Returns the bits of the flags of a level, if `name` is one of them.
+    fn flags(&mut self, level: u32, name: u32) -> Option<&mut u128> {
+        let (bits, flags) = match level {
+            raw::SOL_IP => (&mut self.on_v4, SWITCHES_V4),
+            _ => (&mut self.on_v6, SWITCHES_V6),
+        };
+        flags.contains(&name).then_some(bits)
+    }
+
+    /// Returns an option that is a number, the values that it accepts, and the one that -1 stands
+    /// for.
+    fn number(&mut self, level: u32, name: u32) -> Option<Number<'_>> {
+        let any = i32::MIN..=i32::MAX;
+        Some(match (level, name) {
+            (raw::SOL_IP, raw::IP_TOS) => (&mut self.service, any, None),
+            (raw::SOL_IP, raw::IP_TTL) => (&mut self.ttl, 1..=255, Some(DEFAULT_HOPS)),
+            (raw::SOL_IP, raw::IP_MTU_DISCOVER) => (&mut self.discover, 0..=5, None),
+            (raw::SOL_IP, raw::IP_MULTICAST_TTL) => (&mut self.multicast_ttl, 0..=255, Some(1)),
+            (raw::SOL_IP, raw::IP_MINTTL) => (&mut self.min_ttl, 0..=255, None),
+            (raw::SOL_IP, _) => return None,
+            (_, raw::IPV6_UNICAST_HOPS) => (&mut self.hops, 0..=255, Some(DEFAULT_HOPS)),
+            (_, raw::IPV6_MULTICAST_HOPS) => (&mut self.multicast_hops, 0..=255, Some(1)),
+            (_, raw::IPV6_MTU_DISCOVER) => (&mut self.discover_v6, 0..=5, None),
+            (_, raw::IPV6_TCLASS) => (&mut self.traffic_class, 0..=255, Some(0)),
+            (_, raw::IPV6_ADDR_PREFERENCES) => (&mut self.preferences, any, None),
+            (_, raw::IPV6_MINHOPCOUNT) => (&mut self.min_hops, 0..=255, None),
+            _ => return None,
+        })
     }
 }
+
+/// A number, the values that it accepts, and the one that -1 stands for.
+type Number<'a> = (&'a mut i32, RangeInclusive<i32>, Option<i32>);
 
 /// Reads the value of an option of `SOL_IP`: an `int`, or only a byte.
 fn int_or_byte(value: &Value) -> Result<i32> {
@@ -145,14 +170,6 @@ fn int_or_byte(value: &Value) -> Result<i32> {
     match value.bytes(&mut byte)? {
         1 => Ok(byte[0].into()),
         _ => Err(Errno::EINVAL),
-    }
-}
-
-fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Result<i32> {
-    if range.contains(&value) {
-        Ok(value)
-    } else {
-        Err(Errno::EINVAL)
     }
 }
 
@@ -178,94 +195,57 @@ pub fn set(
     name: u32,
     value: &Value,
 ) -> Result<()> {
-    match level {
-        raw::SOL_IP => set_v4(options, name, value),
-        raw::SOL_IPV6 if family == Family::V6 => set_v6(options, name, value),
-        _ => Err(Errno::ENOPROTOOPT),
+    let is_v4 = level == raw::SOL_IP;
+    if !is_v4 && (level, family) != (raw::SOL_IPV6, Family::V6) {
+        return Err(Errno::ENOPROTOOPT);
     }
-}
-
-fn set_v4(options: &SpinLock<IpOptions>, name: u32, value: &Value) -> Result<()> {
-    if name == raw::IP_MULTICAST_IF {
-        let index = interface::chosen(value)?;
-        options.lock().multicast_interface = index;
-        return Ok(());
-    }
-    if name == raw::IP_OPTIONS && value.len == 0 {
-        return Ok(());
+    match (is_v4, name) {
+        (true, raw::IP_MULTICAST_IF) => {
+            let index = interface::chosen(value)?;
+            options.lock().multicast_interface = index;
+            return Ok(());
+        }
+        (true, raw::IP_OPTIONS) if value.len == 0 => return Ok(()),
+        (true, raw::IP_UNICAST_IF) => {}
+        (false, raw::IPV6_MULTICAST_IF | raw::IPV6_MTU | raw::IPV6_UNICAST_IF) => {}
+        _ => {
+            let mut known = IpOptions::default();
+            if known.flags(level, name).is_none() && known.number(level, name).is_none() {
+                return Err(Errno::ENOPROTOOPT);
+            }
+        }
     }
     // The program's memory is read before the lock is taken.
-    let known = SWITCHES_V4.contains(&name)
-        || matches!(
-            name,
-            raw::IP_TOS
-                | raw::IP_TTL
-                | raw::IP_MTU_DISCOVER
-                | raw::IP_MULTICAST_TTL
-                | raw::IP_MINTTL
-                | raw::IP_UNICAST_IF
-        );
-    if !known {
-        return Err(Errno::ENOPROTOOPT);
-    }
-    let number = int_or_byte(value)?;
+    let given = match is_v4 {
+        true => int_or_byte(value)?,
+        false => value.int()?,
+    };
     let mut options = options.lock();
-    match name {
-        raw::IP_TOS => options.service = number as u8,
-        raw::IP_TTL if number == -1 => options.ttl = -1,
-        raw::IP_TTL => options.ttl = within(number, 1..=255)?,
-        raw::IP_MTU_DISCOVER => options.discover = within(number, 0..=5)?,
-        raw::IP_MULTICAST_TTL => {
-            let ttl = within(number, -1..=255)?;
-            options.multicast_ttl = if ttl == -1 { 1 } else { ttl as u8 };
-        }
-        raw::IP_MINTTL => options.min_ttl = within(number, 0..=255)?,
-        raw::IP_UNICAST_IF => interface::check_index(u32::from_be(number as u32) as i32)?,
-        _ => switch(&mut options.on_v4, name, number != 0),
+    if let Some(flags) = options.flags(level, name) {
+        *flags = *flags & !(1 << name) | u128::from(given != 0) << name;
+        return Ok(());
     }
-    Ok(())
-}
-
-fn set_v6(options: &SpinLock<IpOptions>, name: u32, value: &Value) -> Result<()> {
-    let known = SWITCHES_V6.contains(&name)
-        || matches!(
-            name,
-            raw::IPV6_UNICAST_HOPS
-                | raw::IPV6_MULTICAST_HOPS
-                | raw::IPV6_MULTICAST_IF
-                | raw::IPV6_MTU_DISCOVER
-                | raw::IPV6_MTU
-                | raw::IPV6_TCLASS
-                | raw::IPV6_ADDR_PREFERENCES
-                | raw::IPV6_MINHOPCOUNT
-                | raw::IPV6_UNICAST_IF
-        );
-    if !known {
-        return Err(Errno::ENOPROTOOPT);
+    if let Some((number, accepts, default)) = options.number(level, name) {
+        *number = match default {
+            Some(default) if given == -1 => default,
+            _ if accepts.contains(&given) => given,
+            _ => return Err(Errno::EINVAL),
+        };
+        // A type of service is a byte.
+        options.service &= 0xff;
+        return Ok(());
     }
-    let number = value.int()?;
-    let mut options = options.lock();
-    match name {
-        raw::IPV6_UNICAST_HOPS => options.hops = within(number, -1..=255)?,
-        raw::IPV6_MULTICAST_HOPS => {
-            let hops = within(number, -1..=255)?;
-            options.multicast_hops = if hops == -1 { 1 } else { hops as u8 };
+    match (is_v4, name) {
+        (false, raw::IPV6_MULTICAST_IF) => {
+            interface::check_index(given)?;
+            options.multicast_interface = given;
+            Ok(())
         }
-        raw::IPV6_MULTICAST_IF => {
-            interface::check_index(number)?;
-            options.multicast_interface = number;
-        }
-        raw::IPV6_MTU_DISCOVER => options.discover_v6 = within(number, 0..=5)?,
         // No path has an MTU smaller than `lo`'s.
-        raw::IPV6_MTU if number == 0 || number >= raw::IPV6_MIN_MTU as i32 => {}
-        raw::IPV6_MTU => return Err(Errno::EINVAL),
-        raw::IPV6_TCLASS => options.traffic_class = within(number, -1..=255)?.max(0) as u8,
-        raw::IPV6_ADDR_PREFERENCES => options.preferences = number,
-        raw::IPV6_MINHOPCOUNT => options.min_hops = within(number, 0..=255)?,
-        raw::IPV6_UNICAST_IF => interface::check_index(u32::from_be(number as u32) as i32)?,
-        _ => switch(&mut options.on_v6, name, number != 0),
+        (false, raw::IPV6_MTU) if given == 0 || given >= raw::IPV6_MIN_MTU as i32 => Ok(()),
+        (false, raw::IPV6_MTU) => Err(Errno::EINVAL),
+        _ => interface::check_index(u32::from_be(given as u32) as i32),
     }
-    Ok(())
 }
 
 /// Returns the value of an option.
@@ -273,40 +253,23 @@ fn set_v6(options: &SpinLock<IpOptions>, name: u32, value: &Value) -> Result<()>
 /// # Errors
 /// As Linux; `ENOPROTOOPT` for unknown options.
 pub fn get(options: &SpinLock<IpOptions>, family: Family, level: u32, name: u32) -> Result<Answer> {
-    let options = *options.lock();
-    let hops = |hops: i32| if hops < 0 { DEFAULT_HOPS } else { hops };
-    let number = match (level, name) {
-        (raw::SOL_IP, raw::IP_OPTIONS) => return Ok(Answer::Bytes(alloc::vec::Vec::new())),
-        (raw::SOL_IP, raw::IP_MULTICAST_IF) => {
-            return Ok(Answer::of(&interface::address_of(
-                options.multicast_interface,
-            )));
-        }
-        (raw::SOL_IP, name) => match name {
-            raw::IP_TOS => options.service.into(),
-            raw::IP_TTL => hops(options.ttl),
-            raw::IP_MTU_DISCOVER => options.discover,
-            raw::IP_MTU => MTU,
-            raw::IP_MULTICAST_TTL => options.multicast_ttl.into(),
-            raw::IP_MINTTL => options.min_ttl,
-            raw::IP_UNICAST_IF => 0,
-            _ if SWITCHES_V4.contains(&name) => options.v4(name).into(),
-            _ => return Err(Errno::ENOPROTOOPT),
-        },
-        (raw::SOL_IPV6, name) if family == Family::V6 => match name {
-            raw::IPV6_UNICAST_HOPS => hops(options.hops),
-            raw::IPV6_MULTICAST_HOPS => options.multicast_hops.into(),
-            raw::IPV6_MULTICAST_IF => options.multicast_interface,
-            raw::IPV6_MTU_DISCOVER => options.discover_v6,
-            raw::IPV6_MTU => MTU,
-            raw::IPV6_TCLASS => options.traffic_class.into(),
-            raw::IPV6_ADDR_PREFERENCES => options.preferences,
-            raw::IPV6_MINHOPCOUNT => options.min_hops,
-            raw::IPV6_UNICAST_IF => 0,
-            _ if SWITCHES_V6.contains(&name) => options.v6(name).into(),
-            _ => return Err(Errno::ENOPROTOOPT),
-        },
+    let mut options = *options.lock();
+    let index = options.multicast_interface;
+    if level != raw::SOL_IP && (level, family) != (raw::SOL_IPV6, Family::V6) {
+        return Err(Errno::ENOPROTOOPT);
+    }
+    if let Some(flags) = options.flags(level, name) {
+        return Ok(Answer::flag(*flags >> name & 1 != 0));
+    }
+    if let Some((number, ..)) = options.number(level, name) {
+        return Ok(Answer::Int(*number));
+    }
+    Ok(match (level, name) {
+        (raw::SOL_IP, raw::IP_OPTIONS) => Answer::Bytes(alloc::vec::Vec::new()),
+        (raw::SOL_IP, raw::IP_MULTICAST_IF) => Answer::of(&interface::address_of(index)),
+        (raw::SOL_IPV6, raw::IPV6_MULTICAST_IF) => Answer::Int(index),
+        (raw::SOL_IP, raw::IP_MTU) | (raw::SOL_IPV6, raw::IPV6_MTU) => Answer::Int(MTU),
+        (raw::SOL_IP, raw::IP_UNICAST_IF) | (raw::SOL_IPV6, raw::IPV6_UNICAST_IF) => Answer::Int(0),
         _ => return Err(Errno::ENOPROTOOPT),
-    };
-    Ok(Answer::Int(number))
+    })
 }

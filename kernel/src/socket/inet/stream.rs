@@ -46,8 +46,8 @@ impl Stream {
         let common = Common::new(domain(family), raw::SOCK_STREAM, IPPROTO_TCP);
         common.set_buffers(SEND_BUFFER, RECEIVE_BUFFER);
         let options = tcp::Options {
-            user: common.owner().0,
-            tag: common.inode(),
+            user: common.owner.0,
+            tag: common.inode,
             ..tcp::Options::default()
         };
         Arc::new(Stream {
@@ -60,9 +60,9 @@ impl Stream {
 
     /// Wraps a connection that was accepted; it inherits the listener's options.
     fn accepted(&self, tcp: Arc<tcp::Socket>) -> Arc<dyn Socket> {
-        let common = Common::new(self.common.domain(), raw::SOCK_STREAM, IPPROTO_TCP);
+        let common = Common::new(self.common.domain, raw::SOCK_STREAM, IPPROTO_TCP);
         common.inherit(&self.common);
-        tcp.set_options(|options| options.tag = common.inode());
+        tcp.set_options(|options| options.tag = common.inode);
         let ip = *self.ip.lock();
         let options = *self.options.lock();
         Arc::new(Stream {
@@ -121,7 +121,7 @@ impl Stream {
             return Ok(0);
         }
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        bytes.try_reserve_exact(len)?;
         bytes.resize(len, 0);
         let len = message.data.take_bytes(&mut bytes)?;
         let Some((last, before)) = bytes[..len].split_last() else {
@@ -333,17 +333,14 @@ impl Socket for Stream {
             raw_ioctl::SIOCATMARK => usize::from(self.tcp.is_at_mark()),
             _ => return Err(Errno::ENOTTY),
         };
-        user::write(argument, &(number.min(i32::MAX as usize) as i32))
-            .map_err(|_| Errno::EFAULT)?;
+        user::write(argument, &(number.min(i32::MAX as usize) as i32))?;
         Ok(0)
     }
 
     fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
         match level {
             raw::SOL_TCP => {
-                tcp_options::set(&self.options, name, value)?;
-                if name == raw::TCP_DEFER_ACCEPT {
-                    let time = self.options.lock().defer_accept();
+                if let Some(time) = tcp_options::set(&self.options, name, value)? {
                     self.tcp.set_options(|options| options.defer_accept = time);
                 }
                 Ok(())

@@ -24,22 +24,45 @@ const CONGESTION: [&[u8]; 2] = [b"cubic", b"reno"];
 /// Bytes of such a name.
 const CONGESTION_NAME: usize = 16;
 
+/// The values that a number may have.
+enum Accepts {
+    /// Any: off or on.
+    Switch,
+    /// Those in a range.
+    Within(i32, i32),
+    /// Any; those beyond the range become its ends.
+    Clamped(i32, i32),
+}
+
+/// The options whose values are numbers: name, default, accepted values.
+const NUMBERS: [(u32, i32, Accepts); 16] = [
+    (raw::TCP_NODELAY, 0, Accepts::Switch),
+    (raw::TCP_MAXSEG, 0, Accepts::Within(88, MAX_SEGMENT_OPTION)),
+    (raw::TCP_CORK, 0, Accepts::Switch),
+    (raw::TCP_KEEPIDLE, 7200, Accepts::Within(1, 32_767)),
+    (raw::TCP_KEEPINTVL, 75, Accepts::Within(1, 32_767)),
+    (raw::TCP_KEEPCNT, 9, Accepts::Within(1, 127)),
+    (raw::TCP_SYNCNT, 6, Accepts::Within(1, 127)),
+    (raw::TCP_LINGER2, 60, Accepts::Clamped(-1, 120)),
+    (raw::TCP_DEFER_ACCEPT, 0, Accepts::Clamped(0, i32::MAX)),
+    (raw::TCP_WINDOW_CLAMP, 0, Accepts::Clamped(0, i32::MAX)),
+    (raw::TCP_QUICKACK, 1, Accepts::Switch),
+    (raw::TCP_THIN_LINEAR_TIMEOUTS, 0, Accepts::Switch),
+    (raw::TCP_THIN_DUPACK, 0, Accepts::Switch),
+    (raw::TCP_USER_TIMEOUT, 0, Accepts::Within(0, i32::MAX)),
+    (
+        raw::TCP_NOTSENT_LOWAT,
+        0,
+        Accepts::Clamped(i32::MIN, i32::MAX),
+    ),
+    (raw::TCP_SAVE_SYN, 0, Accepts::Switch),
+];
+
 /// The values of one socket's options.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
-    /// Bit by option number.
-    on: u64,
-    max_segment: i32,
-    keep_idle: i32,
-    keep_interval: i32,
-    keep_count: i32,
-    syn_count: i32,
-    linger: i32,
-    /// Seconds.
-    defer_accept: i32,
-    window_clamp: i32,
-    user_timeout: i32,
-    unsent_low_water: i32,
+    /// Those of [`NUMBERS`].
+    numbers: [i32; NUMBERS.len()],
     /// Index into [`CONGESTION`].
     congestion: usize,
 }
@@ -47,47 +70,25 @@ pub struct TcpOptions {
 impl Default for TcpOptions {
     fn default() -> TcpOptions {
         TcpOptions {
-            on: 1 << raw::TCP_QUICKACK,
-            max_segment: 0,
-            keep_idle: 7200,
-            keep_interval: 75,
-            keep_count: 9,
-            syn_count: 6,
-            linger: 60,
-            defer_accept: 0,
-            window_clamp: 0,
-            user_timeout: 0,
-            unsent_low_water: 0,
+            numbers: NUMBERS.map(|(_, default, _)| default),
             congestion: 0,
         }
     }
 }
 
-impl TcpOptions {
-    /// Returns the time that a connection may wait for its first bytes, in nanoseconds.
-    pub fn defer_accept(&self) -> u64 {
-        Duration::from_secs(self.defer_accept.max(0) as u64).as_nanos() as u64
-    }
+/// Returns the place of an option in [`NUMBERS`].
+fn place(name: u32) -> Result<usize> {
+    let place = NUMBERS.iter().position(|(known, ..)| *known == name);
+    place.ok_or(Errno::ENOPROTOOPT)
 }
 
-fn is_switch(name: u32) -> bool {
-    matches!(
-        name,
-        raw::TCP_NODELAY
-            | raw::TCP_CORK
-            | raw::TCP_QUICKACK
-            | raw::TCP_THIN_LINEAR_TIMEOUTS
-            | raw::TCP_THIN_DUPACK
-            | raw::TCP_SAVE_SYN
-    )
-}
-
-/// Sets an option.
+/// Sets an option. Returns the time that a connection may wait for its first bytes, in
+/// nanoseconds, where the option is that time.
 ///
 /// # Errors
 /// `EINVAL` for a value out of range, `ENOENT` for an unknown algorithm, `ENOPROTOOPT` for an
 /// unknown option.
-pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<()> {
+pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<Option<u64>> {
     if name == raw::TCP_CONGESTION {
         let mut bytes = [0; CONGESTION_NAME];
         let n = value.bytes(&mut bytes)?;
@@ -97,50 +98,23 @@ pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<(
         let asked = bytes[..n].split(|&byte| byte == 0).next().unwrap_or(&[]);
         let found = CONGESTION.iter().position(|known| *known == asked);
         options.lock().congestion = found.ok_or(Errno::ENOENT)?;
-        return Ok(());
+        return Ok(None);
     }
-    let known = is_switch(name)
-        || matches!(
-            name,
-            raw::TCP_MAXSEG
-                | raw::TCP_KEEPIDLE
-                | raw::TCP_KEEPINTVL
-                | raw::TCP_KEEPCNT
-                | raw::TCP_SYNCNT
-                | raw::TCP_LINGER2
-                | raw::TCP_DEFER_ACCEPT
-                | raw::TCP_WINDOW_CLAMP
-                | raw::TCP_USER_TIMEOUT
-                | raw::TCP_NOTSENT_LOWAT
-        );
-    if !known {
-        return Err(Errno::ENOPROTOOPT);
-    }
+    let place = place(name)?;
     let number = value.int()?;
-    let within = |range: core::ops::RangeInclusive<i32>| {
-        if range.contains(&number) {
-            Ok(number)
-        } else {
-            Err(Errno::EINVAL)
+    let number = match NUMBERS[place].2 {
+        Accepts::Switch => i32::from(number != 0),
+        Accepts::Clamped(least, most) => number.clamp(least, most),
+        // A largest segment of 0 leaves the choice to TCP.
+        Accepts::Within(..) if name == raw::TCP_MAXSEG && number == 0 => 0,
+        Accepts::Within(least, most) if number < least || number > most => {
+            return Err(Errno::EINVAL);
         }
+        Accepts::Within(..) => number,
     };
-    let mut options = options.lock();
-    match name {
-        raw::TCP_MAXSEG if number == 0 => options.max_segment = 0,
-        raw::TCP_MAXSEG => options.max_segment = within(88..=MAX_SEGMENT_OPTION)?,
-        raw::TCP_KEEPIDLE => options.keep_idle = within(1..=32767)?,
-        raw::TCP_KEEPINTVL => options.keep_interval = within(1..=32767)?,
-        raw::TCP_KEEPCNT => options.keep_count = within(1..=127)?,
-        raw::TCP_SYNCNT => options.syn_count = within(1..=127)?,
-        raw::TCP_LINGER2 => options.linger = if number < 0 { -1 } else { number.min(120) },
-        raw::TCP_DEFER_ACCEPT => options.defer_accept = number.max(0),
-        raw::TCP_WINDOW_CLAMP => options.window_clamp = number.max(0),
-        raw::TCP_USER_TIMEOUT => options.user_timeout = within(0..=i32::MAX)?,
-        raw::TCP_NOTSENT_LOWAT => options.unsent_low_water = number,
-        _ if number != 0 => options.on |= 1 << name,
-        _ => options.on &= !(1 << name),
-    }
-    Ok(())
+    options.lock().numbers[place] = number;
+    let time = Duration::from_secs(number.max(0) as u64).as_nanos() as u64;
+    Ok((name == raw::TCP_DEFER_ACCEPT).then_some(time))
 }
 
 /// Returns the value of an option.
@@ -149,22 +123,7 @@ pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<(
 /// `ENOPROTOOPT` for an unknown option.
 pub fn get(options: &SpinLock<TcpOptions>, socket: &tcp::Socket, name: u32) -> Result<Answer> {
     let options = *options.lock();
-    Ok(Answer::Int(match name {
-        _ if is_switch(name) => (options.on >> name & 1) as i32,
-        raw::TCP_MAXSEG => match (socket.phase(), options.max_segment) {
-            (tcp::Phase::Connected, 0) => MAX_SEGMENT as i32,
-            (_, 0) => raw::TCP_MSS_DEFAULT as i32,
-            (_, set) => set,
-        },
-        raw::TCP_KEEPIDLE => options.keep_idle,
-        raw::TCP_KEEPINTVL => options.keep_interval,
-        raw::TCP_KEEPCNT => options.keep_count,
-        raw::TCP_SYNCNT => options.syn_count,
-        raw::TCP_LINGER2 => options.linger,
-        raw::TCP_DEFER_ACCEPT => options.defer_accept,
-        raw::TCP_WINDOW_CLAMP => options.window_clamp,
-        raw::TCP_USER_TIMEOUT => options.user_timeout,
-        raw::TCP_NOTSENT_LOWAT => options.unsent_low_water,
+    match name {
         raw::TCP_CONGESTION => {
             let mut name = [0; CONGESTION_NAME];
             let chosen = CONGESTION[options.congestion];
@@ -172,7 +131,13 @@ pub fn get(options: &SpinLock<TcpOptions>, socket: &tcp::Socket, name: u32) -> R
             return Ok(Answer::of(&name));
         }
         raw::TCP_INFO => return Ok(info(socket)),
-        _ => return Err(Errno::ENOPROTOOPT),
+        _ => {}
+    }
+    let number = options.numbers[place(name)?];
+    Ok(Answer::Int(match (name, socket.phase()) {
+        (raw::TCP_MAXSEG, tcp::Phase::Connected) if number == 0 => MAX_SEGMENT as i32,
+        (raw::TCP_MAXSEG, _) if number == 0 => raw::TCP_MSS_DEFAULT as i32,
+        _ => number,
     }))
 }
 

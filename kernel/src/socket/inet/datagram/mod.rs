@@ -60,8 +60,8 @@ impl Datagrams {
         };
         let common = Common::new(domain(family), kind, number);
         let options = datagram::Options {
-            user: common.owner().0,
-            tag: common.inode(),
+            user: common.owner.0,
+            tag: common.inode,
             // Raw sockets of IPv6 never handle IPv4.
             v6_only: !protocol.has_ports(),
             ..datagram::Options::default()
@@ -258,7 +258,7 @@ impl Socket for Datagrams {
             raw_ioctl::TIOCOUTQ => 0,
             _ => return Err(Errno::ENOTTY),
         };
-        user::write(argument, &(number as i32)).map_err(|_| Errno::EFAULT)?;
+        user::write(argument, &(number as i32))?;
         Ok(0)
     }
 
