@@ -2,14 +2,12 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use abi::{
-    Errno, Result,
-    raw::{if_arp::ARPHRD_LOOPBACK, netlink as raw},
-};
+use abi::{Errno, Result, raw::if_arp::ARPHRD_LOOPBACK};
 use nucleus::counters::Counter;
 
 use super::{
     message::{self, Attributes, Request, Writer},
+    numbers as raw,
     route::{Asker, check_index, structure},
 };
 use crate::socket::inet::{AF_INET, AF_INET6, interface};
@@ -66,7 +64,7 @@ impl Asked {
 /// Whether a request wants the counts of packets.
 fn wants_statistics(request: &Request<'_>) -> bool {
     let mut attributes = request.attributes::<LINK>();
-    let mask = attributes.find(|(kind, _)| *kind == raw::IFLA_EXT_MASK as u16);
+    let mask = attributes.find(|(kind, _)| *kind == raw::IFLA_EXT_MASK);
     let mask = mask.and_then(|(_, value)| message::number(value));
     mask.unwrap_or(0) & SKIP_STATISTICS == 0
 }
@@ -105,7 +103,7 @@ fn check_named(request: &Request<'_>, asked: &Asked) -> Result<()> {
     if asked.index != 0 {
         return check_index(asked.index);
     }
-    let names = [raw::IFLA_IFNAME as u16, raw::IFLA_ALT_IFNAME as u16];
+    let names = [raw::IFLA_IFNAME, raw::IFLA_ALT_IFNAME];
     let mut attributes = request.attributes::<LINK>();
     let name = attributes.find(|(kind, _)| names.contains(kind));
     let (_, name) = name.ok_or(Errno::EINVAL)?;
@@ -123,7 +121,7 @@ fn check_named(request: &Request<'_>, asked: &Asked) -> Result<()> {
 /// `EOPNOTSUPP` for all else, `EEXIST`, `ENODEV`, `EINVAL`.
 pub fn change(request: &Request<'_>) -> Result<()> {
     let asked = Asked::of(request)?;
-    let makes = request.kind == raw::RTM_NEWLINK as u16;
+    let makes = request.kind == raw::RTM_NEWLINK;
     match check_named(request, &asked) {
         Ok(()) if makes && request.has(raw::NLM_F_EXCL) => return Err(Errno::EEXIST),
         Ok(()) => {}
@@ -139,13 +137,10 @@ pub fn change(request: &Request<'_>) -> Result<()> {
         asked.change
     };
     let changed = (asked.flags ^ u32::from(interface::FLAGS)) & mask & UP;
-    let as_it_is = |(kind, value): (u16, &[u8])| match kind {
-        _ if kind == raw::IFLA_IFNAME as u16 => true,
-        _ if kind == raw::IFLA_EXT_MASK as u16 => true,
-        _ if kind == raw::IFLA_MTU as u16 => message::number(value) == Some(interface::MTU as u32),
-        _ if kind == raw::IFLA_TXQLEN as u16 => {
-            message::number(value) == Some(interface::QUEUE as u32)
-        }
+    let as_it_is = |(kind, value): (u32, &[u8])| match kind {
+        raw::IFLA_IFNAME | raw::IFLA_EXT_MASK => true,
+        raw::IFLA_MTU => message::number(value) == Some(interface::MTU as u32),
+        raw::IFLA_TXQLEN => message::number(value) == Some(interface::QUEUE as u32),
         _ => false,
     };
     if changed == 0 && request.attributes::<LINK>().all(as_it_is) {
@@ -162,15 +157,12 @@ pub fn change(request: &Request<'_>) -> Result<()> {
 pub fn add_address(request: &Request<'_>) -> Result<()> {
     let head: [u8; ADDRESS] = structure(request)?;
     check_index(u32::from_le_bytes([head[4], head[5], head[6], head[7]]))?;
-    let mut attributes = request.attributes::<ADDRESS>();
-    let address = attributes.find(|(kind, _)| *kind == raw::IFA_LOCAL as u16);
-    let (_, address) = address
-        .or_else(|| {
-            request
-                .attributes::<ADDRESS>()
-                .find(|(kind, _)| *kind == raw::IFA_ADDRESS as u16)
-        })
-        .ok_or(Errno::EINVAL)?;
+    let find = |wanted| {
+        let mut attributes = request.attributes::<ADDRESS>();
+        attributes.find(|(kind, _)| *kind == wanted)
+    };
+    let address = find(raw::IFA_LOCAL).or_else(|| find(raw::IFA_ADDRESS));
+    let (_, address) = address.ok_or(Errno::EINVAL)?;
     let is_there = match u32::from(head[0]) {
         AF_INET => head[1] == 8 && address == Ipv4Addr::LOCALHOST.octets(),
         AF_INET6 => address == Ipv6Addr::LOCALHOST.octets(),
@@ -190,42 +182,39 @@ fn write(writer: &mut Writer, flags: u32, statistics: bool) {
     head[4..8].copy_from_slice(&interface::INDEX.to_le_bytes());
     let state = u32::from(interface::FLAGS) | LOWER_UP;
     head[8..12].copy_from_slice(&state.to_le_bytes());
-    let kind = raw::RTM_NEWLINK as u16;
+    let kind = raw::RTM_NEWLINK;
     writer.message(kind, flags, &head, |all| {
-        all.put(raw::IFLA_IFNAME as u16, b"lo\0");
-        all.put_number(raw::IFLA_TXQLEN as u16, interface::QUEUE as u32);
+        all.put(raw::IFLA_IFNAME, b"lo\0");
+        all.put_number(raw::IFLA_TXQLEN, interface::QUEUE as u32);
         // As Linux says of an interface that can't lose its carrier.
-        all.put(raw::IFLA_OPERSTATE as u16, &[0]);
-        all.put(raw::IFLA_LINKMODE as u16, &[0]);
-        all.put_number(raw::IFLA_MTU as u16, interface::MTU as u32);
-        all.put_number(raw::IFLA_MIN_MTU as u16, 0);
-        all.put_number(raw::IFLA_MAX_MTU as u16, 0);
-        all.put_number(raw::IFLA_GROUP as u16, 0);
-        all.put_number(raw::IFLA_PROMISCUITY as u16, 0);
-        all.put_number(raw::IFLA_NUM_TX_QUEUES as u16, 1);
-        all.put_number(raw::IFLA_GSO_MAX_SEGS as u16, SEGMENTS);
-        all.put_number(raw::IFLA_GSO_MAX_SIZE as u16, SEGMENTED);
-        all.put_number(raw::IFLA_NUM_RX_QUEUES as u16, 1);
-        all.put(raw::IFLA_CARRIER as u16, &[1]);
-        all.put(raw::IFLA_QDISC as u16, QUEUE);
-        all.put_number(raw::IFLA_CARRIER_CHANGES as u16, 0);
-        all.put_number(raw::IFLA_CARRIER_UP_COUNT as u16, 0);
-        all.put_number(raw::IFLA_CARRIER_DOWN_COUNT as u16, 0);
-        all.put(raw::IFLA_PROTO_DOWN as u16, &[0]);
-        all.put(
-            raw::IFLA_MAP as u16,
-            &[0; size_of::<raw::rtnl_link_ifmap>()],
-        );
-        all.put(raw::IFLA_ADDRESS as u16, &[0; HARDWARE]);
-        all.put(raw::IFLA_BROADCAST as u16, &[0; HARDWARE]);
+        all.put(raw::IFLA_OPERSTATE, &[0]);
+        all.put(raw::IFLA_LINKMODE, &[0]);
+        all.put_number(raw::IFLA_MTU, interface::MTU as u32);
+        all.put_number(raw::IFLA_MIN_MTU, 0);
+        all.put_number(raw::IFLA_MAX_MTU, 0);
+        all.put_number(raw::IFLA_GROUP, 0);
+        all.put_number(raw::IFLA_PROMISCUITY, 0);
+        all.put_number(raw::IFLA_NUM_TX_QUEUES, 1);
+        all.put_number(raw::IFLA_GSO_MAX_SEGS, SEGMENTS);
+        all.put_number(raw::IFLA_GSO_MAX_SIZE, SEGMENTED);
+        all.put_number(raw::IFLA_NUM_RX_QUEUES, 1);
+        all.put(raw::IFLA_CARRIER, &[1]);
+        all.put(raw::IFLA_QDISC, QUEUE);
+        all.put_number(raw::IFLA_CARRIER_CHANGES, 0);
+        all.put_number(raw::IFLA_CARRIER_UP_COUNT, 0);
+        all.put_number(raw::IFLA_CARRIER_DOWN_COUNT, 0);
+        all.put(raw::IFLA_PROTO_DOWN, &[0]);
+        all.put(raw::IFLA_MAP, &[0; size_of::<raw::rtnl_link_ifmap>()]);
+        all.put(raw::IFLA_ADDRESS, &[0; HARDWARE]);
+        all.put(raw::IFLA_BROADCAST, &[0; HARDWARE]);
         if statistics {
             write_statistics(all);
         }
-        all.nested(raw::IFLA_AF_SPEC as u16, |families| {
-            families.nested(AF_INET6 as u16, |v6| {
+        all.nested(raw::IFLA_AF_SPEC, |families| {
+            families.nested(AF_INET6, |v6| {
                 // It is ready for use, and addresses would be made out of hardware addresses.
-                v6.put_number(raw::IFLA_INET6_FLAGS as u16, 0x8000_0000);
-                v6.put(raw::IFLA_INET6_ADDR_GEN_MODE as u16, &[0]);
+                v6.put_number(raw::IFLA_INET6_FLAGS, 0x8000_0000);
+                v6.put(raw::IFLA_INET6_ADDR_GEN_MODE, &[0]);
             });
         });
     });
@@ -242,8 +231,8 @@ fn write_statistics(all: &mut Attributes<'_>) {
         wide[n * 8..n * 8 + 8].copy_from_slice(&count.to_le_bytes());
         narrow[n * 4..n * 4 + 4].copy_from_slice(&(count as u32).to_le_bytes());
     }
-    all.put(raw::IFLA_STATS64 as u16, &wide);
-    all.put(raw::IFLA_STATS as u16, &narrow);
+    all.put(raw::IFLA_STATS64, &wide);
+    all.put(raw::IFLA_STATS, &narrow);
 }
 
 /// Lists addresses; gives flags for the list's end.
@@ -272,19 +261,19 @@ pub fn list_addresses(
     if v4 {
         let ip = Ipv4Addr::LOCALHOST.octets();
         write_address(writer, flags, AF_INET, 8, |all| {
-            all.put(raw::IFA_ADDRESS as u16, &ip);
-            all.put(raw::IFA_LOCAL as u16, &ip);
-            all.put(raw::IFA_LABEL as u16, b"lo\0");
-            all.put_number(raw::IFA_FLAGS as u16, raw::IFA_F_PERMANENT);
+            all.put(raw::IFA_ADDRESS, &ip);
+            all.put(raw::IFA_LOCAL, &ip);
+            all.put(raw::IFA_LABEL, b"lo\0");
+            all.put_number(raw::IFA_FLAGS, raw::IFA_F_PERMANENT);
             write_life(all);
         });
     }
     if v6 {
         write_address(writer, flags, AF_INET6, 128, |all| {
-            all.put(raw::IFA_ADDRESS as u16, &Ipv6Addr::LOCALHOST.octets());
+            all.put(raw::IFA_ADDRESS, &Ipv6Addr::LOCALHOST.octets());
             write_life(all);
-            all.put_number(raw::IFA_FLAGS as u16, raw::IFA_F_PERMANENT);
-            all.put(raw::IFA_PROTO as u16, &[KERNEL_LO]);
+            all.put_number(raw::IFA_FLAGS, raw::IFA_F_PERMANENT);
+            all.put(raw::IFA_PROTO, &[KERNEL_LO]);
         });
     }
     Ok(flags & !raw::NLM_F_MULTI)
@@ -297,18 +286,10 @@ fn write_address(
     prefix: u8,
     attributes: impl FnOnce(&mut Attributes<'_>),
 ) {
-    let mut head = [
-        family as u8,
-        prefix,
-        raw::IFA_F_PERMANENT as u8,
-        HOST,
-        0,
-        0,
-        0,
-        0,
-    ];
+    let mut head = [0; ADDRESS];
+    head[..4].copy_from_slice(&[family as u8, prefix, raw::IFA_F_PERMANENT as u8, HOST]);
     head[4..].copy_from_slice(&interface::INDEX.to_le_bytes());
-    writer.message(raw::RTM_NEWADDR as u16, flags, &head, attributes);
+    writer.message(raw::RTM_NEWADDR, flags, &head, attributes);
 }
 
 /// Preferred and valid for ever, since the start.
@@ -316,5 +297,5 @@ fn write_life(all: &mut Attributes<'_>) {
     let mut life = [0; size_of::<raw::ifa_cacheinfo>()];
     life[..4].copy_from_slice(&FOREVER.to_le_bytes());
     life[4..8].copy_from_slice(&FOREVER.to_le_bytes());
-    all.put(raw::IFA_CACHEINFO as u16, &life);
+    all.put(raw::IFA_CACHEINFO, &life);
 }

@@ -20,7 +20,7 @@ fn padded(len: usize) -> usize {
 /// One message that was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    pub kind: u16,
+    pub kind: u32,
     /// `NLM_F_*`.
     pub flags: u32,
     pub sequence: u32,
@@ -40,7 +40,7 @@ impl<'a> Request<'a> {
     }
 
     /// The attributes behind a structure of `N` bytes.
-    pub fn attributes<const N: usize>(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a, N> {
+    pub fn attributes<const N: usize>(&self) -> impl Iterator<Item = (u32, &'a [u8])> + use<'a, N> {
         attributes(self.body().get(padded(N)..).unwrap_or(&[]))
     }
 }
@@ -57,7 +57,7 @@ pub fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
             return None;
         }
         let request = Request {
-            kind: word(4) as u16,
+            kind: word(4) & 0xffff,
             flags: word(4) >> 16,
             sequence: word(8),
             whole: &left[..len],
@@ -68,7 +68,7 @@ pub fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
 }
 
 /// Returns the attributes in `bytes`, up to the first with an impossible length.
-pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
     let mut left = bytes;
     core::iter::from_fn(move || {
         let head = left.first_chunk::<ATTRIBUTE_HEAD>()?;
@@ -79,7 +79,7 @@ pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         }
         let value = &left[ATTRIBUTE_HEAD..len];
         left = left.get(padded(len)..).unwrap_or(&[]);
-        Some((kind, value))
+        Some((kind.into(), value))
     })
 }
 
@@ -112,14 +112,14 @@ impl Writer {
     /// Adds a message: the structure that `kind` says, and attributes.
     pub fn message(
         &mut self,
-        kind: u16,
+        kind: u32,
         flags: u32,
         structure: &[u8],
         attributes: impl FnOnce(&mut Attributes<'_>),
     ) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
-        self.bytes.extend_from_slice(&kind.to_le_bytes());
+        self.bytes.extend_from_slice(&(kind as u16).to_le_bytes());
         self.bytes.extend_from_slice(&(flags as u16).to_le_bytes());
         self.bytes.extend_from_slice(&self.sequence.to_le_bytes());
         self.bytes.extend_from_slice(&self.port.to_le_bytes());
@@ -141,21 +141,16 @@ impl Writer {
             request.whole
         };
         let flags = if capped { raw::NLM_F_CAPPED } else { 0 };
-        self.message(
-            raw::NLMSG_ERROR as u16,
-            flags,
-            &number.to_le_bytes(),
-            |rest| {
-                rest.0.extend_from_slice(repeated);
-                pad(rest.0);
-            },
-        );
+        self.message(raw::NLMSG_ERROR, flags, &number.to_le_bytes(), |rest| {
+            rest.0.extend_from_slice(repeated);
+            pad(rest.0);
+        });
     }
 
     /// Adds the end of a list.
     pub fn done(&mut self, error: Option<Errno>, flags: u32) {
         let number = error.map_or(0, |error| -i32::from(error.number()));
-        let kind = raw::NLMSG_DONE as u16;
+        let kind = raw::NLMSG_DONE;
         self.message(
             kind,
             flags | raw::NLM_F_MULTI,
@@ -179,20 +174,20 @@ pub struct Attributes<'a>(&'a mut Vec<u8>);
 
 impl Attributes<'_> {
     /// Adds an attribute.
-    pub fn put(&mut self, kind: u16, value: &[u8]) {
+    pub fn put(&mut self, kind: u32, value: &[u8]) {
         self.nested(kind, |inside| inside.0.extend_from_slice(value));
     }
 
     /// Adds a 32-bit number.
-    pub fn put_number(&mut self, kind: u16, value: u32) {
+    pub fn put_number(&mut self, kind: u32, value: u32) {
         self.put(kind, &value.to_le_bytes());
     }
 
     /// Adds an attribute that consists of attributes.
-    pub fn nested(&mut self, kind: u16, inside: impl FnOnce(&mut Attributes<'_>)) {
+    pub fn nested(&mut self, kind: u32, inside: impl FnOnce(&mut Attributes<'_>)) {
         let start = self.0.len();
         self.0.extend_from_slice(&[0; 2]);
-        self.0.extend_from_slice(&kind.to_le_bytes());
+        self.0.extend_from_slice(&(kind as u16).to_le_bytes());
         inside(&mut Attributes(self.0));
         let len = (self.0.len() - start) as u16;
         self.0[start..start + 2].copy_from_slice(&len.to_le_bytes());
@@ -236,9 +231,9 @@ mod tests {
         let asked = requests(&bytes).next().unwrap();
         let mut writer = Writer::new(&asked, 42);
         writer.message(16, raw::NLM_F_MULTI, &[1; 8], |attributes| {
-            attributes.put(3u16, b"lo\0");
-            attributes.put_number(4u16, 5);
-            attributes.nested(26u16, |inside| inside.put(10u16, &[1]));
+            attributes.put(3, b"lo\0");
+            attributes.put_number(4, 5);
+            attributes.nested(26, |inside| inside.put(10, &[1]));
         });
         writer.done(None, 0);
         let answer = writer.finish();

@@ -22,6 +22,7 @@ use super::{Family, Socket};
 mod link;
 mod message;
 mod name;
+mod numbers;
 mod route;
 mod routes;
 mod socket;

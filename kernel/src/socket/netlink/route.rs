@@ -5,15 +5,12 @@
 
 use alloc::vec::Vec;
 
-use abi::{
-    Errno, Result,
-    raw::{general::__NR_sendto, netlink as raw},
-};
+use abi::{Errno, Result, raw::general::__NR_sendto};
 
 use super::{
     link,
     message::{self, Request, Writer},
-    routes,
+    numbers as raw, routes,
 };
 use crate::{
     linux::syscall::{Caller, note_unsupported},
@@ -43,17 +40,17 @@ enum Served {
 }
 
 /// One kind of request comes in groups of four: to make, to delete, to get, to set.
-const GET: u16 = 2;
+const GET: u32 = 2;
 
 /// The first type behind the last that Linux knows (`RTM_MAX`).
-const END: u16 = 120;
+const END: u32 = 120;
 
 /// Serves the requests in a datagram; gives the datagrams that answer.
 pub fn serve(bytes: &[u8], asker: &Asker) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
     for request in message::requests(bytes) {
         // Messages that are no requests, and the protocol's own, need no answer.
-        let asks = request.has(raw::NLM_F_REQUEST) && request.kind >= raw::NLMSG_MIN_TYPE as u16;
+        let asks = request.has(raw::NLM_F_REQUEST) && request.kind >= raw::NLMSG_MIN_TYPE;
         let served = match asks {
             true => serve_one(&request, asker, &mut answers),
             false => Ok(Served::Done),
@@ -101,16 +98,12 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
             _ => (true, true),
         };
         let listed = match kind {
-            _ if kind == raw::RTM_GETLINK as u16 => link::list(request, asker, &mut writer),
-            _ if kind == raw::RTM_GETADDR as u16 => {
-                link::list_addresses(request, asker, &mut writer, v4, v6)
-            }
-            _ if kind == raw::RTM_GETROUTE as u16 => {
-                routes::list(request, asker, &mut writer, v4, v6)
-            }
-            _ if kind == raw::RTM_GETRULE as u16 => Ok(routes::list_rules(&mut writer, v4, v6)),
+            raw::RTM_GETLINK => link::list(request, asker, &mut writer),
+            raw::RTM_GETADDR => link::list_addresses(request, asker, &mut writer, v4, v6),
+            raw::RTM_GETROUTE => routes::list(request, asker, &mut writer, v4, v6),
+            raw::RTM_GETRULE => Ok(routes::list_rules(&mut writer, v4, v6)),
             // No neighbour on the loopback interface has to be found by a hardware address.
-            _ if kind == raw::RTM_GETNEIGH as u16 => Ok(0),
+            raw::RTM_GETNEIGH => Ok(0),
             _ => return Err(Errno::EOPNOTSUPP),
         };
         let (error, flags) = match listed {
@@ -128,8 +121,8 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
     }
     let mut writer = Writer::new(request, asker.port);
     match kind {
-        _ if kind == raw::RTM_GETLINK as u16 => link::show(request, asker, &mut writer)?,
-        _ if kind == raw::RTM_GETROUTE as u16 => routes::find(request, &mut writer)?,
+        raw::RTM_GETLINK => link::show(request, asker, &mut writer)?,
+        raw::RTM_GETROUTE => routes::find(request, &mut writer)?,
         _ => return Err(Errno::EOPNOTSUPP),
     }
     answers.push(writer.finish());
@@ -138,14 +131,11 @@ fn serve_one(request: &Request<'_>, asker: &Asker, answers: &mut Vec<Vec<u8>>) -
 
 /// Serves a request to change something.
 fn change(request: &Request<'_>) -> Result<()> {
-    let kind = request.kind;
-    if kind == raw::RTM_NEWLINK as u16 || kind == raw::RTM_SETLINK as u16 {
-        return link::change(request);
+    match request.kind {
+        raw::RTM_NEWLINK | raw::RTM_SETLINK => link::change(request),
+        raw::RTM_NEWADDR => link::add_address(request),
+        _ => Err(Errno::EOPNOTSUPP),
     }
-    if kind == raw::RTM_NEWADDR as u16 {
-        return link::add_address(request);
-    }
-    Err(Errno::EOPNOTSUPP)
 }
 
 /// The first `N` bytes of a request's body.

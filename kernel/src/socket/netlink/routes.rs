@@ -2,12 +2,12 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use abi::{Errno, Result, raw::netlink as raw};
+use abi::{Errno, Result};
 use net::ip;
-use raw::rtattr_type_t;
 
 use super::{
     message::{self, Attributes, Request, Writer},
+    numbers as raw,
     route::{Asker, check_index, structure},
 };
 use crate::socket::inet::{AF_INET, AF_INET6, interface};
@@ -40,31 +40,25 @@ struct Route {
     kind: u8,
 }
 
+const fn route(to: IpAddr, prefix: u8, scope: u8, kind: u8) -> Route {
+    Route {
+        to,
+        prefix,
+        scope,
+        kind,
+    }
+}
+
 const ROUTES: [Route; 4] = [
-    Route {
-        to: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)),
-        prefix: 8,
-        scope: HOST,
-        kind: TO_HERE,
-    },
-    Route {
-        to: IpAddr::V4(Ipv4Addr::LOCALHOST),
-        prefix: 32,
-        scope: HOST,
-        kind: TO_HERE,
-    },
-    Route {
-        to: IpAddr::V4(Ipv4Addr::new(127, 255, 255, 255)),
-        prefix: 32,
-        scope: LINK,
-        kind: TO_ALL,
-    },
-    Route {
-        to: IpAddr::V6(Ipv6Addr::LOCALHOST),
-        prefix: 128,
-        scope: UNIVERSE,
-        kind: TO_HERE,
-    },
+    route(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8, HOST, TO_HERE),
+    route(IpAddr::V4(Ipv4Addr::LOCALHOST), 32, HOST, TO_HERE),
+    route(
+        IpAddr::V4(Ipv4Addr::new(127, 255, 255, 255)),
+        32,
+        LINK,
+        TO_ALL,
+    ),
+    route(IpAddr::V6(Ipv6Addr::LOCALHOST), 128, UNIVERSE, TO_HERE),
 ];
 
 /// The filter of a strict request for the list.
@@ -91,13 +85,13 @@ impl Filter {
         };
         for (kind, value) in request.attributes::<HEAD>() {
             let number = message::number(value).ok_or(Errno::EINVAL)?;
-            if kind == rtattr_type_t::RTA_TABLE as u16 {
-                filter.table = number;
-            } else if kind == rtattr_type_t::RTA_OIF as u16 {
-                check_index(number)?;
-                filter.interface = Some(number);
-            } else {
-                return Err(Errno::EINVAL);
+            match kind {
+                raw::RTA_TABLE => filter.table = number,
+                raw::RTA_OIF => {
+                    check_index(number)?;
+                    filter.interface = Some(number);
+                }
+                _ => return Err(Errno::EINVAL),
             }
         }
         if ![0, LOCAL, MAIN, DEFAULT].contains(&filter.table) {
@@ -157,26 +151,22 @@ pub fn list(
         };
         let head = head(family, route, LOCAL, 0);
         writer.message(
-            raw::RTM_NEWROUTE as u16,
+            raw::RTM_NEWROUTE,
             raw::NLM_F_MULTI | filtered,
             &head,
             |all| {
-                all.put_number(rtattr_type_t::RTA_TABLE as u16, LOCAL);
-                put_address(all, rtattr_type_t::RTA_DST as u16, route.to);
+                all.put_number(raw::RTA_TABLE, LOCAL);
+                put_address(all, raw::RTA_DST, route.to);
                 match route.to {
                     IpAddr::V4(_) => {
-                        put_address(
-                            all,
-                            rtattr_type_t::RTA_PREFSRC as u16,
-                            Ipv4Addr::LOCALHOST.into(),
-                        );
-                        all.put_number(rtattr_type_t::RTA_OIF as u16, interface::INDEX as u32);
+                        put_address(all, raw::RTA_PREFSRC, Ipv4Addr::LOCALHOST.into());
+                        all.put_number(raw::RTA_OIF, interface::INDEX as u32);
                     }
                     IpAddr::V6(_) => {
-                        all.put_number(rtattr_type_t::RTA_PRIORITY as u16, 0);
-                        all.put_number(rtattr_type_t::RTA_OIF as u16, interface::INDEX as u32);
+                        all.put_number(raw::RTA_PRIORITY, 0);
+                        all.put_number(raw::RTA_OIF, interface::INDEX as u32);
                         put_use(all);
-                        all.put(rtattr_type_t::RTA_PREF as u16, &[0]);
+                        all.put(raw::RTA_PREF, &[0]);
                     }
                 }
             },
@@ -186,25 +176,14 @@ pub fn list(
 }
 
 fn head(family: u32, route: &Route, table: u32, flags: u32) -> [u8; HEAD] {
-    let mut head = [
-        family as u8,
-        route.prefix,
-        0,
-        0,
-        table as u8,
-        BY_KERNEL,
-        route.scope,
-        route.kind,
-        0,
-        0,
-        0,
-        0,
-    ];
+    let mut head = [0; HEAD];
+    head[..2].copy_from_slice(&[family as u8, route.prefix]);
+    head[4..8].copy_from_slice(&[table as u8, BY_KERNEL, route.scope, route.kind]);
     head[8..].copy_from_slice(&flags.to_le_bytes());
     head
 }
 
-fn put_address(all: &mut Attributes<'_>, kind: u16, address: IpAddr) {
+fn put_address(all: &mut Attributes<'_>, kind: u32, address: IpAddr) {
     match address {
         IpAddr::V4(ip) => all.put(kind, &ip.octets()),
         IpAddr::V6(ip) => all.put(kind, &ip.octets()),
@@ -213,10 +192,7 @@ fn put_address(all: &mut Attributes<'_>, kind: u16, address: IpAddr) {
 
 /// `struct rta_cacheinfo` of a route that never expires and whose use is not counted.
 fn put_use(all: &mut Attributes<'_>) {
-    all.put(
-        rtattr_type_t::RTA_CACHEINFO as u16,
-        &[0; size_of::<raw::rta_cacheinfo>()],
-    );
+    all.put(raw::RTA_CACHEINFO, &[0; size_of::<raw::rta_cacheinfo>()]);
 }
 
 /// Looks a route up.
@@ -228,13 +204,13 @@ pub fn find(request: &Request<'_>, writer: &mut Writer) -> Result<()> {
     let family = u32::from(asked[0]);
     let mut to: Option<IpAddr> = None;
     for (kind, value) in request.attributes::<HEAD>() {
-        if kind == rtattr_type_t::RTA_DST as u16 {
+        if kind == raw::RTA_DST {
             to = Some(match family {
                 AF_INET => IpAddr::from(*value.first_chunk::<4>().ok_or(Errno::EINVAL)?),
                 AF_INET6 => IpAddr::from(*value.first_chunk::<16>().ok_or(Errno::EINVAL)?),
                 _ => return Err(Errno::EOPNOTSUPP),
             });
-        } else if kind == rtattr_type_t::RTA_OIF as u16 || kind == rtattr_type_t::RTA_IIF as u16 {
+        } else if kind == raw::RTA_OIF || kind == raw::RTA_IIF {
             check_index(message::number(value).ok_or(Errno::EINVAL)?)?;
         }
     }
@@ -249,28 +225,23 @@ pub fn find(request: &Request<'_>, writer: &mut Writer) -> Result<()> {
         IpAddr::V4(_) => (32, MAIN, FOUND),
         IpAddr::V6(_) => (128, LOCAL, 0),
     };
-    let route = Route {
-        to,
-        prefix,
-        scope: UNIVERSE,
-        kind: TO_HERE,
-    };
+    let route = route(to, prefix, UNIVERSE, TO_HERE);
     let mut head = head(family, &route, table, flags);
     if to.is_ipv4() {
         // No protocol has made it: it was put together for the question.
         head[5] = 0;
     }
-    writer.message(raw::RTM_NEWROUTE as u16, 0, &head, |all| {
-        all.put_number(rtattr_type_t::RTA_TABLE as u16, table);
-        put_address(all, rtattr_type_t::RTA_DST as u16, to);
-        all.put_number(rtattr_type_t::RTA_OIF as u16, interface::INDEX as u32);
-        put_address(all, rtattr_type_t::RTA_PREFSRC as u16, source);
+    writer.message(raw::RTM_NEWROUTE, 0, &head, |all| {
+        all.put_number(raw::RTA_TABLE, table);
+        put_address(all, raw::RTA_DST, to);
+        all.put_number(raw::RTA_OIF, interface::INDEX as u32);
+        put_address(all, raw::RTA_PREFSRC, source);
         if to.is_ipv6() {
-            all.put_number(rtattr_type_t::RTA_PRIORITY as u16, 0);
+            all.put_number(raw::RTA_PRIORITY, 0);
         }
         put_use(all);
         if to.is_ipv6() {
-            all.put(rtattr_type_t::RTA_PREF as u16, &[0]);
+            all.put(raw::RTA_PREF, &[0]);
         }
     });
     Ok(())
@@ -287,12 +258,12 @@ pub fn list_rules(writer: &mut Writer, v4: bool, v6: bool) -> u32 {
             head[0] = family as u8;
             head[4] = table as u8;
             head[7] = LOOK_UP;
-            writer.message(raw::RTM_NEWRULE as u16, raw::NLM_F_MULTI, &head, |all| {
-                all.put_number(raw::FRA_TABLE as u16, table);
-                all.put_number(raw::FRA_SUPPRESS_PREFIXLEN as u16, u32::MAX);
-                all.put(raw::FRA_PROTOCOL as u16, &[BY_KERNEL]);
+            writer.message(raw::RTM_NEWRULE, raw::NLM_F_MULTI, &head, |all| {
+                all.put_number(raw::FRA_TABLE, table);
+                all.put_number(raw::FRA_SUPPRESS_PREFIXLEN, u32::MAX);
+                all.put(raw::FRA_PROTOCOL, &[BY_KERNEL]);
                 if priority != 0 {
-                    all.put_number(raw::FRA_PRIORITY as u16, priority);
+                    all.put_number(raw::FRA_PRIORITY, priority);
                 }
             });
         }

@@ -102,7 +102,7 @@ pub fn list() -> Vec<SocketEntry> {
             port: state.port,
             groups: state.groups as u32,
             waiting,
-            inode: socket.common.inode(),
+            inode: socket.common.inode,
         }
     };
     sockets.map(entry).collect()
@@ -254,9 +254,7 @@ impl NetlinkSocket {
 
 fn copy(data: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(data.len())
-        .map_err(|_| Errno::ENOMEM)?;
+    bytes.try_reserve_exact(data.len())?;
     bytes.extend_from_slice(data);
     Ok(bytes)
 }
@@ -332,7 +330,7 @@ impl Socket for NetlinkSocket {
             return Err(Errno::ENOMEM);
         }
         let mut data = Vec::new();
-        data.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        data.try_reserve_exact(len)?;
         data.resize(len, 0);
         let mut filled = 0;
         while filled < len {
@@ -437,7 +435,7 @@ impl Socket for NetlinkSocket {
             .datagrams
             .front()
             .map_or(0, |d| d.data.len());
-        user::write(argument, &(next as i32)).map_err(|_| Errno::EFAULT)?;
+        user::write(argument, &(next as i32))?;
         Ok(0)
     }
 
