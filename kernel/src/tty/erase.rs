@@ -85,14 +85,14 @@ impl Line {
         }
         if self.local(ECHOPRT) {
             if !self.erasing {
-                self.output.raw(b"\\", screen);
+                screen(b"\\");
                 self.output.column += 1;
                 self.erasing = true;
             }
             self.echo(first, screen);
             for back in (1..count).rev() {
                 if let Some(byte) = self.ring.back(back) {
-                    self.output.raw(&[byte], screen);
+                    screen(&[byte]);
                 }
             }
             self.ring.erase(count);
@@ -136,14 +136,14 @@ impl Line {
             columns += self.output.line_start;
         }
         for _ in 0..8 - columns % 8 {
-            self.output.raw(&[8], screen);
+            screen(&[8]);
             self.output.column = self.output.column.saturating_sub(1);
         }
     }
 
     fn wipe(&mut self, columns: usize, screen: &mut Screen<'_>) {
         for _ in 0..columns {
-            self.output.raw(b"\x08 \x08", screen);
+            screen(b"\x08 \x08");
             self.output.column = self.output.column.saturating_sub(1);
         }
     }
@@ -151,7 +151,7 @@ impl Line {
     /// Closes the `\.../` of `ECHOPRT`.
     pub(super) fn finish_erasing(&mut self, screen: &mut Screen<'_>) {
         if self.erasing {
-            self.output.raw(b"/", screen);
+            screen(b"/");
             self.output.column += 1;
             self.erasing = false;
         }

@@ -26,10 +26,23 @@ impl Tty {
 
     /// Whether this terminal controls the session of `process`.
     pub(super) fn controls(&self, process: &Process) -> bool {
-        process
-            .session()
-            .terminal()
-            .is_some_and(|tty| core::ptr::addr_eq(&*tty, self))
+        self.is_terminal_of(&process.session())
+    }
+
+    fn is_terminal_of(&self, session: &Session) -> bool {
+        let terminal = session.terminal();
+        terminal.is_some_and(|tty| core::ptr::addr_eq(&*tty, self))
+    }
+
+    /// Checks that this terminal controls the session of `process`.
+    ///
+    /// # Errors
+    /// `ENOTTY`.
+    pub(super) fn check_controls(&self, process: &Process) -> Result<()> {
+        match self.controls(process) {
+            true => Ok(()),
+            false => Err(Errno::ENOTTY),
+        }
     }
 
     /// May the current thread read (`SIGTTIN`), or print or change settings (`SIGTTOU`), now? Its
@@ -67,26 +80,13 @@ impl Tty {
         Err(ERESTARTSYS)
     }
 
-    /// The session's foreground group for the caller (`TIOCGPGRP`).
-    ///
-    /// # Errors
-    /// `ENOTTY` if this is not the caller's controlling terminal.
-    pub(super) fn foreground_for(&self, process: &Process) -> Result<Pid> {
-        if !self.controls(process) {
-            return Err(Errno::ENOTTY);
-        }
-        Ok(self.foreground())
-    }
-
     /// `TIOCSPGRP`.
     ///
     /// # Errors
     /// `ENOTTY` if this is not the caller's controlling terminal, `EINVAL`, `ESRCH` without such a
     /// group, `EPERM` for one of another session.
     pub(super) fn set_foreground(&self, process: &Process, group: i32) -> Result<()> {
-        if !self.controls(process) {
-            return Err(Errno::ENOTTY);
-        }
+        self.check_controls(process)?;
         let group = Pid::try_from(group).map_err(|_| Errno::EINVAL)?;
         let group = Group::find(group).ok_or(Errno::ESRCH)?;
         if !Arc::ptr_eq(group.session(), &process.session()) {
@@ -157,26 +157,13 @@ impl Tty {
     /// # Errors
     /// `ENOTTY` if this is not the caller's controlling terminal.
     pub(super) fn give_up(&self, process: &Process) -> Result<()> {
-        if !self.controls(process) {
-            return Err(Errno::ENOTTY);
-        }
+        self.check_controls(process)?;
         let session = process.session();
         if process.pid() == session.id() {
             session.set_terminal(None);
             self.session_ended(session.id());
         }
         Ok(())
-    }
-
-    /// The session that the terminal controls (`TIOCGSID`).
-    ///
-    /// # Errors
-    /// `ENOTTY` if this is not the caller's controlling terminal.
-    pub(super) fn session_for(&self, process: &Process) -> Result<Pid> {
-        if !self.controls(process) {
-            return Err(Errno::ENOTTY);
-        }
-        Ok(self.control.lock().session)
     }
 
     /// The session that it controls, 0 for none.
@@ -191,10 +178,7 @@ impl Tty {
             return;
         };
         let session = group.session();
-        if session
-            .terminal()
-            .is_some_and(|tty| core::ptr::addr_eq(&*tty, self))
-        {
+        if self.is_terminal_of(session) {
             let gone = session.set_terminal(None);
             drop(gone);
         }

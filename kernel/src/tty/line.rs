@@ -291,7 +291,7 @@ impl Line {
             if self.local(ECHO) {
                 self.finish_erasing(screen);
                 if self.local(ECHOCTL) {
-                    self.output.raw(b"^\x08", screen);
+                    screen(b"^\x08");
                 }
             }
         } else if extended && self.is(byte, VREPRINT) && self.local(ECHO) {
@@ -347,7 +347,7 @@ impl Line {
 
     fn complain(&mut self, screen: &mut Screen<'_>) {
         if self.input_flag(IMAXBEL) {
-            self.output.raw(b"\x07", screen);
+            screen(b"\x07");
         }
     }
 
@@ -375,7 +375,7 @@ impl Line {
     /// Echoes a byte: control characters as `^X` with `ECHOCTL`.
     pub(super) fn echo(&mut self, byte: u8, screen: &mut Screen<'_>) {
         if self.local(ECHOCTL) && byte.is_ascii_control() && byte != b'\t' {
-            self.output.raw(&[b'^', byte ^ 0x40], screen);
+            screen(&[b'^', byte ^ 0x40]);
             self.output.column += 2;
         } else {
             self.echo_processed(byte, screen);
@@ -384,8 +384,7 @@ impl Line {
 
     /// Echoes a byte through output processing only.
     pub(super) fn echo_processed(&mut self, byte: u8, screen: &mut Screen<'_>) {
-        let utf8 = self.utf8();
-        self.output.put(byte, self.settings.c_oflag, utf8, screen);
+        self.write(&[byte], screen);
     }
 
     /// Whether a reader would get something: a line, or bytes (`VMIN` of them, if it waits for a
@@ -427,11 +426,5 @@ impl Line {
         } else {
             (self.ring.take(to), false)
         }
-    }
-}
-
-impl Default for Line {
-    fn default() -> Line {
-        Line::new()
     }
 }

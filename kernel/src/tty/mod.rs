@@ -1,6 +1,6 @@
 //! Terminals.
 //!
-//! - [`line`], `ring`, `output`, `erase`: the line discipline `N_TTY`, a state machine without
+//! - `line`, `ring`, `output`, `erase`: the line discipline `N_TTY`, a state machine without
 //!   locks or processes.
 //! - `held`: typed bytes for which the line discipline has no room yet.
 //! - [`Tty`] (`terminal`): a line discipline with readers, writers and a [`Driver`] that has the
@@ -11,15 +11,15 @@
 //! - [`pty`]: pseudo terminals, whose wire ends in a program.
 //! - [`console`]: the terminal on the serial console, and the task that brings its input.
 //!
-//! Input passes `Driver` -> [`Tty::receive`] -> [`line::Line::input`] -> ring -> [`TtyFile`];
-//! output [`TtyFile`] -> [`line::Line::write`] -> `Driver`.
+//! Input passes `Driver` -> [`Tty::receive`] -> `Line::input` -> ring -> [`TtyFile`];
+//! output [`TtyFile`] -> `Line::write` -> `Driver`.
 
 pub mod console;
 mod erase;
 mod file;
 mod held;
 mod job;
-pub mod line;
+mod line;
 mod output;
 pub mod pty;
 mod ring;

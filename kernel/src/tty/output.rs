@@ -48,16 +48,6 @@ impl Output {
         }
     }
 
-    /// Sends one byte through output processing.
-    pub fn put(&mut self, byte: u8, oflag: tcflag_t, utf8: bool, screen: &mut Screen<'_>) {
-        self.write(&[byte], oflag, utf8, screen);
-    }
-
-    /// Sends bytes as they are; the caller keeps the column.
-    pub fn raw(&mut self, bytes: &[u8], screen: &mut Screen<'_>) {
-        screen(bytes);
-    }
-
     fn special(&mut self, byte: u8, oflag: tcflag_t, screen: &mut Screen<'_>) {
         match byte {
             b'\n' => {

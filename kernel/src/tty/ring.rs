@@ -153,9 +153,3 @@ impl Ring {
         self.delimiters[at / 64] & (1 << (at % 64)) != 0
     }
 }
-
-impl Default for Ring {
-    fn default() -> Ring {
-        Ring::new()
-    }
-}

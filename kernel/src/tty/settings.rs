@@ -26,12 +26,9 @@ use crate::process::{Thread, thread};
 /// The only line discipline: `N_TTY`.
 const N_TTY: i32 = 0;
 
-fn get<T: user::Plain>(from: VirtAddr) -> Result<T> {
-    user::read(from).map_err(|_| Errno::EFAULT)
-}
-
-fn put<T: user::Plain>(to: VirtAddr, value: &T) -> Result<usize> {
-    user::write(to, value).map_err(|_| Errno::EFAULT)?;
+/// Answers a command with a value.
+pub(super) fn put<T: user::Plain>(to: VirtAddr, value: &T) -> Result<usize> {
+    user::write(to, value)?;
     Ok(0)
 }
 
@@ -81,7 +78,7 @@ impl Tty {
                 put(argument, &settings)
             }
             TCSETS | TCSETSW | TCSETSF => {
-                let new: termios = get(argument)?;
+                let new: termios = user::read(argument)?;
                 let old = *self.lock().line.settings();
                 self.set_settings(
                     termios2 {
@@ -96,12 +93,14 @@ impl Tty {
                     command == TCSETSF,
                 )
             }
-            TCSETS2 | TCSETSW2 | TCSETSF2 => self.set_settings(get(argument)?, command == TCSETSF2),
+            TCSETS2 | TCSETSW2 | TCSETSF2 => {
+                self.set_settings(user::read(argument)?, command == TCSETSF2)
+            }
             TIOCGWINSZ => {
                 let window = self.control.lock().window;
                 put(argument, &window)
             }
-            TIOCSWINSZ => self.set_window(get(argument)?),
+            TIOCSWINSZ => self.set_window(user::read(argument)?),
             FIONREAD => {
                 let bytes = self.lock().line.available() as i32;
                 put(argument, &bytes)
@@ -113,19 +112,15 @@ impl Tty {
             TCSBRK | TCSBRKP | TIOCSBRK | TIOCCBRK => Ok(0),
             TIOCGETD => put(argument, &N_TTY),
             TIOCSETD => {
-                if get::<i32>(argument)? == N_TTY {
+                if user::read::<i32>(argument)? == N_TTY {
                     Ok(0)
                 } else {
                     Err(Errno::EINVAL)
                 }
             }
             TIOCGDEV => put(argument, &(self.device() as u32)),
-            TIOCEXCL => {
-                self.exclusive.store(true, Relaxed);
-                Ok(0)
-            }
-            TIOCNXCL => {
-                self.exclusive.store(false, Relaxed);
+            TIOCEXCL | TIOCNXCL => {
+                self.exclusive.store(command == TIOCEXCL, Relaxed);
                 Ok(0)
             }
             TIOCGEXCL => put(argument, &i32::from(self.exclusive.load(Relaxed))),
@@ -148,29 +143,27 @@ impl Tty {
             .map(|shared| shared.credentials.fs.clone())
             .unwrap_or_default();
         match command {
-            TIOCGPGRP => put(argument, &(self.foreground_for(process)? as i32)),
-            TIOCSPGRP => {
-                self.set_foreground(process, get(argument)?)?;
-                Ok(0)
+            TIOCGPGRP => {
+                self.check_controls(process)?;
+                return put(argument, &(self.foreground() as i32));
             }
-            TIOCGSID => put(argument, &(self.session_for(process)? as i32)),
-            TIOCSCTTY => {
-                self.take_control(process, &who, argument.0 == 1)?;
-                Ok(0)
+            TIOCGSID => {
+                self.check_controls(process)?;
+                return put(argument, &(self.session() as i32));
             }
-            TIOCNOTTY => {
-                self.give_up(process)?;
-                Ok(0)
-            }
+            TIOCSPGRP => self.set_foreground(process, user::read(argument)?),
+            TIOCSCTTY => self.take_control(process, &who, argument.0 == 1),
+            TIOCNOTTY => self.give_up(process),
             TIOCVHANGUP => {
                 if !who.is_root() {
                     return Err(Errno::EPERM);
                 }
                 self.hang_up();
-                Ok(0)
+                Ok(())
             }
             _ => Err(Errno::ENOTTY),
         }
+        .map(|()| 0)
     }
 
     fn set_settings(&self, settings: termios2, flush: bool) -> Result<usize> {

@@ -8,7 +8,7 @@ use alloc::{
 };
 use core::{
     any::Any,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -39,6 +39,8 @@ const MAGIC: u64 = 0x1cd1;
 const ROOT_INODE: u64 = 1;
 const PTMX_INODE: u64 = 2;
 const FIRST_INODE: u64 = 3;
+/// The size of a block, as programs see it.
+const BLOCK: u32 = 1024;
 /// Major of `ptmx`.
 const TTY_AUX: u32 = 5;
 
@@ -109,74 +111,39 @@ struct Nodes {
 /// `ptmx`.
 struct PtmxNode {
     fs: Weak<Devpts>,
-    device: u64,
-    made: Duration,
-    owner: Owner,
+    attributes: Owned,
 }
 
 /// The node of a terminal.
 pub(super) struct SlaveNode {
     fs: Arc<Devpts>,
-    number: u32,
-    tty: Arc<Tty>,
-    made: Duration,
-    owner: Owner,
+    pub number: u32,
+    pub tty: Arc<Tty>,
+    attributes: Owned,
     removed: AtomicBool,
 }
 
-/// The attributes that `chmod` and `chown` change.
-struct Owner {
-    mode: AtomicU32,
-    uid: AtomicU32,
-    gid: AtomicU32,
-}
+/// Attributes, of which `chmod` and `chown` change some.
+struct Owned(SpinLock<Attributes>);
 
-impl Owner {
-    fn new(mode: u32, uid: u32, gid: u32) -> Owner {
-        Owner {
-            mode: AtomicU32::new(mode),
-            uid: AtomicU32::new(uid),
-            gid: AtomicU32::new(gid),
-        }
+impl Owned {
+    fn new(attributes: Attributes) -> Owned {
+        let attributes = Attributes {
+            block_size: BLOCK,
+            ..attributes
+        };
+        Owned(SpinLock::new(Rank::Leaf, attributes))
+    }
+
+    fn get(&self) -> Attributes {
+        *self.0.lock()
     }
 
     fn change(&self, change: Change) {
-        let set = |to: &AtomicU32, value: Option<u32>| {
-            if let Some(value) = value {
-                to.store(value, Relaxed);
-            }
-        };
-        set(&self.mode, change.mode);
-        set(&self.uid, change.uid);
-        set(&self.gid, change.gid);
-    }
-
-    /// Attributes of a character device.
-    fn attributes(
-        &self,
-        device: u64,
-        inode: u64,
-        rdev: u64,
-        links: u32,
-        made: Duration,
-    ) -> Attributes {
-        Attributes {
-            device,
-            inode,
-            kind: Kind::CharDevice,
-            mode: self.mode.load(Relaxed),
-            links,
-            uid: self.uid.load(Relaxed),
-            gid: self.gid.load(Relaxed),
-            rdev,
-            size: 0,
-            blocks: 0,
-            block_size: 1024,
-            accessed: made,
-            modified: made,
-            changed: made,
-            created: made,
-        }
+        let mut attributes = self.0.lock();
+        attributes.mode = change.mode.unwrap_or(attributes.mode);
+        attributes.uid = change.uid.unwrap_or(attributes.uid);
+        attributes.gid = change.gid.unwrap_or(attributes.gid);
     }
 }
 
@@ -194,9 +161,12 @@ pub fn root(options: &[u8]) -> Result<Arc<dyn Vnode>> {
         made,
         ptmx: Arc::new(PtmxNode {
             fs: me.clone(),
-            device,
-            made,
-            owner: Owner::new(options.ptmx_mode, 0, 0),
+            attributes: Owned::new(Attributes {
+                device,
+                inode: PTMX_INODE,
+                rdev: device::number(TTY_AUX, PTMX),
+                ..Attributes::of(Kind::CharDevice, options.ptmx_mode, made)
+            }),
         }),
         nodes: SpinLock::new(Rank::Leaf, Nodes::default()),
     }))
@@ -242,10 +212,6 @@ impl Devpts {
         let pair = Pair::new()?;
         let number = self.take_number()?;
         let (uid, gid) = caller();
-        let (uid, gid) = (
-            self.options.uid.unwrap_or(uid),
-            self.options.gid.unwrap_or(gid),
-        );
         let device = device::number(MAJOR + (number >> 8), number & 0xff);
         let tty = Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone())));
         // There is no modem to hang up.
@@ -254,8 +220,14 @@ impl Devpts {
             fs,
             number,
             tty,
-            made: time::since_epoch(),
-            owner: Owner::new(self.options.mode, uid, gid),
+            attributes: Owned::new(Attributes {
+                device: self.device,
+                inode: FIRST_INODE + u64::from(number),
+                rdev: device,
+                uid: self.options.uid.unwrap_or(uid),
+                gid: self.options.gid.unwrap_or(gid),
+                ..Attributes::of(Kind::CharDevice, self.options.mode, time::since_epoch())
+            }),
             removed: AtomicBool::new(false),
         });
         self.nodes.lock().listed.insert(number, node.clone());
@@ -278,16 +250,6 @@ impl Devpts {
 }
 
 impl SlaveNode {
-    /// Its number.
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// The terminal.
-    pub(super) fn tty(&self) -> &Arc<Tty> {
-        &self.tty
-    }
-
     /// The master is gone: the node goes.
     pub(super) fn remove(&self) {
         self.removed.store(true, Relaxed);
@@ -307,19 +269,8 @@ impl Vnode for Devpts {
         Ok(Attributes {
             device: self.device,
             inode: ROOT_INODE,
-            kind: Kind::Directory,
-            mode: 0o755,
-            links: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            block_size: 1024,
-            accessed: self.made,
-            modified: self.made,
-            changed: self.made,
-            created: self.made,
+            block_size: BLOCK,
+            ..Attributes::of(Kind::Directory, 0o755, self.made)
         })
     }
 
@@ -385,10 +336,7 @@ impl FileSystem for TerminalFs {
 
 impl Vnode for PtmxNode {
     fn attributes(&self) -> Result<Attributes> {
-        let rdev = device::number(TTY_AUX, PTMX);
-        Ok(self
-            .owner
-            .attributes(self.device, PTMX_INODE, rdev, 1, self.made))
+        Ok(self.attributes.get())
     }
 
     fn kind(&self) -> Kind {
@@ -404,7 +352,7 @@ impl Vnode for PtmxNode {
     }
 
     fn set_attributes(&self, change: Change) -> Result<()> {
-        self.owner.change(change);
+        self.attributes.change(change);
         Ok(())
     }
 
@@ -425,12 +373,10 @@ impl vnode::FileData for PtmxNode {}
 
 impl Vnode for SlaveNode {
     fn attributes(&self) -> Result<Attributes> {
-        let links = u32::from(!self.removed.load(Relaxed));
-        let inode = FIRST_INODE + u64::from(self.number);
-        let rdev = self.tty.device();
-        Ok(self
-            .owner
-            .attributes(self.fs.device, inode, rdev, links, self.made))
+        Ok(Attributes {
+            links: u32::from(!self.removed.load(Relaxed)),
+            ..self.attributes.get()
+        })
     }
 
     fn kind(&self) -> Kind {
@@ -453,7 +399,7 @@ impl Vnode for SlaveNode {
     }
 
     fn set_attributes(&self, change: Change) -> Result<()> {
-        self.owner.change(change);
+        self.attributes.change(change);
         Ok(())
     }
 

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     process::{files::OpenFile, signal, thread},
-    tty::{self, Tty},
+    tty::{self, Tty, settings::put},
 };
 
 /// Bytes that pass through the kernel's stack at a time.
@@ -55,7 +55,7 @@ impl Master {
         Master {
             location,
             pts,
-            tty: node.tty().clone(),
+            tty: node.tty.clone(),
             node,
             pair,
         }
@@ -99,7 +99,7 @@ impl Master {
             return Err(Errno::EINVAL);
         }
         if what != TCOFLUSH {
-            self.pair.forget_printed();
+            self.pair.wire().printed.clear();
             self.tty.writers.wake_all();
         }
         if what != TCIFLUSH {
@@ -107,15 +107,6 @@ impl Master {
         }
         Ok(0)
     }
-}
-
-fn get(from: VirtAddr) -> Result<i32> {
-    user::read(from).map_err(|_| Errno::EFAULT)
-}
-
-fn put<T: user::Plain>(to: VirtAddr, value: T) -> Result<usize> {
-    user::write(to, &value).map_err(|_| Errno::EFAULT)?;
-    Ok(0)
 }
 
 impl File for Master {
@@ -126,7 +117,7 @@ impl File for Master {
         let mut piece = [0; PIECE];
         let mut total = 0;
         // In packet mode a byte in front says what follows: 0 for data.
-        let packet = self.pair.is_packet();
+        let packet = self.pair.wire().packet;
         while to.room() > usize::from(packet && total == 0) {
             let head = usize::from(packet && total == 0);
             let room = (to.room() - head).min(PIECE);
@@ -213,18 +204,19 @@ impl File for Master {
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
         match command {
-            TIOCGPTN => put(argument, self.node.number()),
+            TIOCGPTN => put(argument, &self.node.number),
             TIOCSPTLCK => {
-                self.pair.set_locked(get(argument)? != 0);
+                let locked = user::read::<i32>(argument)? != 0;
+                self.pair.wire().locked = locked;
                 Ok(0)
             }
-            TIOCGPTLCK => put(argument, i32::from(self.pair.is_locked())),
+            TIOCGPTLCK => put(argument, &i32::from(self.pair.wire().locked)),
             TIOCGPTPEER => self.open_peer(argument.0 as u32),
             TIOCPKT => {
-                self.pair.set_packet(get(argument)? != 0);
+                self.pair.set_packet(user::read::<i32>(argument)? != 0);
                 Ok(0)
             }
-            TIOCGPKT => put(argument, i32::from(self.pair.is_packet())),
+            TIOCGPKT => put(argument, &i32::from(self.pair.wire().packet)),
             TIOCSIG => match argument.0 as u32 {
                 signal @ (SIGINT | SIGQUIT | SIGTSTP) => {
                     self.tty.signal_foreground(signal);
@@ -232,14 +224,14 @@ impl File for Master {
                 }
                 _ => Err(Errno::EINVAL),
             },
-            FIONREAD => put(argument, self.pair.waiting() as i32),
+            FIONREAD => put(argument, &(self.pair.wire().printed.len() as i32)),
             // Bytes are typed when a write returns.
-            TIOCOUTQ => put(argument, 0),
+            TIOCOUTQ => put(argument, &0i32),
             TCFLSH => self.flush(argument.0 as u32),
-            TIOCGPGRP => put(argument, self.tty.foreground() as i32),
+            TIOCGPGRP => put(argument, &(self.tty.foreground() as i32)),
             TIOCGSID => match self.tty.session() {
                 0 => Err(Errno::ENOTTY),
-                session => put(argument, session as i32),
+                session => put(argument, &(session as i32)),
             },
             // Settings, window and the rest are those of the terminal.
             _ => self.tty.control_from_master(command, argument),

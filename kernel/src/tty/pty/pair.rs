@@ -11,7 +11,7 @@ use abi::{
     },
 };
 use nucleus::{
-    sync::{Rank, SpinLock},
+    sync::{Rank, SpinGuard, SpinLock},
     task::WaitQueue,
 };
 
@@ -49,19 +49,20 @@ pub struct Pair {
     pub(super) readers: WaitQueue,
 }
 
-struct Wire {
-    /// Printed and not yet read by the master.
-    printed: VecDeque<u8>,
+/// The state of the wire.
+pub(super) struct Wire {
+    /// Printed and not yet read by the master (`FIONREAD`).
+    pub printed: VecDeque<u8>,
     /// `TIOCSPTLCK`: the terminal can't be opened.
-    locked: bool,
+    pub locked: bool,
     /// Open files of the terminal.
     opens: u32,
     /// The terminal was open and is no more: the master reads `EIO`.
     closed: bool,
     /// The master is gone.
     orphan: bool,
-    /// `TIOCPKT`.
-    packet: bool,
+    /// `TIOCPKT`: reads of the master begin with a status byte.
+    pub packet: bool,
     /// `TIOCPKT_*` that the master has not read.
     status: u8,
     /// The last that `flow_changed` said.
@@ -108,9 +109,14 @@ impl Pair {
         }))
     }
 
+    /// Locks the wire.
+    pub(super) fn wire(&self) -> SpinGuard<'_, Wire> {
+        self.wire.lock()
+    }
+
     /// Takes bytes for the master to read, `to.len()` at most.
     pub(super) fn take(&self, to: &mut [u8]) -> Found {
-        let mut wire = self.wire.lock();
+        let mut wire = self.wire();
         if wire.packet && wire.status != 0 {
             return Found::Status(core::mem::take(&mut wire.status));
         }
@@ -130,60 +136,35 @@ impl Pair {
         Found::Bytes(n)
     }
 
-    /// Bytes that the master could read (`FIONREAD`).
-    pub(super) fn waiting(&self) -> usize {
-        self.wire.lock().printed.len()
-    }
-
     /// Whether the master could read, whether a status of packet mode waits, whether the terminal
     /// is closed.
     pub(super) fn readiness(&self) -> (bool, bool, bool) {
-        let wire = self.wire.lock();
+        let wire = self.wire();
         let status = wire.packet && wire.status != 0;
         (!wire.printed.is_empty() || status, status, wire.closed)
     }
 
-    /// Whether reads of the master begin with a status byte.
-    pub(super) fn is_packet(&self) -> bool {
-        self.wire.lock().packet
-    }
-
     /// `TIOCPKT`.
     pub(super) fn set_packet(&self, on: bool) {
-        let mut wire = self.wire.lock();
+        let mut wire = self.wire();
         if on && !wire.packet {
             wire.status = 0;
         }
         wire.packet = on;
     }
 
-    /// `TIOCGPTLCK`.
-    pub(super) fn is_locked(&self) -> bool {
-        self.wire.lock().locked
-    }
-
-    /// `TIOCSPTLCK`.
-    pub(super) fn set_locked(&self, locked: bool) {
-        self.wire.lock().locked = locked;
-    }
-
     /// The master is closed.
     pub(super) fn orphan(&self) {
-        let mut wire = self.wire.lock();
+        let mut wire = self.wire();
         wire.orphan = true;
         let printed = core::mem::take(&mut wire.printed);
         drop(wire);
         drop(printed);
     }
 
-    /// Throws unread output away (`TCIFLUSH` of the master).
-    pub(super) fn forget_printed(&self) {
-        self.wire.lock().printed.clear();
-    }
-
     /// Tells a master in packet mode: `clear` no longer holds, `set` does.
     fn tell(&self, clear: u32, set: u32) {
-        let mut wire = self.wire.lock();
+        let mut wire = self.wire();
         if !wire.packet {
             return;
         }
@@ -204,7 +185,7 @@ pub(super) struct Slave(pub Arc<Pair>);
 
 impl Driver for Slave {
     fn write(&self, bytes: &[u8]) {
-        let mut wire = self.0.wire.lock();
+        let mut wire = self.0.wire();
         if wire.orphan || wire.printed.len() + bytes.len() > PRINTED_MAX {
             // The master reads more slowly than the echo comes.
             return;
@@ -218,12 +199,12 @@ impl Driver for Slave {
     }
 
     fn has_room(&self) -> bool {
-        let wire = self.0.wire.lock();
+        let wire = self.0.wire();
         wire.printed.len() < PRINTED || wire.orphan
     }
 
     fn flush_output(&self) {
-        self.0.wire.lock().printed.clear();
+        self.0.wire().printed.clear();
         self.0.tell(0, TIOCPKT_FLUSHWRITE);
     }
 
@@ -232,7 +213,7 @@ impl Driver for Slave {
     }
 
     fn flow_changed(&self, stopped: bool) {
-        let changed = core::mem::replace(&mut self.0.wire.lock().stopped, stopped) != stopped;
+        let changed = core::mem::replace(&mut self.0.wire().stopped, stopped) != stopped;
         match (changed, stopped) {
             (false, _) => {}
             (true, true) => self.0.tell(TIOCPKT_START, TIOCPKT_STOP),
@@ -265,7 +246,7 @@ impl Driver for Slave {
     }
 
     fn opened(&self) -> Result<()> {
-        let mut wire = self.0.wire.lock();
+        let mut wire = self.0.wire();
         if wire.locked || wire.orphan {
             return Err(Errno::EIO);
         }
@@ -275,7 +256,7 @@ impl Driver for Slave {
     }
 
     fn closed(&self) -> bool {
-        let mut wire = self.0.wire.lock();
+        let mut wire = self.0.wire();
         wire.opens -= 1;
         if wire.opens > 0 {
             return false;
