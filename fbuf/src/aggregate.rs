@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, ephemeral};
 
 use crate::slice::Slice;
@@ -57,7 +57,7 @@ impl Aggregate {
     /// # Errors
     /// `ENOMEM`.
     pub fn reserve(&mut self, slices: usize) -> Result<()> {
-        self.slices.try_reserve(slices).map_err(|_| Errno::ENOMEM)
+        Ok(self.slices.try_reserve(slices)?)
     }
 
     /// Adds a slice at the back. An empty one adds nothing.

@@ -1,6 +1,6 @@
 //! Transfers to and from aggregates: frames are kept, not copied.
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Contents};
 
 use super::{BytesSource, Sink, Source, moved};
@@ -62,7 +62,7 @@ impl Aggregate {
         if let Some(result) = in_place {
             return result;
         }
-        let frame = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+        let frame = vm::alloc_frame(Contents::Stale)?;
         let n = from.take_into(&frame, 0, max.min(PAGE_SIZE))?;
         self.append(Slice {
             frame,
@@ -167,7 +167,7 @@ impl Sink for AggregateSink<'_> {
             return Ok(0);
         }
         // One frame of zeros serves the whole hole: slices are immutable.
-        let frame = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        let frame = vm::alloc_frame(Contents::Zeroed)?;
         let mut done = 0;
         while done < len {
             let n = (len - done).min(PAGE_SIZE);

@@ -94,16 +94,14 @@ impl Buffers {
             left: 0,
         };
         if count > INLINE {
-            all.many
-                .try_reserve_exact(count)
-                .map_err(|_| Errno::ENOMEM)?;
+            all.many.try_reserve_exact(count)?;
             all.many.resize(count, Buffer::default());
         }
         let mut raw = [0; INLINE * IOVEC];
         for first in (0..count).step_by(INLINE) {
             let raw = &mut raw[..(count - first).min(INLINE) * size];
             let address = array.checked_add(first * size).ok_or(Errno::EFAULT)?;
-            user::copy_in(raw, address).map_err(|_| Errno::EFAULT)?;
+            user::copy_in(raw, address)?;
             for (i, raw) in raw.chunks_exact(size).enumerate() {
                 let (at, len) = iovec(raw);
                 // A negative length.

@@ -38,7 +38,7 @@ impl Address {
         let len = usize::try_from(len).map_err(|_| Errno::EINVAL)?;
         let mut address = Address::EMPTY;
         let to = address.bytes.get_mut(..len).ok_or(Errno::EINVAL)?;
-        user::copy_in(to, at).map_err(|_| Errno::EFAULT)?;
+        user::copy_in(to, at)?;
         address.len = len;
         Ok(address)
     }
@@ -50,7 +50,7 @@ impl Address {
     pub fn write(&self, to: VirtAddr, room: i32) -> Result<()> {
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
         let n = self.len.min(room);
-        user::copy_out(to, &self.bytes[..n]).map_err(|_| Errno::EFAULT)
+        Ok(user::copy_out(to, &self.bytes[..n])?)
     }
 
     /// Writes it to `to` and its whole length to the `int` at `len`, which says how much room there
@@ -59,9 +59,9 @@ impl Address {
     /// # Errors
     /// Those of [`write`](Address::write).
     pub fn write_with_len(&self, to: VirtAddr, len: VirtAddr) -> Result<()> {
-        let room: i32 = user::read(len).map_err(|_| Errno::EFAULT)?;
+        let room: i32 = user::read(len)?;
         self.write(to, room)?;
-        user::write(len, &(self.len as i32)).map_err(|_| Errno::EFAULT)
+        Ok(user::write(len, &(self.len as i32))?)
     }
 
     /// The bytes, family included.

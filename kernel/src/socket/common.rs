@@ -107,13 +107,18 @@ pub const READABLE: FlagSet = choice!(
 
 /// To be embedded in a socket.
 pub struct Common {
-    domain: u32,
-    kind: u32,
-    protocol: u32,
-    inode: u64,
-    owner: (u32, u32),
+    /// `AF_*`.
+    pub domain: u32,
+    /// `SOCK_*`.
+    pub kind: u32,
+    /// The protocol's number.
+    pub protocol: u32,
+    /// The number that `stat` and `/proc/PID/fd` show.
+    pub inode: u64,
+    /// User and group id of the maker.
+    pub owner: (u32, u32),
     /// Since the epoch.
-    created: Duration,
+    pub created: Duration,
     /// The number of a pending error, 0 for none.
     error: AtomicU32,
     /// Bit by option number: those that are on or off.
@@ -185,36 +190,6 @@ impl Common {
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
         }
-    }
-
-    /// `AF_*`.
-    pub fn domain(&self) -> u32 {
-        self.domain
-    }
-
-    /// `SOCK_*`.
-    pub fn kind(&self) -> u32 {
-        self.kind
-    }
-
-    /// The protocol's number.
-    pub fn protocol(&self) -> u32 {
-        self.protocol
-    }
-
-    /// The number that `stat` and `/proc/PID/fd` show.
-    pub fn inode(&self) -> u64 {
-        self.inode
-    }
-
-    /// User and group id of the maker.
-    pub fn owner(&self) -> (u32, u32) {
-        self.owner
-    }
-
-    /// When it was made, since the epoch.
-    pub fn created(&self) -> Duration {
-        self.created
     }
 
     /// Leaves an error for the next call; the caller wakes the waiters.

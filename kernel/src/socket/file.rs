@@ -94,7 +94,7 @@ impl File for SocketFile {
     }
 
     fn describe(&self) -> Vec<u8> {
-        format!("socket:[{}]", self.socket.common().inode()).into_bytes()
+        format!("socket:[{}]", self.socket.common().inode).into_bytes()
     }
 }
 
@@ -122,12 +122,12 @@ impl vnode::Directory for Nameless {}
 impl vnode::FileData for Nameless {}
 
 fn attributes(common: &Common) -> Attributes {
-    let (uid, gid) = common.owner();
+    let (uid, gid) = common.owner;
     Attributes {
         device: SOCKET_DEVICE,
-        inode: common.inode(),
+        inode: common.inode,
         uid,
         gid,
-        ..Attributes::of(Kind::Socket, 0o777, common.created())
+        ..Attributes::of(Kind::Socket, 0o777, common.created)
     }
 }

@@ -36,7 +36,7 @@ impl Value {
         if self.len < size_of::<T>() {
             return Err(Errno::EINVAL);
         }
-        user::read(self.at).map_err(|_| Errno::EFAULT)
+        Ok(user::read(self.at)?)
     }
 
     /// Its first bytes, as many as there are and `to` holds; returns how many.
@@ -45,7 +45,7 @@ impl Value {
     /// `EFAULT`.
     pub fn bytes(&self, to: &mut [u8]) -> Result<usize> {
         let n = self.len.min(to.len());
-        user::copy_in(&mut to[..n], self.at).map_err(|_| Errno::EFAULT)?;
+        user::copy_in(&mut to[..n], self.at)?;
         Ok(n)
     }
 

@@ -147,7 +147,7 @@ pub trait Socket: Any + Send + Sync {
 pub fn send(socket: &dyn Socket, mut message: Outgoing<'_>) -> Result<usize> {
     match socket.send(&mut message) {
         Err(Errno::EPIPE)
-            if !message.has(raw::MSG_NOSIGNAL) && socket.common().kind() == raw::SOCK_STREAM =>
+            if !message.has(raw::MSG_NOSIGNAL) && socket.common().kind == raw::SOCK_STREAM =>
         {
             Err(signal::broken_pipe())
         }

@@ -119,7 +119,7 @@ impl UnixSocket {
         let asked = Asked::read(address)?;
         self.bind_if_curious()?;
         loop {
-            let listener = Name::find(&asked, self.end.common.kind())?;
+            let listener = Name::find(&asked, self.end.common.kind)?;
             self.check_unconnected()?;
             let accepted = self.other_side(&listener)?;
             match self.queue_for(&listener, accepted)? {
@@ -144,7 +144,7 @@ impl UnixSocket {
     /// The socket that the listener's side is to accept, connected to this one already.
     fn other_side(&self, listener: &Arc<End>) -> Result<Arc<UnixSocket>> {
         UnixSocket::check_memory()?;
-        let end = End::new(self.end.common.kind())?;
+        let end = End::new(self.end.common.kind)?;
         if let Some(name) = listener.name() {
             end.set_name(&name);
         }

@@ -122,7 +122,7 @@ impl End {
             sent: AtomicUsize::new(0),
             tail: Mutex::new(Rank::Pipe, Tail::new()),
         });
-        ALL.lock().insert(end.common.inode(), Arc::downgrade(&end));
+        ALL.lock().insert(end.common.inode, Arc::downgrade(&end));
         Ok(end)
     }
 
@@ -253,7 +253,7 @@ impl End {
     /// The socket was closed: the name is free, nothing comes in any more. Returns whether
     /// something had not been received.
     pub fn release(self: &Arc<End>) -> bool {
-        ALL.lock().remove(&self.common.inode());
+        ALL.lock().remove(&self.common.inode);
         self.shut(Shutdown {
             receive: true,
             send: true,

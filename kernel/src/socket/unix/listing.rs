@@ -27,8 +27,8 @@ pub fn text() -> Vec<u8> {
             0,
             Arc::strong_count(&end).saturating_sub(1),
             0,
-            end.common.kind(),
-            end.common.inode()
+            end.common.kind,
+            end.common.inode
         );
         text.extend_from_slice(line.as_bytes());
         if let Some(name) = end.name() {

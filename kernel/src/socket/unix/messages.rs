@@ -111,7 +111,7 @@ impl Tail {
             self.used = 0;
         }
         if self.frame.is_none() || self.used + len > PAGE_SIZE {
-            let frame = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+            let frame = vm::alloc_frame(Contents::Stale)?;
             self.frame = Some(frame);
             self.used = 0;
         }

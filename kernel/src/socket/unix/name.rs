@@ -154,7 +154,7 @@ impl Name {
     }
 
     fn bind_abstract(bytes: Vec<u8>, end: &Arc<End>) -> Result<Arc<Name>> {
-        let kind = end.common.kind();
+        let kind = end.common.kind;
         let key = Key::Abstract(kind, bytes.clone().into_boxed_slice());
         let mut names = key.shard().lock();
         if names.contains_key(&key) {
@@ -208,7 +208,7 @@ impl Name {
             }
         };
         let end = key.find().ok_or(Errno::ECONNREFUSED)?;
-        if end.common.kind() != kind {
+        if end.common.kind != kind {
             return Err(Errno::EPROTOTYPE);
         }
         Ok(end)

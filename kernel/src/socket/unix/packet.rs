@@ -68,7 +68,7 @@ impl UnixSocket {
             _ => None,
         };
         let mut to = match &asked {
-            Some(asked) => Name::find(asked, own.kind())?,
+            Some(asked) => Name::find(asked, own.kind)?,
             None => self.other().ok_or(Errno::ENOTCONN)?,
         };
         let len = message.data.left();
@@ -113,7 +113,7 @@ impl UnixSocket {
             }
             // The name may have changed its owner meanwhile.
             if let Some(asked) = &asked {
-                to = Name::find(asked, own.kind())?;
+                to = Name::find(asked, own.kind)?;
             }
         }
     }

@@ -63,7 +63,7 @@ impl UnixSocket {
     }
 
     pub(super) fn is_datagram(&self) -> bool {
-        self.end.common.kind() == SOCK_DGRAM
+        self.end.common.kind == SOCK_DGRAM
     }
 
     /// The other end, if there is one.
@@ -241,7 +241,7 @@ impl Socket for UnixSocket {
             },
             _ => return Err(Errno::ENOTTY),
         };
-        user::write(argument, &(value as i32)).map_err(|_| Errno::EFAULT)?;
+        user::write(argument, &(value as i32))?;
         Ok(0)
     }
 

@@ -35,7 +35,7 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
         }
         if self.marks(&chain.state) {
             let marks = &mut chain.state.marks;
-            marks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            marks.try_reserve(1)?;
         }
         let bytes = self.limit.saturating_sub(chain.data.len());
         let slots = free_slots(chain, self.limit);
