@@ -13,7 +13,7 @@ use nucleus::{
 
 use super::{
     Handoff, Own, Pid, PidFile, Process, Thread, pid_table,
-    segment::Descriptor,
+    segment::{self, Descriptor},
     signal::{Actions, SignalSet},
     undo::UndoList,
 };
@@ -106,7 +106,7 @@ pub fn clone(
         // A 32-bit thread's own data is reached through a segment.
         let words = user::read(VirtAddr(request.tls as usize))?;
         let descriptor = Descriptor::decode(words)?;
-        child_context.set_segment(descriptor.place()?, descriptor.segment);
+        child_context.set_segment(segment::place(descriptor.number)?, descriptor.segment);
     } else if request.has(raw::CLONE_SETTLS) {
         if request.tls as usize >= nucleus::addr::USER_END.0 {
             return Err(Errno::EPERM);

@@ -4,32 +4,18 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::Result;
 
-/// Bytes moved by calls that read or write, and how many calls there were.
+/// Bytes moved by calls that read and calls that write, and how many calls there were.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Transfers {
-    pub bytes_read: u64,
-    pub bytes_written: u64,
-    pub reads: u64,
-    pub writes: u64,
-}
-
-impl Transfers {
-    /// Adds up.
-    pub fn add(&mut self, other: &Transfers) {
-        self.bytes_read += other.bytes_read;
-        self.bytes_written += other.bytes_written;
-        self.reads += other.reads;
-        self.writes += other.writes;
-    }
+    pub bytes: [u64; 2],
+    pub calls: [u64; 2],
 }
 
 /// Counters that their own thread raises and others read.
 #[derive(Default)]
 pub struct IoCounts {
-    bytes_read: AtomicU64,
-    bytes_written: AtomicU64,
-    reads: AtomicU64,
-    writes: AtomicU64,
+    bytes: [AtomicU64; 2],
+    calls: [AtomicU64; 2],
 }
 
 /// Only the thread itself counts: no need for an atomic addition.
@@ -41,24 +27,27 @@ impl IoCounts {
     /// The thread called something that reads, with this outcome.
     #[inline]
     pub fn count_read(&self, outcome: &Result<usize>) {
-        raise(&self.bytes_read, outcome.unwrap_or(0) as u64);
-        raise(&self.reads, 1);
+        self.count(0, outcome);
     }
 
     /// The thread called something that writes, with this outcome.
     #[inline]
     pub fn count_write(&self, outcome: &Result<usize>) {
-        raise(&self.bytes_written, outcome.unwrap_or(0) as u64);
-        raise(&self.writes, 1);
+        self.count(1, outcome);
+    }
+
+    #[inline]
+    fn count(&self, which: usize, outcome: &Result<usize>) {
+        raise(&self.bytes[which], outcome.unwrap_or(0) as u64);
+        raise(&self.calls[which], 1);
     }
 
     /// The counts so far.
     pub fn get(&self) -> Transfers {
+        let load = |counters: &[AtomicU64; 2]| counters.each_ref().map(|it| it.load(Relaxed));
         Transfers {
-            bytes_read: self.bytes_read.load(Relaxed),
-            bytes_written: self.bytes_written.load(Relaxed),
-            reads: self.reads.load(Relaxed),
-            writes: self.writes.load(Relaxed),
+            bytes: load(&self.bytes),
+            calls: load(&self.calls),
         }
     }
 }

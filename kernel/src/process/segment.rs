@@ -77,14 +77,6 @@ impl Descriptor {
         let flags = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit);
         [number, segment.base, segment.limit, flags.sum()]
     }
-
-    /// Which of a thread's own segments it is about.
-    ///
-    /// # Errors
-    /// `EINVAL` for one that is not a thread's.
-    pub fn place(&self) -> Result<usize> {
-        place(self.number)
-    }
 }
 
 /// The place of the segment `number` among the thread's own.
@@ -109,7 +101,7 @@ mod tests {
         let words = [12, 0xf7d0_1234, 0xf_ffff, 0x51];
         let descriptor = Descriptor::decode(words).unwrap();
         assert_eq!(descriptor.encode(), words);
-        assert_eq!(descriptor.place(), Ok(0));
+        assert_eq!(place(descriptor.number), Ok(0));
         for empty in [[13, 0, 0, 0], [13, 0, 0, 0x28]] {
             assert_eq!(Descriptor::decode(empty).unwrap().segment, None);
         }

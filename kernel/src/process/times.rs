@@ -49,13 +49,15 @@ impl Usage {
     pub fn add(&mut self, other: &Usage) {
         self.times.user += other.times.user;
         self.times.system += other.times.system;
-        for (own, other) in self.faults.iter_mut().zip(other.faults) {
-            *own += other;
-        }
         self.peak_pages = self.peak_pages.max(other.peak_pages);
-        self.io.add(&other.io);
-        for (own, other) in self.switches.iter_mut().zip(other.switches) {
-            *own += other;
+        for (own, other) in [
+            (&mut self.faults, other.faults),
+            (&mut self.switches, other.switches),
+            (&mut self.io.bytes, other.io.bytes),
+            (&mut self.io.calls, other.io.calls),
+        ] {
+            own[0] += other[0];
+            own[1] += other[1];
         }
     }
 }

@@ -153,7 +153,7 @@ impl Ready {
             if !current || place.interest.is_spent() {
                 return false;
             }
-            list.push(item.place);
+            list.link(item.place, false);
         }
         let woken = self.waiters.wake_one();
         self.pollers.wake_all();
@@ -162,12 +162,12 @@ impl Ready {
 
     /// Puts a watch that is still ready back at the end.
     pub fn put_back(&self, item: &Item) {
-        self.lock().push(item.place);
+        self.lock().link(item.place, false);
     }
 
     /// Puts a watch back in front.
     pub fn put_back_first(&self, item: &Item) {
-        self.lock().push_front(item.place);
+        self.lock().link(item.place, true);
     }
 
     /// Takes off the first of the list.
@@ -198,32 +198,24 @@ impl List {
         &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
     }
 
-    fn push(&mut self, at: u32) {
+    /// Puts a place in front of the list or at its end, unless it is listed.
+    fn link(&mut self, at: u32, in_front: bool) {
         if mem::replace(&mut self.at(at).listed, true) {
             return;
         }
-        let last = mem::replace(&mut self.last, at);
+        let (prev, next) = match in_front {
+            true => (NONE, self.first),
+            false => (self.last, NONE),
+        };
         let place = self.at(at);
-        place.prev = last;
-        place.next = NONE;
-        match last {
+        (place.prev, place.next) = (prev, next);
+        match prev {
             NONE => self.first = at,
-            last => self.at(last).next = at,
+            prev => self.at(prev).next = at,
         }
-        self.len += 1;
-    }
-
-    fn push_front(&mut self, at: u32) {
-        if mem::replace(&mut self.at(at).listed, true) {
-            return;
-        }
-        let first = mem::replace(&mut self.first, at);
-        let place = self.at(at);
-        place.prev = NONE;
-        place.next = first;
-        match first {
+        match next {
             NONE => self.last = at,
-            first => self.at(first).prev = at,
+            next => self.at(next).prev = at,
         }
         self.len += 1;
     }

@@ -86,6 +86,11 @@ fn mount() -> &'static Arc<Mount> {
     MOUNT.get_or_insert(|| Box::new(Mount::internal(root(), "mqueue")))
 }
 
+fn walk<'a>(at: &'a Location, who: &'a Credentials) -> Walk<'a> {
+    let (root, start) = (at, at);
+    Walk { root, start, who }
+}
+
 /// Returns the root to be mounted.
 pub fn root() -> Arc<dyn Vnode> {
     folder().clone()
@@ -119,11 +124,6 @@ pub fn find_or_make(
 ) -> Result<Arc<dyn File>> {
     check(name)?;
     let at = Location::inside(mount(), root());
-    let walk = Walk {
-        root: &at,
-        start: &at,
-        who,
-    };
     loop {
         match folder().lookup(name) {
             Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => {
@@ -133,7 +133,7 @@ pub fn find_or_make(
                 if kept.bits() & 3 == 3 {
                     return Err(Errno::EINVAL);
                 }
-                return walk.open_at(&Location::inside(mount(), vnode), kept);
+                return walk(&at, who).open_at(&Location::inside(mount(), vnode), kept);
             }
             Err(Errno::ENOENT) if flags & O_CREAT != 0 => {
                 match folder().make(name, mode, who, size()?) {
@@ -157,13 +157,7 @@ pub fn find_or_make(
 /// `ENOENT`, `EACCES`, `EPERM` for another's queue, `ENAMETOOLONG`.
 pub fn remove(name: &[u8], who: &Credentials) -> Result<()> {
     check(name)?;
-    let at = Location::inside(mount(), root());
-    let walk = Walk {
-        root: &at,
-        start: &at,
-        who,
-    };
-    walk.remove(name, false)
+    walk(&Location::inside(mount(), root()), who).remove(name, false)
 }
 
 impl Folder {

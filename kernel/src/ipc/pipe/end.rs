@@ -86,20 +86,15 @@ impl End {
         &self.pipe
     }
 
-    /// Returns which ends this is.
-    pub fn ends(&self) -> Ends {
-        self.ends
-    }
-
     /// Registers an observer, then looks under the lock: a writer that takes the lock later sees
     /// the registration.
     #[cold]
     fn register<'a>(&'a self, watch: &mut dyn Watch<'a>) -> Ready {
         if self.ends.reads {
-            watch.add(self.pipe.readers());
+            watch.add(&self.pipe.readers);
         }
         if self.ends.writes {
-            watch.add(self.pipe.writers());
+            watch.add(&self.pipe.writers);
         }
         self.pipe.ready_locked()
     }
@@ -191,7 +186,7 @@ impl File for End {
     }
 
     fn describe(&self) -> Vec<u8> {
-        format!("pipe:[{}]", self.pipe.inode()).into_bytes()
+        format!("pipe:[{}]", self.pipe.inode).into_bytes()
     }
 }
 
@@ -222,7 +217,7 @@ impl vnode::FileData for Nameless {}
 fn attributes(pipe: &Pipe, created: Duration) -> Attributes {
     Attributes {
         device: PIPE_DEVICE,
-        inode: pipe.inode(),
+        inode: pipe.inode,
         ..Attributes::of(Kind::Fifo, 0o600, created)
     }
 }

@@ -42,14 +42,10 @@ pub(super) fn open_pipe(
     if wait && reads != writes {
         // An opener that has come and gone meanwhile counts as met.
         if reads && before.writers == 0 {
-            pipe.wait(pipe.readers(), |now| {
-                now.writers_seen != before.writers_seen
-            })?;
+            pipe.wait(&pipe.readers, |now| now.writers_seen != before.writers_seen)?;
         }
         if writes && before.readers == 0 {
-            pipe.wait(pipe.writers(), |now| {
-                now.readers_seen != before.readers_seen
-            })?;
+            pipe.wait(&pipe.writers, |now| now.readers_seen != before.readers_seen)?;
         }
         end.has_met();
     }

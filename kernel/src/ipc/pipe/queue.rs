@@ -21,7 +21,8 @@ pub struct Pipe {
     pub(super) readers: WaitQueue,
     /// Writers that wait for room, and opens that wait for a reader.
     pub(super) writers: WaitQueue,
-    inode: u64,
+    /// The number that `stat` and `/proc/PID/fd` show.
+    pub(super) inode: u64,
 }
 
 impl Pipe {
@@ -46,11 +47,6 @@ impl Pipe {
         }))
     }
 
-    /// Returns the number that `stat` and `/proc/PID/fd` show.
-    pub fn inode(&self) -> u64 {
-        self.inode
-    }
-
     /// Returns what is ready at the two ends, without a lock: [`Queue::ready`] says when a thread
     /// may sleep after it.
     #[inline]
@@ -66,16 +62,6 @@ impl Pipe {
     /// Returns the state now.
     pub fn status(&self) -> PipeStatus {
         PipeStatus::of(&self.queue.lock())
-    }
-
-    /// Returns the tasks that wait for bytes.
-    pub fn readers(&self) -> &WaitQueue {
-        &self.readers
-    }
-
-    /// Returns the tasks that wait for room.
-    pub fn writers(&self) -> &WaitQueue {
-        &self.writers
     }
 
     /// Sleeps until there are bytes or no writer.

@@ -175,6 +175,7 @@ pub struct Queue {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     status: MessageQueueStatus,
     messages: VecDeque<Message>,
@@ -201,7 +202,7 @@ struct Sender {
 }
 
 /// The figures of `IPC_STAT`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct MessageQueueStatus {
     pub permission: Permission,
     pub id: i32,
@@ -237,21 +238,13 @@ impl Queue {
         let status = MessageQueueStatus {
             permission: Permission::new(key, flags, caller.credentials),
             id,
-            sent: 0,
-            received: 0,
             changed: now(),
-            bytes: 0,
-            messages: 0,
             most: MSGMNB.get() as usize,
-            last_sender: 0,
-            last_receiver: 0,
+            ..MessageQueueStatus::default()
         };
         let state = State {
             status,
-            messages: VecDeque::new(),
-            receivers: VecDeque::new(),
-            senders: VecDeque::new(),
-            removed: false,
+            ..State::default()
         };
         Arc::new(Queue {
             id,

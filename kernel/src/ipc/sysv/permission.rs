@@ -16,7 +16,7 @@ pub const WRITE: u32 = 0o222;
 pub const EXECUTE: u32 = 0o111;
 
 /// Owner, maker and mode of an object (`struct ipc_perm`).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Permission {
     pub key: i32,
     pub uid: u32,

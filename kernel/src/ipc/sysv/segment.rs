@@ -59,7 +59,7 @@ struct State {
 }
 
 /// The figures of `IPC_STAT`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct SegmentStatus {
     pub permission: Permission,
     pub id: i32,
@@ -128,14 +128,9 @@ impl Segment {
             permission: Permission::new(key, flags, caller.credentials),
             id,
             size,
-            attached: 0,
-            detached: 0,
             changed: now(),
             creator: caller.pid,
-            last: 0,
-            attachments: 0,
-            resident_pages: 0,
-            swapped_pages: 0,
+            ..SegmentStatus::default()
         };
         let removed = false;
         Ok(Arc::new_cyclic(|own| Segment {

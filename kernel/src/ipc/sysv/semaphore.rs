@@ -53,6 +53,7 @@ pub struct Set {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     status: SemaphoreStatus,
     semaphores: Vec<Semaphore>,
@@ -96,7 +97,7 @@ enum Attempt {
 }
 
 /// The figures of `IPC_STAT`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct SemaphoreStatus {
     pub permission: Permission,
     pub id: i32,
@@ -157,9 +158,7 @@ impl Set {
         let state = State {
             status,
             semaphores,
-            undos: Vec::new(),
-            waiting: VecDeque::new(),
-            removed: false,
+            ..State::default()
         };
         Ok(Arc::new(Set {
             id,

@@ -93,55 +93,58 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         Class::I386 => vm::Layout::for_32_bits(stack_limit, fixed_layout),
     };
     let map = Map::with_layout(limits.of_map(), places).map_err(image::no_memory)?;
-    let map = Unfinished(Some(map));
-    let main = image::map(map.get(), &program, &file, false)?;
-    map.get().set_heap_start(main.end);
-    let loader = match program.interpreter {
-        None => None,
-        Some(place) => Some(load_interpreter(map.get(), class, &file, place, old, fs)?),
-    };
-    // 32-bit programs do without: their C library falls back to `int 0x80`.
-    let vdso = match class {
-        Class::X64 => Some(vdso::map(map.get())?),
-        Class::I386 => None,
-    };
-    let built = stack::build(
-        map.get(),
-        room(limits),
-        program.executable_stack,
-        &Contents {
-            path: &path,
-            arguments: &arguments,
-            environment: &environment,
-            credentials: &credentials,
-            secure,
-            main: &main,
+    let build = || {
+        let main = image::map(&map, &program, &file, false)?;
+        map.set_heap_start(main.end);
+        let loader = match program.interpreter {
+            None => None,
+            Some(place) => Some(load_interpreter(&map, class, &file, place, old, fs)?),
+        };
+        // 32-bit programs do without: their C library falls back to `int 0x80`.
+        let vdso = match class {
+            Class::X64 => Some(vdso::map(&map)?),
+            Class::I386 => None,
+        };
+        let built = stack::build(
+            &map,
+            room(limits),
+            program.executable_stack,
+            &Contents {
+                path: &path,
+                arguments: &arguments,
+                environment: &environment,
+                credentials: &credentials,
+                secure,
+                main: &main,
+                class,
+                header_count: program.header.table_count,
+                vdso: vdso.map_or(0, |at| at.0 as u64),
+                loader_base: loader.as_ref().map_or(0, |loader| loader.bias),
+            },
+        )?;
+        let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&path).to_vec();
+        let layout = Layout {
+            exe: file,
+            text: Some(text),
+            code: main.code,
+            arguments: built.arguments,
+            environment: built.environment,
+            stack_start: built.pointer.0,
             class,
-            header_count: program.header.table_count,
-            vdso: vdso.map_or(0, |at| at.0 as u64),
-            loader_base: loader.as_ref().map_or(0, |loader| loader.bias),
-        },
-    )?;
-    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&path).to_vec();
-    let layout = Layout {
-        exe: file,
-        text: Some(text),
-        code: main.code,
-        arguments: built.arguments,
-        environment: built.environment,
-        stack_start: built.pointer.0,
-        class,
-        auxiliary: built.auxiliary,
+            auxiliary: built.auxiliary,
+        };
+        Ok(Loaded {
+            space: Space::new(map.clone(), layout),
+            class,
+            entry: loader.map_or(main.entry, |loader| loader.entry),
+            stack: built.pointer.0 as u64,
+            credentials,
+            name,
+            secure,
+        })
     };
-    Ok(Loaded {
-        space: map.finish(layout),
-        class,
-        entry: loader.map_or(main.entry, |loader| loader.entry),
-        stack: built.pointer.0 as u64,
-        credentials,
-        name,
-        secure,
-    })
+    // No space owns the map after an error: it is torn down as after the end of a program.
+    build().inspect_err(|_| map.tear_down())
 }
 
 /// Goes from a script to its interpreter until there is a program: the program, its file, and the
@@ -249,31 +252,4 @@ fn credentials_for(
     new.fs.gid = new.effective_gid;
     let secure = new.follow_execve();
     Ok((Arc::new(new), secure))
-}
-
-/// A map that no [`Space`] owns yet: on an error it is torn down as after the end of a program.
-struct Unfinished(Option<Arc<Map>>);
-
-impl Unfinished {
-    fn get(&self) -> &Map {
-        match &self.0 {
-            Some(map) => map,
-            None => unreachable!("only `finish` takes the map, and nobody has this after it"),
-        }
-    }
-
-    fn finish(mut self, layout: Layout) -> Arc<Space> {
-        match self.0.take() {
-            Some(map) => Space::new(map, layout),
-            None => unreachable!("only this takes the map"),
-        }
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(map) = self.0.take() {
-            map.tear_down();
-        }
-    }
 }

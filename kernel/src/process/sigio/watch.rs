@@ -92,11 +92,6 @@ impl Sigio {
     /// # Errors
     /// `ENOMEM`.
     pub fn begin(&self, file: &Arc<dyn File>, fd: i32) -> Result<()> {
-        let mut set = Bells {
-            sigio: &self.me,
-            observations: Vec::new(),
-            out_of_memory: false,
-        };
         let mut watching = self.watching.lock();
         let counted = &mut Count(0);
         let _ = file.poll(Some(counted));
@@ -104,19 +99,21 @@ impl Sigio {
             1 => [ONLY, ONLY],
             _ => [READERS, WRITERS],
         };
-        let mut naming = Naming {
-            set: &mut set,
+        let mut bells = Bells {
+            sigio: &self.me,
             names: names.into_iter(),
+            observations: Vec::new(),
+            out_of_memory: false,
         };
-        let before = file.poll(Some(&mut naming));
-        if set.out_of_memory {
+        let before = file.poll(Some(&mut bells));
+        if bells.out_of_memory {
             return Err(Errno::ENOMEM);
         }
         *watching = Some(Watching {
             file: file.clone(),
             fd,
             before,
-            _observations: set.observations,
+            _observations: bells.observations,
         });
         Ok(())
     }
@@ -179,9 +176,10 @@ impl Observer for Bell {
     }
 }
 
-/// The observations of a file's queues.
+/// Observes each of a file's queues under the name that its place gives it.
 struct Bells<'s> {
     sigio: &'s Weak<Sigio>,
+    names: core::array::IntoIter<u8, QUEUES>,
     observations: Vec<Observation>,
     out_of_memory: bool,
 }
@@ -199,27 +197,21 @@ impl<'a> Watch<'a> for Count {
     }
 }
 
-/// Observes each queue under the name that its place gives it.
-struct Naming<'n, 's> {
-    set: &'n mut Bells<'s>,
-    names: core::array::IntoIter<u8, QUEUES>,
-}
-
-impl Naming<'_, '_> {
+impl Bells<'_> {
     fn observe(&mut self, queue: &WaitQueue) {
         let bell = Bell {
-            sigio: self.set.sigio.clone(),
+            sigio: self.sigio.clone(),
             queue: self.names.next().unwrap_or(READERS | WRITERS),
         };
-        let room = self.set.observations.try_reserve(1).is_ok();
+        let room = self.observations.try_reserve(1).is_ok();
         match queue.observe(Arc::new(bell), false) {
-            Ok(observation) if room => self.set.observations.push(observation),
-            _ => self.set.out_of_memory = true,
+            Ok(observation) if room => self.observations.push(observation),
+            _ => self.out_of_memory = true,
         }
     }
 }
 
-impl<'a> Watch<'a> for Naming<'_, '_> {
+impl<'a> Watch<'a> for Bells<'_> {
     fn add(&mut self, queue: &'a WaitQueue) {
         self.observe(queue);
     }

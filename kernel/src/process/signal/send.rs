@@ -14,7 +14,7 @@ use crate::process::{Pid, Process, Thread, pid_table, thread};
 /// # Errors
 /// `EAGAIN` if a real-time signal finds no room.
 pub fn send_to_thread(thread: &Thread, info: Info) -> Result<()> {
-    post(thread.process(), Some(thread), info)
+    post(thread.process(), Some(thread), info).map(drop)
 }
 
 /// Sends to a process: some thread that does not block the signal takes it. Not in interrupt
@@ -23,7 +23,7 @@ pub fn send_to_thread(thread: &Thread, info: Info) -> Result<()> {
 /// # Errors
 /// Those of [`send_to_thread`].
 pub fn send_to_process(process: &Process, info: Info) -> Result<()> {
-    post(process, None, info)
+    post(process, None, info).map(drop)
 }
 
 /// Sends to all members of a group. Not in interrupt context. No permission check.
@@ -92,15 +92,11 @@ pub(super) fn send_expiry(process: &Process, target: Option<&Thread>, info: Info
 /// waits to be taken.
 pub(super) fn send_kernels(process: &Process, signal: u32) -> bool {
     // There is always room.
-    post_waits(process, None, Info::kernel(signal)).unwrap_or(false)
+    post(process, None, Info::kernel(signal)).unwrap_or(false)
 }
 
-fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<()> {
-    post_waits(process, target, info).map(drop)
-}
-
-/// Posts as [`post`] does; returns whether the signal waits to be taken.
-fn post_waits(process: &Process, target: Option<&Thread>, info: Info) -> Result<bool> {
+/// Posts a signal; returns whether it waits to be taken.
+fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<bool> {
     post_by(process, target, info, |queue| {
         let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
         queue.push(info, &process.user(), limit)

@@ -38,8 +38,8 @@ pub(super) fn transfers(subject: &Subject, out: &mut Text) -> Result<()> {
         Some(_) => subject.thread()?.io.get(),
         None => subject.process.usage().io,
     };
-    writeln!(out, "rchar: {}\nwchar: {}", io.bytes_read, io.bytes_written);
-    writeln!(out, "syscr: {}\nsyscw: {}", io.reads, io.writes);
+    writeln!(out, "rchar: {}\nwchar: {}", io.bytes[0], io.bytes[1]);
+    writeln!(out, "syscr: {}\nsyscw: {}", io.calls[0], io.calls[1]);
     writeln!(
         out,
         "read_bytes: 0\nwrite_bytes: 0\ncancelled_write_bytes: 0"
