@@ -13,7 +13,6 @@ use super::{
     Credentials, FsContext, Own, Process, Space, Thread, files, signal::ERESTART_RESTARTBLOCK,
 };
 
-/// The body of a system call.
 pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
 
 /// A system call in progress: the calling thread and its arguments. Nothing here takes a lock.
@@ -55,13 +54,11 @@ impl Call<'_> {
         self.args[n] as usize
     }
 
-    /// The calling process.
     #[inline]
     pub fn process(&self) -> &Arc<Process> {
         self.thread.process()
     }
 
-    /// The open files.
     #[inline]
     pub fn files(&self) -> &Arc<files::FileTable> {
         &self.own.files
@@ -73,13 +70,11 @@ impl Call<'_> {
         &self.own.fs
     }
 
-    /// Returns the caller's credentials.
     #[inline]
     pub fn credentials(&self) -> &Arc<Credentials> {
         &self.own.credentials
     }
 
-    /// The address space.
     #[inline]
     pub fn space(&self) -> &Arc<Space> {
         &self.own.space

@@ -42,12 +42,10 @@ impl FsContext {
         })
     }
 
-    /// The working directory.
     pub fn cwd(&self) -> Location {
         self.places.lock().cwd.clone()
     }
 
-    /// The root directory.
     pub fn root(&self) -> Location {
         self.places.lock().root.clone()
     }

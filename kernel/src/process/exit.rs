@@ -26,7 +26,8 @@ pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     if let Some(release) = own.vfork.take() {
         release.give(());
     }
-    process.add_thread_usage(&thread.usage());
+    let usage = thread.usage();
+    process.spent.lock().threads.add(&usage);
     thread.signals.set_task(None);
     let leaving = Leaving::begin();
     thread.publish(None);
@@ -37,7 +38,7 @@ pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     let ended = process.signals.remove_thread(&thread, status);
     drop(leaving);
     if ended.is_some() {
-        process.set_last_name(thread.name());
+        *process.last_name.lock() = thread.name();
     }
     pid_table::remove_thread(&thread);
     if let Some(status) = ended {

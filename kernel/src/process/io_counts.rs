@@ -42,7 +42,6 @@ impl IoCounts {
         raise(&self.calls[which], 1);
     }
 
-    /// The counts so far.
     pub fn get(&self) -> Transfers {
         let load = |counters: &[AtomicU64; 2]| counters.each_ref().map(|it| it.load(Relaxed));
         Transfers {

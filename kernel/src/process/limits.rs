@@ -4,12 +4,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::raw::general as raw;
 
-/// No limit.
 pub const INFINITY: u64 = u64::MAX;
 /// Number of resources.
 pub const RESOURCES: usize = 16;
 
-/// A soft and a hard limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub soft: u64,
@@ -68,7 +66,6 @@ impl Limits {
         self.soft[resource as usize].load(Relaxed)
     }
 
-    /// Both limits.
     pub fn get(&self, resource: u32) -> Limit {
         Limit {
             soft: self.soft[resource as usize].load(Relaxed),

@@ -42,11 +42,11 @@ pub struct Process {
     /// The use of ended threads and of children that were waited for.
     pub(super) spent: SpinLock<Spent>,
     /// The real user id, of a zombie too; counts the threads.
-    account: SpinLock<user::Account>,
+    pub(in crate::process) account: SpinLock<user::Account>,
     /// Its user changed when that one had too many threads (`RLIMIT_NPROC`).
     pub(crate) exceeds_user: AtomicBool,
     /// The name of the thread that ended last, for a zombie.
-    last_name: SpinLock<Vec<u8>>,
+    pub(super) last_name: SpinLock<Vec<u8>>,
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU32,
     /// `personality`; `ADDR_NO_RANDOMIZE` counts, and the bits that `uname` looks at.
@@ -95,12 +95,10 @@ impl Process {
         })
     }
 
-    /// The process id.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Resource limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -110,12 +108,10 @@ impl Process {
         self.parent.load(Relaxed)
     }
 
-    /// The id of its process group.
     pub fn group_id(&self) -> Pid {
         self.group.load(Relaxed)
     }
 
-    /// The id of its session.
     pub fn session_id(&self) -> Pid {
         self.session.load(Relaxed)
     }
@@ -163,16 +159,6 @@ impl Process {
     fn set_user(&self, user: Arc<User>) {
         let old = self.account.lock().move_to(user);
         drop(old);
-    }
-
-    /// A thread begins.
-    pub(crate) fn count_thread(&self) {
-        self.account.lock().add_thread();
-    }
-
-    /// A thread has ended.
-    pub(crate) fn discount_thread(&self) {
-        self.account.lock().remove_thread();
     }
 
     /// Whether its user has more threads than it may have here, `more` included.
@@ -237,9 +223,5 @@ impl Process {
             Some(leader) => leader.name(),
             None => self.last_name.lock().clone(),
         }
-    }
-
-    pub(super) fn set_last_name(&self, name: Vec<u8>) {
-        *self.last_name.lock() = name;
     }
 }

@@ -21,7 +21,6 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// By its number.
     pub fn of(number: u32) -> Option<Policy> {
         Some(match number {
             raw::SCHED_NORMAL => Policy::Normal,
@@ -33,7 +32,6 @@ impl Policy {
         })
     }
 
-    /// Its number.
     pub fn number(self) -> u32 {
         match self {
             Policy::Normal => raw::SCHED_NORMAL,
@@ -44,16 +42,13 @@ impl Policy {
         }
     }
 
-    /// Whether it has a level.
     pub fn is_real_time(self) -> bool {
         matches!(self, Policy::Fifo | Policy::RoundRobin)
     }
 }
 
-/// The scheduling that a thread has asked for.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Scheduling {
-    /// How it shares.
     pub policy: Policy,
     /// 1 to 99 with a real-time policy, else 0.
     pub level: u8,

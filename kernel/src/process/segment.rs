@@ -12,7 +12,6 @@ pub struct Descriptor {
     pub segment: Option<Segment>,
 }
 
-/// The bits of a `struct user_desc`.
 mod bits {
     pub const IS_32_BITS: u32 = 1;
     pub const CONTENTS: u32 = 6;

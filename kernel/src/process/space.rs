@@ -17,7 +17,6 @@ use crate::process::exec::elf::Class;
 /// down.
 pub struct Space {
     map: Arc<Map>,
-    /// The addresses of the program.
     pub layout: Layout,
     /// Kinds of `membarrier` that its programs have registered for, in the bits of the commands.
     pub barriers: AtomicU32,
@@ -54,15 +53,12 @@ impl Drop for Leaving {
 /// The addresses of a program, set by `execve`.
 #[derive(Clone)]
 pub struct Layout {
-    /// The program file.
     pub exe: Location,
     /// No writer opens the file while it runs.
     pub text: Option<Arc<Running>>,
     /// The program's code: first to last executable segment.
     pub code: VirtRange,
-    /// Where the argument strings stand.
     pub arguments: VirtRange,
-    /// Where the environment strings stand.
     pub environment: VirtRange,
     /// The stack pointer that the program started with.
     pub stack_start: usize,
@@ -93,7 +89,6 @@ impl Space {
         Ok(copy)
     }
 
-    /// The map.
     #[inline]
     pub fn map(&self) -> &Arc<Map> {
         &self.map

@@ -54,7 +54,6 @@ pub type Body = fn(Arc<Thread>, Own, UserContext);
 
 /// The state of a thread that only the thread itself reads and changes.
 pub struct Own {
-    /// The thread's loop.
     pub run: Body,
     pub space: Arc<Space>,
     pub files: Arc<files::FileTable>,
@@ -92,7 +91,6 @@ pub struct Shared {
 }
 
 impl Own {
-    /// The state of a new thread.
     pub fn new(shared: Shared, run: Body) -> Own {
         Own {
             run,
@@ -159,7 +157,6 @@ impl Thread {
         })
     }
 
-    /// The thread id.
     pub fn tid(&self) -> Pid {
         self.tid.load(Relaxed)
     }
@@ -168,7 +165,6 @@ impl Thread {
         self.tid.store(tid, Relaxed);
     }
 
-    /// The process.
     pub fn process(&self) -> &Arc<Process> {
         &self.process
     }

@@ -10,9 +10,7 @@ pub const CLOCK_TICKS: u32 = 100;
 /// Processor time in programs and in the kernel.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Times {
-    /// In programs.
     pub user: Duration,
-    /// In the kernel.
     pub system: Duration,
 }
 
@@ -38,7 +36,6 @@ pub struct Spent {
 }
 
 impl Times {
-    /// Both together.
     pub fn total(&self) -> Duration {
         self.user + self.system
     }
@@ -112,17 +109,6 @@ impl Process {
         usage.times
     }
 
-    /// Processor time of the children that were waited for.
-    pub fn children_times(&self) -> Times {
-        self.children_usage().times
-    }
-
-    /// A thread has ended.
-    pub(super) fn add_thread_usage(&self, usage: &Usage) {
-        self.spent.lock().threads.add(usage);
-    }
-
-    /// A child was waited for.
     pub(super) fn add_child(&self, child: &Process) {
         let spent = *child.spent.lock();
         let mut own = self.spent.lock();

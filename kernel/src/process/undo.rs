@@ -27,23 +27,17 @@ pub trait Undo: Send + Sync {
 /// The sets in which some threads have something to undo.
 pub struct UndoList {
     /// Names it in the sets.
-    number: u64,
+    pub number: u64,
     sets: SpinLock<Vec<Weak<dyn Undo>>>,
 }
 
 impl UndoList {
-    /// Nothing to undo.
     pub fn new() -> Arc<UndoList> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(UndoList {
             number: NEXT.fetch_add(1, Relaxed),
             sets: SpinLock::new(Rank::Leaf, Vec::new()),
         })
-    }
-
-    /// Names it in the sets.
-    pub fn number(&self) -> u64 {
-        self.number
     }
 
     /// Notes that `set` has adjustments of this list. Sets that are gone are forgotten on the

@@ -26,7 +26,6 @@ static USERS: SpinLock<BTreeMap<u32, Weak<User>>> = SpinLock::new(Rank::Family, 
 pub struct WaitingSignal(Arc<User>);
 
 impl User {
-    /// The one with this id.
     pub fn find(uid: u32) -> Arc<User> {
         let mut users = USERS.lock();
         if let Some(user) = users.get(&uid).and_then(Weak::upgrade) {
@@ -43,17 +42,14 @@ impl User {
         user
     }
 
-    /// The user id.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// How many signals wait.
     pub fn signals(&self) -> usize {
         self.signals.load(Relaxed)
     }
 
-    /// How many threads there are.
     pub fn threads(&self) -> usize {
         self.threads.load(Relaxed)
     }

@@ -18,7 +18,6 @@ use super::item::{Interest, Item};
 /// Places that are made together: the largest number that the heap's slabs hold.
 const CHUNK: usize = 51;
 
-/// No place.
 const NONE: u32 = u32::MAX;
 
 /// The state that the watches of an epoll share with it, and that a wake-up needs.
@@ -67,7 +66,6 @@ const EMPTY: Place = Place {
 };
 
 impl Ready {
-    /// No places.
     pub fn new() -> Arc<Ready> {
         Arc::new(Ready {
             list: SpinLock::new(
@@ -187,7 +185,6 @@ impl Ready {
         None
     }
 
-    /// How many are on the list.
     pub fn len(&self) -> usize {
         self.lock().len
     }

@@ -24,13 +24,11 @@ pub struct EventFile {
     semaphore: bool,
     /// Waiters for a count greater than zero.
     readers: WaitQueue,
-    /// Waiters for room.
     writers: WaitQueue,
     id: u32,
 }
 
 impl EventFile {
-    /// A counter that begins with `count`.
     pub fn new(count: u32, semaphore: bool) -> Arc<EventFile> {
         static IDS: AtomicU32 = AtomicU32::new(0);
         Arc::new(EventFile {

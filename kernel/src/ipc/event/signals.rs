@@ -24,7 +24,6 @@ pub struct SignalFile {
 }
 
 impl SignalFile {
-    /// Gives signals of `set`.
     pub fn new(set: SignalSet) -> Arc<SignalFile> {
         let file = SignalFile {
             set: AtomicU64::new(0),

@@ -36,7 +36,6 @@ const UNIT: usize = size_of::<u64>();
 /// Timers that may have to be set anew when the time of day is set.
 static BY_TIME_OF_DAY: SpinLock<Vec<Weak<TimerFile>>> = SpinLock::new(Rank::Leaf, Vec::new());
 
-/// The clock of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clock(u32);
 
@@ -63,7 +62,6 @@ impl Clock {
     }
 }
 
-/// A timer.
 pub struct TimerFile {
     /// The clock that it goes by.
     pub clock: Clock,
@@ -239,7 +237,6 @@ impl TimerFile {
         Some(taken)
     }
 
-    /// The time of day was set.
     fn set_anew(&self) {
         let wake_up = {
             let mut state = self.state.lock();

@@ -47,7 +47,6 @@ struct Shared {
 
 struct State {
     queue: Queue,
-    /// By number.
     watches: BTreeMap<i32, Arc<Watch>>,
     /// Their numbers, by vnode.
     numbers: BTreeMap<usize, i32>,

@@ -10,7 +10,6 @@ use super::MAX_QUEUED;
 /// Bytes in front of the name (`struct inotify_event`); names are padded to a multiple of it.
 pub(super) const HEAD: usize = 16;
 
-/// An event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Queued {
     pub watch: i32,
@@ -51,7 +50,6 @@ impl Queued {
     }
 }
 
-/// The queue.
 #[derive(Default)]
 pub(super) struct Queue {
     events: VecDeque<Queued>,
@@ -90,7 +88,6 @@ impl Queue {
         }
     }
 
-    /// The size of the first event.
     pub fn first_size(&self) -> Option<usize> {
         self.events.front().map(Queued::size)
     }

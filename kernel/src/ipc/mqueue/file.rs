@@ -23,7 +23,6 @@ pub struct QueueFile {
 }
 
 impl QueueFile {
-    /// Opened at `place`.
     pub fn open(queue: Arc<Queue>, place: Location) -> Arc<dyn File> {
         Arc::new(QueueFile {
             queue,
@@ -75,12 +74,12 @@ impl File for QueueFile {
         if let Some(watch) = watch {
             watch.add(self.queue.changed());
         }
-        let len = self.queue.len();
+        let count = self.queue.count();
         let mut ready = Ready::empty();
-        if len > 0 {
+        if count > 0 {
             ready |= Ready::IN | Ready::RDNORM;
         }
-        if len < self.queue.size().messages {
+        if count < self.queue.size.messages {
             ready |= Ready::OUT | Ready::WRNORM;
         }
         ready

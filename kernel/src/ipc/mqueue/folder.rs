@@ -34,7 +34,6 @@ const ROOT_MODE: u32 = 0o1777;
 /// Bytes that a queue's file is said to have (`FILENT_SIZE`).
 const FILE_SIZE: u64 = 80;
 
-/// The directory.
 struct Folder {
     /// Without its time of change.
     attributes: Attributes,
@@ -42,7 +41,6 @@ struct Folder {
 }
 
 struct State {
-    /// By name.
     nodes: BTreeMap<Arc<[u8]>, Arc<Node>>,
     /// Queues, those without a name included.
     count: usize,
@@ -50,7 +48,6 @@ struct State {
     modified: Duration,
 }
 
-/// A queue's file.
 struct Node {
     inode: u64,
     name: Arc<[u8]>,
@@ -161,7 +158,6 @@ pub fn remove(name: &[u8], who: &Credentials) -> Result<()> {
 }
 
 impl Folder {
-    /// Makes a queue.
     fn make(&self, name: &[u8], mode: u32, who: &Credentials, size: Size) -> Result<Arc<Node>> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);

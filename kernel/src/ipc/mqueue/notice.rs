@@ -25,7 +25,6 @@ pub trait Mailbox: Send + Sync {
     fn deliver(&self, data: Vec<u8>);
 }
 
-/// The way of a notification.
 #[derive(Clone)]
 pub enum How {
     /// No notification, but no other process can register.
@@ -43,23 +42,18 @@ pub enum How {
 /// A process's wish to be told once.
 pub struct Notice {
     process: Weak<Process>,
-    pid: Pid,
+    /// The id of the registered process.
+    pub pid: Pid,
     how: How,
 }
 
 impl Notice {
-    /// The wish of `process`.
     pub fn new(process: &Arc<Process>, how: How) -> Notice {
         Notice {
             process: Arc::downgrade(process),
             pid: process.pid(),
             how,
         }
-    }
-
-    /// Returns the id of the registered process.
-    pub fn pid(&self) -> Pid {
-        self.pid
     }
 
     /// Way and signal, as the queue's file shows them.

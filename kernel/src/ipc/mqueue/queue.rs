@@ -22,9 +22,9 @@ use crate::{
     process::{Credentials, Handoff, Pid, signal},
 };
 
-/// A queue.
 pub struct Queue {
-    size: Size,
+    /// The limits of its messages.
+    pub size: Size,
     state: SpinLock<State>,
     /// Woken when there is a message and there was none, and when there is room and there was none:
     /// for `poll`.
@@ -37,9 +37,7 @@ pub struct Queue {
 struct State {
     /// Highest priority first, then in the order in which they came.
     messages: BTreeMap<(Reverse<u32>, u64), Message>,
-    /// Bytes in all of them.
     bytes: usize,
-    /// Messages so far.
     count: u64,
     receivers: VecDeque<Arc<Receiver>>,
     /// Those without room.
@@ -56,7 +54,6 @@ type Sender = Handoff<()>;
 /// The figures that the queue's file shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueStatus {
-    /// Bytes in all messages.
     pub bytes: usize,
     /// How a process is told of a message, by which signal, and which it is; zeros if none is.
     pub way: u32,
@@ -74,7 +71,6 @@ impl State {
 }
 
 impl Queue {
-    /// An empty one.
     pub fn new(size: Size, charge: Charge) -> Arc<Queue> {
         Arc::new(Queue {
             size,
@@ -84,19 +80,8 @@ impl Queue {
         })
     }
 
-    /// The limits of its messages.
-    pub fn size(&self) -> Size {
-        self.size
-    }
-
-    /// Messages in it.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.state.lock().messages.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the figures that its file shows.
@@ -107,11 +92,11 @@ impl Queue {
             bytes: state.bytes,
             way,
             signal,
-            pid: state.notice.as_ref().map_or(0, Notice::pid),
+            pid: state.notice.as_ref().map_or(0, |notice| notice.pid),
         }
     }
 
-    /// The queue that is woken when [`len`](Queue::len) says something else.
+    /// The queue that is woken when [`count`](Queue::count) says something else.
     pub fn changed(&self) -> &WaitQueue {
         &self.changed
     }
@@ -233,7 +218,7 @@ impl Queue {
     pub fn forget(&self, pid: Pid) {
         let mut state = self.state.lock();
         let notice = match &state.notice {
-            Some(notice) if notice.pid() == pid => state.notice.take(),
+            Some(notice) if notice.pid == pid => state.notice.take(),
             _ => None,
         };
         drop(state);

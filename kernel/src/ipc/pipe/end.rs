@@ -81,7 +81,6 @@ impl End {
         })
     }
 
-    /// Returns the pipe.
     pub fn pipe(&self) -> &Arc<Pipe> {
         &self.pipe
     }

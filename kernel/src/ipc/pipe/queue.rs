@@ -14,7 +14,6 @@ use nucleus::{
 use super::state::{DEFAULT_SLOTS, Ends, PipeState, PipeStatus, slots_for};
 use crate::process::signal;
 
-/// A pipe.
 pub struct Pipe {
     pub(super) queue: Queue<PipeState>,
     /// Readers that wait for bytes, and opens that wait for a writer.
@@ -59,7 +58,6 @@ impl Pipe {
         Ready::from_bits_retain(PipeState::ready(&self.queue.lock()))
     }
 
-    /// Returns the state now.
     pub fn status(&self) -> PipeStatus {
         PipeStatus::of(&self.queue.lock())
     }

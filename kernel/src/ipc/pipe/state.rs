@@ -52,9 +52,7 @@ pub(super) fn slots_for(bytes: usize) -> Result<usize> {
 /// Which ends an open file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends {
-    /// It reads.
     pub reads: bool,
-    /// It writes.
     pub writes: bool,
 }
 
@@ -63,15 +61,12 @@ pub struct Ends {
 pub(super) struct PipeState {
     /// Slices that fit.
     pub slots: usize,
-    /// Open reading ends.
     pub readers: usize,
-    /// Open writing ends.
     pub writers: usize,
     /// Reading ends that were ever opened.
     pub readers_seen: u64,
     /// Writing ends that were ever opened.
     pub writers_seen: u64,
-    /// The packets in the chain.
     pub packets: Packets,
 }
 
@@ -114,15 +109,11 @@ impl Slots for PipeState {
 /// A pipe's state at one time.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeStatus {
-    /// Bytes in it.
     pub bytes: usize,
-    /// Slices in it.
     pub slices: usize,
     /// Slices that fit.
     pub slots: usize,
-    /// Open reading ends.
     pub readers: usize,
-    /// Open writing ends.
     pub writers: usize,
     /// Reading ends that were ever opened.
     pub readers_seen: u64,
@@ -131,7 +122,6 @@ pub struct PipeStatus {
 }
 
 impl PipeStatus {
-    /// Returns the state of a chain.
     pub(super) fn of(chain: &Chain<PipeState>) -> PipeStatus {
         let state = &chain.state;
         PipeStatus {
@@ -145,7 +135,6 @@ impl PipeStatus {
         }
     }
 
-    /// Returns whether another slice fits.
     pub fn has_slot(&self) -> bool {
         self.slices < self.slots
     }

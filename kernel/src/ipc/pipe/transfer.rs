@@ -13,7 +13,6 @@ use crate::process::signal;
 /// Writes of up to this many bytes are not mixed with others.
 pub const PIPE_BUF: usize = abi::raw::general::PIPE_BUF as usize;
 
-/// One write to a pipe.
 #[derive(Default)]
 pub(super) struct Write {
     /// Bytes that must fit together ([`PIPE_BUF`]).
@@ -55,7 +54,6 @@ impl Fill<PipeState> for Write {
     }
 }
 
-/// One read from a pipe.
 #[derive(Default)]
 struct Read {
     /// Where a packet, or the bytes before one, ends the call.

@@ -27,11 +27,9 @@ const TURN_MIN: usize = 64;
 pub trait Object: Send + Sync {
     /// Owner and mode now.
     fn permission(&self) -> Permission;
-    /// Its id.
     fn id(&self) -> i32;
 }
 
-/// The objects of one kind.
 pub struct Ids<T> {
     table: CpuRwLock<IdTable<T>>,
 }
@@ -55,7 +53,6 @@ fn index(id: i32) -> usize {
 }
 
 impl<T: Object> Ids<T> {
-    /// None yet.
     pub const fn new() -> Ids<T> {
         Ids {
             table: CpuRwLock::new(

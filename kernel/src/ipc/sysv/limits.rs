@@ -25,7 +25,6 @@ impl Setting {
         }
     }
 
-    /// Its value.
     pub fn get(&self) -> u64 {
         self.value.load(Relaxed)
     }

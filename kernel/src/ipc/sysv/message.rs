@@ -26,13 +26,11 @@ use crate::process::{Handoff, Pid, signal::ERESTARTNOHAND};
 /// Bodies up to this many bytes are kept in the heap: a page would be mostly empty.
 const SHORT: usize = 1024;
 
-/// All queues.
 pub static QUEUES: Ids<Queue> = Ids::new();
 /// Messages and bytes in all queues.
 static MESSAGES: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// A message.
 pub struct Message {
     /// Positive.
     kind: i64,
@@ -169,7 +167,6 @@ impl Choice {
     }
 }
 
-/// A queue of messages.
 pub struct Queue {
     id: i32,
     state: Mutex<State>,
@@ -184,7 +181,6 @@ struct State {
     removed: bool,
 }
 
-/// Waiters for a message.
 struct Receiver {
     choice: Choice,
     /// Room for the body; without limit where a longer one is cut off.
@@ -194,7 +190,6 @@ struct Receiver {
     got: Handoff<Result<Option<Message>>>,
 }
 
-/// Waiters for room.
 struct Sender {
     len: usize,
     /// There may be room now.

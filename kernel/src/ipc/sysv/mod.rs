@@ -39,7 +39,6 @@ pub const IPC_SET: u32 = 1;
 pub const IPC_STAT: u32 = 2;
 pub const IPC_INFO: u32 = 3;
 
-/// The calling process.
 #[derive(Clone, Copy)]
 pub struct Caller<'a> {
     pub credentials: &'a Credentials,

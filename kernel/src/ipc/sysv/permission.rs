@@ -29,7 +29,6 @@ pub struct Permission {
 }
 
 impl Permission {
-    /// Those of a new object.
     pub fn new(key: i32, mode: u32, who: &Credentials) -> Permission {
         Permission {
             key,

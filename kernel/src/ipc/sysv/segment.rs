@@ -36,16 +36,14 @@ pub const SHM_LOCKED: u32 = 0o2000;
 /// `shmget`: no reckoning with the memory there is.
 pub const SHM_NORESERVE: u32 = 0o10000;
 
-/// All segments.
 pub static SEGMENTS: Ids<Segment> = Ids::new();
 /// Pages of all segments.
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
-/// A shared memory segment.
 pub struct Segment {
     id: i32,
     /// Bytes, as asked for.
-    size: usize,
+    pub size: usize,
     pages: Pages,
     state: SpinLock<State>,
     /// To be removed from the table by the last detachment, which has no counted handle.
@@ -140,11 +138,6 @@ impl Segment {
             state: SpinLock::new(Rank::Leaf, State { status, removed }),
             own: own.clone(),
         }))
-    }
-
-    /// Bytes, as asked for.
-    pub fn size(&self) -> usize {
-        self.size
     }
 
     fn page_count(&self) -> usize {

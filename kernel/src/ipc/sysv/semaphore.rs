@@ -30,7 +30,6 @@ use crate::process::{
 /// Undone when the process ends.
 pub const SEM_UNDO: u32 = 0x1000;
 
-/// All sets.
 pub static SETS: Ids<Set> = Ids::new();
 /// Semaphores of all sets.
 static SEMAPHORES: AtomicUsize = AtomicUsize::new(0);
@@ -45,11 +44,10 @@ pub struct Operation {
     pub flags: u32,
 }
 
-/// A set of semaphores.
 pub struct Set {
     id: i32,
     /// Semaphores in it.
-    count: usize,
+    pub count: usize,
     state: Mutex<State>,
 }
 
@@ -84,11 +82,9 @@ struct Sleeper {
     list: Option<u64>,
     /// The operation that can't be made.
     blocking: AtomicUsize,
-    /// How the call ended.
     outcome: Handoff<Result<()>>,
 }
 
-/// The result of an attempt.
 enum Attempt {
     Made,
     /// This operation is not possible now.
@@ -167,11 +163,6 @@ impl Set {
         }))
     }
 
-    /// Semaphores in it.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
     /// The figures of `IPC_STAT`.
     pub fn status(&self) -> SemaphoreStatus {
         self.state.lock().status
@@ -199,7 +190,7 @@ impl Set {
         if let Some(list) = list {
             list.add(self)?;
         }
-        let list = list.map(UndoList::number);
+        let list = list.map(|list| list.number);
         let sleeper = {
             let mut state = self.usable()?;
             let wanted = if alters { WRITE } else { READ };

@@ -141,7 +141,7 @@ fn ticks(time: Duration) -> u64 {
 fn times(call: &mut Call<'_>) -> Result<usize> {
     if call.args[0] != 0 {
         let own = call.process().times();
-        let children = call.process().children_times();
+        let children = call.process().children_usage().times;
         call.write(
             0,
             &[own.user, own.system, children.user, children.system].map(ticks),

@@ -117,7 +117,7 @@ fn mq_timedsend(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let (queue, how) = queue_and_timeout(&open, how)?;
     open.writable()?;
-    if len > queue.size().bytes {
+    if len > queue.size.bytes {
         return Err(Errno::EMSGSIZE);
     }
     if crate::process::is_scarce() {
@@ -136,7 +136,7 @@ fn mq_timedreceive(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let (queue, how) = queue_and_timeout(&open, how)?;
     open.readable()?;
-    if room < queue.size().bytes {
+    if room < queue.size.bytes {
         return Err(Errno::EMSGSIZE);
     }
     let (priority, message) = queue.receive(how)?;
@@ -202,12 +202,12 @@ fn mq_getsetattr(call: &mut Call<'_>) -> Result<usize> {
     };
     let open = call.files().get(call.int(0))?;
     let queue = QueueFile::of(&open)?;
-    let size = queue.size();
+    let size = queue.size;
     let mut old: Attributes = [0; 8];
     old[0] = i64::from(open.flags().bits() & O_NONBLOCK);
     old[1] = size.messages as i64;
     old[2] = size.bytes as i64;
-    old[3] = queue.len() as i64;
+    old[3] = queue.count() as i64;
     if let Some(on) = wanted {
         open.set_flag(O_NONBLOCK, on);
     }

@@ -176,9 +176,9 @@ pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
 fn set_all(call: &Call<'_>, set: &Set) -> Result<usize> {
     let mut values = Vec::new();
     values
-        .try_reserve_exact(set.count())
+        .try_reserve_exact(set.count)
         .map_err(|_| Errno::ENOMEM)?;
-    for i in 0..set.count() {
+    for i in 0..set.count {
         let at = call.address(3).checked_add(i * 2).ok_or(Errno::EFAULT)?;
         let value: u16 = user::read(at).map_err(|_| Errno::EFAULT)?;
         values.push(value);

@@ -117,7 +117,7 @@ fn map(
         backing: Backing::Object { pager, offset: 0 },
         shared: true,
         label: LABEL,
-        ..MapRequest::zero(segment.size(), prot)
+        ..MapRequest::zero(segment.size, prot)
     };
     if matches!(place, Place::Any) && memory::sees_less(call) {
         return memory::map_low(call, request).map(VirtAddr);

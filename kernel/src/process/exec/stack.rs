@@ -112,7 +112,6 @@ impl<'a> Stack<'a> {
         Ok(())
     }
 
-    /// Pushes a number.
     pub fn push_word(&mut self, word: u64) -> Result<()> {
         self.push(&word.to_le_bytes()[..self.word])
     }
@@ -157,7 +156,6 @@ impl<'a> Stack<'a> {
         Ok(())
     }
 
-    /// Writes the buffer.
     pub fn flush(&mut self) -> Result<()> {
         let from = PAGE_SIZE - self.buffered;
         let bytes = &self.buffer[from..];
@@ -169,7 +167,6 @@ impl<'a> Stack<'a> {
     }
 }
 
-/// The contents of the first stack.
 pub struct Contents<'a> {
     pub path: &'a [u8],
     pub arguments: &'a [Word],
@@ -187,15 +184,11 @@ pub struct Contents<'a> {
     pub loader_base: u64,
 }
 
-/// The first stack.
 pub struct Built {
     /// The stack pointer to start with.
     pub pointer: VirtAddr,
-    /// Where the argument strings stand.
     pub arguments: VirtRange,
-    /// Where the environment strings stand.
     pub environment: VirtRange,
-    /// The auxiliary vector.
     pub auxiliary: Vec<u64>,
 }
 

@@ -63,7 +63,6 @@ impl OpenFile {
         })
     }
 
-    /// The file.
     #[inline]
     pub fn file(&self) -> &Arc<dyn File> {
         &self.file
@@ -75,7 +74,6 @@ impl OpenFile {
         (&*self.file as &dyn Any).downcast_ref()
     }
 
-    /// The flags now.
     #[inline]
     pub fn flags(&self) -> OpenFlags {
         OpenFlags::from_bits_retain(self.flags.load(Relaxed))

@@ -21,7 +21,6 @@ const LARGEST: usize = 1 << 20;
 pub struct Collector {
     /// Whether the close of a file may leave others unreachable.
     pub may_leave_garbage: fn(&Arc<OpenFile>) -> bool,
-    /// Closes the unreachable ones.
     pub collect: fn(),
 }
 
@@ -107,7 +106,6 @@ impl Slots {
         bits[fd / 64] & (1 << (fd % 64)) != 0
     }
 
-    /// Marks a descriptor free.
     fn release(&mut self, fd: usize) -> Option<Arc<OpenFile>> {
         Slots::set(&mut self.used, fd, false);
         Slots::set(&mut self.close_on_exec, fd, false);
@@ -123,7 +121,6 @@ pub struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
-    /// The descriptor.
     pub fn fd(&self) -> usize {
         self.fd
     }
@@ -147,7 +144,6 @@ impl Drop for Reservation<'_> {
 }
 
 impl FileTable {
-    /// No open files.
     pub fn new() -> Arc<FileTable> {
         Arc::new(FileTable::with(Slots::default()))
     }

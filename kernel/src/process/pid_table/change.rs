@@ -211,7 +211,6 @@ pub enum Which {
     Group(Pid),
 }
 
-/// The conditions of a wait.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitRequest {
     pub which: Which,
@@ -224,7 +223,6 @@ pub struct WaitRequest {
     pub keep: bool,
 }
 
-/// See [`WaitRequest::clones`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clones {
     Without,
@@ -232,10 +230,8 @@ pub enum Clones {
     All,
 }
 
-/// A state change of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Its wait status.
     Ended(i32),
     /// The signal.
     Stopped(u32),

@@ -30,13 +30,11 @@ pub(super) struct GroupEntry {
     pub(super) members: BTreeSet<Pid>,
 }
 
-/// A process group.
 pub struct Group {
     id: Pid,
     session: Arc<Session>,
 }
 
-/// A session.
 pub struct Session {
     id: Pid,
     terminal: SpinLock<Option<Arc<dyn ControllingTerminal>>>,
@@ -46,17 +44,14 @@ pub struct Session {
 }
 
 impl Group {
-    /// The group's id.
     pub fn id(&self) -> Pid {
         self.id
     }
 
-    /// The session that it belongs to.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// The group with this id.
     pub fn find(id: Pid) -> Option<Arc<Group>> {
         PIDS.lock().groups.get(&id).map(|g| g.group.clone())
     }
@@ -187,7 +182,6 @@ pub(super) fn new_session(id: Pid) -> Arc<Group> {
     })
 }
 
-/// The members of a group.
 pub fn members(group: Pid) -> Vec<Arc<Process>> {
     let pids = PIDS.lock();
     pids.groups.get(&group).map_or(Vec::new(), |entry| {

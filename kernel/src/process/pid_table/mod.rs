@@ -35,7 +35,6 @@ pub use groups::{
 pub const LAST_PID: Pid = 32_767;
 /// After the highest id the search for a free one goes on here.
 const FIRST_AGAIN: Pid = 300;
-/// The first process.
 pub const INIT: Pid = 1;
 
 static PIDS: SpinLock<PidTable> = SpinLock::new(Rank::Family, PidTable::new());
@@ -130,7 +129,6 @@ impl PidTable {
 pub struct NewId(Pid);
 
 impl NewId {
-    /// The id.
     pub fn get(&self) -> Pid {
         self.0
     }
@@ -289,7 +287,6 @@ pub fn remove_unborn(pid: Pid) {
     drop(gone);
 }
 
-/// The thread with this id.
 pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
     PIDS.lock().threads.get(&tid).cloned()
 }

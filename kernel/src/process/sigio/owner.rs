@@ -21,14 +21,10 @@ const SI_SIGIO: i32 = -5;
 /// Signals whose codes have another meaning.
 const WITH_OWN_CODES: [u32; 7] = [SIGILL, SIGFPE, SIGSEGV, SIGBUS, SIGTRAP, SIGCHLD, SIGSYS];
 
-/// The kind of an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// One thread.
     Thread,
-    /// A process.
     Process,
-    /// All members of a process group.
     Group,
 }
 
@@ -78,7 +74,6 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// No owner.
     pub const fn nobody() -> Owner {
         Owner {
             kind: Kind::Thread,

@@ -51,7 +51,6 @@ struct Watching {
     _observations: Vec<Observation>,
 }
 
-/// Observes one queue.
 struct Bell {
     sigio: Weak<Sigio>,
     queue: u8,
@@ -76,12 +75,10 @@ impl Sigio {
         }))
     }
 
-    /// The owner now.
     pub fn owner(&self) -> Owner {
         self.owner.lock().clone()
     }
 
-    /// Replaces the owner.
     pub fn set_owner(&self, owner: Owner) {
         let old = core::mem::replace(&mut *self.owner.lock(), owner);
         drop(old);
@@ -118,7 +115,6 @@ impl Sigio {
         Ok(())
     }
 
-    /// Ends it.
     pub fn end(&self) {
         let gone = self.watching.lock().take();
         drop(gone);
@@ -184,7 +180,6 @@ struct Bells<'s> {
     out_of_memory: bool,
 }
 
-/// Counts a file's queues.
 struct Count(usize);
 
 impl<'a> Watch<'a> for Count {

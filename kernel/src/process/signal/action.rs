@@ -39,7 +39,6 @@ pub struct Action {
     pub compatible: bool,
 }
 
-/// The default effect of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     Ignore,
@@ -75,7 +74,6 @@ impl Action {
     }
 }
 
-/// Returns the default effect of `signal`.
 pub fn default_of(signal: u32) -> Fate {
     if SignalSet::IGNORED.has(signal) {
         Fate::Ignore
@@ -92,7 +90,6 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// All by default.
     pub fn new() -> Arc<Actions> {
         Arc::new(Actions {
             table: SpinLock::new(Rank::Leaf, [Action::default(); 64]),
@@ -153,7 +150,6 @@ impl Actions {
     }
 }
 
-/// See [`Actions::child_rules`].
 #[derive(Clone, Copy, Debug)]
 pub struct ChildRules {
     pub ignored: bool,

@@ -15,7 +15,6 @@ use crate::process::{Own, Thread, pid_table, rseq, sigio};
 /// Whether the program goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
-    /// It does.
     Continue,
     /// The thread ends with this wait status.
     End(i32),
@@ -61,7 +60,6 @@ pub fn attend(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Flow
     }
 }
 
-/// Takes the next piece of work.
 fn next(thread: &Thread) -> Work {
     let process = thread.process();
     let mut state = process.signals.lock();

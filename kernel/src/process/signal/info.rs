@@ -4,7 +4,6 @@ use abi::raw::general as raw;
 
 use crate::process::Pid;
 
-/// One signal on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// 1 to 64.

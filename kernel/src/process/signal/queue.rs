@@ -70,7 +70,6 @@ impl Queue {
         self.set = self.set.union(SignalSet::one(info.signal));
     }
 
-    /// Takes the next signal of `wanted`.
     pub fn take(&mut self, wanted: SignalSet) -> Option<Info> {
         let signal = self.set.and(wanted).first()?;
         let mut found = None;
@@ -91,7 +90,6 @@ impl Queue {
         Some(taken.map_or(Info::user(signal, 0, 0), |(info, _)| info))
     }
 
-    /// Drops all pending signals of `set`.
     pub fn remove(&mut self, set: SignalSet) {
         if !self.set.and(set).is_empty() {
             self.set = self.set.without(set);

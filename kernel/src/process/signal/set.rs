@@ -7,7 +7,6 @@ use abi::raw::general as raw;
 pub struct SignalSet(pub u64);
 
 impl SignalSet {
-    /// No signal.
     pub const EMPTY: SignalSet = SignalSet(0);
     /// The two that can be neither caught, blocked nor ignored.
     pub const UNSTOPPABLE: SignalSet = SignalSet::of(&[raw::SIGKILL, raw::SIGSTOP]);
@@ -61,7 +60,6 @@ impl SignalSet {
         self.0 & (1 << (signal - 1)) != 0
     }
 
-    /// In either.
     pub const fn union(self, other: SignalSet) -> SignalSet {
         SignalSet(self.0 | other.0)
     }
@@ -71,7 +69,6 @@ impl SignalSet {
         SignalSet(self.0 & !other.0)
     }
 
-    /// In both.
     pub const fn and(self, other: SignalSet) -> SignalSet {
         SignalSet(self.0 & other.0)
     }

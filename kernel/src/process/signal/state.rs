@@ -117,7 +117,6 @@ impl ProcessSignals {
         &self.arrivals
     }
 
-    /// The actions.
     pub fn actions(&self) -> Arc<Actions> {
         self.lock().actions.clone()
     }
@@ -165,7 +164,6 @@ impl ProcessSignals {
         self.lock().threads.len()
     }
 
-    /// The first thread.
     pub fn first_thread(&self) -> Option<Arc<Thread>> {
         self.lock().threads.first().cloned()
     }
@@ -194,7 +192,7 @@ impl ProcessSignals {
         if state.stop.is_some() || !state.pending.set().is_empty() {
             thread.signals.call_attention();
         }
-        thread.process().count_thread();
+        thread.process().account.lock().add_thread();
         state.threads.push(thread);
         Ok(())
     }
@@ -264,7 +262,6 @@ impl ProcessSignals {
 }
 
 impl ThreadSignals {
-    /// Nothing pending.
     pub fn new(mask: SignalSet) -> ThreadSignals {
         ThreadSignals {
             mask: AtomicU64::new(mask.0),

@@ -39,7 +39,7 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
         None => (0, -1),
     };
     let times = times(subject);
-    let children = process.children_times();
+    let children = process.children_usage().times;
     let scheduling = thread.as_ref().map(|thread| thread.scheduling());
     let scheduling = scheduling.unwrap_or_default();
     let nice = i32::from(scheduling.nice);
