@@ -78,9 +78,7 @@ impl Limits {
         self.soft[resource as usize].store(limit.soft, Relaxed);
         self.hard[resource as usize].store(limit.hard, Relaxed);
     }
-}
 
-impl Limits {
     /// Those that an address space enforces.
     pub fn of_map(&self) -> vm::Limits {
         vm::Limits {

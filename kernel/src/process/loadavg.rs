@@ -53,14 +53,7 @@ pub fn running() -> usize {
 /// # Errors
 /// No memory for it.
 pub fn start() -> Result<(), OutOfMemory> {
-    let spawn = Spawn {
-        name: "load",
-        pmap: None,
-        attachment: None,
-        cpus: !0,
-        priority: Default::default(),
-    };
-    task::spawn(spawn, Box::new(watch)).map(drop)
+    task::spawn(Spawn::kernel("load"), Box::new(watch)).map(drop)
 }
 
 fn watch() {

@@ -105,13 +105,11 @@ pub fn kill_largest() -> bool {
 
 fn victim_is_leaving() -> bool {
     let mut victim = VICTIM.lock();
-    match &*victim {
-        Some((map, until)) if map.strong_count() > 0 && time::since_boot() < *until => true,
-        _ => {
-            *victim = None;
-            false
-        }
-    }
+    let is_leaving = |(map, until): &(Weak<Map>, Duration)| {
+        map.strong_count() > 0 && time::since_boot() < *until
+    };
+    *victim = victim.take().filter(is_leaving);
+    victim.is_some()
 }
 
 /// The adjustment of a process that is never to be ended.

@@ -26,16 +26,11 @@ use crate::process::{
 
 /// Runs `body` under several schedules.
 fn under_schedules(cpus: usize, body: fn()) {
-    for seed in 1..12 {
-        let config = Config {
-            cpus,
-            seed,
-            ..Config::default()
-        };
-        if let Err(failure) = sim::run(config, body) {
-            panic!("{failure}");
-        }
-    }
+    let config = Config {
+        cpus,
+        ..Config::default()
+    };
+    sim::check("processes", 1..12, config, body);
 }
 
 fn task(thread: &Arc<Thread>, body: impl FnOnce() + Send + 'static) {
@@ -111,7 +106,7 @@ fn every_child_is_waited_for_once() {
 }
 
 #[test]
-fn children_that_nobody_wants_leave_nothing() {
+fn children_that_are_not_wanted_leave_nothing() {
     under_schedules(2, || {
         let parent = make(None);
         let ignore = Action {
@@ -241,6 +236,16 @@ fn space_of(pages: usize) -> (Arc<Space>, VirtAddr) {
     (Space::new(map, layout), page)
 }
 
+/// What a thread in `space` shares with others.
+fn shared(space: Arc<Space>) -> Shared {
+    Shared {
+        fs: FsContext::new(space.layout.exe.clone()),
+        files: files::FileTable::new(),
+        credentials: Arc::new(super::Credentials::default()),
+        space,
+    }
+}
+
 /// A lock as the C library makes it: 0 free, 1 taken, 2 taken with waiters.
 fn lock(thread: &Thread, key: Key, word: VirtAddr) {
     let mut seen = user::compare_exchange_u32(word, 0, 1).unwrap();
@@ -271,13 +276,7 @@ fn unlock(key: Key, word: VirtAddr) {
 fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
     under_schedules(3, || {
         let (space, page) = space();
-        let credentials = Arc::new(super::Credentials::default());
-        let shared = Shared {
-            fs: FsContext::new(space.layout.exe.clone()),
-            files: files::FileTable::new(),
-            credentials,
-            space: space.clone(),
-        };
+        let shared = shared(space.clone());
         let count = page + 64;
         for _ in 0..4 {
             let id = pid_table::new_id().unwrap();
@@ -329,12 +328,7 @@ fn who_ends_by_itself_is_waited_for() {
                 let fault = space.map().fault(at + page * PAGE_SIZE, Access::Write);
                 assert!(fault.is_ok());
             }
-            let shared = Shared {
-                fs: FsContext::new(space.layout.exe.clone()),
-                files: files::FileTable::new(),
-                credentials: Arc::new(super::Credentials::default()),
-                space,
-            };
+            let shared = shared(space);
             let id = pid_table::new_id().unwrap();
             let thread = fork::make_process(id.get(), None, false, Some(shared.clone()));
             (thread.unwrap(), Own::new(shared, |_, _, _| {}))

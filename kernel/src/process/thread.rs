@@ -199,19 +199,15 @@ impl Thread {
     /// The name (`comm`) without padding.
     pub fn name(&self) -> Vec<u8> {
         let name = *self.name.lock();
-        let len = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-        name[..len].to_vec()
+        name.split(|&b| b == 0).next().unwrap_or_default().to_vec()
     }
 
     /// Sets the name, of which at most 15 bytes are kept.
     pub fn set_name(&self, name: &[u8]) {
         let mut padded = [0; NAME_LEN];
-        let len = name
-            .iter()
-            .position(|&b| b == 0)
-            .unwrap_or(name.len())
-            .min(NAME_LEN - 1);
-        padded[..len].copy_from_slice(&name[..len]);
+        let text = name.split(|&b| b == 0).next().unwrap_or_default();
+        let len = text.len().min(NAME_LEN - 1);
+        padded[..len].copy_from_slice(&text[..len]);
         *self.name.lock() = padded;
     }
 

@@ -99,14 +99,13 @@ impl Process {
 
     /// Processor time of all its threads, ended ones included.
     pub fn times(&self) -> Times {
-        let mut usage = self.spent.lock().threads;
+        let mut times = self.spent.lock().threads.times;
         for thread in self.threads() {
-            usage.add(&Usage {
-                times: thread.times(),
-                ..Usage::default()
-            });
+            let Times { user, system } = thread.times();
+            times.user += user;
+            times.system += system;
         }
-        usage.times
+        times
     }
 
     pub(super) fn add_child(&self, child: &Process) {

@@ -21,19 +21,17 @@ pub fn wait(
     block: bool,
 ) -> Result<Option<(Arc<Process>, Change)>> {
     let parent = process.pid();
-    let found = if block {
-        process
+    let take = || pid_table::take_change(parent, wanted).transpose();
+    let found = match block {
+        true => process
             .child_events
-            .wait(Sleep::INTERRUPTIBLE, || {
-                pid_table::take_change(parent, wanted).transpose()
-            })
-            .map_err(signal::woken)??
-    } else {
-        match pid_table::take_change(parent, wanted)? {
+            .wait(Sleep::INTERRUPTIBLE, take)
+            .map_err(signal::woken)?,
+        false => match take() {
             Some(found) => found,
             None => return Ok(None),
-        }
-    };
+        },
+    }?;
     if matches!(found.1, Change::Ended(_)) && !wanted.keep {
         process.add_child(&found.0);
     }

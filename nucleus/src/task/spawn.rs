@@ -38,6 +38,19 @@ pub struct Spawn {
     pub priority: Priority,
 }
 
+impl Spawn {
+    /// Returns a task of the kernel's own, of no program, on any CPU and with the usual priority.
+    pub fn kernel(name: &'static str) -> Spawn {
+        Spawn {
+            name,
+            pmap: None,
+            attachment: None,
+            cpus: !0,
+            priority: Priority::default(),
+        }
+    }
+}
+
 /// Makes a task that runs `body` and ends when it returns.
 ///
 /// # Errors

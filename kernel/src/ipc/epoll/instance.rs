@@ -47,9 +47,7 @@ impl Epoll {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(user: u32) -> Result<Arc<Epoll>> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         Ok(Arc::new_cyclic(|me| Epoll {
             me: me.clone(),
             ready: Ready::new(),
@@ -65,9 +63,7 @@ impl Epoll {
     /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `ENOSPC` for too many
     /// watches, `ENOMEM`.
     pub fn add(&self, open: &Arc<OpenFile>, fd: i32, interest: Interest) -> Result<()> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let inner = open.downcast::<Epoll>();
         let nesting = inner.map(|_| nesting::lock());
         if let Some(inner) = inner {

@@ -70,9 +70,7 @@ impl Inotify {
     /// # Errors
     /// `EMFILE` for too many, `ENOMEM`.
     pub fn new(user: u32) -> Result<Arc<Inotify>> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let charge = INSTANCES.charge(user).ok_or(Errno::EMFILE)?;
         Ok(Arc::new(Inotify {
             shared: Arc::new(Shared {
@@ -98,9 +96,7 @@ impl Inotify {
     /// # Errors
     /// `EEXIST` with `IN_MASK_CREATE`, `ENOSPC` for too many watches, `ENOMEM`.
     pub fn add(&self, vnode: &Arc<dyn Vnode>, mask: u32) -> Result<i32> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let key = notify::key(vnode);
         let kept = mask & (IN_ALL_EVENTS | IN_EXCL_UNLINK | IN_ONESHOT);
         let mut new = None;

@@ -159,9 +159,7 @@ pub fn remove(name: &[u8], who: &Credentials) -> Result<()> {
 
 impl Folder {
     fn make(&self, name: &[u8], mode: u32, who: &Credentials, size: Size) -> Result<Arc<Node>> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }

@@ -70,6 +70,12 @@ impl State {
     }
 }
 
+/// Takes a waiter out of its line, if it still is there.
+fn withdraw<T>(line: &mut VecDeque<T>, is: impl FnMut(&T) -> bool) -> Option<T> {
+    let place = line.iter().position(is)?;
+    line.remove(place)
+}
+
 impl Queue {
     pub fn new(size: Size, charge: Charge) -> Arc<Queue> {
         Arc::new(Queue {
@@ -142,11 +148,9 @@ impl Queue {
             return Ok(());
         };
         let mut state = self.state.lock();
-        let place = state
-            .senders
-            .iter()
-            .position(|(_, _, other)| Arc::ptr_eq(other, &sender));
-        let back = place.and_then(|place| state.senders.remove(place));
+        let back = withdraw(&mut state.senders, |(_, _, other)| {
+            Arc::ptr_eq(other, &sender)
+        });
         drop(state);
         match back {
             Some(_) => Err(signal::woken(why)),
@@ -187,11 +191,7 @@ impl Queue {
             Err(why) => why,
         };
         let mut state = self.state.lock();
-        let place = state
-            .receivers
-            .iter()
-            .position(|other| Arc::ptr_eq(other, &receiver));
-        let back = place.and_then(|place| state.receivers.remove(place));
+        let back = withdraw(&mut state.receivers, |other| Arc::ptr_eq(other, &receiver));
         drop(state);
         match back {
             Some(_) => Err(signal::woken(why)),

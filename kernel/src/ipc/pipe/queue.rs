@@ -31,9 +31,7 @@ impl Pipe {
     /// `ENOMEM`.
     pub fn new() -> Result<Arc<Pipe>> {
         static INODES: AtomicU64 = AtomicU64::new(1);
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let state = PipeState {
             slots: DEFAULT_SLOTS,
             ..PipeState::default()

@@ -121,9 +121,7 @@ impl<T: Object> Ids<T> {
                 return Err(Errno::ENOENT);
             }
         }
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let mut table = self.table.write();
         if key != IPC_PRIVATE
             && let Some(object) = existing(&table)

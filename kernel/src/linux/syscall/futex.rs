@@ -137,7 +137,7 @@ pub(super) fn with_timeout(
         raw::FUTEX_LOCK_PI | FUTEX_LOCK_PI2 => {
             let epoch = epoch || command == raw::FUTEX_LOCK_PI;
             let end = timeout(call)?.map(|time| deadline(time, epoch));
-            pi::lock(call.thread, key(0)?, address, end).map(|()| 0)
+            pi::lock(call.thread, key(0)?, address, end, None).map(|()| 0)
         }
         raw::FUTEX_TRYLOCK_PI => pi::try_lock(call.thread, key(0)?, address).map(|()| 0),
         raw::FUTEX_UNLOCK_PI => pi::unlock(call.thread, key(0)?, address).map(|()| 0),

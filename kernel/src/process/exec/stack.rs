@@ -147,13 +147,7 @@ impl<'a> Stack<'a> {
     /// Leaves bytes out so that after pushing `words` more words the pointer is a multiple of 16.
     pub fn align_for(&mut self, words: usize) -> Result<()> {
         let end = self.at.wrapping_sub(words * self.word);
-        let mut padding = end & 15;
-        while padding > 0 {
-            let n = padding.min(8);
-            self.push(&[0; 8][..n])?;
-            padding -= n;
-        }
-        Ok(())
+        self.push(&[0; 16][..end & 15])
     }
 
     pub fn flush(&mut self) -> Result<()> {

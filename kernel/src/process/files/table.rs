@@ -397,9 +397,7 @@ impl FileTable {
     }
 
     fn grow(&self, wanted: usize) -> Result<()> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let size = wanted.next_power_of_two().clamp(FIRST_SIZE, LARGEST);
         let mut bigger = Slots::with_size(size)?;
         let mut slots = self.slots.lock();

@@ -86,20 +86,6 @@ fn claim(
     }
 }
 
-/// `FUTEX_LOCK_PI`: the thread becomes the owner of the word, after a sleep if it has one.
-///
-/// # Errors
-/// `EDEADLK` if the thread would wait for itself; `ESRCH` if there is no such thread as the word's
-/// owner; `ETIMEDOUT`; a restart number if a signal came; `EAGAIN`, `ENOMEM`, `EFAULT`.
-pub fn lock(
-    thread: &Arc<Thread>,
-    key: Key,
-    address: VirtAddr,
-    deadline: Option<Deadline>,
-) -> Result<()> {
-    lock_after(thread, key, address, deadline, None)
-}
-
 /// `FUTEX_TRYLOCK_PI`.
 ///
 /// # Errors
@@ -116,8 +102,13 @@ pub fn try_lock(thread: &Thread, key: Key, address: VirtAddr) -> Result<()> {
     }
 }
 
-/// Those of [`lock`]; the word may hold the id of a thread that died.
-fn lock_after(
+/// `FUTEX_LOCK_PI`: the thread becomes the owner of the word, after a sleep if it has one other than
+/// `dead`, a thread that died.
+///
+/// # Errors
+/// `EDEADLK` if the thread would wait for itself; `ESRCH` if there is no such thread as the word's
+/// owner; `ETIMEDOUT`; a restart number if a signal came; `EAGAIN`, `ENOMEM`, `EFAULT`.
+pub fn lock(
     thread: &Arc<Thread>,
     key: Key,
     address: VirtAddr,
@@ -248,10 +239,8 @@ pub fn requeue(
         if load(address)? != expected {
             return Err(Errno::EAGAIN);
         }
-        let fits = |entry: &QueuedWaiter| match &entry.pi {
-            Some(pi) => pi.moves_to == Some(to),
-            None => false,
-        };
+        let fits =
+            |entry: &QueuedWaiter| entry.pi.as_ref().is_some_and(|pi| pi.moves_to == Some(to));
         if source.iter().any(|entry| entry.key == from && !fits(entry)) {
             return Err(Errno::EINVAL);
         }
@@ -357,7 +346,7 @@ pub fn wait_requeue(
         });
     }
     match waiter.outcome() {
-        Outcome::OwnerDied(owner) => lock_after(thread, to, target_address, deadline, Some(owner)),
+        Outcome::OwnerDied(owner) => lock(thread, to, target_address, deadline, Some(owner)),
         _ => Ok(()),
     }
 }

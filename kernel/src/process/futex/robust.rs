@@ -75,21 +75,20 @@ impl List {
     fn release(&self, thread: &Thread, own: &Own) -> Result<()> {
         let offset = self.word(self.head.wrapping_add(self.size))?;
         // Signed, in a word of the program's size.
-        let offset = if self.size == 4 {
-            offset as u32 as i32 as i64 as u64
-        } else {
-            offset
+        let offset = match self.size {
+            4 => offset as u32 as i32 as i64 as u64,
+            _ => offset,
         };
         let pending = self.link(self.head.wrapping_add(2 * self.size))?;
         let mut link = self.link(self.head)?;
         let lock = |link: Link| {
             let address = link.to.wrapping_add(offset);
-            let address = if self.size == 4 {
-                address & u64::from(u32::MAX)
+            let mask = if self.size == 4 {
+                u64::from(u32::MAX)
             } else {
-                address
+                u64::MAX
             };
-            (VirtAddr(address as usize), link.inherits)
+            (VirtAddr((address & mask) as usize), link.inherits)
         };
         let mut seen = 0;
         while link.to != self.head && seen < ROBUST_LIST_MAX {

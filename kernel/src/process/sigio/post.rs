@@ -96,19 +96,14 @@ fn tell_all() {
 /// No memory.
 pub fn start() -> core::result::Result<(), OutOfMemory> {
     let spawn = Spawn {
-        name: "sigio",
         priority: Priority::KERNEL,
-        pmap: None,
-        attachment: None,
-        cpus: thread::all_cpus(),
+        ..Spawn::kernel("sigio")
     };
     let serve = || loop {
-        let how = Sleep {
-            interruptible: false,
-            deadline: None,
-        };
         // Nothing but work ends the sleep.
-        let _ = WORK.wait(how, || (!WOKEN.lock_irq().is_empty()).then_some(()));
+        let _ = WORK.wait(Sleep::SOUND, || {
+            (!WOKEN.lock_irq().is_empty()).then_some(())
+        });
         tell_all();
     };
     task::spawn(spawn, Box::new(serve)).map(drop)

@@ -62,9 +62,7 @@ impl Sigio {
     /// # Errors
     /// `ENOMEM`.
     pub fn new() -> Result<Arc<Sigio>> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let room = Room::reserve()?;
         Ok(Arc::new_cyclic(|me| Sigio {
             me: me.clone(),

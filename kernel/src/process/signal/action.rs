@@ -159,10 +159,9 @@ pub struct ChildRules {
 
 fn reset_handlers(table: &mut [Action; 64]) {
     for action in table.iter_mut() {
-        let handler = if action.handler == IGNORE {
-            IGNORE
-        } else {
-            DEFAULT
+        let handler = match action.handler {
+            IGNORE => IGNORE,
+            _ => DEFAULT,
         };
         *action = Action {
             handler,

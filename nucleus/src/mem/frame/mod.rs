@@ -341,6 +341,18 @@ pub fn is_scarce() -> bool {
     buddy::free_frames() < buddy::scarce_below()
 }
 
+/// Refuses with an error when memory [is scarce](is_scarce).
+///
+/// # Errors
+/// Memory is scarce.
+#[inline]
+pub fn check_not_scarce() -> Result<(), OutOfMemory> {
+    match is_scarce() {
+        true => Err(OutOfMemory),
+        false => Ok(()),
+    }
+}
+
 /// Gives up what this CPU and the pools keep; returns whether that was anything.
 #[cfg(all(test, not(target_os = "none")))]
 pub(crate) fn drain_for_test() -> bool {
