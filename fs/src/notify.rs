@@ -34,6 +34,18 @@ pub struct Event<'a> {
     pub removed: bool,
 }
 
+impl Event<'_> {
+    /// An event of a vnode itself.
+    fn of_vnode(mask: u32) -> Event<'static> {
+        Event {
+            mask,
+            cookie: 0,
+            name: None,
+            removed: false,
+        }
+    }
+}
+
 /// An observer.
 pub trait Listener: Send + Sync {
     /// Called where the event happens, perhaps with spin locks held: only those of [`Rank::Notify`]
@@ -57,14 +69,14 @@ enum Held {
     Firmly(Arc<dyn Vnode>),
 }
 
-struct Entry {
+struct MarkEntry {
     key: usize,
     listener: Arc<dyn Listener>,
 }
 
 const BUCKETS: usize = 64;
 
-static TABLE: [SpinLock<Vec<Entry>>; BUCKETS] =
+static TABLE: [SpinLock<Vec<MarkEntry>>; BUCKETS] =
     [const { SpinLock::new(Rank::NotifyTable, Vec::new()) }; BUCKETS];
 /// All marks.
 static MARKS: AtomicU32 = AtomicU32::new(0);
@@ -74,7 +86,7 @@ pub fn key(vnode: &Arc<dyn Vnode>) -> usize {
     Arc::as_ptr(vnode).addr()
 }
 
-fn bucket(key: usize) -> &'static SpinLock<Vec<Entry>> {
+fn bucket(key: usize) -> &'static SpinLock<Vec<MarkEntry>> {
     let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &TABLE[(hash >> 58) as usize % BUCKETS]
 }
@@ -89,7 +101,7 @@ impl Mark {
         {
             let mut bucket = bucket(key).lock();
             bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            bucket.push(Entry {
+            bucket.push(MarkEntry {
                 key,
                 listener: listener.clone(),
             });
@@ -119,7 +131,7 @@ impl Drop for Mark {
     fn drop(&mut self) {
         let gone = {
             let mut bucket = bucket(self.key).lock();
-            let own = |entry: &Entry| {
+            let own = |entry: &MarkEntry| {
                 entry.key == self.key && Arc::ptr_eq(&entry.listener, &self.listener)
             };
             let at = bucket.iter().position(own);
@@ -171,13 +183,7 @@ pub fn happened(vnode: &Arc<dyn Vnode>, mask: u32) {
 
 #[cold]
 fn tell_both(vnode: &Arc<dyn Vnode>, mask: u32) {
-    let mask = mask | directory_bit(&**vnode);
-    let event = Event {
-        mask,
-        cookie: 0,
-        name: None,
-        removed: false,
-    };
+    let event = Event::of_vnode(mask | directory_bit(&**vnode));
     if let Some(place) = vnode.place() {
         let of_entry = Event {
             name: Some(&place.name),
@@ -193,13 +199,7 @@ fn tell_both(vnode: &Arc<dyn Vnode>, mask: u32) {
 #[inline]
 pub fn happened_to_self(vnode: &Arc<dyn Vnode>, mask: u32) {
     if is_active() {
-        let event = Event {
-            mask: mask | directory_bit(&**vnode),
-            cookie: 0,
-            name: None,
-            removed: false,
-        };
-        tell(key(vnode), &event);
+        tell(key(vnode), &Event::of_vnode(mask | directory_bit(&**vnode)));
     }
 }
 
@@ -207,10 +207,9 @@ pub fn happened_to_self(vnode: &Arc<dyn Vnode>, mask: u32) {
 #[inline]
 fn entry(directory: &Arc<dyn Vnode>, name: &[u8], mask: u32, cookie: u32) {
     let event = Event {
-        mask,
         cookie,
         name: Some(name),
-        removed: false,
+        ..Event::of_vnode(mask)
     };
     tell(key(directory), &event);
 }
@@ -273,12 +272,7 @@ pub fn moved(
 #[inline]
 pub fn ended(key: usize, named: bool) {
     if is_active() {
-        let event = Event {
-            mask: if named { IN_UNMOUNT } else { IN_DELETE_SELF },
-            cookie: 0,
-            name: None,
-            removed: false,
-        };
+        let event = Event::of_vnode(if named { IN_UNMOUNT } else { IN_DELETE_SELF });
         for listener in listeners(key) {
             listener.told(&event);
             listener.ended();

@@ -207,7 +207,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::{super::command::Completion, *};
-    use crate::block::Request;
+    use crate::{block::Request, support::Random};
 
     #[test]
     fn what_there_is_no_room_for_has_its_turn_all_the_same() {
@@ -217,18 +217,12 @@ mod tests {
         };
         let mut queue = Queue::new();
         let mut waiting = BTreeSet::new();
-        let mut seed = 7u64;
-        let mut random = move |n: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % n
-        };
+        let mut random = Random::new(7);
         let mut most = 0;
         for step in 0..20_000 {
             // Now more come, now more leave.
-            if random(10) < if step / 2000 % 2 == 0 { 8 } else { 3 } {
-                let sector = random(100_000);
+            if random.below(10) < if step / 2000 % 2 == 0 { 8 } else { 3 } {
+                let sector = random.below(100_000) as u64;
                 if waiting.insert(sector) {
                     let done = Completion::Call(Box::new(|_| {}));
                     let request = Request::discard(sector, 1);

@@ -1,9 +1,9 @@
 //! The root archive: cpio in the "newc" format, unpacked into a file system.
 //!
-//! As Linux takes it: several archives may follow each other with zero bytes between; entries with the
-//! same inode in one archive are names of one file; a later entry replaces an earlier one. Names lead nowhere
-//! outside of the root. Any damage is an error that says what is wrong and where. Data that starts at a page of
-//! the archive need not be copied: see [`Adoptions`].
+//! As Linux takes it: several archives may follow each other with zero bytes between; entries with
+//! the same inode in one archive are names of one file; a later entry replaces an earlier one. Names
+//! lead nowhere outside of the root. Any damage is an error that says what is wrong and where. Data
+//! that starts at a page of the archive need not be copied: see [`Adoptions`].
 
 mod adopt;
 
@@ -227,7 +227,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// `at` rounded up as the format does, counted from where the archive starts; not beyond the end.
+    /// `at` rounded up as the format does, counted from the archive's start; not beyond the end.
     fn aligned(&self, start: usize, at: usize) -> usize {
         (start + (at - start).next_multiple_of(4)).min(self.archive.len())
     }
@@ -297,7 +297,7 @@ impl<'a> Unpacker<'a> {
         let several = header.links > 1 && !matches!(make, Make::Directory);
         if several
             && let Some(first) = self.links.get(&identity).cloned()
-            && first.vnode().kind() == header.kind()
+            && Some(first.vnode().kind()) == Kind::of_mode(header.mode)
         {
             if !self.is_named(&first, name) {
                 self.clear_way(name, false)?;
@@ -391,28 +391,16 @@ impl Header {
     /// What the entry is to be; `None` if the mode says nothing known.
     fn make(&self, data: &[u8]) -> Option<Make> {
         let number = device::number(self.device_major, self.device_minor);
-        Some(match self.mode >> 12 {
-            1 => Make::Fifo,
-            2 => Make::CharDevice(number),
-            4 => Make::Directory,
-            6 => Make::BlockDevice(number),
-            8 => Make::Regular,
-            10 => Make::Link(data.into()),
-            12 => Make::Socket,
-            _ => return None,
+        Some(match Kind::of_mode(self.mode)? {
+            Kind::Fifo => Make::Fifo,
+            Kind::CharDevice => Make::CharDevice(number),
+            Kind::Directory => Make::Directory,
+            Kind::BlockDevice => Make::BlockDevice(number),
+            Kind::Regular => Make::Regular,
+            Kind::Link => Make::Link(data.into()),
+            Kind::Socket => Make::Socket,
+            Kind::Anonymous => return None,
         })
-    }
-
-    fn kind(&self) -> Kind {
-        match self.mode >> 12 {
-            1 => Kind::Fifo,
-            2 => Kind::CharDevice,
-            4 => Kind::Directory,
-            6 => Kind::BlockDevice,
-            10 => Kind::Link,
-            12 => Kind::Socket,
-            _ => Kind::Regular,
-        }
     }
 }
 
@@ -432,8 +420,9 @@ fn copy(file: &dyn Vnode, data: &[u8]) -> abi::Result<()> {
     })
 }
 
-/// The name without slashes around it and "." in front, empty for the root; `None` if it is bad. Any
-/// number of zero bytes ends it: with them an archiver moves the data that follows to where it wants it.
+/// The name without slashes around it and "." in front, empty for the root; `None` if it is bad.
+/// Any number of zero bytes ends it: with them an archiver moves the data that follows to where it
+/// wants it.
 fn checked_name(raw: &[u8]) -> Option<&[u8]> {
     let end = raw.iter().position(|&byte| byte == 0)?;
     let (name, padding) = raw.split_at(end);

@@ -81,10 +81,11 @@ mod tests {
     use abi::Errno;
     use nucleus::{
         sim::{self, Config},
-        task::{self, Spawn},
+        task,
     };
 
     use super::*;
+    use crate::support::Tasks;
 
     /// A value that takes long to drop.
     struct Carried(Arc<AtomicUsize>);
@@ -99,24 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_finds_nothing_that_was_carried() {
-        let config = Config {
-            cpus: 2,
-            ..Config::default()
-        };
-        sim::check("batch", 0..4, config, || {
+    fn a_waiter_finds_nothing_that_was_carried() {
+        sim::check("batch", 0..4, Config::default(), || {
             let left = Arc::new(AtomicUsize::new(3));
-            let batch = Batch::new();
+            let (batch, tasks) = (Batch::new(), Arc::new(Tasks::default()));
             for result in [Ok(()), Err(Errno::EIO), Ok(())] {
                 let done = batch.expect(Carried(left.clone()));
-                let spawn = Spawn {
-                    name: "disk",
-                    pmap: None,
-                    attachment: None,
-                    cpus: u64::MAX,
-                    priority: Default::default(),
-                };
-                task::spawn(spawn, Box::new(move || done(result))).unwrap();
+                tasks.begin(move || done(result));
             }
             let (result, failed) = batch.wait();
             assert_eq!((result, failed.len()), (Err(Errno::EIO), 1));

@@ -9,11 +9,10 @@ use super::{
     home::now,
     inode::{Inode, Node, ROOT},
     layout::Flags,
-    state::TreePlace,
 };
 use crate::{
-    Credentials, Kind,
-    vnode::{Make, check_name},
+    Credentials, Kind, Vnode,
+    vnode::{self, Emit, Make, Place, check_name},
 };
 
 /// The largest link count of an inode, as on Linux.
@@ -36,10 +35,10 @@ impl Inode {
             return Err(self.fs.damaged("an entry leads where it must not", number));
         }
         if child.has_no_place() {
-            let here = TreePlace::In(self.handle()?, name.into());
+            let here = Place::new(self.handle()?, name);
             let mut place = child.state.place.lock();
-            if let TreePlace::Nowhere = &*place {
-                *place = here;
+            if place.is_none() {
+                *place = Some(here);
             }
         }
         Ok(child)
@@ -49,9 +48,10 @@ impl Inode {
     /// name: a second one, or one for the root, would make walks endless.
     fn holds(&self, child: &Inode, name: &[u8]) -> bool {
         match &*child.state.place.lock() {
-            TreePlace::Nowhere => child.ino() != ROOT && child.ino() != self.ino(),
-            TreePlace::In(parent, own) => parent.ino() == self.ino() && **own == *name,
-            TreePlace::Removed(..) => false,
+            None => child.ino() != ROOT && child.ino() != self.ino(),
+            Some(place) => {
+                !place.removed && place.parent.ino() == self.ino() && *place.name == *name
+            }
         }
     }
 
@@ -84,14 +84,58 @@ impl Inode {
         self.set(|record| record.links = record.links.saturating_sub(1));
     }
 
-    /// As [`Vnode::create`](crate::Vnode::create).
-    pub(super) fn create_entry(
+    /// Returns the inode of a vnode, if it belongs to this file system.
+    fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
+        let node: &Node = vnode::own(vnode)?;
+        match Arc::ptr_eq(&node.fs, &self.fs) {
+            true => Ok(node),
+            false => Err(Errno::EXDEV),
+        }
+    }
+
+    /// Notes that `name` in `directory` no longer refers to it. A directory has been marked dead
+    /// already.
+    pub(super) fn note_unlinked(&self, directory: &Arc<Node>, name: &[u8]) {
+        let mut left = 0;
+        self.set(|record| {
+            record.links = match record.is_directory() {
+                true => 0,
+                false => record.links.saturating_sub(1),
+            };
+            record.changed = now();
+            left = record.links;
+        });
+        if left == 0 {
+            self.fs.orphans.add(&self.fs, self.ino());
+        }
+        let mut place = self.state.place.lock();
+        let old = match &mut *place {
+            Some(here)
+                if !here.removed && Arc::ptr_eq(&here.parent, directory) && *here.name == *name =>
+            {
+                here.removed = true;
+                // With names left, it is not known which.
+                if left > 0 { place.take() } else { None }
+            }
+            _ => None,
+        };
+        drop(place);
+        drop(old);
+    }
+}
+
+impl vnode::Directory for Node {
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        Ok(self.look_up(name)?)
+    }
+
+    fn create(
         &self,
         name: &[u8],
         make: Make,
         mode: u32,
         who: &Credentials,
-    ) -> Result<Arc<Node>> {
+    ) -> Result<Arc<dyn Vnode>> {
         let directory = self.directory()?;
         check_name(name)?;
         let _change = self.fs.begin_change()?;
@@ -125,14 +169,13 @@ impl Inode {
             }
             return Err(error);
         }
-        inode.set_place(TreePlace::In(self.handle()?, name.into()));
+        inode.set_place(Some(Place::new(self.handle()?, name)));
         drop(names);
         self.touch_names();
         Ok(inode)
     }
 
-    /// As [`Vnode::create_unnamed`](crate::Vnode::create_unnamed).
-    pub(super) fn create_orphan(&self, mode: u32, who: &Credentials) -> Result<Arc<Node>> {
+    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
         self.directory()?;
         let _change = self.fs.begin_change()?;
         let inode = self.make_inode(Kind::Regular, 0, mode, who)?;
@@ -141,9 +184,8 @@ impl Inode {
         Ok(inode)
     }
 
-    /// As [`Vnode::link`](crate::Vnode::link).
-    pub(super) fn link_entry(&self, name: &[u8], inode: &Inode) -> Result<()> {
-        let directory = self.directory()?;
+    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
+        let (directory, inode) = (self.directory()?, self.of_same(node)?);
         if inode.is_directory() {
             return Err(Errno::EPERM);
         }
@@ -177,15 +219,14 @@ impl Inode {
             self.fs.orphans.remove(&self.fs, inode.ino(), 0);
         }
         inode.state.unnamed.store(false, Ordering::Relaxed);
-        inode.set_place(TreePlace::In(self.handle()?, name.into()));
+        inode.set_place(Some(Place::new(self.handle()?, name)));
         inode.set(|record| record.changed = now());
         drop(names);
         self.touch_names();
         Ok(())
     }
 
-    /// As [`Vnode::remove`](crate::Vnode::remove).
-    pub(super) fn remove_entry(&self, name: &[u8], is_directory: bool) -> Result<()> {
+    fn remove(&self, name: &[u8], is_directory: bool) -> Result<()> {
         let directory = self.directory()?;
         let me = self.handle()?;
         let _change = self.fs.begin_change()?;
@@ -227,33 +268,11 @@ impl Inode {
         Ok(())
     }
 
-    /// Notes that `name` in `directory` no longer refers to it. A directory has been marked dead
-    /// already.
-    pub(super) fn note_unlinked(&self, directory: &Arc<Node>, name: &[u8]) {
-        let mut left = 0;
-        self.set(|record| {
-            record.links = match record.is_directory() {
-                true => 0,
-                false => record.links.saturating_sub(1),
-            };
-            record.changed = now();
-            left = record.links;
-        });
-        if left == 0 {
-            self.fs.orphans.add(&self.fs, self.ino());
-        }
-        let mut place = self.state.place.lock();
-        let old = match &*place {
-            TreePlace::In(parent, own) if Arc::ptr_eq(parent, directory) && **own == *name => {
-                let new = match left {
-                    0 => TreePlace::Removed(parent.clone(), own.clone()),
-                    _ => TreePlace::Nowhere,
-                };
-                core::mem::replace(&mut *place, new)
-            }
-            _ => return,
-        };
-        drop(place);
-        drop(old);
+    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+        self.rename_entry(name, self.of_same(to)?, to_name, flags)
+    }
+
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        self.directory()?.list(self, cursor, emit)
     }
 }

@@ -28,7 +28,6 @@ use super::{
     layout::{Flags, InodeRecord},
     pending::Pending,
     removed::Removed,
-    state::TreePlace,
 };
 use crate::{
     Kind,
@@ -98,8 +97,8 @@ impl Ext2 {
             if record.links == 0 {
                 return Err(self.damaged("an entry leads to an inode that is free", number));
             }
-            let kind =
-                kind_of(record.mode).ok_or_else(|| self.damaged("an inode has no kind", number))?;
+            let kind = Kind::of_mode(record.mode.into())
+                .ok_or_else(|| self.damaged("an inode has no kind", number))?;
             if record.size > self.max_size(kind) {
                 return Err(self.damaged("a file has an impossible size", number));
             }
@@ -124,7 +123,7 @@ impl Ext2 {
         let directory = record.is_directory();
         let parent_flags = parent.record().flags;
         record.flags = parent_flags.inherited(directory);
-        let kind = kind_of(new.mode).ok_or(Errno::EINVAL)?;
+        let kind = Kind::of_mode(new.mode.into()).ok_or(Errno::EINVAL)?;
         if matches!(kind, Kind::CharDevice | Kind::BlockDevice) {
             record.set_device(new.device);
         }
@@ -143,20 +142,6 @@ impl Ext2 {
 
 /// The root's inode number.
 pub(super) const ROOT: u32 = 2;
-
-/// The file type of a mode.
-fn kind_of(mode: u16) -> Option<Kind> {
-    Some(match mode >> 12 {
-        1 => Kind::Fifo,
-        2 => Kind::CharDevice,
-        4 => Kind::Directory,
-        6 => Kind::BlockDevice,
-        8 => Kind::Regular,
-        10 => Kind::Link,
-        12 => Kind::Socket,
-        _ => return None,
-    })
-}
 
 impl Inode {
     fn new(
@@ -451,7 +436,7 @@ impl InCore for Inode {
         if written.is_err() {
             // A later lookup finds it through its directory. Until then the directory is not kept
             // in use, so that a disk that has failed can be unmounted.
-            self.set_place(TreePlace::Nowhere);
+            self.set_place(None);
         }
         written
     }

@@ -18,7 +18,7 @@ use super::{
     inode::{Inode, NewInode, Node, ROOT},
     layout::{Flags, InodeRecord},
     pinned,
-    state::{Body, TreePlace},
+    state::Body,
 };
 use crate::{
     Attributes, Credentials, DenyWrite, File, Kind, Location, OpenFlags, Vnode,
@@ -26,7 +26,7 @@ use crate::{
     credentials::{EXECUTE, WRITE},
     device,
     page_cache::{Cached, InCore, PageCache, WriteBack},
-    vnode::{self, Change, Emit, FileSystem, Make, MountPoint, Place, Space},
+    vnode::{self, Change, FileSystem, MountPoint, Place, Space},
 };
 
 impl Inode {
@@ -45,22 +45,13 @@ impl Inode {
         self.kind() == Kind::Directory
     }
 
-    /// Returns the inode of a vnode, if it belongs to this file system.
-    fn of_same<'a>(&self, vnode: &'a Arc<dyn Vnode>) -> Result<&'a Node> {
-        let node: &Node = vnode::own(vnode)?;
-        match Arc::ptr_eq(&node.fs, &self.fs) {
-            true => Ok(node),
-            false => Err(Errno::EXDEV),
-        }
-    }
-
     /// Returns whether its place in the tree is unknown.
     pub(super) fn has_no_place(&self) -> bool {
-        matches!(*self.state.place.lock(), TreePlace::Nowhere)
+        self.state.place.lock().is_none()
     }
 
     /// Sets its place in the tree.
-    pub(super) fn set_place(&self, place: TreePlace) {
+    pub(super) fn set_place(&self, place: Option<Place<Node>>) {
         let old = core::mem::replace(&mut *self.state.place.lock(), place);
         // With no lock held: it may be the directory's last reference.
         drop(old);
@@ -68,10 +59,8 @@ impl Inode {
 
     /// The directory that it is, or was, an entry of.
     pub(super) fn parent_node(&self) -> Option<Arc<Node>> {
-        match &*self.state.place.lock() {
-            TreePlace::Nowhere => None,
-            TreePlace::In(parent, _) | TreePlace::Removed(parent, _) => Some(parent.clone()),
-        }
+        let place = self.state.place.lock();
+        place.as_ref().map(|place| place.parent.clone())
     }
 
     /// Refuses changes that its flags forbid; with `also_append`, also those that an append-only
@@ -181,16 +170,7 @@ impl Vnode for Node {
     }
 
     fn place(&self) -> Option<Place> {
-        let (parent, name, removed) = match &*self.state.place.lock() {
-            TreePlace::Nowhere => return None,
-            TreePlace::In(parent, name) => (parent.clone(), name.clone(), false),
-            TreePlace::Removed(parent, name) => (parent.clone(), name.clone(), true),
-        };
-        Some(Place {
-            parent,
-            name,
-            removed,
-        })
+        self.state.place.lock().as_ref().map(Place::erased)
     }
 
     fn parent(&self) -> Option<Arc<dyn Vnode>> {
@@ -238,42 +218,6 @@ impl Vnode for Node {
 
     fn file_system(&self) -> Option<&dyn FileSystem> {
         Some(self)
-    }
-}
-
-impl vnode::Directory for Node {
-    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
-        Ok(self.look_up(name)?)
-    }
-
-    fn create(
-        &self,
-        name: &[u8],
-        make: Make,
-        mode: u32,
-        who: &Credentials,
-    ) -> Result<Arc<dyn Vnode>> {
-        Ok(self.create_entry(name, make, mode, who)?)
-    }
-
-    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
-        Ok(self.create_orphan(mode, who)?)
-    }
-
-    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
-        self.link_entry(name, self.of_same(node)?)
-    }
-
-    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
-        self.remove_entry(name, directory)
-    }
-
-    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
-        self.rename_entry(name, self.of_same(to)?, to_name, flags)
-    }
-
-    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
-        self.directory()?.list(self, cursor, emit)
     }
 }
 

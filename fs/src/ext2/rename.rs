@@ -9,11 +9,10 @@ use super::{
     directory::{Directory, Found, Writing},
     home::now,
     inode::{Inode, Node},
-    state::TreePlace,
 };
 use crate::{
     Credentials, Kind, Vnode,
-    vnode::{LockedPair, Rename, RenameStep, check_name},
+    vnode::{LockedPair, Place, Rename, RenameStep, check_name},
 };
 
 type Pair<'a> = LockedPair<Writing<'a>>;
@@ -79,7 +78,7 @@ impl<'a> Move<'a> {
         }
         self.inode.set(|record| record.changed = now());
         self.inode
-            .set_place(TreePlace::In(self.to.handle()?, name.into()));
+            .set_place(Some(Place::new(self.to.handle()?, name)));
         result
     }
 }
@@ -235,7 +234,7 @@ impl Inode {
             target.note_unlinked(&to_handle, to_name);
         }
         if let Some(whiteout) = whiteout {
-            whiteout.set_place(TreePlace::In(self.handle()?, name.into()));
+            whiteout.set_place(Some(Place::new(self.handle()?, name)));
         }
         step.finish(to_name)
     }

@@ -6,12 +6,18 @@ use core::sync::atomic::AtomicBool;
 use nucleus::sync::{Rank, SpinLock};
 
 use super::{directory::Directory, inode::Node};
-use crate::{DenyWrite, Kind, device::Attachment, vnode::MountPoint};
+use crate::{
+    DenyWrite, Kind,
+    device::Attachment,
+    vnode::{MountPoint, Place},
+};
 
 /// The vnode layer's state of an inode.
 pub(super) struct State {
     pub mount_point: MountPoint,
-    pub place: SpinLock<TreePlace>,
+    /// The place in the tree: for several names, where it was found first. `None` for the root, and
+    /// where no name is known.
+    pub place: SpinLock<Option<Place<Node>>>,
     /// Created without a name: may get its first one.
     pub unnamed: AtomicBool,
     pub body: Body,
@@ -25,22 +31,12 @@ pub(super) enum Body {
     Other,
 }
 
-/// The place of an inode in the tree: for several names, where it was found first.
-#[derive(Clone)]
-pub(super) enum TreePlace {
-    /// The root, or no known name.
-    Nowhere,
-    In(Arc<Node>, Arc<[u8]>),
-    /// Its last name was removed from there.
-    Removed(Arc<Node>, Arc<[u8]>),
-}
-
 impl State {
     /// Returns the state of an inode that was just read.
     pub fn new(kind: Kind) -> State {
         State {
             mount_point: MountPoint::new(),
-            place: SpinLock::new(Rank::Leaf, TreePlace::Nowhere),
+            place: SpinLock::new(Rank::Leaf, None),
             unnamed: AtomicBool::new(false),
             body: match kind {
                 Kind::Regular => Body::Regular(DenyWrite::new()),
@@ -53,10 +49,7 @@ impl State {
 
     /// Takes the reference to its parent directory.
     fn take_parent(&mut self) -> Option<Arc<Node>> {
-        match core::mem::replace(self.place.get_mut(), TreePlace::Nowhere) {
-            TreePlace::Nowhere => None,
-            TreePlace::In(parent, _) | TreePlace::Removed(parent, _) => Some(parent),
-        }
+        self.place.get_mut().take().map(|place| place.parent)
     }
 }
 

@@ -6,58 +6,32 @@ use abi::Result;
 
 use crate::Vnode;
 
-/// A count in the vnode that its drop takes back.
-struct Held {
-    vnode: Arc<dyn Vnode>,
-    step: i32,
-}
-
-impl Held {
-    fn new(vnode: &Arc<dyn Vnode>, step: i32) -> Result<Held> {
-        if let Some(count) = vnode.deny_write() {
-            count.enter(step)?;
-        }
-        Ok(Held {
-            vnode: vnode.clone(),
-            step,
-        })
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(count) = self.vnode.deny_write() {
-            count.leave(self.step);
-        }
-    }
-}
-
 /// While it lives, the file may be written and not be executed.
-pub struct Writing {
-    _held: Held,
-}
-
-impl Writing {
-    /// Begins to write `vnode`.
-    ///
-    /// # Errors
-    /// `ETXTBSY` while a program runs it.
-    pub fn begin(vnode: &Arc<dyn Vnode>) -> Result<Writing> {
-        Held::new(vnode, 1).map(|held| Writing { _held: held })
-    }
-}
+pub type Writing = DenyGuard<1>;
 
 /// While it lives, the file runs and can't be opened for writing.
-pub struct Running {
-    _held: Held,
-}
+pub type Running = DenyGuard<-1>;
 
-impl Running {
-    /// Begins to run `vnode`.
+/// A step of the vnode's [`DenyWrite`](crate::DenyWrite) that its drop takes back.
+pub struct DenyGuard<const STEP: i32>(Arc<dyn Vnode>);
+
+impl<const STEP: i32> DenyGuard<STEP> {
+    /// Begins to write or to run `vnode`.
     ///
     /// # Errors
-    /// `ETXTBSY` while it is open for writing.
-    pub fn begin(vnode: &Arc<dyn Vnode>) -> Result<Running> {
-        Held::new(vnode, -1).map(|held| Running { _held: held })
+    /// `ETXTBSY` while the other is done.
+    pub fn begin(vnode: &Arc<dyn Vnode>) -> Result<DenyGuard<STEP>> {
+        if let Some(count) = vnode.deny_write() {
+            count.enter(STEP)?;
+        }
+        Ok(DenyGuard(vnode.clone()))
+    }
+}
+
+impl<const STEP: i32> Drop for DenyGuard<STEP> {
+    fn drop(&mut self) {
+        if let Some(count) = self.0.deny_write() {
+            count.leave(STEP);
+        }
     }
 }

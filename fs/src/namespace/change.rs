@@ -49,7 +49,7 @@ impl Walk<'_> {
         if from.vnode.kind() == Kind::Directory {
             return Err(Errno::EPERM);
         }
-        walker.writable()?;
+        walker.mount().require_writable()?;
         let directory = walker.vnode();
         directory.access(self.who, WRITE | EXECUTE)?;
         directory.link(walker.name(&c), &from.vnode)?;
@@ -70,7 +70,7 @@ impl Walk<'_> {
             Last::DotDot => return Err(Errno::ENOTEMPTY),
             Last::Root => return Err(Errno::EBUSY),
         };
-        walker.writable()?;
+        walker.mount().require_writable()?;
         let child = walker.look_up(&c)?;
         let is_directory = child.vnode.kind() == Kind::Directory;
         if !directory && c.slash {
@@ -123,7 +123,7 @@ impl Walk<'_> {
         let Last::Name(b) = to_last else {
             return Err(if keep { Errno::EEXIST } else { Errno::EBUSY });
         };
-        from.writable()?;
+        from.mount().require_writable()?;
         let source = from.look_up(&a)?;
         let target = match to.look_up(&b) {
             Ok(_) if keep => return Err(Errno::EEXIST),

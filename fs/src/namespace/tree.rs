@@ -6,7 +6,10 @@ use core::sync::atomic::Ordering;
 use abi::{Errno, Result};
 use nucleus::sync::{Mutex, Rank, SpinLock};
 
-use crate::{Kind, Location, Mount, MountFlags, MountRequest, Vnode, vnode::same_vnode};
+use crate::{
+    Kind, Location, Mount, MountFlags, MountRequest, Vnode,
+    vnode::{is_below, same_vnode},
+};
 
 /// The most mounts. A walk may have to pass all of them where they are stacked.
 const MOUNTS_MAX: usize = 4096;
@@ -14,10 +17,10 @@ const MOUNTS_MAX: usize = 4096;
 /// The tree of mounts that processes see.
 pub struct Namespace {
     root: SpinLock<Arc<Mount>>,
-    table: Mutex<Table>,
+    table: Mutex<MountTable>,
 }
 
-struct Table {
+struct MountTable {
     /// All mounts, the root mount first, in the order of mounting.
     mounts: Vec<Arc<Mount>>,
     next_id: u64,
@@ -30,7 +33,7 @@ pub struct MountLine {
     pub at: Vec<u8>,
 }
 
-impl Table {
+impl MountTable {
     /// Reserves room for a mount.
     fn reserve(&mut self) -> Result<()> {
         if self.mounts.len() >= MOUNTS_MAX {
@@ -48,7 +51,7 @@ impl Table {
     ) -> Result<Arc<Mount>> {
         self.reserve()?;
         let mount = Mount::new(self.next_id, root, Some(at.clone()), how);
-        hang(at, &mount)?;
+        attach(at, &mount)?;
         self.next_id += 1;
         self.mounts.push(mount.clone());
         Ok(mount)
@@ -56,7 +59,7 @@ impl Table {
 }
 
 /// Adds `mount` where walks find it.
-fn hang(at: &Location, mount: &Arc<Mount>) -> Result<()> {
+fn attach(at: &Location, mount: &Arc<Mount>) -> Result<()> {
     let covered = at.vnode.mount_point().ok_or(Errno::EINVAL)?;
     let mut children = at.mount.children.write();
     children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
@@ -66,7 +69,7 @@ fn hang(at: &Location, mount: &Arc<Mount>) -> Result<()> {
 }
 
 /// Removes `mount` from where walks find it.
-fn take_down(at: &Location, mount: &Arc<Mount>) {
+fn detach(at: &Location, mount: &Arc<Mount>) {
     let gone: Vec<_> = at
         .mount
         .children
@@ -99,18 +102,6 @@ fn check_attached(at: &Location) -> Result<()> {
     Ok(())
 }
 
-/// Tells whether `vnode` is `above` or lies below it in their file system.
-fn is_below(vnode: &Arc<dyn Vnode>, above: &Arc<dyn Vnode>) -> bool {
-    let mut at = Some(vnode.clone());
-    while let Some(vnode) = at {
-        if same_vnode(&vnode, above) {
-            return true;
-        }
-        at = vnode.parent();
-    }
-    false
-}
-
 impl Namespace {
     /// Creates a namespace whose root is `root`'s file system.
     pub fn new(root: Arc<dyn Vnode>, fstype: &'static str) -> Arc<Namespace> {
@@ -123,7 +114,7 @@ impl Namespace {
         Arc::new(Namespace {
             table: Mutex::new(
                 Rank::Mount,
-                Table {
+                MountTable {
                     mounts: alloc::vec![root.clone()],
                     next_id: 2,
                 },
@@ -176,7 +167,7 @@ impl Namespace {
             let below = from.mount.children.read().clone();
             let below = below
                 .into_iter()
-                .filter(|(covered, _)| is_below(covered, &from.vnode));
+                .filter(|(covered, _)| is_below(&**covered, &*from.vnode));
             copies.extend(below.filter_map(|(_, child)| Some((child.clone(), child.at()?))));
             let mut next = 0;
             while next < copies.len() && copies.len() < MOUNTS_MAX {
@@ -189,16 +180,17 @@ impl Namespace {
                 next += 1;
             }
         }
-        let copy = |table: &mut Table, old: &Arc<Mount>, root: &Arc<dyn Vnode>, at: &Location| {
-            let options = old.options();
-            let how = MountRequest {
-                fstype: old.fstype(),
-                source: old.source(),
-                flags: old.flags(),
-                options: &options,
+        let copy =
+            |table: &mut MountTable, old: &Arc<Mount>, root: &Arc<dyn Vnode>, at: &Location| {
+                let options = old.options();
+                let how = MountRequest {
+                    fstype: old.fstype(),
+                    source: old.source(),
+                    flags: old.flags(),
+                    options: &options,
+                };
+                table.add(at, root.clone(), &how)
             };
-            table.add(at, root.clone(), &how)
-        };
         let first = copy(&mut table, &from.mount, &from.vnode, at)?;
         let mut made = alloc::vec![(from.mount.clone(), first)];
         for (old, old_at) in copies {
@@ -263,8 +255,8 @@ impl Namespace {
             }
             up = place.mount.at();
         }
-        hang(at, &from.mount)?;
-        take_down(&old, &from.mount);
+        attach(at, &from.mount)?;
+        detach(&old, &from.mount);
         let gone = from.mount.set_at(Some(at.clone()));
         drop(table);
         drop((gone, old));
@@ -299,9 +291,9 @@ impl Namespace {
             return Err(Errno::EINVAL);
         }
         may_cover(put, old_root.root())?;
-        take_down(&covers, &new.mount);
+        detach(&covers, &new.mount);
         let gone = new.mount.set_at(None);
-        hang(put, &old_root)?;
+        attach(put, &old_root)?;
         let none = old_root.set_at(Some(put.clone()));
         *self.root.lock() = new.mount.clone();
         drop(table);
@@ -334,13 +326,13 @@ impl Namespace {
         }
         if !lazy && let Some(over) = mount.at() {
             // Walks no longer enter it; those that have entered are counted.
-            take_down(&over, mount);
+            detach(&over, mount);
             let retired = match Arc::strong_count(mount) <= 2 && mount.children.read().is_empty() {
                 true => mount.root().file_system().map_or(Ok(()), |fs| fs.retire()),
                 false => Err(Errno::EBUSY),
             };
             if let Err(error) = retired {
-                hang(&over, mount)?;
+                attach(&over, mount)?;
                 return Err(error);
             }
         }
@@ -354,7 +346,7 @@ impl Namespace {
         for mount in &gone {
             mount.attached.store(false, Ordering::Relaxed);
             if let Some(at) = mount.at() {
-                take_down(&at, mount);
+                detach(&at, mount);
             }
         }
         table

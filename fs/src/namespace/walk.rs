@@ -184,14 +184,6 @@ impl<'w> Walker<'w> {
         &self.mount
     }
 
-    /// Fails on a read-only mount.
-    pub(super) fn writable(&self) -> Result<()> {
-        match self.mount.is_read_only() {
-            true => Err(Errno::EROFS),
-            false => Ok(()),
-        }
-    }
-
     /// Writes the walker's directory back after a change, if the mount asks for it (`sync`,
     /// `dirsync`).
     pub(super) fn settle(&self) -> Result<()> {
@@ -339,7 +331,7 @@ impl<'w> Walker<'w> {
 
     /// Creates an entry in the walker's directory.
     pub(super) fn create(&self, c: &Component, make: Make, mode: u32) -> Result<Child> {
-        self.writable()?;
+        self.mount.require_writable()?;
         self.vnode.access(self.walk.who, WRITE | EXECUTE)?;
         let vnode = self.vnode.create(self.name(c), make, mode, self.walk.who)?;
         notify::created(&self.vnode, self.name(c), &*vnode);

@@ -146,7 +146,7 @@ impl Client {
             ),
             tag_free: WaitQueue::new(),
         });
-        let mut message = Writer::new(Ask::Version, NO_TAG, 32)?;
+        let mut message = Writer::new(Ask::Version, NO_TAG);
         message.u32(max_message).string(VERSION);
         let reply = client.exchange(Ask::Version, NO_TAG, message, 64, Cargo::default())?;
         let mut body = reply.body();
@@ -251,11 +251,11 @@ impl Client {
     fn post_clunk(&self, fid: u32) {
         let post = || {
             let tag = self.take_tag()?;
-            let mut message = Writer::new(Ask::Clunk, tag.number, 4)?;
+            let mut message = Writer::new(Ask::Clunk, tag.number);
             message.u32(fid);
             let flight = self
                 .transport
-                .send(&message.finish(0), &[], ERROR_LEN, &[])?;
+                .send(&message.finish(0)?, &[], ERROR_LEN, &[])?;
             let mut tags = self.tags.lock();
             tags.posted.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             tags.posted.push_back(Posted {
@@ -277,25 +277,18 @@ impl Client {
         &self,
         kind: Ask,
         reply: usize,
-        room: usize,
         cargo: Cargo<'_>,
         build: impl FnOnce(&mut Writer),
     ) -> Result<Reply> {
         let tag = self.take_tag()?;
-        let mut message = Writer::new(kind, tag.number, room)?;
+        let mut message = Writer::new(kind, tag.number);
         build(&mut message);
         self.exchange(kind, tag.number, message, reply, cargo)
     }
 
     /// A call without data.
-    fn ask(
-        &self,
-        kind: Ask,
-        reply: usize,
-        room: usize,
-        build: impl FnOnce(&mut Writer),
-    ) -> Result<Reply> {
-        self.call(kind, HEADER + reply, room, Cargo::default(), build)
+    fn ask(&self, kind: Ask, reply: usize, build: impl FnOnce(&mut Writer)) -> Result<Reply> {
+        self.call(kind, HEADER + reply, Cargo::default(), build)
     }
 
     fn exchange(
@@ -307,7 +300,7 @@ impl Client {
         cargo: Cargo<'_>,
     ) -> Result<Reply> {
         let reply = reply.max(ERROR_LEN);
-        let message = message.finish(cargo.len);
+        let message = message.finish(cargo.len)?;
         let mut flight = self
             .transport
             .send(&message, cargo.data, reply, cargo.receive)?;
@@ -365,11 +358,11 @@ impl Client {
         }
         // With a reserved tag, so that it never waits for a call that waits for it.
         let flush = || {
-            let mut message = Writer::new(Ask::Flush, TAGS as u16 + tag, 2)?;
+            let mut message = Writer::new(Ask::Flush, TAGS as u16 + tag);
             message.u16(tag);
             let sent = self
                 .transport
-                .send(&message.finish(0), &[], ERROR_LEN, &[])?;
+                .send(&message.finish(0)?, &[], ERROR_LEN, &[])?;
             let _ = sent.wait(Sleep::SOUND);
             Ok::<(), Errno>(())
         };
@@ -383,8 +376,7 @@ impl Client {
     /// The root of the tree that the server exports as `name`.
     pub fn attach(self: &Arc<Client>, user: &[u8], name: &[u8]) -> Result<(Fid, Qid)> {
         let fid = self.new_fid()?;
-        let room = 16 + user.len() + name.len();
-        let reply = self.ask(Ask::Attach, QID, room, |message| {
+        let reply = self.ask(Ask::Attach, QID, |message| {
             message.u32(fid.number).u32(NO_FID);
             message.string(user).string(name).u32(NO_FID);
         })?;
@@ -393,24 +385,24 @@ impl Client {
 }
 
 impl Fid {
-    /// Returns a handle to the entry `name` of this directory, and its qid.
-    pub fn walk(&self, name: &[u8]) -> Result<(Fid, Qid)> {
+    /// Walks along `names`; returns a handle to what is there, and the answer.
+    fn walk_along(&self, names: &[&[u8]]) -> Result<(Fid, Reply)> {
         let to = self.client.new_fid()?;
-        let reply = self
-            .client
-            .ask(Ask::Walk, 2 + QID, 12 + name.len(), |message| {
-                message.u32(self.number).u32(to.number);
-                message.u16(1).string(name);
-            });
-        let walked = reply.and_then(|reply| {
-            let mut body = reply.body();
-            match body.u16()? {
-                1 => body.qid(),
-                _ => Err(Errno::ENOENT),
+        let reply = self.ask(Ask::Walk, 2 + names.len() * QID, |message| {
+            message.u32(to.number).u16(names.len() as u16);
+            for name in names {
+                message.string(name);
             }
         });
+        let walked =
+            reply.and_then(
+                |reply| match usize::from(reply.body().u16()?) == names.len() {
+                    true => Ok(reply),
+                    false => Err(Errno::ENOENT),
+                },
+            );
         match walked {
-            Ok(qid) => Ok((to, qid)),
+            Ok(reply) => Ok((to, reply)),
             Err(error) => {
                 // It stands for nothing.
                 to.forget();
@@ -419,19 +411,17 @@ impl Fid {
         }
     }
 
+    /// Returns a handle to the entry `name` of this directory, and its qid.
+    pub fn walk(&self, name: &[u8]) -> Result<(Fid, Qid)> {
+        let (to, reply) = self.walk_along(&[name])?;
+        let mut body = reply.body();
+        let _count = body.u16()?;
+        Ok((to, body.qid()?))
+    }
+
     /// A second handle to the same file.
     pub fn duplicate(&self) -> Result<Fid> {
-        let to = self.client.new_fid()?;
-        let reply = self.client.ask(Ask::Walk, 2, 10, |message| {
-            message.u32(self.number).u32(to.number).u16(0);
-        });
-        match reply {
-            Ok(_) => Ok(to),
-            Err(error) => {
-                to.forget();
-                Err(error)
-            }
-        }
+        self.walk_along(&[]).map(|(to, _)| to)
     }
 
     /// It stands for nothing: the number is free without a message.
@@ -440,94 +430,84 @@ impl Fid {
         self.client.free_fid(number);
     }
 
-    /// A message with just the fid.
-    fn ask(&self, kind: Ask, reply: usize) -> Result<Reply> {
-        self.client.ask(kind, reply, 4, |message| {
-            message.u32(self.number);
+    /// A call about this file without data; `build` adds to the fid.
+    fn ask(&self, kind: Ask, reply: usize, build: impl FnOnce(&mut Writer)) -> Result<Reply> {
+        self.client.ask(kind, reply, |message| {
+            build(message.u32(self.number));
         })
+    }
+
+    /// As [`ask`](Fid::ask), where the answer says nothing more.
+    fn tell(&self, kind: Ask, reply: usize, build: impl FnOnce(&mut Writer)) -> Result<()> {
+        self.ask(kind, reply, build).map(drop)
     }
 
     /// Opens the file: from now on it can be read or written, and not walked from.
     pub fn open(&self, flags: u32) -> Result<()> {
-        self.client.ask(Ask::Open, QID + 4, 8, |message| {
-            message.u32(self.number).u32(flags);
-        })?;
-        Ok(())
+        self.tell(Ask::Open, QID + 4, |message| {
+            message.u32(flags);
+        })
     }
 
     /// Makes a regular file in this directory and opens it; the handle stands for the file from
     /// then on.
     pub fn create(&self, name: &[u8], flags: u32, mode: u32, gid: u32) -> Result<Qid> {
-        let room = 18 + name.len();
-        let reply = self.client.ask(Ask::Create, QID + 4, room, |message| {
-            message.u32(self.number).string(name);
-            message.u32(flags).u32(mode).u32(gid);
+        let reply = self.ask(Ask::Create, QID + 4, |message| {
+            message.string(name).u32(flags).u32(mode).u32(gid);
         })?;
         reply.body().qid()
     }
 
     /// Makes a symbolic link in this directory.
     pub fn symlink(&self, name: &[u8], text: &[u8], gid: u32) -> Result<()> {
-        let room = 12 + name.len() + text.len();
-        self.client.ask(Ask::Symlink, QID, room, |message| {
-            message.u32(self.number);
+        self.tell(Ask::Symlink, QID, |message| {
             message.string(name).string(text).u32(gid);
-        })?;
-        Ok(())
+        })
     }
 
     /// Makes a FIFO, socket or device in this directory; `mode` says which.
     pub fn mknod(&self, name: &[u8], mode: u32, device: (u32, u32), gid: u32) -> Result<()> {
-        let room = 22 + name.len();
-        self.client.ask(Ask::Mknod, QID, room, |message| {
-            message.u32(self.number).string(name).u32(mode);
+        self.tell(Ask::Mknod, QID, |message| {
+            message.string(name).u32(mode);
             message.u32(device.0).u32(device.1).u32(gid);
-        })?;
-        Ok(())
+        })
     }
 
     /// Makes a directory in this one.
     pub fn mkdir(&self, name: &[u8], mode: u32, gid: u32) -> Result<()> {
-        let room = 14 + name.len();
-        self.client.ask(Ask::Mkdir, QID, room, |message| {
-            message.u32(self.number).string(name).u32(mode).u32(gid);
-        })?;
-        Ok(())
+        self.tell(Ask::Mkdir, QID, |message| {
+            message.string(name).u32(mode).u32(gid);
+        })
     }
 
     /// Makes a second name in this directory for a file.
     pub fn link(&self, name: &[u8], file: &Fid) -> Result<()> {
-        self.client.ask(Ask::Link, 0, 10 + name.len(), |message| {
-            message.u32(self.number).u32(file.number).string(name);
-        })?;
-        Ok(())
+        self.tell(Ask::Link, 0, |message| {
+            message.u32(file.number).string(name);
+        })
     }
 
     /// Removes an entry of this directory; `flags` as `unlinkat`.
     pub fn unlink(&self, name: &[u8], flags: u32) -> Result<()> {
-        let room = 10 + name.len();
-        self.client.ask(Ask::UnlinkAt, 0, room, |message| {
-            message.u32(self.number).string(name).u32(flags);
-        })?;
-        Ok(())
+        self.tell(Ask::UnlinkAt, 0, |message| {
+            message.string(name).u32(flags);
+        })
     }
 
     /// Renames an entry of this directory.
     pub fn rename(&self, name: &[u8], to: &Fid, to_name: &[u8]) -> Result<()> {
-        let room = 12 + name.len() + to_name.len();
-        self.client.ask(Ask::RenameAt, 0, room, |message| {
-            message.u32(self.number).string(name);
+        self.tell(Ask::RenameAt, 0, |message| {
+            message.string(name);
             message.u32(to.number).string(to_name);
-        })?;
-        Ok(())
+        })
     }
 
     /// Returns the file's attributes, from the server.
     pub fn attributes(&self) -> Result<Attr> {
         /// Everything that `stat` shows.
         const BASIC: u64 = 0x7ff;
-        let reply = self.client.ask(Ask::Getattr, 160, 12, |message| {
-            message.u32(self.number).u64(BASIC);
+        let reply = self.ask(Ask::Getattr, 160, |message| {
+            message.u64(BASIC);
         })?;
         reply.body().attributes()
     }
@@ -542,8 +522,8 @@ impl Fid {
         bit(change.size.is_some(), 1 << 3);
         bit(change.accessed.is_some(), 1 << 4 | 1 << 7);
         bit(change.modified.is_some(), 1 << 5 | 1 << 8);
-        self.client.ask(Ask::Setattr, 0, 60, |message| {
-            message.u32(self.number).u32(valid);
+        self.tell(Ask::Setattr, 0, |message| {
+            message.u32(valid);
             message.u32(change.mode.unwrap_or(0));
             message.u32(change.uid.unwrap_or(0));
             message.u32(change.gid.unwrap_or(0));
@@ -552,35 +532,33 @@ impl Fid {
                 let time = time.unwrap_or_default();
                 message.u64(time.as_secs()).u64(time.subsec_nanos().into());
             }
-        })?;
-        Ok(())
+        })
     }
 
     /// The text of a symbolic link.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         const LONGEST: usize = 4096;
-        let reply = self.ask(Ask::Readlink, 2 + LONGEST)?;
+        let reply = self.ask(Ask::Readlink, 2 + LONGEST, |_| {})?;
         Ok(reply.body().string()?.to_vec())
     }
 
     /// Room in the file system.
     pub fn space(&self) -> Result<Space> {
-        self.ask(Ask::Statfs, 60)?.body().space()
+        self.ask(Ask::Statfs, 60, |_| {})?.body().space()
     }
 
     /// Asks the server to bring the file to its disk.
     pub fn sync(&self) -> Result<()> {
-        self.client.ask(Ask::Fsync, 0, 8, |message| {
-            message.u32(self.number).u32(0);
-        })?;
-        Ok(())
+        self.tell(Ask::Fsync, 0, |message| {
+            message.u32(0);
+        })
     }
 
     /// Reads entries of this open directory from `cursor` on, as many as fit `most` bytes: see
     /// [`Reader::entry`].
     pub fn read_directory(&self, cursor: u64, most: usize) -> Result<Vec<u8>> {
-        let reply = self.client.ask(Ask::Readdir, 4 + most, 16, |message| {
-            message.u32(self.number).u64(cursor).u32(most as u32);
+        let reply = self.ask(Ask::Readdir, 4 + most, |message| {
+            message.u64(cursor).u32(most as u32);
         })?;
         let mut body = reply.body();
         let len = body.u32()? as usize;
@@ -599,11 +577,9 @@ impl Fid {
             receive: to,
             ..Cargo::default()
         };
-        let reply = self
-            .client
-            .call(Ask::Read, READ_HEADER, 16, cargo, |message| {
-                message.u32(self.number).u64(offset).u32(room as u32);
-            })?;
+        let reply = self.client.call(Ask::Read, READ_HEADER, cargo, |message| {
+            message.u32(self.number).u64(offset).u32(room as u32);
+        })?;
         let count = reply.body().u32()? as usize;
         // The number of bytes in the answer must match the bytes that arrived.
         match count == reply.data {
@@ -623,7 +599,7 @@ impl Fid {
         };
         let reply = self
             .client
-            .call(Ask::Write, READ_HEADER, 16, cargo, |message| {
+            .call(Ask::Write, READ_HEADER, cargo, |message| {
                 message.u32(self.number).u64(offset).u32(len as u32);
             })?;
         let count = reply.body().u32()? as usize;

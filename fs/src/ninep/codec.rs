@@ -46,52 +46,59 @@ pub const ERROR: u8 = 7;
 /// Writes a message.
 pub struct Writer {
     bytes: Vec<u8>,
+    /// There was no memory for all of it.
+    failed: bool,
 }
 
 impl Writer {
-    /// A message with room for `body` bytes.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn new(kind: Ask, tag: u16, body: usize) -> Result<Writer> {
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(HEADER + body)
-            .map_err(|_| Errno::ENOMEM)?;
-        bytes.extend([0; 4]);
-        bytes.push(kind as u8);
-        bytes.extend(tag.to_le_bytes());
-        Ok(Writer { bytes })
+    /// Begins a message.
+    pub fn new(kind: Ask, tag: u16) -> Writer {
+        let mut writer = Writer {
+            bytes: Vec::new(),
+            failed: false,
+        };
+        // The size comes last.
+        writer.u32(0).put(&[kind as u8]).u16(tag);
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> &mut Writer {
+        match self.bytes.try_reserve(bytes.len()) {
+            Ok(()) => self.bytes.extend_from_slice(bytes),
+            Err(_) => self.failed = true,
+        }
+        self
     }
 
     pub fn u16(&mut self, value: u16) -> &mut Writer {
-        self.bytes.extend(value.to_le_bytes());
-        self
+        self.put(&value.to_le_bytes())
     }
 
     pub fn u32(&mut self, value: u32) -> &mut Writer {
-        self.bytes.extend(value.to_le_bytes());
-        self
+        self.put(&value.to_le_bytes())
     }
 
     pub fn u64(&mut self, value: u64) -> &mut Writer {
-        self.bytes.extend(value.to_le_bytes());
-        self
+        self.put(&value.to_le_bytes())
     }
 
     /// Appends a string, cut at 65535 bytes; callers check the length.
     pub fn string(&mut self, text: &[u8]) -> &mut Writer {
         let text = &text[..text.len().min(u16::MAX as usize)];
-        self.u16(text.len() as u16);
-        self.bytes.extend(text);
-        self
+        self.u16(text.len() as u16).put(text)
     }
 
     /// Ends the message, which is followed by `data` bytes from elsewhere.
-    pub fn finish(mut self, data: usize) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn finish(mut self, data: usize) -> Result<Vec<u8>> {
+        if self.failed {
+            return Err(Errno::ENOMEM);
+        }
         let size = (self.bytes.len() + data) as u32;
         self.bytes[..4].copy_from_slice(&size.to_le_bytes());
-        self.bytes
+        Ok(self.bytes)
     }
 }
 
@@ -177,7 +184,7 @@ impl<'a> Reader<'a> {
         let (block_size, blocks) = (self.u64()?, self.u64()?);
         let attributes = Attr {
             qid,
-            kind: kind(mode).ok_or(MALFORMED)?,
+            kind: Kind::of_mode(mode).ok_or(MALFORMED)?,
             mode: mode & 0o7777,
             uid,
             gid,
@@ -260,25 +267,6 @@ pub struct Entry<'a> {
     /// As in `d_type`.
     pub kind: u8,
     pub name: &'a [u8],
-}
-
-/// The kind of a file by `st_mode`.
-fn kind(mode: u32) -> Option<Kind> {
-    kind_of_type((mode >> 12) as u8)
-}
-
-/// The kind of a file by `d_type`.
-pub fn kind_of_type(kind: u8) -> Option<Kind> {
-    Some(match kind {
-        1 => Kind::Fifo,
-        2 => Kind::CharDevice,
-        4 => Kind::Directory,
-        6 => Kind::BlockDevice,
-        8 => Kind::Regular,
-        10 => Kind::Link,
-        12 => Kind::Socket,
-        _ => return None,
-    })
 }
 
 /// An error number as a server sent it.

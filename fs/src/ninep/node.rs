@@ -18,7 +18,7 @@ use vm::Pager;
 use super::{
     FRESH, Ninep,
     client::{Fid, SetAttr},
-    codec::{self, Attr, Qid, Reader},
+    codec::{Attr, Qid, Reader},
     content::{Content, Handles},
     kept,
 };
@@ -41,7 +41,7 @@ pub(super) struct Node {
     /// The fid by which it was last found; the server follows renames made through it.
     fid: SpinLock<Arc<Fid>>,
     /// The parent and name of a directory; `None` for the root and for other kinds.
-    hangs: SpinLock<Option<Hangs>>,
+    place: SpinLock<Option<Place<Node>>>,
     mount_point: MountPoint,
     /// The server's last answer.
     seen: SpinLock<Seen>,
@@ -53,13 +53,6 @@ pub(super) struct Node {
     fifo: Attachment,
     /// The open listing of a directory.
     listing: SpinLock<Option<Listing>>,
-}
-
-#[derive(Clone)]
-struct Hangs {
-    parent: Arc<Node>,
-    name: Arc<[u8]>,
-    removed: bool,
 }
 
 /// An open handle to a directory, from which the entries up to `cursor` were taken.
@@ -81,16 +74,15 @@ struct Seen {
 }
 
 impl Ninep {
-    /// Returns the vnode for the file that a walk found: an existing or a new one. `hangs` is the
-    /// place where it was found.
+    /// Returns the vnode for the file that a walk found at `place`: an existing or a new one.
     pub(super) fn node(
         self: &Arc<Ninep>,
         fid: Fid,
         qid: Qid,
-        hangs: Option<(Arc<Node>, &[u8])>,
+        place: Option<(Arc<Node>, &[u8])>,
     ) -> Result<Arc<Node>> {
         if let Some(node) = self.usable(qid) {
-            node.found_again(fid, hangs);
+            node.found_again(fid, place);
             return Ok(node);
         }
         let attributes = fid.attributes()?;
@@ -99,7 +91,7 @@ impl Ninep {
             kept.unwrap_or_else(|| Content::of(self.device, &attributes))
         };
         let content = (attributes.kind == Kind::Regular).then(content);
-        let hangs = hangs.filter(|_| attributes.kind == Kind::Directory);
+        let place = place.filter(|_| attributes.kind == Kind::Directory);
         let node = Arc::new_cyclic(|me| Node {
             fs: self.clone(),
             me: me.clone(),
@@ -107,13 +99,9 @@ impl Ninep {
             kind: attributes.kind,
             rdev: attributes.rdev,
             fid: SpinLock::new(Rank::Leaf, Arc::new(fid)),
-            hangs: SpinLock::new(
+            place: SpinLock::new(
                 Rank::Leaf,
-                hangs.map(|(parent, name)| Hangs {
-                    parent,
-                    name: name.into(),
-                    removed: false,
-                }),
+                place.map(|(parent, name)| Place::new(parent, name)),
             ),
             mount_point: MountPoint::new(),
             seen: SpinLock::new(
@@ -193,7 +181,7 @@ impl Node {
 
     /// Takes over the fid of a new walk: the old one may be of a name that was removed on the
     /// server.
-    fn found_again(&self, fid: Fid, hangs: Option<(Arc<Node>, &[u8])>) {
+    fn found_again(&self, fid: Fid, place: Option<(Arc<Node>, &[u8])>) {
         let fid = Arc::new(fid);
         let old = core::mem::replace(&mut *self.fid.lock(), fid);
         drop(old);
@@ -201,31 +189,18 @@ impl Node {
         if self.kind != Kind::Directory {
             return;
         }
-        if let Some((parent, name)) = hangs {
-            let same = |hangs: &Hangs| Arc::ptr_eq(&hangs.parent, &parent) && *hangs.name == *name;
-            if !self.hangs.lock().as_ref().is_some_and(same) {
-                self.hang(Some(parent), name);
+        if let Some((parent, name)) = place {
+            let same =
+                |place: &Place<Node>| Arc::ptr_eq(&place.parent, &parent) && *place.name == *name;
+            if !self.place.lock().as_ref().is_some_and(same) {
+                self.set_place(parent, name);
             }
         }
     }
 
-    /// Sets the parent and name of a directory; without a parent, it was removed.
-    fn hang(&self, parent: Option<Arc<Node>>, name: &[u8]) {
-        let mut hangs = self.hangs.lock();
-        let new = match (parent, &*hangs) {
-            (Some(parent), _) => Hangs {
-                parent,
-                name: name.into(),
-                removed: false,
-            },
-            (None, Some(old)) => Hangs {
-                removed: true,
-                ..old.clone()
-            },
-            (None, None) => return,
-        };
-        let old = hangs.replace(new);
-        drop(hangs);
+    /// Sets the parent and name of a directory.
+    fn set_place(&self, parent: Arc<Node>, name: &[u8]) {
+        let old = self.place.lock().replace(Place::new(parent, name));
         drop(old);
     }
 
@@ -296,7 +271,7 @@ impl Node {
     }
 
     fn is_root(&self) -> bool {
-        self.kind == Kind::Directory && self.hangs.lock().is_none()
+        self.kind == Kind::Directory && self.place.lock().is_none()
     }
 
     /// Tells whether a weak reference is to this vnode.
@@ -323,7 +298,9 @@ impl Node {
         };
         seen.at = Duration::ZERO;
         drop(seen);
-        self.hang(None, b"");
+        if let Some(place) = &mut *self.place.lock() {
+            place.removed = true;
+        }
     }
 }
 
@@ -365,13 +342,7 @@ impl Vnode for Node {
     }
 
     fn place(&self) -> Option<Place> {
-        let hangs = self.hangs.lock();
-        let hangs = hangs.as_ref()?;
-        Some(Place {
-            parent: hangs.parent.clone(),
-            name: hangs.name.clone(),
-            removed: hangs.removed,
-        })
+        self.place.lock().as_ref().map(Place::erased)
     }
 
     fn mount_point(&self) -> Option<&MountPoint> {
@@ -499,7 +470,7 @@ impl vnode::Directory for Node {
         if let Some(node) = moved {
             node.forget_attributes();
             if node.kind == Kind::Directory {
-                node.hang(Some(to.handle()?), to_name);
+                node.set_place(to.handle()?, to_name);
             }
         }
         Ok(())
@@ -530,7 +501,7 @@ impl vnode::Directory for Node {
             while !entries.rest().is_empty() {
                 let entry = entries.entry()?;
                 let shown = !matches!(entry.name, b"." | b"..") && !entry.name.contains(&b'/');
-                let kind = codec::kind_of_type(entry.kind).unwrap_or(Kind::Regular);
+                let kind = Kind::of_type(entry.kind).unwrap_or(Kind::Regular);
                 if shown && !emit(entry.name, entry.qid.path, kind, entry.cursor) {
                     let old = self.listing.lock().replace(listing);
                     drop(old);
@@ -597,7 +568,7 @@ impl Drop for Node {
         {
             kept::keep((self.fs.device, self.qid.path), content);
         }
-        let take = |node: &Node| node.hangs.lock().take().map(|hangs| hangs.parent);
+        let take = |node: &Node| node.place.lock().take().map(|place| place.parent);
         let mut up = take(self);
         while let Some(parent) = up {
             up = Arc::into_inner(parent).and_then(|parent| take(&parent));

@@ -29,6 +29,7 @@ pub enum Found {
 ///
 /// Operations may sleep, and are called with the file locked for writers where they belong to a
 /// write or a truncation, unless the last group says otherwise.
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait BackingStore: Sized + Send + Sync + 'static {
     /// A page that the file does not have is a hole, and one that it has may be in swap.
     const SWAP_BACKED: bool = false;
@@ -46,19 +47,13 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     }
 
     /// A read of `pages` begins.
-    fn read_begins(cache: &PageCache<Self>, pages: &Range<u64>) {
-        let _ = (cache, pages);
-    }
+    fn read_begins(cache: &PageCache<Self>, pages: &Range<u64>) {}
 
     /// A read uses a page that was in memory, from its first byte on.
-    fn read_uses(cache: &PageCache<Self>, frame: &Frame) {
-        let _ = (cache, frame);
-    }
+    fn read_uses(cache: &PageCache<Self>, frame: &Frame) {}
 
     /// A read has come to page `end`.
-    fn read_ends(cache: &PageCache<Self>, end: u64) {
-        let _ = (cache, end);
-    }
+    fn read_ends(cache: &PageCache<Self>, end: u64) {}
 
     /// Finds page `wanted.start`, which is not in memory, for a read that wants all of `wanted`. No
     /// lock is held but maybe the one for writers.
@@ -79,7 +74,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// `EPERM`.
     fn may_write(cache: &PageCache<Self>, end: u64) -> Result<()> {
-        let _ = (cache, end);
         Ok(())
     }
 
@@ -88,7 +82,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// `EPERM`.
     fn may_resize(cache: &PageCache<Self>, size: u64) -> Result<()> {
-        let _ = (cache, size);
         Ok(())
     }
 
@@ -108,14 +101,11 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// Takes back [`charge`](BackingStore::charge), for `pages` pages: they did not come, or are in
     /// the object no more.
     #[inline]
-    fn uncharge(&self, pages: usize) {
-        let _ = pages;
-    }
+    fn uncharge(&self, pages: usize) {}
 
     /// Whether page `index` has its room, so that a copy of it must not be lost.
     #[inline]
     fn is_reserved(cache: &PageCache<Self>, index: u64) -> bool {
-        let _ = (cache, index);
         false
     }
 
@@ -125,7 +115,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`.
     #[inline]
     fn reserve(cache: &PageCache<Self>, index: u64, frame: &Frame) -> Result<()> {
-        let _ = (cache, index, frame);
         Ok(())
     }
 
@@ -136,7 +125,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// As [`reserve`](BackingStore::reserve).
     #[inline]
     fn reserve_new(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
-        let _ = (cache, index, end);
         Ok(())
     }
 
@@ -146,15 +134,12 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// As [`reserve`](BackingStore::reserve).
     fn reserve_last(cache: &PageCache<Self>, old: u64, end: u64) -> Result<()> {
-        let _ = (cache, old, end);
         Ok(())
     }
 
     /// The page's frame may be modified.
     #[inline]
-    fn note_dirty(cache: &PageCache<Self>, index: u64) {
-        let _ = (cache, index);
-    }
+    fn note_dirty(cache: &PageCache<Self>, index: u64) {}
 
     /// The page's frame was modified just now.
     #[inline]
@@ -170,7 +155,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// `EIO`.
     fn has_block(cache: &PageCache<Self>, index: u64) -> Result<bool> {
-        let _ = (cache, index);
         Ok(false)
     }
 
@@ -185,14 +169,10 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
 
     /// The file has become longer, and ends at `size` bytes now.
     #[inline]
-    fn grown(&self, size: u64) {
-        let _ = size;
-    }
+    fn grown(&self, size: u64) {}
 
     /// A write ended before all that was reserved for it.
-    fn written_short(cache: &PageCache<Self>) {
-        let _ = cache;
-    }
+    fn written_short(cache: &PageCache<Self>) {}
 
     /// The content was changed.
     #[inline]
@@ -204,13 +184,10 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     }
 
     /// `pages` are about to be dropped for good.
-    fn drop_begins(cache: &PageCache<Self>, pages: &Range<u64>) {
-        let _ = (cache, pages);
-    }
+    fn drop_begins(cache: &PageCache<Self>, pages: &Range<u64>) {}
 
     /// `count` of `pages` were dropped; returns when none of them is dirty or being written.
     fn drop_ends(cache: &PageCache<Self>, pages: &Range<u64>, count: usize) {
-        let _ = pages;
         cache.store.uncharge(count);
     }
 
@@ -219,7 +196,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// `EIO`.
     fn cut(&self, size: u64) -> Result<()> {
-        let _ = size;
         Ok(())
     }
 
@@ -228,7 +204,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// `EOPNOTSUPP`, `EIO`.
     fn release(cache: &PageCache<Self>, pages: Range<u64>) -> Result<()> {
-        let _ = (cache, pages);
         Ok(())
     }
 
@@ -237,7 +212,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// `ENOSPC`: surely not.
     fn has_room(cache: &PageCache<Self>, pages: u64) -> Result<()> {
-        let _ = (cache, pages);
         Ok(())
     }
 
@@ -246,7 +220,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// As [`reserve`](BackingStore::reserve).
     fn fill_hole(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
-        let _ = (cache, index, end);
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -255,7 +228,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// # Errors
     /// `EIO`.
     fn seek(cache: &PageCache<Self>, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
-        let _ = cache;
         Ok((!hole && !pages.is_empty()).then_some(pages.start))
     }
 
@@ -279,37 +251,29 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     }
 
     /// As [`Pager::evict`](vm::Pager::evict).
-    fn evict(cache: &PageCache<Self>, pages: Range<u64>) {
-        let _ = (cache, pages);
-    }
+    fn evict(cache: &PageCache<Self>, pages: Range<u64>) {}
 
     /// As [`Pager::writeback`](vm::Pager::writeback).
     ///
     /// # Errors
     /// As there.
     fn writeback(cache: &PageCache<Self>, pages: Range<u64>, wait: bool) -> Mapping<()> {
-        let _ = (cache, pages, wait);
         Ok(())
     }
 
     /// A mapping has come.
     #[inline]
-    fn referenced(cache: &PageCache<Self>) {
-        let _ = cache;
-    }
+    fn referenced(cache: &PageCache<Self>) {}
 
     /// A mapping has gone; `last_writer` if it was the last one that may write.
     #[inline]
-    fn detached(cache: &PageCache<Self>, last_writer: bool) {
-        let _ = (cache, last_writer);
-    }
+    fn detached(cache: &PageCache<Self>, last_writer: bool) {}
 
     /// Reserves what a store by a mapping into page `index` needs; no lock is held.
     ///
     /// # Errors
     /// As [`Pager::reserve`](vm::Pager::reserve).
     fn prepare(cache: &PageCache<Self>, index: u64) -> Mapping<()> {
-        let _ = (cache, index);
         Ok(())
     }
 
@@ -317,7 +281,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// sleep.
     #[inline]
     fn may_enter(cache: &PageCache<Self>, index: u64) -> bool {
-        let _ = (cache, index);
         true
     }
 }

@@ -16,6 +16,7 @@ use crate::block::Done;
 ///
 /// Implementations take locks of [`Rank::FileMap`](nucleus::sync::Rank::FileMap) and later only,
 /// and none across a call of the [`PageCache`](super::PageCache) of the same file.
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait BlockStore: Send + Sync + 'static {
     /// Starts to read pages `first..first + frames.len()` into `frames`, all of each: pages without
     /// a block or beyond the end of the device become zeros. The bytes beyond the end of the file
@@ -36,7 +37,6 @@ pub trait BlockStore: Send + Sync + 'static {
     /// # Errors
     /// `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`: not even the first one can.
     fn reserve(&self, pages: Range<u64>, end: u64) -> Result<u64> {
-        let _ = end;
         Ok(pages.end - pages.start)
     }
 
@@ -56,9 +56,7 @@ pub trait BlockStore: Send + Sync + 'static {
 
     /// Notes that a write or `ftruncate` has made the file longer: it ends at `size` bytes now.
     /// Called with the file locked for writers. The pages beyond the old end read as zeros.
-    fn grown(&self, size: u64) {
-        let _ = size;
-    }
+    fn grown(&self, size: u64) {}
 
     /// Cuts the file off at `size` bytes and frees the blocks beyond. No page there is in memory,
     /// dirty or being written, and no thread reserves one meanwhile.
@@ -67,7 +65,6 @@ pub trait BlockStore: Send + Sync + 'static {
     /// `EIO`: blocks that could not be freed are lost until the file system is checked; the size is
     /// the new one.
     fn cut(&self, size: u64) -> Result<()> {
-        let _ = size;
         Ok(())
     }
 
@@ -77,7 +74,6 @@ pub trait BlockStore: Send + Sync + 'static {
     /// # Errors
     /// `EOPNOTSUPP` where files have no holes; `EIO`.
     fn release(&self, pages: Range<u64>) -> Result<()> {
-        let _ = pages;
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -106,7 +102,6 @@ pub trait BlockStore: Send + Sync + 'static {
     /// # Errors
     /// `EIO`.
     fn sync(&self, data_only: bool) -> Result<()> {
-        let _ = data_only;
         Ok(())
     }
 

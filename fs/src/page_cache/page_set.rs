@@ -191,30 +191,25 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::PageSet;
+    use crate::support::Random;
 
     #[test]
     fn a_set_of_pages_says_what_a_sorted_set_says() {
-        let mut seed = 7u64;
-        let mut random = || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed
-        };
+        let mut random = Random::new(7);
         let set = PageSet::new();
         let mut model = BTreeSet::new();
         for _ in 0..20_000 {
-            let reach = 1u64 << (random() % 51);
-            let page = random() % reach;
-            match random() % 5 {
+            let reach = 1u64 << (random.next() % 51);
+            let page = random.next() % reach;
+            match random.next() % 5 {
                 0 | 1 => assert_eq!(set.insert(page), model.insert(page)),
                 2 => assert_eq!(set.remove(page), model.remove(&page)),
                 3 => {
-                    let end = page.saturating_add(random() % reach);
+                    let end = page.saturating_add(random.next() % reach);
                     assert_eq!(set.next(page..end), model.range(page..end).next().copied());
                 }
                 _ => {
-                    let end = page + random() % 100;
+                    let end = page + random.next() % 100;
                     let gone: Vec<u64> = model.range(page..end).copied().collect();
                     model.retain(|it| !gone.contains(it));
                     assert_eq!(set.remove_range(page..end), gone.len());

@@ -43,6 +43,7 @@ pub trait Evictable: Send + Sync {
 }
 
 /// A backing store from which pages can be read again.
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait Rereadable: BackingStore {
     /// The file's place in the list of all.
     fn listing(&self) -> &Listing<Self>;
@@ -54,13 +55,11 @@ pub trait Rereadable: BackingStore {
 
     /// Whether page `index` is being written: a write that fails makes it dirty again.
     fn is_written(&self, index: u64) -> bool {
-        let _ = index;
         false
     }
 
     /// Whether page `index` may be dirty although its frame is not.
     fn is_dirty(&self, index: u64) -> bool {
-        let _ = index;
         false
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 struct Node {
     me: Weak<Node>,
     /// The directory and the name there; `None` for the root.
-    place: Option<(Arc<Node>, Arc<[u8]>)>,
+    place: Option<Place<Node>>,
     device: u64,
     inode: u64,
     magic: u64,
@@ -84,23 +84,14 @@ impl Vnode for Node {
         Ok(Attributes {
             device: self.device,
             inode: self.inode,
-            kind,
-            mode: self.entry.mode,
-            links: if kind == Kind::Directory { 2 } else { 1 },
             uid: self.entry.uid,
             gid: self.entry.gid,
-            rdev: 0,
             // Files of settings show the size of a page.
             size: match (self.magic, kind) {
                 (SYSFS_MAGIC, Kind::Regular) => PAGE_SIZE as u64,
                 _ => 0,
             },
-            blocks: 0,
-            block_size: PAGE_SIZE as u32,
-            accessed: self.made,
-            modified: self.made,
-            changed: self.made,
-            created: self.made,
+            ..Attributes::of(kind, self.entry.mode, self.made)
         })
     }
 
@@ -109,11 +100,7 @@ impl Vnode for Node {
     }
 
     fn place(&self) -> Option<Place> {
-        self.place.as_ref().map(|(parent, name)| Place {
-            parent: parent.clone(),
-            name: name.clone(),
-            removed: false,
-        })
+        self.place.as_ref().map(Place::erased)
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -156,7 +143,7 @@ impl vnode::Directory for Node {
         let parent = self.me.upgrade().ok_or(Errno::ENOENT)?;
         Ok(Arc::new_cyclic(|me| Node {
             me: me.clone(),
-            place: Some((parent, name.into())),
+            place: Some(Place::new(parent, name)),
             device: self.device,
             inode: self.inode_of(name),
             magic: self.magic,

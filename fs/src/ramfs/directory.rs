@@ -11,7 +11,8 @@ use nucleus::sync::{Rank, RwLock};
 
 use super::{
     Ramfs,
-    node::{Body, Hangs, Node},
+    node::{Body, Node, TreePlace},
+    regular::Regular,
 };
 use crate::{
     Credentials, Kind, Vnode,
@@ -202,13 +203,79 @@ impl Node {
         ))
     }
 
-    pub(super) fn create_entry(
+    /// Handles the removal of its name `name` in `directory`. A directory is dead already.
+    pub(super) fn lose_name(&self, directory: &Arc<Node>, name: &Arc<[u8]>) {
+        let last = match self.is_directory() {
+            true => {
+                self.links.store(0, Ordering::Relaxed);
+                true
+            }
+            false => self.links.fetch_sub(1, Ordering::AcqRel) == 1,
+        };
+        let was_here = match &*self.place.lock() {
+            TreePlace::In(parent, own) => {
+                core::ptr::eq(parent.as_ptr(), Arc::as_ptr(directory)) && own == name
+            }
+            _ => false,
+        };
+        if was_here {
+            // With names left, the directory may still refer to the node, so the node must not
+            // refer to the directory.
+            let place = match last {
+                true => TreePlace::Removed(directory.clone(), name.clone()),
+                false => TreePlace::Nowhere,
+            };
+            // Its directory is alive: nothing is freed here.
+            drop(self.set_place(place));
+        }
+    }
+
+    /// Drops all entries below this node, which is being freed, in a loop instead of recursion:
+    /// directories without another owner wait in a chain through their own parent links, which are
+    /// unused by then.
+    pub(super) fn drop_below(&mut self) {
+        let mut chain = None;
+        self.chain_entries(&mut chain);
+        while let Some(node) = chain {
+            chain = node.take_removed_from();
+            if let Some(mut node) = Arc::into_inner(node) {
+                node.chain_entries(&mut chain);
+            }
+        }
+    }
+
+    fn chain_entries(&mut self, chain: &mut Option<Arc<Node>>) {
+        let Body::Directory(directory) = &mut self.body else {
+            return;
+        };
+        let map = core::mem::take(&mut directory.entries.get_mut().map);
+        for Entry { name, node } in map.into_values() {
+            if !node.is_directory() || Arc::strong_count(&node) != 1 {
+                continue;
+            }
+            let old = match chain.take() {
+                Some(next) => node.set_place(TreePlace::Removed(next, name)),
+                None => node.set_place(TreePlace::Nowhere),
+            };
+            drop(old);
+            *chain = Some(node);
+        }
+    }
+}
+
+impl vnode::Directory for Node {
+    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
+        let found = self.as_directory()?.lookup(&self.fs, name);
+        found.map(|node| node as Arc<dyn Vnode>)
+    }
+
+    fn create(
         &self,
         name: &[u8],
         make: Make,
         mode: u32,
         who: &Credentials,
-    ) -> Result<Arc<Node>> {
+    ) -> Result<Arc<dyn Vnode>> {
         let directory = self.as_directory()?;
         check_name(name)?;
         let name: Arc<[u8]> = name.into();
@@ -238,8 +305,15 @@ impl Node {
         Ok(node)
     }
 
-    pub(super) fn link_entry(&self, name: &[u8], node: &Node) -> Result<()> {
-        let directory = self.as_directory()?;
+    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+        self.as_directory()?;
+        let node = self.make_node(Body::Regular(Regular::new(&self.fs)), mode, who, None)?;
+        node.unnamed.store(true, Ordering::Relaxed);
+        Ok(node)
+    }
+
+    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
+        let (directory, node) = (self.as_directory()?, self.of_same(node)?);
         if node.is_directory() {
             return Err(Errno::EPERM);
         }
@@ -273,15 +347,15 @@ impl Node {
             return Err(error);
         }
         node.unnamed.store(false, Ordering::Relaxed);
-        let hung = node.hang(Hangs::In(self.me.clone(), name));
+        let old = node.set_place(TreePlace::In(self.me.clone(), name));
         drop(entries);
-        drop(hung);
+        drop(old);
         node.touch_changed();
         self.touch_modified();
         Ok(())
     }
 
-    pub(super) fn remove_entry(&self, name: &[u8], is_directory: bool) -> Result<()> {
+    fn remove(&self, name: &[u8], is_directory: bool) -> Result<()> {
         let directory = self.as_directory()?;
         let me = self.handle()?;
         let mut entries = directory.entries.write();
@@ -306,62 +380,11 @@ impl Node {
         Ok(())
     }
 
-    /// Handles the removal of its name `name` in `directory`. A directory is dead already.
-    pub(super) fn lose_name(&self, directory: &Arc<Node>, name: &Arc<[u8]>) {
-        let last = match self.is_directory() {
-            true => {
-                self.links.store(0, Ordering::Relaxed);
-                true
-            }
-            false => self.links.fetch_sub(1, Ordering::AcqRel) == 1,
-        };
-        let hung_here = match &*self.place.lock() {
-            Hangs::In(parent, own) => {
-                core::ptr::eq(parent.as_ptr(), Arc::as_ptr(directory)) && own == name
-            }
-            _ => false,
-        };
-        if hung_here {
-            // With names left, the directory may still refer to the node, so the node must not
-            // refer to the directory.
-            let place = match last {
-                true => Hangs::Removed(directory.clone(), name.clone()),
-                false => Hangs::Nowhere,
-            };
-            // Its directory is alive: nothing is freed here.
-            drop(self.hang(place));
-        }
+    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+        self.rename_entry(name, self.of_same(to)?, to_name, flags)
     }
 
-    /// Drops all entries below this node, which is being freed, in a loop instead of recursion:
-    /// directories without another owner wait in a chain through their own parent links, which are
-    /// unused by then.
-    pub(super) fn drop_below(&mut self) {
-        let mut chain = None;
-        self.chain_entries(&mut chain);
-        while let Some(node) = chain {
-            chain = node.take_removed_from();
-            if let Some(mut node) = Arc::into_inner(node) {
-                node.chain_entries(&mut chain);
-            }
-        }
-    }
-
-    fn chain_entries(&mut self, chain: &mut Option<Arc<Node>>) {
-        let Body::Directory(directory) = &mut self.body else {
-            return;
-        };
-        let map = core::mem::take(&mut directory.entries.get_mut().map);
-        for Entry { name, node } in map.into_values() {
-            if !node.is_directory() || Arc::strong_count(&node) != 1 {
-                continue;
-            }
-            let old = match chain.take() {
-                Some(next) => node.hang(Hangs::Removed(next, name)),
-                None => node.hang(Hangs::Nowhere),
-            };
-            drop(old);
-            *chain = Some(node);
-        }
+    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
+        self.as_directory()?.list(cursor, emit)
     }
 }

@@ -28,9 +28,7 @@ use crate::{
     device::{self, Attachment},
     notify,
     page_cache::Cached,
-    vnode::{
-        self, Change, Emit, ExtendedAttributes, FileSystem, Make, MountPoint, Place, Sealable,
-    },
+    vnode::{self, Change, ExtendedAttributes, FileSystem, Make, MountPoint, Place, Sealable},
 };
 
 /// A file, directory, link or device.
@@ -47,7 +45,7 @@ pub(super) struct Node {
     /// It was created without a name and may get its first one.
     pub(super) unnamed: AtomicBool,
     times: Times,
-    pub(super) place: SpinLock<Hangs>,
+    pub(super) place: SpinLock<TreePlace>,
     mount_point: MountPoint,
     /// Extended attributes, once it had one.
     extended: OnceBox<Extended>,
@@ -72,7 +70,7 @@ pub(super) enum Body {
 }
 
 /// The parent and name of a node: those added last, if it has several names.
-pub(super) enum Hangs {
+pub(super) enum TreePlace {
     /// The root, nodes that never had a name, and those that lost the recorded name but have
     /// others.
     Nowhere,
@@ -147,8 +145,8 @@ impl Node {
             place: SpinLock::new(
                 Rank::Leaf,
                 match place {
-                    Some((parent, name)) => Hangs::In(parent.clone(), name),
-                    None => Hangs::Nowhere,
+                    Some((parent, name)) => TreePlace::In(parent.clone(), name),
+                    None => TreePlace::Nowhere,
                 },
             ),
             mount_point: MountPoint::new(),
@@ -231,24 +229,24 @@ impl Node {
 
     /// Sets its parent and name; returns the old ones, to be dropped when no lock is held.
     #[must_use]
-    pub(super) fn hang(&self, place: Hangs) -> Hangs {
+    pub(super) fn set_place(&self, place: TreePlace) -> TreePlace {
         core::mem::replace(&mut *self.place.lock(), place)
     }
 
     /// Returns its directory, also if it was removed from there.
     pub(super) fn up(&self) -> Option<Arc<Node>> {
         match &*self.place.lock() {
-            Hangs::Nowhere => None,
-            Hangs::In(parent, _) => parent.upgrade(),
-            Hangs::Removed(parent, _) => Some(parent.clone()),
+            TreePlace::Nowhere => None,
+            TreePlace::In(parent, _) => parent.upgrade(),
+            TreePlace::Removed(parent, _) => Some(parent.clone()),
         }
     }
 
     /// Takes the reference to the directory from which it was removed.
     pub(super) fn take_removed_from(&self) -> Option<Arc<Node>> {
         let mut place = self.place.lock();
-        match core::mem::replace(&mut *place, Hangs::Nowhere) {
-            Hangs::Removed(parent, _) => Some(parent),
+        match core::mem::replace(&mut *place, TreePlace::Nowhere) {
+            TreePlace::Removed(parent, _) => Some(parent),
             other => {
                 *place = other;
                 None
@@ -305,13 +303,13 @@ impl Vnode for Node {
 
     fn place(&self) -> Option<Place> {
         match &*self.place.lock() {
-            Hangs::Nowhere => None,
-            Hangs::In(parent, name) => Some(Place {
+            TreePlace::Nowhere => None,
+            TreePlace::In(parent, name) => Some(Place {
                 parent: parent.upgrade()?,
                 name: name.clone(),
                 removed: false,
             }),
-            Hangs::Removed(parent, name) => Some(Place {
+            TreePlace::Removed(parent, name) => Some(Place {
                 parent: parent.clone(),
                 name: name.clone(),
                 removed: true,
@@ -383,47 +381,6 @@ impl Vnode for Node {
     fn sealable(&self) -> Result<&dyn Sealable> {
         let file = self.as_regular().map_err(|_| Errno::EINVAL)?;
         Ok(file)
-    }
-}
-
-impl vnode::Directory for Node {
-    fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
-        let found = self.as_directory()?.lookup(&self.fs, name);
-        found.map(|node| node as Arc<dyn Vnode>)
-    }
-
-    fn create(
-        &self,
-        name: &[u8],
-        make: Make,
-        mode: u32,
-        who: &Credentials,
-    ) -> Result<Arc<dyn Vnode>> {
-        let made = self.create_entry(name, make, mode, who);
-        made.map(|node| node as Arc<dyn Vnode>)
-    }
-
-    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
-        self.as_directory()?;
-        let node = self.make_node(Body::Regular(Regular::new(&self.fs)), mode, who, None)?;
-        node.unnamed.store(true, Ordering::Relaxed);
-        Ok(node)
-    }
-
-    fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
-        self.link_entry(name, self.of_same(node)?)
-    }
-
-    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
-        self.remove_entry(name, directory)
-    }
-
-    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
-        self.rename_entry(name, self.of_same(to)?, to_name, flags)
-    }
-
-    fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
-        self.as_directory()?.list(cursor, emit)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
 
 use super::{
     directory::{Directory, Entries},
-    node::{Body, Hangs, Node},
+    node::{Body, Node, TreePlace},
 };
 
 type Pair<'a> = LockedPair<WriteGuard<'a, Entries>>;
@@ -145,7 +145,7 @@ impl Node {
             to.links.fetch_add(1, Ordering::Relaxed);
         }
         // Its old directory is alive: nothing is freed here.
-        drop(source.hang(Hangs::In(to.me.clone(), new_name)));
+        drop(source.set_place(TreePlace::In(to.me.clone(), new_name)));
         old
     }
 
@@ -161,8 +161,8 @@ impl Node {
         let there = pair.to().replace(&self.fs, to_name, source.clone());
         if let (Some((here, _)), Some((there, _))) = (here, there) {
             // Both directories are alive: nothing is freed here.
-            drop(target.hang(Hangs::In(self.me.clone(), here)));
-            drop(source.hang(Hangs::In(to.me.clone(), there)));
+            drop(target.set_place(TreePlace::In(self.me.clone(), here)));
+            drop(source.set_place(TreePlace::In(to.me.clone(), there)));
         }
         let moves = [(&source, self, to), (&target, to, self)];
         for (_, old, new) in moves.iter().filter(|(node, ..)| node.is_directory()) {

@@ -23,6 +23,27 @@ pub enum Kind {
     Socket = 12,
 }
 
+impl Kind {
+    /// Returns the kind of a file with this `d_type`.
+    pub fn of_type(kind: u8) -> Option<Kind> {
+        Some(match kind {
+            1 => Kind::Fifo,
+            2 => Kind::CharDevice,
+            4 => Kind::Directory,
+            6 => Kind::BlockDevice,
+            8 => Kind::Regular,
+            10 => Kind::Link,
+            12 => Kind::Socket,
+            _ => return None,
+        })
+    }
+
+    /// Returns the kind of a file with this `st_mode`.
+    pub fn of_mode(mode: u32) -> Option<Kind> {
+        u8::try_from(mode >> 12).ok().and_then(Kind::of_type)
+    }
+}
+
 /// The attributes that `stat` shows.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {

@@ -47,10 +47,10 @@ pub type Emit<'a> = dyn FnMut(&[u8], u64, Kind, u64) -> bool + 'a;
 
 /// The operations of a directory. The [`Walk`](crate::Walk) or the caller has checked permission;
 /// a vnode that is no directory, or whose file system can't be changed, keeps the default bodies.
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait Directory {
     /// Looks a name up (never "." or "..").
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Vnode>> {
-        let _ = name;
         Err(Errno::ENOTDIR)
     }
 
@@ -62,32 +62,27 @@ pub trait Directory {
         mode: u32,
         who: &Credentials,
     ) -> Result<Arc<dyn Vnode>> {
-        let _ = (name, make, mode, who);
         Err(Errno::EPERM)
     }
 
     /// Creates a regular file without a name (`O_TMPFILE`), to which [`link`](Directory::link) may
     /// give one.
     fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
-        let _ = (mode, who);
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Adds an entry for `node`, which belongs to the same file system.
     fn link(&self, name: &[u8], node: &Arc<dyn Vnode>) -> Result<()> {
-        let _ = (name, node);
         Err(Errno::EPERM)
     }
 
     /// Removes an entry, as `rmdir` if `directory` is set and else as `unlink`.
     fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
-        let _ = (name, directory);
         Err(Errno::EPERM)
     }
 
     /// Renames within the file system; `flags` are valid ones of `renameat2`.
     fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
-        let _ = (name, to, to_name, flags);
         Err(Errno::EPERM)
     }
 
@@ -95,7 +90,6 @@ pub trait Directory {
     /// 2^62), without "." and "..". An entry that exists all the time is emitted once, whatever is
     /// created or removed meanwhile. No lock is held while `emit` runs.
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
-        let _ = (cursor, emit);
         Err(Errno::ENOTDIR)
     }
 }
@@ -228,17 +222,8 @@ fn is_same(a: &dyn Vnode, b: &dyn Vnode) -> bool {
     core::ptr::addr_eq(a, b)
 }
 
-/// Tells whether a directory is `above` or lies below it.
-fn is_below(directory: &dyn Vnode, above: &dyn Vnode) -> bool {
-    if is_same(directory, above) {
-        return true;
-    }
-    let mut at = directory.parent();
-    while let Some(vnode) = at {
-        if is_same(&*vnode, above) {
-            return true;
-        }
-        at = vnode.parent();
-    }
-    false
+/// Tells whether a vnode is `above` or lies below it in their file system.
+pub(crate) fn is_below(directory: &dyn Vnode, above: &dyn Vnode) -> bool {
+    let above_it = core::iter::successors(directory.parent(), |vnode| vnode.parent());
+    is_same(directory, above) || above_it.into_iter().any(|vnode| is_same(&*vnode, above))
 }

@@ -11,30 +11,27 @@ use crate::{block::PinnedBlocks, page_cache::Cached};
 
 /// The operations on a vnode's data. Permission was checked by the caller; a vnode without data
 /// keeps the default bodies.
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait FileData {
     /// Reads from byte `offset` on; 0 at or beyond the end. No lock is held while the sink takes
     /// bytes, which may fault.
     fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
-        let _ = (offset, to);
         Err(Errno::EINVAL)
     }
 
     /// Writes at `offset`, or at the end with `append`; returns the bytes written and the offset
     /// after them.
     fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
-        let _ = (offset, append, from);
         Err(Errno::EINVAL)
     }
 
     /// Sets the size.
     fn truncate(&self, size: u64) -> Result<()> {
-        let _ = size;
         Err(Errno::EINVAL)
     }
 
     /// Reserves space or punches holes (`fallocate`, with its mode bits).
     fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
-        let _ = (mode, offset, len);
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -54,9 +51,7 @@ pub trait FileData {
     }
 
     /// Updates the time of access: always if `strict`, else once after each change and once a day.
-    fn note_access(&self, strict: bool) {
-        let _ = strict;
-    }
+    fn note_access(&self, strict: bool) {}
 
     /// Returns the pager that mappings of it use.
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {

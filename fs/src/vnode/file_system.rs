@@ -18,6 +18,7 @@ pub struct Space {
 
 /// A file system as a whole, as mounts use it. The default bodies are those of one without options
 /// and without an end.
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait FileSystem {
     /// Returns its size and what is free.
     fn space(&self) -> Space;
@@ -28,7 +29,6 @@ pub trait FileSystem {
     /// `EINVAL` for bad ones, `EBUSY` if it can't become read-only because files are open for
     /// writing, `EROFS` if it can't be written.
     fn reconfigure(&self, options: &[u8], read_only: bool) -> Result<()> {
-        let _ = (options, read_only);
         Ok(())
     }
 

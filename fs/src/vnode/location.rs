@@ -2,7 +2,7 @@
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
-use abi::{Errno, Result, raw::general::O_NOATIME};
+use abi::{Result, raw::general::O_NOATIME};
 
 use super::{Attributes, Kind, Mount, MountFlags, OpenFlags, Place, Vnode};
 
@@ -102,10 +102,7 @@ impl Location {
     /// # Errors
     /// `EROFS`.
     pub fn writable(&self) -> Result<()> {
-        match self.mount.is_read_only() {
-            true => Err(Errno::EROFS),
-            false => Ok(()),
-        }
+        self.mount.require_writable()
     }
 
     /// Returns the absolute path as seen from `root`, with " (deleted)" after it if it has no name

@@ -36,7 +36,7 @@ pub use attributes::{Attributes, Change, Kind, major, minor, new_device, number}
 pub use credentials::{CapabilitySet, Credentials};
 pub use deny_write::DenyWrite;
 pub use directory::{Directory, Emit, Make, NAME_MAX};
-pub(crate) use directory::{LockedPair, Rename, RenameStep, check_name, inherited, own};
+pub(crate) use directory::{LockedPair, Rename, RenameStep, check_name, inherited, is_below, own};
 pub use file_data::FileData;
 pub use file_system::{FileSystem, Space};
 pub use location::Location;
@@ -46,12 +46,30 @@ pub use mount::{Mount, MountFlags, MountRequest};
 pub use open_file::{Asynchronous, File, OpenFlags, Ready};
 
 /// The name of a vnode in its file system.
-#[derive(Clone)]
-pub struct Place {
-    pub parent: Arc<dyn Vnode>,
+pub struct Place<V: ?Sized = dyn Vnode> {
+    pub parent: Arc<V>,
     pub name: Arc<[u8]>,
     /// The entry has been removed.
     pub removed: bool,
+}
+
+impl<V: Vnode> Place<V> {
+    pub(crate) fn new(parent: Arc<V>, name: &[u8]) -> Place<V> {
+        Place {
+            parent,
+            name: name.into(),
+            removed: false,
+        }
+    }
+
+    /// Returns it as the rest of the kernel sees it.
+    pub(crate) fn erased(&self) -> Place {
+        Place {
+            parent: self.parent.clone(),
+            name: self.name.clone(),
+            removed: self.removed,
+        }
+    }
 }
 
 /// A count of mounts, embedded in vnodes that can be mounted on: one load tells a walk that there
@@ -86,6 +104,7 @@ impl MountPoint {
 
 /// A file, directory, link or device in a file system. Permission was checked by the
 /// [`Walk`](crate::Walk) or the caller; kinds were not.
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait Vnode: Any + Send + Sync + Directory + FileData {
     /// Returns what `stat` shows.
     fn attributes(&self) -> Result<Attributes>;
@@ -128,7 +147,6 @@ pub trait Vnode: Any + Send + Sync + Directory + FileData {
 
     /// Changes mode, owner or times.
     fn set_attributes(&self, change: Change) -> Result<()> {
-        let _ = change;
         Err(Errno::EPERM)
     }
 
@@ -160,7 +178,6 @@ pub trait Vnode: Any + Send + Sync + Directory + FileData {
     /// Creates an open file of the vnode's own type (devices, FIFOs, terminals), which remembers
     /// that it was opened `at`; `None` for vnodes that are read and written by offset.
     fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
-        let _ = (at, flags);
         Ok(None)
     }
 

@@ -3,9 +3,12 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use abi::raw::general::{
-    MS_DIRSYNC, MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW,
-    MS_RDONLY, MS_RELATIME, MS_STRICTATIME, MS_SYNCHRONOUS,
+use abi::{
+    Errno, Result,
+    raw::general::{
+        MS_DIRSYNC, MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW,
+        MS_RDONLY, MS_RELATIME, MS_STRICTATIME, MS_SYNCHRONOUS,
+    },
 };
 use bitflags::bitflags;
 use nucleus::sync::{CpuRwLock, Rank, SpinLock};
@@ -212,6 +215,17 @@ impl Mount {
     pub fn is_read_only(&self) -> bool {
         self.has(MountFlags::READ_ONLY)
             || self.root.file_system().is_some_and(|fs| fs.is_read_only())
+    }
+
+    /// Fails if nothing may be changed through it.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub(crate) fn require_writable(&self) -> Result<()> {
+        match self.is_read_only() {
+            true => Err(Errno::EROFS),
+            false => Ok(()),
+        }
     }
 
     /// Returns the topmost mount on `vnode` of this mount. To be called only where the vnode's

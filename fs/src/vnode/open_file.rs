@@ -67,23 +67,21 @@ pub enum Asynchronous {
 
 /// An open file. `flags` are those of the open file at the time of the call (`O_NONBLOCK`,
 /// `O_APPEND`).
+#[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait File: Any + Send + Sync {
     /// Reads at the file's own position, or at `at` (`pread`; `ESPIPE` where there are no
     /// positions).
     fn read(&self, at: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
-        let _ = (at, flags, to);
         Err(Errno::EINVAL)
     }
 
     /// Writes likewise. A file that returns `EPIPE` has sent SIGPIPE.
     fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
-        let _ = (at, flags, from);
         Err(Errno::EINVAL)
     }
 
     /// Moves the position: `whence` as `lseek`.
     fn seek(&self, offset: i64, whence: u32) -> Result<u64> {
-        let _ = (offset, whence);
         Err(Errno::ESPIPE)
     }
 
@@ -93,7 +91,6 @@ pub trait File: Any + Send + Sync {
     /// about to sleep waits on them (`poll`, `select`), or an observer stays with them (`epoll`). A
     /// file whose answer never changes adds none.
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
-        let _ = watch;
         Ready::IN | Ready::OUT | Ready::RDNORM | Ready::WRNORM
     }
 
@@ -109,13 +106,11 @@ pub trait File: Any + Send + Sync {
 
     /// Executes an `ioctl`; the argument may be an address in the program.
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        let _ = (command, argument);
         Err(Errno::ENOTTY)
     }
 
     /// Emits directory entries from the file's position on, "." and ".." included, and advances it.
     fn list(&self, emit: &mut Emit<'_>) -> Result<()> {
-        let _ = emit;
         Err(Errno::ENOTDIR)
     }
 

@@ -230,6 +230,7 @@ fn require_memory() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::Random;
     use core::cell::RefCell;
     use std::collections::BTreeMap;
 
@@ -293,16 +294,13 @@ mod tests {
             let blocks = new_directory(1024, 40);
             let mut names = Names::load(&blocks, 77).unwrap();
             let mut model = BTreeMap::new();
-            let mut random = 1_u64;
-            let mut next = |n: u64| {
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
-                (random >> 33) % n
-            };
+            let mut random = Random::new(1);
+            let mut next = |n| random.below(n);
             let mut refused = 0;
             for inode in 20..8000 {
                 let name = [b'n'; 255];
                 let most = if next(3) == 0 { 200 } else { 12 };
-                let len = 4 + next(most) as usize;
+                let len = 4 + next(most);
                 let name = [&name[..len], next(900).to_string().as_bytes()].concat();
                 let found = names.find(&blocks, &name).unwrap();
                 assert_eq!(found.map(|it| it.inode), model.get(&name).copied());
@@ -350,12 +348,9 @@ mod tests {
             assert_eq!(names.remove(&blocks, b"one", &found), Err(Errno::EIO));
             assert_eq!(names.add(&blocks, b"two", 8, 1), Err(Errno::EIO));
             // For arbitrary bytes.
-            let mut random = 3_u64;
+            let mut random = Random::new(3);
             for _ in 0..2000 {
-                for byte in &mut blocks.blocks.borrow_mut()[0] {
-                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
-                    *byte = (random >> 40) as u8;
-                }
+                random.fill(&mut blocks.blocks.borrow_mut()[0]);
                 assert!(Names::load(&blocks, 1).is_err());
                 let _ = names.find(&blocks, b"one");
                 let _ = names.add(&blocks, b"two", 8, 1);

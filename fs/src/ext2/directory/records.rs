@@ -236,6 +236,7 @@ pub(in super::super) fn first_block(block: &mut [u8], own: u32, parent: u32, kin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::Random;
     use alloc::{collections::BTreeMap, vec, vec::Vec};
 
     fn names(block: &[u8]) -> BTreeMap<Vec<u8>, (u32, usize)> {
@@ -259,11 +260,8 @@ mod tests {
 
     #[test]
     fn a_block_is_a_map_of_names() {
-        let mut random = 1_u64;
-        let mut next = |n: u64| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
-            (random >> 33) % n
-        };
+        let mut random = Random::new(1);
+        let mut next = |n| random.below(n);
         for size in [1024, 2048, 4096] {
             let mut block = vec![0xff; size];
             first_block(&mut block, 2, 2, 2);
@@ -271,7 +269,7 @@ mod tests {
             assert_eq!(model.len(), 2);
             for inode in 10..5000 {
                 let most = if next(4) == 0 { 255 } else { 9 };
-                let name = vec![b'a' + next(8) as u8; 1 + next(most) as usize];
+                let name = vec![b'a' + next(8) as u8; 1 + next(most)];
                 let before = block.clone();
                 let changed;
                 if let Some((_, at)) = model.get(&name).copied() {

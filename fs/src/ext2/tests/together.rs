@@ -19,6 +19,7 @@ use crate::{
         image::{FIRST, SMALL, Shape},
         pause,
     },
+    vnode::Directory,
 };
 
 const SHAPE: Shape = Shape {
@@ -162,7 +163,7 @@ fn removed_files_end_while_a_remount_waits() {
         assert!(written.is_ok());
         fs.sync_all().unwrap();
         let root = fs.root().unwrap();
-        root.remove_entry(b"f0", false).unwrap();
+        root.remove(b"f0", false).unwrap();
         let tasks = Arc::new(Tasks::default());
         let begun = Arc::new(AtomicBool::new(false));
         let (writing, changes) = (fs.clone(), begun.clone());
