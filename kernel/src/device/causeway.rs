@@ -96,11 +96,11 @@ impl File for Causeway {
 }
 
 fn take<T: user::Plain>(argument: VirtAddr) -> Result<T> {
-    user::read(argument).map_err(|_| Errno::EFAULT)
+    Ok(user::read(argument)?)
 }
 
 fn give<T: user::Plain>(argument: VirtAddr, value: T) -> Result<usize> {
-    user::write(argument, &value).map_err(|_| Errno::EFAULT)?;
+    user::write(argument, &value)?;
     Ok(0)
 }
 

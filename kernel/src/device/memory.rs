@@ -92,7 +92,7 @@ impl File for Memory {
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
         match (self.minor, command) {
             (RANDOM | URANDOM, RNDGETENTCNT) => {
-                user::write(argument, &ENTROPY).map_err(|_| Errno::EFAULT)?;
+                user::write(argument, &ENTROPY)?;
                 Ok(0)
             }
             _ => Err(Errno::ENOTTY),
@@ -106,7 +106,7 @@ impl File for Memory {
     fn pager(&self) -> Result<Arc<dyn Pager>> {
         match self.minor {
             ZERO => {
-                let pager = Anonymous::new(ZERO_PAGES).map_err(|_| Errno::ENOMEM)?;
+                let pager = Anonymous::new(ZERO_PAGES)?;
                 Ok(pager)
             }
             _ => Err(Errno::ENODEV),

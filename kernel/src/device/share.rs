@@ -142,7 +142,7 @@ impl Server {
     fn buffers(&self, len: usize) -> Result<Vec<Buffer>> {
         let mut buffers = Vec::new();
         for _ in 0..len.div_ceil(PAGE_SIZE) {
-            buffers.push(self.pool.take().map_err(|_| Errno::ENOMEM)?);
+            buffers.push(self.pool.take()?);
         }
         Ok(buffers)
     }
@@ -172,7 +172,7 @@ impl Transport for Server {
         let answer = self.buffers(reply)?;
         let mut parts = Vec::new();
         let count = sent.len() + data.len() + answer.len() + receive.len();
-        parts.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        parts.try_reserve_exact(count)?;
         for (at, buffer, len) in pieces(&sent, message.len()) {
             buffer.write(0, &message[at..at + len]);
             parts.push(buffer.part(0, len));

@@ -209,7 +209,7 @@ fn begin(
         files.install(open.clone(), false, limit)?;
     }
 
-    let mut context = UserContext::new().map_err(|_| Errno::ENOMEM)?;
+    let mut context = UserContext::new()?;
     exec::begin(&mut context, class, entry, stack);
     fork::start(&thread, Own::new(shared, linux::run), context, None)?;
     Ok(thread)

@@ -52,7 +52,7 @@ impl Header {
             return Err(Errno::EINVAL);
         }
         let mut bad = Vec::new();
-        bad.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+        bad.try_reserve_exact(count)?;
         for i in 0..count {
             let number = u64::from(word(BAD_PAGES + 4 * i));
             if !(1..=last).contains(&number) {

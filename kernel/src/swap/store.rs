@@ -89,7 +89,7 @@ impl DiskStore {
     /// # Errors
     /// `EIO`, `ENOMEM`; `EINVAL` if there is none.
     pub fn first_page(&self) -> Result<Box<[u8; PAGE_SIZE]>> {
-        let frame = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+        let frame = vm::alloc_frame(Contents::Stale)?;
         let (sector, _) = self.place(0).ok_or(Errno::EINVAL)?;
         self.device
             .read(sector, [Part::whole(frame.clone())].into())?;

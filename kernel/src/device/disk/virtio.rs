@@ -116,12 +116,12 @@ pub fn start(found: virtio::Found) -> Result<Arc<dyn Disk>> {
     let mut slots = Vec::new();
     for _ in 0..limits.depth {
         slots.push(Slot {
-            request: Request::idle(limits.max_parts + FRAMING).map_err(|_| Errno::ENOMEM)?,
+            request: Request::idle(limits.max_parts + FRAMING)?,
             command: SpinLock::new(Rank::Leaf, None),
         });
     }
-    queue.prepare(limits.depth).map_err(|_| Errno::ENOMEM)?;
-    let messages = Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+    queue.prepare(limits.depth)?;
+    let messages = Frame::alloc(Contents::Zeroed)?;
     let mut disk = VirtioDisk {
         device,
         limits,

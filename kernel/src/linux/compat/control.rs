@@ -3,7 +3,7 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::row::{Row, give, shim, take};
+use super::row::{Row, shim};
 use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[shim(54, raw::__NR_ioctl, ioctl)];
@@ -45,16 +45,16 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
             call.lay(2, &0u64)?;
             let result = call.native(raw::__NR_ioctl)?;
             let wide: u64 = call.read(2)?;
-            give(at, &u32::try_from(wide).map_err(|_| Errno::EFBIG)?)?;
+            user::write(at, &u32::try_from(wide).map_err(|_| Errno::EFBIG)?)?;
             Ok(result)
         }
         _ if INTERFACE.contains(&command) => {
             let mut request = [0u8; WIDE_REQUEST];
-            user::copy_in(&mut request[..REQUEST], at).map_err(|_| Errno::EFAULT)?;
+            user::copy_in(&mut request[..REQUEST], at)?;
             call.lay(2, &request)?;
             let result = call.native(raw::__NR_ioctl)?;
             let request: [u8; REQUEST] = call.read(2)?;
-            give(at, &request)?;
+            user::write(at, &request)?;
             Ok(result)
         }
         _ => call.native(raw::__NR_ioctl),
@@ -65,9 +65,9 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
 const INTERFACES_MAX: usize = 16;
 
 fn interfaces(call: &mut Call<'_>, at: VirtAddr) -> Result<usize> {
-    let [len, to]: [u32; 2] = take(at)?;
+    let [len, to]: [u32; 2] = user::read(at)?;
     let count = (len as usize / REQUEST).min(INTERFACES_MAX);
-    let room = user::desk::reserve(INTERFACES_MAX * WIDE_REQUEST).map_err(|_| Errno::ENOMEM)?;
+    let room = user::desk::reserve(INTERFACES_MAX * WIDE_REQUEST)?;
     // Without a place to put them, their length is asked for.
     let wide = match to {
         0 => [0, 0],
@@ -77,11 +77,11 @@ fn interfaces(call: &mut Call<'_>, at: VirtAddr) -> Result<usize> {
     let result = call.native(raw::__NR_ioctl)?;
     let [len, _]: [u64; 2] = call.read(2)?;
     let count = len as u32 as usize / WIDE_REQUEST;
-    give(at, &((count * REQUEST) as u32))?;
+    user::write(at, &((count * REQUEST) as u32))?;
     if to != 0 {
         for i in 0..count.min(INTERFACES_MAX) {
-            let request: [u8; REQUEST] = take(room + i * WIDE_REQUEST)?;
-            give(VirtAddr(to as usize + i * REQUEST), &request)?;
+            let request: [u8; REQUEST] = user::read(room + i * WIDE_REQUEST)?;
+            user::write(VirtAddr(to as usize + i * REQUEST), &request)?;
         }
     }
     Ok(result)

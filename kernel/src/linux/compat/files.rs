@@ -1,72 +1,71 @@
-//! Offsets in two halves, locks, directories, mappings.
+//! Offsets in two halves, buffers in several pieces, locks, directories, mappings. A position that
+//! does not fit into 32 bits comes back without its upper half, as on Linux.
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user, user::desk};
 
-use super::row::{Row, give, shim, take};
+use super::{
+    row::{Row, differs, shim},
+    translate::Difference::{self, Join, Move, Set, Signed, Vector},
+};
 use crate::linux::syscall::Call;
 
 pub(super) const CALLS: &[Row] = &[
-    shim(19, raw::__NR_lseek, lseek),
-    shim(22, raw::__NR_umount2, umount),
+    differs(19, raw::__NR_lseek, &[Signed(1)]),
+    differs(22, raw::__NR_umount2, &[Set(1, 0)]),
     shim(55, raw::__NR_fcntl, fcntl),
     shim(89, raw::__NR_getdents, readdir),
     shim(90, raw::__NR_mmap, old_mmap),
-    shim(92, raw::__NR_truncate, truncate),
-    shim(93, raw::__NR_ftruncate, truncate),
+    differs(92, raw::__NR_truncate, &[Signed(1)]),
+    differs(93, raw::__NR_ftruncate, &[Signed(1)]),
     shim(140, raw::__NR_lseek, llseek),
     shim(141, raw::__NR_getdents, getdents),
-    shim(180, raw::__NR_pread64, |call| {
-        call.args[3] = call.joined(3, 4);
-        call.native(raw::__NR_pread64)
-    }),
-    shim(181, raw::__NR_pwrite64, |call| {
-        call.args[3] = call.joined(3, 4);
-        call.native(raw::__NR_pwrite64)
-    }),
+    differs(145, raw::__NR_readv, &[Vector(1, 2)]),
+    differs(146, raw::__NR_writev, &[Vector(1, 2)]),
+    differs(180, raw::__NR_pread64, &[Join(3, 3, 4)]),
+    differs(181, raw::__NR_pwrite64, &[Join(3, 3, 4)]),
     shim(187, raw::__NR_sendfile, sendfile),
     shim(192, raw::__NR_mmap, mmap2),
-    shim(193, raw::__NR_truncate, |call| {
-        call.args[1] = call.joined(1, 2);
-        call.native(raw::__NR_truncate)
-    }),
-    shim(194, raw::__NR_ftruncate, |call| {
-        call.args[1] = call.joined(1, 2);
-        call.native(raw::__NR_ftruncate)
-    }),
+    differs(193, raw::__NR_truncate, &[Join(1, 1, 2)]),
+    differs(194, raw::__NR_ftruncate, &[Join(1, 1, 2)]),
     shim(221, raw::__NR_fcntl, fcntl64),
-    shim(225, raw::__NR_readahead, |call| {
-        let (offset, count) = (call.joined(1, 2), call.args[3]);
-        call.native_with(raw::__NR_readahead, [call.args[0], offset, count, 0, 0, 0])
-    }),
-    shim(250, raw::__NR_fadvise64, |call| {
-        let [fd, _, _, len, advice, _] = call.args;
-        let offset = call.joined(1, 2);
-        call.native_with(raw::__NR_fadvise64, [fd, offset, len, advice, 0, 0])
-    }),
-    shim(272, raw::__NR_fadvise64, |call| {
-        let [fd, _, _, _, _, advice] = call.args;
-        let (offset, len) = (call.joined(1, 2), call.joined(3, 4));
-        call.native_with(raw::__NR_fadvise64, [fd, offset, len, advice, 0, 0])
-    }),
-    shim(314, raw::__NR_sync_file_range, |call| {
-        let [fd, _, _, _, _, flags] = call.args;
-        let (offset, len) = (call.joined(1, 2), call.joined(3, 4));
-        call.native_with(raw::__NR_sync_file_range, [fd, offset, len, flags, 0, 0])
-    }),
-    shim(324, raw::__NR_fallocate, |call| {
-        let [fd, mode, ..] = call.args;
-        let (offset, len) = (call.joined(2, 3), call.joined(4, 5));
-        call.native_with(raw::__NR_fallocate, [fd, mode, offset, len, 0, 0])
-    }),
+    differs(225, raw::__NR_readahead, &[Join(1, 1, 2), Move(2, 3)]),
+    differs(
+        250,
+        raw::__NR_fadvise64,
+        &[Join(1, 1, 2), Move(2, 3), Move(3, 4)],
+    ),
+    differs(
+        272,
+        raw::__NR_fadvise64,
+        &[Join(1, 1, 2), Join(2, 3, 4), Move(3, 5)],
+    ),
+    differs(
+        314,
+        raw::__NR_sync_file_range,
+        &[Join(1, 1, 2), Join(2, 3, 4), Move(3, 5)],
+    ),
+    differs(316, raw::__NR_vmsplice, &[Vector(1, 2)]),
+    differs(324, raw::__NR_fallocate, &[Join(2, 2, 3), Join(3, 4, 5)]),
+    differs(333, raw::__NR_preadv, &VECTOR_AT),
+    differs(334, raw::__NR_pwritev, &VECTOR_AT),
+    differs(
+        347,
+        raw::__NR_process_vm_readv,
+        &[Vector(1, 2), Vector(3, 4)],
+    ),
+    differs(
+        348,
+        raw::__NR_process_vm_writev,
+        &[Vector(1, 2), Vector(3, 4)],
+    ),
+    differs(378, raw::__NR_preadv2, &VECTOR_AT),
+    differs(379, raw::__NR_pwritev2, &VECTOR_AT),
+    differs(440, raw::__NR_process_madvise, &[Vector(1, 2)]),
 ];
 
-/// The offset is a signed number of 32 bits. A position that does not fit comes back without its
-/// upper half, as on Linux.
-fn lseek(call: &mut Call<'_>) -> Result<usize> {
-    call.args[1] = i64::from(call.int(1)) as u64;
-    call.native(raw::__NR_lseek)
-}
+/// A vector and an offset in two halves, of which a 64-bit program's upper one counts for nothing.
+const VECTOR_AT: [Difference; 3] = [Vector(1, 2), Join(3, 3, 4), Set(4, 0)];
 
 /// `_llseek`: the position goes to where the fourth argument points.
 fn llseek(call: &mut Call<'_>) -> Result<usize> {
@@ -74,25 +73,8 @@ fn llseek(call: &mut Call<'_>) -> Result<usize> {
     let offset = call.joined(2, 1);
     let args = [call.args[0], offset, call.args[4], 0, 0, 0];
     let position = call.native_with(raw::__NR_lseek, args)?;
-    give(to, &(position as u64))?;
+    user::write(to, &(position as u64))?;
     Ok(0)
-}
-
-/// The length is a signed number of 32 bits.
-fn truncate(call: &mut Call<'_>) -> Result<usize> {
-    call.args[1] = i64::from(call.int(1)) as u64;
-    let of_path = call.number == 92;
-    call.native(if of_path {
-        raw::__NR_truncate
-    } else {
-        raw::__NR_ftruncate
-    })
-}
-
-/// `umount` without flags.
-fn umount(call: &mut Call<'_>) -> Result<usize> {
-    call.args[1] = 0;
-    call.native(raw::__NR_umount2)
 }
 
 /// `mmap` with its arguments in memory.
@@ -113,11 +95,11 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     if at.0 == 0 {
         return call.native(raw::__NR_sendfile);
     }
-    let offset: i32 = take(at)?;
+    let offset: i32 = user::read(at)?;
     call.lay(2, &i64::from(offset))?;
     let sent = call.native(raw::__NR_sendfile)?;
     let offset: i64 = call.read(2)?;
-    give(at, &i32::try_from(offset).map_err(|_| Errno::EOVERFLOW)?)?;
+    user::write(at, &i32::try_from(offset).map_err(|_| Errno::EOVERFLOW)?)?;
     Ok(sent)
 }
 
@@ -181,21 +163,21 @@ fn fcntl64(call: &mut Call<'_>) -> Result<usize> {
     let command = call.unsigned(1);
     match command {
         raw::F_GETLK | raw::F_SETLK | raw::F_SETLKW => {
-            call.lay(2, &from_narrow(take(at)?))?;
+            call.lay(2, &from_narrow(user::read(at)?))?;
             let result = call.native(raw::__NR_fcntl)?;
             if command == raw::F_GETLK {
-                give(at, &to_narrow(call.read(2)?)?)?;
+                user::write(at, &to_narrow(call.read(2)?)?)?;
             }
             Ok(result)
         }
         12..=14 | raw::F_OFD_GETLK | raw::F_OFD_SETLK | raw::F_OFD_SETLKW => {
-            call.lay(2, &from_packed(take(at)?))?;
+            call.lay(2, &from_packed(user::read(at)?))?;
             if LOCKS_64.contains(&command) {
                 call.args[1] = u64::from(command - LOCKS_64.start() + raw::F_GETLK);
             }
             let result = call.native(raw::__NR_fcntl)?;
             if matches!(command, 12 | raw::F_OFD_GETLK) {
-                give(at, &to_packed(call.read(2)?))?;
+                user::write(at, &to_packed(call.read(2)?))?;
             }
             Ok(result)
         }
@@ -227,15 +209,15 @@ struct Name {
 
 /// The entry at `at`, and where the next one is.
 fn name(at: VirtAddr) -> Result<(Name, VirtAddr)> {
-    let [inode, next]: [u64; 2] = take(at)?;
-    let len: u16 = take(at + 16)?;
+    let [inode, next]: [u64; 2] = user::read(at)?;
+    let len: u16 = user::read(at + 16)?;
     let len = usize::from(len);
     let mut name = [0; 280];
     let room = len
         .checked_sub(WIDE_NAME)
         .filter(|room| *room <= name.len())
         .ok_or(Errno::EINVAL)?;
-    user::copy_in(&mut name[..room], at + WIDE_NAME).map_err(|_| Errno::EFAULT)?;
+    user::copy_in(&mut name[..room], at + WIDE_NAME)?;
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(room);
     let entry = Name {
         inode,
@@ -261,7 +243,7 @@ fn put_name(to: VirtAddr, room: usize, entry: &Name) -> Result<usize> {
     bytes[8..10].copy_from_slice(&(len as u16).to_le_bytes());
     bytes[NARROW_NAME..NARROW_NAME + entry.len].copy_from_slice(&entry.name[..entry.len]);
     bytes[len - 1] = entry.kind;
-    user::copy_out(to, &bytes[..len]).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(to, &bytes[..len])?;
     Ok(len)
 }
 
@@ -270,7 +252,7 @@ fn getdents(call: &mut Call<'_>) -> Result<usize> {
     let room = call.size(2).min(LISTING_MAX);
     // The longer head of a single entry must not keep it from coming.
     call.args[2] = room as u64 + 8;
-    let from = desk::reserve(room + 8).map_err(|_| Errno::ENOMEM)?;
+    let from = desk::reserve(room + 8)?;
     call.args[1] = from.0 as u64;
     let end = from + call.native(raw::__NR_getdents)?;
     let (mut from, mut done) = (from, 0);
@@ -287,7 +269,7 @@ fn readdir(call: &mut Call<'_>) -> Result<usize> {
     let to = call.address(1);
     // Room for one of the longest, and never for two of any: entries have 24 bytes at least.
     let room = WIDE_NAME + 256 + 8;
-    let from = desk::reserve(room).map_err(|_| Errno::ENOMEM)?;
+    let from = desk::reserve(room)?;
     let before = call.native_with(
         raw::__NR_lseek,
         [call.args[0], 0, u64::from(raw::SEEK_CUR), 0, 0, 0],
@@ -304,7 +286,7 @@ fn readdir(call: &mut Call<'_>) -> Result<usize> {
     head[..4].copy_from_slice(&(entry.inode as u32).to_le_bytes());
     head[4..8].copy_from_slice(&(before as u32).to_le_bytes());
     head[8..].copy_from_slice(&(entry.len as u16).to_le_bytes());
-    give(to, &head)?;
-    user::copy_out(to + head.len(), &entry.name[..entry.len + 1]).map_err(|_| Errno::EFAULT)?;
+    user::write(to, &head)?;
+    user::copy_out(to + head.len(), &entry.name[..entry.len + 1])?;
     Ok(1)
 }

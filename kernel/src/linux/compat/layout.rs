@@ -3,7 +3,7 @@
 //! A layout lists the fields in order. A field names its value by the index of a 32-bit word in the
 //! 64-bit structure that a body wrote: the low half of the long word `n` is `2 * n`.
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{VirtAddr, user};
 
 use Field::{Half, Id, Short, Word, Zero};
@@ -195,7 +195,7 @@ pub(super) fn write(parts: &[&[Field]], wide: &[u64], to: VirtAddr) -> Result<()
         bytes[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
         at += len;
     }
-    user::copy_out(to, &bytes[..at]).map_err(|_| Errno::EFAULT)
+    Ok(user::copy_out(to, &bytes[..at])?)
 }
 
 /// The user and group of 16 bits that stands for one that does not fit.

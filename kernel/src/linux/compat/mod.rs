@@ -2,12 +2,13 @@
 //!
 //! Each has the body of the 64-bit call, and the differences are translated here. A row of a table
 //! names a number of `asm/unistd_32.h` and the 64-bit call that serves it: unchanged where
-//! arguments are numbers, bytes or structures of one layout ([`same`]), or through a shim, a
-//! function that puts wider structures into the task's scratch space ([`nucleus::user::desk`]),
-//! calls the body with their addresses, and copies back the results.
+//! arguments are numbers, bytes or structures of one layout ([`same`]), by a list of differences
+//! ([`translate`]), or through a shim, a function of its own. All put wider structures into the
+//! task's scratch space ([`nucleus::user::desk`]), call the body with their addresses, and copy
+//! back the results.
 //!
-//! `layout` is the table of structures. Subjects: [`files`] and [`status`], [`vectors`], [`time`]
-//! and [`waiting`], [`processes`], [`signals`], [`segments`], [`sysv`], [`mqueue`], [`ids`],
+//! `layout` is the table of structures. Subjects: [`files`] and [`status`], [`time`] and
+//! [`waiting`], [`processes`], [`signals`], [`segments`], [`sysv`], [`mqueue`], [`ids`],
 //! [`control`] (`ioctl`).
 
 mod control;
@@ -23,11 +24,12 @@ mod signals;
 mod status;
 mod sysv;
 mod time;
-mod vectors;
+mod translate;
 mod waiting;
 
-use super::syscall::{COUNT, Handler, native_handler, unknown};
-use row::Row;
+use super::syscall::{COUNT, Call, Handler, native_handler, unknown};
+use abi::Result;
+use row::{Row, Translation};
 
 const CALLS: &[&[Row]] = &[
     control::CALLS,
@@ -41,31 +43,51 @@ const CALLS: &[&[Row]] = &[
     status::CALLS,
     sysv::CALLS,
     time::CALLS,
-    vectors::CALLS,
     waiting::CALLS,
 ];
 
 /// The handlers by number.
 pub(super) const fn table() -> [Handler; COUNT] {
     let mut table: [Handler; COUNT] = [unknown; COUNT];
+    let mut number = 0;
+    while number < COUNT {
+        if let Some(row) = ROWS[number] {
+            table[number] = match row.translation {
+                Translation::Shim(shim) => shim,
+                Translation::List(&[]) => native_handler(row.native),
+                Translation::List(_) => by_list,
+            };
+        }
+        number += 1;
+    }
+    table
+}
+
+/// The rows by number.
+static ROWS: [Option<&Row>; COUNT] = {
+    let mut rows: [Option<&Row>; COUNT] = [const { None }; COUNT];
     let mut list = 0;
     while list < CALLS.len() {
         let mut row = 0;
         while row < CALLS[list].len() {
-            let Row {
-                number,
-                native,
-                shim,
-            } = CALLS[list][row];
-            table[number as usize] = match shim {
-                Some(shim) => shim,
-                None => native_handler(native),
-            };
+            rows[CALLS[list][row].number as usize] = Some(&CALLS[list][row]);
             row += 1;
         }
         list += 1;
     }
-    table
+    rows
+};
+
+/// The handler of the calls that a list translates.
+fn by_list(call: &mut Call<'_>) -> Result<usize> {
+    match ROWS[call.number as usize] {
+        Some(&Row {
+            native,
+            translation: Translation::List(list),
+            ..
+        }) => translate::call_native(call, native, list),
+        _ => unknown(call),
+    }
 }
 
 /// Whether 32-bit programs have the 64-bit call with this number.

@@ -4,8 +4,8 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::user;
 
 use super::{
-    row::{Row, give, shim},
-    time::narrow_out,
+    row::{Row, differs, shim},
+    translate::Difference::Out,
     waiting::USAGE,
 };
 use crate::linux::syscall::Call;
@@ -16,12 +16,7 @@ pub(super) const CALLS: &[Row] = &[
     shim(76, raw::__NR_getrlimit, |call| {
         getrlimit(call, i32::MAX as u32)
     }),
-    shim(77, raw::__NR_getrusage, |call| {
-        let to = call.lay_room(1, USAGE * 8)?;
-        let result = call.native(raw::__NR_getrusage)?;
-        narrow_out::<USAGE>(call, 1, to)?;
-        Ok(result)
-    }),
+    differs(77, raw::__NR_getrusage, &[Out(1, USAGE)]),
     shim(116, raw::__NR_sysinfo, sysinfo),
     // The last two arguments stand the other way round.
     shim(120, raw::__NR_clone, |call| {
@@ -41,7 +36,7 @@ pub(super) const CALLS: &[Row] = &[
 fn affinity(call: &mut Call<'_>) -> Result<[u64; 16]> {
     let mut bytes = [0; 128];
     let len = call.size(1).min(bytes.len());
-    user::copy_in(&mut bytes[..len], call.address(2)).map_err(|_| Errno::EFAULT)?;
+    user::copy_in(&mut bytes[..len], call.address(2))?;
     call.args[1] = bytes.len() as u64;
     let mut words = [0; 16];
     for (i, byte) in bytes.into_iter().enumerate() {
@@ -60,8 +55,8 @@ fn getaffinity(call: &mut Call<'_>) -> Result<usize> {
     let to = call.lay_room(2, len.next_multiple_of(8).min(4096))?;
     let written = call.native(raw::__NR_sched_getaffinity)?.min(len);
     let mut bytes = [0; 4096];
-    user::copy_in(&mut bytes[..written], call.address(2)).map_err(|_| Errno::EFAULT)?;
-    user::copy_out(to, &bytes[..written]).map_err(|_| Errno::EFAULT)?;
+    user::copy_in(&mut bytes[..written], call.address(2))?;
+    user::copy_out(to, &bytes[..written])?;
     Ok(written)
 }
 
@@ -93,7 +88,7 @@ fn getrlimit(call: &mut Call<'_>, most: u32) -> Result<usize> {
     let to = call.lay_room(1, 16)?;
     let result = call.native(raw::__NR_getrlimit)?;
     let limits: [u64; 2] = call.read(1)?;
-    give(to, &limits.map(|limit| limit.min(u64::from(most)) as u32))?;
+    user::write(to, &limits.map(|limit| limit.min(u64::from(most)) as u32))?;
     Ok(result)
 }
 
@@ -120,6 +115,6 @@ fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
     words[11] = (wide[11] >> shift) as u32;
     words[12] = (wide[12] >> shift) as u32;
     words[13] = (wide[13] as u32) << shift;
-    give(to, &words)?;
+    user::write(to, &words)?;
     Ok(result)
 }

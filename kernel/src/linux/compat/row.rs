@@ -1,11 +1,12 @@
 //! A call of 32-bit programs, and how its arguments are translated.
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{
     VirtAddr,
     user::{self, Plain, desk},
 };
 
+use super::translate::Difference;
 use crate::linux::syscall::{Call, Handler, TABLE};
 
 /// One call of 32-bit programs.
@@ -14,8 +15,16 @@ pub(super) struct Row {
     pub(super) number: u32,
     /// The number of the 64-bit call whose body serves it.
     pub(super) native: u32,
-    /// The translation before that body, if any.
-    pub(super) shim: Option<Handler>,
+    /// The translation around that body.
+    pub(super) translation: Translation,
+}
+
+/// How a call is translated.
+pub(super) enum Translation {
+    /// By a list of differences, which may be empty.
+    List(&'static [Difference]),
+    /// By a function of its own.
+    Shim(Handler),
 }
 
 /// A call that takes the same arguments in both worlds.
@@ -23,16 +32,25 @@ pub(super) const fn same(number: u32, native: u32) -> Row {
     Row {
         number,
         native,
-        shim: None,
+        translation: Translation::List(&[]),
     }
 }
 
-/// Makes a row for a call whose arguments are translated.
+/// Makes a row for a call whose arguments are translated by a list.
+pub(super) const fn differs(number: u32, native: u32, list: &'static [Difference]) -> Row {
+    Row {
+        number,
+        native,
+        translation: Translation::List(list),
+    }
+}
+
+/// Makes a row for a call that a function of its own translates.
 pub(super) const fn shim(number: u32, native: u32, shim: Handler) -> Row {
     Row {
         number,
         native,
-        shim: Some(shim),
+        translation: Translation::Shim(shim),
     }
 }
 
@@ -50,7 +68,7 @@ impl Call<'_> {
 
     /// Makes argument `n` point to `value`.
     pub(super) fn lay<T: Plain>(&mut self, n: usize, value: &T) -> Result<()> {
-        let at = desk::put(user::as_bytes(value)).map_err(|_| Errno::ENOMEM)?;
+        let at = desk::put(user::as_bytes(value))?;
         self.args[n] = at.0 as u64;
         Ok(())
     }
@@ -60,7 +78,7 @@ impl Call<'_> {
     pub(super) fn lay_room(&mut self, n: usize, len: usize) -> Result<VirtAddr> {
         let to = self.address(n);
         if to.0 != 0 {
-            let at = desk::reserve(len).map_err(|_| Errno::ENOMEM)?;
+            let at = desk::reserve(len)?;
             self.args[n] = at.0 as u64;
         }
         Ok(to)
@@ -70,14 +88,4 @@ impl Call<'_> {
     pub(super) fn joined(&self, low: usize, high: usize) -> u64 {
         u64::from(self.unsigned(low)) | u64::from(self.unsigned(high)) << 32
     }
-}
-
-/// Writes a structure to the program.
-pub(super) fn give<T: Plain>(to: VirtAddr, value: &T) -> Result<()> {
-    user::write(to, value).map_err(|_| Errno::EFAULT)
-}
-
-/// Reads a structure of the program.
-pub(super) fn take<T: Plain>(from: VirtAddr) -> Result<T> {
-    user::read(from).map_err(|_| Errno::EFAULT)
 }

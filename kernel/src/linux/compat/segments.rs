@@ -1,9 +1,12 @@
 //! The segments that threads of 32-bit programs set for themselves.
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::trap::{FIRST_TLS_SEGMENT, TLS_SEGMENTS};
+use nucleus::{
+    trap::{FIRST_TLS_SEGMENT, TLS_SEGMENTS},
+    user,
+};
 
-use super::row::{Row, give, shim};
+use super::row::{Row, shim};
 use crate::linux::syscall::Call;
 use crate::process::segment::{Descriptor, place};
 
@@ -20,7 +23,7 @@ fn set(call: &mut Call<'_>) -> Result<usize> {
         -1 => {
             let free = (0..TLS_SEGMENTS).find(|n| call.context.segment(*n).is_none());
             let n = free.ok_or(Errno::ESRCH)?;
-            give(call.address(0), &((FIRST_TLS_SEGMENT + n) as u32))?;
+            user::write(call.address(0), &((FIRST_TLS_SEGMENT + n) as u32))?;
             n
         }
         number => place(number)?,

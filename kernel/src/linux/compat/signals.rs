@@ -1,13 +1,17 @@
 //! Signals: actions, sets of 32 signals, details of a signal.
 
 use abi::{Errno, Result, raw::general as raw};
+use nucleus::user;
 
 use super::{
-    row::{Row, give, shim, take},
-    time::{narrow_in, wide_in},
+    row::{Row, differs, shim},
+    translate::{
+        Difference::{Info, Narrow, Out, OutInfo, Set, Times, Unsigned},
+        call_native,
+    },
 };
 use crate::linux::syscall::Call;
-use crate::process::signal::{self, Info, compat};
+use crate::process::signal::{self, Info as Details};
 
 /// `SIG_ERR` is never an action; the flags of `signal`.
 const ONE_SHOT: u32 = raw::SA_RESETHAND | raw::SA_NODEFER;
@@ -25,10 +29,7 @@ pub(super) const CALLS: &[Row] = &[
         call.args[1] = 8;
         call.native(raw::__NR_rt_sigsuspend)
     }),
-    shim(73, raw::__NR_rt_sigpending, |call| {
-        call.args[1] = 4;
-        call.native(raw::__NR_rt_sigpending)
-    }),
+    differs(73, raw::__NR_rt_sigpending, &[Set(1, 4)]),
     shim(119, raw::__NR_rt_sigreturn, |call| {
         back(call, |call| {
             signal::sigreturn_plain(call.thread, call.context)
@@ -41,28 +42,14 @@ pub(super) const CALLS: &[Row] = &[
         })
     }),
     shim(174, raw::__NR_rt_sigaction, rt_sigaction),
-    shim(177, raw::__NR_rt_sigtimedwait, |call| {
-        narrow_in::<2>(call, 2)?;
-        timed_wait(call)
-    }),
-    shim(178, raw::__NR_rt_sigqueueinfo, |call| {
-        info_in(call, 2)?;
-        call.native(raw::__NR_rt_sigqueueinfo)
-    }),
-    shim(186, raw::__NR_sigaltstack, sigaltstack),
-    shim(335, raw::__NR_rt_tgsigqueueinfo, |call| {
-        info_in(call, 3)?;
-        call.native(raw::__NR_rt_tgsigqueueinfo)
-    }),
-    shim(421, raw::__NR_rt_sigtimedwait, |call| {
-        wide_in::<1>(call, 2)?;
-        timed_wait(call)
-    }),
+    differs(177, raw::__NR_rt_sigtimedwait, &[Narrow(2, 2), OutInfo(1)]),
+    differs(178, raw::__NR_rt_sigqueueinfo, &[Info(2)]),
+    differs(186, raw::__NR_sigaltstack, &[Unsigned(0, 3), Out(1, 3)]),
+    differs(335, raw::__NR_rt_tgsigqueueinfo, &[Info(3)]),
+    differs(421, raw::__NR_rt_sigtimedwait, &[Times(2, 1), OutInfo(1)]),
     shim(424, raw::__NR_pidfd_send_signal, |call| {
-        if call.args[2] != 0 {
-            info_in(call, 2)?;
-        }
-        call.native(raw::__NR_pidfd_send_signal)
+        let list: &[_] = if call.args[2] == 0 { &[] } else { &[Info(2)] };
+        call_native(call, raw::__NR_pidfd_send_signal, list)
     }),
 ];
 
@@ -97,7 +84,7 @@ fn rt_sigaction(call: &mut Call<'_>) -> Result<usize> {
     let [handler, flags, restorer, mask] = exchange(call, new)?;
     if to.0 != 0 {
         let words = [handler, flags, restorer, mask, mask >> 32].map(|word| word as u32);
-        give(to, &words)?;
+        user::write(to, &words)?;
     }
     Ok(0)
 }
@@ -114,7 +101,7 @@ fn sigaction(call: &mut Call<'_>) -> Result<usize> {
     let to = call.address(2);
     let [handler, flags, restorer, mask] = exchange(call, new)?;
     if to.0 != 0 {
-        give(
+        user::write(
             to,
             &[handler, mask, flags, restorer].map(|word| word as u32),
         )?;
@@ -151,11 +138,11 @@ fn sigprocmask(call: &mut Call<'_>) -> Result<usize> {
     };
     let set = match call.args[1] {
         0 => None,
-        _ => Some(upper | u64::from(take::<u32>(call.address(1))?)),
+        _ => Some(upper | u64::from(user::read::<u32>(call.address(1))?)),
     };
     let old = change_mask(call, how, set)?;
     if to.0 != 0 {
-        give(to, &(old as u32))?;
+        user::write(to, &(old as u32))?;
     }
     Ok(0)
 }
@@ -173,38 +160,8 @@ fn back(call: &mut Call<'_>, restore: impl FnOnce(&mut Call<'_>) -> Result<u64>)
     match restore(call) {
         Ok(value) => Ok(value as usize),
         Err(_) => {
-            signal::force(call.thread, Info::kernel(raw::SIGSEGV));
+            signal::force(call.thread, Details::kernel(raw::SIGSEGV));
             Ok(0)
         }
     }
-}
-
-/// Makes argument `n` point to the wide form of a `siginfo_t`.
-fn info_in(call: &mut Call<'_>, n: usize) -> Result<()> {
-    let words: [u32; compat::WORDS] = call.read(n)?;
-    call.lay(n, &compat::widen(&words))
-}
-
-fn timed_wait(call: &mut Call<'_>) -> Result<usize> {
-    let to = call.lay_room(1, 128)?;
-    let signal = call.native(raw::__NR_rt_sigtimedwait)?;
-    if to.0 != 0 {
-        let words: [u64; 16] = call.read(1)?;
-        give(to, &compat::narrow(&words))?;
-    }
-    Ok(signal)
-}
-
-fn sigaltstack(call: &mut Call<'_>) -> Result<usize> {
-    if call.args[0] != 0 {
-        let words: [u32; 3] = call.read(0)?;
-        call.lay(0, &words.map(u64::from))?;
-    }
-    let to = call.lay_room(1, 24)?;
-    let result = call.native(raw::__NR_sigaltstack)?;
-    if to.0 != 0 {
-        let words: [u64; 3] = call.read(1)?;
-        give(to, &words.map(|word| word as u32))?;
-    }
-    Ok(result)
 }

@@ -6,7 +6,8 @@ use nucleus::VirtAddr;
 
 use super::{
     layout,
-    row::{Row, shim},
+    row::{Row, differs, shim},
+    translate::Difference::Structure,
 };
 use crate::linux::syscall::Call;
 
@@ -20,47 +21,26 @@ pub(super) const CALLS: &[Row] = &[
     shim(106, raw::__NR_stat, |call| old(call, raw::__NR_stat)),
     shim(107, raw::__NR_lstat, |call| old(call, raw::__NR_lstat)),
     shim(108, raw::__NR_fstat, |call| old(call, raw::__NR_fstat)),
-    shim(195, raw::__NR_stat, |call| of_file(call, raw::__NR_stat, 1)),
-    shim(196, raw::__NR_lstat, |call| {
-        of_file(call, raw::__NR_lstat, 1)
-    }),
-    shim(197, raw::__NR_fstat, |call| {
-        of_file(call, raw::__NR_fstat, 1)
-    }),
+    differs(195, raw::__NR_stat, &[Structure(1, STAT, layout::STAT)]),
+    differs(196, raw::__NR_lstat, &[Structure(1, STAT, layout::STAT)]),
+    differs(197, raw::__NR_fstat, &[Structure(1, STAT, layout::STAT)]),
     shim(268, raw::__NR_statfs, |call| {
         of_system_64(call, raw::__NR_statfs)
     }),
     shim(269, raw::__NR_fstatfs, |call| {
         of_system_64(call, raw::__NR_fstatfs)
     }),
-    shim(300, raw::__NR_newfstatat, |call| {
-        of_file(call, raw::__NR_newfstatat, 2)
-    }),
+    differs(
+        300,
+        raw::__NR_newfstatat,
+        &[Structure(2, STAT, layout::STAT)],
+    ),
 ];
 
 /// Words of a 64-bit `struct stat`.
 const STAT: usize = 18;
 /// Words of a 64-bit `struct statfs`.
 const STATFS: usize = 15;
-
-/// Calls a body that writes a `struct stat` where argument `n` points; gives where it was to go,
-/// too.
-fn stat(call: &mut Call<'_>, native: u32, n: usize) -> Result<([u64; STAT], VirtAddr)> {
-    let to = call.address(n);
-    call.lay_room(n, STAT * 8)?;
-    call.native(native)?;
-    if to.0 == 0 {
-        return Err(Errno::EFAULT);
-    }
-    Ok((call.read(n)?, to))
-}
-
-/// `struct stat64`.
-fn of_file(call: &mut Call<'_>, native: u32, n: usize) -> Result<usize> {
-    let (wide, to) = stat(call, native, n)?;
-    layout::write(&[layout::STAT], &wide, to)?;
-    Ok(0)
-}
 
 /// A device number of 16 bits.
 fn old_device(number: u64) -> Result<u32> {
@@ -73,7 +53,12 @@ fn old_device(number: u64) -> Result<u32> {
 
 /// The `struct stat` of old, with 16-bit ids.
 fn old(call: &mut Call<'_>, native: u32) -> Result<usize> {
-    let (mut wide, to) = stat(call, native, 1)?;
+    let to = call.lay_room(1, STAT * 8)?;
+    call.native(native)?;
+    if to.0 == 0 {
+        return Err(Errno::EFAULT);
+    }
+    let mut wide: [u64; STAT] = call.read(1)?;
     let (links, size) = (wide[2], wide[6]);
     if size > i32::MAX as u64 || links > u64::from(u16::MAX) {
         return Err(Errno::EOVERFLOW);

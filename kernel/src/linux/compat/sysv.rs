@@ -3,13 +3,15 @@
 
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::UserSink;
-use nucleus::VirtAddr;
+use nucleus::{VirtAddr, user};
 
 use super::{
     layout::{self, Field, Forms, MSG, PERM, SEM, SHM},
-    row::{Row, give, same, shim, take},
-    time::narrow_in,
-    time::wide_in,
+    row::{Row, differs, same, shim},
+    translate::{
+        Difference::{Event, Out, Times},
+        call_native, narrow_in,
+    },
 };
 use crate::linux::syscall::Call;
 use crate::{
@@ -19,12 +21,11 @@ use crate::{
 
 pub(super) const CALLS: &[Row] = &[
     shim(117, raw::__NR_shmctl, ipc),
-    shim(259, raw::__NR_timer_create, |call| {
-        event_in(call, 1)?;
-        call.native(raw::__NR_timer_create)
-    }),
+    differs(259, raw::__NR_timer_create, &[Event(1)]),
     same(393, raw::__NR_semget),
-    shim(394, raw::__NR_semctl, |call| semctl(call, Perm::Wide)),
+    shim(394, raw::__NR_semctl, |call| {
+        SEMAPHORES.call(call, Perm::Wide)
+    }),
     same(395, raw::__NR_shmget),
     shim(396, raw::__NR_shmctl, |call| shmctl(call, Perm::Wide)),
     same(397, raw::__NR_shmat),
@@ -32,27 +33,9 @@ pub(super) const CALLS: &[Row] = &[
     same(399, raw::__NR_msgget),
     shim(400, raw::__NR_msgsnd, msgsnd),
     shim(401, raw::__NR_msgrcv, msgrcv),
-    shim(402, raw::__NR_msgctl, |call| msgctl(call, Perm::Wide)),
-    shim(420, raw::__NR_semtimedop, |call| {
-        wide_in::<1>(call, 3)?;
-        call.native(raw::__NR_semtimedop)
-    }),
+    shim(402, raw::__NR_msgctl, |call| QUEUES.call(call, Perm::Wide)),
+    differs(420, raw::__NR_semtimedop, &[Times(3, 1)]),
 ];
-
-/// Makes argument `n` point to the wide form of a `struct sigevent`, unless it is null.
-pub(super) fn event_in(call: &mut Call<'_>, n: usize) -> Result<()> {
-    if call.args[n] == 0 {
-        return Ok(());
-    }
-    let words: [u32; 16] = call.read(n)?;
-    let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    let mut wide = [0u64; 8];
-    // The value; signal and way; a thread.
-    wide[0] = u64::from(words[0]);
-    wide[1] = pair(words[1], words[2]);
-    wide[2] = u64::from(words[3]);
-    call.lay(n, &wide)
-}
 
 /// How a structure begins: with a `struct ipc64_perm`, or with the `struct ipc_perm` of old.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,11 +62,11 @@ impl Perm {
     fn decode(self, at: VirtAddr) -> Result<[u64; HEAD]> {
         let (uid, gid, mode) = match self {
             Perm::Wide => {
-                let words: [u32; 6] = take(at)?;
+                let words: [u32; 6] = user::read(at)?;
                 (words[1], words[2], words[5] & 0xffff)
             }
             Perm::Old => {
-                let halves: [u16; 7] = take(at)?;
+                let halves: [u16; 7] = user::read(at)?;
                 let [uid, gid, mode] = [halves[2], halves[3], halves[6]].map(u32::from);
                 (uid, gid, mode)
             }
@@ -104,118 +87,102 @@ impl Perm {
     }
 }
 
-/// Calls a control call whose argument `n` is a structure: `words` of it are read with `IPC_SET`,
-/// else written.
-fn control(
-    call: &mut Call<'_>,
+/// The control call of a kind of object.
+struct Control {
     native: u32,
+    /// The argument that points to the structure; the command is before it.
     n: usize,
+    /// Words of the 64-bit structure.
     words: usize,
-    set: Option<&[u64]>,
-) -> Result<usize> {
-    call.lay_room(n, words * 8)?;
-    for (i, word) in set.unwrap_or(&[]).iter().enumerate() {
-        give(call.address(n) + i * 8, word)?;
-    }
-    call.native(native)
+    forms: &'static Forms,
+    /// Besides `IPC_STAT`, the commands that tell of one object.
+    stats: [u32; 2],
 }
 
-/// Commands that tell of one object, and of all.
-const STATS: [u32; 3] = [13, 14, 15];
-const SEM_STATS: [u32; 3] = [18, 19, 20];
+const SEMAPHORES: Control = Control {
+    native: raw::__NR_semctl,
+    n: 3,
+    words: 13,
+    forms: &SEM,
+    stats: [18, 20],
+};
+const SEGMENTS: Control = Control {
+    native: raw::__NR_shmctl,
+    n: 2,
+    words: 14,
+    forms: &SHM,
+    stats: [13, 15],
+};
+const QUEUES: Control = Control {
+    native: raw::__NR_msgctl,
+    n: 2,
+    words: WORDS_MAX,
+    forms: &MSG,
+    stats: [11, 13],
+};
+const WORDS_MAX: usize = 15;
+/// The word of a 64-bit `struct msqid_ds` that holds the most bytes.
+const MOST: usize = 11;
+/// Where 32-bit programs have it behind the head: after three times of two words and two counts;
+/// of old, a half word after two pointers, three times, two counts and two pointers. The long one
+/// is before it.
+const MOST_AT: usize = 32;
+/// Tells of all segments.
+const SHM_INFO: u32 = 14;
 
-fn semctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
-    const WORDS: usize = 13;
-    let (command, at) = (call.unsigned(2), call.address(3));
-    let [stat, _, stat_any] = SEM_STATS;
-    match command {
-        IPC_SET => {
-            let head = perm.decode(at)?;
-            control(call, raw::__NR_semctl, 3, WORDS, Some(&head))
+impl Control {
+    fn call(&self, call: &mut Call<'_>, perm: Perm) -> Result<usize> {
+        let (command, at) = (call.unsigned(self.n - 1), call.address(self.n));
+        if command == IPC_SET {
+            let mut set = [0u64; WORDS_MAX];
+            set[..HEAD].copy_from_slice(&perm.decode(at)?);
+            if self.native == raw::__NR_msgctl {
+                let most = at + perm.len() + MOST_AT;
+                set[MOST] = match perm {
+                    Perm::Wide => user::read::<u32>(most)?.into(),
+                    Perm::Old => user::read::<u16>(most)?.into(),
+                };
+            }
+            call.lay(self.n, &set)?;
+        } else if command == IPC_STAT || self.stats.contains(&command) {
+            call.lay_room(self.n, self.words * 8)?;
+            let result = call.native(self.native)?;
+            let mut wide = [0; WORDS_MAX];
+            user::read_all(&mut wide[..self.words], call.address(self.n))?;
+            layout::write(&perm.parts(self.forms), &wide, at)?;
+            return Ok(result);
         }
-        _ if command == IPC_STAT || command == stat || command == stat_any => {
-            let result = control(call, raw::__NR_semctl, 3, WORDS, None)?;
-            let w: [u64; WORDS] = call.read(3)?;
-            layout::write(&perm.parts(&SEM), &w, at)?;
-            Ok(result)
-        }
-        _ => call.native(raw::__NR_semctl),
+        call.native(self.native)
     }
 }
 
 fn shmctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
-    const WORDS: usize = 14;
-    let (command, at) = (call.unsigned(1), call.address(2));
-    let [stat, info, stat_any] = STATS;
-    match command {
-        IPC_SET => {
-            let head = perm.decode(at)?;
-            control(call, raw::__NR_shmctl, 2, WORDS, Some(&head))
-        }
-        IPC_INFO => {
-            let result = control(call, raw::__NR_shmctl, 2, 9, None)?;
+    match (call.unsigned(1), perm) {
+        (IPC_INFO, _) => {
+            let to = call.lay_room(2, 9 * 8)?;
+            let result = call.native(raw::__NR_shmctl)?;
             let words: [u64; 9] = call.read(2)?;
             let count = if perm == Perm::Wide { 9 } else { 5 };
             let words = words.map(|word| word.min(i32::MAX as u64) as u32);
-            let bytes = nucleus::user::as_bytes(&words);
-            nucleus::user::copy_out(at, &bytes[..count * 4]).map_err(|_| Errno::EFAULT)?;
+            user::copy_out(to, &user::as_bytes(&words)[..count * 4])?;
             Ok(result)
         }
-        _ if command == info => {
-            let result = control(call, raw::__NR_shmctl, 2, 6, None)?;
-            let words: [u64; 6] = call.read(2)?;
-            give(at, &words.map(|word| word as u32))?;
-            Ok(result)
-        }
-        _ if command == IPC_STAT || command == stat || command == stat_any => {
-            let result = control(call, raw::__NR_shmctl, 2, WORDS, None)?;
-            let w: [u64; WORDS] = call.read(2)?;
-            layout::write(&perm.parts(&SHM), &w, at)?;
-            Ok(result)
-        }
-        _ => call.native(raw::__NR_shmctl),
-    }
-}
-
-fn msgctl(call: &mut Call<'_>, perm: Perm) -> Result<usize> {
-    const WORDS: usize = 15;
-    /// The word of a 64-bit structure that holds the most bytes.
-    const MOST: usize = 11;
-    let (command, at) = (call.unsigned(1), call.address(2));
-    match command {
-        IPC_SET => {
-            let mut set = [0; MOST + 1];
-            set[..HEAD].copy_from_slice(&perm.decode(at)?);
-            set[MOST] = match perm {
-                // Behind three times of two words, and two counts.
-                Perm::Wide => u64::from(take::<u32>(at + perm.len() + 32)?),
-                // Behind two pointers, three times, two counts and two pointers: a half word; the
-                // long one is before it.
-                Perm::Old => u64::from(take::<u16>(at + perm.len() + 32)?),
-            };
-            control(call, raw::__NR_msgctl, 2, WORDS, Some(&set))
-        }
-        IPC_STAT | 11 | 13 => {
-            let result = control(call, raw::__NR_msgctl, 2, WORDS, None)?;
-            let w: [u64; WORDS] = call.read(2)?;
-            layout::write(&perm.parts(&MSG), &w, at)?;
-            Ok(result)
-        }
-        _ => call.native(raw::__NR_msgctl),
+        (SHM_INFO, _) => call_native(call, raw::__NR_shmctl, &[Out(2, 6)]),
+        _ => SEGMENTS.call(call, perm),
     }
 }
 
 /// A message begins with a type of 32 bits.
 fn msgsnd(call: &mut Call<'_>) -> Result<usize> {
     let at = call.address(1);
-    let kind: i32 = take(at)?;
+    let kind: i32 = user::read(at)?;
     message::send(call, i64::from(kind), at + 4)
 }
 
 fn msgrcv(call: &mut Call<'_>) -> Result<usize> {
     let at = call.address(1);
     let message = message::receive(call, i64::from(call.int(3)))?;
-    give(at, &(message.kind() as u32))?;
+    user::write(at, &(message.kind() as u32))?;
     message.give(&mut UserSink::new(at + 4, call.size(2))?, call.size(2))
 }
 
@@ -239,14 +206,14 @@ fn ipc(call: &mut Call<'_>) -> Result<usize> {
         2 => call.native_with(raw::__NR_semget, [first, second, third, 0, 0, 0]),
         3 => {
             // The last argument is a number or a pointer, and is itself pointed to.
-            let argument: u32 = take(VirtAddr(pointer as usize))?;
+            let argument: u32 = user::read(VirtAddr(pointer as usize))?;
             let command = third & !IPC_64;
             args(call, [first, second, command, u64::from(argument), 0]);
-            semctl(call, perm(third))
+            SEMAPHORES.call(call, perm(third))
         }
         4 => {
             args(call, [first, pointer, second, fifth, 0]);
-            narrow_in::<2>(call, 3)?;
+            narrow_in(call, 3, 2)?;
             call.native(raw::__NR_semtimedop)
         }
         11 => {
@@ -255,7 +222,7 @@ fn ipc(call: &mut Call<'_>) -> Result<usize> {
         }
         12 if version == 0 => {
             // Message and type are pointed to.
-            let [message, kind]: [u32; 2] = take(VirtAddr(pointer as usize))?;
+            let [message, kind]: [u32; 2] = user::read(VirtAddr(pointer as usize))?;
             args(call, [first, message.into(), second, kind.into(), third]);
             msgrcv(call)
         }
@@ -266,14 +233,14 @@ fn ipc(call: &mut Call<'_>) -> Result<usize> {
         13 => call.native_with(raw::__NR_msgget, [first, second, 0, 0, 0, 0]),
         14 => {
             args(call, [first, second & !IPC_64, pointer, 0, 0]);
-            msgctl(call, perm(second))
+            QUEUES.call(call, perm(second))
         }
         21 if version == 1 => Err(Errno::EINVAL),
         21 => {
             let to = VirtAddr(third as usize);
             let args = [first, pointer, second, 0, 0, 0];
             let at = call.native_with(raw::__NR_shmat, args)?;
-            give(to, &(at as u32))?;
+            user::write(to, &(at as u32))?;
             Ok(0)
         }
         22 => call.native_with(raw::__NR_shmdt, [pointer, 0, 0, 0, 0, 0]),

@@ -4,17 +4,16 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user, user::desk};
 
 use super::{
-    row::{Row, give, shim},
-    time::{narrow_in, narrow_out, wide_in},
+    row::{Row, differs, shim},
+    translate::{
+        Difference::{InOut, Out, OutInfo, Set, Times},
+        narrow_in, narrow_out, times_in,
+    },
 };
 use crate::linux::syscall::Call;
-use crate::process::signal::compat;
 
 pub(super) const CALLS: &[Row] = &[
-    shim(7, raw::__NR_wait4, |call| {
-        call.args[3] = 0;
-        call.native(raw::__NR_wait4)
-    }),
+    differs(7, raw::__NR_wait4, &[Set(3, 0)]),
     shim(82, raw::__NR_select, |call| {
         let words: [u32; 5] = call.read(0)?;
         call.args = [0; 6];
@@ -23,41 +22,27 @@ pub(super) const CALLS: &[Row] = &[
         }
         select(call)
     }),
-    shim(114, raw::__NR_wait4, |call| {
-        let to = call.lay_room(3, USAGE * 8)?;
-        let child = call.native(raw::__NR_wait4)?;
-        narrow_out::<USAGE>(call, 3, to)?;
-        Ok(child)
-    }),
+    differs(114, raw::__NR_wait4, &[Out(3, USAGE)]),
     shim(142, raw::__NR_select, select),
     shim(240, raw::__NR_futex, |call| futex(call, false)),
-    shim(284, raw::__NR_waitid, waitid),
+    differs(284, raw::__NR_waitid, &[OutInfo(2), Out(4, USAGE)]),
     shim(308, raw::__NR_pselect6, |call| pselect(call, false)),
     shim(309, raw::__NR_ppoll, |call| ppoll(call, false)),
-    shim(337, raw::__NR_recvmmsg, |call| {
-        let rest = call.address(4);
-        narrow_in::<2>(call, 4)?;
-        let received = call.native(raw::__NR_recvmmsg)?;
-        narrow_out::<2>(call, 4, rest)?;
-        Ok(received)
-    }),
+    differs(337, raw::__NR_recvmmsg, &[InOut(4, 2)]),
     shim(413, raw::__NR_pselect6, |call| pselect(call, true)),
     shim(414, raw::__NR_ppoll, |call| ppoll(call, true)),
     shim(417, raw::__NR_recvmmsg, |call| {
         let rest = call.address(4);
-        wide_in::<1>(call, 4)?;
+        times_in(call, 4, 1)?;
         let received = call.native(raw::__NR_recvmmsg)?;
         if rest.0 != 0 {
             let left: [u64; 2] = call.read(4)?;
-            give(rest, &left)?;
+            user::write(rest, &left)?;
         }
         Ok(received)
     }),
     shim(422, raw::__NR_futex, |call| futex(call, true)),
-    shim(441, raw::__NR_epoll_pwait2, |call| {
-        wide_in::<1>(call, 3)?;
-        call.native(raw::__NR_epoll_pwait2)
-    }),
+    differs(441, raw::__NR_epoll_pwait2, &[Times(3, 1)]),
 ];
 
 /// Words of a `struct rusage`.
@@ -81,7 +66,7 @@ impl Sets {
         let len = files.min(FILES_MAX).div_ceil(32) * 4;
         let from = [call.address(1), call.address(2), call.address(3)];
         for (i, from) in from.iter().enumerate().filter(|(_, from)| from.0 != 0) {
-            let to = desk::reserve(len.next_multiple_of(8)).map_err(|_| Errno::ENOMEM)?;
+            let to = desk::reserve(len.next_multiple_of(8))?;
             copy(to, *from, len)?;
             call.args[i + 1] = to.0 as u64;
         }
@@ -103,8 +88,8 @@ fn copy(mut to: VirtAddr, mut from: VirtAddr, len: usize) -> Result<()> {
     let mut left = len;
     while left > 0 {
         let piece = &mut piece[..left.min(256)];
-        user::copy_in(piece, from).map_err(|_| Errno::EFAULT)?;
-        user::copy_out(to, piece).map_err(|_| Errno::EFAULT)?;
+        user::copy_in(piece, from)?;
+        user::copy_out(to, piece)?;
         (to, from, left) = (to + piece.len(), from + piece.len(), left - piece.len());
     }
     Ok(())
@@ -113,11 +98,11 @@ fn copy(mut to: VirtAddr, mut from: VirtAddr, len: usize) -> Result<()> {
 /// `select`; the time that is left goes back to the program.
 fn select(call: &mut Call<'_>) -> Result<usize> {
     let time = call.address(4);
-    narrow_in::<2>(call, 4)?;
+    narrow_in(call, 4, 2)?;
     let sets = Sets::lay(call)?;
     let result = call.native(raw::__NR_select);
     // As on Linux, a time that can't be written back is not an error.
-    let _ = narrow_out::<2>(call, 4, time);
+    let _ = narrow_out(call, 4, 2, time);
     let ready = result?;
     sets.give(call)?;
     Ok(ready)
@@ -127,8 +112,8 @@ fn select(call: &mut Call<'_>) -> Result<usize> {
 fn lay_time(call: &mut Call<'_>, n: usize, wide: bool) -> Result<VirtAddr> {
     let from = call.address(n);
     match wide {
-        true => wide_in::<1>(call, n)?,
-        false => narrow_in::<2>(call, n)?,
+        true => times_in(call, n, 1)?,
+        false => narrow_in(call, n, 2)?,
     }
     Ok(from)
 }
@@ -140,8 +125,10 @@ fn give_time(call: &Call<'_>, n: usize, to: VirtAddr, wide: bool) {
     }
     // As on Linux, a time that can't be written back is not an error.
     let _ = match wide {
-        true => call.read::<[u64; 2]>(n).and_then(|left| give(to, &left)),
-        false => narrow_out::<2>(call, n, to),
+        true => call
+            .read::<[u64; 2]>(n)
+            .and_then(|left| Ok(user::write(to, &left)?)),
+        false => narrow_out(call, n, 2, to),
     };
 }
 
@@ -181,15 +168,4 @@ fn futex(call: &mut Call<'_>, wide: bool) -> Result<usize> {
         lay_time(call, 3, wide)?;
     }
     call.native(raw::__NR_futex)
-}
-
-fn waitid(call: &mut Call<'_>) -> Result<usize> {
-    let (info, usage) = (call.lay_room(2, 128)?, call.lay_room(4, USAGE * 8)?);
-    let result = call.native(raw::__NR_waitid)?;
-    if info.0 != 0 {
-        let words: [u64; 16] = call.read(2)?;
-        give(info, &compat::narrow(&words))?;
-    }
-    narrow_out::<USAGE>(call, 4, usage)?;
-    Ok(result)
 }

@@ -57,7 +57,7 @@ pub(super) fn capget(call: &mut Call<'_>) -> Result<usize> {
     for word in 0..words {
         let address = VirtAddr(call.address(1).0.wrapping_add(word * WORD_LEN));
         let part = sets.map(|set| (set.0 >> (32 * word)) as u32);
-        user::write(address, &part).map_err(|_| Errno::EFAULT)?;
+        user::write(address, &part)?;
     }
     Ok(0)
 }
@@ -71,7 +71,7 @@ pub(super) fn capset(call: &mut Call<'_>) -> Result<usize> {
     let mut sets = [0u64; 3];
     for word in 0..words {
         let address = VirtAddr(call.address(1).0.wrapping_add(word * WORD_LEN));
-        let part: [u32; 3] = user::read(address).map_err(|_| Errno::EFAULT)?;
+        let part: [u32; 3] = user::read(address)?;
         for (set, part) in sets.iter_mut().zip(part) {
             *set |= u64::from(part) << (32 * word);
         }

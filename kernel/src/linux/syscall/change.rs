@@ -138,7 +138,7 @@ impl Times {
         if at.0 == 0 {
             return Ok(Times::now());
         }
-        let [accessed, modified]: [timespec; 2] = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let [accessed, modified]: [timespec; 2] = user::read(at)?;
         let all_now = [&accessed, &modified]
             .iter()
             .all(|t| t.tv_nsec as u32 == UTIME_NOW);
@@ -157,7 +157,7 @@ impl Times {
         if at.0 == 0 {
             return Ok(Times::now());
         }
-        let [accessed, modified]: [timeval; 2] = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let [accessed, modified]: [timeval; 2] = user::read(at)?;
         let moment = |t: &timeval| -> Result<Option<Duration>> {
             let microseconds = u32::try_from(t.tv_usec)
                 .ok()
@@ -206,8 +206,7 @@ fn utime(call: &mut Call<'_>) -> Result<usize> {
     let times = if call.args[1] == 0 {
         Times::now()
     } else {
-        let [accessed, modified]: [i64; 2] =
-            user::read(call.address(1)).map_err(|_| Errno::EFAULT)?;
+        let [accessed, modified]: [i64; 2] = user::read(call.address(1))?;
         Times::seconds(accessed, modified)?
     };
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;

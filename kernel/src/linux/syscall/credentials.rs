@@ -258,7 +258,7 @@ pub(super) fn getgroups(call: &mut Call<'_>) -> Result<usize> {
     let base = call.address(1);
     for (at, group) in groups.iter().enumerate() {
         let address = VirtAddr(base.0.wrapping_add(at * 4));
-        user::write(address, group).map_err(|_| Errno::EFAULT)?;
+        user::write(address, group)?;
     }
     Ok(groups.len())
 }
@@ -272,11 +272,11 @@ pub(super) fn setgroups(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let mut groups = Vec::new();
-    groups.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
+    groups.try_reserve_exact(size)?;
     let base = call.address(1);
     for at in 0..size {
         let address = VirtAddr(base.0.wrapping_add(at * 4));
-        groups.push(user::read(address).map_err(|_| Errno::EFAULT)?);
+        groups.push(user::read(address)?);
     }
     let mut new = copy(call);
     new.fs.groups = groups;

@@ -68,7 +68,7 @@ pub(super) fn getcwd(call: &mut Call<'_>) -> Result<usize> {
     if path.len() > size {
         return Err(Errno::ERANGE);
     }
-    user::copy_out(to, &path).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(to, &path)?;
     Ok(path.len())
 }
 

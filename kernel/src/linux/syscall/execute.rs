@@ -25,9 +25,7 @@ pub(super) const CALLS: &[SystemCall] = &[
 ];
 
 fn path(address: VirtAddr) -> Result<Vec<u8>> {
-    user::copy_in_string(address, PATH_MAX - 1)
-        .map_err(|_| Errno::EFAULT)?
-        .ok_or(Errno::ENAMETOOLONG)
+    user::copy_in_string(address, PATH_MAX - 1)?.ok_or(Errno::ENAMETOOLONG)
 }
 
 pub(super) fn execve(call: &mut Call<'_>) -> Result<usize> {

@@ -64,8 +64,7 @@ fn place(call: &Call<'_>, by: By) -> Result<Option<Location>> {
 
 /// The attribute's name.
 fn name(call: &Call<'_>) -> Result<Vec<u8>> {
-    let name = user::copy_in_string(call.address(1), raw::XATTR_NAME_MAX as usize)
-        .map_err(|_| Errno::EFAULT)?;
+    let name = user::copy_in_string(call.address(1), raw::XATTR_NAME_MAX as usize)?;
     name.filter(|name| !name.is_empty()).ok_or(Errno::ERANGE)
 }
 
@@ -77,7 +76,7 @@ fn give(bytes: &[u8], to: VirtAddr, room: usize) -> Result<usize> {
     if bytes.len() > room {
         return Err(Errno::ERANGE);
     }
-    user::copy_out(to, bytes).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(to, bytes)?;
     Ok(bytes.len())
 }
 
@@ -111,9 +110,9 @@ fn set(call: &Call<'_>, by: By) -> Result<usize> {
         return Err(Errno::ENOMEM);
     }
     let mut value = Vec::new();
-    value.try_reserve_exact(size).map_err(|_| Errno::ENOMEM)?;
+    value.try_reserve_exact(size)?;
     value.resize(size, 0);
-    user::copy_in(&mut value, call.address(2)).map_err(|_| Errno::EFAULT)?;
+    user::copy_in(&mut value, call.address(2))?;
     let place = place(call, by)?.ok_or(Errno::EOPNOTSUPP)?;
     place.set_extended(&call.credentials().fs, &name, Some(&value), flags)?;
     Ok(0)

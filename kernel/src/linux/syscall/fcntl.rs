@@ -143,7 +143,7 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         F_SETOWN => set_owner(call, &open, argument as i32).map(|()| 0),
         F_GETOWN => Ok(owner(&open) as isize as usize),
         F_SETOWN_EX => {
-            let new: f_owner_ex = user::read(call.address(2)).map_err(|_| Errno::EFAULT)?;
+            let new: f_owner_ex = user::read(call.address(2))?;
             let kind = sigio::Kind::from_number(new.type_ as u32)?;
             let id = Pid::try_from(new.pid).map_err(|_| Errno::ESRCH)?;
             open.change_owner(|owner| owner.name(kind, id, call.credentials()))?;
@@ -155,7 +155,7 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
                 type_: kind.number() as _,
                 pid: id as i32,
             };
-            user::write(call.address(2), &owner).map_err(|_| Errno::EFAULT)?;
+            user::write(call.address(2), &owner)?;
             Ok(0)
         }
         F_GETSIG => Ok(open.owner().signal as usize),
@@ -249,7 +249,7 @@ fn range(open: &OpenFile, lock: &flock) -> Result<(u64, u64)> {
 }
 
 fn record_lock(call: &Call<'_>, open: &OpenFile, command: u32) -> Result<usize> {
-    let mut lock: flock = user::read(call.address(2)).map_err(|_| Errno::EFAULT)?;
+    let mut lock: flock = user::read(call.address(2))?;
     let of_description = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
     if of_description && lock.l_pid != 0 {
         return Err(Errno::EINVAL);
@@ -295,7 +295,7 @@ fn record_lock(call: &Call<'_>, open: &OpenFile, command: u32) -> Result<usize> 
                 lock.l_pid = if held.pid == 0 { -1 } else { held.pid as i32 };
             }
         }
-        user::write(call.address(2), &lock).map_err(|_| Errno::EFAULT)?;
+        user::write(call.address(2), &lock)?;
         return Ok(0);
     }
     match mode {

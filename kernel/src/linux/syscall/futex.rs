@@ -215,13 +215,10 @@ fn futex_waitv(call: &mut Call<'_>) -> Result<usize> {
         }
     };
     let mut words = Vec::new();
-    words
-        .try_reserve_exact(count as usize)
-        .map_err(|_| Errno::ENOMEM)?;
+    words.try_reserve_exact(count as usize)?;
     for at in 0..count as usize {
         let from = VirtAddr(call.address(0).0.wrapping_add(at * 24));
-        let [value, address, flags_and_reserved]: [u64; 3] =
-            user::read(from).map_err(|_| Errno::EFAULT)?;
+        let [value, address, flags_and_reserved]: [u64; 3] = user::read(from)?;
         let flags = flags_and_reserved as u32;
         let known = FUTEX_32 | raw::FUTEX_PRIVATE_FLAG;
         let is_word = flags & FUTEX_32 != 0 && u32::try_from(value).is_ok();

@@ -118,11 +118,10 @@ pub(super) fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
         return Err(Errno::EINVAL);
     }
     let mut ranges = Vec::new();
-    ranges.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+    ranges.try_reserve_exact(count)?;
     let mut total = 0u64;
     for at in 0..count {
-        let [base, len]: [u64; 2] =
-            user::read(VirtAddr(array.0.wrapping_add(at * 16))).map_err(|_| Errno::EFAULT)?;
+        let [base, len]: [u64; 2] = user::read(VirtAddr(array.0.wrapping_add(at * 16)))?;
         total = total.checked_add(len).ok_or(Errno::EINVAL)?;
         if total > i64::MAX as u64 {
             return Err(Errno::EINVAL);
@@ -148,7 +147,7 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(map: &'a Map) -> Result<Source<'a>> {
         let mut held = Vec::new();
-        held.try_reserve_exact(HELD).map_err(|_| Errno::ENOMEM)?;
+        held.try_reserve_exact(HELD)?;
         Ok(Source {
             map,
             first: VirtAddr(0),

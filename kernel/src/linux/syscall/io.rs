@@ -203,7 +203,7 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
     if open.is_path() {
         return Err(Errno::EBADF);
     }
-    let flag = |at: VirtAddr| user::read::<i32>(at).map_err(|_| Errno::EFAULT);
+    let flag = |at: VirtAddr| user::read::<i32>(at);
     match command {
         FIOCLEX | FIONCLEX => call.files().set_close_on_exec(fd, command == FIOCLEX)?,
         FIONBIO => open.set_flag(O_NONBLOCK, flag(argument)? != 0),
@@ -217,7 +217,7 @@ fn ioctl(call: &mut Call<'_>) -> Result<usize> {
             fcntl::set_owner(call, &open, flag(argument)?)?;
         }
         FIOGETOWN | SIOCGPGRP if SocketFile::of(&open).is_ok() => {
-            user::write(argument, &fcntl::owner(&open)).map_err(|_| Errno::EFAULT)?;
+            user::write(argument, &fcntl::owner(&open))?;
         }
         _ => match open.file().ioctl(command, argument) {
             // Any socket answers questions about interfaces.
@@ -246,6 +246,6 @@ fn of_any_file(open: &OpenFile, command: u32, argument: VirtAddr) -> Result<usiz
         FICLONE | FICLONERANGE | FIDEDUPERANGE if regular => return Err(Errno::EOPNOTSUPP),
         _ => return Err(Errno::ENOTTY),
     };
-    user::write(argument, &value).map_err(|_| Errno::EFAULT)?;
+    user::write(argument, &value)?;
     Ok(0)
 }

@@ -271,7 +271,7 @@ pub(super) fn mprotect(call: &mut Call<'_>) -> Result<usize> {
     if call.size(1) == 0 {
         return Ok(0);
     }
-    let mut range = pages(start, call.size(1)).map_err(|_| Errno::ENOMEM)?;
+    let mut range = pages(start, call.size(1))?;
     if !is_user(range) {
         return Err(Errno::ENOMEM);
     }
@@ -354,7 +354,7 @@ fn msync(call: &mut Call<'_>) -> Result<usize> {
     {
         return Err(Errno::EINVAL);
     }
-    let range = pages(call.address(0), call.size(1)).map_err(|_| Errno::ENOMEM)?;
+    let range = pages(call.address(0), call.size(1))?;
     if range.is_empty() {
         return Ok(0);
     }

@@ -185,7 +185,7 @@ fn mincore(call: &mut Call<'_>) -> Result<usize> {
             }
         })
         .map_err(errno)?;
-        user::copy_out(to, &buffer[..count]).map_err(|_| Errno::EFAULT)?;
+        user::copy_out(to, &buffer[..count])?;
         to = VirtAddr(to.0.wrapping_add(count));
         start = end;
     }

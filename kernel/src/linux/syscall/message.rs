@@ -170,6 +170,6 @@ fn information(call: &Call<'_>, now: bool) -> Result<usize> {
         all,
         0xffff,
     ];
-    user::write(call.address(2), &info).map_err(|_| Errno::EFAULT)?;
+    user::write(call.address(2), &info)?;
     Ok(highest)
 }

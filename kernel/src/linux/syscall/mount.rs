@@ -73,9 +73,7 @@ fn optional_string(at: VirtAddr) -> Result<Vec<u8>> {
     if at.0 == 0 {
         return Ok(Vec::new());
     }
-    user::copy_in_string(at, PAGE_SIZE - 1)
-        .map_err(|_| Errno::EFAULT)?
-        .ok_or(Errno::EINVAL)
+    user::copy_in_string(at, PAGE_SIZE - 1)?.ok_or(Errno::EINVAL)
 }
 
 /// Translates the `flags` of `mount` for the mount, which had `old` if it exists already.

@@ -179,7 +179,7 @@ fn how_to_notify(call: &Call<'_>) -> Result<How> {
         SIGEV_SIGNAL => Ok(How::Signal { signal, value }),
         SIGEV_THREAD => {
             let at = VirtAddr(value as usize);
-            let cookie: [u8; COOKIE] = user::read(at).map_err(|_| Errno::EFAULT)?;
+            let cookie: [u8; COOKIE] = user::read(at)?;
             let open = call.files().get(signal as i32)?;
             let socket = NetlinkSocket::of(SocketFile::of(&open)?).ok_or(Errno::EINVAL)?;
             Ok(How::Thread { socket, cookie })

@@ -131,13 +131,13 @@ fn read_how(at: VirtAddr, size: usize) -> Result<open_how> {
     if size > nucleus::PAGE_SIZE {
         return Err(Errno::E2BIG);
     }
-    let how: open_how = user::read(at).map_err(|_| Errno::EFAULT)?;
+    let how: open_how = user::read(at)?;
     let mut rest = [0; 64];
     let mut done = KNOWN;
     while done < size {
         let n = rest.len().min(size - done);
         let from = at.checked_add(done).ok_or(Errno::EFAULT)?;
-        user::copy_in(&mut rest[..n], from).map_err(|_| Errno::EFAULT)?;
+        user::copy_in(&mut rest[..n], from)?;
         if rest[..n].iter().any(|&byte| byte != 0) {
             return Err(Errno::E2BIG);
         }
@@ -279,7 +279,7 @@ fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
     // The program learns the numbers before they mean anything: if it can't, nothing has to be
     // undone.
     let numbers = [first.fd() as i32, second.fd() as i32];
-    user::write(call.address(0), &numbers).map_err(|_| Errno::EFAULT)?;
+    user::write(call.address(0), &numbers)?;
     let kept = flags & (O_NONBLOCK | O_DIRECT);
     let close_on_exec = flags & O_CLOEXEC != 0;
     let flags = |access| OpenFlags::from_bits_retain(kept | access);

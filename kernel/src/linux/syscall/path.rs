@@ -17,9 +17,7 @@ use crate::process::{Credentials, files::OpenFile};
 /// # Errors
 /// `EFAULT`, `ENAMETOOLONG`.
 pub fn read(at: VirtAddr) -> Result<Vec<u8>> {
-    user::copy_in_string(at, PATH_MAX - 1)
-        .map_err(|_| Errno::EFAULT)?
-        .ok_or(Errno::ENAMETOOLONG)
+    user::copy_in_string(at, PATH_MAX - 1)?.ok_or(Errno::ENAMETOOLONG)
 }
 
 /// Where a walk starts, and as whom: what a [`Walk`] borrows.

@@ -147,7 +147,7 @@ fn wait_for_any(watched: &[Watched], wait: Wait) -> Result<usize> {
 
 fn reserve<T>(n: usize) -> Result<Vec<T>> {
     let mut vec = Vec::new();
-    vec.try_reserve_exact(n).map_err(|_| Errno::ENOMEM)?;
+    vec.try_reserve_exact(n)?;
     Ok(vec)
 }
 
@@ -197,7 +197,7 @@ fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
     let mut asked: [pollfd; BLOCK] = user::zeroed();
     while watched.len() < count {
         let asked = &mut asked[..(count - watched.len()).min(BLOCK)];
-        user::read_all(asked, entry(watched.len())?).map_err(|_| Errno::EFAULT)?;
+        user::read_all(asked, entry(watched.len())?)?;
         call.files()
             .get_each(asked.iter().map(|poll| (poll.fd, poll)), |poll, open| {
                 let wanted = Ready::from_bits_truncate(poll.events as u16 as u32);
@@ -221,7 +221,7 @@ fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
         // Only the answer is written: the program may use the rest of the structure meanwhile.
         let to = entry(i)? + core::mem::offset_of!(pollfd, revents);
         let found = watched.found.get().bits() as i16;
-        user::write(to, &found).map_err(|_| Errno::EFAULT)?;
+        user::write(to, &found)?;
     }
     Ok(ready + bad)
 }
@@ -231,7 +231,7 @@ pub(super) fn read_timespec(at: VirtAddr) -> Result<Wait> {
     if at.0 == 0 {
         return Ok(Wait::Forever);
     }
-    let time: timespec = user::read(at).map_err(|_| Errno::EFAULT)?;
+    let time: timespec = user::read(at)?;
     let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
     let nanoseconds = u32::try_from(time.tv_nsec)
         .ok()
@@ -261,7 +261,7 @@ pub(super) fn set_mask(call: &Call<'_>, at: VirtAddr, size: usize) -> Result<()>
     if size != size_of::<u64>() {
         return Err(Errno::EINVAL);
     }
-    let mask: u64 = user::read(at).map_err(|_| Errno::EFAULT)?;
+    let mask: u64 = user::read(at)?;
     call.thread
         .set_temporary_mask(crate::process::signal::SignalSet(mask));
     Ok(())
@@ -272,7 +272,7 @@ fn select(call: &mut Call<'_>) -> Result<usize> {
     let wait = if at.0 == 0 {
         Wait::Forever
     } else {
-        let time: timeval = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let time: timeval = user::read(at)?;
         let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
         let microseconds = u64::try_from(time.tv_usec).map_err(|_| Errno::EINVAL)?;
         let rest = Duration::from_micros(microseconds);
@@ -299,7 +299,7 @@ fn pselect(call: &mut Call<'_>) -> Result<usize> {
     let mask = call.address(5);
     if mask.0 != 0 {
         // The sixth argument is a pointer to a pointer and a size.
-        let [mask, size]: [usize; 2] = user::read(mask).map_err(|_| Errno::EFAULT)?;
+        let [mask, size]: [usize; 2] = user::read(mask)?;
         set_mask(call, VirtAddr(mask), size)?;
     }
     let result = select_files(call, wait);
@@ -333,7 +333,7 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
                 0
             } else {
                 let at = at.checked_add(word * 8).ok_or(Errno::EFAULT)?;
-                user::read(at).map_err(|_| Errno::EFAULT)?
+                user::read(at)?
             };
             asked.push(bits);
         }
@@ -355,8 +355,8 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
         if open.is_path() {
             return Err(Errno::EBADF);
         }
-        watched.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-        descriptors.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        watched.try_reserve(1)?;
+        descriptors.try_reserve(1)?;
         watched.push(Watched {
             open: Some(open),
             wanted,
@@ -384,7 +384,7 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
         }
         for (word, bits) in answer.iter().enumerate() {
             let at = at.checked_add(word * 8).ok_or(Errno::EFAULT)?;
-            user::write(at, bits).map_err(|_| Errno::EFAULT)?;
+            user::write(at, bits)?;
         }
     }
     Ok(total)

@@ -277,7 +277,7 @@ fn ambient(call: &mut Call<'_>) -> Result<usize> {
 fn read_name(call: &Call<'_>, name: &mut [u8; NAME_LEN]) -> Result<()> {
     for (at, byte) in name[..NAME_LEN - 1].iter_mut().enumerate() {
         let address = VirtAddr(call.address(1).0.wrapping_add(at));
-        *byte = user::read(address).map_err(|_| Errno::EFAULT)?;
+        *byte = user::read(address)?;
         if *byte == 0 {
             break;
         }

@@ -165,7 +165,7 @@ fn wanted_id(call: &Call<'_>, array: u64, count: u64) -> Result<Option<Pid>> {
     if count > 1 {
         return Err(Errno::EINVAL);
     }
-    let id: i32 = user::read(VirtAddr(array as usize)).map_err(|_| Errno::EFAULT)?;
+    let id: i32 = user::read(VirtAddr(array as usize))?;
     let id = Pid::try_from(id).map_err(|_| Errno::EINVAL)?;
     if !call.credentials().may(raw::CAP_CHECKPOINT_RESTORE)
         && !call.credentials().may(raw::CAP_SYS_ADMIN)

@@ -108,7 +108,7 @@ fn sched_setaffinity(call: &mut Call<'_>) -> Result<usize> {
     let target = any_named(call)?;
     let mut mask = [0; 8];
     let size = call.size(1).min(mask.len());
-    user::copy_in(&mut mask[..size], call.address(2)).map_err(|_| Errno::EFAULT)?;
+    user::copy_in(&mut mask[..size], call.address(2))?;
     may_change(call, &target)?;
     let cpus = u64::from_le_bytes(mask) & all_cpus();
     if cpus == 0 {
@@ -317,7 +317,7 @@ fn sched_getattr(call: &mut Call<'_>) -> Result<usize> {
     let words = [head, flags, nice_and_level, 0, 0, 0, 0];
     for (at, word) in words[..size / 8].iter().enumerate() {
         let to = nucleus::VirtAddr(call.address(1).0.wrapping_add(8 * at));
-        user::write(to, word).map_err(|_| Errno::EFAULT)?;
+        user::write(to, word)?;
     }
     Ok(0)
 }

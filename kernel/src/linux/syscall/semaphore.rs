@@ -95,13 +95,11 @@ fn operate(call: &mut Call<'_>, how: Sleep) -> Result<usize> {
         return Err(Errno::E2BIG);
     }
     let mut operations = Vec::new();
-    operations
-        .try_reserve_exact(count)
-        .map_err(|_| Errno::ENOMEM)?;
+    operations.try_reserve_exact(count)?;
     let mut at = call.address(1);
     let caller = call.caller();
     for _ in 0..count {
-        let bytes: [u8; OPERATION] = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let bytes: [u8; OPERATION] = user::read(at)?;
         let half = |at| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         operations.push(Operation {
             semaphore: half(0),
@@ -160,7 +158,7 @@ pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
             let values = SETS.get(id)?.values(caller)?;
             for (i, value) in values.iter().enumerate() {
                 let at = call.address(3).checked_add(i * 2).ok_or(Errno::EFAULT)?;
-                user::write(at, value).map_err(|_| Errno::EFAULT)?;
+                user::write(at, value)?;
             }
             Ok(0)
         }
@@ -175,12 +173,10 @@ pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
 
 fn set_all(call: &Call<'_>, set: &Set) -> Result<usize> {
     let mut values = Vec::new();
-    values
-        .try_reserve_exact(set.count)
-        .map_err(|_| Errno::ENOMEM)?;
+    values.try_reserve_exact(set.count)?;
     for i in 0..set.count {
         let at = call.address(3).checked_add(i * 2).ok_or(Errno::EFAULT)?;
-        let value: u16 = user::read(at).map_err(|_| Errno::EFAULT)?;
+        let value: u16 = user::read(at)?;
         values.push(value);
     }
     set.set_values(ipc::caller(call), 0, &values)?;

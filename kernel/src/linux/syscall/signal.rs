@@ -123,7 +123,7 @@ fn rt_sigpending(call: &mut Call<'_>) -> Result<usize> {
         .union(call.thread.signals.pending())
         .and(call.thread.signals.mask());
     let bytes = pending.0.to_le_bytes();
-    user::copy_out(call.address(0), &bytes[..call.size(1)]).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(call.address(0), &bytes[..call.size(1)])?;
     Ok(0)
 }
 

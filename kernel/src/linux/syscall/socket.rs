@@ -261,7 +261,7 @@ pub(in crate::linux) fn socketcall(call: &mut Call<'_>) -> Result<usize> {
     let mut args = [0; 6];
     for (n, arg) in args.iter_mut().enumerate().take(*count) {
         let at = at.checked_add(n * 4).ok_or(Errno::EFAULT)?;
-        *arg = u64::from(user::read::<u32>(at).map_err(|_| Errno::EFAULT)?);
+        *arg = u64::from(user::read::<u32>(at)?);
     }
     // A call that a signal interrupts is made again with the arguments that the registers still
     // have.

@@ -166,10 +166,8 @@ impl Header {
 
     fn read(at: VirtAddr, layout: Layout) -> Result<Header> {
         let fields: [usize; 6] = match layout {
-            Layout::Wide => user::read(at).map_err(|_| Errno::EFAULT)?,
-            Layout::Narrow => user::read::<[u32; 6]>(at)
-                .map_err(|_| Errno::EFAULT)?
-                .map(|field| field as usize),
+            Layout::Wide => user::read(at)?,
+            Layout::Narrow => user::read::<[u32; 6]>(at)?.map(|field| field as usize),
         };
         let [name, name_len, buffers, buffer_count, control, control_len] = fields;
         let header = Header {
@@ -197,11 +195,10 @@ impl Header {
 
     /// Writes a word of the program's own size.
     fn write_word(&self, to: VirtAddr, value: usize) -> Result<()> {
-        match self.layout {
+        Ok(match self.layout {
             Layout::Wide => user::write(to, &value),
             Layout::Narrow => user::write(to, &(value as u32)),
-        }
-        .map_err(|_| Errno::EFAULT)
+        }?)
     }
 
     fn source(&self) -> Result<UserSource> {
@@ -232,7 +229,7 @@ impl Header {
         data.try_reserve_exact(self.control_len)
             .map_err(|_| Errno::ENOBUFS)?;
         data.resize(self.control_len, 0);
-        user::copy_in(&mut data, self.control).map_err(|_| Errno::EFAULT)?;
+        user::copy_in(&mut data, self.control)?;
         Ok(data)
     }
 }
@@ -291,7 +288,7 @@ pub(super) fn sendmmsg(call: &mut Call<'_>) -> Result<usize> {
     for n in 0..count {
         let sent = entry(call, n).and_then(|(header, len_at)| {
             let sent = send_header(&open, &header, flags)?;
-            user::write(len_at, &(sent as u32)).map_err(|_| Errno::EFAULT)
+            Ok(user::write(len_at, &(sent as u32))?)
         });
         match sent {
             Ok(()) => {}
@@ -339,8 +336,7 @@ fn receive_header(
     if control.is_truncated() {
         answer |= MSG_CTRUNC;
     }
-    let fault = |_| Errno::EFAULT;
-    user::copy_out(header.control, control.bytes()).map_err(fault)?;
+    user::copy_out(header.control, control.bytes())?;
     for (slot, open) in taken {
         slot.install(open, flags & MSG_CMSG_CLOEXEC != 0);
     }
@@ -348,9 +344,9 @@ fn receive_header(
     if header.name.0 != 0 {
         let from = from.unwrap_or(Address::EMPTY);
         from.write(header.name, header.name_len)?;
-        user::write(header.at + name_len, &(from.len() as i32)).map_err(fault)?;
+        user::write(header.at + name_len, &(from.len() as i32))?;
     }
-    user::write(header.at + flags_at, &answer).map_err(fault)?;
+    user::write(header.at + flags_at, &answer)?;
     header.write_word(header.at + control_len, control.bytes().len())?;
     Ok((n, answer))
 }
@@ -410,7 +406,7 @@ pub(super) fn recvmmsg(call: &mut Call<'_>) -> Result<usize> {
     while received < count {
         let result = entry(call, received).and_then(|(header, len_at)| {
             let (n, answer) = receive_header(call, &open, &header, flags)?;
-            user::write(len_at, &(n as u32)).map_err(|_| Errno::EFAULT)?;
+            user::write(len_at, &(n as u32))?;
             Ok(answer)
         });
         match result {

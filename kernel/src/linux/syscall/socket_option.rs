@@ -75,7 +75,7 @@ pub(super) fn getsockopt(call: &mut Call<'_>) -> Result<usize> {
         Answer::Whole(bytes) => bytes,
     };
     let n = bytes.len().min(room);
-    user::copy_out(call.address(3), &bytes[..n]).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(call.address(3), &bytes[..n])?;
     call.write(4, &(n as i32))?;
     Ok(0)
 }

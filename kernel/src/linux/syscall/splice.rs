@@ -54,7 +54,7 @@ impl Position {
         if place.0 == 0 {
             return Ok(Position::Own);
         }
-        let value: i64 = user::read(place).map_err(|_| Errno::EFAULT)?;
+        let value: i64 = user::read(place)?;
         let value = u64::try_from(value).map_err(|_| Errno::EINVAL)?;
         Ok(Position::At { place, value })
     }
@@ -85,7 +85,7 @@ impl Position {
             }
             Position::Own => {}
             Position::At { place, .. } => {
-                user::write(*place, &(end as i64)).map_err(|_| Errno::EFAULT)?;
+                user::write(*place, &(end as i64))?;
             }
         }
         Ok(())

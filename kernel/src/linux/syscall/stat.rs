@@ -89,7 +89,7 @@ fn put_stat(to: VirtAddr, a: &Attributes) -> Result<usize> {
     out.st_mtime_nsec = a.modified.subsec_nanos().into();
     out.st_ctime = a.changed.as_secs();
     out.st_ctime_nsec = a.changed.subsec_nanos().into();
-    user::write(to, &out).map_err(|_| Errno::EFAULT)?;
+    user::write(to, &out)?;
     Ok(0)
 }
 
@@ -154,7 +154,7 @@ fn statx_call(call: &mut Call<'_>) -> Result<usize> {
             out.stx_attributes |= u64::from(STATX_ATTR_MOUNT_ROOT);
         }
     }
-    user::write(call.address(4), &out).map_err(|_| Errno::EFAULT)?;
+    user::write(call.address(4), &out)?;
     Ok(0)
 }
 
@@ -259,14 +259,14 @@ fn read_link(
     if size <= 0 {
         return Err(Errno::EINVAL);
     }
-    let empty = user::read::<u8>(path).map_err(|_| Errno::EFAULT)? == 0;
+    let empty = user::read::<u8>(path)? == 0;
     let place = path::place(call, dirfd, path, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
     if place.vnode().kind() != Kind::Link {
         return Err(if empty { Errno::ENOENT } else { Errno::EINVAL });
     }
     let text = place.vnode().read_link()?;
     let n = text.len().min(size as usize);
-    user::copy_out(to, &text[..n]).map_err(|_| Errno::EFAULT)?;
+    user::copy_out(to, &text[..n])?;
     Ok(n)
 }
 
@@ -315,7 +315,7 @@ fn put_statfs(to: VirtAddr, place: Option<&Location>) -> Result<usize> {
             out.f_namelen = 255;
         }
     }
-    user::write(to, &out).map_err(|_| Errno::EFAULT)?;
+    user::write(to, &out)?;
     Ok(0)
 }
 

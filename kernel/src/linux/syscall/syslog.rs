@@ -106,7 +106,7 @@ fn copy(from: u64, to: VirtAddr, room: usize) -> Result<(usize, u64)> {
             return Ok(false);
         }
         let address = VirtAddr(to.0.wrapping_add(done));
-        user::copy_out(address, line).map_err(|_| Errno::EFAULT)?;
+        user::copy_out(address, line)?;
         done += line.len();
         end = next;
         Ok(true)

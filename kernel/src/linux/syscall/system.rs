@@ -79,7 +79,7 @@ fn set_name(call: &Call<'_>, set: fn(&[u8]) -> Result<()>) -> Result<usize> {
     let len = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
     let mut name = [0; uts::NAME_MAX];
     let name = name.get_mut(..len).ok_or(Errno::EINVAL)?;
-    user::copy_in(name, call.address(0)).map_err(|_| Errno::EFAULT)?;
+    user::copy_in(name, call.address(0))?;
     set(name)?;
     Ok(0)
 }

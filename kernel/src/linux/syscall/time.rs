@@ -57,7 +57,7 @@ pub(super) fn duration(seconds: i64, nanoseconds: i64) -> Result<Duration> {
 /// # Errors
 /// `EFAULT`, `EINVAL`.
 pub fn read_timespec(from: VirtAddr) -> Result<Duration> {
-    let [seconds, nanoseconds]: [i64; 2] = user::read(from).map_err(|_| Errno::EFAULT)?;
+    let [seconds, nanoseconds]: [i64; 2] = user::read(from)?;
     duration(seconds, nanoseconds)
 }
 
@@ -67,7 +67,7 @@ pub fn read_timespec(from: VirtAddr) -> Result<Duration> {
 /// `EFAULT`.
 pub fn write_timespec(to: VirtAddr, time: Duration) -> Result<()> {
     let words = [time.as_secs(), u64::from(time.subsec_nanos())];
-    user::write(to, &words).map_err(|_| Errno::EFAULT)
+    Ok(user::write(to, &words)?)
 }
 
 /// The source of a clock, and its thread or process.

@@ -154,7 +154,7 @@ fn waitid(call: &mut Call<'_>) -> Result<usize> {
     // Times are for signals only.
     words[4] = 0;
     words[5] = 0;
-    user::write(call.address(2), &words).map_err(|_| Errno::EFAULT)?;
+    user::write(call.address(2), &words)?;
     Ok(0)
 }
 

@@ -79,9 +79,7 @@ fn open(subject: &Subject, at: &Location, view: View) -> Result<Arc<dyn File>> {
 /// A page's worth of zeros.
 fn buffer() -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
-    buffer
-        .try_reserve_exact(PAGE_SIZE)
-        .map_err(|_| Errno::ENOMEM)?;
+    buffer.try_reserve_exact(PAGE_SIZE)?;
     buffer.resize(PAGE_SIZE, 0);
     Ok(buffer)
 }
