@@ -22,8 +22,8 @@ use crate::{mounts, process::files::OpenFile};
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_fsync, "fsync", fsync),
-    SystemCall::new(__NR_fdatasync, "fdatasync", fdatasync),
+    SystemCall::new(__NR_fsync, "fsync", |call| sync_file(call, false)),
+    SystemCall::new(__NR_fdatasync, "fdatasync", |call| sync_file(call, true)),
     SystemCall::new(__NR_syncfs, "syncfs", syncfs),
     SystemCall::new(__NR_sync_file_range, "sync_file_range", sync_range).flags(&[&RANGE_FLAGS]),
     SystemCall::new(__NR_sync, "sync", sync),
@@ -75,28 +75,14 @@ fn kind(open: &OpenFile) -> Option<Kind> {
     open.location().map(|place| place.vnode().kind())
 }
 
-pub(super) fn fsync(call: &mut Call<'_>) -> Result<usize> {
-    sync_file(call, false)
-}
-
-pub(super) fn fdatasync(call: &mut Call<'_>) -> Result<usize> {
-    sync_file(call, true)
-}
-
 fn sync_file(call: &mut Call<'_>, data_only: bool) -> Result<usize> {
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     open.file().sync(data_only)?;
     Ok(0)
 }
 
 fn syncfs(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     if let Some(place) = open.location() {
         place.mount().root().sync()?;
     }
@@ -109,10 +95,7 @@ fn sync_range(call: &mut Call<'_>) -> Result<usize> {
     if from < 0 || len < 0 || from.checked_add(len).is_none() {
         return Err(Errno::EINVAL);
     }
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     let place = open.location().ok_or(Errno::ESPIPE)?;
     match place.vnode().kind() {
         Kind::Regular | Kind::Directory | Kind::BlockDevice | Kind::Link => {}
@@ -162,10 +145,7 @@ pub(super) fn sync(_: &mut Call<'_>) -> Result<usize> {
 }
 
 fn fadvise(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     match kind(&open) {
         Some(Kind::Fifo) => return Err(Errno::ESPIPE),
         None if open.downcast::<crate::ipc::pipe::End>().is_some() => return Err(Errno::ESPIPE),
@@ -227,8 +207,6 @@ fn name_to_handle_at(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn open_by_handle_at(call: &mut Call<'_>) -> Result<usize> {
-    if !call.credentials().may(CAP_DAC_READ_SEARCH) {
-        return Err(Errno::EPERM);
-    }
+    call.require(CAP_DAC_READ_SEARCH)?;
     Err(Errno::ESTALE)
 }

@@ -1,9 +1,17 @@
-//! The flags and choices among a call's arguments.
+//! What many calls ask of their arguments and of their caller.
 
-use abi::Result;
+use alloc::{sync::Arc, vec::Vec};
+use core::time::Duration;
 
-use super::Call;
+use abi::{Errno, Result};
+use nucleus::{
+    time,
+    user::{self, Plain},
+};
+
+use super::{Call, read_timespec};
 use crate::flags::{Caller, FlagSet};
+use crate::process::{self, files::OpenFile};
 
 impl Call<'_> {
     /// Returns the caller for [`FlagSet::check`] where the value is not an argument by itself.
@@ -35,5 +43,100 @@ impl Call<'_> {
 
     fn known(&self, value: u64, set: &FlagSet) -> Result<u32> {
         set.check(self.caller(), value).map(|known| known as u32)
+    }
+
+    /// Reads the structure that argument `n` points to, unless it is null.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    #[inline]
+    pub fn read_if<T: Plain>(&self, n: usize) -> Result<Option<T>> {
+        match self.args[n] {
+            0 => Ok(None),
+            _ => self.read(n).map(Some),
+        }
+    }
+
+    /// Writes the structure that argument `n` points to, unless it is null.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    #[inline]
+    pub fn write_if<T: Plain>(&self, n: usize, value: &T) -> Result<()> {
+        match self.args[n] {
+            0 => Ok(()),
+            _ => self.write(n, value),
+        }
+    }
+
+    /// Reads the `count` values that argument `n` points to.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`.
+    pub fn read_many<T: Plain + Copy>(&self, n: usize, count: usize) -> Result<Vec<T>> {
+        let mut values = Vec::new();
+        values.try_reserve_exact(count)?;
+        values.resize(count, user::zeroed());
+        user::read_all(&mut values, self.address(n))?;
+        Ok(values)
+    }
+
+    /// Writes values one after the other where argument `n` points.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub fn write_many<T: Plain>(&self, n: usize, values: &[T]) -> Result<()> {
+        for (i, value) in values.iter().enumerate() {
+            let at = self.address(n).checked_add(i * size_of::<T>());
+            user::write(at.ok_or(Errno::EFAULT)?, value)?;
+        }
+        Ok(())
+    }
+
+    /// The time since boot at which the relative time ends that argument `n` points to; none for
+    /// null.
+    ///
+    /// # Errors
+    /// `EFAULT`, `EINVAL`.
+    pub fn timeout(&self, n: usize) -> Result<Option<Duration>> {
+        match self.args[n] {
+            0 => Ok(None),
+            _ => read_timespec(self.address(n))
+                .map(|time| Some(time::since_boot().saturating_add(time))),
+        }
+    }
+
+    /// The open file of the descriptor in argument `n`, which was not opened for its path only.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    #[inline]
+    pub fn opened(&self, n: usize) -> Result<Arc<OpenFile>> {
+        let open = self.files().get(self.int(n))?;
+        if open.is_path() {
+            return Err(Errno::EBADF);
+        }
+        Ok(open)
+    }
+
+    /// # Errors
+    /// `EPERM` if the caller does not have the capability.
+    pub fn require(&self, capability: u32) -> Result<()> {
+        match self.credentials().may(capability) {
+            true => Ok(()),
+            false => Err(Errno::EPERM),
+        }
+    }
+
+    /// Waits for memory where it is scarce: for calls that take some for long.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    #[inline]
+    pub fn takes_memory(&self) -> Result<()> {
+        match process::is_scarce() {
+            true => Err(Errno::ENOMEM),
+            false => Ok(()),
+        }
     }
 }

@@ -269,10 +269,7 @@ pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
     let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::EINVAL)?;
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     let place = open.location().ok_or(Errno::EINVAL)?;
     if place.vnode().kind() != Kind::Regular || !open.flags().writes() {
         return Err(Errno::EINVAL);

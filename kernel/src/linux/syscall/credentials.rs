@@ -1,10 +1,9 @@
 //! User and group ids.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{VirtAddr, user};
 
 use super::{Call, SystemCall};
 use crate::process::Credentials;
@@ -15,53 +14,79 @@ const GROUPS_MAX: usize = 65_536;
 const KEEP: u32 = u32::MAX;
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getuid, "getuid", getuid),
-    SystemCall::new(raw::__NR_geteuid, "geteuid", geteuid),
-    SystemCall::new(raw::__NR_getgid, "getgid", getgid),
-    SystemCall::new(raw::__NR_getegid, "getegid", getegid),
-    SystemCall::new(raw::__NR_getresuid, "getresuid", getresuid),
-    SystemCall::new(raw::__NR_getresgid, "getresgid", getresgid),
-    SystemCall::new(raw::__NR_setuid, "setuid", setuid),
-    SystemCall::new(raw::__NR_setgid, "setgid", setgid),
-    SystemCall::new(raw::__NR_setreuid, "setreuid", setreuid),
-    SystemCall::new(raw::__NR_setregid, "setregid", setregid),
-    SystemCall::new(raw::__NR_setresuid, "setresuid", setresuid),
-    SystemCall::new(raw::__NR_setresgid, "setresgid", setresgid),
-    SystemCall::new(raw::__NR_setfsuid, "setfsuid", setfsuid),
-    SystemCall::new(raw::__NR_setfsgid, "setfsgid", setfsgid),
+    SystemCall::new(raw::__NR_getuid, "getuid", |call| {
+        Ok(call.credentials().real_uid as usize)
+    }),
+    SystemCall::new(raw::__NR_geteuid, "geteuid", |call| {
+        Ok(call.credentials().effective_uid as usize)
+    }),
+    SystemCall::new(raw::__NR_getgid, "getgid", |call| {
+        Ok(call.credentials().real_gid as usize)
+    }),
+    SystemCall::new(raw::__NR_getegid, "getegid", |call| {
+        Ok(call.credentials().effective_gid as usize)
+    }),
+    SystemCall::new(raw::__NR_getresuid, "getresuid", |call| {
+        get_triple(call, Ids::Users)
+    }),
+    SystemCall::new(raw::__NR_getresgid, "getresgid", |call| {
+        get_triple(call, Ids::Groups)
+    }),
+    SystemCall::new(raw::__NR_setuid, "setuid", |call| set_one(call, Ids::Users)),
+    SystemCall::new(raw::__NR_setgid, "setgid", |call| {
+        set_one(call, Ids::Groups)
+    }),
+    SystemCall::new(raw::__NR_setreuid, "setreuid", |call| {
+        setre(call, Ids::Users)
+    }),
+    SystemCall::new(raw::__NR_setregid, "setregid", |call| {
+        setre(call, Ids::Groups)
+    }),
+    SystemCall::new(raw::__NR_setresuid, "setresuid", |call| {
+        setres(call, Ids::Users)
+    }),
+    SystemCall::new(raw::__NR_setresgid, "setresgid", |call| {
+        setres(call, Ids::Groups)
+    }),
+    SystemCall::new(raw::__NR_setfsuid, "setfsuid", |call| {
+        setfs(call, Ids::Users)
+    }),
+    SystemCall::new(raw::__NR_setfsgid, "setfsgid", |call| {
+        setfs(call, Ids::Groups)
+    }),
     SystemCall::new(raw::__NR_getgroups, "getgroups", getgroups),
     SystemCall::new(raw::__NR_setgroups, "setgroups", setgroups),
 ];
 
-pub(super) fn getuid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.credentials().real_uid as usize)
+/// The ids of users or of groups: real, effective, saved, and that for files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ids {
+    Users,
+    Groups,
 }
 
-pub(super) fn geteuid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.credentials().effective_uid as usize)
+impl Ids {
+    fn of(self, c: &Credentials) -> [u32; 4] {
+        match self {
+            Ids::Users => [c.real_uid, c.effective_uid, c.saved_uid, c.fs.uid],
+            Ids::Groups => [c.real_gid, c.effective_gid, c.saved_gid, c.fs.gid],
+        }
+    }
+
+    /// The capability to set them at will.
+    fn capability(self) -> u32 {
+        match self {
+            Ids::Users => raw::CAP_SETUID,
+            Ids::Groups => raw::CAP_SETGID,
+        }
+    }
 }
 
-pub(super) fn getgid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.credentials().real_gid as usize)
-}
-
-pub(super) fn getegid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.credentials().effective_gid as usize)
-}
-
-fn getresuid(call: &mut Call<'_>) -> Result<usize> {
-    let c = call.credentials().clone();
-    call.write(0, &c.real_uid)?;
-    call.write(1, &c.effective_uid)?;
-    call.write(2, &c.saved_uid)?;
-    Ok(0)
-}
-
-fn getresgid(call: &mut Call<'_>) -> Result<usize> {
-    let c = call.credentials().clone();
-    call.write(0, &c.real_gid)?;
-    call.write(1, &c.effective_gid)?;
-    call.write(2, &c.saved_gid)?;
+/// `getresuid` and `getresgid`.
+fn get_triple(call: &Call<'_>, ids: Ids) -> Result<usize> {
+    for (n, id) in ids.of(call.credentials())[..3].iter().enumerate() {
+        call.write(n, id)?;
+    }
     Ok(0)
 }
 
@@ -97,41 +122,41 @@ pub(super) fn copy(call: &Call<'_>) -> Credentials {
     Credentials::clone(call.credentials())
 }
 
-pub(super) fn setuid(call: &mut Call<'_>) -> Result<usize> {
-    let uid = call.unsigned(0);
+/// Gives the caller the real, effective and saved ids that `change` makes of its own, told whether
+/// it is privileged; that for files is the effective one.
+fn set(
+    call: &mut Call<'_>,
+    ids: Ids,
+    change: impl FnOnce([u32; 3], bool) -> Result<[u32; 3]>,
+) -> Result<usize> {
     let mut new = copy(call);
-    if uid == KEEP {
-        return Err(Errno::EINVAL);
+    let [real, effective, saved, _] = ids.of(&new);
+    let privileged = new.may(ids.capability());
+    let [real, effective, saved] = change([real, effective, saved], privileged)?;
+    match ids {
+        Ids::Users => {
+            (new.real_uid, new.effective_uid, new.saved_uid) = (real, effective, saved);
+            new.fs.uid = effective;
+            new.follow_uids(call.credentials());
+        }
+        Ids::Groups => {
+            (new.real_gid, new.effective_gid, new.saved_gid) = (real, effective, saved);
+            new.fs.gid = effective;
+        }
     }
-    if new.may(raw::CAP_SETUID) {
-        new.real_uid = uid;
-        new.saved_uid = uid;
-    } else if uid != new.real_uid && uid != new.saved_uid {
-        return Err(Errno::EPERM);
-    }
-    new.effective_uid = uid;
-    new.fs.uid = uid;
-    new.follow_uids(call.credentials());
     adopt(call, new);
     Ok(0)
 }
 
-pub(super) fn setgid(call: &mut Call<'_>) -> Result<usize> {
-    let gid = call.unsigned(0);
-    let mut new = copy(call);
-    if gid == KEEP {
-        return Err(Errno::EINVAL);
-    }
-    if new.may(raw::CAP_SETGID) {
-        new.real_gid = gid;
-        new.saved_gid = gid;
-    } else if gid != new.real_gid && gid != new.saved_gid {
-        return Err(Errno::EPERM);
-    }
-    new.effective_gid = gid;
-    new.fs.gid = gid;
-    adopt(call, new);
-    Ok(0)
+/// `setuid` and `setgid`.
+fn set_one(call: &mut Call<'_>, ids: Ids) -> Result<usize> {
+    let id = call.unsigned(0);
+    set(call, ids, |[real, _, saved], privileged| match privileged {
+        _ if id == KEEP => Err(Errno::EINVAL),
+        true => Ok([id; 3]),
+        false if id == real || id == saved => Ok([real, id, saved]),
+        false => Err(Errno::EPERM),
+    })
 }
 
 /// `setreuid` for user or group ids given as (real, effective, saved): the new ones.
@@ -174,72 +199,32 @@ fn set_triple(old: [u32; 3], new: [u32; 3], privileged: bool) -> Result<[u32; 3]
     Ok(ids)
 }
 
-fn set_uids(
-    call: &mut Call<'_>,
-    change: impl FnOnce([u32; 3], bool) -> Result<[u32; 3]>,
-) -> Result<usize> {
-    let mut new = copy(call);
-    let old = [new.real_uid, new.effective_uid, new.saved_uid];
-    [new.real_uid, new.effective_uid, new.saved_uid] = change(old, new.may(raw::CAP_SETUID))?;
-    new.fs.uid = new.effective_uid;
-    new.follow_uids(call.credentials());
-    adopt(call, new);
-    Ok(0)
-}
-
-fn set_gids(
-    call: &mut Call<'_>,
-    change: impl FnOnce([u32; 3], bool) -> Result<[u32; 3]>,
-) -> Result<usize> {
-    let mut new = copy(call);
-    let old = [new.real_gid, new.effective_gid, new.saved_gid];
-    [new.real_gid, new.effective_gid, new.saved_gid] = change(old, new.may(raw::CAP_SETGID))?;
-    new.fs.gid = new.effective_gid;
-    adopt(call, new);
-    Ok(0)
-}
-
-pub(super) fn setreuid(call: &mut Call<'_>) -> Result<usize> {
+fn setre(call: &mut Call<'_>, ids: Ids) -> Result<usize> {
     let new = [call.unsigned(0), call.unsigned(1)];
-    set_uids(call, |old, privileged| set_pair(old, new, privileged))
+    set(call, ids, |old, privileged| set_pair(old, new, privileged))
 }
 
-pub(super) fn setregid(call: &mut Call<'_>) -> Result<usize> {
-    let new = [call.unsigned(0), call.unsigned(1)];
-    set_gids(call, |old, privileged| set_pair(old, new, privileged))
-}
-
-pub(super) fn setresuid(call: &mut Call<'_>) -> Result<usize> {
+fn setres(call: &mut Call<'_>, ids: Ids) -> Result<usize> {
     let new = [call.unsigned(0), call.unsigned(1), call.unsigned(2)];
-    set_uids(call, |old, privileged| set_triple(old, new, privileged))
+    set(call, ids, |old, privileged| {
+        set_triple(old, new, privileged)
+    })
 }
 
-pub(super) fn setresgid(call: &mut Call<'_>) -> Result<usize> {
-    let new = [call.unsigned(0), call.unsigned(1), call.unsigned(2)];
-    set_gids(call, |old, privileged| set_triple(old, new, privileged))
-}
-
-/// Returns the old one whether it changed or not, as Linux does.
-fn setfsuid(call: &mut Call<'_>) -> Result<usize> {
-    let uid = call.unsigned(0);
+/// `setfsuid` and `setfsgid`, which return the old id whether it changed or not, as Linux does.
+fn setfs(call: &mut Call<'_>, ids: Ids) -> Result<usize> {
+    let id = call.unsigned(0);
     let mut new = copy(call);
-    let old = new.fs.uid;
-    let known = [new.real_uid, new.effective_uid, new.saved_uid, old];
-    if uid != KEEP && (new.may(raw::CAP_SETUID) || known.contains(&uid)) {
-        new.fs.uid = uid;
-        new.follow_fs_uid(old);
-        adopt(call, new);
-    }
-    Ok(old as usize)
-}
-
-fn setfsgid(call: &mut Call<'_>) -> Result<usize> {
-    let gid = call.unsigned(0);
-    let mut new = copy(call);
-    let old = new.fs.gid;
-    let known = [new.real_gid, new.effective_gid, new.saved_gid, old];
-    if gid != KEEP && (new.may(raw::CAP_SETGID) || known.contains(&gid)) {
-        new.fs.gid = gid;
+    let known = ids.of(&new);
+    let old = known[3];
+    if id != KEEP && (new.may(ids.capability()) || known.contains(&id)) {
+        match ids {
+            Ids::Users => {
+                new.fs.uid = id;
+                new.follow_fs_uid(old);
+            }
+            Ids::Groups => new.fs.gid = id,
+        }
         adopt(call, new);
     }
     Ok(old as usize)
@@ -247,37 +232,24 @@ fn setfsgid(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn getgroups(call: &mut Call<'_>) -> Result<usize> {
     let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
-    let credentials = call.credentials().clone();
-    let groups = &credentials.fs.groups;
+    let groups = &call.credentials().fs.groups;
     if size == 0 {
         return Ok(groups.len());
     }
     if size < groups.len() {
         return Err(Errno::EINVAL);
     }
-    let base = call.address(1);
-    for (at, group) in groups.iter().enumerate() {
-        let address = VirtAddr(base.0.wrapping_add(at * 4));
-        user::write(address, group)?;
-    }
+    call.write_many(1, groups)?;
     Ok(groups.len())
 }
 
 pub(super) fn setgroups(call: &mut Call<'_>) -> Result<usize> {
-    if !call.credentials().may(raw::CAP_SETGID) {
-        return Err(Errno::EPERM);
-    }
+    call.require(raw::CAP_SETGID)?;
     let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     if size > GROUPS_MAX {
         return Err(Errno::EINVAL);
     }
-    let mut groups = Vec::new();
-    groups.try_reserve_exact(size)?;
-    let base = call.address(1);
-    for at in 0..size {
-        let address = VirtAddr(base.0.wrapping_add(at * 4));
-        groups.push(user::read(address)?);
-    }
+    let groups = call.read_many(1, size)?;
     let mut new = copy(call);
     new.fs.groups = groups;
     adopt(call, new);

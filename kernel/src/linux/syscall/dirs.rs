@@ -18,7 +18,9 @@ pub const CALLS: &[SystemCall] = &[
     SystemCall::new(__NR_fchdir, "fchdir", fchdir),
     SystemCall::new(__NR_chroot, "chroot", chroot),
     SystemCall::new(__NR_getcwd, "getcwd", getcwd),
-    SystemCall::new(__NR_umask, "umask", umask),
+    SystemCall::new(__NR_umask, "umask", |call| {
+        Ok(call.fs().set_umask(call.unsigned(0)) as usize)
+    }),
 ];
 
 /// A directory that the caller may enter.
@@ -47,9 +49,7 @@ pub(super) fn fchdir(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn chroot(call: &mut Call<'_>) -> Result<usize> {
     let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
     enterable(call, &place)?;
-    if !call.credentials().may(CAP_SYS_CHROOT) {
-        return Err(Errno::EPERM);
-    }
+    call.require(CAP_SYS_CHROOT)?;
     call.fs().set_root(place);
     Ok(0)
 }
@@ -70,8 +70,4 @@ pub(super) fn getcwd(call: &mut Call<'_>) -> Result<usize> {
     }
     user::copy_out(to, &path)?;
     Ok(path.len())
-}
-
-pub(super) fn umask(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.fs().set_umask(call.unsigned(0)) as usize)
 }

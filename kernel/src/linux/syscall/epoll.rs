@@ -124,10 +124,7 @@ fn wait(call: &Call<'_>, until: Wait) -> Result<usize> {
     if end.is_none_or(|end| end > USER_END) {
         return Err(Errno::EFAULT);
     }
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     let epoll = open.downcast::<Epoll>().ok_or(Errno::EINVAL)?;
     epoll.wait(to, most, until.sleep())
 }

@@ -29,7 +29,7 @@ pub const CALLS: &[SystemCall] = &[
     SystemCall::new(__NR_timerfd_create, "timerfd_create", timerfd_create).flags(&[&TIMER_FLAGS]),
     SystemCall::new(__NR_timerfd_settime, "timerfd_settime", timerfd_settime).flags(&[&SET_FLAGS]),
     SystemCall::new(__NR_timerfd_gettime, "timerfd_gettime", timerfd_gettime),
-    SystemCall::new(__NR_signalfd, "signalfd", signalfd),
+    SystemCall::new(__NR_signalfd, "signalfd", |call| make_signalfd(call, 0)),
     SystemCall::new(__NR_signalfd4, "signalfd4", signalfd4).flags(&[&SIGNAL_FLAGS]),
 ];
 
@@ -54,9 +54,7 @@ pub(super) fn install(
     access: u32,
     make: impl FnOnce() -> Result<Arc<dyn File>>,
 ) -> Result<usize> {
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let slot = call.files().reserve(0, call.descriptor_limit())?;
     let kept = OpenFlags::from_bits_retain(access | flags & O_NONBLOCK);
     let open = OpenFile::new(make()?, kept);
@@ -84,10 +82,7 @@ pub(super) fn timerfd_create(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn timer_of(call: &Call<'_>) -> Result<Arc<TimerFile>> {
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     TimerFile::of(open.file()).ok_or(Errno::EINVAL)
 }
 
@@ -100,9 +95,7 @@ pub(super) fn timerfd_settime(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EPERM);
     }
     let old = timer.set(new, flags)?;
-    if call.args[3] != 0 {
-        call.write(3, &encode_timespecs(old))?;
-    }
+    call.write_if(3, &encode_timespecs(old))?;
     Ok(0)
 }
 
@@ -110,10 +103,6 @@ pub(super) fn timerfd_gettime(call: &mut Call<'_>) -> Result<usize> {
     let setting = timer_of(call)?.setting();
     call.write(1, &encode_timespecs(setting))?;
     Ok(0)
-}
-
-pub(super) fn signalfd(call: &mut Call<'_>) -> Result<usize> {
-    make_signalfd(call, 0)
 }
 
 pub(super) fn signalfd4(call: &mut Call<'_>) -> Result<usize> {

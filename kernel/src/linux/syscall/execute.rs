@@ -87,9 +87,7 @@ fn run(
     arguments: VirtAddr,
     environment: VirtAddr,
 ) -> Result<usize> {
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let process = call.process().clone();
     let max = load::words_max(process.limits());
     let class = match call.own.compatible_call {

@@ -18,24 +18,40 @@ const LISTS: &str =
     "an access list (`system.posix_acl_*`) that permission bits can't say gets EOPNOTSUPP(95)";
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getxattr, "getxattr", getxattr),
-    SystemCall::new(raw::__NR_lgetxattr, "lgetxattr", lgetxattr),
-    SystemCall::new(raw::__NR_fgetxattr, "fgetxattr", fgetxattr),
-    SystemCall::new(raw::__NR_setxattr, "setxattr", setxattr)
+    SystemCall::new(raw::__NR_getxattr, "getxattr", |call| get(call, By::Path)),
+    SystemCall::new(raw::__NR_lgetxattr, "lgetxattr", |call| get(call, By::Link)),
+    SystemCall::new(raw::__NR_fgetxattr, "fgetxattr", |call| {
+        get(call, By::Descriptor)
+    }),
+    SystemCall::new(raw::__NR_setxattr, "setxattr", |call| set(call, By::Path))
         .flags(&[&FLAGS])
         .note(LISTS),
-    SystemCall::new(raw::__NR_lsetxattr, "lsetxattr", lsetxattr)
+    SystemCall::new(raw::__NR_lsetxattr, "lsetxattr", |call| set(call, By::Link))
         .flags(&[&FLAGS])
         .note(LISTS),
-    SystemCall::new(raw::__NR_fsetxattr, "fsetxattr", fsetxattr)
-        .flags(&[&FLAGS])
-        .note(LISTS),
-    SystemCall::new(raw::__NR_listxattr, "listxattr", listxattr),
-    SystemCall::new(raw::__NR_llistxattr, "llistxattr", llistxattr),
-    SystemCall::new(raw::__NR_flistxattr, "flistxattr", flistxattr),
-    SystemCall::new(raw::__NR_removexattr, "removexattr", removexattr),
-    SystemCall::new(raw::__NR_lremovexattr, "lremovexattr", lremovexattr),
-    SystemCall::new(raw::__NR_fremovexattr, "fremovexattr", fremovexattr),
+    SystemCall::new(raw::__NR_fsetxattr, "fsetxattr", |call| {
+        set(call, By::Descriptor)
+    })
+    .flags(&[&FLAGS])
+    .note(LISTS),
+    SystemCall::new(raw::__NR_listxattr, "listxattr", |call| {
+        list(call, By::Path)
+    }),
+    SystemCall::new(raw::__NR_llistxattr, "llistxattr", |call| {
+        list(call, By::Link)
+    }),
+    SystemCall::new(raw::__NR_flistxattr, "flistxattr", |call| {
+        list(call, By::Descriptor)
+    }),
+    SystemCall::new(raw::__NR_removexattr, "removexattr", |call| {
+        remove(call, By::Path)
+    }),
+    SystemCall::new(raw::__NR_lremovexattr, "lremovexattr", |call| {
+        remove(call, By::Link)
+    }),
+    SystemCall::new(raw::__NR_fremovexattr, "fremovexattr", |call| {
+        remove(call, By::Descriptor)
+    }),
 ];
 
 /// Which file a call means by its first argument.
@@ -53,10 +69,7 @@ fn place(call: &Call<'_>, by: By) -> Result<Option<Location>> {
         By::Path => path::place(call, AT_FDCWD, call.address(0), 0).map(Some),
         By::Link => path::place(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW).map(Some),
         By::Descriptor => {
-            let open = call.files().get(call.int(0))?;
-            if open.is_path() {
-                return Err(Errno::EBADF);
-            }
+            let open = call.opened(0)?;
             Ok(open.location().cloned())
         }
     }
@@ -106,9 +119,7 @@ fn set(call: &Call<'_>, by: By) -> Result<usize> {
     if size > raw::XATTR_SIZE_MAX as usize {
         return Err(Errno::E2BIG);
     }
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let mut value = Vec::new();
     value.try_reserve_exact(size)?;
     value.resize(size, 0);
@@ -123,52 +134,4 @@ fn remove(call: &Call<'_>, by: By) -> Result<usize> {
     let place = place(call, by)?.ok_or(Errno::EOPNOTSUPP)?;
     place.set_extended(&call.credentials().fs, &name, None, 0)?;
     Ok(0)
-}
-
-pub(super) fn getxattr(call: &mut Call<'_>) -> Result<usize> {
-    get(call, By::Path)
-}
-
-pub(super) fn lgetxattr(call: &mut Call<'_>) -> Result<usize> {
-    get(call, By::Link)
-}
-
-pub(super) fn fgetxattr(call: &mut Call<'_>) -> Result<usize> {
-    get(call, By::Descriptor)
-}
-
-pub(super) fn setxattr(call: &mut Call<'_>) -> Result<usize> {
-    set(call, By::Path)
-}
-
-pub(super) fn lsetxattr(call: &mut Call<'_>) -> Result<usize> {
-    set(call, By::Link)
-}
-
-pub(super) fn fsetxattr(call: &mut Call<'_>) -> Result<usize> {
-    set(call, By::Descriptor)
-}
-
-pub(super) fn listxattr(call: &mut Call<'_>) -> Result<usize> {
-    list(call, By::Path)
-}
-
-pub(super) fn llistxattr(call: &mut Call<'_>) -> Result<usize> {
-    list(call, By::Link)
-}
-
-pub(super) fn flistxattr(call: &mut Call<'_>) -> Result<usize> {
-    list(call, By::Descriptor)
-}
-
-pub(super) fn removexattr(call: &mut Call<'_>) -> Result<usize> {
-    remove(call, By::Path)
-}
-
-pub(super) fn lremovexattr(call: &mut Call<'_>) -> Result<usize> {
-    remove(call, By::Link)
-}
-
-pub(super) fn fremovexattr(call: &mut Call<'_>) -> Result<usize> {
-    remove(call, By::Descriptor)
 }

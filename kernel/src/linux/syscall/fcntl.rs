@@ -311,10 +311,7 @@ fn record_lock(call: &Call<'_>, open: &OpenFile, command: u32) -> Result<usize> 
 }
 
 fn flock_call(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     let operation = call.unsigned(1);
     let mode = match operation & !LOCK_NB {
         LOCK_SH => Some(Mode::Shared),

@@ -6,12 +6,22 @@ use super::{Call, SystemCall};
 use crate::process::{Pid, Process, pid_table};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getpid, "getpid", getpid),
+    SystemCall::new(raw::__NR_getpid, "getpid", |call| {
+        Ok(call.process().pid() as usize)
+    }),
     SystemCall::new(raw::__NR_gettid, "gettid", gettid),
-    SystemCall::new(raw::__NR_getppid, "getppid", getppid),
-    SystemCall::new(raw::__NR_getpgrp, "getpgrp", getpgrp),
-    SystemCall::new(raw::__NR_getpgid, "getpgid", getpgid),
-    SystemCall::new(raw::__NR_getsid, "getsid", getsid),
+    SystemCall::new(raw::__NR_getppid, "getppid", |call| {
+        Ok(call.process().parent_pid() as usize)
+    }),
+    SystemCall::new(raw::__NR_getpgrp, "getpgrp", |call| {
+        Ok(call.process().group_id() as usize)
+    }),
+    SystemCall::new(raw::__NR_getpgid, "getpgid", |call| {
+        Ok(named(call)?.group_id() as usize)
+    }),
+    SystemCall::new(raw::__NR_getsid, "getsid", |call| {
+        Ok(named(call)?.session_id() as usize)
+    }),
     SystemCall::new(raw::__NR_setpgid, "setpgid", setpgid),
     SystemCall::new(raw::__NR_setsid, "setsid", setsid),
     SystemCall::new(
@@ -21,20 +31,8 @@ pub(super) const CALLS: &[SystemCall] = &[
     ),
 ];
 
-pub(super) fn getpid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.process().pid() as usize)
-}
-
 pub(super) fn gettid(call: &mut Call<'_>) -> Result<usize> {
     Ok(call.thread.tid() as usize)
-}
-
-pub(super) fn getppid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.process().parent_pid() as usize)
-}
-
-pub(super) fn getpgrp(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.process().group_id() as usize)
 }
 
 /// The process that argument 0 names; 0 is the caller.
@@ -46,14 +44,6 @@ fn named(call: &Call<'_>) -> Result<alloc::sync::Arc<Process>> {
             .and_then(Process::find)
             .ok_or(Errno::ESRCH),
     }
-}
-
-pub(super) fn getpgid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(named(call)?.group_id() as usize)
-}
-
-pub(super) fn getsid(call: &mut Call<'_>) -> Result<usize> {
-    Ok(named(call)?.session_id() as usize)
 }
 
 pub(super) fn setpgid(call: &mut Call<'_>) -> Result<usize> {

@@ -22,7 +22,7 @@ use crate::{ipc::inotify::Inotify, process::files::OpenFile};
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_inotify_init, "inotify_init", inotify_init),
+    SystemCall::new(__NR_inotify_init, "inotify_init", |call| make(call, 0)),
     SystemCall::new(__NR_inotify_init1, "inotify_init1", inotify_init1).flags(&[&FLAGS]),
     SystemCall::new(
         __NR_inotify_add_watch,
@@ -64,10 +64,6 @@ const MASK: FlagSet = flag_set!(
     EINVAL
 );
 
-pub(super) fn inotify_init(call: &mut Call<'_>) -> Result<usize> {
-    make(call, 0)
-}
-
 pub(super) fn inotify_init1(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(0, &FLAGS)?;
     make(call, flags)
@@ -90,10 +86,7 @@ pub(super) fn inotify_add_watch(call: &mut Call<'_>) -> Result<usize> {
     if mask == 0 {
         return Err(Errno::EINVAL);
     }
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     let both = IN_MASK_ADD | IN_MASK_CREATE;
     if mask & both == both {
         return Err(Errno::EINVAL);

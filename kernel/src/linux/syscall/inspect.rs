@@ -28,17 +28,13 @@ const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
 pub(super) const CALLS: &[SystemCall] = &[
     SystemCall::new(raw::__NR_kcmp, "kcmp", kcmp).flags(&[&KCMP_TYPES]),
-    SystemCall::new(
-        raw::__NR_process_vm_readv,
-        "process_vm_readv",
-        process_vm_readv,
-    )
+    SystemCall::new(raw::__NR_process_vm_readv, "process_vm_readv", |call| {
+        transfer(call, false)
+    })
     .flags(&[&NO_FLAGS]),
-    SystemCall::new(
-        raw::__NR_process_vm_writev,
-        "process_vm_writev",
-        process_vm_writev,
-    )
+    SystemCall::new(raw::__NR_process_vm_writev, "process_vm_writev", |call| {
+        transfer(call, true)
+    })
     .flags(&[&NO_FLAGS]),
 ];
 
@@ -102,14 +98,6 @@ fn kcmp(call: &mut Call<'_>) -> Result<usize> {
         Ordering::Less => 1,
         Ordering::Greater => 2,
     })
-}
-
-fn process_vm_readv(call: &mut Call<'_>) -> Result<usize> {
-    transfer(call, false)
-}
-
-fn process_vm_writev(call: &mut Call<'_>) -> Result<usize> {
-    transfer(call, true)
 }
 
 /// The ranges of an array of `iovec`s.

@@ -189,10 +189,7 @@ fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn lseek(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.files().get(call.int(0))?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
+    let open = call.opened(0)?;
     let position = open.file().seek(call.args[1] as i64, call.unsigned(2))?;
     Ok(position as usize)
 }

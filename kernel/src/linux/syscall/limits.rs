@@ -90,17 +90,12 @@ fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
             return Err(Errno::EPERM);
         }
     }
-    let new: Option<[u64; 2]> = match call.args[2] {
-        0 => None,
-        _ => Some(call.read(2)?),
-    };
+    let new: Option<[u64; 2]> = call.read_if(2)?;
     let old = target.limits().get(resource);
     if let Some(new) = new {
         set(call, &target, resource, new)?;
     }
-    if call.args[3] != 0 {
-        call.write(3, &[old.soft, old.hard])?;
-    }
+    call.write_if(3, &[old.soft, old.hard])?;
     Ok(0)
 }
 

@@ -7,7 +7,9 @@ use vm::{Lock, Map, MapError};
 use super::{Call, FlagSet, SystemCall, flag_set, memory::errno};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_mlock, "mlock", mlock),
+    SystemCall::new(raw::__NR_mlock, "mlock", |call| {
+        lock_range(call, Lock::Full)
+    }),
     SystemCall::new(raw::__NR_mlock2, "mlock2", mlock2).flags(&[&LOCK_FLAGS]),
     SystemCall::new(raw::__NR_munlock, "munlock", munlock),
     SystemCall::new(raw::__NR_mlockall, "mlockall", mlockall).flags(&[&ALL_FLAGS]),
@@ -93,10 +95,6 @@ fn lock_range(call: &mut Call<'_>, lock: Lock) -> Result<usize> {
         bring_in(call, &map, range)?;
     }
     Ok(0)
-}
-
-fn mlock(call: &mut Call<'_>) -> Result<usize> {
-    lock_range(call, Lock::Full)
 }
 
 fn mlock2(call: &mut Call<'_>) -> Result<usize> {

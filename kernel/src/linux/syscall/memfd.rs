@@ -64,9 +64,7 @@ pub(super) fn memory_mount() -> Arc<Mount> {
 fn memfd_create(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &FLAGS)?;
     let name = user::copy_in_string(call.address(0), NAME_MAX)?.ok_or(Errno::EINVAL)?;
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let files = call.files();
     let slot = files.reserve(0, call.descriptor_limit())?;
     let mount = memory_mount();

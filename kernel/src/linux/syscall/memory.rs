@@ -151,10 +151,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
             .checked_add(whole as u64)
             .filter(|end| i64::try_from(*end).is_ok())
             .ok_or(Errno::EOVERFLOW)?;
-        let open = call.files().get(call.int(4))?;
-        if open.is_path() {
-            return Err(Errno::EBADF);
-        }
+        let open = call.opened(4)?;
         if !open.flags().reads() {
             return Err(Errno::EACCES);
         }

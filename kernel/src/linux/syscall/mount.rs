@@ -124,9 +124,7 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
     if !call.credentials().fs.is_root() {
         return Err(Errno::EPERM);
     }
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let namespace = mounts::namespace();
     let options = own_options(&data);
     let from = |source: &[u8]| -> Result<Location> {

@@ -51,14 +51,9 @@ const ATTRIBUTE_FLAGS: FlagSet = flag_set!("mq_flags", [O_NONBLOCK], EINVAL);
 type Attributes = [i64; 8];
 
 fn mq_open(call: &mut Call<'_>) -> Result<usize> {
-    let asked: Option<Attributes> = match call.args[3] {
-        0 => None,
-        _ => Some(call.read(3)?),
-    };
+    let asked: Option<Attributes> = call.read_if(3)?;
     let name = path::read(call.address(0))?;
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let slot = call.files().reserve(0, call.descriptor_limit())?;
     let flags = call.unsigned(1);
     let kept = OpenFlags::from_bits_retain(flags & (O_ACCMODE | O_NONBLOCK));
@@ -120,9 +115,7 @@ fn mq_timedsend(call: &mut Call<'_>) -> Result<usize> {
     if len > queue.size.bytes {
         return Err(Errno::EMSGSIZE);
     }
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let mut from = UserSource::new(call.address(1), len)?;
     let message = Message::new(1, &mut from)?;
     let pid = call.process().pid();
@@ -140,9 +133,7 @@ fn mq_timedreceive(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EMSGSIZE);
     }
     let (priority, message) = queue.receive(how)?;
-    if call.args[3] != 0 {
-        call.write(3, &priority)?;
-    }
+    call.write_if(3, &priority)?;
     let len = message.len();
     let mut to = UserSink::new(call.address(1), len)?;
     message.give(&mut to, len)
@@ -189,10 +180,7 @@ fn how_to_notify(call: &Call<'_>) -> Result<How> {
 }
 
 fn mq_getsetattr(call: &mut Call<'_>) -> Result<usize> {
-    let new: Option<Attributes> = match call.args[1] {
-        0 => None,
-        _ => Some(call.read(1)?),
-    };
+    let new: Option<Attributes> = call.read_if(1)?;
     let wanted = match new {
         Some([flags, ..]) => {
             let flags = ATTRIBUTE_FLAGS.check(call.caller(), flags as u64)?;
@@ -211,8 +199,6 @@ fn mq_getsetattr(call: &mut Call<'_>) -> Result<usize> {
     if let Some(on) = wanted {
         open.set_flag(O_NONBLOCK, on);
     }
-    if call.args[2] != 0 {
-        call.write(2, &old)?;
-    }
+    call.write_if(2, &old)?;
     Ok(0)
 }

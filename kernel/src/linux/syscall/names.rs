@@ -31,20 +31,24 @@ pub const CALLS: &[SystemCall] = &[
     SystemCall::new(__NR_symlinkat, "symlinkat", symlinkat),
     SystemCall::new(__NR_link, "link", link),
     SystemCall::new(__NR_linkat, "linkat", linkat).flags(&[&LINK_FLAGS]),
-    SystemCall::new(__NR_unlink, "unlink", unlink),
-    SystemCall::new(__NR_rmdir, "rmdir", rmdir),
+    SystemCall::new(__NR_unlink, "unlink", |call| {
+        remove(call, AT_FDCWD, call.address(0), false)
+    }),
+    SystemCall::new(__NR_rmdir, "rmdir", |call| {
+        remove(call, AT_FDCWD, call.address(0), true)
+    }),
     SystemCall::new(__NR_unlinkat, "unlinkat", unlinkat).flags(&[&REMOVE_FLAGS]),
     SystemCall::new(__NR_rename, "rename", rename),
     SystemCall::new(__NR_renameat, "renameat", renameat),
     SystemCall::new(__NR_renameat2, "renameat2", renameat2),
-    SystemCall::new(__NR_getdents, "getdents", getdents),
-    SystemCall::new(__NR_getdents64, "getdents64", getdents64),
+    SystemCall::new(__NR_getdents, "getdents", |call| list(call, Layout::Old)),
+    SystemCall::new(__NR_getdents64, "getdents64", |call| {
+        list(call, Layout::New)
+    }),
 ];
 
 fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> Result<usize> {
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let path = path::read(path)?;
     let mode = match what {
         Make::Link(_) => 0o777,
@@ -125,9 +129,7 @@ fn add_link(
     (new_dir, new): (i32, VirtAddr),
     flags: u32,
 ) -> Result<usize> {
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let mut how = flags & AT_EMPTY_PATH;
     if flags & AT_SYMLINK_FOLLOW == 0 {
         how |= AT_SYMLINK_NOFOLLOW;
@@ -144,14 +146,6 @@ fn remove(call: &Call<'_>, dirfd: i32, path: VirtAddr, directory: bool) -> Resul
         .walk()
         .remove(&path, directory)?;
     Ok(0)
-}
-
-pub(super) fn unlink(call: &mut Call<'_>) -> Result<usize> {
-    remove(call, AT_FDCWD, call.address(0), false)
-}
-
-pub(super) fn rmdir(call: &mut Call<'_>) -> Result<usize> {
-    remove(call, AT_FDCWD, call.address(0), true)
 }
 
 pub(super) fn unlinkat(call: &mut Call<'_>) -> Result<usize> {
@@ -201,14 +195,6 @@ enum Layout {
     Old,
     /// Inode, offset, length, type, name.
     New,
-}
-
-fn getdents(call: &mut Call<'_>) -> Result<usize> {
-    list(call, Layout::Old)
-}
-
-pub(super) fn getdents64(call: &mut Call<'_>) -> Result<usize> {
-    list(call, Layout::New)
 }
 
 fn list(call: &Call<'_>, layout: Layout) -> Result<usize> {

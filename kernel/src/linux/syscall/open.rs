@@ -180,9 +180,7 @@ fn open_by_rules(
     (flags, mode): (u32, u32),
     rules: u32,
 ) -> Result<usize> {
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let known = OPEN_FLAGS.check(call.caller(), u64::from(flags))? as u32;
     let mut flags = known | O_LARGEFILE;
     if flags & O_PATH != 0 {

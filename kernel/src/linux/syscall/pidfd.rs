@@ -60,9 +60,7 @@ pub(super) fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
             None => Errno::ESRCH,
         });
     };
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let open = PidFile::open(process, flags);
     call.files().install(open, true, call.descriptor_limit())
 }

@@ -440,11 +440,7 @@ pub(super) fn setpriority(call: &mut Call<'_>) -> Result<usize> {
 /// One memory node: 0.
 fn getcpu(call: &mut Call<'_>) -> Result<usize> {
     let cpu = task::cpu() as u32;
-    if call.args[0] != 0 {
-        call.write(0, &cpu)?;
-    }
-    if call.args[1] != 0 {
-        call.write(1, &0u32)?;
-    }
+    call.write_if(0, &cpu)?;
+    call.write_if(1, &0u32)?;
     Ok(0)
 }

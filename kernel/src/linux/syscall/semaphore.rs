@@ -3,12 +3,11 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{task::Sleep, time, user};
+use nucleus::task::Sleep;
 
 use super::{
     Call, FlagSet, SystemCall, choice, flag_set,
     ipc::{self, Controlled},
-    read_timespec,
 };
 use crate::ipc::sysv::{
     Caller, IPC_CREAT, IPC_EXCL, IPC_INFO, IPC_NOWAIT, IPC_RMID, IPC_SET, IPC_STAT,
@@ -53,7 +52,10 @@ const OPERATION_FLAGS: FlagSet = flag_set!("sem_flg", [IPC_NOWAIT, SEM_UNDO], ig
 
 pub(super) const CALLS: &[SystemCall] = &[
     SystemCall::new(raw::__NR_semget, "semget", semget).flags(&[&GET_FLAGS]),
-    SystemCall::new(raw::__NR_semop, "semop", semop).flags(&[&OPERATION_FLAGS]),
+    SystemCall::new(raw::__NR_semop, "semop", |call| {
+        operate(call, Sleep::INTERRUPTIBLE)
+    })
+    .flags(&[&OPERATION_FLAGS]),
     SystemCall::new(raw::__NR_semtimedop, "semtimedop", semtimedop).flags(&[&OPERATION_FLAGS]),
     SystemCall::new(raw::__NR_semctl, "semctl", semctl).flags(&[&COMMANDS]),
 ];
@@ -65,15 +67,8 @@ pub(super) fn semget(call: &mut Call<'_>) -> Result<usize> {
     Ok(id as usize)
 }
 
-pub(super) fn semop(call: &mut Call<'_>) -> Result<usize> {
-    operate(call, Sleep::INTERRUPTIBLE)
-}
-
 pub(super) fn semtimedop(call: &mut Call<'_>) -> Result<usize> {
-    let deadline = match call.args[3] {
-        0 => None,
-        _ => Some(time::since_boot().saturating_add(read_timespec(call.address(3))?)),
-    };
+    let deadline = call.timeout(3)?;
     operate(
         call,
         Sleep {
@@ -82,9 +77,6 @@ pub(super) fn semtimedop(call: &mut Call<'_>) -> Result<usize> {
         },
     )
 }
-
-/// Bytes of a `struct sembuf`: number, operation and flags.
-const OPERATION: usize = 6;
 
 fn operate(call: &mut Call<'_>, how: Sleep) -> Result<usize> {
     let count = call.unsigned(2) as usize;
@@ -96,17 +88,12 @@ fn operate(call: &mut Call<'_>, how: Sleep) -> Result<usize> {
     }
     let mut operations = Vec::new();
     operations.try_reserve_exact(count)?;
-    let mut at = call.address(1);
-    let caller = call.caller();
-    for _ in 0..count {
-        let bytes: [u8; OPERATION] = user::read(at)?;
-        let half = |at| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    for [semaphore, change, flags] in call.read_many::<[u16; 3]>(1, count)? {
         operations.push(Operation {
-            semaphore: half(0),
-            change: half(2) as i16,
-            flags: OPERATION_FLAGS.check(caller, u64::from(half(4)))? as u32,
+            semaphore,
+            change: change as i16,
+            flags: OPERATION_FLAGS.check(call.caller(), flags.into())? as u32,
         });
-        at = at.checked_add(OPERATION).ok_or(Errno::EFAULT)?;
     }
     let set = SETS.get(call.int(0))?;
     if operations.iter().any(|o| o.flags & SEM_UNDO != 0) {
@@ -156,10 +143,7 @@ pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
         GETNCNT | GETZCNT => SETS.get(id)?.waiters(caller, number, command == GETZCNT),
         GETALL => {
             let values = SETS.get(id)?.values(caller)?;
-            for (i, value) in values.iter().enumerate() {
-                let at = call.address(3).checked_add(i * 2).ok_or(Errno::EFAULT)?;
-                user::write(at, value)?;
-            }
+            call.write_many(3, &values)?;
             Ok(0)
         }
         SETVAL => {
@@ -167,20 +151,13 @@ pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
             SETS.get(id)?.set_values(caller, number, &[value])?;
             Ok(0)
         }
-        _ => set_all(call, &*SETS.get(id)?),
+        _ => {
+            let set = SETS.get(id)?;
+            let values = call.read_many(3, set.count)?;
+            set.set_values(caller, 0, &values)?;
+            Ok(0)
+        }
     }
-}
-
-fn set_all(call: &Call<'_>, set: &Set) -> Result<usize> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(set.count)?;
-    for i in 0..set.count {
-        let at = call.address(3).checked_add(i * 2).ok_or(Errno::EFAULT)?;
-        let value: u16 = user::read(at)?;
-        values.push(value);
-    }
-    set.set_values(ipc::caller(call), 0, &values)?;
-    Ok(0)
 }
 
 /// `IPC_INFO`, or with `now` `SEM_INFO`: `struct seminfo`.

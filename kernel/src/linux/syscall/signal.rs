@@ -8,7 +8,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, SystemCall, read_timespec};
+use super::{Call, SystemCall};
 use crate::process::{
     Pid, Process, Thread, pid_table,
     signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SignalSet},
@@ -87,9 +87,7 @@ fn rt_sigaction(call: &mut Call<'_>) -> Result<usize> {
     if new.is_some_and(|new| new.ignores(signal)) {
         signal::timer::dropped(call.process(), SignalSet::one(signal));
     }
-    if call.args[2] != 0 {
-        call.write(2, &old.encode())?;
-    }
+    call.write_if(2, &old.encode())?;
     Ok(0)
 }
 
@@ -106,9 +104,7 @@ fn rt_sigprocmask(call: &mut Call<'_>) -> Result<usize> {
         };
         call.thread.set_mask(new);
     }
-    if call.args[2] != 0 {
-        call.write(2, &old.0)?;
-    }
+    call.write_if(2, &old.0)?;
     Ok(0)
 }
 
@@ -147,10 +143,7 @@ pub(super) fn pause(_: &mut Call<'_>) -> Result<usize> {
 fn rt_sigtimedwait(call: &mut Call<'_>) -> Result<usize> {
     check_len(call, 3)?;
     let set = SignalSet(call.read(0)?).without(SignalSet::UNSTOPPABLE);
-    let deadline = match call.args[2] {
-        0 => None,
-        _ => Some(time::since_boot().saturating_add(read_timespec(call.address(2))?)),
-    };
+    let deadline = call.timeout(2)?;
     let thread = call.thread.clone();
     let mut found = thread.take_pending(set);
     if found.is_none() && deadline.is_none_or(|deadline| deadline > time::since_boot()) {
@@ -173,9 +166,7 @@ fn rt_sigtimedwait(call: &mut Call<'_>) -> Result<usize> {
             Errno::EAGAIN
         });
     };
-    if call.args[1] != 0 {
-        call.write(1, &info.encode())?;
-    }
+    call.write_if(1, &info.encode())?;
     Ok(info.signal as usize)
 }
 

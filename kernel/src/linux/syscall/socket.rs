@@ -1,7 +1,6 @@
 //! Sockets: making, naming, connecting, ending. Messages are in `socket_message`, options in
 //! `socket_option`.
 
-use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{
@@ -64,21 +63,6 @@ pub const CALLS: &[SystemCall] = &[
     SystemCall::new(__NR_shutdown, "shutdown", shutdown).flags(&[&HOW]),
 ];
 
-impl Call<'_> {
-    /// The open file of the descriptor in argument `n`, which must be a socket
-    /// ([`SocketFile::of`]).
-    ///
-    /// # Errors
-    /// `EBADF`.
-    pub(super) fn socket_file(&self, n: usize) -> Result<Arc<OpenFile>> {
-        let open = self.files().get(self.int(n))?;
-        if open.is_path() {
-            return Err(Errno::EBADF);
-        }
-        Ok(open)
-    }
-}
-
 /// Whether calls on an open file may wait.
 pub(super) fn waits(open: &OpenFile) -> bool {
     !open.flags().has(O_NONBLOCK)
@@ -94,9 +78,7 @@ struct Asked {
 }
 
 fn asked(call: &Call<'_>) -> Result<Asked> {
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let (domain, kind, protocol) = (call.unsigned(0), call.unsigned(1), call.int(2));
     let flags = FLAGS.check(call.caller(), u64::from(kind & !TYPE_MASK))? as u32;
     if domain >= AF_MAX {
@@ -144,17 +126,15 @@ pub(super) fn socketpair(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn bind(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     socket.bind(&Address::read(call.address(1), call.int(2))?)?;
     Ok(0)
 }
 
 pub(super) fn listen(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     // A negative number is a large one.
     SocketFile::of(&open)?.listen(call.unsigned(1).min(BACKLOG_MAX.load(Relaxed)))?;
     Ok(0)
@@ -170,10 +150,8 @@ pub(super) fn accept4(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn accept_with(call: &Call<'_>, flags: u32) -> Result<usize> {
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
-    let open = call.socket_file(0)?;
+    call.takes_memory()?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let slot = call.files().reserve(0, call.descriptor_limit())?;
     let timeout = Timeout::new(waits(&open), socket.common().receive_timeout());
@@ -190,11 +168,9 @@ fn accept_with(call: &Call<'_>, flags: u32) -> Result<usize> {
 }
 
 pub(super) fn connect(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
-    if crate::process::is_scarce() {
-        return Err(Errno::ENOMEM);
-    }
+    call.takes_memory()?;
     let address = Address::read(call.address(1), call.int(2))?;
     let timeout = Timeout::new(waits(&open), socket.common().send_timeout());
     socket.connect(&address, timeout)?;
@@ -202,21 +178,21 @@ pub(super) fn connect(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn getsockname(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let name = SocketFile::of(&open)?.name()?;
     name.write_with_len(call.address(1), call.address(2))?;
     Ok(0)
 }
 
 pub(super) fn getpeername(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let name = SocketFile::of(&open)?.peer_name()?;
     name.write_with_len(call.address(1), call.address(2))?;
     Ok(0)
 }
 
 pub(super) fn shutdown(call: &mut Call<'_>) -> Result<usize> {
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let how = call.choice(1, &HOW)?;
     socket.shutdown(Shutdown {

@@ -18,7 +18,7 @@ use abi::{
 use fbuf::{Sink, Source, UserSink, UserSource};
 use nucleus::{VirtAddr, time, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set, read_timespec, socket::waits, write_timespec};
+use super::{Call, FlagSet, SystemCall, flag_set, socket::waits, write_timespec};
 use crate::{
     process::files::OpenFile,
     socket::{
@@ -104,7 +104,7 @@ pub(super) fn send(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn sendto(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &SEND_FLAGS)?;
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let mut data = UserSource::new(call.address(1), call.size(2))?;
     let to = match call.args[4] {
@@ -126,7 +126,7 @@ pub(super) fn recv(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn recvfrom(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &RECEIVE_FLAGS)?;
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let mut data = UserSink::new(call.address(1), call.size(2))?;
     let timeout = receive_timeout(&open, &**socket, flags);
@@ -263,7 +263,7 @@ fn send_header(open: &OpenFile, header: &Header, flags: u32) -> Result<usize> {
 
 pub(super) fn sendmsg(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &SEND_FLAGS)?;
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     SocketFile::of(&open)?;
     let header = Header::read(call.address(1), layout(call))?;
     send_header(&open, &header, flags)
@@ -282,7 +282,7 @@ fn entry(call: &Call<'_>, n: u32) -> Result<(Header, VirtAddr)> {
 
 pub(super) fn sendmmsg(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &SEND_FLAGS)?;
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     SocketFile::of(&open)?;
     let count = call.unsigned(2).min(MAX_MESSAGES);
     for n in 0..count {
@@ -380,7 +380,7 @@ fn take_descriptors<'a>(
 
 pub(super) fn recvmsg(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &RECEIVE_FLAGS)?;
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     SocketFile::of(&open)?;
     let header = Header::read(call.address(1), layout(call))?;
     Ok(receive_header(call, &open, &header, flags)?.0)
@@ -389,13 +389,9 @@ pub(super) fn recvmsg(call: &mut Call<'_>) -> Result<usize> {
 /// The time is a 64-bit `timespec` in both worlds.
 pub(super) fn recvmmsg(call: &mut Call<'_>) -> Result<usize> {
     let mut flags = call.flags(3, &RECEIVE_MANY_FLAGS)?;
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
-    let timeout_at = call.address(4);
-    let end = match timeout_at.0 {
-        0 => None,
-        _ => Some(time::since_boot().saturating_add(read_timespec(timeout_at)?)),
-    };
+    let end = call.timeout(4)?;
     if let Some(error) = socket.take_error() {
         return Err(error);
     }
@@ -433,7 +429,7 @@ pub(super) fn recvmmsg(call: &mut Call<'_>) -> Result<usize> {
     }
     if let Some(end) = end {
         let left = end.saturating_sub(time::since_boot());
-        write_timespec(timeout_at, left)?;
+        write_timespec(call.address(4), left)?;
     }
     Ok(received as usize)
 }

@@ -31,7 +31,7 @@ fn option_number(level: u32, name: u32) -> u64 {
 
 pub(super) fn setsockopt(call: &mut Call<'_>) -> Result<usize> {
     let (level, name) = (call.unsigned(1), call.unsigned(2));
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let value = Value {
         at: call.address(3),
@@ -51,7 +51,7 @@ pub(super) fn setsockopt(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn getsockopt(call: &mut Call<'_>) -> Result<usize> {
     let (level, name) = (call.unsigned(1), call.unsigned(2));
-    let open = call.socket_file(0)?;
+    let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let room: i32 = call.read(4)?;
     let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;

@@ -1,7 +1,7 @@
 //! Swap space: `swapon`, `swapoff`.
 
 use abi::{
-    Errno, Result,
+    Result,
     raw::general::{__NR_swapoff, __NR_swapon, AT_FDCWD, CAP_SYS_ADMIN},
 };
 
@@ -39,9 +39,7 @@ const SWAP_FLAGS: FlagSet = flag_set!(
 
 fn swapon(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &SWAP_FLAGS)?;
-    if !call.credentials().may(CAP_SYS_ADMIN) {
-        return Err(Errno::EPERM);
-    }
+    call.require(CAP_SYS_ADMIN)?;
     let at = path::place(call, AT_FDCWD, call.address(0), 0)?;
     let priority = (flags & SWAP_FLAG_PREFER != 0).then_some(flags & SWAP_FLAG_PRIO_MASK);
     let once = flags & SWAP_FLAG_DISCARD != 0 && flags & SWAP_FLAG_DISCARD_PAGES == 0;
@@ -50,9 +48,7 @@ fn swapon(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn swapoff(call: &mut Call<'_>) -> Result<usize> {
-    if !call.credentials().may(CAP_SYS_ADMIN) {
-        return Err(Errno::EPERM);
-    }
+    call.require(CAP_SYS_ADMIN)?;
     let at = path::place(call, AT_FDCWD, call.address(0), 0)?;
     swap::off(&at)?;
     Ok(0)

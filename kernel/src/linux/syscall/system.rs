@@ -21,7 +21,9 @@ const PER_LINUX32: u32 = 8;
 
 pub(super) const CALLS: &[SystemCall] = &[
     SystemCall::new(raw::__NR_uname, "uname", uname),
-    SystemCall::new(raw::__NR_sethostname, "sethostname", sethostname),
+    SystemCall::new(raw::__NR_sethostname, "sethostname", |call| {
+        set_name(call, uts::change_hostname)
+    }),
     SystemCall::new(raw::__NR_setdomainname, "setdomainname", setdomainname),
     SystemCall::new(raw::__NR_sysinfo, "sysinfo", sysinfo),
     SystemCall::new(raw::__NR_reboot, "reboot", reboot),
@@ -73,19 +75,13 @@ pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn set_name(call: &Call<'_>, set: fn(&[u8]) -> Result<()>) -> Result<usize> {
-    if !call.credentials().may(raw::CAP_SYS_ADMIN) {
-        return Err(Errno::EPERM);
-    }
+    call.require(raw::CAP_SYS_ADMIN)?;
     let len = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
     let mut name = [0; uts::NAME_MAX];
     let name = name.get_mut(..len).ok_or(Errno::EINVAL)?;
     user::copy_in(name, call.address(0))?;
     set(name)?;
     Ok(0)
-}
-
-fn sethostname(call: &mut Call<'_>) -> Result<usize> {
-    set_name(call, uts::change_hostname)
 }
 
 fn setdomainname(call: &mut Call<'_>) -> Result<usize> {
@@ -110,9 +106,7 @@ fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {
-    if !call.credentials().may(raw::CAP_SYS_BOOT) {
-        return Err(Errno::EPERM);
-    }
+    call.require(raw::CAP_SYS_BOOT)?;
     let second = [
         raw::LINUX_REBOOT_MAGIC2,
         raw::LINUX_REBOOT_MAGIC2A,

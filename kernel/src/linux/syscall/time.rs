@@ -34,7 +34,7 @@ pub(super) const CALLS: &[SystemCall] = &[
     SystemCall::new(raw::__NR_gettimeofday, "gettimeofday", gettimeofday),
     SystemCall::new(raw::__NR_settimeofday, "settimeofday", settimeofday),
     SystemCall::new(raw::__NR_time, "time", time_),
-    SystemCall::new(raw::__NR_adjtimex, "adjtimex", adjtimex)
+    SystemCall::new(raw::__NR_adjtimex, "adjtimex", |call| adjust(call, 0))
         .flags(&[&MODES])
         .note("read-only: the clock is the machine's"),
     SystemCall::new(raw::__NR_clock_adjtime, "clock_adjtime", clock_adjtime)
@@ -160,9 +160,7 @@ fn clock_getres(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn set_epoch(call: &Call<'_>, now: Duration) -> Result<usize> {
-    if !call.credentials().may(raw::CAP_SYS_TIME) {
-        return Err(Errno::EPERM);
-    }
+    call.require(raw::CAP_SYS_TIME)?;
     wall_clock::set(now);
     event::clock_was_set();
     signal::timer::clock_was_set();
@@ -210,9 +208,7 @@ fn settimeofday(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn time_(call: &mut Call<'_>) -> Result<usize> {
     let now = time::since_epoch().as_secs();
-    if call.args[0] != 0 {
-        call.write(0, &now)?;
-    }
+    call.write_if(0, &now)?;
     Ok(now as usize)
 }
 
@@ -356,19 +352,13 @@ fn adjust(call: &mut Call<'_>, n: usize) -> Result<usize> {
     let old: [u64; TIMEX_WORDS] = call.read(n)?;
     let modes = old[0] as u32;
     if modes != 0 && modes != ADJ_OFFSET_SS_READ {
-        if !call.credentials().may(raw::CAP_SYS_TIME) {
-            return Err(Errno::EPERM);
-        }
+        call.require(raw::CAP_SYS_TIME)?;
         MODES.check(call.caller(), u64::from(modes))?;
     }
     let mut words = undisciplined(time::since_epoch());
     words[0] = old[0];
     call.write(n, &words)?;
     Ok(TIME_ERROR)
-}
-
-fn adjtimex(call: &mut Call<'_>) -> Result<usize> {
-    adjust(call, 0)
 }
 
 fn clock_adjtime(call: &mut Call<'_>) -> Result<usize> {

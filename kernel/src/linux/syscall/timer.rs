@@ -82,9 +82,7 @@ fn setitimer(call: &mut Call<'_>) -> Result<usize> {
         }
     };
     let old = timer::set(call.process(), id, new, false)?;
-    if call.args[2] != 0 {
-        call.write(2, &encode_timevals(old))?;
-    }
+    call.write_if(2, &encode_timevals(old))?;
     Ok(0)
 }
 
@@ -198,9 +196,7 @@ fn timer_settime(call: &mut Call<'_>) -> Result<usize> {
     let new = decode_timespecs(call.read(2)?)?;
     let absolute = call.unsigned(1) & raw::TIMER_ABSTIME != 0;
     let old = timer::set(call.process(), Id::Posix(call.int(0)), new, absolute)?;
-    if call.args[3] != 0 {
-        call.write(3, &encode_timespecs(old))?;
-    }
+    call.write_if(3, &encode_timespecs(old))?;
     Ok(0)
 }
 

@@ -94,9 +94,7 @@ pub(super) fn wait4(call: &mut Call<'_>) -> Result<usize> {
     let Some((child, change)) = wait::wait(call.process(), &wanted, block)? else {
         return Ok(0);
     };
-    if call.args[1] != 0 {
-        call.write(1, &status(change))?;
-    }
+    call.write_if(1, &status(change))?;
     write_usage(call, 3, &child)?;
     Ok(child.pid() as usize)
 }
