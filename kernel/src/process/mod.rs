@@ -62,5 +62,5 @@ pub use record::Process;
 pub use scheduling::{Policy, Scheduling};
 pub use space::{Layout, Space};
 pub use thread::{Own, Shared, Thread};
-pub use times::{CLOCK_TICKS, Spent, Times, Usage};
+pub use times::{CLOCK_TICKS, Spent, Times, Usage, ticks};
 pub use user::User;

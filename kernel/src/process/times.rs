@@ -7,6 +7,11 @@ use super::{Process, Thread, Transfers};
 /// Clock ticks per second in the figures that programs see (`AT_CLKTCK`, `times`).
 pub const CLOCK_TICKS: u32 = 100;
 
+/// Returns a time in clock ticks.
+pub fn ticks(time: Duration) -> u64 {
+    (time.as_nanos() * u128::from(CLOCK_TICKS) / 1_000_000_000) as u64
+}
+
 /// Processor time in programs and in the kernel.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Times {

@@ -7,8 +7,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, user};
 
 use super::{Call, SystemCall};
-use crate::process::CLOCK_TICKS;
-use crate::process::{Limit, Pid, Process, RESOURCES, Usage};
+use crate::process::{Limit, Pid, Process, RESOURCES, Usage, ticks};
 
 pub(super) const CALLS: &[SystemCall] = &[
     SystemCall::new(raw::__NR_getrlimit, "getrlimit", getrlimit),
@@ -126,11 +125,6 @@ fn getrusage(call: &mut Call<'_>) -> Result<usize> {
     };
     call.write(1, &encode_usage(&usage))?;
     Ok(0)
-}
-
-/// A time in clock ticks.
-fn ticks(time: Duration) -> u64 {
-    (time.as_nanos() * u128::from(CLOCK_TICKS) / 1_000_000_000) as u64
 }
 
 fn times(call: &mut Call<'_>) -> Result<usize> {

@@ -5,6 +5,7 @@ use abi::Errno;
 use fs::pseudofs::{Entry, Table};
 use nucleus::{counters::Counter, floor, frame, heap, switches::Switch};
 
+use super::super::{line, shown};
 use crate::switches;
 
 /// The counters that count page faults.
@@ -28,11 +29,10 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         })
         .with(
             "counters",
-            Entry::text(|out| {
+            shown(|out| {
                 for counter in Counter::ALL {
                     writeln!(out, "{} {}", counter.name(), counter.total());
                 }
-                Ok(())
             }),
         )
         .with(
@@ -55,7 +55,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         )
         .with(
             "memory",
-            Entry::text(|out| {
+            shown(|out| {
                 let usage = frame::usage();
                 writeln!(out, "total {}", usage.total);
                 writeln!(out, "free {}", usage.free);
@@ -63,17 +63,15 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
                 writeln!(out, "page_tables {}", usage.page_tables);
                 writeln!(out, "heap {}", usage.heap);
                 writeln!(out, "kernel {}", usage.kernel);
-                Ok(())
             }),
         )
         .with(
             "heap",
-            Entry::text(|out| {
+            shown(|out| {
                 for class in heap::classes() {
                     let (size, slabs) = (class.size, class.slabs);
                     writeln!(out, "{size} {slabs} {} {}", class.in_use, class.kept);
                 }
-                Ok(())
             }),
         );
     more.iter()
@@ -82,10 +80,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
 
 /// The file of a switch.
 fn setting(switch: &'static Switch) -> Entry {
-    let file = Entry::text(|out| {
-        writeln!(out, "{}", switch.show());
-        Ok(())
-    });
+    let file = line(|| switch.show());
     if !switch.is_live() {
         return file;
     }

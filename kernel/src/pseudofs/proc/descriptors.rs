@@ -8,11 +8,8 @@ use fs::{
     pseudofs::{Directory, EmitName, Entry},
 };
 
-use super::subject::{Subject, nameless, number, owned};
-use crate::{
-    mounts,
-    process::{files::OpenFile, thread},
-};
+use super::subject::{Subject, number, owned, path};
+use crate::process::files::OpenFile;
 
 /// Links to the open files of the descriptors.
 pub(super) struct Descriptors {
@@ -52,12 +49,14 @@ impl Directory for Descriptors {
         let entry = Entry::place(
             move || {
                 let open = open_file(&shown, fd)?;
-                let Some(place) = open.location() else {
-                    return Ok(nameless(open.file().describe()));
-                };
-                let root = thread::with_current(|me| me.shared().map(|me| me.fs.root())).flatten();
-                let root = root.unwrap_or_else(|| mounts::namespace().root());
-                Ok(place.path(&root))
+                if let Some(place) = open.location() {
+                    return Ok(path(place));
+                }
+                let text = open.file().describe();
+                Ok(match text.is_empty() {
+                    true => b"anon_inode:[file]".to_vec(),
+                    false => text,
+                })
             },
             move || {
                 let open = open_file(&followed, fd)?;

@@ -9,17 +9,11 @@ use abi::{
 };
 use fs::pseudofs::{Entry, Table, Text};
 
-use super::subject::Subject;
+use super::{
+    super::{line, link},
+    subject::{Subject, may},
+};
 use crate::process::{OOM_NEVER, oom_score, pid_table, thread};
-
-/// Whether the caller has a capability; the kernel itself has all.
-fn may(capability: u32) -> bool {
-    let asked = thread::with_current(|me| {
-        me.shared()
-            .is_some_and(|mine| mine.credentials.may(capability))
-    });
-    asked.unwrap_or(true)
-}
 
 /// A number that a program writes.
 pub(super) fn parse<T: core::str::FromStr>(bytes: &[u8]) -> Result<T> {
@@ -67,11 +61,7 @@ pub(super) fn score(subject: &Subject, out: &mut Text) -> Result<()> {
 /// `oom_score_adj`, which its owner may raise, and lower with a capability only.
 pub(super) fn adjustment(subject: Subject) -> Entry {
     let process = subject.process.clone();
-    Entry::text(move |out| {
-        writeln!(out, "{}", subject.process.oom_adjustment.load(Relaxed));
-        Ok(())
-    })
-    .writable(move |bytes| {
+    line(move || subject.process.oom_adjustment.load(Relaxed)).writable(move |bytes| {
         let new: i32 = parse(bytes)?;
         if !(OOM_NEVER..=1000).contains(&new) {
             return Err(Errno::EINVAL);
@@ -173,6 +163,6 @@ pub(super) fn name_spaces() -> Table {
         ("uts", "uts:[4026531838]"),
     ];
     KINDS.iter().fold(Table::new(), |table, &(name, text)| {
-        table.with(name, Entry::link(move || Ok(text.into())))
+        table.with(name, link(text))
     })
 }

@@ -16,8 +16,7 @@ use fs::{Attributes, File, Location, OpenFlags};
 use nucleus::{PAGE_SIZE, VirtAddr, addr::USER_END, pmap};
 use vm::Map;
 
-use super::subject::Subject;
-use crate::process::thread;
+use super::subject::{Subject, may};
 
 /// The memory seen through a [`Window`].
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,11 +52,7 @@ pub(super) fn memory(subject: &Subject, at: &Location) -> Result<Arc<dyn File>> 
 /// # Errors
 /// `EACCES`, `ESRCH`.
 pub(super) fn pages(subject: &Subject, at: &Location) -> Result<Arc<dyn File>> {
-    let numbers = thread::with_current(|me| {
-        me.shared()
-            .is_some_and(|mine| mine.credentials.may(CAP_SYS_ADMIN))
-    });
-    let numbers = numbers.unwrap_or(true);
+    let numbers = may(CAP_SYS_ADMIN);
     open(subject, at, View::Pages { numbers })
 }
 

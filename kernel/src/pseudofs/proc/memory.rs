@@ -5,7 +5,7 @@ use fs::{device, pseudofs::Text};
 use nucleus::{PAGE_SIZE, Prot};
 use vm::{Backing, Description, Entry, LargeAdvice, Lock, PageCounts};
 
-use super::subject::Subject;
+use super::{super::kib, subject::Subject};
 use crate::process::Shared;
 
 /// The column of a mapping's name.
@@ -77,7 +77,6 @@ fn line(entry: &Entry, out: &mut Text) {
 /// The lines that `smaps` has for a mapping and `smaps_rollup`, `by_kind`, for all. `anonymous` in
 /// pages, `locked` in bytes.
 fn write_counts(counts: &PageCounts, anonymous: usize, locked: u64, by_kind: bool, out: &mut Text) {
-    let kib = |pages: usize| (pages * PAGE_SIZE / 1024) as u64;
     let mut value = |name: &str, kib: u64| {
         out.push(name.as_bytes());
         out.push(b":");

@@ -30,6 +30,7 @@ use fs::{
     pseudofs::{self, Entry, Table},
 };
 
+use super::link;
 use crate::process::thread;
 
 /// Returns the process whose directory a vnode is.
@@ -54,7 +55,7 @@ pub fn root(causeway: &[(&'static str, fn() -> Entry)]) -> Arc<dyn Vnode> {
             own(|thread| format!("{}/task/{}", thread.process().pid(), thread.tid())),
         )
         .with("causeway", Entry::directory(causeway::directory(causeway)))
-        .with("net", Entry::link(|| Ok(b"self/net".to_vec())))
+        .with("net", link("self/net"))
         .with("sys", Entry::directory(sys::directory()))
         .with("sysvipc", Entry::directory(sysvipc::directory()));
     pseudofs::root("proc", system::add(table).otherwise(process::Processes))

@@ -1,5 +1,6 @@
 //! `/proc/net`: sockets, the loopback interface and its addresses; `/proc/sys/net`.
 
+use alloc::format;
 use core::{
     net::{IpAddr, SocketAddr},
     sync::atomic::Ordering::Relaxed,
@@ -10,8 +11,9 @@ use net::{Family, datagram::Protocol, tcp};
 use nucleus::counters::Counter;
 
 use super::{
+    super::{shown, value},
     counts,
-    sys::{number, setting, value},
+    sys::setting,
 };
 use crate::socket::{
     self,
@@ -24,45 +26,37 @@ const RAW: Protocol = Protocol::Raw(0);
 
 /// `/proc/PID/net`: the same for all, since there is one network.
 pub fn directory() -> Table {
-    let file = |show: fn(&mut Text)| {
-        Entry::text(move |out| {
-            show(out);
-            Ok(())
+    let datagrams = [
+        ("raw", Family::V4, RAW),
+        ("raw6", Family::V6, RAW),
+        ("udp", Family::V4, Protocol::Udp),
+        ("udp6", Family::V6, Protocol::Udp),
+        ("udplite", Family::V4, Protocol::UdpLite),
+        ("udplite6", Family::V6, Protocol::UdpLite),
+    ];
+    let table = Table::new()
+        .with("arp", shown(arp))
+        .with("dev", shown(dev))
+        .with("if_inet6", shown(if_inet6))
+        .with("ipv6_route", shown(ipv6_route))
+        .with("netlink", shown(netlink_sockets))
+        .with("netstat", shown(counts::netstat))
+        .with("route", shown(route))
+        .with("snmp", shown(counts::snmp))
+        .with("snmp6", shown(counts::snmp6))
+        .with("sockstat", shown(sockstat))
+        .with("sockstat6", shown(sockstat6))
+        .with("tcp", shown(|out| tcp_sockets(out, Family::V4)))
+        .with("tcp6", shown(|out| tcp_sockets(out, Family::V6)))
+        .with("unix", shown(|out| out.push(&unix::listing::text())));
+    datagrams
+        .into_iter()
+        .fold(table, |table, (name, family, protocol)| {
+            table.with(
+                name,
+                shown(move |out| datagram_sockets(out, family, protocol)),
+            )
         })
-    };
-    Table::new()
-        .with("arp", file(arp))
-        .with("dev", file(dev))
-        .with("if_inet6", file(if_inet6))
-        .with("ipv6_route", file(ipv6_route))
-        .with("netlink", file(netlink_sockets))
-        .with("netstat", file(counts::netstat))
-        .with("raw", file(|out| datagram_sockets(out, Family::V4, RAW)))
-        .with("raw6", file(|out| datagram_sockets(out, Family::V6, RAW)))
-        .with("route", file(route))
-        .with("snmp", file(counts::snmp))
-        .with("snmp6", file(counts::snmp6))
-        .with("sockstat", file(sockstat))
-        .with("sockstat6", file(sockstat6))
-        .with("tcp", file(|out| tcp_sockets(out, Family::V4)))
-        .with("tcp6", file(|out| tcp_sockets(out, Family::V6)))
-        .with(
-            "udp",
-            file(|out| datagram_sockets(out, Family::V4, Protocol::Udp)),
-        )
-        .with(
-            "udp6",
-            file(|out| datagram_sockets(out, Family::V6, Protocol::Udp)),
-        )
-        .with(
-            "udplite",
-            file(|out| datagram_sockets(out, Family::V4, Protocol::UdpLite)),
-        )
-        .with(
-            "udplite6",
-            file(|out| datagram_sockets(out, Family::V6, Protocol::UdpLite)),
-        )
-        .with("unix", file(|out| out.push(&unix::listing::text())))
 }
 
 /// Ends a line that Linux fills with spaces to `width` bytes.
@@ -87,26 +81,34 @@ fn name(out: &mut Text, family: Family, name: Option<SocketAddr>) {
     write!(out, ":{:04X}", name.port());
 }
 
-fn tcp_heading(out: &mut Text, family: Family) {
+/// The heading of a list of connections, or of datagram sockets.
+fn heading(out: &mut Text, family: Family, datagrams: bool) {
     let start = out.len();
-    if family == Family::V6 {
-        writeln!(
-            out,
-            "  sl  local_address                         remote_address                        \
-             st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode"
-        );
-        return;
+    out.push(match family {
+        Family::V4 if datagrams => b"   sl  local_address rem_address   ",
+        Family::V4 => b"  sl  local_address rem_address   ",
+        Family::V6 => {
+            b"  sl  local_address                         remote_address                        "
+        }
+    });
+    out.push(b"st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode");
+    if datagrams {
+        out.push(b" ref pointer drops");
     }
-    write!(
-        out,
-        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
-         timeout inode"
-    );
-    pad(out, start, 149);
+    pad(out, start, width(family, datagrams));
+}
+
+/// The width of its lines.
+fn width(family: Family, datagrams: bool) -> usize {
+    match family {
+        Family::V4 if datagrams => 127,
+        Family::V4 => 149,
+        Family::V6 => 0,
+    }
 }
 
 fn tcp_sockets(out: &mut Text, family: Family) {
-    tcp_heading(out, family);
+    heading(out, family, false);
     let entries = stack().tcp_sockets();
     let shown = entries.iter().filter(|entry| {
         let own = entry.socket.as_ref().map(|socket| socket.family());
@@ -146,31 +148,13 @@ fn tcp_sockets(out: &mut Text, family: Family) {
             tcp::State::Listen => write!(out, " 100 0 0 10 0"),
             _ => write!(out, " 20 0 0 10 -1"),
         }
-        pad(out, start, if family == Family::V4 { 149 } else { 0 });
+        pad(out, start, width(family, false));
     }
-}
-
-fn udp_heading(out: &mut Text, family: Family) {
-    let start = out.len();
-    if family == Family::V6 {
-        writeln!(
-            out,
-            "  sl  local_address                         remote_address                        \
-             st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops"
-        );
-        return;
-    }
-    write!(
-        out,
-        "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
-         timeout inode ref pointer drops"
-    );
-    pad(out, start, 127);
 }
 
 /// Lists the sockets of a protocol. Raw ones show the protocol's number in the port's place.
 fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) {
-    udp_heading(out, family);
+    heading(out, family, true);
     let sockets = stack().datagram_sockets(protocol);
     for socket in sockets.iter().filter(|socket| socket.family() == family) {
         let start = out.len();
@@ -195,7 +179,7 @@ fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) {
              0000000000000000 {}",
             0, summary.unread, 0, summary.dropped
         );
-        pad(out, start, if family == Family::V4 { 127 } else { 0 });
+        pad(out, start, width(family, true));
     }
 }
 
@@ -259,91 +243,55 @@ fn ipv6_route(out: &mut Text) {
     );
 }
 
-/// Sockets in use: of TCP in all states, and of those without a descriptor.
-struct Count {
-    tcp: [usize; 2],
-    over: usize,
-    udp: [usize; 2],
-    udp_lite: [usize; 2],
-    raw: [usize; 2],
-}
-
-fn count() -> Count {
+/// Sockets in use: of TCP, UDP, UDP-Lite and raw ones for each family, and those of TCP without a
+/// descriptor.
+fn count() -> ([[usize; 2]; 4], usize) {
     let place = |family| usize::from(family == Family::V6);
-    let mut count = Count {
-        tcp: [0; 2],
-        over: 0,
-        udp: [0; 2],
-        udp_lite: [0; 2],
-        raw: [0; 2],
-    };
+    let (mut used, mut over) = ([[0; 2]; 4], 0);
     for entry in stack().tcp_sockets() {
         match entry.socket {
-            Some(socket) => count.tcp[place(socket.family())] += 1,
-            None => count.over += 1,
+            Some(socket) => used[0][place(socket.family())] += 1,
+            None => over += 1,
         }
     }
-    for (protocol, counts) in [
-        (Protocol::Udp, &mut count.udp),
-        (Protocol::UdpLite, &mut count.udp_lite),
-        (RAW, &mut count.raw),
-    ] {
+    for (protocol, counts) in [Protocol::Udp, Protocol::UdpLite, RAW]
+        .into_iter()
+        .zip(&mut used[1..])
+    {
         for socket in stack().datagram_sockets(protocol) {
             counts[place(socket.family())] += 1;
         }
     }
-    count
+    (used, over)
 }
 
 fn sockstat(out: &mut Text) {
-    let Count {
-        tcp,
-        over,
-        udp,
-        udp_lite,
-        raw,
-    } = count();
-    let all: usize = [tcp, udp, udp_lite, raw].into_iter().flatten().sum();
+    let (used, over) = count();
+    let all: usize = used.iter().flatten().sum();
+    let [[tcp, tcp6], [udp, _], [udp_lite, _], [raw, _]] = used;
     writeln!(out, "sockets: used {all}");
     writeln!(
         out,
-        "TCP: inuse {} orphan 0 tw {over} alloc {} mem 0",
-        tcp[0],
-        tcp[0] + tcp[1]
+        "TCP: inuse {tcp} orphan 0 tw {over} alloc {} mem 0",
+        tcp + tcp6
     );
-    writeln!(out, "UDP: inuse {} mem 0", udp[0]);
-    writeln!(
-        out,
-        "UDPLITE: inuse {}\nRAW: inuse {}\nFRAG: inuse 0 memory 0",
-        udp_lite[0], raw[0]
-    );
+    writeln!(out, "UDP: inuse {udp} mem 0\nUDPLITE: inuse {udp_lite}");
+    writeln!(out, "RAW: inuse {raw}\nFRAG: inuse 0 memory 0");
 }
 
 fn sockstat6(out: &mut Text) {
-    let Count {
-        tcp,
-        udp,
-        udp_lite,
-        raw,
-        ..
-    } = count();
-    writeln!(out, "TCP6: inuse {}\nUDP6: inuse {}", tcp[1], udp[1]);
+    let [[_, tcp], [_, udp], [_, udp_lite], [_, raw]] = count().0;
+    writeln!(out, "TCP6: inuse {tcp}\nUDP6: inuse {udp}");
     writeln!(
         out,
-        "UDPLITE6: inuse {}\nRAW6: inuse {}\nFRAG6: inuse 0 memory 0",
-        udp_lite[1], raw[1]
+        "UDPLITE6: inuse {udp_lite}\nRAW6: inuse {raw}\nFRAG6: inuse 0 memory 0"
     );
 }
 
 /// `/proc/sys/net`.
 pub fn settings() -> Table {
-    let ephemeral = || {
-        let ports = net::ports::EPHEMERAL;
-        Entry::text(move |out| {
-            writeln!(out, "{}\t{}", ports.start(), ports.end());
-            Ok(())
-        })
-    };
+    let ports = net::ports::EPHEMERAL;
+    let ports = format!("{}\t{}", ports.start(), ports.end());
     let core = Table::new()
         .with("netdev_max_backlog", value("1000"))
         .with("optmem_max", value("20480"))
@@ -361,7 +309,7 @@ pub fn settings() -> Table {
     let v4 = Table::new()
         .with("ip_default_ttl", value("64"))
         .with("ip_forward", value("0"))
-        .with("ip_local_port_range", ephemeral())
+        .with("ip_local_port_range", value(ports))
         .with("ip_nonlocal_bind", value("0"))
         .with("ip_unprivileged_port_start", value("1024"))
         .with("ping_group_range", value("1\t0"))
@@ -377,10 +325,7 @@ pub fn settings() -> Table {
         .with("tcp_syn_retries", value("6"))
         .with("tcp_tw_reuse", value("2"))
         .with("tcp_wmem", value("4096\t16384\t4194304"));
-    let interface = || {
-        let conf = Table::new().with("disable_ipv6", number(0));
-        Entry::directory(conf)
-    };
+    let interface = || Entry::directory(Table::new().with("disable_ipv6", value(0)));
     let conf = Table::new()
         .with("all", interface())
         .with("default", interface())

@@ -11,9 +11,9 @@ use nucleus::{PAGE_SIZE, VirtRange};
 
 use super::{
     descriptors, identity, mem, memory, mounts, status,
-    subject::{Subject, name, number, owned},
+    subject::{Subject, name, number, owned, path},
 };
-use crate::process::{Pid, Process, Shared, Space, pid_table, thread};
+use crate::process::{Pid, Process, Shared, Space, pid_table};
 
 /// The directories of all processes.
 pub struct Processes;
@@ -216,12 +216,7 @@ fn secret(subject: Subject, show: fn(&Subject, &mut Text) -> Result<()>) -> Entr
 fn place(subject: Subject, which: fn(&Shared) -> Location) -> Entry {
     let shown = subject.clone();
     Entry::place(
-        move || {
-            let place = which(&shown.private()?);
-            let root = thread::with_current(|me| me.shared().map(|me| me.fs.root())).flatten();
-            let root = root.unwrap_or_else(|| crate::mounts::namespace().root());
-            Ok(place.path(&root))
-        },
+        move || Ok(path(&which(&shown.private()?))),
         move || Ok(which(&subject.private()?)),
     )
 }

@@ -2,16 +2,15 @@
 
 use abi::{Result, raw::general as raw};
 use alloc::{format, string::String};
-use core::{sync::atomic::Ordering::Relaxed, time::Duration};
+use core::sync::atomic::Ordering::Relaxed;
 use fs::pseudofs::Text;
 use nucleus::PAGE_SIZE;
 
-use super::subject::{Subject, kib, name};
-use crate::process::{CLOCK_TICKS, CapabilitySet, INFINITY, Times};
-
-fn ticks(time: Duration) -> u64 {
-    (time.as_nanos() * u128::from(CLOCK_TICKS) / 1_000_000_000) as u64
-}
+use super::{
+    super::kib,
+    subject::{Subject, name},
+};
+use crate::process::{CapabilitySet, INFINITY, Times, ticks};
 
 /// The state letter, of the thread or the process.
 fn state(subject: &Subject) -> char {
@@ -179,14 +178,12 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "TracerPid:\t0");
     if let Some(shared) = &shared {
         let who = &shared.credentials;
-        let ids = |name, real, effective, saved, file| {
-            alloc::format!("{name}:\t{real}\t{effective}\t{saved}\t{file}\n")
+        let mut ids = |name, real, effective, saved, file| {
+            writeln!(out, "{name}:\t{real}\t{effective}\t{saved}\t{file}");
         };
         let (uid, gid) = (who.fs.uid, who.fs.gid);
-        let line = ids("Uid", who.real_uid, who.effective_uid, who.saved_uid, uid);
-        out.push(line.as_bytes());
-        let line = ids("Gid", who.real_gid, who.effective_gid, who.saved_gid, gid);
-        out.push(line.as_bytes());
+        ids("Uid", who.real_uid, who.effective_uid, who.saved_uid, uid);
+        ids("Gid", who.real_gid, who.effective_gid, who.saved_gid, gid);
         writeln!(out, "FDSize:\t{}", shared.files.size());
         write!(out, "Groups:\t");
         for group in &who.fs.groups {
@@ -323,9 +320,9 @@ pub(super) fn limits(subject: &Subject, out: &mut Text) -> Result<()> {
     );
     let value = |value: u64| {
         if value == INFINITY {
-            alloc::string::String::from("unlimited")
+            String::from("unlimited")
         } else {
-            alloc::format!("{value}")
+            format!("{value}")
         }
     };
     for (resource, name, unit) in NAMES {

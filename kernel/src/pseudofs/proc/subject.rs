@@ -1,11 +1,11 @@
 //! A process or thread as its files see it.
 
-use alloc::{format, sync::Arc, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use fs::pseudofs::Entry;
-use nucleus::PAGE_SIZE;
+use fs::{Location, pseudofs::Entry};
 
+use crate::mounts;
 use crate::process::{Pid, Process, Shared, Thread, thread};
 
 /// A process, or one of its threads.
@@ -69,17 +69,19 @@ pub(super) fn name(subject: &Subject) -> Vec<u8> {
     }
 }
 
-/// Bytes of so many pages in KiB.
-pub(super) fn kib(pages: usize) -> usize {
-    pages * (PAGE_SIZE / 1024)
+/// The path of a place, as the calling program sees it.
+pub(super) fn path(place: &Location) -> Vec<u8> {
+    let root = thread::with_current(|me| me.shared().map(|me| me.fs.root())).flatten();
+    place.path(&root.unwrap_or_else(|| mounts::namespace().root()))
 }
 
-/// A file's text of `/proc/PID/fd`, for those without a place.
-pub(super) fn nameless(text: Vec<u8>) -> Vec<u8> {
-    if text.is_empty() {
-        return format!("anon_inode:[{}]", "file").into_bytes();
-    }
-    text
+/// Whether the caller has a capability; the kernel itself has all.
+pub(super) fn may(capability: u32) -> bool {
+    let asked = thread::with_current(|me| {
+        me.shared()
+            .is_some_and(|mine| mine.credentials.may(capability))
+    });
+    asked.unwrap_or(true)
 }
 
 /// A number in a name, as Linux wants it: no sign, no leading zero.

@@ -12,26 +12,15 @@ use fs::{
 use nucleus::random;
 use vm::Overcommit;
 
-use super::{identity, net, sysvipc};
+use super::{
+    super::{line, shown, value},
+    identity, net, sysvipc,
+};
 use crate::{
     ipc::{epoll, inotify, mqueue::limits as queues, pipe, quota::Quota},
     process::pid_table,
     uts,
 };
-
-pub(super) fn value(value: &'static str) -> Entry {
-    Entry::text(move |out| {
-        writeln!(out, "{value}");
-        Ok(())
-    })
-}
-
-pub(super) fn number(value: u64) -> Entry {
-    Entry::text(move |out| {
-        writeln!(out, "{value}");
-        Ok(())
-    })
-}
 
 /// A number that root may change.
 pub(super) fn setting(get: fn() -> usize, set: fn(usize)) -> Entry {
@@ -43,11 +32,7 @@ pub(super) fn setting(get: fn() -> usize, set: fn(usize)) -> Entry {
 
 /// A number that root may change to what `set` takes.
 fn checked(get: fn() -> usize, set: impl Fn(usize) -> Result<()> + Send + Sync + 'static) -> Entry {
-    Entry::text(move |out| {
-        writeln!(out, "{}", get());
-        Ok(())
-    })
-    .writable(move |bytes| {
+    line(get).writable(move |bytes| {
         let value: u32 = identity::parse(bytes)?;
         if value > i32::MAX as u32 {
             return Err(Errno::EINVAL);
@@ -73,10 +58,9 @@ macro_rules! limit {
 
 /// A line that is asked for when it is read.
 fn bytes(line: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Entry {
-    Entry::text(move |out| {
+    shown(move |out| {
         out.push(&line());
         out.push(b"\n");
-        Ok(())
     })
 }
 
@@ -127,8 +111,8 @@ fn files() -> Table {
         .with("epoll", Entry::directory(epoll))
         .with("inotify", Entry::directory(inotify))
         .with("mqueue", Entry::directory(mqueue))
-        .with("file-max", number(i64::MAX as u64))
-        .with("nr_open", number(1 << 20))
+        .with("file-max", value(i64::MAX))
+        .with("nr_open", value(1 << 20))
         .with("pipe-max-size", checked(pipe::max_size, pipe::set_max_size))
 }
 
@@ -169,22 +153,10 @@ fn kernel() -> Table {
 
 fn random_files(boot_id: String) -> Table {
     Table::new()
-        .with(
-            "boot_id",
-            Entry::text(move |out| {
-                writeln!(out, "{boot_id}");
-                Ok(())
-            }),
-        )
+        .with("boot_id", value(boot_id))
         .with("entropy_avail", value("256"))
         .with("poolsize", value("256"))
-        .with(
-            "uuid",
-            Entry::text(|out| {
-                writeln!(out, "{}", identifier());
-                Ok(())
-            }),
-        )
+        .with("uuid", line(identifier))
 }
 
 /// The ranges of settings of writeback.
@@ -194,11 +166,7 @@ const BYTES: RangeInclusive<u64> = 0..=i64::MAX as u64;
 
 /// A setting of writing back.
 fn writeback(setting: &'static Setting, range: RangeInclusive<u64>) -> Entry {
-    Entry::text(move |out| {
-        writeln!(out, "{}", setting.get());
-        Ok(())
-    })
-    .writable(move |bytes| {
+    line(|| setting.get()).writable(move |bytes| {
         let value: u64 = identity::parse(bytes)?;
         if !range.contains(&value) {
             return Err(Errno::EINVAL);
@@ -261,18 +229,15 @@ fn set_overcommit(to: usize) -> Result<()> {
 /// `vm.drop_caches`: 1 and 3 evict pages of files that can be read again; 2 is for the cache of
 /// names alone.
 fn drop_caches() -> Entry {
-    Entry::text(|out| {
-        writeln!(out, "0");
-        Ok(())
-    })
-    .writable(|bytes| match identity::parse::<u32>(bytes)? {
-        1 | 3 => {
-            // Only clean pages can go; `sync` first for more.
-            fs::page_cache::reclaim(usize::MAX);
-            Ok(())
-        }
-        2 | 4 => Ok(()),
-        _ => Err(Errno::EINVAL),
-    })
-    .mode(0o200)
+    value(0)
+        .writable(|bytes| match identity::parse::<u32>(bytes)? {
+            1 | 3 => {
+                // Only clean pages can go; `sync` first for more.
+                fs::page_cache::reclaim(usize::MAX);
+                Ok(())
+            }
+            2 | 4 => Ok(()),
+            _ => Err(Errno::EINVAL),
+        })
+        .mode(0o200)
 }

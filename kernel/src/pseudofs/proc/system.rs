@@ -12,136 +12,56 @@ use nucleus::{
     pmap, processor, task, time,
 };
 
-use super::disks;
+use super::{
+    super::{kib, line, link, shown, value},
+    disks,
+};
 use crate::{
     mounts,
-    process::{CLOCK_TICKS, Process, files::locks, loadavg, pid_table},
+    process::{Process, files::locks, loadavg, pid_table, ticks},
     swap, uts,
 };
 
 /// Adds the files to the root of `/proc`.
 pub fn add(table: Table) -> Table {
-    let file = |show: fn(&mut Text)| {
-        Entry::text(move |out| {
-            show(out);
-            Ok(())
-        })
-    };
     table
-        .with(
-            "cmdline",
-            file(|out| writeln!(out, "{}", boot::command_line())),
-        )
-        .with("consoles", file(consoles))
-        .with("cpuinfo", file(cpuinfo))
-        .with("devices", file(devices))
-        .with("diskstats", file(disks::statistics))
-        .with(
-            "execdomains",
-            file(|out| writeln!(out, "0-0\tLinux           \t[kernel]")),
-        )
-        .with("filesystems", file(filesystems))
-        .with("interrupts", file(interrupts))
-        .with("loadavg", file(loadavg))
+        .with("cmdline", line(boot::command_line))
+        .with("consoles", shown(consoles))
+        .with("cpuinfo", shown(cpuinfo))
+        .with("devices", shown(devices))
+        .with("diskstats", shown(disks::statistics))
+        .with("execdomains", value("0-0\tLinux           \t[kernel]"))
+        .with("filesystems", shown(filesystems))
+        .with("interrupts", shown(interrupts))
+        .with("loadavg", shown(loadavg))
         .with("locks", Entry::text(file_locks))
-        .with("meminfo", file(meminfo))
+        .with("meminfo", shown(meminfo))
         // Nothing is loaded later, and no device shares the number for those that have none of
         // their own.
-        .with("misc", file(|_| {}))
-        .with("modules", file(|_| {}))
-        .with("mounts", Entry::link(|| Ok(b"self/mounts".to_vec())))
-        .with("partitions", file(disks::partitions))
-        .with("stat", file(stat))
-        .with("swaps", file(swaps))
-        .with("uptime", file(uptime))
-        .with("version", file(version))
-        .with("vmstat", file(vmstat))
+        .with("misc", shown(|_| {}))
+        .with("modules", shown(|_| {}))
+        .with("mounts", link("self/mounts"))
+        .with("partitions", shown(disks::partitions))
+        .with("stat", shown(stat))
+        .with("swaps", shown(swaps))
+        .with("uptime", shown(uptime))
+        .with("version", shown(version))
+        .with("vmstat", shown(vmstat))
 }
 
-/// Names of feature bits, by word of [`Processor::features`](nucleus::processor::Processor) and
-/// bit, in Linux's order.
-const FEATURES: [&[(u32, &str)]; 5] = [
-    &[
-        (0, "fpu"),
-        (1, "vme"),
-        (2, "de"),
-        (3, "pse"),
-        (4, "tsc"),
-        (5, "msr"),
-        (6, "pae"),
-        (7, "mce"),
-        (8, "cx8"),
-        (9, "apic"),
-        (11, "sep"),
-        (12, "mtrr"),
-        (13, "pge"),
-        (14, "mca"),
-        (15, "cmov"),
-        (16, "pat"),
-        (17, "pse36"),
-        (19, "clflush"),
-        (22, "acpi"),
-        (23, "mmx"),
-        (24, "fxsr"),
-        (25, "sse"),
-        (26, "sse2"),
-        (27, "ss"),
-        (28, "ht"),
-    ],
-    &[
-        (0, "pni"),
-        (1, "pclmulqdq"),
-        (3, "monitor"),
-        (9, "ssse3"),
-        (12, "fma"),
-        (13, "cx16"),
-        (17, "pcid"),
-        (19, "sse4_1"),
-        (20, "sse4_2"),
-        (21, "x2apic"),
-        (22, "movbe"),
-        (23, "popcnt"),
-        (24, "tsc_deadline_timer"),
-        (25, "aes"),
-        (26, "xsave"),
-        (28, "avx"),
-        (29, "f16c"),
-        (30, "rdrand"),
-        (31, "hypervisor"),
-    ],
-    &[
-        (0, "fsgsbase"),
-        (3, "bmi1"),
-        (5, "avx2"),
-        (7, "smep"),
-        (8, "bmi2"),
-        (9, "erms"),
-        (10, "invpcid"),
-        (18, "rdseed"),
-        (19, "adx"),
-        (20, "smap"),
-        (23, "clflushopt"),
-        (24, "clwb"),
-        (29, "sha_ni"),
-    ],
-    &[
-        (11, "syscall"),
-        (20, "nx"),
-        (22, "mmxext"),
-        (25, "fxsr_opt"),
-        (26, "pdpe1gb"),
-        (27, "rdtscp"),
-        (29, "lm"),
-        (30, "3dnowext"),
-        (31, "3dnow"),
-    ],
-    &[
-        (0, "lahf_lm"),
-        (2, "svm"),
-        (5, "abm"),
-        (6, "sse4a"),
-        (8, "3dnowprefetch"),
-    ],
+/// Names of feature bits, from bit 0 on, by word of
+/// [`Processor::features`](nucleus::processor::Processor), in Linux's order. A dash stands for bits
+/// that are not shown.
+const FEATURES: [&str; 5] = [
+    "fpu vme de pse tsc msr pae mce cx8 apic - sep mtrr pge mca cmov pat pse36 - clflush - - \
+     acpi mmx fxsr sse sse2 ss ht",
+    "pni pclmulqdq - monitor - - - - - ssse3 - - fma cx16 - - - pcid - sse4_1 sse4_2 x2apic \
+     movbe popcnt tsc_deadline_timer aes xsave - avx f16c rdrand hypervisor",
+    "fsgsbase - - bmi1 - avx2 - smep bmi2 erms invpcid - - - - - - - rdseed adx smap - - \
+     clflushopt clwb - - - - sha_ni",
+    "- - - - - - - - - - - syscall - - - - - - - - nx - mmxext - - fxsr_opt pdpe1gb rdtscp - \
+     lm 3dnowext 3dnow",
+    "lahf_lm - svm - - abm sse4a - 3dnowprefetch",
 ];
 
 fn cpuinfo(out: &mut Text) {
@@ -165,8 +85,8 @@ fn cpuinfo(out: &mut Text) {
         writeln!(out, "wp\t\t: yes");
         write!(out, "flags\t\t:");
         for (word, names) in processor.features.iter().zip(FEATURES) {
-            for (bit, name) in names {
-                if word >> bit & 1 != 0 {
+            for (bit, name) in names.split_whitespace().enumerate() {
+                if name != "-" && word >> bit & 1 != 0 {
                     write!(out, " {name}");
                 }
             }
@@ -190,52 +110,39 @@ fn consoles(out: &mut Text) {
     writeln!(out, "ttyS0                -W- (E  p  )    4:64");
 }
 
+/// The causes of interrupts: name, counter, description.
+const INTERRUPTS: [(&str, Counter, &str); 6] = [
+    (
+        "4",
+        Counter::interrupts_console,
+        "IO-APIC   4-edge      ttyS0",
+    ),
+    ("MSI", Counter::interrupts_device, "Messages of devices"),
+    ("SPU", Counter::interrupts_spurious, "Spurious interrupts"),
+    ("LOC", Counter::interrupts_timer, "Local timer interrupts"),
+    (
+        "RES",
+        Counter::interrupts_reschedule,
+        "Rescheduling interrupts",
+    ),
+    ("TLB", Counter::interrupts_shootdown, "TLB shootdowns"),
+];
+
 /// How often each CPU was interrupted, by cause.
 fn interrupts(out: &mut Text) {
-    const CAUSES: [(&str, Counter, &str); 6] = [
-        (
-            "4",
-            Counter::interrupts_console,
-            "IO-APIC   4-edge      ttyS0",
-        ),
-        ("MSI", Counter::interrupts_device, "Messages of devices"),
-        ("SPU", Counter::interrupts_spurious, "Spurious interrupts"),
-        ("LOC", Counter::interrupts_timer, "Local timer interrupts"),
-        (
-            "RES",
-            Counter::interrupts_reschedule,
-            "Rescheduling interrupts",
-        ),
-        ("TLB", Counter::interrupts_shootdown, "TLB shootdowns"),
-    ];
     let count = task::cpu_count();
     write!(out, "    ");
     for cpu in 0..count {
         write!(out, "       CPU{cpu:<3}");
     }
     writeln!(out);
-    for (name, counter, what) in CAUSES {
+    for (name, counter, what) in INTERRUPTS {
         write!(out, "{name:>3}:");
         for cpu in 0..count {
             write!(out, " {:10}", counter.of(cpu));
         }
         writeln!(out, "   {what}");
     }
-}
-
-/// All interrupts of all CPUs.
-fn interrupt_total() -> u64 {
-    [
-        Counter::interrupts_console,
-        Counter::interrupts_device,
-        Counter::interrupts_spurious,
-        Counter::interrupts_timer,
-        Counter::interrupts_reschedule,
-        Counter::interrupts_shootdown,
-    ]
-    .iter()
-    .map(|counter| counter.total())
-    .sum()
 }
 
 /// `locks`: advisory locks on files.
@@ -360,11 +267,9 @@ impl Memory {
 fn meminfo(out: &mut Text) {
     let usage = frame::usage();
     let space = vm::swap::usage();
-    let kib = |frames: usize| (frames * PAGE_SIZE / 1024) as u64;
     let memory = Memory::now();
     let mut line = |name: &str, kib: u64| {
-        let width = 24 - name.len();
-        writeln!(out, "{name}:{kib:>width$} kB", width = width - 1);
+        writeln!(out, "{name}:{kib:>width$} kB", width = 23 - name.len());
     };
     line("MemTotal", kib(usage.total));
     line("MemFree", kib(usage.free));
@@ -409,10 +314,6 @@ fn meminfo(out: &mut Text) {
     line("Committed_AS", kib(memory.anonymous));
 }
 
-fn ticks(time: Duration) -> u64 {
-    (time.as_nanos() * u128::from(CLOCK_TICKS) / 1_000_000_000) as u64
-}
-
 /// Time of a CPU: in programs, in the kernel, idle.
 fn stat(out: &mut Text) {
     let cpus: Vec<_> = (0..task::cpu_count()).map(task::cpu_times).collect();
@@ -435,7 +336,11 @@ fn stat(out: &mut Text) {
     let processes = Process::all();
     let running = processes.iter().filter(|p| p.state() == 'R').count();
     let booted = time::since_epoch().saturating_sub(time::since_boot());
-    writeln!(out, "intr {}", interrupt_total());
+    let interrupts: u64 = INTERRUPTS
+        .iter()
+        .map(|(_, counter, _)| counter.total())
+        .sum();
+    writeln!(out, "intr {interrupts}");
     writeln!(out, "ctxt {}", Counter::task_switches.total());
     writeln!(out, "btime {}", booted.as_secs());
     writeln!(out, "processes {}", Counter::forks.total());
@@ -446,16 +351,13 @@ fn stat(out: &mut Text) {
 fn swaps(out: &mut Text) {
     const NAME_COLUMN: usize = 40;
     writeln!(out, "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority");
-    let kib = |pages: usize| pages * (PAGE_SIZE / 1024);
-    let tab = |kib: usize| if kib < 10_000_000 { "\t" } else { "" };
+    let tab = |kib: u64| if kib < 10_000_000 { "\t" } else { "" };
     // Entries that do not fit into memory are left out.
     for area in swap::list().unwrap_or_default() {
         let start = out.len();
         out.push_escaped(&area.at.path_without_locks());
         out.push(b" ");
-        while out.len() - start < NAME_COLUMN {
-            out.push(b" ");
-        }
+        out.pad_to(start, NAME_COLUMN);
         let kind = if area.is_file { "file\t" } else { "partition" };
         let (size, used) = (kib(area.slots), kib(area.used));
         let (after_size, after_used) = (tab(size), tab(used));

@@ -3,6 +3,7 @@
 use abi::{Errno, Result};
 use fs::pseudofs::{Entry, Table};
 
+use super::super::shown;
 use crate::ipc::sysv::{
     limits::{
         MSGMAX, MSGMNB, MSGMNI, SEMMNI, SEMMNS, SEMMSL, SEMOPM, SHMALL, SHMMAX, SHMMNI, Setting,
@@ -12,16 +13,10 @@ use crate::ipc::sysv::{
 
 /// `/proc/sysvipc`.
 pub(super) fn directory() -> Table {
-    let text = |list: fn(&mut fs::pseudofs::Text)| {
-        Entry::text(move |out| {
-            list(out);
-            Ok(())
-        })
-    };
     Table::new()
-        .with("msg", text(listing::queues))
-        .with("sem", text(listing::sets))
-        .with("shm", text(listing::segments))
+        .with("msg", shown(listing::queues))
+        .with("sem", shown(listing::sets))
+        .with("shm", shown(listing::segments))
 }
 
 /// Adds the limits.

@@ -11,7 +11,7 @@ use fs::{
 };
 use nucleus::PAGE_SIZE;
 
-use super::{directory, line, link, number, value};
+use super::{directory, line, link, shown, value};
 use crate::pseudofs::proc::disks;
 
 /// Names of all block devices and their kinds.
@@ -94,10 +94,9 @@ pub(super) fn devices() -> Entry {
 /// A file whose text is asked of the device when it is read.
 fn asked(device: &Arc<Device>, show: fn(&mut Text, &Device)) -> Entry {
     let device = device.clone();
-    Entry::text(move |out| {
+    shown(move |out| {
         show(out, &device);
         writeln!(out);
-        Ok(())
     })
 }
 
@@ -119,7 +118,7 @@ fn table(device: &Arc<Device>) -> Table {
         .with("alignment_offset", value("0"))
         .with("dev", line(move || numbers.clone()))
         .with("discard_alignment", value("0"))
-        .with("ext_range", number(minors.into()))
+        .with("ext_range", value(minors))
         .with("hidden", value("0"))
         .with("holders", directory(Table::new()))
         .with(
@@ -129,10 +128,10 @@ fn table(device: &Arc<Device>) -> Table {
             }),
         )
         .with("queue", directory(queue(device)))
-        .with("range", number(minors.into()))
+        .with("range", value(minors))
         .with("removable", value("0"))
-        .with("ro", number(device.is_read_only().into()))
-        .with("size", number(device.sectors()))
+        .with("ro", value(u8::from(device.is_read_only())))
+        .with("size", value(device.sectors()))
         .with("slaves", directory(Table::new()))
         .with("stat", asked(device, disks::device_statistics))
         .with("subsystem", link("../../../../class/block"))
@@ -140,13 +139,7 @@ fn table(device: &Arc<Device>) -> Table {
     match serial.is_empty() {
         true => table,
         // Without a newline, as virtio's disks show it.
-        false => table.with(
-            "serial",
-            Entry::text(move |out| {
-                out.push(serial.as_bytes());
-                Ok(())
-            }),
-        ),
+        false => table.with("serial", shown(move |out| out.push(serial.as_bytes()))),
     }
 }
 
@@ -154,32 +147,29 @@ fn queue(device: &Device) -> Table {
     let limits = *device.limits();
     let granularity = match limits.max_discard {
         0 => 0,
-        _ => limits.block_size.into(),
+        _ => limits.block_size,
     };
     let discard = limits.max_discard.saturating_mul(SECTOR as u64);
     let transfer = limits.max_sectors * SECTOR as u64 / 1024;
     Table::new()
         .with("add_random", value("0"))
-        .with("discard_granularity", number(granularity))
-        .with("discard_max_bytes", number(discard))
-        .with("discard_max_hw_bytes", number(discard))
+        .with("discard_granularity", value(granularity))
+        .with("discard_max_bytes", value(discard))
+        .with("discard_max_hw_bytes", value(discard))
         .with("discard_zeroes_data", value("0"))
         .with("fua", value("0"))
-        .with("hw_sector_size", number(limits.block_size.into()))
+        .with("hw_sector_size", value(limits.block_size))
         .with("iostats", value("1"))
-        .with("logical_block_size", number(limits.block_size.into()))
-        .with("max_hw_sectors_kb", number(transfer))
-        .with("max_sectors_kb", number(transfer))
-        .with("max_segment_size", number(PAGE_SIZE as u64))
-        .with("max_segments", number(limits.max_parts as u64))
-        .with("minimum_io_size", number(limits.physical_block_size.into()))
+        .with("logical_block_size", value(limits.block_size))
+        .with("max_hw_sectors_kb", value(transfer))
+        .with("max_sectors_kb", value(transfer))
+        .with("max_segment_size", value(PAGE_SIZE as u64))
+        .with("max_segments", value(limits.max_parts as u64))
+        .with("minimum_io_size", value(limits.physical_block_size))
         .with("nomerges", value("0"))
-        .with("nr_requests", number(limits.depth as u64))
+        .with("nr_requests", value(limits.depth as u64))
         .with("optimal_io_size", value("0"))
-        .with(
-            "physical_block_size",
-            number(limits.physical_block_size.into()),
-        )
+        .with("physical_block_size", value(limits.physical_block_size))
         .with("read_ahead_kb", value("128"))
         .with("rotational", value("0"))
         .with("scheduler", value("[none]"))

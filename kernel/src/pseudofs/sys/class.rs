@@ -5,7 +5,7 @@ use alloc::format;
 use fs::pseudofs::{Entry, Table};
 use nucleus::counters::Counter;
 
-use super::{block, directory, line, link, number, value};
+use super::{block, directory, line, link, value};
 use crate::socket::inet::interface;
 
 /// Terminals: name and number.
@@ -84,15 +84,15 @@ fn loopback() -> Table {
         .with("dormant", value("0"))
         // Up, and the loopback: the device's own flags, without those of its state.
         .with("flags", value("0x9"))
-        .with("ifindex", number(interface::INDEX as u64))
-        .with("iflink", number(interface::INDEX as u64))
+        .with("ifindex", value(interface::INDEX))
+        .with("iflink", value(interface::INDEX))
         .with("link_mode", value("0"))
-        .with("mtu", number(interface::MTU as u64))
+        .with("mtu", value(interface::MTU))
         .with("netdev_group", value("0"))
         .with("operstate", value("unknown"))
         .with("statistics", directory(statistics()))
         .with("subsystem", link("../../../../class/net"))
-        .with("tx_queue_len", number(interface::QUEUE as u64))
+        .with("tx_queue_len", value(interface::QUEUE))
         .with("type", value("772"))
         .with("uevent", value("INTERFACE=lo\nIFINDEX=1"))
 }
@@ -120,7 +120,7 @@ fn statistics() -> Table {
         "tx_fifo_errors",
         "tx_heartbeat_errors",
     ];
-    let total = |counter: Counter| line(move || format!("{}", counter.total()));
+    let total = |counter: Counter| line(move || counter.total());
     NEVER
         .iter()
         .fold(Table::new(), |table, name| table.with(name, value("0")))

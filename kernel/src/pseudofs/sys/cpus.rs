@@ -7,12 +7,13 @@ use fs::{
     pseudofs::{Entry, Table, Text},
 };
 use nucleus::{
-    PAGE_SIZE, frame,
+    frame,
     processor::{self, Cache, CacheKind},
     task,
 };
 
-use super::{directory, line, list, mask, number, numbered::Numbered, value};
+use super::{directory, line, list, mask, numbered::Numbered, shown, value};
+use crate::pseudofs::kib;
 
 /// `devices/system`.
 pub(super) fn system() -> Table {
@@ -29,7 +30,7 @@ fn all() -> String {
 fn cpus() -> Table {
     Table::new()
         .with("isolated", value(""))
-        .with("kernel_max", number(task::MAX_CPUS as u64 - 1))
+        .with("kernel_max", value(task::MAX_CPUS - 1))
         .with("modalias", line(modalias))
         .with("offline", value(""))
         .with("online", line(all))
@@ -89,7 +90,7 @@ fn topology(cpu: usize) -> Table {
         .with("cluster_id", value("65535"))
         .with("core_cpus", own_mask())
         .with("core_cpus_list", own())
-        .with("core_id", number(cpu as u64))
+        .with("core_id", value(cpu))
         .with("core_siblings", every_mask())
         .with("core_siblings_list", every())
         .with("die_cpus", every_mask())
@@ -113,11 +114,11 @@ fn cache(cpu: usize, index: usize) -> Table {
     let shared = sharing.min(count - from);
     let Cache { kind, .. } = cache;
     Table::new()
-        .with("coherency_line_size", number(cache.line_bytes.into()))
-        .with("id", number((cpu / sharing) as u64))
-        .with("level", number(cache.level.into()))
-        .with("number_of_sets", number(cache.sets.into()))
-        .with("physical_line_partition", number(cache.partitions.into()))
+        .with("coherency_line_size", value(cache.line_bytes))
+        .with("id", value(cpu / sharing))
+        .with("level", value(cache.level))
+        .with("number_of_sets", value(cache.sets))
+        .with("physical_line_partition", value(cache.partitions))
         .with("shared_cpu_list", line(move || list(from, shared)))
         .with("shared_cpu_map", line(move || mask(from, shared, count)))
         .with("size", {
@@ -132,7 +133,7 @@ fn cache(cpu: usize, index: usize) -> Table {
                 CacheKind::Unified => "Unified",
             }),
         )
-        .with("ways_of_associativity", number(cache.ways.into()))
+        .with("ways_of_associativity", value(cache.ways))
 }
 
 fn nodes() -> Table {
@@ -156,13 +157,7 @@ fn node() -> Table {
         .with("cpulist", line(all))
         .with("cpumap", line(move || mask(0, count, count)))
         .with("distance", value("10"))
-        .with(
-            "meminfo",
-            Entry::text(|out| {
-                memory(out);
-                Ok(())
-            }),
-        )
+        .with("meminfo", shown(memory))
         .otherwise(Numbered {
             word: "cpu",
             count,
@@ -177,8 +172,7 @@ fn memory(out: &mut Text) {
     let usage = frame::usage();
     let mut line = |name: &str, frames: usize| {
         let width = 15usize.saturating_sub(name.len()) + 8;
-        let kib = frames * PAGE_SIZE / 1024;
-        writeln!(out, "Node 0 {name}:{kib:>width$} kB");
+        writeln!(out, "Node 0 {name}:{:>width$} kB", kib(frames));
     };
     line("MemTotal", usage.total);
     line("MemFree", usage.free);

@@ -20,6 +20,8 @@ use fs::{
 use nucleus::{PAGE_SIZE, frame::RUN_FRAMES};
 use vm::LargePages;
 
+use super::{line, link, shown, value};
+
 /// The root of a new `/sys`. All of them show the same.
 pub fn root() -> Arc<dyn Vnode> {
     let devices = Table::new()
@@ -46,13 +48,10 @@ pub fn root() -> Arc<dyn Vnode> {
 /// The use of large pages, in Linux's words: the same switch as `/proc/causeway/large`, for memory
 /// that processes share, too. No pages are moved to make room for one.
 fn huge_pages() -> Table {
-    let enabled = Entry::text(|out| {
-        out.push(match vm::large_pages() {
-            LargePages::On => b"[always] madvise never\n",
-            LargePages::Advised => b"always [madvise] never\n",
-            LargePages::Off => b"always madvise [never]\n",
-        });
-        Ok(())
+    let enabled = line(|| match vm::large_pages() {
+        LargePages::On => "[always] madvise never",
+        LargePages::Advised => "always [madvise] never",
+        LargePages::Off => "always madvise [never]",
     });
     let enabled = enabled.writable(|bytes| {
         vm::set_large_pages(match bytes.trim_ascii() {
@@ -63,13 +62,10 @@ fn huge_pages() -> Table {
         });
         Ok(())
     });
-    let shared = Entry::text(|out| {
-        out.push(match vm::large_pages() {
-            LargePages::On => b"always [within_size] advise never deny force\n",
-            LargePages::Advised => b"always within_size [advise] never deny force\n",
-            LargePages::Off => b"always within_size advise [never] deny force\n",
-        });
-        Ok(())
+    let shared = line(|| match vm::large_pages() {
+        LargePages::On => "always [within_size] advise never deny force",
+        LargePages::Advised => "always within_size [advise] never deny force",
+        LargePages::Off => "always within_size advise [never] deny force",
     });
     Table::new()
         .with(
@@ -77,39 +73,13 @@ fn huge_pages() -> Table {
             value("always defer defer+madvise madvise [never]"),
         )
         .with("enabled", enabled)
-        .with("hpage_pmd_size", number((RUN_FRAMES * PAGE_SIZE) as u64))
+        .with("hpage_pmd_size", value(RUN_FRAMES * PAGE_SIZE))
         .with("shmem_enabled", shared)
 }
 
 /// A further directory.
 fn directory(of: impl Directory) -> Entry {
     Entry::directory(of).mode(0o755)
-}
-
-/// A file with one line.
-fn value(line: &'static str) -> Entry {
-    Entry::text(move |out| {
-        writeln!(out, "{line}");
-        Ok(())
-    })
-}
-
-/// A file with a number.
-fn number(number: u64) -> Entry {
-    line(move || alloc::format!("{number}"))
-}
-
-/// A file with a line that is asked for when it is read.
-fn line(line: impl Fn() -> String + Send + Sync + 'static) -> Entry {
-    Entry::text(move |out| {
-        writeln!(out, "{}", line());
-        Ok(())
-    })
-}
-
-/// A link with this text.
-fn link(to: &'static str) -> Entry {
-    Entry::link(move || Ok(to.into()))
 }
 
 /// The numbers from `first` on, `count` of them, as a list of ranges: `0-3`, `2`, or nothing.
