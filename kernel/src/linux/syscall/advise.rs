@@ -4,12 +4,10 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_fadvise64, __NR_fdatasync, __NR_fsync, __NR_name_to_handle_at, __NR_open_by_handle_at,
-        __NR_readahead, __NR_sync, __NR_sync_file_range, __NR_syncfs, AT_EMPTY_PATH,
-        AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, CAP_DAC_READ_SEARCH, POSIX_FADV_DONTNEED,
-        POSIX_FADV_NOREUSE, POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL,
-        POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
-        SYNC_FILE_RANGE_WRITE,
+        AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, CAP_DAC_READ_SEARCH,
+        POSIX_FADV_DONTNEED, POSIX_FADV_NOREUSE, POSIX_FADV_NORMAL, POSIX_FADV_RANDOM,
+        POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WAIT_AFTER,
+        SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE,
     },
 };
 use core::ops::Range;
@@ -17,33 +15,25 @@ use core::ops::Range;
 use fs::{Kind, page_cache::Access};
 use nucleus::PAGE_SIZE;
 
-use super::{Call, FlagSet, SystemCall, choice, flag_set, path};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set, path};
 use crate::{mounts, process::files::OpenFile};
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_fsync, "fsync", |call| sync_file(call, false)),
-    SystemCall::new(__NR_fdatasync, "fdatasync", |call| sync_file(call, true)),
-    SystemCall::new(__NR_syncfs, "syncfs", syncfs),
-    SystemCall::new(__NR_sync_file_range, "sync_file_range", sync_range).flags(&[&RANGE_FLAGS]),
-    SystemCall::new(__NR_sync, "sync", sync),
-    SystemCall::new(__NR_fadvise64, "fadvise64", fadvise)
+    call!(__NR_fsync, |call| sync_file(call, false)),
+    call!(__NR_fdatasync, |call| sync_file(call, true)),
+    call!(__NR_syncfs, syncfs),
+    call!(__NR_sync_file_range, sync_range).flags(&[&RANGE_FLAGS]),
+    call!(__NR_sync, sync),
+    call!(__NR_fadvise64, fadvise)
         .flags(&[&ADVICE])
         .note("for files on disks, and for all who have the file open; files in memory have nothing to read ahead"),
-    SystemCall::new(__NR_readahead, "readahead", readahead)
+    call!(__NR_readahead, readahead)
         .note("files in memory have nothing to read ahead"),
-    SystemCall::new(
-        __NR_name_to_handle_at,
-        "name_to_handle_at",
-        name_to_handle_at,
-    )
+    call!(__NR_name_to_handle_at, name_to_handle_at)
     .flags(&[&HANDLE_FLAGS])
     .note("no file system gives handles: EOPNOTSUPP(95)"),
-    SystemCall::new(
-        __NR_open_by_handle_at,
-        "open_by_handle_at",
-        open_by_handle_at,
-    )
+    call!(__NR_open_by_handle_at, open_by_handle_at)
     .note("there are no handles: ESTALE(116)"),
 ];
 

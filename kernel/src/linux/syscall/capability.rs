@@ -3,13 +3,10 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, SystemCall, credentials::adopt};
+use super::{Call, SystemCall, call, credentials::adopt};
 use crate::process::{CapabilitySet, Credentials, Pid, pid_table};
 
-pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_capget, "capget", capget),
-    SystemCall::new(raw::__NR_capset, "capset", capset),
-];
+pub(super) const CALLS: &[SystemCall] = &[call!(__NR_capget, capget), call!(__NR_capset, capset)];
 
 /// Bytes of one word of the three sets: effective, permitted, inheritable.
 const WORD_LEN: usize = 12;

@@ -3,37 +3,34 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_chmod, __NR_chown, __NR_fallocate, __NR_fchmod, __NR_fchmodat, __NR_fchmodat2,
-        __NR_fchown, __NR_fchownat, __NR_ftruncate, __NR_futimesat, __NR_lchown, __NR_truncate,
-        __NR_utime, __NR_utimensat, __NR_utimes, AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW,
-        UTIME_NOW, UTIME_OMIT, timespec, timeval,
+        AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, UTIME_NOW, UTIME_OMIT, timespec, timeval,
     },
 };
 use core::time::Duration;
 use fs::{Kind, Location};
 use nucleus::{VirtAddr, time, user};
 
-use super::{Call, FlagSet, SystemCall, file_size, flag_set, path};
+use super::{Call, FlagSet, SystemCall, call, file_size, flag_set, path};
 
 const AT_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH], EINVAL);
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_chmod, "chmod", chmod),
-    SystemCall::new(__NR_fchmod, "fchmod", fchmod),
-    SystemCall::new(__NR_fchmodat, "fchmodat", fchmodat),
-    SystemCall::new(__NR_fchmodat2, "fchmodat2", fchmodat2).flags(&[&AT_FLAGS]),
-    SystemCall::new(__NR_chown, "chown", chown),
-    SystemCall::new(__NR_lchown, "lchown", lchown),
-    SystemCall::new(__NR_fchown, "fchown", fchown),
-    SystemCall::new(__NR_fchownat, "fchownat", fchownat).flags(&[&AT_FLAGS]),
-    SystemCall::new(__NR_utime, "utime", utime),
-    SystemCall::new(__NR_utimes, "utimes", utimes),
-    SystemCall::new(__NR_futimesat, "futimesat", futimesat),
-    SystemCall::new(__NR_utimensat, "utimensat", utimensat).flags(&[&AT_FLAGS]),
-    SystemCall::new(__NR_truncate, "truncate", truncate),
-    SystemCall::new(__NR_ftruncate, "ftruncate", ftruncate),
-    SystemCall::new(__NR_fallocate, "fallocate", fallocate),
+    call!(__NR_chmod, chmod),
+    call!(__NR_fchmod, fchmod),
+    call!(__NR_fchmodat, fchmodat),
+    call!(__NR_fchmodat2, fchmodat2).flags(&[&AT_FLAGS]),
+    call!(__NR_chown, chown),
+    call!(__NR_lchown, lchown),
+    call!(__NR_fchown, fchown),
+    call!(__NR_fchownat, fchownat).flags(&[&AT_FLAGS]),
+    call!(__NR_utime, utime),
+    call!(__NR_utimes, utimes),
+    call!(__NR_futimesat, futimesat),
+    call!(__NR_utimensat, utimensat).flags(&[&AT_FLAGS]),
+    call!(__NR_truncate, truncate),
+    call!(__NR_ftruncate, ftruncate),
+    call!(__NR_fallocate, fallocate),
 ];
 
 /// The place of an open file that is to be changed.

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{Errno, Result, raw::general as raw};
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::process::Credentials;
 
 /// Most supplementary groups (`NGROUPS_MAX`).
@@ -14,48 +14,30 @@ const GROUPS_MAX: usize = 65_536;
 const KEEP: u32 = u32::MAX;
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getuid, "getuid", |call| {
+    call!(__NR_getuid, |call| {
         Ok(call.credentials().real_uid as usize)
     }),
-    SystemCall::new(raw::__NR_geteuid, "geteuid", |call| {
+    call!(__NR_geteuid, |call| {
         Ok(call.credentials().effective_uid as usize)
     }),
-    SystemCall::new(raw::__NR_getgid, "getgid", |call| {
+    call!(__NR_getgid, |call| {
         Ok(call.credentials().real_gid as usize)
     }),
-    SystemCall::new(raw::__NR_getegid, "getegid", |call| {
+    call!(__NR_getegid, |call| {
         Ok(call.credentials().effective_gid as usize)
     }),
-    SystemCall::new(raw::__NR_getresuid, "getresuid", |call| {
-        get_triple(call, Ids::Users)
-    }),
-    SystemCall::new(raw::__NR_getresgid, "getresgid", |call| {
-        get_triple(call, Ids::Groups)
-    }),
-    SystemCall::new(raw::__NR_setuid, "setuid", |call| set_one(call, Ids::Users)),
-    SystemCall::new(raw::__NR_setgid, "setgid", |call| {
-        set_one(call, Ids::Groups)
-    }),
-    SystemCall::new(raw::__NR_setreuid, "setreuid", |call| {
-        setre(call, Ids::Users)
-    }),
-    SystemCall::new(raw::__NR_setregid, "setregid", |call| {
-        setre(call, Ids::Groups)
-    }),
-    SystemCall::new(raw::__NR_setresuid, "setresuid", |call| {
-        setres(call, Ids::Users)
-    }),
-    SystemCall::new(raw::__NR_setresgid, "setresgid", |call| {
-        setres(call, Ids::Groups)
-    }),
-    SystemCall::new(raw::__NR_setfsuid, "setfsuid", |call| {
-        setfs(call, Ids::Users)
-    }),
-    SystemCall::new(raw::__NR_setfsgid, "setfsgid", |call| {
-        setfs(call, Ids::Groups)
-    }),
-    SystemCall::new(raw::__NR_getgroups, "getgroups", getgroups),
-    SystemCall::new(raw::__NR_setgroups, "setgroups", setgroups),
+    call!(__NR_getresuid, |call| { get_triple(call, Ids::Users) }),
+    call!(__NR_getresgid, |call| { get_triple(call, Ids::Groups) }),
+    call!(__NR_setuid, |call| set_one(call, Ids::Users)),
+    call!(__NR_setgid, |call| { set_one(call, Ids::Groups) }),
+    call!(__NR_setreuid, |call| { setre(call, Ids::Users) }),
+    call!(__NR_setregid, |call| { setre(call, Ids::Groups) }),
+    call!(__NR_setresuid, |call| { setres(call, Ids::Users) }),
+    call!(__NR_setresgid, |call| { setres(call, Ids::Groups) }),
+    call!(__NR_setfsuid, |call| { setfs(call, Ids::Users) }),
+    call!(__NR_setfsgid, |call| { setfs(call, Ids::Groups) }),
+    call!(__NR_getgroups, getgroups),
+    call!(__NR_setgroups, setgroups),
 ];
 
 /// The ids of users or of groups: real, effective, saved, and that for files.

@@ -2,23 +2,20 @@
 
 use abi::{
     Errno, Result,
-    raw::general::{
-        __NR_chdir, __NR_chroot, __NR_fchdir, __NR_getcwd, __NR_umask, AT_FDCWD, CAP_SYS_CHROOT,
-        X_OK,
-    },
+    raw::general::{AT_FDCWD, CAP_SYS_CHROOT, X_OK},
 };
 use fs::{Kind, Location};
 use nucleus::{PAGE_SIZE, user};
 
-use super::{Call, SystemCall, path};
+use super::{Call, SystemCall, call, path};
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_chdir, "chdir", chdir),
-    SystemCall::new(__NR_fchdir, "fchdir", fchdir),
-    SystemCall::new(__NR_chroot, "chroot", chroot),
-    SystemCall::new(__NR_getcwd, "getcwd", getcwd),
-    SystemCall::new(__NR_umask, "umask", |call| {
+    call!(__NR_chdir, chdir),
+    call!(__NR_fchdir, fchdir),
+    call!(__NR_chroot, chroot),
+    call!(__NR_getcwd, getcwd),
+    call!(__NR_umask, |call| {
         Ok(call.fs().set_umask(call.unsigned(0)) as usize)
     }),
 ];

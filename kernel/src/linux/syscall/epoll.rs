@@ -3,15 +3,14 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_epoll_create, __NR_epoll_create1, __NR_epoll_ctl, __NR_epoll_pwait, __NR_epoll_pwait2,
-        __NR_epoll_wait, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR,
-        EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLWAKEUP, epoll_event,
+        EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET,
+        EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLWAKEUP, epoll_event,
     },
 };
 use fs::OpenFlags;
 use nucleus::addr::USER_END;
 
-use super::{Call, FlagSet, SystemCall, choice, flag_set, poll::Wait};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set, poll::Wait};
 use crate::{
     ipc::epoll::{Epoll, Interest},
     process::files::OpenFile,
@@ -19,14 +18,14 @@ use crate::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_epoll_create, "epoll_create", epoll_create),
-    SystemCall::new(__NR_epoll_create1, "epoll_create1", epoll_create1).flags(&[&CREATE_FLAGS]),
-    SystemCall::new(__NR_epoll_ctl, "epoll_ctl", epoll_ctl)
+    call!(__NR_epoll_create, epoll_create),
+    call!(__NR_epoll_create1, epoll_create1).flags(&[&CREATE_FLAGS]),
+    call!(__NR_epoll_ctl, epoll_ctl)
         .flags(&[&OPERATIONS])
         .note("`EPOLLWAKEUP` has no effect: the machine never sleeps by itself"),
-    SystemCall::new(__NR_epoll_wait, "epoll_wait", epoll_wait),
-    SystemCall::new(__NR_epoll_pwait, "epoll_pwait", epoll_pwait),
-    SystemCall::new(__NR_epoll_pwait2, "epoll_pwait2", epoll_pwait2),
+    call!(__NR_epoll_wait, epoll_wait),
+    call!(__NR_epoll_pwait, epoll_pwait),
+    call!(__NR_epoll_pwait2, epoll_pwait2),
 ];
 
 const CREATE_FLAGS: FlagSet = flag_set!("flags", [EPOLL_CLOEXEC], EINVAL);

@@ -5,16 +5,14 @@ use alloc::sync::Arc;
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_eventfd, __NR_eventfd2, __NR_signalfd, __NR_signalfd4, __NR_timerfd_create,
-        __NR_timerfd_gettime, __NR_timerfd_settime, CAP_WAKE_ALARM, EFD_CLOEXEC, EFD_NONBLOCK,
-        EFD_SEMAPHORE, O_CLOEXEC, O_NONBLOCK, O_RDWR, TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME,
-        TFD_TIMER_CANCEL_ON_SET,
+        CAP_WAKE_ALARM, EFD_CLOEXEC, EFD_NONBLOCK, EFD_SEMAPHORE, O_CLOEXEC, O_NONBLOCK, O_RDWR,
+        TFD_CLOEXEC, TFD_NONBLOCK, TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET,
     },
 };
 use fs::{File, OpenFlags};
 
 use super::{
-    Call, FlagSet, SystemCall, flag_set,
+    Call, FlagSet, SystemCall, call, flag_set,
     timer::{decode_timespecs, encode_timespecs},
 };
 use crate::{
@@ -24,13 +22,13 @@ use crate::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_eventfd, "eventfd", eventfd),
-    SystemCall::new(__NR_eventfd2, "eventfd2", eventfd2).flags(&[&EVENT_FLAGS]),
-    SystemCall::new(__NR_timerfd_create, "timerfd_create", timerfd_create).flags(&[&TIMER_FLAGS]),
-    SystemCall::new(__NR_timerfd_settime, "timerfd_settime", timerfd_settime).flags(&[&SET_FLAGS]),
-    SystemCall::new(__NR_timerfd_gettime, "timerfd_gettime", timerfd_gettime),
-    SystemCall::new(__NR_signalfd, "signalfd", |call| make_signalfd(call, 0)),
-    SystemCall::new(__NR_signalfd4, "signalfd4", signalfd4).flags(&[&SIGNAL_FLAGS]),
+    call!(__NR_eventfd, eventfd),
+    call!(__NR_eventfd2, eventfd2).flags(&[&EVENT_FLAGS]),
+    call!(__NR_timerfd_create, timerfd_create).flags(&[&TIMER_FLAGS]),
+    call!(__NR_timerfd_settime, timerfd_settime).flags(&[&SET_FLAGS]),
+    call!(__NR_timerfd_gettime, timerfd_gettime),
+    call!(__NR_signalfd, |call| make_signalfd(call, 0)),
+    call!(__NR_signalfd4, signalfd4).flags(&[&SIGNAL_FLAGS]),
 ];
 
 /// `SFD_CLOEXEC` and `SFD_NONBLOCK`, which the bindings leave out.

@@ -8,7 +8,7 @@ use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Walk};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::process::exec::{
     self,
     elf::Class,
@@ -19,10 +19,8 @@ use crate::process::exec::{
 /// Longest path, the NUL included.
 const PATH_MAX: usize = raw::PATH_MAX as usize;
 
-pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_execve, "execve", execve),
-    SystemCall::new(raw::__NR_execveat, "execveat", execveat),
-];
+pub(super) const CALLS: &[SystemCall] =
+    &[call!(__NR_execve, execve), call!(__NR_execveat, execveat)];
 
 fn path(address: VirtAddr) -> Result<Vec<u8>> {
     user::copy_in_string(address, PATH_MAX - 1)?.ok_or(Errno::ENAMETOOLONG)

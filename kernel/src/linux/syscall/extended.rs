@@ -9,7 +9,7 @@ use abi::{
 use fs::Location;
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set, path};
+use super::{Call, FlagSet, SystemCall, call, flag_set, path};
 
 const FLAGS: FlagSet = flag_set!("flags", [XATTR_CREATE, XATTR_REPLACE], EINVAL);
 
@@ -18,40 +18,24 @@ const LISTS: &str =
     "an access list (`system.posix_acl_*`) that permission bits can't say gets EOPNOTSUPP(95)";
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getxattr, "getxattr", |call| get(call, By::Path)),
-    SystemCall::new(raw::__NR_lgetxattr, "lgetxattr", |call| get(call, By::Link)),
-    SystemCall::new(raw::__NR_fgetxattr, "fgetxattr", |call| {
-        get(call, By::Descriptor)
-    }),
-    SystemCall::new(raw::__NR_setxattr, "setxattr", |call| set(call, By::Path))
+    call!(__NR_getxattr, |call| get(call, By::Path)),
+    call!(__NR_lgetxattr, |call| get(call, By::Link)),
+    call!(__NR_fgetxattr, |call| { get(call, By::Descriptor) }),
+    call!(__NR_setxattr, |call| set(call, By::Path))
         .flags(&[&FLAGS])
         .note(LISTS),
-    SystemCall::new(raw::__NR_lsetxattr, "lsetxattr", |call| set(call, By::Link))
+    call!(__NR_lsetxattr, |call| set(call, By::Link))
         .flags(&[&FLAGS])
         .note(LISTS),
-    SystemCall::new(raw::__NR_fsetxattr, "fsetxattr", |call| {
-        set(call, By::Descriptor)
-    })
-    .flags(&[&FLAGS])
-    .note(LISTS),
-    SystemCall::new(raw::__NR_listxattr, "listxattr", |call| {
-        list(call, By::Path)
-    }),
-    SystemCall::new(raw::__NR_llistxattr, "llistxattr", |call| {
-        list(call, By::Link)
-    }),
-    SystemCall::new(raw::__NR_flistxattr, "flistxattr", |call| {
-        list(call, By::Descriptor)
-    }),
-    SystemCall::new(raw::__NR_removexattr, "removexattr", |call| {
-        remove(call, By::Path)
-    }),
-    SystemCall::new(raw::__NR_lremovexattr, "lremovexattr", |call| {
-        remove(call, By::Link)
-    }),
-    SystemCall::new(raw::__NR_fremovexattr, "fremovexattr", |call| {
-        remove(call, By::Descriptor)
-    }),
+    call!(__NR_fsetxattr, |call| { set(call, By::Descriptor) })
+        .flags(&[&FLAGS])
+        .note(LISTS),
+    call!(__NR_listxattr, |call| { list(call, By::Path) }),
+    call!(__NR_llistxattr, |call| { list(call, By::Link) }),
+    call!(__NR_flistxattr, |call| { list(call, By::Descriptor) }),
+    call!(__NR_removexattr, |call| { remove(call, By::Path) }),
+    call!(__NR_lremovexattr, |call| { remove(call, By::Link) }),
+    call!(__NR_fremovexattr, |call| { remove(call, By::Descriptor) }),
 ];
 
 /// Which file a call means by its first argument.

@@ -3,18 +3,17 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_fcntl, __NR_flock, _NSIG, CAP_LEASE, DN_MULTISHOT, F_ADD_SEALS, F_DUPFD,
-        F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE, F_GETLK,
-        F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ, F_GETSIG, F_NOTIFY, F_OFD_GETLK, F_OFD_SETLK,
-        F_OFD_SETLKW, F_RDLCK, F_SETFD, F_SETFL, F_SETLEASE, F_SETLK, F_SETLKW, F_SETOWN,
-        F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK, F_WRLCK, FASYNC, FD_CLOEXEC, LOCK_EX,
-        LOCK_NB, LOCK_SH, LOCK_UN, O_APPEND, O_DIRECT, SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex,
-        flock,
+        _NSIG, CAP_LEASE, DN_MULTISHOT, F_ADD_SEALS, F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY,
+        F_GET_SEALS, F_GETFD, F_GETFL, F_GETLEASE, F_GETLK, F_GETOWN, F_GETOWN_EX, F_GETPIPE_SZ,
+        F_GETSIG, F_NOTIFY, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETFD, F_SETFL,
+        F_SETLEASE, F_SETLK, F_SETLKW, F_SETOWN, F_SETOWN_EX, F_SETPIPE_SZ, F_SETSIG, F_UNLCK,
+        F_WRLCK, FASYNC, FD_CLOEXEC, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, O_APPEND, O_DIRECT,
+        SEEK_CUR, SEEK_END, SEEK_SET, f_owner_ex, flock,
     },
 };
 use nucleus::{PAGE_SIZE, user};
 
-use super::{Call, FlagSet, SystemCall, choice, memfd};
+use super::{Call, FlagSet, SystemCall, call, choice, memfd};
 use crate::{
     ipc::pipe::End,
     process::{
@@ -30,8 +29,8 @@ use fs::Kind;
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_fcntl, "fcntl", fcntl).flags(&[&COMMANDS]),
-    SystemCall::new(__NR_flock, "flock", flock_call),
+    call!(__NR_fcntl, fcntl).flags(&[&COMMANDS]),
+    call!(__NR_flock, flock_call),
 ];
 
 /// The commands of `fcntl`.

@@ -6,7 +6,7 @@ use core::{sync::atomic::AtomicU64, sync::atomic::Ordering::Relaxed, time::Durat
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, time, user};
 
-use super::{Call, FlagSet, SystemCall, choice, flag_set, pidfd::may_inspect, read_timespec};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set, pidfd::may_inspect, read_timespec};
 use crate::{
     process::{
         Pid, Thread,
@@ -46,21 +46,13 @@ const WAITV_CLOCKS: FlagSet = choice!(
 );
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_futex, "futex", futex)
+    call!(__NR_futex, futex)
         .flags(&[&OPERATIONS])
         .note("nice values and levels are lent; `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME` go with the operations as on Linux"),
-    SystemCall::new(raw::__NR_futex_waitv, "futex_waitv", futex_waitv)
+    call!(__NR_futex_waitv, futex_waitv)
         .flags(&[&WAITV_FLAGS, &WAITV_CLOCKS]),
-    SystemCall::new(
-        raw::__NR_set_robust_list,
-        "set_robust_list",
-        set_robust_list,
-    ),
-    SystemCall::new(
-        raw::__NR_get_robust_list,
-        "get_robust_list",
-        get_robust_list,
-    ),
+    call!(__NR_set_robust_list, set_robust_list),
+    call!(__NR_get_robust_list, get_robust_list),
 ];
 
 /// `FUTEX_CMD_MASK` leaves these two out.

@@ -1,34 +1,28 @@
 //! The ids of a thread: of processes, threads, groups and sessions.
 
-use abi::{Errno, Result, raw::general as raw};
+use abi::{Errno, Result};
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::process::{Pid, Process, pid_table};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getpid, "getpid", |call| {
-        Ok(call.process().pid() as usize)
-    }),
-    SystemCall::new(raw::__NR_gettid, "gettid", gettid),
-    SystemCall::new(raw::__NR_getppid, "getppid", |call| {
+    call!(__NR_getpid, |call| { Ok(call.process().pid() as usize) }),
+    call!(__NR_gettid, gettid),
+    call!(__NR_getppid, |call| {
         Ok(call.process().parent_pid() as usize)
     }),
-    SystemCall::new(raw::__NR_getpgrp, "getpgrp", |call| {
+    call!(__NR_getpgrp, |call| {
         Ok(call.process().group_id() as usize)
     }),
-    SystemCall::new(raw::__NR_getpgid, "getpgid", |call| {
+    call!(__NR_getpgid, |call| {
         Ok(named(call)?.group_id() as usize)
     }),
-    SystemCall::new(raw::__NR_getsid, "getsid", |call| {
+    call!(__NR_getsid, |call| {
         Ok(named(call)?.session_id() as usize)
     }),
-    SystemCall::new(raw::__NR_setpgid, "setpgid", setpgid),
-    SystemCall::new(raw::__NR_setsid, "setsid", setsid),
-    SystemCall::new(
-        raw::__NR_set_tid_address,
-        "set_tid_address",
-        set_tid_address,
-    ),
+    call!(__NR_setpgid, setpgid),
+    call!(__NR_setsid, setsid),
+    call!(__NR_set_tid_address, set_tid_address),
 ];
 
 pub(super) fn gettid(call: &mut Call<'_>) -> Result<usize> {

@@ -3,7 +3,6 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_inotify_add_watch, __NR_inotify_init, __NR_inotify_init1, __NR_inotify_rm_watch,
         IN_ACCESS, IN_ATTRIB, IN_CLOEXEC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE,
         IN_DELETE_SELF, IN_DONT_FOLLOW, IN_EXCL_UNLINK, IN_IGNORED, IN_ISDIR, IN_MASK_ADD,
         IN_MASK_CREATE, IN_MODIFY, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO, IN_NONBLOCK,
@@ -13,7 +12,7 @@ use abi::{
 use fs::Kind;
 
 use super::{
-    Call, FlagSet, SystemCall,
+    Call, FlagSet, SystemCall, call,
     event::install,
     flag_set,
     path::{self, From},
@@ -22,16 +21,12 @@ use crate::{ipc::inotify::Inotify, process::files::OpenFile};
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_inotify_init, "inotify_init", |call| make(call, 0)),
-    SystemCall::new(__NR_inotify_init1, "inotify_init1", inotify_init1).flags(&[&FLAGS]),
-    SystemCall::new(
-        __NR_inotify_add_watch,
-        "inotify_add_watch",
-        inotify_add_watch,
-    )
-    .flags(&[&MASK])
-    .note("what other programs of the host do to a shared folder is not seen"),
-    SystemCall::new(__NR_inotify_rm_watch, "inotify_rm_watch", inotify_rm_watch),
+    call!(__NR_inotify_init, |call| make(call, 0)),
+    call!(__NR_inotify_init1, inotify_init1).flags(&[&FLAGS]),
+    call!(__NR_inotify_add_watch, inotify_add_watch)
+        .flags(&[&MASK])
+        .note("what other programs of the host do to a shared folder is not seen"),
+    call!(__NR_inotify_rm_watch, inotify_rm_watch),
 ];
 
 const FLAGS: FlagSet = flag_set!("flags", [IN_CLOEXEC, IN_NONBLOCK], EINVAL);

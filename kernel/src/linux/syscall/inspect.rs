@@ -10,7 +10,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, user};
 use vm::Map;
 
-use super::{Call, FlagSet, SystemCall, choice, flag_set, pidfd::may_inspect};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set, pidfd::may_inspect};
 use crate::process::{Pid, Thread, pid_table};
 
 // `linux/kcmp.h`, which the bindings leave out.
@@ -27,15 +27,9 @@ const KCMP_TYPES: FlagSet = choice!(
 const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_kcmp, "kcmp", kcmp).flags(&[&KCMP_TYPES]),
-    SystemCall::new(raw::__NR_process_vm_readv, "process_vm_readv", |call| {
-        transfer(call, false)
-    })
-    .flags(&[&NO_FLAGS]),
-    SystemCall::new(raw::__NR_process_vm_writev, "process_vm_writev", |call| {
-        transfer(call, true)
-    })
-    .flags(&[&NO_FLAGS]),
+    call!(__NR_kcmp, kcmp).flags(&[&KCMP_TYPES]),
+    call!(__NR_process_vm_readv, |call| { transfer(call, false) }).flags(&[&NO_FLAGS]),
+    call!(__NR_process_vm_writev, |call| { transfer(call, true) }).flags(&[&NO_FLAGS]),
 ];
 
 /// The thread with this id.

@@ -2,11 +2,7 @@
 
 use abi::{
     Errno, Result,
-    raw::general::{
-        __NR_ioctl, __NR_lseek, __NR_pread64, __NR_preadv, __NR_preadv2, __NR_pwrite64,
-        __NR_pwritev, __NR_pwritev2, __NR_read, __NR_readv, __NR_write, __NR_writev, O_APPEND,
-        O_NONBLOCK, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC,
-    },
+    raw::general::{O_APPEND, O_NONBLOCK, RWF_APPEND, RWF_DSYNC, RWF_HIPRI, RWF_NOWAIT, RWF_SYNC},
     raw::ioctl::{
         FICLONE, FICLONERANGE, FIDEDUPERANGE, FIGETBSZ, FIOASYNC, FIOCLEX, FIOGETOWN, FIONBIO,
         FIONCLEX, FIONREAD, FIOSETOWN, SIOCGPGRP, SIOCSPGRP,
@@ -16,7 +12,7 @@ use fbuf::{Sink, Source, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, fcntl, file_size, flag_set};
+use super::{Call, FlagSet, SystemCall, call, fcntl, file_size, flag_set};
 use crate::{
     process::files::OpenFile,
     socket::{SocketFile, inet::interface},
@@ -24,18 +20,18 @@ use crate::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_read, "read", read),
-    SystemCall::new(__NR_write, "write", write),
-    SystemCall::new(__NR_pread64, "pread64", pread),
-    SystemCall::new(__NR_pwrite64, "pwrite64", pwrite),
-    SystemCall::new(__NR_readv, "readv", readv),
-    SystemCall::new(__NR_writev, "writev", writev),
-    SystemCall::new(__NR_preadv, "preadv", preadv),
-    SystemCall::new(__NR_pwritev, "pwritev", pwritev),
-    SystemCall::new(__NR_preadv2, "preadv2", preadv2).flags(&[&TRANSFER_FLAGS]),
-    SystemCall::new(__NR_pwritev2, "pwritev2", pwritev2).flags(&[&TRANSFER_FLAGS]),
-    SystemCall::new(__NR_lseek, "lseek", lseek),
-    SystemCall::new(__NR_ioctl, "ioctl", ioctl),
+    call!(__NR_read, read),
+    call!(__NR_write, write),
+    call!(__NR_pread64, pread),
+    call!(__NR_pwrite64, pwrite),
+    call!(__NR_readv, readv),
+    call!(__NR_writev, writev),
+    call!(__NR_preadv, preadv),
+    call!(__NR_pwritev, pwritev),
+    call!(__NR_preadv2, preadv2).flags(&[&TRANSFER_FLAGS]),
+    call!(__NR_pwritev2, pwritev2).flags(&[&TRANSFER_FLAGS]),
+    call!(__NR_lseek, lseek),
+    call!(__NR_ioctl, ioctl),
 ];
 
 const TRANSFER_FLAGS: FlagSet = flag_set!(

@@ -4,15 +4,15 @@
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{
-    Call, SystemCall,
+    Call, SystemCall, call,
     schedule::{Chosen, chosen},
 };
 use crate::flags::{FlagSet, choice};
 use crate::process::{Policy, Scheduling};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_ioprio_get, "ioprio_get", ioprio_get).flags(&[&WHICH]),
-    SystemCall::new(raw::__NR_ioprio_set, "ioprio_set", ioprio_set).flags(&[&WHICH, &CLASSES]),
+    call!(__NR_ioprio_get, ioprio_get).flags(&[&WHICH]),
+    call!(__NR_ioprio_set, ioprio_set).flags(&[&WHICH, &CLASSES]),
 ];
 
 /// Numbers of `linux/ioprio.h`, which the bindings leave out.

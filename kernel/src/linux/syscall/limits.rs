@@ -6,15 +6,15 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, user};
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::process::{Limit, Pid, Process, RESOURCES, Usage, ticks};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getrlimit, "getrlimit", getrlimit),
-    SystemCall::new(raw::__NR_setrlimit, "setrlimit", setrlimit),
-    SystemCall::new(raw::__NR_prlimit64, "prlimit64", prlimit64),
-    SystemCall::new(raw::__NR_getrusage, "getrusage", getrusage),
-    SystemCall::new(raw::__NR_times, "times", times),
+    call!(__NR_getrlimit, getrlimit),
+    call!(__NR_setrlimit, setrlimit),
+    call!(__NR_prlimit64, prlimit64),
+    call!(__NR_getrusage, getrusage),
+    call!(__NR_times, times),
 ];
 
 /// `RLIMIT_NOFILE` can't be raised above this (`/proc/sys/fs/nr_open`).

@@ -4,16 +4,14 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END};
 use vm::{Lock, Map, MapError};
 
-use super::{Call, FlagSet, SystemCall, flag_set, memory::errno};
+use super::{Call, FlagSet, SystemCall, call, flag_set, memory::errno};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_mlock, "mlock", |call| {
-        lock_range(call, Lock::Full)
-    }),
-    SystemCall::new(raw::__NR_mlock2, "mlock2", mlock2).flags(&[&LOCK_FLAGS]),
-    SystemCall::new(raw::__NR_munlock, "munlock", munlock),
-    SystemCall::new(raw::__NR_mlockall, "mlockall", mlockall).flags(&[&ALL_FLAGS]),
-    SystemCall::new(raw::__NR_munlockall, "munlockall", munlockall),
+    call!(__NR_mlock, |call| { lock_range(call, Lock::Full) }),
+    call!(__NR_mlock2, mlock2).flags(&[&LOCK_FLAGS]),
+    call!(__NR_munlock, munlock),
+    call!(__NR_mlockall, mlockall).flags(&[&ALL_FLAGS]),
+    call!(__NR_munlockall, munlockall),
 ];
 
 const LOCK_FLAGS: FlagSet = flag_set!("flags", [raw::MLOCK_ONFAULT], EINVAL);

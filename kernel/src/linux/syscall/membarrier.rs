@@ -4,11 +4,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use abi::{
     Errno, Result,
-    raw::general::{__NR_membarrier, membarrier_cmd as command, membarrier_cmd_flag},
+    raw::general::{membarrier_cmd as command, membarrier_cmd_flag},
 };
 use nucleus::pmap;
 
-use super::{Call, FlagSet, SystemCall, choice, flag_set};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set};
 
 const COMMANDS: FlagSet = choice!(
     "cmd",
@@ -35,13 +35,7 @@ const RSEQ_FLAGS: FlagSet = flag_set!(
 );
 
 pub(super) const CALLS: &[SystemCall] =
-    &[
-        SystemCall::new(__NR_membarrier, "membarrier", membarrier).flags(&[
-            &COMMANDS,
-            &NO_FLAGS,
-            &RSEQ_FLAGS,
-        ]),
-    ];
+    &[call!(__NR_membarrier, membarrier).flags(&[&COMMANDS, &NO_FLAGS, &RSEQ_FLAGS])];
 
 const GLOBAL: u32 = command::MEMBARRIER_CMD_GLOBAL as u32;
 const GLOBAL_EXPEDITED: u32 = command::MEMBARRIER_CMD_GLOBAL_EXPEDITED as u32;

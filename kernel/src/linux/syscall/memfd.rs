@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_memfd_create, F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK,
-        F_SEAL_WRITE, MFD_ALLOW_SEALING, MFD_CLOEXEC, O_LARGEFILE, O_RDWR,
+        F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE,
+        MFD_ALLOW_SEALING, MFD_CLOEXEC, O_LARGEFILE, O_RDWR,
     },
 };
 use fs::{Location, Mount, OpenFlags, file::VnodeFile, ramfs};
@@ -16,15 +16,12 @@ use nucleus::{
     user,
 };
 
-use super::{Call, FlagSet, SystemCall, flag_set};
+use super::{Call, FlagSet, SystemCall, call, flag_set};
 use crate::process::files::OpenFile;
 
-pub(super) const CALLS: &[SystemCall] =
-    &[
-        SystemCall::new(__NR_memfd_create, "memfd_create", memfd_create)
-            .flags(&[&FLAGS])
-            .note("there are no huge pages: `MFD_HUGETLB` is refused"),
-    ];
+pub(super) const CALLS: &[SystemCall] = &[call!(__NR_memfd_create, memfd_create)
+    .flags(&[&FLAGS])
+    .note("there are no huge pages: `MFD_HUGETLB` is refused")];
 
 const FLAGS: FlagSet = flag_set!("flags", [MFD_CLOEXEC, MFD_ALLOW_SEALING], EINVAL);
 /// The seals of `F_ADD_SEALS`.

@@ -5,16 +5,16 @@ use fs::MountFlags;
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END};
 use vm::{Backing, LargeAdvice, MapError, MapRequest, Place};
 
-use super::{Call, SystemCall, lock, memfd};
+use super::{Call, SystemCall, call, lock, memfd};
 use crate::process::exec::elf::Class;
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_mmap, "mmap", mmap),
-    SystemCall::new(raw::__NR_munmap, "munmap", munmap),
-    SystemCall::new(raw::__NR_mprotect, "mprotect", mprotect),
-    SystemCall::new(raw::__NR_mremap, "mremap", mremap),
-    SystemCall::new(raw::__NR_brk, "brk", brk),
-    SystemCall::new(raw::__NR_msync, "msync", msync),
+    call!(__NR_mmap, mmap),
+    call!(__NR_munmap, munmap),
+    call!(__NR_mprotect, mprotect),
+    call!(__NR_mremap, mremap),
+    call!(__NR_brk, brk),
+    call!(__NR_msync, msync),
 ];
 
 /// Flags that `MAP_SHARED_VALIDATE` accepts.

@@ -7,20 +7,20 @@ use nucleus::{Access, PAGE_SHIFT, VirtAddr, VirtRange, user};
 use vm::{Advice, Fault, Map};
 
 use super::{
-    Call, FlagSet, SystemCall, choice, flag_set, inspect,
+    Call, FlagSet, SystemCall, call, choice, flag_set, inspect,
     memory::{errno, is_user, pages},
     pidfd::{self, may_inspect},
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_madvise, "madvise", madvise)
+    call!(__NR_madvise, madvise)
         .flags(&[&ADVICE])
         .note(
             "pages are neither merged nor left out of core files, which there are none of: such advice is taken and has no effect",
         ),
-    SystemCall::new(raw::__NR_process_madvise, "process_madvise", process_madvise)
+    call!(__NR_process_madvise, process_madvise)
         .flags(&[&OTHERS, &NO_FLAGS]),
-    SystemCall::new(raw::__NR_mincore, "mincore", mincore),
+    call!(__NR_mincore, mincore),
 ];
 
 const ADVICE: FlagSet = choice!(

@@ -1,11 +1,11 @@
 //! System V message queues.
 
-use abi::{Errno, Result, raw::general as raw};
+use abi::{Errno, Result};
 use fbuf::{UserSink, UserSource};
 use nucleus::{VirtAddr, task::Sleep, user};
 
 use super::{
-    Call, FlagSet, SystemCall, choice, flag_set,
+    Call, FlagSet, SystemCall, call, choice, flag_set,
     ipc::{self, Controlled},
 };
 use crate::ipc::sysv::{
@@ -47,10 +47,10 @@ const COMMANDS: FlagSet = choice!(
 );
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_msgget, "msgget", msgget).flags(&[&GET_FLAGS]),
-    SystemCall::new(raw::__NR_msgsnd, "msgsnd", msgsnd).flags(&[&SEND_FLAGS]),
-    SystemCall::new(raw::__NR_msgrcv, "msgrcv", msgrcv).flags(&[&RECEIVE_FLAGS]),
-    SystemCall::new(raw::__NR_msgctl, "msgctl", msgctl).flags(&[&COMMANDS]),
+    call!(__NR_msgget, msgget).flags(&[&GET_FLAGS]),
+    call!(__NR_msgsnd, msgsnd).flags(&[&SEND_FLAGS]),
+    call!(__NR_msgrcv, msgrcv).flags(&[&RECEIVE_FLAGS]),
+    call!(__NR_msgctl, msgctl).flags(&[&COMMANDS]),
 ];
 
 pub(super) fn msgget(call: &mut Call<'_>) -> Result<usize> {

@@ -68,6 +68,7 @@ mod wait;
 
 pub(crate) use crate::flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
 pub use crate::process::{Call, Handler};
+use system_call::call;
 pub use system_call::{COUNT, SystemCall};
 pub use table::unsupported;
 pub(in crate::linux) use table::{TABLE, native_handler};

@@ -5,17 +5,17 @@ use alloc::vec::Vec;
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_mount, __NR_pivot_root, __NR_umount2, AT_FDCWD, AT_SYMLINK_NOFOLLOW, MNT_DETACH,
-        MNT_EXPIRE, MNT_FORCE, MS_BIND, MS_DIRSYNC, MS_I_VERSION, MS_LAZYTIME, MS_MANDLOCK,
-        MS_MOVE, MS_NOATIME, MS_NODEV, MS_NODIRATIME, MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW,
-        MS_POSIXACL, MS_PRIVATE, MS_RDONLY, MS_REC, MS_RELATIME, MS_REMOUNT, MS_SHARED, MS_SILENT,
-        MS_SLAVE, MS_STRICTATIME, MS_SYNCHRONOUS, MS_UNBINDABLE, UMOUNT_NOFOLLOW,
+        AT_FDCWD, AT_SYMLINK_NOFOLLOW, MNT_DETACH, MNT_EXPIRE, MNT_FORCE, MS_BIND, MS_DIRSYNC,
+        MS_I_VERSION, MS_LAZYTIME, MS_MANDLOCK, MS_MOVE, MS_NOATIME, MS_NODEV, MS_NODIRATIME,
+        MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_POSIXACL, MS_PRIVATE, MS_RDONLY, MS_REC,
+        MS_RELATIME, MS_REMOUNT, MS_SHARED, MS_SILENT, MS_SLAVE, MS_STRICTATIME, MS_SYNCHRONOUS,
+        MS_UNBINDABLE, UMOUNT_NOFOLLOW,
     },
 };
 use fs::{Kind, Location, MountFlags, MountRequest};
 use nucleus::{PAGE_SIZE, VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set, path, path::check_flags};
+use super::{Call, FlagSet, SystemCall, call, flag_set, path, path::check_flags};
 use crate::{
     mounts::{self, MountSource},
     process::Process,
@@ -23,13 +23,13 @@ use crate::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_mount, "mount", mount)
+    call!(__NR_mount, mount)
         .flags(&[&MOUNT_FLAGS])
         .note("there is one namespace of mounts, so that `MS_SHARED` and its like change nothing"),
-    SystemCall::new(__NR_umount2, "umount2", umount)
+    call!(__NR_umount2, umount)
         .flags(&[&UMOUNT_FLAGS])
         .note("a look between two `MNT_EXPIRE` does not count as use"),
-    SystemCall::new(__NR_pivot_root, "pivot_root", pivot_root),
+    call!(__NR_pivot_root, pivot_root),
 ];
 
 const MOUNT_FLAGS: FlagSet = flag_set!(

@@ -6,16 +6,14 @@ use core::time::Duration;
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_mq_getsetattr, __NR_mq_notify, __NR_mq_open, __NR_mq_timedreceive, __NR_mq_timedsend,
-        __NR_mq_unlink, CAP_SYS_RESOURCE, O_ACCMODE, O_NONBLOCK, SIGEV_NONE, SIGEV_SIGNAL,
-        SIGEV_THREAD,
+        CAP_SYS_RESOURCE, O_ACCMODE, O_NONBLOCK, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD,
     },
 };
 use fbuf::{UserSink, UserSource};
 use fs::OpenFlags;
 use nucleus::{VirtAddr, task::Sleep, time, user};
 
-use super::{Call, FlagSet, SystemCall, choice, flag_set, path, read_timespec};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set, path, read_timespec};
 use crate::{
     ipc::{
         mqueue::{
@@ -31,13 +29,13 @@ use crate::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_mq_open, "mq_open", mq_open)
+    call!(__NR_mq_open, mq_open)
         .note("other flags than access, O_CREAT, O_EXCL, O_NONBLOCK are ignored, as on Linux"),
-    SystemCall::new(__NR_mq_unlink, "mq_unlink", mq_unlink),
-    SystemCall::new(__NR_mq_timedsend, "mq_timedsend", mq_timedsend),
-    SystemCall::new(__NR_mq_timedreceive, "mq_timedreceive", mq_timedreceive),
-    SystemCall::new(__NR_mq_notify, "mq_notify", mq_notify).flags(&[&NOTIFY]),
-    SystemCall::new(__NR_mq_getsetattr, "mq_getsetattr", mq_getsetattr).flags(&[&ATTRIBUTE_FLAGS]),
+    call!(__NR_mq_unlink, mq_unlink),
+    call!(__NR_mq_timedsend, mq_timedsend),
+    call!(__NR_mq_timedreceive, mq_timedreceive),
+    call!(__NR_mq_notify, mq_notify).flags(&[&NOTIFY]),
+    call!(__NR_mq_getsetattr, mq_getsetattr).flags(&[&ATTRIBUTE_FLAGS]),
 ];
 
 const NOTIFY: FlagSet = choice!(

@@ -3,18 +3,15 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_getdents, __NR_getdents64, __NR_link, __NR_linkat, __NR_mkdir, __NR_mkdirat,
-        __NR_mknod, __NR_mknodat, __NR_rename, __NR_renameat, __NR_renameat2, __NR_rmdir,
-        __NR_symlink, __NR_symlinkat, __NR_unlink, __NR_unlinkat, AT_EMPTY_PATH, AT_FDCWD,
-        AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
-        S_IFMT, S_IFREG, S_IFSOCK,
+        AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, S_IFBLK,
+        S_IFCHR, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
     },
 };
 use fs::vnode::Make;
 use nucleus::{VirtAddr, user};
 
 use super::{
-    Call, FlagSet, SystemCall, flag_set,
+    Call, FlagSet, SystemCall, call, flag_set,
     path::{self, From},
 };
 
@@ -23,28 +20,36 @@ const LINK_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_mkdir, "mkdir", mkdir),
-    SystemCall::new(__NR_mkdirat, "mkdirat", mkdirat),
-    SystemCall::new(__NR_mknod, "mknod", mknod),
-    SystemCall::new(__NR_mknodat, "mknodat", mknodat),
-    SystemCall::new(__NR_symlink, "symlink", symlink),
-    SystemCall::new(__NR_symlinkat, "symlinkat", symlinkat),
-    SystemCall::new(__NR_link, "link", link),
-    SystemCall::new(__NR_linkat, "linkat", linkat).flags(&[&LINK_FLAGS]),
-    SystemCall::new(__NR_unlink, "unlink", |call| {
+    call!(__NR_mkdir, mkdir),
+    call!(__NR_mkdirat, mkdirat),
+    call!(__NR_mknod, mknod),
+    call!(__NR_mknodat, mknodat),
+    call!(__NR_symlink, |call| make_link(
+        call,
+        call.address(0),
+        AT_FDCWD,
+        call.address(1)
+    )),
+    call!(__NR_symlinkat, |call| make_link(
+        call,
+        call.address(0),
+        call.int(1),
+        call.address(2)
+    )),
+    call!(__NR_link, link),
+    call!(__NR_linkat, linkat).flags(&[&LINK_FLAGS]),
+    call!(__NR_unlink, |call| {
         remove(call, AT_FDCWD, call.address(0), false)
     }),
-    SystemCall::new(__NR_rmdir, "rmdir", |call| {
+    call!(__NR_rmdir, |call| {
         remove(call, AT_FDCWD, call.address(0), true)
     }),
-    SystemCall::new(__NR_unlinkat, "unlinkat", unlinkat).flags(&[&REMOVE_FLAGS]),
-    SystemCall::new(__NR_rename, "rename", rename),
-    SystemCall::new(__NR_renameat, "renameat", renameat),
-    SystemCall::new(__NR_renameat2, "renameat2", renameat2),
-    SystemCall::new(__NR_getdents, "getdents", |call| list(call, Layout::Old)),
-    SystemCall::new(__NR_getdents64, "getdents64", |call| {
-        list(call, Layout::New)
-    }),
+    call!(__NR_unlinkat, unlinkat).flags(&[&REMOVE_FLAGS]),
+    call!(__NR_rename, rename),
+    call!(__NR_renameat, renameat),
+    call!(__NR_renameat2, renameat2),
+    call!(__NR_getdents, |call| list(call, Layout::Old)),
+    call!(__NR_getdents64, |call| { list(call, Layout::New) }),
 ];
 
 fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> Result<usize> {
@@ -101,14 +106,6 @@ fn make_link(call: &Call<'_>, text: VirtAddr, dirfd: i32, path: VirtAddr) -> Res
         return Err(Errno::ENOENT);
     }
     make(call, dirfd, path, Make::Link(text), 0o777)
-}
-
-pub(super) fn symlink(call: &mut Call<'_>) -> Result<usize> {
-    make_link(call, call.address(0), AT_FDCWD, call.address(1))
-}
-
-pub(super) fn symlinkat(call: &mut Call<'_>) -> Result<usize> {
-    make_link(call, call.address(0), call.int(1), call.address(2))
 }
 
 pub(super) fn link(call: &mut Call<'_>) -> Result<usize> {

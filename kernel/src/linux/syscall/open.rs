@@ -5,19 +5,17 @@ use alloc::sync::Arc;
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_close, __NR_close_range, __NR_creat, __NR_dup, __NR_dup2, __NR_dup3, __NR_open,
-        __NR_openat, __NR_openat2, __NR_pipe, __NR_pipe2, AT_FDCWD, O_ACCMODE, O_APPEND, O_CLOEXEC,
-        O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL, O_LARGEFILE, O_NOATIME, O_NOCTTY,
-        O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC, O_WRONLY, RESOLVE_BENEATH,
-        RESOLVE_CACHED, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS,
-        RESOLVE_NO_XDEV, RLIMIT_NOFILE, open_how,
+        AT_FDCWD, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL,
+        O_LARGEFILE, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC, O_TMPFILE,
+        O_TRUNC, O_WRONLY, RESOLVE_BENEATH, RESOLVE_CACHED, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS,
+        RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, RLIMIT_NOFILE, open_how,
     },
 };
 use fs::OpenFlags;
 use nucleus::{VirtAddr, user};
 
 use super::{
-    Call, FlagSet, SystemCall, flag_set,
+    Call, FlagSet, SystemCall, call, flag_set,
     path::{self, From},
 };
 use crate::flags::Otherwise;
@@ -25,17 +23,17 @@ use crate::{ipc::pipe, process::files::OpenFile};
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_open, "open", open).flags(&[&OPEN_FLAGS]),
-    SystemCall::new(__NR_openat, "openat", openat).flags(&[&OPEN_FLAGS]),
-    SystemCall::new(__NR_openat2, "openat2", openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
-    SystemCall::new(__NR_creat, "creat", creat),
-    SystemCall::new(__NR_close, "close", close),
-    SystemCall::new(__NR_close_range, "close_range", close_range).flags(&[&CLOSE_RANGE_FLAGS]),
-    SystemCall::new(__NR_dup, "dup", dup),
-    SystemCall::new(__NR_dup2, "dup2", dup2),
-    SystemCall::new(__NR_dup3, "dup3", dup3).flags(&[&DUP_FLAGS]),
-    SystemCall::new(__NR_pipe, "pipe", pipe),
-    SystemCall::new(__NR_pipe2, "pipe2", pipe2).flags(&[&PIPE_FLAGS]),
+    call!(__NR_open, open).flags(&[&OPEN_FLAGS]),
+    call!(__NR_openat, openat).flags(&[&OPEN_FLAGS]),
+    call!(__NR_openat2, openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
+    call!(__NR_creat, creat),
+    call!(__NR_close, close),
+    call!(__NR_close_range, close_range).flags(&[&CLOSE_RANGE_FLAGS]),
+    call!(__NR_dup, dup),
+    call!(__NR_dup2, dup2),
+    call!(__NR_dup3, dup3).flags(&[&DUP_FLAGS]),
+    call!(__NR_pipe, pipe),
+    call!(__NR_pipe2, pipe2).flags(&[&PIPE_FLAGS]),
 ];
 
 /// `close_range`: first make the table the caller's own.

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result, raw::general as raw};
 
-use super::{Call, FlagSet, SystemCall, flag_set, signal};
+use super::{Call, FlagSet, SystemCall, call, flag_set, signal};
 use crate::{
     process::{Pid, PidFile, Process, Thread, pid_table, process_of, signal::Info},
     pseudofs::proc,
@@ -17,14 +17,9 @@ const OPEN_FLAGS: FlagSet = flag_set!("flags", [PIDFD_NONBLOCK], EINVAL);
 const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_pidfd_open, "pidfd_open", pidfd_open).flags(&[&OPEN_FLAGS]),
-    SystemCall::new(
-        raw::__NR_pidfd_send_signal,
-        "pidfd_send_signal",
-        pidfd_send_signal,
-    )
-    .flags(&[&NO_FLAGS]),
-    SystemCall::new(raw::__NR_pidfd_getfd, "pidfd_getfd", pidfd_getfd).flags(&[&NO_FLAGS]),
+    call!(__NR_pidfd_open, pidfd_open).flags(&[&OPEN_FLAGS]),
+    call!(__NR_pidfd_send_signal, pidfd_send_signal).flags(&[&NO_FLAGS]),
+    call!(__NR_pidfd_getfd, pidfd_getfd).flags(&[&NO_FLAGS]),
 ];
 
 /// The process that the descriptor `fd` stands for.

@@ -5,9 +5,7 @@ use core::{cell::Cell, time::Duration};
 
 use abi::{
     Errno, Result,
-    raw::general::{
-        __NR_poll, __NR_ppoll, __NR_pselect6, __NR_select, RLIMIT_NOFILE, pollfd, timespec, timeval,
-    },
+    raw::general::{RLIMIT_NOFILE, pollfd, timespec, timeval},
 };
 use fs::Ready;
 use nucleus::{
@@ -16,15 +14,15 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::process::{files::OpenFile, signal::ERESTARTNOHAND};
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_poll, "poll", poll),
-    SystemCall::new(__NR_ppoll, "ppoll", ppoll),
-    SystemCall::new(__NR_select, "select", select),
-    SystemCall::new(__NR_pselect6, "pselect6", pselect),
+    call!(__NR_poll, poll),
+    call!(__NR_ppoll, ppoll),
+    call!(__NR_select, select),
+    call!(__NR_pselect6, pselect),
 ];
 
 /// A polled descriptor: its file, the wanted events, the found ones.

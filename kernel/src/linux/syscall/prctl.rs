@@ -9,7 +9,7 @@ use abi::{
 use nucleus::{VirtAddr, addr::USER_END, user};
 
 use super::{
-    Call, FlagSet, SystemCall, choice,
+    Call, FlagSet, SystemCall, call, choice,
     credentials::{adopt, copy},
     flag_set,
 };
@@ -81,11 +81,11 @@ const ARCH_CODES: FlagSet = choice!(
 );
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_prctl, "prctl", prctl).flags(&[&OPTIONS]),
-    SystemCall::new(raw::__NR_arch_prctl, "arch_prctl", arch_prctl).flags(&[&ARCH_CODES]),
-    SystemCall::new(raw::__NR_personality, "personality", personality)
+    call!(__NR_prctl, prctl).flags(&[&OPTIONS]),
+    call!(__NR_arch_prctl, arch_prctl).flags(&[&ARCH_CODES]),
+    call!(__NR_personality, personality)
         .note("`ADDR_NO_RANDOMIZE` and `PER_LINUX32`'s name of the machine have an effect"),
-    SystemCall::new(raw::__NR_seccomp, "seccomp", seccomp)
+    call!(__NR_seccomp, seccomp)
         .flags(&[&SECCOMP_OPERATIONS, &NO_FLAGS])
         .note("the strict mode only: there are no filters"),
 ];

@@ -3,7 +3,7 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set};
+use super::{Call, FlagSet, SystemCall, call, flag_set};
 use crate::process::{
     Pid, exit,
     fork::{self, Request},
@@ -77,16 +77,16 @@ const SETNS_TYPES: FlagSet = flag_set!("nstype", [], EINVAL);
 const MAX_PID_LEVELS: u64 = 32;
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_fork, "fork", fork),
-    SystemCall::new(raw::__NR_vfork, "vfork", vfork),
-    SystemCall::new(raw::__NR_clone, "clone", clone).flags(&[&CLONE_FLAGS]),
-    SystemCall::new(raw::__NR_clone3, "clone3", clone3).flags(&[&CLONE3_FLAGS]),
-    SystemCall::new(raw::__NR_unshare, "unshare", unshare).flags(&[&UNSHARE_FLAGS]),
-    SystemCall::new(raw::__NR_setns, "setns", setns)
+    call!(__NR_fork, fork),
+    call!(__NR_vfork, vfork),
+    call!(__NR_clone, clone).flags(&[&CLONE_FLAGS]),
+    call!(__NR_clone3, clone3).flags(&[&CLONE3_FLAGS]),
+    call!(__NR_unshare, unshare).flags(&[&UNSHARE_FLAGS]),
+    call!(__NR_setns, setns)
         .flags(&[&SETNS_TYPES])
         .note("there are no namespaces: never succeeds"),
-    SystemCall::new(raw::__NR_exit, "exit", exit),
-    SystemCall::new(raw::__NR_exit_group, "exit_group", exit_group),
+    call!(__NR_exit, exit),
+    call!(__NR_exit_group, exit_group),
 ];
 
 fn make(call: &mut Call<'_>, request: &Request) -> Result<usize> {

@@ -3,7 +3,7 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, random, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set};
+use super::{Call, FlagSet, SystemCall, call, flag_set};
 
 const FLAGS: FlagSet = flag_set!(
     "flags",
@@ -11,8 +11,7 @@ const FLAGS: FlagSet = flag_set!(
     EINVAL
 );
 
-pub(super) const CALLS: &[SystemCall] =
-    &[SystemCall::new(raw::__NR_getrandom, "getrandom", getrandom).flags(&[&FLAGS])];
+pub(super) const CALLS: &[SystemCall] = &[call!(__NR_getrandom, getrandom).flags(&[&FLAGS])];
 
 pub(super) fn getrandom(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &FLAGS)?;

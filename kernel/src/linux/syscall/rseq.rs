@@ -1,14 +1,13 @@
 //! `rseq`.
 
-use abi::{Errno, Result, raw::general as raw};
+use abi::{Errno, Result};
 use nucleus::{addr::USER_END, task};
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::flags::{FlagSet, flag_set};
 use crate::process::rseq::{self, Registration};
 
-pub(super) const CALLS: &[SystemCall] =
-    &[SystemCall::new(raw::__NR_rseq, "rseq", call).flags(&[&FLAGS])];
+pub(super) const CALLS: &[SystemCall] = &[call!(__NR_rseq, call).flags(&[&FLAGS])];
 
 /// Of `linux/rseq.h`, which the bindings leave out.
 const RSEQ_FLAG_UNREGISTER: u32 = 1;

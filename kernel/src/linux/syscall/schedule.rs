@@ -6,56 +6,26 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{task, user};
 
-use super::{Call, SystemCall, write_timespec};
+use super::{Call, SystemCall, call, write_timespec};
 use crate::flags::{FlagSet, choice, flag_set};
 use crate::process::{Pid, Policy, Process, Scheduling, Thread, pid_table, thread::all_cpus};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_sched_yield, "sched_yield", sched_yield),
-    SystemCall::new(
-        raw::__NR_sched_getaffinity,
-        "sched_getaffinity",
-        sched_getaffinity,
-    ),
-    SystemCall::new(
-        raw::__NR_sched_setaffinity,
-        "sched_setaffinity",
-        sched_setaffinity,
-    ),
-    SystemCall::new(
-        raw::__NR_sched_getscheduler,
-        "sched_getscheduler",
-        sched_getscheduler,
-    ),
-    SystemCall::new(
-        raw::__NR_sched_setscheduler,
-        "sched_setscheduler",
-        sched_setscheduler,
-    )
-    .flags(&[&POLICIES]),
-    SystemCall::new(raw::__NR_sched_getattr, "sched_getattr", sched_getattr),
-    SystemCall::new(raw::__NR_sched_setattr, "sched_setattr", sched_setattr)
-        .flags(&[&POLICIES, &ATTRIBUTE_FLAGS]),
-    SystemCall::new(raw::__NR_sched_getparam, "sched_getparam", sched_getparam),
-    SystemCall::new(raw::__NR_sched_setparam, "sched_setparam", sched_setparam),
-    SystemCall::new(
-        raw::__NR_sched_get_priority_max,
-        "sched_get_priority_max",
-        sched_get_priority_max,
-    ),
-    SystemCall::new(
-        raw::__NR_sched_get_priority_min,
-        "sched_get_priority_min",
-        sched_get_priority_min,
-    ),
-    SystemCall::new(
-        raw::__NR_sched_rr_get_interval,
-        "sched_rr_get_interval",
-        sched_rr_get_interval,
-    ),
-    SystemCall::new(raw::__NR_getpriority, "getpriority", getpriority).flags(&[&WHICH]),
-    SystemCall::new(raw::__NR_setpriority, "setpriority", setpriority).flags(&[&WHICH]),
-    SystemCall::new(raw::__NR_getcpu, "getcpu", getcpu),
+    call!(__NR_sched_yield, sched_yield),
+    call!(__NR_sched_getaffinity, sched_getaffinity),
+    call!(__NR_sched_setaffinity, sched_setaffinity),
+    call!(__NR_sched_getscheduler, sched_getscheduler),
+    call!(__NR_sched_setscheduler, sched_setscheduler).flags(&[&POLICIES]),
+    call!(__NR_sched_getattr, sched_getattr),
+    call!(__NR_sched_setattr, sched_setattr).flags(&[&POLICIES, &ATTRIBUTE_FLAGS]),
+    call!(__NR_sched_getparam, sched_getparam),
+    call!(__NR_sched_setparam, sched_setparam),
+    call!(__NR_sched_get_priority_max, sched_get_priority_max),
+    call!(__NR_sched_get_priority_min, sched_get_priority_min),
+    call!(__NR_sched_rr_get_interval, sched_rr_get_interval),
+    call!(__NR_getpriority, getpriority).flags(&[&WHICH]),
+    call!(__NR_setpriority, setpriority).flags(&[&WHICH]),
+    call!(__NR_getcpu, getcpu),
 ];
 
 pub(super) fn sched_yield(_: &mut Call<'_>) -> Result<usize> {

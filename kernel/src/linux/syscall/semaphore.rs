@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 
-use abi::{Errno, Result, raw::general as raw};
+use abi::{Errno, Result};
 use nucleus::task::Sleep;
 
 use super::{
-    Call, FlagSet, SystemCall, choice, flag_set,
+    Call, FlagSet, SystemCall, call, choice, flag_set,
     ipc::{self, Controlled},
 };
 use crate::ipc::sysv::{
@@ -51,13 +51,10 @@ const COMMANDS: FlagSet = choice!(
 const OPERATION_FLAGS: FlagSet = flag_set!("sem_flg", [IPC_NOWAIT, SEM_UNDO], ignored);
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_semget, "semget", semget).flags(&[&GET_FLAGS]),
-    SystemCall::new(raw::__NR_semop, "semop", |call| {
-        operate(call, Sleep::INTERRUPTIBLE)
-    })
-    .flags(&[&OPERATION_FLAGS]),
-    SystemCall::new(raw::__NR_semtimedop, "semtimedop", semtimedop).flags(&[&OPERATION_FLAGS]),
-    SystemCall::new(raw::__NR_semctl, "semctl", semctl).flags(&[&COMMANDS]),
+    call!(__NR_semget, semget).flags(&[&GET_FLAGS]),
+    call!(__NR_semop, |call| { operate(call, Sleep::INTERRUPTIBLE) }).flags(&[&OPERATION_FLAGS]),
+    call!(__NR_semtimedop, semtimedop).flags(&[&OPERATION_FLAGS]),
+    call!(__NR_semctl, semctl).flags(&[&COMMANDS]),
 ];
 
 pub(super) fn semget(call: &mut Call<'_>) -> Result<usize> {

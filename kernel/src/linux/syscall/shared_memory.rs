@@ -5,7 +5,7 @@ use nucleus::{PAGE_SIZE, Prot, VirtAddr};
 use vm::{Backing, MapError, MapRequest, Place};
 
 use super::{
-    Call, FlagSet, SystemCall, choice, flag_set,
+    Call, FlagSet, SystemCall, call, choice, flag_set,
     ipc::{self, Controlled},
     memory,
 };
@@ -61,12 +61,12 @@ const COMMANDS: FlagSet = choice!(
 );
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_shmget, "shmget", shmget)
+    call!(__NR_shmget, shmget)
         .flags(&[&GET_FLAGS])
         .note("there are no huge pages: SHM_HUGETLB gets ENOMEM"),
-    SystemCall::new(raw::__NR_shmat, "shmat", shmat).flags(&[&AT_FLAGS]),
-    SystemCall::new(raw::__NR_shmdt, "shmdt", shmdt),
-    SystemCall::new(raw::__NR_shmctl, "shmctl", shmctl).flags(&[&COMMANDS]),
+    call!(__NR_shmat, shmat).flags(&[&AT_FLAGS]),
+    call!(__NR_shmdt, shmdt),
+    call!(__NR_shmctl, shmctl).flags(&[&COMMANDS]),
 ];
 
 pub(super) fn shmget(call: &mut Call<'_>) -> Result<usize> {

@@ -8,43 +8,27 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::process::{
     Pid, Process, Thread, pid_table,
     signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SignalSet},
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_rt_sigaction, "rt_sigaction", rt_sigaction),
-    SystemCall::new(raw::__NR_rt_sigprocmask, "rt_sigprocmask", rt_sigprocmask),
-    SystemCall::new(raw::__NR_rt_sigpending, "rt_sigpending", rt_sigpending),
-    SystemCall::new(raw::__NR_rt_sigsuspend, "rt_sigsuspend", rt_sigsuspend),
-    SystemCall::new(
-        raw::__NR_rt_sigtimedwait,
-        "rt_sigtimedwait",
-        rt_sigtimedwait,
-    ),
-    SystemCall::new(
-        raw::__NR_rt_sigqueueinfo,
-        "rt_sigqueueinfo",
-        rt_sigqueueinfo,
-    ),
-    SystemCall::new(
-        raw::__NR_rt_tgsigqueueinfo,
-        "rt_tgsigqueueinfo",
-        rt_tgsigqueueinfo,
-    ),
-    SystemCall::new(raw::__NR_rt_sigreturn, "rt_sigreturn", rt_sigreturn),
-    SystemCall::new(raw::__NR_sigaltstack, "sigaltstack", sigaltstack),
-    SystemCall::new(raw::__NR_kill, "kill", kill),
-    SystemCall::new(raw::__NR_tkill, "tkill", tkill),
-    SystemCall::new(raw::__NR_tgkill, "tgkill", tgkill),
-    SystemCall::new(raw::__NR_pause, "pause", pause),
-    SystemCall::new(
-        raw::__NR_restart_syscall,
-        "restart_syscall",
-        restart_syscall,
-    ),
+    call!(__NR_rt_sigaction, rt_sigaction),
+    call!(__NR_rt_sigprocmask, rt_sigprocmask),
+    call!(__NR_rt_sigpending, rt_sigpending),
+    call!(__NR_rt_sigsuspend, rt_sigsuspend),
+    call!(__NR_rt_sigtimedwait, rt_sigtimedwait),
+    call!(__NR_rt_sigqueueinfo, rt_sigqueueinfo),
+    call!(__NR_rt_tgsigqueueinfo, rt_tgsigqueueinfo),
+    call!(__NR_rt_sigreturn, rt_sigreturn),
+    call!(__NR_sigaltstack, sigaltstack),
+    call!(__NR_kill, kill),
+    call!(__NR_tkill, tkill),
+    call!(__NR_tgkill, tgkill),
+    call!(__NR_pause, pause),
+    call!(__NR_restart_syscall, restart_syscall),
 ];
 
 /// Bytes of a signal set.

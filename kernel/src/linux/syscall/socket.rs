@@ -6,10 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use abi::{
     Errno, Result,
     raw::{
-        general::{
-            __NR_accept, __NR_accept4, __NR_bind, __NR_connect, __NR_getpeername, __NR_getsockname,
-            __NR_listen, __NR_shutdown, __NR_socket, __NR_socketpair, O_CLOEXEC, O_NONBLOCK,
-        },
+        general::{O_CLOEXEC, O_NONBLOCK},
         net::{
             AF_MAX, SOCK_DGRAM, SOCK_RAW, SOCK_RDM, SOCK_SEQPACKET, SOCK_STREAM, SYS_ACCEPT,
             SYS_ACCEPT4, SYS_BIND, SYS_CONNECT, SYS_GETPEERNAME, SYS_GETSOCKNAME, SYS_GETSOCKOPT,
@@ -21,7 +18,7 @@ use abi::{
 use nucleus::user;
 
 use super::{
-    Call, FlagSet, Handler, SystemCall, choice, flag_set,
+    Call, FlagSet, Handler, SystemCall, call, choice, flag_set,
     socket_message::{recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto},
     socket_option::{getsockopt, setsockopt},
 };
@@ -51,16 +48,16 @@ const HOW: FlagSet = choice!("how", [SHUT_RD, SHUT_WR, SHUT_RDWR], EINVAL);
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_socket, "socket", socket).flags(&[&TYPES, &FLAGS]),
-    SystemCall::new(__NR_socketpair, "socketpair", socketpair).flags(&[&TYPES, &FLAGS]),
-    SystemCall::new(__NR_bind, "bind", bind),
-    SystemCall::new(__NR_listen, "listen", listen),
-    SystemCall::new(__NR_accept, "accept", accept),
-    SystemCall::new(__NR_accept4, "accept4", accept4).flags(&[&ACCEPT_FLAGS]),
-    SystemCall::new(__NR_connect, "connect", connect),
-    SystemCall::new(__NR_getsockname, "getsockname", getsockname),
-    SystemCall::new(__NR_getpeername, "getpeername", getpeername),
-    SystemCall::new(__NR_shutdown, "shutdown", shutdown).flags(&[&HOW]),
+    call!(__NR_socket, socket).flags(&[&TYPES, &FLAGS]),
+    call!(__NR_socketpair, socketpair).flags(&[&TYPES, &FLAGS]),
+    call!(__NR_bind, bind),
+    call!(__NR_listen, listen),
+    call!(__NR_accept, accept),
+    call!(__NR_accept4, accept4).flags(&[&ACCEPT_FLAGS]),
+    call!(__NR_connect, connect),
+    call!(__NR_getsockname, getsockname),
+    call!(__NR_getpeername, getpeername),
+    call!(__NR_shutdown, shutdown).flags(&[&HOW]),
 ];
 
 /// Whether calls on an open file may wait.

@@ -4,21 +4,16 @@ use alloc::{sync::Arc, vec::Vec};
 
 use abi::{
     Errno, Result,
-    raw::{
-        general::{
-            __NR_recvfrom, __NR_recvmmsg, __NR_recvmsg, __NR_sendmmsg, __NR_sendmsg, __NR_sendto,
-        },
-        net::{
-            MSG_CMSG_CLOEXEC, MSG_CONFIRM, MSG_CTRUNC, MSG_DONTROUTE, MSG_DONTWAIT, MSG_EOR,
-            MSG_ERRQUEUE, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL,
-            SCM_RIGHTS, SOL_SOCKET,
-        },
+    raw::net::{
+        MSG_CMSG_CLOEXEC, MSG_CONFIRM, MSG_CTRUNC, MSG_DONTROUTE, MSG_DONTWAIT, MSG_EOR,
+        MSG_ERRQUEUE, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL,
+        SCM_RIGHTS, SOL_SOCKET,
     },
 };
 use fbuf::{Sink, Source, UserSink, UserSource};
 use nucleus::{VirtAddr, time, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set, socket::waits, write_timespec};
+use super::{Call, FlagSet, SystemCall, call, flag_set, socket::waits, write_timespec};
 use crate::{
     process::files::OpenFile,
     socket::{
@@ -79,12 +74,12 @@ const RECEIVE_MANY_FLAGS: FlagSet = flag_set!(
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_sendto, "sendto", sendto).flags(&[&SEND_FLAGS]),
-    SystemCall::new(__NR_recvfrom, "recvfrom", recvfrom).flags(&[&RECEIVE_FLAGS]),
-    SystemCall::new(__NR_sendmsg, "sendmsg", sendmsg).flags(&[&SEND_FLAGS]),
-    SystemCall::new(__NR_recvmsg, "recvmsg", recvmsg).flags(&[&RECEIVE_FLAGS]),
-    SystemCall::new(__NR_sendmmsg, "sendmmsg", sendmmsg).flags(&[&SEND_FLAGS]),
-    SystemCall::new(__NR_recvmmsg, "recvmmsg", recvmmsg).flags(&[&RECEIVE_MANY_FLAGS]),
+    call!(__NR_sendto, sendto).flags(&[&SEND_FLAGS]),
+    call!(__NR_recvfrom, recvfrom).flags(&[&RECEIVE_FLAGS]),
+    call!(__NR_sendmsg, sendmsg).flags(&[&SEND_FLAGS]),
+    call!(__NR_recvmsg, recvmsg).flags(&[&RECEIVE_FLAGS]),
+    call!(__NR_sendmmsg, sendmmsg).flags(&[&SEND_FLAGS]),
+    call!(__NR_recvmmsg, recvmmsg).flags(&[&RECEIVE_MANY_FLAGS]),
 ];
 
 fn send_timeout(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Timeout {

@@ -1,15 +1,9 @@
 //! `getsockopt` and `setsockopt`.
 
-use abi::{
-    Errno, Result,
-    raw::{
-        general::{__NR_getsockopt, __NR_setsockopt},
-        net::SOL_SOCKET,
-    },
-};
+use abi::{Errno, Result, raw::net::SOL_SOCKET};
 use nucleus::user::{self, as_bytes};
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::flags::note_unsupported;
 use crate::socket::{
     Answer, SocketFile, Value,
@@ -18,8 +12,8 @@ use crate::socket::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_getsockopt, "getsockopt", getsockopt).flags(&[&READABLE]),
-    SystemCall::new(__NR_setsockopt, "setsockopt", setsockopt)
+    call!(__NR_getsockopt, getsockopt).flags(&[&READABLE]),
+    call!(__NR_setsockopt, setsockopt)
         .flags(&[&SETTABLE])
         .note("TCP's options of pace (`TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK`, times of keepalive) are kept and have nothing to change: between programs of one machine nothing is held back, and an end that is gone is always told"),
 ];

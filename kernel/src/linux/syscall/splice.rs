@@ -4,8 +4,7 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_copy_file_range, __NR_sendfile, __NR_splice, __NR_tee, __NR_vmsplice, O_APPEND,
-        O_NONBLOCK, SEEK_CUR, SEEK_SET, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE,
+        O_APPEND, O_NONBLOCK, SEEK_CUR, SEEK_SET, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE,
         SPLICE_F_NONBLOCK,
     },
 };
@@ -14,7 +13,7 @@ use fbuf::{MAX_TRANSFER, UserSink, UserSource};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, flag_set};
+use super::{Call, FlagSet, SystemCall, call, flag_set};
 use crate::{
     ipc::pipe::{End, Pipe, splice as moving},
     process::files::OpenFile,
@@ -23,11 +22,11 @@ use crate::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_sendfile, "sendfile", sendfile),
-    SystemCall::new(__NR_copy_file_range, "copy_file_range", copy_file_range).flags(&[&COPY_FLAGS]),
-    SystemCall::new(__NR_splice, "splice", splice).flags(&[&FLAGS]),
-    SystemCall::new(__NR_tee, "tee", tee).flags(&[&FLAGS]),
-    SystemCall::new(__NR_vmsplice, "vmsplice", vmsplice).flags(&[&FLAGS]),
+    call!(__NR_sendfile, sendfile),
+    call!(__NR_copy_file_range, copy_file_range).flags(&[&COPY_FLAGS]),
+    call!(__NR_splice, splice).flags(&[&FLAGS]),
+    call!(__NR_tee, tee).flags(&[&FLAGS]),
+    call!(__NR_vmsplice, vmsplice).flags(&[&FLAGS]),
 ];
 
 /// All flags of the splice family.

@@ -3,9 +3,7 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        __NR_access, __NR_faccessat, __NR_faccessat2, __NR_fstat, __NR_fstatfs, __NR_lstat,
-        __NR_newfstatat, __NR_readlink, __NR_readlinkat, __NR_stat, __NR_statfs, __NR_statx,
-        __NR_ustat, AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC,
+        AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC,
         AT_STATX_FORCE_SYNC, AT_SYMLINK_NOFOLLOW, STATX__RESERVED, STATX_ATTR_MOUNT_ROOT,
         STATX_BASIC_STATS, STATX_BTIME, STATX_MNT_ID, stat, statfs, statx, statx_timestamp,
     },
@@ -16,7 +14,7 @@ use fs::{Attributes, Kind, Location, MountFlags, Vnode, device};
 use nucleus::{VirtAddr, user};
 
 use super::{
-    Call, FlagSet, SystemCall, flag_set,
+    Call, FlagSet, SystemCall, call, flag_set,
     path::{self, Target},
 };
 use crate::mounts;
@@ -45,19 +43,25 @@ const ACCESS_FLAGS: FlagSet = flag_set!(
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_stat, "stat", stat_call),
-    SystemCall::new(__NR_lstat, "lstat", lstat),
-    SystemCall::new(__NR_fstat, "fstat", fstat),
-    SystemCall::new(__NR_newfstatat, "newfstatat", fstatat).flags(&[&STAT_FLAGS]),
-    SystemCall::new(__NR_statx, "statx", statx_call).flags(&[&STATX_FLAGS]),
-    SystemCall::new(__NR_access, "access", access),
-    SystemCall::new(__NR_faccessat, "faccessat", faccessat),
-    SystemCall::new(__NR_faccessat2, "faccessat2", faccessat2).flags(&[&ACCESS_FLAGS]),
-    SystemCall::new(__NR_readlink, "readlink", readlink),
-    SystemCall::new(__NR_readlinkat, "readlinkat", readlinkat),
-    SystemCall::new(__NR_statfs, "statfs", statfs_call),
-    SystemCall::new(__NR_fstatfs, "fstatfs", fstatfs),
-    SystemCall::new(__NR_ustat, "ustat", ustat),
+    call!(__NR_stat, stat_call),
+    call!(__NR_lstat, lstat),
+    call!(__NR_fstat, fstat),
+    call!(__NR_newfstatat, fstatat).flags(&[&STAT_FLAGS]),
+    call!(__NR_statx, statx_call).flags(&[&STATX_FLAGS]),
+    call!(__NR_access, access),
+    call!(__NR_faccessat, |call| check_access(
+        call,
+        call.int(0),
+        call.address(1),
+        call.unsigned(2),
+        0
+    )),
+    call!(__NR_faccessat2, faccessat2).flags(&[&ACCESS_FLAGS]),
+    call!(__NR_readlink, readlink),
+    call!(__NR_readlinkat, readlinkat),
+    call!(__NR_statfs, statfs_call),
+    call!(__NR_fstatfs, fstatfs),
+    call!(__NR_ustat, ustat),
 ];
 
 fn attributes(target: &Target) -> Result<Attributes> {
@@ -160,10 +164,6 @@ fn statx_call(call: &mut Call<'_>) -> Result<usize> {
 
 pub(super) fn access(call: &mut Call<'_>) -> Result<usize> {
     check_access(call, AT_FDCWD, call.address(0), call.unsigned(1), 0)
-}
-
-pub(super) fn faccessat(call: &mut Call<'_>) -> Result<usize> {
-    check_access(call, call.int(0), call.address(1), call.unsigned(2), 0)
 }
 
 fn faccessat2(call: &mut Call<'_>) -> Result<usize> {

@@ -2,20 +2,18 @@
 
 use abi::{
     Result,
-    raw::general::{__NR_swapoff, __NR_swapon, AT_FDCWD, CAP_SYS_ADMIN},
+    raw::general::{AT_FDCWD, CAP_SYS_ADMIN},
 };
 
-use super::{Call, FlagSet, SystemCall, flag_set, path};
+use super::{Call, FlagSet, SystemCall, call, flag_set, path};
 use crate::swap;
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    SystemCall::new(__NR_swapon, "swapon", swapon)
-        .flags(&[&SWAP_FLAGS])
-        .note(
-            "`SWAP_FLAG_DISCARD` discards the whole area once; pages are not discarded one by one",
-        ),
-    SystemCall::new(__NR_swapoff, "swapoff", swapoff),
+    call!(__NR_swapon, swapon).flags(&[&SWAP_FLAGS]).note(
+        "`SWAP_FLAG_DISCARD` discards the whole area once; pages are not discarded one by one",
+    ),
+    call!(__NR_swapoff, swapoff),
 ];
 
 /// A priority is given, in the lowest bits.

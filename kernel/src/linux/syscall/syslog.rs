@@ -7,7 +7,7 @@ use core::{
 
 use abi::{
     Errno, Result,
-    raw::general::{__NR_syslog, CAP_SYS_ADMIN, CAP_SYSLOG},
+    raw::general::{CAP_SYS_ADMIN, CAP_SYSLOG},
 };
 use nucleus::{
     VirtAddr, log,
@@ -16,7 +16,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, FlagSet, SystemCall, choice};
+use super::{Call, FlagSet, SystemCall, call, choice};
 use crate::{
     device::kmsg::{self, LINE},
     process::signal,
@@ -53,7 +53,7 @@ const ACTIONS: FlagSet = choice!(
     EINVAL
 );
 
-pub(super) const CALLS: &[SystemCall] = &[SystemCall::new(__NR_syslog, "syslog", syslog)
+pub(super) const CALLS: &[SystemCall] = &[call!(__NR_syslog, syslog)
     .flags(&[&ACTIONS])
     .note("the log goes to a port of its own, so that the console's level changes nothing")];
 

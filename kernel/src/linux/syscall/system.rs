@@ -8,7 +8,7 @@ use abi::{
 };
 use nucleus::{PAGE_SIZE, frame, time, user};
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::{
     process::{loadavg, pid_table},
     shutdown, uts,
@@ -20,13 +20,16 @@ const PER_MASK: u32 = 0xff;
 const PER_LINUX32: u32 = 8;
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_uname, "uname", uname),
-    SystemCall::new(raw::__NR_sethostname, "sethostname", |call| {
+    call!(__NR_uname, uname),
+    call!(__NR_sethostname, |call| {
         set_name(call, uts::change_hostname)
     }),
-    SystemCall::new(raw::__NR_setdomainname, "setdomainname", setdomainname),
-    SystemCall::new(raw::__NR_sysinfo, "sysinfo", sysinfo),
-    SystemCall::new(raw::__NR_reboot, "reboot", reboot),
+    call!(__NR_setdomainname, |call| set_name(
+        call,
+        uts::change_domainname
+    )),
+    call!(__NR_sysinfo, sysinfo),
+    call!(__NR_reboot, reboot),
 ];
 
 /// Returns the release for a program with `UNAME26`: a 2.6 whose number grows with the second
@@ -82,10 +85,6 @@ fn set_name(call: &Call<'_>, set: fn(&[u8]) -> Result<()>) -> Result<usize> {
     user::copy_in(name, call.address(0))?;
     set(name)?;
     Ok(0)
-}
-
-fn setdomainname(call: &mut Call<'_>) -> Result<usize> {
-    set_name(call, uts::change_domainname)
 }
 
 fn sysinfo(call: &mut Call<'_>) -> Result<usize> {

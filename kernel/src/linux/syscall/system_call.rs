@@ -45,3 +45,16 @@ impl SystemCall {
         SystemCall { note, ..self }
     }
 }
+
+/// Makes a [`SystemCall`] of the name of its number and its body: `call!(__NR_close, close)`.
+macro_rules! call {
+    ($number:ident, $handler:expr) => {
+        $crate::linux::syscall::SystemCall::new(
+            abi::raw::general::$number,
+            stringify!($number).split_at("__NR_".len()).1,
+            $handler,
+        )
+    };
+}
+
+pub(super) use call;

@@ -10,7 +10,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, SystemCall};
+use super::{Call, SystemCall, call};
 use crate::flags::{FlagSet, flag_set};
 use crate::{
     ipc::event,
@@ -22,22 +22,18 @@ use crate::{
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_clock_gettime, "clock_gettime", clock_gettime),
-    SystemCall::new(raw::__NR_clock_getres, "clock_getres", clock_getres),
-    SystemCall::new(raw::__NR_clock_settime, "clock_settime", clock_settime),
-    SystemCall::new(
-        raw::__NR_clock_nanosleep,
-        "clock_nanosleep",
-        clock_nanosleep,
-    ),
-    SystemCall::new(raw::__NR_nanosleep, "nanosleep", nanosleep),
-    SystemCall::new(raw::__NR_gettimeofday, "gettimeofday", gettimeofday),
-    SystemCall::new(raw::__NR_settimeofday, "settimeofday", settimeofday),
-    SystemCall::new(raw::__NR_time, "time", time_),
-    SystemCall::new(raw::__NR_adjtimex, "adjtimex", |call| adjust(call, 0))
+    call!(__NR_clock_gettime, clock_gettime),
+    call!(__NR_clock_getres, clock_getres),
+    call!(__NR_clock_settime, clock_settime),
+    call!(__NR_clock_nanosleep, clock_nanosleep),
+    call!(__NR_nanosleep, nanosleep),
+    call!(__NR_gettimeofday, gettimeofday),
+    call!(__NR_settimeofday, settimeofday),
+    call!(__NR_time, time_),
+    call!(__NR_adjtimex, |call| adjust(call, 0))
         .flags(&[&MODES])
         .note("read-only: the clock is the machine's"),
-    SystemCall::new(raw::__NR_clock_adjtime, "clock_adjtime", clock_adjtime)
+    call!(__NR_clock_adjtime, clock_adjtime)
         .flags(&[&MODES])
         .note("read-only: the clock is the machine's"),
 ];

@@ -6,7 +6,7 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{
-    Call, SystemCall,
+    Call, SystemCall, call,
     time::{MICROS, Source, duration, has_timers, is_alarm, source},
 };
 use crate::flags::note_unsupported;
@@ -16,19 +16,16 @@ use crate::process::{
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_getitimer, "getitimer", getitimer),
-    SystemCall::new(raw::__NR_setitimer, "setitimer", setitimer),
-    SystemCall::new(raw::__NR_alarm, "alarm", alarm),
-    SystemCall::new(raw::__NR_timer_create, "timer_create", timer_create)
-        .note("not on the processor time of another process"),
-    SystemCall::new(raw::__NR_timer_settime, "timer_settime", timer_settime),
-    SystemCall::new(raw::__NR_timer_gettime, "timer_gettime", timer_gettime),
-    SystemCall::new(
-        raw::__NR_timer_getoverrun,
-        "timer_getoverrun",
-        timer_getoverrun,
-    ),
-    SystemCall::new(raw::__NR_timer_delete, "timer_delete", timer_delete),
+    call!(__NR_getitimer, getitimer),
+    call!(__NR_setitimer, setitimer),
+    call!(__NR_alarm, alarm),
+    call!(__NR_timer_create, timer_create).note("not on the processor time of another process"),
+    call!(__NR_timer_settime, timer_settime),
+    call!(__NR_timer_gettime, timer_gettime),
+    call!(__NR_timer_getoverrun, |call| Ok(
+        call.process().timers.overrun(call.int(0))? as usize
+    )),
+    call!(__NR_timer_delete, timer_delete),
 ];
 
 fn timeval([seconds, microseconds]: [i64; 2]) -> Result<Duration> {
@@ -204,10 +201,6 @@ fn timer_gettime(call: &mut Call<'_>) -> Result<usize> {
     let setting = timer::get(call.process(), Id::Posix(call.int(0)))?;
     call.write(1, &encode_timespecs(setting))?;
     Ok(0)
-}
-
-fn timer_getoverrun(call: &mut Call<'_>) -> Result<usize> {
-    Ok(call.process().timers.overrun(call.int(0))? as usize)
 }
 
 fn timer_delete(call: &mut Call<'_>) -> Result<usize> {

@@ -3,7 +3,7 @@
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::user;
 
-use super::{Call, FlagSet, SystemCall, flag_set, limits::encode_usage};
+use super::{Call, FlagSet, SystemCall, call, flag_set, limits::encode_usage};
 use crate::process::signal::{Fields, Info};
 use crate::process::{
     Pid, Process,
@@ -39,8 +39,8 @@ const WAITID_OPTIONS: FlagSet = flag_set!(
 );
 
 pub(super) const CALLS: &[SystemCall] = &[
-    SystemCall::new(raw::__NR_wait4, "wait4", wait4).flags(&[&WAIT4_OPTIONS]),
-    SystemCall::new(raw::__NR_waitid, "waitid", waitid).flags(&[&WAITID_OPTIONS]),
+    call!(__NR_wait4, wait4).flags(&[&WAIT4_OPTIONS]),
+    call!(__NR_waitid, waitid).flags(&[&WAITID_OPTIONS]),
 ];
 
 fn clones(options: u32) -> Clones {
