@@ -12,7 +12,7 @@ mod shares;
 mod shell;
 mod swaps;
 
-use alloc::{format, string::String};
+use alloc::format;
 
 use nucleus::{
     boot, console, log,
@@ -32,10 +32,8 @@ pub use command_line::{DiskRoot, Options};
 /// The first task: everything in the nucleus is ready.
 pub fn start() -> ! {
     user::set_fault_hook(process::resolve_for_kernel);
-    let options = match command_line::parse(boot::command_line()) {
-        Ok(options) => options,
-        Err(message) => give_up(&message),
-    };
+    let options =
+        command_line::parse(boot::command_line()).unwrap_or_else(|message| give_up(&message));
     for (name, setting) in &options.switches {
         if switches::find(name).is_some_and(|switch| switch.set(*setting).is_err()) {
             give_up(&format!("no memory for {name}"));
@@ -59,31 +57,16 @@ pub fn start() -> ! {
     if tasks.is_err() {
         give_up("no memory to start with");
     }
-    if let Err(message) = disk::start(&options.memory_disks) {
-        give_up(&message);
-    }
-    let namespace = match root::mount(options.root.as_ref()) {
-        Ok(namespace) => namespace,
-        Err(message) => give_up(&message),
-    };
-    if let Err(message) = shares::mount(&options.shares, &namespace) {
-        give_up(&message);
-    }
-    if let Err(message) = swaps::start(&options.swaps, &namespace) {
-        give_up(&message);
-    }
-    match init::run(&options, &namespace) {
-        Ok(status) => finish(status),
-        Err(message) => give_up(&message),
-    }
+    disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
+    let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));
+    shares::mount(&options.shares, &namespace).unwrap_or_else(|message| give_up(&message));
+    swaps::start(&options.swaps, &namespace).unwrap_or_else(|message| give_up(&message));
+    finish(init::run(&options, &namespace).unwrap_or_else(|message| give_up(&message)))
 }
 
 /// A start that can't be: one line on the console says why.
 fn give_up(message: &str) -> ! {
-    let mut line = String::from("causeway: ");
-    line.push_str(message);
-    line.push_str("\r\n");
-    console::write(line.as_bytes());
+    console::write(format!("causeway: {message}\r\n").as_bytes());
     log!("{message}");
     power::stop(Stop::BadStart)
 }

@@ -3,12 +3,13 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, UTIME_NOW, UTIME_OMIT, timespec, timeval,
+        AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, FALLOC_FL_KEEP_SIZE, UTIME_NOW, UTIME_OMIT,
+        W_OK,
     },
 };
 use core::time::Duration;
 use fs::{Kind, Location};
-use nucleus::{VirtAddr, time, user};
+use nucleus::time;
 
 use super::{Call, FlagSet, SystemCall, call, file_size, flag_set, path};
 
@@ -16,12 +17,17 @@ const AT_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    call!(__NR_chmod, chmod),
+    call!(__NR_chmod, |call| {
+        change_mode(call, &path::named(call, 0)?, call.unsigned(1))
+    }),
     call!(__NR_fchmod, fchmod),
-    call!(__NR_fchmodat, fchmodat),
-    call!(__NR_fchmodat2, fchmodat2).flags(&[&AT_FLAGS]),
-    call!(__NR_chown, chown),
-    call!(__NR_lchown, lchown),
+    call!(__NR_fchmodat, |call| fchmodat(call, 0)),
+    call!(__NR_fchmodat2, |call| {
+        fchmodat(call, call.flags(3, &AT_FLAGS)?)
+    })
+    .flags(&[&AT_FLAGS]),
+    call!(__NR_chown, |call| chown(call, 0)),
+    call!(__NR_lchown, |call| chown(call, AT_SYMLINK_NOFOLLOW)),
     call!(__NR_fchown, fchown),
     call!(__NR_fchownat, fchownat).flags(&[&AT_FLAGS]),
     call!(__NR_utime, utime),
@@ -33,13 +39,9 @@ pub const CALLS: &[SystemCall] = &[
     call!(__NR_fallocate, fallocate),
 ];
 
-/// The place of an open file that is to be changed.
-fn open_place(call: &Call<'_>, fd: i32) -> Result<Option<Location>> {
-    let open = call.files().get(fd)?;
-    if open.is_path() {
-        return Err(Errno::EBADF);
-    }
-    Ok(open.location().cloned())
+/// The place of the open file in argument 0, which is to be changed.
+fn open_place(call: &Call<'_>) -> Result<Option<Location>> {
+    Ok(call.opened(0)?.location().cloned())
 }
 
 fn change_mode(call: &Call<'_>, place: &Location, mode: u32) -> Result<usize> {
@@ -50,26 +52,15 @@ fn change_mode(call: &Call<'_>, place: &Location, mode: u32) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn chmod(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
-    change_mode(call, &place, call.unsigned(1))
-}
-
 pub(super) fn fchmod(call: &mut Call<'_>) -> Result<usize> {
-    match open_place(call, call.int(0))? {
+    match open_place(call)? {
         Some(place) => change_mode(call, &place, call.unsigned(1)),
         // A nameless pipe cannot be opened by its mode.
         None => Ok(0),
     }
 }
 
-fn fchmodat(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, call.int(0), call.address(1), 0)?;
-    change_mode(call, &place, call.unsigned(2))
-}
-
-fn fchmodat2(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(3, &AT_FLAGS)?;
+fn fchmodat(call: &Call<'_>, flags: u32) -> Result<usize> {
     let place = path::place(call, call.int(0), call.address(1), flags)?;
     change_mode(call, &place, call.unsigned(2))
 }
@@ -80,18 +71,13 @@ fn change_owner(call: &Call<'_>, place: &Location, uid: u32, gid: u32) -> Result
     Ok(0)
 }
 
-pub(super) fn chown(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
-    change_owner(call, &place, call.unsigned(1), call.unsigned(2))
-}
-
-pub(super) fn lchown(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW)?;
+fn chown(call: &Call<'_>, flags: u32) -> Result<usize> {
+    let place = path::place(call, AT_FDCWD, call.address(0), flags)?;
     change_owner(call, &place, call.unsigned(1), call.unsigned(2))
 }
 
 pub(super) fn fchown(call: &mut Call<'_>) -> Result<usize> {
-    match open_place(call, call.int(0))? {
+    match open_place(call)? {
         Some(place) => change_owner(call, &place, call.unsigned(1), call.unsigned(2)),
         None => Ok(0),
     }
@@ -111,62 +97,32 @@ struct Times {
     now: bool,
 }
 
+/// Two times as a program gives them: seconds, and nanoseconds or `UTIME_NOW` or `UTIME_OMIT`. None
+/// stands for both now.
+type Given = Option<[[i64; 2]; 2]>;
+
+/// The two `struct timeval`s that argument `n` points to.
+fn timevals(call: &Call<'_>, n: usize) -> Result<Given> {
+    let given: Given = call.read_if(n)?;
+    let valid = |[_, microseconds]: &[i64; 2]| (0..1_000_000).contains(microseconds);
+    match given.iter().flatten().all(valid) {
+        true => Ok(given.map(|times| times.map(|[seconds, part]| [seconds, part * 1000]))),
+        false => Err(Errno::EINVAL),
+    }
+}
+
 impl Times {
-    fn now() -> Times {
-        let now = time::since_epoch();
-        Times {
-            accessed: Some(now),
-            modified: Some(now),
-            now: true,
-        }
-    }
-
-    fn seconds(accessed: i64, modified: i64) -> Result<Times> {
-        let at = |seconds: i64| Some(Duration::from_secs(not_before_epoch(seconds)));
-        Ok(Times {
-            accessed: at(accessed),
-            modified: at(modified),
-            now: false,
-        })
-    }
-
-    /// Reads two `struct timespec`s.
-    fn timespecs(at: VirtAddr) -> Result<Times> {
-        if at.0 == 0 {
-            return Ok(Times::now());
-        }
-        let [accessed, modified]: [timespec; 2] = user::read(at)?;
-        let all_now = [&accessed, &modified]
+    fn new(given: Given) -> Result<Times> {
+        let now = given
             .iter()
-            .all(|t| t.tv_nsec as u32 == UTIME_NOW);
-        if all_now {
-            return Ok(Times::now());
-        }
+            .flatten()
+            .all(|time| time[1] as u32 == UTIME_NOW);
+        let [accessed, modified] = given.unwrap_or([[0, UTIME_NOW.into()]; 2]);
+        let accessed = moment(accessed)?;
         Ok(Times {
-            accessed: moment(&accessed)?,
-            modified: moment(&modified)?,
-            now: false,
-        })
-    }
-
-    /// Reads two `struct timeval`s.
-    fn timevals(at: VirtAddr) -> Result<Times> {
-        if at.0 == 0 {
-            return Ok(Times::now());
-        }
-        let [accessed, modified]: [timeval; 2] = user::read(at)?;
-        let moment = |t: &timeval| -> Result<Option<Duration>> {
-            let microseconds = u32::try_from(t.tv_usec)
-                .ok()
-                .filter(|&us| us < 1_000_000)
-                .ok_or(Errno::EINVAL)?;
-            let seconds = not_before_epoch(t.tv_sec);
-            Ok(Some(Duration::new(seconds, microseconds * 1000)))
-        };
-        Ok(Times {
-            accessed: moment(&accessed)?,
-            modified: moment(&modified)?,
-            now: false,
+            accessed,
+            modified: if now { accessed } else { moment(modified)? },
+            now,
         })
     }
 
@@ -181,48 +137,34 @@ impl Times {
 }
 
 /// File times are counted from the epoch on; what lies before it becomes the epoch.
-fn not_before_epoch(seconds: i64) -> u64 {
-    u64::try_from(seconds).unwrap_or(0)
-}
-
-fn moment(t: &timespec) -> Result<Option<Duration>> {
-    match t.tv_nsec as u32 {
-        UTIME_OMIT => Ok(None),
-        UTIME_NOW => Ok(Some(time::since_epoch())),
-        _ => {
-            let nanoseconds = u32::try_from(t.tv_nsec)
-                .ok()
-                .filter(|&ns| ns < 1_000_000_000)
-                .ok_or(Errno::EINVAL)?;
-            Ok(Some(Duration::new(not_before_epoch(t.tv_sec), nanoseconds)))
-        }
+fn moment([seconds, nanoseconds]: [i64; 2]) -> Result<Option<Duration>> {
+    let seconds = u64::try_from(seconds).unwrap_or(0);
+    match nanoseconds {
+        _ if nanoseconds as u32 == UTIME_OMIT => Ok(None),
+        _ if nanoseconds as u32 == UTIME_NOW => Ok(Some(time::since_epoch())),
+        0..1_000_000_000 => Ok(Some(Duration::new(seconds, nanoseconds as u32))),
+        _ => Err(Errno::EINVAL),
     }
 }
 
 fn utime(call: &mut Call<'_>) -> Result<usize> {
-    let times = if call.args[1] == 0 {
-        Times::now()
-    } else {
-        let [accessed, modified]: [i64; 2] = user::read(call.address(1))?;
-        Times::seconds(accessed, modified)?
-    };
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
-    times.set(call, &place)
+    let given: Option<[i64; 2]> = call.read_if(1)?;
+    let times = Times::new(given.map(|times| times.map(|seconds| [seconds, 0])))?;
+    times.set(call, &path::named(call, 0)?)
 }
 
 fn utimes(call: &mut Call<'_>) -> Result<usize> {
-    let times = Times::timevals(call.address(1))?;
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
-    times.set(call, &place)
+    let times = Times::new(timevals(call, 1)?)?;
+    times.set(call, &path::named(call, 0)?)
 }
 
 fn futimesat(call: &mut Call<'_>) -> Result<usize> {
-    let times = Times::timevals(call.address(2))?;
+    let times = Times::new(timevals(call, 2)?)?;
     set_times_at(call, times, 0)
 }
 
 fn utimensat(call: &mut Call<'_>) -> Result<usize> {
-    let times = Times::timespecs(call.address(2))?;
+    let times = Times::new(call.read_if(2)?)?;
     if times.accessed.is_none() && times.modified.is_none() {
         // Not even the path is looked at.
         return Ok(0);
@@ -237,7 +179,7 @@ fn set_times_at(call: &Call<'_>, times: Times, flags: u32) -> Result<usize> {
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
-        return match open_place(call, call.int(0))? {
+        return match open_place(call)? {
             Some(place) => times.set(call, &place),
             None => Ok(0),
         };
@@ -248,16 +190,14 @@ fn set_times_at(call: &Call<'_>, times: Times, flags: u32) -> Result<usize> {
 
 pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
     let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::EINVAL)?;
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    let place = path::named(call, 0)?;
     match place.vnode().kind() {
         Kind::Regular => {}
         Kind::Directory => return Err(Errno::EISDIR),
         _ => return Err(Errno::EINVAL),
     }
     place.writable()?;
-    place
-        .vnode()
-        .access(&call.credentials().fs, abi::raw::general::W_OK)?;
+    place.vnode().access(&call.credentials().fs, W_OK)?;
     check_size(&place, size)?;
     let _writing = fs::Writing::begin(place.vnode())?;
     place.truncate(size)?;
@@ -304,7 +244,7 @@ fn fallocate(call: &mut Call<'_>) -> Result<usize> {
         Kind::Fifo => return Err(Errno::ESPIPE),
         _ => return Err(Errno::ENODEV),
     }
-    if call.unsigned(1) & abi::raw::general::FALLOC_FL_KEEP_SIZE == 0 {
+    if call.unsigned(1) & FALLOC_FL_KEEP_SIZE == 0 {
         file_size::check(at as u64 + len as u64)?;
     }
     place.allocate(call.unsigned(1), at as u64, len as u64)?;

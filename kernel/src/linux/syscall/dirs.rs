@@ -2,7 +2,7 @@
 
 use abi::{
     Errno, Result,
-    raw::general::{AT_FDCWD, CAP_SYS_CHROOT, X_OK},
+    raw::general::{CAP_SYS_CHROOT, X_OK},
 };
 use fs::{Kind, Location};
 use nucleus::{PAGE_SIZE, user};
@@ -29,7 +29,7 @@ fn enterable(call: &Call<'_>, place: &Location) -> Result<()> {
 }
 
 pub(super) fn chdir(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    let place = path::named(call, 0)?;
     enterable(call, &place)?;
     call.fs().set_cwd(place);
     Ok(0)
@@ -44,7 +44,7 @@ pub(super) fn fchdir(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn chroot(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    let place = path::named(call, 0)?;
     enterable(call, &place)?;
     call.require(CAP_SYS_CHROOT)?;
     call.fs().set_root(place);

@@ -50,7 +50,7 @@ enum By {
 /// The place; `None` for an open file that has none.
 fn place(call: &Call<'_>, by: By) -> Result<Option<Location>> {
     match by {
-        By::Path => path::place(call, AT_FDCWD, call.address(0), 0).map(Some),
+        By::Path => path::named(call, 0).map(Some),
         By::Link => path::place(call, AT_FDCWD, call.address(0), AT_SYMLINK_NOFOLLOW).map(Some),
         By::Descriptor => {
             let open = call.opened(0)?;

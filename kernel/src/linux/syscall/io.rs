@@ -20,14 +20,20 @@ use crate::{
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    call!(__NR_read, read),
-    call!(__NR_write, write),
-    call!(__NR_pread64, pread),
-    call!(__NR_pwrite64, pwrite),
-    call!(__NR_readv, readv),
-    call!(__NR_writev, writev),
-    call!(__NR_preadv, preadv),
-    call!(__NR_pwritev, pwritev),
+    call!(__NR_read, |call| read(call, None)),
+    call!(__NR_write, |call| write(call, None)),
+    call!(__NR_pread64, |call| read(call, Some(offset(call.args[3])?))),
+    call!(__NR_pwrite64, |call| write(
+        call,
+        Some(offset(call.args[3])?)
+    )),
+    call!(__NR_readv, |call| readv(call, None)),
+    call!(__NR_writev, |call| writev(call, None)),
+    call!(__NR_preadv, |call| readv(call, Some(offset(call.args[3])?))),
+    call!(__NR_pwritev, |call| writev(
+        call,
+        Some(offset(call.args[3])?)
+    )),
     call!(__NR_preadv2, preadv2).flags(&[&TRANSFER_FLAGS]),
     call!(__NR_pwritev2, pwritev2).flags(&[&TRANSFER_FLAGS]),
     call!(__NR_lseek, lseek),
@@ -84,56 +90,33 @@ fn offset(argument: u64) -> Result<u64> {
     Ok(argument)
 }
 
-pub(super) fn read(call: &mut Call<'_>) -> Result<usize> {
+// Always inlined: a call of its own would cost the fast path of `read` and `write`.
+#[inline(always)]
+fn read(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut to = UserSink::new(call.address(1), check_size(call.size(2))?)?;
-    read_from(call, &open, None, 0, &mut to)
+    read_from(call, &open, at, 0, &mut to)
 }
 
-pub(super) fn write(call: &mut Call<'_>) -> Result<usize> {
+#[inline(always)]
+fn write(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut from = UserSource::new(call.address(1), check_size(call.size(2))?)?;
-    write_to(call, &open, None, 0, &mut from)
+    write_to(call, &open, at, 0, &mut from)
 }
 
-fn pread(call: &mut Call<'_>) -> Result<usize> {
-    let at = offset(call.args[3])?;
-    let open = call.files().get(call.int(0))?;
-    let mut to = UserSink::new(call.address(1), check_size(call.size(2))?)?;
-    read_from(call, &open, Some(at), 0, &mut to)
-}
-
-fn pwrite(call: &mut Call<'_>) -> Result<usize> {
-    let at = offset(call.args[3])?;
-    let open = call.files().get(call.int(0))?;
-    let mut from = UserSource::new(call.address(1), check_size(call.size(2))?)?;
-    write_to(call, &open, Some(at), 0, &mut from)
-}
-
-fn readv(call: &mut Call<'_>) -> Result<usize> {
+#[inline]
+fn readv(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut to = UserSink::vector(call.address(1), call.size(2))?;
-    read_from(call, &open, None, 0, &mut to)
+    read_from(call, &open, at, 0, &mut to)
 }
 
-fn writev(call: &mut Call<'_>) -> Result<usize> {
+#[inline]
+fn writev(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let mut from = UserSource::vector(call.address(1), call.size(2))?;
-    write_to(call, &open, None, 0, &mut from)
-}
-
-fn preadv(call: &mut Call<'_>) -> Result<usize> {
-    let at = offset(call.args[3])?;
-    let open = call.files().get(call.int(0))?;
-    let mut to = UserSink::vector(call.address(1), call.size(2))?;
-    read_from(call, &open, Some(at), 0, &mut to)
-}
-
-fn pwritev(call: &mut Call<'_>) -> Result<usize> {
-    let at = offset(call.args[3])?;
-    let open = call.files().get(call.int(0))?;
-    let mut from = UserSource::vector(call.address(1), call.size(2))?;
-    write_to(call, &open, Some(at), 0, &mut from)
+    write_to(call, &open, at, 0, &mut from)
 }
 
 /// The position of `preadv2` and `pwritev2`: -1 is the file's own.

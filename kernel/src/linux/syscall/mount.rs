@@ -120,7 +120,7 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
     let fstype = optional_string(call.address(2))?;
     let source = optional_string(call.address(0))?;
     let data = optional_string(call.address(4))?;
-    let at = path::place(call, AT_FDCWD, call.address(1), 0)?;
+    let at = path::named(call, 1)?;
     if !call.credentials().fs.is_root() {
         return Err(Errno::EPERM);
     }
@@ -195,8 +195,8 @@ fn pivot_root(call: &mut Call<'_>) -> Result<usize> {
     if !call.credentials().fs.is_root() {
         return Err(Errno::EPERM);
     }
-    let new = path::place(call, AT_FDCWD, call.address(0), 0)?;
-    let put = path::place(call, AT_FDCWD, call.address(1), 0)?;
+    let new = path::named(call, 0)?;
+    let put = path::named(call, 1)?;
     if new.vnode().kind() != Kind::Directory || put.vnode().kind() != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }

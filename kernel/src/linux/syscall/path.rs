@@ -81,6 +81,14 @@ impl Target {
     }
 }
 
+/// Returns the place that the path in argument `n` names, from the working directory on.
+///
+/// # Errors
+/// As [`target`].
+pub fn named(call: &Call<'_>, n: usize) -> Result<Location> {
+    place(call, AT_FDCWD, call.address(n), 0)
+}
+
 /// Returns the file that `dirfd`, the path at `path` and `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`
 /// in `flags` name.
 ///

@@ -43,7 +43,9 @@ const ACCESS_FLAGS: FlagSet = flag_set!(
 
 /// The calls of this module.
 pub const CALLS: &[SystemCall] = &[
-    call!(__NR_stat, stat_call),
+    call!(__NR_stat, |call| {
+        put_stat(call.address(1), &path::named(call, 0)?.attributes()?)
+    }),
     call!(__NR_lstat, lstat),
     call!(__NR_fstat, fstat),
     call!(__NR_newfstatat, fstatat).flags(&[&STAT_FLAGS]),
@@ -59,7 +61,9 @@ pub const CALLS: &[SystemCall] = &[
     call!(__NR_faccessat2, faccessat2).flags(&[&ACCESS_FLAGS]),
     call!(__NR_readlink, readlink),
     call!(__NR_readlinkat, readlinkat),
-    call!(__NR_statfs, statfs_call),
+    call!(__NR_statfs, |call| {
+        put_statfs(call.address(1), Some(&path::named(call, 0)?))
+    }),
     call!(__NR_fstatfs, fstatfs),
     call!(__NR_ustat, ustat),
 ];
@@ -95,11 +99,6 @@ fn put_stat(to: VirtAddr, a: &Attributes) -> Result<usize> {
     out.st_ctime_nsec = a.changed.subsec_nanos().into();
     user::write(to, &out)?;
     Ok(0)
-}
-
-fn stat_call(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
-    put_stat(call.address(1), &place.attributes()?)
 }
 
 fn lstat(call: &mut Call<'_>) -> Result<usize> {
@@ -199,10 +198,9 @@ fn check_access(
     if path.is_empty() && flags & AT_EMPTY_PATH != 0 && dirfd != AT_FDCWD {
         let open = call.files().get(dirfd)?;
         let Some(place) = open.location() else {
-            return if who.may(&open.attributes()?, want) {
-                Ok(0)
-            } else {
-                Err(Errno::EACCES)
+            return match who.may(&open.attributes()?, want) {
+                true => Ok(0),
+                false => Err(Errno::EACCES),
             };
         };
         return check_place(call, place, who, want);
@@ -317,11 +315,6 @@ fn put_statfs(to: VirtAddr, place: Option<&Location>) -> Result<usize> {
     }
     user::write(to, &out)?;
     Ok(0)
-}
-
-fn statfs_call(call: &mut Call<'_>) -> Result<usize> {
-    let place = path::place(call, AT_FDCWD, call.address(0), 0)?;
-    put_statfs(call.address(1), Some(&place))
 }
 
 fn fstatfs(call: &mut Call<'_>) -> Result<usize> {

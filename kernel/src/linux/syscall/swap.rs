@@ -1,9 +1,6 @@
 //! Swap space: `swapon`, `swapoff`.
 
-use abi::{
-    Result,
-    raw::general::{AT_FDCWD, CAP_SYS_ADMIN},
-};
+use abi::{Result, raw::general::CAP_SYS_ADMIN};
 
 use super::{Call, FlagSet, SystemCall, call, flag_set, path};
 use crate::swap;
@@ -38,7 +35,7 @@ const SWAP_FLAGS: FlagSet = flag_set!(
 fn swapon(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &SWAP_FLAGS)?;
     call.require(CAP_SYS_ADMIN)?;
-    let at = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    let at = path::named(call, 0)?;
     let priority = (flags & SWAP_FLAG_PREFER != 0).then_some(flags & SWAP_FLAG_PRIO_MASK);
     let once = flags & SWAP_FLAG_DISCARD != 0 && flags & SWAP_FLAG_DISCARD_PAGES == 0;
     swap::on(at, priority.map(|it| it as i32), once)?;
@@ -47,7 +44,7 @@ fn swapon(call: &mut Call<'_>) -> Result<usize> {
 
 fn swapoff(call: &mut Call<'_>) -> Result<usize> {
     call.require(CAP_SYS_ADMIN)?;
-    let at = path::place(call, AT_FDCWD, call.address(0), 0)?;
+    let at = path::named(call, 0)?;
     swap::off(&at)?;
     Ok(0)
 }
