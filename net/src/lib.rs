@@ -51,4 +51,4 @@ mod waits;
 
 pub use ip::Family;
 pub use stack::Stack;
-pub use waits::Waits;
+pub use waits::{Readiness, Waits};

@@ -1,6 +1,7 @@
 //! Ports: the bindings of a protocol, and Linux's rules for sharing a port.
 
 use alloc::collections::BTreeMap;
+use core::net::IpAddr;
 
 use abi::{Errno, Result};
 
@@ -8,6 +9,33 @@ use crate::ip::Cover;
 
 /// Ports that the stack chooses: Linux's `ip_local_port_range`.
 pub const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
+
+/// The options of a socket on which its name depends.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct NameOptions {
+    pub reuse_address: bool,
+    pub reuse_port: bool,
+    /// An IPv6 socket excludes IPv4.
+    pub v6_only: bool,
+    /// The user that created the socket.
+    pub user: u32,
+    /// The inode number that the kernel gave the socket.
+    pub tag: u64,
+}
+
+impl NameOptions {
+    /// Returns what binding to an address holds.
+    pub fn binding(&self, ip: IpAddr) -> Binding {
+        Binding {
+            cover: Cover::of(ip, self.v6_only),
+            reuse_address: self.reuse_address,
+            reuse_port: self.reuse_port,
+            user: self.user,
+            listening: false,
+            automatic: false,
+        }
+    }
+}
 
 /// One socket's hold on a port.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,23 @@
-//! The wait queues of one socket.
+//! The readiness of one socket, and its wait queues.
 
 use nucleus::task::WaitQueue;
+
+/// What can be done with a socket without waiting.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Readiness {
+    /// A read returns bytes, a datagram, the end or an error; a listener has a connection.
+    pub readable: bool,
+    /// A write takes bytes or returns an error; datagrams always can be sent.
+    pub writable: bool,
+    /// An urgent byte waits.
+    pub urgent: bool,
+    /// An error is pending.
+    pub error: bool,
+    /// The peer has ended its stream, or reading was shut.
+    pub read_hung_up: bool,
+    /// Both directions have ended, or there is no connection.
+    pub hung_up: bool,
+}
 
 /// The wait queues of a socket. They belong to the socket from its creation to its end, whatever it
 /// is connected to, so that a waiter that registers once hears of every change.

@@ -155,13 +155,8 @@ fn connections_go_to_who_listens() {
             match random.below(6) {
                 0 => match &listening[n] {
                     None => {
-                        let socket = stack.tcp_socket(
-                            Family::V4,
-                            Options {
-                                reuse_address: true,
-                                ..Options::default()
-                            },
-                        );
+                        let socket = new();
+                        socket.set_options(|options| options.name.reuse_address = true);
                         socket.bind(address(n)).unwrap();
                         socket.listen(8).unwrap();
                         listening[n] = Some(socket);

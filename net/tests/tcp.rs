@@ -139,7 +139,7 @@ fn resets_and_refusals() {
         // The end that closed first remembers it.
         let again = socket(&stack, Family::V4);
         assert_eq!(again.bind(v4(1, 80)), Err(Errno::EADDRINUSE));
-        again.set_options(|options| options.reuse_address = true);
+        again.set_options(|options| options.name.reuse_address = true);
         assert_eq!(again.bind(v4(1, 80)), Err(Errno::EADDRINUSE));
         again.close(false);
     });

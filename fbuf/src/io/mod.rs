@@ -1,6 +1,6 @@
 //! Transfers: sources, sinks, and the kinds of them.
 
-use abi::Result;
+use abi::{Errno, Result};
 use nucleus::Frame;
 
 use crate::slice::Slice;
@@ -11,7 +11,7 @@ mod user;
 
 pub use aggregate::{AggregateSink, AggregateSource};
 pub use bytes::{BytesSink, BytesSource, DiscardSink};
-pub use user::{MAX_TRANSFER, UserSink, UserSource};
+pub use user::{MAX_TRANSFER, UserBuffers};
 
 /// Takes bytes: a program's buffer, an aggregate, a kernel buffer.
 pub trait Sink {
@@ -30,6 +30,21 @@ pub trait Sink {
 
     /// Takes a copy of bytes of the kernel.
     fn put_bytes(&mut self, bytes: &[u8]) -> Result<usize>;
+
+    /// Takes a copy of all of `bytes`, for which there is room.
+    ///
+    /// # Errors
+    /// `EFAULT` if it takes fewer.
+    fn put_all(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.put_bytes(&bytes[done..])? {
+                0 => return Err(Errno::EFAULT),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
 
     /// Takes `len` zero bytes (a hole).
     fn put_zeros(&mut self, len: usize) -> Result<usize>;
@@ -52,6 +67,21 @@ pub trait Source {
 
     /// Copies bytes into a buffer of the kernel.
     fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize>;
+
+    /// Fills a buffer of the kernel, for which the source has enough.
+    ///
+    /// # Errors
+    /// `EFAULT` if it gives less.
+    fn take_all(&mut self, to: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < to.len() {
+            match self.take_bytes(&mut to[done..])? {
+                0 => return Err(Errno::EFAULT),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
 
     /// Passes on a slice of at most `max` bytes without copying, if the source has slices and
     /// the next one may be passed on.

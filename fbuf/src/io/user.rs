@@ -55,8 +55,9 @@ impl Buffer {
     }
 }
 
-/// Buffers of a program, used in order.
-struct Buffers {
+/// Buffers of the current program, used in order: a sink that writes its memory, a source that
+/// reads it.
+pub struct UserBuffers {
     few: [Buffer; INLINE],
     /// Used instead of `few` when there are more than [`INLINE`].
     many: Vec<Buffer>,
@@ -67,12 +68,16 @@ struct Buffers {
     left: usize,
 }
 
-impl Buffers {
-    fn one(at: VirtAddr, len: usize) -> Result<Buffers> {
+impl UserBuffers {
+    /// Makes one buffer, of at most [`MAX_TRANSFER`] bytes.
+    ///
+    /// # Errors
+    /// `EFAULT` if it lies outside the user part of the address space.
+    pub fn new(at: VirtAddr, len: usize) -> Result<UserBuffers> {
         let mut few = [Buffer::default(); INLINE];
         let len = len.min(MAX_TRANSFER);
         few[0] = Buffer::new(at, len)?;
-        Ok(Buffers {
+        Ok(UserBuffers {
             few,
             many: Vec::new(),
             count: 1,
@@ -81,12 +86,28 @@ impl Buffers {
         })
     }
 
+    /// Makes the buffers that `count` `struct iovec`s at `array` name.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than 1024 or a negative length, `EFAULT` for a bad address, `ENOMEM`.
+    pub fn vector(array: VirtAddr, count: usize) -> Result<UserBuffers> {
+        UserBuffers::read(array, count, IOVEC)
+    }
+
+    /// As [`vector`](UserBuffers::vector), for a 32-bit program.
+    ///
+    /// # Errors
+    /// As [`vector`](UserBuffers::vector).
+    pub fn vector_32(array: VirtAddr, count: usize) -> Result<UserBuffers> {
+        UserBuffers::read(array, count, IOVEC_32)
+    }
+
     /// Reads an array of `struct iovec` of `size` bytes each.
-    fn vector(array: VirtAddr, count: usize, size: usize) -> Result<Buffers> {
+    fn read(array: VirtAddr, count: usize, size: usize) -> Result<UserBuffers> {
         if count > MAX_BUFFERS {
             return Err(Errno::EINVAL);
         }
-        let mut all = Buffers {
+        let mut all = UserBuffers {
             few: [Buffer::default(); INLINE],
             many: Vec::new(),
             count,
@@ -177,117 +198,43 @@ impl Buffers {
     }
 }
 
-/// Writes into the program's memory.
-pub struct UserSink {
-    buffers: Buffers,
-}
-
-/// Reads the program's memory.
-pub struct UserSource {
-    buffers: Buffers,
-}
-
-impl UserSink {
-    /// Makes a sink of one buffer, of at most [`MAX_TRANSFER`] bytes.
-    ///
-    /// # Errors
-    /// `EFAULT` if it lies outside the user part of the address space.
-    pub fn new(at: VirtAddr, len: usize) -> Result<UserSink> {
-        Ok(UserSink {
-            buffers: Buffers::one(at, len)?,
-        })
-    }
-
-    /// Makes a sink of the buffers that `count` `struct iovec`s at `array` name.
-    ///
-    /// # Errors
-    /// `EINVAL` for more than 1024 or a negative length, `EFAULT` for a bad address, `ENOMEM`.
-    pub fn vector(array: VirtAddr, count: usize) -> Result<UserSink> {
-        Ok(UserSink {
-            buffers: Buffers::vector(array, count, IOVEC)?,
-        })
-    }
-
-    /// As [`vector`](UserSink::vector), for a 32-bit program.
-    ///
-    /// # Errors
-    /// As [`vector`](UserSink::vector).
-    pub fn vector_32(array: VirtAddr, count: usize) -> Result<UserSink> {
-        Ok(UserSink {
-            buffers: Buffers::vector(array, count, IOVEC_32)?,
-        })
-    }
-}
-
-impl UserSource {
-    /// As [`UserSink::new`].
-    ///
-    /// # Errors
-    /// As [`UserSink::new`].
-    pub fn new(at: VirtAddr, len: usize) -> Result<UserSource> {
-        Ok(UserSource {
-            buffers: Buffers::one(at, len)?,
-        })
-    }
-
-    /// As [`UserSink::vector`].
-    ///
-    /// # Errors
-    /// As [`UserSink::vector`].
-    pub fn vector(array: VirtAddr, count: usize) -> Result<UserSource> {
-        Ok(UserSource {
-            buffers: Buffers::vector(array, count, IOVEC)?,
-        })
-    }
-
-    /// As [`vector`](UserSource::vector), for a 32-bit program.
-    ///
-    /// # Errors
-    /// As [`vector`](UserSource::vector).
-    pub fn vector_32(array: VirtAddr, count: usize) -> Result<UserSource> {
-        Ok(UserSource {
-            buffers: Buffers::vector(array, count, IOVEC_32)?,
-        })
-    }
-}
-
-impl Sink for UserSink {
+impl Sink for UserBuffers {
     fn room(&self) -> usize {
-        self.buffers.left
+        self.left
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
         let from = ephemeral::map(frame);
-        self.buffers.transfer(len, |at, done, n| {
+        self.transfer(len, |at, done, n| {
             user::copy_out_page(at, &from, offset + done, n)
         })
     }
 
     fn put_bytes(&mut self, bytes: &[u8]) -> Result<usize> {
-        self.buffers.transfer(bytes.len(), |at, done, n| {
+        self.transfer(bytes.len(), |at, done, n| {
             user::copy_out(at, &bytes[done..done + n])
         })
     }
 
     fn put_zeros(&mut self, len: usize) -> Result<usize> {
-        self.buffers.transfer(len, |at, _, n| user::clear(at, n))
+        self.transfer(len, |at, _, n| user::clear(at, n))
     }
 }
 
-impl Source for UserSource {
+impl Source for UserBuffers {
     fn left(&self) -> usize {
-        self.buffers.left
+        self.left
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
         let to = ephemeral::map(frame);
-        self.buffers.transfer(len, |at, done, n| {
+        self.transfer(len, |at, done, n| {
             user::copy_in_page(&to, offset + done, at, n)
         })
     }
 
     fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize> {
-        self.buffers.transfer(to.len(), |at, done, n| {
+        self.transfer(to.len(), |at, done, n| {
             user::copy_in(&mut to[done..done + n], at)
         })
     }

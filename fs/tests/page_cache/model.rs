@@ -17,8 +17,7 @@ use abi::{
     },
 };
 use fbuf::{
-    Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, Sink, Source, UserSink,
-    UserSource,
+    Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, Sink, Source, UserBuffers,
 };
 use fs::{
     File, Namespace, OpenFlags,
@@ -88,7 +87,7 @@ impl Both<'_> {
         let data = self.random.bytes(9000);
         let from = self.buffer + self.random.below(5000);
         user::copy_out(from, &data).unwrap();
-        self.write(at, &mut UserSource::new(from, data.len()).unwrap(), &data);
+        self.write(at, &mut UserBuffers::new(from, data.len()).unwrap(), &data);
     }
 
     /// Writes slices, whole pages among them, and keeps a copy of the chain at times.
@@ -139,7 +138,7 @@ impl Both<'_> {
 
     fn read_to_program(&mut self, at: usize) {
         let len = self.random.below(12000);
-        let expected = self.read(at, len, &mut UserSink::new(self.buffer, len).unwrap());
+        let expected = self.read(at, len, &mut UserBuffers::new(self.buffer, len).unwrap());
         let mut got = vec![0; expected.len()];
         user::copy_in(&mut got, self.buffer).unwrap();
         assert!(got == expected, "read at {at} to a program");
@@ -386,15 +385,15 @@ fn a_fault_ends_a_transfer_where_it_is() {
                 map.unmap(hole).unwrap();
                 user::copy_out(at, &[7; 2 * PAGE_SIZE]).unwrap();
                 let from = at + (2 * PAGE_SIZE - 5000);
-                let mut source = UserSource::new(from, 9000).unwrap();
+                let mut source = UserBuffers::new(from, 9000).unwrap();
                 assert_eq!(file.write(None, FLAGS, &mut source), Ok(5000));
                 assert_eq!(file.write(None, FLAGS, &mut source), Err(Errno::EFAULT));
                 assert_eq!(file.attributes().unwrap().size, 5000);
-                let mut sink = UserSink::new(at + (2 * PAGE_SIZE - 100), 5000).unwrap();
+                let mut sink = UserBuffers::new(at + (2 * PAGE_SIZE - 100), 5000).unwrap();
                 assert_eq!(file.read(Some(0), FLAGS, &mut sink), Ok(100));
-                let mut sink = UserSink::new(hole.start, 5000).unwrap();
+                let mut sink = UserBuffers::new(hole.start, 5000).unwrap();
                 assert_eq!(file.read(Some(0), FLAGS, &mut sink), Err(Errno::EFAULT));
-                assert!(UserSink::new(VirtAddr(usize::MAX - 5), 10).is_err());
+                assert!(UserBuffers::new(VirtAddr(usize::MAX - 5), 10).is_err());
 
                 // Buffers in an array: an empty one, one across pages, one that faults.
                 let mut raw = Vec::new();
@@ -403,12 +402,12 @@ fn a_fault_ends_a_transfer_where_it_is() {
                     raw.extend_from_slice(&(len as u64).to_le_bytes());
                 }
                 user::copy_out(at, &raw).unwrap();
-                let mut sink = UserSink::vector(at, 3).unwrap();
+                let mut sink = UserBuffers::vector(at, 3).unwrap();
                 assert_eq!(sink.room(), 250);
                 assert_eq!(sink.put_zeros(250), Ok(200));
                 assert_eq!(sink.put_zeros(50), Err(Errno::EFAULT));
-                assert_eq!(UserSource::vector(at, 3).unwrap().left(), 250);
-                assert!(UserSource::vector(at, 1025).is_err());
+                assert_eq!(UserBuffers::vector(at, 3).unwrap().left(), 250);
+                assert!(UserBuffers::vector(at, 1025).is_err());
             });
         });
     });

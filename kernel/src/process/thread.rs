@@ -322,3 +322,8 @@ pub fn current() -> Option<Arc<Thread>> {
 pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {
     task::with_attachment(|attachment| attachment?.downcast_ref::<Thread>().map(f))
 }
+
+/// Returns what the current thread shares with others; `None` in a task of the kernel.
+pub fn current_shared() -> Option<Shared> {
+    with_current(Thread::shared)?
+}

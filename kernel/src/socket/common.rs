@@ -15,9 +15,9 @@ use abi::{
         net as raw,
     },
 };
-use nucleus::{task::WaitQueue, time};
+use nucleus::{task::WaitQueue, time, user::as_bytes};
 
-use super::{Answer, PeerCredentials, Socket, Value};
+use super::{Answer, PeerCredentials, Socket, Value, control::ControlSink};
 use crate::{
     linux::syscall::{FlagSet, choice},
     process::thread,
@@ -164,11 +164,9 @@ impl Common {
     /// thread.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Common {
         static INODES: AtomicU64 = AtomicU64::new(1);
-        let owner = thread::with_current(super::super::process::thread::Thread::shared)
-            .flatten()
-            .map_or((0, 0), |shared| {
-                (shared.credentials.fs.uid, shared.credentials.fs.gid)
-            });
+        let owner = thread::current_shared().map_or((0, 0), |shared| {
+            (shared.credentials.fs.uid, shared.credentials.fs.gid)
+        });
         Common {
             domain,
             kind,
@@ -264,6 +262,30 @@ impl Common {
         self.mark.store(from.mark.load(Relaxed), Relaxed);
     }
 
+    /// Returns the place of the timeout `name`, and whether its value has the program's own layout
+    /// instead of one of 64-bit numbers.
+    fn timeout(&self, name: u32) -> (&AtomicU64, bool) {
+        match name {
+            raw::SO_RCVTIMEO_OLD | raw::SO_RCVTIMEO_NEW => {
+                (&self.receive_timeout, name == raw::SO_RCVTIMEO_OLD)
+            }
+            _ => (&self.send_timeout, name == raw::SO_SNDTIMEO_OLD),
+        }
+    }
+
+    /// Adds the time at which a message was sent, since the epoch, if the program asked for it.
+    pub fn put_time(&self, control: &mut ControlSink, at: Duration) {
+        let (kind, fraction) = if self.is_on(raw::SO_TIMESTAMP_OLD) {
+            (raw::SCM_TIMESTAMP, at.subsec_micros())
+        } else if self.is_on(raw::SO_TIMESTAMPNS_OLD) {
+            (raw::SCM_TIMESTAMPNS, at.subsec_nanos())
+        } else {
+            return;
+        };
+        let parts = [at.as_secs(), fraction.into()];
+        control.put(raw::SOL_SOCKET, kind, as_bytes(&parts));
+    }
+
     /// How long sending may wait.
     pub fn send_timeout(&self) -> Option<Duration> {
         timeout(&self.send_timeout)
@@ -325,18 +347,9 @@ fn timeout(nanoseconds: &AtomicU64) -> Option<Duration> {
     }
 }
 
-fn set_timeout(to: &AtomicU64, time: Option<Duration>) {
-    let nanoseconds = time.map_or(0, |time| {
-        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
-    });
-    to.store(nanoseconds, Relaxed);
-}
-
 /// Whether the current thread has a capability (`CAP_*`).
 pub(super) fn may(capability: u32) -> bool {
-    thread::with_current(super::super::process::thread::Thread::shared)
-        .flatten()
-        .is_some_and(|shared| shared.credentials.may(capability))
+    thread::current_shared().is_some_and(|shared| shared.credentials.may(capability))
 }
 
 /// The privileges of a network administrator, and of a user of raw sockets.
@@ -351,13 +364,15 @@ fn may_mark() -> bool {
 pub fn set(socket: &dyn Socket, name: u32, value: &Value) -> Result<()> {
     let common = socket.common();
     match name {
-        raw::SO_RCVTIMEO_OLD | raw::SO_RCVTIMEO_NEW => {
-            let time = value.timeval(name == raw::SO_RCVTIMEO_OLD)?;
-            set_timeout(&common.receive_timeout, time);
-        }
-        raw::SO_SNDTIMEO_OLD | raw::SO_SNDTIMEO_NEW => {
-            let time = value.timeval(name == raw::SO_SNDTIMEO_OLD)?;
-            set_timeout(&common.send_timeout, time);
+        raw::SO_RCVTIMEO_OLD
+        | raw::SO_RCVTIMEO_NEW
+        | raw::SO_SNDTIMEO_OLD
+        | raw::SO_SNDTIMEO_NEW => {
+            let (place, is_old) = common.timeout(name);
+            let nanoseconds = value.timeval(is_old)?.map_or(0, |time| {
+                u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
+            });
+            place.store(nanoseconds, Relaxed);
         }
         raw::SO_LINGER => {
             let [on, seconds]: [i32; 2] = value.read()?;
@@ -454,13 +469,12 @@ pub fn get(socket: &dyn Socket, name: u32, compatible: bool) -> Result<Answer> {
             let linger = common.linger.load(Relaxed);
             Answer::of(&[(linger & 1) as i32, (linger >> 1) as i32])
         }
-        raw::SO_RCVTIMEO_OLD | raw::SO_RCVTIMEO_NEW => {
-            let narrow = compatible && name == raw::SO_RCVTIMEO_OLD;
-            timeval(common.receive_timeout(), narrow)
-        }
-        raw::SO_SNDTIMEO_OLD | raw::SO_SNDTIMEO_NEW => {
-            let narrow = compatible && name == raw::SO_SNDTIMEO_OLD;
-            timeval(common.send_timeout(), narrow)
+        raw::SO_RCVTIMEO_OLD
+        | raw::SO_RCVTIMEO_NEW
+        | raw::SO_SNDTIMEO_OLD
+        | raw::SO_SNDTIMEO_NEW => {
+            let (place, is_old) = common.timeout(name);
+            timeval(timeout(place), compatible && is_old)
         }
         raw::SO_PEERCRED => match socket.peer_credentials() {
             Some(PeerCredentials { pid, uid, gid, .. }) => Answer::of(&[pid, uid, gid]),

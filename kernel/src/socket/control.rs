@@ -93,7 +93,7 @@ impl<'a> Control<'a> {
 }
 
 /// The 32-bit number at byte `at`, which lies inside.
-fn number(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
     let mut raw = [0; 4];
     raw.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(raw)

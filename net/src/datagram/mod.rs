@@ -17,7 +17,7 @@ mod socket;
 mod table;
 
 pub use packets::Filter;
-pub use queue::{Datagram, ErrorReport, Readiness};
+pub use queue::{Datagram, ErrorReport};
 pub use send::{MAX_V4, MAX_V6, SendOptions};
 pub use socket::{Options, Protocol, Socket, Summary};
 pub use table::SocketTable;

@@ -8,6 +8,7 @@ use fbuf::Aggregate;
 use nucleus::{PAGE_SIZE, counters::Counter, frame};
 
 use super::{Options, Socket};
+use crate::Readiness;
 
 /// Bytes that Linux charges for keeping one datagram, besides its data.
 const OVERHEAD: usize = 768;
@@ -58,19 +59,6 @@ pub(super) struct Queue {
     pub dropped: u64,
     /// Unread reports, the oldest first.
     pub reports: VecDeque<ErrorReport>,
-}
-
-/// What can be done with a socket without waiting.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Readiness {
-    /// A read returns a datagram, an error or the end.
-    pub readable: bool,
-    /// An error is pending.
-    pub error: bool,
-    /// Reading was shut.
-    pub read_hung_up: bool,
-    /// Both directions were shut.
-    pub hung_up: bool,
 }
 
 impl Socket {
@@ -151,6 +139,8 @@ impl Socket {
         };
         let inner = self.inner();
         Readiness {
+            writable: true,
+            urgent: false,
             readable: waiting || inner.read_shut || inner.error.is_some(),
             error: inner.error.is_some() || reported,
             read_hung_up: inner.read_shut,

@@ -11,9 +11,8 @@ use nucleus::{
 
 use super::{Filter, SocketTable, queue::Queue, table};
 use crate::{
-    Family, Waits,
-    ip::{self, Cover},
-    ports::{Binding, Hold},
+    Family, Waits, ip,
+    ports::{Hold, NameOptions},
 };
 
 /// Bytes of the receive buffer, overhead included: Linux's `net.core.rmem_default`.
@@ -40,18 +39,11 @@ impl Protocol {
 /// The options of `setsockopt` on which the protocol acts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    pub reuse_address: bool,
-    pub reuse_port: bool,
-    /// An IPv6 socket excludes IPv4.
-    pub v6_only: bool,
+    pub name: NameOptions,
     /// The socket may send to broadcast addresses.
     pub broadcast: bool,
     /// Bytes.
     pub receive_buffer: usize,
-    /// The user that created the socket.
-    pub user: u32,
-    /// The inode number that the kernel gave the socket.
-    pub tag: u64,
     /// Datagrams to groups leave by the loopback interface; otherwise they have no route.
     pub multicast_by_loopback: bool,
     /// Datagrams that the socket sends to groups are received on this machine.
@@ -70,13 +62,9 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            reuse_address: false,
-            reuse_port: false,
-            v6_only: false,
+            name: NameOptions::default(),
             broadcast: false,
             receive_buffer: RECEIVE_BUFFER,
-            user: 0,
-            tag: 0,
             multicast_by_loopback: false,
             multicast_loop: true,
             multicast_all: true,
@@ -271,14 +259,7 @@ impl Socket {
             }
             inner.options
         };
-        let binding = Binding {
-            cover: Cover::of(address.ip(), options.v6_only),
-            reuse_address: options.reuse_address,
-            reuse_port: options.reuse_port,
-            user: options.user,
-            listening: false,
-            automatic: false,
-        };
+        let binding = options.name.binding(address.ip());
         let hold = match address.port() {
             0 => table.ports.bind_any(binding, random::u64())?,
             port => table.ports.bind(port, binding)?,

@@ -168,7 +168,7 @@ impl SocketTable {
             let sockets = sockets.iter();
             sockets.filter(|socket| score(socket, from, to.ip()) == best)
         };
-        let sharing = |socket: &&Arc<Socket>| socket.inner().options.reuse_port;
+        let sharing = |socket: &&Arc<Socket>| socket.inner().options.name.reuse_port;
         let count = fitting().filter(sharing).count();
         // Sockets with `SO_REUSEPORT` share the senders; else the last one bound gets everything.
         let chosen = if count > 0 {
@@ -213,7 +213,7 @@ fn score(socket: &Socket, from: SocketAddr, to: IpAddr) -> u32 {
         None => 0,
     };
     let Some(local) = inner.local else { return 0 };
-    match Cover::of(local.ip(), inner.options.v6_only).score(to) {
+    match Cover::of(local.ip(), inner.options.name.v6_only).score(to) {
         0 => 0,
         fit => fit + connected,
     }

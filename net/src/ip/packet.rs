@@ -77,14 +77,7 @@ impl Packet {
             start_len: len.min(START),
             rest: Aggregate::new(),
         };
-        let mut filled = 0;
-        while filled < packet.start_len {
-            let end = packet.start_len;
-            match data.take_bytes(&mut packet.start[filled..end])? {
-                0 => return Err(Errno::EFAULT),
-                n => filled += n,
-            }
-        }
+        data.take_all(&mut packet.start[..packet.start_len])?;
         let rest = len - packet.start_len;
         if packet.rest.fill_from(data, rest)? < rest {
             return Err(Errno::EFAULT);

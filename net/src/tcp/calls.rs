@@ -28,18 +28,6 @@ pub enum Progress {
 }
 
 impl Socket {
-    fn binding(&self, address: SocketAddr, automatic: bool) -> Binding {
-        let options = self.inner().options;
-        Binding {
-            cover: Cover::of(address.ip(), options.v6_only),
-            reuse_address: options.reuse_address,
-            reuse_port: options.reuse_port,
-            user: options.user,
-            listening: false,
-            automatic,
-        }
-    }
-
     /// Gives the socket a name. Port 0 lets the stack choose a port.
     ///
     /// # Errors
@@ -56,13 +44,14 @@ impl Socket {
     }
 
     fn bind_in(&self, table: &mut ConnectionTable, address: SocketAddr) -> Result<()> {
-        {
+        let options = {
             let inner = self.inner();
             if inner.phase != Phase::Idle || inner.hold.is_some() {
                 return Err(Errno::EINVAL);
             }
-        }
-        let binding = self.binding(address, false);
+            inner.options
+        };
+        let binding = options.name.binding(address.ip());
         let hold = match address.port() {
             0 => table.ports.bind_any(binding, random::u64())?,
             port => table.ports.bind(port, binding)?,
@@ -148,12 +137,7 @@ impl Socket {
             inner.phase = Phase::Connecting;
             inner.local = Some(pair.local);
             inner.remote = Some(to);
-            inner.error = None;
-            inner.read_shut = false;
-            inner.write_shut = false;
-            inner.announces = false;
-            inner.inbound = None;
-            inner.outbound = None;
+            inner.forget_connection();
         }
         match table.wire.open(pair) {
             Some(block) => {
@@ -239,7 +223,10 @@ impl Socket {
             Some(hold) if free(hold.port) => hold,
             Some(_) => return Err(Errno::EADDRNOTAVAIL),
             None => {
-                let binding = self.binding(SocketAddr::new(ip, 0), true);
+                let binding = Binding {
+                    automatic: true,
+                    ..self.inner().options.name.binding(ip)
+                };
                 let hold = ports.bind_connection(binding, random::u64(), free)?;
                 self.inner().hold = Some(hold);
                 hold
@@ -354,13 +341,8 @@ impl Socket {
             let mut inner = self.inner();
             inner.phase = Phase::Idle;
             inner.unreported = false;
-            inner.error = None;
             inner.remote = None;
-            inner.inbound = None;
-            inner.outbound = None;
-            inner.read_shut = false;
-            inner.write_shut = false;
-            inner.announces = false;
+            inner.forget_connection();
             if inner.bound {
                 None
             } else {

@@ -18,5 +18,4 @@ pub use calls::Progress;
 pub use socket::{Options, Phase, Socket, Summary};
 pub(crate) use table::Tcp;
 pub use table::{Connection, ConnectionTable};
-pub use transfer::Readiness;
 pub use wire::State;

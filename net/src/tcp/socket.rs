@@ -7,7 +7,11 @@ use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
 
 use super::{Tcp, wire::Pair};
-use crate::{Family, Waits, ports::Hold, stream::Stream};
+use crate::{
+    Family, Waits,
+    ports::{Hold, NameOptions},
+    stream::Stream,
+};
 
 /// Bytes that a new socket sends ahead of its peer's reading. Linux begins lower and grows to 4
 /// MiB; a stream here takes memory only for bytes that are in it.
@@ -18,10 +22,7 @@ pub const RECEIVE_BUFFER: usize = 128 * 1024;
 /// The options of `setsockopt` on which the protocol acts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    pub reuse_address: bool,
-    pub reuse_port: bool,
-    /// An IPv6 socket excludes IPv4.
-    pub v6_only: bool,
+    pub name: NameOptions,
     /// Bytes.
     pub send_buffer: usize,
     /// Bytes.
@@ -32,33 +33,26 @@ pub struct Options {
     pub urgent_in_line: bool,
     /// Time that a connection may wait for its first bytes, in nanoseconds (`TCP_DEFER_ACCEPT`).
     pub defer_accept: u64,
-    /// The user that created the socket.
-    pub user: u32,
-    /// The inode number that the kernel gave the socket.
-    pub tag: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
         Options {
-            reuse_address: false,
-            reuse_port: false,
-            v6_only: false,
+            name: NameOptions::default(),
             send_buffer: SEND_BUFFER,
             receive_buffer: RECEIVE_BUFFER,
             low_water: 1,
             urgent_in_line: false,
             defer_accept: 0,
-            user: 0,
-            tag: 0,
         }
     }
 }
 
 /// The phase of a socket's life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// No connection yet, or none any more.
+    #[default]
     Idle,
     /// Accepts connections.
     Listening,
@@ -80,6 +74,7 @@ pub struct Socket {
 }
 
 /// The state that the spin lock guards.
+#[derive(Default)]
 pub(super) struct Inner {
     pub phase: Phase,
     pub options: Options,
@@ -108,6 +103,18 @@ pub(super) struct Inner {
     pub embryos: usize,
 }
 
+impl Inner {
+    /// Forgets the streams of a connection, and how they ended.
+    pub fn forget_connection(&mut self) {
+        self.error = None;
+        self.inbound = None;
+        self.outbound = None;
+        self.read_shut = false;
+        self.write_shut = false;
+        self.announces = false;
+    }
+}
+
 /// A snapshot of a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
@@ -130,32 +137,15 @@ pub struct Summary {
 impl Socket {
     /// Creates a socket without a name.
     pub(crate) fn new(tcp: &Arc<Tcp>, family: Family, options: Options) -> Arc<Socket> {
+        let inner = Inner {
+            options,
+            ..Inner::default()
+        };
         Arc::new(Socket {
             tcp: tcp.clone(),
             family,
             waits: Arc::default(),
-            state: SpinLock::new(
-                Rank::Leaf,
-                Inner {
-                    phase: Phase::Idle,
-                    options,
-                    hold: None,
-                    bound: false,
-                    local: None,
-                    remote: None,
-                    error: None,
-                    unreported: false,
-                    inbound: None,
-                    outbound: None,
-                    read_shut: false,
-                    write_shut: false,
-                    announces: false,
-                    closed: false,
-                    queue: VecDeque::new(),
-                    backlog: 0,
-                    embryos: 0,
-                },
-            ),
+            state: SpinLock::new(Rank::Leaf, inner),
         })
     }
 

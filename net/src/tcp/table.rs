@@ -169,7 +169,7 @@ impl ConnectionTable {
         let score = |socket: &Arc<Socket>| {
             let inner = socket.inner();
             let address = inner.local.map(|address| address.ip());
-            let cover = address.map(|address| Cover::of(address, inner.options.v6_only));
+            let cover = address.map(|address| Cover::of(address, inner.options.name.v6_only));
             cover.map_or(0, |cover| cover.score(local.ip()))
         };
         let best = listeners.iter().map(&score).max().unwrap_or(0);
@@ -203,11 +203,7 @@ impl ConnectionTable {
         self.waiting.forget(&pair, &mut self.ports);
         let binding = Binding {
             cover: Cover::of(pair.local.ip(), true),
-            reuse_address: options.reuse_address,
-            reuse_port: options.reuse_port,
-            user: options.user,
-            listening: false,
-            automatic: false,
+            ..options.name.binding(pair.local.ip())
         };
         let hold = self.ports.join(pair.local.port(), binding);
         {

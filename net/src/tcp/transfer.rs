@@ -6,24 +6,10 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 
 use super::{Phase, Socket};
-use crate::stream::{Read, Stream, StreamStatus, Written};
-
-/// What can be done with a socket without waiting.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Readiness {
-    /// A read returns bytes, the end or an error; a listener has a connection.
-    pub readable: bool,
-    /// A write takes bytes or returns an error.
-    pub writable: bool,
-    /// An urgent byte waits.
-    pub urgent: bool,
-    /// An error is pending.
-    pub error: bool,
-    /// The peer has ended its stream, or reading was shut.
-    pub read_hung_up: bool,
-    /// Both directions have ended, or there is no connection.
-    pub hung_up: bool,
-}
+use crate::{
+    Readiness,
+    stream::{Read, Stream, StreamStatus, Written},
+};
 
 /// The stream for a call that moves bytes.
 enum Way {

@@ -2,7 +2,7 @@
 //! a `struct sigevent` or a message with a head.
 
 use abi::{Errno, Result, raw::general as raw};
-use fbuf::UserSink;
+use fbuf::UserBuffers;
 use nucleus::{VirtAddr, user};
 
 use super::{
@@ -183,7 +183,7 @@ fn msgrcv(call: &mut Call<'_>) -> Result<usize> {
     let at = call.address(1);
     let message = message::receive(call, i64::from(call.int(3)))?;
     user::write(at, &(message.kind() as u32))?;
-    message.give(&mut UserSink::new(at + 4, call.size(2))?, call.size(2))
+    message.give(&mut UserBuffers::new(at + 4, call.size(2))?, call.size(2))
 }
 
 /// In the command of a control call: the structure is the one of now.

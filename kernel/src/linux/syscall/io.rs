@@ -8,7 +8,7 @@ use abi::{
         FIONCLEX, FIONREAD, FIOSETOWN, SIOCGPGRP, SIOCSPGRP,
     },
 };
-use fbuf::{Sink, Source, UserSink, UserSource};
+use fbuf::{Sink, Source, UserBuffers};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
@@ -94,28 +94,28 @@ fn offset(argument: u64) -> Result<u64> {
 #[inline(always)]
 fn read(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
-    let mut to = UserSink::new(call.address(1), check_size(call.size(2))?)?;
+    let mut to = UserBuffers::new(call.address(1), check_size(call.size(2))?)?;
     read_from(call, &open, at, 0, &mut to)
 }
 
 #[inline(always)]
 fn write(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
-    let mut from = UserSource::new(call.address(1), check_size(call.size(2))?)?;
+    let mut from = UserBuffers::new(call.address(1), check_size(call.size(2))?)?;
     write_to(call, &open, at, 0, &mut from)
 }
 
 #[inline]
 fn readv(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
-    let mut to = UserSink::vector(call.address(1), call.size(2))?;
+    let mut to = UserBuffers::vector(call.address(1), call.size(2))?;
     read_from(call, &open, at, 0, &mut to)
 }
 
 #[inline]
 fn writev(call: &Call<'_>, at: Option<u64>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
-    let mut from = UserSource::vector(call.address(1), call.size(2))?;
+    let mut from = UserBuffers::vector(call.address(1), call.size(2))?;
     write_to(call, &open, at, 0, &mut from)
 }
 
@@ -145,7 +145,7 @@ fn preadv2(call: &mut Call<'_>) -> Result<usize> {
     let at = optional_offset(call.args[3])?;
     let open = call.files().get(call.int(0))?;
     let extra = transfer_flags(call)?;
-    let mut to = UserSink::vector(call.address(1), call.size(2))?;
+    let mut to = UserBuffers::vector(call.address(1), call.size(2))?;
     read_from(call, &open, at, extra, &mut to)
 }
 
@@ -153,7 +153,7 @@ fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
     let at = optional_offset(call.args[3])?;
     let open = call.files().get(call.int(0))?;
     let extra = transfer_flags(call)?;
-    let mut from = UserSource::vector(call.address(1), call.size(2))?;
+    let mut from = UserBuffers::vector(call.address(1), call.size(2))?;
     let written = write_to(call, &open, at, extra, &mut from)?;
     let flags = call.unsigned(5);
     if flags & (RWF_SYNC | RWF_DSYNC) != 0

@@ -1,7 +1,7 @@
 //! System V message queues.
 
 use abi::{Errno, Result};
-use fbuf::{UserSink, UserSource};
+use fbuf::UserBuffers;
 use nucleus::{VirtAddr, task::Sleep, user};
 
 use super::{
@@ -72,7 +72,7 @@ pub(in crate::linux) fn send(call: &mut Call<'_>, kind: i64, text: VirtAddr) -> 
     if call.int(0) < 0 || kind < 1 || len as u64 > MSGMAX.get() {
         return Err(Errno::EINVAL);
     }
-    let message = Message::new(kind, &mut UserSource::new(text, len)?)?;
+    let message = Message::new(kind, &mut UserBuffers::new(text, len)?)?;
     let queue = QUEUES.get(call.int(0))?;
     queue.send(ipc::caller(call), message, how(flags))?;
     Ok(0)
@@ -86,7 +86,7 @@ fn msgrcv(call: &mut Call<'_>) -> Result<usize> {
     let text = call.address(1).checked_add(8).ok_or(Errno::EFAULT)?;
     let message = receive(call, call.args[3] as i64)?;
     call.write(1, &message.kind())?;
-    message.give(&mut UserSink::new(text, call.size(2))?, call.size(2))
+    message.give(&mut UserBuffers::new(text, call.size(2))?, call.size(2))
 }
 
 /// `msgrcv`: takes a message that `kind` chooses.

@@ -9,7 +9,7 @@ use abi::{
         CAP_SYS_RESOURCE, O_ACCMODE, O_NONBLOCK, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD,
     },
 };
-use fbuf::{UserSink, UserSource};
+use fbuf::UserBuffers;
 use fs::OpenFlags;
 use nucleus::{VirtAddr, task::Sleep, time, user};
 
@@ -114,7 +114,7 @@ fn mq_timedsend(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EMSGSIZE);
     }
     call.takes_memory()?;
-    let mut from = UserSource::new(call.address(1), len)?;
+    let mut from = UserBuffers::new(call.address(1), len)?;
     let message = Message::new(1, &mut from)?;
     let pid = call.process().pid();
     queue.send(priority, message, how, pid, call.credentials())?;
@@ -133,7 +133,7 @@ fn mq_timedreceive(call: &mut Call<'_>) -> Result<usize> {
     let (priority, message) = queue.receive(how)?;
     call.write_if(3, &priority)?;
     let len = message.len();
-    let mut to = UserSink::new(call.address(1), len)?;
+    let mut to = UserBuffers::new(call.address(1), len)?;
     message.give(&mut to, len)
 }
 

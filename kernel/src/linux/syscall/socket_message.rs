@@ -10,7 +10,7 @@ use abi::{
         SCM_RIGHTS, SOL_SOCKET,
     },
 };
-use fbuf::{Sink, Source, UserSink, UserSource};
+use fbuf::{Sink, Source, UserBuffers};
 use nucleus::{VirtAddr, time, user};
 
 use super::{Call, FlagSet, SystemCall, call, flag_set, socket::waits, write_timespec};
@@ -101,7 +101,7 @@ pub(super) fn sendto(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &SEND_FLAGS)?;
     let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
-    let mut data = UserSource::new(call.address(1), call.size(2))?;
+    let mut data = UserBuffers::new(call.address(1), call.size(2))?;
     let to = match call.args[4] {
         0 => None,
         _ => Some(Address::read(call.address(4), call.int(5))?),
@@ -123,7 +123,7 @@ pub(super) fn recvfrom(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &RECEIVE_FLAGS)?;
     let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
-    let mut data = UserSink::new(call.address(1), call.size(2))?;
+    let mut data = UserBuffers::new(call.address(1), call.size(2))?;
     let timeout = receive_timeout(&open, &**socket, flags);
     let mut message = Incoming {
         wants_address: call.args[4] != 0,
@@ -196,19 +196,19 @@ impl Header {
         }?)
     }
 
-    fn source(&self) -> Result<UserSource> {
+    fn source(&self) -> Result<UserBuffers> {
         if self.is_narrow() {
-            UserSource::vector_32(self.buffers, self.buffer_count)
+            UserBuffers::vector_32(self.buffers, self.buffer_count)
         } else {
-            UserSource::vector(self.buffers, self.buffer_count)
+            UserBuffers::vector(self.buffers, self.buffer_count)
         }
     }
 
-    fn sink(&self) -> Result<UserSink> {
+    fn sink(&self) -> Result<UserBuffers> {
         if self.is_narrow() {
-            UserSink::vector_32(self.buffers, self.buffer_count)
+            UserBuffers::vector_32(self.buffers, self.buffer_count)
         } else {
-            UserSink::vector(self.buffers, self.buffer_count)
+            UserBuffers::vector(self.buffers, self.buffer_count)
         }
     }
 

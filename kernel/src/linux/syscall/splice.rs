@@ -9,7 +9,7 @@ use abi::{
     },
 };
 use alloc::sync::Arc;
-use fbuf::{MAX_TRANSFER, UserSink, UserSource};
+use fbuf::{MAX_TRANSFER, UserBuffers};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
@@ -257,10 +257,10 @@ fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     let (array, count) = (call.address(1), call.size(2));
     let wait = flags & SPLICE_F_NONBLOCK == 0 && !open.flags().has(O_NONBLOCK);
     if open.flags().writes() {
-        let mut from = UserSource::vector(array, count)?;
+        let mut from = UserBuffers::vector(array, count)?;
         pipe.write(wait, false, &mut from)
     } else {
-        let mut to = UserSink::vector(array, count)?;
+        let mut to = UserBuffers::vector(array, count)?;
         pipe.read(wait, &mut to)
     }
 }

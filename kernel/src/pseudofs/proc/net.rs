@@ -136,7 +136,7 @@ fn tcp_sockets(out: &mut Text, family: Family) {
             ),
             _ => (0, 0),
         };
-        let (user, inode) = summary.map_or((0, 0), |s| (s.options.user, s.options.tag));
+        let (user, inode) = summary.map_or((0, 0), |s| (s.options.name.user, s.options.name.tag));
         write!(
             out,
             " {number:02X} {sent:08X}:{unread:08X} {timer:02X}:{when:08X} 00000000 {user:5} {:8} \
@@ -172,7 +172,7 @@ fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) {
         write!(out, " ");
         name(out, family, summary.remote);
         let state = if summary.remote.is_some() { 1 } else { 7 };
-        let (user, inode) = (summary.options.user, summary.options.tag);
+        let (user, inode) = (summary.options.name.user, summary.options.name.tag);
         write!(
             out,
             " {state:02X} {:08X}:{:08X} 00:00000000 00000000 {user:5} {:8} {inode} 2 \

@@ -8,10 +8,12 @@ use net::{
     Family,
     datagram::{Datagram, ErrorReport},
 };
-use nucleus::user;
 
 use super::{interface, ip_options::IpOptions, name};
-use crate::socket::{Common, Incoming, control::Control};
+use crate::socket::{
+    Common, Incoming,
+    control::{Control, number},
+};
 
 /// The requests in the control data of a message.
 #[derive(Default)]
@@ -39,15 +41,13 @@ pub fn read(control: &Control<'_>) -> Result<Ancillary> {
         match (message.level, message.kind) {
             (raw::SOL_IP, raw::IP_PKTINFO) => {
                 let data = message.data.first_chunk::<12>().ok_or(Errno::EINVAL)?;
-                interface::check_index(i32::from_le_bytes([data[0], data[1], data[2], data[3]]))?;
+                interface::check_index(number(data, 0) as i32)?;
                 let ip = Ipv4Addr::new(data[4], data[5], data[6], data[7]);
                 ancillary.from = (!ip.is_unspecified()).then_some(ip.into());
             }
             (raw::SOL_IPV6, raw::IPV6_PKTINFO) => {
                 let data = message.data.first_chunk::<20>().ok_or(Errno::EINVAL)?;
-                interface::check_index(i32::from_le_bytes([
-                    data[16], data[17], data[18], data[19],
-                ]))?;
+                interface::check_index(number(data, 16) as i32)?;
                 let mut ip = [0; 16];
                 ip.copy_from_slice(&data[..16]);
                 let ip = Ipv6Addr::from(ip);
@@ -103,18 +103,7 @@ pub fn describe(
     message: &mut Incoming<'_>,
 ) {
     let control = &mut message.control;
-    let time = datagram.at;
-    if common.is_on(raw::SO_TIMESTAMPNS_OLD) {
-        let parts = [time.as_secs() as i64, i64::from(time.subsec_nanos())];
-        control.put(
-            raw::SOL_SOCKET,
-            raw::SCM_TIMESTAMPNS,
-            user::as_bytes(&parts),
-        );
-    } else if common.is_on(raw::SO_TIMESTAMP_OLD) {
-        let parts = [time.as_secs() as i64, i64::from(time.subsec_micros())];
-        control.put(raw::SOL_SOCKET, raw::SCM_TIMESTAMP, user::as_bytes(&parts));
-    }
+    common.put_time(control, datagram.at);
     if common.is_on(raw::SO_RXQ_OVFL) {
         let dropped = dropped as u32;
         control.put(raw::SOL_SOCKET, raw::SO_RXQ_OVFL, &dropped.to_le_bytes());

@@ -8,7 +8,7 @@ use abi::{
 };
 use nucleus::{VirtAddr, user};
 
-use crate::socket::{Value, common};
+use crate::socket::{Value, common, control::number};
 
 /// Its number.
 pub const INDEX: i32 = 1;
@@ -132,12 +132,11 @@ fn name_of(argument: VirtAddr) -> Result<usize> {
 
 /// Writes all interfaces with an IPv4 address, each in `request` bytes.
 fn configuration(argument: VirtAddr, request: usize) -> Result<usize> {
-    let fault = |_| Errno::EFAULT;
-    let room: i32 = user::read(argument).map_err(fault)?;
+    let room: i32 = user::read(argument)?;
     let buffer: usize = if request == REQUEST_32 {
-        user::read::<u32>(argument + 4).map_err(fault)? as usize
+        user::read::<u32>(argument + 4)? as usize
     } else {
-        user::read(argument + 8).map_err(fault)?
+        user::read(argument + 8)?
     };
     let mut filled = 0;
     if buffer == 0 {
@@ -146,10 +145,10 @@ fn configuration(argument: VirtAddr, request: usize) -> Result<usize> {
         let mut entry = [0; REQUEST];
         entry[..NAME.len()].copy_from_slice(NAME);
         entry[NAME_LEN..NAME_LEN + 16].copy_from_slice(&socket_address(Ipv4Addr::LOCALHOST));
-        user::copy_out(VirtAddr(buffer), &entry[..request]).map_err(fault)?;
+        user::copy_out(VirtAddr(buffer), &entry[..request])?;
         filled = request;
     }
-    user::write(argument, &(filled as i32)).map_err(fault)?;
+    user::write(argument, &(filled as i32))?;
     Ok(0)
 }
 
@@ -174,10 +173,7 @@ pub fn chosen(value: &Value) -> Result<i32> {
     let mut bytes = [0; 12];
     let n = value.bytes(&mut bytes)?;
     let (address, index) = match n {
-        12.. => (
-            &bytes[4..8],
-            i32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
-        ),
+        12.. => (&bytes[4..8], number(&bytes, 8) as i32),
         8.. => (&bytes[4..8], 0),
         4.. => (&bytes[..4], 0),
         _ => return Err(Errno::EINVAL),

@@ -17,10 +17,11 @@ use abi::{
         net::{SOCK_DGRAM, SOCK_RAW, SOCK_STREAM},
     },
 };
-use net::datagram::Protocol;
+use fs::Ready;
+use net::{Readiness, datagram::Protocol, ports::NameOptions};
 use nucleus::frame;
 
-use super::{Family, Socket, common};
+use super::{Common, Family, Socket, common};
 
 mod control;
 mod datagram;
@@ -70,4 +71,25 @@ fn create(family: net::Family, kind: u32, protocol: u32) -> Result<Arc<dyn Socke
         (SOCK_STREAM | SOCK_DGRAM, _) => Err(Errno::EPROTONOSUPPORT),
         _ => Err(Errno::ESOCKTNOSUPPORT),
     }
+}
+
+/// Returns the options of a new socket's name.
+fn name_options(common: &Common) -> NameOptions {
+    NameOptions {
+        user: common.owner.0,
+        tag: common.inode,
+        ..NameOptions::default()
+    }
+}
+
+/// Returns what can be done with a socket as `poll` shows it.
+fn ready_bits(ready: Readiness) -> Ready {
+    let mut bits = Ready::empty();
+    bits.set(Ready::IN | Ready::RDNORM, ready.readable);
+    bits.set(Ready::OUT | Ready::WRNORM, ready.writable);
+    bits.set(Ready::PRI, ready.urgent);
+    bits.set(Ready::ERR, ready.error);
+    bits.set(Ready::RDHUP, ready.read_hung_up);
+    bits.set(Ready::HUP, ready.hung_up);
+    bits
 }

@@ -8,7 +8,7 @@ use fs::Ready;
 use net::{
     Family,
     stream::Read,
-    tcp::{self, Phase, Progress, Readiness},
+    tcp::{self, Phase, Progress},
 };
 use nucleus::{
     VirtAddr,
@@ -21,7 +21,7 @@ use super::{
     AF_UNSPEC, IPPROTO_TCP, check_port, domain,
     ip_options::{self, IpOptions},
     name::{self, Asked},
-    stack,
+    name_options, ready_bits, stack,
     tcp_options::{self, TcpOptions},
 };
 use crate::socket::{
@@ -46,8 +46,7 @@ impl Stream {
         let common = Common::new(domain(family), raw::SOCK_STREAM, IPPROTO_TCP);
         common.set_buffers(SEND_BUFFER, RECEIVE_BUFFER);
         let options = tcp::Options {
-            user: common.owner.0,
-            tag: common.inode,
+            name: name_options(&common),
             ..tcp::Options::default()
         };
         Arc::new(Stream {
@@ -62,7 +61,7 @@ impl Stream {
     fn accepted(&self, tcp: Arc<tcp::Socket>) -> Arc<dyn Socket> {
         let common = Common::new(self.common.domain, raw::SOCK_STREAM, IPPROTO_TCP);
         common.inherit(&self.common);
-        tcp.set_options(|options| options.tag = common.inode);
+        tcp.set_options(|options| options.name.tag = common.inode);
         let ip = *self.ip.lock();
         let options = *self.options.lock();
         Arc::new(Stream {
@@ -76,7 +75,7 @@ impl Stream {
     fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
         let family = self.tcp.family();
         let name = name::read(family, address, asked)?;
-        name::check_version(family, self.tcp.summary().options.v6_only, name, asked)?;
+        name::check_version(family, self.tcp.summary().options.name.v6_only, name, asked)?;
         Ok(name)
     }
 
@@ -197,17 +196,6 @@ impl Stream {
         }
         message.data.put_bytes(&[byte])
     }
-}
-
-fn ready_bits(ready: Readiness) -> Ready {
-    let mut bits = Ready::empty();
-    bits.set(Ready::IN | Ready::RDNORM, ready.readable);
-    bits.set(Ready::OUT | Ready::WRNORM, ready.writable);
-    bits.set(Ready::PRI, ready.urgent);
-    bits.set(Ready::ERR, ready.error);
-    bits.set(Ready::RDHUP, ready.read_hung_up);
-    bits.set(Ready::HUP, ready.hung_up);
-    bits
 }
 
 impl Socket for Stream {
@@ -350,7 +338,7 @@ impl Socket for Stream {
                 if self.tcp.summary().local.is_some() {
                     return Err(Errno::EINVAL);
                 }
-                self.tcp.set_options(|options| options.v6_only = on);
+                self.tcp.set_options(|options| options.name.v6_only = on);
                 Ok(())
             }
             _ => ip_options::set(&self.ip, self.tcp.family(), level, name, value),
@@ -361,7 +349,7 @@ impl Socket for Stream {
         match level {
             raw::SOL_TCP => tcp_options::get(&self.options, &self.tcp, name),
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY && self.tcp.family() == Family::V6 => {
-                Ok(Answer::flag(self.tcp.summary().options.v6_only))
+                Ok(Answer::flag(self.tcp.summary().options.name.v6_only))
             }
             _ => ip_options::get(&self.ip, self.tcp.family(), level, name),
         }
@@ -370,8 +358,8 @@ impl Socket for Stream {
     fn option_changed(&self, name: u32) {
         let common = &self.common;
         self.tcp.set_options(|options| match name {
-            raw::SO_REUSEADDR => options.reuse_address = common.is_on(raw::SO_REUSEADDR),
-            raw::SO_REUSEPORT => options.reuse_port = common.is_on(raw::SO_REUSEPORT),
+            raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
+            raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
             raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),
             raw::SO_SNDBUF | raw::SO_SNDBUFFORCE => options.send_buffer = common.send_buffer(),
             raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {

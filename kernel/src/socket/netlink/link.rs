@@ -10,7 +10,10 @@ use super::{
     numbers as raw,
     route::{Asker, check_index, structure},
 };
-use crate::socket::inet::{AF_INET, AF_INET6, interface};
+use crate::socket::{
+    control::number,
+    inet::{AF_INET, AF_INET6, interface},
+};
 
 /// Bytes of a `struct ifinfomsg` and a `struct ifaddrmsg`.
 const LINK: usize = 16;
@@ -50,8 +53,7 @@ struct Asked {
 impl Asked {
     fn of(request: &Request<'_>) -> Result<Asked> {
         let head: [u8; LINK] = structure(request)?;
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word = |at| number(&head, at);
         Ok(Asked {
             index: word(4),
             flags: word(8),
@@ -156,7 +158,7 @@ pub fn change(request: &Request<'_>) -> Result<()> {
 /// `EEXIST` for these, `EOPNOTSUPP` for others, `ENODEV`, `EINVAL`.
 pub fn add_address(request: &Request<'_>) -> Result<()> {
     let head: [u8; ADDRESS] = structure(request)?;
-    check_index(u32::from_le_bytes([head[4], head[5], head[6], head[7]]))?;
+    check_index(number(&head, 4))?;
     let find = |wanted| {
         let mut attributes = request.attributes::<ADDRESS>();
         attributes.find(|(kind, _)| *kind == wanted)
@@ -252,7 +254,7 @@ pub fn list_addresses(
         if head[1..4] != [0; 3] || request.attributes::<ADDRESS>().next().is_some() {
             return Err(Errno::EINVAL);
         }
-        let index = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let index = number(&head, 4);
         if index != 0 {
             check_index(index)?;
             flags |= raw::NLM_F_DUMP_FILTERED;

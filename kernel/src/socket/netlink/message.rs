@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use abi::{Errno, raw::netlink as raw};
 
+use crate::socket::control;
+
 /// Bytes of a `struct nlmsghdr`.
 pub const HEAD: usize = 16;
 /// Bytes of the head of an attribute.
@@ -50,8 +52,7 @@ pub fn requests(bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
     let mut left = bytes;
     core::iter::from_fn(move || {
         let head = left.first_chunk::<HEAD>()?;
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word = |at| control::number(head, at);
         let len = word(0) as usize;
         if len < HEAD || len > left.len() {
             return None;

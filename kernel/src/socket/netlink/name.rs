@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result};
 
-use crate::socket::Address;
+use crate::socket::{Address, control::number};
 
 /// The family's number.
 pub const AF_NETLINK: u32 = 16;
@@ -19,9 +19,7 @@ pub fn read(address: &Address) -> Result<(u32, u32)> {
     if address.family() != Some(AF_NETLINK) {
         return Err(Errno::EINVAL);
     }
-    let word =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    Ok((word(4), word(8)))
+    Ok((number(bytes, 4), number(bytes, 8)))
 }
 
 /// The name of a socket at a port, in groups.

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     ipc::mqueue::Mailbox,
     process::thread,
-    socket::{Address, Answer, Common, Incoming, Outgoing, Socket, Timeout, Value},
+    socket::{Address, Answer, Common, Incoming, Outgoing, Socket, Timeout, Value, common},
 };
 
 const AF_UNSPEC: u32 = 0;
@@ -106,13 +106,6 @@ pub fn list() -> Vec<SocketEntry> {
         }
     };
     sockets.map(entry).collect()
-}
-
-/// Whether the current thread may change the network.
-fn is_administrator() -> bool {
-    thread::with_current(crate::process::thread::Thread::shared)
-        .flatten()
-        .is_some_and(|shared| shared.credentials.may(CAP_NET_ADMIN))
 }
 
 impl NetlinkSocket {
@@ -283,7 +276,7 @@ impl Socket for NetlinkSocket {
             Some(AF_UNSPEC) => (0, 0),
             _ => name::read(address)?,
         };
-        if (peer != 0 || peer_groups != 0) && !is_administrator() {
+        if (peer != 0 || peer_groups != 0) && !common::may(CAP_NET_ADMIN) {
             return Err(Errno::EPERM);
         }
         self.ensure_port()?;
@@ -318,7 +311,7 @@ impl Socket for NetlinkSocket {
                 (state.peer, state.peer_groups)
             }
         };
-        let is_administrator = is_administrator();
+        let is_administrator = common::may(CAP_NET_ADMIN);
         if message.to.is_some() && (to != 0 || groups != 0) && !is_administrator {
             return Err(Errno::EPERM);
         }
@@ -332,13 +325,7 @@ impl Socket for NetlinkSocket {
         let mut data = Vec::new();
         data.try_reserve_exact(len)?;
         data.resize(len, 0);
-        let mut filled = 0;
-        while filled < len {
-            match message.data.take_bytes(&mut data[filled..])? {
-                0 => return Err(Errno::EFAULT),
-                n => filled += n,
-            }
-        }
+        message.data.take_all(&mut data)?;
         let group = name::first_group(groups);
         if group != 0 {
             self.send_to_group(group, port, &data)?;
@@ -394,14 +381,8 @@ impl Socket for NetlinkSocket {
                 .put(SOL_NETLINK, netlink::NETLINK_PKTINFO, &group);
         }
         let whole = datagram.data.len();
-        let mut copied = 0;
-        let wanted = whole.min(message.data.room());
-        while copied < wanted {
-            match message.data.put_bytes(&datagram.data[copied..wanted])? {
-                0 => return Err(Errno::EFAULT),
-                n => copied += n,
-            }
-        }
+        let copied = whole.min(message.data.room());
+        message.data.put_all(&datagram.data[..copied])?;
         if copied < whole {
             message.answer |= raw::MSG_TRUNC;
         }

@@ -6,20 +6,18 @@ use abi::{
     Errno, Result,
     raw::{
         general::{CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN},
-        net::{
-            SCM_CREDENTIALS, SCM_RIGHTS, SCM_TIMESTAMP, SCM_TIMESTAMPNS, SO_PASSCRED,
-            SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SOL_SOCKET,
-        },
+        net::{SCM_CREDENTIALS, SCM_RIGHTS, SO_PASSCRED, SOL_SOCKET},
     },
 };
-use core::time::Duration;
+
+use nucleus::user::as_bytes;
 
 use super::rights::{MAX_FILES, Rights};
 use crate::{
     process::{Process, Shared, thread},
     socket::{
         Common, Incoming, PeerCredentials,
-        control::{Control, ControlMessage},
+        control::{Control, ControlMessage, number},
     },
 };
 
@@ -94,9 +92,8 @@ pub fn parse(control: Control<'_>) -> Result<Parsed> {
                 if files.len() + data.len() / 4 > MAX_FILES {
                     return Err(Errno::EINVAL);
                 }
-                for number in data.chunks_exact(4) {
-                    let number = [number[0], number[1], number[2], number[3]];
-                    files.push(who.files.get(i32::from_le_bytes(number))?);
+                for at in (0..data.len() / 4).map(|n| n * 4) {
+                    files.push(who.files.get(number(data, at) as i32)?);
                 }
             }
             SCM_CREDENTIALS => parsed.sender = Some(claimed(data, &process, &who)?),
@@ -111,16 +108,13 @@ pub fn parse(control: Control<'_>) -> Result<Parsed> {
 
 /// The credentials that a program says it has.
 fn claimed(data: &[u8], process: &Process, who: &Shared) -> Result<Sender> {
-    let words: [u8; 12] = data.try_into().map_err(|_| Errno::EINVAL)?;
-    let word = |n: usize| {
-        let mut word = [0; 4];
-        word.copy_from_slice(&words[n * 4..n * 4 + 4]);
-        u32::from_le_bytes(word)
-    };
+    if data.len() != 12 {
+        return Err(Errno::EINVAL);
+    }
     let sender = Sender {
-        pid: word(0),
-        uid: word(1),
-        gid: word(2),
+        pid: number(data, 0),
+        uid: number(data, 4),
+        gid: number(data, 8),
     };
     if sender.uid == u32::MAX || sender.gid == u32::MAX {
         return Err(Errno::EINVAL);
@@ -158,24 +152,7 @@ pub fn put_sender(common: &Common, message: &mut Incoming<'_>, sender: Option<Se
         uid: NOBODY,
         gid: NOBODY,
     });
-    let mut data = [0; 12];
-    for (to, number) in data.chunks_exact_mut(4).zip([pid, uid, gid]) {
-        to.copy_from_slice(&number.to_le_bytes());
-    }
-    message.control.put(SOL_SOCKET, SCM_CREDENTIALS, &data);
-}
-
-/// Tells the receiver when a message was sent, if it wants to know. `at` is since the epoch.
-pub fn put_time(common: &Common, message: &mut Incoming<'_>, at: Duration) {
-    let (kind, fraction) = if common.is_on(SO_TIMESTAMP_OLD) {
-        (SCM_TIMESTAMP, at.subsec_micros())
-    } else if common.is_on(SO_TIMESTAMPNS_OLD) {
-        (SCM_TIMESTAMPNS, at.subsec_nanos())
-    } else {
-        return;
-    };
-    let mut data = [0; 16];
-    data[..8].copy_from_slice(&at.as_secs().to_le_bytes());
-    data[8..].copy_from_slice(&u64::from(fraction).to_le_bytes());
-    message.control.put(SOL_SOCKET, kind, &data);
+    let data = [pid, uid, gid];
+    let control = &mut message.control;
+    control.put(SOL_SOCKET, SCM_CREDENTIALS, as_bytes(&data));
 }

@@ -211,7 +211,7 @@ impl UnixSocket {
         if message.wants_address {
             message.from = got.from.as_ref().map(|name| name.address());
         }
-        credentials::put_time(own, message, got.time);
+        own.put_time(&mut message.control, got.time);
         credentials::put_sender(own, message, got.sender);
         message.rights = match message.peeks() {
             true => got.peek_rights(),

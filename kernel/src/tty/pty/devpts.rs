@@ -183,16 +183,6 @@ pub(super) fn of_root(place: &Location) -> Result<Arc<Devpts>> {
         .ok_or(Errno::ENODEV)
 }
 
-/// User and group of the current thread.
-fn caller() -> (u32, u32) {
-    thread::with_current(|thread| {
-        let shared = thread.shared()?;
-        Some((shared.credentials.fs.uid, shared.credentials.fs.gid))
-    })
-    .flatten()
-    .unwrap_or((0, 0))
-}
-
 impl Devpts {
     /// Makes a pseudo terminal and opens its master, whose node is at `at`; this file system is
     /// mounted at `pts`.
@@ -211,7 +201,9 @@ impl Devpts {
         let fs = self.me.upgrade().ok_or(Errno::ENODEV)?;
         let pair = Pair::new()?;
         let number = self.take_number()?;
-        let (uid, gid) = caller();
+        let (uid, gid) = thread::current_shared().map_or((0, 0), |shared| {
+            (shared.credentials.fs.uid, shared.credentials.fs.gid)
+        });
         let device = device::number(MAJOR + (number >> 8), number & 0xff);
         let tty = Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone())));
         // There is no modem to hang up.

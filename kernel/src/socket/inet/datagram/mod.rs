@@ -11,6 +11,7 @@ use fs::Ready;
 use net::{
     Family,
     datagram::{self, MAX_V4, Protocol, SendOptions},
+    ports::NameOptions,
 };
 use nucleus::{
     VirtAddr,
@@ -25,7 +26,7 @@ use super::{
     domain,
     ip_options::IpOptions,
     name::{self, Asked},
-    stack,
+    name_options, ready_bits, stack,
 };
 use crate::socket::{
     Address, Answer, Common, Incoming, Outgoing, Shutdown, Socket, Timeout, Value,
@@ -60,10 +61,11 @@ impl Datagrams {
         };
         let common = Common::new(domain(family), kind, number);
         let options = datagram::Options {
-            user: common.owner.0,
-            tag: common.inode,
-            // Raw sockets of IPv6 never handle IPv4.
-            v6_only: !protocol.has_ports(),
+            name: NameOptions {
+                // Raw sockets of IPv6 never handle IPv4.
+                v6_only: !protocol.has_ports(),
+                ..name_options(&common)
+            },
             ..datagram::Options::default()
         };
         Arc::new(Datagrams {
@@ -78,7 +80,7 @@ impl Datagrams {
     fn read_name(&self, address: &Address, asked: Asked) -> Result<SocketAddr> {
         let family = self.socket.family();
         let mut name = name::read(family, address, asked)?;
-        name::check_version(family, self.socket.options().v6_only, name, asked)?;
+        name::check_version(family, self.socket.options().name.v6_only, name, asked)?;
         if !self.socket.protocol().has_ports() {
             name.set_port(0);
         }
@@ -242,13 +244,7 @@ impl Socket for Datagrams {
             watch.add(&self.socket.waits().readable);
             watch.add(&self.socket.waits().writable);
         }
-        let ready = self.socket.readiness();
-        let mut bits = Ready::OUT | Ready::WRNORM;
-        bits.set(Ready::IN | Ready::RDNORM, ready.readable);
-        bits.set(Ready::ERR, ready.error);
-        bits.set(Ready::RDHUP, ready.read_hung_up);
-        bits.set(Ready::HUP, ready.hung_up);
-        bits
+        ready_bits(self.socket.readiness())
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
@@ -273,9 +269,9 @@ impl Socket for Datagrams {
     fn option_changed(&self, name: u32) {
         let common = &self.common;
         self.socket.set_options(|options| match name {
-            raw::SO_REUSEADDR => options.reuse_address = common.is_on(raw::SO_REUSEADDR),
-            raw::SO_REUSEPORT => options.reuse_port = common.is_on(raw::SO_REUSEPORT),
-            raw::SO_BROADCAST => options.broadcast = common.is_on(raw::SO_BROADCAST),
+            raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
+            raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
+            raw::SO_BROADCAST => options.broadcast = common.is_on(name),
             raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => {
                 options.receive_buffer = common.receive_buffer();
             }

@@ -12,6 +12,7 @@ use net::{
 use super::Datagrams;
 use crate::socket::{
     Address, Answer, Value,
+    control::number,
     inet::{
         IPPROTO_UDPLITE,
         control::Ancillary,
@@ -49,11 +50,6 @@ fn coverage(asked: i32) -> u16 {
     }
 }
 
-/// Checks that bytes 0 to 3 of `bytes` name the interface.
-fn check_interface(bytes: &[u8]) -> Result<()> {
-    interface::check_index(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-}
-
 impl Datagrams {
     /// Sets an option of any level.
     ///
@@ -73,7 +69,7 @@ impl Datagrams {
                 if self.socket.local().is_some() {
                     return Err(Errno::EINVAL);
                 }
-                self.socket.set_options(|options| options.v6_only = on);
+                self.socket.set_options(|options| options.name.v6_only = on);
                 return Ok(());
             }
             _ => {
@@ -117,7 +113,7 @@ impl Datagrams {
             (Protocol::Raw(_), ..) => ip_options::get(&self.ip, family, level, name),
             (_, raw::SOL_UDP | SOL_UDPLITE, _) => self.get_udp(name),
             (_, raw::SOL_IPV6, raw::IPV6_V6ONLY) if family == Family::V6 => {
-                Ok(Answer::flag(self.socket.options().v6_only))
+                Ok(Answer::flag(self.socket.options().name.v6_only))
             }
             _ => ip_options::get(&self.ip, family, level, name),
         }
@@ -163,17 +159,17 @@ impl Datagrams {
         })
     }
 
-    /// Sets an option that only raw sockets of protocol `number` have.
-    fn set_raw(&self, number: u8, level: u32, name: u32, value: &Value) -> Option<Result<()>> {
+    /// Sets an option that only raw sockets of a protocol have.
+    fn set_raw(&self, protocol: u8, level: u32, name: u32, value: &Value) -> Option<Result<()>> {
         let is_v4 = self.socket.family() == Family::V4;
         let mut filter = Filter::default();
         let words = match (level, name) {
-            (SOL_RAW, ICMP_FILTER) if is_v4 && number != ICMP => {
+            (SOL_RAW, ICMP_FILTER) if is_v4 && protocol != ICMP => {
                 return Some(Err(Errno::EOPNOTSUPP));
             }
             (SOL_RAW, ICMP_FILTER) if is_v4 => 1,
-            (raw::SOL_ICMPV6, ICMPV6_FILTER) if number == ICMP_V6 => filter.0.len(),
-            (SOL_RAW, IPV6_CHECKSUM) if number == ICMP_V6 => {
+            (raw::SOL_ICMPV6, ICMPV6_FILTER) if protocol == ICMP_V6 => filter.0.len(),
+            (SOL_RAW, IPV6_CHECKSUM) if protocol == ICMP_V6 => {
                 return Some(match value.int() {
                     Ok(SUM) => Ok(()),
                     Ok(_) => Err(Errno::EINVAL),
@@ -184,8 +180,8 @@ impl Datagrams {
         };
         let mut bytes = [0; 32];
         Some(value.bytes(&mut bytes[..words * 4]).map(|_| {
-            for (from, to) in bytes.chunks_exact(4).zip(&mut filter.0) {
-                *to = u32::from_le_bytes([from[0], from[1], from[2], from[3]]);
+            for (n, to) in filter.0.iter_mut().enumerate() {
+                *to = number(&bytes, n * 4);
             }
             self.socket.set_filter(filter);
         }))
@@ -235,7 +231,7 @@ fn group_v4(value: &Value) -> Result<IpAddr> {
 /// Reads a `struct ipv6_mreq`: the group, and the interface's number.
 fn group_v6(value: &Value) -> Result<IpAddr> {
     let bytes: [u8; 20] = value.read()?;
-    check_interface(&bytes[16..])?;
+    interface::check_index(number(&bytes, 16) as i32)?;
     let mut ip = [0; 16];
     ip.copy_from_slice(&bytes[..16]);
     Ok(Ipv6Addr::from(ip).into())
@@ -244,7 +240,7 @@ fn group_v6(value: &Value) -> Result<IpAddr> {
 /// Reads a `struct group_req`: the interface's number, padding, a `struct sockaddr_storage`.
 fn group_of_any(family: Family, value: &Value) -> Result<IpAddr> {
     let bytes: [u8; 36] = value.read()?;
-    check_interface(&bytes)?;
+    interface::check_index(number(&bytes, 0) as i32)?;
     let address = Address::new(&bytes[8..]);
     Ok(name::read(family, &address, Asked::Connect)?.ip())
 }
