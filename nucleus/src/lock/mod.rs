@@ -4,13 +4,15 @@
 //! lock ([`SpinLock::lock_irq`]). Every lock, sleeping ones included, has a [`Rank`]; a task takes
 //! locks in rising rank only, and builds with `debug_assertions` check it (`lockdep.rs`).
 
+mod guard;
 pub(crate) mod lockdep;
 mod once;
 mod rank;
 mod spin;
 
+pub(crate) use guard::{Exclusive, Guard, Guarded, Hold, Lock, lock_pair};
 pub(crate) use lockdep::InterruptScope;
 pub use once::{OnceArc, OnceBox};
 pub use rank::Rank;
-pub(crate) use spin::RawSpin;
+pub(crate) use spin::{RawSpin, enable_preemption};
 pub use spin::{SpinGuard, SpinIrqGuard, SpinLock};

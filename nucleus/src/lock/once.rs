@@ -8,43 +8,99 @@ use core::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// Empty, or a box that stays until this is dropped or taken apart through `&mut`. One word; a
-/// reader pays one load. It builds trees whose readers take no lock (`vm`'s sparse arrays).
-pub struct OnceBox<T> {
-    pointer: AtomicPtr<T>,
-    owns: PhantomData<Box<T>>,
+/// An owner of a value that a [`Once`] keeps as one word.
+///
+/// # Safety
+/// `into_raw` gives a pointer that is not null, and the value stays there until `from_raw`.
+pub unsafe trait Owner {
+    /// The value.
+    type Value;
+
+    /// Gives up the ownership.
+    fn into_raw(self) -> *mut Self::Value;
+
+    /// Takes it back.
+    ///
+    /// # Safety
+    /// The pointer is from `into_raw`, once for each call of that.
+    unsafe fn from_raw(pointer: *mut Self::Value) -> Self;
 }
 
-// SAFETY: the value moves with the cell, as a `Box<T>` would.
-unsafe impl<T: Send> Send for OnceBox<T> {}
-// SAFETY: several threads may get `&T` (hence `T: Sync`) and any of them may put the box in
-// (hence `T: Send`); the pointer does not change again while a `&OnceBox` exists.
-unsafe impl<T: Send + Sync> Sync for OnceBox<T> {}
+// SAFETY: a box's value does not move.
+unsafe impl<T> Owner for Box<T> {
+    type Value = T;
 
-impl<T> OnceBox<T> {
+    #[inline]
+    fn into_raw(self) -> *mut T {
+        Box::into_raw(self)
+    }
+
+    #[inline]
+    unsafe fn from_raw(pointer: *mut T) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Box::from_raw(pointer) }
+    }
+}
+
+// SAFETY: as above; the value lives at least as long as this handle.
+unsafe impl<T> Owner for Arc<T> {
+    type Value = T;
+
+    #[inline]
+    fn into_raw(self) -> *mut T {
+        Arc::into_raw(self).cast_mut()
+    }
+
+    #[inline]
+    unsafe fn from_raw(pointer: *mut T) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Arc::from_raw(pointer) }
+    }
+}
+
+/// Empty, or an owner that stays until this is dropped or taken apart through `&mut`. One word; a
+/// reader pays one load. It builds trees whose readers take no lock (`vm`'s sparse arrays).
+pub struct Once<P: Owner> {
+    pointer: AtomicPtr<P::Value>,
+    owns: PhantomData<P>,
+}
+
+/// Holds a value of its own.
+pub type OnceBox<T> = Once<Box<T>>;
+/// Holds a value that others may keep after it left this place.
+pub type OnceArc<T> = Once<Arc<T>>;
+
+// SAFETY: the owner moves with the cell.
+unsafe impl<P: Owner + Send> Send for Once<P> {}
+// SAFETY: several threads may get a reference to the value (hence `Sync`) and any of them may put
+// the owner in (hence `Send`); the pointer does not change again while a `&Once` exists.
+unsafe impl<P: Owner + Send + Sync> Sync for Once<P> {}
+
+impl<P: Owner> Once<P> {
     /// Empty.
-    pub const fn new() -> OnceBox<T> {
-        OnceBox {
+    pub const fn new() -> Self {
+        Self {
             pointer: AtomicPtr::new(ptr::null_mut()),
             owns: PhantomData,
         }
     }
 
     /// What is inside.
-    pub fn get(&self) -> Option<&T> {
-        // SAFETY: a pointer that is not null came from `Box::into_raw` in `get_or_insert` and is
-        // freed only through `&mut self`, which this borrow excludes. Acquire pairs with the
-        // release there, so the value's initialisation is seen.
+    #[inline]
+    pub fn get(&self) -> Option<&P::Value> {
+        // SAFETY: a pointer that is not null came from `into_raw` in `get_or_insert` and is given
+        // up only through `&mut self`, which this borrow excludes. Acquire pairs with the release
+        // there, so the value's initialisation is seen.
         unsafe { self.pointer.load(Ordering::Acquire).as_ref() }
     }
 
-    /// What is inside, or what `make` gives. When two do this at once, one box wins and the other
+    /// What is inside, or what `make` gives. When two do this at once, one owner wins and the other
     /// is dropped.
-    pub fn get_or_insert(&self, make: impl FnOnce() -> Box<T>) -> &T {
+    pub fn get_or_insert(&self, make: impl FnOnce() -> P) -> &P::Value {
         if let Some(value) = self.get() {
             return value;
         }
-        let new = Box::into_raw(make());
+        let new = make().into_raw();
         let winner = match self.pointer.compare_exchange(
             ptr::null_mut(),
             new,
@@ -54,7 +110,7 @@ impl<T> OnceBox<T> {
             Ok(_) => new,
             Err(other) => {
                 // SAFETY: the exchange failed, so no other CPU ever saw `new`.
-                drop(unsafe { Box::from_raw(new) });
+                drop(unsafe { P::from_raw(new) });
                 other
             }
         };
@@ -64,17 +120,19 @@ impl<T> OnceBox<T> {
 
     /// Empties the cell. One that is empty is only looked at: where many stand together most are.
     #[inline]
-    pub fn take(&mut self) -> Option<Box<T>> {
+    pub fn take(&mut self) -> Option<P> {
         let pointer = *self.pointer.get_mut();
         if pointer.is_null() {
             return None;
         }
         *self.pointer.get_mut() = ptr::null_mut();
-        // SAFETY: a pointer that is not null came from `Box::into_raw`, and the cell has just
-        // given it up; `&mut self` shows that no `&T` from `get` is alive.
-        Some(unsafe { Box::from_raw(pointer) })
+        // SAFETY: a pointer that is not null came from `into_raw`, and the cell has just given it
+        // up; `&mut self` shows that no reference from `get` is alive.
+        Some(unsafe { P::from_raw(pointer) })
     }
+}
 
+impl<T> OnceBox<T> {
     /// What is inside, to change.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         // SAFETY: as in `get`, and `&mut self` excludes every other borrow.
@@ -82,53 +140,7 @@ impl<T> OnceBox<T> {
     }
 }
 
-impl<T> Default for OnceBox<T> {
-    fn default() -> OnceBox<T> {
-        OnceBox::new()
-    }
-}
-
-impl<T> Drop for OnceBox<T> {
-    fn drop(&mut self) {
-        drop(self.take());
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for OnceBox<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OnceBox").field(&self.get()).finish()
-    }
-}
-
-/// As [`OnceBox`], for what others may keep after it left this place.
-pub struct OnceArc<T> {
-    pointer: AtomicPtr<T>,
-    owns: PhantomData<Arc<T>>,
-}
-
-// SAFETY: the value is shared as through an `Arc<T>`, which asks for both.
-unsafe impl<T: Send + Sync> Send for OnceArc<T> {}
-// SAFETY: as above; the pointer does not change again while a `&OnceArc` exists.
-unsafe impl<T: Send + Sync> Sync for OnceArc<T> {}
-
 impl<T> OnceArc<T> {
-    /// Empty.
-    pub const fn new() -> OnceArc<T> {
-        OnceArc {
-            pointer: AtomicPtr::new(ptr::null_mut()),
-            owns: PhantomData,
-        }
-    }
-
-    /// What is inside.
-    #[inline]
-    pub fn get(&self) -> Option<&T> {
-        // SAFETY: a pointer that is not null came from `Arc::into_raw` in `get_or_insert`, and the
-        // reference that it stands for is given up only through `&mut self`, which this borrow
-        // excludes. Acquire pairs with the release there, so the value's initialisation is seen.
-        unsafe { self.pointer.load(Ordering::Acquire).as_ref() }
-    }
-
     /// What is inside, counted once more.
     pub fn get_arc(&self) -> Option<Arc<T>> {
         let pointer = self.pointer.load(Ordering::Acquire);
@@ -139,60 +151,23 @@ impl<T> OnceArc<T> {
             Arc::from_raw(pointer)
         })
     }
+}
 
-    /// What is inside, or what `make` gives. When two do this at once, one value wins and the other
-    /// is dropped.
-    pub fn get_or_insert(&self, make: impl FnOnce() -> Arc<T>) -> &T {
-        if let Some(value) = self.get() {
-            return value;
-        }
-        let new = Arc::into_raw(make()).cast_mut();
-        let winner = match self.pointer.compare_exchange(
-            ptr::null_mut(),
-            new,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
-            Ok(_) => new,
-            Err(other) => {
-                // SAFETY: the exchange failed, so the reference from `into_raw` is still ours.
-                drop(unsafe { Arc::from_raw(new) });
-                other
-            }
-        };
-        // SAFETY: `winner` is the cell's content now, not null; see `get`.
-        unsafe { &*winner }
-    }
-
-    /// Empties the cell. One that is empty is only looked at: where many stand together most are.
-    #[inline]
-    pub fn take(&mut self) -> Option<Arc<T>> {
-        let pointer = *self.pointer.get_mut();
-        if pointer.is_null() {
-            return None;
-        }
-        *self.pointer.get_mut() = ptr::null_mut();
-        // SAFETY: a pointer that is not null came from `Arc::into_raw`, and the cell has just given
-        // its reference up; `&mut self` shows that no `&T` from `get` is alive.
-        Some(unsafe { Arc::from_raw(pointer) })
+impl<P: Owner> Default for Once<P> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
-impl<T> Default for OnceArc<T> {
-    fn default() -> OnceArc<T> {
-        OnceArc::new()
-    }
-}
-
-impl<T> Drop for OnceArc<T> {
+impl<P: Owner> Drop for Once<P> {
     fn drop(&mut self) {
         drop(self.take());
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for OnceArc<T> {
+impl<P: Owner<Value: fmt::Debug>> fmt::Debug for Once<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OnceArc").field(&self.get()).finish()
+        f.debug_tuple("Once").field(&self.get()).finish()
     }
 }
 

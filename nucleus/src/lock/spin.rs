@@ -4,14 +4,12 @@
 //! ticket would wait for the one that sleeps. Sections are short and each lock is on one object, so
 //! fairness is not missed.
 
-use core::{
-    cell::UnsafeCell,
-    marker::PhantomData,
-    ops::{Deref, DerefMut},
-    sync::atomic::{AtomicBool, Ordering},
-};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::{lockdep, rank::Rank};
+use super::{
+    guard::{Exclusive, Guard, Guarded, Hold, Lock, lock_pair},
+    rank::Rank,
+};
 use crate::hw::machine;
 
 /// The bare lock. It knows nothing of preemption or ranks: only the scheduler, which runs with
@@ -56,10 +54,8 @@ impl RawSpin {
 /// Spins with preemption disabled. Not held across anything that sleeps, faults or flushes.
 pub struct SpinLock<T: ?Sized> {
     raw: RawSpin,
-    #[cfg(debug_assertions)]
-    rank: Rank,
     /// `raw`
-    value: UnsafeCell<T>,
+    guarded: Guarded<T>,
 }
 
 // SAFETY: the guards are the only way to the value and only one exists at a time, so sharing the
@@ -69,66 +65,74 @@ unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
 unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
 
 /// Holds a [`SpinLock`], preemption disabled.
-pub struct SpinGuard<'a, T: ?Sized> {
-    lock: &'a SpinLock<T>,
-    /// Preemption is counted by CPU: the guard stays where it was made.
-    _not_send: PhantomData<*mut ()>,
+pub type SpinGuard<'a, T> = Guard<'a, SpinLock<T>, Spinning>;
+/// Holds a [`SpinLock`], preemption and interrupts disabled.
+pub type SpinIrqGuard<'a, T> = Guard<'a, SpinLock<T>, SpinningIrqsOff>;
+
+/// How a [`SpinGuard`] holds its lock.
+pub struct Spinning(());
+
+/// How a [`SpinIrqGuard`] holds its lock.
+pub struct SpinningIrqsOff {
+    /// Whether interrupts were on before.
+    irqs: bool,
 }
 
-/// Holds a [`SpinLock`], preemption and interrupts disabled.
-pub struct SpinIrqGuard<'a, T: ?Sized> {
-    lock: &'a SpinLock<T>,
-    irqs: bool,
-    _not_send: PhantomData<*mut ()>,
+impl<T: ?Sized> Lock for SpinLock<T> {
+    type Value = T;
+
+    #[allow(private_interfaces)]
+    fn guarded(&self) -> &Guarded<T> {
+        &self.guarded
+    }
+}
+
+impl Exclusive for Spinning {}
+impl Exclusive for SpinningIrqsOff {}
+
+// SAFETY: a spin lock is held once at a time.
+unsafe impl<T: ?Sized> Hold<SpinLock<T>> for Spinning {
+    #[inline]
+    fn release(&mut self, lock: &SpinLock<T>) {
+        lock.raw.unlock();
+        enable_preemption();
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: ?Sized> Hold<SpinLock<T>> for SpinningIrqsOff {
+    #[inline]
+    fn release(&mut self, lock: &SpinLock<T>) {
+        lock.raw.unlock();
+        machine::irqs_restore(self.irqs);
+        enable_preemption();
+    }
 }
 
 impl<T> SpinLock<T> {
     /// A free lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
-        #[cfg(not(debug_assertions))]
-        let _ = rank;
         Self {
             raw: RawSpin::new(),
-            #[cfg(debug_assertions)]
-            rank,
-            value: UnsafeCell::new(value),
+            guarded: Guarded::new(rank, value),
         }
     }
 
     /// Takes the value out.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        self.guarded.into_inner()
     }
 }
 
 impl<T: ?Sized> SpinLock<T> {
-    fn address(&self) -> usize {
-        &raw const self.raw as usize
-    }
-
-    #[inline]
-    fn note_check(&self) {
-        #[cfg(debug_assertions)]
-        lockdep::check(self.rank, self.address());
-    }
-
-    #[inline]
-    fn note_acquired(&self) {
-        #[cfg(debug_assertions)]
-        lockdep::acquired(self.rank, self.address());
-    }
-
     /// Takes the lock. For data that no interrupt handler touches.
     #[inline]
     pub fn lock(&self) -> SpinGuard<'_, T> {
         machine::preempt_disable();
-        self.note_check();
+        self.guarded.check();
         self.raw.lock();
-        self.note_acquired();
-        SpinGuard {
-            lock: self,
-            _not_send: PhantomData,
-        }
+        // SAFETY: taken just now.
+        unsafe { Guard::new(self, Spinning(())) }
     }
 
     /// Takes the lock if it is free. The order is not checked: a taker that does not wait can't
@@ -137,11 +141,8 @@ impl<T: ?Sized> SpinLock<T> {
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         machine::preempt_disable();
         if self.raw.try_lock() {
-            self.note_acquired();
-            Some(SpinGuard {
-                lock: self,
-                _not_send: PhantomData,
-            })
+            // SAFETY: taken just now.
+            Some(unsafe { Guard::new(self, Spinning(())) })
         } else {
             enable_preemption();
             None
@@ -154,14 +155,10 @@ impl<T: ?Sized> SpinLock<T> {
     pub fn lock_irq(&self) -> SpinIrqGuard<'_, T> {
         let irqs = machine::irqs_disable();
         machine::preempt_disable();
-        self.note_check();
+        self.guarded.check();
         self.raw.lock();
-        self.note_acquired();
-        SpinIrqGuard {
-            lock: self,
-            irqs,
-            _not_send: PhantomData,
-        }
+        // SAFETY: taken just now.
+        unsafe { Guard::new(self, SpinningIrqsOff { irqs }) }
     }
 
     /// Takes two locks of one rank, the one at the lower address first. They must not be the same
@@ -170,88 +167,24 @@ impl<T: ?Sized> SpinLock<T> {
         a: &'a SpinLock<T>,
         b: &'a SpinLock<T>,
     ) -> (SpinGuard<'a, T>, SpinGuard<'a, T>) {
-        assert!(a.address() != b.address(), "a lock is paired with itself");
-        let take_second = |lock: &'a SpinLock<T>| {
+        lock_pair(a, b, Self::lock, |second| {
             machine::preempt_disable();
-            lock.raw.lock();
-            lock.note_acquired();
-            SpinGuard {
-                lock,
-                _not_send: PhantomData,
-            }
-        };
-        if a.address() < b.address() {
-            let first = a.lock();
-            (first, take_second(b))
-        } else {
-            let first = b.lock();
-            (take_second(a), first)
-        }
+            second.raw.lock();
+            // SAFETY: taken just now.
+            unsafe { Guard::new(second, Spinning(())) }
+        })
     }
 
     /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
+        self.guarded.get_mut()
     }
 }
 
 /// Ends a section that must not be preempted, and serves a wish to reschedule that came meanwhile.
 #[inline]
-fn enable_preemption() {
+pub(crate) fn enable_preemption() {
     if machine::preempt_enable() {
         machine::preempt();
-    }
-}
-
-impl<T: ?Sized> Deref for SpinGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, so no `&mut T` exists elsewhere.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for SpinGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock and is borrowed mutably, so this is the only reference.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for SpinGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        lockdep::released(self.lock.address());
-        self.lock.raw.unlock();
-        enable_preemption();
-    }
-}
-
-impl<T: ?Sized> Deref for SpinIrqGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, so no `&mut T` exists elsewhere.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for SpinIrqGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock and is borrowed mutably, so this is the only reference.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for SpinIrqGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        lockdep::released(self.lock.address());
-        self.lock.raw.unlock();
-        machine::irqs_restore(self.irqs);
-        enable_preemption();
     }
 }

@@ -31,17 +31,12 @@
 //! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for
 //! objects.
 
-use core::{
-    cell::UnsafeCell,
-    marker::PhantomData,
-    ops::{Deref, DerefMut},
-    sync::atomic::{AtomicBool, AtomicI32, Ordering},
-};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::mutex::{Mutex, MutexGuard};
 use super::parking_lot;
 use crate::hw::machine;
-use crate::lock::{Rank, lockdep};
+use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lockdep};
 
 /// Alone in its cache line.
 #[repr(align(64))]
@@ -58,10 +53,8 @@ pub struct CpuRwLock<T> {
     refused: AtomicBool,
     /// One writer at a time. Also what ranks this lock.
     writer: Mutex<()>,
-    #[cfg(debug_assertions)]
-    rank: Rank,
     /// `readers` and `writing`
-    value: UnsafeCell<T>,
+    guarded: Guarded<T>,
 }
 
 // SAFETY: the guards are the only way to the value.
@@ -70,16 +63,51 @@ unsafe impl<T: Send> Send for CpuRwLock<T> {}
 unsafe impl<T: Send + Sync> Sync for CpuRwLock<T> {}
 
 /// Holds a [`CpuRwLock`] for reading.
-pub struct CpuReadGuard<'a, T> {
-    lock: &'a CpuRwLock<T>,
-    _not_send: PhantomData<*mut ()>,
-}
-
+pub type CpuReadGuard<'a, T> = Guard<'a, CpuRwLock<T>, CpuReading>;
 /// Holds a [`CpuRwLock`] for writing.
-pub struct CpuWriteGuard<'a, T> {
-    lock: &'a CpuRwLock<T>,
+pub type CpuWriteGuard<'a, T> = Guard<'a, CpuRwLock<T>, CpuWriting<'a>>;
+
+/// How a [`CpuReadGuard`] holds its lock.
+pub struct CpuReading(());
+
+/// How a [`CpuWriteGuard`] holds its lock.
+pub struct CpuWriting<'a> {
     /// Given back last.
     _writer: MutexGuard<'a, ()>,
+}
+
+impl<T> Lock for CpuRwLock<T> {
+    type Value = T;
+
+    #[allow(private_interfaces)]
+    fn guarded(&self) -> &Guarded<T> {
+        &self.guarded
+    }
+}
+
+// SAFETY: a reader is counted, so no writer has the lock (see the top of this file).
+unsafe impl<T> Hold<CpuRwLock<T>> for CpuReading {
+    #[inline]
+    fn release(&mut self, lock: &CpuRwLock<T>) {
+        lock.leave();
+    }
+}
+
+impl Exclusive for CpuWriting<'_> {}
+
+// SAFETY: the sum of the readers was zero after they were turned away, and the mutex keeps other
+// writers out.
+unsafe impl<T> Hold<CpuRwLock<T>> for CpuWriting<'_> {
+    fn release(&mut self, lock: &CpuRwLock<T>) {
+        machine::point();
+        lock.writing.store(false, Ordering::SeqCst);
+        machine::point();
+        // Cleared before they are woken: a reader that sets it from now on is woken with them, or
+        // looks at `writing` later.
+        if lock.refused.load(Ordering::SeqCst) && lock.refused.swap(false, Ordering::SeqCst) {
+            parking_lot::unpark_all(lock.readers_key());
+        }
+    }
 }
 
 impl<T> CpuRwLock<T> {
@@ -90,20 +118,18 @@ impl<T> CpuRwLock<T> {
             writing: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             writer: Mutex::new(rank, ()),
-            #[cfg(debug_assertions)]
-            rank,
-            value: UnsafeCell::new(value),
+            guarded: Guarded::new(rank, value),
         }
     }
 
     /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
+        self.guarded.get_mut()
     }
 
     /// Takes the value out.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        self.guarded.into_inner()
     }
 
     /// The key of readers in the parking lot.
@@ -121,8 +147,7 @@ impl<T> CpuRwLock<T> {
     #[track_caller]
     pub fn read(&self) -> CpuReadGuard<'_, T> {
         lockdep::may_sleep();
-        #[cfg(debug_assertions)]
-        lockdep::check(self.rank, self.readers_key());
+        self.guarded.check();
         while !self.try_enter() {
             parking_lot::park(self.readers_key(), || {
                 self.refused.store(true, Ordering::SeqCst);
@@ -130,12 +155,8 @@ impl<T> CpuRwLock<T> {
                 self.writing.load(Ordering::SeqCst)
             });
         }
-        #[cfg(debug_assertions)]
-        lockdep::acquired(self.rank, self.readers_key());
-        CpuReadGuard {
-            lock: self,
-            _not_send: PhantomData,
-        }
+        // SAFETY: entered just now.
+        unsafe { Guard::new(self, CpuReading(())) }
     }
 
     #[inline]
@@ -149,9 +170,7 @@ impl<T> CpuRwLock<T> {
         if !entered {
             mine.fetch_sub(1, Ordering::SeqCst);
         }
-        if machine::preempt_enable() {
-            machine::preempt();
-        }
+        enable_preemption();
         if !entered {
             // The writer may have counted this reader and gone to sleep.
             parking_lot::unpark_one(self.writer_key());
@@ -161,7 +180,6 @@ impl<T> CpuRwLock<T> {
 
     #[inline]
     fn leave(&self) {
-        lockdep::released(self.readers_key());
         machine::preempt_disable();
         machine::point();
         self.readers[machine::cpu()]
@@ -169,9 +187,7 @@ impl<T> CpuRwLock<T> {
             .fetch_sub(1, Ordering::SeqCst);
         machine::point();
         let writing = self.writing.load(Ordering::SeqCst);
-        if machine::preempt_enable() {
-            machine::preempt();
-        }
+        enable_preemption();
         if writing {
             parking_lot::unpark_one(self.writer_key());
         }
@@ -187,10 +203,8 @@ impl<T> CpuRwLock<T> {
         while self.count_readers() != 0 {
             parking_lot::park(self.writer_key(), || self.count_readers() != 0);
         }
-        CpuWriteGuard {
-            lock: self,
-            _writer: writer,
-        }
+        // SAFETY: no reader is left, and `writer` keeps other writers out.
+        unsafe { Guard::new(self, CpuWriting { _writer: writer }) }
     }
 
     fn count_readers(&self) -> i32 {
@@ -201,54 +215,5 @@ impl<T> CpuRwLock<T> {
                 counter.0.load(Ordering::SeqCst)
             })
             .fold(0, i32::wrapping_add)
-    }
-}
-
-impl<T> Deref for CpuReadGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: a reader is counted, so no writer has a `&mut T` (see the top of this file).
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T> Drop for CpuReadGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        self.lock.leave();
-    }
-}
-
-impl<T> Deref for CpuWriteGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: the sum of the readers was zero after they were turned away, and the mutex keeps
-        // other writers out.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T> DerefMut for CpuWriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`, and the guard is borrowed mutably.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T> Drop for CpuWriteGuard<'_, T> {
-    fn drop(&mut self) {
-        machine::point();
-        self.lock.writing.store(false, Ordering::SeqCst);
-        machine::point();
-        // Cleared before they are woken: a reader that sets it from now on is woken with them, or
-        // looks at `writing` later.
-        if self.lock.refused.load(Ordering::SeqCst)
-            && self.lock.refused.swap(false, Ordering::SeqCst)
-        {
-            parking_lot::unpark_all(self.lock.readers_key());
-        }
     }
 }

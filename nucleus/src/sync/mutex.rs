@@ -1,15 +1,10 @@
 //! The sleeping lock: a word that says free, held, or held with tasks in the parking lot.
 
-use core::{
-    cell::UnsafeCell,
-    marker::PhantomData,
-    ops::{Deref, DerefMut},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::parking_lot;
 use crate::hw::machine;
-use crate::lock::{Rank, lockdep};
+use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, lock_pair, lockdep};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -23,10 +18,8 @@ const SPINS: usize = 100;
 /// Sleeps when taken.
 pub struct Mutex<T: ?Sized> {
     state: AtomicU32,
-    #[cfg(debug_assertions)]
-    rank: Rank,
     /// `state`
-    value: UnsafeCell<T>,
+    guarded: Guarded<T>,
 }
 
 // SAFETY: the guard is the only way to the value and only one exists at a time.
@@ -35,31 +28,47 @@ unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 /// Holds a [`Mutex`].
-pub struct MutexGuard<'a, T: ?Sized> {
-    lock: &'a Mutex<T>,
-    /// The order checker notes a lock in the list of the task that took it.
-    _not_send: PhantomData<*mut ()>,
+pub type MutexGuard<'a, T> = Guard<'a, Mutex<T>, Alone>;
+
+/// How a [`MutexGuard`] holds its lock.
+pub struct Alone(());
+
+impl<T: ?Sized> Lock for Mutex<T> {
+    type Value = T;
+
+    #[allow(private_interfaces)]
+    fn guarded(&self) -> &Guarded<T> {
+        &self.guarded
+    }
 }
 
-// SAFETY: sharing a guard shares `&T`.
-unsafe impl<T: ?Sized + Sync> Sync for MutexGuard<'_, T> {}
+impl Exclusive for Alone {}
+
+// SAFETY: a mutex is held once at a time.
+unsafe impl<T: ?Sized> Hold<Mutex<T>> for Alone {
+    #[inline]
+    fn release(&mut self, lock: &Mutex<T>) {
+        // Another CPU may free the lock as soon as it is given back.
+        let address = lock.address();
+        machine::point();
+        if lock.state.swap(FREE, Ordering::Release) == CONTENDED {
+            parking_lot::unpark_one(address);
+        }
+    }
+}
 
 impl<T> Mutex<T> {
     /// A free lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
-        #[cfg(not(debug_assertions))]
-        let _ = rank;
         Self {
             state: AtomicU32::new(FREE),
-            #[cfg(debug_assertions)]
-            rank,
-            value: UnsafeCell::new(value),
+            guarded: Guarded::new(rank, value),
         }
     }
 
     /// Takes the value out.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        self.guarded.into_inner()
     }
 }
 
@@ -73,8 +82,7 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         lockdep::may_sleep();
-        #[cfg(debug_assertions)]
-        lockdep::check(self.rank, self.address());
+        self.guarded.check();
         self.take()
     }
 
@@ -84,8 +92,7 @@ impl<T: ?Sized> Mutex<T> {
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {
         lockdep::may_sleep();
-        #[cfg(debug_assertions)]
-        lockdep::check_nested(self.rank, self.address());
+        self.guarded.check_nested();
         self.take()
     }
 
@@ -106,19 +113,12 @@ impl<T: ?Sized> Mutex<T> {
         a: &'a Mutex<T>,
         b: &'a Mutex<T>,
     ) -> (MutexGuard<'a, T>, MutexGuard<'a, T>) {
-        assert!(a.address() != b.address(), "a lock is paired with itself");
-        if a.address() < b.address() {
-            let first = a.lock();
-            (first, b.take())
-        } else {
-            let first = b.lock();
-            (a.take(), first)
-        }
+        lock_pair(a, b, Self::lock, Self::take)
     }
 
     /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
+        self.guarded.get_mut()
     }
 
     #[inline]
@@ -135,13 +135,10 @@ impl<T: ?Sized> Mutex<T> {
         self.guard()
     }
 
+    #[inline]
     fn guard(&self) -> MutexGuard<'_, T> {
-        #[cfg(debug_assertions)]
-        lockdep::acquired(self.rank, self.address());
-        MutexGuard {
-            lock: self,
-            _not_send: PhantomData,
-        }
+        // SAFETY: called when the word has just become `HELD` or `CONTENDED`.
+        unsafe { Guard::new(self, Alone(())) }
     }
 
     #[cold]
@@ -173,35 +170,6 @@ impl<T: ?Sized> Mutex<T> {
                 self.state.load(Ordering::Relaxed) == CONTENDED
             });
             machine::point();
-        }
-    }
-}
-
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, so no `&mut T` exists elsewhere.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock and is borrowed mutably, so this is the only reference.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for MutexGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        let address = self.lock.address();
-        lockdep::released(address);
-        machine::point();
-        if self.lock.state.swap(FREE, Ordering::Release) == CONTENDED {
-            parking_lot::unpark_one(address);
         }
     }
 }

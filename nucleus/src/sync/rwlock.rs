@@ -1,15 +1,10 @@
 //! The sleeping lock for many readers or one writer: a word that counts readers.
 
-use core::{
-    cell::UnsafeCell,
-    marker::PhantomData,
-    ops::{Deref, DerefMut},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::parking_lot;
 use crate::hw::machine;
-use crate::lock::{Rank, lockdep};
+use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, lock_pair, lockdep};
 
 const WRITER: u32 = 1 << 31;
 /// Tasks may be in the parking lot. New readers join them rather than overtake a writer for ever.
@@ -19,10 +14,8 @@ const WAITING: u32 = 1 << 30;
 pub struct RwLock<T: ?Sized> {
     /// `WRITER`, `WAITING` and the number of readers.
     state: AtomicU32,
-    #[cfg(debug_assertions)]
-    rank: Rank,
     /// `state`
-    value: UnsafeCell<T>,
+    guarded: Guarded<T>,
 }
 
 // SAFETY: the guards are the only way to the value.
@@ -31,38 +24,55 @@ unsafe impl<T: ?Sized + Send> Send for RwLock<T> {}
 unsafe impl<T: ?Sized + Send + Sync> Sync for RwLock<T> {}
 
 /// Holds a [`RwLock`] for reading.
-pub struct ReadGuard<'a, T: ?Sized> {
-    lock: &'a RwLock<T>,
-    _not_send: PhantomData<*mut ()>,
-}
-
+pub type ReadGuard<'a, T> = Guard<'a, RwLock<T>, Reading>;
 /// Holds a [`RwLock`] for writing.
-pub struct WriteGuard<'a, T: ?Sized> {
-    lock: &'a RwLock<T>,
-    _not_send: PhantomData<*mut ()>,
+pub type WriteGuard<'a, T> = Guard<'a, RwLock<T>, Writing>;
+
+/// How a [`ReadGuard`] holds its lock.
+pub struct Reading(());
+
+/// How a [`WriteGuard`] holds its lock.
+pub struct Writing(());
+
+impl<T: ?Sized> Lock for RwLock<T> {
+    type Value = T;
+
+    #[allow(private_interfaces)]
+    fn guarded(&self) -> &Guarded<T> {
+        &self.guarded
+    }
 }
 
-// SAFETY: sharing a guard shares `&T`.
-unsafe impl<T: ?Sized + Sync> Sync for ReadGuard<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: ?Sized + Sync> Sync for WriteGuard<'_, T> {}
+// SAFETY: a reader is counted, so no writer has the lock.
+unsafe impl<T: ?Sized> Hold<RwLock<T>> for Reading {
+    #[inline]
+    fn release(&mut self, lock: &RwLock<T>) {
+        lock.leave(1);
+    }
+}
+
+impl Exclusive for Writing {}
+
+// SAFETY: the word says that this writer is alone.
+unsafe impl<T: ?Sized> Hold<RwLock<T>> for Writing {
+    #[inline]
+    fn release(&mut self, lock: &RwLock<T>) {
+        lock.leave(WRITER);
+    }
+}
 
 impl<T> RwLock<T> {
     /// A free lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
-        #[cfg(not(debug_assertions))]
-        let _ = rank;
         Self {
             state: AtomicU32::new(0),
-            #[cfg(debug_assertions)]
-            rank,
-            value: UnsafeCell::new(value),
+            guarded: Guarded::new(rank, value),
         }
     }
 
     /// Takes the value out.
     pub fn into_inner(self) -> T {
-        self.value.into_inner()
+        self.guarded.into_inner()
     }
 }
 
@@ -71,39 +81,24 @@ impl<T: ?Sized> RwLock<T> {
         &raw const self.state as usize
     }
 
-    #[inline]
-    fn note_check(&self) {
-        lockdep::may_sleep();
-        #[cfg(debug_assertions)]
-        lockdep::check(self.rank, self.address());
-    }
-
-    #[inline]
-    fn note_acquired(&self) {
-        #[cfg(debug_assertions)]
-        lockdep::acquired(self.rank, self.address());
-    }
-
     /// Takes the lock with other readers. A task that has it must not take it again.
     #[inline]
     #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T> {
-        self.note_check();
+        lockdep::may_sleep();
+        self.guarded.check();
         self.take(|state| (state & (WRITER | WAITING) == 0).then(|| state + 1));
-        self.note_acquired();
-        ReadGuard {
-            lock: self,
-            _not_send: PhantomData,
-        }
+        // SAFETY: counted just now.
+        unsafe { Guard::new(self, Reading(())) }
     }
 
     /// Takes the lock alone.
     #[inline]
     #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T> {
-        self.note_check();
-        self.take_write();
-        self.guard()
+        lockdep::may_sleep();
+        self.guarded.check();
+        self.take_write()
     }
 
     /// Takes the lock alone if it is free; never sleeps, and the order is not checked.
@@ -122,34 +117,23 @@ impl<T: ?Sized> RwLock<T> {
         a: &'a RwLock<T>,
         b: &'a RwLock<T>,
     ) -> (WriteGuard<'a, T>, WriteGuard<'a, T>) {
-        assert!(a.address() != b.address(), "a lock is paired with itself");
-        if a.address() < b.address() {
-            let first = a.write();
-            b.take_write();
-            (first, b.guard())
-        } else {
-            let first = b.write();
-            a.take_write();
-            (a.guard(), first)
-        }
+        lock_pair(a, b, Self::write, Self::take_write)
     }
 
     /// The value, without locking: no other reference to the lock exists.
     pub fn get_mut(&mut self) -> &mut T {
-        self.value.get_mut()
+        self.guarded.get_mut()
     }
 
     #[track_caller]
-    fn take_write(&self) {
+    fn take_write(&self) -> WriteGuard<'_, T> {
         self.take(|state| (state & !WAITING == 0).then_some(state | WRITER));
+        self.guard()
     }
 
     fn guard(&self) -> WriteGuard<'_, T> {
-        self.note_acquired();
-        WriteGuard {
-            lock: self,
-            _not_send: PhantomData,
-        }
+        // SAFETY: called when this writer has just been noted in the word.
+        unsafe { Guard::new(self, Writing(())) }
     }
 
     /// Changes the word as `enter` says, or sleeps until it gives something.
@@ -185,8 +169,8 @@ impl<T: ?Sized> RwLock<T> {
     /// compete anew, readers and writers alike.
     #[inline]
     fn leave(&self, part: u32) {
+        // Another CPU may free the lock as soon as it is given back.
         let address = self.address();
-        lockdep::released(address);
         machine::point();
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
@@ -205,45 +189,5 @@ impl<T: ?Sized> RwLock<T> {
                 Err(now) => state = now,
             }
         }
-    }
-}
-
-impl<T: ?Sized> Deref for ReadGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: a reader is counted, so no writer has a `&mut T`.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for ReadGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        self.lock.leave(1);
-    }
-}
-
-impl<T: ?Sized> Deref for WriteGuard<'_, T> {
-    type Target = T;
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: the word says that this writer is alone.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> DerefMut for WriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the word says that this writer is alone, and the guard is borrowed mutably.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T: ?Sized> Drop for WriteGuard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        self.lock.leave(WRITER);
     }
 }
