@@ -64,27 +64,30 @@ impl<H> Default for RunQueue<H> {
 }
 
 impl<H: Runnable> RunQueue<H> {
-    /// Adds a task, which is in no queue.
+    /// Adds a task, which is in no queue. Returns whether it has a level.
     #[inline]
-    pub fn insert(&mut self, task: H, among: Among) {
+    pub fn insert(&mut self, task: H, among: Among) -> bool {
         let level = task.level();
         if level == 0 {
             self.shares.insert(task, task.virtual_time());
-        } else {
-            self.urgent_count += 1;
-            let key = urgent_key(level, self.urgent_count, among);
-            self.urgent.insert(task, key);
+            return false;
         }
+        self.urgent_count += 1;
+        let key = urgent_key(level, self.urgent_count, among);
+        self.urgent.insert(task, key);
+        true
     }
 
-    /// Removes a task, which is in this queue and has the level with which it was added.
+    /// Removes a task, which is in this queue and has the level with which it was added. Returns
+    /// whether it has one.
     #[inline]
-    pub fn remove(&mut self, task: H) {
+    pub fn remove(&mut self, task: H) -> bool {
         if task.level() == 0 {
             self.shares.remove(task);
-        } else {
-            self.urgent.remove(task);
+            return false;
         }
+        self.urgent.remove(task);
+        true
     }
 
     /// Returns the task that is to run first.

@@ -33,7 +33,11 @@ unsafe impl Send for Dead {}
 static DEAD: Restart<SpinLock<Dead>> = Restart::new(SpinLock::new(Rank::Task, Dead::new()));
 /// Whether `DEAD` has any, to look at without its lock.
 static WANTED: AtomicBool = AtomicBool::new(false);
+
 /// Lists a task that will never run again. Any context; the scheduler's handle goes with it.
+///
+/// Out of line: the switch is shorter without it.
+#[inline(never)]
 pub(super) fn bury(task: *const Task) {
     let mut dead = DEAD.lock_irq();
     // SAFETY: the scheduler's handle keeps it alive, and a dead task's link is this list's.

@@ -230,6 +230,8 @@ pub(super) fn take_over(cpu: usize, task: &Task) {
 }
 
 /// Fetches a task with a level that waits on another CPU and would run on this one. Interrupts off.
+#[cold]
+#[inline(never)]
 pub(super) fn pull(cpu: usize) {
     let own = &*QUEUES[cpu];
     let inner = own.lock();

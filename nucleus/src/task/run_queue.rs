@@ -125,21 +125,20 @@ impl RunQueue {
         self.queued.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the scheduler's handle keeps it alive until it is dead, and a dead task is in no
         // queue; the lock is held.
-        inner.waiting.insert(unsafe { TaskRef::new(task) }, among);
-        if task.level() != 0 {
-            self.note_urgency(inner);
+        if inner.waiting.insert(unsafe { TaskRef::new(task) }, among) {
+            self.note_urgent_waiters(inner);
         }
     }
 
     /// Takes a task out of this queue. Locked.
+    #[inline(always)]
     pub(super) fn dequeue(&self, inner: &mut Inner, task: &Task) {
         task.queued.store(false, Ordering::Relaxed);
         self.queued.fetch_sub(1, Ordering::SeqCst);
         // SAFETY: as in `enqueue`. It is in this queue: `queued` said so, or it was found there;
         // and its level has not changed since it was put there.
-        inner.waiting.remove(unsafe { TaskRef::new(task) });
-        if task.level() != 0 {
-            self.note_urgency(inner);
+        if inner.waiting.remove(unsafe { TaskRef::new(task) }) {
+            self.note_urgent_waiters(inner);
         }
     }
 
@@ -147,19 +146,21 @@ impl RunQueue {
     pub(super) fn note_urgency(&self, inner: &Inner) {
         // SAFETY: the running task is alive.
         let current = unsafe { inner.current.as_ref() };
-        let first = inner.waiting.urgency();
-        let urgency = current.map_or(0, Task::level).max(first);
+        let urgency = current.map_or(0, Task::level).max(inner.waiting.urgency());
         if self.urgency.load(Ordering::Relaxed) != urgency {
             self.urgency.store(urgency, Ordering::Relaxed);
         }
-        let here = inner.bit;
-        let waits = first != 0;
-        if waits != (URGENT.load(Ordering::Relaxed) & here != 0) {
-            match waits {
-                true => URGENT.fetch_or(here, Ordering::SeqCst),
-                false => URGENT.fetch_and(!here, Ordering::SeqCst),
-            };
-        }
+    }
+
+    /// Brings this CPU's bit of [`URGENT`] and `urgency` up to date after a change of the waiting
+    /// tasks with levels. Locked.
+    #[cold]
+    fn note_urgent_waiters(&self, inner: &Inner) {
+        self.note_urgency(inner);
+        match inner.waiting.urgency() {
+            0 => URGENT.fetch_and(!inner.bit, Ordering::SeqCst),
+            _ => URGENT.fetch_or(inner.bit, Ordering::SeqCst),
+        };
     }
 
     /// Adds the time since the last charge to the running task. Locked.

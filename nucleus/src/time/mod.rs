@@ -276,6 +276,7 @@ pub(crate) fn hasten_tick(deadline: u64) {
 }
 
 /// Whether this CPU has a tick to come. Interrupts off.
+#[inline]
 pub(crate) fn has_tick() -> bool {
     CPUS[machine::cpu()].tick.load(Ordering::Relaxed) != NEVER
 }

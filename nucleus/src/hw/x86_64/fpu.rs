@@ -121,6 +121,7 @@ impl Inner {
 
     /// # Safety
     /// The CPU's registers hold this state, and interrupts are off.
+    #[inline(always)]
     unsafe fn save(this: NonNull<Inner>) {
         let area = Inner::area(this);
         let (low, high) = (components() as u32, (components() >> 32) as u32);
