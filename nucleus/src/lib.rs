@@ -47,7 +47,7 @@ pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;
 pub use pmap::Pmap;
-pub use selftest::hw_cost as floor;
+pub use selftest::hw_cost;
 pub use time::vdso;
 
 /// Running a program until it traps.

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::raw::general as raw;
-use nucleus::{counters::Counter, trap::UserContext, user::desk};
+use nucleus::{counters::Counter, trap::UserContext, user::compat_scratch};
 
 use super::{
     compat,
@@ -58,7 +58,7 @@ pub fn serve32(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext) {
     } else {
         dispatch(&TABLE_32, thread, own, context, number, args)
     };
-    desk::clear();
+    compat_scratch::clear();
     context.regs.rax = result as i32 as i64 as u64;
 }
 

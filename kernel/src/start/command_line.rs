@@ -135,8 +135,8 @@ pub fn parse(line: &str) -> Result<Options, String> {
             ("init", _) => {
                 return Err(format!("option '{word}': init wants an absolute path"));
             }
-            // The nucleus has done these before; the other drills do not come here.
-            ("drill", Some("slow-calls" | "slow-faults")) => {}
+            // The nucleus has done these before; the other faults do not come here.
+            ("fault_injection", Some("slow-calls" | "slow-faults")) => {}
             (name, value) if let Some(switch) = switches::find(name) => {
                 let setting = value.and_then(|value| switch.parse(value));
                 let setting =

@@ -8,7 +8,9 @@ use core::{
     ptr,
 };
 
-use super::{Rank, lockdep};
+use super::Rank;
+#[cfg(debug_assertions)]
+use super::lockdep;
 
 /// What a lock guards, and the lock's rank, which only builds with the order checker carry.
 pub(crate) struct Guarded<T: ?Sized> {

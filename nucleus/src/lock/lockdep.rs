@@ -107,9 +107,8 @@ pub(crate) fn acquired(rank: Rank, address: usize) {
 }
 
 /// Notes that it holds the lock no more.
-#[inline]
+#[cfg(debug_assertions)]
 pub(crate) fn released(address: usize) {
-    #[cfg(debug_assertions)]
     with_held(|held| {
         if let Some(at) = (held.base..held.len)
             .rev()
@@ -119,8 +118,6 @@ pub(crate) fn released(address: usize) {
             held.len -= 1;
         }
     });
-    #[cfg(not(debug_assertions))]
-    let _ = address;
 }
 
 /// Panics if the current task may not sleep here: a spin lock is held or interrupts are off.

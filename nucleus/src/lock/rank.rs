@@ -17,7 +17,7 @@
 //!                        Futex                                   reads the word: may fault, so before
 //!                         FileEnd -> FileMap -> Commit -> Allocation    where a file's pages are: a fault may have to know
 //!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
-//!                            Floors                              whose turn it is to measure the machine
+//!                            HwCost                              whose turn it is to measure the machine
 //! spinning                   Lending -> Family -> Signals -> ThreadSignals
 //!                                Anon                            where the page of an anon is that several amaps refer to
 //!                                Leaf                            holds nothing else, except
@@ -106,7 +106,7 @@ pub enum Rank {
     /// An object's pages.
     Object = 60,
     /// Whose turn it is to measure what the machine takes.
-    Floors = 65,
+    HwCost = 65,
     // Spinning locks.
     /// Who waits for whom to give up a futex; with it, priorities of threads are set.
     Lending = 90,

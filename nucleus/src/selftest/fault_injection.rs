@@ -1,5 +1,6 @@
-//! Drills: `drill=NAME` on the kernel's command line breaks the kernel on purpose, so that a test
-//! sees that the end is the promised one, or exercises the machine below the floors above.
+//! Fault injection: `fault_injection=NAME` on the kernel's command line breaks the kernel on
+//! purpose, so that a test sees that the end is the promised one, or exercises the machine below
+//! the floors above.
 //!
 //! | name | what | the end |
 //! |---|---|---|
@@ -9,7 +10,8 @@
 //! | `hang` | all CPUs spin with interrupts off | none |
 //! | `slow-calls` | each system call of the first CPU takes some instructions more | the usual |
 //! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
-//! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or panic |
+//! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or
+//! panic |
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -27,11 +29,11 @@ use crate::trap::{Event, USER_CODE_32, UserContext};
 use crate::user::{self, BadAddress};
 use crate::{Access, Frame, Pmap, Prot, VirtAddr, ephemeral};
 
-/// Runs the drill that the command line asks for, if any. In the first task.
+/// Injects the fault that the command line asks for, if any. In the first task.
 pub fn run_if_asked(command_line: &str) {
     let asked = command_line
         .split(' ')
-        .find_map(|word| word.strip_prefix("drill="));
+        .find_map(|word| word.strip_prefix("fault_injection="));
     match asked {
         Some("panic") => {
             occupy();
@@ -58,7 +60,7 @@ fn outer() {
 
 #[inline(never)]
 fn inner() {
-    panic!("the drill asked for it");
+    panic!("a panic was injected");
 }
 
 #[inline(never)]
@@ -95,37 +97,37 @@ fn kernel_task(name: &'static str) -> Spawn {
 
 global_asm!(
     r#"
-    .section .rodata.drill, "a"
-drill_call:
+    .section .rodata.injected, "a"
+injected_call:
     mov eax, 0x1234
     syscall
     /* The answer to the first call is the number of the second. */
     syscall
     ud2
-drill_call32:
+injected_call32:
     mov eax, 20
     int 0x80
     ud2
-drill_load:
+injected_load:
     mov rax, [rdi]
     ud2
-drill_store:
+injected_store:
     mov [rdi], rax
     ud2
-drill_divide:
+injected_divide:
     xor ecx, ecx
     div ecx
-drill_spin:
-    jmp drill_spin
-drill_step:
+injected_spin:
+    jmp injected_spin
+injected_step:
     nop
     nop
     ud2
-drill_privileged:
+injected_privileged:
     cli
     ud2
     /* Holds rdi in vector registers for rsi rounds. */
-drill_vectors:
+injected_vectors:
     movq xmm0, rdi
     movq xmm15, rdi
     fninit
@@ -147,22 +149,22 @@ drill_vectors:
     syscall
 2:
     ud2
-drill_end:
+injected_end:
     .text
     "#
 );
 
 unsafe extern "C" {
-    static drill_call: u8;
-    static drill_call32: u8;
-    static drill_load: u8;
-    static drill_store: u8;
-    static drill_divide: u8;
-    static drill_spin: u8;
-    static drill_step: u8;
-    static drill_privileged: u8;
-    static drill_vectors: u8;
-    static drill_end: u8;
+    static injected_call: u8;
+    static injected_call32: u8;
+    static injected_load: u8;
+    static injected_store: u8;
+    static injected_divide: u8;
+    static injected_spin: u8;
+    static injected_step: u8;
+    static injected_privileged: u8;
+    static injected_vectors: u8;
+    static injected_end: u8;
 }
 
 const CODE: VirtAddr = VirtAddr(0x40_0000);
@@ -170,24 +172,24 @@ const STACK: VirtAddr = VirtAddr(0x7fff_0000_0000);
 /// Nothing is mapped here until the hook maps it.
 const HOLE: VirtAddr = VirtAddr(0x1234_5000);
 
-/// A program of the drill: its address space, and its registers at one of the labels.
+/// A program of the test: its address space, and its registers at one of the labels.
 fn program(at: *const u8) -> (Arc<Pmap>, UserContext) {
-    let pmap = Pmap::new().expect("memory for the drill");
-    let start = &raw const drill_call;
+    let pmap = Pmap::new().expect("memory for the test");
+    let start = &raw const injected_call;
     // SAFETY: the labels stand in this order in one section.
     let code = unsafe {
-        core::slice::from_raw_parts(start, (&raw const drill_end).offset_from_unsigned(start))
+        core::slice::from_raw_parts(start, (&raw const injected_end).offset_from_unsigned(start))
     };
     let mut pending = Pending::new();
     let mut map = |va: VirtAddr, bytes: &[u8], prot| {
-        let frame = Frame::alloc(Contents::Zeroed).expect("memory for the drill");
+        let frame = Frame::alloc(Contents::Zeroed).expect("memory for the test");
         ephemeral::map(&frame).write(0, bytes);
         pmap.enter(va, &frame, prot, &mut pending)
-            .expect("memory for the drill");
+            .expect("memory for the test");
     };
     map(CODE, code, Prot::READ | Prot::EXEC);
     map(STACK, &[], Prot::READ | Prot::WRITE);
-    let mut context = UserContext::new().expect("memory for the drill");
+    let mut context = UserContext::new().expect("memory for the test");
     context.regs.rip = CODE.0 as u64 + (at as u64 - start as u64);
     context.regs.rsp = STACK.0 as u64 + 0x800;
     (pmap, context)
@@ -196,13 +198,13 @@ fn program(at: *const u8) -> (Arc<Pmap>, UserContext) {
 /// Lets a program spin on every CPU.
 fn occupy() {
     for _ in 0..task::cpu_count() {
-        let (pmap, mut context) = program(&raw const drill_spin);
+        let (pmap, mut context) = program(&raw const injected_spin);
         let body = move || while context.run() == Event::Interrupt {};
         let spawn = Spawn {
             pmap: Some(pmap),
             ..kernel_task("spin")
         };
-        task::spawn(spawn, Box::new(body)).expect("memory for the drill");
+        task::spawn(spawn, Box::new(body)).expect("memory for the test");
     }
     let soon = crate::time::since_boot() + Duration::from_millis(50);
     task::sleep(Sleep {
@@ -226,11 +228,11 @@ fn machine() -> ! {
     exceptions();
     faults();
     copies();
-    crate::log!("drill: one program at a time is right");
+    crate::log!("fault_injection: one program at a time is right");
     vectors();
-    crate::log!("drill: many programs at a time are right");
+    crate::log!("fault_injection: many programs at a time are right");
     stacks();
-    crate::log!("drill: stacks come and go");
+    crate::log!("fault_injection: stacks come and go");
     crate::log!("exit: status 0");
     stop(Stop::Done)
 }
@@ -238,7 +240,7 @@ fn machine() -> ! {
 const INVALID_OPCODE: Event = Event::Exception { vector: 6, code: 0 };
 
 fn calls() {
-    let (pmap, mut context) = program(&raw const drill_call);
+    let (pmap, mut context) = program(&raw const injected_call);
     task::set_pmap(Some(pmap));
     context.regs.r15 = 15;
     context.regs.rbx = 3;
@@ -255,12 +257,12 @@ fn calls() {
     assert_eq!(run(&mut context), INVALID_OPCODE);
     assert_eq!((context.regs.rcx, context.regs.orig_rax), (1, u64::MAX));
 
-    let (pmap, mut context) = program(&raw const drill_call32);
+    let (pmap, mut context) = program(&raw const injected_call32);
     task::set_pmap(Some(pmap));
     for selector in [context.regs.cs, USER_CODE_32] {
         context.regs.cs = selector;
         context.regs.rip =
-            CODE.0 as u64 + (&raw const drill_call32 as u64 - &raw const drill_call as u64);
+            CODE.0 as u64 + (&raw const injected_call32 as u64 - &raw const injected_call as u64);
         assert_eq!(run(&mut context), Event::SystemCall32);
         assert_eq!(context.regs.orig_rax, 20);
         assert_eq!(context.regs.cs, selector);
@@ -269,29 +271,29 @@ fn calls() {
 
 fn exceptions() {
     let cases = [
-        (&raw const drill_divide, 0),
-        (&raw const drill_privileged, 13),
+        (&raw const injected_divide, 0),
+        (&raw const injected_privileged, 13),
     ];
     for (at, vector) in cases {
         let (pmap, mut context) = program(at);
         task::set_pmap(Some(pmap));
         assert_eq!(run(&mut context), Event::Exception { vector, code: 0 });
     }
-    let (pmap, mut context) = program(&raw const drill_step);
+    let (pmap, mut context) = program(&raw const injected_step);
     task::set_pmap(Some(pmap));
     context.regs.rflags = cpu::rflags::TRAP | cpu::rflags::IO_PRIVILEGE;
     assert_eq!(run(&mut context), Event::Exception { vector: 1, code: 0 });
     assert_eq!(context.regs.rflags & cpu::rflags::IO_PRIVILEGE, 0);
-    let (pmap, mut context) = program(&raw const drill_spin);
+    let (pmap, mut context) = program(&raw const injected_spin);
     task::set_pmap(Some(pmap));
     assert_eq!(context.run(), Event::Interrupt);
 }
 
 fn faults() {
-    let (pmap, mut context) = program(&raw const drill_load);
+    let (pmap, mut context) = program(&raw const injected_load);
     task::set_pmap(Some(pmap));
     let mut expect = |at: *const u8, rdi: usize, event: Event| {
-        context.regs.rip = CODE.0 as u64 + (at as u64 - &raw const drill_call as u64);
+        context.regs.rip = CODE.0 as u64 + (at as u64 - &raw const injected_call as u64);
         context.regs.rdi = rdi as u64;
         assert_eq!(run(&mut context), event, "access to {rdi:#x}");
     };
@@ -300,8 +302,8 @@ fn faults() {
         access,
         present,
     };
-    let load = &raw const drill_load;
-    let store = &raw const drill_store;
+    let load = &raw const injected_load;
+    let store = &raw const injected_store;
     expect(load, STACK.0, INVALID_OPCODE);
     expect(load, HOLE.0 + 1, fault(HOLE.0 + 1, Access::Read, false));
     expect(store, CODE.0, fault(CODE.0, Access::Write, true));
@@ -325,7 +327,7 @@ fn faults() {
 }
 
 fn copies() {
-    let (pmap, _context) = program(&raw const drill_load);
+    let (pmap, _context) = program(&raw const injected_load);
     task::set_pmap(Some(pmap.clone()));
     assert_eq!(user::write(STACK, &5u64), Ok(()));
     assert_eq!(user::read::<u64>(STACK), Ok(5));
@@ -357,7 +359,7 @@ fn copies() {
         let (true, Access::Write) = (at.page_floor() == HOLE, access) else {
             return false;
         };
-        let frame = Frame::alloc(Contents::Zeroed).expect("memory for the drill");
+        let frame = Frame::alloc(Contents::Zeroed).expect("memory for the test");
         let pmap = task::current()
             .attachment()
             .and_then(|a| a.clone().downcast::<Pmap>().ok());
@@ -379,7 +381,7 @@ fn copies() {
         attachment: Some(pmap),
         ..kernel_task("copies")
     };
-    task::spawn(spawn, Box::new(body)).expect("memory for the drill");
+    task::spawn(spawn, Box::new(body)).expect("memory for the test");
     wait_for(&done, 1);
 }
 
@@ -398,7 +400,7 @@ fn vectors() {
     let count = task::cpu_count() * 3 + 1;
     let done = Arc::new(AtomicUsize::new(0));
     for i in 0..count {
-        let (pmap, mut context) = program(&raw const drill_vectors);
+        let (pmap, mut context) = program(&raw const injected_vectors);
         let done = done.clone();
         let body = move || {
             let value = 0x1111_0000 + i as u64;
@@ -412,7 +414,7 @@ fn vectors() {
             );
             context.sync_bases();
             assert_eq!(context.regs.fs_base, value);
-            let mut copy = context.duplicate().expect("memory for the drill");
+            let mut copy = context.duplicate().expect("memory for the test");
             let mut frame = copy.fpu_frame().to_vec();
             assert_eq!(frame[160..168], value.to_le_bytes());
             let load = |context: &mut UserContext, frame: &[u8]| {
@@ -436,7 +438,7 @@ fn vectors() {
             pmap: Some(pmap),
             ..kernel_task("vectors")
         };
-        task::spawn(spawn, Box::new(body)).expect("memory for the drill");
+        task::spawn(spawn, Box::new(body)).expect("memory for the test");
     }
     wait_for(&done, count);
 }
@@ -453,7 +455,7 @@ fn stacks() {
                 wait_for(&gate, 1);
                 done.fetch_add(1, Ordering::SeqCst);
             };
-            task::spawn(kernel_task("stack"), Box::new(body)).expect("memory for the drill");
+            task::spawn(kernel_task("stack"), Box::new(body)).expect("memory for the test");
         }
         gate.store(1, Ordering::SeqCst);
         wait_for(&done, count);

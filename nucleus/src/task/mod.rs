@@ -11,7 +11,8 @@
 //! | `dead.rs` | tasks that have ended |
 //! | `scheduler.rs` | switching, sleeping, preempting, the tick |
 //! | `spawn.rs` | [`spawn()`], and steering tasks |
-//! | `waiter.rs`, `queue.rs`, `observer.rs` | sleepers in lists, [`WaitQueue`], [`WaitSet`], [`sleep`] |
+//! | `waiter.rs`, `queue.rs`, `observer.rs` | sleepers in lists, [`WaitQueue`], [`WaitSet`],
+//! [`sleep`] |
 //! | `shortage.rs`, `reaper.rs` | the pagedaemon's sleep; the task that frees dead ones |
 //! | `idle.rs`, `start.rs` | a CPU without work; the start of the scheduler |
 
@@ -43,7 +44,7 @@ pub(crate) use start::{run_boot_cpu, run_on_this_cpu};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
 pub use task::{Task, current, set_pmap, with_attachment};
-pub(crate) use task::{must_look, with_desk};
+pub(crate) use task::{must_look, with_compat_scratch};
 pub(crate) use waiter::{Waiter, WaiterList, wake_from};
 
 #[cfg(test)]

@@ -78,8 +78,8 @@ pub struct Task {
     pub(super) pmap: UnsafeCell<Option<Arc<Pmap>>>,
     /// The task's own.
     pub(super) body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
-    /// What [`user::desk`](crate::user::desk) keeps; the task's own.
-    desk: UnsafeCell<Vec<u8>>,
+    /// What [`user::compat_scratch`](crate::user::compat_scratch) keeps; the task's own.
+    compat_scratch: UnsafeCell<Vec<u8>>,
     /// How many are about to wake it and rely on it being there.
     wakers: Wakers,
     /// The reaper's list.
@@ -237,12 +237,12 @@ pub fn set_pmap(pmap: Option<Arc<Pmap>>) {
     drop(old);
 }
 
-/// Runs `f` with the current task's desk; `None` before the first task. `f` must not come here
-/// again.
-pub(crate) fn with_desk<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> Option<R> {
+/// Runs `f` with the current task's scratch space; `None` before the first task. `f` must not come
+/// here again.
+pub(crate) fn with_compat_scratch<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> Option<R> {
     // SAFETY: the field is the task's own, interrupt handlers don't touch it, and this is the only
     // way to it: the reference ends with `f`.
-    current_ref().map(|task| f(unsafe { &mut *task.desk.get() }))
+    current_ref().map(|task| f(unsafe { &mut *task.compat_scratch.get() }))
 }
 
 /// The current task's list of held locks.
@@ -280,7 +280,7 @@ impl Task {
             idle,
             pmap: UnsafeCell::new(None),
             body: UnsafeCell::new(None),
-            desk: UnsafeCell::new(Vec::new()),
+            compat_scratch: UnsafeCell::new(Vec::new()),
             wakers: Wakers(AtomicUsize::new(0)),
             next_dead: UnsafeCell::new(ptr::null()),
             #[cfg(debug_assertions)]

@@ -2,11 +2,11 @@
 //! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
 //!
 //! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched,
-//! but for what the kernel itself has laid on the task's [`desk`]. None of these may be called with
-//! a spin lock held. Bytes are copied straight between the program's mapping and the kernel's; a
-//! partial copy may have happened when an error is returned.
+//! but for what the kernel itself has laid on the task's [`compat_scratch`]. None of these may be
+//! called with a spin lock held. Bytes are copied straight between the program's mapping and the
+//! kernel's; a partial copy may have happened when an error is returned.
 
-pub mod desk;
+pub mod compat_scratch;
 mod plain;
 mod run;
 
@@ -60,8 +60,8 @@ fn check(at: VirtAddr, len: usize) -> Result<(), BadAddress> {
 #[inline]
 unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), BadAddress> {
     if check(from, len).is_err() {
-        // SAFETY: the caller's promise; no reference into the desk exists.
-        return unsafe { desk::copy_in(to, from, len) };
+        // SAFETY: the caller's promise; no reference into the scratch space exists.
+        return unsafe { compat_scratch::copy_in(to, from, len) };
     }
     Counter::bytes_copied_in.add(len as u64);
     // SAFETY: `to` by the caller's promise; the program's range was checked.
@@ -76,7 +76,7 @@ unsafe fn copy_in_raw(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), Bad
 unsafe fn copy_out_raw(to: VirtAddr, from: *const u8, len: usize) -> Result<(), BadAddress> {
     if check(to, len).is_err() {
         // SAFETY: as above.
-        return unsafe { desk::copy_out(to, from, len) };
+        return unsafe { compat_scratch::copy_out(to, from, len) };
     }
     Counter::bytes_copied_out.add(len as u64);
     // SAFETY: as above.

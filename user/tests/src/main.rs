@@ -17,9 +17,9 @@ mod events;
 mod exhaustion;
 mod files;
 mod floating;
-mod floors;
 mod futexes;
 mod growth;
+mod hw_cost;
 mod inet;
 mod inotify;
 mod large;
@@ -92,7 +92,7 @@ fn main() {
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
         unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, entries,
         cached, mounted, swap, files, names, clock, vdso, proc, queues, sysv::segments,
-        sysv::semaphores, sysv::messages, sysv::objects, floating, floors, legacy,
+        sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
         bad_pointers, bad_elf, leaks, exhaustion
     };

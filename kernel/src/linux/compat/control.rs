@@ -67,7 +67,7 @@ const INTERFACES_MAX: usize = 16;
 fn interfaces(call: &mut Call<'_>, at: VirtAddr) -> Result<usize> {
     let [len, to]: [u32; 2] = user::read(at)?;
     let count = (len as usize / REQUEST).min(INTERFACES_MAX);
-    let room = user::desk::reserve(INTERFACES_MAX * WIDE_REQUEST)?;
+    let room = user::compat_scratch::reserve(INTERFACES_MAX * WIDE_REQUEST)?;
     // Without a place to put them, their length is asked for.
     let wide = match to {
         0 => [0, 0],

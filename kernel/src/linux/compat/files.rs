@@ -2,7 +2,7 @@
 //! does not fit into 32 bits comes back without its upper half, as on Linux.
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{VirtAddr, user, user::desk};
+use nucleus::{VirtAddr, user, user::compat_scratch};
 
 use super::{
     row::{Row, differs, shim},
@@ -252,7 +252,7 @@ fn getdents(call: &mut Call<'_>) -> Result<usize> {
     let room = call.size(2).min(LISTING_MAX);
     // The longer head of a single entry must not keep it from coming.
     call.args[2] = room as u64 + 8;
-    let from = desk::reserve(room + 8)?;
+    let from = compat_scratch::reserve(room + 8)?;
     call.args[1] = from.0 as u64;
     let end = from + call.native(raw::__NR_getdents)?;
     let (mut from, mut done) = (from, 0);
@@ -269,7 +269,7 @@ fn readdir(call: &mut Call<'_>) -> Result<usize> {
     let to = call.address(1);
     // Room for one of the longest, and never for two of any: entries have 24 bytes at least.
     let room = WIDE_NAME + 256 + 8;
-    let from = desk::reserve(room)?;
+    let from = compat_scratch::reserve(room)?;
     let before = call.native_with(
         raw::__NR_lseek,
         [call.args[0], 0, u64::from(raw::SEEK_CUR), 0, 0, 0],

@@ -2,7 +2,7 @@
 //! bits.
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::user::{self, desk};
+use nucleus::user::{self, compat_scratch};
 
 use super::{
     row::{Row, differs, same, shim},
@@ -77,7 +77,7 @@ fn setgroups(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let from = call.address(1);
-    let to = desk::reserve(count * 4)?;
+    let to = compat_scratch::reserve(count * 4)?;
     for i in 0..count {
         let id: u16 = user::read(from + i * 2)?;
         user::write(to + i * 4, &u32::from(id))?;

@@ -4,8 +4,8 @@
 //! names a number of `asm/unistd_32.h` and the 64-bit call that serves it: unchanged where
 //! arguments are numbers, bytes or structures of one layout ([`same`]), by a list of differences
 //! ([`translate`]), or through a shim, a function of its own. All put wider structures into the
-//! task's scratch space ([`nucleus::user::desk`]), call the body with their addresses, and copy
-//! back the results.
+//! task's scratch space ([`nucleus::user::compat_scratch`]), call the body with their addresses,
+//! and copy back the results.
 //!
 //! `layout` is the table of structures. Subjects: [`files`] and [`status`], [`time`] and
 //! [`waiting`], [`processes`], [`signals`], [`segments`], [`sysv`], [`mqueue`], [`ids`],

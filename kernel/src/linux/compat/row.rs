@@ -3,7 +3,7 @@
 use abi::Result;
 use nucleus::{
     VirtAddr,
-    user::{self, Plain, desk},
+    user::{self, Plain, compat_scratch},
 };
 
 use super::translate::Difference;
@@ -68,7 +68,7 @@ impl Call<'_> {
 
     /// Makes argument `n` point to `value`.
     pub(super) fn lay<T: Plain>(&mut self, n: usize, value: &T) -> Result<()> {
-        let at = desk::put(user::as_bytes(value))?;
+        let at = compat_scratch::put(user::as_bytes(value))?;
         self.args[n] = at.0 as u64;
         Ok(())
     }
@@ -78,7 +78,7 @@ impl Call<'_> {
     pub(super) fn lay_room(&mut self, n: usize, len: usize) -> Result<VirtAddr> {
         let to = self.address(n);
         if to.0 != 0 {
-            let at = desk::reserve(len)?;
+            let at = compat_scratch::reserve(len)?;
             self.args[n] = at.0 as u64;
         }
         Ok(to)

@@ -3,7 +3,7 @@
 use abi::{Result, raw::general as raw};
 use nucleus::{
     VirtAddr,
-    user::{self, desk},
+    user::{self, compat_scratch},
 };
 
 use super::{
@@ -116,7 +116,7 @@ fn sleep(call: &mut Call<'_>, native: u32, n: usize, wide: bool) -> Result<usize
 fn sleep_on(call: &mut Call<'_>) -> Result<usize> {
     let (rest, wide) = (call.address(2), call.args[3]);
     if rest.0 != 0 {
-        let place = desk::reserve(16)?;
+        let place = compat_scratch::reserve(16)?;
         call.args[2] = place.0 as u64;
     }
     let place = call.address(2);

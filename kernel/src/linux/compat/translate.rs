@@ -4,7 +4,7 @@
 use abi::{Errno, Result};
 use nucleus::{
     VirtAddr,
-    user::{self, desk},
+    user::{self, compat_scratch},
 };
 
 use super::layout::{self, Field};
@@ -123,7 +123,7 @@ fn words_in(call: &mut Call<'_>, n: usize, words: usize, widen: fn(u32) -> u64) 
     let mut narrow = [0; WORDS_MAX];
     user::read_all(&mut narrow[..words], call.address(n))?;
     let wide = narrow.map(widen);
-    call.args[n] = desk::put(&user::as_bytes(&wide)[..words * 8])?.0 as u64;
+    call.args[n] = compat_scratch::put(&user::as_bytes(&wide)[..words * 8])?.0 as u64;
     Ok(())
 }
 
@@ -154,7 +154,7 @@ pub(super) fn times_in(call: &mut Call<'_>, n: usize, count: usize) -> Result<()
     for [_, nanoseconds] in &mut times {
         *nanoseconds &= u64::from(u32::MAX);
     }
-    call.args[n] = desk::put(&user::as_bytes(&times)[..count * 16])?.0 as u64;
+    call.args[n] = compat_scratch::put(&user::as_bytes(&times)[..count * 16])?.0 as u64;
     Ok(())
 }
 
@@ -166,7 +166,7 @@ fn vector_in(call: &mut Call<'_>, n: usize, count: usize) -> Result<()> {
         return Err(Errno::EINVAL);
     }
     let from = call.address(n);
-    let to = desk::reserve(count * 16)?;
+    let to = compat_scratch::reserve(count * 16)?;
     for i in 0..count {
         let [at, len]: [u32; 2] = user::read(VirtAddr(from.0 + i * 8))?;
         if len > i32::MAX as u32 {

@@ -1,7 +1,7 @@
 //! Waiting for files, futexes and children.
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{VirtAddr, user, user::desk};
+use nucleus::{VirtAddr, user, user::compat_scratch};
 
 use super::{
     row::{Row, differs, shim},
@@ -51,7 +51,8 @@ pub(super) const USAGE: usize = 18;
 /// Files that a set of `select` tells of at most.
 const FILES_MAX: usize = 1 << 20;
 
-/// The sets of `select`, on the desk: 64-bit programs round their lengths up to longer words.
+/// The sets of `select`, in the scratch space: 64-bit programs round their lengths up to longer
+/// words.
 struct Sets {
     /// Where they came from.
     from: [VirtAddr; 3],
@@ -66,7 +67,7 @@ impl Sets {
         let len = files.min(FILES_MAX).div_ceil(32) * 4;
         let from = [call.address(1), call.address(2), call.address(3)];
         for (i, from) in from.iter().enumerate().filter(|(_, from)| from.0 != 0) {
-            let to = desk::reserve(len.next_multiple_of(8))?;
+            let to = compat_scratch::reserve(len.next_multiple_of(8))?;
             copy(to, *from, len)?;
             call.args[i + 1] = to.0 as u64;
         }
@@ -82,7 +83,7 @@ impl Sets {
     }
 }
 
-/// Copies bytes between the program and the desk.
+/// Copies bytes between the program and the scratch space.
 fn copy(mut to: VirtAddr, mut from: VirtAddr, len: usize) -> Result<()> {
     let mut piece = [0; 256];
     let mut left = len;

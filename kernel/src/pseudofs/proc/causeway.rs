@@ -3,7 +3,7 @@
 
 use abi::Errno;
 use fs::pseudofs::{Entry, Table};
-use nucleus::{counters::Counter, floor, frame, heap, switches::Switch};
+use nucleus::{counters::Counter, frame, heap, hw_cost, switches::Switch};
 
 use super::super::{line, shown};
 use crate::switches;
@@ -36,10 +36,10 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
             }),
         )
         .with(
-            "floors",
+            "hw_cost",
             Entry::text(|out| {
-                for floor in floor::measure()? {
-                    writeln!(out, "{floor}");
+                for cost in hw_cost::measure()? {
+                    writeln!(out, "{cost}");
                 }
                 Ok(())
             }),

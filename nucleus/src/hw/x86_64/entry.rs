@@ -312,8 +312,8 @@ trap_on_own_stack:
 );
 
 unsafe extern "C" {
-    /// The gate of [`vectors::FLOOR`], in `selftest::hw_cost`.
-    fn floor_answer();
+    /// The gate of [`vectors::HW_COST`], in `selftest::hw_cost`.
+    fn hw_cost_answer();
 }
 
 unsafe extern "C" {
@@ -400,7 +400,7 @@ impl Gate {
 pub fn build_table() {
     for vector in 0..=255u8 {
         let to = match vector {
-            vectors::FLOOR => floor_answer as *const () as usize,
+            vectors::HW_COST => hw_cost_answer as *const () as usize,
             _ => (&raw const trap_stubs) as usize + usize::from(vector) * STUB,
         };
         let stack = match vector {

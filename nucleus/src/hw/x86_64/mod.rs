@@ -5,9 +5,8 @@
 //! kernel's address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in),
 //! `apic`, `clock` and `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq`
 //! (traps and interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context`
-//! and `stack` (kernel threads), `window` (short-lived mappings), `serial`, `pci`. `floor` measures
-//! what the machine takes. At the end: `panic`, `backtrace`, `power`. `drill` breaks all that on
-//! purpose, `detour` makes it slower.
+//! and `stack` (kernel threads), `window` (short-lived mappings), `serial`, `pci`. At the end:
+//! `panic`, `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;

@@ -15,6 +15,6 @@ pub const SHOOTDOWN: u8 = 0xf2;
 /// Another CPU changed mappings of the kernel's half.
 pub const FLUSH: u8 = 0xf3;
 /// Another CPU measures how long this one takes to answer; its gate goes to `selftest::hw_cost`.
-pub const FLOOR: u8 = 0xf4;
+pub const HW_COST: u8 = 0xf4;
 /// What the local APIC gives when there was nothing after all; it wants no answer.
 pub const SPURIOUS: u8 = 0xff;

@@ -68,7 +68,7 @@ pub(super) fn scattered() -> usize {
 
 /// Frames that must be left when an allocation of this kind is done.
 #[inline]
-pub(super) fn floor(depth: Depth) -> usize {
+pub(super) fn reserved(depth: Depth) -> usize {
     let reserve = RESERVE.load(Ordering::Relaxed);
     match depth {
         Depth::Data => reserve,
@@ -97,7 +97,7 @@ pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
 
 fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u32> {
     let mut buddy = BUDDY.lock_irq();
-    if buddy.free < floor(depth) + (1 << order) {
+    if buddy.free < reserved(depth) + (1 << order) {
         return None;
     }
     let Some(index) = buddy.take(order) else {
@@ -115,8 +115,8 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
     while n < to.len() {
-        let spare = buddy.free.saturating_sub(floor(Depth::Data));
-        let most = match n == 0 && buddy.free > floor(depth) {
+        let spare = buddy.free.saturating_sub(reserved(Depth::Data));
+        let most = match n == 0 && buddy.free > reserved(depth) {
             true => spare.max(1),
             false => spare,
         };

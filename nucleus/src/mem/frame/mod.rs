@@ -416,7 +416,7 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     TOTAL.store(total, Ordering::Relaxed);
     // A 64th of the memory, at most 4 MiB: what all system calls in progress may still need.
     buddy::set_reserve((total / 64).min(1024));
-    targets::start(total, buddy::floor(Depth::Data));
+    targets::start(total, buddy::reserved(Depth::Data));
     Ok(())
 }
 

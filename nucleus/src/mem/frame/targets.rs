@@ -40,7 +40,7 @@ pub(super) fn start(total: usize, min: usize) {
 /// The targets of this machine.
 pub fn targets() -> Targets {
     Targets {
-        min: buddy::floor(buddy::Depth::Data),
+        min: buddy::reserved(buddy::Depth::Data),
         low: LOW.load(Relaxed),
         high: HIGH.load(Relaxed),
     }

@@ -128,7 +128,10 @@ fn blocks_split_and_merge() {
                 let free = buddy::free_frames();
                 let want = 1 + below(batch.len());
                 let n = buddy::take_batch(&mut batch[..want], Depth::Data);
-                assert_eq!(n, want.min(free.saturating_sub(buddy::floor(Depth::Data))));
+                assert_eq!(
+                    n,
+                    want.min(free.saturating_sub(buddy::reserved(Depth::Data)))
+                );
                 assert_eq!(buddy::free_frames(), free - n);
                 for &index in &batch[..n] {
                     hold(&mut held, index, 0);

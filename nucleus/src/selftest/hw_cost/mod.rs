@@ -1,5 +1,5 @@
-//! Floors: what the bare machine takes for what a kernel can't do without, measured on request
-//! where the kernel itself runs. Every figure about the kernel is held against them.
+//! Hardware costs: what the bare machine takes for what a kernel can't do without, measured on
+//! request where the kernel itself runs. Every figure about the kernel is held against them.
 //!
 //! A measurement is done by a task of its own, in [batches](sample) with interrupts off that last a
 //! fraction of a millisecond; between them the CPU does whatever else is to be done. One
@@ -11,7 +11,7 @@ mod sample;
 mod x86_64;
 
 #[cfg(target_os = "none")]
-use x86_64::measure_floors as measure_machine;
+use x86_64::measure_machine;
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::fmt;
@@ -23,7 +23,7 @@ use crate::task::{self, Priority, Sleep, Spawn, WaitQueue};
 
 /// One cost of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Floor {
+pub struct HwCost {
     /// Small letters and underscores.
     pub name: &'static str,
     /// How much.
@@ -60,13 +60,13 @@ pub(crate) type Batch<'a> = dyn FnMut(u64) -> u64 + 'a;
 pub(crate) type Measure<'a> = dyn FnMut(&'static str, Kind, &mut [&mut Batch<'_>]) + 'a;
 
 /// Held by the task that measures.
-static TURN: Mutex<()> = Mutex::new(Rank::Floors, ());
+static TURN: Mutex<()> = Mutex::new(Rank::HwCost, ());
 
 /// Measures all. Takes some tenths of a second; other callers wait meanwhile.
 ///
 /// # Errors
 /// [`OutOfMemory`] if there is none for the pages that it needs.
-pub fn measure() -> Result<Vec<Floor>, OutOfMemory> {
+pub fn measure() -> Result<Vec<HwCost>, OutOfMemory> {
     let _turn = TURN.lock();
     let report = Arc::new(Report {
         outcome: SpinLock::new(Rank::Leaf, None),
@@ -74,7 +74,7 @@ pub fn measure() -> Result<Vec<Floor>, OutOfMemory> {
     });
     let to = report.clone();
     let spawn = Spawn {
-        name: "floors",
+        name: "hw_cost",
         pmap: None,
         attachment: None,
         cpus: 1,
@@ -97,12 +97,12 @@ pub fn measure() -> Result<Vec<Floor>, OutOfMemory> {
 
 /// What the task hands over.
 struct Report {
-    outcome: SpinLock<Option<Result<Vec<Floor>, OutOfMemory>>>,
+    outcome: SpinLock<Option<Result<Vec<HwCost>, OutOfMemory>>>,
     done: WaitQueue,
 }
 
-fn all() -> Result<Vec<Floor>, OutOfMemory> {
-    let mut floors = Vec::new();
+fn all() -> Result<Vec<HwCost>, OutOfMemory> {
+    let mut costs = Vec::new();
     measure_machine(&mut |name, kind, ways| {
         let least = ways.iter_mut().map(|way| sample::cost(*way)).min();
         let picoseconds = least.unwrap_or(1).max(1);
@@ -110,9 +110,9 @@ fn all() -> Result<Vec<Floor>, OutOfMemory> {
             Kind::Time => Cost::Time(picoseconds),
             Kind::Rate(bytes) => Cost::Rate(rate(bytes, picoseconds)),
         };
-        floors.push(Floor { name, cost });
+        costs.push(HwCost { name, cost });
     })?;
-    Ok(floors)
+    Ok(costs)
 }
 
 /// The simulated machine costs nothing: its time is what the run's seed makes of it.
@@ -140,7 +140,7 @@ impl fmt::Display for Cost {
 }
 
 /// `trap 812.4 ns`.
-impl fmt::Display for Floor {
+impl fmt::Display for HwCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name, self.cost)
     }
@@ -162,16 +162,16 @@ mod tests {
         assert_eq!(text(Cost::Rate(3 << 30)), "3072 MiB/s");
         // A page in a microsecond.
         assert_eq!(rate(4096, 1_000_000), 4_096_000_000);
-        let floor = Floor {
+        let hw_cost = HwCost {
             name: "trap",
             cost: Cost::Time(1000),
         };
-        assert_eq!(floor.to_string(), "trap 1.0 ns");
+        assert_eq!(hw_cost.to_string(), "trap 1.0 ns");
     }
 
     #[test]
     fn the_simulated_machine_has_none() {
-        crate::sim::check("no floors", 0..8, crate::sim::Config::default(), || {
+        crate::sim::check("no costs", 0..8, crate::sim::Config::default(), || {
             assert_eq!(measure(), Ok(Vec::new()));
         });
     }

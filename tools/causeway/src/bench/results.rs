@@ -183,7 +183,7 @@ pub struct Outcome {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Floor {
-    /// Its name in `/proc/causeway/floors`.
+    /// Its name in `/proc/causeway/hw_cost`.
     pub name: String,
     /// Its value on kernel 0, in `unit`.
     pub value: f64,

@@ -18,15 +18,15 @@ const FILE: &str = "docs/performance.md";
 /// The threshold of `--compare` in percent: a tenth of the planted slowdowns.
 const THRESHOLD: &str = "1";
 
-/// A drill that makes a path longer, a row that must show it, and rows that must not.
+/// A slowdown that makes a path longer, a row that must show it, and rows that must not.
 const PLANTED: [(&str, &str, &[&str]); 2] = [
     (
-        "drill=slow-calls",
+        "fault_injection=slow-calls",
         "calls/getpid-syscall",
         &["memory-calls/touch-1MiB", "splice/sendfile-pipe-64KiB"],
     ),
     (
-        "drill=slow-faults",
+        "fault_injection=slow-faults",
         "map-fault-unmap/write-zero-fill",
         &["calls/getpid-syscall", "pipe/latency"],
     ),
@@ -49,10 +49,10 @@ pub fn run(bench: &Bench, report: &mut Report, update: bool) {
         same(&first, &second)
     });
     kept(&first, report);
-    for (drill, found, others) in PLANTED {
-        report.run(&format!("icount: {drill} is found"), || {
-            counted(bench, drill, &["--append", drill])?;
-            planted(bench, drill, found, others)
+    for (slowdown, found, others) in PLANTED {
+        report.run(&format!("icount: {slowdown} is found"), || {
+            counted(bench, slowdown, &["--append", slowdown])?;
+            planted(bench, slowdown, found, others)
         });
     }
 }
@@ -151,10 +151,10 @@ fn kept(results: &Results, report: &mut Report) {
     }
 }
 
-/// Whether the comparison with the plain kernel names the row that a drill makes longer, as one
+/// Whether the comparison with the plain kernel names the row that a slowdown makes longer, as one
 /// beyond the threshold, and not the others.
-fn planted(bench: &Bench, drill: &str, found: &str, others: &[&str]) -> Result<()> {
-    let [plain, slow] = ["first", drill].map(|name| folder(bench, name).join("results.json"));
+fn planted(bench: &Bench, slowdown: &str, found: &str, others: &[&str]) -> Result<()> {
+    let [plain, slow] = ["first", slowdown].map(|name| folder(bench, name).join("results.json"));
     let words = ["bench", "--threshold", THRESHOLD, "--compare"];
     let output = causeway(&words).arg(&plain).arg(&slow).output()?;
     let text = text(&output.stdout);

@@ -196,13 +196,13 @@ fn host_command(bench: &Bench, report: &mut Report) {
         Ok(())
     });
     report.run("host command: a panic has a symbolised backtrace", || {
-        for drill in ["panic", "overflow", "fault"] {
-            let option = format!("drill={drill}");
+        for fault in ["panic", "overflow", "fault"] {
+            let option = format!("fault_injection={fault}");
             let words = ["--append", &option, "--timeout", "30", "--", "true"];
             let errors = text(&run(&words, outcome::PANIC)?.stderr);
             ensure!(
                 errors.contains("panic:") && errors.contains("fault_injection.rs:"),
-                "{drill}: no function and line in: {errors}"
+                "{fault}: no function and line in: {errors}"
             );
         }
         Ok(())
@@ -220,9 +220,9 @@ fn host_command(bench: &Bench, report: &mut Report) {
         }
         Ok(())
     });
-    report.run("host command: the machine's own drill", || {
+    report.run("host command: the machine's own test", || {
         for cpus in ["1", "4"] {
-            let machine = ["--append", "drill=machine", "--smp", cpus];
+            let machine = ["--append", "fault_injection=machine", "--smp", cpus];
             run(&[&machine[..], &["--timeout", "60"]].concat(), 0)?;
         }
         Ok(())
@@ -235,7 +235,14 @@ fn host_command(bench: &Bench, report: &mut Report) {
         ),
         (
             "a kernel that hangs",
-            &["--append", "drill=hang", "--timeout", "3", "--", "true"],
+            &[
+                "--append",
+                "fault_injection=hang",
+                "--timeout",
+                "3",
+                "--",
+                "true",
+            ],
             outcome::TIMEOUT,
         ),
         (

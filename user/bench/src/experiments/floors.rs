@@ -10,7 +10,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "floors",
     title: "What the bare machine takes: no kernel can be below",
     help: "Causeway measures these inside itself, with interrupts off, and gives them in
-/proc/causeway/floors; other kernels have no such file.
+/proc/causeway/hw_cost; other kernels have no such file.
 
 floors/trap             int3 in user mode, and back from a gate that only returns
 floors/page_fault       a load from where nothing is mapped, and back from a gate that leaves it out
@@ -50,7 +50,7 @@ const ROWS: &[(&str, usize)] = &[
     ("memcpy_uncached", 1),
 ];
 
-const FILE: &str = "/proc/causeway/floors";
+const FILE: &str = "/proc/causeway/hw_cost";
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     let text =

@@ -23,7 +23,7 @@ const REFILLED: usize = 4;
 
 global_asm!(
     r#"
-    .macro FLOOR_LOOP operation:vararg
+    .macro HW_COST_LOOP operation:vararg
 1:
     .rept {unrolled}
     \operation
@@ -32,7 +32,7 @@ global_asm!(
     jnz 1b
     .endm
     /* Room for `stac` and `clac`, written over when the CPU has SMAP. */
-    .macro FLOOR_SMAP instruction
+    .macro HW_COST_SMAP instruction
 9999:
     nop dword ptr [rax]
     .pushsection .smap_sites, "a"
@@ -40,7 +40,7 @@ global_asm!(
     .quad \instruction
     .popsection
     .endm
-    .macro FLOOR_REFILL
+    .macro HW_COST_REFILL
     .set page, 0
     .rept {refilled}
     mov rax, [rdx + page * {page_size}]
@@ -51,20 +51,20 @@ global_asm!(
     .text
     /* Each: (rdi: a root, rsi: rounds, rdx: a program's pages in it, rcx: another root that has them too). */
     .balign 16
-    .globl floor_invalidate
-floor_invalidate:
+    .globl hw_cost_invalidate
+hw_cost_invalidate:
     mov r8, cr3
     mov cr3, rdi
-    FLOOR_LOOP invlpg [rdx]
+    HW_COST_LOOP invlpg [rdx]
     mov cr3, r8
     ret
 
     .balign 16
-    .globl floor_invalidate_and_refill
-floor_invalidate_and_refill:
+    .globl hw_cost_invalidate_and_refill
+hw_cost_invalidate_and_refill:
     mov r8, cr3
     mov cr3, rdi
-    FLOOR_SMAP 0xcb010f
+    HW_COST_SMAP 0xcb010f
 1:
     .rept {unrolled}
     invlpg [rdx]
@@ -72,44 +72,44 @@ floor_invalidate_and_refill:
     .endr
     dec rsi
     jnz 1b
-    FLOOR_SMAP 0xca010f
+    HW_COST_SMAP 0xca010f
     mov cr3, r8
     ret
 
     .balign 16
-    .globl floor_flush
-floor_flush:
+    .globl hw_cost_flush
+hw_cost_flush:
     mov r8, cr3
-    FLOOR_LOOP mov cr3, r8
+    HW_COST_LOOP mov cr3, r8
     ret
 
     .balign 16
-    .globl floor_switch
-floor_switch:
+    .globl hw_cost_switch
+hw_cost_switch:
     mov r8, cr3
-    FLOOR_SMAP 0xcb010f
+    HW_COST_SMAP 0xcb010f
 1:
     .rept {unrolled} / 2
     mov cr3, rdi
-    FLOOR_REFILL
+    HW_COST_REFILL
     mov cr3, rcx
-    FLOOR_REFILL
+    HW_COST_REFILL
     .endr
     dec rsi
     jnz 1b
-    FLOOR_SMAP 0xca010f
+    HW_COST_SMAP 0xca010f
     mov cr3, r8
     ret
 
     .balign 16
-    .globl floor_lock
-floor_lock:
-    FLOOR_LOOP lock inc qword ptr [rsp - 8]
+    .globl hw_cost_lock
+hw_cost_lock:
+    HW_COST_LOOP lock inc qword ptr [rsp - 8]
     ret
 
     .balign 16
-    .globl floor_clock
-floor_clock:
+    .globl hw_cost_clock
+hw_cost_clock:
 1:
     .rept {unrolled}
     lfence
@@ -128,19 +128,19 @@ floor_clock:
 type Loop = unsafe extern "C" fn(root: u64, rounds: u64, pages: usize, other: u64);
 
 unsafe extern "C" {
-    fn floor_invalidate(root: u64, rounds: u64, pages: usize, other: u64);
-    fn floor_invalidate_and_refill(root: u64, rounds: u64, pages: usize, other: u64);
-    fn floor_flush(root: u64, rounds: u64, pages: usize, other: u64);
-    fn floor_switch(root: u64, rounds: u64, pages: usize, other: u64);
-    fn floor_lock(root: u64, rounds: u64, pages: usize, other: u64);
-    fn floor_clock(root: u64, rounds: u64, pages: usize, other: u64);
+    fn hw_cost_invalidate(root: u64, rounds: u64, pages: usize, other: u64);
+    fn hw_cost_invalidate_and_refill(root: u64, rounds: u64, pages: usize, other: u64);
+    fn hw_cost_flush(root: u64, rounds: u64, pages: usize, other: u64);
+    fn hw_cost_switch(root: u64, rounds: u64, pages: usize, other: u64);
+    fn hw_cost_lock(root: u64, rounds: u64, pages: usize, other: u64);
+    fn hw_cost_clock(root: u64, rounds: u64, pages: usize, other: u64);
 }
 
-/// Measures all floors.
+/// Measures all costs.
 ///
 /// # Errors
 /// [`OutOfMemory`].
-pub(crate) fn measure_floors(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
+pub(crate) fn measure_machine(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
     program::measure(measure)?;
     let spaces = [program::Space::new()?, program::Space::new()?];
     let mut each = |name, code: Loop| {
@@ -160,12 +160,12 @@ pub(crate) fn measure_floors(measure: &mut Measure<'_>) -> Result<(), OutOfMemor
         };
         measure(name, Kind::Time, &mut [&mut batch]);
     };
-    each("invlpg", floor_invalidate);
-    each("invlpg_refill", floor_invalidate_and_refill);
-    each("tlb_flush", floor_flush);
-    each("space_switch", floor_switch);
-    each("lock", floor_lock);
-    each("clock", floor_clock);
+    each("invlpg", hw_cost_invalidate);
+    each("invlpg_refill", hw_cost_invalidate_and_refill);
+    each("tlb_flush", hw_cost_flush);
+    each("space_switch", hw_cost_switch);
+    each("lock", hw_cost_lock);
+    each("clock", hw_cost_clock);
     drop(spaces);
     others::measure(measure)?;
     memory::measure(measure)

@@ -19,8 +19,8 @@ global_asm!(
     /* The gate of the interrupt: counts it and tells the local APIC, on whichever stack it finds. Of a program's registers,
        into which the CPU pushes, it uses three places that are written anew at the next way in. */
     .balign 16
-    .globl floor_answer
-floor_answer:
+    .globl hw_cost_answer
+hw_cost_answer:
     push rax
     push rcx
     push rdx
@@ -57,7 +57,7 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
     let ended = Arc::new(AtomicBool::new(false));
     let seen = ended.clone();
     let spawn = Spawn {
-        name: "floors, awake",
+        name: "hw_cost, awake",
         pmap: None,
         attachment: None,
         cpus: 1 << TARGET,
@@ -73,7 +73,7 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
         timed(|| {
             for _ in 0..operations {
                 let before = ANSWERS.load(Ordering::Acquire);
-                apic::send(TARGET, vectors::FLOOR);
+                apic::send(TARGET, vectors::HW_COST);
                 while ANSWERS.load(Ordering::Acquire) == before {
                     core::hint::spin_loop();
                 }

@@ -39,10 +39,10 @@ global_asm!(
     .pushsection .rodata.floor, "a"
     .balign 16
     /* (rsi: rounds, rdx: where nothing is) */
-    .globl floor_program
-floor_program:
-    .globl floor_traps
-floor_traps:
+    .globl hw_cost_program
+hw_cost_program:
+    .globl hw_cost_traps
+hw_cost_traps:
 1:
     .rept {unrolled}
     int3
@@ -50,8 +50,8 @@ floor_traps:
     dec rsi
     jnz 1b
     int {end}
-    .globl floor_faults
-floor_faults:
+    .globl hw_cost_faults
+hw_cost_faults:
 1:
     .rept {unrolled}
     mov rax, [rdx]
@@ -59,8 +59,8 @@ floor_faults:
     dec rsi
     jnz 1b
     int {end}
-    .globl floor_calls
-floor_calls:
+    .globl hw_cost_calls
+hw_cost_calls:
 1:
     .rept {unrolled}
     syscall
@@ -68,8 +68,8 @@ floor_calls:
     dec rsi
     jnz 1b
     int {end}
-    .globl floor_gates
-floor_gates:
+    .globl hw_cost_gates
+hw_cost_gates:
 1:
     .rept {unrolled}
     int {int_80}
@@ -77,15 +77,15 @@ floor_gates:
     dec rsi
     jnz 1b
     int {end}
-    .globl floor_program_end
-floor_program_end:
+    .globl hw_cost_program_end
+hw_cost_program_end:
     .popsection
 
     .text
     /* (rdi: where in the program, rsi: rounds, rdx: for the program) */
     .balign 16
-    .globl floor_enter
-floor_enter:
+    .globl hw_cost_enter
+hw_cost_enter:
     push rbp
     push rbx
     push r12
@@ -105,8 +105,8 @@ floor_enter:
     iretq
 
     .balign 16
-    .globl floor_leave
-floor_leave:
+    .globl hw_cost_leave
+hw_cost_leave:
     mov rsp, [rip + {kernel_sp}]
     pop qword ptr gs:[{entry_sp}]
     pop r15
@@ -118,21 +118,21 @@ floor_leave:
     ret
 
     .balign 16
-    .globl floor_return
-floor_return:
+    .globl hw_cost_return
+hw_cost_return:
     iretq
 
     /* The instruction that faulted, of three bytes, is left out. */
     .balign 16
-    .globl floor_skip
-floor_skip:
+    .globl hw_cost_skip
+hw_cost_skip:
     add rsp, 8
     add qword ptr [rsp], 3
     iretq
 
     .balign 16
-    .globl floor_sysret
-floor_sysret:
+    .globl hw_cost_sysret
+hw_cost_sysret:
     sysretq
     "#,
     unrolled = const UNROLLED,
@@ -145,17 +145,17 @@ floor_sysret:
 );
 
 unsafe extern "C" {
-    static floor_program: u8;
-    static floor_program_end: u8;
-    static floor_traps: u8;
-    static floor_faults: u8;
-    static floor_calls: u8;
-    static floor_gates: u8;
-    fn floor_enter(code: usize, rounds: u64, argument: usize);
-    fn floor_leave();
-    fn floor_return();
-    fn floor_skip();
-    fn floor_sysret();
+    static hw_cost_program: u8;
+    static hw_cost_program_end: u8;
+    static hw_cost_traps: u8;
+    static hw_cost_faults: u8;
+    static hw_cost_calls: u8;
+    static hw_cost_gates: u8;
+    fn hw_cost_enter(code: usize, rounds: u64, argument: usize);
+    fn hw_cost_leave();
+    fn hw_cost_return();
+    fn hw_cost_skip();
+    fn hw_cost_sysret();
 }
 
 /// An address space with the program's code and pages.
@@ -169,10 +169,10 @@ impl Space {
     pub fn new() -> Result<Space, OutOfMemory> {
         let pmap = Pmap::new()?;
         let mut pending = Pending::new();
-        let start = &raw const floor_program;
+        let start = &raw const hw_cost_program;
         // SAFETY: the labels stand in this order in one section, which never changes.
         let code = unsafe {
-            let len = (&raw const floor_program_end).offset_from_unsigned(start);
+            let len = (&raw const hw_cost_program_end).offset_from_unsigned(start);
             core::slice::from_raw_parts(start, len)
         };
         let frame = Frame::alloc(Contents::Zeroed)?;
@@ -200,14 +200,14 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
         from_programs: true,
     };
     let table = entry::table_with(&[
-        gate(BREAKPOINT, floor_return),
-        gate(INT_80 as u8, floor_return),
-        gate(vector::PAGE_FAULT as u8, floor_skip),
-        gate(END, floor_leave),
+        gate(BREAKPOINT, hw_cost_return),
+        gate(INT_80 as u8, hw_cost_return),
+        gate(vector::PAGE_FAULT as u8, hw_cost_skip),
+        gate(END, hw_cost_leave),
     ]);
     let mut each = |name, label: *const u8| {
         // SAFETY: both labels stand in the program.
-        let offset = unsafe { label.offset_from_unsigned(&raw const floor_program) };
+        let offset = unsafe { label.offset_from_unsigned(&raw const hw_cost_program) };
         let mut batch = |operations: u64| {
             let rounds = operations.div_ceil(UNROLLED);
             undisturbed(|| run(&space, &table, CODE.0 + offset, rounds)) * operations
@@ -215,10 +215,10 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
         };
         measure(name, Kind::Time, &mut [&mut batch]);
     };
-    each("trap", &raw const floor_traps);
-    each("page_fault", &raw const floor_faults);
-    each("system_call", &raw const floor_calls);
-    each("int_80", &raw const floor_gates);
+    each("trap", &raw const hw_cost_traps);
+    each("page_fault", &raw const hw_cost_faults);
+    each("system_call", &raw const hw_cost_calls);
+    each("int_80", &raw const hw_cost_gates);
     Ok(())
 }
 
@@ -229,12 +229,12 @@ fn run(space: &Space, table: &Table, code: usize, rounds: u64) {
     // SAFETY: the table lives until the kernel's own is loaded again below, and no trap but the
     // program's comes until then, except for those that have their gates and stacks in every table.
     // `syscall` comes from the program only until the register is set back, and the code there
-    // returns to it. The program ends at `floor_leave`, which gives back the stack and all
+    // returns to it. The program ends at `hw_cost_leave`, which gives back the stack and all
     // registers that a function keeps.
     unsafe {
         table.load();
-        write_msr(msr::LSTAR, floor_sysret as *const () as u64);
-        floor_enter(code, rounds, HOLE.0);
+        write_msr(msr::LSTAR, hw_cost_sysret as *const () as u64);
+        hw_cost_enter(code, rounds, HOLE.0);
         write_msr(msr::LSTAR, entry::syscall_address() as u64);
     }
     entry::load_table();

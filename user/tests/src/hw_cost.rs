@@ -3,7 +3,7 @@
 use crate::proc::only_causeway;
 use support::prelude::*;
 
-pub const TESTS: &[Test] = &[("floors: measured while others run", beside_others)];
+pub const TESTS: &[Test] = &[("hw_cost: measured while others run", beside_others)];
 
 /// Costs measured on every machine.
 const NAMES: &[&str] = &[
@@ -25,8 +25,8 @@ const NAMES: &[&str] = &[
 
 /// Reads the file and checks every line.
 fn measured() -> Outcome {
-    let text = read_text("/proc/causeway/floors")?;
-    let mut floors = BTreeMap::new();
+    let text = read_text("/proc/causeway/hw_cost")?;
+    let mut costs = BTreeMap::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let [name, value, unit] = words[..] else {
@@ -43,14 +43,14 @@ fn measured() -> Outcome {
             "ns"
         };
         ensure!(unit == wanted, "the unit of `{line}`");
-        ensure!(floors.insert(name, value).is_none(), name);
+        ensure!(costs.insert(name, value).is_none(), name);
     }
     for name in NAMES {
-        ensure!(floors.contains_key(name), "{name} is missing in:\n{text}");
+        ensure!(costs.contains_key(name), "{name} is missing in:\n{text}");
     }
     let cpus = cpus() as i64;
-    equal!(floors.contains_key("ipi"), (cpus > 1), cpus, text);
-    equal!(floors.len(), NAMES.len() + usize::from(cpus > 1), text);
+    equal!(costs.contains_key("ipi"), (cpus > 1), cpus, text);
+    equal!(costs.len(), NAMES.len() + usize::from(cpus > 1), text);
     Ok(())
 }
 
