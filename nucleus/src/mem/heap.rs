@@ -21,7 +21,7 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cpu::percpu::{PerCpu, Restart};
-use crate::frame::record::{self, NONE, Record, Type, record};
+use crate::frame::record::{self, FrameList, NONE, Type, record};
 use crate::frame::{self, MAX_ORDER};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
@@ -136,11 +136,11 @@ static LISTS: PerCpu<[List; CLASSES.len()]> =
     PerCpu::new([const { [const { List::new() }; CLASSES.len()] }; machine::MAX_CPUS]);
 
 /// Slabs of one class that have a free object, in a list. A slab's bookkeeping is in the record of
-/// its frame: in `a` the next and the previous slab, in `handles` the number of objects in use
-/// and, from bit 16 on, one more than the number of the first free object. (`map` and `b` are not
-/// touched: a CPU that follows a stale hint may read them in any frame's record.)
+/// its frame: its neighbours, and in `handles` the number of objects in use and, from bit 16 on, one
+/// more than the number of the first free object. (`rmap` and `use_count` are not touched: a CPU
+/// that follows a stale hint may read them in any frame's record.)
 struct Slabs {
-    first: u32,
+    list: FrameList,
     /// Slabs with no object in use; one is kept, so that a single object coming and going does not
     /// make and unmake a slab.
     empty: usize,
@@ -155,22 +155,13 @@ static SLABS: Restart<[SpinLock<Slabs>; CLASSES.len()]> = Restart::new(new_slabs
 const fn new_slabs() -> [SpinLock<Slabs>; CLASSES.len()] {
     [const {
         let none = Slabs {
-            first: NONE,
+            list: FrameList::EMPTY,
             empty: 0,
             all: 0,
             out: 0,
         };
         SpinLock::new(Rank::Heap, none)
     }; CLASSES.len()]
-}
-
-fn links(r: &Record) -> (u32, u32) {
-    let both = r.a.load(Ordering::Relaxed);
-    (both as u32, (both >> 32) as u32)
-}
-
-fn set_links(r: &Record, next: u32, previous: u32) {
-    r.a.store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
 }
 
 /// Objects in use, and the first free one.
@@ -195,33 +186,9 @@ fn set_state(class: usize, index: u32, in_use: u32, first: *mut u8) {
 }
 
 impl Slabs {
-    fn link(&mut self, index: u32) {
-        let next = self.first;
-        set_links(record(index), next, NONE);
-        if next != NONE {
-            let (after, _) = links(record(next));
-            set_links(record(next), after, index);
-        }
-        self.first = index;
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let (next, previous) = links(record(index));
-        if previous == NONE {
-            self.first = next;
-        } else {
-            let (_, before) = links(record(previous));
-            set_links(record(previous), next, before);
-        }
-        if next != NONE {
-            let (after, _) = links(record(next));
-            set_links(record(next), after, previous);
-        }
-    }
-
     /// Takes one object out of a slab.
     fn take(&mut self, class: usize) -> Option<*mut u8> {
-        let index = self.first;
+        let index = self.list.first;
         if index == NONE {
             return None;
         }
@@ -235,7 +202,7 @@ impl Slabs {
             self.empty -= 1;
         }
         if next.is_null() {
-            self.unlink(index);
+            self.list.unlink(index);
         }
         Some(object)
     }
@@ -252,11 +219,11 @@ impl Slabs {
         set_state(class, index, in_use - 1, object);
         self.out -= 1;
         if first.is_null() {
-            self.link(index);
+            self.list.link(index);
         }
         if in_use == 1 {
             if self.empty > 0 {
-                self.unlink(index);
+                self.list.unlink(index);
                 self.all -= 1;
                 return Some(index);
             }
@@ -298,14 +265,14 @@ fn free_slab(index: u32) {
 #[cold]
 fn refill(class: usize, list: Option<&List>) -> *mut u8 {
     let mut slabs = SLABS[class].lock_irq();
-    if slabs.first == NONE {
+    if slabs.list.first == NONE {
         // The frames come from under other locks and after a look at the pools: not inside ours.
         drop(slabs);
         let Some(index) = new_slab(class) else {
             return null_mut();
         };
         slabs = SLABS[class].lock_irq();
-        slabs.link(index);
+        slabs.list.link(index);
         slabs.all += 1;
         slabs.empty += 1;
     }

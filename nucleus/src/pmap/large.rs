@@ -119,7 +119,8 @@ impl Pmap {
                 LargeKind::Private => LARGE,
                 LargeKind::Shared => LARGE | LARGE_SHARED,
             };
-            r.b.fetch_add(mark | ENTRIES as u64, Ordering::Relaxed);
+            r.use_count()
+                .fetch_add(mark | ENTRIES as u64, Ordering::Relaxed);
             let first = Pte::page(run.first(), prot, true).dirty();
             for i in 0..ENTRIES {
                 let r = record(run.first() + i as u32);
@@ -188,11 +189,11 @@ impl Pmap {
         while slot != NONE {
             let (table, i) = reverse::entry_of(slot);
             let r = record(table);
-            let b = r.b.load(Ordering::Relaxed);
+            let b = r.use_count().load(Ordering::Relaxed);
             if i == 0
                 && b & LARGE != 0
                 && b & !(LEAF_SPAN as u64 - 1) == base.0 as u64
-                && r.a.load(Ordering::Relaxed) == owner(self)
+                && r.owner().load(Ordering::Relaxed) == owner(self)
             {
                 return Some(table);
             }
@@ -273,7 +274,7 @@ pub(super) fn gone(table: u32) {
 /// No large page is in the table's place any more.
 fn end(table: u32) {
     let b = record(table)
-        .b
+        .use_count()
         .fetch_and(!(LARGE | LARGE_SHARED), Ordering::AcqRel);
     if b & LARGE_SHARED != 0 {
         Counter::large_shared_gone.add(1);
@@ -292,7 +293,7 @@ pub(super) fn split_around<'a>(frame: &'a Frame, mappings: Mappings<'a>) -> Mapp
                 return mappings;
             }
             let (table, _) = reverse::entry_of(slot);
-            if record(table).b.load(Ordering::Acquire) & LARGE != 0 {
+            if record(table).use_count().load(Ordering::Acquire) & LARGE != 0 {
                 break table;
             }
             slot = reverse::after(slot);
@@ -301,7 +302,7 @@ pub(super) fn split_around<'a>(frame: &'a Frame, mappings: Mappings<'a>) -> Mapp
         drop(mappings);
         // SAFETY: a table behind a large page belongs to one pmap, whose address is in its record.
         // The pmap empties the table, and waits for all that have pinned it, before it ends.
-        let pmap = unsafe { &*(record(table).a.load(Ordering::Relaxed) as *const Pmap) };
+        let pmap = unsafe { &*(record(table).owner().load(Ordering::Relaxed) as *const Pmap) };
         pmap.split(leaf.base, Why::Page);
         drop(leaf);
         mappings = record(frame.index()).lock_mappings();

@@ -4,7 +4,7 @@
 //!
 //! Tables are sparse, and looking through 512 entries for two is most of what a small process would
 //! cost. So a table's record has a bit for each group of entries: clear, and none in the group is
-//! in use. At level 2 to 4 a group is a cache line of 8 entries and the bits, in `a`, are exact. At
+//! in use. At level 2 to 4 a group is a cache line of 8 entries and the bits, `groups`, are exact. At
 //! level 1 it has 16 entries and the bits, in `handles`, are set before an entry is used and not
 //! cleared.
 //!
@@ -101,7 +101,7 @@ impl Leaf {
         if r.handles.load(Ordering::Relaxed) & group == 0 {
             r.handles.fetch_or(group, Ordering::Relaxed);
         }
-        r.b.fetch_add(1, Ordering::Relaxed);
+        r.use_count().fetch_add(1, Ordering::Relaxed);
     }
 
     /// The first entry in use from `first` to before `end`.
@@ -140,7 +140,7 @@ impl Leaf {
     pub(super) fn remove_entries(&self, count: usize) {
         machine::point();
         let old = record(self.table)
-            .b
+            .use_count()
             .fetch_sub(count as u64, Ordering::Release);
         debug_assert!(
             old & COUNT >= count as u64,
@@ -150,7 +150,7 @@ impl Leaf {
 
     /// Entries in use, other walkers included.
     pub(super) fn entries(&self) -> usize {
-        let b = record(self.table).b.load(Ordering::Acquire);
+        let b = record(self.table).use_count().load(Ordering::Acquire);
         let attached = usize::from(b & DYING == 0);
         (b & COUNT) as usize - 1 - attached
     }
@@ -168,13 +168,13 @@ impl Drop for Leaf {
 #[inline]
 pub(super) fn release(table: u32) {
     machine::point();
-    let old = record(table).b.fetch_sub(1, Ordering::Release);
+    let old = record(table).use_count().fetch_sub(1, Ordering::Release);
     debug_assert!(old & COUNT != 0, "a page table was released twice");
 }
 
 /// Entries in use of a table of level 1 that is attached, walkers included.
 pub(super) fn entries_of(table: u32) -> usize {
-    (record(table).b.load(Ordering::Relaxed) & COUNT) as usize - 1
+    (record(table).use_count().load(Ordering::Relaxed) & COUNT) as usize - 1
 }
 
 /// Pins a table of level 1 that the caller, by a lock or as its last sharer, keeps attached.
@@ -186,7 +186,7 @@ pub(super) fn pin_attached(table: u32) -> Leaf {
 /// that it maps.
 pub(super) fn pin_linked(table: u32, status: Status) -> Leaf {
     let pinned = Pinned::new();
-    record(table).b.fetch_add(1, Ordering::Acquire);
+    record(table).use_count().fetch_add(1, Ordering::Acquire);
     Leaf {
         table,
         base: base_of(table),
@@ -199,10 +199,10 @@ pub(super) fn pin_linked(table: u32, status: Status) -> Leaf {
 /// attached by the caller.
 pub(super) fn new_leaf(owner: u64, table: u32, base: VirtAddr) -> Leaf {
     let r = record(table);
-    r.a.store(owner, Ordering::Relaxed);
+    r.owner().store(owner, Ordering::Relaxed);
     r.handles.store(0, Ordering::Relaxed);
     // Attached, and pinned.
-    r.b.store(base.0 as u64 | 2, Ordering::Release);
+    r.use_count().store(base.0 as u64 | 2, Ordering::Release);
     Leaf {
         table,
         base,
@@ -213,7 +213,7 @@ pub(super) fn new_leaf(owner: u64, table: u32, base: VirtAddr) -> Leaf {
 
 /// What the first entry of a table of level 1 maps.
 pub(super) fn base_of(table: u32) -> VirtAddr {
-    VirtAddr((record(table).b.load(Ordering::Relaxed) & BASE) as usize)
+    VirtAddr((record(table).use_count().load(Ordering::Relaxed) & BASE) as usize)
 }
 
 pub(super) fn leaf_base(va: VirtAddr) -> VirtAddr {

@@ -2,8 +2,8 @@
 //!
 //! | field | of a table that one pmap leads to | of a shared one |
 //! |---|---|---|
-//! | `a` of the table | the pmap | the family and one; holds a handle of it |
-//! | `a` of the frame with its links | 0 or 1 | the count of sharers |
+//! | `owner` of the table | the pmap | the family and one; holds a handle of it |
+//! | `sharers` of the frame with its links | 0 or 1 | the count of sharers |
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::hw::machine;
 use crate::mem::frame::give_table;
 use crate::mem::frame::record::record;
 
-/// In a table's `a`: it is a family's.
+/// In a table's `owner`: it is a family's.
 pub(super) const COMMON: u64 = 1;
 
 /// In the record of a table that this pmap alone leads to: its owner.
@@ -35,7 +35,7 @@ pub(super) fn common_owner(family: &Arc<Family>) -> u64 {
 /// # Safety
 /// The table's owner lives as long as the result: see the callers.
 pub(super) unsafe fn holders_of<'a>(table: u32) -> Holders<'a> {
-    let owner = record(table).a.load(Ordering::SeqCst);
+    let owner = record(table).owner().load(Ordering::SeqCst);
     match owner & COMMON {
         // SAFETY: what `owner` made of a reference; alive as the caller promises.
         0 => unsafe { &*(owner as *const Pmap) }.holders(),
@@ -46,7 +46,7 @@ pub(super) unsafe fn holders_of<'a>(table: u32) -> Holders<'a> {
 
 /// Spaces that lead to a table: 0 or 1 if that is one.
 pub(super) fn sharers(table: u32) -> &'static AtomicU64 {
-    &record(table + 1).a
+    record(table + 1).sharers()
 }
 
 /// Spaces that lead to a table.
@@ -56,7 +56,7 @@ pub(super) fn spaces(table: u32) -> u32 {
 
 /// Gives a shared table to a new owner, or to none: the family's handle goes.
 pub(super) fn leave_family(table: u32, owner: u64) {
-    let family = record(table).a.swap(owner, Ordering::SeqCst);
+    let family = record(table).owner().swap(owner, Ordering::SeqCst);
     debug_assert_eq!(family & COMMON, COMMON);
     sharers(table).store(0, Ordering::Relaxed);
     // SAFETY: the handle that `Pmap::fork` put there when the table became the family's. A CPU that
@@ -75,12 +75,14 @@ pub(super) fn release(table: u32) {
     }
     let leaf = pin_attached(table);
     machine::point();
-    record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
+    record(table)
+        .use_count()
+        .fetch_add(DYING - 1, Ordering::AcqRel);
     empty(&leaf, |_, _| Keep::Dropped);
     drop(leaf);
     leave_family(table, 0);
     let r = record(table);
-    r.b.swap(0, Ordering::Acquire);
+    r.use_count().swap(0, Ordering::Acquire);
     r.handles.store(0, Ordering::Relaxed);
     give_table(1, table);
 }

@@ -31,7 +31,7 @@ pub struct Pending {
     page_count: usize,
     frame_count: usize,
     share_count: usize,
-    /// Chain of dead page tables, through their records' `a`. The removed entries of those of level
+    /// Chain of dead page tables, through their records. The removed entries of those of level
     /// 1 are still in them, as `Pte::pending`.
     tables: u32,
     /// The oracle's time of the first change.
@@ -95,7 +95,7 @@ impl Pending {
         self.share_count = 0;
         while self.tables != NONE {
             let table = self.tables;
-            self.tables = record(table).a.swap(0, Ordering::Relaxed) as u32;
+            self.tables = record(table).next_dead().swap(0, Ordering::Relaxed) as u32;
             let level = match record(table).kind() {
                 Type::PageTable1 => 1,
                 Type::PageTable2 => 2,
@@ -176,7 +176,9 @@ impl Pending {
 
     /// Takes over a dead page table, whose use count is 0.
     pub(super) fn add_table(&mut self, table: u32) {
-        record(table).a.store(self.tables as u64, Ordering::Relaxed);
+        record(table)
+            .next_dead()
+            .store(self.tables as u64, Ordering::Relaxed);
         self.tables = table;
     }
 }
@@ -198,8 +200,11 @@ impl Drop for Pending {
 /// Adds a dead table of level 1 to the pending ones. Its `Leaf` was dropped.
 pub(super) fn bury(table: u32, pending: &mut Pending) {
     let r = record(table);
-    debug_assert_eq!(r.b.load(Ordering::Relaxed) & (COUNT | DYING), DYING);
+    debug_assert_eq!(
+        r.use_count().load(Ordering::Relaxed) & (COUNT | DYING),
+        DYING
+    );
     // Acquire: all that others did with the table comes before this.
-    r.b.swap(0, Ordering::Acquire);
+    r.use_count().swap(0, Ordering::Acquire);
     pending.add_table(table);
 }

@@ -191,7 +191,7 @@ impl Pmap {
         // Before any other CPU can have seen an entry, so that a change of one looks for its
         // holders and finds the family.
         let family = Arc::into_raw(self.family.clone()) as u64 | COMMON;
-        record(table).a.store(family, Ordering::SeqCst);
+        record(table).owner().store(family, Ordering::SeqCst);
         machine::point();
         above.fetch_and(!Pte::WRITE_BIT, Ordering::AcqRel);
         true
@@ -244,7 +244,7 @@ impl Pmap {
         let take = |level| match take_table(level) {
             Some(Table::Ready(table) | Table::Fresh(table)) => {
                 record(table).handles.store(0, Ordering::Relaxed);
-                record(table).a.store(0, Ordering::Relaxed);
+                record(table).groups().store(0, Ordering::Relaxed);
                 Ok(table)
             }
             None => Err(OutOfMemory),
@@ -427,7 +427,7 @@ fn copy(table: u32, new: &Leaf) {
 /// it leads to.
 #[inline]
 fn below(table: u32, from: usize, end: usize) -> Option<(usize, u32)> {
-    let groups = record(table).a.load(Ordering::Relaxed);
+    let groups = record(table).groups().load(Ordering::Relaxed);
     let found = next_entry(table, groups, GROUP, from, end)?;
     Some((found, load(entry(table, found)).frame()))
 }
@@ -436,8 +436,8 @@ fn below(table: u32, from: usize, end: usize) -> Option<(usize, u32)> {
 fn count_entry(table: u32, index: usize) {
     let r = record(table);
     r.handles.fetch_add(1, Ordering::Relaxed);
-    r.a.store(
-        r.a.load(Ordering::Relaxed) | group(index),
+    r.groups().store(
+        r.groups().load(Ordering::Relaxed) | group(index),
         Ordering::Relaxed,
     );
 }

@@ -110,16 +110,18 @@ impl Pmap {
                 false => None,
             };
         }
-        let mut b = r.b.load(Ordering::Relaxed);
+        let mut b = r.use_count().load(Ordering::Relaxed);
         loop {
             if b & COUNT == 0 || b & DYING != 0 || b & BASE != base.0 as u64 {
                 return None;
             }
             machine::point();
-            match r
-                .b
-                .compare_exchange_weak(b, b + 1, Ordering::Acquire, Ordering::Relaxed)
-            {
+            match r.use_count().compare_exchange_weak(
+                b,
+                b + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => break,
                 Err(now) => b = now,
             }
@@ -138,7 +140,7 @@ impl Pmap {
             false => owner(self),
             true => common_owner(&self.family),
         };
-        (r.a.load(Ordering::Relaxed) == wanted).then_some(leaf)
+        (r.owner().load(Ordering::Relaxed) == wanted).then_some(leaf)
     }
 
     /// The pmap's own table of level 1 that maps `va`; makes it, and those above it, where it is
@@ -224,7 +226,7 @@ impl Pmap {
             reference = Pte::table(table);
             record(table).handles.store(1, Ordering::Relaxed);
             let bit = group(index(va, l));
-            record(table).a.store(bit, Ordering::Relaxed);
+            record(table).groups().store(bit, Ordering::Relaxed);
             *frames += 1;
         }
         *frames += 2;
@@ -232,8 +234,8 @@ impl Pmap {
         entry(parent, index(va, level)).store(reference.0, Ordering::Release);
         let parent = record(parent);
         parent.handles.fetch_add(1, Ordering::Relaxed);
-        let groups = parent.a.load(Ordering::Relaxed) | group(index(va, level));
-        parent.a.store(groups, Ordering::Relaxed);
+        let groups = parent.groups().load(Ordering::Relaxed) | group(index(va, level));
+        parent.groups().store(groups, Ordering::Relaxed);
         Ok(Some(leaf))
     }
 
@@ -259,7 +261,7 @@ impl Pmap {
             status,
             _pinned: pinned,
         };
-        record(table).b.fetch_add(1, Ordering::Acquire);
+        record(table).use_count().fetch_add(1, Ordering::Acquire);
         let covered = range.start <= base && base.0 + (LEAF_SPAN - 1) < range.end.0;
         let gone = match kill {
             Some(pending) if covered => {
@@ -268,7 +270,9 @@ impl Pmap {
                 } else {
                     // The mark instead of the attachment's own count.
                     machine::point();
-                    record(table).b.fetch_add(DYING - 1, Ordering::AcqRel);
+                    record(table)
+                        .use_count()
+                        .fetch_add(DYING - 1, Ordering::AcqRel);
                     self.detach(base, pending, &mut frames);
                     if leaf.is_large() {
                         large::gone(table);
@@ -314,7 +318,7 @@ impl Pmap {
             let first = index(va, level);
             let left = (range.end.0 - 1 - (va.0 & !(span(level) - 1))) >> span(level).ilog2();
             let end = ENTRIES.min(first + left + 1);
-            let groups = record(table).a.load(Ordering::Relaxed);
+            let groups = record(table).groups().load(Ordering::Relaxed);
             let found = next_entry(table, groups, GROUP, first, end);
             let i = found.unwrap_or(end);
             if i > first {
@@ -345,7 +349,7 @@ impl Pmap {
     /// Takes a table that has become empty out of the tree, unless another walker uses it.
     pub(super) fn prune(&self, leaf: Leaf, pending: &mut Pending) {
         let mut frames = self.lock.lock();
-        let b = &record(leaf.table).b;
+        let b = record(leaf.table).use_count();
         let alone = leaf.base.0 as u64 | 2;
         let dead = leaf.base.0 as u64 | DYING | 1;
         machine::point();
@@ -396,8 +400,8 @@ fn forget_group(table: u32, index: usize) {
     let in_use = |i| load(entry(table, i)).is_present();
     if !(first..first + (1 << GROUP)).any(in_use) {
         let r = record(table);
-        let groups = r.a.load(Ordering::Relaxed) & !group(index);
-        r.a.store(groups, Ordering::Relaxed);
+        let groups = r.groups().load(Ordering::Relaxed) & !group(index);
+        r.groups().store(groups, Ordering::Relaxed);
     }
 }
 

@@ -4,7 +4,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::record::{NONE, Type, managed, record};
+use super::record::{FrameList, NONE, Type, managed, record};
 use crate::cpu::percpu::Restart;
 use crate::lock::{Rank, SpinLock};
 
@@ -27,7 +27,7 @@ pub(crate) enum Depth {
 
 pub(super) struct Buddy {
     /// First block of each order, or [`NONE`].
-    lists: [u32; MAX_ORDER + 1],
+    lists: [FrameList; MAX_ORDER + 1],
     free: usize,
 }
 
@@ -171,14 +171,14 @@ pub(super) fn give_run(frames: Range<u32>) {
 impl Buddy {
     const fn new() -> Buddy {
         Buddy {
-            lists: [NONE; MAX_ORDER + 1],
+            lists: [FrameList::EMPTY; MAX_ORDER + 1],
             free: 0,
         }
     }
 
     fn take(&mut self, order: usize) -> Option<u32> {
-        let found = (order..=MAX_ORDER).find(|&o| self.lists[o] != NONE)?;
-        let index = self.lists[found];
+        let found = (order..=MAX_ORDER).find(|&o| self.lists[o].first != NONE)?;
+        let index = self.lists[found].first;
         self.unlink(index, found);
         // Give back the upper halves.
         for o in (order..found).rev() {
@@ -191,7 +191,7 @@ impl Buddy {
     /// Takes 2^`most` frames of the smallest block that there is, or all of it if it has no more.
     /// Returns the first and the order.
     fn take_smallest(&mut self, most: usize) -> Option<(u32, usize)> {
-        let smallest = (0..=MAX_ORDER).find(|&o| self.lists[o] != NONE)?;
+        let smallest = (0..=MAX_ORDER).find(|&o| self.lists[o].first != NONE)?;
         let order = smallest.min(most);
         Some((self.take(order)?, order))
     }
@@ -227,41 +227,12 @@ impl Buddy {
     }
 
     fn link(&mut self, index: u32, order: usize) {
-        let next = self.lists[order];
-        let r = record(index);
-        r.set_free_block(Some(order));
-        r.a.store(pair(next, NONE), Ordering::Relaxed);
-        if next != NONE {
-            let r = record(next);
-            let (after, _) = unpair(r.a.load(Ordering::Relaxed));
-            r.a.store(pair(after, index), Ordering::Relaxed);
-        }
-        self.lists[order] = index;
+        record(index).set_free_block(Some(order));
+        self.lists[order].link(index);
     }
 
     fn unlink(&mut self, index: u32, order: usize) {
-        let r = record(index);
-        let (next, previous) = unpair(r.a.load(Ordering::Relaxed));
-        if previous == NONE {
-            self.lists[order] = next;
-        } else {
-            let r = record(previous);
-            let (_, before) = unpair(r.a.load(Ordering::Relaxed));
-            r.a.store(pair(next, before), Ordering::Relaxed);
-        }
-        if next != NONE {
-            let r = record(next);
-            let (after, _) = unpair(r.a.load(Ordering::Relaxed));
-            r.a.store(pair(after, previous), Ordering::Relaxed);
-        }
-        r.set_free_block(None);
+        self.lists[order].unlink(index);
+        record(index).set_free_block(None);
     }
-}
-
-fn pair(next: u32, previous: u32) -> u64 {
-    next as u64 | (previous as u64) << 32
-}
-
-fn unpair(both: u64) -> (u32, u32) {
-    (both as u32, (both >> 32) as u32)
 }

@@ -4,13 +4,13 @@
 //! |---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, order | type, flags |
 //! | `handles` | existence count | entries in use; level 1: groups in use | | a slab's objects |
-//! | `map` | lock, mapping count, first slot | | | |
-//! | `a` | | groups in use; level 1: its pmap; dead: the next | list of blocks | list of slabs |
-//! | `b` | | level 1: base address and use count | | |
+//! | `rmap` | lock, mapping count, first slot | | | |
+//! | `a` | | `groups`; level 1: `owner`, `sharers`; dead: `next_dead` | a block list | a slab list |
+//! | `b` | | level 1: `use_count` | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame. A
-//! CPU that follows a stale hint validates after having locked (`map`) or pinned (`b`) what it
-//! found; therefore these two have no other use in any type of frame.
+//! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`) what
+//! it found; therefore these two have no other use in any type of frame.
 //!
 //! The *type count* (`iosup.txt` 2.2) says how often a frame is used as what its type says: a data
 //! frame's mappings, a page table's attachment. A type changes only when it is zero.
@@ -103,9 +103,9 @@ const UNMAPPED: u64 = NONE as u64;
 pub(crate) struct Record {
     word: AtomicU32,
     pub(crate) handles: AtomicU32,
-    map: AtomicU64,
-    pub(crate) a: AtomicU64,
-    pub(crate) b: AtomicU64,
+    rmap: AtomicU64,
+    a: AtomicU64,
+    b: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Record>() == 32);
@@ -163,7 +163,7 @@ pub(super) unsafe fn start(frames: core::ops::Range<u32>, at: *mut Record) {
         let record = Record {
             word: AtomicU32::new(Type::Absent as u32),
             handles: AtomicU32::new(0),
-            map: AtomicU64::new(UNMAPPED),
+            rmap: AtomicU64::new(UNMAPPED),
             a: AtomicU64::new(0),
             b: AtomicU64::new(0),
         };
@@ -206,12 +206,59 @@ impl Record {
     #[inline]
     fn count_as(&self, kind: Type) -> u32 {
         match kind {
-            Type::PageTable1 => self.b.load(Ordering::Relaxed) as u32,
+            Type::PageTable1 => self.use_count().load(Ordering::Relaxed) as u32,
             Type::PageTable2 | Type::PageTable3 | Type::PageTable4 => {
                 self.handles.load(Ordering::Relaxed)
             }
             _ => self.mappings(),
         }
+    }
+
+    /// A page table of level 1: its pmap or family.
+    #[inline]
+    pub(crate) fn owner(&self) -> &AtomicU64 {
+        &self.a
+    }
+
+    /// The second frame of a page table of level 1: the spaces that lead to the table.
+    #[inline]
+    pub(crate) fn sharers(&self) -> &AtomicU64 {
+        &self.a
+    }
+
+    /// A page table above level 1: a bit for each group of entries that has one in use.
+    #[inline]
+    pub(crate) fn groups(&self) -> &AtomicU64 {
+        &self.a
+    }
+
+    /// A dead page table: the next one of its list.
+    #[inline]
+    pub(crate) fn next_dead(&self) -> &AtomicU64 {
+        &self.a
+    }
+
+    /// Forgets what the last user of the frame kept here. The caller owns the frame alone.
+    #[inline]
+    pub(super) fn clear_use(&self) {
+        self.a.store(0, Ordering::Relaxed);
+    }
+
+    /// A page table of level 1: the address that it begins at, and its uses.
+    #[inline]
+    pub(crate) fn use_count(&self) -> &AtomicU64 {
+        &self.b
+    }
+
+    /// The neighbours in a [`FrameList`]: the next one and the one before.
+    fn links(&self) -> (u32, u32) {
+        let both = self.a.load(Ordering::Relaxed);
+        (both as u32, (both >> 32) as u32)
+    }
+
+    fn set_links(&self, next: u32, previous: u32) {
+        self.a
+            .store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
     }
 
     /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone.
@@ -244,7 +291,7 @@ impl Record {
     /// Mappings of the frame in all pmaps.
     #[inline]
     pub(crate) fn mappings(&self) -> u32 {
-        ((self.map.load(Ordering::Relaxed) & !LOCKED) >> 32) as u32
+        ((self.rmap.load(Ordering::Relaxed) & !LOCKED) >> 32) as u32
     }
 
     /// Takes the frame's reverse lock: a spin lock in the word that it guards, so that linking a
@@ -252,10 +299,10 @@ impl Record {
     #[inline]
     pub(crate) fn lock_mappings(&self) -> Mappings<'_> {
         machine::point();
-        let mut map = self.map.load(Ordering::Relaxed);
+        let mut map = self.rmap.load(Ordering::Relaxed);
         loop {
             if map & LOCKED == 0 {
-                match self.map.compare_exchange_weak(
+                match self.rmap.compare_exchange_weak(
                     map,
                     map | LOCKED,
                     Ordering::Acquire,
@@ -266,7 +313,7 @@ impl Record {
                 }
             } else {
                 machine::spin_hint();
-                map = self.map.load(Ordering::Relaxed);
+                map = self.rmap.load(Ordering::Relaxed);
             }
         }
     }
@@ -367,6 +414,43 @@ impl Drop for Mappings<'_> {
     #[inline]
     fn drop(&mut self) {
         machine::point();
-        self.record.map.store(self.map, Ordering::Release);
+        self.record.rmap.store(self.map, Ordering::Release);
+    }
+}
+
+/// A list of frames, linked through their records. Its owner's lock guards it.
+#[derive(Clone, Copy)]
+pub(crate) struct FrameList {
+    /// The first one, or [`NONE`].
+    pub(crate) first: u32,
+}
+
+impl FrameList {
+    pub(crate) const EMPTY: FrameList = FrameList { first: NONE };
+
+    /// Puts a frame, which is in no list, before the others.
+    pub(crate) fn link(&mut self, index: u32) {
+        let next = self.first;
+        record(index).set_links(next, NONE);
+        if next != NONE {
+            let (after, _) = record(next).links();
+            record(next).set_links(after, index);
+        }
+        self.first = index;
+    }
+
+    /// Takes out a frame of this list.
+    pub(crate) fn unlink(&mut self, index: u32) {
+        let (next, previous) = record(index).links();
+        if previous == NONE {
+            self.first = next;
+        } else {
+            let (_, before) = record(previous).links();
+            record(previous).set_links(next, before);
+        }
+        if next != NONE {
+            let (after, _) = record(next).links();
+            record(next).set_links(after, previous);
+        }
     }
 }
