@@ -10,7 +10,7 @@
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
 //! - [`vdso`]: what programs call for the time without a system call.
-//! - [`counters`]: what all of it cost, by cause; [`floor`]: what the bare machine takes for it.
+//! - [`counters`]: what all of it cost, by cause; [`hw_cost`]: what the bare machine takes for it.
 //! - [`switches`]: settings of mechanisms, each declared once by the floor that has it.
 //! - `hw`: the two machines, x86-64 and the simulated one, behind one interface.
 #![cfg_attr(target_os = "none", no_std)]

@@ -36,7 +36,7 @@ static KERNEL_SP: AtomicUsize = AtomicUsize::new(0);
 
 global_asm!(
     r#"
-    .pushsection .rodata.floor, "a"
+    .pushsection .rodata.hw_cost, "a"
     .balign 16
     /* (rsi: rounds, rdx: where nothing is) */
     .globl hw_cost_program
