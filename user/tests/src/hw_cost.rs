@@ -35,8 +35,8 @@ fn measured() -> Outcome {
         let value: f64 = value
             .parse()
             .map_err(|_| format!("the value of `{line}`"))?;
-        let costs = value.is_finite() && value > 0.0;
-        ensure!(costs, "nothing is for nothing: `{line}`");
+        let sensible = value.is_finite() && value > 0.0;
+        ensure!(sensible, "nothing is for nothing: `{line}`");
         let wanted = if name.starts_with("memcpy") {
             "MiB/s"
         } else {
