@@ -49,12 +49,23 @@ pub fn graph(source: &Source, folder: &Path) -> Graph {
             }
         }
         for path in &module.paths {
+            // A name by itself is a local one, or comes by an import, which counts already.
+            if path.path.len() == 1 && !comes_by_glob(module, &path.path[0]) {
+                continue;
+            }
             if let Some(Target::Item(file)) = resolve(source, number, &path.path, 0) {
                 point(path, file);
             }
         }
     }
     graph
+}
+
+/// Whether a name can only have come by `use …::*`.
+fn comes_by_glob(module: &Module, name: &str) -> bool {
+    !(module.globs.is_empty()
+        || module.names.contains_key(name)
+        || module.children.contains_key(name))
 }
 
 /// Returns the top-level module of each file; of the crate's root, "lib".

@@ -43,7 +43,7 @@ pub struct Module {
     pub globs: Vec<Written>,
     /// Imports, by path to the item.
     pub imports: Vec<(Written, bool)>,
-    /// Paths of two or more segments in the code.
+    /// Paths in the code, those of one segment included.
     pub paths: Vec<Written>,
 }
 
@@ -282,23 +282,22 @@ fn leaves(
     }
 }
 
-/// Gathers the paths of two or more segments among the tokens.
+/// Gathers the paths among the tokens, names of fields and methods excepted.
 fn paths(tokens: TokenStream, found: &mut Vec<Written>) {
     let mut current: Vec<String> = Vec::new();
     let mut line = 0;
     let mut colons = 0;
     let mut end = |current: &mut Vec<String>, line| {
-        if current.len() > 1 {
-            found.push(Written {
-                path: std::mem::take(current),
-                line,
-            });
+        let path = std::mem::take(current);
+        if !path.is_empty() {
+            found.push(Written { path, line });
         }
-        current.clear();
     };
+    let mut is_field = false;
     let mut groups = Vec::new();
     for token in tokens {
         match token {
+            TokenTree::Ident(_) if is_field => is_field = false,
             TokenTree::Ident(it) => {
                 if colons != 2 {
                     end(&mut current, line);
@@ -311,6 +310,9 @@ fn paths(tokens: TokenStream, found: &mut Vec<Written>) {
             other => {
                 end(&mut current, line);
                 colons = 0;
+                // One dot, not a range.
+                is_field =
+                    matches!(&other, TokenTree::Punct(it) if it.as_char() == '.') && !is_field;
                 if let TokenTree::Group(it) = other {
                     groups.push(it.stream());
                 }

@@ -24,7 +24,10 @@ fn judged(files: &[(&str, &str)], order: &[&str]) -> Vec<&'static str> {
     graph.violations(&order).iter().map(kind).collect()
 }
 
-const ROOT: (&str, &str) = ("lib.rs", "mod low; mod high; pub use high::High;");
+const ROOT: (&str, &str) = (
+    "lib.rs",
+    "mod low; mod high; pub use high::{High, Trait, HIGH, new};",
+);
 const ORDER: &[&str] = &["low", "high"];
 
 #[test]
@@ -45,8 +48,17 @@ fn an_import_of_a_module_above_is_found_in_every_form() {
         "fn f(_: crate::high::High) {}",
         "macro_rules! m { () => { $crate::high::High } }",
         "mod inner { use super::super::high::High; }",
+        "use crate::*; fn f(_: High) {}",
+        "use crate::*; fn f() -> [Option<High>; 3] { loop {} }",
+        "use crate::*; fn f() { High::new() }",
+        "use crate::*; fn f() { let _ = new(); }",
+        "use crate::*; impl Trait for u8 {}",
+        "use crate::*; fn f() { format_args!(\"{}\", High::new()); }",
+        "use crate::*; fn f(x: u8) { match x { HIGH => {} _ => {} } }",
+        "use crate::*; fn f() { high::new(); }",
     ] {
-        let files = [ROOT, ("high.rs", "pub struct High;"), ("low.rs", low)];
+        let high = "pub struct High; pub trait Trait {} pub const HIGH: u8 = 1; pub fn new() {}";
+        let files = [ROOT, ("high.rs", high), ("low.rs", low)];
         assert_eq!(judged(&files, ORDER), ["upward"], "{low}");
     }
 }
