@@ -264,6 +264,8 @@ impl Both<'_> {
             3 => self.write_bytes(at, 200),
             4 if self.bytes.len() < WINDOW => self.append(),
             5 => self.write_from_program(at),
+            // Whole pages may be passed on; of others each slice is a step of the write.
+            6 if self.random.below(2) == 0 => self.write_slices(at),
             6 => self.write_slices(at / PAGE_SIZE * PAGE_SIZE),
             7 => self.keep(at),
             8 | 9 => self.read_bytes(at),
