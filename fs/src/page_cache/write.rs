@@ -46,6 +46,13 @@ impl<S: BackingStore> PageCache<S> {
                     if end > self.size() {
                         self.size.store(end, Ordering::SeqCst);
                     }
+                    // A step that ended inside a page reserved no more than it wrote.
+                    if end > old && done < len {
+                        result = S::reserve_last(self, end, start + len as u64);
+                        if result.is_err() {
+                            break;
+                        }
+                    }
                 }
                 Err(error) => {
                     result = Err(error);

@@ -1,14 +1,16 @@
-//! One file on each of the three backing stores of the page cache, opened as programs open it.
+//! One file on each backing store of the page cache, opened as programs open it.
 
 use std::{
-    sync::{Arc, atomic::Ordering::SeqCst},
+    sync::{Arc, OnceLock, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
 use abi::Result;
 use fbuf::{Sink, Source};
 use fs::{
-    Attributes, Credentials, File, Kind, Location, Mount, Namespace, Vnode, Walk, ninep,
+    Attributes, Credentials, File, Kind, Location, Mount, MountRequest, Namespace, Vnode, Walk,
+    block::{self, Device, FaultyDisk},
+    ext2, ninep,
     page_cache::{self, Cached},
     ramfs::{self, Options},
     vnode::{Directory, FileData},
@@ -17,7 +19,11 @@ use vm::Pager;
 
 use crate::{
     disk::{self, Inode, Pages},
-    support::{FLAGS, with_walk},
+    support::{
+        FLAGS,
+        image::{SMALL, Shape},
+        pause, with_walk,
+    },
     wire::Wire,
 };
 
@@ -108,11 +114,36 @@ pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
     );
     let memory = Namespace::new(ramfs::root(Options::default()), "rootfs");
     body(&(Arc::new(move || open_in(&memory)) as Open));
-    let share = Namespace::new(ninep::root(Wire::new(seed), b"").unwrap(), "9p");
-    body(
-        &(Arc::new(move || {
-            page_cache::reclaim_clean(usize::MAX);
-            open_in(&share)
-        }) as Open),
-    );
+    body(&open_cold(Namespace::new(
+        ninep::root(Wire::new(seed), b"").unwrap(),
+        "9p",
+    )));
+    let disk = FaultyDisk::new(small_blocks(seed).clone(), seed);
+    let number = fs::device::number(block::VIRTIO_MAJOR, 0);
+    let device = Device::new("vda", number, disk).unwrap();
+    let root = ext2::mount(&device, b"", false).unwrap();
+    body(&open_cold(Namespace::with_root(
+        root,
+        &MountRequest::plain("ext2"),
+    )));
+    // A task completes the unmount.
+    while device.holder().is_some() {
+        pause(Duration::from_millis(1));
+    }
+}
+
+/// Opens the file of a namespace, after all clean pages have been evicted.
+fn open_cold(namespace: Arc<Namespace>) -> Open {
+    Arc::new(move || {
+        page_cache::reclaim_clean(usize::MAX);
+        open_in(&namespace)
+    })
+}
+
+/// An image whose blocks are smaller than a page.
+fn small_blocks(seed: u64) -> &'static Vec<u8> {
+    static IMAGES: [OnceLock<Vec<u8>>; 2] = [const { OnceLock::new() }; 2];
+    let which = seed as usize % IMAGES.len();
+    let block = [1024, 2048][which];
+    IMAGES[which].get_or_init(|| Shape { block, ..SMALL }.make())
 }
