@@ -1,8 +1,8 @@
 //! The in-memory file system.
 //!
 //! `node`: vnodes, their attributes and their names; `directory`: entries; `rename`; `extended`:
-//! extended attributes; `regular`: the data of files, in the pages of a [`vm::Object`] embedded in
-//! the vnode: read, write and mappings use the same frames.
+//! extended attributes; `regular`: the data of files, in a page cache whose store is swap: read,
+//! write and mappings use the same frames.
 //!
 //! Locks: [`Rank::Rename`] (moves between directories) -> `Directory` (entries) -> `Vnode` (writers
 //! and truncation of a file) -> the object's own. Attributes are atomics. The fault path takes the

@@ -62,6 +62,7 @@ fn missing(paragraph: &str, names: &HashSet<String>) -> Vec<String> {
                 missing.push(word.to_owned());
             }
         } else if word.ends_with(".rs")
+            && !["lib.rs", "mod.rs"].contains(&word)
             // The end of a path, in a folder that was named before: `fault.rs` after `vm/src/map`.
             && !folders.iter().any(|it| names.contains(&format!("{it}/{word}")))
         {
@@ -91,6 +92,44 @@ fn every_source_file_that_a_document_names_exists() {
         }
     }
     assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+/// The table "Where to look" of `architecture.md` names items that stand in the files beside them.
+#[test]
+fn the_items_to_look_for_are_where_the_table_says() {
+    let text = fs::read_to_string(home().join("docs/architecture.md")).unwrap();
+    let table = text
+        .split("\n## ")
+        .find(|it| it.starts_with("Where to look"));
+    let mut missing = Vec::new();
+    let rows = table.unwrap().lines().filter(|it| it.starts_with('|'));
+    for row in rows.skip(2) {
+        let cells: Vec<_> = row.split('|').collect();
+        let quoted = |cell: &str| -> Vec<String> {
+            let words = cell.split('`').skip(1).step_by(2);
+            words.map(str::to_owned).collect()
+        };
+        let files = quoted(cells[3]).into_iter();
+        let source: String = files
+            .map(|it| fs::read_to_string(home().join(it)).unwrap_or_default())
+            .collect();
+        for item in quoted(cells[2]) {
+            let is_there = ["fn", "static", "const", "enum", "struct", "macro_rules!"]
+                .iter()
+                .any(|kind| {
+                    source
+                        .match_indices(&format!("{kind} {item}"))
+                        .any(|(at, found)| {
+                            let next = source[at + found.len()..].chars().next();
+                            next.is_some_and(|it| !it.is_alphanumeric() && it != '_')
+                        })
+                });
+            if !is_there {
+                missing.push(format!("{item}, of {}", cells[1].trim()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "\n{}", missing.join("\n"));
 }
 
 /// `cargo test -p fs --test page_cache` names a crate and one of its tests.
