@@ -11,7 +11,7 @@ use alloc::{
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{
-    Errno, Result,
+    Result,
     raw::general::{
         IN_ATTRIB, IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_ISDIR, IN_MOVE_SELF, IN_MOVED_FROM,
         IN_MOVED_TO, IN_UNMOUNT,
@@ -100,7 +100,7 @@ impl Mark {
         let key = key(vnode);
         {
             let mut bucket = bucket(key).lock();
-            bucket.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            bucket.try_reserve(1)?;
             bucket.push(MarkEntry {
                 key,
                 listener: listener.clone(),

@@ -8,68 +8,23 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use abi::{
-    Errno,
-    raw::general::{O_APPEND, RENAME_EXCHANGE},
-};
+use abi::{Errno, raw::general::O_APPEND};
 use fbuf::{BytesSink, BytesSource};
 use fs::{
-    Credentials, File, Kind, Namespace, OpenFlags, Vnode, Walk,
+    Credentials, File, Kind, Namespace, OpenFlags, Vnode,
     ramfs::{self, Options},
     vnode::Make,
 };
 use nucleus::task;
-use support::{FLAGS, Random, in_tasks, with_walk};
-
-fn path(random: &mut Random) -> Vec<u8> {
-    let mut path = Vec::new();
-    for _ in 0..1 + random.below(3) {
-        path.extend_from_slice(b"/");
-        match random.below(10) {
-            0 => path.extend_from_slice(b".."),
-            n => path.push(b'a' + (n % 3) as u8),
-        }
-    }
-    path
-}
-
-fn change(random: &mut Random, walk: &Walk<'_>) -> Result<(), Errno> {
-    let (a, b) = (path(random), path(random));
-    match random.below(9) {
-        0 | 1 => walk.make(&a, Make::Directory, 0o755).map(drop),
-        2 => walk.open(&a, FLAGS, 0o644).and_then(|file| {
-            let data = random.bytes(5000);
-            file.write(None, FLAGS, &mut BytesSource::new(&data))
-                .map(drop)
-        }),
-        3 => walk.remove(&a, random.below(2) == 0),
-        4 | 5 => walk.rename(&a, walk, &b, 0),
-        6 => walk.rename(&a, walk, &b, RENAME_EXCHANGE),
-        7 => walk.link(&walk.resolve(&a, true)?, &b),
-        _ => {
-            let place = walk.resolve(&a, true)?;
-            assert!(!place.path(walk.root).is_empty());
-            match place.vnode().kind() {
-                Kind::Directory => place.vnode().list(0, &mut |_, _, _, _| true),
-                _ => Ok(()),
-            }
-        }
-    }
-}
+use support::{FLAGS, Random, change_tree, in_tasks, names, with_walk};
 
 /// What must hold of a tree at rest.
 fn check(directory: &Arc<dyn Vnode>) {
-    let mut names = Vec::new();
-    directory
-        .list(0, &mut |name, _, _, _| {
-            names.push(name.to_vec());
-            true
-        })
-        .unwrap();
+    let names = names(directory).unwrap();
     let attributes = directory.attributes().unwrap();
     assert_eq!(attributes.size, (names.len() as u64 + 2) * 20);
     let mut directories = 0;
-    for name in names {
+    for (name, _) in names {
         let child = directory.lookup(&name).unwrap();
         assert!(child.attributes().unwrap().links > 0);
         if child.kind() == Kind::Directory {
@@ -95,7 +50,7 @@ fn a_tree_stays_a_tree() {
             let mut random = Random::new(seed * 16 + i as u64);
             for _ in 0..150 {
                 // Any error number will do: the others are at work.
-                let _ = with_walk(&shared, |walk| change(&mut random, walk));
+                let _ = with_walk(&shared, |walk| change_tree(&mut random, walk));
             }
         });
         check(namespace.root().vnode());

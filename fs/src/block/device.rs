@@ -99,7 +99,7 @@ impl Device {
             holder: SpinLock::new(Rank::Leaf, None),
             openers: Mutex::new(Rank::BlockOpen, Openers::default()),
         });
-        task::spawn(spawn, Box::new(move || worker.work())).map_err(|_| Errno::ENOMEM)?;
+        task::spawn(spawn, Box::new(move || worker.work()))?;
         Ok(device)
     }
 

@@ -38,9 +38,9 @@ impl MemoryDisk {
         for from in (0..pages).step_by(PIECE) {
             let count = PIECE.min(pages - from);
             let mut piece = Vec::new();
-            piece.try_reserve_exact(count).map_err(|_| Errno::ENOMEM)?;
+            piece.try_reserve_exact(count)?;
             for _ in 0..count {
-                piece.push(Frame::alloc(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?);
+                piece.push(Frame::alloc(Contents::Zeroed)?);
             }
             frames.push(piece);
         }

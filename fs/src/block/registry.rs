@@ -20,7 +20,7 @@ pub fn register(device: &Arc<Device>) -> Result<()> {
     if devices.iter().any(taken) {
         return Err(Errno::EEXIST);
     }
-    devices.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    devices.try_reserve(1)?;
     devices.push(device.clone());
     Ok(())
 }

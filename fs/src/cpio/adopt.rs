@@ -37,7 +37,7 @@ impl Adoptions {
     /// # Errors
     /// `ENOMEM`.
     pub(super) fn add(&mut self, file: &Arc<dyn Vnode>, at: usize, len: usize) -> Result<()> {
-        self.extents.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+        self.extents.try_reserve(1)?;
         self.extents.push(Extent {
             file: file.clone(),
             at,

@@ -380,7 +380,7 @@ impl<'a> Unpacker<'a> {
             ..Change::default()
         })?;
         if place.vnode().kind() == Kind::Directory {
-            self.directories.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            self.directories.try_reserve(1)?;
             self.directories.push((place.vnode().clone(), modified));
         }
         Ok(())

@@ -206,7 +206,7 @@ impl BlockFile {
         if !self.writes {
             return Err(Errno::EBADF);
         }
-        let [start, len]: [u64; 2] = user::read(argument).map_err(|_| Errno::EFAULT)?;
+        let [start, len]: [u64; 2] = user::read(argument)?;
         let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
         let sector = SECTOR as u64;
         let fits = start.is_multiple_of(sector)
@@ -231,7 +231,7 @@ impl BlockFile {
 
     /// Writes zeros.
     fn zero(&self, mut sector: u64, mut sectors: u64) -> Result<()> {
-        let page = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        let page = vm::alloc_frame(Contents::Zeroed)?;
         while sectors > 0 {
             let mut left = sectors.min((FRAMES * PAGE_SIZE / SECTOR) as u64);
             let mut parts = Vec::new();
@@ -257,13 +257,11 @@ impl BlockFile {
 fn parts(max: usize) -> Result<Vec<Part>> {
     let mut parts = Vec::new();
     let mut left = max.min(FRAMES * PAGE_SIZE);
-    parts
-        .try_reserve_exact(left.div_ceil(PAGE_SIZE))
-        .map_err(|_| Errno::ENOMEM)?;
+    parts.try_reserve_exact(left.div_ceil(PAGE_SIZE))?;
     while left > 0 {
         let len = left.min(PAGE_SIZE);
         parts.push(Part {
-            frame: vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?,
+            frame: vm::alloc_frame(Contents::Stale)?,
             offset: 0,
             len,
         });
@@ -273,7 +271,7 @@ fn parts(max: usize) -> Result<Vec<Part>> {
 }
 
 fn give<T: user::Plain>(argument: VirtAddr, value: T) -> Result<usize> {
-    user::write(argument, &value).map_err(|_| Errno::EFAULT)?;
+    user::write(argument, &value)?;
     Ok(0)
 }
 
@@ -367,7 +365,7 @@ impl File for BlockFile {
             control::BLKRAGET => give(argument, READ_AHEAD),
             control::BLKBSZGET => give(argument, self.block_size.load(Ordering::Relaxed)),
             control::BLKBSZSET => {
-                let size: u32 = user::read(argument).map_err(|_| Errno::EFAULT)?;
+                let size: u32 = user::read(argument)?;
                 if !size.is_power_of_two()
                     || !(limits.block_size..=PAGE_SIZE as u32).contains(&size)
                 {

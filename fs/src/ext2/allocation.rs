@@ -6,8 +6,8 @@ use abi::{Errno, Result, raw::general::CAP_SYS_RESOURCE};
 
 use super::{
     free::Free,
-    group::{Correction, Group, Room},
-    layout::{Geometry, Slot},
+    group::{Disk, Group, Room},
+    layout::Slot,
     pending::{Pending, Run},
     volume::Volume,
 };
@@ -16,9 +16,6 @@ use crate::credentials;
 impl Volume {
     /// Allocates up to `most` consecutive blocks, as near after `goal` as possible. The current
     /// task's credentials decide whether the reserved blocks may be used.
-    ///
-    /// # Errors
-    /// `ENOSPC`; `EIO`, `ENOMEM`.
     pub(super) fn take_blocks(&self, goal: u32, most: u32) -> Result<Run> {
         loop {
             let before = self.releases();
@@ -80,10 +77,8 @@ impl Volume {
         let home = geometry.group_of(goal);
         for number in (home..geometry.groups).chain(0..home) {
             let goal = (number == home).then_some(goal);
-            let mut correction = Correction::default();
             let group = &self.groups[number as usize];
-            let taken = group.take_blocks(self.disk(), goal, most, &mut correction);
-            self.free.add_blocks(correction.0);
+            let taken = group.take_blocks(self.disk(), goal, most);
             if let Some(run) = taken? {
                 return Ok(Some(run));
             }
@@ -106,9 +101,6 @@ impl Volume {
 
     /// Clears the bits of what was pending when the commit started. What cannot be freed now stays
     /// pending.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub(super) fn release(&self, taken: Pending) -> Result<()> {
         let mut result = Ok(());
         let mut left = Pending::new();
@@ -137,10 +129,7 @@ impl Volume {
             let number = self.geometry.group_of(first);
             let count = end.min(self.geometry.group_blocks(number).end) - first;
             let part = Run { first, count };
-            let mut correction = Correction::default();
-            let freed =
-                self.groups[number as usize].give_blocks(self.disk(), part, &mut correction);
-            self.free.add_blocks(correction.0);
+            let freed = self.groups[number as usize].give_blocks(self.disk(), part);
             self.free.add_blocks(freed? as i64);
             first += count;
         }
@@ -150,14 +139,11 @@ impl Volume {
     fn release_inode(&self, number: u32, directory: bool) -> Result<()> {
         let slot = self.geometry.slot(number);
         let index = (number - 1) % self.geometry.inodes_per_group;
-        let mut correction = Correction::default();
         let group = &self.groups[slot.group as usize];
-        let freed = group.give_inode(self.disk(), index, directory, &mut correction);
-        Free::correct(&self.free.inodes, correction);
+        let freed = group.give_inode(self.disk(), index, directory);
         if freed? {
             self.free.inodes.fetch_add(1, Ordering::Relaxed);
-            let directories = Correction(-(directory as i64));
-            Free::correct(&self.free.directories, directories);
+            Free::correct(&self.free.directories, -i64::from(directory));
         }
         Ok(())
     }
@@ -209,13 +195,11 @@ impl Volume {
         };
         let groups = self.geometry.groups;
         for number in (start..groups).chain(0..start) {
-            let mut correction = Correction::default();
             let group = &self.groups[number as usize];
-            let taken = group.take_inode(self.disk(), directory, &mut correction, |index| {
+            let taken = group.take_inode(self.disk(), directory, |index| {
                 let inode = number * self.geometry.inodes_per_group + index + 1;
                 prepare(inode, self.geometry.slot(inode))
             });
-            Free::correct(&self.free.inodes, correction);
             if let Some(it) = taken? {
                 return Ok(Some(it));
             }
@@ -254,7 +238,7 @@ impl Volume {
     }
 
     /// The state that groups need to read and update metadata.
-    fn disk(&self) -> (&super::buffer::Buffers, &Geometry) {
-        (&self.buffers, &self.geometry)
+    fn disk(&self) -> Disk<'_> {
+        (&self.buffers, &self.geometry, &self.free)
     }
 }

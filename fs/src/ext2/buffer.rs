@@ -221,9 +221,6 @@ impl Buffers {
     }
 
     /// Returns a block that exists on the device, reading it if needed. May sleep.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub fn get(&self, number: u32) -> Result<Block> {
         let (page, start) = self.place(number);
         Ok(Block {

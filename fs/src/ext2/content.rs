@@ -154,9 +154,6 @@ impl Content {
 
     /// Frees what [`cut`](BlockStore::cut) left, before the end moves past it. The caller
     /// excludes reservations.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub fn cut_again(&self) -> Result<()> {
         if !self.uncut.load(Ordering::Acquire) {
             return Ok(());

@@ -65,9 +65,6 @@ impl Inode {
     }
 
     /// Counts one more subdirectory.
-    ///
-    /// # Errors
-    /// `EMLINK`.
     pub(super) fn add_link(&self) -> Result<()> {
         self.change(|changing| {
             let links = &mut changing.record.links;
@@ -248,11 +245,11 @@ impl vnode::Directory for Node {
                 continue;
             }
             if let Ok(own) = child.directory() {
-                own.mark_dead()?;
+                own.count.die()?;
             }
             if let Err(error) = names.remove(name, &found) {
                 if let Ok(own) = child.directory() {
-                    own.unmark_dead();
+                    own.count.revive();
                 }
                 return Err(error);
             }

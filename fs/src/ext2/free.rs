@@ -2,8 +2,6 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-use super::group::Correction;
-
 /// Free blocks and inodes of the whole file system. Pending ones count as in use.
 #[derive(Default)]
 pub(super) struct Free {
@@ -35,11 +33,11 @@ impl Free {
             .is_ok()
     }
 
-    pub fn correct(count: &AtomicU32, by: Correction) {
+    pub fn correct(count: &AtomicU32, by: i64) {
         // A corrupted count must not wrap around.
         let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |there| {
-            let corrected = (there as i64 + by.0).clamp(0, u32::MAX as i64);
-            (by.0 != 0).then_some(corrected as u32)
+            let corrected = (there as i64 + by).clamp(0, u32::MAX as i64);
+            (by != 0).then_some(corrected as u32)
         });
     }
 }

@@ -9,6 +9,7 @@ use nucleus::{
 use super::{
     bitmap::Bitmap,
     buffer::{Block, Buffers},
+    free::Free,
     layout::{Geometry, GroupRecord},
     pending::Run,
 };
@@ -42,9 +43,9 @@ enum Bits {
     Damaged,
 }
 
-/// A change of the counts of the whole file system.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Correction(pub i64);
+/// What groups need to read and update metadata: the device's blocks, positions on it, and the
+/// counts of the whole file system, which change by what a bitmap that is first read shows.
+pub(super) type Disk<'a> = (&'a Buffers, &'a Geometry, &'a Free);
 
 /// The free counts of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,23 +86,16 @@ impl Group {
 
     /// Allocates up to `most` consecutive blocks: at `goal` if they are free, else after it, else
     /// anywhere in the group; long runs preferably in an empty stretch rather than a gap. Returns
-    /// `None` if the group has none. `correct` is called with the difference if the bitmap has
-    /// another number of free blocks than was known.
+    /// `None` if the group has none.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`, when its bitmap cannot be read.
-    pub fn take_blocks(
-        &self,
-        disk: (&Buffers, &Geometry),
-        goal: Option<u32>,
-        most: u32,
-        correct: &mut Correction,
-    ) -> Result<Option<Run>> {
+    pub fn take_blocks(&self, disk: Disk<'_>, goal: Option<u32>, most: u32) -> Result<Option<Run>> {
         let mut state = self.state.lock();
         if state.record.free_blocks == 0 {
             return Ok(None);
         }
-        let Some(bitmap) = state.blocks(self.number, disk, correct)? else {
+        let Some(bitmap) = state.blocks(self.number, disk)? else {
             return Ok(None);
         };
         let start = disk.1.group_blocks(self.number).start;
@@ -126,14 +120,9 @@ impl Group {
     ///
     /// # Errors
     /// As [`take_blocks`](Group::take_blocks).
-    pub fn give_blocks(
-        &self,
-        disk: (&Buffers, &Geometry),
-        run: Run,
-        correct: &mut Correction,
-    ) -> Result<u32> {
+    pub fn give_blocks(&self, disk: Disk<'_>, run: Run) -> Result<u32> {
         let mut state = self.state.lock();
-        let Some(bitmap) = state.blocks(self.number, disk, correct)? else {
+        let Some(bitmap) = state.blocks(self.number, disk)? else {
             return Ok(0);
         };
         let bit = run.first - disk.1.group_blocks(self.number).start;
@@ -155,16 +144,15 @@ impl Group {
     /// As [`take_blocks`](Group::take_blocks), and those of `prepare`.
     pub fn take_inode<T>(
         &self,
-        disk: (&Buffers, &Geometry),
+        disk: Disk<'_>,
         directory: bool,
-        correct: &mut Correction,
         prepare: impl FnOnce(u32) -> Result<T>,
     ) -> Result<Option<T>> {
         let mut state = self.state.lock();
         if state.record.free_inodes == 0 {
             return Ok(None);
         }
-        let Some(bitmap) = state.inodes(self.number, disk, correct)? else {
+        let Some(bitmap) = state.inodes(self.number, disk)? else {
             return Ok(None);
         };
         let Some(index) = bitmap.first_clear(state.first_free_inode..u32::MAX) else {
@@ -183,15 +171,9 @@ impl Group {
     ///
     /// # Errors
     /// As [`take_blocks`](Group::take_blocks).
-    pub fn give_inode(
-        &self,
-        disk: (&Buffers, &Geometry),
-        index: u32,
-        directory: bool,
-        correct: &mut Correction,
-    ) -> Result<bool> {
+    pub fn give_inode(&self, disk: Disk<'_>, index: u32, directory: bool) -> Result<bool> {
         let mut state = self.state.lock();
-        let Some(bitmap) = state.inodes(self.number, disk, correct)? else {
+        let Some(bitmap) = state.inodes(self.number, disk)? else {
             return Ok(false);
         };
         let bits = index..index + 1;
@@ -216,12 +198,7 @@ impl Group {
 impl State {
     /// The block bitmap, `None` if it is damaged. When it is first read, its number of free blocks
     /// replaces the descriptor's.
-    fn blocks(
-        &mut self,
-        group: u32,
-        (buffers, geometry): (&Buffers, &Geometry),
-        correct: &mut Correction,
-    ) -> Result<Option<Bitmap>> {
+    fn blocks(&mut self, group: u32, (buffers, geometry, all): Disk<'_>) -> Result<Option<Bitmap>> {
         if let Bits::Unread = self.blocks {
             let blocks = geometry.group_blocks(group);
             let bitmap = Bitmap::new(buffers.get(self.record.block_bitmap)?, blocks.len() as u32);
@@ -237,7 +214,7 @@ impl State {
             self.blocks = match own.into_iter().all(|own| bitmap.all_set(bits(own))) {
                 true => {
                     let free = bitmap.count_clear();
-                    correct.0 += free as i64 - self.record.free_blocks as i64;
+                    all.add_blocks(free as i64 - self.record.free_blocks as i64);
                     self.record.free_blocks = free as u16;
                     Bits::Fine(bitmap)
                 }
@@ -248,12 +225,7 @@ impl State {
     }
 
     /// As [`blocks`](State::blocks), for inodes.
-    fn inodes(
-        &mut self,
-        group: u32,
-        (buffers, geometry): (&Buffers, &Geometry),
-        correct: &mut Correction,
-    ) -> Result<Option<Bitmap>> {
+    fn inodes(&mut self, group: u32, (buffers, geometry, all): Disk<'_>) -> Result<Option<Bitmap>> {
         if let Bits::Unread = self.inodes {
             let block = buffers.get(self.record.inode_bitmap)?;
             let bitmap = Bitmap::new(block, geometry.inodes_per_group);
@@ -265,7 +237,8 @@ impl State {
             self.inodes = match bitmap.all_set(0..reserved) {
                 true => {
                     let free = bitmap.count_clear();
-                    correct.0 += free as i64 - self.record.free_inodes as i64;
+                    let by = free as i64 - self.record.free_inodes as i64;
+                    Free::correct(&all.inodes, by);
                     self.record.free_inodes = free as u16;
                     Bits::Fine(bitmap)
                 }

@@ -108,9 +108,6 @@ impl Ext2 {
 
     /// Makes a new inode without a link, for a directory `parent`. It is freed again unless it gets
     /// one.
-    ///
-    /// # Errors
-    /// `ENOSPC`, `EIO`, `ENOMEM`.
     pub(super) fn new_inode(
         self: &Arc<Ext2>,
         parent: &Inode,
@@ -185,9 +182,6 @@ impl Inode {
 
     /// Frees it and its blocks even if it is in use, for an inode without links: no change of the
     /// file system is possible afterwards.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub fn end_now(&self) -> Result<()> {
         self.as_removed().free(&self.fs)
     }
@@ -288,9 +282,6 @@ impl Inode {
     /// Writes all metadata that leads to the file and its blocks to stable storage, and flushes the
     /// device's cache, which also covers its pages; with `data_only`, without time stamps of its
     /// content.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         let times = match data_only {
             true => 0,
@@ -326,9 +317,6 @@ impl Inode {
     }
 
     /// Returns block `logical` of a directory or link; `None` for a hole.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub fn block(&self, logical: u32) -> Result<Option<Block>> {
         let first = self.fs.locate(&self.record(), logical, 1)?.first;
         first.map(|number| self.fs.buffers.get(number)).transpose()
@@ -336,9 +324,6 @@ impl Inode {
 
     /// Appends a block of zeros to a directory or link that consists of whole blocks; returns its
     /// index and the block. The size grows by a block.
-    ///
-    /// # Errors
-    /// `ENOSPC`, `EIO`, `ENOMEM`, `EFBIG`.
     pub fn append_block(&self) -> Result<(u32, Block)> {
         self.change(|changing| {
             let size = changing.fs.geometry.block_size as u64;

@@ -40,9 +40,6 @@ impl Inode {
     }
 
     /// Returns the text of a link.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub(super) fn text(&self) -> Result<Vec<u8>> {
         let record = self.record().clone();
         let damaged = || self.fs.damaged("a link's text can't be; inode", self.ino());

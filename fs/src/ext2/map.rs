@@ -35,9 +35,6 @@ struct BlockPath {
 
 impl BlockPath {
     /// Returns the path to block `logical` of a file, with `pointers` in a block.
-    ///
-    /// # Errors
-    /// `EFBIG`.
     fn to(logical: u32, pointers: u32) -> Result<BlockPath> {
         if (logical as usize) < DIRECT {
             return Ok(BlockPath {
@@ -90,9 +87,6 @@ pub(super) fn most_blocks(pointers: u32) -> u64 {
 impl Volume {
     /// Returns where block `logical` of a file is, and how many of the next up to `most` blocks are
     /// consecutive.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`, `EFBIG`.
     pub(super) fn locate(&self, record: &InodeRecord, logical: u32, most: u32) -> Result<Extent> {
         let pointers = self.geometry.pointers();
         let way = BlockPath::to(logical, pointers)?;
@@ -147,9 +141,6 @@ impl Volume {
     /// Allocates a block with stale content for each hole in `range` of a file, near `home`'s group
     /// at first, then after the previous block. Blocks allocated before an error stay. Calls `note`
     /// with the file's blocks that were holes, before the file refers to the new ones.
-    ///
-    /// # Errors
-    /// `ENOSPC`, `EIO`, `ENOMEM`, `EFBIG`.
     pub(super) fn fill_holes(
         &self,
         record: &mut InodeRecord,
@@ -266,9 +257,6 @@ impl Volume {
     /// Makes the blocks of `range` holes and frees indirect blocks that become empty. Adds all of
     /// them to `freed`, which becomes pending when the record has been stored. What was done before
     /// an error stays, and no block is lost.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub(super) fn free_range(
         &self,
         record: &mut InodeRecord,

@@ -54,7 +54,7 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
             false => Err(Errno::EBUSY),
         };
     }
-    in_use.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    in_use.try_reserve(1)?;
     let claim = device.claim(HOLDER)?;
     let fs = Ext2::open(device.clone()).map_err(|refused| {
         log!("ext2 on {}: {}", device.name(), refused.reason);

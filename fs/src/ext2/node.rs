@@ -31,9 +31,6 @@ use crate::{
 
 impl Inode {
     /// Its state as a directory.
-    ///
-    /// # Errors
-    /// `ENOTDIR`.
     pub(super) fn directory(&self) -> Result<&Directory> {
         match &self.state.body {
             Body::Directory(directory) => Ok(directory),
@@ -65,9 +62,6 @@ impl Inode {
 
     /// Refuses changes that its flags forbid; with `also_append`, also those that an append-only
     /// file forbids.
-    ///
-    /// # Errors
-    /// `EPERM`.
     pub(super) fn require_mutable(&self, also_append: bool) -> Result<()> {
         let mut fixed = Flags::IMMUTABLE;
         if also_append {

@@ -95,9 +95,6 @@ impl Inode {
 
     /// Checks whether a name of it may be removed from `directory`: neither immutable or
     /// append-only, nor used as swap space, which is removed by name.
-    ///
-    /// # Errors
-    /// `EPERM`.
     pub(super) fn require_removable(&self, directory: &Inode) -> Result<()> {
         directory.require_mutable(true)?;
         self.require_mutable(true)?;
@@ -152,7 +149,7 @@ impl Inode {
                     if last.sector + (logical - last.page * per_page) * sectors == sector => {}
                 _ if !logical.is_multiple_of(per_page) => return Err(Errno::EINVAL),
                 _ => {
-                    runs.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    runs.try_reserve(1)?;
                     runs.push(Run {
                         page,
                         sector,

@@ -82,9 +82,6 @@ impl Volume {
     }
 
     /// Retries freeing removed inodes; those that fail again stay for the next time.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub(super) fn reap(&self) -> Result<()> {
         let mut result = Ok(());
         let mut left = Vec::new();

@@ -112,7 +112,7 @@ impl Inode {
                 Err(_) => None,
             };
             match unread.as_ref().map(|target| (target, target.directory())) {
-                Some((target, Ok(directory))) if !directory.is_read() => {
+                Some((target, Ok(directory))) if !directory.count.is_known() => {
                     drop(pair);
                     directory.load(target)?;
                 }
@@ -189,7 +189,7 @@ impl Inode {
         step.begin()?;
         let dead = match target.map(|(_, target)| target.directory()) {
             Some(Ok(directory)) => {
-                directory.mark_dead().inspect_err(|_| step.cancel())?;
+                directory.count.die().inspect_err(|_| step.cancel())?;
                 Some(directory)
             }
             _ => None,
@@ -222,7 +222,7 @@ impl Inode {
                 whiteout.set(|record| record.links = 0);
             }
             if let Some(directory) = dead {
-                directory.unmark_dead();
+                directory.count.revive();
             }
             step.cancel();
             return Err(error);

@@ -84,9 +84,6 @@ impl Content {
 
     /// Splits `frames`, of which the first is page `first`, into pieces to transfer; for a read,
     /// zero-fills the rest. For a write, the blocks are no longer unwritten from now on.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     fn pieces(
         &self,
         inode: &Inode,
@@ -154,9 +151,6 @@ impl Content {
     }
 
     /// The unwritten ones among `blocks`.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
     fn unwritten_of(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut found: Vec<Range<u64>> = Vec::new();
         let mut from = blocks.start;
@@ -174,9 +168,6 @@ impl Content {
     }
 
     /// The segments of `frames`, which start with block `start` of the file, for `blocks` of it.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
     fn parts(&self, frames: &[Frame], start: u64, blocks: Range<u64>) -> Result<Vec<Part>> {
         let mut parts = Vec::new();
         let mut at = (blocks.start - start) << self.block_shift;

@@ -84,7 +84,7 @@ impl Volume {
         let head = (block, place % geometry.block_size);
         let free = Free::default();
         let groups = read_groups(&buffers, &geometry, &free)?;
-        let zeros = vm::alloc_frame(Contents::Zeroed).map_err(|_| Errno::ENOMEM)?;
+        let zeros = vm::alloc_frame(Contents::Zeroed).map_err(Errno::from)?;
         Ok(Volume {
             buffers,
             geometry,
@@ -322,9 +322,6 @@ impl Volume {
     }
 
     /// Returns a metadata block that something refers to.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     pub(super) fn metadata(&self, block: u32) -> Result<Block> {
         self.check_data(block)?;
         self.buffers.get(block)
@@ -368,7 +365,7 @@ fn read_superblock(device: &Device) -> core::result::Result<[u8; Superblock::SIZ
     if len < start + Superblock::SIZE {
         return Err(invalid);
     }
-    let page = vm::alloc_frame(Contents::Stale).map_err(|_| Errno::ENOMEM)?;
+    let page = vm::alloc_frame(Contents::Stale).map_err(Errno::from)?;
     let part = Part {
         frame: page.clone(),
         offset: 0,
@@ -387,8 +384,9 @@ fn read_groups(
     free: &Free,
 ) -> core::result::Result<Vec<Group>, Refused> {
     let mut groups = Vec::new();
-    let enough = groups.try_reserve_exact(geometry.groups as usize);
-    enough.map_err(|_| Errno::ENOMEM)?;
+    groups
+        .try_reserve_exact(geometry.groups as usize)
+        .map_err(Errno::from)?;
     let per_block = (geometry.block_size / GROUP_SIZE) as u32;
     let table = geometry.first_data_block + 1;
     if geometry.descriptor_blocks > geometry.group_blocks(0).len() as u32 {

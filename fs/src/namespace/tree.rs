@@ -62,7 +62,7 @@ impl MountTable {
 fn attach(at: &Location, mount: &Arc<Mount>) -> Result<()> {
     let covered = at.vnode.mount_point().ok_or(Errno::EINVAL)?;
     let mut children = at.mount.children.write();
-    children.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    children.try_reserve(1)?;
     children.push((at.vnode.clone(), mount.clone()));
     covered.cover();
     Ok(())

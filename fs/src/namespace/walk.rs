@@ -405,8 +405,7 @@ impl<'w> Walker<'w> {
             return Err(Errno::ENOENT);
         }
         let rest = &self.path[c.end..];
-        text.try_reserve_exact(rest.len())
-            .map_err(|_| Errno::ENOMEM)?;
+        text.try_reserve_exact(rest.len())?;
         text.extend_from_slice(rest);
         if text[0] == b'/' {
             if self.rules & RESOLVE_BENEATH != 0

@@ -257,7 +257,7 @@ impl Client {
                 .transport
                 .send(&message.finish(0)?, &[], ERROR_LEN, &[])?;
             let mut tags = self.tags.lock();
-            tags.posted.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            tags.posted.try_reserve(1)?;
             tags.posted.push_back(Posted {
                 tag: tag.number,
                 fid,
@@ -306,7 +306,7 @@ impl Client {
             .send(&message, cargo.data, reply, cargo.receive)?;
         let flushed = self.wait(&*flight, tag);
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(reply).map_err(|_| Errno::ENOMEM)?;
+        bytes.try_reserve_exact(reply)?;
         bytes.resize(reply, 0);
         let total = flight.take(&mut bytes)?;
         if total == 0 && flushed {
@@ -564,7 +564,7 @@ impl Fid {
         let len = body.u32()? as usize;
         let entries = body.take(len)?;
         let mut copy = vec![];
-        copy.try_reserve_exact(len).map_err(|_| Errno::ENOMEM)?;
+        copy.try_reserve_exact(len)?;
         copy.extend_from_slice(entries);
         Ok(copy)
     }

@@ -118,9 +118,7 @@ fn read_frames(
     read: &mut dyn FnMut(usize, &[Slice]) -> Result<usize>,
 ) -> Result<usize> {
     let mut slices = Vec::new();
-    slices
-        .try_reserve_exact(frames.len())
-        .map_err(|_| Errno::ENOMEM)?;
+    slices.try_reserve_exact(frames.len())?;
     let mut done = 0;
     while done < wanted {
         slices.clear();

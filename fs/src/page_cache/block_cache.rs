@@ -19,7 +19,7 @@ use super::{
     backing_store::{BackingStore, Found, Mapping},
     block_store::BlockStore,
     cache::{PAGE, PageCache, errno, pager_error},
-    cached::{Cached, Counts},
+    cached::Cached,
     dirty,
     errors::ErrorCount,
     flusher,
@@ -352,7 +352,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
 
     fn drop_ends(cache: &PageCache<Self>, pages: &Range<u64>, _: usize) {
         cache.forget_dirty(pages.clone());
-        cache.wait_for_written(pages.clone());
+        cache.wait_written(pages.clone());
         // A write that was refused memory has made its pages dirty again.
         cache.forget_dirty(pages.clone());
     }
@@ -414,13 +414,13 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
 
     fn evict(cache: &PageCache<Self>, pages: Range<u64>) {
         // Dirty pages are skipped; a later call evicts them, when they have been written.
-        let _ = cache.write_out_pages(pages.clone(), false);
+        let _ = cache.write_out(pages.clone(), false);
         cache.evict(pages, usize::MAX);
     }
 
     fn writeback(cache: &PageCache<Self>, pages: Range<u64>, wait: bool) -> Mapping<()> {
         if !wait {
-            return cache.write_out_pages(pages, false).map_err(pager_error);
+            return cache.write_out(pages, false).map_err(pager_error);
         }
         let before = cache.store.errors.count();
         Cached::sync(cache, pages, true).map_err(pager_error)?;
@@ -470,52 +470,5 @@ impl<B: BlockStore> Rereadable for WriteBack<B> {
 
     fn is_dirty(&self, index: u64) -> bool {
         self.dirty.contains(index)
-    }
-}
-
-impl<B: BlockStore> Cached for PageCache<WriteBack<B>> {
-    fn size(&self) -> u64 {
-        PageCache::size(self)
-    }
-
-    fn errors(&self) -> &ErrorCount {
-        &self.store.errors
-    }
-
-    fn write_out(&self, pages: Range<u64>, again: bool) -> Result<()> {
-        self.write_out_pages(pages, again)
-    }
-
-    fn wait_written(&self, pages: Range<u64>) {
-        self.wait_for_written(pages);
-    }
-
-    fn sync(&self, pages: Range<u64>, data_only: bool) -> Result<()> {
-        self.write_through(pages)?;
-        self.store.blocks.sync(data_only)
-    }
-
-    fn give_up(&self, pages: Range<u64>, most: usize) -> usize {
-        self.evict(pages, most).0
-    }
-
-    fn set_access(&self, access: Access) {
-        self.store.streams.set_access(access);
-    }
-
-    fn counts(&self) -> Counts {
-        Counts {
-            resident: self.object.resident_count(),
-            dirty: self.store.dirty_count.load(Ordering::Relaxed),
-            writing: self.store.writing_count.load(Ordering::Relaxed),
-        }
-    }
-
-    fn dirty_since(&self) -> u64 {
-        self.store.dirty_since.load(Ordering::Acquire)
-    }
-
-    fn flush(&self, most: usize) -> Result<usize> {
-        self.flush_some(most)
     }
 }

@@ -11,7 +11,16 @@ use nucleus::{
     task::Sleep,
 };
 
-use super::{block_cache::WriteBack, block_store::BlockStore, cache::PageCache, dirty, flusher};
+use super::{
+    block_cache::WriteBack,
+    block_store::BlockStore,
+    cache::PageCache,
+    cached::{Cached, Counts},
+    dirty,
+    errors::ErrorCount,
+    flusher,
+    readahead::Access,
+};
 
 /// Pages of a request at most: 1 MiB.
 pub(super) const CLUSTER: usize = 256;
@@ -23,11 +32,6 @@ const REQUESTS: usize = 8;
 const IN_VAIN: usize = 16;
 
 impl<B: BlockStore> PageCache<WriteBack<B>> {
-    /// As [`Cached::write_out`](super::Cached::write_out).
-    pub(super) fn write_out_pages(&self, pages: Range<u64>, again: bool) -> Result<()> {
-        self.write_some(pages, again, usize::MAX).map(drop)
-    }
-
     /// Writes dirty pages of `pages`, and waits until the device has taken them. A write that was
     /// refused memory is retried as long as the pagedaemon finds some, and that helps.
     ///
@@ -39,7 +43,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         loop {
             let before = self.store.refused.load(Ordering::Acquire);
             let begun = self.write_some(pages.clone(), true, usize::MAX);
-            self.wait_for_written(pages.clone());
+            self.wait_written(pages.clone());
             let refused = self
                 .store
                 .refused
@@ -57,24 +61,6 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         }
     }
 
-    /// As [`Cached::flush`](super::Cached::flush).
-    pub(super) fn flush_some(&self, most: usize) -> Result<usize> {
-        let since = self.store.dirty_since.swap(0, Ordering::AcqRel);
-        self.store.blocks.settle();
-        let begun = self.write_some(0..u64::MAX, false, most);
-        if self.store.dirty_count.load(Ordering::Acquire) > 0 {
-            // Those that are left are as old as the oldest was at most.
-            if since != 0 {
-                self.store.dirty_since.store(since, Ordering::Release);
-            }
-        } else {
-            flusher::delist_if(self.store.listing.id, || {
-                self.store.dirty_since.load(Ordering::Acquire) == 0
-            });
-        }
-        begun
-    }
-
     /// Starts to write up to `most` dirty pages of `pages`; returns how many. One pass: a page that
     /// becomes dirty after its turn stays so.
     fn write_some(&self, pages: Range<u64>, again: bool, most: usize) -> Result<usize> {
@@ -85,7 +71,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         {
             if self.store.writing.contains(index) {
                 match again {
-                    true => self.wait_for_written(index..index + 1),
+                    true => self.wait_written(index..index + 1),
                     false => at = index + 1,
                 }
                 continue;
@@ -105,7 +91,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         };
         let mut frames: Vec<Frame> = Vec::new();
         let most = CLUSTER.min(self.store.dirty_count.load(Ordering::Relaxed).max(1));
-        frames.try_reserve_exact(most).map_err(|_| Errno::ENOMEM)?;
+        frames.try_reserve_exact(most)?;
         self.wait_for_turn();
         let first = pages.start;
         for index in pages {
@@ -204,14 +190,69 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         // Nothing else ends such a sleep.
         let _ = self.store.written.wait(Sleep::SOUND, free);
     }
+}
 
-    /// Waits until none of `pages` is being written.
-    pub(super) fn wait_for_written(&self, pages: Range<u64>) {
+impl<B: BlockStore> Cached for PageCache<WriteBack<B>> {
+    fn size(&self) -> u64 {
+        PageCache::size(self)
+    }
+
+    fn errors(&self) -> &ErrorCount {
+        &self.store.errors
+    }
+
+    fn write_out(&self, pages: Range<u64>, again: bool) -> Result<()> {
+        self.write_some(pages, again, usize::MAX).map(drop)
+    }
+
+    fn wait_written(&self, pages: Range<u64>) {
         let mut at = pages.start;
         while let Some(index) = self.store.writing.next(at..pages.end) {
             let over = || (!self.store.writing.contains(index)).then_some(());
             let _ = self.store.written.wait(Sleep::SOUND, over);
             at = index + 1;
         }
+    }
+
+    fn sync(&self, pages: Range<u64>, data_only: bool) -> Result<()> {
+        self.write_through(pages)?;
+        self.store.blocks.sync(data_only)
+    }
+
+    fn give_up(&self, pages: Range<u64>, most: usize) -> usize {
+        self.evict(pages, most).0
+    }
+
+    fn set_access(&self, access: Access) {
+        self.store.streams.set_access(access);
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            resident: self.object.resident_count(),
+            dirty: self.store.dirty_count.load(Ordering::Relaxed),
+            writing: self.store.writing_count.load(Ordering::Relaxed),
+        }
+    }
+
+    fn dirty_since(&self) -> u64 {
+        self.store.dirty_since.load(Ordering::Acquire)
+    }
+
+    fn flush(&self, most: usize) -> Result<usize> {
+        let since = self.store.dirty_since.swap(0, Ordering::AcqRel);
+        self.store.blocks.settle();
+        let begun = self.write_some(0..u64::MAX, false, most);
+        if self.store.dirty_count.load(Ordering::Acquire) > 0 {
+            // Those that are left are as old as the oldest was at most.
+            if since != 0 {
+                self.store.dirty_since.store(since, Ordering::Release);
+            }
+        } else {
+            flusher::delist_if(self.store.listing.id, || {
+                self.store.dirty_since.load(Ordering::Acquire) == 0
+            });
+        }
+        begun
     }
 }

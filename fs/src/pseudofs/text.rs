@@ -200,9 +200,7 @@ impl File for TextFile {
             return Err(Errno::EINVAL);
         }
         let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(from.left())
-            .map_err(|_| Errno::ENOMEM)?;
+        bytes.try_reserve_exact(from.left())?;
         bytes.resize(from.left(), 0);
         let n = from.take_bytes(&mut bytes)?;
         store(&bytes[..n])?;

@@ -4,7 +4,7 @@ use alloc::{
     collections::BTreeMap,
     sync::{Arc, Weak},
 };
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, RwLock};
@@ -17,19 +17,14 @@ use super::{
 use crate::{
     Credentials, Kind, Vnode,
     name_hash::name_hash,
-    vnode::{self, Emit, Make, check_name},
+    vnode::{self, Emit, EntryCount, Make, check_name},
 };
-
-/// The value of [`Directory::count`] of a removed directory, which takes no entries any more.
-const DEAD: u32 = u32::MAX;
 
 /// Entries in the order of their hashes, which are also the cursors of a listing: an entry's cursor
 /// never changes while others come and go.
 pub(super) struct Directory {
     pub(super) entries: RwLock<Entries>,
-    /// The number of entries, or [`DEAD`]. Changes under the lock of `entries`, except for the step
-    /// from 0 to `DEAD`, which takes the parent's lock only.
-    count: AtomicU32,
+    pub(super) count: EntryCount,
 }
 
 /// One name.
@@ -101,49 +96,8 @@ impl Directory {
     pub(super) fn new() -> Directory {
         Directory {
             entries: RwLock::new(Rank::Directory, Entries::default()),
-            count: AtomicU32::new(0),
+            count: EntryCount::new(true),
         }
-    }
-
-    /// Returns the number of entries.
-    pub(super) fn len(&self) -> u64 {
-        match self.count.load(Ordering::Relaxed) {
-            DEAD => 0,
-            count => count as u64,
-        }
-    }
-
-    /// Counts an entry that is about to be added.
-    ///
-    /// # Errors
-    /// `ENOENT` if the directory was removed.
-    pub(super) fn count_one(&self) -> Result<()> {
-        let more = |count| (count < DEAD - 1).then(|| count + 1);
-        let counted = self
-            .count
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
-        counted.map(|_| ()).map_err(|_| Errno::ENOENT)
-    }
-
-    /// Uncounts an entry.
-    pub(super) fn uncount_one(&self) {
-        self.count.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Tells whether it was removed.
-    pub(super) fn is_dead(&self) -> bool {
-        self.count.load(Ordering::Acquire) == DEAD
-    }
-
-    /// Removes it if it is empty: it takes no entries any more.
-    ///
-    /// # Errors
-    /// `ENOTEMPTY`.
-    pub(super) fn die(&self) -> Result<()> {
-        let died = self
-            .count
-            .compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Relaxed);
-        died.map(|_| ()).map_err(|_| Errno::ENOTEMPTY)
     }
 
     pub(super) fn lookup(&self, fs: &Ramfs, name: &[u8]) -> Result<Arc<Node>> {
@@ -292,9 +246,9 @@ impl vnode::Directory for Node {
                 drop(entries);
                 return Err(Errno::EEXIST);
             }
-            directory.count_one()?;
+            directory.count.add()?;
             if let Err(error) = entries.insert(&self.fs, name, node.clone()) {
-                directory.uncount_one();
+                directory.count.remove();
                 return Err(error);
             }
             if node.is_directory() {
@@ -324,7 +278,7 @@ impl vnode::Directory for Node {
         if entries.get(&self.fs, &name).is_some() {
             return Err(Errno::EEXIST);
         }
-        directory.count_one()?;
+        directory.count.add()?;
         // A node that has lost its last name can't get a new one, unless it never had one.
         let unnamed = node.unnamed.load(Ordering::Relaxed);
         let more = |links: u32| {
@@ -343,7 +297,7 @@ impl vnode::Directory for Node {
             if counted.is_ok() {
                 node.links.fetch_sub(1, Ordering::AcqRel);
             }
-            directory.uncount_one();
+            directory.count.remove();
             return Err(error);
         }
         node.unnamed.store(false, Ordering::Relaxed);
@@ -361,13 +315,13 @@ impl vnode::Directory for Node {
         let mut entries = directory.entries.write();
         let node = entries.get(&self.fs, name).ok_or(Errno::ENOENT)?;
         match (&node.body, is_directory) {
-            (Body::Directory(child), true) => child.die()?,
+            (Body::Directory(child), true) => child.count.die()?,
             (Body::Directory(_), false) => return Err(Errno::EISDIR),
             (_, true) => return Err(Errno::ENOTDIR),
             (_, false) => {}
         }
         let entry = entries.remove(&self.fs, name).ok_or(Errno::ENOENT)?;
-        directory.uncount_one();
+        directory.count.remove();
         if is_directory {
             self.links.fetch_sub(1, Ordering::Relaxed);
         }

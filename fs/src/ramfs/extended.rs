@@ -102,9 +102,7 @@ impl Extended {
     pub(super) fn names(&self) -> Result<Vec<u8>> {
         let attributes = self.attributes.lock();
         let mut names = Vec::new();
-        names
-            .try_reserve_exact(attributes.list_len)
-            .map_err(|_| Errno::ENOMEM)?;
+        names.try_reserve_exact(attributes.list_len)?;
         for name in attributes.values.keys() {
             names.extend_from_slice(name);
             names.push(0);
@@ -120,8 +118,7 @@ impl Extended {
 
 fn copy(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len())
-        .map_err(|_| Errno::ENOMEM)?;
+    copy.try_reserve_exact(bytes.len())?;
     copy.extend_from_slice(bytes);
     Ok(copy)
 }

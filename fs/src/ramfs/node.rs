@@ -260,7 +260,7 @@ impl Vnode for Node {
         let time = |time: &AtomicU64| Duration::from_nanos(time.load(Ordering::Relaxed));
         let (size, pages) = match &self.body {
             Body::Regular(file) => (file.pages.size(), file.pages.object.resident_count() as u64),
-            Body::Directory(directory) => ((directory.len() + 2) * ENTRY_SIZE, 0),
+            Body::Directory(directory) => ((u64::from(directory.count.get()) + 2) * ENTRY_SIZE, 0),
             Body::Link(text) => (text.len() as u64, 0),
             _ => (0, 0),
         };

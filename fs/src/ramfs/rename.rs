@@ -55,7 +55,7 @@ impl Node {
         let mut pair = lock(from_directory, to_directory);
         let source = pair.from().get(fs, name).ok_or(Errno::ENOENT)?.clone();
         let target = pair.to().get(fs, to_name).cloned();
-        if to_directory.is_dead() {
+        if to_directory.count.is_dead() {
             return Err(Errno::ENOENT);
         }
         let rename = Rename {
@@ -81,7 +81,7 @@ impl Node {
             }
             (Some(target), _) => {
                 if let Body::Directory(directory) = &target.body {
-                    directory.die()?;
+                    directory.count.die()?;
                 }
                 let Some((new_name, _)) = pair.to().replace(fs, to_name, source.clone()) else {
                     return Err(Errno::ENOENT);
@@ -97,9 +97,9 @@ impl Node {
             }
             (None, _) => {
                 let new_name: Arc<[u8]> = to_name.into();
-                to_directory.count_one()?;
+                to_directory.count.add()?;
                 if let Err(error) = pair.to().insert(fs, new_name.clone(), source.clone()) {
-                    to_directory.uncount_one();
+                    to_directory.count.remove();
                     return Err(error);
                 }
                 let old = self.finish_move(&mut pair, name, &source, to, new_name, whiteout);
@@ -134,7 +134,7 @@ impl Node {
                 .map(|(_, node)| node),
             None => {
                 if let Body::Directory(directory) = &self.body {
-                    directory.uncount_one();
+                    directory.count.remove();
                 }
                 let entry = pair.from().remove(&self.fs, name);
                 entry.map(|entry| entry.node)

@@ -1,7 +1,10 @@
 //! Operations on directories, and the rules for names that all file systems share.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::any::Any;
+use core::{
+    any::Any,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use abi::{
     Errno, Result,
@@ -135,6 +138,82 @@ pub(crate) fn inherited(
         _ => mode,
     };
     (mode, parent_gid)
+}
+
+/// The number of a directory's entries. Changes under the lock of the entries, except for the end
+/// of an empty directory, which takes the parent's lock only.
+pub(crate) struct EntryCount(AtomicU32);
+
+impl EntryCount {
+    /// The directory was removed, and takes no entries any more.
+    const DEAD: u32 = u32::MAX;
+    /// The entries have not been counted.
+    const UNKNOWN: u32 = u32::MAX - 1;
+
+    /// Returns the count of an empty directory, or of one whose entries are to be counted.
+    pub fn new(is_known: bool) -> EntryCount {
+        EntryCount(AtomicU32::new(if is_known {
+            0
+        } else {
+            EntryCount::UNKNOWN
+        }))
+    }
+
+    /// Sets the number.
+    pub fn set(&self, count: u32) {
+        self.0.store(count, Ordering::Release);
+    }
+
+    /// Tells whether the entries have been counted.
+    pub fn is_known(&self) -> bool {
+        self.0.load(Ordering::Acquire) != EntryCount::UNKNOWN
+    }
+
+    /// Tells whether the directory was removed.
+    pub fn is_dead(&self) -> bool {
+        self.0.load(Ordering::Acquire) == EntryCount::DEAD
+    }
+
+    /// Returns the number of entries, which have been counted.
+    pub fn get(&self) -> u32 {
+        match self.0.load(Ordering::Relaxed) {
+            EntryCount::DEAD => 0,
+            count => count,
+        }
+    }
+
+    /// Counts an entry that is about to be added.
+    ///
+    /// # Errors
+    /// `ENOENT` if the directory was removed.
+    pub fn add(&self) -> Result<()> {
+        let more = |count| (count < EntryCount::UNKNOWN - 1).then(|| count + 1);
+        let counted = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+        counted.map(|_| ()).map_err(|_| Errno::ENOENT)
+    }
+
+    /// Uncounts an entry.
+    pub fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Makes an empty directory take no entries any more.
+    ///
+    /// # Errors
+    /// `ENOTEMPTY`.
+    pub fn die(&self) -> Result<()> {
+        let died =
+            self.0
+                .compare_exchange(0, EntryCount::DEAD, Ordering::AcqRel, Ordering::Relaxed);
+        died.map(|_| ()).map_err(|_| Errno::ENOTEMPTY)
+    }
+
+    /// Undoes [`die`](EntryCount::die): it was not removed.
+    pub fn revive(&self) {
+        self.set(0);
+    }
 }
 
 /// The locked entries of the two directories of a rename, which may be one.

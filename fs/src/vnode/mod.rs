@@ -36,7 +36,9 @@ pub use attributes::{Attributes, Change, Kind, major, minor, new_device, number}
 pub use credentials::{CapabilitySet, Credentials};
 pub use deny_write::DenyWrite;
 pub use directory::{Directory, Emit, Make, NAME_MAX};
-pub(crate) use directory::{LockedPair, Rename, RenameStep, check_name, inherited, is_below, own};
+pub(crate) use directory::{
+    EntryCount, LockedPair, Rename, RenameStep, check_name, inherited, is_below, own,
+};
 pub use file_data::FileData;
 pub use file_system::{FileSystem, Space};
 pub use location::Location;

@@ -33,13 +33,12 @@ fn whole(block_size: usize) -> Vec<u8> {
     let (content, ()) = machine::run(1, 1, empty, |machine| {
         let namespace = machine.mount();
         with_walk(&namespace, |walk| {
-            walk.make(b"/d", Make::Directory, 0o755).unwrap();
-            walk.make(b"/d/e", Make::Directory, 0o755).unwrap();
-            walk.make(b"/d/long", Make::Link(vec![b'x'; 100]), 0o777)
-                .unwrap();
-            walk.make(b"/short", Make::Link(b"d".to_vec()), 0o777)
-                .unwrap();
-            walk.make(b"/pipe", Make::Fifo, 0o600).unwrap();
+            let make = |path: &[u8], make| drop(walk.make(path, make, 0o755).unwrap());
+            make(b"/d", Make::Directory);
+            make(b"/d/e", Make::Directory);
+            make(b"/d/long", Make::Link(vec![b'x'; 100]));
+            make(b"/short", Make::Link(b"d".to_vec()));
+            make(b"/pipe", Make::Fifo);
             // With indirect blocks and holes.
             for (name, len) in [(&b"/d/file"[..], 100_000), (b"/d/e/small", 700)] {
                 let file = walk.open(name, FLAGS, 0o644).unwrap();
@@ -52,8 +51,7 @@ fn whole(block_size: usize) -> Vec<u8> {
             walk.link(&walk.resolve(b"/d/file", false).unwrap(), b"/again")
                 .unwrap();
             for i in 0..30 {
-                walk.make(format!("/d/name-{i}").as_bytes(), Make::Socket, 0o600)
-                    .unwrap();
+                make(format!("/d/name-{i}").as_bytes(), Make::Socket);
             }
         });
     });

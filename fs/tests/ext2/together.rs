@@ -5,13 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{
     machine,
     support::{
-        FLAGS, Random,
+        Random, change_tree,
         image::{self, SMALL, Shape},
-        in_tasks, seeds, with_walk,
+        in_tasks, names, seeds, with_walk,
     },
 };
-use abi::raw::general::RENAME_EXCHANGE;
-use fbuf::{BytesSink, BytesSource};
+use fbuf::BytesSink;
 use fs::{
     Kind, MountRequest, Namespace, ext2,
     ramfs::{self, Options},
@@ -20,51 +19,11 @@ use fs::{
 
 const TASKS: usize = 3;
 
-fn path(random: &mut Random) -> Vec<u8> {
-    let mut path = Vec::new();
-    for _ in 0..1 + random.below(3) {
-        path.extend_from_slice(b"/");
-        path.push(b'a' + random.below(3) as u8);
-    }
-    path
-}
-
 fn work(namespace: &Arc<Namespace>, seed: u64) {
     let mut random = Random::new(seed);
     with_walk(namespace, |walk| {
         for _ in 0..150 {
-            let (a, b) = (path(&mut random), path(&mut random));
-            match random.below(9) {
-                0 | 1 => drop(walk.make(&a, Make::Directory, 0o755)),
-                2 => drop(walk.remove(&a, false)),
-                3 => drop(walk.remove(&a, true)),
-                4 => drop(walk.rename(&a, walk, &b, 0)),
-                5 => drop(walk.rename(&a, walk, &b, RENAME_EXCHANGE)),
-                6 => drop(
-                    walk.resolve(&a, false)
-                        .and_then(|place| walk.link(&place, &b)),
-                ),
-                7 => {
-                    let listed = walk.resolve(&a, true).and_then(|place| {
-                        let mut last = 0;
-                        place.vnode().list(0, &mut |_, _, _, cursor| {
-                            assert!(cursor > last);
-                            last = cursor;
-                            true
-                        })
-                    });
-                    let _ = listed;
-                }
-                _ => {
-                    if let Ok(file) = walk.open(&a, FLAGS, 0o644) {
-                        let data = random.bytes(5000);
-                        let _ = file.write(Some(0), FLAGS, &mut BytesSource::new(&data));
-                        if random.below(5) == 0 {
-                            let _ = file.location().unwrap().vnode().sync();
-                        }
-                    }
-                }
-            }
+            let _ = change_tree(&mut random, walk);
         }
     });
 }
@@ -87,11 +46,9 @@ fn all(namespace: &Arc<Namespace>) -> BTreeMap<Vec<u8>, (Kind, u32, Vec<u8>)> {
                 bytes.truncate(n);
             } else {
                 bytes.clear();
-                let listed = place.vnode().list(0, &mut |name, _, _, _| {
-                    todo.push([&path, &b"/"[..], name].concat());
-                    true
-                });
-                assert_eq!(listed, Ok(()));
+                for (name, _) in names(place.vnode()).unwrap() {
+                    todo.push([&path, &b"/"[..], &name].concat());
+                }
             }
             all.insert(path, (attributes.kind, attributes.links, bytes));
         }

@@ -1,16 +1,14 @@
 //! Directory trees.
 
-use std::sync::Arc;
-
 use abi::Errno;
-use fs::{Kind, Vnode, vnode::Make};
+use fs::{Kind, vnode::Make};
 
 use super::{
     both::Both,
     machine,
     support::{
         image::{self, SMALL, Shape},
-        seeds, with_walk,
+        names, seeds, with_walk,
     },
 };
 
@@ -19,17 +17,6 @@ const ROOMY: Shape = Shape {
     inodes: 512,
     ..SMALL
 };
-
-fn names(directory: &Arc<dyn Vnode>) -> Vec<(Vec<u8>, Kind)> {
-    let mut names = Vec::new();
-    let listed = directory.list(0, &mut |name, _, kind, _| {
-        names.push((name.to_vec(), kind));
-        true
-    });
-    assert_eq!(listed, Ok(()));
-    names.sort_by(|a, b| a.0.cmp(&b.0));
-    names
-}
 
 #[test]
 fn what_was_made_is_there_after_the_next_mount() {
@@ -42,16 +29,13 @@ fn what_was_made_is_there_after_the_next_mount() {
         let (content, ()) = machine::run(1, 1, empty, |machine| {
             let namespace = machine.mount();
             with_walk(&namespace, |walk| {
-                walk.make(b"/d", Make::Directory, 0o755).unwrap();
-                walk.make(b"/d/e", Make::Directory, 0o700).unwrap();
-                walk.make(b"/d/pipe", Make::Fifo, 0o600).unwrap();
-                walk.make(b"/d/null", Make::CharDevice(0x103), 0o666)
-                    .unwrap();
-                walk.make(b"/d/short", Make::Link(b"e".to_vec()), 0o777)
-                    .unwrap();
-                let long = [b'x'; 200];
-                walk.make(b"/d/long", Make::Link(long.to_vec()), 0o777)
-                    .unwrap();
+                let make = |path: &[u8], make| drop(walk.make(path, make, 0o700).unwrap());
+                make(b"/d", Make::Directory);
+                make(b"/d/e", Make::Directory);
+                make(b"/d/pipe", Make::Fifo);
+                make(b"/d/null", Make::CharDevice(0x103));
+                make(b"/d/short", Make::Link(b"e".to_vec()));
+                make(b"/d/long", Make::Link(vec![b'x'; 200]));
                 walk.link(&walk.resolve(b"/d/pipe", false).unwrap(), b"/other")
                     .unwrap();
                 walk.remove(b"/d/e", true).unwrap();
@@ -68,33 +52,18 @@ fn what_was_made_is_there_after_the_next_mount() {
                 (b"pipe", Kind::Fifo),
                 (b"short", Kind::Link),
             ];
-            let expected: Vec<_> = expected
-                .iter()
-                .map(|(name, kind)| (name.to_vec(), *kind))
-                .collect();
-            assert_eq!(names(&directory), expected);
+            let mut found = names(&directory).unwrap();
+            found.sort_by(|a, b| a.0.cmp(&b.0));
+            assert_eq!(found, expected.map(|(name, kind)| (name.to_vec(), kind)));
+            let text = |name: &[u8]| directory.lookup(name).unwrap().read_link().unwrap();
             assert_eq!(
-                directory.lookup(b"long").unwrap().read_link(),
-                Ok(vec![b'x'; 200])
+                (text(b"long"), text(b"short")),
+                (vec![b'x'; 200], vec![b'e'])
             );
-            assert_eq!(
-                directory.lookup(b"short").unwrap().read_link(),
-                Ok(b"e".to_vec())
-            );
-            assert_eq!(
-                directory
-                    .lookup(b"null")
-                    .unwrap()
-                    .attributes()
-                    .unwrap()
-                    .rdev,
-                0x103
-            );
-            assert_eq!(
-                root.lookup(b"other").unwrap().attributes().unwrap().links,
-                2
-            );
-            assert_eq!(directory.attributes().unwrap().links, 2);
+            let null = directory.lookup(b"null").unwrap().attributes().unwrap();
+            assert_eq!(null.rdev, 0x103);
+            let other = root.lookup(b"other").unwrap().attributes().unwrap();
+            assert_eq!((other.links, directory.attributes().unwrap().links), (2, 2));
         });
         image::check(&content, block_size);
     }
@@ -102,7 +71,7 @@ fn what_was_made_is_there_after_the_next_mount() {
 
 /// Directories are kept in use by what is below them, and only as long as that is.
 #[test]
-fn a_deep_tree_that_nobody_uses_is_unmounted() {
+fn a_deep_tree_without_users_is_unmounted() {
     let (content, ()) = machine::run(3, 1, ROOMY.make(), |machine| {
         let namespace = machine.mount();
         let root = namespace.root().vnode().clone();

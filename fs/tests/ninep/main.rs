@@ -13,7 +13,7 @@ use fs::{
     ramfs::{self, Options},
     vnode::Make,
 };
-use support::{FLAGS, Random, with_walk};
+use support::{FLAGS, Random, names, with_walk};
 use wire::{Manners, Wire};
 
 fn path(random: &mut Random) -> Vec<u8> {
@@ -63,11 +63,8 @@ fn step(random: &mut Random, namespace: &Namespace) -> Outcome {
             match place.vnode().kind() {
                 Kind::Link => place.vnode().read_link(),
                 Kind::Directory => {
-                    let mut names = Vec::new();
-                    place.vnode().list(0, &mut |name, _, _, _| {
-                        names.push(name.to_vec());
-                        true
-                    })?;
+                    let mut names: Vec<_> =
+                        names(place.vnode())?.into_iter().map(|it| it.0).collect();
                     names.sort();
                     Ok(names.concat())
                 }

@@ -13,8 +13,9 @@ use std::{
     time::Duration,
 };
 
-use abi::raw::general::{O_CREAT, O_RDWR};
-use fs::{Credentials, Namespace, OpenFlags, Walk, page_cache};
+use abi::raw::general::{O_CREAT, O_RDWR, RENAME_EXCHANGE};
+use fbuf::BytesSource;
+use fs::{Credentials, Kind, Namespace, OpenFlags, Vnode, Walk, page_cache, vnode::Make};
 use nucleus::{
     Access, VirtAddr, frame,
     sim::{self, Config, random_u64},
@@ -261,4 +262,57 @@ pub fn with_walk<R>(namespace: &Namespace, f: impl FnOnce(&Walk<'_>) -> R) -> R 
         start: &root,
         who: &who,
     })
+}
+
+/// A path of one to three names in a small tree.
+pub fn some_path(random: &mut Random) -> Vec<u8> {
+    let mut path = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        path.extend_from_slice(match random.below(10) {
+            0 => b"/..",
+            n => [b"/a", b"/b", b"/c"][n % 3],
+        });
+    }
+    path
+}
+
+/// Does something to a small tree. Any error will do where other tasks are at work.
+pub fn change_tree(random: &mut Random, walk: &Walk<'_>) -> abi::Result<()> {
+    let (a, b) = (some_path(random), some_path(random));
+    match random.below(9) {
+        0 | 1 => walk.make(&a, Make::Directory, 0o755).map(drop),
+        2 => {
+            let file = walk.open(&a, FLAGS, 0o644)?;
+            let data = random.bytes(5000);
+            file.write(Some(0), FLAGS, &mut BytesSource::new(&data))?;
+            match random.below(5) {
+                0 => file.sync(false),
+                _ => Ok(()),
+            }
+        }
+        3 => walk.remove(&a, random.below(2) == 0),
+        4 | 5 => walk.rename(&a, walk, &b, 0),
+        6 => walk.rename(&a, walk, &b, RENAME_EXCHANGE),
+        7 => walk.link(&walk.resolve(&a, random.below(2) == 0)?, &b),
+        _ => {
+            let place = walk.resolve(&a, true)?;
+            assert!(!place.path(walk.root).is_empty());
+            match place.vnode().kind() {
+                Kind::Directory => names(place.vnode()).map(drop),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// Returns the entries of a directory; each cursor is larger than the one before.
+pub fn names(directory: &Arc<dyn Vnode>) -> abi::Result<Vec<(Vec<u8>, Kind)>> {
+    let (mut names, mut last) = (Vec::new(), 0);
+    directory.list(0, &mut |name, _, kind, cursor| {
+        assert!(cursor > last);
+        last = cursor;
+        names.push((name.to_vec(), kind));
+        true
+    })?;
+    Ok(names)
 }

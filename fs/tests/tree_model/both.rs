@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use abi::Errno;
 use abi::raw::general::{O_CREAT, O_EXCL, O_RDWR, RENAME_EXCHANGE, RENAME_NOREPLACE};
 use fbuf::{BytesSink, BytesSource};
-use fs::{Credentials, File, Kind, Location, Namespace, OpenFlags, Walk, vnode::Make};
+use fs::{File, Kind, Location, Namespace, OpenFlags, Walk, vnode::Make};
 
 use super::{
     model::{Body, Inode, Model, ROOT},
-    support::Random,
+    support::{Random, names, with_walk},
 };
 
 /// A path of a few names, at times with what makes paths hard.
@@ -39,7 +39,6 @@ fn path(random: &mut Random) -> Vec<u8> {
 pub struct Both {
     pub model: Model,
     pub namespace: Arc<Namespace>,
-    pub who: Credentials,
     pub random: Random,
 }
 
@@ -49,18 +48,12 @@ impl Both {
         Both {
             model: Model::new(),
             namespace,
-            who: Credentials::default(),
             random: Random::new(seed),
         }
     }
 
     fn with_walk<R>(&self, f: impl FnOnce(&Walk<'_>) -> R) -> R {
-        let root = self.namespace.root();
-        f(&Walk {
-            root: &root,
-            start: &root,
-            who: &self.who,
-        })
+        with_walk(&self.namespace, f)
     }
 
     /// One operation on both; panics where they differ.
@@ -209,14 +202,10 @@ impl Both {
             }
             Body::Directory(entries, _) => {
                 assert_eq!(attributes.kind, Kind::Directory);
-                let mut names = Vec::new();
-                let list = place.vnode().list(0, &mut |name, _, _, _| {
-                    names.push(name.to_vec());
-                    true
-                });
-                assert_eq!(list, Ok(()));
-                names.sort();
-                assert!(names.iter().eq(entries.keys()), "entries of {show}");
+                let mut names = names(place.vnode()).unwrap();
+                names.sort_by(|a, b| a.0.cmp(&b.0));
+                let names = names.iter().map(|(name, _)| name);
+                assert!(names.eq(entries.keys()), "entries of {show}");
             }
         }
     }

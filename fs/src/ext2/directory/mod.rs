@@ -7,7 +7,6 @@ mod names;
 mod records;
 
 use alloc::vec;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, ReadGuard, RwLock, WriteGuard};
@@ -17,20 +16,17 @@ pub(super) use names::{Found, Names};
 use records::Records;
 
 use super::inode::Inode;
-use crate::{Kind, vnode::Emit};
-
-/// In [`Directory::count`]: removed, takes no names any more.
-const DEAD: u32 = u32::MAX;
-/// In [`Directory::count`]: the names have not been read.
-const UNREAD: u32 = u32::MAX - 1;
+use crate::{
+    Kind,
+    vnode::{Emit, EntryCount},
+};
 
 /// The state of a directory in memory.
 pub(super) struct Directory {
     /// Read on first use.
     names: RwLock<Option<Names>>,
-    /// The number of names, or [`UNREAD`], or [`DEAD`]. Changes under the lock of `names`, except
-    /// the step from 0 to `DEAD`, which needs the parent's lock only.
-    count: AtomicU32,
+    /// Known once the names have been loaded; they stay loaded.
+    pub count: EntryCount,
 }
 
 /// The names of a directory, read-locked and loaded.
@@ -51,7 +47,7 @@ impl Directory {
     pub fn new() -> Directory {
         Directory {
             names: RwLock::new(Rank::Directory, None),
-            count: AtomicU32::new(UNREAD),
+            count: EntryCount::new(false),
         }
     }
 
@@ -67,7 +63,7 @@ impl Directory {
         if names.is_none() {
             let loaded = Names::load(inode, inode.fs.mounting.seed)?;
             let count = u32::try_from(loaded.len()).map_err(|_| Errno::EIO)?;
-            self.count.store(count, Ordering::Release);
+            self.count.set(count);
             *names = Some(loaded);
         }
         Ok(())
@@ -122,27 +118,6 @@ impl Directory {
         Ok((writing(from, a).alive()?, writing(to, b).alive()?))
     }
 
-    /// Returns whether its names have been loaded; they stay loaded.
-    pub fn is_read(&self) -> bool {
-        self.count.load(Ordering::Acquire) != UNREAD
-    }
-
-    /// Makes an empty directory take no more names. They [have been loaded](Directory::is_read).
-    ///
-    /// # Errors
-    /// `ENOTEMPTY`.
-    pub fn mark_dead(&self) -> Result<()> {
-        let died = self
-            .count
-            .compare_exchange(0, DEAD, Ordering::AcqRel, Ordering::Relaxed);
-        died.map(|_| ()).map_err(|_| Errno::ENOTEMPTY)
-    }
-
-    /// Undoes [`mark_dead`](Directory::mark_dead): it was not removed.
-    pub fn unmark_dead(&self) {
-        self.count.store(0, Ordering::Release);
-    }
-
     /// Emits the names from byte `cursor` of the directory on, copying one block at a time.
     pub fn list(&self, inode: &Inode, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         let size = inode.block_size();
@@ -182,9 +157,6 @@ impl Directory {
 
 impl Reading<'_> {
     /// Finds a name.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO`.
     pub fn find(&self, name: &[u8]) -> Result<Found> {
         find(&self.names, self.inode, name)
     }
@@ -192,16 +164,13 @@ impl Reading<'_> {
 
 impl<'a> Writing<'a> {
     fn alive(self) -> Result<Writing<'a>> {
-        match self.directory.count.load(Ordering::Acquire) {
-            DEAD => Err(Errno::ENOENT),
-            _ => Ok(self),
+        match self.directory.count.is_dead() {
+            true => Err(Errno::ENOENT),
+            false => Ok(self),
         }
     }
 
     /// As [`Reading::find`].
-    ///
-    /// # Errors
-    /// `ENOENT`, `EIO`.
     pub fn find(&self, name: &[u8]) -> Result<Found> {
         find(&self.names, self.inode, name)
     }
@@ -211,16 +180,12 @@ impl<'a> Writing<'a> {
     /// # Errors
     /// `ENOENT` if the directory was removed, `ENOSPC`, `EIO`, `ENOMEM`; nothing has changed then.
     pub fn add(&mut self, name: &[u8], inode: u32, kind: Kind) -> Result<()> {
-        let more = |count| (count < UNREAD - 1).then(|| count + 1);
         let count = &self.directory.count;
-        count
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more)
-            .map_err(|_| Errno::ENOENT)?;
+        count.add()?;
         let code = self.inode.code(kind);
         let names = self.names.as_mut().ok_or(Errno::EIO)?;
-        names.add(self.inode, name, inode, code).inspect_err(|_| {
-            count.fetch_sub(1, Ordering::AcqRel);
-        })
+        let added = names.add(self.inode, name, inode, code);
+        added.inspect_err(|_| count.remove())
     }
 
     /// Removes a name that was found.
@@ -230,7 +195,7 @@ impl<'a> Writing<'a> {
     pub fn remove(&mut self, name: &[u8], found: &Found) -> Result<()> {
         let names = self.names.as_mut().ok_or(Errno::EIO)?;
         names.remove(self.inode, name, found)?;
-        self.directory.count.fetch_sub(1, Ordering::AcqRel);
+        self.directory.count.remove();
         Ok(())
     }
 
@@ -281,9 +246,6 @@ impl Inode {
     }
 
     /// Gives a new directory its first block.
-    ///
-    /// # Errors
-    /// `ENOSPC`, `EIO`, `ENOMEM`.
     pub(super) fn make_first_block(&self, parent: u32) -> Result<()> {
         let mut bytes = vec![0; self.block_size()];
         records::first_block(&mut bytes, self.ino(), parent, self.code(Kind::Directory));
@@ -291,9 +253,6 @@ impl Inode {
     }
 
     /// Finds "..".
-    ///
-    /// # Errors
-    /// `EIO`.
     pub(super) fn find_parent(&self) -> Result<Found> {
         let mut bytes = vec![0; self.block_size()];
         self.read(0, 0, &mut bytes)?;

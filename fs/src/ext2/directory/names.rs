@@ -74,10 +74,7 @@ impl Names {
             room: Vec::new(),
         };
         let count = blocks.count();
-        names
-            .room
-            .try_reserve_exact(count as usize)
-            .map_err(|_| Errno::ENOMEM)?;
+        names.room.try_reserve_exact(count as usize)?;
         let mut bytes = vec![0; blocks.block_size()];
         for index in 0..count {
             require_memory()?;
@@ -114,9 +111,6 @@ impl Names {
     }
 
     /// Finds a name.
-    ///
-    /// # Errors
-    /// `EIO`.
     pub fn find(&self, blocks: &dyn Blocks, name: &[u8]) -> Result<Option<Found>> {
         let hash = self.hashed(name);
         let block_size = blocks.block_size() as u64;
@@ -159,7 +153,7 @@ impl Names {
                 index
             }
             None => {
-                self.room.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                self.room.try_reserve(1)?;
                 records::clear(&mut bytes);
                 self.room.len()
             }
@@ -202,9 +196,6 @@ impl Names {
 }
 
 /// Makes the record at `position` refer to another inode.
-///
-/// # Errors
-/// `EIO`, `ENOMEM`.
 pub(in super::super) fn set(
     blocks: &dyn Blocks,
     position: u64,
