@@ -9,7 +9,7 @@ use abi::{
 
 use super::{
     UnixSocket, credentials,
-    end::{End, Inbox, Listener, Stage},
+    end::{DataQueue, End, Inbox, Listener, Stage},
     name::{Asked, Name},
 };
 use crate::socket::{Address, Socket, Timeout};
@@ -120,7 +120,7 @@ impl UnixSocket {
         self.bind_if_curious()?;
         loop {
             let listener = Name::find(&asked, self.end.common.kind)?;
-            self.check_unconnected()?;
+            self.end.stage.lock().check_fresh()?;
             let accepted = self.other_side(&listener)?;
             match self.queue_for(&listener, accepted)? {
                 Answer::Queued => return Ok(()),
@@ -129,15 +129,6 @@ impl UnixSocket {
                     timeout.wait(&listener.connecters, || has_place(&listener).then_some(()))?;
                 }
             }
-        }
-    }
-
-    fn check_unconnected(&self) -> Result<()> {
-        match &*self.end.stage.lock() {
-            Stage::Fresh => Ok(()),
-            Stage::Connecting => Err(Errno::EALREADY),
-            Stage::Connected => Err(Errno::EISCONN),
-            Stage::Listening(_) | Stage::Closed => Err(Errno::EINVAL),
         }
     }
 
@@ -163,12 +154,8 @@ impl UnixSocket {
         // Claimed first: no other thread connects this socket while it is being queued.
         {
             let mut stage = self.end.stage.lock();
-            match *stage {
-                Stage::Fresh => *stage = Stage::Connecting,
-                Stage::Connecting => return Err(Errno::EALREADY),
-                Stage::Connected => return Err(Errno::EISCONN),
-                Stage::Listening(_) | Stage::Closed => return Err(Errno::EINVAL),
-            }
+            stage.check_fresh()?;
+            *stage = Stage::Connecting;
         }
         let other = accepted.end.clone();
         let (stage, result) = match push(listener, accepted) {

@@ -60,6 +60,30 @@ pub enum Inbox {
     Messages(Messages),
 }
 
+/// What both kinds of queues do.
+pub trait DataQueue {
+    /// Makes later sends fail, and wakes their waiters.
+    fn close(&self);
+
+    /// Drops all that is in it; returns whether there was anything.
+    fn discard(&self) -> bool;
+
+    /// Visits the rights in it.
+    fn visit_rights(&self, visit: &mut dyn FnMut(&Rights));
+
+    /// Takes out the rights in it; the data stay.
+    fn take_rights(&self, to: &mut Vec<Rights>);
+}
+
+impl Inbox {
+    fn queue(&self) -> &dyn DataQueue {
+        match self {
+            Inbox::Bytes(channel) => channel,
+            Inbox::Messages(messages) => messages,
+        }
+    }
+}
+
 /// How far a connection has come.
 pub enum Stage {
     /// No connection.
@@ -72,6 +96,21 @@ pub enum Stage {
     Listening(Listener),
     /// The socket was closed.
     Closed,
+}
+
+impl Stage {
+    /// Checks that a connection can be begun.
+    ///
+    /// # Errors
+    /// `EALREADY`, `EISCONN`, `EINVAL`.
+    pub fn check_fresh(&self) -> Result<()> {
+        match self {
+            Stage::Fresh => Ok(()),
+            Stage::Connecting => Err(Errno::EALREADY),
+            Stage::Connected => Err(Errno::EISCONN),
+            Stage::Listening(_) | Stage::Closed => Err(Errno::EINVAL),
+        }
+    }
 }
 
 /// A socket that its listener has not accepted yet.
@@ -154,10 +193,7 @@ impl End {
         let bits = (u32::from(what.receive) * RECEIVE) | (u32::from(what.send) * SEND);
         if what.receive {
             // Stores before the flag are visible to threads that see it.
-            match &self.inbox {
-                Inbox::Bytes(channel) => channel.close(),
-                Inbox::Messages(messages) => messages.close(),
-            }
+            self.inbox.queue().close();
         }
         self.shut.fetch_or(bits, SeqCst);
         self.common.wake();
@@ -211,31 +247,19 @@ impl End {
     }
 
     /// Shows the rights in its queue, and in those of connections that wait to be accepted.
-    pub fn visit_rights(&self, visit: &mut dyn FnMut(&super::rights::Rights)) {
+    pub fn visit_rights(&self, visit: &mut dyn FnMut(&Rights)) {
         for end in self.with_waiting() {
-            match &end.inbox {
-                Inbox::Bytes(channel) => channel.visit_rights(visit),
-                Inbox::Messages(messages) => messages.visit_rights(visit),
-            }
+            end.inbox.queue().visit_rights(visit);
         }
-        match &self.inbox {
-            Inbox::Bytes(channel) => channel.visit_rights(visit),
-            Inbox::Messages(messages) => messages.visit_rights(visit),
-        }
+        self.inbox.queue().visit_rights(visit);
     }
 
     /// Takes out what [`visit_rights`](End::visit_rights) shows.
     pub fn take_rights(&self, to: &mut Vec<Rights>) {
         for end in self.with_waiting() {
-            match &end.inbox {
-                Inbox::Bytes(channel) => channel.take_rights(to),
-                Inbox::Messages(messages) => messages.take_rights(to),
-            }
+            end.inbox.queue().take_rights(to);
         }
-        match &self.inbox {
-            Inbox::Bytes(channel) => channel.take_rights(to),
-            Inbox::Messages(messages) => messages.take_rights(to),
-        }
+        self.inbox.queue().take_rights(to);
     }
 
     /// The ends of connections that wait to be accepted here.
@@ -268,10 +292,7 @@ impl End {
                 socket.refuse();
             }
         }
-        match &self.inbox {
-            Inbox::Bytes(channel) => channel.discard(),
-            Inbox::Messages(messages) => messages.discard(),
-        }
+        self.inbox.queue().discard()
     }
 
     /// Whether the end is gone, as a sender sees it.

@@ -20,7 +20,7 @@ use nucleus::{
 
 use super::{
     credentials::Sender,
-    end::End,
+    end::{DataQueue, End},
     name::Name,
     rights::{self, Rights},
 };
@@ -332,8 +332,13 @@ impl Messages {
         (queue.messages.len(), first)
     }
 
-    /// Refuses messages from now on, and wakes the waiters.
-    pub fn close(&self) {
+    fn snapshot(&self) -> Vec<Arc<Message>> {
+        self.queue.lock().messages.iter().cloned().collect()
+    }
+}
+
+impl DataQueue for Messages {
+    fn close(&self) {
         let waiting = {
             let mut queue = self.queue.lock();
             queue.closed = true;
@@ -342,8 +347,7 @@ impl Messages {
         wake(waiting);
     }
 
-    /// Drops all messages. Returns whether there were any.
-    pub fn discard(&self) -> bool {
+    fn discard(&self) -> bool {
         let mut rights = Vec::new();
         self.take_rights(&mut rights);
         rights::drop_all(rights);
@@ -355,8 +359,7 @@ impl Messages {
         any
     }
 
-    /// Shows the rights that are there.
-    pub fn visit_rights(&self, visit: &mut dyn FnMut(&Rights)) {
+    fn visit_rights(&self, visit: &mut dyn FnMut(&Rights)) {
         for message in self.snapshot() {
             if let Some(rights) = &*message.rights.lock() {
                 visit(rights);
@@ -364,15 +367,10 @@ impl Messages {
         }
     }
 
-    /// Takes out the rights that are there; the messages stay.
-    pub fn take_rights(&self, to: &mut Vec<Rights>) {
+    fn take_rights(&self, to: &mut Vec<Rights>) {
         for message in self.snapshot() {
             to.extend(message.rights.lock().take());
         }
-    }
-
-    fn snapshot(&self) -> Vec<Arc<Message>> {
-        self.queue.lock().messages.iter().cloned().collect()
     }
 }
 

@@ -83,45 +83,49 @@ impl UnixSocket {
 
     /// Returns the readiness of a stream.
     fn poll_stream(&self, channel: &channel::Channel) -> Ready {
-        let mut ready = Ready::empty();
         let status = channel.status();
+        let has_room = |other: &Arc<End>| match &other.inbox {
+            Inbox::Bytes(channel) => channel.has_room(self.end.common.send_buffer()),
+            Inbox::Messages(_) => true,
+        };
+        let mut ready = self.poll_connection(status.bytes > 0, true, has_room);
         ready.set(Ready::PRI, status.urgent);
-        let (mut readable, mut writable) = (status.bytes > 0, true);
+        ready
+    }
+
+    /// Returns the readiness of datagrams and packets.
+    fn poll_messages(&self, messages: &messages::Messages) -> Ready {
+        let readable = messages.status().0 > 0;
+        let mut writable = self.end.is_writable();
+        if !self.is_datagram() {
+            return self.poll_connection(readable, writable, |_| writable);
+        }
+        let target = self.target.lock().clone();
+        if writable && let Some(target) = target {
+            writable = !packet::is_full(&self.end, &target);
+        }
+        self.ready(readable, writable)
+    }
+
+    /// Returns the readiness of a stream or a connection of packets. With another end, `has_room`
+    /// says whether it can be written to.
+    fn poll_connection(
+        &self,
+        mut readable: bool,
+        mut writable: bool,
+        has_room: impl FnOnce(&Arc<End>) -> bool,
+    ) -> Ready {
+        let mut ready = Ready::empty();
         match (self.connected.get(), &*self.end.stage.lock()) {
             (_, Stage::Listening(listener)) => {
                 readable = !listener.waiting.is_empty();
                 writable = false;
             }
             (None, Stage::Connected) | (Some(_), _) => {}
-            (None, _) => ready |= Ready::HUP,
+            (None, _) => ready = Ready::HUP,
         }
-        if let Some(other) = self.connected.get()
-            && let Inbox::Bytes(channel) = &other.inbox
-        {
-            writable = channel.has_room(self.end.common.send_buffer());
-        }
-        ready | self.ready(readable, writable)
-    }
-
-    /// Returns the readiness of datagrams and packets.
-    fn poll_messages(&self, messages: &messages::Messages) -> Ready {
-        let mut ready = Ready::empty();
-        let mut readable = messages.status().0 > 0;
-        let mut writable = self.end.is_writable();
-        if self.is_datagram() {
-            let target = self.target.lock().clone();
-            if writable && let Some(target) = target {
-                writable = !packet::is_full(&self.end, &target);
-            }
-        } else {
-            match (self.connected.get(), &*self.end.stage.lock()) {
-                (_, Stage::Listening(listener)) => {
-                    readable = !listener.waiting.is_empty();
-                    writable = false;
-                }
-                (None, Stage::Connected) | (Some(_), _) => {}
-                (None, _) => ready |= Ready::HUP,
-            }
+        if let Some(other) = self.connected.get() {
+            writable = has_room(other);
         }
         ready | self.ready(readable, writable)
     }
@@ -130,21 +134,11 @@ impl UnixSocket {
     fn ready(&self, readable: bool, writable: bool) -> Ready {
         let mut ready = Ready::empty();
         let (no_more_in, no_more_out) = (self.end.is_receive_shut(), self.end.is_send_shut());
-        if self.end.common.has_error() {
-            ready |= Ready::ERR;
-        }
-        if no_more_in {
-            ready |= Ready::RDHUP | Ready::IN | Ready::RDNORM;
-        }
-        if no_more_in && no_more_out {
-            ready |= Ready::HUP;
-        }
-        if readable {
-            ready |= Ready::IN | Ready::RDNORM;
-        }
-        if writable {
-            ready |= Ready::OUT | Ready::WRNORM | Ready::WRBAND;
-        }
+        ready.set(Ready::ERR, self.end.common.has_error());
+        ready.set(Ready::RDHUP, no_more_in);
+        ready.set(Ready::HUP, no_more_in && no_more_out);
+        ready.set(Ready::IN | Ready::RDNORM, no_more_in || readable);
+        ready.set(Ready::OUT | Ready::WRNORM | Ready::WRBAND, writable);
         ready
     }
 }

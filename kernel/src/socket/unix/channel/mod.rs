@@ -21,6 +21,7 @@ mod urgent;
 
 use super::{
     credentials::Sender,
+    end::DataQueue,
     rights::{self, Rights},
 };
 use crate::process::files::OpenFile;
@@ -154,14 +155,14 @@ impl Channel {
         chain.state.writer_waits |= !has_room;
         has_room
     }
+}
 
-    /// Makes later writes fail.
-    pub fn close(&self) {
+impl DataQueue for Channel {
+    fn close(&self) {
         self.queue.lock().state.closed = true;
     }
 
-    /// Drops all bytes and marks; returns whether there were bytes.
-    pub fn discard(&self) -> bool {
+    fn discard(&self) -> bool {
         let mut rights = Vec::new();
         self.take_rights(&mut rights);
         rights::drop_all(rights);
@@ -171,8 +172,7 @@ impl Channel {
         any
     }
 
-    /// Visits the rights in the channel.
-    pub fn visit_rights(&self, visit: &mut dyn FnMut(&Rights)) {
+    fn visit_rights(&self, visit: &mut dyn FnMut(&Rights)) {
         let chain = self.queue.lock();
         let marks = chain.state.marks.iter();
         marks
@@ -180,8 +180,7 @@ impl Channel {
             .for_each(visit);
     }
 
-    /// Takes out the rights in the channel; the bytes stay.
-    pub fn take_rights(&self, to: &mut Vec<Rights>) {
+    fn take_rights(&self, to: &mut Vec<Rights>) {
         let mut chain = self.queue.lock();
         let marks = chain.state.marks.iter_mut();
         to.extend(marks.filter_map(|mark| mark.rights.take()));

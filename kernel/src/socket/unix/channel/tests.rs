@@ -7,7 +7,7 @@ use fbuf::{BytesSink, BytesSource};
 use fs::OpenFlags;
 use nucleus::sim::{Random, on_machines};
 
-use super::{Attached, Channel, Received, Rights, Sender};
+use super::{Attached, Channel, DataQueue, Received, Rights, Sender};
 use crate::{ipc::pipe, process::files::OpenFile};
 
 /// A byte of the model.
