@@ -149,9 +149,8 @@ impl Aggregate {
                 break;
             }
             // Neighbours do not continue each other here, hence not in `to` either.
-            let frame = slice.frame.clone();
-            let offset = slice.offset;
-            to.slices.push_back(Slice { frame, offset, len });
+            to.slices
+                .push_back(Slice::of(&slice.frame, slice.offset, len));
             to.len += len;
         }
     }

@@ -24,6 +24,16 @@ impl Slice {
         }
     }
 
+    /// Makes a slice of a part of a frame, with a handle of its own.
+    #[inline]
+    pub fn of(frame: &Frame, offset: usize, len: usize) -> Slice {
+        Slice {
+            frame: frame.clone(),
+            offset,
+            len,
+        }
+    }
+
     /// Returns the offset in the frame of the byte after the last one.
     pub fn end(&self) -> usize {
         self.offset + self.len
@@ -31,11 +41,7 @@ impl Slice {
 
     /// Removes and returns the first `n` bytes, 0 < `n` < `len`.
     pub(crate) fn split_front(&mut self, n: usize) -> Slice {
-        let front = Slice {
-            frame: self.frame.clone(),
-            offset: self.offset,
-            len: n,
-        };
+        let front = Slice::of(&self.frame, self.offset, n);
         self.offset += n;
         self.len -= n;
         front

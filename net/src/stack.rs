@@ -22,7 +22,7 @@ pub struct Stack {
 impl Stack {
     /// A stack without sockets.
     pub fn new() -> Stack {
-        let table = || Arc::new(Mutex::new(Rank::Net, SocketTable::new()));
+        let table = || Arc::new(Mutex::new(Rank::Net, SocketTable::default()));
         Stack {
             tcp: Arc::new(Tcp::new()),
             udp: table(),

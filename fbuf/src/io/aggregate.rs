@@ -144,11 +144,7 @@ impl Sink for AggregateSink<'_> {
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
         let len = len.min(self.room);
-        self.to.append(Slice {
-            frame: frame.clone(),
-            offset,
-            len,
-        })?;
+        self.to.append(Slice::of(frame, offset, len))?;
         self.room -= len;
         Ok(len)
     }
@@ -171,12 +167,7 @@ impl Sink for AggregateSink<'_> {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(PAGE_SIZE);
-            let slice = Slice {
-                frame: frame.clone(),
-                offset: 0,
-                len: n,
-            };
-            if let Err(error) = self.to.append(slice) {
+            if let Err(error) = self.to.append(Slice::of(&frame, 0, n)) {
                 return moved(done, Err(error));
             }
             self.room -= n;

@@ -110,10 +110,9 @@ impl<S: State> Queue<S> {
                 if chain.data.slice(at).is_some_and(|s| s.len == offset) {
                     (at, offset) = (at + 1, 0);
                 }
-                chain.data.slice(at).map(|slice| Slice {
-                    frame: slice.frame.clone(),
-                    offset: slice.offset + offset,
-                    len: (slice.len - offset).min(left),
+                chain.data.slice(at).map(|slice| {
+                    let len = (slice.len - offset).min(left);
+                    Slice::of(&slice.frame, slice.offset + offset, len)
                 })
             };
             let Some(slice) = slice.filter(|slice| slice.len > 0) else {

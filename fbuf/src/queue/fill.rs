@@ -246,11 +246,7 @@ fn next_slice<const N: usize>(
     if n == 0 {
         return Ok(None);
     }
-    let slice = Slice {
-        frame: frame.clone(),
-        offset: tail.used,
-        len: n,
-    };
+    let slice = Slice::of(frame, tail.used, n);
     tail.used += n;
     space.bytes -= n;
     Ok(Some(slice))

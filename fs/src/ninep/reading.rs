@@ -141,10 +141,6 @@ pub(super) fn slices_of(frames: &[Frame], from: usize, to: usize) -> impl Iterat
             let start = (first + i) * PAGE_SIZE;
             let offset = from.max(start) - start;
             let end = to.min(start + PAGE_SIZE).checked_sub(start)?;
-            (end > offset).then(|| Slice {
-                frame: frame.clone(),
-                offset,
-                len: end - offset,
-            })
+            (end > offset).then(|| Slice::of(frame, offset, end - offset))
         })
 }

@@ -246,11 +246,7 @@ impl Content {
 
 impl Batch {
     fn add(&mut self, frame: &Frame, offset: usize, len: usize) {
-        self.slices.push(Slice {
-            frame: frame.clone(),
-            offset,
-            len,
-        });
+        self.slices.push(Slice::of(frame, offset, len));
         self.len += len;
     }
 
@@ -292,11 +288,8 @@ fn after(slices: &[Slice], n: usize) -> Vec<Slice> {
         let cut = skip.min(slice.len);
         skip -= cut;
         if cut < slice.len {
-            left.push(Slice {
-                frame: slice.frame.clone(),
-                offset: slice.offset + cut,
-                len: slice.len - cut,
-            });
+            let (offset, len) = (slice.offset + cut, slice.len - cut);
+            left.push(Slice::of(&slice.frame, offset, len));
         }
     }
     left

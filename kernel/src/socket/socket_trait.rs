@@ -37,26 +37,22 @@ pub trait Socket: Any + Send + Sync {
     }
 
     /// Gives it a name. `address` are the program's bytes, 0 to 128, family included.
-    fn bind(&self, address: &Address) -> Result<()> {
-        let _ = address;
+    fn bind(&self, _address: &Address) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Makes it accept connections; `backlog` of them may wait.
-    fn listen(&self, backlog: u32) -> Result<()> {
-        let _ = backlog;
+    fn listen(&self, _backlog: u32) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// The next connection.
-    fn accept(&self, timeout: Timeout) -> Result<Arc<dyn Socket>> {
-        let _ = timeout;
+    fn accept(&self, _timeout: Timeout) -> Result<Arc<dyn Socket>> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Connects to `address`, or ends a connection of datagrams (`AF_UNSPEC`).
-    fn connect(&self, address: &Address, timeout: Timeout) -> Result<()> {
-        let _ = (address, timeout);
+    fn connect(&self, _address: &Address, _timeout: Timeout) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -69,21 +65,18 @@ pub trait Socket: Any + Send + Sync {
     }
 
     /// Ends one direction or both.
-    fn shutdown(&self, what: Shutdown) -> Result<()> {
-        let _ = what;
+    fn shutdown(&self, _what: Shutdown) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Sends a message; returns the bytes taken from its data. Called by [`send`].
-    fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
-        let _ = message;
+    fn send(&self, _message: &mut Outgoing<'_>) -> Result<usize> {
         Err(Errno::EOPNOTSUPP)
     }
 
     /// Receives a message; returns the bytes put into its data, or the message's whole length where
     /// `MSG_TRUNC` was asked for and the family has messages.
-    fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
-        let _ = message;
+    fn receive(&self, _message: &mut Incoming<'_>) -> Result<usize> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -92,28 +85,23 @@ pub trait Socket: Any + Send + Sync {
 
     /// `ioctl`; the argument may be an address in the program. `FIONBIO` and similar commands are
     /// served before.
-    fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        let _ = (command, argument);
+    fn ioctl(&self, _command: u32, _argument: VirtAddr) -> Result<usize> {
         Err(Errno::ENOTTY)
     }
 
     /// Sets an option that is not common to all sockets. The caller counts `ENOPROTOOPT` as
     /// unsupported.
-    fn set_option(&self, level: u32, name: u32, value: &Value) -> Result<()> {
-        let _ = (level, name, value);
+    fn set_option(&self, _level: u32, _name: u32, _value: &Value) -> Result<()> {
         Err(Errno::ENOPROTOOPT)
     }
 
     /// The value of an option that is not common to all sockets.
-    fn option(&self, level: u32, name: u32) -> Result<Answer> {
-        let _ = (level, name);
+    fn option(&self, _level: u32, _name: u32) -> Result<Answer> {
         Err(Errno::ENOPROTOOPT)
     }
 
     /// A common option has been changed: for a family that has to act on it.
-    fn option_changed(&self, name: u32) {
-        let _ = name;
-    }
+    fn option_changed(&self, _name: u32) {}
 
     /// Whether it heeds [`Common::peek_from`].
     fn looks_from_a_place(&self) -> bool {

@@ -18,7 +18,10 @@ use abi::{
         },
     },
 };
-use nucleus::{VirtAddr, user};
+use nucleus::{
+    VirtAddr,
+    user::{self, as_bytes, from_bytes},
+};
 
 use super::terminal::Tty;
 use crate::process::{Thread, thread};
@@ -32,15 +35,12 @@ pub(super) fn put<T: user::Plain>(to: VirtAddr, value: &T) -> Result<usize> {
     Ok(0)
 }
 
-/// The old structure of the same settings, without speeds.
-fn without_speeds(settings: &termios2) -> termios {
-    termios {
-        c_iflag: settings.c_iflag,
-        c_oflag: settings.c_oflag,
-        c_cflag: settings.c_cflag,
-        c_lflag: settings.c_lflag,
-        c_line: settings.c_line,
-        c_cc: settings.c_cc,
+/// Returns how many of a `struct termios2`'s bytes a command moves: the old structure has no
+/// speeds, which stand at the end.
+fn settings_len(command: u32) -> usize {
+    match command {
+        TCGETS | TCSETS | TCSETSW | TCSETSF => size_of::<termios>(),
+        _ => size_of::<termios2>(),
     }
 }
 
@@ -69,32 +69,17 @@ impl Tty {
         argument: VirtAddr,
     ) -> Result<usize> {
         match command {
-            TCGETS => {
-                let settings = without_speeds(self.lock().line.settings());
-                put(argument, &settings)
-            }
-            TCGETS2 => {
+            TCGETS | TCGETS2 => {
                 let settings = *self.lock().line.settings();
-                put(argument, &settings)
+                user::copy_out(argument, &as_bytes(&settings)[..settings_len(command)])?;
+                Ok(0)
             }
-            TCSETS | TCSETSW | TCSETSF => {
-                let new: termios = user::read(argument)?;
-                let old = *self.lock().line.settings();
-                self.set_settings(
-                    termios2 {
-                        c_iflag: new.c_iflag,
-                        c_oflag: new.c_oflag,
-                        c_cflag: new.c_cflag,
-                        c_lflag: new.c_lflag,
-                        c_line: new.c_line,
-                        c_cc: new.c_cc,
-                        ..old
-                    },
-                    command == TCSETSF,
-                )
-            }
-            TCSETS2 | TCSETSW2 | TCSETSF2 => {
-                self.set_settings(user::read(argument)?, command == TCSETSF2)
+            TCSETS | TCSETSW | TCSETSF | TCSETS2 | TCSETSW2 | TCSETSF2 => {
+                let mut bytes = [0; size_of::<termios2>()];
+                bytes.copy_from_slice(as_bytes(self.lock().line.settings()));
+                user::copy_in(&mut bytes[..settings_len(command)], argument)?;
+                let settings = from_bytes(&bytes).ok_or(Errno::EINVAL)?;
+                self.set_settings(settings, matches!(command, TCSETSF | TCSETSF2))
             }
             TIOCGWINSZ => {
                 let window = self.control.lock().window;

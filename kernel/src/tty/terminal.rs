@@ -62,14 +62,10 @@ pub trait Driver: Send + Sync {
     fn input_flushed(&self) {}
 
     /// Output was stopped, or goes on; called for no change, too.
-    fn flow_changed(&self, stopped: bool) {
-        let _ = stopped;
-    }
+    fn flow_changed(&self, _stopped: bool) {}
 
     /// The settings are others now.
-    fn settings_changed(&self, old: &termios2, new: &termios2) {
-        let _ = (old, new);
-    }
+    fn settings_changed(&self, _old: &termios2, _new: &termios2) {}
 
     /// A file of the terminal is being opened.
     ///

@@ -82,15 +82,6 @@ impl Receivers {
 }
 
 impl SocketTable {
-    /// A table without sockets.
-    pub fn new() -> SocketTable {
-        SocketTable {
-            ports: Ports::new(Rule::Always),
-            sockets: BTreeMap::new(),
-            groups: BTreeMap::new(),
-        }
-    }
-
     /// Adds a socket at its port, or at its protocol's number.
     pub(super) fn add(&mut self, key: u16, socket: &Arc<Socket>) {
         self.sockets.entry(key).or_default().push(socket.clone());
@@ -190,7 +181,11 @@ impl SocketTable {
 
 impl Default for SocketTable {
     fn default() -> SocketTable {
-        SocketTable::new()
+        SocketTable {
+            ports: Ports::new(Rule::Always),
+            sockets: BTreeMap::new(),
+            groups: BTreeMap::new(),
+        }
     }
 }
 

@@ -31,6 +31,7 @@ pub struct Stream {
 }
 
 /// What a stream keeps with its chain.
+#[derive(Default)]
 struct StreamState {
     /// Bytes that may be in the chain: the sender's and the receiver's buffer sizes together.
     limit: usize,
@@ -96,10 +97,7 @@ impl Stream {
             queue: Queue::new(StreamState {
                 limit,
                 low_water: 1,
-                urgent: None,
-                finished: false,
-                broken: false,
-                abandoned: false,
+                ..StreamState::default()
             }),
             receiver,
             sender,

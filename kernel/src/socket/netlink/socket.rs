@@ -41,6 +41,16 @@ const RESERVED: usize = 32;
 /// Ports for sockets of a process that has one already are looked for from here downwards.
 const LAST_OF_OTHERS: u32 = 4096u32.wrapping_neg();
 
+/// Options that are on or off.
+const SWITCHES: [u32; 6] = [
+    netlink::NETLINK_PKTINFO,
+    netlink::NETLINK_BROADCAST_ERROR,
+    netlink::NETLINK_NO_ENOBUFS,
+    netlink::NETLINK_CAP_ACK,
+    netlink::NETLINK_EXT_ACK,
+    netlink::NETLINK_GET_STRICT_CHK,
+];
+
 /// The sockets by port. The kernel is at port 0.
 static PORTS: Mutex<BTreeMap<u32, Weak<NetlinkSocket>>> = Mutex::new(Rank::Net, BTreeMap::new());
 
@@ -185,6 +195,16 @@ impl NetlinkSocket {
         Some(())
     }
 
+    /// Adds a datagram, or tells the receiver that there was no room for it.
+    fn enqueue_or_fail(&self, datagram: Datagram) {
+        if self.try_enqueue(&mut Some(datagram)).is_none()
+            && !self.is_on(netlink::NETLINK_NO_ENOBUFS)
+        {
+            self.common.set_error(Errno::ENOBUFS);
+            self.common.readers.wake_all();
+        }
+    }
+
     /// Sends to all that are in a group.
     fn send_to_group(&self, group: u32, from: u32, data: &[u8]) -> Result<()> {
         let members: Vec<Arc<NetlinkSocket>> = {
@@ -197,17 +217,8 @@ impl NetlinkSocket {
             sockets.filter(is_member).collect()
         };
         for member in members {
-            let mut datagram = Some(Datagram {
-                data: copy(data)?,
-                from,
-                group,
-            });
-            if member.try_enqueue(&mut datagram).is_none()
-                && !member.is_on(netlink::NETLINK_NO_ENOBUFS)
-            {
-                member.common.set_error(Errno::ENOBUFS);
-                member.common.readers.wake_all();
-            }
+            let data = copy(data)?;
+            member.enqueue_or_fail(Datagram { data, from, group });
         }
         Ok(())
     }
@@ -427,12 +438,7 @@ impl Socket for NetlinkSocket {
         match name {
             netlink::NETLINK_ADD_MEMBERSHIP => return self.change_group(value, true),
             netlink::NETLINK_DROP_MEMBERSHIP => return self.change_group(value, false),
-            netlink::NETLINK_PKTINFO
-            | netlink::NETLINK_BROADCAST_ERROR
-            | netlink::NETLINK_NO_ENOBUFS
-            | netlink::NETLINK_CAP_ACK
-            | netlink::NETLINK_EXT_ACK
-            | netlink::NETLINK_GET_STRICT_CHK => {}
+            _ if SWITCHES.contains(&name) => {}
             _ => return Err(Errno::ENOPROTOOPT),
         }
         if value.int()? != 0 {
@@ -452,12 +458,7 @@ impl Socket for NetlinkSocket {
                 let groups = self.state.lock().groups;
                 Ok(Answer::Bytes(groups.to_le_bytes().to_vec()))
             }
-            netlink::NETLINK_PKTINFO
-            | netlink::NETLINK_BROADCAST_ERROR
-            | netlink::NETLINK_NO_ENOBUFS
-            | netlink::NETLINK_CAP_ACK
-            | netlink::NETLINK_EXT_ACK
-            | netlink::NETLINK_GET_STRICT_CHK => Ok(Answer::flag(self.is_on(name))),
+            _ if SWITCHES.contains(&name) => Ok(Answer::flag(self.is_on(name))),
             _ => Err(Errno::ENOPROTOOPT),
         }
     }
@@ -474,14 +475,10 @@ impl Socket for NetlinkSocket {
 
 impl Mailbox for NetlinkSocket {
     fn deliver(&self, data: Vec<u8>) {
-        let mut datagram = Some(Datagram {
+        self.enqueue_or_fail(Datagram {
             data,
             from: 0,
             group: 0,
         });
-        if self.try_enqueue(&mut datagram).is_none() && !self.is_on(netlink::NETLINK_NO_ENOBUFS) {
-            self.common.set_error(Errno::ENOBUFS);
-            self.common.readers.wake_all();
-        }
     }
 }

@@ -34,6 +34,7 @@ pub struct Messages {
     queue: SpinLock<Queue>,
 }
 
+#[derive(Default)]
 struct Queue {
     messages: VecDeque<Arc<Message>>,
     /// The receiving side is closed.
@@ -125,11 +126,7 @@ impl Tail {
                 n => done += n,
             }
         }
-        let slice = Slice {
-            frame: frame.clone(),
-            offset: self.used,
-            len,
-        };
+        let slice = Slice::of(frame, self.used, len);
         self.used += len;
         Ok(slice)
     }
@@ -252,14 +249,7 @@ impl Messages {
     /// No messages.
     pub fn new() -> Messages {
         Messages {
-            queue: SpinLock::new(
-                Rank::Leaf,
-                Queue {
-                    messages: VecDeque::new(),
-                    closed: false,
-                    waiting: Vec::new(),
-                },
-            ),
+            queue: SpinLock::new(Rank::Leaf, Queue::default()),
         }
     }
 

@@ -96,6 +96,10 @@ impl Key {
         Ok(Key::Node(attributes.device, attributes.inode))
     }
 
+    fn of_bytes(kind: u32, bytes: &[u8]) -> Key {
+        Key::Abstract(kind, bytes.into())
+    }
+
     fn shard(&self) -> &'static Shard {
         let hash = match self {
             Key::Node(device, inode) => device ^ inode,
@@ -111,11 +115,15 @@ impl Key {
     }
 }
 
-/// The current thread's view of the file system.
-fn context() -> Result<Shared> {
-    thread::with_current(crate::process::thread::Thread::shared)
-        .flatten()
-        .ok_or(Errno::EACCES)
+/// Runs `f` with the current thread's view of the file system.
+fn with_walk<R>(f: impl FnOnce(&Walk<'_>, &Shared) -> Result<R>) -> Result<R> {
+    let shared = thread::current_shared().ok_or(Errno::EACCES)?;
+    let walk = Walk {
+        root: &shared.fs.root(),
+        start: &shared.fs.cwd(),
+        who: &shared.credentials.fs,
+    };
+    f(&walk, &shared)
 }
 
 impl Name {
@@ -132,22 +140,14 @@ impl Name {
     }
 
     fn bind_path(path: Vec<u8>, end: &Arc<End>) -> Result<Arc<Name>> {
-        let Shared {
-            fs, credentials, ..
-        } = context()?;
-        let (root, start) = (fs.root(), fs.cwd());
-        let walk = Walk {
-            root: &root,
-            start: &start,
-            who: &credentials.fs,
-        };
-        let mode = 0o777 & !fs.umask();
-        let node = walk
-            .make(&path, Make::Socket, mode)
-            .map_err(|error| match error {
-                Errno::EEXIST => Errno::EADDRINUSE,
-                error => error,
-            })?;
+        let node = with_walk(|walk, shared| {
+            let mode = 0o777 & !shared.fs.umask();
+            walk.make(&path, Make::Socket, mode)
+        });
+        let node = node.map_err(|error| match error {
+            Errno::EEXIST => Errno::EADDRINUSE,
+            error => error,
+        })?;
         let key = Key::of_node(&node)?;
         key.shard().lock().insert(key.clone(), Arc::downgrade(end));
         Ok(Arc::new(Name::Path { path, node }))
@@ -155,7 +155,7 @@ impl Name {
 
     fn bind_abstract(bytes: Vec<u8>, end: &Arc<End>) -> Result<Arc<Name>> {
         let kind = end.common.kind;
-        let key = Key::Abstract(kind, bytes.clone().into_boxed_slice());
+        let key = Key::of_bytes(kind, &bytes);
         let mut names = key.shard().lock();
         if names.contains_key(&key) {
             return Err(Errno::EADDRINUSE);
@@ -188,19 +188,13 @@ impl Name {
     pub fn find(asked: &Asked, kind: u32) -> Result<Arc<End>> {
         let key = match asked {
             Asked::Any => return Err(Errno::EINVAL),
-            Asked::Abstract(bytes) => Key::Abstract(kind, bytes.clone().into_boxed_slice()),
+            Asked::Abstract(bytes) => Key::of_bytes(kind, bytes),
             Asked::Path(path) => {
-                let Shared {
-                    fs, credentials, ..
-                } = context()?;
-                let (root, start) = (fs.root(), fs.cwd());
-                let walk = Walk {
-                    root: &root,
-                    start: &start,
-                    who: &credentials.fs,
-                };
-                let node = walk.resolve(path, true)?;
-                walk.access(&node, WRITE)?;
+                let node = with_walk(|walk, _| {
+                    let node = walk.resolve(path, true)?;
+                    walk.access(&node, WRITE)?;
+                    Ok(node)
+                })?;
                 if node.vnode().kind() != Kind::Socket {
                     return Err(Errno::ECONNREFUSED);
                 }
@@ -222,9 +216,7 @@ impl Name {
                 Ok(key) => key,
                 Err(_) => return,
             },
-            Name::Abstract { kind, bytes } => {
-                Key::Abstract(*kind, bytes.clone().into_boxed_slice())
-            }
+            Name::Abstract { kind, bytes } => Key::of_bytes(*kind, bytes),
         };
         let mut names = key.shard().lock();
         if names

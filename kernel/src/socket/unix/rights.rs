@@ -113,28 +113,26 @@ impl Rights {
             }
             SOCKET_COUNT.store(sockets.len(), Relaxed);
         }
-        Ok(Rights {
-            flight: Some(Box::new(Flight {
-                files,
-                uid,
-                has_sockets,
-                next: None,
-            })),
-        })
+        Ok(Rights::begin(files, uid, has_sockets))
+    }
+
+    fn begin(files: Vec<Arc<OpenFile>>, uid: u32, has_sockets: bool) -> Rights {
+        let flight = Flight {
+            files,
+            uid,
+            has_sockets,
+            next: None,
+        };
+        Rights {
+            flight: Some(Box::new(flight)),
+        }
     }
 
     /// Makes rights to files without a sender, none of them sockets.
     #[cfg(test)]
     pub fn unsent(files: Vec<Arc<OpenFile>>) -> Rights {
         *USERS.lock().entry(0).or_insert(0) += files.len();
-        Rights {
-            flight: Some(Box::new(Flight {
-                files,
-                uid: 0,
-                has_sockets: false,
-                next: None,
-            })),
-        }
+        Rights::begin(files, 0, false)
     }
 
     /// The files.

@@ -50,6 +50,7 @@ pub struct Pair {
 }
 
 /// The state of the wire.
+#[derive(Default)]
 pub(super) struct Wire {
     /// Printed and not yet read by the master (`FIONREAD`).
     pub printed: VecDeque<u8>,
@@ -91,20 +92,12 @@ impl Pair {
             COUNT.fetch_sub(1, Relaxed);
             return Err(Errno::ENOSPC);
         }
+        let wire = Wire {
+            locked: true,
+            ..Wire::default()
+        };
         Ok(Arc::new(Pair {
-            wire: SpinLock::new(
-                Rank::Leaf,
-                Wire {
-                    printed: VecDeque::new(),
-                    locked: true,
-                    opens: 0,
-                    closed: false,
-                    orphan: false,
-                    packet: false,
-                    status: 0,
-                    stopped: false,
-                },
-            ),
+            wire: SpinLock::new(Rank::Leaf, wire),
             readers: WaitQueue::new(),
         }))
     }
