@@ -13,11 +13,6 @@ use super::{
 };
 use crate::shutdown;
 
-/// Ends all threads of the process with this wait status.
-pub fn exit_group(process: &Process, status: i32) {
-    process.signals.end(status);
-}
-
 /// Ends the current task's thread: drops its resources, and ends its process if it was the last.
 pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     let process = thread.process().clone();

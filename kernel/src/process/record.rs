@@ -142,7 +142,7 @@ impl Process {
 
     /// The real user id, of a zombie too.
     pub fn real_uid(&self) -> u32 {
-        self.account.lock().user().uid()
+        self.account.lock().user().uid
     }
 
     /// The user with that id.
@@ -165,7 +165,7 @@ impl Process {
     pub fn has_too_many_threads(&self, more: usize) -> bool {
         let user = self.user();
         let limit = self.limits().soft(abi::raw::general::RLIMIT_NPROC);
-        user.uid() != 0 && (user.threads() + more) as u64 > limit
+        user.uid != 0 && (user.threads() + more) as u64 > limit
     }
 
     /// Copies the state that a child inherits besides that which `clone` shares or copies.

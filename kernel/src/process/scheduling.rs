@@ -6,18 +6,19 @@ use nucleus::task::Priority;
 
 /// `SCHED_*`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(u32)]
 pub enum Policy {
     /// A share by the nice value (`SCHED_OTHER`).
     #[default]
-    Normal,
+    Normal = raw::SCHED_NORMAL,
     /// The same; the program says that it computes a lot.
-    Batch,
+    Batch = raw::SCHED_BATCH,
     /// Runs only when no other thread wants to.
-    Idle,
+    Idle = raw::SCHED_IDLE,
     /// At a real-time level, until it sleeps.
-    Fifo,
+    Fifo = raw::SCHED_FIFO,
     /// At a real-time level, in turns with others of it.
-    RoundRobin,
+    RoundRobin = raw::SCHED_RR,
 }
 
 impl Policy {
@@ -33,13 +34,7 @@ impl Policy {
     }
 
     pub fn number(self) -> u32 {
-        match self {
-            Policy::Normal => raw::SCHED_NORMAL,
-            Policy::Batch => raw::SCHED_BATCH,
-            Policy::Idle => raw::SCHED_IDLE,
-            Policy::Fifo => raw::SCHED_FIFO,
-            Policy::RoundRobin => raw::SCHED_RR,
-        }
+        self as u32
     }
 
     pub fn is_real_time(self) -> bool {

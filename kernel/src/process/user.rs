@@ -11,7 +11,7 @@ use nucleus::sync::{Rank, SpinLock};
 /// A real user id, and the counts that it has.
 #[derive(Debug)]
 pub struct User {
-    uid: u32,
+    pub uid: u32,
     /// Signals that wait with their details (`RLIMIT_SIGPENDING`).
     signals: AtomicUsize,
     /// Threads (`RLIMIT_NPROC`).
@@ -40,10 +40,6 @@ impl User {
         });
         users.insert(uid, Arc::downgrade(&user));
         user
-    }
-
-    pub fn uid(&self) -> u32 {
-        self.uid
     }
 
     pub fn signals(&self) -> usize {

@@ -53,7 +53,7 @@ fn index(id: i32) -> usize {
 }
 
 impl<T: Object> Ids<T> {
-    pub const fn new() -> Ids<T> {
+    pub(super) const fn new() -> Ids<T> {
         Ids {
             table: CpuRwLock::new(
                 Rank::Ipc,
@@ -161,12 +161,6 @@ impl<T: Object> Ids<T> {
         table.in_use -= 1;
         table.forget_key(object.permission().key, id);
         Some(object)
-    }
-}
-
-impl<T: Object> Default for Ids<T> {
-    fn default() -> Ids<T> {
-        Ids::new()
     }
 }
 

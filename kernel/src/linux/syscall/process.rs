@@ -5,7 +5,7 @@ use nucleus::{VirtAddr, user};
 
 use super::{Call, FlagSet, SystemCall, call, flag_set};
 use crate::process::{
-    Pid, exit,
+    Pid,
     fork::{self, Request},
     undo,
 };
@@ -263,7 +263,7 @@ pub(super) fn exit(call: &mut Call<'_>) -> Result<usize> {
 }
 
 pub(super) fn exit_group(call: &mut Call<'_>) -> Result<usize> {
-    exit::exit_group(call.process(), status(call));
+    call.process().signals.end(status(call));
     call.thread.signals.call_attention();
     Ok(0)
 }

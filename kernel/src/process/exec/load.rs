@@ -96,10 +96,10 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
     let build = || {
         let main = image::map(&map, &program, &file, false)?;
         map.set_heap_start(main.end);
-        let loader = match program.interpreter {
-            None => None,
-            Some(place) => Some(load_interpreter(&map, class, &file, place, old, fs)?),
-        };
+        let interpreter = program.interpreter;
+        let loader = interpreter
+            .map(|place| load_interpreter(&map, class, &file, place, old, fs))
+            .transpose()?;
         // 32-bit programs do without: their C library falls back to `int 0x80`.
         let vdso = match class {
             Class::X64 => Some(vdso::map(&map)?),

@@ -9,8 +9,8 @@ use core::{
 use abi::{
     Errno, Result,
     raw::general::{
-        IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT,
-        O_DIRECT, O_EXCL, O_NOATIME, O_NOCTTY, O_NONBLOCK, O_PATH, O_TRUNC,
+        IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_OPEN, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_EXCL,
+        O_NOATIME, O_NOCTTY, O_NONBLOCK, O_PATH, O_TRUNC,
     },
 };
 use fs::{Attributes, File, Location, OpenFlags, notify};
@@ -106,12 +106,7 @@ impl OpenFile {
     /// `EBADF` if it is not open for that.
     #[inline]
     pub fn readable(&self) -> Result<&dyn File> {
-        let flags = self.flags();
-        if flags.reads() && !flags.has(O_PATH) {
-            Ok(&*self.file)
-        } else {
-            Err(Errno::EBADF)
-        }
+        self.usable(OpenFlags::reads)
     }
 
     /// The file, for writing.
@@ -120,11 +115,15 @@ impl OpenFile {
     /// `EBADF` if it is not open for that.
     #[inline]
     pub fn writable(&self) -> Result<&dyn File> {
+        self.usable(OpenFlags::writes)
+    }
+
+    #[inline]
+    fn usable(&self, is_allowed: impl FnOnce(OpenFlags) -> bool) -> Result<&dyn File> {
         let flags = self.flags();
-        if flags.writes() && !flags.has(O_PATH) {
-            Ok(&*self.file)
-        } else {
-            Err(Errno::EBADF)
+        match is_allowed(flags) && !flags.has(O_PATH) {
+            true => Ok(&*self.file),
+            false => Err(Errno::EBADF),
         }
     }
 
@@ -147,11 +146,6 @@ impl OpenFile {
     /// The slot of the `O_ASYNC` owner, which [`sigio`](crate::process::sigio) fills.
     pub(in crate::process) fn sigio_slot(&self) -> &OnceBox<Arc<dyn Attached>> {
         &self.sigio
-    }
-
-    /// The access mode, `O_RDONLY` to `O_RDWR`.
-    pub fn access(&self) -> u32 {
-        self.flags().bits() & O_ACCMODE
     }
 
     /// Returns this description as an owner of locks.

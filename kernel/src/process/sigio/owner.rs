@@ -22,10 +22,11 @@ const SI_SIGIO: i32 = -5;
 const WITH_OWN_CODES: [u32; 7] = [SIGILL, SIGFPE, SIGSEGV, SIGBUS, SIGTRAP, SIGCHLD, SIGSYS];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
 pub enum Kind {
-    Thread,
-    Process,
-    Group,
+    Thread = F_OWNER_TID,
+    Process = F_OWNER_PID,
+    Group = F_OWNER_PGRP,
 }
 
 impl Kind {
@@ -44,11 +45,7 @@ impl Kind {
 
     /// For `f_owner_ex::type`.
     pub fn number(self) -> u32 {
-        match self {
-            Kind::Thread => F_OWNER_TID,
-            Kind::Process => F_OWNER_PID,
-            Kind::Group => F_OWNER_PGRP,
-        }
+        self as u32
     }
 }
 

@@ -20,7 +20,6 @@ mod send;
 mod set;
 mod state;
 mod stop;
-mod take;
 pub mod timer;
 mod x87;
 
