@@ -35,6 +35,17 @@ bitflags! {
     }
 }
 
+impl Ready {
+    /// Returns what is ready of a file that can be read, or written, without waiting.
+    #[inline]
+    pub fn of(readable: bool, writable: bool) -> Ready {
+        let mut ready = Ready::empty();
+        ready.set(Ready::IN | Ready::RDNORM, readable);
+        ready.set(Ready::OUT | Ready::WRNORM, writable);
+        ready
+    }
+}
+
 impl OpenFlags {
     /// Tells whether reading is allowed.
     pub fn reads(self) -> bool {

@@ -17,7 +17,6 @@ pub type Handler = fn(&mut Call<'_>) -> Result<usize>;
 
 /// A system call in progress: the calling thread and its arguments. Nothing here takes a lock.
 pub struct Call<'a> {
-    /// The calling thread.
     pub thread: &'a Arc<Thread>,
     /// The state of the thread; only the thread itself changes it.
     pub own: &'a mut Own,
@@ -25,7 +24,6 @@ pub struct Call<'a> {
     pub context: &'a mut UserContext,
     /// The arguments; those of a 32-bit call are zero-extended.
     pub args: [u64; 6],
-    /// The call's number.
     pub number: u32,
 }
 

@@ -21,7 +21,6 @@ impl<T> Default for Handoff<T> {
 }
 
 impl<T> Handoff<T> {
-    /// Hands the value over.
     pub fn give(&self, value: T) {
         *self.value.lock() = Some(value);
         self.given.wake_all();

@@ -5,7 +5,6 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use abi::raw::general as raw;
 
 pub const INFINITY: u64 = u64::MAX;
-/// Number of resources.
 pub const RESOURCES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

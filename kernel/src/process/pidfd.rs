@@ -34,11 +34,7 @@ impl File for PidFile {
         if let Some(set) = set {
             set.add(&self.process.end_events);
         }
-        if self.process.has_ended() {
-            Ready::IN | Ready::RDNORM
-        } else {
-            Ready::empty()
-        }
+        Ready::of(self.process.has_ended(), false)
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -24,7 +24,6 @@ use crate::process::{
     signal::{self, Action, Ending, Info, SignalSet},
 };
 
-/// Runs `body` under several schedules.
 fn under_schedules(cpus: usize, body: fn()) {
     let config = Config {
         cpus,

@@ -28,7 +28,6 @@ use super::{
 };
 use crate::process::files::OpenFile;
 
-/// A set of watched files.
 pub struct Epoll {
     me: Weak<Epoll>,
     ready: Arc<Ready>,

@@ -32,7 +32,6 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// The readiness that is wanted.
     pub(super) fn ready(self) -> Bits {
         Bits::from_bits_truncate(self.events & !MODES)
     }

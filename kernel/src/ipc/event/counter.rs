@@ -97,14 +97,7 @@ impl File for EventFile {
             watch.add(&self.writers);
         }
         let count = *self.count.lock();
-        let mut ready = Ready::empty();
-        if count > 0 {
-            ready |= Ready::IN | Ready::RDNORM;
-        }
-        if count < MOST {
-            ready |= Ready::OUT | Ready::WRNORM;
-        }
-        ready
+        Ready::of(count > 0, count < MOST)
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -137,10 +137,7 @@ impl File for SignalFile {
             let pending = signals.pending().union(thread.signals.pending());
             !pending.and(self.set()).is_empty()
         });
-        match any {
-            Some(true) => Ready::IN | Ready::RDNORM,
-            _ => Ready::empty(),
-        }
+        Ready::of(any == Some(true), false)
     }
 
     fn describe(&self) -> Vec<u8> {

@@ -281,10 +281,7 @@ impl File for TimerFile {
             watch.add(&self.readers);
         }
         let state = self.state.lock();
-        match state.cancelled || state.expiries() > 0 {
-            true => Ready::IN | Ready::RDNORM,
-            false => Ready::empty(),
-        }
+        Ready::of(state.cancelled || state.expiries() > 0, false)
     }
 
     fn describe(&self) -> Vec<u8> {

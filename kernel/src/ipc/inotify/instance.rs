@@ -308,10 +308,7 @@ impl File for Inotify {
         if let Some(watch) = watch {
             watch.add(&self.shared.readers);
         }
-        match self.shared.state.lock().queue.is_empty() {
-            true => Ready::empty(),
-            false => Ready::IN | Ready::RDNORM,
-        }
+        Ready::of(!self.shared.state.lock().queue.is_empty(), false)
     }
 
     fn asynchronous(&self) -> Asynchronous {

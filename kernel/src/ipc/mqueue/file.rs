@@ -75,14 +75,7 @@ impl File for QueueFile {
             watch.add(self.queue.changed());
         }
         let count = self.queue.count();
-        let mut ready = Ready::empty();
-        if count > 0 {
-            ready |= Ready::IN | Ready::RDNORM;
-        }
-        if count < self.queue.size.messages {
-            ready |= Ready::OUT | Ready::WRNORM;
-        }
-        ready
+        Ready::of(count > 0, count < self.queue.size.messages)
     }
 
     fn location(&self) -> Option<&Location> {

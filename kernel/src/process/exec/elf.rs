@@ -29,7 +29,6 @@ pub enum Class {
 }
 
 impl Class {
-    /// Bytes of a program header.
     pub const fn program_header_len(self) -> usize {
         match self {
             Class::X64 => size_of::<elf_uapi::elf64_phdr>(),

@@ -14,7 +14,6 @@ use crate::process::exec::elf::{self, Program};
 pub struct Image {
     /// The offset of the program's addresses.
     pub bias: u64,
-    /// Where it begins.
     pub entry: u64,
     /// Its program headers; 0 if they are not in memory.
     pub table: u64,

@@ -38,7 +38,6 @@ pub struct Request<'a> {
     pub no_new_privileges: bool,
 }
 
-/// A program, ready to run.
 pub struct Loaded {
     pub class: Class,
     pub space: Arc<Space>,
@@ -207,7 +206,6 @@ fn load_interpreter(
     image::map(map, &loader, &file, true)
 }
 
-/// Checks that `file` may be executed.
 fn check(file: &Location, credentials: &Credentials) -> Result<()> {
     let attributes = file.attributes()?;
     if attributes.kind != Kind::Regular {

@@ -8,7 +8,6 @@ use vm::{Backing, Lookup, Map, MapRequest, Object, Pager, PagerError};
 
 use super::image::no_memory;
 
-/// The pages of `nucleus::vdso` as an object.
 struct Pages {
     object: Object,
 }

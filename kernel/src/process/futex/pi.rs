@@ -293,7 +293,6 @@ pub fn requeue(
     })
 }
 
-/// Sets `FUTEX_WAITERS` in a word.
 fn say_that_some_wait(address: VirtAddr) -> Result<()> {
     loop {
         let value = load(address)?;

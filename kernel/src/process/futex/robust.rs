@@ -71,7 +71,6 @@ impl List {
         })
     }
 
-    /// Marks all locks of the list.
     fn release(&self, thread: &Thread, own: &Own) -> Result<()> {
         let offset = self.word(self.head.wrapping_add(self.size))?;
         // Signed, in a word of the program's size.

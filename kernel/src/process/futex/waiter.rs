@@ -25,7 +25,6 @@ const OWNER: u8 = 2;
 /// It was woken because the word's owner is no more.
 const OWNER_DIED: u8 = 3;
 
-/// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     /// Not yet.

@@ -16,7 +16,6 @@ use super::{
 };
 use crate::process::signal;
 
-/// A word, and its expected value.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub key: Key,
