@@ -13,14 +13,17 @@ mod terminal;
 
 use alloc::sync::Arc;
 
-use abi::Result;
+use abi::{Errno, Result};
 use fs::{
     Credentials, Vnode, block,
     device::{number, register_char_device, register_fifo},
     ramfs,
     vnode::{Change, Make},
 };
-use nucleus::sync::{Mutex, Rank};
+use nucleus::{
+    sync::{Mutex, Rank},
+    virtio,
+};
 
 use crate::{ipc::pipe, tty::pty};
 
@@ -66,22 +69,13 @@ pub fn register() -> Result<()> {
             minor => memory::open(at, minor),
         }
     })?;
-    register_char_device(
-        SERIAL,
-        terminal::SERIAL_0..=terminal::SERIAL_0,
-        terminal::open,
-    )?;
-    register_char_device(
-        TERMINAL,
-        terminal::CONTROLLING..=terminal::CONSOLE,
-        terminal::open,
-    )?;
+    let serial = terminal::SERIAL_0..=terminal::SERIAL_0;
+    register_char_device(SERIAL, serial, terminal::open)?;
+    let terminals = terminal::CONTROLLING..=terminal::CONSOLE;
+    register_char_device(TERMINAL, terminals, terminal::open)?;
     register_char_device(TERMINAL, pty::PTMX..=pty::PTMX, pty::open_master)?;
-    register_char_device(
-        causeway::MAJOR,
-        causeway::MINOR..=causeway::MINOR,
-        causeway::open,
-    )?;
+    let causeway = causeway::MINOR..=causeway::MINOR;
+    register_char_device(causeway::MAJOR, causeway, causeway::open)?;
     register_char_device(pty::MAJOR, 0..=u32::MAX, pty::open_stray)?;
     register_fifo(pipe::open_fifo);
     Ok(())
@@ -122,4 +116,11 @@ fn populate() -> Result<Arc<dyn Vnode>> {
     root.create(b"shm", Make::Directory, 0o1777, &who)?;
     root.create(b"pts", Make::Directory, 0o755, &who)?;
     Ok(root)
+}
+
+fn errno(error: virtio::Error) -> Errno {
+    match error {
+        virtio::Error::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::EIO,
+    }
 }

@@ -18,6 +18,7 @@ use nucleus::{
     virtio::{self, Device, Error, Kind, Queue, Request},
 };
 
+use super::errno;
 use crate::process::thread;
 
 /// The feature of a device that it has a tag.
@@ -120,13 +121,6 @@ struct InFlight {
     room: usize,
     /// The frames of the message, kept until it has landed.
     _message: Vec<Buffer>,
-}
-
-fn errno(error: Error) -> Errno {
-    match error {
-        Error::OutOfMemory => Errno::ENOMEM,
-        _ => Errno::EIO,
-    }
 }
 
 fn part(slice: &Slice) -> Part {

@@ -83,64 +83,55 @@ pub fn parse(line: &str) -> Result<Options, String> {
             None => (word, None),
         };
         match (name, value) {
-            ("onlcr", Some("0")) => options.onlcr = false,
-            ("onlcr", Some("1")) => options.onlcr = true,
-            ("echo", Some("0")) => options.echo = false,
-            ("echo", Some("1")) => options.echo = true,
-            ("echo", _) => return Err(format!("option '{word}': echo is 0 or 1")),
-            ("onlcr", _) => return Err(format!("option '{word}': onlcr is 0 or 1")),
-            ("root", value) => {
-                let device = value.and_then(device_name);
-                root_device = Some(device.ok_or_else(|| {
-                    format!("option '{word}': root wants a device, as in /dev/vda")
-                })?);
+            ("onlcr", _) => options.onlcr = need(word, value.and_then(bit), "onlcr is 0 or 1")?,
+            ("echo", _) => options.echo = need(word, value.and_then(bit), "echo is 0 or 1")?,
+            ("root", _) => {
+                let help = "root wants a device, as in /dev/vda";
+                root_device = Some(need(word, value.and_then(device_name), help)?);
             }
-            ("rootfstype", Some(name)) if !name.is_empty() => root_type = Some(name),
             ("rootfstype", _) => {
-                return Err(format!(
-                    "option '{word}': rootfstype wants the name of a file system"
-                ));
+                let name = value.filter(|name| !name.is_empty());
+                root_type = Some(need(
+                    word,
+                    name,
+                    "rootfstype wants the name of a file system",
+                )?);
             }
             ("ro", None) => root_read_only = Some(true),
             ("rw", None) => root_read_only = Some(false),
-            ("share", value) => {
-                let share = value.and_then(share);
-                options.shares.push(share.ok_or_else(|| {
-                    format!("option '{word}': share wants a tag and an absolute path, as in data:/mnt:ro")
-                })?);
+            ("share", _) => {
+                let help = "share wants a tag and an absolute path, as in data:/mnt:ro";
+                options
+                    .shares
+                    .push(need(word, value.and_then(share), help)?);
             }
-            ("md", value) => {
-                let sizes = value.and_then(sizes).ok_or_else(|| {
-                    format!("option '{word}': md wants sizes of memory disks in K, M or G, whole pages, as in 16M,1G")
-                })?;
-                options.memory_disks.extend(sizes);
+            ("md", _) => {
+                let help = "md wants sizes of memory disks in K, M or G, whole pages, as in 16M,1G";
+                options
+                    .memory_disks
+                    .extend(need(word, value.and_then(sizes), help)?);
             }
-            ("swap", value) => {
-                let device = value.and_then(device_name).ok_or_else(|| {
-                    format!("option '{word}': swap wants a device, as in /dev/vdb")
-                })?;
+            ("swap", _) => {
+                let help = "swap wants a device, as in /dev/vdb";
+                let device = need(word, value.and_then(device_name), help)?;
                 options.swaps.push(device.into());
             }
-            ("release", Some(text)) if is_release(text) => {
+            ("release", _) => {
+                let help =
+                    format!("release wants 1 to {RELEASE_MAX} plain characters, a digit first");
+                let text = need(word, value.filter(|text| is_release(text)), &help)?;
                 options.release = Some(text.as_bytes().to_vec());
             }
-            ("release", _) => {
-                return Err(format!(
-                    "option '{word}': release wants 1 to {RELEASE_MAX} plain characters, a digit first"
-                ));
-            }
-            ("init", Some(path)) if path.starts_with('/') => {
-                options.init = Some(path.as_bytes().to_vec());
-            }
             ("init", _) => {
-                return Err(format!("option '{word}': init wants an absolute path"));
+                let path = value.filter(|path| path.starts_with('/'));
+                let path = need(word, path, "init wants an absolute path")?;
+                options.init = Some(path.as_bytes().to_vec());
             }
             // The nucleus has done these before; the other faults do not come here.
             ("fault_injection", Some("slow-calls" | "slow-faults")) => {}
             (name, value) if let Some(switch) = switches::find(name) => {
                 let setting = value.and_then(|value| switch.parse(value));
-                let setting =
-                    setting.ok_or_else(|| format!("option '{word}': {}", switch.help()))?;
+                let setting = need(word, setting, &switch.help())?;
                 options.switches.push((switch.name, setting));
             }
             _ => {
@@ -165,6 +156,23 @@ pub fn parse(line: &str) -> Result<Options, String> {
         options.command = words(command)?;
     }
     Ok(options)
+}
+
+/// Returns the value of the option `word`.
+///
+/// # Errors
+/// A sentence with `help` if there is none.
+fn need<T>(word: &str, value: Option<T>, help: &str) -> Result<T, String> {
+    value.ok_or_else(|| format!("option '{word}': {help}"))
+}
+
+/// `0` or `1`.
+fn bit(value: &str) -> Option<bool> {
+    match value {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
 }
 
 /// `/dev/NAME`.

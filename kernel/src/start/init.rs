@@ -40,7 +40,11 @@ const OBEYED: SignalSet = SignalSet::of(&[raw::SIGUSR1, raw::SIGUSR2, raw::SIGTE
 ///
 /// # Errors
 /// A sentence that says why the command can't be run.
-pub fn run(options: &Options, namespace: &Arc<Namespace>) -> core::result::Result<i32, String> {
+pub fn run(
+    options: &Options,
+    namespace: &Arc<Namespace>,
+    walk: &Walk<'_>,
+) -> core::result::Result<i32, String> {
     if let Some(path) = &options.init {
         let mut arguments = vec![path.clone()];
         arguments.extend(options.command.iter().cloned());
@@ -53,7 +57,7 @@ pub fn run(options: &Options, namespace: &Arc<Namespace>) -> core::result::Resul
     let init = be_first().map_err(|e| refusal(b"the first process", e))?;
     let (path, arguments) = match options.command.first() {
         None => {
-            let shell = shell::of_root(namespace);
+            let shell = shell::of_root(walk);
             let name = shell.rsplit(|&byte| byte == b'/').next().unwrap_or(&shell);
             // The dash tells a shell that it serves a login.
             let arguments = vec![[b"-", name].concat()];
@@ -155,7 +159,7 @@ fn begin(
         b"TERM=linux".to_vec(),
         b"USER=root".to_vec(),
         b"LOGNAME=root".to_vec(),
-        [b"SHELL=", &*shell::of_root(namespace)].concat(),
+        [b"SHELL=", &*shell::of_root(&walk)].concat(),
     ];
     let Loaded {
         class,

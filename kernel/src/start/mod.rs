@@ -14,6 +14,7 @@ mod swaps;
 
 use alloc::format;
 
+use fs::{Credentials, Walk};
 use nucleus::{
     boot, console, log,
     power::{self, Stop},
@@ -59,9 +60,15 @@ pub fn start() -> ! {
     }
     disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
     let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));
-    shares::mount(&options.shares, &namespace).unwrap_or_else(|message| give_up(&message));
-    swaps::start(&options.swaps, &namespace).unwrap_or_else(|message| give_up(&message));
-    finish(init::run(&options, &namespace).unwrap_or_else(|message| give_up(&message)))
+    let (root, who) = (namespace.root(), Credentials::default());
+    let walk = Walk {
+        root: &root,
+        start: &root,
+        who: &who,
+    };
+    shares::mount(&options.shares, &namespace, &walk).unwrap_or_else(|message| give_up(&message));
+    swaps::start(&options.swaps, &walk).unwrap_or_else(|message| give_up(&message));
+    finish(init::run(&options, &namespace, &walk).unwrap_or_else(|message| give_up(&message)))
 }
 
 /// A start that can't be: one line on the console says why.

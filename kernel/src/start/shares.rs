@@ -1,6 +1,6 @@
 //! Folders of the host's, mounted before the first program runs.
 
-use alloc::{format, string::String, sync::Arc};
+use alloc::{format, string::String};
 
 use abi::Errno;
 use fs::{MountFlags, MountRequest, Namespace, Walk, vnode::Make};
@@ -16,10 +16,10 @@ use crate::{
 ///
 /// # Errors
 /// A sentence that describes the error.
-pub fn mount(shares: &[Share], namespace: &Arc<Namespace>) -> Result<(), String> {
+pub fn mount(shares: &[Share], namespace: &Namespace, walk: &Walk<'_>) -> Result<(), String> {
     for wanted in shares {
         let Share { tag, at, .. } = wanted;
-        mount_one(wanted, namespace).map_err(|error| match error {
+        mount_one(wanted, namespace, walk).map_err(|error| match error {
             Errno::ENOENT => format!(
                 "no device shares '{tag}' (wanted at {at}); there are: {}",
                 match share::tags() {
@@ -34,14 +34,7 @@ pub fn mount(shares: &[Share], namespace: &Arc<Namespace>) -> Result<(), String>
     Ok(())
 }
 
-fn mount_one(share: &Share, namespace: &Arc<Namespace>) -> abi::Result<()> {
-    let root = namespace.root();
-    let who = fs::Credentials::default();
-    let walk = Walk {
-        root: &root,
-        start: &root,
-        who: &who,
-    };
+fn mount_one(share: &Share, namespace: &Namespace, walk: &Walk<'_>) -> abi::Result<()> {
     let tag = share.tag.as_bytes();
     let wanted = MountSource {
         source: tag,
@@ -49,16 +42,16 @@ fn mount_one(share: &Share, namespace: &Arc<Namespace>) -> abi::Result<()> {
         options: b"trans=virtio",
         read_only: share.read_only,
     };
-    let (fstype, root) = mounts::make(b"9p", wanted, &walk)?;
+    let (fstype, root) = mounts::make(b"9p", wanted, walk)?;
     let path = share.at.as_bytes();
     for (end, _) in path
         .iter()
         .enumerate()
         .filter(|&(i, &b)| b == b'/' && i > 0)
     {
-        make_directory(&walk, &path[..end])?;
+        make_directory(walk, &path[..end])?;
     }
-    make_directory(&walk, path)?;
+    make_directory(walk, path)?;
     let at = walk.resolve(path, true)?;
     let mut flags = MountFlags::RELATIVE_ACCESS_TIMES;
     flags.set(MountFlags::READ_ONLY, share.read_only);

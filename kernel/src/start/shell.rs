@@ -1,9 +1,9 @@
 //! Returns the login shell: the superuser's in the root's `/etc/passwd`.
 
-use alloc::{sync::Arc, vec, vec::Vec};
+use alloc::{vec, vec::Vec};
 
 use fbuf::BytesSink;
-use fs::{Kind, Namespace, Walk};
+use fs::{Kind, Walk};
 
 /// The default where `/etc/passwd` names no shell that exists.
 const DEFAULT: &[u8] = b"/bin/sh";
@@ -11,14 +11,7 @@ const DEFAULT: &[u8] = b"/bin/sh";
 const LOOKED_AT: usize = 1 << 16;
 
 /// Root's shell.
-pub fn of_root(namespace: &Arc<Namespace>) -> Vec<u8> {
-    let root = namespace.root();
-    let who = fs::Credentials::default();
-    let walk = Walk {
-        root: &root,
-        start: &root,
-        who: &who,
-    };
+pub fn of_root(walk: &Walk<'_>) -> Vec<u8> {
     let is_file = |path: &[u8]| {
         let place = walk.resolve(path, true);
         place.is_ok_and(|place| place.vnode().kind() == Kind::Regular)

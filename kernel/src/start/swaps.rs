@@ -1,9 +1,9 @@
 //! Devices that are swap space before the first program runs.
 
-use alloc::{format, string::String, sync::Arc};
+use alloc::{format, string::String};
 
 use abi::Errno;
-use fs::{Namespace, Walk};
+use fs::Walk;
 
 use crate::swap;
 
@@ -11,14 +11,7 @@ use crate::swap;
 ///
 /// # Errors
 /// A sentence that describes the error.
-pub fn start(devices: &[String], namespace: &Arc<Namespace>) -> Result<(), String> {
-    let root = namespace.root();
-    let who = fs::Credentials::default();
-    let walk = Walk {
-        root: &root,
-        start: &root,
-        who: &who,
-    };
+pub fn start(devices: &[String], walk: &Walk<'_>) -> Result<(), String> {
     for name in devices {
         let path = format!("/dev/{name}");
         let on = walk

@@ -26,6 +26,8 @@ use nucleus::{
     virtio::{self, Device, Error, Queue, Request},
 };
 
+use crate::device::errno;
+
 bitflags! {
     /// Feature bits of a device (5.2.3).
     struct Feature: u64 {
@@ -94,13 +96,6 @@ struct VirtioDisk {
     busy: AtomicU64,
 }
 
-fn errno(error: Error) -> Errno {
-    match error {
-        Error::OutOfMemory => Errno::ENOMEM,
-        _ => Errno::EIO,
-    }
-}
-
 /// Starts a device.
 ///
 /// # Errors
@@ -142,10 +137,11 @@ fn limits(device: &Device, queue: &Queue, features: &Feature) -> Result<Limits> 
         Ok(u32::from_le_bytes(bytes))
     };
     let sectors = u64::from(word(0)?) | u64::from(word(4)?) << 32;
-    let block_size = match features.contains(Feature::BLK_SIZE) {
-        true => word(20)?,
-        false => SECTOR as u32,
+    let asked = |feature: Feature, at: usize, otherwise: u32| match features.contains(feature) {
+        true => word(at),
+        false => Ok(otherwise),
     };
+    let block_size = asked(Feature::BLK_SIZE, 20, SECTOR as u32)?;
     let in_block = u64::from(block_size) / SECTOR as u64;
     if !block_size.is_power_of_two()
         || !(SECTOR..=PAGE_SIZE).contains(&(block_size as usize))
@@ -155,14 +151,8 @@ fn limits(device: &Device, queue: &Queue, features: &Feature) -> Result<Limits> 
         log!("disk: {sectors} sectors in blocks of {block_size} bytes can't be");
         return Err(Errno::EIO);
     }
-    let exponent = match features.contains(Feature::TOPOLOGY) {
-        true => word(24)? & 0xff,
-        false => 0,
-    };
-    let segments = match features.contains(Feature::SEG_MAX) {
-        true => word(12)? as usize,
-        false => 1,
-    };
+    let exponent = asked(Feature::TOPOLOGY, 24, 0)? & 0xff;
+    let segments = asked(Feature::SEG_MAX, 12, 1)? as usize;
     let max_parts = segments
         .min(queue.max_parts().saturating_sub(FRAMING))
         .min(PARTS);
@@ -170,10 +160,7 @@ fn limits(device: &Device, queue: &Queue, features: &Feature) -> Result<Limits> 
         log!("disk: requests of {max_parts} pieces are too small");
         return Err(Errno::EIO);
     }
-    let max_discard = match features.contains(Feature::DISCARD) {
-        true => u64::from(word(36)?) / in_block * in_block,
-        false => 0,
-    };
+    let max_discard = u64::from(asked(Feature::DISCARD, 36, 0)?) / in_block * in_block;
     Ok(Limits {
         sectors,
         block_size,

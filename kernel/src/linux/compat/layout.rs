@@ -6,13 +6,15 @@
 use abi::Result;
 use nucleus::{VirtAddr, user};
 
-use Field::{Half, Id, Short, Word, Zero};
+use Field::{Half, Id, Short, Word, Words, Zero};
 
 /// A field of a structure.
 #[derive(Clone, Copy)]
 pub(super) enum Field {
     /// 32 bits.
     Word(usize),
+    /// So many fields of 32 bits with neighbouring values.
+    Words(usize, usize),
     /// The lower 16 bits.
     Half(usize),
     /// 16 bits, the largest number where the value does not fit.
@@ -64,17 +66,7 @@ pub(super) struct Forms {
 
 /// `struct ipc64_perm`, `struct ipc_perm`: key, user, group, maker and its group, mode, sequence.
 pub(super) const PERM: Forms = Forms {
-    wide: &[
-        Word(0),
-        Word(1),
-        Word(2),
-        Word(3),
-        Word(4),
-        Half(5),
-        Zero(2),
-        Half(6),
-        Zero(10),
-    ],
+    wide: &[Words(0, 5), Half(5), Zero(2), Half(6), Zero(10)],
     old: &[Word(0), Id(1), Id(2), Id(3), Id(4), Half(5), Half(6)],
 };
 
@@ -86,63 +78,22 @@ pub(super) const SEM: Forms = Forms {
 };
 
 /// `struct shmid64_ds`, `struct shmid_ds`: size, three times, maker, last user, attachments.
+#[rustfmt::skip]
 pub(super) const SHM: Forms = Forms {
-    wide: &[
-        Word(12),
-        Word(14),
-        Word(15),
-        Word(16),
-        Word(17),
-        Word(18),
-        Word(19),
-        Word(20),
-        Word(21),
-        Word(22),
-        Zero(8),
-    ],
+    wide: &[Word(12), Words(14, 9), Zero(8)],
     old: &[
-        Word(12),
-        Word(14),
-        Word(16),
-        Word(18),
-        Half(20),
-        Half(21),
-        Half(22),
-        Zero(10),
+        Word(12), Word(14), Word(16), Word(18), Half(20), Half(21), Half(22), Zero(10),
     ],
 };
 
 /// `struct msqid64_ds`, `struct msqid_ds`: three times, bytes, messages, most bytes, last sender
 /// and receiver.
+#[rustfmt::skip]
 pub(super) const MSG: Forms = Forms {
-    wide: &[
-        Word(12),
-        Word(13),
-        Word(14),
-        Word(15),
-        Word(16),
-        Word(17),
-        Word(18),
-        Word(20),
-        Word(22),
-        Word(24),
-        Word(25),
-        Zero(8),
-    ],
+    wide: &[Words(12, 7), Word(20), Word(22), Words(24, 2), Zero(8)],
     old: &[
-        Zero(8),
-        Word(12),
-        Word(14),
-        Word(16),
-        Word(18),
-        Word(22),
-        Zero(8),
-        Short(18),
-        Short(20),
-        Short(22),
-        Short(24),
-        Short(25),
-        Zero(2),
+        Zero(8), Word(12), Word(14), Word(16), Word(18), Word(22), Zero(8),
+        Short(18), Short(20), Short(22), Short(24), Short(25), Zero(2),
     ],
 };
 
@@ -155,6 +106,7 @@ const fn len(fields: &[Field]) -> usize {
     while at < fields.len() {
         sum += match fields[at] {
             Word(_) => 4,
+            Words(_, count) => 4 * count,
             Half(_) | Short(_) | Id(_) => 2,
             Zero(len) => len,
         };
@@ -184,6 +136,13 @@ pub(super) fn write(parts: &[&[Field]], wide: &[u64], to: VirtAddr) -> Result<()
     for field in parts.iter().copied().flatten() {
         let (value, len) = match *field {
             Word(n) => (word(n), 4),
+            Words(first, count) => {
+                for n in first..first + count {
+                    bytes[at..at + 4].copy_from_slice(&word(n).to_le_bytes());
+                    at += 4;
+                }
+                continue;
+            }
             Half(n) => (word(n), 2),
             Short(n) => (word(n).min(u32::from(u16::MAX)), 2),
             Id(n) => (u16::try_from(word(n)).unwrap_or(OVERFLOW_ID).into(), 2),

@@ -18,8 +18,7 @@ use nucleus::PAGE_SIZE;
 use super::{Call, FlagSet, SystemCall, call, choice, flag_set, path};
 use crate::{mounts, process::files::OpenFile};
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_fsync, |call| sync_file(call, false)),
     call!(__NR_fdatasync, |call| sync_file(call, true)),
     call!(__NR_syncfs, syncfs),

@@ -15,8 +15,7 @@ use super::{Call, FlagSet, SystemCall, call, file_size, flag_set, path};
 
 const AT_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH], EINVAL);
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_chmod, |call| {
         change_mode(call, &path::named(call, 0)?, call.unsigned(1))
     }),

@@ -9,8 +9,7 @@ use nucleus::{PAGE_SIZE, user};
 
 use super::{Call, SystemCall, call, path};
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_chdir, chdir),
     call!(__NR_fchdir, fchdir),
     call!(__NR_chroot, chroot),

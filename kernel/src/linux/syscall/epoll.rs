@@ -16,8 +16,7 @@ use crate::{
     process::files::OpenFile,
 };
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_epoll_create, epoll_create),
     call!(__NR_epoll_create1, epoll_create1).flags(&[&CREATE_FLAGS]),
     call!(__NR_epoll_ctl, epoll_ctl)

@@ -20,8 +20,7 @@ use crate::{
     process::{files::OpenFile, signal::SignalSet},
 };
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_eventfd, eventfd),
     call!(__NR_eventfd2, eventfd2).flags(&[&EVENT_FLAGS]),
     call!(__NR_timerfd_create, timerfd_create).flags(&[&TIMER_FLAGS]),

@@ -27,8 +27,7 @@ use crate::{
 };
 use fs::Kind;
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_fcntl, fcntl).flags(&[&COMMANDS]),
     call!(__NR_flock, flock_call),
 ];

@@ -19,8 +19,7 @@ use super::{
 };
 use crate::{ipc::inotify::Inotify, process::files::OpenFile};
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_inotify_init, |call| make(call, 0)),
     call!(__NR_inotify_init1, inotify_init1).flags(&[&FLAGS]),
     call!(__NR_inotify_add_watch, inotify_add_watch)

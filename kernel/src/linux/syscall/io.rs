@@ -18,8 +18,7 @@ use crate::{
     socket::{SocketFile, inet::interface},
 };
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_read, |call| read(call, None)),
     call!(__NR_write, |call| write(call, None)),
     call!(__NR_pread64, |call| read(call, Some(offset(call.args[3])?))),

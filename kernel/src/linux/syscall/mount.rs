@@ -21,8 +21,7 @@ use crate::{
     process::Process,
 };
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_mount, mount)
         .flags(&[&MOUNT_FLAGS])
         .note("there is one namespace of mounts, so that `MS_SHARED` and its like change nothing"),

@@ -27,8 +27,7 @@ use crate::{
     socket::{SocketFile, netlink::NetlinkSocket},
 };
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_mq_open, mq_open)
         .note("other flags than access, O_CREAT, O_EXCL, O_NONBLOCK are ignored, as on Linux"),
     call!(__NR_mq_unlink, mq_unlink),

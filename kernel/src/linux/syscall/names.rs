@@ -18,8 +18,7 @@ use super::{
 const REMOVE_FLAGS: FlagSet = flag_set!("flags", [AT_REMOVEDIR], EINVAL);
 const LINK_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH], EINVAL);
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_mkdir, mkdir),
     call!(__NR_mkdirat, mkdirat),
     call!(__NR_mknod, mknod),

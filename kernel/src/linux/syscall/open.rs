@@ -21,8 +21,7 @@ use super::{
 use crate::flags::Otherwise;
 use crate::{ipc::pipe, process::files::OpenFile};
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_open, open).flags(&[&OPEN_FLAGS]),
     call!(__NR_openat, openat).flags(&[&OPEN_FLAGS]),
     call!(__NR_openat2, openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),

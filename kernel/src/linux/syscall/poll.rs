@@ -17,8 +17,7 @@ use nucleus::{
 use super::{Call, SystemCall, call};
 use crate::process::{files::OpenFile, signal::ERESTARTNOHAND};
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_poll, poll),
     call!(__NR_ppoll, ppoll),
     call!(__NR_select, select),

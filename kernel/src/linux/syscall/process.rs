@@ -77,8 +77,11 @@ const SETNS_TYPES: FlagSet = flag_set!("nstype", [], EINVAL);
 const MAX_PID_LEVELS: u64 = 32;
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_fork, fork),
-    call!(__NR_vfork, vfork),
+    call!(__NR_fork, |call| fork(call, 0)),
+    call!(__NR_vfork, |call| fork(
+        call,
+        raw::CLONE_VFORK | raw::CLONE_VM
+    )),
     call!(__NR_clone, clone).flags(&[&CLONE_FLAGS]),
     call!(__NR_clone3, clone3).flags(&[&CLONE3_FLAGS]),
     call!(__NR_unshare, unshare).flags(&[&UNSHARE_FLAGS]),
@@ -94,25 +97,13 @@ fn make(call: &mut Call<'_>, request: &Request) -> Result<usize> {
     Ok(tid as usize)
 }
 
-pub(super) fn fork(call: &mut Call<'_>) -> Result<usize> {
-    make(
-        call,
-        &Request {
-            exit_signal: raw::SIGCHLD,
-            ..Request::default()
-        },
-    )
-}
-
-pub(super) fn vfork(call: &mut Call<'_>) -> Result<usize> {
-    make(
-        call,
-        &Request {
-            flags: u64::from(raw::CLONE_VFORK | raw::CLONE_VM),
-            exit_signal: raw::SIGCHLD,
-            ..Request::default()
-        },
-    )
+fn fork(call: &mut Call<'_>, flags: u32) -> Result<usize> {
+    let request = Request {
+        flags: flags.into(),
+        exit_signal: raw::SIGCHLD,
+        ..Request::default()
+    };
+    make(call, &request)
 }
 
 /// The low byte of the flags is the exit signal (`CSIGNAL`).
@@ -145,25 +136,16 @@ pub(super) fn clone(call: &mut Call<'_>) -> Result<usize> {
 /// Words of `struct clone_args` that this kernel knows.
 const CLONE_WORDS: usize = raw::CLONE_ARGS_SIZE_VER2 as usize / 8;
 
-/// Reads `struct clone_args` of `size` bytes at argument 0.
-fn clone_arguments(call: &Call<'_>, size: usize) -> Result<[u64; CLONE_WORDS]> {
-    if size < raw::CLONE_ARGS_SIZE_VER0 as usize {
-        return Err(Errno::EINVAL);
-    }
-    call.read_words(0, size)
-}
-
 /// The id that the caller of `clone3` wants: one for each level of process-id namespaces, of which
 /// there is one.
 fn wanted_id(call: &Call<'_>, array: u64, count: u64) -> Result<Option<Pid>> {
     if count > MAX_PID_LEVELS || (array == 0) != (count == 0) {
         return Err(Errno::EINVAL);
     }
-    if count == 0 {
-        return Ok(None);
-    }
-    if count > 1 {
-        return Err(Errno::EINVAL);
+    match count {
+        0 => return Ok(None),
+        1 => {}
+        _ => return Err(Errno::EINVAL),
     }
     let id: i32 = user::read(VirtAddr(array as usize))?;
     let id = Pid::try_from(id).map_err(|_| Errno::EINVAL)?;
@@ -176,6 +158,9 @@ fn wanted_id(call: &Call<'_>, array: u64, count: u64) -> Result<Option<Pid>> {
 }
 
 fn clone3(call: &mut Call<'_>) -> Result<usize> {
+    if call.size(1) < raw::CLONE_ARGS_SIZE_VER0 as usize {
+        return Err(Errno::EINVAL);
+    }
     let [
         flags,
         pidfd,
@@ -188,7 +173,7 @@ fn clone3(call: &mut Call<'_>) -> Result<usize> {
         set_tid,
         set_tid_size,
         _cgroup,
-    ] = clone_arguments(call, call.size(1))?;
+    ]: [u64; CLONE_WORDS] = call.read_words(0, call.size(1))?;
     let wanted_id = wanted_id(call, set_tid, set_tid_size)?;
     let flags = CLONE3_FLAGS.check(call.caller(), flags)?;
     let stack_good = (stack == 0) == (stack_size == 0);
@@ -233,16 +218,12 @@ fn unshare(call: &mut Call<'_>) -> Result<usize> {
     if flags & of_threads != 0 && call.process().signals.thread_count() != 1 {
         return Err(Errno::EINVAL);
     }
-    let files = if flags & raw::CLONE_FILES != 0 {
-        Some(call.files().duplicate()?)
-    } else {
-        None
-    };
+    // The only step that can fail comes first.
+    if flags & raw::CLONE_FILES != 0 {
+        call.own.files = call.files().duplicate()?;
+    }
     if flags & raw::CLONE_FS != 0 {
         call.own.fs = call.own.fs.duplicate();
-    }
-    if let Some(files) = files {
-        call.own.files = files;
     }
     if flags & raw::CLONE_SYSVSEM != 0 {
         undo::leave(&mut call.own.undo, call.thread.process().pid());

@@ -20,8 +20,8 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_sched_setattr, sched_setattr).flags(&[&POLICIES, &ATTRIBUTE_FLAGS]),
     call!(__NR_sched_getparam, sched_getparam),
     call!(__NR_sched_setparam, sched_setparam),
-    call!(__NR_sched_get_priority_max, sched_get_priority_max),
-    call!(__NR_sched_get_priority_min, sched_get_priority_min),
+    call!(__NR_sched_get_priority_max, |call| Ok(levels(call)?[1])),
+    call!(__NR_sched_get_priority_min, |call| Ok(levels(call)?[0])),
     call!(__NR_sched_rr_get_interval, sched_rr_get_interval),
     call!(__NR_getpriority, getpriority).flags(&[&WHICH]),
     call!(__NR_setpriority, setpriority).flags(&[&WHICH]),
@@ -285,25 +285,15 @@ fn sched_getattr(call: &mut Call<'_>) -> Result<usize> {
     };
     let head = size as u64 | u64::from(scheduling.policy.number()) << 32;
     let words = [head, flags, nice_and_level, 0, 0, 0, 0];
-    for (at, word) in words[..size / 8].iter().enumerate() {
-        let to = nucleus::VirtAddr(call.address(1).0.wrapping_add(8 * at));
-        user::write(to, word)?;
-    }
+    call.write_many(1, &words[..size / 8])?;
     Ok(0)
 }
 
-fn sched_get_priority_max(call: &mut Call<'_>) -> Result<usize> {
+/// The lowest and the highest level of the policy in argument 0.
+fn levels(call: &Call<'_>) -> Result<[usize; 2]> {
     match call.unsigned(0) {
-        raw::SCHED_FIFO | raw::SCHED_RR => Ok(LEVEL_MAX as usize),
-        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE | raw::SCHED_DEADLINE => Ok(0),
-        _ => Err(Errno::EINVAL),
-    }
-}
-
-fn sched_get_priority_min(call: &mut Call<'_>) -> Result<usize> {
-    match call.unsigned(0) {
-        raw::SCHED_FIFO | raw::SCHED_RR => Ok(1),
-        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE | raw::SCHED_DEADLINE => Ok(0),
+        raw::SCHED_FIFO | raw::SCHED_RR => Ok([1, LEVEL_MAX as usize]),
+        raw::SCHED_NORMAL | raw::SCHED_BATCH | raw::SCHED_IDLE | raw::SCHED_DEADLINE => Ok([0; 2]),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -46,8 +46,7 @@ const SHUT_WR: u32 = 1;
 const SHUT_RDWR: u32 = 2;
 const HOW: FlagSet = choice!("how", [SHUT_RD, SHUT_WR, SHUT_RDWR], EINVAL);
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_socket, socket).flags(&[&TYPES, &FLAGS]),
     call!(__NR_socketpair, socketpair).flags(&[&TYPES, &FLAGS]),
     call!(__NR_bind, bind),

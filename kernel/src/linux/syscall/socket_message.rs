@@ -72,8 +72,7 @@ const RECEIVE_MANY_FLAGS: FlagSet = flag_set!(
     ignored
 );
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_sendto, sendto).flags(&[&SEND_FLAGS]),
     call!(__NR_recvfrom, recvfrom).flags(&[&RECEIVE_FLAGS]),
     call!(__NR_sendmsg, sendmsg).flags(&[&SEND_FLAGS]),

@@ -10,8 +10,7 @@ use crate::socket::{
     common::{self, READABLE, SETTABLE},
 };
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getsockopt, getsockopt).flags(&[&READABLE]),
     call!(__NR_setsockopt, setsockopt)
         .flags(&[&SETTABLE])

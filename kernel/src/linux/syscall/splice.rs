@@ -20,8 +20,7 @@ use crate::{
     socket::SocketFile,
 };
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_sendfile, sendfile),
     call!(__NR_copy_file_range, copy_file_range).flags(&[&COPY_FLAGS]),
     call!(__NR_splice, splice).flags(&[&FLAGS]),

@@ -41,8 +41,7 @@ const ACCESS_FLAGS: FlagSet = flag_set!(
     EINVAL
 );
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_stat, |call| {
         put_stat(call.address(1), &path::named(call, 0)?.attributes()?)
     }),

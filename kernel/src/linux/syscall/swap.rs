@@ -5,8 +5,7 @@ use abi::{Result, raw::general::CAP_SYS_ADMIN};
 use super::{Call, FlagSet, SystemCall, call, flag_set, path};
 use crate::swap;
 
-/// The calls of this module.
-pub const CALLS: &[SystemCall] = &[
+pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_swapon, swapon).flags(&[&SWAP_FLAGS]).note(
         "`SWAP_FLAG_DISCARD` discards the whole area once; pages are not discarded one by one",
     ),
