@@ -108,6 +108,9 @@ macro_rules! otherwise {
 
 pub(crate) use {choice, flag_set, otherwise};
 
+/// The flags of a call that has none yet.
+pub const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
+
 /// The call that asked: its number, and the entry that it came by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Caller {

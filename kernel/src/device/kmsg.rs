@@ -43,6 +43,21 @@ pub fn open(at: &Location, _: OpenFlags) -> Result<Arc<dyn File>> {
     }))
 }
 
+/// Waits for as long as a reader does before it looks again.
+///
+/// # Errors
+/// `ERESTARTSYS` for a signal.
+pub fn wait() -> Result<()> {
+    let woken = task::sleep(Sleep {
+        interruptible: true,
+        deadline: Some(time::since_boot() + LOOK),
+    });
+    match woken {
+        Woken::Interrupted => Err(signal::ERESTARTSYS),
+        Woken::TimedOut => Ok(()),
+    }
+}
+
 /// Returns the first line from `offset` on, and the offset behind it.
 pub fn next_line(offset: u64, line: &mut [u8; LINE]) -> Option<(usize, u64)> {
     let (n, end) = log::read(offset, line);
@@ -82,13 +97,7 @@ impl File for Kmsg {
             if flags.has(O_NONBLOCK) {
                 return Err(Errno::EAGAIN);
             }
-            let woken = task::sleep(Sleep {
-                interruptible: true,
-                deadline: Some(time::since_boot() + LOOK),
-            });
-            if woken == Woken::Interrupted {
-                return Err(signal::ERESTARTSYS);
-            }
+            wait()?;
         };
         let (micros, text) = split_time(&line[..len]);
         let head = format!("{PRIORITY},{},{micros},-;", *position);

@@ -25,25 +25,15 @@ pub(super) const CALLS: &[Row] = &[
     }),
     shim(191, raw::__NR_getrlimit, |call| getrlimit(call, u32::MAX)),
     shim(241, raw::__NR_sched_setaffinity, |call| {
-        let mask = affinity(call)?;
+        let mut mask = [0u8; 128];
+        let len = call.size(1).min(mask.len());
+        user::copy_in(&mut mask[..len], call.address(2))?;
+        call.args[1] = mask.len() as u64;
         call.lay(2, &mask)?;
         call.native(raw::__NR_sched_setaffinity)
     }),
     shim(242, raw::__NR_sched_getaffinity, getaffinity),
 ];
-
-/// Returns the CPUs in the mask at argument 2, whose length is argument 1.
-fn affinity(call: &mut Call<'_>) -> Result<[u64; 16]> {
-    let mut bytes = [0; 128];
-    let len = call.size(1).min(bytes.len());
-    user::copy_in(&mut bytes[..len], call.address(2))?;
-    call.args[1] = bytes.len() as u64;
-    let mut words = [0; 16];
-    for (i, byte) in bytes.into_iter().enumerate() {
-        words[i / 8] |= u64::from(byte) << (i % 8 * 8);
-    }
-    Ok(words)
-}
 
 /// The length is one of 32-bit words.
 fn getaffinity(call: &mut Call<'_>) -> Result<usize> {

@@ -3,15 +3,15 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general::AT_FDCWD};
 use nucleus::{
     time,
     user::{self, Plain},
 };
 
-use super::{Call, read_timespec};
+use super::{Call, path::At, read_timespec};
 use crate::flags::{Caller, FlagSet};
-use crate::process::{self, files::OpenFile};
+use crate::process::{self, Pid, Process, Thread, files::OpenFile, pid_table};
 
 impl Call<'_> {
     /// Returns the caller for [`FlagSet::check`] where the value is not an argument by itself.
@@ -139,4 +139,41 @@ impl Call<'_> {
             false => Ok(()),
         }
     }
+
+    /// The path in argument `n`, from the working directory on.
+    pub fn cwd(&self, n: usize) -> At {
+        (AT_FDCWD, self.address(n))
+    }
+
+    /// The directory in argument `n` and the path in the next one.
+    pub fn at(&self, n: usize) -> At {
+        (self.int(n), self.address(n + 1))
+    }
+
+    /// The process with the id in argument `n`; 0 is the caller.
+    ///
+    /// # Errors
+    /// `ESRCH`.
+    pub fn process_named(&self, n: usize) -> Result<Arc<Process>> {
+        match self.int(n) {
+            0 => Ok(self.process().clone()),
+            id => find(id, Process::find),
+        }
+    }
+
+    /// The thread with the id in argument `n`; 0 is the caller.
+    ///
+    /// # Errors
+    /// `ESRCH`.
+    pub fn thread_named(&self, n: usize) -> Result<Arc<Thread>> {
+        match self.int(n) {
+            0 => Ok(self.thread.clone()),
+            id => find(id, pid_table::find_thread),
+        }
+    }
+}
+
+/// What `find` finds by an id, of which negative ones name nothing.
+pub(super) fn find<T>(id: i32, find: impl FnOnce(Pid) -> Option<T>) -> Result<T> {
+    Pid::try_from(id).ok().and_then(find).ok_or(Errno::ESRCH)
 }

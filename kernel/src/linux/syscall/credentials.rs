@@ -14,28 +14,24 @@ const GROUPS_MAX: usize = 65_536;
 const KEEP: u32 = u32::MAX;
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_getuid, |call| {
-        Ok(call.credentials().real_uid as usize)
-    }),
+    call!(__NR_getuid, |call| Ok(call.credentials().real_uid as usize)),
     call!(__NR_geteuid, |call| {
         Ok(call.credentials().effective_uid as usize)
     }),
-    call!(__NR_getgid, |call| {
-        Ok(call.credentials().real_gid as usize)
-    }),
+    call!(__NR_getgid, |call| Ok(call.credentials().real_gid as usize)),
     call!(__NR_getegid, |call| {
         Ok(call.credentials().effective_gid as usize)
     }),
-    call!(__NR_getresuid, |call| { get_triple(call, Ids::Users) }),
-    call!(__NR_getresgid, |call| { get_triple(call, Ids::Groups) }),
+    call!(__NR_getresuid, |call| get_triple(call, Ids::Users)),
+    call!(__NR_getresgid, |call| get_triple(call, Ids::Groups)),
     call!(__NR_setuid, |call| set_one(call, Ids::Users)),
-    call!(__NR_setgid, |call| { set_one(call, Ids::Groups) }),
-    call!(__NR_setreuid, |call| { setre(call, Ids::Users) }),
-    call!(__NR_setregid, |call| { setre(call, Ids::Groups) }),
-    call!(__NR_setresuid, |call| { setres(call, Ids::Users) }),
-    call!(__NR_setresgid, |call| { setres(call, Ids::Groups) }),
-    call!(__NR_setfsuid, |call| { setfs(call, Ids::Users) }),
-    call!(__NR_setfsgid, |call| { setfs(call, Ids::Groups) }),
+    call!(__NR_setgid, |call| set_one(call, Ids::Groups)),
+    call!(__NR_setreuid, |call| setre(call, Ids::Users)),
+    call!(__NR_setregid, |call| setre(call, Ids::Groups)),
+    call!(__NR_setresuid, |call| setres(call, Ids::Users)),
+    call!(__NR_setresgid, |call| setres(call, Ids::Groups)),
+    call!(__NR_setfsuid, |call| setfs(call, Ids::Users)),
+    call!(__NR_setfsgid, |call| setfs(call, Ids::Groups)),
     call!(__NR_getgroups, getgroups),
     call!(__NR_setgroups, setgroups),
 ];

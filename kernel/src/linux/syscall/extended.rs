@@ -20,22 +20,22 @@ const LISTS: &str =
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getxattr, |call| get(call, By::Path)),
     call!(__NR_lgetxattr, |call| get(call, By::Link)),
-    call!(__NR_fgetxattr, |call| { get(call, By::Descriptor) }),
+    call!(__NR_fgetxattr, |call| get(call, By::Descriptor)),
     call!(__NR_setxattr, |call| set(call, By::Path))
         .flags(&[&FLAGS])
         .note(LISTS),
     call!(__NR_lsetxattr, |call| set(call, By::Link))
         .flags(&[&FLAGS])
         .note(LISTS),
-    call!(__NR_fsetxattr, |call| { set(call, By::Descriptor) })
+    call!(__NR_fsetxattr, |call| set(call, By::Descriptor))
         .flags(&[&FLAGS])
         .note(LISTS),
-    call!(__NR_listxattr, |call| { list(call, By::Path) }),
-    call!(__NR_llistxattr, |call| { list(call, By::Link) }),
-    call!(__NR_flistxattr, |call| { list(call, By::Descriptor) }),
-    call!(__NR_removexattr, |call| { remove(call, By::Path) }),
-    call!(__NR_lremovexattr, |call| { remove(call, By::Link) }),
-    call!(__NR_fremovexattr, |call| { remove(call, By::Descriptor) }),
+    call!(__NR_listxattr, |call| list(call, By::Path)),
+    call!(__NR_llistxattr, |call| list(call, By::Link)),
+    call!(__NR_flistxattr, |call| list(call, By::Descriptor)),
+    call!(__NR_removexattr, |call| remove(call, By::Path)),
+    call!(__NR_lremovexattr, |call| remove(call, By::Link)),
+    call!(__NR_fremovexattr, |call| remove(call, By::Descriptor)),
 ];
 
 /// Which file a call means by its first argument.
@@ -104,10 +104,7 @@ fn set(call: &Call<'_>, by: By) -> Result<usize> {
         return Err(Errno::E2BIG);
     }
     call.takes_memory()?;
-    let mut value = Vec::new();
-    value.try_reserve_exact(size)?;
-    value.resize(size, 0);
-    user::copy_in(&mut value, call.address(2))?;
+    let value: Vec<u8> = call.read_many(2, size)?;
     let place = place(call, by)?.ok_or(Errno::EOPNOTSUPP)?;
     place.set_extended(&call.credentials().fs, &name, Some(&value), flags)?;
     Ok(0)

@@ -1,17 +1,17 @@
 //! `futex`, `futex_waitv`, and the lists of locks that a thread may leave behind.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::vec::Vec;
 use core::{sync::atomic::AtomicU64, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{VirtAddr, time, user};
+use nucleus::{VirtAddr, time};
 
 use super::{Call, FlagSet, SystemCall, call, choice, flag_set, pidfd::may_inspect, read_timespec};
 use crate::{
     process::{
-        Pid, Thread,
+        Thread,
         futex::{self, Key, Wanted, pi},
-        pid_table, signal,
+        signal,
     },
     wall_clock::Deadline,
 };
@@ -208,9 +208,7 @@ fn futex_waitv(call: &mut Call<'_>) -> Result<usize> {
     };
     let mut words = Vec::new();
     words.try_reserve_exact(count as usize)?;
-    for at in 0..count as usize {
-        let from = VirtAddr(call.address(0).0.wrapping_add(at * 24));
-        let [value, address, flags_and_reserved]: [u64; 3] = user::read(from)?;
+    for [value, address, flags_and_reserved] in call.read_many::<[u64; 3]>(0, count as usize)? {
         let flags = flags_and_reserved as u32;
         let known = FUTEX_32 | raw::FUTEX_PRIVATE_FLAG;
         let is_word = flags & FUTEX_32 != 0 && u32::try_from(value).is_ok();
@@ -249,13 +247,7 @@ pub(in crate::linux) fn set_robust_list_32(call: &mut Call<'_>) -> Result<usize>
 
 /// The head of the list of the thread that argument 0 names, 0 for the caller.
 fn head(call: &Call<'_>, of: impl Fn(&Thread) -> &AtomicU64) -> Result<u64> {
-    let thread: Arc<Thread> = match call.int(0) {
-        0 => call.thread.clone(),
-        tid => Pid::try_from(tid)
-            .ok()
-            .and_then(pid_table::find_thread)
-            .ok_or(Errno::ESRCH)?,
-    };
+    let thread = call.thread_named(0)?;
     may_inspect(call, &thread)?;
     Ok(of(&thread).load(Relaxed))
 }

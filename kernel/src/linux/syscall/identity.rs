@@ -3,22 +3,21 @@
 use abi::{Errno, Result};
 
 use super::{Call, SystemCall, call};
-use crate::process::{Pid, Process, pid_table};
+use crate::process::{Pid, pid_table};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_getpid, |call| { Ok(call.process().pid() as usize) }),
+    call!(__NR_getpid, |call| Ok(call.process().pid() as usize)),
     call!(__NR_gettid, gettid),
-    call!(__NR_getppid, |call| {
-        Ok(call.process().parent_pid() as usize)
-    }),
-    call!(__NR_getpgrp, |call| {
-        Ok(call.process().group_id() as usize)
-    }),
+    call!(
+        __NR_getppid,
+        |call| Ok(call.process().parent_pid() as usize)
+    ),
+    call!(__NR_getpgrp, |call| Ok(call.process().group_id() as usize)),
     call!(__NR_getpgid, |call| {
-        Ok(named(call)?.group_id() as usize)
+        Ok(call.process_named(0)?.group_id() as usize)
     }),
     call!(__NR_getsid, |call| {
-        Ok(named(call)?.session_id() as usize)
+        Ok(call.process_named(0)?.session_id() as usize)
     }),
     call!(__NR_setpgid, setpgid),
     call!(__NR_setsid, setsid),
@@ -27,17 +26,6 @@ pub(super) const CALLS: &[SystemCall] = &[
 
 pub(super) fn gettid(call: &mut Call<'_>) -> Result<usize> {
     Ok(call.thread.tid() as usize)
-}
-
-/// The process that argument 0 names; 0 is the caller.
-fn named(call: &Call<'_>) -> Result<alloc::sync::Arc<Process>> {
-    match call.int(0) {
-        0 => Ok(call.process().clone()),
-        pid => Pid::try_from(pid)
-            .ok()
-            .and_then(Process::find)
-            .ok_or(Errno::ESRCH),
-    }
 }
 
 pub(super) fn setpgid(call: &mut Call<'_>) -> Result<usize> {

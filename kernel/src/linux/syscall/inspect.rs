@@ -10,8 +10,10 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, user};
 use vm::Map;
 
-use super::{Call, FlagSet, SystemCall, call, choice, flag_set, pidfd::may_inspect};
-use crate::process::{Pid, Thread, pid_table};
+use super::{
+    Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice, pidfd::may_inspect,
+};
+use crate::process::{Thread, pid_table};
 
 // `linux/kcmp.h`, which the bindings leave out.
 const KCMP_FILE: u32 = 0;
@@ -24,20 +26,15 @@ const KCMP_TYPES: FlagSet = choice!(
     [KCMP_FILE, KCMP_VM, KCMP_FILES, KCMP_FS, KCMP_SIGHAND],
     EINVAL
 );
-const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_kcmp, kcmp).flags(&[&KCMP_TYPES]),
-    call!(__NR_process_vm_readv, |call| { transfer(call, false) }).flags(&[&NO_FLAGS]),
-    call!(__NR_process_vm_writev, |call| { transfer(call, true) }).flags(&[&NO_FLAGS]),
+    call!(__NR_process_vm_readv, |call| transfer(call, false)).flags(&[&NO_FLAGS]),
+    call!(__NR_process_vm_writev, |call| transfer(call, true)).flags(&[&NO_FLAGS]),
 ];
 
-/// The thread with this id.
-fn thread(id: i32) -> Result<Arc<Thread>> {
-    Pid::try_from(id)
-        .ok()
-        .and_then(pid_table::find_thread)
-        .ok_or(Errno::ESRCH)
+fn thread(call: &Call<'_>, n: usize) -> Result<Arc<Thread>> {
+    find(call.int(n), pid_table::find_thread)
 }
 
 /// Where something lies, mixed so that no program learns the address, and still in an order.
@@ -65,7 +62,7 @@ fn key() -> usize {
 
 /// 0 if both share it, else 1 or 2 by an order that stays.
 fn kcmp(call: &mut Call<'_>) -> Result<usize> {
-    let (one, two) = (thread(call.int(0))?, thread(call.int(1))?);
+    let (one, two) = (thread(call, 0)?, thread(call, 1)?);
     let kind = call.choice(2, &KCMP_TYPES)?;
     may_inspect(call, &one)?;
     may_inspect(call, &two)?;
@@ -164,7 +161,7 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     call.flags(5, &NO_FLAGS)?;
     let mut local = ranges(call.address(1), call.size(2))?.into_iter();
     let mut remote = ranges(call.address(3), call.size(4))?.into_iter();
-    let target = thread(call.int(0))?;
+    let target = thread(call, 0)?;
     may_inspect(call, &target)?;
     let space = target.space().ok_or(Errno::ESRCH)?;
     let own = call.thread.space().ok_or(Errno::ESRCH)?;

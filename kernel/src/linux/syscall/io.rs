@@ -22,17 +22,15 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_read, |call| read(call, None)),
     call!(__NR_write, |call| write(call, None)),
     call!(__NR_pread64, |call| read(call, Some(offset(call.args[3])?))),
-    call!(__NR_pwrite64, |call| write(
-        call,
-        Some(offset(call.args[3])?)
-    )),
+    call!(__NR_pwrite64, |call| {
+        write(call, Some(offset(call.args[3])?))
+    }),
     call!(__NR_readv, |call| readv(call, None)),
     call!(__NR_writev, |call| writev(call, None)),
     call!(__NR_preadv, |call| readv(call, Some(offset(call.args[3])?))),
-    call!(__NR_pwritev, |call| writev(
-        call,
-        Some(offset(call.args[3])?)
-    )),
+    call!(__NR_pwritev, |call| {
+        writev(call, Some(offset(call.args[3])?))
+    }),
     call!(__NR_preadv2, preadv2).flags(&[&TRANSFER_FLAGS]),
     call!(__NR_pwritev2, pwritev2).flags(&[&TRANSFER_FLAGS]),
     call!(__NR_lseek, lseek),

@@ -7,7 +7,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{PAGE_SIZE, user};
 
 use super::{Call, SystemCall, call};
-use crate::process::{Limit, Pid, Process, RESOURCES, Usage, ticks};
+use crate::process::{Limit, Process, RESOURCES, Usage, ticks};
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getrlimit, getrlimit),
@@ -66,24 +66,14 @@ fn setrlimit(call: &mut Call<'_>) -> Result<usize> {
 
 fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
     let resource = resource(call, 1)?;
-    let target = match call.int(0) {
-        0 => call.process().clone(),
-        pid => Pid::try_from(pid)
-            .ok()
-            .and_then(Process::find)
-            .ok_or(Errno::ESRCH)?,
-    };
+    let target = call.process_named(0)?;
     if !Arc::ptr_eq(&target, call.process()) {
         let own = call.credentials();
         let shared = target.leader().and_then(|leader| leader.shared());
         let same = shared.is_some_and(|theirs| {
-            let theirs = &theirs.credentials;
-            [theirs.real_uid, theirs.effective_uid, theirs.saved_uid]
-                .iter()
-                .all(|uid| *uid == own.real_uid)
-                && [theirs.real_gid, theirs.effective_gid, theirs.saved_gid]
-                    .iter()
-                    .all(|gid| *gid == own.real_gid)
+            let c = &theirs.credentials;
+            [c.real_uid, c.effective_uid, c.saved_uid] == [own.real_uid; 3]
+                && [c.real_gid, c.effective_gid, c.saved_gid] == [own.real_gid; 3]
         });
         if !same && !own.may(raw::CAP_SYS_RESOURCE) {
             return Err(Errno::EPERM);

@@ -4,10 +4,13 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, VirtRange, addr::USER_END};
 use vm::{Lock, Map, MapError};
 
-use super::{Call, FlagSet, SystemCall, call, flag_set, memory::errno};
+use super::{
+    Call, FlagSet, SystemCall, call, flag_set,
+    memory::{errno, in_pieces},
+};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_mlock, |call| { lock_range(call, Lock::Full) }),
+    call!(__NR_mlock, |call| lock_range(call, Lock::Full)),
     call!(__NR_mlock2, mlock2).flags(&[&LOCK_FLAGS]),
     call!(__NR_munlock, munlock),
     call!(__NR_mlockall, mlockall).flags(&[&ALL_FLAGS]),
@@ -20,9 +23,6 @@ const ALL_FLAGS: FlagSet = flag_set!(
     [raw::MCL_CURRENT, raw::MCL_FUTURE, raw::MCL_ONFAULT],
     EINVAL
 );
-
-/// Bytes that are brought in before it is looked whether the thread is to end.
-const AT_ONCE: usize = 1 << 20;
 
 fn is_privileged(call: &Call<'_>) -> bool {
     call.credentials().may(raw::CAP_IPC_LOCK)
@@ -63,22 +63,14 @@ fn touched(call: &Call<'_>) -> Result<VirtRange> {
     }
 }
 
-/// Brings all of `range` in, a piece at a time: the thread may be killed meanwhile.
+/// Brings all of `range` in.
 fn bring_in(call: &Call<'_>, map: &Map, range: VirtRange) -> Result<()> {
-    let mut start = range.start;
-    while start < range.end {
-        let end = VirtAddr((start.0 + AT_ONCE).min(range.end.0));
-        map.populate(VirtRange::new(start, end))
-            .map_err(|fault| match fault {
-                vm::Fault::OutOfMemory => Errno::EAGAIN,
-                _ => Errno::ENOMEM,
-            })?;
-        if call.thread.is_dying() {
-            return Err(Errno::EINTR);
-        }
-        start = end;
-    }
-    Ok(())
+    in_pieces(call, range, |piece| {
+        map.populate(piece).map_err(|fault| match fault {
+            vm::Fault::OutOfMemory => Errno::EAGAIN,
+            _ => Errno::ENOMEM,
+        })
+    })
 }
 
 fn lock_range(call: &mut Call<'_>, lock: Lock) -> Result<usize> {

@@ -8,7 +8,7 @@ use abi::{
 };
 use nucleus::pmap;
 
-use super::{Call, FlagSet, SystemCall, call, choice, flag_set};
+use super::{Call, FlagSet, NO_FLAGS, SystemCall, call, choice, flag_set};
 
 const COMMANDS: FlagSet = choice!(
     "cmd",
@@ -26,7 +26,6 @@ const COMMANDS: FlagSet = choice!(
     ],
     EINVAL
 );
-const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 /// Those of `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ`.
 const RSEQ_FLAGS: FlagSet = flag_set!(
     "flags (RSEQ)",

@@ -75,6 +75,28 @@ pub(super) fn pages(start: VirtAddr, len: usize) -> Result<VirtRange> {
     Ok(VirtRange::new(start, end))
 }
 
+/// Calls `step` for `range` a piece at a time: the thread may be killed meanwhile.
+///
+/// # Errors
+/// `EINTR`, those of `step`.
+pub(super) fn in_pieces(
+    call: &Call<'_>,
+    range: VirtRange,
+    step: impl Fn(VirtRange) -> Result<()>,
+) -> Result<()> {
+    const AT_ONCE: usize = 1 << 20;
+    let mut start = range.start;
+    while start < range.end {
+        let end = VirtAddr((start.0 + AT_ONCE).min(range.end.0));
+        step(VirtRange::new(start, end))?;
+        if call.thread.is_dying() {
+            return Err(Errno::EINTR);
+        }
+        start = end;
+    }
+    Ok(())
+}
+
 /// Whether the whole range lies where programs may map.
 pub(super) fn is_user(range: VirtRange) -> bool {
     range.end <= USER_END

@@ -7,8 +7,8 @@ use nucleus::{Access, PAGE_SHIFT, VirtAddr, VirtRange, user};
 use vm::{Advice, Fault, Map};
 
 use super::{
-    Call, FlagSet, SystemCall, call, choice, flag_set, inspect,
-    memory::{errno, is_user, pages},
+    Call, FlagSet, NO_FLAGS, SystemCall, call, choice, inspect,
+    memory::{errno, in_pieces, is_user, pages},
     pidfd::{self, may_inspect},
 };
 
@@ -57,10 +57,6 @@ const OTHERS: FlagSet = choice!(
     [raw::MADV_COLD, raw::MADV_PAGEOUT, raw::MADV_WILLNEED],
     EINVAL
 );
-const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
-
-/// Bytes that are brought in before it is looked whether the thread is to end.
-const AT_ONCE: usize = 1 << 20;
 
 /// Advice that breaks pages, for tests of how broken memory is dealt with.
 const POISON: [u32; 2] = [raw::MADV_HWPOISON, raw::MADV_SOFT_OFFLINE];
@@ -112,26 +108,18 @@ fn advise(call: &Call<'_>, map: &Map, range: VirtRange, advice: u32) -> Result<(
     map.advise(range, advice).map_err(errno)
 }
 
-/// A piece at a time: the thread may be killed meanwhile.
 fn populate(call: &Call<'_>, map: &Map, range: VirtRange, access: Access) -> Result<()> {
     if !is_user(range) {
         return Err(Errno::ENOMEM);
     }
-    let mut start = range.start;
-    while start < range.end {
-        let end = VirtAddr((start.0 + AT_ONCE).min(range.end.0));
-        map.populate_for(VirtRange::new(start, end), access)
+    in_pieces(call, range, |piece| {
+        map.populate_for(piece, access)
             .map_err(|fault| match fault {
                 Fault::Protection => Errno::EINVAL,
                 Fault::NotMapped | Fault::OutOfMemory => Errno::ENOMEM,
                 Fault::BeyondEnd | Fault::Io => Errno::EFAULT,
-            })?;
-        if call.thread.is_dying() {
-            return Err(Errno::EINTR);
-        }
-        start = end;
-    }
-    Ok(())
+            })
+    })
 }
 
 fn process_madvise(call: &mut Call<'_>) -> Result<usize> {

@@ -66,7 +66,7 @@ mod timer;
 pub(in crate::linux) mod unknown;
 mod wait;
 
-pub(crate) use crate::flags::{Caller, FlagSet, choice, flag_set, note_unsupported};
+pub(crate) use crate::flags::{Caller, FlagSet, NO_FLAGS, choice, flag_set, note_unsupported};
 pub use crate::process::{Call, Handler};
 use system_call::call;
 pub use system_call::{COUNT, SystemCall};

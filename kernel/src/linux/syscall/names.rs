@@ -3,55 +3,55 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        AT_EMPTY_PATH, AT_FDCWD, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, S_IFBLK,
-        S_IFCHR, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
+        AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, S_IFBLK, S_IFCHR,
+        S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
     },
 };
 use fs::vnode::Make;
-use nucleus::{VirtAddr, user};
+use nucleus::user;
 
 use super::{
     Call, FlagSet, SystemCall, call, flag_set,
-    path::{self, From},
+    path::{self, At, From},
 };
 
 const REMOVE_FLAGS: FlagSet = flag_set!("flags", [AT_REMOVEDIR], EINVAL);
 const LINK_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH], EINVAL);
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_mkdir, mkdir),
-    call!(__NR_mkdirat, mkdirat),
-    call!(__NR_mknod, mknod),
-    call!(__NR_mknodat, mknodat),
-    call!(__NR_symlink, |call| make_link(
-        call,
-        call.address(0),
-        AT_FDCWD,
-        call.address(1)
-    )),
-    call!(__NR_symlinkat, |call| make_link(
-        call,
-        call.address(0),
-        call.int(1),
-        call.address(2)
-    )),
-    call!(__NR_link, link),
-    call!(__NR_linkat, linkat).flags(&[&LINK_FLAGS]),
-    call!(__NR_unlink, |call| {
-        remove(call, AT_FDCWD, call.address(0), false)
+    call!(__NR_mkdir, |call| mkdir(call, call.cwd(0), 1)),
+    call!(__NR_mkdirat, |call| mkdir(call, call.at(0), 2)),
+    call!(__NR_mknod, |call| mknod(call, call.cwd(0), 1)),
+    call!(__NR_mknodat, |call| mknod(call, call.at(0), 2)),
+    call!(__NR_symlink, |call| symlink(call, call.cwd(1))),
+    call!(__NR_symlinkat, |call| symlink(call, call.at(1))),
+    call!(__NR_link, |call| link(call, call.cwd(0), call.cwd(1), 0)),
+    call!(__NR_linkat, |call| {
+        let flags = call.flags(4, &LINK_FLAGS)?;
+        link(call, call.at(0), call.at(2), flags)
+    })
+    .flags(&[&LINK_FLAGS]),
+    call!(__NR_unlink, |call| remove(call, call.cwd(0), false)),
+    call!(__NR_rmdir, |call| remove(call, call.cwd(0), true)),
+    call!(__NR_unlinkat, |call| {
+        let flags = call.flags(2, &REMOVE_FLAGS)?;
+        remove(call, call.at(0), flags & AT_REMOVEDIR != 0)
+    })
+    .flags(&[&REMOVE_FLAGS]),
+    call!(__NR_rename, |call| {
+        rename(call, call.cwd(0), call.cwd(1), 0)
     }),
-    call!(__NR_rmdir, |call| {
-        remove(call, AT_FDCWD, call.address(0), true)
+    call!(__NR_renameat, |call| {
+        rename(call, call.at(0), call.at(2), 0)
     }),
-    call!(__NR_unlinkat, unlinkat).flags(&[&REMOVE_FLAGS]),
-    call!(__NR_rename, rename),
-    call!(__NR_renameat, renameat),
-    call!(__NR_renameat2, renameat2),
+    call!(__NR_renameat2, |call| {
+        rename(call, call.at(0), call.at(2), call.unsigned(4))
+    }),
     call!(__NR_getdents, |call| list(call, Layout::Old)),
-    call!(__NR_getdents64, |call| { list(call, Layout::New) }),
+    call!(__NR_getdents64, |call| list(call, Layout::New)),
 ];
 
-fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> Result<usize> {
+fn make(call: &Call<'_>, (dirfd, path): At, what: Make, mode: u32) -> Result<usize> {
     call.takes_memory()?;
     let path = path::read(path)?;
     let mode = match what {
@@ -64,14 +64,9 @@ fn make(call: &Call<'_>, dirfd: i32, path: VirtAddr, what: Make, mode: u32) -> R
     Ok(0)
 }
 
-pub(super) fn mkdir(call: &mut Call<'_>) -> Result<usize> {
-    let mode = call.unsigned(1) & 0o1777;
-    make(call, AT_FDCWD, call.address(0), Make::Directory, mode)
-}
-
-pub(super) fn mkdirat(call: &mut Call<'_>) -> Result<usize> {
-    let mode = call.unsigned(2) & 0o1777;
-    make(call, call.int(0), call.address(1), Make::Directory, mode)
+/// `mkdir` and `mkdirat`: the mode is argument `n`.
+fn mkdir(call: &Call<'_>, at: At, n: usize) -> Result<usize> {
+    make(call, at, Make::Directory, call.unsigned(n) & 0o1777)
 }
 
 /// Returns the kind of node that the file type in a `mknod` mode asks for.
@@ -87,44 +82,22 @@ fn node(mode: u32, device: u32) -> Result<Make> {
     })
 }
 
-pub(super) fn mknod(call: &mut Call<'_>) -> Result<usize> {
-    let mode = call.unsigned(1);
-    let what = node(mode, call.unsigned(2))?;
-    make(call, AT_FDCWD, call.address(0), what, mode)
+/// `mknod` and `mknodat`: mode and device are arguments from `n` on.
+fn mknod(call: &Call<'_>, at: At, n: usize) -> Result<usize> {
+    let mode = call.unsigned(n);
+    make(call, at, node(mode, call.unsigned(n + 1))?, mode)
 }
 
-fn mknodat(call: &mut Call<'_>) -> Result<usize> {
-    let mode = call.unsigned(2);
-    let what = node(mode, call.unsigned(3))?;
-    make(call, call.int(0), call.address(1), what, mode)
-}
-
-fn make_link(call: &Call<'_>, text: VirtAddr, dirfd: i32, path: VirtAddr) -> Result<usize> {
-    let text = path::read(text)?;
+/// `symlink` and `symlinkat`: the text is argument 0.
+fn symlink(call: &Call<'_>, at: At) -> Result<usize> {
+    let text = path::read(call.address(0))?;
     if text.is_empty() {
         return Err(Errno::ENOENT);
     }
-    make(call, dirfd, path, Make::Link(text), 0o777)
+    make(call, at, Make::Link(text), 0o777)
 }
 
-pub(super) fn link(call: &mut Call<'_>) -> Result<usize> {
-    let (old, new) = (call.address(0), call.address(1));
-    add_link(call, (AT_FDCWD, old), (AT_FDCWD, new), 0)
-}
-
-pub(super) fn linkat(call: &mut Call<'_>) -> Result<usize> {
-    let old = (call.int(0), call.address(1));
-    let new = (call.int(2), call.address(3));
-    let flags = call.flags(4, &LINK_FLAGS)?;
-    add_link(call, old, new, flags)
-}
-
-fn add_link(
-    call: &Call<'_>,
-    (old_dir, old): (i32, VirtAddr),
-    (new_dir, new): (i32, VirtAddr),
-    flags: u32,
-) -> Result<usize> {
+fn link(call: &Call<'_>, (old_dir, old): At, (new_dir, new): At, flags: u32) -> Result<usize> {
     call.takes_memory()?;
     let mut how = flags & AT_EMPTY_PATH;
     if flags & AT_SYMLINK_FOLLOW == 0 {
@@ -136,7 +109,7 @@ fn add_link(
     Ok(0)
 }
 
-fn remove(call: &Call<'_>, dirfd: i32, path: VirtAddr, directory: bool) -> Result<usize> {
+fn remove(call: &Call<'_>, (dirfd, path): At, directory: bool) -> Result<usize> {
     let path = path::read(path)?;
     From::new(call, dirfd, &path)?
         .walk()
@@ -144,44 +117,12 @@ fn remove(call: &Call<'_>, dirfd: i32, path: VirtAddr, directory: bool) -> Resul
     Ok(0)
 }
 
-pub(super) fn unlinkat(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(2, &REMOVE_FLAGS)?;
-    remove(
-        call,
-        call.int(0),
-        call.address(1),
-        flags & AT_REMOVEDIR != 0,
-    )
-}
-
-fn move_name(
-    call: &Call<'_>,
-    (old_dir, old): (i32, VirtAddr),
-    (new_dir, new): (i32, VirtAddr),
-    flags: u32,
-) -> Result<usize> {
+fn rename(call: &Call<'_>, (old_dir, old): At, (new_dir, new): At, flags: u32) -> Result<usize> {
     let (old, new) = (path::read(old)?, path::read(new)?);
     let from = From::new(call, old_dir, &old)?;
     let to = From::new(call, new_dir, &new)?;
     from.walk().rename(&old, &to.walk(), &new, flags)?;
     Ok(0)
-}
-
-pub(super) fn rename(call: &mut Call<'_>) -> Result<usize> {
-    let (old, new) = (call.address(0), call.address(1));
-    move_name(call, (AT_FDCWD, old), (AT_FDCWD, new), 0)
-}
-
-pub(super) fn renameat(call: &mut Call<'_>) -> Result<usize> {
-    let old = (call.int(0), call.address(1));
-    let new = (call.int(2), call.address(3));
-    move_name(call, old, new, 0)
-}
-
-pub(super) fn renameat2(call: &mut Call<'_>) -> Result<usize> {
-    let old = (call.int(0), call.address(1));
-    let new = (call.int(2), call.address(3));
-    move_name(call, old, new, call.unsigned(4))
 }
 
 /// Where things stand in a `struct linux_dirent` and `linux_dirent64`.

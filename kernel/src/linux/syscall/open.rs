@@ -5,27 +5,30 @@ use alloc::sync::Arc;
 use abi::{
     Errno, Result,
     raw::general::{
-        AT_FDCWD, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL,
+        O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT, O_DIRECTORY, O_DSYNC, O_EXCL,
         O_LARGEFILE, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC, O_TMPFILE,
         O_TRUNC, O_WRONLY, RESOLVE_BENEATH, RESOLVE_CACHED, RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS,
         RESOLVE_NO_SYMLINKS, RESOLVE_NO_XDEV, RLIMIT_NOFILE, open_how,
     },
 };
 use fs::OpenFlags;
-use nucleus::{VirtAddr, user};
+use nucleus::user;
 
 use super::{
     Call, FlagSet, SystemCall, call, flag_set,
-    path::{self, From},
+    path::{self, At, From},
 };
 use crate::flags::Otherwise;
 use crate::{ipc::pipe, process::files::OpenFile};
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_open, open).flags(&[&OPEN_FLAGS]),
-    call!(__NR_openat, openat).flags(&[&OPEN_FLAGS]),
+    call!(__NR_open, |call| open(call, call.cwd(0), 1)).flags(&[&OPEN_FLAGS]),
+    call!(__NR_openat, |call| open(call, call.at(0), 2)).flags(&[&OPEN_FLAGS]),
     call!(__NR_openat2, openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
-    call!(__NR_creat, creat),
+    call!(__NR_creat, |call| {
+        let flags = O_CREAT | O_WRONLY | O_TRUNC;
+        open_by_rules(call, call.cwd(0), (flags, call.unsigned(1)), 0)
+    }),
     call!(__NR_close, close),
     call!(__NR_close_range, close_range).flags(&[&CLOSE_RANGE_FLAGS]),
     call!(__NR_dup, dup),
@@ -98,55 +101,19 @@ impl Call<'_> {
     }
 }
 
-pub(super) fn open(call: &mut Call<'_>) -> Result<usize> {
-    open_file(
-        call,
-        AT_FDCWD,
-        call.address(0),
-        call.unsigned(1),
-        call.unsigned(2),
-    )
-}
-
-pub(super) fn creat(call: &mut Call<'_>) -> Result<usize> {
-    let flags = O_CREAT | O_WRONLY | O_TRUNC;
-    open_file(call, AT_FDCWD, call.address(0), flags, call.unsigned(1))
-}
-
-pub(super) fn openat(call: &mut Call<'_>) -> Result<usize> {
-    let (flags, mode) = (call.unsigned(2), call.unsigned(3));
-    open_file(call, call.int(0), call.address(1), flags, mode)
-}
-
-/// Reads the first bytes of a structure that may be longer or shorter than the kernel's: missing
-/// bytes are zero, and excess bytes must be zero.
-fn read_how(at: VirtAddr, size: usize) -> Result<open_how> {
-    const KNOWN: usize = size_of::<open_how>();
-    if size < KNOWN {
-        return Err(Errno::EINVAL);
-    }
-    if size > nucleus::PAGE_SIZE {
-        return Err(Errno::E2BIG);
-    }
-    let how: open_how = user::read(at)?;
-    let mut rest = [0; 64];
-    let mut done = KNOWN;
-    while done < size {
-        let n = rest.len().min(size - done);
-        let from = at.checked_add(done).ok_or(Errno::EFAULT)?;
-        user::copy_in(&mut rest[..n], from)?;
-        if rest[..n].iter().any(|&byte| byte != 0) {
-            return Err(Errno::E2BIG);
-        }
-        done += n;
-    }
-    Ok(how)
+/// `open` and `openat`, whose flags and mode are arguments from `n` on.
+#[inline]
+fn open(call: &Call<'_>, at: At, n: usize) -> Result<usize> {
+    open_by_rules(call, at, (call.unsigned(n), call.unsigned(n + 1)), 0)
 }
 
 fn openat2(call: &mut Call<'_>) -> Result<usize> {
-    let how = read_how(call.address(2), call.size(3))?;
-    let flags = OPENAT2_FLAGS.check(call.caller(), how.flags)? as u32;
-    let mode = u32::try_from(how.mode).map_err(|_| Errno::EINVAL)?;
+    if call.size(3) < size_of::<open_how>() {
+        return Err(Errno::EINVAL);
+    }
+    let [flags, mode, resolve]: [u64; 3] = call.read_words(2, call.size(3))?;
+    let flags = OPENAT2_FLAGS.check(call.caller(), flags)? as u32;
+    let mode = u32::try_from(mode).map_err(|_| Errno::EINVAL)?;
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     if mode & !0o7777 != 0 || (mode != 0 && !makes) {
         return Err(Errno::EINVAL);
@@ -154,7 +121,7 @@ fn openat2(call: &mut Call<'_>) -> Result<usize> {
     if flags & O_PATH != 0 && flags & !WITH_PATH != 0 {
         return Err(Errno::EINVAL);
     }
-    let resolve = RESOLVE_FLAGS.check(call.caller(), how.resolve)? as u32;
+    let resolve = RESOLVE_FLAGS.check(call.caller(), resolve)? as u32;
     if resolve & RESOLVE_BENEATH != 0 && resolve & RESOLVE_IN_ROOT != 0 {
         return Err(Errno::EINVAL);
     }
@@ -162,18 +129,13 @@ fn openat2(call: &mut Call<'_>) -> Result<usize> {
         // Programs try this first and then without; it may always fail.
         return Err(Errno::EAGAIN);
     }
-    open_by_rules(call, call.int(0), call.address(1), (flags, mode), resolve)
-}
-
-fn open_file(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32, mode: u32) -> Result<usize> {
-    open_by_rules(call, dirfd, path, (flags, mode), 0)
+    open_by_rules(call, call.at(0), (flags, mode), resolve)
 }
 
 /// Opens by the rules of `openat2` (`RESOLVE_*`).
 fn open_by_rules(
     call: &Call<'_>,
-    dirfd: i32,
-    path: VirtAddr,
+    (dirfd, path): At,
     (flags, mode): (u32, u32),
     rules: u32,
 ) -> Result<usize> {

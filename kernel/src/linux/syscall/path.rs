@@ -60,6 +60,9 @@ impl From {
     }
 }
 
+/// A directory's descriptor, or `AT_FDCWD`, and where a path is that begins there.
+pub type At = (i32, VirtAddr);
+
 /// The file that a `*at` call with `AT_EMPTY_PATH` works on.
 pub enum Target {
     /// A place found by its path.

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result, raw::general as raw};
 
-use super::{Call, FlagSet, SystemCall, call, flag_set, signal};
+use super::{Call, FlagSet, NO_FLAGS, SystemCall, call, flag_set, signal};
 use crate::{
     process::{Pid, PidFile, Process, Thread, pid_table, process_of, signal::Info},
     pseudofs::proc,
@@ -14,7 +14,6 @@ use crate::{
 const PIDFD_NONBLOCK: u32 = raw::O_NONBLOCK;
 
 const OPEN_FLAGS: FlagSet = flag_set!("flags", [PIDFD_NONBLOCK], EINVAL);
-const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_pidfd_open, pidfd_open).flags(&[&OPEN_FLAGS]),

@@ -317,23 +317,23 @@ const ASKS: [Ready; 3] = [
     Ready::PRI,
 ];
 
+fn zeros(words: usize) -> Result<Vec<u64>> {
+    let mut set = reserve(words)?;
+    set.resize(words, 0);
+    Ok(set)
+}
+
 fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
     let count = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     // Bits beyond the table can't be of open files; Linux leaves them out, too.
     let count = count.min(call.files().size());
     let words = count.div_ceil(64);
-    let mut asked: [Vec<u64>; 3] = [reserve(words)?, reserve(words)?, reserve(words)?];
+    let mut asked: [Vec<u64>; 3] = Default::default();
     for (set, asked) in asked.iter_mut().enumerate() {
-        let at = call.address(1 + set);
-        for word in 0..words {
-            let bits = if at.0 == 0 {
-                0
-            } else {
-                let at = at.checked_add(word * 8).ok_or(Errno::EFAULT)?;
-                user::read(at)?
-            };
-            asked.push(bits);
-        }
+        *asked = match call.args[1 + set] {
+            0 => zeros(words)?,
+            _ => call.read_many(1 + set, words)?,
+        };
     }
     let is_in = |set: &[u64], fd: usize| set[fd / 64] & 1 << (fd % 64) != 0;
     let mut watched = Vec::new();
@@ -364,8 +364,7 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
     wait_for_any(&watched, wait)?;
     let mut total = 0;
     for (set, asks) in asked.iter_mut().zip(ASKS) {
-        let mut answer: Vec<u64> = reserve(words)?;
-        answer.resize(words, 0);
+        let mut answer = zeros(words)?;
         for (&fd, watched) in descriptors.iter().zip(&watched) {
             if is_in(set, fd) && watched.found.get().intersects(asks) {
                 answer[fd / 64] |= 1 << (fd % 64);
@@ -375,13 +374,8 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
         *set = answer;
     }
     for (set, answer) in asked.iter().enumerate() {
-        let at = call.address(1 + set);
-        if at.0 == 0 {
-            continue;
-        }
-        for (word, bits) in answer.iter().enumerate() {
-            let at = at.checked_add(word * 8).ok_or(Errno::EFAULT)?;
-            user::write(at, bits)?;
+        if call.args[1 + set] != 0 {
+            call.write_many(1 + set, answer)?;
         }
     }
     Ok(total)

@@ -9,9 +9,8 @@ use abi::{
 use nucleus::{VirtAddr, addr::USER_END, user};
 
 use super::{
-    Call, FlagSet, SystemCall, call, choice,
+    Call, FlagSet, NO_FLAGS, SystemCall, call, choice,
     credentials::{adopt, copy},
-    flag_set,
 };
 use crate::process::{
     CapabilitySet, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE, SECURE_BITS, SECURE_LOCKS,
@@ -58,7 +57,6 @@ const SECCOMP_STRICT: u32 = 0;
 /// `SECCOMP_GET_ACTION_AVAIL`.
 const SECCOMP_ACTION: u32 = 2;
 const SECCOMP_OPERATIONS: FlagSet = choice!("operation", [SECCOMP_STRICT, SECCOMP_ACTION], EINVAL);
-const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
 
 // `asm/prctl.h` numbers the first four in a row; the bindings have one of them only.
 const ARCH_SET_GS: u32 = raw::ARCH_SET_FS - 1;

@@ -78,10 +78,9 @@ const MAX_PID_LEVELS: u64 = 32;
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_fork, |call| fork(call, 0)),
-    call!(__NR_vfork, |call| fork(
-        call,
-        raw::CLONE_VFORK | raw::CLONE_VM
-    )),
+    call!(__NR_vfork, |call| {
+        fork(call, raw::CLONE_VFORK | raw::CLONE_VM)
+    }),
     call!(__NR_clone, clone).flags(&[&CLONE_FLAGS]),
     call!(__NR_clone3, clone3).flags(&[&CLONE3_FLAGS]),
     call!(__NR_unshare, unshare).flags(&[&UNSHARE_FLAGS]),

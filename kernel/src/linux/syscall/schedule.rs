@@ -33,21 +33,12 @@ pub(super) fn sched_yield(_: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-/// The thread that argument 0 names; 0 is the caller.
+/// The thread that argument 0 names, where a negative number is invalid.
 fn named(call: &Call<'_>) -> Result<Arc<Thread>> {
     match call.int(0) {
-        0 => Ok(call.thread.clone()),
-        tid if tid < 0 => Err(Errno::EINVAL),
-        tid => pid_table::find_thread(tid as Pid).ok_or(Errno::ESRCH),
+        ..0 => Err(Errno::EINVAL),
+        _ => call.thread_named(0),
     }
-}
-
-/// Returns the same where a negative number is only invalid.
-fn any_named(call: &Call<'_>) -> Result<Arc<Thread>> {
-    if call.int(0) < 0 {
-        return Err(Errno::ESRCH);
-    }
-    named(call)
 }
 
 /// Whether the caller may change `target`.
@@ -69,13 +60,13 @@ fn sched_getaffinity(call: &mut Call<'_>) -> Result<usize> {
     if !size.is_multiple_of(8) || size < task::cpu_count().div_ceil(8) {
         return Err(Errno::EINVAL);
     }
-    let cpus = any_named(call)?.cpus() & all_cpus();
+    let cpus = call.thread_named(0)?.cpus() & all_cpus();
     call.write(2, &cpus)?;
     Ok(8)
 }
 
 fn sched_setaffinity(call: &mut Call<'_>) -> Result<usize> {
-    let target = any_named(call)?;
+    let target = call.thread_named(0)?;
     let mut mask = [0; 8];
     let size = call.size(1).min(mask.len());
     user::copy_in(&mut mask[..size], call.address(2))?;
@@ -324,13 +315,7 @@ pub(super) enum Chosen {
 pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Vec<Arc<Thread>>> {
     let who = call.int(1);
     let threads: Vec<Arc<Thread>> = match by {
-        Chosen::Thread => {
-            let thread = match who {
-                0 => Some(call.thread.clone()),
-                tid => Pid::try_from(tid).ok().and_then(pid_table::find_thread),
-            };
-            thread.into_iter().collect()
-        }
+        Chosen::Thread => call.thread_named(1).into_iter().collect(),
         Chosen::Group => {
             let group = match who {
                 0 => call.process().group_id(),

@@ -52,7 +52,7 @@ const OPERATION_FLAGS: FlagSet = flag_set!("sem_flg", [IPC_NOWAIT, SEM_UNDO], ig
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_semget, semget).flags(&[&GET_FLAGS]),
-    call!(__NR_semop, |call| { operate(call, Sleep::INTERRUPTIBLE) }).flags(&[&OPERATION_FLAGS]),
+    call!(__NR_semop, |call| operate(call, Sleep::INTERRUPTIBLE)).flags(&[&OPERATION_FLAGS]),
     call!(__NR_semtimedop, semtimedop).flags(&[&OPERATION_FLAGS]),
     call!(__NR_semctl, semctl).flags(&[&COMMANDS]),
 ];

@@ -8,7 +8,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, SystemCall, call};
+use super::{Call, SystemCall, arguments::find as find_by, call};
 use crate::process::{
     Pid, Process, Thread, pid_table,
     signal::{self, Action, AltStack, ERESTARTNOHAND, Info, SignalSet},
@@ -276,10 +276,7 @@ fn given(call: &Call<'_>, signal: u32, n: usize, to_self: bool) -> Result<Info> 
 
 fn rt_sigqueueinfo(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
-    let target = Pid::try_from(call.int(0))
-        .ok()
-        .and_then(Process::find)
-        .ok_or(Errno::ESRCH)?;
+    let target = find_by(call.int(0), Process::find)?;
     let to_self = Arc::ptr_eq(&target, call.process());
     let info = given(call, signal, 2, to_self)?;
     send(call, &target, info)?;

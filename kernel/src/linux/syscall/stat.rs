@@ -50,13 +50,9 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_newfstatat, fstatat).flags(&[&STAT_FLAGS]),
     call!(__NR_statx, statx_call).flags(&[&STATX_FLAGS]),
     call!(__NR_access, access),
-    call!(__NR_faccessat, |call| check_access(
-        call,
-        call.int(0),
-        call.address(1),
-        call.unsigned(2),
-        0
-    )),
+    call!(__NR_faccessat, |call| {
+        check_access(call, call.int(0), call.address(1), call.unsigned(2), 0)
+    }),
     call!(__NR_faccessat2, faccessat2).flags(&[&ACCESS_FLAGS]),
     call!(__NR_readlink, readlink),
     call!(__NR_readlinkat, readlinkat),

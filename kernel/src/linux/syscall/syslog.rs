@@ -1,9 +1,6 @@
 //! `syslog`: the kernel's log, line by line, as `klogctl` and `dmesg -S` read it.
 
-use core::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
@@ -12,15 +9,11 @@ use abi::{
 use nucleus::{
     VirtAddr, log,
     sync::{Mutex, Rank},
-    task::{self, Sleep, Woken},
-    time, user,
+    user,
 };
 
 use super::{Call, FlagSet, SystemCall, call, choice};
-use crate::{
-    device::kmsg::{self, LINE},
-    process::signal,
-};
+use crate::device::kmsg::{self, LINE};
 
 // `linux/syslog.h` is not for programs: the numbers stand in `syslog(2)`.
 const CLOSE: u32 = 0;
@@ -59,8 +52,6 @@ pub(super) const CALLS: &[SystemCall] = &[call!(__NR_syslog, syslog)
 
 /// The prefix of each line: facility kernel, level informational.
 const MARK: &[u8] = b"<6>";
-/// The polling interval of readers: the log can be written in any context, so it wakes no waiter.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// `CLEAR` hides the bytes in front of this one from `READ_ALL`.
 static CLEARED: AtomicU64 = AtomicU64::new(0);
@@ -143,13 +134,7 @@ fn read(to: VirtAddr, room: usize) -> Result<usize> {
         if done > 0 || length(end).0 > 0 {
             return Ok(done);
         }
-        let woken = task::sleep(Sleep {
-            interruptible: true,
-            deadline: Some(time::since_boot() + LOOK),
-        });
-        if woken == Woken::Interrupted {
-            return Err(signal::ERESTARTSYS);
-        }
+        kmsg::wait()?;
     }
 }
 

@@ -24,10 +24,9 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_sethostname, |call| {
         set_name(call, uts::change_hostname)
     }),
-    call!(__NR_setdomainname, |call| set_name(
-        call,
-        uts::change_domainname
-    )),
+    call!(__NR_setdomainname, |call| {
+        set_name(call, uts::change_domainname)
+    }),
     call!(__NR_sysinfo, sysinfo),
     call!(__NR_reboot, reboot),
 ];

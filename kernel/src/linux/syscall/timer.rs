@@ -22,9 +22,9 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_timer_create, timer_create).note("not on the processor time of another process"),
     call!(__NR_timer_settime, timer_settime),
     call!(__NR_timer_gettime, timer_gettime),
-    call!(__NR_timer_getoverrun, |call| Ok(
-        call.process().timers.overrun(call.int(0))? as usize
-    )),
+    call!(__NR_timer_getoverrun, |call| {
+        Ok(call.process().timers.overrun(call.int(0))? as usize)
+    }),
     call!(__NR_timer_delete, timer_delete),
 ];
 
@@ -35,22 +35,18 @@ fn timeval([seconds, microseconds]: [i64; 2]) -> Result<Duration> {
     duration(seconds, microseconds * 1000)
 }
 
+/// An interval and a value in seconds and the parts of one that `part` gives.
+fn encode(Setting { value, interval }: Setting, part: fn(Duration) -> u32) -> [u64; 4] {
+    let [a, b] = [interval, value].map(|time| [time.as_secs(), part(time).into()]);
+    [a[0], a[1], b[0], b[1]]
+}
+
 fn encode_timevals(setting: Setting) -> [u64; 4] {
-    let Setting { value, interval } = setting;
     // A timer that runs never looks as if it did not.
-    let micros = |time: Duration| {
-        if time.is_zero() {
-            0
-        } else {
-            time.subsec_micros().max(u32::from(time.as_secs() == 0))
-        }
-    };
-    [
-        interval.as_secs(),
-        u64::from(micros(interval)),
-        value.as_secs(),
-        u64::from(micros(value)),
-    ]
+    encode(setting, |time| match time.is_zero() {
+        true => 0,
+        false => time.subsec_micros().max(u32::from(time.as_secs() == 0)),
+    })
 }
 
 fn which(call: &Call<'_>) -> Result<Id> {
@@ -180,13 +176,7 @@ pub(super) fn decode_timespecs([a, b, c, d]: [i64; 4]) -> Result<Setting> {
 
 /// The words of `struct itimerspec`.
 pub(super) fn encode_timespecs(setting: Setting) -> [u64; 4] {
-    let Setting { value, interval } = setting;
-    [
-        interval.as_secs(),
-        u64::from(interval.subsec_nanos()),
-        value.as_secs(),
-        u64::from(value.subsec_nanos()),
-    ]
+    encode(setting, |time| time.subsec_nanos())
 }
 
 fn timer_settime(call: &mut Call<'_>) -> Result<usize> {
