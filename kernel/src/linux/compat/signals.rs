@@ -10,8 +10,8 @@ use super::{
         call_native,
     },
 };
-use crate::linux::syscall::Call;
-use crate::process::signal::{self, Info as Details};
+use crate::linux::syscall::{Call, signal::returned};
+use crate::process::signal;
 
 /// `SIG_ERR` is never an action; the flags of `signal`.
 const ONE_SHOT: u32 = raw::SA_RESETHAND | raw::SA_NODEFER;
@@ -31,15 +31,13 @@ pub(super) const CALLS: &[Row] = &[
     }),
     differs(73, raw::__NR_rt_sigpending, &[Set(1, 4)]),
     shim(119, raw::__NR_rt_sigreturn, |call| {
-        back(call, |call| {
-            signal::sigreturn_plain(call.thread, call.context)
-        })
+        let restored = signal::sigreturn_plain(call.thread, call.context);
+        Ok(returned(call, restored))
     }),
     shim(126, raw::__NR_rt_sigprocmask, sigprocmask),
     shim(173, raw::__NR_rt_sigreturn, |call| {
-        back(call, |call| {
-            signal::sigreturn_full(call.thread, call.own, call.context)
-        })
+        let restored = signal::sigreturn_full(call.thread, call.own, call.context);
+        Ok(returned(call, restored))
     }),
     shim(174, raw::__NR_rt_sigaction, rt_sigaction),
     differs(177, raw::__NR_rt_sigtimedwait, &[Narrow(2, 2), OutInfo(1)]),
@@ -153,15 +151,4 @@ fn ssetmask(call: &mut Call<'_>) -> Result<usize> {
     let set = upper | u64::from(call.unsigned(0));
     let old = change_mask(call, u64::from(raw::SIG_SETMASK), Some(set))?;
     Ok(old as u32 as usize)
-}
-
-/// The end of a handler.
-fn back(call: &mut Call<'_>, restore: impl FnOnce(&mut Call<'_>) -> Result<u64>) -> Result<usize> {
-    match restore(call) {
-        Ok(value) => Ok(value as usize),
-        Err(_) => {
-            signal::force(call.thread, Details::kernel(raw::SIGSEGV));
-            Ok(0)
-        }
-    }
 }

@@ -17,17 +17,17 @@ pub(super) fn caller<'a>(call: &'a Call<'_>) -> Caller<'a> {
     }
 }
 
-/// `struct ipc64_perm`: key, uid; gid, cuid; cgid, mode; the sequence number; two unused words.
-pub(super) fn encode(p: &Permission, id: i32) -> [u64; 6] {
+/// A structure that begins with a `struct ipc64_perm`: key, uid; gid, cuid; cgid, mode; the sequence
+/// number; two unused words. `own` are the words behind it; those that it lacks are unused.
+pub(super) fn encode<const WORDS: usize>(p: &Permission, id: i32, own: &[u64]) -> [u64; WORDS] {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-    [
-        pair(p.key as u32, p.uid),
-        pair(p.gid, p.creator_uid),
-        pair(p.creator_gid, p.mode),
-        u64::from(ids::sequence(id) & 0xffff),
-        0,
-        0,
-    ]
+    let mut words = [0; WORDS];
+    words[0] = pair(p.key as u32, p.uid);
+    words[1] = pair(p.gid, p.creator_uid);
+    words[2] = pair(p.creator_gid, p.mode);
+    words[3] = u64::from(ids::sequence(id) & 0xffff);
+    words[6..6 + own.len()].copy_from_slice(own);
+    words
 }
 
 /// Returns the fields that `IPC_SET` changes, from a structure that begins with a `struct

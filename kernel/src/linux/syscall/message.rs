@@ -116,16 +116,11 @@ const MOST_BYTES: usize = 11;
 impl Controlled<STATUS_WORDS> for Queue {
     fn encode(&self) -> [u64; STATUS_WORDS] {
         let s = self.status();
-        let mut words = [0; STATUS_WORDS];
-        words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
-        words[6] = s.sent as u64;
-        words[7] = s.received as u64;
-        words[8] = s.changed as u64;
-        words[9] = s.bytes as u64;
-        words[10] = s.messages as u64;
-        words[MOST_BYTES] = s.most as u64;
-        words[12] = u64::from(s.last_sender) | u64::from(s.last_receiver) << 32;
-        words
+        let users = u64::from(s.last_sender) | u64::from(s.last_receiver) << 32;
+        let [sent, received, changed] = [s.sent, s.received, s.changed].map(|time| time as u64);
+        let [bytes, messages, most] = [s.bytes, s.messages, s.most].map(|count| count as u64);
+        let own = [sent, received, changed, bytes, messages, most, users];
+        ipc::encode(&s.permission, s.id, &own)
     }
 
     fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {

@@ -50,7 +50,7 @@ mod rseq;
 mod schedule;
 mod semaphore;
 mod shared_memory;
-mod signal;
+pub(in crate::linux) mod signal;
 pub(in crate::linux) mod socket;
 mod socket_message;
 mod socket_option;

@@ -6,7 +6,7 @@ use abi::{Errno, Result, raw::general as raw};
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, call, flag_set, signal};
 use crate::{
-    process::{Pid, PidFile, Process, Thread, pid_table, process_of, signal::Info},
+    process::{Pid, PidFile, Process, Thread, pid_table, process_of},
     pseudofs::proc,
 };
 
@@ -76,12 +76,7 @@ pub(super) fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
         if words[0] as u32 != signal {
             return Err(Errno::EINVAL);
         }
-        let info = Info::decode(signal, &words);
-        let own = Arc::ptr_eq(&target, call.process());
-        if !own && (info.code >= 0 || info.code == raw::SI_TKILL) {
-            return Err(Errno::EPERM);
-        }
-        info
+        signal::given(signal, &words, Arc::ptr_eq(&target, call.process()))?
     };
     if target.is_reaped() {
         return Err(Errno::ESRCH);

@@ -5,7 +5,7 @@ use core::{cell::Cell, time::Duration};
 
 use abi::{
     Errno, Result,
-    raw::general::{RLIMIT_NOFILE, pollfd, timespec, timeval},
+    raw::general::{RLIMIT_NOFILE, pollfd},
 };
 use fs::Ready;
 use nucleus::{
@@ -228,24 +228,14 @@ pub(super) fn read_timespec(at: VirtAddr) -> Result<Wait> {
     if at.0 == 0 {
         return Ok(Wait::Forever);
     }
-    let time: timespec = user::read(at)?;
-    let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
-    let nanoseconds = u32::try_from(time.tv_nsec)
-        .ok()
-        .filter(|&ns| ns < 1_000_000_000)
-        .ok_or(Errno::EINVAL)?;
-    Ok(Wait::for_duration(Duration::new(seconds, nanoseconds)))
+    super::read_timespec(at).map(Wait::for_duration)
 }
 
 /// Tells the program how much of its time is left. Whether it can be told doesn't matter to the
 /// result, as on Linux.
 fn write_timespec(at: VirtAddr, wait: Wait, result: Result<usize>) -> Result<usize> {
     if at.0 != 0 {
-        let left = wait.left();
-        let mut out: timespec = user::zeroed();
-        out.tv_sec = left.as_secs() as i64;
-        out.tv_nsec = left.subsec_nanos().into();
-        let _ = user::write(at, &out);
+        let _ = super::write_timespec(at, wait.left());
     }
     result
 }
@@ -269,9 +259,9 @@ fn select(call: &mut Call<'_>) -> Result<usize> {
     let wait = if at.0 == 0 {
         Wait::Forever
     } else {
-        let time: timeval = user::read(at)?;
-        let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::EINVAL)?;
-        let microseconds = u64::try_from(time.tv_usec).map_err(|_| Errno::EINVAL)?;
+        let [seconds, microseconds]: [i64; 2] = user::read(at)?;
+        let seconds = u64::try_from(seconds).map_err(|_| Errno::EINVAL)?;
+        let microseconds = u64::try_from(microseconds).map_err(|_| Errno::EINVAL)?;
         let rest = Duration::from_micros(microseconds);
         match Duration::from_secs(seconds).checked_add(rest) {
             Some(duration) => Wait::for_duration(duration),
@@ -281,11 +271,8 @@ fn select(call: &mut Call<'_>) -> Result<usize> {
     let result = select_files(call, wait);
     if at.0 != 0 {
         let left = wait.left();
-        let mut out: timeval = user::zeroed();
-        out.tv_sec = left.as_secs() as i64;
-        out.tv_usec = left.subsec_micros().into();
         // As with `ppoll`: the result stands whether or not the program can be told.
-        let _ = user::write(at, &out);
+        let _ = user::write(at, &[left.as_secs(), left.subsec_micros().into()]);
     }
     result
 }

@@ -117,19 +117,17 @@ pub(super) fn clone(call: &mut Call<'_>) -> Result<usize> {
     if has(raw::CLONE_PIDFD) && clash {
         return Err(Errno::EINVAL);
     }
-    make(
-        call,
-        &Request {
-            flags,
-            exit_signal,
-            stack,
-            tls,
-            parent_tid,
-            child_tid,
-            pidfd: parent_tid,
-            wanted_id: None,
-        },
-    )
+    let request = Request {
+        flags,
+        exit_signal,
+        stack,
+        tls,
+        parent_tid,
+        child_tid,
+        pidfd: parent_tid,
+        wanted_id: None,
+    };
+    make(call, &request)
 }
 
 /// Words of `struct clone_args` that this kernel knows.
@@ -186,19 +184,17 @@ fn clone3(call: &mut Call<'_>) -> Result<usize> {
     if top as usize > nucleus::addr::USER_END.0 {
         return Err(Errno::EINVAL);
     }
-    make(
-        call,
-        &Request {
-            flags,
-            exit_signal: exit_signal as u32,
-            stack: top,
-            tls,
-            parent_tid,
-            child_tid,
-            pidfd,
-            wanted_id,
-        },
-    )
+    let request = Request {
+        flags,
+        exit_signal: exit_signal as u32,
+        stack: top,
+        tls,
+        parent_tid,
+        child_tid,
+        pidfd,
+        wanted_id,
+    };
+    make(call, &request)
 }
 
 /// Namespaces there are none, so none can be left or joined.

@@ -106,12 +106,8 @@ const STATUS_WORDS: usize = 13;
 impl Controlled<STATUS_WORDS> for Set {
     fn encode(&self) -> [u64; STATUS_WORDS] {
         let s = self.status();
-        let mut words = [0; STATUS_WORDS];
-        words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
-        words[6] = s.operated as u64;
-        words[8] = s.changed as u64;
-        words[10] = s.count as u64;
-        words
+        let own = [s.operated as u64, 0, s.changed as u64, 0, s.count as u64];
+        ipc::encode(&s.permission, s.id, &own)
     }
 
     fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {

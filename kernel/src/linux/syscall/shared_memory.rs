@@ -205,15 +205,17 @@ pub(super) fn shmctl(call: &mut Call<'_>) -> Result<usize> {
 impl Controlled<STATUS_WORDS> for Segment {
     fn encode(&self) -> [u64; STATUS_WORDS] {
         let s = self.status();
-        let mut words = [0; STATUS_WORDS];
-        words[..6].copy_from_slice(&ipc::encode(&s.permission, s.id));
-        words[6] = s.size as u64;
-        words[7] = s.attached as u64;
-        words[8] = s.detached as u64;
-        words[9] = s.changed as u64;
-        words[10] = u64::from(s.creator) | u64::from(s.last) << 32;
-        words[11] = s.attachments as u64;
-        words
+        let users = u64::from(s.creator) | u64::from(s.last) << 32;
+        let [attached, detached, changed] = [s.attached, s.detached, s.changed].map(|t| t as u64);
+        let own = [
+            s.size as u64,
+            attached,
+            detached,
+            changed,
+            users,
+            s.attachments as u64,
+        ];
+        ipc::encode(&s.permission, s.id, &own)
     }
 
     fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {

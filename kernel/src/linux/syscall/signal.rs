@@ -266,8 +266,8 @@ pub(super) fn tgkill(call: &mut Call<'_>) -> Result<usize> {
 }
 
 /// The details that a program gives with a signal; it may not pretend to be the kernel, or `kill`.
-fn given(call: &Call<'_>, signal: u32, n: usize, to_self: bool) -> Result<Info> {
-    let info = Info::decode(signal, &call.read(n)?);
+pub(super) fn given(signal: u32, words: &[u64; 16], to_self: bool) -> Result<Info> {
+    let info = Info::decode(signal, words);
     if (info.code >= 0 || info.code == raw::SI_TKILL) && !to_self {
         return Err(Errno::EPERM);
     }
@@ -278,7 +278,7 @@ fn rt_sigqueueinfo(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
     let target = find_by(call.int(0), Process::find)?;
     let to_self = Arc::ptr_eq(&target, call.process());
-    let info = given(call, signal, 2, to_self)?;
+    let info = given(signal, &call.read(2)?, to_self)?;
     send(call, &target, info)?;
     Ok(0)
 }
@@ -287,7 +287,7 @@ fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 2)?;
     let thread = find(call, Some(call.int(0)), call.int(1), signal)?;
     let to_self = Arc::ptr_eq(thread.process(), call.process());
-    let info = given(call, signal, 3, to_self)?;
+    let info = given(signal, &call.read(3)?, to_self)?;
     if signal != 0 {
         signal::send_to_thread(&thread, info)?;
     }
@@ -295,13 +295,19 @@ fn rt_tgsigqueueinfo(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn rt_sigreturn(call: &mut Call<'_>) -> Result<usize> {
-    match signal::sigreturn(call.thread, call.own, call.context) {
-        Ok(value) => Ok(value as usize),
-        Err(_) => {
+    let restored = signal::sigreturn(call.thread, call.own, call.context);
+    Ok(returned(call, restored))
+}
+
+/// The end of a handler, whose frame may be damaged.
+pub(in crate::linux) fn returned(call: &Call<'_>, restored: Result<u64>) -> usize {
+    restored.map_or_else(
+        |_| {
             signal::force(call.thread, Info::kernel(raw::SIGSEGV));
-            Ok(0)
-        }
-    }
+            0
+        },
+        |value| value as usize,
+    )
 }
 
 fn sigaltstack(call: &mut Call<'_>) -> Result<usize> {

@@ -1,6 +1,7 @@
 //! Sending and receiving: `send`, `sendto`, `sendmsg`, `sendmmsg` and their counterparts.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::time::Duration;
 
 use abi::{
     Errno, Result,
@@ -17,7 +18,7 @@ use super::{Call, FlagSet, SystemCall, call, flag_set, socket::waits, write_time
 use crate::{
     process::files::OpenFile,
     socket::{
-        self, Address, Incoming, Outgoing, Socket, SocketFile, Timeout,
+        self, Address, Incoming, Outgoing, SocketFile, Timeout,
         control::{Control, ControlSink, Layout},
     },
 };
@@ -81,14 +82,9 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_recvmmsg, recvmmsg).flags(&[&RECEIVE_MANY_FLAGS]),
 ];
 
-fn send_timeout(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Timeout {
-    let waits = waits(open) && flags & MSG_DONTWAIT == 0;
-    Timeout::new(waits, socket.common().send_timeout())
-}
-
-fn receive_timeout(open: &OpenFile, socket: &dyn Socket, flags: u32) -> Timeout {
-    let waits = waits(open) && flags & MSG_DONTWAIT == 0;
-    Timeout::new(waits, socket.common().receive_timeout())
+/// How long a call with these flags waits at a socket with this limit.
+fn timeout(open: &OpenFile, flags: u32, limit: Option<Duration>) -> Timeout {
+    Timeout::new(waits(open) && flags & MSG_DONTWAIT == 0, limit)
 }
 
 pub(super) fn send(call: &mut Call<'_>) -> Result<usize> {
@@ -105,7 +101,7 @@ pub(super) fn sendto(call: &mut Call<'_>) -> Result<usize> {
         0 => None,
         _ => Some(Address::read(call.address(4), call.int(5))?),
     };
-    let timeout = send_timeout(&open, &**socket, flags);
+    let timeout = timeout(&open, flags, socket.common().send_timeout());
     let message = Outgoing {
         to,
         ..Outgoing::plain(&mut data, flags, timeout)
@@ -123,7 +119,7 @@ pub(super) fn recvfrom(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let mut data = UserBuffers::new(call.address(1), call.size(2))?;
-    let timeout = receive_timeout(&open, &**socket, flags);
+    let timeout = timeout(&open, flags, socket.common().receive_timeout());
     let mut message = Incoming {
         wants_address: call.args[4] != 0,
         ..Incoming::plain(&mut data, flags, timeout)
@@ -250,7 +246,7 @@ fn send_header(open: &OpenFile, header: &Header, flags: u32) -> Result<usize> {
         flags,
         to,
         control: Control::new(&control, header.layout),
-        timeout: send_timeout(open, &**socket, flags),
+        timeout: timeout(open, flags, socket.common().send_timeout()),
     };
     socket::send(&**socket, message)
 }
@@ -310,7 +306,7 @@ fn receive_header(
     let mut message = Incoming {
         data: &mut data as &mut dyn Sink,
         flags,
-        timeout: receive_timeout(open, &**socket, flags),
+        timeout: timeout(open, flags, socket.common().receive_timeout()),
         wants_address: header.name.0 != 0,
         from: None,
         answer: flags & MSG_CMSG_CLOEXEC,

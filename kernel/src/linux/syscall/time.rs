@@ -39,13 +39,23 @@ pub(super) const CALLS: &[SystemCall] = &[
 ];
 
 const NANOS: i64 = 1_000_000_000;
-pub(super) const MICROS: i64 = 1_000_000;
 
 pub(super) fn duration(seconds: i64, nanoseconds: i64) -> Result<Duration> {
     if seconds < 0 || !(0..NANOS).contains(&nanoseconds) {
         return Err(Errno::EINVAL);
     }
     Ok(Duration::new(seconds as u64, nanoseconds as u32))
+}
+
+/// A `timeval` as a time.
+///
+/// # Errors
+/// `EINVAL`.
+pub(super) fn timeval([seconds, microseconds]: [i64; 2]) -> Result<Duration> {
+    if !(0..1_000_000).contains(&microseconds) {
+        return Err(Errno::EINVAL);
+    }
+    duration(seconds, microseconds * 1000)
 }
 
 /// Reads a `timespec` that is a valid time.
@@ -194,12 +204,7 @@ fn settimeofday(call: &mut Call<'_>) -> Result<usize> {
     if call.args[0] == 0 {
         return Ok(0);
     }
-    let [seconds, microseconds]: [i64; 2] = call.read(0)?;
-    if !(0..MICROS).contains(&microseconds) {
-        return Err(Errno::EINVAL);
-    }
-    let now = duration(seconds, microseconds * 1000)?;
-    set_epoch(call, now)
+    set_epoch(call, timeval(call.read(0)?)?)
 }
 
 pub(super) fn time_(call: &mut Call<'_>) -> Result<usize> {

@@ -7,7 +7,7 @@ use abi::{Errno, Result, raw::general as raw};
 
 use super::{
     Call, SystemCall, call,
-    time::{MICROS, Source, duration, has_timers, is_alarm, source},
+    time::{Source, duration, has_timers, is_alarm, source, timeval},
 };
 use crate::flags::note_unsupported;
 use crate::process::{
@@ -27,13 +27,6 @@ pub(super) const CALLS: &[SystemCall] = &[
     }),
     call!(__NR_timer_delete, timer_delete),
 ];
-
-fn timeval([seconds, microseconds]: [i64; 2]) -> Result<Duration> {
-    if !(0..MICROS).contains(&microseconds) {
-        return Err(Errno::EINVAL);
-    }
-    duration(seconds, microseconds * 1000)
-}
 
 /// An interval and a value in seconds and the parts of one that `part` gives.
 fn encode(Setting { value, interval }: Setting, part: fn(Duration) -> u32) -> [u64; 4] {
@@ -64,15 +57,12 @@ fn getitimer(call: &mut Call<'_>) -> Result<usize> {
 
 fn setitimer(call: &mut Call<'_>) -> Result<usize> {
     let id = which(call)?;
-    let new = match call.args[1] {
-        0 => Setting::default(),
-        _ => {
-            let [a, b, c, d]: [i64; 4] = call.read(1)?;
-            Setting {
-                interval: timeval([a, b])?,
-                value: timeval([c, d])?,
-            }
-        }
+    let new = match call.read_if::<[[i64; 2]; 2]>(1)? {
+        None => Setting::default(),
+        Some([interval, value]) => Setting {
+            interval: timeval(interval)?,
+            value: timeval(value)?,
+        },
     };
     let old = timer::set(call.process(), id, new, false)?;
     call.write_if(2, &encode_timevals(old))?;

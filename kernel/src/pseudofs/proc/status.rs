@@ -88,47 +88,41 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
         .and_then(|thread| thread.task())
         .map_or(0, |task| task.cpu());
     let (level, policy) = (scheduling.level, scheduling.policy.number());
-    match shared {
-        Some(shared) => {
-            let sizes = shared.space.map().sizes();
-            let layout = &shared.space.layout;
-            let heap = shared.space.map().heap();
-            write!(
-                out,
-                " {} {} {limit} {} {} {} 0 0",
+    // Sizes, code and stack; end of the code, heap, arguments and environment.
+    let (memory, data) = shared.map_or(([0; 5], [0; 7]), |shared| {
+        let sizes = shared.space.map().sizes();
+        let layout = &shared.space.layout;
+        let heap = shared.space.map().heap().start.0;
+        let (code, arguments, environment) = (layout.code, layout.arguments, layout.environment);
+        (
+            [
                 sizes.total * PAGE_SIZE,
                 sizes.resident,
-                layout.code.start.0,
-                layout.code.end.0,
+                code.start.0,
+                code.end.0,
                 layout.stack_start,
-            );
-            for set in signals {
-                write!(out, " {set}");
-            }
-            let (arguments, environment) = (layout.arguments, layout.environment);
-            writeln!(
-                out,
-                " 0 0 0 {exit_signal} {cpu} {level} {policy} 0 0 0 {} {} {} {} {} {} {} 0",
-                layout.code.end.0,
-                heap.start.0,
-                heap.start.0,
+            ],
+            [
+                code.end.0,
+                heap,
+                heap,
                 arguments.start.0,
                 arguments.end.0,
                 environment.start.0,
                 environment.end.0,
-            );
-        }
-        None => {
-            write!(out, " 0 0 {limit} 0 0 0 0 0");
-            for set in signals {
-                write!(out, " {set}");
-            }
-            writeln!(
-                out,
-                " 0 0 0 {exit_signal} {cpu} {level} {policy} 0 0 0 0 0 0 0 0 0 0 0"
-            );
-        }
+            ],
+        )
+    });
+    let [total, resident, start, end, stack] = memory;
+    write!(out, " {total} {resident} {limit} {start} {end} {stack} 0 0");
+    for set in signals {
+        write!(out, " {set}");
     }
+    write!(out, " 0 0 0 {exit_signal} {cpu} {level} {policy} 0 0 0");
+    for address in data {
+        write!(out, " {address}");
+    }
+    writeln!(out, " 0");
     Ok(())
 }
 
