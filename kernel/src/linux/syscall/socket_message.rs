@@ -179,10 +179,6 @@ impl Header {
         Ok(header)
     }
 
-    fn is_narrow(&self) -> bool {
-        self.layout == Layout::Narrow
-    }
-
     /// Writes a word of the program's own size.
     fn write_word(&self, to: VirtAddr, value: usize) -> Result<()> {
         Ok(match self.layout {
@@ -191,19 +187,10 @@ impl Header {
         }?)
     }
 
-    fn source(&self) -> Result<UserBuffers> {
-        if self.is_narrow() {
-            UserBuffers::vector_32(self.buffers, self.buffer_count)
-        } else {
-            UserBuffers::vector(self.buffers, self.buffer_count)
-        }
-    }
-
-    fn sink(&self) -> Result<UserBuffers> {
-        if self.is_narrow() {
-            UserBuffers::vector_32(self.buffers, self.buffer_count)
-        } else {
-            UserBuffers::vector(self.buffers, self.buffer_count)
+    fn data(&self) -> Result<UserBuffers> {
+        match self.layout {
+            Layout::Wide => UserBuffers::vector(self.buffers, self.buffer_count),
+            Layout::Narrow => UserBuffers::vector_32(self.buffers, self.buffer_count),
         }
     }
 
@@ -240,7 +227,7 @@ fn send_header(open: &OpenFile, header: &Header, flags: u32) -> Result<usize> {
         _ => Some(Address::read(header.name, header.name_len.min(128))?),
     };
     let control = header.control_data()?;
-    let mut data = header.source()?;
+    let mut data = header.data()?;
     let message = Outgoing {
         data: &mut data as &mut dyn Source,
         flags,
@@ -297,11 +284,10 @@ fn receive_header(
     flags: u32,
 ) -> Result<(usize, u32)> {
     let socket = SocketFile::of(open)?;
-    let mut data = header.sink()?;
-    let room = if header.control.0 == 0 {
-        0
-    } else {
-        header.control_len
+    let mut data = header.data()?;
+    let room = match header.control.0 {
+        0 => 0,
+        _ => header.control_len,
     };
     let mut message = Incoming {
         data: &mut data as &mut dyn Sink,
