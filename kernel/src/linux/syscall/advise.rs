@@ -1,15 +1,7 @@
 //! Advice on the use of files, and writeback: `posix_fadvise`, `readahead`, `fsync` and related
 //! calls. Handles to files, which no file system here supports.
 
-use abi::{
-    Errno, Result,
-    raw::general::{
-        AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, CAP_DAC_READ_SEARCH,
-        POSIX_FADV_DONTNEED, POSIX_FADV_NOREUSE, POSIX_FADV_NORMAL, POSIX_FADV_RANDOM,
-        POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED, SYNC_FILE_RANGE_WAIT_AFTER,
-        SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE,
-    },
-};
+use abi::{Errno, Result, raw::general as raw};
 use core::ops::Range;
 
 use fs::{Kind, page_cache::Access};
@@ -39,25 +31,29 @@ pub(super) const CALLS: &[SystemCall] = &[
 const RANGE_FLAGS: FlagSet = flag_set!(
     "flags",
     [
-        SYNC_FILE_RANGE_WAIT_BEFORE,
-        SYNC_FILE_RANGE_WRITE,
-        SYNC_FILE_RANGE_WAIT_AFTER
+        raw::SYNC_FILE_RANGE_WAIT_BEFORE,
+        raw::SYNC_FILE_RANGE_WRITE,
+        raw::SYNC_FILE_RANGE_WAIT_AFTER
     ],
     EINVAL
 );
 const ADVICE: FlagSet = choice!(
     "advice",
     [
-        POSIX_FADV_NORMAL,
-        POSIX_FADV_RANDOM,
-        POSIX_FADV_SEQUENTIAL,
-        POSIX_FADV_WILLNEED,
-        POSIX_FADV_DONTNEED,
-        POSIX_FADV_NOREUSE
+        raw::POSIX_FADV_NORMAL,
+        raw::POSIX_FADV_RANDOM,
+        raw::POSIX_FADV_SEQUENTIAL,
+        raw::POSIX_FADV_WILLNEED,
+        raw::POSIX_FADV_DONTNEED,
+        raw::POSIX_FADV_NOREUSE
     ],
     EINVAL
 );
-const HANDLE_FLAGS: FlagSet = flag_set!("flags", [AT_SYMLINK_FOLLOW, AT_EMPTY_PATH], EINVAL);
+const HANDLE_FLAGS: FlagSet = flag_set!(
+    "flags",
+    [raw::AT_SYMLINK_FOLLOW, raw::AT_EMPTY_PATH],
+    EINVAL
+);
 
 /// The vnode of an open file; files without a name have none.
 fn kind(open: &OpenFile) -> Option<Kind> {
@@ -97,15 +93,15 @@ fn sync_range(call: &mut Call<'_>) -> Result<usize> {
     };
     let flags = call.unsigned(3);
     let range = pages(from as u64, len as u64);
-    let waits = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if flags & SYNC_FILE_RANGE_WAIT_BEFORE != 0 {
+    let waits = raw::SYNC_FILE_RANGE_WAIT_BEFORE | raw::SYNC_FILE_RANGE_WAIT_AFTER;
+    if flags & raw::SYNC_FILE_RANGE_WAIT_BEFORE != 0 {
         file.wait_written(range.clone());
     }
-    if flags & SYNC_FILE_RANGE_WRITE != 0 {
+    if flags & raw::SYNC_FILE_RANGE_WRITE != 0 {
         // All three together are a promise for all that is dirty now.
         file.write_out(range.clone(), flags & waits == waits)?;
     }
-    if flags & SYNC_FILE_RANGE_WAIT_AFTER != 0 {
+    if flags & raw::SYNC_FILE_RANGE_WAIT_AFTER != 0 {
         file.wait_written(range);
     }
     if flags & waits != 0 {
@@ -150,11 +146,11 @@ fn fadvise(call: &mut Call<'_>) -> Result<usize> {
     };
     let (from, len) = (call.args[1], call.args[2]);
     match call.unsigned(3) {
-        POSIX_FADV_SEQUENTIAL => file.set_access(Access::Sequential),
-        POSIX_FADV_RANDOM => file.set_access(Access::Random),
-        POSIX_FADV_NOREUSE => file.set_access(Access::Once),
-        POSIX_FADV_WILLNEED => file.prefetch(pages(from, len)),
-        POSIX_FADV_DONTNEED => {
+        raw::POSIX_FADV_SEQUENTIAL => file.set_access(Access::Sequential),
+        raw::POSIX_FADV_RANDOM => file.set_access(Access::Random),
+        raw::POSIX_FADV_NOREUSE => file.set_access(Access::Once),
+        raw::POSIX_FADV_WILLNEED => file.prefetch(pages(from, len)),
+        raw::POSIX_FADV_DONTNEED => {
             file.write_out(pages(from, len), false)?;
             // Pages of which the range has a part only may be wanted by others; the last one of the
             // file is none of these.
@@ -187,15 +183,15 @@ fn readahead(call: &mut Call<'_>) -> Result<usize> {
 
 fn name_to_handle_at(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(4, &HANDLE_FLAGS)?;
-    let mut how = flags & AT_EMPTY_PATH;
-    if flags & AT_SYMLINK_FOLLOW == 0 {
-        how |= AT_SYMLINK_NOFOLLOW;
+    let mut how = flags & raw::AT_EMPTY_PATH;
+    if flags & raw::AT_SYMLINK_FOLLOW == 0 {
+        how |= raw::AT_SYMLINK_NOFOLLOW;
     }
     path::target(call, call.int(0), call.address(1), how)?;
     Err(Errno::EOPNOTSUPP)
 }
 
 fn open_by_handle_at(call: &mut Call<'_>) -> Result<usize> {
-    call.require(CAP_DAC_READ_SEARCH)?;
+    call.require(raw::CAP_DAC_READ_SEARCH)?;
     Err(Errno::ESTALE)
 }

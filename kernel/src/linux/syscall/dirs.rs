@@ -1,9 +1,6 @@
 //! Where a process is: `chdir`, `chroot`, `getcwd`, `umask`.
 
-use abi::{
-    Errno, Result,
-    raw::general::{CAP_SYS_CHROOT, X_OK},
-};
+use abi::{Errno, Result, raw::general as raw};
 use fs::{Kind, Location};
 use nucleus::{PAGE_SIZE, user};
 
@@ -24,7 +21,7 @@ fn enterable(call: &Call<'_>, place: &Location) -> Result<()> {
     if place.vnode().kind() != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
-    place.vnode().access(&call.credentials().fs, X_OK)
+    place.vnode().access(&call.credentials().fs, raw::X_OK)
 }
 
 pub(super) fn chdir(call: &mut Call<'_>) -> Result<usize> {
@@ -45,7 +42,7 @@ pub(super) fn fchdir(call: &mut Call<'_>) -> Result<usize> {
 pub(super) fn chroot(call: &mut Call<'_>) -> Result<usize> {
     let place = path::named(call, 0)?;
     enterable(call, &place)?;
-    call.require(CAP_SYS_CHROOT)?;
+    call.require(raw::CAP_SYS_CHROOT)?;
     call.fs().set_root(place);
     Ok(0)
 }

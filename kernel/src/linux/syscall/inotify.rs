@@ -1,14 +1,6 @@
 //! `inotify`.
 
-use abi::{
-    Errno, Result,
-    raw::general::{
-        IN_ACCESS, IN_ATTRIB, IN_CLOEXEC, IN_CLOSE_NOWRITE, IN_CLOSE_WRITE, IN_CREATE, IN_DELETE,
-        IN_DELETE_SELF, IN_DONT_FOLLOW, IN_EXCL_UNLINK, IN_IGNORED, IN_ISDIR, IN_MASK_ADD,
-        IN_MASK_CREATE, IN_MODIFY, IN_MOVE_SELF, IN_MOVED_FROM, IN_MOVED_TO, IN_NONBLOCK,
-        IN_ONESHOT, IN_ONLYDIR, IN_OPEN, IN_Q_OVERFLOW, IN_UNMOUNT, O_RDONLY,
-    },
-};
+use abi::{Errno, Result, raw::general as raw};
 use fs::Kind;
 
 use super::{
@@ -28,32 +20,32 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_inotify_rm_watch, inotify_rm_watch),
 ];
 
-const FLAGS: FlagSet = flag_set!("flags", [IN_CLOEXEC, IN_NONBLOCK], EINVAL);
+const FLAGS: FlagSet = flag_set!("flags", [raw::IN_CLOEXEC, raw::IN_NONBLOCK], EINVAL);
 const MASK: FlagSet = flag_set!(
     "mask",
     [
-        IN_ACCESS,
-        IN_MODIFY,
-        IN_ATTRIB,
-        IN_CLOSE_WRITE,
-        IN_CLOSE_NOWRITE,
-        IN_OPEN,
-        IN_MOVED_FROM,
-        IN_MOVED_TO,
-        IN_CREATE,
-        IN_DELETE,
-        IN_DELETE_SELF,
-        IN_MOVE_SELF,
-        IN_UNMOUNT,
-        IN_Q_OVERFLOW,
-        IN_IGNORED,
-        IN_ONLYDIR,
-        IN_DONT_FOLLOW,
-        IN_EXCL_UNLINK,
-        IN_MASK_CREATE,
-        IN_MASK_ADD,
-        IN_ISDIR,
-        IN_ONESHOT
+        raw::IN_ACCESS,
+        raw::IN_MODIFY,
+        raw::IN_ATTRIB,
+        raw::IN_CLOSE_WRITE,
+        raw::IN_CLOSE_NOWRITE,
+        raw::IN_OPEN,
+        raw::IN_MOVED_FROM,
+        raw::IN_MOVED_TO,
+        raw::IN_CREATE,
+        raw::IN_DELETE,
+        raw::IN_DELETE_SELF,
+        raw::IN_MOVE_SELF,
+        raw::IN_UNMOUNT,
+        raw::IN_Q_OVERFLOW,
+        raw::IN_IGNORED,
+        raw::IN_ONLYDIR,
+        raw::IN_DONT_FOLLOW,
+        raw::IN_EXCL_UNLINK,
+        raw::IN_MASK_CREATE,
+        raw::IN_MASK_ADD,
+        raw::IN_ISDIR,
+        raw::IN_ONESHOT
     ],
     EINVAL
 );
@@ -65,7 +57,7 @@ pub(super) fn inotify_init1(call: &mut Call<'_>) -> Result<usize> {
 
 fn make(call: &Call<'_>, flags: u32) -> Result<usize> {
     let user = call.credentials().real_uid;
-    install(call, flags, O_RDONLY, || Ok(Inotify::new(user)?))
+    install(call, flags, raw::O_RDONLY, || Ok(Inotify::new(user)?))
 }
 
 fn inotify_of(open: &OpenFile) -> Result<&Inotify> {
@@ -81,19 +73,21 @@ pub(super) fn inotify_add_watch(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let open = call.opened(0)?;
-    let both = IN_MASK_ADD | IN_MASK_CREATE;
+    let both = raw::IN_MASK_ADD | raw::IN_MASK_CREATE;
     if mask & both == both {
         return Err(Errno::EINVAL);
     }
     let inotify = inotify_of(&open)?;
     let path = path::read(call.address(1))?;
-    let from = From::new(call, abi::raw::general::AT_FDCWD, &path)?;
-    let place = from.walk().resolve(&path, mask & IN_DONT_FOLLOW == 0)?;
+    let from = From::new(call, raw::AT_FDCWD, &path)?;
+    let place = from
+        .walk()
+        .resolve(&path, mask & raw::IN_DONT_FOLLOW == 0)?;
     let vnode = place.vnode();
-    if mask & IN_ONLYDIR != 0 && vnode.kind() != Kind::Directory {
+    if mask & raw::IN_ONLYDIR != 0 && vnode.kind() != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
-    vnode.access(&call.credentials().fs, abi::raw::general::R_OK)?;
+    vnode.access(&call.credentials().fs, raw::R_OK)?;
     Ok(inotify.add(vnode, mask)? as usize)
 }
 

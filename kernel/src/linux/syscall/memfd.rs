@@ -2,13 +2,7 @@
 
 use alloc::sync::Arc;
 
-use abi::{
-    Errno, Result,
-    raw::general::{
-        F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE,
-        MFD_ALLOW_SEALING, MFD_CLOEXEC, O_LARGEFILE, O_RDWR,
-    },
-};
+use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Mount, OpenFlags, file::VnodeFile, ramfs};
 use nucleus::{
     Prot,
@@ -23,16 +17,16 @@ pub(super) const CALLS: &[SystemCall] = &[call!(__NR_memfd_create, memfd_create)
     .flags(&[&FLAGS])
     .note("there are no huge pages: `MFD_HUGETLB` is refused")];
 
-const FLAGS: FlagSet = flag_set!("flags", [MFD_CLOEXEC, MFD_ALLOW_SEALING], EINVAL);
+const FLAGS: FlagSet = flag_set!("flags", [raw::MFD_CLOEXEC, raw::MFD_ALLOW_SEALING], EINVAL);
 /// The seals of `F_ADD_SEALS`.
 pub(super) const SEALS: FlagSet = flag_set!(
     "seals",
     [
-        F_SEAL_SEAL,
-        F_SEAL_SHRINK,
-        F_SEAL_GROW,
-        F_SEAL_WRITE,
-        F_SEAL_FUTURE_WRITE
+        raw::F_SEAL_SEAL,
+        raw::F_SEAL_SHRINK,
+        raw::F_SEAL_GROW,
+        raw::F_SEAL_WRITE,
+        raw::F_SEAL_FUTURE_WRITE
     ],
     EINVAL
 );
@@ -66,16 +60,16 @@ fn memfd_create(call: &mut Call<'_>) -> Result<usize> {
     let slot = files.reserve(0, call.descriptor_limit())?;
     let mount = memory_mount();
     let who = &call.credentials().fs;
-    let seals = match flags & MFD_ALLOW_SEALING {
-        0 => F_SEAL_SEAL,
+    let seals = match flags & raw::MFD_ALLOW_SEALING {
+        0 => raw::F_SEAL_SEAL,
         _ => 0,
     };
     let vnode = ramfs::create_sealed(mount.root(), 0o777, who, seals)?;
     let shown = [PREFIX, &name].concat();
     let place = Location::unnamed(&mount, vnode, &shown);
-    let open_flags = OpenFlags::from_bits_retain(O_RDWR | O_LARGEFILE);
+    let open_flags = OpenFlags::from_bits_retain(raw::O_RDWR | raw::O_LARGEFILE);
     let file = VnodeFile::new(place, open_flags, who)?;
-    let close_on_exec = flags & MFD_CLOEXEC != 0;
+    let close_on_exec = flags & raw::MFD_CLOEXEC != 0;
     Ok(slot.install(OpenFile::new(file, open_flags), close_on_exec))
 }
 
@@ -119,10 +113,10 @@ pub(super) fn check_mapping(open: &OpenFile, prot: Prot, max: Prot) -> Result<Pr
     };
     let seals = file.seals();
     let writes = open.flags().writes();
-    if seals & F_SEAL_WRITE != 0 && writes {
+    if seals & raw::F_SEAL_WRITE != 0 && writes {
         return Err(Errno::EPERM);
     }
-    if seals & F_SEAL_FUTURE_WRITE == 0 {
+    if seals & raw::F_SEAL_FUTURE_WRITE == 0 {
         return Ok(max);
     }
     if prot.contains(Prot::WRITE) {

@@ -2,16 +2,7 @@
 
 use alloc::vec::Vec;
 
-use abi::{
-    Errno, Result,
-    raw::general::{
-        AT_FDCWD, AT_SYMLINK_NOFOLLOW, MNT_DETACH, MNT_EXPIRE, MNT_FORCE, MS_BIND, MS_DIRSYNC,
-        MS_I_VERSION, MS_LAZYTIME, MS_MANDLOCK, MS_MOVE, MS_NOATIME, MS_NODEV, MS_NODIRATIME,
-        MS_NOEXEC, MS_NOSUID, MS_NOSYMFOLLOW, MS_POSIXACL, MS_PRIVATE, MS_RDONLY, MS_REC,
-        MS_RELATIME, MS_REMOUNT, MS_SHARED, MS_SILENT, MS_SLAVE, MS_STRICTATIME, MS_SYNCHRONOUS,
-        MS_UNBINDABLE, UMOUNT_NOFOLLOW,
-    },
-};
+use abi::{Errno, Result, raw::general as raw};
 use fs::{Kind, Location, MountFlags, MountRequest};
 use nucleus::{PAGE_SIZE, VirtAddr, user};
 
@@ -34,36 +25,41 @@ pub(super) const CALLS: &[SystemCall] = &[
 const MOUNT_FLAGS: FlagSet = flag_set!(
     "mountflags",
     [
-        MS_RDONLY,
-        MS_NOSUID,
-        MS_NODEV,
-        MS_NOEXEC,
-        MS_SYNCHRONOUS,
-        MS_REMOUNT,
-        MS_MANDLOCK,
-        MS_DIRSYNC,
-        MS_NOSYMFOLLOW,
-        MS_NOATIME,
-        MS_NODIRATIME,
-        MS_BIND,
-        MS_MOVE,
-        MS_REC,
-        MS_SILENT,
-        MS_POSIXACL,
-        MS_UNBINDABLE,
-        MS_PRIVATE,
-        MS_SLAVE,
-        MS_SHARED,
-        MS_RELATIME,
-        MS_I_VERSION,
-        MS_STRICTATIME,
-        MS_LAZYTIME
+        raw::MS_RDONLY,
+        raw::MS_NOSUID,
+        raw::MS_NODEV,
+        raw::MS_NOEXEC,
+        raw::MS_SYNCHRONOUS,
+        raw::MS_REMOUNT,
+        raw::MS_MANDLOCK,
+        raw::MS_DIRSYNC,
+        raw::MS_NOSYMFOLLOW,
+        raw::MS_NOATIME,
+        raw::MS_NODIRATIME,
+        raw::MS_BIND,
+        raw::MS_MOVE,
+        raw::MS_REC,
+        raw::MS_SILENT,
+        raw::MS_POSIXACL,
+        raw::MS_UNBINDABLE,
+        raw::MS_PRIVATE,
+        raw::MS_SLAVE,
+        raw::MS_SHARED,
+        raw::MS_RELATIME,
+        raw::MS_I_VERSION,
+        raw::MS_STRICTATIME,
+        raw::MS_LAZYTIME
     ],
     EINVAL
 );
 const UMOUNT_FLAGS: FlagSet = flag_set!(
     "flags",
-    [MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW],
+    [
+        raw::MNT_FORCE,
+        raw::MNT_DETACH,
+        raw::MNT_EXPIRE,
+        raw::UMOUNT_NOFOLLOW
+    ],
     EINVAL
 );
 
@@ -77,17 +73,17 @@ fn optional_string(at: VirtAddr) -> Result<Vec<u8>> {
 
 /// Translates the `flags` of `mount` for the mount, which had `old` if it exists already.
 fn mount_flags(flags: u32, old: Option<MountFlags>) -> MountFlags {
-    let times = MS_NOATIME | MS_NODIRATIME | MS_RELATIME | MS_STRICTATIME;
+    let times = raw::MS_NOATIME | raw::MS_NODIRATIME | raw::MS_RELATIME | raw::MS_STRICTATIME;
     let mut new = MountFlags::from_bits_truncate(flags);
     match old {
         // How reading is noted stays as it is unless something is said about it.
         Some(old) if flags & times == 0 => {
             new |= old & MountFlags::from_bits_truncate(times);
         }
-        _ if flags & MS_STRICTATIME != 0 => {
+        _ if flags & raw::MS_STRICTATIME != 0 => {
             new -= MountFlags::NO_ACCESS_TIMES | MountFlags::RELATIVE_ACCESS_TIMES;
         }
-        _ if flags & MS_NOATIME == 0 => new |= MountFlags::RELATIVE_ACCESS_TIMES,
+        _ if flags & raw::MS_NOATIME == 0 => new |= MountFlags::RELATIVE_ACCESS_TIMES,
         _ => {}
     }
     new
@@ -127,33 +123,33 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
     let namespace = mounts::namespace();
     let options = own_options(&data);
     let from = |source: &[u8]| -> Result<Location> {
-        path::From::new(call, AT_FDCWD, source)?
+        path::From::new(call, raw::AT_FDCWD, source)?
             .walk()
             .resolve(source, true)
     };
-    if flags & MS_REMOUNT != 0 {
+    if flags & raw::MS_REMOUNT != 0 {
         let new = mount_flags(flags, Some(at.mount().flags()));
-        let options = (flags & MS_BIND == 0).then_some(&options[..]);
+        let options = (flags & raw::MS_BIND == 0).then_some(&options[..]);
         namespace.remount(&at, new, options)?;
-    } else if flags & MS_BIND != 0 {
-        namespace.bind(&at, &from(&source)?, flags & MS_REC != 0)?;
-    } else if flags & (MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE) != 0 {
+    } else if flags & raw::MS_BIND != 0 {
+        namespace.bind(&at, &from(&source)?, flags & raw::MS_REC != 0)?;
+    } else if flags & (raw::MS_SHARED | raw::MS_PRIVATE | raw::MS_SLAVE | raw::MS_UNBINDABLE) != 0 {
         // There is one namespace: nothing to pass on to, nothing to keep private.
-        let kinds = MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE;
-        check_flags(flags, kinds | MS_REC | MS_SILENT)?;
+        let kinds = raw::MS_SHARED | raw::MS_PRIVATE | raw::MS_SLAVE | raw::MS_UNBINDABLE;
+        check_flags(flags, kinds | raw::MS_REC | raw::MS_SILENT)?;
         if (flags & kinds).count_ones() != 1 || !at.is_mount_root() {
             return Err(Errno::EINVAL);
         }
-    } else if flags & MS_MOVE != 0 {
+    } else if flags & raw::MS_MOVE != 0 {
         namespace.move_mount(&from(&source)?, &at)?;
     } else {
         let wanted = MountSource {
             source: &source,
             device: 0,
             options: &options,
-            read_only: flags & MS_RDONLY != 0,
+            read_only: flags & raw::MS_RDONLY != 0,
         };
-        let from = path::From::new(call, AT_FDCWD, &source)?;
+        let from = path::From::new(call, raw::AT_FDCWD, &source)?;
         let (fstype, root) = mounts::make(&fstype, wanted, &from.walk())?;
         let shown: &[u8] = if source.is_empty() { b"none" } else { &source };
         let how = MountRequest {
@@ -172,20 +168,20 @@ fn umount(call: &mut Call<'_>) -> Result<usize> {
     if !call.credentials().fs.is_root() {
         return Err(Errno::EPERM);
     }
-    let how = if flags & UMOUNT_NOFOLLOW != 0 {
-        AT_SYMLINK_NOFOLLOW
+    let how = if flags & raw::UMOUNT_NOFOLLOW != 0 {
+        raw::AT_SYMLINK_NOFOLLOW
     } else {
         0
     };
-    let at = path::place(call, AT_FDCWD, call.address(0), how)?;
+    let at = path::place(call, raw::AT_FDCWD, call.address(0), how)?;
     let namespace = mounts::namespace();
-    if flags & MNT_EXPIRE != 0 {
-        if flags & (MNT_FORCE | MNT_DETACH) != 0 {
+    if flags & raw::MNT_EXPIRE != 0 {
+        if flags & (raw::MNT_FORCE | raw::MNT_DETACH) != 0 {
             return Err(Errno::EINVAL);
         }
         namespace.expire(&at)?;
     } else {
-        namespace.unmount(&at, flags & MNT_DETACH != 0)?;
+        namespace.unmount(&at, flags & raw::MNT_DETACH != 0)?;
     }
     Ok(0)
 }
@@ -226,19 +222,19 @@ mod tests {
         let relative = MountFlags::RELATIVE_ACCESS_TIMES;
         assert_eq!(mount_flags(0, None), relative);
         assert_eq!(
-            mount_flags(MS_NOATIME | MS_RDONLY, None),
+            mount_flags(raw::MS_NOATIME | raw::MS_RDONLY, None),
             MountFlags::NO_ACCESS_TIMES | MountFlags::READ_ONLY
         );
         assert_eq!(
-            mount_flags(MS_STRICTATIME, None),
+            mount_flags(raw::MS_STRICTATIME, None),
             MountFlags::STRICT_ACCESS_TIMES
         );
         assert_eq!(
-            mount_flags(MS_RDONLY, Some(MountFlags::NO_ACCESS_TIMES)),
+            mount_flags(raw::MS_RDONLY, Some(MountFlags::NO_ACCESS_TIMES)),
             MountFlags::NO_ACCESS_TIMES | MountFlags::READ_ONLY
         );
         assert_eq!(
-            mount_flags(MS_RELATIME, Some(MountFlags::NO_ACCESS_TIMES)),
+            mount_flags(raw::MS_RELATIME, Some(MountFlags::NO_ACCESS_TIMES)),
             relative
         );
     }

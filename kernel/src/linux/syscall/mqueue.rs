@@ -3,12 +3,7 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use abi::{
-    Errno, Result,
-    raw::general::{
-        CAP_SYS_RESOURCE, O_ACCMODE, O_NONBLOCK, SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD,
-    },
-};
+use abi::{Errno, Result, raw::general as raw};
 use fbuf::UserBuffers;
 use fs::OpenFlags;
 use nucleus::{VirtAddr, task::Sleep, time, user};
@@ -39,10 +34,10 @@ pub(super) const CALLS: &[SystemCall] = &[
 
 const NOTIFY: FlagSet = choice!(
     "sigev_notify",
-    [SIGEV_NONE, SIGEV_SIGNAL, SIGEV_THREAD],
+    [raw::SIGEV_NONE, raw::SIGEV_SIGNAL, raw::SIGEV_THREAD],
     EINVAL
 );
-const ATTRIBUTE_FLAGS: FlagSet = flag_set!("mq_flags", [O_NONBLOCK], EINVAL);
+const ATTRIBUTE_FLAGS: FlagSet = flag_set!("mq_flags", [raw::O_NONBLOCK], EINVAL);
 
 /// A `struct mq_attr`: flags, most messages, most bytes of one, messages now, four unused.
 type Attributes = [i64; 8];
@@ -53,13 +48,13 @@ fn mq_open(call: &mut Call<'_>) -> Result<usize> {
     call.takes_memory()?;
     let slot = call.files().reserve(0, call.descriptor_limit())?;
     let flags = call.unsigned(1);
-    let kept = OpenFlags::from_bits_retain(flags & (O_ACCMODE | O_NONBLOCK));
+    let kept = OpenFlags::from_bits_retain(flags & (raw::O_ACCMODE | raw::O_NONBLOCK));
     let mode = call.unsigned(2) & 0o7777 & !call.fs().umask();
     let who = &call.credentials().fs;
     let size = || match asked {
         None => Ok(Size::usual()),
         Some([_, messages, bytes, ..]) => {
-            Size::asked(messages, bytes, who.may_use(CAP_SYS_RESOURCE))
+            Size::asked(messages, bytes, who.may_use(raw::CAP_SYS_RESOURCE))
         }
     };
     let file = mqueue::find_or_make(&name, flags, kept, mode, who, size)?;
@@ -96,7 +91,7 @@ fn until(day: Duration) -> Duration {
 
 /// The queue, and how to wait there.
 fn queue_and_timeout(open: &OpenFile, how: Sleep) -> Result<(&Arc<Queue>, Option<Sleep>)> {
-    let waits = !open.flags().has(O_NONBLOCK);
+    let waits = !open.flags().has(raw::O_NONBLOCK);
     Ok((QueueFile::of(open)?, waits.then_some(how)))
 }
 
@@ -156,7 +151,7 @@ fn how_to_notify(call: &Call<'_>) -> Result<How> {
     let [value, signal_and_way, ..]: [u64; 8] = call.read(1)?;
     let (signal, way) = (signal_and_way as u32, (signal_and_way >> 32) as u32);
     match NOTIFY.check(call.caller(), u64::from(way))? as u32 {
-        SIGEV_SIGNAL if !(1..=64).contains(&signal) => {
+        raw::SIGEV_SIGNAL if !(1..=64).contains(&signal) => {
             // As on Linux, signal 0 is one that is not sent.
             if signal == 0 {
                 Ok(How::None)
@@ -164,8 +159,8 @@ fn how_to_notify(call: &Call<'_>) -> Result<How> {
                 Err(Errno::EINVAL)
             }
         }
-        SIGEV_SIGNAL => Ok(How::Signal { signal, value }),
-        SIGEV_THREAD => {
+        raw::SIGEV_SIGNAL => Ok(How::Signal { signal, value }),
+        raw::SIGEV_THREAD => {
             let at = VirtAddr(value as usize);
             let cookie: [u8; COOKIE] = user::read(at)?;
             let open = call.files().get(signal as i32)?;
@@ -181,7 +176,7 @@ fn mq_getsetattr(call: &mut Call<'_>) -> Result<usize> {
     let wanted = match new {
         Some([flags, ..]) => {
             let flags = ATTRIBUTE_FLAGS.check(call.caller(), flags as u64)?;
-            Some(flags as u32 & O_NONBLOCK != 0)
+            Some(flags as u32 & raw::O_NONBLOCK != 0)
         }
         None => None,
     };
@@ -189,12 +184,12 @@ fn mq_getsetattr(call: &mut Call<'_>) -> Result<usize> {
     let queue = QueueFile::of(&open)?;
     let size = queue.size;
     let mut old: Attributes = [0; 8];
-    old[0] = i64::from(open.flags().bits() & O_NONBLOCK);
+    old[0] = i64::from(open.flags().bits() & raw::O_NONBLOCK);
     old[1] = size.messages as i64;
     old[2] = size.bytes as i64;
     old[3] = queue.count() as i64;
     if let Some(on) = wanted {
-        open.set_flag(O_NONBLOCK, on);
+        open.set_flag(raw::O_NONBLOCK, on);
     }
     call.write_if(2, &old)?;
     Ok(0)

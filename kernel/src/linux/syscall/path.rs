@@ -2,10 +2,7 @@
 
 use alloc::{sync::Arc, vec::Vec};
 
-use abi::{
-    Errno, Result,
-    raw::general::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW},
-};
+use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Walk, namespace::PATH_MAX};
 use nucleus::{VirtAddr, user};
 
@@ -37,7 +34,7 @@ impl From {
         let root = call.fs().root();
         let start = if path.first() == Some(&b'/') {
             None
-        } else if dirfd == AT_FDCWD {
+        } else if dirfd == raw::AT_FDCWD {
             Some(call.fs().cwd())
         } else {
             let open = call.files().get(dirfd)?;
@@ -89,7 +86,7 @@ impl Target {
 /// # Errors
 /// As [`target`].
 pub fn named(call: &Call<'_>, n: usize) -> Result<Location> {
-    place(call, AT_FDCWD, call.address(n), 0)
+    place(call, raw::AT_FDCWD, call.address(n), 0)
 }
 
 /// Returns the file that `dirfd`, the path at `path` and `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`
@@ -99,8 +96,8 @@ pub fn named(call: &Call<'_>, n: usize) -> Result<Location> {
 /// Those of [`read`], [`From::new`] and [`Walk::resolve`].
 pub fn target(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result<Target> {
     let path = read(path)?;
-    if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
-        return if dirfd == AT_FDCWD {
+    if path.is_empty() && flags & raw::AT_EMPTY_PATH != 0 {
+        return if dirfd == raw::AT_FDCWD {
             Ok(Target::Place(call.fs().cwd()))
         } else {
             Ok(Target::File(call.files().get(dirfd)?))
@@ -109,7 +106,7 @@ pub fn target(call: &Call<'_>, dirfd: i32, path: VirtAddr, flags: u32) -> Result
     let from = From::new(call, dirfd, &path)?;
     let place = from
         .walk()
-        .resolve(&path, flags & AT_SYMLINK_NOFOLLOW == 0)?;
+        .resolve(&path, flags & raw::AT_SYMLINK_NOFOLLOW == 0)?;
     Ok(Target::Place(place))
 }
 

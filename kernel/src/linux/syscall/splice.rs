@@ -1,13 +1,7 @@
 //! Moving bytes between files without a program's memory in between: `sendfile`, `splice`, `tee`,
 //! `vmsplice`, `copy_file_range`.
 
-use abi::{
-    Errno, Result,
-    raw::general::{
-        O_APPEND, O_NONBLOCK, SEEK_CUR, SEEK_SET, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE,
-        SPLICE_F_NONBLOCK,
-    },
-};
+use abi::{Errno, Result, raw::general as raw};
 use alloc::sync::Arc;
 use fbuf::{MAX_TRANSFER, UserBuffers};
 use fs::{Kind, OpenFlags};
@@ -32,10 +26,10 @@ pub(super) const CALLS: &[SystemCall] = &[
 const FLAGS: FlagSet = flag_set!(
     "flags",
     [
-        SPLICE_F_MOVE,
-        SPLICE_F_NONBLOCK,
-        SPLICE_F_MORE,
-        SPLICE_F_GIFT
+        raw::SPLICE_F_MOVE,
+        raw::SPLICE_F_NONBLOCK,
+        raw::SPLICE_F_MORE,
+        raw::SPLICE_F_GIFT
     ],
     EINVAL
 );
@@ -60,7 +54,7 @@ impl Position {
     /// Where to start; an own position is asked for.
     fn start(&self, open: &OpenFile) -> Result<u64> {
         match self {
-            Position::Own => open.file().seek(0, SEEK_CUR),
+            Position::Own => open.file().seek(0, raw::SEEK_CUR),
             Position::At { value, .. } => Ok(*value),
         }
     }
@@ -79,7 +73,7 @@ impl Position {
         let end = start + n as u64;
         match self {
             Position::Own if set_own => {
-                open.file().seek(end as i64, SEEK_SET)?;
+                open.file().seek(end as i64, raw::SEEK_SET)?;
             }
             Position::Own => {}
             Position::At { place, .. } => {
@@ -103,7 +97,7 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     let len = call.size(3).min(MAX_TRANSFER);
     let position = Position::read(call.address(2))?;
     let (reader, writer) = (from.readable()?, to.writable()?);
-    if to.flags().has(O_APPEND) {
+    if to.flags().has(raw::O_APPEND) {
         return Err(Errno::EINVAL);
     }
     match kind(&from)? {
@@ -128,7 +122,7 @@ fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
     let to_position = Position::read(call.address(3))?;
     let len = call.size(4).min(MAX_TRANSFER);
     let (reader, writer) = (from.readable()?, to.writable()?);
-    if to.flags().has(O_APPEND) {
+    if to.flags().has(raw::O_APPEND) {
         return Err(Errno::EBADF);
     }
     for open in [&from, &to] {
@@ -172,8 +166,8 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
     let to = call.files().get(call.int(2))?;
     let (from_at, to_at) = (call.address(1), call.address(3));
     let (reader, writer) = (from.readable()?, to.writable()?);
-    let wait = flags & SPLICE_F_NONBLOCK == 0;
-    let waits = |open: &OpenFile| wait && !open.flags().has(O_NONBLOCK);
+    let wait = flags & raw::SPLICE_F_NONBLOCK == 0;
+    let waits = |open: &OpenFile| wait && !open.flags().has(raw::O_NONBLOCK);
     match (pipe(&from), pipe(&to)) {
         (None, None) => Err(Errno::EINVAL),
         (Some(source), Some(target)) => {
@@ -189,7 +183,7 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             if from_at.0 != 0 {
                 return Err(Errno::ESPIPE);
             }
-            if to.flags().has(O_APPEND) {
+            if to.flags().has(raw::O_APPEND) {
                 return Err(Errno::EINVAL);
             }
             let position = Position::read(to_at)?;
@@ -215,7 +209,7 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             // Data that arrive by themselves are not waited for either.
             let mut from_flags = from.flags();
             if !wait && SocketFile::of(&from).is_ok() {
-                from_flags |= OpenFlags::from_bits_retain(O_NONBLOCK);
+                from_flags |= OpenFlags::from_bits_retain(raw::O_NONBLOCK);
             }
             let n = moving::file_to_pipe(reader, start, from_flags, target, len, waits(&to))?;
             if let Some(start) = start {
@@ -241,9 +235,9 @@ fn tee(call: &mut Call<'_>) -> Result<usize> {
     if Arc::ptr_eq(source, target) {
         return Err(Errno::EINVAL);
     }
-    let wait = flags & SPLICE_F_NONBLOCK == 0
-        && !from.flags().has(O_NONBLOCK)
-        && !to.flags().has(O_NONBLOCK);
+    let wait = flags & raw::SPLICE_F_NONBLOCK == 0
+        && !from.flags().has(raw::O_NONBLOCK)
+        && !to.flags().has(raw::O_NONBLOCK);
     moving::tee(source, target, len, wait)
 }
 
@@ -254,7 +248,7 @@ fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let pipe = pipe(&open).ok_or(Errno::EBADF)?;
     let (array, count) = (call.address(1), call.size(2));
-    let wait = flags & SPLICE_F_NONBLOCK == 0 && !open.flags().has(O_NONBLOCK);
+    let wait = flags & raw::SPLICE_F_NONBLOCK == 0 && !open.flags().has(raw::O_NONBLOCK);
     if open.flags().writes() {
         let mut from = UserBuffers::vector(array, count)?;
         pipe.write(wait, false, &mut from)

@@ -2,10 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use abi::{
-    Errno, Result,
-    raw::general::{CAP_SYS_ADMIN, CAP_SYSLOG},
-};
+use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
     VirtAddr, log,
     sync::{Mutex, Rank},
@@ -142,7 +139,7 @@ pub(super) fn syslog(call: &mut Call<'_>) -> Result<usize> {
     let action = call.choice(0, &ACTIONS)?;
     let who = call.credentials();
     let open_to_all = matches!(action, READ_ALL | SIZE_BUFFER);
-    if !open_to_all && !who.may(CAP_SYSLOG) && !who.may(CAP_SYS_ADMIN) {
+    if !open_to_all && !who.may(raw::CAP_SYSLOG) && !who.may(raw::CAP_SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     match action {
