@@ -57,7 +57,7 @@ impl Name {
 static AREAS: SpinLock<Vec<Area>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 /// A line of `/proc/swaps`; sizes in pages.
-pub struct Shown {
+pub struct ListedArea {
     pub at: Location,
     pub is_file: bool,
     pub slots: usize,
@@ -130,12 +130,12 @@ pub fn off(at: &Location) -> Result<()> {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn list() -> Result<Vec<Shown>> {
+pub fn list() -> Result<Vec<ListedArea>> {
     let usage = swap::devices().map_err(errno)?;
     let areas = AREAS.lock().clone();
     let shown = areas.into_iter().filter_map(|area| {
         let now = usage.iter().find(|it| it.id == area.id)?;
-        Some(Shown {
+        Some(ListedArea {
             at: area.at,
             is_file: matches!(area.name, Name::File { .. }),
             slots: now.slots,

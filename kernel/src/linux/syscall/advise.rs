@@ -120,7 +120,7 @@ fn pages(from: u64, len: u64) -> Range<u64> {
     from / page..end
 }
 
-pub(super) fn sync(_: &mut Call<'_>) -> Result<usize> {
+fn sync(_: &mut Call<'_>) -> Result<usize> {
     for root in mounts::namespace().roots() {
         // It never fails: errors of writeback are not reported here.
         let _ = root.sync();

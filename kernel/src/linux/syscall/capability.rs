@@ -27,7 +27,7 @@ fn header(call: &Call<'_>) -> Result<Option<(usize, i32)>> {
     Ok(Some((words, id as i32)))
 }
 
-pub(super) fn capget(call: &mut Call<'_>) -> Result<usize> {
+fn capget(call: &mut Call<'_>) -> Result<usize> {
     let Some((words, id)) = header(call)? else {
         // Without a place for the sets it was a question for the version.
         return match call.args[1] {
@@ -59,7 +59,7 @@ pub(super) fn capget(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn capset(call: &mut Call<'_>) -> Result<usize> {
+fn capset(call: &mut Call<'_>) -> Result<usize> {
     let (words, id) = header(call)?.ok_or(Errno::EINVAL)?;
     if id != 0 && id != call.thread.tid() as i32 {
         // No thread changes those of others.

@@ -51,7 +51,7 @@ fn change_mode(call: &Call<'_>, place: &Location, mode: u32) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn fchmod(call: &mut Call<'_>) -> Result<usize> {
+fn fchmod(call: &mut Call<'_>) -> Result<usize> {
     match open_place(call)? {
         Some(place) => change_mode(call, &place, call.unsigned(1)),
         // A nameless pipe cannot be opened by its mode.
@@ -75,7 +75,7 @@ fn chown(call: &Call<'_>, flags: u32) -> Result<usize> {
     change_owner(call, &place, call.unsigned(1), call.unsigned(2))
 }
 
-pub(super) fn fchown(call: &mut Call<'_>) -> Result<usize> {
+fn fchown(call: &mut Call<'_>) -> Result<usize> {
     match open_place(call)? {
         Some(place) => change_owner(call, &place, call.unsigned(1), call.unsigned(2)),
         None => Ok(0),
@@ -187,7 +187,7 @@ fn set_times_at(call: &Call<'_>, times: Times, flags: u32) -> Result<usize> {
     times.set(call, &place)
 }
 
-pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
+fn truncate(call: &mut Call<'_>) -> Result<usize> {
     let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::EINVAL)?;
     let place = path::named(call, 0)?;
     match place.vnode().kind() {
@@ -203,7 +203,7 @@ pub(super) fn truncate(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
+fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
     let size = u64::try_from(call.args[1] as i64).map_err(|_| Errno::EINVAL)?;
     let open = call.opened(0)?;
     let place = open.location().ok_or(Errno::EINVAL)?;

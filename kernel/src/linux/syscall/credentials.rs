@@ -208,7 +208,7 @@ fn setfs(call: &mut Call<'_>, ids: Ids) -> Result<usize> {
     Ok(old as usize)
 }
 
-pub(super) fn getgroups(call: &mut Call<'_>) -> Result<usize> {
+fn getgroups(call: &mut Call<'_>) -> Result<usize> {
     let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     let groups = &call.credentials().fs.groups;
     if size == 0 {
@@ -221,7 +221,7 @@ pub(super) fn getgroups(call: &mut Call<'_>) -> Result<usize> {
     Ok(groups.len())
 }
 
-pub(super) fn setgroups(call: &mut Call<'_>) -> Result<usize> {
+fn setgroups(call: &mut Call<'_>) -> Result<usize> {
     call.require(raw::CAP_SETGID)?;
     let size = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     if size > GROUPS_MAX {

@@ -24,14 +24,14 @@ fn enterable(call: &Call<'_>, place: &Location) -> Result<()> {
     place.vnode().access(&call.credentials().fs, raw::X_OK)
 }
 
-pub(super) fn chdir(call: &mut Call<'_>) -> Result<usize> {
+fn chdir(call: &mut Call<'_>) -> Result<usize> {
     let place = path::named(call, 0)?;
     enterable(call, &place)?;
     call.fs().set_cwd(place);
     Ok(0)
 }
 
-pub(super) fn fchdir(call: &mut Call<'_>) -> Result<usize> {
+fn fchdir(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let place = open.location().ok_or(Errno::ENOTDIR)?;
     enterable(call, place)?;
@@ -39,7 +39,7 @@ pub(super) fn fchdir(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn chroot(call: &mut Call<'_>) -> Result<usize> {
+fn chroot(call: &mut Call<'_>) -> Result<usize> {
     let place = path::named(call, 0)?;
     enterable(call, &place)?;
     call.require(raw::CAP_SYS_CHROOT)?;
@@ -47,7 +47,7 @@ pub(super) fn chroot(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn getcwd(call: &mut Call<'_>) -> Result<usize> {
+fn getcwd(call: &mut Call<'_>) -> Result<usize> {
     let (to, size) = (call.address(0), call.size(1));
     let cwd = call.fs().cwd();
     if cwd.is_removed() {

@@ -34,7 +34,7 @@ const OPERATIONS: FlagSet = choice!("op", [EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_C
 const WITH_EXCLUSIVE: u32 =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 
-pub(super) fn epoll_create(call: &mut Call<'_>) -> Result<usize> {
+fn epoll_create(call: &mut Call<'_>) -> Result<usize> {
     // The size is a hint of old that must only be positive.
     if call.int(0) <= 0 {
         return Err(Errno::EINVAL);
@@ -42,7 +42,7 @@ pub(super) fn epoll_create(call: &mut Call<'_>) -> Result<usize> {
     create(call, 0)
 }
 
-pub(super) fn epoll_create1(call: &mut Call<'_>) -> Result<usize> {
+fn epoll_create1(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(0, &CREATE_FLAGS)?;
     create(call, flags)
 }
@@ -55,7 +55,7 @@ fn create(call: &Call<'_>, flags: u32) -> Result<usize> {
     Ok(slot.install(open, flags & EPOLL_CLOEXEC != 0))
 }
 
-pub(super) fn epoll_ctl(call: &mut Call<'_>) -> Result<usize> {
+fn epoll_ctl(call: &mut Call<'_>) -> Result<usize> {
     let operation = call.unsigned(1);
     let fd = call.int(2);
     let interest = match operation {
@@ -97,16 +97,16 @@ pub(super) fn epoll_ctl(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn epoll_wait(call: &mut Call<'_>) -> Result<usize> {
+fn epoll_wait(call: &mut Call<'_>) -> Result<usize> {
     wait(call, Wait::for_milliseconds(call.int(3)))
 }
 
-pub(super) fn epoll_pwait(call: &mut Call<'_>) -> Result<usize> {
+fn epoll_pwait(call: &mut Call<'_>) -> Result<usize> {
     super::poll::set_mask(call, call.address(4), call.size(5))?;
     epoll_wait(call)
 }
 
-pub(super) fn epoll_pwait2(call: &mut Call<'_>) -> Result<usize> {
+fn epoll_pwait2(call: &mut Call<'_>) -> Result<usize> {
     let until = super::poll::read_timespec(call.address(3))?;
     super::poll::set_mask(call, call.address(4), call.size(5))?;
     wait(call, until)

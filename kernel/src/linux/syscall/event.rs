@@ -58,18 +58,18 @@ pub(super) fn install(
     Ok(slot.install(open, flags & O_CLOEXEC != 0))
 }
 
-pub(super) fn eventfd(call: &mut Call<'_>) -> Result<usize> {
+fn eventfd(call: &mut Call<'_>) -> Result<usize> {
     let count = call.unsigned(0);
     install(call, 0, O_RDWR, || Ok(EventFile::new(count, false)))
 }
 
-pub(super) fn eventfd2(call: &mut Call<'_>) -> Result<usize> {
+fn eventfd2(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &EVENT_FLAGS)?;
     let (count, semaphore) = (call.unsigned(0), flags & EFD_SEMAPHORE != 0);
     install(call, flags, O_RDWR, || Ok(EventFile::new(count, semaphore)))
 }
 
-pub(super) fn timerfd_create(call: &mut Call<'_>) -> Result<usize> {
+fn timerfd_create(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &TIMER_FLAGS)?;
     let clock = Clock::new(call.int(0))?;
     if clock.is_alarm() && !call.credentials().may(CAP_WAKE_ALARM) {
@@ -83,7 +83,7 @@ fn timer_of(call: &Call<'_>) -> Result<Arc<TimerFile>> {
     TimerFile::of(open.file()).ok_or(Errno::EINVAL)
 }
 
-pub(super) fn timerfd_settime(call: &mut Call<'_>) -> Result<usize> {
+fn timerfd_settime(call: &mut Call<'_>) -> Result<usize> {
     let new: [i64; 4] = call.read(2)?;
     let flags = call.flags(1, &SET_FLAGS)?;
     let new = decode_timespecs(new)?;
@@ -96,13 +96,13 @@ pub(super) fn timerfd_settime(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn timerfd_gettime(call: &mut Call<'_>) -> Result<usize> {
+fn timerfd_gettime(call: &mut Call<'_>) -> Result<usize> {
     let setting = timer_of(call)?.setting();
     call.write(1, &encode_timespecs(setting))?;
     Ok(0)
 }
 
-pub(super) fn signalfd4(call: &mut Call<'_>) -> Result<usize> {
+fn signalfd4(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &SIGNAL_FLAGS)?;
     make_signalfd(call, flags)
 }

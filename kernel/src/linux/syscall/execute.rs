@@ -26,7 +26,7 @@ fn path(address: VirtAddr) -> Result<Vec<u8>> {
     user::copy_in_string(address, PATH_MAX - 1)?.ok_or(Errno::ENAMETOOLONG)
 }
 
-pub(super) fn execve(call: &mut Call<'_>) -> Result<usize> {
+fn execve(call: &mut Call<'_>) -> Result<usize> {
     let path = path(call.address(0))?;
     let file = resolve(call, None, &path, true)?;
     run(call, file, path, call.address(1), call.address(2))

@@ -66,19 +66,15 @@ fn deadline(time: Duration, of_epoch: bool) -> Deadline {
     }
 }
 
-pub(super) fn futex(call: &mut Call<'_>) -> Result<usize> {
-    let timeout = |call: &Call<'_>| match call.args[3] {
+/// The time in argument 3.
+fn timeout(call: &Call<'_>) -> Result<Option<Duration>> {
+    match call.args[3] {
         0 => Ok(None),
         _ => read_timespec(call.address(3)).map(Some),
-    };
-    with_timeout(call, timeout)
+    }
 }
 
-/// `futex`; `timeout` reads argument 3 where it is a time.
-pub(super) fn with_timeout(
-    call: &mut Call<'_>,
-    timeout: impl Fn(&Call<'_>) -> Result<Option<Duration>>,
-) -> Result<usize> {
+fn futex(call: &mut Call<'_>) -> Result<usize> {
     let operation = call.unsigned(1);
     let command = OPERATIONS.check(call.caller(), u64::from(operation & !OPTIONS))? as u32;
     let private = operation & raw::FUTEX_PRIVATE_FLAG != 0;

@@ -24,11 +24,11 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_set_tid_address, set_tid_address),
 ];
 
-pub(super) fn gettid(call: &mut Call<'_>) -> Result<usize> {
+fn gettid(call: &mut Call<'_>) -> Result<usize> {
     Ok(call.thread.tid() as usize)
 }
 
-pub(super) fn setpgid(call: &mut Call<'_>) -> Result<usize> {
+fn setpgid(call: &mut Call<'_>) -> Result<usize> {
     let own = call.process().pid();
     let or_own = |id: i32, default: Pid| match id {
         0 => Some(default),
@@ -43,7 +43,7 @@ pub(super) fn setpgid(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn setsid(call: &mut Call<'_>) -> Result<usize> {
+fn setsid(call: &mut Call<'_>) -> Result<usize> {
     let pid = call.process().pid();
     pid_table::set_session(pid)?;
     Ok(pid as usize)

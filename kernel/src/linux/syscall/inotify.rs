@@ -50,7 +50,7 @@ const MASK: FlagSet = flag_set!(
     EINVAL
 );
 
-pub(super) fn inotify_init1(call: &mut Call<'_>) -> Result<usize> {
+fn inotify_init1(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(0, &FLAGS)?;
     make(call, flags)
 }
@@ -67,7 +67,7 @@ fn inotify_of(open: &OpenFile) -> Result<&Inotify> {
     open.downcast::<Inotify>().ok_or(Errno::EINVAL)
 }
 
-pub(super) fn inotify_add_watch(call: &mut Call<'_>) -> Result<usize> {
+fn inotify_add_watch(call: &mut Call<'_>) -> Result<usize> {
     let mask = call.flags(2, &MASK)?;
     if mask == 0 {
         return Err(Errno::EINVAL);
@@ -91,7 +91,7 @@ pub(super) fn inotify_add_watch(call: &mut Call<'_>) -> Result<usize> {
     Ok(inotify.add(vnode, mask)? as usize)
 }
 
-pub(super) fn inotify_rm_watch(call: &mut Call<'_>) -> Result<usize> {
+fn inotify_rm_watch(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     inotify_of(&open)?.remove(call.int(1))?;
     Ok(0)

@@ -164,7 +164,7 @@ fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
     Ok(written)
 }
 
-pub(super) fn lseek(call: &mut Call<'_>) -> Result<usize> {
+fn lseek(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let position = open.file().seek(call.args[1] as i64, call.unsigned(2))?;
     Ok(position as usize)

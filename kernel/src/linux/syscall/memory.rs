@@ -267,7 +267,7 @@ pub(super) fn map_low(call: &Call<'_>, request: MapRequest) -> Result<usize> {
     map(call, MapRequest { place, ..request })
 }
 
-pub(super) fn munmap(call: &mut Call<'_>) -> Result<usize> {
+fn munmap(call: &mut Call<'_>) -> Result<usize> {
     let range = pages(call.address(0), call.size(1))?;
     if range.is_empty() || !is_user(range) {
         return Err(Errno::EINVAL);
@@ -276,7 +276,7 @@ pub(super) fn munmap(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn mprotect(call: &mut Call<'_>) -> Result<usize> {
+fn mprotect(call: &mut Call<'_>) -> Result<usize> {
     let bits = call.unsigned(2);
     let grows = raw::PROT_GROWSDOWN | raw::PROT_GROWSUP;
     let known = raw::PROT_READ | raw::PROT_WRITE | raw::PROT_EXEC | raw::PROT_SEM | grows;
@@ -314,7 +314,7 @@ pub(super) fn mprotect(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn mremap(call: &mut Call<'_>) -> Result<usize> {
+fn mremap(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.unsigned(3);
     let known = raw::MREMAP_MAYMOVE | raw::MREMAP_FIXED | raw::MREMAP_DONTUNMAP;
     let may_move = flags & raw::MREMAP_MAYMOVE != 0;
@@ -360,7 +360,7 @@ pub(super) fn mremap(call: &mut Call<'_>) -> Result<usize> {
     }
 }
 
-pub(super) fn brk(call: &mut Call<'_>) -> Result<usize> {
+fn brk(call: &mut Call<'_>) -> Result<usize> {
     lock::renew_privilege(call);
     Ok(call.space().map().set_break(call.address(0)).0)
 }

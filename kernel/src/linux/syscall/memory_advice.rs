@@ -61,7 +61,7 @@ const OTHERS: FlagSet = choice!(
 /// Advice that breaks pages, for tests of how broken memory is dealt with.
 const POISON: [u32; 2] = [raw::MADV_HWPOISON, raw::MADV_SOFT_OFFLINE];
 
-pub(super) fn madvise(call: &mut Call<'_>) -> Result<usize> {
+fn madvise(call: &mut Call<'_>) -> Result<usize> {
     let advice = call.unsigned(2);
     if POISON.contains(&advice) {
         return Err(match call.credentials().may(raw::CAP_SYS_ADMIN) {

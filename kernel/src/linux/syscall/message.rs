@@ -53,7 +53,7 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_msgctl, msgctl).flags(&[&COMMANDS]),
 ];
 
-pub(super) fn msgget(call: &mut Call<'_>) -> Result<usize> {
+fn msgget(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &GET_FLAGS)?;
     let id = message::get(call.int(0), flags, ipc::caller(call))?;
     Ok(id as usize)
@@ -132,7 +132,7 @@ impl Controlled<STATUS_WORDS> for Queue {
     }
 }
 
-pub(super) fn msgctl(call: &mut Call<'_>) -> Result<usize> {
+fn msgctl(call: &mut Call<'_>) -> Result<usize> {
     let id = call.int(0);
     if id < 0 {
         return Err(Errno::EINVAL);

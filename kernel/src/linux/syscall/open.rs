@@ -171,12 +171,12 @@ fn open_by_rules(
     Ok(slot.install(OpenFile::new(file, flags), close_on_exec))
 }
 
-pub(super) fn close(call: &mut Call<'_>) -> Result<usize> {
+fn close(call: &mut Call<'_>) -> Result<usize> {
     call.files().close(call.int(0))?;
     Ok(0)
 }
 
-pub(super) fn close_range(call: &mut Call<'_>) -> Result<usize> {
+fn close_range(call: &mut Call<'_>) -> Result<usize> {
     let (first, last) = (call.unsigned(0), call.unsigned(1));
     let flags = call.flags(2, &CLOSE_RANGE_FLAGS)?;
     if first > last {
@@ -190,12 +190,12 @@ pub(super) fn close_range(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn dup(call: &mut Call<'_>) -> Result<usize> {
+fn dup(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     call.files().install(open, false, call.descriptor_limit())
 }
 
-pub(super) fn dup2(call: &mut Call<'_>) -> Result<usize> {
+fn dup2(call: &mut Call<'_>) -> Result<usize> {
     let (old, new) = (call.int(0), call.int(1));
     let open = call.files().get(old)?;
     if old != new {
@@ -205,7 +205,7 @@ pub(super) fn dup2(call: &mut Call<'_>) -> Result<usize> {
     Ok(new as usize)
 }
 
-pub(super) fn dup3(call: &mut Call<'_>) -> Result<usize> {
+fn dup3(call: &mut Call<'_>) -> Result<usize> {
     let (old, new) = (call.int(0), call.int(1));
     let flags = call.flags(2, &DUP_FLAGS)?;
     if old == new {
@@ -218,11 +218,11 @@ pub(super) fn dup3(call: &mut Call<'_>) -> Result<usize> {
     Ok(new as usize)
 }
 
-pub(super) fn pipe(call: &mut Call<'_>) -> Result<usize> {
+fn pipe(call: &mut Call<'_>) -> Result<usize> {
     make_pipe(call, 0)
 }
 
-pub(super) fn pipe2(call: &mut Call<'_>) -> Result<usize> {
+fn pipe2(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &PIPE_FLAGS)?;
     make_pipe(call, flags)
 }

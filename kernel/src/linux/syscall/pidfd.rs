@@ -41,7 +41,7 @@ pub(super) fn may_inspect(call: &Call<'_>, target: &Thread) -> Result<()> {
     }
 }
 
-pub(super) fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
+fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &OPEN_FLAGS)?;
     let pid = Pid::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
     if pid == 0 {
@@ -59,7 +59,7 @@ pub(super) fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
     call.files().install(open, true, call.descriptor_limit())
 }
 
-pub(super) fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
+fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
     call.flags(3, &NO_FLAGS)?;
     // A process's directory in `/proc` stands for it too, here.
     let open = call.files().get(call.int(0))?;
@@ -85,7 +85,7 @@ pub(super) fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn pidfd_getfd(call: &mut Call<'_>) -> Result<usize> {
+fn pidfd_getfd(call: &mut Call<'_>) -> Result<usize> {
     call.flags(2, &NO_FLAGS)?;
     let target = process(call, call.int(0))?;
     let leader = target.leader().ok_or(Errno::ESRCH)?;

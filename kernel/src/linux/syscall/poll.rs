@@ -148,7 +148,7 @@ fn reserve<T>(n: usize) -> Result<Vec<T>> {
     Ok(vec)
 }
 
-pub(super) fn poll(call: &mut Call<'_>) -> Result<usize> {
+fn poll(call: &mut Call<'_>) -> Result<usize> {
     let wait = Wait::for_milliseconds(call.int(2));
     poll_until(call, wait)
 }

@@ -118,7 +118,7 @@ const TSC_ENABLE: i32 = 1;
 /// `SECCOMP_MODE_STRICT`.
 const STRICT: u64 = 1;
 
-pub(super) fn prctl(call: &mut Call<'_>) -> Result<usize> {
+fn prctl(call: &mut Call<'_>) -> Result<usize> {
     let option = call.choice(0, &OPTIONS)?;
     let value = call.args[1];
     let rest_is_zero = |from: usize| call.args[from..5].iter().all(|arg| *arg == 0);

@@ -106,7 +106,7 @@ fn fork(call: &mut Call<'_>, flags: u32) -> Result<usize> {
 }
 
 /// The low byte of the flags is the exit signal (`CSIGNAL`).
-pub(super) fn clone(call: &mut Call<'_>) -> Result<usize> {
+fn clone(call: &mut Call<'_>) -> Result<usize> {
     let [flags, stack, parent_tid, child_tid, tls, _] = call.args;
     let flags = flags & u64::from(u32::MAX);
     let exit_signal = (flags & u64::from(raw::CSIGNAL)) as u32;
@@ -238,7 +238,7 @@ pub(super) fn exit(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn exit_group(call: &mut Call<'_>) -> Result<usize> {
+fn exit_group(call: &mut Call<'_>) -> Result<usize> {
     call.process().signals.end(status(call));
     call.thread.signals.call_attention();
     Ok(0)

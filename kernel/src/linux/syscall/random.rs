@@ -13,7 +13,7 @@ const FLAGS: FlagSet = flag_set!(
 
 pub(super) const CALLS: &[SystemCall] = &[call!(__NR_getrandom, getrandom).flags(&[&FLAGS])];
 
-pub(super) fn getrandom(call: &mut Call<'_>) -> Result<usize> {
+fn getrandom(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &FLAGS)?;
     let both = raw::GRND_INSECURE | raw::GRND_RANDOM;
     if flags & both == both {

@@ -28,7 +28,7 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getcpu, getcpu),
 ];
 
-pub(super) fn sched_yield(_: &mut Call<'_>) -> Result<usize> {
+fn sched_yield(_: &mut Call<'_>) -> Result<usize> {
     task::yield_now();
     Ok(0)
 }
@@ -361,12 +361,12 @@ fn prioritized(call: &Call<'_>) -> Result<Vec<Arc<Thread>>> {
 }
 
 /// Gives 20 less the nice value, so that no answer looks like an error.
-pub(super) fn getpriority(call: &mut Call<'_>) -> Result<usize> {
+fn getpriority(call: &mut Call<'_>) -> Result<usize> {
     let best = prioritized(call)?.iter().map(|thread| thread.nice()).min();
     Ok((20 - best.unwrap_or(0)) as usize)
 }
 
-pub(super) fn setpriority(call: &mut Call<'_>) -> Result<usize> {
+fn setpriority(call: &mut Call<'_>) -> Result<usize> {
     let nice = call.int(2).clamp(-20, 19);
     let mut result = Ok(0);
     for thread in prioritized(call)? {

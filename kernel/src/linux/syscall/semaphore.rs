@@ -57,14 +57,14 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_semctl, semctl).flags(&[&COMMANDS]),
 ];
 
-pub(super) fn semget(call: &mut Call<'_>) -> Result<usize> {
+fn semget(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &GET_FLAGS)?;
     let count = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
     let id = semaphore::get(call.int(0), count, flags, ipc::caller(call))?;
     Ok(id as usize)
 }
 
-pub(super) fn semtimedop(call: &mut Call<'_>) -> Result<usize> {
+fn semtimedop(call: &mut Call<'_>) -> Result<usize> {
     let deadline = call.timeout(3)?;
     operate(
         call,
@@ -119,7 +119,7 @@ impl Controlled<STATUS_WORDS> for Set {
     }
 }
 
-pub(super) fn semctl(call: &mut Call<'_>) -> Result<usize> {
+fn semctl(call: &mut Call<'_>) -> Result<usize> {
     let (id, number) = (call.int(0), call.int(1));
     if id < 0 {
         return Err(Errno::EINVAL);

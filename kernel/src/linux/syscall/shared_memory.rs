@@ -69,7 +69,7 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_shmctl, shmctl).flags(&[&COMMANDS]),
 ];
 
-pub(super) fn shmget(call: &mut Call<'_>) -> Result<usize> {
+fn shmget(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &GET_FLAGS)?;
     if flags & SHM_HUGETLB != 0 {
         return Err(Errno::ENOMEM);
@@ -78,7 +78,7 @@ pub(super) fn shmget(call: &mut Call<'_>) -> Result<usize> {
     Ok(id as usize)
 }
 
-pub(super) fn shmat(call: &mut Call<'_>) -> Result<usize> {
+fn shmat(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &AT_FLAGS)?;
     let segment = SEGMENTS.get(call.int(0))?;
     let place = place(call.address(1), flags)?;
@@ -149,7 +149,7 @@ fn place(at: VirtAddr, flags: u32) -> Result<Place> {
     }
 }
 
-pub(super) fn shmdt(call: &mut Call<'_>) -> Result<usize> {
+fn shmdt(call: &mut Call<'_>) -> Result<usize> {
     let at = call.address(0);
     if !at.is_page_aligned() {
         return Err(Errno::EINVAL);
@@ -164,7 +164,7 @@ pub(super) fn shmdt(call: &mut Call<'_>) -> Result<usize> {
 /// Bytes of `struct shmid64_ds`.
 const STATUS_WORDS: usize = 14;
 
-pub(super) fn shmctl(call: &mut Call<'_>) -> Result<usize> {
+fn shmctl(call: &mut Call<'_>) -> Result<usize> {
     let id = call.int(0);
     let command = call.int(1) as u32;
     if id < 0 || call.int(1) < 0 {

@@ -120,7 +120,7 @@ fn rt_sigsuspend(call: &mut Call<'_>) -> Result<usize> {
     Err(sleep_for_signal())
 }
 
-pub(super) fn pause(_: &mut Call<'_>) -> Result<usize> {
+fn pause(_: &mut Call<'_>) -> Result<usize> {
     Err(sleep_for_signal())
 }
 
@@ -210,7 +210,7 @@ fn send_to_all(
     answer
 }
 
-pub(super) fn kill(call: &mut Call<'_>) -> Result<usize> {
+fn kill(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
     let info = sender(call, signal, raw::SI_USER as i32);
     match call.int(0) {
@@ -255,12 +255,12 @@ fn send_to_thread(call: &Call<'_>, process: Option<i32>, tid: i32, signal: u32) 
     Ok(0)
 }
 
-pub(super) fn tkill(call: &mut Call<'_>) -> Result<usize> {
+fn tkill(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
     send_to_thread(call, None, call.int(0), signal)
 }
 
-pub(super) fn tgkill(call: &mut Call<'_>) -> Result<usize> {
+fn tgkill(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 2)?;
     send_to_thread(call, Some(call.int(0)), call.int(1), signal)
 }
@@ -335,7 +335,7 @@ fn sigaltstack(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn restart_syscall(call: &mut Call<'_>) -> Result<usize> {
+fn restart_syscall(call: &mut Call<'_>) -> Result<usize> {
     let (handler, args) = call.own.restart.take().ok_or(Errno::EINTR)?;
     call.args = args;
     handler(call)

@@ -96,7 +96,7 @@ fn asked(call: &Call<'_>) -> Result<Asked> {
     })
 }
 
-pub(super) fn socket(call: &mut Call<'_>) -> Result<usize> {
+fn socket(call: &mut Call<'_>) -> Result<usize> {
     let asked = asked(call)?;
     let socket = (asked.family.create)(asked.kind, asked.protocol)?;
     let open = SocketFile::open(socket, asked.nonblocking);
@@ -104,7 +104,7 @@ pub(super) fn socket(call: &mut Call<'_>) -> Result<usize> {
         .install(open, asked.close_on_exec, call.descriptor_limit())
 }
 
-pub(super) fn socketpair(call: &mut Call<'_>) -> Result<usize> {
+fn socketpair(call: &mut Call<'_>) -> Result<usize> {
     let asked = asked(call)?;
     let pair = asked.family.pair.ok_or(Errno::EOPNOTSUPP)?;
     let limit = call.descriptor_limit();
@@ -121,7 +121,7 @@ pub(super) fn socketpair(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn bind(call: &mut Call<'_>) -> Result<usize> {
+fn bind(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     call.takes_memory()?;
@@ -129,7 +129,7 @@ pub(super) fn bind(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn listen(call: &mut Call<'_>) -> Result<usize> {
+fn listen(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     // A negative number is a large one.
     SocketFile::of(&open)?.listen(call.unsigned(1).min(BACKLOG_MAX.load(Relaxed)))?;
@@ -140,7 +140,7 @@ fn accept(call: &mut Call<'_>) -> Result<usize> {
     accept_with(call, 0)
 }
 
-pub(super) fn accept4(call: &mut Call<'_>) -> Result<usize> {
+fn accept4(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &ACCEPT_FLAGS)?;
     accept_with(call, flags)
 }
@@ -163,7 +163,7 @@ fn accept_with(call: &Call<'_>, flags: u32) -> Result<usize> {
     Ok(slot.install(accepted, flags & SOCK_CLOEXEC != 0))
 }
 
-pub(super) fn connect(call: &mut Call<'_>) -> Result<usize> {
+fn connect(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     call.takes_memory()?;
@@ -173,21 +173,21 @@ pub(super) fn connect(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn getsockname(call: &mut Call<'_>) -> Result<usize> {
+fn getsockname(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let name = SocketFile::of(&open)?.name()?;
     name.write_with_len(call.address(1), call.address(2))?;
     Ok(0)
 }
 
-pub(super) fn getpeername(call: &mut Call<'_>) -> Result<usize> {
+fn getpeername(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let name = SocketFile::of(&open)?.peer_name()?;
     name.write_with_len(call.address(1), call.address(2))?;
     Ok(0)
 }
 
-pub(super) fn shutdown(call: &mut Call<'_>) -> Result<usize> {
+fn shutdown(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let socket = SocketFile::of(&open)?;
     let how = call.choice(1, &HOW)?;

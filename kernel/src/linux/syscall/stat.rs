@@ -156,7 +156,7 @@ fn statx_call(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn access(call: &mut Call<'_>) -> Result<usize> {
+fn access(call: &mut Call<'_>) -> Result<usize> {
     check_access(call, AT_FDCWD, call.address(0), call.unsigned(1), 0)
 }
 
@@ -227,7 +227,7 @@ fn check_place(
     Ok(0)
 }
 
-pub(super) fn readlink(call: &mut Call<'_>) -> Result<usize> {
+fn readlink(call: &mut Call<'_>) -> Result<usize> {
     read_link(
         call,
         AT_FDCWD,
@@ -237,7 +237,7 @@ pub(super) fn readlink(call: &mut Call<'_>) -> Result<usize> {
     )
 }
 
-pub(super) fn readlinkat(call: &mut Call<'_>) -> Result<usize> {
+fn readlinkat(call: &mut Call<'_>) -> Result<usize> {
     let (dirfd, path, to, size) = (call.int(0), call.address(1), call.address(2), call.int(3));
     read_link(call, dirfd, path, to, size)
 }

@@ -135,7 +135,7 @@ fn read(to: VirtAddr, room: usize) -> Result<usize> {
     }
 }
 
-pub(super) fn syslog(call: &mut Call<'_>) -> Result<usize> {
+fn syslog(call: &mut Call<'_>) -> Result<usize> {
     let action = call.choice(0, &ACTIONS)?;
     let who = call.credentials();
     let open_to_all = matches!(action, READ_ALL | SIZE_BUFFER);

@@ -49,7 +49,7 @@ fn old_release(release: &[u8]) -> alloc::vec::Vec<u8> {
     old
 }
 
-pub(super) fn uname(call: &mut Call<'_>) -> Result<usize> {
+fn uname(call: &mut Call<'_>) -> Result<usize> {
     let fill = |field: &mut [core::ffi::c_char], text: &[u8]| {
         for (to, from) in field.iter_mut().zip(text) {
             *to = *from as core::ffi::c_char;
@@ -103,7 +103,7 @@ fn sysinfo(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn reboot(call: &mut Call<'_>) -> Result<usize> {
+fn reboot(call: &mut Call<'_>) -> Result<usize> {
     call.require(raw::CAP_SYS_BOOT)?;
     let second = [
         raw::LINUX_REBOOT_MAGIC2,

@@ -207,7 +207,7 @@ fn settimeofday(call: &mut Call<'_>) -> Result<usize> {
     set_epoch(call, timeval(call.read(0)?)?)
 }
 
-pub(super) fn time_(call: &mut Call<'_>) -> Result<usize> {
+fn time_(call: &mut Call<'_>) -> Result<usize> {
     let now = time::since_epoch().as_secs();
     call.write_if(0, &now)?;
     Ok(now as usize)

@@ -69,7 +69,7 @@ fn setitimer(call: &mut Call<'_>) -> Result<usize> {
     Ok(0)
 }
 
-pub(super) fn alarm(call: &mut Call<'_>) -> Result<usize> {
+fn alarm(call: &mut Call<'_>) -> Result<usize> {
     let new = Setting {
         value: Duration::from_secs(u64::from(call.unsigned(0))),
         interval: Duration::ZERO,

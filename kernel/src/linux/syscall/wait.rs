@@ -72,7 +72,7 @@ fn write_usage(call: &Call<'_>, n: usize, process: &Process) -> Result<()> {
     call.write(n, &encode_usage(&usage))
 }
 
-pub(super) fn wait4(call: &mut Call<'_>) -> Result<usize> {
+fn wait4(call: &mut Call<'_>) -> Result<usize> {
     let pid = call.int(0);
     let options = call.flags(2, &WAIT4_OPTIONS)?;
     let which = match pid {
