@@ -10,7 +10,7 @@ use super::{
     row::{Row, differs, same, shim},
     translate::{
         Difference::{InOut, Narrow, Out, Times},
-        narrow_in, times_in,
+        wait_in,
     },
 };
 use crate::linux::syscall::Call;
@@ -94,10 +94,7 @@ fn give_rest(from: VirtAddr, rest: VirtAddr, wide: bool) -> Result<()> {
 /// A sleep whose time is argument `n`, followed by the address for the remainder.
 fn sleep(call: &mut Call<'_>, native: u32, n: usize, wide: bool) -> Result<usize> {
     let rest = call.address(n + 1);
-    match wide {
-        true => times_in(call, n, 1)?,
-        false => narrow_in(call, n, 2)?,
-    }
+    wait_in(call, n, wide)?;
     call.lay_room(n + 1, 16)?;
     let result = call.native(native);
     let interrupted = result == Err(ERESTART_RESTARTBLOCK);

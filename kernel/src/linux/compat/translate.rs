@@ -12,8 +12,8 @@ use crate::linux::syscall::Call;
 use crate::process::signal::compat as siginfo;
 
 use Difference::{
-    Event, GivesId, Id, InOut, Info, Join, Move, Narrow, Out, OutId, OutInfo, Set, Signed,
-    Structure, Times, Unsigned, Vector,
+    Event, FileSets, GivesId, Id, InOut, Info, Join, Move, Narrow, Out, OutId, OutInfo, Set,
+    Signed, Structure, Times, Unsigned, Vector, Wait,
 };
 
 /// One difference. The first number is the argument that the 64-bit call gets; pointers that are
@@ -35,6 +35,11 @@ pub(super) enum Difference {
     Unsigned(usize, usize),
     /// Points to so many 64-bit `timespec`s.
     Times(usize, usize),
+    /// Points to the time of a wait, in 64-bit form or not, of which the rest is brought back
+    /// whatever the result; as on Linux, it doesn't matter whether that succeeds.
+    Wait(usize, bool),
+    /// These three are the sets of `select`, for as many files as argument 0 says.
+    FileSets,
     /// Points to `struct iovec`s, whose number is another argument.
     Vector(usize, usize),
     /// Points to a `struct sigevent`.
@@ -83,6 +88,8 @@ pub(super) fn call_native(
             Narrow(n, words) | InOut(n, words) => narrow_in(call, n, words)?,
             Unsigned(n, words) => words_in(call, n, words, u64::from)?,
             Times(n, count) => times_in(call, n, count)?,
+            Wait(n, wide) => wait_in(call, n, wide)?,
+            FileSets => file_sets_in(call)?,
             Vector(n, count) => vector_in(call, n, call.size(count))?,
             Event(n) => event_in(call, n)?,
             Info(n) => call.lay(n, &siginfo::widen(&call.read(n)?))?,
@@ -92,10 +99,23 @@ pub(super) fn call_native(
             GivesId => {}
         }
     }
-    let mut result = call.native(native)?;
+    let result = call.native(native);
+    for difference in differences {
+        let _ = match *difference {
+            Wait(n, true) if to[n].0 != 0 => copy(to[n], call.address(n), 16),
+            Wait(n, false) => narrow_out(call, n, 2, to[n]),
+            _ => Ok(()),
+        };
+    }
+    let mut result = result?;
     for difference in differences {
         match *difference {
             Out(n, words) | InOut(n, words) => narrow_out(call, n, words, to[n])?,
+            FileSets => {
+                for n in (1..=3).filter(|&n| to[n].0 != 0) {
+                    copy(to[n], call.address(n), file_set_len(call)?)?;
+                }
+            }
             OutId(n) => user::write(to[n], &short_id(call.read(n)?))?,
             OutInfo(n) if to[n].0 != 0 => user::write(to[n], &siginfo::narrow(&call.read(n)?))?,
             Structure(n, ..) if to[n].0 == 0 => return Err(Errno::EFAULT),
@@ -155,6 +175,48 @@ pub(super) fn times_in(call: &mut Call<'_>, n: usize, count: usize) -> Result<()
         *nanoseconds &= u64::from(u32::MAX);
     }
     call.args[n] = compat_scratch::put(&user::as_bytes(&times)[..count * 16])?.0 as u64;
+    Ok(())
+}
+
+/// Makes argument `n` point to a time as 64-bit programs give it, unless it is null.
+pub(super) fn wait_in(call: &mut Call<'_>, n: usize, wide: bool) -> Result<()> {
+    match wide {
+        true => times_in(call, n, 1),
+        false => narrow_in(call, n, 2),
+    }
+}
+
+/// Files that a set of `select` tells of at most.
+const FILES_MAX: usize = 1 << 20;
+
+/// Bytes of a set of a 32-bit program.
+fn file_set_len(call: &Call<'_>) -> Result<usize> {
+    let files = usize::try_from(call.int(0)).map_err(|_| Errno::EINVAL)?;
+    Ok(files.min(FILES_MAX).div_ceil(32) * 4)
+}
+
+/// 64-bit programs round the lengths of the sets up to longer words.
+fn file_sets_in(call: &mut Call<'_>) -> Result<()> {
+    let len = file_set_len(call)?;
+    for n in 1..=3 {
+        let from = call.lay_room(n, len.next_multiple_of(8))?;
+        if from.0 != 0 {
+            copy(call.address(n), from, len)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies bytes between the program and the scratch space.
+fn copy(mut to: VirtAddr, mut from: VirtAddr, len: usize) -> Result<()> {
+    let mut piece = [0; 256];
+    let mut left = len;
+    while left > 0 {
+        let piece = &mut piece[..left.min(256)];
+        user::copy_in(piece, from)?;
+        user::copy_out(to, piece)?;
+        (to, from, left) = (to + piece.len(), from + piece.len(), left - piece.len());
+    }
     Ok(())
 }
 

@@ -16,16 +16,15 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_syncfs, syncfs),
     call!(__NR_sync_file_range, sync_range).flags(&[&RANGE_FLAGS]),
     call!(__NR_sync, sync),
-    call!(__NR_fadvise64, fadvise)
-        .flags(&[&ADVICE])
-        .note("for files on disks, and for all who have the file open; files in memory have nothing to read ahead"),
-    call!(__NR_readahead, readahead)
-        .note("files in memory have nothing to read ahead"),
+    call!(__NR_fadvise64, fadvise).flags(&[&ADVICE]).note(
+        "for files on disks, and for all who have the file open; files in memory have nothing \
+             to read ahead",
+    ),
+    call!(__NR_readahead, readahead).note("files in memory have nothing to read ahead"),
     call!(__NR_name_to_handle_at, name_to_handle_at)
-    .flags(&[&HANDLE_FLAGS])
-    .note("no file system gives handles: EOPNOTSUPP(95)"),
-    call!(__NR_open_by_handle_at, open_by_handle_at)
-    .note("there are no handles: ESTALE(116)"),
+        .flags(&[&HANDLE_FLAGS])
+        .note("no file system gives handles: EOPNOTSUPP(95)"),
+    call!(__NR_open_by_handle_at, open_by_handle_at).note("there are no handles: ESTALE(116)"),
 ];
 
 const RANGE_FLAGS: FlagSet = flag_set!(

@@ -46,11 +46,11 @@ const WAITV_CLOCKS: FlagSet = choice!(
 );
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_futex, futex)
-        .flags(&[&OPERATIONS])
-        .note("nice values and levels are lent; `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME` go with the operations as on Linux"),
-    call!(__NR_futex_waitv, futex_waitv)
-        .flags(&[&WAITV_FLAGS, &WAITV_CLOCKS]),
+    call!(__NR_futex, futex).flags(&[&OPERATIONS]).note(
+        "nice values and levels are lent; `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME` go \
+             with the operations as on Linux",
+    ),
+    call!(__NR_futex_waitv, futex_waitv).flags(&[&WAITV_FLAGS, &WAITV_CLOCKS]),
     call!(__NR_set_robust_list, set_robust_list),
     call!(__NR_get_robust_list, get_robust_list),
 ];

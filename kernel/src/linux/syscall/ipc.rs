@@ -17,8 +17,9 @@ pub(super) fn caller<'a>(call: &'a Call<'_>) -> Caller<'a> {
     }
 }
 
-/// A structure that begins with a `struct ipc64_perm`: key, uid; gid, cuid; cgid, mode; the sequence
-/// number; two unused words. `own` are the words behind it; those that it lacks are unused.
+/// A structure that begins with a `struct ipc64_perm`: key, uid; gid, cuid; cgid, mode; the
+/// sequence number; two unused words. `own` are the words behind it; those that it lacks are
+/// unused.
 pub(super) fn encode<const WORDS: usize>(p: &Permission, id: i32, own: &[u64]) -> [u64; WORDS] {
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let mut words = [0; WORDS];

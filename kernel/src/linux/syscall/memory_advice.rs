@@ -13,13 +13,11 @@ use super::{
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_madvise, madvise)
-        .flags(&[&ADVICE])
-        .note(
-            "pages are neither merged nor left out of core files, which there are none of: such advice is taken and has no effect",
-        ),
-    call!(__NR_process_madvise, process_madvise)
-        .flags(&[&OTHERS, &NO_FLAGS]),
+    call!(__NR_madvise, madvise).flags(&[&ADVICE]).note(
+        "pages are neither merged nor left out of core files, which there are none of: such \
+             advice is taken and has no effect",
+    ),
+    call!(__NR_process_madvise, process_madvise).flags(&[&OTHERS, &NO_FLAGS]),
     call!(__NR_mincore, mincore),
 ];
 

@@ -12,9 +12,11 @@ use crate::socket::{
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getsockopt, getsockopt).flags(&[&READABLE]),
-    call!(__NR_setsockopt, setsockopt)
-        .flags(&[&SETTABLE])
-        .note("TCP's options of pace (`TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK`, times of keepalive) are kept and have nothing to change: between programs of one machine nothing is held back, and an end that is gone is always told"),
+    call!(__NR_setsockopt, setsockopt).flags(&[&SETTABLE]).note(
+        "TCP's options of pace (`TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK`, times of keepalive) \
+             are kept and have nothing to change: between programs of one machine nothing is held \
+             back, and an end that is gone is always told",
+    ),
 ];
 
 /// The name under which an unknown option is counted.

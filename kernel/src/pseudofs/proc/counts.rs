@@ -28,20 +28,20 @@ fn v4(all: Counter, v6: Counter) -> i64 {
 }
 
 const IP: &str = "Forwarding DefaultTTL InReceives InHdrErrors InAddrErrors ForwDatagrams \
-    InUnknownProtos InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout ReasmReqds \
-    ReasmOKs ReasmFails FragOKs FragFails FragCreates";
+    InUnknownProtos InDiscards InDelivers OutRequests OutDiscards OutNoRoutes ReasmTimeout \
+    ReasmReqds ReasmOKs ReasmFails FragOKs FragFails FragCreates";
 const ICMP: &str = "InMsgs InErrors InCsumErrors InDestUnreachs InTimeExcds InParmProbs \
-    InSrcQuenchs InRedirects InEchos InEchoReps InTimestamps InTimestampReps InAddrMasks InAddrMaskReps \
-    OutMsgs OutErrors OutRateLimitGlobal OutRateLimitHost OutDestUnreachs OutTimeExcds OutParmProbs \
-    OutSrcQuenchs OutRedirects OutEchos OutEchoReps OutTimestamps OutTimestampReps OutAddrMasks \
-    OutAddrMaskReps";
+    InSrcQuenchs InRedirects InEchos InEchoReps InTimestamps InTimestampReps InAddrMasks \
+    InAddrMaskReps OutMsgs OutErrors OutRateLimitGlobal OutRateLimitHost OutDestUnreachs \
+    OutTimeExcds OutParmProbs OutSrcQuenchs OutRedirects OutEchos OutEchoReps OutTimestamps \
+    OutTimestampReps OutAddrMasks OutAddrMaskReps";
 const TCP: &str = "RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails \
     EstabResets CurrEstab InSegs OutSegs RetransSegs InErrs OutRsts InCsumErrors";
-const UDP: &str = "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors \
-    IgnoredMulti MemErrors";
-const IP_EXT: &str = "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts OutBcastPkts \
-    InOctets OutOctets InMcastOctets OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors \
-    InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps";
+const UDP: &str = "InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors \
+    InCsumErrors IgnoredMulti MemErrors";
+const IP_EXT: &str = "InNoRoutes InTruncatedPkts InMcastPkts OutMcastPkts InBcastPkts \
+    OutBcastPkts InOctets OutOctets InMcastOctets OutMcastOctets InBcastOctets OutBcastOctets \
+    InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps";
 const TCP_EXT: &str = "ListenOverflows ListenDrops";
 
 /// ICMP's own messages and those that tell of a port without a socket.

@@ -56,7 +56,8 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
     out.push(&name(subject));
     write!(
         out,
-        ") {} {} {} {} {tty} {foreground} 0 {minor} {children_minor} {major} {children_major} {} {} {} {} {} {nice} {} 0 {}",
+        ") {} {} {} {} {tty} {foreground} 0 {minor} {children_minor} {major} {children_major} \
+         {} {} {} {} {} {nice} {} 0 {}",
         state(subject),
         process.parent_pid(),
         process.group_id(),
