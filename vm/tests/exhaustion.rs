@@ -7,19 +7,17 @@ mod support;
 use std::sync::Arc;
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    Access, PAGE_SIZE, Prot, VirtAddr,
     frame::{self, fail_after},
-    sim::{self, Config},
+    sim,
 };
-use support::File;
+use support::{File, HERE, on_cpus, pages_at, zero_at, zero_map};
 use vm::{Advice, Backing, Fault, Limits, Map, MapError, MapRequest, Place};
 
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const FILE: VirtAddr = VirtAddr(0x20_0000_0000);
 const SHARED: VirtAddr = VirtAddr(0x30_0000_0000);
 const STACK: VirtAddr = VirtAddr(0x40_0000_0000);
 const MOVED: VirtAddr = VirtAddr(0x50_0000_0000);
-const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 /// Retries until it succeeds: the injection ends at the first failure.
 fn insist<T, E: PartialEq + std::fmt::Debug>(
@@ -36,12 +34,9 @@ fn insist<T, E: PartialEq + std::fmt::Debug>(
     }
 }
 
-fn place(map: &Map, at: VirtAddr, pages: usize, change: impl Fn(&mut MapRequest)) {
+fn place(map: &Map, at: VirtAddr, count: usize, change: impl Fn(&mut MapRequest)) {
     insist(MapError::NoMemory, || {
-        let mut request = MapRequest {
-            place: Place::Fixed(at),
-            ..MapRequest::zero(pages * PAGE_SIZE, RW)
-        };
+        let mut request = zero_at(pages_at(at, count));
         change(&mut request);
         map.map(request)
     });
@@ -115,11 +110,11 @@ fn life(file: &Arc<File>) {
     expect(&map, deep, 0x50);
 
     // The middle of a shared amap: clipping must copy the amap first.
-    let middle = VirtRange::new(page(HERE, 2), page(HERE, 4));
+    let middle = pages_at(page(HERE, 2), 2);
     let fourth = fork(&map);
     insist(MapError::NoMemory, || map.protect(middle, Prot::READ));
     insist(MapError::NoMemory, || second.unmap(middle));
-    let tail = VirtRange::new(page(HERE, 4), page(HERE, 6));
+    let tail = pages_at(page(HERE, 4), 2);
     insist(MapError::NoMemory, || {
         map.remap(tail, 5 * PAGE_SIZE, true, Place::Fixed(MOVED), false)
     });
@@ -158,11 +153,7 @@ fn life(file: &Arc<File>) {
 
 #[test]
 fn every_allocation_fails_once() {
-    let config = Config {
-        cpus: 1,
-        ..Config::default()
-    };
-    sim::check("every allocation", 0..1, config, || {
+    sim::check("every allocation", 0..1, on_cpus(1), || {
         let mut allocations = 0;
         for n in 0.. {
             let before = frame::usage();
@@ -199,14 +190,9 @@ fn frame_alloc_fails_later() -> bool {
 fn memory_runs_out_and_comes_back() {
     support::check("out of memory", 0..3, support::machine(2, 700), || {
         let before = frame::usage();
-        let map = Map::new(Limits::NONE, false).expect("a map");
         let pages = before.total - 1;
-        let request = MapRequest {
-            place: Place::Fixed(HERE),
-            ..MapRequest::zero(pages * PAGE_SIZE, RW)
-        };
-        map.map(request).expect("room");
-        let too_much = MapRequest::zero((before.total + 1) * PAGE_SIZE, RW);
+        let map = zero_map(pages_at(HERE, pages));
+        let too_much = MapRequest::zero((before.total + 1) * PAGE_SIZE, support::RW);
         let refused = map.map(too_much);
         assert!(before.total < 1024 || refused == Err(MapError::NoMemory));
         let mut touched = 0;
@@ -223,7 +209,7 @@ fn memory_runs_out_and_comes_back() {
             child.tear_down();
         }
         expect(&map, page(HERE, touched - 1), 0);
-        let half = VirtRange::new(HERE, page(HERE, touched / 2));
+        let half = pages_at(HERE, touched / 2);
         map.advise(half, Advice::DontNeed).expect("mapped");
         map.fault(page(HERE, touched), Access::Write)
             .expect("memory again");

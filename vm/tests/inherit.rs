@@ -4,43 +4,26 @@ mod support;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
-use nucleus::{
-    PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
-    sim::Config,
-    task::{self, Spawn},
-};
-use support::{File, Worker};
-use vm::{Advice, Backing, Inherit, Limits, Map, MapError, MapRequest, Place};
+use nucleus::{Prot, frame, task};
+use support::{File, HERE, Tasks, Worker, file_at, new_map, page, pages, zero_map};
+use vm::{Advice, Inherit, Map, MapError};
 
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
-const RW: Prot = Prot::READ.union(Prot::WRITE);
-
-fn pages(first: usize, count: usize) -> VirtRange {
-    let start = HERE + first * PAGE_SIZE;
-    VirtRange::new(start, start + count * PAGE_SIZE)
-}
-
-fn byte(map: &Map, page: usize) -> u8 {
+fn byte(map: &Map, i: usize) -> u8 {
     let mut byte = [0];
-    assert_eq!(map.read(pages(page, 1).start, &mut byte), 1);
+    assert_eq!(map.read(page(i), &mut byte), 1);
     byte[0]
 }
 
-fn write(map: &Map, page: usize, byte: u8) {
-    assert_eq!(map.write(pages(page, 1).start, &[byte; 16]), 16);
+fn write(map: &Map, i: usize, byte: u8) {
+    assert_eq!(map.write(page(i), &[byte; 16]), 16);
 }
 
 /// Returns a map of `count` private pages that children share.
 fn shared(count: usize) -> Arc<Map> {
-    let map = Map::new(Limits::NONE, true).expect("a map");
-    map.map(MapRequest {
-        place: Place::Fixed(HERE),
-        ..MapRequest::zero(count * PAGE_SIZE, RW)
-    })
-    .expect("room");
+    let map = zero_map(pages(0, count));
     map.inherit(pages(0, count), Inherit::Share)
         .expect("it is mapped");
     map
@@ -78,17 +61,9 @@ fn no_page_stays_allocated_out_of_reach() {
 #[test]
 fn a_private_file_mapping_is_shared_with_its_writes() {
     support::once("file", || {
-        let file = File::new(1, 4);
-        let map = Map::new(Limits::NONE, true).expect("a map");
-        map.map(MapRequest {
-            place: Place::Fixed(HERE),
-            backing: Backing::Object {
-                pager: file,
-                offset: 0,
-            },
-            ..MapRequest::zero(4 * PAGE_SIZE, RW)
-        })
-        .expect("room");
+        let map = new_map();
+        map.map(file_at(pages(0, 4), File::new(1, 4)))
+            .expect("room");
         write(&map, 0, 9);
         map.inherit(pages(0, 4), Inherit::Share)
             .expect("it is mapped");
@@ -126,41 +101,24 @@ fn a_private_file_mapping_is_shared_with_its_writes() {
 fn no_write_is_lost_to_a_copy() {
     const WRITERS: usize = 3;
     const ROUNDS: u8 = 30;
-    let config = Config {
-        cpus: 4,
-        ..Config::default()
-    };
-    support::check("sharers", 0..25, config, || {
+    support::check("sharers", 0..25, support::on_cpus(4), || {
         let first = shared(2);
         let second = first.fork().expect("a child");
         let third = second.fork().expect("a grandchild");
         let maps = [first, second, third];
         let stop = Arc::new(AtomicBool::new(false));
-        let copies = Arc::new(AtomicUsize::new(0));
-        let (theirs, stopped, copied) = (maps[0].clone(), stop.clone(), copies.clone());
-        task::spawn(
-            Spawn {
-                name: "copies",
-                pmap: None,
-                attachment: None,
-                cpus: u64::MAX,
-                priority: Default::default(),
-            },
-            Box::new(move || {
-                while !stopped.load(Ordering::SeqCst) {
-                    theirs.inherit(pages(0, 1), Inherit::Copy).expect("mapped");
-                    let copy = theirs.fork().expect("a child");
-                    theirs.inherit(pages(0, 1), Inherit::Share).expect("mapped");
-                    write(&copy, 0, 0xee);
-                    task::yield_now();
-                    assert_eq!(byte(&copy, 0), 0xee);
-                    copied.fetch_add(1, Ordering::SeqCst);
-                }
-                drop(theirs);
-                copied.store(usize::MAX, Ordering::SeqCst);
-            }),
-        )
-        .expect("a task");
+        let (theirs, stopped) = (maps[0].clone(), stop.clone());
+        let tasks = Tasks::new();
+        tasks.spawn(!0, move || {
+            while !stopped.load(Ordering::SeqCst) {
+                theirs.inherit(pages(0, 1), Inherit::Copy).expect("mapped");
+                let copy = theirs.fork().expect("a child");
+                theirs.inherit(pages(0, 1), Inherit::Share).expect("mapped");
+                write(&copy, 0, 0xee);
+                task::yield_now();
+                assert_eq!(byte(&copy, 0), 0xee);
+            }
+        });
         let workers: Vec<_> = (0..WRITERS).map(|i| Worker::new(&maps[i], i + 1)).collect();
         let place = |i: usize| HERE + 64 * i + 8;
         for round in 1..ROUNDS {
@@ -175,9 +133,7 @@ fn no_write_is_lost_to_a_copy() {
             }
         }
         stop.store(true, Ordering::SeqCst);
-        while copies.load(Ordering::SeqCst) != usize::MAX {
-            task::yield_now();
-        }
+        tasks.wait_until(0);
         workers.into_iter().for_each(Worker::end);
     });
 }

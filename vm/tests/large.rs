@@ -17,20 +17,15 @@ use nucleus::{
     counters::Counter,
     frame,
     pmap::{self, Fork},
-    sim::{self},
-    task,
+    sim,
 };
-use support::{Numbers, Worker};
-use vm::swap;
-use vm::{Advice, LargePages, Limits, Map, MapRequest, Place, set_large_pages};
+use support::{HERE, Numbers, RW, Worker, map_zero, new_map, page, pages, swap, zero_at};
+use vm::{Advice, LargePages, Map, MapRequest, Place, set_large_pages};
 
-const SPAN: usize = 512 * PAGE_SIZE;
 /// Three spans, with some room before the first and after the last.
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const SPANS: usize = 3;
 const FIRST: usize = HERE.0 / PAGE_SIZE - 8;
 const END: usize = HERE.0 / PAGE_SIZE + SPANS * 512 + 8;
-const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 fn at(page: usize) -> VirtAddr {
     VirtAddr(page * PAGE_SIZE)
@@ -62,7 +57,7 @@ struct Model {
 
 impl Model {
     fn space(&self, map: Arc<Map>, pages: Pages) -> Space {
-        let workers = (0..self.cpus).map(|cpu| Worker::new(&map, cpu)).collect();
+        let workers = Worker::on_each(&map, self.cpus);
         Space {
             map,
             workers,
@@ -113,13 +108,9 @@ impl Model {
                     false => pages,
                 };
                 let space = &mut self.spaces[s];
-                let request = MapRequest {
-                    place: Place::Fixed(at(pages.start)),
-                    ..MapRequest::zero(pages.len() * PAGE_SIZE, RW)
-                };
-                space.map.map(request).expect("room");
+                let range = Model::range(&pages);
+                map_zero(&space.map, range, false);
                 if self.numbers.chance(80) {
-                    let range = Model::range(&pages);
                     space
                         .map
                         .advise(range, Advice::Large)
@@ -277,15 +268,14 @@ fn large_memory_matches_the_model() {
             let mut numbers = Numbers::new(sim::random_u64());
             pmap::set_fork(*numbers.pick(&[Fork::Share, Fork::Share, Fork::Copy]));
             set_large_pages(*numbers.pick(&[LargePages::Advised, LargePages::On]));
-            let store = support::swap::Store::new(numbers.next(), 1500);
-            let device = swap::add(store, 0, &|| false).expect("a swap device");
+            let (device, _) = swap::add(numbers.next(), 1500);
             let entered = Counter::large_entered.total();
             let mut model = Model {
                 numbers,
                 cpus,
                 spaces: Vec::new(),
             };
-            let first = model.space(Map::new(Limits::NONE, true).expect("a map"), Pages::new());
+            let first = model.space(new_map(), Pages::new());
             model.spaces.push(first);
             for _ in 0..120 {
                 model.step();
@@ -305,10 +295,7 @@ fn large_memory_matches_the_model() {
                 space.workers.into_iter().for_each(Worker::end);
                 space.map.tear_down();
             }
-            while swap::usage().used > 0 {
-                task::yield_now();
-            }
-            vm::swap_off(device, &|| false).expect("nothing is in it");
+            swap::remove(device);
             assert_eq!(pmap::large_pages(), 0);
         };
         support::check(&format!("large memory on {cpus}"), 0..12, config, body);
@@ -318,12 +305,15 @@ fn large_memory_matches_the_model() {
     assert!(runs < 36 || seen >= 24, "{seen} of {runs} had large pages");
 }
 
-fn zero_map(spans: usize) -> Arc<Map> {
-    let map = Map::new(Limits::NONE, true).expect("a map");
+fn spans(count: usize) -> VirtRange {
+    pages(0, count * 512)
+}
+
+fn map_spans(count: usize) -> Arc<Map> {
+    let map = new_map();
     let request = MapRequest {
-        place: Place::Fixed(HERE),
         no_reserve: true,
-        ..MapRequest::zero(spans * SPAN, RW)
+        ..zero_at(spans(count))
     };
     map.map(request).expect("room");
     map
@@ -335,8 +325,8 @@ fn large_pages_are_made_when_worthwhile() {
     let config = support::machine(2, 12 * 1024);
     support::check("large pages", 0..1, config, || {
         let entered = || Counter::large_entered.total();
-        let touch = |map: &Map, page: usize| {
-            let at = HERE + page * PAGE_SIZE;
+        let touch = |map: &Map, i: usize| {
+            let at = page(i);
             map.fault(at, Access::Write).expect("memory");
             // Sets the bits as the processor does.
             if let Some((frame, _)) = map.pmap().extract(at) {
@@ -351,10 +341,9 @@ fn large_pages_are_made_when_worthwhile() {
             (LargePages::On, false, 0),
         ] {
             set_large_pages(mode);
-            let map = zero_map(3);
+            let map = map_spans(3);
             if advised {
-                let all = VirtRange::new(HERE, HERE + 3 * SPAN);
-                map.advise(all, Advice::Large).expect("it is mapped");
+                map.advise(spans(3), Advice::Large).expect("it is mapped");
             }
             let start = entered();
             for page in [700, 5, 1535, 6, 1024] {
@@ -364,8 +353,8 @@ fn large_pages_are_made_when_worthwhile() {
             if expected > 0 {
                 assert_eq!(map.sizes().resident, 3 * 512);
                 map.allow_large_pages(false);
-                let all = VirtRange::new(HERE, HERE + 3 * SPAN);
-                map.advise(all, Advice::DontNeed).expect("it is mapped");
+                map.advise(spans(3), Advice::DontNeed)
+                    .expect("it is mapped");
                 touch(&map, 700);
                 assert_eq!(map.sizes().resident, 1, "they are not allowed");
             }
@@ -379,13 +368,11 @@ fn large_pages_are_made_when_worthwhile() {
 fn small_ones_where_memory_is_short() {
     support::check("small ones", 0..4, support::machine(2, 3 * 1024), || {
         set_large_pages(LargePages::Advised);
-        let map = zero_map(8);
-        let all = VirtRange::new(HERE, HERE + 8 * SPAN);
-        map.advise(all, Advice::Large).expect("it is mapped");
+        let map = map_spans(8);
+        map.advise(spans(8), Advice::Large).expect("it is mapped");
         let entered = Counter::large_entered.total();
         for span in 0..8 {
-            map.fault(HERE + span * SPAN, Access::Write)
-                .expect("memory");
+            map.fault(page(span * 512), Access::Write).expect("memory");
         }
         let large = (Counter::large_entered.total() - entered) as usize;
         assert!((1..6).contains(&large), "{large} large pages");

@@ -9,7 +9,7 @@ use std::sync::{
 };
 
 use nucleus::{
-    Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    Access, Frame, PAGE_SIZE, Prot, VirtRange,
     counters::Counter,
     ephemeral,
     frame::Contents,
@@ -17,17 +17,15 @@ use nucleus::{
     sim::{self, Config},
     task,
 };
-use support::{Numbers, Worker};
+use support::{Numbers, RW, Tasks, Worker, file_at, new_map, page, pages, swap};
 use vm::{
-    Advice, Backing, LargePages, Limits, Lookup, Map, MapRequest, Object, Pager, PagerError, Place,
-    set_large_pages, swap,
+    Advice, Backing, LargePages, Lookup, Map, MapRequest, Object, Pager, PagerError,
+    set_large_pages,
 };
 
 const SPAN: usize = 512 * PAGE_SIZE;
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 /// The file: two spans and some pages.
 const PAGES: usize = 2 * 512 + 40;
-const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 /// A file in memory with a limit of pages.
 struct Memory {
@@ -90,16 +88,12 @@ impl Pager for Memory {
     }
 }
 
+/// A map of the whole file.
 fn map_of(memory: &Arc<Memory>, advised: bool) -> Arc<Map> {
-    let map = Map::new(Limits::NONE, true).expect("a map");
+    let map = new_map();
     let request = MapRequest {
-        place: Place::Fixed(HERE),
-        backing: Backing::Object {
-            pager: memory.clone(),
-            offset: 0,
-        },
         shared: true,
-        ..MapRequest::zero(PAGES * PAGE_SIZE, RW)
+        ..file_at(all(), memory.clone())
     };
     map.map(request).expect("room");
     if advised {
@@ -108,12 +102,24 @@ fn map_of(memory: &Arc<Memory>, advised: bool) -> Arc<Map> {
     map
 }
 
-fn all() -> VirtRange {
-    VirtRange::new(HERE, HERE + PAGES * PAGE_SIZE)
+/// Two maps of one file, for which large pages are advised.
+fn two_maps() -> (Arc<Memory>, Arc<Map>, Arc<Map>) {
+    set_large_pages(LargePages::Advised);
+    let memory = Memory::new();
+    let (one, other) = (map_of(&memory, true), map_of(&memory, true));
+    (memory, one, other)
 }
 
-fn page(i: usize) -> VirtAddr {
-    HERE + i * PAGE_SIZE
+fn entered() -> u64 {
+    Counter::large_shared_entered.total()
+}
+
+fn fault(map: &Map, i: usize, access: Access) {
+    map.fault(page(i), access).expect("memory");
+}
+
+fn all() -> VirtRange {
+    pages(0, PAGES)
 }
 
 fn some_pages(numbers: &mut Numbers) -> std::ops::Range<usize> {
@@ -132,7 +138,7 @@ struct Space {
 
 impl Space {
     fn new(map: Arc<Map>, cpus: usize) -> Space {
-        let workers = (0..cpus).map(|cpu| Worker::new(&map, cpu)).collect();
+        let workers = Worker::on_each(&map, cpus);
         Space { map, workers }
     }
 }
@@ -144,9 +150,8 @@ static RUNS: AtomicUsize = AtomicUsize::new(0);
 fn against_model(cpus: usize) {
     let mut numbers = Numbers::new(sim::random_u64());
     set_large_pages(*numbers.pick(&[LargePages::Advised, LargePages::On]));
-    let store = support::swap::Store::new(numbers.next(), 3000);
-    let device = swap::add(store, 0, &|| false).expect("a swap device");
-    let entered = Counter::large_shared_entered.total();
+    let (device, _) = swap::add(numbers.next(), 3000);
+    let before = entered();
     let memory = Memory::new();
     let mut end = PAGES;
     let mut model = vec![0u64; PAGES];
@@ -157,7 +162,7 @@ fn against_model(cpus: usize) {
         let s = numbers.below(spaces.len());
         let w = numbers.below(cpus);
         let pages = some_pages(&mut numbers);
-        let range = VirtRange::new(page(pages.start), page(pages.end));
+        let range = support::pages(pages.start, pages.len());
         let map = spaces[s].map.clone();
         match numbers.below(22) {
             0 => {
@@ -234,7 +239,7 @@ fn against_model(cpus: usize) {
         }
     }
     RUNS.fetch_add(1, SeqCst);
-    if Counter::large_shared_entered.total() > entered {
+    if entered() > before {
         SEEN.fetch_add(1, SeqCst);
     }
     let room = memory.room.load(SeqCst);
@@ -244,10 +249,7 @@ fn against_model(cpus: usize) {
         space.map.tear_down();
     }
     drop(memory);
-    while swap::usage().used > 0 {
-        task::yield_now();
-    }
-    vm::swap_off(device, &|| false).expect("nothing is in it");
+    swap::remove(device);
     set_large_pages(LargePages::Off);
     assert_eq!((pmap::large_pages(), pmap::large_shared_pages()), (0, 0));
 }
@@ -275,11 +277,8 @@ fn processes_see_each_others_writes() {
 fn processes_share_large_pages() {
     let config = support::machine(2, 12 * 1024);
     support::check("shared large pages", 0..1, config, || {
-        let entered = || Counter::large_shared_entered.total();
-        set_large_pages(LargePages::Advised);
-        let memory = Memory::new();
-        let (one, other) = (map_of(&memory, true), map_of(&memory, true));
-        let touch = |map: &Map, i: usize| map.fault(page(i), Access::Write).expect("memory");
+        let (memory, one, other) = two_maps();
+        let touch = |map: &Map, i: usize| fault(map, i, Access::Write);
         let start = entered();
         touch(&one, 700);
         assert_eq!(memory.object.resident_count(), 512);
@@ -310,11 +309,7 @@ fn processes_share_large_pages() {
 fn reads_map_resident_memory_large() {
     let config = support::machine(2, 12 * 1024);
     support::check("reads of large pages", 0..1, config, || {
-        let entered = || Counter::large_shared_entered.total();
-        set_large_pages(LargePages::Advised);
-        let memory = Memory::new();
-        let (one, other) = (map_of(&memory, true), map_of(&memory, true));
-        let fault = |map: &Map, i: usize, access| map.fault(page(i), access).expect("memory");
+        let (memory, one, other) = two_maps();
         let mapped = |i: usize| other.pmap().extract(page(i));
         let there = |i: usize| memory.object.resident(i as u64);
         let start = entered();
@@ -325,14 +320,10 @@ fn reads_map_resident_memory_large() {
         for (turn, rights) in [RW, Prot::READ].into_iter().enumerate() {
             other.unmap(all()).expect("it is mapped");
             let request = MapRequest {
-                place: Place::Fixed(HERE),
-                backing: Backing::Object {
-                    pager: memory.clone(),
-                    offset: 0,
-                },
+                prot: rights,
                 shared: true,
                 large: vm::LargeAdvice::Wanted,
-                ..MapRequest::zero(PAGES * PAGE_SIZE, rights)
+                ..file_at(all(), memory.clone())
             };
             other.map(request).expect("room");
             fault(&other, 900, Access::Read);
@@ -353,8 +344,7 @@ fn places_fit() {
     support::check("places fit", 0..10, Config::default(), || {
         set_large_pages(LargePages::On);
         let mut numbers = Numbers::new(sim::random_u64());
-        let map = Map::new(Limits::NONE, false).expect("a map");
-        let memory = Memory::new();
+        let (map, memory) = (new_map(), Memory::new());
         let mut ranges: Vec<VirtRange> = Vec::new();
         for _ in 0..200 {
             let kind = numbers.below(4);
@@ -401,16 +391,12 @@ fn places_fit() {
 fn pages_under_page_out_can_be_written() {
     let config = support::machine(2, 8 * 1024);
     support::check("written by another", 0..10, config, || {
-        set_large_pages(LargePages::Advised);
-        let store = support::swap::Store::new(sim::random_u64(), 2000);
-        let device = swap::add(store, 0, &|| false).expect("a swap device");
-        let memory = Memory::new();
-        let (one, other) = (map_of(&memory, true), map_of(&memory, true));
-        let span = VirtRange::new(page(0), page(512));
+        let (device, _) = swap::add(sim::random_u64(), 2000);
+        let (memory, one, other) = two_maps();
+        let span = pages(0, 512);
         assert_eq!(one.write(page(0), &[7]), 1);
         // These pages have slots from here on and are not written yet.
-        let some = VirtRange::new(page(0), page(4));
-        one.page_out(some).expect("it is mapped");
+        one.page_out(pages(0, 4)).expect("it is mapped");
         assert_eq!(other.write(page(3), &[3]), 1);
         assert_eq!(pmap::large_shared_pages(), 512, "the other's");
         let worker = Worker::new(&other, 0);
@@ -430,12 +416,7 @@ fn pages_under_page_out_can_be_written() {
         }
         worker.end();
         drop((one, other, memory));
-        while swap::usage().used > 0 {
-            // The worker's task may still refer to the map.
-            task::reap();
-            task::yield_now();
-        }
-        vm::swap_off(device, &|| false).expect("nothing is in it");
+        swap::remove(device);
     });
 }
 
@@ -452,29 +433,14 @@ fn a_page_that_comes_meanwhile_stays() {
             let index = numbers.below(512) as u64;
             let number = Arc::new(AtomicU64::new(0));
             let (theirs, file) = (number.clone(), memory.clone());
-            task::spawn(
-                task::Spawn {
-                    name: "other",
-                    pmap: None,
-                    attachment: None,
-                    cpus: 2,
-                    priority: Default::default(),
-                },
-                Box::new(move || {
-                    let frame = file
-                        .lookup(index)
-                        .expect("memory")
-                        .resident()
-                        .expect("a page");
-                    drop(file);
-                    theirs.store(frame.number(), SeqCst);
-                }),
-            )
-            .expect("a task");
-            map.fault(page(5), Access::Write).expect("memory");
-            while number.load(SeqCst) == 0 {
-                task::yield_now();
-            }
+            let tasks = Tasks::new();
+            tasks.spawn(2, move || {
+                let found = file.lookup(index).expect("memory");
+                drop(file);
+                theirs.store(found.resident().expect("a page").number(), SeqCst);
+            });
+            fault(&map, 5, Access::Write);
+            tasks.wait_until(0);
             let now = memory.object.resident(index).expect("it came");
             assert_eq!(now.number(), number.load(SeqCst), "page {index}");
             let count = (0..PAGES as u64).filter(|&i| memory.object.has(i)).count();
@@ -489,30 +455,11 @@ fn a_page_that_comes_meanwhile_stays() {
 fn two_begin_at_once() {
     let config = support::machine(2, 8 * 1024);
     support::check("two begin at once", 0..40, config, || {
-        set_large_pages(LargePages::Advised);
-        let memory = Memory::new();
-        let (one, other) = (map_of(&memory, true), map_of(&memory, true));
-        let done = Arc::new(AtomicUsize::new(0));
-        let (theirs, map) = (done.clone(), other.clone());
-        task::spawn(
-            task::Spawn {
-                name: "other",
-                pmap: None,
-                attachment: None,
-                cpus: 2,
-                priority: Default::default(),
-            },
-            Box::new(move || {
-                map.fault(page(9), Access::Write).expect("memory");
-                drop(map);
-                theirs.store(1, SeqCst);
-            }),
-        )
-        .expect("a task");
-        one.fault(page(5), Access::Write).expect("memory");
-        while done.load(SeqCst) == 0 {
-            task::yield_now();
-        }
+        let (memory, one, other) = two_maps();
+        let (tasks, map) = (Tasks::new(), other.clone());
+        tasks.spawn(2, move || fault(&map, 9, Access::Write));
+        fault(&one, 5, Access::Write);
+        tasks.wait_until(0);
         for i in 0..512 {
             let of = |map: &Map| map.pmap().extract(page(i)).map(|(frame, _)| frame);
             let own = memory.object.resident(i as u64);

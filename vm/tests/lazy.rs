@@ -3,26 +3,14 @@
 mod support;
 
 use nucleus::{
-    PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
+    PAGE_SIZE, Prot, frame,
     sim::{self, Config},
     task,
 };
-use support::{Numbers, Worker};
-use vm::swap;
-use vm::{Advice, Limits, Lock, Map, MapError, MapRequest, Place};
+use support::{HERE, Numbers, Worker, map_zero, new_map, page, pages, swap, zero_map};
+use vm::{Advice, Lock, MapError};
 
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const PAGES: usize = 48;
-const RW: Prot = Prot::READ.union(Prot::WRITE);
-
-fn pages(first: usize, count: usize) -> VirtRange {
-    let start = HERE + first * PAGE_SIZE;
-    VirtRange::new(start, start + count * PAGE_SIZE)
-}
-
-fn page(i: usize) -> VirtAddr {
-    HERE + i * PAGE_SIZE
-}
 
 /// Waits for all writes to swap.
 fn settle() {
@@ -36,15 +24,9 @@ fn settle() {
 fn against_model(seed: u64) {
     let before = frame::usage();
     let mut numbers = Numbers::new(seed);
-    let store = support::swap::Store::new(seed, 64);
-    let device = swap::add(store, 0, &|| false).expect("a swap device");
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    map.map(MapRequest {
-        place: Place::Fixed(HERE),
-        ..MapRequest::zero(PAGES * PAGE_SIZE, RW)
-    })
-    .expect("room");
-    let workers: Vec<_> = (0..2).map(|cpu| Worker::new(&map, cpu)).collect();
+    let (device, _) = swap::add(seed, 64);
+    let map = zero_map(pages(0, PAGES));
+    let workers = Worker::on_each(&map, 2);
     // The content of each page, and whether it may be zero by now.
     let mut model = [(0u8, false); PAGES];
     for _ in 0..150 {
@@ -113,12 +95,10 @@ fn against_model(seed: u64) {
     map.page_out(pages(0, PAGES)).expect("it is mapped");
     settle();
     assert_eq!(frame::usage().data, before.data, "lazily freed frames");
-    support::swap::expect_empty();
-    for worker in workers {
-        worker.end();
-    }
+    swap::expect_empty();
+    workers.into_iter().for_each(Worker::end);
     drop(map);
-    vm::swap_off(device, &|| false).expect("an empty device");
+    swap::remove(device);
 }
 
 #[test]
@@ -131,16 +111,10 @@ fn lazily_freed_pages_are_whole_or_zero() {
 #[test]
 fn locked_pages_stay_resident() {
     support::check("kept", 0..1, Config::default(), || {
-        let device =
-            swap::add(support::swap::Store::new(1, 64), 0, &|| false).expect("a swap device");
-        let map = Map::new(Limits::NONE, true).expect("a map");
+        let (device, _) = swap::add(1, 64);
+        let map = new_map();
         for (i, shared) in [(0, false), (8, true), (16, false)] {
-            map.map(MapRequest {
-                place: Place::Fixed(page(i)),
-                shared,
-                ..MapRequest::zero(8 * PAGE_SIZE, RW)
-            })
-            .expect("room");
+            map_zero(&map, pages(i, 8), shared);
         }
         let all = pages(0, 24);
         map.populate(all).expect("memory");
@@ -168,25 +142,16 @@ fn locked_pages_stay_resident() {
         map.resident(all, &mut |is| assert!(is))
             .expect("it is mapped");
         drop((map, child));
-        vm::swap_off(device, &|| false).expect("an empty device");
+        swap::remove(device);
     });
 }
 
 #[test]
 fn pages_of_shared_memory_can_be_removed() {
     support::check("removed", 0..1, Config::default(), || {
-        let map = Map::new(Limits::NONE, true).expect("a map");
-        map.map(MapRequest {
-            place: Place::Fixed(HERE),
-            shared: true,
-            ..MapRequest::zero(4 * PAGE_SIZE, RW)
-        })
-        .expect("room");
-        map.map(MapRequest {
-            place: Place::Fixed(page(8)),
-            ..MapRequest::zero(4 * PAGE_SIZE, RW)
-        })
-        .expect("room");
+        let map = new_map();
+        map_zero(&map, pages(0, 4), true);
+        map_zero(&map, pages(8, 4), false);
         map.write(HERE, &[7; 4 * PAGE_SIZE]);
         let child = map.fork().expect("a child");
         child
@@ -197,18 +162,13 @@ fn pages_of_shared_memory_can_be_removed() {
         for (i, expected) in [7, 0, 0, 7].into_iter().enumerate() {
             assert_eq!(bytes[i * PAGE_SIZE], expected);
         }
-        assert_eq!(
-            map.advise(pages(8, 1), Advice::Remove),
-            Err(MapError::Invalid)
-        );
         map.protect(pages(0, 1), Prot::READ).expect("it is mapped");
-        assert_eq!(
-            map.advise(pages(0, 1), Advice::Remove),
-            Err(MapError::Access)
-        );
-        assert_eq!(
-            map.advise(pages(4, 1), Advice::Remove),
-            Err(MapError::NotMapped)
-        );
+        for (i, error) in [
+            (8, MapError::Invalid),
+            (0, MapError::Access),
+            (4, MapError::NotMapped),
+        ] {
+            assert_eq!(map.advise(pages(i, 1), Advice::Remove), Err(error));
+        }
     });
 }

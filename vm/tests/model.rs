@@ -15,10 +15,9 @@ use std::{
 use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     pmap::{self, Fork},
-    sim::{self, Config},
-    task,
+    sim, task,
 };
-use support::{Disk, File, Numbers, TestFile, Worker};
+use support::{Disk, File, Numbers, RW, TestFile, Worker};
 use vm::swap::{self, DeviceId};
 use vm::{
     Advice, AmapForm, Backing, Fault, Inherit, Limits, Lock, Map, MapError, MapRequest, Pager,
@@ -87,7 +86,7 @@ struct Space {
 
 impl Space {
     fn new(map: Arc<Map>, pages: BTreeMap<usize, Page>, cpus: usize) -> Space {
-        let workers = (0..cpus).map(|cpu| Worker::new(&map, cpu)).collect();
+        let workers = Worker::on_each(&map, cpus);
         Space {
             map,
             workers,
@@ -96,10 +95,18 @@ impl Space {
     }
 
     fn end(self) {
-        for worker in self.workers {
-            worker.end();
-        }
+        self.workers.into_iter().for_each(Worker::end);
         self.map.tear_down();
+    }
+
+    fn is_mapped(&self, at: VirtAddr) -> bool {
+        self.pages.contains_key(&number(at))
+    }
+
+    /// Those pages of a range that are mapped.
+    fn pages_of(&mut self, range: VirtRange) -> impl Iterator<Item = &mut Page> {
+        let pages = number(range.start)..number(range.end);
+        self.pages.range_mut(pages).map(|(_, page)| page)
     }
 
     /// The result that an access to the page must give.
@@ -180,13 +187,7 @@ impl Model {
     }
 
     fn prot(&mut self) -> Prot {
-        *self.numbers.pick(&[
-            Prot::READ | Prot::WRITE,
-            Prot::READ | Prot::WRITE,
-            Prot::READ | Prot::WRITE,
-            Prot::READ,
-            Prot::empty(),
-        ])
+        *self.numbers.pick(&[RW, RW, RW, Prot::READ, Prot::empty()])
     }
 
     fn step(&mut self) {
@@ -252,9 +253,7 @@ impl Model {
             populate,
             ..MapRequest::zero(range.len(), prot)
         });
-        let taken = range
-            .pages()
-            .any(|va| space.pages.contains_key(&number(va)));
+        let taken = range.pages().any(|va| space.is_mapped(va));
         let start = match (result, place) {
             (Err(error), Place::FixedNoReplace(_)) if taken => {
                 assert_eq!(error, vm::MapError::Exists);
@@ -264,7 +263,7 @@ impl Model {
         };
         if let Place::Any | Place::Hint(_) = place {
             let new = VirtRange::new(start, start + range.len());
-            assert!(!new.pages().any(|va| space.pages.contains_key(&number(va))));
+            assert!(!new.pages().any(|va| space.is_mapped(va)));
         } else {
             assert_eq!(start, range.start);
         }
@@ -309,14 +308,10 @@ impl Model {
     fn protect(&mut self) {
         let (range, space, prot) = (self.range(), self.space(), self.prot());
         let space = &mut self.spaces[space];
-        let whole = range
-            .pages()
-            .all(|va| space.pages.contains_key(&number(va)));
+        let whole = range.pages().all(|va| space.is_mapped(va));
         assert_eq!(space.map.protect(range, prot).is_ok(), whole);
         if whole {
-            for va in range.pages() {
-                space.pages.get_mut(&number(va)).expect("a page").prot = prot;
-            }
+            space.pages_of(range).for_each(|page| page.prot = prot);
         }
     }
 
@@ -363,22 +358,15 @@ impl Model {
     fn dont_need(&mut self) {
         let (range, space) = (self.range(), self.space());
         let space = &mut self.spaces[space];
-        let whole = range
-            .pages()
-            .all(|va| space.pages.contains_key(&number(va)));
+        let whole = range.pages().all(|va| space.is_mapped(va));
         let done = space.map.advise(range, Advice::DontNeed);
-        let locked = |va: VirtAddr| space.pages.get(&number(va)).is_some_and(|page| page.locked);
-        if range.pages().any(locked) {
+        if space.pages_of(range).any(|page| page.locked) {
             assert_eq!(done, Err(MapError::Invalid));
             return;
         }
         assert_eq!(done.is_ok(), whole);
-        for va in range.pages() {
-            if let Some(page) = space.pages.get_mut(&number(va))
-                && !page.shares
-            {
-                page.copy = Rc::default();
-            }
+        for page in space.pages_of(range).filter(|page| !page.shares) {
+            page.copy = Rc::default();
         }
     }
 
@@ -404,15 +392,10 @@ impl Model {
             false => Lock::None,
         };
         let space = &mut self.spaces[space];
-        let whole = range
-            .pages()
-            .all(|va| space.pages.contains_key(&number(va)));
+        let whole = range.pages().all(|va| space.is_mapped(va));
         assert_eq!(space.map.lock(range, lock).is_ok(), whole);
-        for va in range.pages() {
-            if let Some(page) = space.pages.get_mut(&number(va)) {
-                page.locked = lock != Lock::None;
-            }
-        }
+        let locked = lock != Lock::None;
+        space.pages_of(range).for_each(|page| page.locked = locked);
     }
 
     /// Changes what children inherit.
@@ -427,15 +410,11 @@ impl Model {
             Inherit::Zero,
         ]);
         let space = &mut self.spaces[space];
-        let whole = range
-            .pages()
-            .all(|va| space.pages.contains_key(&number(va)));
+        let whole = range.pages().all(|va| space.is_mapped(va));
         assert_eq!(space.map.inherit(range, inherit).is_ok(), whole);
-        for va in range.pages() {
-            if let Some(page) = space.pages.get_mut(&number(va)) {
-                page.inherit = inherit;
-            }
-        }
+        space
+            .pages_of(range)
+            .for_each(|page| page.inherit = inherit);
     }
 
     /// Checks that exactly the mappings of locked memory are wired.
@@ -647,9 +626,8 @@ impl Model {
         for space in self.spaces {
             space.end();
         }
-        support::swap::expect_empty();
         for (id, ..) in self.devices {
-            vm::swap_off(id, &|| false).expect("an empty device");
+            support::swap::remove(id);
         }
     }
 }
@@ -675,12 +653,8 @@ fn address_spaces_against_the_model() {
         (2, AmapForm::Sparse),
         (4, AmapForm::Sparse),
     ] {
-        let config = Config {
-            cpus,
-            ..Config::default()
-        };
         vm::set_amap_form(form);
-        support::check("model", 0..8, config, move || {
+        support::check("model", 0..8, support::on_cpus(cpus), move || {
             against_model(sim::random_u64(), cpus, 400);
         });
     }

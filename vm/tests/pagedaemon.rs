@@ -10,18 +10,15 @@ use std::sync::{
 };
 
 use nucleus::{
-    Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange,
-    counters::Counter,
-    frame,
-    sim::Config,
-    task::{self, Sleep, Spawn, WaitQueue},
-    user,
+    Access, Frame, PAGE_SIZE, Prot, VirtAddr, counters::Counter, frame, sim::Config, task, user,
 };
-use support::{Disk, Numbers, TestFile, Worker, swap::Store};
-use vm::{Advice, Backing, Fate, Fault, Limits, Map, MapRequest, Pager, Place, Scan, Supply, swap};
+use support::{
+    Disk, Numbers, Tasks, TestFile, Worker, file_at, map_zero, new_map, pages_at, swap, zero_map,
+};
+use vm::swap::SwapError;
+use vm::{Advice, Fate, Fault, Map, MapRequest, Pager, Scan, Supply};
 
 const MEMORY: VirtAddr = VirtAddr(0x20_0000_0000);
-const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 /// Resolves faults as the kernel does: waits for the pagedaemon when memory is short.
 fn resolve(at: VirtAddr, access: Access) -> bool {
@@ -37,44 +34,18 @@ fn resolve(at: VirtAddr, access: Access) -> bool {
     })
 }
 
-/// Programs that still run.
-#[derive(Default)]
-struct Running {
-    count: AtomicUsize,
-    queue: WaitQueue,
-}
-
-impl Running {
-    fn spawn(
-        self: &Arc<Running>,
-        map: Arc<Map>,
-        cpu: usize,
-        body: impl FnOnce(&Arc<Map>) + Send + 'static,
-    ) {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        let running = self.clone();
-        let spawn = Spawn {
-            name: "program",
-            pmap: Some(map.pmap().clone()),
-            attachment: Some(map.clone()),
-            cpus: 1 << cpu,
-            priority: Default::default(),
-        };
-        let run = move || {
-            body(&map);
-            task::set_pmap(None);
-            map.tear_down();
-            drop(map);
-            running.count.fetch_sub(1, Ordering::SeqCst);
-            running.queue.wake_all();
-        };
-        task::spawn(spawn, Box::new(run)).expect("a task");
-    }
-
-    fn wait(&self) {
-        let none = || (self.count.load(Ordering::SeqCst) == 0).then_some(());
-        self.queue.wait(Sleep::SOUND, none).expect("a sound sleep");
-    }
+/// Runs `body` in `map` on `cpu`, and then tears the map down.
+fn spawn(
+    tasks: &Arc<Tasks>,
+    map: &Arc<Map>,
+    cpu: usize,
+    body: impl FnOnce(&Arc<Map>) + Send + 'static,
+) {
+    tasks.spawn_in(map, cpu, move |map| {
+        body(map);
+        task::set_pmap(None);
+        map.tear_down();
+    });
 }
 
 /// The content of a program's memory: a number in each page, at an offset that depends on the page.
@@ -110,19 +81,14 @@ impl Model {
     }
 }
 
-fn map_zero(map: &Map, at: VirtAddr, pages: usize, shared: bool) {
-    let request = MapRequest {
-        place: Place::Fixed(at),
-        shared,
-        ..MapRequest::zero(pages * PAGE_SIZE, RW)
-    };
-    map.map(request).expect("room");
+fn memory(pages: usize) -> Arc<Map> {
+    zero_map(pages_at(MEMORY, pages))
 }
 
 /// Writes, reads, discards and forks at random.
 fn act(
     map: &Arc<Map>,
-    running: &Arc<Running>,
+    tasks: &Arc<Tasks>,
     cpu: usize,
     model: &mut Model,
     numbers: &mut Numbers,
@@ -139,10 +105,7 @@ fn act(
             0..=9 => run.for_each(|page| model.write(page, numbers.next() | 1)),
             10..=17 => run.for_each(|page| model.check(page)),
             18 if !model.shared => {
-                let range = VirtRange::new(
-                    model.at + run.start * PAGE_SIZE,
-                    model.at + run.end * PAGE_SIZE,
-                );
+                let range = pages_at(model.at + run.start * PAGE_SIZE, run.len());
                 if !run.is_empty() {
                     map.advise(range, Advice::DontNeed).expect("mapped");
                     run.for_each(|page| model.words[page] = 0);
@@ -152,11 +115,10 @@ fn act(
                 children -= 1;
                 let child = map.fork().expect("memory for a child's map");
                 let mut theirs = model.clone();
-                let (running, seed) = (running.clone(), numbers.next());
-                let running2 = running.clone();
-                running.spawn(child, cpu, move |map| {
+                let (others, seed) = (tasks.clone(), numbers.next());
+                spawn(tasks, &child, cpu, move |map| {
                     let mut numbers = Numbers::new(seed);
-                    act(map, &running2, cpu, &mut theirs, &mut numbers, steps / 4, 0);
+                    act(map, &others, cpu, &mut theirs, &mut numbers, steps / 4, 0);
                 });
             }
             _ => {}
@@ -168,14 +130,12 @@ fn act(
 /// Runs `body` on a machine with swap and a pagedaemon; then everything must be free.
 fn with_swap(slots: usize, failing: usize, body: impl FnOnce()) {
     user::set_fault_hook(resolve);
-    let store = Store::new(7, slots);
+    let (device, store) = swap::add(7, slots);
     store.failing_writes.store(failing, Ordering::SeqCst);
-    let device = swap::add(store, 0, &|| false).expect("a device");
     vm::start_pagedaemon().expect("a task");
     body();
     vm::stop_pagedaemon();
-    support::swap::expect_empty();
-    vm::swap_off(device, &|| false).expect("an empty device");
+    swap::remove(device);
 }
 
 const CONFIG: Config = Config {
@@ -190,18 +150,18 @@ const CONFIG: Config = Config {
 fn memory_larger_than_the_machine() {
     support::check("memory", 0..8, CONFIG, || {
         with_swap(4000, 0, || {
-            let running = Arc::new(Running::default());
+            let tasks = Tasks::new();
             for cpu in 0..2 {
-                let map = Map::new(Limits::NONE, false).expect("a map");
-                map_zero(&map, MEMORY, 400, cpu == 1);
-                let theirs = running.clone();
-                running.spawn(map, cpu, move |map| {
+                let map = new_map();
+                map_zero(&map, pages_at(MEMORY, 400), cpu == 1);
+                let theirs = tasks.clone();
+                spawn(&tasks, &map, cpu, move |map| {
                     let mut model = Model::new(MEMORY, 400, cpu == 1);
                     let mut numbers = Numbers::new(cpu as u64 + 5);
                     act(map, &theirs, cpu, &mut model, &mut numbers, 120, 2);
                 });
             }
-            running.wait();
+            tasks.wait_until(0);
         });
         assert!(Counter::swap_pages_out.total() > 200);
         assert!(Counter::swap_pages_in.total() > 100);
@@ -253,12 +213,11 @@ fn memory_is_exhausted() {
         let refused = Arc::new(AtomicUsize::new(0));
         let theirs = refused.clone();
         with_swap(150, 0, move || {
-            let running = Arc::new(Running::default());
+            let tasks = Tasks::new();
             for cpu in 0..2 {
-                let map = Map::new(Limits::NONE, false).expect("a map");
-                map_zero(&map, MEMORY, PAGES, false);
+                let map = memory(PAGES);
                 let refused = theirs.clone();
-                running.spawn(map, cpu, move |_| {
+                spawn(&tasks, &map, cpu, move |_| {
                     let mut model = Model::new(MEMORY, PAGES, false);
                     let is_refused = |page: usize| {
                         let word = page as u64 + 1;
@@ -279,7 +238,7 @@ fn memory_is_exhausted() {
                     }
                 });
             }
-            running.wait();
+            tasks.wait_until(0);
         });
         assert!(refused.load(Ordering::SeqCst) > 0);
     });
@@ -292,8 +251,7 @@ fn free_frames_that_stand_apart() {
     support::check("apart", 0..6, CONFIG, || {
         user::set_fault_hook(resolve);
         vm::start_pagedaemon().expect("a task");
-        let map = Map::new(Limits::NONE, false).expect("a map");
-        map_zero(&map, MEMORY, 1, false);
+        let map = memory(1);
         let mut frames: Vec<Frame> =
             core::iter::from_fn(|| Frame::alloc(frame::Contents::Stale).ok()).collect();
         frames.retain(|frame| frame.number() % 2 == 0);
@@ -301,8 +259,7 @@ fn free_frames_that_stand_apart() {
         // The first ones come from the reserve.
         let mut others = Vec::new();
         let refused = loop {
-            let other = Map::new(Limits::NONE, false).expect("a map");
-            map_zero(&other, MEMORY, 1, false);
+            let other = memory(1);
             let result = fault(&other);
             others.push(other);
             if result.is_err() {
@@ -336,17 +293,16 @@ fn free_frames_that_stand_apart() {
 fn enough_is_enough() {
     support::check("enough", 0..3, CONFIG, || {
         with_swap(1000, 0, || {
-            let running = Arc::new(Running::default());
-            let map = Map::new(Limits::NONE, false).expect("a map");
-            map_zero(&map, MEMORY, 300, false);
-            running.spawn(map, 0, move |_| {
+            let tasks = Tasks::new();
+            let map = memory(300);
+            spawn(&tasks, &map, 0, move |_| {
                 let mut model = Model::new(MEMORY, 300, false);
                 (0..300).for_each(|page| model.write(page, page as u64 + 1));
                 for _ in 0..40 {
                     assert_eq!(vm::wait_for_memory(), Supply::Some);
                 }
             });
-            running.wait();
+            tasks.wait_until(0);
             assert_eq!(Counter::swap_pages_out.total(), 0);
         });
     });
@@ -359,15 +315,14 @@ fn a_device_goes_when_there_is_room() {
     const PAGES: usize = 700;
     support::check("off", 0..6, CONFIG, || {
         user::set_fault_hook(resolve);
-        let first = swap::add(Store::new(7, 2000), 0, &|| false).expect("a device");
+        let (first, _) = swap::add(7, 2000);
         vm::start_pagedaemon().expect("a task");
-        let running = Arc::new(Running::default());
-        let map = Map::new(Limits::NONE, false).expect("a map");
-        map_zero(&map, MEMORY, PAGES, false);
+        let tasks = Tasks::new();
+        let map = memory(PAGES);
         // The program writes everything and checks it each time it is told to.
         let rounds = Arc::new((AtomicUsize::new(1), AtomicUsize::new(0)));
         let theirs = rounds.clone();
-        running.spawn(map, 0, move |_| {
+        spawn(&tasks, &map, 0, move |_| {
             let mut model = Model::new(MEMORY, PAGES, false);
             (0..PAGES).for_each(|page| model.write(page, page as u64 + 1));
             for round in 1..=3 {
@@ -385,27 +340,20 @@ fn a_device_goes_when_there_is_room() {
         };
         let go_on = || rounds.0.fetch_add(1, Ordering::SeqCst);
         done(1);
-        assert_eq!(
-            vm::swap_off(first, &|| false),
-            Err(swap::SwapError::NoMemory)
-        );
+        assert_eq!(vm::swap_off(first, &|| false), Err(SwapError::NoMemory));
         assert!(frame::available() > frame::targets().min);
         // Once more while the removal visits all pages without success.
         go_on();
-        assert_eq!(
-            vm::swap_off(first, &|| false),
-            Err(swap::SwapError::NoMemory)
-        );
+        assert_eq!(vm::swap_off(first, &|| false), Err(SwapError::NoMemory));
         done(2);
-        let second = swap::add(Store::new(8, 2000), 0, &|| false).expect("a device");
+        let (second, _) = swap::add(8, 2000);
         go_on();
         vm::swap_off(first, &|| false).expect("room on the other device");
         done(3);
         go_on();
-        running.wait();
+        tasks.wait_until(0);
         vm::stop_pagedaemon();
-        support::swap::expect_empty();
-        vm::swap_off(second, &|| false).expect("an empty device");
+        swap::remove(second);
     });
 }
 
@@ -435,20 +383,12 @@ fn clean_pages_of_files_make_room() {
         vm::start_pagedaemon().expect("a task");
         let disk = Disk::new(3, 250, 0);
         vm::register_cache(Box::leak(Box::new(Cached(disk.clone()))));
-        let running = Arc::new(Running::default());
-        let map = Map::new(Limits::NONE, false).expect("a map");
+        let tasks = Tasks::new();
+        let map = memory(350);
         let file = VirtAddr(0x30_0000_0000);
-        map_zero(&map, MEMORY, 350, false);
-        let request = MapRequest {
-            place: Place::Fixed(file),
-            backing: Backing::Object {
-                pager: disk.clone(),
-                offset: 0,
-            },
-            ..MapRequest::zero(250 * PAGE_SIZE, Prot::READ)
-        };
-        map.map(request).expect("room");
-        running.spawn(map, 0, move |_| {
+        map.map(file_at(pages_at(file, 250), disk.clone()))
+            .expect("room");
+        spawn(&tasks, &map, 0, move |_| {
             let mut model = Model::new(MEMORY, 350, false);
             let look = |page: usize| {
                 let byte: u8 = user::read(file + page * PAGE_SIZE).expect("a file");
@@ -460,7 +400,7 @@ fn clean_pages_of_files_make_room() {
             (0..250).for_each(look);
             (0..350).for_each(|page| model.check(page));
         });
-        running.wait();
+        tasks.wait_until(0);
         vm::stop_pagedaemon();
         assert!(Counter::pageout_freed.total() > 50);
         disk.set_pages(0);
@@ -470,15 +410,14 @@ fn clean_pages_of_files_make_room() {
 
 /// Goes through `pages` pages of memory twice, on one CPU.
 fn go_through(pages: usize) {
-    let running = Arc::new(Running::default());
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    map_zero(&map, MEMORY, pages, false);
-    running.spawn(map, 0, move |_| {
+    let tasks = Tasks::new();
+    let map = memory(pages);
+    spawn(&tasks, &map, 0, move |_| {
         let mut model = Model::new(MEMORY, pages, false);
         (0..pages).for_each(|page| model.write(page, page as u64 + 1));
         (0..pages).for_each(|page| model.check(page));
     });
-    running.wait();
+    tasks.wait_until(0);
 }
 
 /// `MADV_COLD` deactivates active pages of a file, and the counts follow.
@@ -488,17 +427,13 @@ fn cold_pages_are_inactive() {
         let pages = 40;
         let before = vm::active_in_objects();
         let disk = Disk::new(3, pages, 0);
-        let map = Map::new(Limits::NONE, false).expect("a map");
-        let request = MapRequest {
-            place: Place::Fixed(MEMORY),
-            backing: Backing::Object {
-                pager: disk.clone(),
-                offset: 0,
-            },
-            ..MapRequest::zero(pages as usize * PAGE_SIZE, Prot::READ)
-        };
-        map.map(request).expect("room");
-        let range = VirtRange::new(MEMORY, MEMORY + pages as usize * PAGE_SIZE);
+        let map = new_map();
+        let range = pages_at(MEMORY, pages as usize);
+        map.map(MapRequest {
+            prot: Prot::READ,
+            ..file_at(range, disk.clone())
+        })
+        .expect("room");
         user::set_fault_hook(resolve);
         map.populate(range).expect("memory");
         let worker = Worker::new(&map, 0);
@@ -527,12 +462,11 @@ fn small_programs_keep_their_pages() {
     const LARGE: usize = 900;
     support::check("small", 0..12, CONFIG, || {
         with_swap(4000, 0, || {
-            let running = Arc::new(Running::default());
-            let small = Map::new(Limits::NONE, false).expect("a map");
-            map_zero(&small, MEMORY, SMALL, false);
+            let tasks = Tasks::new();
+            let small = memory(SMALL);
             let passes = Arc::new(AtomicUsize::new(0));
             let seen = passes.clone();
-            running.spawn(small, 0, move |map| {
+            spawn(&tasks, &small, 0, move |map| {
                 let mut model = Model::new(MEMORY, SMALL, false);
                 for pass in 0..4 {
                     (0..SMALL).for_each(|page| model.write(page, pass as u64 + 1));
@@ -542,16 +476,15 @@ fn small_programs_keep_their_pages() {
                     assert_eq!(map.swapped(), 0, "pages went in pass {pass}");
                 }
             });
-            let large = Map::new(Limits::NONE, false).expect("a map");
-            map_zero(&large, MEMORY, LARGE, false);
-            running.spawn(large, 1, move |_| {
+            let large = memory(LARGE);
+            spawn(&tasks, &large, 1, move |_| {
                 let mut model = Model::new(MEMORY, LARGE, false);
                 for pass in 0..4 {
                     (0..LARGE).for_each(|page| model.write(page, pass + 1));
                     passes.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            running.wait();
+            tasks.wait_until(0);
         });
         assert!(Counter::swap_pages_out.total() > 1000);
     });

@@ -9,61 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use nucleus::{
-    PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    PAGE_SIZE, VirtAddr,
     pmap::{self, Fork},
-    sim::{self, Config},
+    sim,
     sync::{Rank, SpinLock},
-    task::{self, Sleep, Spawn, WaitQueue},
-    user,
+    task, user,
 };
-use support::{Disk, File, Numbers, TestFile, Worker};
-use vm::{Advice, Backing, Limits, Map, MapRequest, Place};
+use support::{
+    Disk, File, HERE, Numbers, Tasks, TestFile, Worker, file_at, map_zero, new_map, page, pages,
+    pages_at, zero_at, zero_map,
+};
+use vm::{Advice, Map, MapRequest, Pager, Place};
 
-const OWNED: VirtAddr = VirtAddr(0x20_0000_0000);
 const PAGES: usize = 41;
 const ELSEWHERE: VirtAddr = VirtAddr(0x30_0000_0000);
-
-/// Tasks that are still running.
-struct Gate {
-    running: AtomicUsize,
-    queue: WaitQueue,
-}
-
-impl Gate {
-    fn spawn(
-        self: &Arc<Gate>,
-        map: &Arc<Map>,
-        cpu: usize,
-        body: impl FnOnce(&Arc<Map>) + Send + 'static,
-    ) {
-        self.running.fetch_add(1, Ordering::SeqCst);
-        let (gate, map) = (self.clone(), map.clone());
-        let spawn = Spawn {
-            name: "racer",
-            pmap: Some(map.pmap().clone()),
-            attachment: Some(map.clone()),
-            cpus: 1 << cpu,
-            priority: Default::default(),
-        };
-        let body = Box::new(move || {
-            body(&map);
-            task::set_pmap(None);
-            drop(map);
-            gate.running.fetch_sub(1, Ordering::SeqCst);
-            gate.queue.wake_all();
-        });
-        task::spawn(spawn, body).expect("a task");
-    }
-
-    fn wait_until(&self, left: usize) {
-        let ready = || (self.running.load(Ordering::SeqCst) <= left).then_some(());
-        self.queue.wait(Sleep::SOUND, ready).expect("a sound sleep");
-    }
-}
-
-fn page(i: usize) -> VirtAddr {
-    OWNED + i * PAGE_SIZE
-}
 
 fn read(at: VirtAddr) -> u64 {
     user::read::<u64>(at).expect("a mapped page")
@@ -100,22 +59,6 @@ fn own(thread: usize, threads: usize, rounds: u64, last: &Last) {
             assert!(!foreign.contains(&seen), "page {i}: what a child wrote");
         }
     }
-}
-
-fn start(map: &Arc<Map>, shared: bool, private_file: Option<Arc<File>>) {
-    let request = MapRequest {
-        place: Place::Fixed(OWNED),
-        backing: match private_file {
-            Some(file) => Backing::Object {
-                pager: file,
-                offset: 0,
-            },
-            None => Backing::Zero,
-        },
-        shared,
-        ..MapRequest::zero(PAGES * PAGE_SIZE, Prot::READ | Prot::WRITE)
-    };
-    map.map(request).expect("room");
 }
 
 /// Makes children of a process whose threads keep writing.
@@ -162,24 +105,16 @@ fn notes(threads: usize) -> Last {
     Arc::new((0..PAGES * threads).map(|_| AtomicU64::new(0)).collect())
 }
 
-fn gate() -> Arc<Gate> {
-    Arc::new(Gate {
-        running: AtomicUsize::new(0),
-        queue: WaitQueue::new(),
-    })
-}
-
 fn writers_and_forks(cpus: usize) {
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    start(&map, false, None);
-    let (last, gate) = (notes(cpus), gate());
+    let map = zero_map(pages(0, PAGES));
+    let (last, tasks) = (notes(cpus), Tasks::new());
     for cpu in 0..cpus {
         let last = last.clone();
-        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 8, &last));
+        tasks.spawn_in(&map, cpu, move |_| own(cpu, cpus, 8, &last));
     }
     let theirs = last.clone();
-    gate.spawn(&map, 0, move |map| forks(map, 4, cpus - 1, cpus, &theirs));
-    gate.wait_until(0);
+    tasks.spawn_in(&map, 0, move |map| forks(map, 4, cpus - 1, cpus, &theirs));
+    tasks.wait_until(0);
     map.tear_down();
 }
 
@@ -187,15 +122,13 @@ fn writers_and_forks(cpus: usize) {
 fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
     let mut numbers = Numbers::new(seed);
     while !stop.load(Ordering::SeqCst) {
-        let len = (1 + numbers.below(6)) * PAGE_SIZE;
-        let at = ELSEWHERE + numbers.below(8) * PAGE_SIZE;
-        let range = VirtRange::new(at, at + len);
+        let count = 1 + numbers.below(6);
+        let range = pages_at(ELSEWHERE + numbers.below(8) * PAGE_SIZE, count);
         match numbers.below(5) {
             0 | 1 => {
                 let request = MapRequest {
-                    place: Place::Fixed(at),
                     populate: numbers.chance(50),
-                    ..MapRequest::zero(len, Prot::READ | Prot::WRITE)
+                    ..zero_at(range)
                 };
                 map.map(request).expect("room");
                 for va in range.pages() {
@@ -211,8 +144,7 @@ fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
                 let _ = map
                     .remap(range, PAGE_SIZE, true, Place::Any, false)
                     .map(|to| {
-                        map.unmap(VirtRange::new(to, to + PAGE_SIZE))
-                            .expect("unmap");
+                        map.unmap(pages_at(to, 1)).expect("unmap");
                     });
             }
         }
@@ -221,32 +153,34 @@ fn churn(map: &Arc<Map>, seed: u64, stop: &AtomicBool) {
 
 fn writers_and_churn(cpus: usize, file: bool) {
     let seed = sim::random_u64();
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    start(&map, false, file.then(|| File::new(1, PAGES as u64)));
-    let (last, gate) = (notes(cpus), gate());
+    let map = new_map();
+    match file {
+        true => map_file(&map, HERE, &File::new(1, PAGES as u64), PAGES, false),
+        false => map_zero(&map, pages(0, PAGES), false),
+    }
+    let (last, tasks) = (notes(cpus), Tasks::new());
     let stop = Arc::new(AtomicBool::new(false));
     let theirs = stop.clone();
-    gate.spawn(&map, 0, move |map| churn(map, seed, &theirs));
+    tasks.spawn_in(&map, 0, move |map| churn(map, seed, &theirs));
     for cpu in 0..cpus {
         let last = last.clone();
-        gate.spawn(&map, cpu, move |_| own(cpu, cpus, 6, &last));
+        tasks.spawn_in(&map, cpu, move |_| own(cpu, cpus, 6, &last));
     }
-    gate.wait_until(1);
+    tasks.wait_until(1);
     stop.store(true, Ordering::SeqCst);
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
 /// One thread passes each number on through shared memory: a reader of the newer flag must read the
 /// newer page, whatever copies are made in between.
 fn message(cpus: usize) {
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    start(&map, false, None);
+    let map = zero_map(pages(0, PAGES));
     let turn = Arc::new(SpinLock::new(Rank::Leaf, 0usize));
-    let gate = gate();
+    let tasks = Tasks::new();
     for cpu in 0..cpus {
         let turn = turn.clone();
-        gate.spawn(&map, cpu, move |map| {
+        tasks.spawn_in(&map, cpu, move |map| {
             for _ in 0..12 {
                 // Its turn comes: a write that all CPUs must see from now on.
                 loop {
@@ -270,7 +204,7 @@ fn message(cpus: usize) {
             }
         });
     }
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
@@ -282,12 +216,11 @@ fn order(cpus: usize) {
     // Copies are made in pieces: a number with a carry into its second byte could be read half
     // written.
     const ONE_BYTE: u64 = 255;
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    let other = Map::new(Limits::NONE, false).expect("a map");
-    start(&map, false, None);
-    let (said, gate) = (Arc::new(AtomicU64::new(0)), gate());
+    let map = zero_map(pages(0, PAGES));
+    let other = new_map();
+    let (said, tasks) = (Arc::new(AtomicU64::new(0)), Tasks::new());
     let theirs = said.clone();
-    gate.spawn(&map, 1, move |map| {
+    tasks.spawn_in(&map, 1, move |map| {
         for n in 1..=ONE_BYTE {
             task::set_pmap(Some(other.pmap().clone()));
             task::set_pmap(Some(map.pmap().clone()));
@@ -296,7 +229,7 @@ fn order(cpus: usize) {
         }
     });
     let theirs = said.clone();
-    gate.spawn(&map, cpus - 1, move |_| {
+    tasks.spawn_in(&map, cpus - 1, move |_| {
         while theirs.load(Ordering::SeqCst) < ONE_BYTE {
             let heard = theirs.load(Ordering::SeqCst);
             let seen = read(page(0) + 8);
@@ -304,7 +237,7 @@ fn order(cpus: usize) {
         }
     });
     let theirs = said.clone();
-    gate.spawn(&map, 0, move |map| {
+    tasks.spawn_in(&map, 0, move |map| {
         let mut n = 0u64;
         while theirs.load(Ordering::SeqCst) < ONE_BYTE {
             n += 1;
@@ -314,7 +247,7 @@ fn order(cpus: usize) {
             assert_eq!(read(page(0) + 16), n);
         }
     });
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
@@ -322,11 +255,10 @@ fn order(cpus: usize) {
 /// on. Neither may lose a write: the page must not be copied while the original can still be
 /// written.
 fn no_write_is_lost(cpus: usize) {
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    start(&map, false, None);
-    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    let map = zero_map(pages(0, PAGES));
+    let (done, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new());
     let theirs = done.clone();
-    gate.spawn(&map, 1, move |_| {
+    tasks.spawn_in(&map, 1, move |_| {
         let mut n = 0u64;
         while !theirs.load(Ordering::SeqCst) {
             assert_eq!(read(page(0) + 8), n, "a lost write");
@@ -335,7 +267,7 @@ fn no_write_is_lost(cpus: usize) {
         }
     });
     let theirs = done.clone();
-    gate.spawn(&map, cpus - 1, move |map| {
+    tasks.spawn_in(&map, cpus - 1, move |map| {
         let mut n = 0u64;
         while !theirs.load(Ordering::SeqCst) {
             let mut bytes = [0; 8];
@@ -345,7 +277,7 @@ fn no_write_is_lost(cpus: usize) {
             assert_eq!(map.write(page(0) + 16, &n.to_le_bytes()), 8);
         }
     });
-    gate.spawn(&map, 0, move |map| {
+    tasks.spawn_in(&map, 0, move |map| {
         for _ in 0..40 {
             let child = map.fork().expect("fork");
             task::yield_now();
@@ -353,19 +285,18 @@ fn no_write_is_lost(cpus: usize) {
         }
         done.store(true, Ordering::SeqCst);
     });
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
 /// A child and its parent both write a page that they share at first. A third thread, of the
 /// parent, must never see the child's writes.
 fn isolation(cpus: usize) {
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    start(&map, false, None);
-    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    let map = zero_map(pages(0, PAGES));
+    let (done, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new());
     for cpu in 1..cpus {
         let theirs = done.clone();
-        gate.spawn(&map, cpu, move |_| {
+        tasks.spawn_in(&map, cpu, move |_| {
             let mut n = 0u64;
             while !theirs.load(Ordering::SeqCst) {
                 assert_eq!(read(childs_word(0)), 0, "what a child wrote");
@@ -376,7 +307,7 @@ fn isolation(cpus: usize) {
             }
         });
     }
-    gate.spawn(&map, 0, move |map| {
+    tasks.spawn_in(&map, 0, move |map| {
         for _ in 0..25 {
             let child = map.fork().expect("fork");
             let worker = Worker::new(&child, 0);
@@ -389,29 +320,20 @@ fn isolation(cpus: usize) {
         }
         done.store(true, Ordering::SeqCst);
     });
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
 /// A file is truncated and extended while threads read it: after truncation no thread can read the
 /// pages, and new ones are zero.
 fn truncation(cpus: usize) {
-    let map = Map::new(Limits::NONE, false).expect("a map");
+    let map = new_map();
     let file = File::new(2, 6);
-    let request = MapRequest {
-        place: Place::Fixed(OWNED),
-        backing: Backing::Object {
-            pager: file.clone(),
-            offset: 0,
-        },
-        shared: true,
-        ..MapRequest::zero(6 * PAGE_SIZE, Prot::READ | Prot::WRITE)
-    };
-    map.map(request).expect("room");
-    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    map_file(&map, HERE, &file, 6, true);
+    let (done, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new());
     for cpu in 1..cpus {
         let theirs = done.clone();
-        gate.spawn(&map, cpu, move |_| {
+        tasks.spawn_in(&map, cpu, move |_| {
             let mut i = cpu;
             while !theirs.load(Ordering::SeqCst) {
                 i = (i + 1) % 6;
@@ -420,7 +342,7 @@ fn truncation(cpus: usize) {
             }
         });
     }
-    gate.spawn(&map, 0, move |_| {
+    tasks.spawn_in(&map, 0, move |_| {
         for _ in 0..30 {
             file.set_pages(0);
             for i in 0..12 {
@@ -435,19 +357,14 @@ fn truncation(cpus: usize) {
         }
         done.store(true, Ordering::SeqCst);
     });
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
-fn map_disk(map: &Map, at: VirtAddr, disk: &Arc<Disk>, pages: usize, shared: bool) {
+fn map_file(map: &Map, at: VirtAddr, file: &Arc<impl Pager + 'static>, count: usize, shared: bool) {
     let request = MapRequest {
-        place: Place::Fixed(at),
-        backing: Backing::Object {
-            pager: disk.clone(),
-            offset: 0,
-        },
         shared,
-        ..MapRequest::zero(pages * PAGE_SIZE, Prot::READ | Prot::WRITE)
+        ..file_at(pages_at(at, count), file.clone())
     };
     map.map(request).expect("room");
 }
@@ -456,12 +373,12 @@ fn map_disk(map: &Map, at: VirtAddr, disk: &Arc<Disk>, pages: usize, shared: boo
 /// read once.
 fn one_read(cpus: usize) {
     let disk = Disk::new(3, PAGES as u64, 0);
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    let gate = gate();
+    let map = new_map();
+    let tasks = Tasks::new();
     for cpu in 0..cpus {
         let at = ELSEWHERE + cpu * PAGES * PAGE_SIZE;
-        map_disk(&map, at, &disk, PAGES, cpu % 2 == 0);
-        gate.spawn(&map, cpu, move |_| {
+        map_file(&map, at, &disk, PAGES, cpu % 2 == 0);
+        tasks.spawn_in(&map, cpu, move |_| {
             for i in 0..PAGES {
                 let i = (i * (2 * cpu + 1)) % PAGES;
                 let word = u64::from_le_bytes([File::byte(3, i as u64); 8]);
@@ -472,7 +389,7 @@ fn one_read(cpus: usize) {
             }
         });
     }
-    gate.wait_until(0);
+    tasks.wait_until(0);
     assert_eq!(disk.pages_read.load(Ordering::SeqCst), PAGES);
     map.tear_down();
 }
@@ -482,12 +399,12 @@ fn one_read(cpus: usize) {
 fn failing_reads(cpus: usize) {
     let seed = sim::random_u64();
     let disk = Disk::new(4, 12, 30);
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    map_disk(&map, OWNED, &disk, 12, true);
-    let (done, gate) = (Arc::new(AtomicBool::new(false)), gate());
+    let map = new_map();
+    map_file(&map, HERE, &disk, 12, true);
+    let (done, tasks) = (Arc::new(AtomicBool::new(false)), Tasks::new());
     for cpu in 1..cpus {
         let theirs = done.clone();
-        gate.spawn(&map, cpu, move |_| {
+        tasks.spawn_in(&map, cpu, move |_| {
             let mut numbers = Numbers::new(seed + cpu as u64);
             let mut reads = 0;
             while !theirs.load(Ordering::SeqCst) || reads == 0 {
@@ -500,7 +417,7 @@ fn failing_reads(cpus: usize) {
             }
         });
     }
-    gate.spawn(&map, 0, move |map| {
+    tasks.spawn_in(&map, 0, move |map| {
         let mut numbers = Numbers::new(seed);
         for _ in 0..60 {
             match numbers.below(4) {
@@ -508,10 +425,8 @@ fn failing_reads(cpus: usize) {
                 1 => disk.page_out(),
                 2 => disk.page_out_unused(),
                 _ => {
-                    let at = page(numbers.below(10));
-                    map.unmap(VirtRange::new(at, at + 2 * PAGE_SIZE))
-                        .expect("unmap");
-                    map_disk(map, OWNED, &disk, 12, true);
+                    map.unmap(pages(numbers.below(10), 2)).expect("unmap");
+                    map_file(map, HERE, &disk, 12, true);
                 }
             }
             task::yield_now();
@@ -519,7 +434,7 @@ fn failing_reads(cpus: usize) {
         disk.set_pages(12);
         done.store(true, Ordering::SeqCst);
     });
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
@@ -528,16 +443,16 @@ fn failing_reads(cpus: usize) {
 fn nothing_is_lost_on_disk(cpus: usize) {
     let seed = sim::random_u64();
     let disk = Disk::new(0, 6, 0);
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    let (left, gate) = (Arc::new(AtomicUsize::new(cpus)), gate());
+    let map = new_map();
+    let (left, tasks) = (Arc::new(AtomicUsize::new(cpus)), Tasks::new());
     for cpu in 0..cpus {
         let (disk, left) = (disk.clone(), left.clone());
-        gate.spawn(&map, cpu, move |map| {
+        tasks.spawn_in(&map, cpu, move |map| {
             let mut numbers = Numbers::new(seed + cpu as u64);
             let at = ELSEWHERE + cpu * 6 * PAGE_SIZE;
             let mut counts = [None; 6];
             for _ in 0..25 {
-                map_disk(map, at, &disk, 6, true);
+                map_file(map, at, &disk, 6, true);
                 for _ in 0..3 {
                     let i = numbers.below(6);
                     let word = at + i * PAGE_SIZE + 64 * cpu;
@@ -550,30 +465,25 @@ fn nothing_is_lost_on_disk(cpus: usize) {
                     counts[i] = Some(seen + 1);
                     user::write(word, &(seen + 1)).expect("a writable page");
                 }
-                map.unmap(VirtRange::new(at, at + 6 * PAGE_SIZE))
-                    .expect("unmap");
+                map.unmap(pages_at(at, 6)).expect("unmap");
             }
             left.fetch_sub(1, Ordering::SeqCst);
         });
     }
     let theirs = disk.clone();
-    gate.spawn(&map, cpus - 1, move |_| {
+    tasks.spawn_in(&map, cpus - 1, move |_| {
         while left.load(Ordering::SeqCst) > 0 {
             theirs.page_out_unused();
             task::yield_now();
         }
     });
-    gate.wait_until(0);
+    tasks.wait_until(0);
     map.tear_down();
 }
 
 fn run(name: &str, seeds: u64, body: impl Fn(usize) + Copy + Send + Sync + 'static) {
     for cpus in 2..=4 {
-        let config = Config {
-            cpus,
-            ..Config::default()
-        };
-        support::check(name, 0..seeds, config, move || {
+        support::check(name, 0..seeds, support::on_cpus(cpus), move || {
             let fork = [Fork::Share, Fork::Share, Fork::Copy][sim::random_u64() as usize % 3];
             pmap::set_fork(fork);
             vm::set_shared_tables([0, 0, 128][sim::random_u64() as usize % 3]);

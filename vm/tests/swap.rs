@@ -7,43 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use nucleus::{
-    Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
+    Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral,
     frame::{self, fail_after, seem_scarce_after, seem_scarce_once},
     sim::{self, Config},
     sync::{Rank, SpinLock},
-    task::{self, Spawn},
-    user,
+    task, user,
 };
-use support::{Numbers, resolve, swap::Store, swap::expect_empty};
-use vm::swap::{self, DeviceId, Done, SwapError, SwapStore};
-use vm::{Advice, Fault, Limits, Map, MapRequest, Place};
+use support::swap::{Store, add, add_store, remove};
+use support::{Numbers, Tasks, map_zero, on_cpus, page, pages, pages_at, resolve, zero_map};
+use vm::swap::{self, Done, SwapError, SwapStore};
+use vm::{Advice, Fault, Map};
 
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const SHARED: VirtAddr = VirtAddr(0x30_0000_0000);
 const PAGES: usize = 41;
-const RW: Prot = Prot::READ.union(Prot::WRITE);
-
-fn page(i: usize) -> VirtAddr {
-    HERE + i * PAGE_SIZE
-}
 
 fn all() -> VirtRange {
-    VirtRange::new(HERE, page(PAGES))
-}
-
-fn map_at(map: &Map, at: VirtAddr, shared: bool) {
-    let request = MapRequest {
-        place: Place::Fixed(at),
-        shared,
-        ..MapRequest::zero(PAGES * PAGE_SIZE, RW)
-    };
-    map.map(request).expect("room");
+    pages(0, PAGES)
 }
 
 fn new_map() -> Arc<Map> {
-    let map = Map::new(Limits::NONE, false).expect("a map");
-    map_at(&map, HERE, false);
-    map
+    zero_map(all())
 }
 
 fn pause() {
@@ -57,7 +40,7 @@ fn page_out(map: &Map) {
     for _ in 0..100 {
         map.page_out(all()).expect("mapped");
         pause();
-        if swapped(map) == PAGES {
+        if map.swapped() == PAGES {
             return;
         }
     }
@@ -72,6 +55,17 @@ fn expect(map: &Map, at: VirtAddr, byte: u8) {
     let mut bytes = [0; 16];
     assert_eq!(map.read(at, &mut bytes), 16, "{at:?}");
     assert_eq!(bytes, [byte; 16], "{at:?}");
+}
+
+fn fill(map: &Map, byte: impl Fn(usize) -> u8) {
+    (0..PAGES).for_each(|i| write(map, page(i), byte(i)));
+}
+
+#[track_caller]
+fn expect_all(map: &Map, byte: impl Fn(usize) -> u8) {
+    for i in 0..PAGES {
+        expect(map, page(i), byte(i));
+    }
 }
 
 /// Waits until the slots in use are those that pages own.
@@ -89,43 +83,19 @@ fn expect_no_leak() {
     panic!("{seen:?}");
 }
 
-fn swapped(map: &Map) -> usize {
-    map.swapped()
-}
-
-fn add(seed: u64, slots: usize) -> (DeviceId, Arc<Store>) {
-    let store = Store::new(seed, slots);
-    let id = swap::add(store.clone(), 0, &|| false).expect("a swap device");
-    (id, store)
-}
-
-fn remove(id: DeviceId) {
-    expect_empty();
-    vm::swap_off(id, &|| false).expect("an empty device");
-}
-
-fn with_cpus(cpus: usize) -> Config {
-    Config {
-        cpus,
-        ..Config::default()
-    }
-}
-
 #[test]
 fn pages_go_and_come_back_in_clusters() {
     support::check("clusters", 0..5, Config::default(), || {
         let before = frame::usage();
         let (id, store) = add(1, 100);
         let map = new_map();
-        for i in 0..PAGES {
-            write(&map, page(i), i as u8 + 1);
-        }
+        fill(&map, |i| i as u8 + 1);
         page_out(&map);
-        assert_eq!(swapped(&map), PAGES);
+        assert_eq!(map.swapped(), PAGES);
         assert_eq!(frame::usage().data, before.data, "their frames are free");
         assert!(store.writes.load(SeqCst) <= 2, "they went together");
         expect(&map, page(5), 6);
-        let came = PAGES - swapped(&map);
+        let came = PAGES - map.swapped();
         assert!((2..=16).contains(&came), "{came} pages came with one");
         assert_eq!(store.reads.load(SeqCst), 1);
         // Pages that were read keep their slots; a written page gives its slot up.
@@ -137,9 +107,8 @@ fn pages_go_and_come_back_in_clusters() {
         let writes = store.pages_written.load(SeqCst);
         page_out(&map);
         assert_eq!(store.pages_written.load(SeqCst), writes + 1);
-        assert_eq!(swapped(&map), PAGES);
-        map.advise(VirtRange::new(page(0), page(10)), Advice::DontNeed)
-            .expect("mapped");
+        assert_eq!(map.swapped(), PAGES);
+        map.advise(pages(0, 10), Advice::DontNeed).expect("mapped");
         assert_eq!(swap::usage().used, PAGES - 10);
         expect(&map, page(3), 0);
         for i in 10..PAGES {
@@ -154,12 +123,12 @@ fn pages_go_and_come_back_in_clusters() {
 /// Processes that fork, write, exit and go to swap in any order.
 #[test]
 fn a_fork_tree_loses_no_slot() {
-    support::check("fork-tree", 0..12, with_cpus(2), || {
+    support::check("fork-tree", 0..12, on_cpus(2), || {
         let mut numbers = Numbers::new(sim::random_u64());
         // Too small for all pages at times.
         let (id, _) = add(7, 90);
         let mut family: Vec<(Arc<Map>, Vec<u8>)> = vec![(new_map(), vec![0; 2 * PAGES])];
-        map_at(&family[0].0, SHARED, true);
+        map_zero(&family[0].0, pages_at(SHARED, PAGES), true);
         let mut shared = [0u8; PAGES];
         for _ in 0..250 {
             let process = numbers.below(family.len());
@@ -181,8 +150,8 @@ fn a_fork_tree_loses_no_slot() {
                         .expect("mapped");
                 }
                 5 => {
-                    let at = VirtRange::new(SHARED, SHARED + PAGES * PAGE_SIZE);
-                    family[process].0.page_out(at).expect("mapped");
+                    let range = pages_at(SHARED, PAGES);
+                    family[process].0.page_out(range).expect("mapped");
                 }
                 6 => {
                     let byte = numbers.next() as u8;
@@ -222,12 +191,10 @@ fn pinned_pages_stay_resident() {
     support::check("held", 0..6, Config::default(), || {
         let (id, _) = add(5, 200);
         let map = new_map();
-        for i in 0..PAGES {
-            write(&map, page(i), 1);
-        }
+        fill(&map, |_| 1);
         page_out(&map);
         for round in 2..6 {
-            let range = VirtRange::new(page(3), page(9));
+            let range = pages(3, 6);
             let held = map.pin(range, Access::Write).expect("mapped");
             for _ in 0..3 {
                 map.page_out(all()).expect("mapped");
@@ -255,13 +222,9 @@ fn pages_that_cannot_be_written_stay_resident() {
         store.failing_writes.store(60, SeqCst);
         let map = new_map();
         for round in 0..8 {
-            for i in 0..PAGES {
-                write(&map, page(i), (round * 7 + i) as u8);
-            }
+            fill(&map, |i| (round * 7 + i) as u8);
             page_out(&map);
-            for i in 0..PAGES {
-                expect(&map, page(i), (round * 7 + i) as u8);
-            }
+            expect_all(&map, |i| (round * 7 + i) as u8);
             expect_no_leak();
         }
         assert!(swap::usage().total < 400, "bad slots are not used again");
@@ -276,9 +239,7 @@ fn a_read_error_affects_one_page_only() {
     support::check("bad-reads", 0..6, Config::default(), || {
         let (id, store) = add(3, 100);
         let map = new_map();
-        for i in 0..PAGES {
-            write(&map, page(i), i as u8);
-        }
+        fill(&map, |i| i as u8);
         page_out(&map);
         // One slot cannot be read: only its page is lost, even if read together with others.
         *store.unreadable.lock() = Some(11);
@@ -296,9 +257,7 @@ fn a_read_error_affects_one_page_only() {
         *store.unreadable.lock() = None;
         expect(&map, page(failed[0]), failed[0] as u8);
         vm::swap_off(id, &|| false).expect("memory enough");
-        for i in 0..PAGES {
-            expect(&map, page(i), i as u8);
-        }
+        expect_all(&map, |i| i as u8);
         map.tear_down();
         drop(map);
         assert_eq!(swap::usage().used, 0);
@@ -310,9 +269,7 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
     support::check("no-room", 0..4, Config::default(), || {
         let (id, _) = add(3, 100);
         let map = new_map();
-        for i in 0..PAGES {
-            write(&map, page(i), i as u8 + 1);
-        }
+        fill(&map, |i| i as u8 + 1);
         page_out(&map);
         for left in 0..PAGES as u64 {
             fail_after(Some(left));
@@ -321,7 +278,7 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
             assert_eq!(swap::usage().total, 100);
             expect_no_leak();
             page_out(&map);
-            assert_eq!(swapped(&map), PAGES);
+            assert_eq!(map.swapped(), PAGES);
         }
         let stop = AtomicUsize::new(0);
         let interrupted = || stop.fetch_add(1, SeqCst) >= 1;
@@ -333,9 +290,7 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
         fail_after(None);
         vm::swap_off(id, &|| false).expect("memory enough");
         assert_eq!(vm::swap_off(id, &|| false), Err(SwapError::NotFound));
-        for i in 0..PAGES {
-            expect(&map, page(i), i as u8 + 1);
-        }
+        expect_all(&map, |i| i as u8 + 1);
         map.tear_down();
     });
 }
@@ -345,22 +300,15 @@ fn without_memory_a_device_stays_and_nothing_is_lost() {
 #[test]
 fn devices_come_and_go_while_in_use() {
     for cpus in [2, 4] {
-        support::check("come-and-go", 0..4, with_cpus(cpus), move || {
+        support::check("come-and-go", 0..4, on_cpus(cpus), move || {
             let devices = [add(1, 30), add(2, 50)];
             let mut ids = devices.each_ref().map(|(id, _)| *id);
             let map = new_map();
             let stop = Arc::new(AtomicBool::new(false));
-            let running = Arc::new(AtomicUsize::new(cpus - 1));
+            let tasks = Tasks::new();
             for thread in 1..cpus {
-                let (map, stop, running) = (map.clone(), stop.clone(), running.clone());
-                let spawn = Spawn {
-                    name: "writer",
-                    pmap: Some(map.pmap().clone()),
-                    attachment: Some(map.clone()),
-                    cpus: 1 << thread,
-                    priority: Default::default(),
-                };
-                let body = move || {
+                let stop = stop.clone();
+                tasks.spawn_in(&map, thread, move |_| {
                     let mut round = 0u64;
                     while !stop.load(SeqCst) {
                         round += 1;
@@ -371,11 +319,7 @@ fn devices_come_and_go_while_in_use() {
                             user::write(at, &round).expect("writable");
                         }
                     }
-                    task::set_pmap(None);
-                    drop(map);
-                    running.fetch_sub(1, SeqCst);
-                };
-                task::spawn(spawn, Box::new(body)).expect("a task");
+                });
             }
             for round in 0..12 {
                 map.page_out(all()).expect("mapped");
@@ -388,12 +332,10 @@ fn devices_come_and_go_while_in_use() {
                 }
                 let i = round % 2;
                 vm::swap_off(ids[i], &|| false).expect("memory enough");
-                ids[i] = swap::add(devices[i].1.clone(), 0, &|| false).expect("a swap device");
+                ids[i] = add_store(&devices[i].1);
             }
             stop.store(true, SeqCst);
-            while running.load(SeqCst) > 0 {
-                task::yield_now();
-            }
+            tasks.wait_until(0);
             expect_no_leak();
             map.tear_down();
             drop(map);
@@ -439,7 +381,7 @@ impl SwapStore for Late {
 /// ended.
 #[test]
 fn a_removed_device_is_not_referenced() {
-    sim::check("given up", 0..5, with_cpus(2), || {
+    sim::check("given up", 0..5, on_cpus(2), || {
         user::set_fault_hook(resolve);
         let said = Arc::new(AtomicBool::new(false));
         let store: Arc<dyn SwapStore> = Arc::new(Late {
@@ -449,36 +391,19 @@ fn a_removed_device_is_not_referenced() {
         let kept = Arc::downgrade(&store);
         let id = swap::add(store, 0, &|| false).expect("a swap device");
         let map = new_map();
-        for i in 0..PAGES {
-            write(&map, page(i), 7);
-        }
-        let out = map.clone();
-        let spawn = Spawn {
-            name: "pageout",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        let ended = Arc::new(AtomicBool::new(false));
-        let tells = ended.clone();
-        let body = move || {
+        fill(&map, |_| 7);
+        let (tasks, out) = (Tasks::new(), map.clone());
+        tasks.spawn(!0, move || {
             out.page_out(all()).expect("mapped");
             drop(out);
-            tells.store(true, SeqCst);
-        };
-        task::spawn(spawn, Box::new(body)).expect("a task");
+        });
         while !said.load(SeqCst) {
             task::yield_now();
         }
         vm::swap_off(id, &|| false).expect("room for all pages");
         assert!(kept.upgrade().is_none(), "the device is still referenced");
-        for i in 0..PAGES {
-            expect(&map, page(i), 7);
-        }
-        while !ended.load(SeqCst) {
-            task::yield_now();
-        }
+        expect_all(&map, |_| 7);
+        tasks.wait_until(0);
         map.tear_down();
     });
 }
@@ -511,7 +436,7 @@ impl SwapStore for Behind {
 #[test]
 fn a_smaller_device_takes_the_place_of_a_larger_one() {
     const FEW: usize = 1;
-    support::check("smaller", 0..40, with_cpus(2), || {
+    support::check("smaller", 0..40, on_cpus(2), || {
         let large = Arc::new(Behind {
             store: Store::new(1, 3000),
             bad: (0..2900).collect(),
@@ -520,37 +445,26 @@ fn a_smaller_device_takes_the_place_of_a_larger_one() {
         let map = new_map();
         (0..FEW).for_each(|i| write(&map, page(i), i as u8 + 1));
         let stop = Arc::new(AtomicBool::new(false));
-        let running = Arc::new(AtomicUsize::new(1));
-        let (theirs, stopped, ends) = (map.clone(), stop.clone(), running.clone());
-        let body = move || {
+        let (theirs, stopped) = (map.clone(), stop.clone());
+        let tasks = Tasks::new();
+        tasks.spawn(2, move || {
             while !stopped.load(SeqCst) {
                 (0..FEW).for_each(|i| expect(&theirs, page(i), i as u8 + 1));
                 task::yield_now();
             }
             drop(theirs);
-            ends.fetch_sub(1, SeqCst);
-        };
-        let spawn = Spawn {
-            name: "reader",
-            pmap: None,
-            attachment: None,
-            cpus: 2,
-            priority: Default::default(),
-        };
-        task::spawn(spawn, Box::new(body)).expect("a task");
+        });
         for _ in 0..20 {
-            let id = swap::add(large.clone(), 0, &|| false).expect("a swap device");
+            let id = add_store(&large);
             map.page_out(all()).expect("mapped");
             pause();
             vm::swap_off(id, &|| false).expect("memory enough");
-            let id = swap::add(small.clone(), 0, &|| false).expect("a swap device");
+            let id = add_store(&small);
             task::yield_now();
             vm::swap_off(id, &|| false).expect("memory enough");
         }
         stop.store(true, SeqCst);
-        while running.load(SeqCst) > 0 {
-            task::yield_now();
-        }
+        tasks.wait_until(0);
         map.tear_down();
     });
 }
@@ -561,7 +475,7 @@ fn a_smaller_device_takes_the_place_of_a_larger_one() {
 fn a_device_does_not_wait_for_memory_for_ever() {
     let config = Config {
         max_points: 500_000,
-        ..with_cpus(2)
+        ..on_cpus(2)
     };
     support::check("starved", 0..4, config, || {
         vm::start_pagedaemon().expect("a task");

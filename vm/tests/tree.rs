@@ -8,17 +8,16 @@ use std::{collections::BTreeSet, sync::Arc};
 use nucleus::{
     PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
     pmap::{self, Fork},
-    sim::{self},
+    sim,
 };
-use support::{Numbers, Worker};
-use vm::{Advice, AmapForm, Limits, Map, MapRequest, Place};
+use support::{Numbers, RW, Worker, map_zero, zero_map};
+use vm::{Advice, AmapForm, Map};
 
 /// The last pages of a page table's span, so that two tables map the memory.
 const HERE: VirtAddr = VirtAddr(0x10_0020_0000 - 100 * PAGE_SIZE);
 /// Several chunks of slots.
 const PAGES: usize = 200;
 const MEMBERS: usize = 5;
-const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 /// A copy of a page, which all its owners can reach.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,15 +45,7 @@ struct Tree {
 }
 
 fn pages(first: usize, end: usize) -> VirtRange {
-    VirtRange::new(HERE + first * PAGE_SIZE, HERE + end * PAGE_SIZE)
-}
-
-fn map_at(map: &Map, range: VirtRange) {
-    let request = MapRequest {
-        place: Place::Fixed(range.start),
-        ..MapRequest::zero(range.len(), RW)
-    };
-    map.map(request).expect("room");
+    support::pages_at(HERE + first * PAGE_SIZE, end - first)
 }
 
 impl Tree {
@@ -119,7 +110,7 @@ impl Tree {
             }
             4 => {
                 map.unmap(range).expect("mapped");
-                map_at(&map, range);
+                map_zero(&map, range, false);
                 self.members[index].pages[page..end].fill(None);
             }
             // Splits the entry and joins it again.
@@ -163,8 +154,7 @@ fn grow_and_fell(form: AmapForm) {
     if !ahead {
         vm::set_fault_ahead(0, 0);
     }
-    let map = Map::new(Limits::NONE, true).expect("a map");
-    map_at(&map, pages(0, PAGES));
+    let map = zero_map(pages(0, PAGES));
     let mut tree = Tree {
         numbers,
         members: Vec::new(),

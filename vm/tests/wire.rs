@@ -8,27 +8,13 @@ use std::sync::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
-    addr::USER_END,
-    ephemeral, pmap,
-    sim::{self, Config},
-    task::{self, Spawn},
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, ephemeral, pmap, sim, task,
 };
-use vm::{Advice, Limits, Lock, Map, MapError, MapRequest, Place};
-
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
-const RW: Prot = Prot::READ.union(Prot::WRITE);
-
-fn pages(first: usize, count: usize) -> VirtRange {
-    let start = HERE + first * PAGE_SIZE;
-    VirtRange::new(start, start + count * PAGE_SIZE)
-}
+use support::{HERE, Tasks, page, pages, zero_at};
+use vm::{Advice, Limits, Lock, Map, MapError, Place};
 
 fn place(map: &Map, range: VirtRange) -> Result<VirtAddr, MapError> {
-    map.map(MapRequest {
-        place: Place::Fixed(range.start),
-        ..MapRequest::zero(range.len(), RW)
-    })
+    map.map(zero_at(range))
 }
 
 fn limited(pages: usize) -> Arc<Map> {
@@ -94,10 +80,7 @@ fn the_limit_holds_for_all_that_grows() {
             .expect("nothing is locked by this");
         assert_eq!(place(&map, pages(30, 3)), Err(MapError::Again));
         place(&map, pages(30, 2)).expect("within the limit");
-        let (frame, _) = map
-            .pmap()
-            .extract(pages(31, 1).start)
-            .expect("it was brought in");
+        let (frame, _) = map.pmap().extract(page(31)).expect("it was brought in");
         assert!(pmap::is_wired(&frame));
         drop(frame);
         let at_limit = map.remap(pages(30, 2), 3 * PAGE_SIZE, true, Place::Any, false);
@@ -137,10 +120,10 @@ fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
         map.populate(pages(0, 4)).expect("memory");
         let child = map.fork().expect("a child");
         assert_eq!((child.sizes().locked, map.sizes().locked), (0, 4));
-        child.write(pages(1, 1).start, b"child");
-        let (theirs, _) = child.pmap().extract(pages(1, 1).start).expect("written");
+        child.write(page(1), b"child");
+        let (theirs, _) = child.pmap().extract(page(1)).expect("written");
         assert!(!pmap::is_wired(&theirs));
-        map.write(pages(2, 1).start, b"parent");
+        map.write(page(2), b"parent");
         for va in pages(0, 4).pages() {
             let (ours, _) = map.pmap().extract(va).expect("it stays");
             assert!(pmap::is_wired(&ours));
@@ -158,32 +141,18 @@ fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
 /// parent's.
 #[test]
 fn device_writes_belong_to_the_program() {
-    let config = Config {
-        cpus: 2,
-        ..Config::default()
-    };
-    sim::check("device", 0..40, config, || {
+    sim::check("device", 0..40, support::on_cpus(2), || {
         let map = limited(0);
         place(&map, pages(0, 3)).expect("room");
         let stop = Arc::new(AtomicBool::new(false));
         let (theirs, stopped) = (map.clone(), stop.clone());
-        task::spawn(
-            Spawn {
-                name: "forks",
-                pmap: None,
-                attachment: None,
-                cpus: u64::MAX,
-                priority: Default::default(),
-            },
-            Box::new(move || {
-                while !stopped.load(Ordering::SeqCst) {
-                    let child = theirs.fork().expect("a child");
-                    child.write(pages(1, 1).start, &[0xee; 8]);
-                    task::yield_now();
-                }
-            }),
-        )
-        .expect("a task");
+        Tasks::new().spawn(!0, move || {
+            while !stopped.load(Ordering::SeqCst) {
+                let child = theirs.fork().expect("a child");
+                child.write(page(1), &[0xee; 8]);
+                task::yield_now();
+            }
+        });
         for round in 0..20u8 {
             let range = VirtRange::new(HERE + 100, HERE + 2 * PAGE_SIZE + 50);
             let held = map.pin(range, Access::Write).expect("memory");

@@ -140,10 +140,9 @@ fn enter_run(
     if !entered {
         return;
     }
-    for (index, frame) in pages.zip(run.into_frames()) {
-        if let Some(chunk) = &mut chunks[(index - first) as usize / SLOTS] {
-            chunk.put(index, frame);
-        }
+    let mut frames = run.into_frames();
+    for chunk in chunks.iter_mut().flatten() {
+        chunk.fill(frames.by_ref());
     }
     object.count_more(RUN_FRAMES);
 }

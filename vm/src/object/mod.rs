@@ -553,9 +553,12 @@ impl Pages<'_> {
         self.pages.iter().all(Content::is_vacant)
     }
 
-    /// Puts page `index`, which is not there, in. The object's pages are counted by the caller.
-    pub(crate) fn put(&mut self, index: u64, frame: Frame) {
-        *self.page_mut(index) = Page::resident(frame);
+    /// Fills these pages, all of which are absent. The object's pages are counted by the caller.
+    pub(crate) fn fill(&mut self, frames: impl Iterator<Item = Frame>) {
+        for (page, frame) in self.pages.iter_mut().zip(frames) {
+            // Without the code that drops what was there.
+            core::mem::forget(core::mem::replace(page, Page::resident(frame)));
+        }
     }
 
     fn page(&self, index: u64) -> &Page {

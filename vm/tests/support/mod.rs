@@ -1,5 +1,6 @@
-//! Shared parts of the property tests: a source of numbers, files to map, and workers, that is,
-//! tasks that run in an address space on a CPU of their own and make accesses through its TLB.
+//! Shared parts of the tests: a source of numbers, a usual place and mappings there, files to map,
+//! and tasks. Workers are tasks that run in an address space on a CPU of their own and make
+//! accesses through its TLB when they are told to.
 
 #![allow(dead_code)]
 
@@ -15,14 +16,67 @@ use std::{
 };
 
 use nucleus::{
-    Access, Frame, PAGE_SIZE, VirtAddr, ephemeral,
+    Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
     frame::{self, Contents},
     sim::{self, Config},
     sync::{Rank, SpinLock},
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use vm::{LargePages, Lookup, Map, Object, Pager, PagerError};
+use vm::{Backing, LargePages, Limits, Lookup, Map, MapRequest, Object, Pager, PagerError, Place};
+
+/// Where most tests have their memory.
+pub const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
+pub const RW: Prot = Prot::READ.union(Prot::WRITE);
+
+/// Page `i` of the memory at [`HERE`].
+pub fn page(i: usize) -> VirtAddr {
+    HERE + i * PAGE_SIZE
+}
+
+/// Pages of the memory at [`HERE`].
+pub fn pages(first: usize, count: usize) -> VirtRange {
+    pages_at(page(first), count)
+}
+
+pub fn pages_at(start: VirtAddr, count: usize) -> VirtRange {
+    VirtRange::new(start, start + count * PAGE_SIZE)
+}
+
+/// A request for private zero-fill memory in `range`.
+pub fn zero_at(range: VirtRange) -> MapRequest {
+    MapRequest {
+        place: Place::Fixed(range.start),
+        ..MapRequest::zero(range.len(), RW)
+    }
+}
+
+/// A request for a private mapping of a file, from its beginning, in `range`.
+pub fn file_at(range: VirtRange, pager: Arc<dyn Pager>) -> MapRequest {
+    MapRequest {
+        backing: Backing::Object { pager, offset: 0 },
+        ..zero_at(range)
+    }
+}
+
+pub fn map_zero(map: &Map, range: VirtRange, shared: bool) {
+    let request = MapRequest {
+        shared,
+        ..zero_at(range)
+    };
+    map.map(request).expect("room");
+}
+
+pub fn new_map() -> Arc<Map> {
+    Map::new(Limits::NONE, false).expect("a map")
+}
+
+/// A map with private zero-fill memory in `range`.
+pub fn zero_map(range: VirtRange) -> Arc<Map> {
+    let map = new_map();
+    map_zero(&map, range, false);
+    map
+}
 
 /// A small generator of repeatable numbers.
 pub struct Numbers(u64);
@@ -279,6 +333,68 @@ struct Mail {
     answer: Option<Answer>,
 }
 
+/// Tasks of a test, as long as they run.
+#[derive(Default)]
+pub struct Tasks {
+    running: AtomicUsize,
+    queue: WaitQueue,
+}
+
+impl Tasks {
+    pub fn new() -> Arc<Tasks> {
+        Arc::default()
+    }
+
+    /// Runs `body` in a task without an address space on one of the CPUs in the mask.
+    pub fn spawn(self: &Arc<Tasks>, cpus: u64, body: impl FnOnce() + Send + 'static) {
+        let spawn = Spawn {
+            cpus,
+            ..Spawn::kernel("task")
+        };
+        self.start(spawn, body);
+    }
+
+    /// Runs `body` in `map` on `cpu`.
+    pub fn spawn_in(
+        self: &Arc<Tasks>,
+        map: &Arc<Map>,
+        cpu: usize,
+        body: impl FnOnce(&Arc<Map>) + Send + 'static,
+    ) {
+        let map = map.clone();
+        self.start(spawn_in(&map, cpu), move || {
+            body(&map);
+            task::set_pmap(None);
+        });
+    }
+
+    fn start(self: &Arc<Tasks>, spawn: Spawn, body: impl FnOnce() + Send + 'static) {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let tasks = self.clone();
+        let run = move || {
+            body();
+            tasks.running.fetch_sub(1, Ordering::SeqCst);
+            tasks.queue.wake_all();
+        };
+        task::spawn(spawn, Box::new(run)).expect("a task");
+    }
+
+    /// Waits until at most `left` tasks run.
+    pub fn wait_until(&self, left: usize) {
+        let ready = || (self.running.load(Ordering::SeqCst) <= left).then_some(());
+        self.queue.wait(Sleep::SOUND, ready).expect("a sound sleep");
+    }
+}
+
+fn spawn_in(map: &Arc<Map>, cpu: usize) -> Spawn {
+    Spawn {
+        pmap: Some(map.pmap().clone()),
+        attachment: Some(map.clone()),
+        cpus: 1 << cpu,
+        ..Spawn::kernel("worker")
+    }
+}
+
 /// A task in an address space.
 pub struct Worker {
     mail: Arc<(SpinLock<Mail>, WaitQueue)>,
@@ -289,18 +405,14 @@ impl Worker {
     pub fn new(map: &Arc<Map>, cpu: usize) -> Worker {
         let mail = Arc::new((SpinLock::new(Rank::Leaf, Mail::default()), WaitQueue::new()));
         let theirs = mail.clone();
-        task::spawn(
-            Spawn {
-                name: "worker",
-                pmap: Some(map.pmap().clone()),
-                attachment: Some(map.clone()),
-                cpus: 1 << cpu,
-                priority: Default::default(),
-            },
-            Box::new(move || work(&theirs.0, &theirs.1)),
-        )
-        .expect("a task");
+        let run = move || work(&theirs.0, &theirs.1);
+        task::spawn(spawn_in(map, cpu), Box::new(run)).expect("a task");
         Worker { mail }
+    }
+
+    /// Starts one on each of the first `cpus` CPUs.
+    pub fn on_each(map: &Arc<Map>, cpus: usize) -> Vec<Worker> {
+        (0..cpus).map(|cpu| Worker::new(map, cpu)).collect()
     }
 
     pub fn call(&self, command: Command) -> Answer {
@@ -365,6 +477,14 @@ pub fn resolve(at: VirtAddr, access: Access) -> bool {
             .map(|map| map.fault(at, access))
     });
     matches!(map, Some(Ok(())))
+}
+
+/// The usual machine with so many CPUs.
+pub fn on_cpus(cpus: usize) -> Config {
+    Config {
+        cpus,
+        ..Config::default()
+    }
 }
 
 /// A machine with so many CPUs and frames.

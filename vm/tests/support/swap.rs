@@ -11,7 +11,7 @@ use nucleus::{
     sync::{Rank, SpinLock},
     task::{self, Spawn},
 };
-use vm::swap::{self, Done, StoreFailed, SwapStore};
+use vm::swap::{self, DeviceId, Done, StoreFailed, SwapStore};
 
 use super::Numbers;
 
@@ -87,14 +87,7 @@ impl Store {
             }
             done(if fails { Err(StoreFailed) } else { Ok(()) });
         };
-        let spawn = Spawn {
-            name: "swap",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        task::spawn(spawn, Box::new(run)).expect("a task");
+        task::spawn(Spawn::kernel("swap"), Box::new(run)).expect("a task");
     }
 }
 
@@ -135,6 +128,22 @@ impl SwapStore for Store {
             }
         });
     }
+}
+
+/// Makes a store of so many slots and adds it as a device.
+pub fn add(seed: u64, slots: usize) -> (DeviceId, Arc<Store>) {
+    let store = Store::new(seed, slots);
+    (add_store(&store), store)
+}
+
+pub fn add_store(store: &Arc<impl SwapStore + 'static>) -> DeviceId {
+    swap::add(store.clone(), 0, &|| false).expect("a swap device")
+}
+
+/// Removes a device that no page needs, once that is so.
+pub fn remove(id: DeviceId) {
+    expect_empty();
+    vm::swap_off(id, &|| false).expect("an empty device");
 }
 
 /// Waits until no page owns a slot.
