@@ -4,7 +4,7 @@ use alloc::{sync::Arc, vec::Vec};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
 
 use super::Map;
-use super::entry::{MapEntry, ObjectRef, Removed};
+use super::entry::{MapEntry, ObjectRef};
 use super::request::MapError;
 
 impl Map {
@@ -20,8 +20,7 @@ impl Map {
             let object = entry.object.as_ref()?;
             (entry.label == label && object.first == distance).then_some(object)
         }
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         let mut found = None;
         let mut ranges: Vec<VirtRange> = Vec::new();
         let mut from = at;
@@ -38,9 +37,7 @@ impl Map {
         }
         let taken = ranges
             .iter()
-            .try_for_each(|range| self.take_range(&mut space, *range, &mut removed));
-        drop(space);
-        drop(removed);
+            .try_for_each(|range| self.take_range(&mut space, *range));
         match ranges.is_empty() {
             true => Err(MapError::NotMapped),
             false => taken,

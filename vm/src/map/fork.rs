@@ -18,14 +18,13 @@ use nucleus::{
     addr::USER_END,
     frame,
     pmap::{Fork, Pending, Writes, fork_mode},
-    sync::CpuWriteGuard,
     task::Sleep,
 };
 
 use super::Map;
-use super::entry::{MapEntry, Removed};
+use super::entry::MapEntry;
 use super::request::{Inherit, Lock, MapError};
-use super::space::Space;
+use super::space::{Change, Space};
 
 /// The least number of pages in a shared page table: write-protecting fewer costs little more than
 /// a table.
@@ -46,21 +45,19 @@ impl Map {
     /// # Errors
     /// [`MapError::NoMemory`]; this address space is unchanged.
     pub fn fork(&self) -> Result<Arc<Map>, MapError> {
-        let mut removed = Removed::default();
         let mut parents = self.lock_to_fork();
         let mut pending = Pending::new();
-        let result = self.copy_space(&mut parents, &mut pending, &mut removed);
+        let result = self.copy_space(&mut parents, &mut pending);
         pending.flush();
         drop(parents);
-        drop(removed);
         let (pmap, copies) = result?;
         Map::with_pmap(pmap, copies)
     }
 
     /// Locks the map for a fork: no page is pinned for writing.
-    fn lock_to_fork(&self) -> CpuWriteGuard<'_, Space> {
+    fn lock_to_fork(&self) -> Change<'_> {
         loop {
-            let space = self.space.write();
+            let space = self.change();
             if self.write_pins.load(SeqCst) == 0 {
                 return space;
             }
@@ -71,14 +68,17 @@ impl Map {
         }
     }
 
-    /// Returns the pmap and the entries of a child. Entries in `removed` after a failure were never
-    /// mapped.
+    /// Returns the pmap and the entries of a child. After a failure, entries that were never mapped
+    /// are among the removed ones.
     fn copy_space(
         &self,
-        parents: &mut Space,
+        parents: &mut Change<'_>,
         pending: &mut Pending,
-        removed: &mut Removed,
     ) -> Result<(Arc<Pmap>, Space), MapError> {
+        let Change {
+            space: parents,
+            removed,
+        } = parents;
         // Most programs are so small that their page tables need not be inspected.
         let (pmap, complete) = match fork_mode() == Fork::Share && may_share_any(parents) {
             true => self.share_tables(parents, pending)?,

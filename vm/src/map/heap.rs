@@ -3,11 +3,11 @@
 use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, addr::USER_START};
 
 use super::Map;
-use super::entry::{MapEntry, Removed};
+use super::entry::MapEntry;
 use super::layout::GUARD_GAP;
 use super::policy::check_overcommit;
 use super::request::{Fault, Lock, MapError, MapRequest};
-use super::space::Space;
+use super::space::{Change, Space};
 
 impl Map {
     /// Sets the start of the heap (`execve`), moved up at random unless the layout is fixed.
@@ -25,15 +25,13 @@ impl Map {
     /// Moves the end of the heap if it can. Returns where the end is, and which pages are to be
     /// brought in at once.
     pub(crate) fn resize_heap(&self, to: VirtAddr) -> (VirtAddr, Option<VirtRange>) {
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         let before = space.heap.end;
-        if to >= space.heap.start && self.move_break(&mut space, to, &mut removed).is_ok() {
+        if to >= space.heap.start && self.move_break(&mut space, to).is_ok() {
             space.heap.end = to;
         }
         let (end, lock) = (space.heap.end, space.lock_future);
         drop(space);
-        drop(removed);
         let grown = match (before.page_ceil(), end.page_ceil()) {
             (Some(old), Some(new)) if lock == Lock::Full && old < new => {
                 Some(VirtRange::new(old, new))
@@ -43,19 +41,14 @@ impl Map {
         (end, grown)
     }
 
-    fn move_break(
-        &self,
-        space: &mut Space,
-        to: VirtAddr,
-        removed: &mut Removed,
-    ) -> Result<(), MapError> {
+    fn move_break(&self, space: &mut Change<'_>, to: VirtAddr) -> Result<(), MapError> {
         let old = space.heap.end.page_ceil().ok_or(MapError::NoMemory)?;
         let new = to.page_ceil().ok_or(MapError::NoMemory)?;
         if (to - space.heap.start) as u64 > space.limits.data {
             return Err(MapError::NoMemory);
         }
         if new <= old {
-            return self.take_range(space, VirtRange::new(new, old), removed);
+            return self.take_range(space, VirtRange::new(new, old));
         }
         let range = VirtRange::new(old, new);
         let pages = range.len() >> PAGE_SHIFT;
@@ -73,7 +66,7 @@ impl Map {
             ..MapRequest::zero(range.len(), Prot::READ | Prot::WRITE)
         };
         let entry = MapEntry::new(range, &request, space.lock_future, None);
-        space.insert(entry, removed);
+        space.insert(entry);
         Ok(())
     }
 

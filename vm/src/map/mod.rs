@@ -39,7 +39,8 @@ use crate::object::Anonymous;
 use large::Phase;
 use policy::check_overcommit;
 
-pub(crate) use entry::{MapEntry, ObjectRef, Removed};
+use entry::Removed;
+pub(crate) use entry::{MapEntry, ObjectRef};
 pub use fork::set_shared_tables;
 pub use large::{LargePages, large_pages, set_large_pages};
 pub(crate) use large::{SPAN, span_around};
@@ -49,8 +50,8 @@ pub use request::{
     Advice, Backing, Entry, Fault, Inherit, LargeAdvice, Limits, Lock, MapError, MapRequest, Place,
     Sizes,
 };
-pub(crate) use space::Space;
 pub use space::locked_pages;
+pub(crate) use space::{Change, Space};
 pub(crate) use widen::{make_sole, widen_run};
 
 /// The pmaps of all address spaces; the pagedaemon weighs them from time to time.
@@ -178,8 +179,7 @@ impl Map {
                 Some(ObjectRef::new(pager, offset >> PAGE_SHIFT, writable))
             }
         };
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         let pages = len >> PAGE_SHIFT;
         let replaced = match request.place {
             Place::Fixed(start) if start <= USER_END - len.min(USER_END.0) => {
@@ -193,11 +193,9 @@ impl Map {
             space.check_locked(pages)?;
         }
         let phase = phase.filter(|_| !space.layout.is_32_bits());
-        let start = self.make_room(&mut space, request.place, len, phase, &mut removed)?;
+        let start = self.make_room(&mut space, request.place, len, phase)?;
         let range = VirtRange::new(start, start + len);
-        space.insert(MapEntry::new(range, &request, lock, object), &mut removed);
-        drop(space);
-        drop(removed);
+        space.insert(MapEntry::new(range, &request, lock, object));
         Ok((range, request.populate || lock == Lock::Full))
     }
 
@@ -206,11 +204,10 @@ impl Map {
     /// acceptable.
     pub(crate) fn make_room(
         &self,
-        space: &mut Space,
+        space: &mut Change<'_>,
         place: Place,
         len: usize,
         phase: Option<Phase>,
-        removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         let last = space.layout.end;
         let at = |start: VirtAddr| {
@@ -239,23 +236,29 @@ impl Map {
             Place::Fixed(start) => {
                 let range = at(start)?;
                 if space.has_any(range) {
-                    self.take_range(space, range, removed)?;
+                    self.take_range(space, range)?;
                 }
                 Ok(start)
             }
         }
     }
 
-    /// The first phase of unmap: removes the entries of `range` and their translations. The caller
-    /// drops `removed` after it has unlocked the map.
+    /// Locks the map to change it.
+    pub(crate) fn change(&self) -> Change<'_> {
+        Change {
+            space: self.space.write(),
+            removed: Removed::default(),
+        }
+    }
+
+    /// The first phase of unmap: removes the entries of `range` and their translations.
     pub(crate) fn take_range(
         &self,
-        space: &mut Space,
+        space: &mut Change<'_>,
         range: VirtRange,
-        removed: &mut Removed,
     ) -> Result<(), MapError> {
         space.clip_range(range)?;
-        space.take(range, removed);
+        space.take(range);
         let mut pending = Pending::new();
         self.pmap.remove(range, &mut pending);
         pending.flush();
@@ -273,13 +276,10 @@ impl Map {
         if range.is_empty() {
             return Err(MapError::Invalid);
         }
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         if space.has_any(range) {
-            self.take_range(&mut space, range, &mut removed)?;
+            self.take_range(&mut space, range)?;
         }
-        drop(space);
-        drop(removed);
         Ok(())
     }
 
@@ -295,9 +295,8 @@ impl Map {
         if range.is_empty() {
             return Ok(());
         }
-        let mut removed = Removed::default();
         let mut pending = Pending::new();
-        let mut space = self.space.write();
+        let mut space = self.change();
         let mut more_data = 0;
         let mut mapped_to = range.start;
         for entry in space.overlapping(range) {
@@ -340,9 +339,7 @@ impl Map {
             }
         }
         pending.flush();
-        space.join_around(range, &mut removed);
-        drop(space);
-        drop(removed);
+        space.join_around(range);
         Ok(())
     }
 

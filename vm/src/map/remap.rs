@@ -8,7 +8,7 @@ use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 use super::entry::{MapEntry, Removed};
 use super::policy::check_overcommit;
 use super::request::{Backing, Lock, MapError, MapRequest, Place};
-use super::space::Space;
+use super::space::{Change, Space};
 use super::{Map, page_range, whole_pages};
 
 impl Map {
@@ -39,20 +39,19 @@ impl Map {
                 return Err(MapError::Invalid);
             }
         }
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         let result = match to {
             Place::Any if !keep_old && new_len <= old.len() => {
-                self.shrink(&mut space, old, new_len, &mut removed)
+                self.shrink(&mut space, old, new_len)
             }
-            Place::Any if !keep_old => match self.grow(&mut space, old, new_len, &mut removed) {
+            Place::Any if !keep_old => match self.grow(&mut space, old, new_len) {
                 Err(MapError::Exists) if may_move => {
-                    self.move_entry(&mut space, old, new_len, Place::Any, false, &mut removed)
+                    self.move_entry(&mut space, old, new_len, Place::Any, false)
                 }
                 Err(MapError::Exists) => Err(MapError::NoMemory),
                 result => result,
             },
-            place => self.move_entry(&mut space, old, new_len, place, keep_old, &mut removed),
+            place => self.move_entry(&mut space, old, new_len, place, keep_old),
         };
         let grown = result
             .ok()
@@ -61,8 +60,6 @@ impl Map {
                 let entry = space.lookup(grown.start);
                 entry.is_some_and(|entry| entry.lock == Lock::Full)
             });
-        drop(space);
-        drop(removed);
         Ok((result?, grown))
     }
 
@@ -98,15 +95,14 @@ impl Map {
 
     fn shrink(
         &self,
-        space: &mut Space,
+        space: &mut Change<'_>,
         old: VirtRange,
         new_len: usize,
-        removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         whole(space, old)?;
         let tail = VirtRange::new(old.start + new_len, old.end);
         if !tail.is_empty() {
-            self.take_range(space, tail, removed)?;
+            self.take_range(space, tail)?;
         }
         Ok(old.start)
     }
@@ -117,10 +113,9 @@ impl Map {
     /// [`MapError::Exists`] if the addresses above are in use.
     fn grow(
         &self,
-        space: &mut Space,
+        space: &mut Change<'_>,
         old: VirtRange,
         new_len: usize,
-        removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         let entry = whole(space, old)?;
         let (start, at_end, data, locked) = (
@@ -146,19 +141,18 @@ impl Map {
             space.check_locked(pages)?;
         }
         space.replace(start, |entry| entry.range.end = end);
-        space.join_around(more, removed);
+        space.join_around(more);
         Ok(old.start)
     }
 
     /// Moves `old` to `place`, with `new_len` bytes there.
     fn move_entry(
         &self,
-        space: &mut Space,
+        space: &mut Change<'_>,
         old: VirtRange,
         new_len: usize,
         place: Place,
         keep_old: bool,
-        removed: &mut Removed,
     ) -> Result<VirtAddr, MapError> {
         let entry = whole(space, old)?;
         let (data, locked) = (entry.is_data(), entry.lock != Lock::None);
@@ -185,9 +179,9 @@ impl Map {
         let moved = VirtRange::new(old.start, old.start + new_len.min(old.len()));
         space.clip_range(old)?;
         space.clip(moved.end)?;
-        let to = self.make_room(space, place, new_len, None, removed)?;
+        let to = self.make_room(space, place, new_len, None)?;
         let mut taken = Removed::default();
-        space.take(moved, &mut taken);
+        space.take_to(moved, &mut taken);
         let Some(mut entry) = taken.take_only() else {
             return Err(MapError::NotMapped);
         };
@@ -202,14 +196,14 @@ impl Map {
                 object: entry.object.clone(),
                 ..entry
             };
-            space.insert(left, removed);
+            space.insert(left);
         } else {
             // The rest of the old place, if the mapping shrinks as well.
-            space.take(old, removed);
+            space.take(old);
         }
         entry.shift += (old.start.0 >> PAGE_SHIFT) as i64 - (to.0 >> PAGE_SHIFT) as i64;
         entry.range = VirtRange::new(to, to + new_len);
-        space.insert(entry, removed);
+        space.insert(entry);
         Ok(to)
     }
 

@@ -1,8 +1,11 @@
 //! The data under the map's lock: the entries, their sums and limits, and the search for free
 //! addresses.
 
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter};
+use nucleus::{
+    PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter, sync::CpuWriteGuard,
+};
 
 use super::entries::{Entries, FIRST, Position};
 use super::entry::{MapEntry, Removed};
@@ -37,6 +40,46 @@ pub(crate) struct Space {
     /// The search for places aligned for large pages. Separate, so that each continues where it
     /// stopped.
     aligned: Search,
+}
+
+/// A map locked to be changed. What the change takes out of it is dropped after the lock is
+/// released (`uvm.txt` 3.1).
+pub(crate) struct Change<'a> {
+    // Dropped in this order.
+    pub space: CpuWriteGuard<'a, Space>,
+    pub removed: Removed,
+}
+
+impl Change<'_> {
+    /// Inserts an entry where there is none, and joins it with its neighbours where possible.
+    pub fn insert(&mut self, entry: MapEntry) {
+        self.space.insert(entry, &mut self.removed);
+    }
+
+    /// Joins entries that overlap or touch `range` where possible.
+    pub fn join_around(&mut self, range: VirtRange) {
+        let first = self.find_below(range.start).unwrap_or(FIRST);
+        self.space.join_from(first, range.end, &mut self.removed);
+    }
+
+    /// Removes the entries of `range`, whose ends are boundaries.
+    pub fn take(&mut self, range: VirtRange) {
+        self.space.take_to(range, &mut self.removed);
+    }
+}
+
+impl Deref for Change<'_> {
+    type Target = Space;
+
+    fn deref(&self) -> &Space {
+        &self.space
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut Space {
+        &mut self.space
+    }
 }
 
 /// Pages of locked entries of all maps.
@@ -315,8 +358,7 @@ impl Space {
         }
     }
 
-    /// Inserts an entry where there is none, and joins it with its neighbours where possible.
-    pub fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {
+    fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {
         Counter::map_entries.add(1);
         self.account(Sizes::of(&entry), true);
         let start = entry.range.start;
@@ -330,12 +372,6 @@ impl Space {
         Counter::map_entries.add(1);
         self.account(Sizes::of(&entry), true);
         self.entries.insert(entry);
-    }
-
-    /// Joins entries that overlap or touch `range` where possible.
-    pub fn join_around(&mut self, range: VirtRange, removed: &mut Removed) {
-        let first = self.find_below(range.start).unwrap_or(FIRST);
-        self.join_from(first, range.end, removed);
     }
 
     /// Joins entries from `at` on where possible, up to the first that ends above `end`.
@@ -363,8 +399,8 @@ impl Space {
         }
     }
 
-    /// Removes the entries of `range`, whose ends are boundaries.
-    pub fn take(&mut self, range: VirtRange, removed: &mut Removed) {
+    /// Moves the entries of `range`, whose ends are boundaries, to `removed`.
+    pub fn take_to(&mut self, range: VirtRange, removed: &mut Removed) {
         let mut at = self.entries.ending_above(range.start);
         while let Some(entry) = self.entries.get(at)
             && entry.range.start < range.end

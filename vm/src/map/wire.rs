@@ -9,7 +9,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
 
-use super::entry::{MapEntry, Removed};
+use super::entry::MapEntry;
 use super::request::{Lock, MapError};
 use super::space::Space;
 use super::{Map, page_range};
@@ -33,8 +33,7 @@ impl Map {
         if range.is_empty() {
             return Ok(());
         }
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         if lock != Lock::None {
             let locked = |entry: &&_| is_locked(entry);
             let pages = |range: VirtRange| range.len() >> PAGE_SHIFT;
@@ -55,9 +54,7 @@ impl Map {
             space.clip(range.end)?;
         }
         self.set_lock(&mut space, range, lock);
-        space.join_around(range, &mut removed);
-        drop(space);
-        drop(removed);
+        space.join_around(range);
         complete
     }
 
@@ -67,8 +64,7 @@ impl Map {
     /// # Errors
     /// [`MapError::NoMemory`] beyond the limit; nothing has changed then.
     pub fn lock_all(&self, current: Option<Lock>, future: Lock) -> Result<(), MapError> {
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         if let Some(lock) = current {
             let more = space.total - space.locked;
             if lock != Lock::None && space.check_locked(more).is_err() {
@@ -76,12 +72,10 @@ impl Map {
             }
             let everything = VirtRange::new(VirtAddr(0), space.layout.end);
             self.set_lock(&mut space, everything, lock);
-            space.join_around(everything, &mut removed);
+            space.join_around(everything);
         }
         space.lock_future = future;
         self.locks_future.store(future != Lock::None, Relaxed);
-        drop(space);
-        drop(removed);
         Ok(())
     }
 

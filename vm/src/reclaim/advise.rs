@@ -7,7 +7,7 @@ use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
 use crate::map::LargeAdvice;
-use crate::map::{Advice, Inherit, Lock, Map, MapEntry, MapError, Removed, Space, page_range};
+use crate::map::{Advice, Inherit, Lock, Map, MapEntry, MapError, page_range};
 use crate::object::{Pager, PagerError};
 use crate::swap;
 
@@ -90,17 +90,14 @@ impl Map {
         fits: impl Fn(&MapEntry) -> bool,
         change: impl Fn(&mut MapEntry),
     ) -> Result<(), MapError> {
-        let mut removed = Removed::default();
-        let mut space = self.space.write();
+        let mut space = self.change();
         if !space.overlapping(range).all(&fits) {
             return Err(MapError::Invalid);
         }
         let complete = space.check_mapped(range);
         space.clip_range(range)?;
         space.overlapping_mut(range).for_each(change);
-        space.join_around(range, &mut removed);
-        drop(space);
-        drop(removed);
+        space.join_around(range);
         complete
     }
 
@@ -188,11 +185,15 @@ impl Map {
     ) {
         let mut at = range.start;
         while at < range.end {
-            let left = VirtRange::new(at, range.end);
-            let Some((part, target)) = next_object(&self.space.read(), left, shared) else {
+            let space = self.space.read();
+            let Some(entry) = space.overlapping(VirtRange::new(at, range.end)).next() else {
                 return;
             };
+            let part = entry.range.intersect(VirtRange::new(at, range.end));
+            let object = entry.object.as_ref().filter(|_| entry.shared || !shared);
+            let target = object.map(|it| (it.pager.clone(), entry.index(it, part.start)));
             at = part.end;
+            drop(space);
             if let Some((pager, first)) = target {
                 f(&pager, first..first + (part.len() >> PAGE_SHIFT) as u64);
             }
@@ -267,20 +268,10 @@ impl Map {
     pub fn sync(&self, range: VirtRange, wait: bool) -> Result<(), MapError> {
         let range = page_range(range)?;
         let complete = self.space.read().check_mapped(range);
-        let mut at = range.start;
         let mut written = Ok(());
-        while at < range.end {
-            let Some((part, target)) =
-                next_object(&self.space.read(), VirtRange::new(at, range.end), true)
-            else {
-                break;
-            };
-            at = part.end;
-            if let Some((pager, first)) = target {
-                let pages = first..first + (part.len() >> PAGE_SHIFT) as u64;
-                written = written.and(pager.writeback(pages, wait));
-            }
-        }
+        self.for_each_object(range, true, &mut |pager, pages| {
+            written = written.and(pager.writeback(pages, wait));
+        });
         complete?;
         match written {
             Err(PagerError::OutOfMemory) => Err(MapError::NoMemory),
@@ -288,21 +279,6 @@ impl Map {
             Ok(()) => Ok(()),
         }
     }
-}
-
-/// The first entry in `range`: its part of the range and, if it has an object and is shared or need
-/// not be `shared`, the pager and the first page.
-#[allow(clippy::type_complexity)]
-fn next_object(
-    space: &Space,
-    range: VirtRange,
-    shared: bool,
-) -> Option<(VirtRange, Option<(Arc<dyn Pager>, u64)>)> {
-    let entry = space.overlapping(range).next()?;
-    let part = entry.range.intersect(range);
-    let object = entry.object.as_ref().filter(|_| entry.shared || !shared);
-    let target = object.map(|object| (object.pager.clone(), entry.index(object, part.start)));
-    Some((part, target))
 }
 
 impl MapEntry {
