@@ -234,7 +234,7 @@ impl Array {
         let mut hash = Hash::for_keys(anons, &|f| self.for_each(ALL, &mut |key, _, _| f(key)))?;
         // Shared chunks are copied first: the conversion cannot fail halfway.
         self.own_all().ok()?;
-        self.take_from(i64::MIN / 2, &mut |number, chunk| {
+        self.take(ALL, &mut |number, chunk| {
             let slots = shared_chunk::take(&chunk);
             chunk.leave();
             for (slot, key) in slots.into_iter().zip(first_key(number)..) {
@@ -286,32 +286,14 @@ impl Array {
             .each_mut(&above, &mut |i, place| f(base + i as i64, place));
     }
 
-    /// Removes the chunks with numbers from `start` on.
-    fn take_from(&mut self, start: i64, f: &mut dyn FnMut(i64, Arc<Chunk<Slot>>)) {
+    /// Removes the chunks with these numbers.
+    fn take(&mut self, numbers: Range<i64>, f: &mut dyn FnMut(i64, Arc<Chunk<Slot>>)) {
         let base = self.base;
-        if start < base {
-            self.below.take(0..(base - start) as u64, &mut |i, chunk| {
-                f(base - 1 - i as i64, chunk);
-            });
-        }
-        self.above
-            .take((start - base).max(0) as u64..u64::MAX, &mut |i, chunk| {
-                f(base + i as i64, chunk);
-            });
-    }
-
-    /// Removes the chunks with numbers before `end`.
-    fn take_before(&mut self, end: i64, f: &mut dyn FnMut(i64, Arc<Chunk<Slot>>)) {
-        let base = self.base;
+        let (above, below) = self.places(numbers.start, numbers.end);
         self.below
-            .take((base - end).max(0) as u64..u64::MAX, &mut |i, chunk| {
-                f(base - 1 - i as i64, chunk);
-            });
-        if end > base {
-            self.above.take(0..(end - base) as u64, &mut |i, chunk| {
-                f(base + i as i64, chunk);
-            });
-        }
+            .take(below, &mut |i, chunk| f(base - 1 - i as i64, chunk));
+        self.above
+            .take(above, &mut |i, chunk| f(base + i as i64, chunk));
     }
 
     /// As [`Amap::copy`](super::Amap::copy): shares the chunks.
@@ -388,8 +370,8 @@ impl Array {
         }
         let adopt = &mut |number, chunk| part.adopt(number, chunk);
         match lower {
-            true => self.take_before(boundary, adopt),
-            false => self.take_from(boundary + i64::from(within != 0), adopt),
+            true => self.take(ALL.start..boundary, adopt),
+            false => self.take(boundary + i64::from(within != 0)..ALL.end, adopt),
         }
         let moved = *part.made.get_mut();
         *self.made.get_mut() = self.made.get_mut().saturating_sub(moved);
@@ -419,7 +401,7 @@ impl Array {
     /// As [`Amap::absorb`](super::Amap::absorb).
     pub fn absorb(&mut self, mut other: Array) {
         *self.shares.get_mut() |= *other.shares.get_mut();
-        other.take_from(i64::MIN / 2, &mut |number, chunk| {
+        other.take(ALL, &mut |number, chunk| {
             self.adopt(number, chunk);
         });
     }
@@ -446,13 +428,10 @@ impl Array {
             });
         }
         if end - start >= MANY {
-            let mut gone = |_, chunk: Arc<Chunk<Slot>>| {
+            self.take(start..end, &mut |_, chunk| {
                 count += 1;
                 chunk.leave();
-            };
-            let (above, below) = self.places(start, end);
-            self.below.take(below, &mut gone);
-            self.above.take(above, &mut gone);
+            });
         }
         *self.made.get_mut() = self.made.get_mut().saturating_sub(count);
     }

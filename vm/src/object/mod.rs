@@ -400,21 +400,29 @@ impl Object {
     /// returns, so that later accesses fault. Returns how many pages that were. The owner must know
     /// its new end first, or a fault could make a page resident again.
     pub fn truncate(&self, first: u64) -> usize {
-        self.remove(first..u64::MAX)
+        self.remove(first..u64::MAX, |_| false)
     }
 
     /// As [`truncate`](Object::truncate) for `count` pages from `first` on (hole punching).
     pub fn remove_pages(&self, first: u64, count: u64) -> usize {
-        self.remove(first..first.saturating_add(count))
+        self.remove(first..first.saturating_add(count), |_| false)
     }
 
-    fn remove(&self, range: Range<u64>) -> usize {
+    /// Removes all pages of `range` that are not modified, and busy ones: the backing store has
+    /// other bytes now. Mappings of them are removed before this returns. Returns how many.
+    pub fn discard(&self, range: Range<u64>) -> usize {
+        self.remove(range, |page| page.frame().is_some_and(pmap::is_modified))
+    }
+
+    /// Removes the pages of `range`, busy ones too, except those that stay. `stays` is called with
+    /// their chunk locked.
+    fn remove(&self, range: Range<u64>, stays: impl Fn(&Page) -> bool) -> usize {
         let mut pending = Pending::new();
         let mut count = 0;
         self.walk(&range, &mut |_, chunk, slots| {
             for page in &mut chunk.lock()[slots] {
                 // Most slots of a small file's only chunk are empty.
-                if matches!(page, Page::Absent) {
+                if matches!(page, Page::Absent) || stays(page) {
                     continue;
                 }
                 let removed = core::mem::take(page);

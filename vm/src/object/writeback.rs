@@ -143,32 +143,4 @@ impl Object {
         self.count_less(count);
         count
     }
-
-    /// Removes all pages of `range` that are not modified, and busy ones: the backing store has
-    /// other bytes now. Mappings of them are removed before this returns. Returns how many.
-    pub fn discard(&self, range: Range<u64>) -> usize {
-        let mut pending = Pending::new();
-        let mut count = 0;
-        self.walk(&range, &mut |_, chunk, slots| {
-            let mut removed: [Page; SLOTS] = Default::default();
-            let mut pages = chunk.lock();
-            for i in slots {
-                if !pages[i].frame().is_some_and(pmap::is_modified) {
-                    core::mem::swap(&mut removed[i], &mut pages[i]);
-                }
-            }
-            drop(pages);
-            for frame in removed.iter().filter_map(Page::frame) {
-                count += 1;
-                // As for truncation: no new mapping can appear.
-                if frame.mappings() != 0 {
-                    pmap::page_protect(frame, Prot::empty(), &mut pending);
-                }
-            }
-            true
-        });
-        pending.flush();
-        self.count_less(count);
-        count
-    }
 }

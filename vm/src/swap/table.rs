@@ -485,18 +485,20 @@ impl Removal {
         Ok(Removal { id, number })
     }
 
+    /// The device, unless the removal has ended.
+    fn device<'a>(&self, table: &'a mut Table) -> Option<&'a mut Device> {
+        let device = table.devices[self.id.0].as_mut();
+        device.filter(|it| it.draining == Some(self.number))
+    }
+
     /// Whether the removal has not been [refused](refuse_removals).
     pub fn goes_on(&self) -> bool {
-        let table = TABLE.lock();
-        let device = table.devices.get(self.id.0).and_then(Option::as_ref);
-        device.is_some_and(|it| it.draining == Some(self.number))
+        self.device(&mut TABLE.lock()).is_some()
     }
 
     /// Makes the device accept pages again, unless it does already.
     pub fn cancel(&self) {
-        let mut table = TABLE.lock();
-        let device = table.devices.get_mut(self.id.0).and_then(Option::as_mut);
-        if let Some(device) = device.filter(|it| it.draining == Some(self.number)) {
+        if let Some(device) = self.device(&mut TABLE.lock()) {
             device.restore();
         }
     }
@@ -504,16 +506,10 @@ impl Removal {
     /// Removes the device if none of its slots is in use and the removal goes on. Returns whether
     /// it did.
     pub fn take_out(&self) -> bool {
-        let taken = {
-            let mut table = TABLE.lock();
-            let is_unused = |it: &mut Device| {
-                it.draining == Some(self.number) && it.owned == 0 && it.busy == 0 && it.users == 0
-            };
-            match table.devices.get_mut(self.id.0) {
-                Some(device) => device.take_if(is_unused),
-                None => None,
-            }
+        let is_unused = |it: &mut Device| {
+            it.draining == Some(self.number) && it.owned == 0 && it.busy == 0 && it.users == 0
         };
+        let taken = TABLE.lock().devices[self.id.0].take_if(is_unused);
         // The store and the bitmap are dropped without a lock.
         taken.is_some()
     }
@@ -521,8 +517,9 @@ impl Removal {
     /// Returns whether no page has a slot of the device.
     pub fn is_drained(&self) -> bool {
         let table = TABLE.lock();
-        let device = table.devices.get(self.id.0).and_then(Option::as_ref);
-        device.is_none_or(|it| it.owned == 0)
+        table.devices[self.id.0]
+            .as_ref()
+            .is_none_or(|it| it.owned == 0)
     }
 }
 
