@@ -12,7 +12,7 @@ use nucleus::{
 use super::anon::Slot;
 use super::hash::Hash;
 use super::{Key, Refused, Slots, first_key, group, shared_chunk};
-use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS, drop_all};
+use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS, bits_of, drop_all};
 
 /// The trees of an amap: 64^6 chunks exceed an address space.
 const TREES: usize = 6;
@@ -85,7 +85,7 @@ impl Array {
             Ok(i) => self.above.get_arc(i),
             Err(i) => self.below.get_arc(i),
         };
-        let which = slots_of(number, &keys).fold(0, |which, i| which | 1 << i);
+        let which = bits_of(slots_of(number, &keys));
         Some((chunk?, which))
     }
 

@@ -17,7 +17,7 @@ use nucleus::{OutOfMemory, frame, sync::OnceBox};
 use super::anon::Slot;
 use super::array::Array;
 use super::{Key, Refused, Slots, first_key, group, shared_chunk};
-use crate::chunks::{Chunk, SLOTS};
+use crate::chunks::{Chunk, SLOTS, bits_of, slots_in};
 
 /// The key of a place that was never taken.
 const NOBODY: Key = Key::MIN;
@@ -109,6 +109,11 @@ impl Bucket {
         find(&self.keys, key).or_else(|| slots.iter().position(Slot::is_empty))
     }
 
+    /// A bit for each place that satisfies `holds`, by its number and key.
+    fn bits(&self, holds: impl Fn(usize, Key) -> bool) -> u32 {
+        bits_of((0..SLOTS).filter(|&i| holds(i, self.key(i))))
+    }
+
     /// The key of place `i`.
     fn key(&self, i: usize) -> Key {
         self.keys[i].load(Relaxed)
@@ -178,14 +183,15 @@ impl Hash {
 
     pub fn part_of(&self, keys: Range<Key>) -> Option<(Arc<Chunk<Slot>>, u32)> {
         let bucket = self.bucket(keys.start)?;
-        let its = (0..SLOTS).filter(|&i| keys.contains(&bucket.key(i)));
-        Some((bucket.chunk.clone(), its.fold(0, |which, i| which | 1 << i)))
+        Some((
+            bucket.chunk.clone(),
+            bucket.bits(|_, key| keys.contains(&key)),
+        ))
     }
 
     pub fn for_each_chunk(&self, keys: Range<Key>, f: &mut dyn FnMut(Arc<Chunk<Slot>>, u32)) {
         for bucket in self.made() {
-            let its = (0..SLOTS).filter(|&i| keys.contains(&bucket.key(i)));
-            match its.fold(0, |which, i| which | 1 << i) {
+            match bucket.bits(|_, key| keys.contains(&key)) {
                 0 => {}
                 which => f(bucket.chunk.clone(), which),
             }
@@ -502,10 +508,7 @@ impl Hash {
         // Collects the keys of one bucket at a time, since two chunks are never locked together.
         let leaving = |bucket: &Bucket| {
             let slots = bucket.chunk.lock();
-            let leaves = |i: usize| !slots[i].is_empty() && leaves(bucket.key(i));
-            (0..SLOTS)
-                .filter(|&i| leaves(i))
-                .fold(0u32, |which, i| which | 1 << i)
+            bucket.bits(|i, key| !slots[i].is_empty() && leaves(key))
         };
         let count = self.made().map(|it| leaving(it).count_ones()).sum::<u32>() as usize;
         if Hash::buckets_for(count) >= self.buckets.len() {
@@ -514,15 +517,14 @@ impl Hash {
         let mut part = Hash::for_keys(count, &|f| {
             for bucket in self.made() {
                 let which = leaving(bucket);
-                let its = (0..SLOTS).filter(|i| which >> i & 1 != 0);
-                its.for_each(|i| f(bucket.key(i)));
+                slots_in(which).for_each(|i| f(bucket.key(i)));
             }
         })?;
         for bucket in self.made() {
             let which = leaving(bucket);
             let mut taken: [Slot; SLOTS] = Default::default();
             let mut slots = bucket.chunk.lock();
-            for i in (0..SLOTS).filter(|i| which >> i & 1 != 0) {
+            for i in slots_in(which) {
                 core::mem::swap(&mut taken[i], &mut slots[i]);
             }
             drop(slots);

@@ -218,6 +218,16 @@ impl<T: Content> Drop for Chunk<T> {
     }
 }
 
+/// A bit for each of these slots.
+pub fn bits_of(slots: impl Iterator<Item = usize>) -> u32 {
+    slots.fold(0, |which, i| which | 1 << i)
+}
+
+/// The slots that have a bit in `which`.
+pub fn slots_in(which: u32) -> impl Iterator<Item = usize> {
+    (0..SLOTS).filter(move |i| which >> i & 1 != 0)
+}
+
 /// Empties the slots; their frames are freed as one bundle.
 pub fn drop_all<T: Content>(slots: &mut [T]) {
     let mut bundle = Bundle::new();

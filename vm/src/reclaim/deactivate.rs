@@ -8,7 +8,7 @@ use nucleus::{
 
 use super::page_out::Part;
 use crate::amap::anon;
-use crate::chunks::{Chunk, SLOTS};
+use crate::chunks::{Chunk, slots_in};
 use crate::map::{Lock, Map, MapEntry, MapError, page_range};
 use crate::object;
 use crate::swap::Paged;
@@ -83,7 +83,7 @@ fn deactivate_range(space: &crate::map::Space, range: VirtRange) {
 fn set_unused<T: Paged>(chunk: &Chunk<T>, which: u32, inactive: Option<&AtomicUsize>) {
     let mut slots = chunk.lock();
     let mut resident = 0;
-    for i in (0..SLOTS).filter(|i| which >> i & 1 != 0) {
+    for i in slots_in(which) {
         slots[i].with_state(&mut |location| {
             if let Some(frame) = location.frame() {
                 resident |= 1 << i;

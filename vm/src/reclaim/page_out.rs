@@ -4,7 +4,7 @@ use alloc::{boxed::Box, sync::Arc};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange};
 
 use crate::amap::Slot;
-use crate::chunks::{Chunk, SLOTS};
+use crate::chunks::{Chunk, SLOTS, bits_of};
 use crate::map::{Map, MapEntry, MapError, page_range};
 use crate::object::Page;
 use crate::swap::{Cluster, Taken};
@@ -93,7 +93,7 @@ impl MapEntry {
                 let (first, its) = (self.index(object, range.start), object.pager.object());
                 let pages = first..first + (range.len() >> PAGE_SHIFT) as u64;
                 its.walk(&pages, &mut |first, _, slots| {
-                    let which = slots.fold(0, |which, i| which | 1 << i);
+                    let which = bits_of(slots);
                     if let Some(chunk) = its.chunk_of(first) {
                         f(Part::Pages(chunk, which, its.is_swap_backed()));
                     }

@@ -23,7 +23,7 @@ use super::store::StoreFailed;
 use super::swap_state::{Home, Paged, SwapState};
 use super::table;
 use super::table::{Run, Validity};
-use crate::chunks::{Chunk, SLOTS};
+use crate::chunks::{Chunk, SLOTS, slots_in};
 
 /// Pages gathered for one write.
 pub(crate) struct Cluster {
@@ -96,7 +96,7 @@ impl Cluster {
         let mut chosen: [Option<Frame>; SLOTS] = [const { None }; SLOTS];
         let mut slots = chunk.lock();
         let mut room = self.run.len() - self.len();
-        for i in (0..SLOTS).filter(|i| wanted >> i & 1 != 0) {
+        for i in slots_in(wanted) {
             slots[i].with_state(&mut |location| match candidate(location) {
                 Candidate::Absent => {}
                 Candidate::Busy => taken.refused += 1,
@@ -186,8 +186,7 @@ pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
     }
     let mut slots = chunk.lock();
     let mut pending = Pending::new();
-    let which = || (0..SLOTS).filter(|i| wanted >> i & 1 != 0);
-    for i in which() {
+    for i in slots_in(wanted) {
         slots[i].with_state(&mut |location| {
             if let Candidate::Clean(frame) | Candidate::Lazy(frame) = candidate(location) {
                 pmap::page_protect(&frame, Prot::empty(), &mut pending);
@@ -196,7 +195,7 @@ pub(crate) fn drop_clean<T: Paged>(chunk: &Chunk<T>, wanted: u32) -> usize {
     }
     pending.flush();
     let mut dropped = 0;
-    for i in which() {
+    for i in slots_in(wanted) {
         slots[i].with_state(&mut |location| {
             let gone = match candidate(location) {
                 Candidate::Clean(frame) => {

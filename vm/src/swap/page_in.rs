@@ -19,7 +19,7 @@ use super::store::StoreFailed;
 use super::swap_state::{Home, Paged};
 use super::table;
 use super::table::Run;
-use crate::chunks::{Chunk, SLOTS};
+use crate::chunks::{Chunk, SLOTS, bits_of};
 
 /// Why a page could not be read from swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,8 +85,7 @@ fn neighbours(
 ) -> Option<(SlotNumber, usize, usize)> {
     let mut wanted = None;
     let mut numbers: [Option<SlotNumber>; SLOTS] = [None; SLOTS];
-    let which = window.fold(0, |which, i| which | 1 << i);
-    home.visit(which, &mut |i, location| {
+    home.visit(bits_of(window), &mut |i, location| {
         if let Some(slot) = location.slot().filter(|_| location.is_swapped()) {
             numbers[i] = Some(slot.number());
             if i == index {

@@ -19,7 +19,7 @@
 use nucleus::{Frame, counters::Counter};
 
 use super::{SwapSlot, table};
-use crate::chunks::{Chunk, Content};
+use crate::chunks::{Chunk, Content, slots_in};
 
 /// See the head of the file. At least one of the two is there, except in a lazily freed page that
 /// is about to go.
@@ -148,10 +148,8 @@ pub(crate) trait Home: Send + Sync {
 impl<T: Paged> Home for Chunk<T> {
     fn visit(&self, which: u32, f: &mut dyn FnMut(usize, &mut SwapState)) {
         let mut slots = self.lock();
-        for (i, slot) in slots.iter_mut().enumerate() {
-            if which >> i & 1 != 0 {
-                slot.with_state(&mut |location| f(i, location));
-            }
+        for i in slots_in(which) {
+            slots[i].with_state(&mut |location| f(i, location));
         }
     }
 }
