@@ -66,7 +66,7 @@ pub mod frame {
 /// The simulated machine, for the tests of the floors above.
 #[cfg(not(target_os = "none"))]
 pub mod sim {
-    pub use crate::boot::fixture::{Random, Together, on_machines};
+    pub use crate::boot::fixture::*;
     pub use crate::boot::simulated::*;
     pub use crate::hw::sim::*;
 }

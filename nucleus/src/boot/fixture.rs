@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use super::simulated::{Config, run};
+use super::simulated::{Config, check, run};
+use crate::hw::sim::random_u64;
 use crate::mem::frame;
-use crate::task::{self, Sleep, Spawn, WaitQueue};
+use crate::task::{self, Sleep, Spawn, Task, WaitQueue};
 
 /// A repeatable source of choices (xorshift64).
 pub struct Random(u64);
@@ -61,6 +62,78 @@ pub fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
     }
 }
 
+/// Starts a task.
+///
+/// # Panics
+/// No memory.
+pub fn spawn(body: impl FnOnce() + Send + 'static) -> Arc<Task> {
+    let task = task::spawn(Spawn::kernel("test"), Box::new(body));
+    task.ok().expect("memory for a task")
+}
+
+/// Returns a number below `n` that the machine's seed decides.
+pub fn below(n: usize) -> usize {
+    (random_u64() % n as u64) as usize
+}
+
+/// Runs `body` with each of so many seeds on machines of each of these numbers of CPUs.
+///
+/// # Panics
+/// A run failed.
+pub fn on_machines_with(
+    name: &str,
+    cpus: impl IntoIterator<Item = usize>,
+    pages: usize,
+    seeds: u64,
+    body: impl Fn() + Send + Sync + Clone + 'static,
+) {
+    for cpus in cpus {
+        let config = Config {
+            cpus,
+            pages,
+            ..Config::default()
+        };
+        check(&format!("{name} on {cpus}"), 0..seeds, config, body.clone());
+    }
+}
+
+/// Runs `body` on many small machines.
+pub fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
+    on_machines_with(name, 1..=4, 256, 60, body);
+}
+
+/// Counts what passes it.
+#[derive(Default)]
+pub struct Gate {
+    count: AtomicUsize,
+    queue: WaitQueue,
+}
+
+impl Gate {
+    /// Makes a gate that nothing has passed.
+    pub fn new() -> Arc<Gate> {
+        Arc::default()
+    }
+
+    /// Passes it.
+    pub fn pass(&self) {
+        self.count.fetch_add(1, SeqCst);
+        self.queue.wake_all();
+    }
+
+    /// Returns how many have passed.
+    pub fn passed(&self) -> usize {
+        self.count.load(SeqCst)
+    }
+
+    /// Waits until `n` have passed.
+    pub fn wait_for(&self, n: usize) {
+        let passed = || (self.passed() >= n).then_some(());
+        // Nothing interrupts a sound sleep.
+        let _ = self.queue.wait(Sleep::SOUND, passed);
+    }
+}
+
 /// Tasks that are waited for together.
 #[derive(Default)]
 pub struct Together {
@@ -76,19 +149,11 @@ impl Together {
     pub fn spawn(self: &Arc<Together>, body: impl FnOnce() + Send + 'static) {
         self.running.fetch_add(1, SeqCst);
         let all = self.clone();
-        let spawn = Spawn {
-            name: "test",
-            pmap: None,
-            attachment: None,
-            cpus: !0,
-            priority: Default::default(),
-        };
-        let run = move || {
+        spawn(move || {
             body();
             all.running.fetch_sub(1, SeqCst);
             all.ended.wake_all();
-        };
-        assert!(task::spawn(spawn, Box::new(run)).is_ok(), "no memory");
+        });
     }
 
     /// Waits for all that were started.

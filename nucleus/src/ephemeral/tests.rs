@@ -1,30 +1,13 @@
 //! The backend that allocates addresses, on the simulated machine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
 
 use super::*;
 use crate::cpu::percpu::Pinned;
 use crate::frame::{Contents, usage};
 use crate::hw::machine::WINDOW_PAGES;
-use crate::sim::{self, Config, random_u64};
-use crate::task::{self, Sleep, Spawn, WaitQueue};
-
-fn machines(name: &str, cpus: &[usize], body: impl Fn() + Send + Sync + Clone + 'static) {
-    for &cpus in cpus {
-        let config = Config {
-            cpus,
-            pages: 512,
-            ..Config::default()
-        };
-        sim::check(&format!("{name} on {cpus}"), 0..40, config, body.clone());
-    }
-}
-
-fn below(n: usize) -> usize {
-    (random_u64() % n as u64) as usize
-}
+use crate::sim::{Together, below, on_machines_with};
 
 fn word(mapping: &Mapping<'_>) -> u64 {
     let mut bytes = [0; 8];
@@ -37,22 +20,15 @@ fn word(mapping: &Mapping<'_>) -> u64 {
 /// frame, or a frame is freed while one may.
 #[test]
 fn mappings_reach_their_frames() {
-    machines("mappings reach their frames", &[1, 2, 4], || {
+    on_machines_with("mappings reach their frames", [1, 2, 4], 512, 40, || {
         set_backend(Backend::Uncached).unwrap();
         let before = usage();
-        let done = Arc::new((AtomicUsize::new(0), WaitQueue::new()));
+        let together = Arc::new(Together::default());
         let shared = Frame::alloc(Contents::Zeroed).unwrap();
         const TASKS: usize = 3;
         for task in 0..TASKS as u64 {
-            let (done, shared) = (done.clone(), shared.clone());
-            let spawn = Spawn {
-                name: "test",
-                pmap: None,
-                attachment: None,
-                cpus: u64::MAX,
-                priority: Default::default(),
-            };
-            let body = move || {
+            let shared = shared.clone();
+            together.spawn(move || {
                 for round in 0..30 {
                     let frames: Vec<Frame> = (0..1 + below(WINDOW_PAGES))
                         .map(|_| Frame::alloc(Contents::Stale).unwrap())
@@ -73,13 +49,9 @@ fn mappings_reach_their_frames() {
                     }
                 }
                 drop(shared);
-                done.0.fetch_add(1, Ordering::SeqCst);
-                done.1.wake_all();
-            };
-            task::spawn(spawn, Box::new(body)).unwrap();
+            });
         }
-        let all = || (done.0.load(Ordering::SeqCst) == TASKS).then_some(());
-        done.1.wait(Sleep::SOUND, all).unwrap();
+        together.join();
         // Stale addresses keep their frames until they are invalidated.
         for _ in 0..WINDOW_PAGES {
             free(map(&shared));
@@ -93,7 +65,7 @@ fn mappings_reach_their_frames() {
 /// ones does.
 #[test]
 fn the_costs_are_those_of_old() {
-    machines("the costs are those of old", &[1, 4], || {
+    on_machines_with("the costs are those of old", [1, 4], 512, 40, || {
         let frame = Frame::alloc(Contents::Zeroed).unwrap();
         let count = || {
             [
@@ -122,7 +94,7 @@ fn the_costs_are_those_of_old() {
 /// Where no address is left the direct map serves, and no task waits.
 #[test]
 fn addresses_may_run_out() {
-    machines("addresses may run out", &[1, 2], || {
+    on_machines_with("addresses may run out", [1, 2], 512, 40, || {
         set_backend(Backend::Uncached).unwrap();
         let frames: Vec<Frame> = (0..2 * WINDOW_PAGES)
             .map(|_| Frame::alloc(Contents::Zeroed).unwrap())

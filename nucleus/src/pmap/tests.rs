@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::format::{ENTRIES, LEAF_SPAN};
 use super::large::Why;
@@ -11,62 +11,24 @@ use crate::addr::USER_END;
 use crate::counters::Counter;
 use crate::frame::record::record;
 use crate::frame::{Contents, Usage, fail_after, usage};
-use crate::sim::{self, Config, random_u64};
-use crate::task::{self, Sleep, Spawn, WaitQueue};
+use crate::sim::{Gate, below, on_machines_with};
+use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
 mod large;
 mod sharing;
 
-fn below(n: usize) -> usize {
-    (random_u64() % n as u64) as usize
-}
-
-fn machines(
-    name: &str,
-    cpus: &[usize],
-    seeds: u64,
-    body: impl Fn() + Send + Sync + Clone + 'static,
-) {
-    for &cpus in cpus {
-        let config = Config {
-            cpus,
-            pages: 1024,
-            ..Config::default()
-        };
-        sim::check(&format!("{name} on {cpus}"), 0..seeds, config, body.clone());
-    }
-}
-
-/// Counts tasks that have ended.
-#[derive(Default)]
-struct Gate {
-    count: AtomicUsize,
-    queue: WaitQueue,
-}
-
-impl Gate {
-    fn wait_for(&self, n: usize) {
-        let passed = || (self.count.load(Ordering::SeqCst) >= n).then_some(());
-        self.queue.wait(Sleep::SOUND, passed).unwrap();
-    }
-}
-
 fn spawn(gate: &Arc<Gate>, pmap: Option<Arc<Pmap>>, body: impl FnOnce() + Send + 'static) {
     let gate = gate.clone();
     let spawn = Spawn {
-        name: "test",
         pmap,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
+        ..Spawn::kernel("test")
     };
     let run = move || {
         body();
         // What the task ran in is left before anybody is told, so that it can be torn down.
         task::set_pmap(None);
-        gate.count.fetch_add(1, Ordering::SeqCst);
-        gate.queue.wake_all();
+        gate.pass();
     };
     task::spawn(spawn, Box::new(run)).unwrap();
 }
@@ -332,12 +294,12 @@ impl Model {
 
 #[test]
 fn a_pmap_is_a_map() {
-    machines("a pmap is a map", &[1, 2, 4], 12, || {
+    on_machines_with("a pmap is a map", [1, 2, 4], 1024, 12, || {
         random_coherence();
         user::set_fault_hook(|_, _| false);
         let before = usage();
         let mut model = Model::new(3, 6);
-        let gate = Arc::<Gate>::default();
+        let gate = Gate::new();
         let stop = Arc::new(AtomicBool::new(false));
         // Programs that look at all pages all the time, on other CPUs if there are any.
         for p in 0..model.pmaps.len() {
@@ -369,13 +331,13 @@ fn a_pmap_is_a_map() {
 
 #[test]
 fn all_at_once() {
-    machines("all at once", &[2, 3, 4], 20, || {
+    on_machines_with("all at once", [2, 3, 4], 1024, 20, || {
         random_coherence();
         user::set_fault_hook(|_, _| false);
         let before = usage();
         let pmaps: Arc<Vec<_>> = Arc::new((0..2).map(|_| Pmap::new().unwrap()).collect());
         let frames = Arc::new(tagged_frames(4));
-        let gate = Arc::<Gate>::default();
+        let gate = Gate::new();
         for me in 0..4 {
             let (pmaps, frames) = (pmaps.clone(), frames.clone());
             spawn(&gate, Some(pmaps[me % 2].clone()), move || {
@@ -454,7 +416,7 @@ fn all_at_once() {
 
 #[test]
 fn a_large_range_comes_back_whole() {
-    machines("a large range comes back whole", &[1, 2], 6, || {
+    on_machines_with("a large range comes back whole", [1, 2], 1024, 6, || {
         let before = usage();
         let frame = tagged_frames(1).remove(0);
         let pmap = Pmap::new().unwrap();
@@ -494,7 +456,7 @@ fn a_large_range_comes_back_whole() {
 /// for page tables at the new place, which costs mappings and nothing else.
 #[test]
 fn a_large_range_moves() {
-    machines("a large range moves", &[1, 2], 6, || {
+    on_machines_with("a large range moves", [1, 2], 1024, 6, || {
         let before = usage();
         user::set_fault_hook(|_, _| false);
         let frames = tagged_frames(3);
@@ -546,7 +508,7 @@ fn a_large_range_moves() {
 
 #[test]
 fn only_who_may_hold_it_is_told() {
-    machines("only who may hold it is told", &[2, 4], 20, || {
+    on_machines_with("only who may hold it is told", [2, 4], 1024, 20, || {
         user::set_fault_hook(|_, _| false);
         let frames = tagged_frames(1);
         let pmap = Pmap::new().unwrap();
@@ -562,14 +524,12 @@ fn only_who_may_hold_it_is_told() {
         pending.flush();
         assert_eq!(sent(), start);
         // Only this CPU runs in it; other CPUs have never seen it.
-        let gate = Arc::<Gate>::default();
+        let gate = Gate::new();
         let inner = (pmap.clone(), frames[0].clone());
         let spawn = Spawn {
-            name: "pinned",
             pmap: Some(pmap.clone()),
-            attachment: None,
             cpus: 1,
-            priority: Default::default(),
+            ..Spawn::kernel("pinned")
         };
         let done = gate.clone();
         let run = move || {
@@ -599,8 +559,7 @@ fn only_who_may_hold_it_is_told() {
             drop(pending);
             task::set_pmap(None);
             drop(pmap);
-            done.count.fetch_add(1, Ordering::SeqCst);
-            done.queue.wake_all();
+            done.pass();
         };
         task::spawn(spawn, Box::new(run)).unwrap();
         gate.wait_for(1);
@@ -622,33 +581,39 @@ fn only_who_may_hold_it_is_told() {
 
 #[test]
 fn out_of_memory_leaves_nothing_behind() {
-    machines("out of memory leaves nothing behind", &[1, 2], 10, || {
-        let before = usage();
-        let frame = tagged_frames(1).remove(0);
-        for n in 0..6 {
-            // Frames kept ready would satisfy everything.
-            while crate::frame::drain_for_test() {}
-            fail_after(Some(n));
-            let mut pending = Pending::new();
-            if let Ok(pmap) = Pmap::new() {
-                let at = VirtAddr(0x1234_5678_9000);
-                let entered = pmap.enter(at, &frame, Prot::READ, &mut pending);
-                assert_eq!(entered.is_ok(), pmap.permits(at, Access::Read));
-                assert_eq!(entered.is_ok(), frame.mappings() == 1);
+    on_machines_with(
+        "out of memory leaves nothing behind",
+        [1, 2],
+        1024,
+        10,
+        || {
+            let before = usage();
+            let frame = tagged_frames(1).remove(0);
+            for n in 0..6 {
+                // Frames kept ready would satisfy everything.
+                while crate::frame::drain_for_test() {}
+                fail_after(Some(n));
+                let mut pending = Pending::new();
+                if let Ok(pmap) = Pmap::new() {
+                    let at = VirtAddr(0x1234_5678_9000);
+                    let entered = pmap.enter(at, &frame, Prot::READ, &mut pending);
+                    assert_eq!(entered.is_ok(), pmap.permits(at, Access::Read));
+                    assert_eq!(entered.is_ok(), frame.mappings() == 1);
+                }
+                fail_after(None);
+                assert_eq!(frame.mappings(), 0);
+                assert_eq!(frame.handles(), 1);
             }
-            fail_after(None);
-            assert_eq!(frame.mappings(), 0);
-            assert_eq!(frame.handles(), 1);
-        }
-        drop(frame);
-        assert_back(before);
-    });
+            drop(frame);
+            assert_back(before);
+        },
+    );
 }
 
 /// A mapping is wired until it is unwired or removed, whatever becomes of its rights.
 #[test]
 fn wired_mappings_stay_wired() {
-    machines("wired", &[1], 1, || {
+    on_machines_with("wired", [1], 1024, 1, || {
         let pmap = Pmap::new().unwrap();
         let frame = Frame::alloc(Contents::Zeroed).unwrap();
         let (rw, at) = (Prot::READ | Prot::WRITE, va_of(3));

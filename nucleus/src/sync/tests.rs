@@ -10,31 +10,9 @@ use std::{
 
 use super::*;
 use crate::{
-    sim::{self, Config},
-    task::{self, Spawn},
+    sim::{self, Config, on_many_machines, spawn},
+    task,
 };
-
-fn spawn(body: impl FnOnce() + Send + 'static) {
-    let spawn = Spawn {
-        name: "test",
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
-    task::spawn(spawn, Box::new(body)).unwrap();
-}
-
-fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
-    for cpus in 1..=4 {
-        let config = Config {
-            cpus,
-            pages: 256,
-            ..Config::default()
-        };
-        sim::check(&format!("{name} on {cpus}"), 0..60, config, body.clone());
-    }
-}
 
 /// A counter that notices when two are inside.
 struct Fragile {

@@ -125,11 +125,8 @@ mod tests {
 
     fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
         let how = Spawn {
-            name: "test",
-            pmap: None,
-            attachment: None,
             cpus: 1 << cpu,
-            priority: Default::default(),
+            ..Spawn::kernel("test")
         };
         spawn(how, Box::new(body)).unwrap()
     }

@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
 };
 
-use super::{Observation, Observer, Sleep, Spawn, WaitQueue, spawn, yield_now};
-use crate::sim::{self, Config};
+use super::{Observation, Observer, Sleep, WaitQueue, yield_now};
+use crate::sim::{self, on_many_machines, spawn};
 
 /// Counts what it is told, and wakes the tasks that wait for that.
 struct Bell {
@@ -33,28 +33,6 @@ impl Observer for Bell {
     }
 }
 
-fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
-    for cpus in 1..=4 {
-        let config = Config {
-            cpus,
-            pages: 256,
-            ..Config::default()
-        };
-        sim::check(&format!("{name} on {cpus}"), 0..60, config, body.clone());
-    }
-}
-
-fn run(body: impl FnOnce() + Send + 'static) {
-    let task = Spawn {
-        name: "test",
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
-    spawn(task, Box::new(body)).unwrap();
-}
-
 fn observe(queue: &WaitQueue, bell: &Arc<Bell>, exclusive: bool) -> Observation {
     queue.observe(bell.clone(), exclusive).unwrap()
 }
@@ -66,7 +44,7 @@ fn what_changes_after_the_registration_is_told() {
         let changed = Arc::new(AtomicUsize::new(0));
         for _ in 0..3 {
             let (queue, changed) = (queue.clone(), changed.clone());
-            run(move || {
+            spawn(move || {
                 let bell = Bell::new(true);
                 let _observation = observe(&queue, &bell, false);
                 // Register, look, wait: as `epoll` does.
@@ -83,7 +61,7 @@ fn what_changes_after_the_registration_is_told() {
         }
         for i in 0..4 {
             let (queue, changed) = (queue.clone(), changed.clone());
-            run(move || {
+            spawn(move || {
                 changed.fetch_add(1, SeqCst);
                 match i % 2 {
                     0 => queue.wake_all(),
@@ -104,7 +82,7 @@ fn leaving_is_safe_against_a_wake_up() {
         let left = Arc::new(AtomicUsize::new(0));
         for i in 0..3 {
             let (queue, stop, left) = (queue.clone(), stop.clone(), left.clone());
-            run(move || {
+            spawn(move || {
                 for round in 0..5 {
                     let bell = Bell::new(false);
                     let observation = observe(&queue, &bell, (i + round) % 2 == 0);

@@ -26,11 +26,9 @@ fn machine(cpus: usize) -> Config {
 
 fn spawn(cpus: u64, priority: Priority, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
     let spawn = Spawn {
-        name: "test",
-        pmap: None,
-        attachment: None,
         cpus,
         priority,
+        ..Spawn::kernel("test")
     };
     super::spawn(spawn, Box::new(body)).unwrap()
 }

@@ -17,13 +17,7 @@ pub(super) fn wake() -> bool {
 
 /// Starts the reaper.
 pub(super) fn start() {
-    let how = Spawn {
-        name: "reaper",
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
+    let how = Spawn::kernel("reaper");
     let body = Box::new(|| {
         loop {
             // A sound sleep ends with its condition only.

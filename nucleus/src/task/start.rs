@@ -33,13 +33,7 @@ fn join() {
 pub(crate) fn run_boot_cpu(main: Box<dyn FnOnce() + Send>) -> ! {
     join();
     reaper::start();
-    let how = Spawn {
-        name: "main",
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
+    let how = Spawn::kernel("main");
     let main = Box::new(|| {
         // A task may be restricted to any CPU from the start.
         while (ONLINE.load(Ordering::SeqCst).count_ones() as usize) < machine::cpu_count() {

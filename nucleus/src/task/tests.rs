@@ -10,59 +10,16 @@ use std::{
 
 use super::*;
 use crate::{
-    sim::{self, Config},
+    sim::{self, Config, Gate, on_many_machines, spawn},
     time::{self, Timer},
 };
 
 fn spawn_on(cpus: u64, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
     let spawn = Spawn {
-        name: "test",
-        pmap: None,
-        attachment: None,
         cpus,
-        priority: Default::default(),
+        ..Spawn::kernel("test")
     };
     super::spawn(spawn, Box::new(body)).unwrap()
-}
-
-fn spawn(body: impl FnOnce() + Send + 'static) -> Arc<Task> {
-    spawn_on(u64::MAX, body)
-}
-
-fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
-    for cpus in 1..=4 {
-        let config = Config {
-            cpus,
-            pages: 256,
-            ..Config::default()
-        };
-        sim::check(&format!("{name} on {cpus}"), 0..60, config, body.clone());
-    }
-}
-
-/// Waits until `count` has reached `n`.
-struct Gate {
-    count: AtomicUsize,
-    queue: WaitQueue,
-}
-
-impl Gate {
-    fn new() -> Arc<Gate> {
-        Arc::new(Gate {
-            count: AtomicUsize::new(0),
-            queue: WaitQueue::new(),
-        })
-    }
-
-    fn pass(&self) {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        self.queue.wake_all();
-    }
-
-    fn wait_for(&self, n: usize) {
-        let passed = || (self.count.load(Ordering::SeqCst) >= n).then_some(());
-        self.queue.wait(Sleep::SOUND, passed).unwrap();
-    }
 }
 
 #[test]
@@ -541,7 +498,7 @@ fn waking_beside() {
                     );
                 }
                 ready.store(true, Ordering::SeqCst);
-                while cpus == 2 && gone_in_waking.count.load(Ordering::SeqCst) == 0 {
+                while cpus == 2 && gone_in_waking.passed() == 0 {
                     queue.wake_beside();
                     yield_now();
                 }

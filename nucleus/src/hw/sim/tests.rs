@@ -6,23 +6,13 @@ use std::sync::{
 };
 
 use super::{console_input, console_output, point, random_u64};
+use crate::boot::fixture::spawn;
 use crate::boot::simulated::{Config, run};
 use crate::{
     console,
-    task::{self, Sleep, Spawn},
+    task::{self, Sleep},
     time,
 };
-
-fn spawn(body: impl FnOnce() + Send + 'static) {
-    let spawn = Spawn {
-        name: "test",
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
-    task::spawn(spawn, Box::new(body)).unwrap();
-}
 
 /// What three tasks do to one word without a lock: a fingerprint of the schedule.
 fn fingerprint(seed: u64) -> u64 {
@@ -65,11 +55,11 @@ fn a_panic_names_its_seed() {
         seed: 77,
         ..Config::default()
     };
-    let failure = run(config, || spawn(|| panic!("on purpose"))).unwrap_err();
+    let failure = run(config, || drop(spawn(|| panic!("on purpose")))).unwrap_err();
     assert_eq!(failure.seed, 77);
     assert!(failure.message.contains("on purpose"));
     // And the next run finds nothing of it.
-    run(config, || spawn(|| ())).unwrap();
+    run(config, || drop(spawn(|| ()))).unwrap();
 }
 
 #[test]

@@ -2,101 +2,64 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::ephemeral;
-use crate::sim::{self, Config, random_u64};
-use crate::task::{self, Sleep, Spawn, WaitQueue};
-
-/// Runs `body` as `count` tasks and waits for all.
-fn together(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
-    let body = Arc::new(body);
-    let done = Arc::new((AtomicUsize::new(0), WaitQueue::new()));
-    for i in 0..count {
-        let (body, done) = (body.clone(), done.clone());
-        let spawn = Spawn {
-            name: "test",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
-            priority: Default::default(),
-        };
-        let run = move || {
-            body(i);
-            done.0.fetch_add(1, Ordering::SeqCst);
-            done.1.wake_all();
-        };
-        task::spawn(spawn, Box::new(run)).unwrap();
-    }
-    let all = || (done.0.load(Ordering::SeqCst) == count).then_some(());
-    done.1.wait(Sleep::SOUND, all).unwrap();
-}
-
-fn machines(name: &str, pages: usize, body: impl Fn() + Send + Sync + Clone + 'static) {
-    for cpus in [1, 2, 4] {
-        let config = Config {
-            cpus,
-            pages,
-            ..Config::default()
-        };
-        sim::check(name, 0..30, config, body.clone());
-    }
-}
-
-fn below(n: usize) -> usize {
-    (random_u64() % n as u64) as usize
-}
+use crate::sim::{Together, below, on_machines_with, random_u64};
 
 #[test]
 fn frames_are_owned_by_one() {
-    machines("frames are owned by one", 512, || {
+    on_machines_with("frames are owned by one", [1, 2, 4], 512, 30, || {
         let before = usage();
-        together(4, |task| {
-            let mut held: Vec<(Frame, u64)> = Vec::new();
-            for _ in 0..300 {
-                if held.is_empty() || below(100) < 55 {
-                    let zeroed = below(2) == 0;
-                    let contents = if zeroed {
-                        Contents::Zeroed
+        let together = Arc::new(Together::default());
+        for task in 0..4u64 {
+            together.spawn(move || {
+                let mut held: Vec<(Frame, u64)> = Vec::new();
+                for _ in 0..300 {
+                    if held.is_empty() || below(100) < 55 {
+                        let zeroed = below(2) == 0;
+                        let contents = if zeroed {
+                            Contents::Zeroed
+                        } else {
+                            Contents::Stale
+                        };
+                        let Ok(frame) = Frame::alloc(contents) else {
+                            held.clear();
+                            continue;
+                        };
+                        let tag = task << 32 | random_u64() >> 40;
+                        let page = ephemeral::map(&frame);
+                        if zeroed {
+                            let mut bytes = [1; PAGE_SIZE];
+                            page.read(0, &mut bytes);
+                            assert_eq!(bytes, [0; PAGE_SIZE]);
+                        }
+                        page.write(0, &tag.to_le_bytes());
+                        page.write(PAGE_SIZE - 8, &tag.to_le_bytes());
+                        drop(page);
+                        assert_eq!(frame.handles(), 1);
+                        held.push((frame, tag));
                     } else {
-                        Contents::Stale
-                    };
-                    let Ok(frame) = Frame::alloc(contents) else {
-                        held.clear();
-                        continue;
-                    };
-                    let tag = (task as u64) << 32 | random_u64() >> 40;
-                    let page = ephemeral::map(&frame);
-                    if zeroed {
-                        let mut bytes = [1; PAGE_SIZE];
-                        page.read(0, &mut bytes);
-                        assert_eq!(bytes, [0; PAGE_SIZE]);
-                    }
-                    page.write(0, &tag.to_le_bytes());
-                    page.write(PAGE_SIZE - 8, &tag.to_le_bytes());
-                    drop(page);
-                    assert_eq!(frame.handles(), 1);
-                    held.push((frame, tag));
-                } else {
-                    let (frame, tag) = held.swap_remove(below(held.len()));
-                    let copy = frame.clone();
-                    drop(frame);
-                    for offset in [0, PAGE_SIZE - 8] {
-                        let mut bytes = [0; 8];
-                        ephemeral::map(&copy).read(offset, &mut bytes);
-                        assert_eq!(u64::from_le_bytes(bytes), tag);
+                        let (frame, tag) = held.swap_remove(below(held.len()));
+                        let copy = frame.clone();
+                        drop(frame);
+                        for offset in [0, PAGE_SIZE - 8] {
+                            let mut bytes = [0; 8];
+                            ephemeral::map(&copy).read(offset, &mut bytes);
+                            assert_eq!(u64::from_le_bytes(bytes), tag);
+                        }
                     }
                 }
-            }
-        });
+            });
+        }
+        together.join();
         assert_eq!(usage(), before);
     });
 }
 
 #[test]
 fn blocks_split_and_merge() {
-    machines("blocks split and merge", 1024, || {
+    on_machines_with("blocks split and merge", [1, 2, 4], 1024, 30, || {
         let before = usage();
         let largest = || {
             let mut blocks = Vec::new();
@@ -178,44 +141,50 @@ fn blocks_split_and_merge() {
 
 #[test]
 fn the_reserve_is_not_for_programs() {
-    machines("the reserve is not for programs", 1024, || {
-        let before = usage();
-        let mut held = Vec::new();
-        while let Ok(frame) = Frame::alloc(Contents::Stale) {
-            held.push(frame);
-        }
-        assert!(!is_scarce(), "programs' pages alone leave the kernel alone");
-        assert!(held.len() > before.free * 9 / 10);
-        let mut tables = Vec::new();
-        while let Some(table) = take_table(1) {
-            tables.push(table);
-        }
-        assert!(!tables.is_empty(), "page tables go deeper than pages");
-        let mut heap = Vec::new();
-        while let Ok(index) = take_block(0, Type::Heap) {
-            heap.push(index);
-            // What the heap takes of the reserve does not become a program's.
+    on_machines_with(
+        "the reserve is not for programs",
+        [1, 2, 4],
+        1024,
+        30,
+        || {
+            let before = usage();
+            let mut held = Vec::new();
+            while let Ok(frame) = Frame::alloc(Contents::Stale) {
+                held.push(frame);
+            }
+            assert!(!is_scarce(), "programs' pages alone leave the kernel alone");
+            assert!(held.len() > before.free * 9 / 10);
+            let mut tables = Vec::new();
+            while let Some(table) = take_table(1) {
+                tables.push(table);
+            }
+            assert!(!tables.is_empty(), "page tables go deeper than pages");
+            let mut heap = Vec::new();
+            while let Ok(index) = take_block(0, Type::Heap) {
+                heap.push(index);
+                // What the heap takes of the reserve does not become a program's.
+                assert!(Frame::alloc(Contents::Stale).is_err());
+            }
+            assert!(is_scarce());
+            assert_eq!(usage().free, cache::kept());
             assert!(Frame::alloc(Contents::Stale).is_err());
-        }
-        assert!(is_scarce());
-        assert_eq!(usage().free, cache::kept());
-        assert!(Frame::alloc(Contents::Stale).is_err());
-        for index in heap {
-            give_run(index..index + 1, Type::Heap);
-        }
-        for table in tables {
-            let (Table::Ready(index) | Table::Fresh(index)) = table;
-            give_table(1, index);
-        }
-        assert!(Frame::alloc(Contents::Stale).is_ok());
-        held.clear();
-        assert_eq!(usage(), before);
-    });
+            for index in heap {
+                give_run(index..index + 1, Type::Heap);
+            }
+            for table in tables {
+                let (Table::Ready(index) | Table::Fresh(index)) = table;
+                give_table(1, index);
+            }
+            assert!(Frame::alloc(Contents::Stale).is_ok());
+            held.clear();
+            assert_eq!(usage(), before);
+        },
+    );
 }
 
 #[test]
 fn tables_are_kept_ready() {
-    machines("tables are kept ready", 1024, || {
+    on_machines_with("tables are kept ready", [1, 2, 4], 1024, 30, || {
         let before = usage();
         let changes = Counter::frame_type_changes.total();
         for level in 1..=4 {
@@ -250,7 +219,7 @@ fn tables_are_kept_ready() {
 
 #[test]
 fn tables_are_made_anew() {
-    machines("tables are made anew", 1024, || {
+    on_machines_with("tables are made anew", [1, 2, 4], 1024, 30, || {
         let before = usage();
         give_table(1, ready(1));
         assert_eq!(usage().free, before.free);
@@ -281,7 +250,7 @@ fn ready(level: usize) -> u32 {
 
 #[test]
 fn allocations_fail_on_purpose() {
-    machines("allocations fail on purpose", 256, || {
+    on_machines_with("allocations fail on purpose", [1, 2, 4], 256, 30, || {
         fail_after(Some(2));
         let first = Frame::alloc(Contents::Zeroed);
         let second = Frame::alloc(Contents::Zeroed);

@@ -1,16 +1,10 @@
 //! The kernel heap on the simulated machine.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::frame::usage;
-use crate::sim::{self, Config, random_u64};
-use crate::task::{self, Sleep, Spawn, WaitQueue};
-
-fn below(n: usize) -> usize {
-    (random_u64() % n as u64) as usize
-}
+use crate::sim::{self, Config, Together, below, random_u64};
 
 struct Object {
     at: *mut u8,
@@ -93,10 +87,9 @@ fn blocks_are_owned_by_one() {
             // SAFETY: the first task of a fresh machine, and only this test uses this heap.
             unsafe { start() };
             let before = usage();
-            let done = Arc::new((AtomicUsize::new(0), WaitQueue::new()));
+            let together = Arc::new(Together::default());
             for _ in 0..3 {
-                let done = done.clone();
-                let run = move || {
+                together.spawn(move || {
                     let mut held: Vec<Object> = Vec::new();
                     for _ in 0..400 {
                         match below(10) {
@@ -111,21 +104,9 @@ fn blocks_are_owned_by_one() {
                             _ => {}
                         }
                     }
-                    drop(held);
-                    done.0.fetch_add(1, Ordering::SeqCst);
-                    done.1.wake_all();
-                };
-                let spawn = Spawn {
-                    name: "test",
-                    pmap: None,
-                    attachment: None,
-                    cpus: u64::MAX,
-                    priority: Default::default(),
-                };
-                task::spawn(spawn, Box::new(run)).unwrap();
+                });
             }
-            let all = || (done.0.load(Ordering::SeqCst) == 3).then_some(());
-            done.1.wait(Sleep::SOUND, all).unwrap();
+            together.join();
             for class in classes() {
                 assert_eq!(class.in_use, 0, "{class:?}");
                 let room = class.slabs * (PAGE_SIZE / class.size);

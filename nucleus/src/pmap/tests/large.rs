@@ -272,64 +272,51 @@ impl Spaces {
 
 #[test]
 fn large_pages_are_pages() {
-    for cpus in [1, 2, 4] {
-        let config = Config {
-            cpus,
-            pages: 4 * 1024,
-            ..Config::default()
-        };
-        let body = || {
-            random_coherence();
-            user::set_fault_hook(|_, _| false);
-            let before = usage();
-            let mut spaces = Spaces::new(3, 2);
-            let frames = spaces.frames.len() as u64;
-            let gate = Arc::<Gate>::default();
-            let stop = Arc::new(AtomicBool::new(false));
-            for (pmap, _) in &spaces.spaces {
-                let stop = stop.clone();
-                spawn(&gate, Some(pmap.clone()), move || {
-                    while !stop.load(Ordering::SeqCst) {
-                        if let Ok(tag) = user::read::<u64>(at(random_page()) + 8) {
-                            assert!(tag < frames, "no frame has the tag {tag:#x}");
-                        }
-                        task::yield_now();
+    on_machines_with("large pages", [1, 2, 4], 4 * 1024, 3, || {
+        random_coherence();
+        user::set_fault_hook(|_, _| false);
+        let before = usage();
+        let mut spaces = Spaces::new(3, 2);
+        let frames = spaces.frames.len() as u64;
+        let gate = Gate::new();
+        let stop = Arc::new(AtomicBool::new(false));
+        for (pmap, _) in &spaces.spaces {
+            let stop = stop.clone();
+            spawn(&gate, Some(pmap.clone()), move || {
+                while !stop.load(Ordering::SeqCst) {
+                    if let Ok(tag) = user::read::<u64>(at(random_page()) + 8) {
+                        assert!(tag < frames, "no frame has the tag {tag:#x}");
                     }
-                });
-            }
-            for _ in 0..6 {
-                (0..20).for_each(|_| spaces.step());
-                spaces.check_all();
-            }
-            stop.store(true, Ordering::SeqCst);
-            gate.wait_for(spaces.spaces.len());
-            task::set_pmap(None);
-            for pmap in spaces
-                .spaces
-                .iter()
-                .map(|space| &space.0)
-                .chain(&spaces.ended)
-            {
-                pmap.tear_down();
-            }
-            assert!(spaces.frames.iter().all(|frame| frame.mappings() == 0));
-            assert!(spaces.frames.iter().all(|frame| frame.handles() == 2));
-            drop(spaces);
-            assert_back(before);
-        };
-        sim::check(&format!("large pages on {cpus}"), 0..3, config, body);
-    }
+                    task::yield_now();
+                }
+            });
+        }
+        for _ in 0..6 {
+            (0..20).for_each(|_| spaces.step());
+            spaces.check_all();
+        }
+        stop.store(true, Ordering::SeqCst);
+        gate.wait_for(spaces.spaces.len());
+        task::set_pmap(None);
+        for pmap in spaces
+            .spaces
+            .iter()
+            .map(|space| &space.0)
+            .chain(&spaces.ended)
+        {
+            pmap.tear_down();
+        }
+        assert!(spaces.frames.iter().all(|frame| frame.mappings() == 0));
+        assert!(spaces.frames.iter().all(|frame| frame.handles() == 2));
+        drop(spaces);
+        assert_back(before);
+    });
 }
 
 /// One change in many tasks at once: each lookup sees the page, large or split.
 #[test]
 fn all_split_at_once() {
-    let config = Config {
-        cpus: 4,
-        pages: 4 * 1024,
-        ..Config::default()
-    };
-    sim::check("all split at once", 0..10, config, || {
+    on_machines_with("all split at once", [4], 4 * 1024, 10, || {
         random_coherence();
         user::set_fault_hook(|_, _| {
             // As the fault routine does for a page that is there: again, when another CPU had time
@@ -351,7 +338,7 @@ fn all_split_at_once() {
                 Ok(true)
             );
         }
-        let gate = Arc::<Gate>::default();
+        let gate = Gate::new();
         for me in 0..4 {
             let spaces = spaces.clone();
             spawn(&gate, Some(spaces.spaces[me % 2].0.clone()), move || {
@@ -386,12 +373,7 @@ fn all_split_at_once() {
 /// A large page that there is no memory for leaves nothing behind.
 #[test]
 fn no_memory_for_a_large_page() {
-    let config = Config {
-        cpus: 1,
-        pages: 2 * 1024,
-        ..Config::default()
-    };
-    sim::check("no memory for a large page", 0..4, config, || {
+    on_machines_with("no memory for a large page", [1], 2 * 1024, 4, || {
         let before = usage();
         let run = Run::alloc(Contents::Zeroed).unwrap();
         for n in 0..4 {

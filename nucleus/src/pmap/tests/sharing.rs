@@ -207,13 +207,13 @@ impl Families {
 
 #[test]
 fn forked_pmaps_are_maps() {
-    machines("forked pmaps are maps", &[1, 2, 4], 15, || {
+    on_machines_with("forked pmaps are maps", [1, 2, 4], 1024, 15, || {
         random_coherence();
         user::set_fault_hook(|_, _| false);
         let before = usage();
         let mut model = Families::new(4, 6);
         for _ in 0..12 {
-            let gate = Arc::<Gate>::default();
+            let gate = Gate::new();
             let stop = Arc::new(AtomicBool::new(false));
             // Programs that look at all pages all the time, on other CPUs if there are any.
             let running = model.spaces.len();
@@ -247,7 +247,7 @@ fn forked_pmaps_are_maps() {
 /// and all of them change frames wherever they are mapped.
 #[test]
 fn a_family_at_once() {
-    machines("a family at once", &[2, 3, 4], 25, || {
+    on_machines_with("a family at once", [2, 3, 4], 1024, 25, || {
         random_coherence();
         user::set_fault_hook(|_, _| false);
         let before = usage();
@@ -259,7 +259,7 @@ fn a_family_at_once() {
             root.enter(va_of(page), frame, random_prot(), &mut pending)
                 .unwrap();
         }
-        let gate = Arc::<Gate>::default();
+        let gate = Gate::new();
         for _ in 0..4 {
             let first = root.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
             pending.flush();
@@ -344,7 +344,7 @@ fn one_of_a_family(first: Arc<Pmap>, frames: &[Frame]) {
 /// then it can't.
 #[test]
 fn rights_come_back_when_the_child_is_gone() {
-    machines("rights come back", &[1, 2], 10, || {
+    on_machines_with("rights come back", [1, 2], 1024, 10, || {
         let before = usage();
         user::set_fault_hook(|_, _| false);
         let frame = tagged_frames(1).remove(0);
@@ -411,7 +411,7 @@ fn rights_come_back_when_the_child_is_gone() {
 /// Whatever fails for lack of memory, nothing is lost, and no more can be done than before.
 #[test]
 fn a_fork_without_memory_leaves_nothing_behind() {
-    machines("a fork without memory", &[1, 2], 6, || {
+    on_machines_with("a fork without memory", [1, 2], 1024, 6, || {
         let before = usage();
         let frame = tagged_frames(1).remove(0);
         for n in 0..8 {
@@ -454,7 +454,7 @@ fn a_fork_without_memory_leaves_nothing_behind() {
 /// other.
 #[test]
 fn a_shared_mapping_is_the_business_of_the_family() {
-    machines("the business of the family", &[4], 10, || {
+    on_machines_with("the business of the family", [4], 1024, 10, || {
         user::set_fault_hook(|_, _| false);
         let frame = tagged_frames(1).remove(0);
         let at = VirtAddr(0x1000);
@@ -465,8 +465,8 @@ fn a_shared_mapping_is_the_business_of_the_family() {
         }
         let child = parent.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
         pending.flush();
-        let gate = Arc::<Gate>::default();
-        let ready = Arc::<Gate>::default();
+        let gate = Gate::new();
+        let ready = Gate::new();
         let stop = Arc::new(AtomicBool::new(false));
         for (cpu, pmap) in [(1, &child), (2, &stranger)] {
             let (stop, ready) = (stop.clone(), ready.clone());
@@ -478,8 +478,7 @@ fn a_shared_mapping_is_the_business_of_the_family() {
                 let _ = user::read::<u64>(at + 8);
                 task::set_pmap(Some(then));
                 let _ = user::read::<u64>(at + 8);
-                ready.count.fetch_add(1, Ordering::SeqCst);
-                ready.queue.wake_all();
+                ready.pass();
                 while !stop.load(Ordering::SeqCst) {
                     task::yield_now();
                 }
@@ -488,15 +487,12 @@ fn a_shared_mapping_is_the_business_of_the_family() {
                     "read through a mapping that is gone"
                 );
                 task::set_pmap(None);
-                done.count.fetch_add(1, Ordering::SeqCst);
-                done.queue.wake_all();
+                done.pass();
             };
             let spawn = Spawn {
-                name: "pinned",
                 pmap: Some(pmap.clone()),
-                attachment: None,
                 cpus: 1 << cpu,
-                priority: Default::default(),
+                ..Spawn::kernel("pinned")
             };
             task::spawn(spawn, Box::new(run)).unwrap();
         }
@@ -526,7 +522,7 @@ fn a_shared_mapping_is_the_business_of_the_family() {
 /// until the very end: entries that had not been used when they were copied, too.
 #[test]
 fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
-    machines("read while copied", &[2], 40, || {
+    on_machines_with("read while copied", [2], 1024, 40, || {
         user::set_fault_hook(|_, _| false);
         let before = usage();
         let frame = tagged_frames(1).remove(0);
@@ -540,12 +536,11 @@ fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
         let child = parent.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
         pending.flush();
         let stop = Arc::new(AtomicBool::new(false));
-        let gate = Arc::<Gate>::default();
-        let ready = Arc::<Gate>::default();
+        let gate = Gate::new();
+        let ready = Gate::new();
         let (stopped, ended, begun) = (stop.clone(), gate.clone(), ready.clone());
         let run = move || {
-            begun.count.fetch_add(1, Ordering::SeqCst);
-            begun.queue.wake_all();
+            begun.pass();
             while !stopped.load(Ordering::SeqCst) {
                 let _ = user::read::<u64>(start + below(24) * PAGE_SIZE + 8);
             }
@@ -554,15 +549,12 @@ fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
                 assert!(read.is_err(), "read through a mapping that is gone");
             }
             task::set_pmap(None);
-            ended.count.fetch_add(1, Ordering::SeqCst);
-            ended.queue.wake_all();
+            ended.pass();
         };
         let spawn = Spawn {
-            name: "reader",
             pmap: Some(child.clone()),
-            attachment: None,
             cpus: 1 << 1,
-            priority: Default::default(),
+            ..Spawn::kernel("reader")
         };
         task::spawn(spawn, Box::new(run)).unwrap();
         ready.wait_for(1);

@@ -19,7 +19,7 @@ use core::fmt;
 use crate::OutOfMemory;
 use crate::lock::{Rank, SpinLock};
 use crate::sync::Mutex;
-use crate::task::{self, Priority, Sleep, Spawn, WaitQueue};
+use crate::task::{self, Sleep, Spawn, WaitQueue};
 
 /// One cost of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,11 +74,8 @@ pub fn measure() -> Result<Vec<HwCost>, OutOfMemory> {
     });
     let to = report.clone();
     let spawn = Spawn {
-        name: "hw_cost",
-        pmap: None,
-        attachment: None,
         cpus: 1,
-        priority: Priority::default(),
+        ..Spawn::kernel("hw_cost")
     };
     task::spawn(
         spawn,

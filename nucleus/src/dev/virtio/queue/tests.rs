@@ -14,8 +14,8 @@ use super::*;
 use crate::{
     PhysAddr, ephemeral, frame,
     hw::machine,
-    sim::{self, Config, random_u64},
-    task::{self, Spawn},
+    sim::{below, on_machines_with, random_u64, spawn},
+    task,
 };
 
 /// Slots of the queues here: fewer than requests, so that some wait for one.
@@ -23,21 +23,6 @@ const SLOTS: usize = 4;
 /// Tasks that send requests, and how many each sends.
 const SENDERS: usize = 3;
 const REQUESTS: usize = 8;
-
-fn below(n: usize) -> usize {
-    (random_u64() >> 16) as usize % n
-}
-
-fn spawn(body: impl FnOnce() + Send + 'static) {
-    let spawn = Spawn {
-        name: "virtio test",
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
-    };
-    drop(task::spawn(spawn, Box::new(body)).unwrap());
-}
 
 fn pause() {
     task::sleep(Sleep {
@@ -258,21 +243,10 @@ fn exchange(
     assert_eq!(frame::usage().data, before, "frames that did not come back");
 }
 
-fn on_many_machines(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
-    for cpus in 1..=3 {
-        let config = Config {
-            cpus,
-            pages: 256,
-            ..Config::default()
-        };
-        sim::check(&format!("{name} on {cpus}"), 0..40, config, body.clone());
-    }
-}
-
 #[test]
 fn all_requests_are_served() {
     for interrupts in [false, true] {
-        on_many_machines("virtqueue", move || {
+        on_machines_with("virtqueue", 1..=3, 256, 40, move || {
             let check = |result: Result<u32, Error>, sum: u8, written: &[Part]| {
                 let len: usize = written.iter().map(|part| part.len).sum();
                 assert_eq!(result, Ok(len as u32));
@@ -293,7 +267,7 @@ fn all_requests_are_served() {
 #[test]
 fn a_device_that_lies_is_given_up() {
     for interrupts in [false, true] {
-        on_many_machines("lying device", move || {
+        on_machines_with("lying device", 1..=3, 256, 40, move || {
             // Each request ends, whatever it is told.
             let check = |result: Result<u32, Error>, _: u8, _: &[Part]| {
                 assert!(matches!(result, Ok(_) | Err(Error::Broken)));
@@ -309,7 +283,7 @@ fn a_device_that_lies_is_given_up() {
 
 #[test]
 fn too_long_a_request_is_refused() {
-    on_many_machines("too long", || {
+    on_machines_with("too long", 1..=3, 256, 40, || {
         let queue =
             Queue::new(0, SLOTS, Domain::default(), Doorbell::Test(Box::new(|| ()))).unwrap();
         let frame = Frame::alloc(Contents::Zeroed).unwrap();

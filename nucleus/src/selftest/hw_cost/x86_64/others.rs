@@ -57,11 +57,9 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
     let ended = Arc::new(AtomicBool::new(false));
     let seen = ended.clone();
     let spawn = Spawn {
-        name: "hw_cost, awake",
-        pmap: None,
-        attachment: None,
         cpus: 1 << TARGET,
         priority: Priority::Share(19),
+        ..Spawn::kernel("hw_cost, awake")
     };
     let body = move || {
         while !seen.load(Ordering::Relaxed) {
