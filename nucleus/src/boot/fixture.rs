@@ -67,8 +67,7 @@ pub fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
 /// # Panics
 /// No memory.
 pub fn spawn(body: impl FnOnce() + Send + 'static) -> Arc<Task> {
-    let task = task::spawn(Spawn::kernel("test"), Box::new(body));
-    task.ok().expect("memory for a task")
+    task::spawn(Spawn::kernel("test"), Box::new(body)).expect("memory for a task")
 }
 
 /// Returns a number below `n` that the machine's seed decides.
