@@ -22,6 +22,7 @@ extern crate alloc;
 mod aggregate;
 mod io;
 pub mod queue;
+pub mod rank;
 mod slice;
 
 pub use aggregate::Aggregate;

@@ -33,6 +33,7 @@ pub mod notify;
 pub mod page_cache;
 pub mod pseudofs;
 pub mod ramfs;
+pub mod rank;
 mod shared_pages;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]

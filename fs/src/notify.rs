@@ -17,7 +17,7 @@ use abi::{
         IN_MOVED_TO, IN_UNMOUNT,
     },
 };
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::SpinLock;
 
 use crate::{Kind, Vnode};
 
@@ -48,8 +48,8 @@ impl Event<'_> {
 
 /// An observer.
 pub trait Listener: Send + Sync {
-    /// Called where the event happens, perhaps with spin locks held: only those of [`Rank::Notify`]
-    /// and after may be taken.
+    /// Called where the event happens, perhaps with spin locks held: only those of
+    /// [`NOTIFY`](crate::rank::NOTIFY) and after may be taken.
     fn told(&self, event: &Event<'_>);
 
     /// Called when the vnode is gone; no event follows.
@@ -77,7 +77,7 @@ struct MarkEntry {
 const BUCKETS: usize = 64;
 
 static TABLE: [SpinLock<Vec<MarkEntry>>; BUCKETS] =
-    [const { SpinLock::new(Rank::NotifyTable, Vec::new()) }; BUCKETS];
+    [const { SpinLock::new(crate::rank::NOTIFY_TABLE, Vec::new()) }; BUCKETS];
 /// All marks.
 static MARKS: AtomicU32 = AtomicU32::new(0);
 

@@ -30,6 +30,7 @@ pub mod linux;
 pub mod mounts;
 pub mod process;
 pub mod pseudofs;
+pub mod rank;
 pub mod shutdown;
 pub mod socket;
 pub mod start;

@@ -25,9 +25,9 @@
 //! # Locks
 //!
 //! ```text
-//! stream's reading, stream's writing   Rank::PipeReading, Rank::Pipe: one copier each
-//!    protocol (connections, ports)     Rank::Net: sleeping, held while segments are exchanged
-//!       socket's state, stream's chain Rank::Leaf: spinning, a few loads and stores
+//! stream's reading, stream's writing   PIPE_READING, PIPE: one copier each
+//!    protocol (connections, ports)     NET: sleeping, held while segments are exchanged
+//!       socket's state, stream's chain Leaf: spinning, a few loads and stores
 //! ```
 //! Sending and receiving on an established connection takes no lock of the protocol.
 #![cfg_attr(target_os = "none", no_std)]
@@ -43,6 +43,7 @@ pub mod datagram;
 pub mod ip;
 mod link;
 pub mod ports;
+pub mod rank;
 mod stack;
 pub mod stream;
 pub mod tcp;

@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use nucleus::sync::{Mutex, Rank};
+use nucleus::sync::Mutex;
 
 use crate::{
     Family,
@@ -22,7 +22,7 @@ pub struct Stack {
 impl Stack {
     /// A stack without sockets.
     pub fn new() -> Stack {
-        let table = || Arc::new(Mutex::new(Rank::Net, SocketTable::default()));
+        let table = || Arc::new(Mutex::new(crate::rank::NET, SocketTable::default()));
         Stack {
             tcp: Arc::new(Tcp::new()),
             udp: table(),

@@ -59,6 +59,7 @@ mod inspect;
 mod map;
 mod movement;
 mod object;
+pub mod rank;
 mod reclaim;
 mod supply;
 pub mod swap;

@@ -14,9 +14,9 @@
 //! Locks, in the order in which they are taken:
 //!
 //! ```text
-//! reading (one reader at a time copies)      Rank::PipeReading
-//!    writing (one writer at a time copies)   Rank::Pipe
-//!       chain (slices and state)             Rank::Leaf, spinning, never held during a copy
+//! reading (one reader at a time copies)      PIPE_READING
+//!    writing (one writer at a time copies)   PIPE
+//!       chain (slices and state)             Leaf, spinning, never held during a copy
 //! ```
 //! So a reader and a writer on two CPUs copy at the same time and meet only to link and unlink
 //! slices. Bytes shown by a slice never change; the writer continues the last frame only behind
@@ -149,8 +149,8 @@ impl<S: State> Queue<S> {
         Queue {
             ready: AtomicU32::new(S::ready(&chain)),
             chain: SpinLock::new(Rank::Leaf, chain),
-            reading: Mutex::new(Rank::PipeReading, ()),
-            writing: Mutex::new(Rank::Pipe, Tail::new()),
+            reading: Mutex::new(crate::rank::PIPE_READING, ()),
+            writing: Mutex::new(crate::rank::PIPE, Tail::new()),
         }
     }
 

@@ -97,7 +97,7 @@ impl Device {
             number,
             core,
             holder: SpinLock::new(Rank::Leaf, None),
-            openers: Mutex::new(Rank::BlockOpen, Openers::default()),
+            openers: Mutex::new(crate::rank::BLOCK_OPEN, Openers::default()),
         });
         task::spawn(spawn, Box::new(move || worker.work()))?;
         Ok(device)

@@ -6,7 +6,7 @@ use core::time::Duration;
 use abi::Result;
 use nucleus::{
     counters::Counter,
-    sync::{Rank, SpinLock},
+    sync::SpinLock,
     task::{Sleep, WaitQueue},
     time,
 };
@@ -42,7 +42,7 @@ impl Core {
             disk,
             limits,
             state: SpinLock::new(
-                Rank::Block,
+                crate::rank::BLOCK,
                 State {
                     queue: Queue::new(),
                     done: Entries::default(),

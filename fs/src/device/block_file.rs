@@ -10,13 +10,7 @@ use abi::{
     },
 };
 use fbuf::{Sink, Source, moved};
-use nucleus::{
-    PAGE_SIZE, VirtAddr,
-    dma::Part,
-    frame::Contents,
-    sync::{Mutex, Rank},
-    user,
-};
+use nucleus::{PAGE_SIZE, VirtAddr, dma::Part, frame::Contents, sync::Mutex, user};
 use vm::Pager;
 
 use super::Opened;
@@ -91,7 +85,7 @@ impl BlockFile {
             location: location.clone(),
             told: opened.pages().errors().mark(),
             opened,
-            position: Mutex::new(Rank::File, 0),
+            position: Mutex::new(crate::rank::FILE, 0),
             block_size: AtomicU32::new(1 << block_size),
             writes: flags.writes(),
             _claim: claim,

@@ -172,12 +172,12 @@ impl Attachment {
     /// No state yet.
     pub const fn new() -> Attachment {
         Attachment {
-            shared: Mutex::new(Rank::Vnode, None),
+            shared: Mutex::new(crate::rank::VNODE, None),
         }
     }
 
     /// Returns the shared state, or creates it by `make` if no opener has it. `make` must take no
-    /// lock below [`Rank::Vnode`].
+    /// lock below [`VNODE`](crate::rank::VNODE).
     ///
     /// # Errors
     /// Those of `make`; `EINVAL` if something of another type is attached.

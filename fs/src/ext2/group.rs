@@ -1,10 +1,7 @@
 //! Block groups: their free blocks and inodes.
 
 use abi::Result;
-use nucleus::{
-    log,
-    sync::{Mutex, Rank},
-};
+use nucleus::{log, sync::Mutex};
 
 use super::{
     bitmap::Bitmap,
@@ -70,7 +67,7 @@ impl Group {
             number,
             record,
             descriptor: (block, at),
-            state: Mutex::new(Rank::Allocation, state),
+            state: Mutex::new(crate::rank::ALLOCATION, state),
         }
     }
 

@@ -17,7 +17,7 @@ use core::{
 use abi::{Errno, Result};
 use nucleus::{
     random,
-    sync::{Rank, ReadGuard, RwLock},
+    sync::{ReadGuard, RwLock},
 };
 
 use super::{
@@ -167,7 +167,7 @@ impl Inode {
                 commit: AtomicU64::new(0),
                 times: AtomicU64::new(0),
                 pages,
-                record: RwLock::new(Rank::FileMap, record),
+                record: RwLock::new(crate::rank::FILE_MAP, record),
             }
         })
     }

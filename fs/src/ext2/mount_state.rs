@@ -33,10 +33,10 @@ impl MountState {
     /// Of a file system that is not mounted.
     pub fn new() -> MountState {
         MountState {
-            rename: Mutex::new(Rank::Rename, ()),
+            rename: Mutex::new(crate::rank::RENAME, ()),
             seed: random::u64(),
-            changes: CpuRwLock::new(Rank::Changing, ()),
-            ends: Mutex::new(Rank::Ending, ()),
+            changes: CpuRwLock::new(crate::rank::CHANGING, ()),
+            ends: Mutex::new(crate::rank::ENDING, ()),
             mounts: AtomicUsize::new(0),
             claim: SpinLock::new(Rank::Leaf, None),
             ending: AtomicBool::new(false),

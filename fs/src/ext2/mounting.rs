@@ -14,7 +14,7 @@ use core::{sync::atomic::Ordering, time::Duration};
 use abi::{Errno, Result};
 use nucleus::{
     log,
-    sync::{Mutex, Rank},
+    sync::Mutex,
     task::{self, Priority, Sleep, Spawn},
     time,
 };
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const HOLDER: &str = "ext2";
 
 /// The file systems in use.
-static IN_USE: Mutex<Vec<Weak<Ext2>>> = Mutex::new(Rank::Files, Vec::new());
+static IN_USE: Mutex<Vec<Weak<Ext2>>> = Mutex::new(crate::rank::FILES, Vec::new());
 
 /// Returns the root of the file system on a device, which is opened unless it is in use already.
 /// The caller calls [`mounted`](Vnode::mounted); it ends with its last mount.

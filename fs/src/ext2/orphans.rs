@@ -6,7 +6,7 @@
 
 use alloc::collections::BTreeMap;
 
-use nucleus::sync::{Mutex, Rank};
+use nucleus::sync::Mutex;
 
 use super::{layout::field, volume::Volume};
 
@@ -38,7 +38,7 @@ impl Orphans {
     pub fn new(rest: u32) -> Orphans {
         Orphans {
             list: Mutex::new(
-                Rank::Allocation,
+                crate::rank::ALLOCATION,
                 List {
                     by_age: BTreeMap::new(),
                     ages: BTreeMap::new(),

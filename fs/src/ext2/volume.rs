@@ -92,7 +92,7 @@ impl Volume {
             free,
             superblock_place: head,
             pending: SpinLock::new(Rank::Leaf, Pending::new()),
-            commit: Mutex::new(Rank::Commit, ()),
+            commit: Mutex::new(crate::rank::COMMIT, ()),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             released: AtomicU64::new(0),

@@ -8,7 +8,7 @@ use abi::raw::general::{
 };
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
-use nucleus::sync::{Mutex, Rank};
+use nucleus::sync::Mutex;
 use vm::Pager;
 
 use super::listing;
@@ -49,7 +49,7 @@ impl VnodeFile {
             told: cached.map_or_else(ErrorMark::default, |pages| pages.errors().mark()),
             clears_privilege: flags.writes() && !who.may_use(CAP_FSETID),
             location,
-            position: Mutex::new(Rank::File, 0),
+            position: Mutex::new(crate::rank::FILE, 0),
             _writing: writing,
         }))
     }

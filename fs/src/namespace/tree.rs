@@ -113,7 +113,7 @@ impl Namespace {
         let root = Mount::new(1, root, None, how);
         Arc::new(Namespace {
             table: Mutex::new(
-                Rank::Mount,
+                crate::rank::MOUNT,
                 MountTable {
                     mounts: alloc::vec![root.clone()],
                     next_id: 2,

@@ -14,8 +14,8 @@
 //!
 //! *File locks* (`flock`, `fcntl`) are local: the server is not asked.
 //!
-//! Locks: [`Rank::Directory`](nucleus::sync::Rank::Directory) is not used here, as the server
-//! orders changes of names; `Rank::Vnode` (writers of a file) -> the object's own. No call to the
+//! Locks: [`DIRECTORY`](crate::rank::DIRECTORY) is not used here, as the server
+//! orders changes of names; `rank::VNODE` (writers of a file) -> the object's own. No call to the
 //! server is made with a spin lock held.
 
 mod client;

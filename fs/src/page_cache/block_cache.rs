@@ -9,7 +9,7 @@ use core::{
 use abi::Result;
 use nucleus::{
     Frame, ephemeral, pmap,
-    sync::{Mutex, MutexGuard, Rank},
+    sync::{Mutex, MutexGuard},
     task::WaitQueue,
     time,
 };
@@ -69,7 +69,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         Arc::new_cyclic(|me| {
             let store = WriteBack {
                 listing: Listing::new(me),
-                end: Mutex::new(Rank::FileEnd, ()),
+                end: Mutex::new(crate::rank::FILE_END, ()),
                 dirty: PageSet::new(),
                 writing: PageSet::new(),
                 backed: PageSet::new(),

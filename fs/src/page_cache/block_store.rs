@@ -9,12 +9,12 @@ use crate::block::Done;
 
 /// The blocks of one file, called by its [`PageCache`](super::PageCache) only. Every operation may
 /// sleep, for memory or to read a block map; the caller holds no lock that comes after
-/// [`Rank::FileEnd`](nucleus::sync::Rank::FileEnd).
+/// [`FILE_END`](crate::rank::FILE_END).
 ///
 /// A page that has just got its first block is in memory and dirty from then until it is written:
 /// the block's old bytes are never read.
 ///
-/// Implementations take locks of [`Rank::FileMap`](nucleus::sync::Rank::FileMap) and later only,
+/// Implementations take locks of [`FILE_MAP`](crate::rank::FILE_MAP) and later only,
 /// and none across a call of the [`PageCache`](super::PageCache) of the same file.
 #[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait BlockStore: Send + Sync + 'static {

@@ -6,12 +6,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{
-    Frame, PAGE_SIZE,
-    frame::Contents,
-    pmap,
-    sync::{Mutex, Rank},
-};
+use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::Mutex};
 use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use super::{
@@ -81,7 +76,7 @@ impl<S: BackingStore> PageCache<S> {
                 false => Object::new(),
             },
             size: AtomicU64::new(size),
-            writers: Mutex::new(Rank::Vnode, ()),
+            writers: Mutex::new(crate::rank::VNODE, ()),
             writable_mappings: AtomicU32::new(0),
             was_mapped_writable: AtomicBool::new(false),
             has_shared: AtomicBool::new(false),

@@ -218,7 +218,7 @@ fn in_turn(from: u64) -> impl Iterator<Item = Arc<dyn Evictable>> {
 }
 
 /// Evicts up to `pages` clean, unused pages of files; returns how many. The caller may hold any
-/// lock that comes before [`Rank::Object`].
+/// lock that comes before [`OBJECT`](vm::rank::OBJECT).
 pub fn reclaim_clean(pages: usize) -> usize {
     let mut given = 0;
     for file in in_turn(TURN.load(Ordering::Relaxed)) {

@@ -7,7 +7,7 @@ use alloc::{
 use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, RwLock};
+use nucleus::sync::RwLock;
 
 use super::{
     Ramfs,
@@ -95,7 +95,7 @@ impl Entries {
 impl Directory {
     pub(super) fn new() -> Directory {
         Directory {
-            entries: RwLock::new(Rank::Directory, Entries::default()),
+            entries: RwLock::new(crate::rank::DIRECTORY, Entries::default()),
             count: EntryCount::new(true),
         }
     }

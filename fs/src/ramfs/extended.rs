@@ -6,10 +6,7 @@ use abi::{
     Errno, Result,
     raw::general::{XATTR_CREATE, XATTR_LIST_MAX, XATTR_REPLACE},
 };
-use nucleus::{
-    PAGE_SIZE, frame,
-    sync::{Mutex, Rank},
-};
+use nucleus::{PAGE_SIZE, frame, sync::Mutex};
 
 use super::Ramfs;
 
@@ -40,7 +37,7 @@ fn pages(bytes: usize) -> usize {
 impl Extended {
     pub(super) fn new() -> Extended {
         Extended {
-            attributes: Mutex::new(Rank::Vnode, Attributes::default()),
+            attributes: Mutex::new(crate::rank::VNODE, Attributes::default()),
         }
     }
 

@@ -4,9 +4,9 @@
 //! extended attributes; `regular`: the data of files, in a page cache whose store is swap: read,
 //! write and mappings use the same frames.
 //!
-//! Locks: [`Rank::Rename`] (moves between directories) -> `Directory` (entries) -> `Vnode` (writers
-//! and truncation of a file) -> the object's own. Attributes are atomics. The fault path takes the
-//! object's lock only.
+//! Locks: [`RENAME`](crate::rank::RENAME) (moves between directories) -> `Directory` (entries) ->
+//! `Vnode` (writers and truncation of a file) -> the object's own. Attributes are atomics. The
+//! fault path takes the object's lock only.
 
 mod directory;
 mod extended;
@@ -22,11 +22,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{
-    PAGE_SIZE, frame, random,
-    sync::{Mutex, Rank},
-    time,
-};
+use nucleus::{PAGE_SIZE, frame, random, sync::Mutex, time};
 
 use crate::{
     Credentials, Vnode,
@@ -64,7 +60,7 @@ pub fn root(options: Options) -> Arc<dyn Vnode> {
         max_pages: AtomicU64::new(options.pages.unwrap_or(half)),
         nodes: AtomicU64::new(0),
         max_nodes: AtomicU64::new(options.nodes.unwrap_or(half).max(1)),
-        rename: Mutex::new(Rank::Rename, ()),
+        rename: Mutex::new(crate::rank::RENAME, ()),
     });
     // A limit of no nodes still leaves the root.
     fs.nodes.fetch_add(1, Ordering::Relaxed);

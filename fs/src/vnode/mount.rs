@@ -131,7 +131,7 @@ impl Mount {
             flags: AtomicU32::new(how.flags.bits()),
             attached: AtomicBool::new(true),
             expiring: AtomicBool::new(false),
-            children: CpuRwLock::new(Rank::Covered, Vec::new()),
+            children: CpuRwLock::new(crate::rank::COVERED, Vec::new()),
         })
     }
 

@@ -60,7 +60,7 @@ pub fn inode(pages: usize, seed: u64) -> (Arc<FaultyDisk>, Arc<Inode>) {
         blocks: SpinLock::new(Rank::Leaf, BTreeSet::new()),
         free: AtomicUsize::new(pages),
         size: AtomicU64::new(0),
-        map: Mutex::new(Rank::FileMap, ()),
+        map: Mutex::new(fs::rank::FILE_MAP, ()),
         syncs: AtomicUsize::new(0),
         reads: AtomicUsize::new(0),
         pages_read: AtomicUsize::new(0),

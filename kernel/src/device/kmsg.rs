@@ -11,7 +11,7 @@ use fbuf::{Sink, Source};
 use fs::{File, Location, OpenFlags, Ready};
 use nucleus::{
     log,
-    sync::{Mutex, Rank},
+    sync::Mutex,
     task::{self, Sleep, Watch, Woken},
     time,
 };
@@ -39,7 +39,7 @@ struct Kmsg {
 pub fn open(at: &Location, _: OpenFlags) -> Result<Arc<dyn File>> {
     Ok(Arc::new(Kmsg {
         location: at.clone(),
-        position: Mutex::new(Rank::File, 0),
+        position: Mutex::new(fs::rank::FILE, 0),
     }))
 }
 

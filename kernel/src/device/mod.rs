@@ -20,10 +20,7 @@ use fs::{
     ramfs,
     vnode::{Change, Make},
 };
-use nucleus::{
-    sync::{Mutex, Rank},
-    virtio,
-};
+use nucleus::{sync::Mutex, virtio};
 
 use crate::{ipc::pipe, tty::pty};
 
@@ -86,7 +83,7 @@ pub fn register() -> Result<()> {
 /// # Errors
 /// Those of making files.
 pub fn root() -> Result<Arc<dyn Vnode>> {
-    static ROOT: Mutex<Option<Arc<dyn Vnode>>> = Mutex::new(Rank::Files, None);
+    static ROOT: Mutex<Option<Arc<dyn Vnode>>> = Mutex::new(fs::rank::FILES, None);
     let mut root = ROOT.lock();
     if let Some(root) = &*root {
         return Ok(root.clone());

@@ -13,7 +13,7 @@ use nucleus::{
     PAGE_SIZE,
     dma::{Buffer, Part, Pool},
     log,
-    sync::{Mutex, Rank},
+    sync::Mutex,
     task::{Sleep, Woken},
     virtio::{self, Device, Error, Kind, Queue, Request},
 };
@@ -35,7 +35,7 @@ struct Share {
 }
 
 /// The devices that were found. Held while they are looked for.
-static SHARES: Mutex<Option<Vec<Share>>> = Mutex::new(Rank::Mount, None);
+static SHARES: Mutex<Option<Vec<Share>>> = Mutex::new(fs::rank::MOUNT, None);
 
 /// Returns the root of the server whose device has the tag `tag` (`mount -t 9p -o trans=virtio`).
 ///

@@ -6,7 +6,7 @@ use alloc::{
 };
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::SpinLock;
 
 /// A real user id, and the counts that it has.
 #[derive(Debug)]
@@ -19,7 +19,8 @@ pub struct User {
 }
 
 /// Those that a process has.
-static USERS: SpinLock<BTreeMap<u32, Weak<User>>> = SpinLock::new(Rank::Family, BTreeMap::new());
+static USERS: SpinLock<BTreeMap<u32, Weak<User>>> =
+    SpinLock::new(crate::rank::FAMILY, BTreeMap::new());
 
 /// A signal that a user has waiting; released by the drop.
 #[derive(Debug)]

@@ -154,7 +154,7 @@ impl Tty {
             device,
             driver,
             state: Mutex::new(
-                Rank::Tty,
+                crate::rank::TTY,
                 State {
                     line: Line::new(),
                     held: Held::new(),

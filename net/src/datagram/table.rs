@@ -17,7 +17,7 @@ const BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
 const ALL_NODES_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_NODES_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The sockets of a protocol. Guarded by a lock of `Rank::Net`.
+/// The sockets of a protocol. Guarded by a lock of `rank::NET`.
 pub struct SocketTable {
     pub(super) ports: Ports,
     /// By port, in the order of binding; raw sockets by the number of their protocol.

@@ -11,7 +11,7 @@ use abi::Errno;
 use nucleus::{
     counters::Counter,
     random,
-    sync::{Mutex, MutexGuard, Rank},
+    sync::{Mutex, MutexGuard},
 };
 
 use super::{
@@ -29,7 +29,7 @@ use crate::{
 /// nanoseconds.
 const ORPHAN: u64 = 60_000_000_000;
 
-/// The connections of a machine. Guarded by a lock of `Rank::Net`.
+/// The connections of a machine. Guarded by a lock of `rank::NET`.
 pub struct ConnectionTable {
     pub(super) wire: Wire,
     pub(super) ports: Ports,
@@ -51,7 +51,7 @@ impl Tcp {
     /// A TCP without connections.
     pub(crate) fn new() -> Tcp {
         Tcp {
-            connections: Mutex::new(Rank::Net, ConnectionTable::new(random::u64())),
+            connections: Mutex::new(crate::rank::NET, ConnectionTable::new(random::u64())),
             alarm: Alarm::new(),
         }
     }

@@ -30,7 +30,7 @@ pub(crate) struct Held {
 impl Held {
     pub(crate) const fn new() -> Held {
         Held {
-            locks: [(Rank::Mount, 0); DEPTH],
+            locks: [(Rank::Leaf, 0); DEPTH],
             len: 0,
             base: 0,
         }

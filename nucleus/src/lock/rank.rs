@@ -1,159 +1,99 @@
-//! The lock order of the whole kernel, from the first taken to the last.
+//! Ranks: the places of locks in the order in which they are taken.
 //!
-//! ```text
-//! sleeping   Mount
-//!              Process            one process's own things
-//!                Sigio -> Epoll   whose turn it is to send signals of files; asks them what is ready
-//!                PipeReading      splice: the reader's side, before what it writes to
-//!                Nesting -> Epoll what one watches is asked with it held; an outer one before an inner one
-//!                  Files -> File  table of descriptors, an open file's offset
-//!                    Changing -> Ending -> Rename                a change of a file system on a disk
-//!                      Directory -> Covered -> Vnode             path walks, then contents
-//!                      BlockOpen                                 who closes a block device last writes it back
-//!                      Tty | Pipe                                what a descriptor leads to
-//!                        InFlight                                files leave a socket's queue
-//!                      Ipc -> IpcObject                          table of ids, then one object
-//!                        Net                                     connections and ports of one protocol
-//!                        Futex                                   reads the word: may fault, so before
-//!                         FileEnd -> FileMap -> Commit -> Allocation    where a file's pages are: a fault may have to know
-//!                          Map -> Amap -> Object                 uvm.txt: map, amap, object
-//!                            HwCost                              whose turn it is to measure the machine
-//! spinning                   Lending -> Family -> Signals -> ThreadSignals
-//!                                Anon                            where the page of an anon is that several amaps refer to
-//!                                Leaf                            holds nothing else, except
-//!                                  Enrolled                      what the pagedaemon goes round: told by whatever is made or ends
-//!                                  Notify -> NotifyTable         inotify; told wherever files change
-//!                                  Pmap -> (mappings of a frame) the bit lock in the frame's record
-//!                                    Swap                        slots; freed wherever pages are dropped
-//!                                    Block                       requests that wait for a disk
-//!                                    Device                      a device's queue; its interrupt takes it too
-//!                                      WaitQueue                 also the parking lot's buckets
-//!                                      Observers -> Ready        who is told of a wake-up; never inside WaitQueue
-//!                                        Task -> RunQueue        waking
-//!                                          Timers
-//!                                            Heap -> KernelSpace -> Buddy   memory for any of them
-//!                                              Console -> (log)  the log has a lock of its own, taken anywhere
-//! ```
-//! Two locks of the same rank are taken only through the lock's own function for pairs, by address,
-//! or for things nested in each other, from the outside in. An interrupt handler starts anew at the
-//! locks that are taken with interrupts off: `Device` and below.
+//! Each floor declares the ranks of its locks by [`lock_ranks!`](crate::lock_ranks), and the kernel
+//! joins them: `kernel/src/rank.rs` draws the order of all, and its test checks it. Two locks of
+//! the same rank are taken only through the lock's own function for pairs, by address, or for
+//! things nested in each other, from the outside in. An interrupt handler starts anew at the locks
+//! that are taken with interrupts off: `Device` and below.
+
+use core::fmt;
 
 /// A lock's place in the order. A lower one is taken first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum Rank {
-    // Sleeping locks.
-    /// The mount table.
-    Mount = 10,
-    /// One process.
-    Process = 20,
-    /// Whose turn it is to tell the owners of files that those are ready.
-    Sigio = 21,
-    /// Who reads from a pipe; taken before the files and vnodes that splice writes to.
-    PipeReading = 22,
-    /// Which epoll watches which.
-    Nesting = 23,
-    /// What an epoll watches, and the file of one watch.
-    Epoll = 24,
-    /// A table of open files.
-    Files = 25,
-    /// An open file's offset.
-    File = 26,
-    /// Changes of a file system on a disk; its end waits for those that are under way.
-    Changing = 27,
-    /// Removed files end, or nothing may be changed any more; not held by who changes something,
-    /// who may have to wait for an end.
-    Ending = 28,
-    /// Renames across directories.
-    Rename = 29,
-    /// A directory's entries.
-    Directory = 30,
-    /// What is mounted on the vnodes of one mount.
-    Covered = 32,
-    /// A vnode's attributes and size.
-    Vnode = 35,
-    /// Who has a block device open; who closes it last writes its pages back with it held.
-    BlockOpen = 36,
-    /// A terminal.
-    Tty = 38,
-    /// A pipe or socket.
-    Pipe = 40,
-    /// The local sockets that are in flight between processes: locked while files leave a socket's
-    /// queue.
-    InFlight = 41,
-    /// The table of one kind of System V objects.
-    Ipc = 42,
-    /// A set of semaphores or a queue of messages; bodies are copied without it.
-    IpcObject = 43,
-    /// Connections and ports of one protocol; taken by who sends to an end that is gone.
-    Net = 44,
-    /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
-    Futex = 45,
-    /// Where a file ends: held by a fault that reserves room for a page, and by who cuts the file
-    /// off.
-    FileEnd = 46,
-    /// Which blocks of its device a file has.
-    FileMap = 47,
-    /// Whose turn it is to write a file system's metadata; taken by who finds no free block but
-    /// those that this makes free.
-    Commit = 48,
-    /// Which blocks and inodes of a file system are free.
-    Allocation = 49,
-    /// An address space's map.
-    Map = 50,
-    /// A part of an amap, with the anons in it.
-    Amap = 55,
-    /// An object's pages.
-    Object = 60,
-    /// Whose turn it is to measure what the machine takes.
-    HwCost = 65,
-    // Spinning locks.
-    /// Who waits for whom to give up a futex; with it, priorities of threads are set.
-    Lending = 90,
-    /// The table of ids and the links between processes, groups and sessions.
-    Family = 95,
-    /// A process's signals.
-    Signals = 100,
-    /// One thread's pending signals, inside its process's.
-    ThreadSignals = 102,
-    /// Where the page of one anon is that several amaps refer to.
-    Anon = 110,
-    /// Small leaf data of the floors above that is never held while another lock is taken.
-    Leaf = 120,
-    /// What the pagedaemon goes round; chunks of pages enter it when they are made and leave it
-    /// when they end, which may be with a leaf locked.
-    Enrolled = 125,
-    /// Events of `inotify` that were not read, and what it watches.
-    Notify = 130,
-    /// Who listens to which vnode.
-    NotifyTable = 131,
-    /// A pmap's page-table pages.
-    Pmap = 140,
-    /// The slots of all swap devices: nothing else is taken inside.
-    Swap = 142,
-    /// Requests that wait for a disk, and those that are done; disks are told and callers called
-    /// without it.
-    Block = 143,
-    /// A device's queue: its requests are done, and who waits for them is woken, with it held.
-    Device = 145,
-    /// A wait queue.
-    WaitQueue = 150,
-    /// The observers of a wait queue; given back before one is told.
-    Observers = 151,
-    /// What an observer notes a wake-up in (`epoll`'s list of ready files).
-    Ready = 152,
-    /// A task's state.
-    Task = 155,
-    /// A run queue.
-    RunQueue = 160,
-    /// A CPU's timers.
-    Timers = 165,
-    /// The kernel heap.
-    Heap = 170,
-    /// The kernel's own page tables and the cache of kernel stacks.
-    KernelSpace = 175,
-    /// The buddy allocator.
-    Buddy = 180,
-    /// The console ring.
-    Console = 190,
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    place: u8,
+    name: &'static str,
 }
+
+impl Rank {
+    /// A rank of its own place; for [`lock_ranks!`](crate::lock_ranks).
+    pub const fn new(place: u8, name: &'static str) -> Rank {
+        Rank { place, name }
+    }
+
+    /// The place in the order.
+    pub const fn place(self) -> u8 {
+        self.place
+    }
+
+    /// The name in the messages of the order checker.
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+}
+
+impl fmt::Debug for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Declares the ranks of a floor: constants, and a list of all in `RANKS`.
+#[macro_export]
+macro_rules! lock_ranks {
+    ($($(#[$doc:meta])* $name:ident = $place:literal,)*) => {
+        $($(#[$doc])*
+        pub const $name: $crate::sync::Rank = $crate::sync::Rank::new($place, stringify!($name));)*
+
+        /// The ranks of this floor.
+        pub const RANKS: &[$crate::sync::Rank] = &[$($name,)*];
+    };
+}
+
+/// The nucleus's own ranks.
+#[allow(non_upper_case_globals, reason = "they read as the variants of `Rank`")]
+impl Rank {
+    /// Whose turn it is to measure what the machine takes.
+    pub const HwCost: Rank = Rank::new(65, "HwCost");
+    /// Small leaf data of the floors above that is never held while another lock is taken.
+    pub const Leaf: Rank = Rank::new(120, "Leaf");
+    /// A pmap's page-table pages.
+    pub const Pmap: Rank = Rank::new(140, "Pmap");
+    /// A device's queue: its requests are done, and who waits for them is woken, with it held.
+    pub const Device: Rank = Rank::new(145, "Device");
+    /// A wait queue.
+    pub const WaitQueue: Rank = Rank::new(150, "WaitQueue");
+    /// The observers of a wait queue; given back before one is told.
+    pub const Observers: Rank = Rank::new(151, "Observers");
+    /// A task's state.
+    pub const Task: Rank = Rank::new(155, "Task");
+    /// A run queue.
+    pub const RunQueue: Rank = Rank::new(160, "RunQueue");
+    /// A CPU's timers.
+    pub const Timers: Rank = Rank::new(165, "Timers");
+    /// The kernel heap.
+    pub const Heap: Rank = Rank::new(170, "Heap");
+    /// The kernel's own page tables and the cache of kernel stacks.
+    pub const KernelSpace: Rank = Rank::new(175, "KernelSpace");
+    /// The buddy allocator.
+    pub const Buddy: Rank = Rank::new(180, "Buddy");
+    /// The console ring.
+    pub const Console: Rank = Rank::new(190, "Console");
+}
+
+/// The ranks of this floor.
+pub const RANKS: &[Rank] = &[
+    Rank::HwCost,
+    Rank::Leaf,
+    Rank::Pmap,
+    Rank::Device,
+    Rank::WaitQueue,
+    Rank::Observers,
+    Rank::Task,
+    Rank::RunQueue,
+    Rank::Timers,
+    Rank::Heap,
+    Rank::KernelSpace,
+    Rank::Buddy,
+    Rank::Console,
+];

@@ -14,6 +14,13 @@ use crate::{
     task,
 };
 
+// Ranks like those of the floors above.
+const MAP: Rank = Rank::new(50, "Map");
+const AMAP: Rank = Rank::new(55, "Amap");
+const OBJECT: Rank = Rank::new(60, "Object");
+const DIRECTORY: Rank = Rank::new(30, "Directory");
+const VNODE: Rank = Rank::new(35, "Vnode");
+
 /// A counter that notices when two are inside.
 struct Fragile {
     inside: AtomicUsize,
@@ -103,7 +110,7 @@ fn spin_locks_exclude() {
 fn mutexes_exclude() {
     on_many_machines("mutex", || {
         contend(
-            Mutex::new(Rank::Object, ()),
+            Mutex::new(OBJECT, ()),
             TASKS * ROUNDS,
             |lock, fragile, i| {
                 let _guard = match i % 3 {
@@ -126,7 +133,7 @@ fn mutexes_exclude() {
 fn reader_writer_locks_exclude() {
     on_many_machines("rwlock", || {
         contend(
-            RwLock::new(Rank::Vnode, ()),
+            RwLock::new(VNODE, ()),
             TASKS * ROUNDS / 4,
             |lock, fragile, i| match i % 4 {
                 0 => {
@@ -146,7 +153,7 @@ fn reader_writer_locks_exclude() {
 fn cpu_reader_writer_locks_exclude() {
     on_many_machines("cpu rwlock", || {
         contend(
-            CpuRwLock::new(Rank::Map, ()),
+            CpuRwLock::new(MAP, ()),
             TASKS * ROUNDS / 4,
             |lock, fragile, i| match i % 4 {
                 0 => {
@@ -166,10 +173,7 @@ fn cpu_reader_writer_locks_exclude() {
 #[test]
 fn pairs_do_not_deadlock() {
     on_many_machines("pairs", || {
-        let locks = Arc::new([
-            Mutex::new(Rank::Directory, 0),
-            Mutex::new(Rank::Directory, 0),
-        ]);
+        let locks = Arc::new([Mutex::new(DIRECTORY, 0), Mutex::new(DIRECTORY, 0)]);
         for number in 0..TASKS {
             let locks = locks.clone();
             spawn(move || {
@@ -196,16 +200,16 @@ fn failure_of(body: impl FnOnce() + Send + 'static) -> String {
 #[cfg(debug_assertions)]
 fn wrong_order_is_noticed() {
     let message = failure_of(|| {
-        let map = Mutex::new(Rank::Map, ());
-        let object = Mutex::new(Rank::Object, ());
+        let map = Mutex::new(MAP, ());
+        let object = Mutex::new(OBJECT, ());
         let _object = object.lock();
         let _map = map.lock();
     });
     assert!(message.contains("Map"), "{message}");
     assert!(message.contains("Object"), "{message}");
     let message = failure_of(|| {
-        let a = Mutex::new(Rank::Map, ());
-        let b = Mutex::new(Rank::Map, ());
+        let a = Mutex::new(MAP, ());
+        let b = Mutex::new(MAP, ());
         let _a = a.lock();
         let _b = b.lock();
     });
@@ -226,7 +230,7 @@ fn sleeping_with_a_spin_lock_is_noticed() {
 #[test]
 fn deadlock_is_noticed() {
     let message = failure_of(|| {
-        let lock = Box::leak(Box::new(Mutex::new(Rank::Map, ())));
+        let lock = Box::leak(Box::new(Mutex::new(MAP, ())));
         std::mem::forget(lock.lock());
         spawn(|| drop(lock.lock()));
     });
@@ -236,9 +240,9 @@ fn deadlock_is_noticed() {
 #[test]
 fn orders_allow_release_in_any_order() {
     on_many_machines("any order", || {
-        let a = Mutex::new(Rank::Map, ());
-        let b = Mutex::new(Rank::Amap, ());
-        let c = Mutex::new(Rank::Object, ());
+        let a = Mutex::new(MAP, ());
+        let b = Mutex::new(AMAP, ());
+        let c = Mutex::new(OBJECT, ());
         let first = a.lock();
         let second = b.lock();
         drop(first);

@@ -21,9 +21,9 @@ pub trait Observer: Send + Sync {
     /// A queue was woken: what it stands for may have changed.
     ///
     /// Called in any context that may wake: it does not sleep or allocate, and takes only locks
-    /// with interrupts off, of [`Rank::Ready`] and after. May come once more on another CPU after
-    /// the observation has ended, and the last handle of the observer may be dropped after it, in
-    /// the same context.
+    /// with interrupts off, of the ranks after [`Rank::Observers`]. May come once more on another
+    /// CPU after the observation has ended, and the last handle of the observer may be dropped
+    /// after it, in the same context.
     ///
     /// Returns whether it makes use of the wake-up: where only one of several
     /// exclusive observers is to be told, the next is told if it does not.

@@ -88,7 +88,7 @@ impl From<Resident<'_>> for Frame {
 }
 
 impl Content for Slot {
-    const RANK: Rank = Rank::Amap;
+    const RANK: Rank = crate::rank::AMAP;
 
     #[inline]
     fn is_vacant(&self) -> bool {
@@ -226,7 +226,7 @@ impl Slot {
             location.dirty();
         }
         let anon = Arc::new(Anon {
-            location: SpinLock::new(Rank::Anon, location),
+            location: SpinLock::new(crate::rank::ANON, location),
         });
         *self = Slot::Shared(anon.clone());
         Slot::Shared(anon)

@@ -21,7 +21,7 @@ use core::ops::Range;
 use nucleus::{
     Frame, OutOfMemory, Prot,
     pmap::{self, Pending},
-    sync::{Mutex, Rank},
+    sync::Mutex,
 };
 
 use super::{Amap, Key};
@@ -38,7 +38,7 @@ pub(crate) struct Share {
 
 impl Sharers {
     pub fn new() -> Sharers {
-        Sharers(Mutex::new(Rank::Amap, Vec::new()))
+        Sharers(Mutex::new(crate::rank::AMAP, Vec::new()))
     }
 
     fn add(&self, keys: &Range<Key>) -> Result<(), OutOfMemory> {

@@ -14,10 +14,7 @@ use alloc::{
     vec::Vec,
 };
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use nucleus::{
-    sync::{Rank, SpinLock},
-    task,
-};
+use nucleus::{sync::SpinLock, task};
 
 /// Shards: CPUs that enroll at the same time mostly use different ones.
 const SHARDS: usize = 16;
@@ -118,7 +115,7 @@ impl<T: ?Sized> Registry<T> {
     /// Returns an empty registry. `marks`: see [`withdraw`](Registry::withdraw).
     pub const fn new(marks: &'static AtomicUsize) -> Registry<T> {
         Registry {
-            shards: [const { SpinLock::new(Rank::Enrolled, Shard::new()) }; SHARDS],
+            shards: [const { SpinLock::new(crate::rank::ENROLLED, Shard::new()) }; SHARDS],
             marks,
         }
     }

@@ -30,7 +30,7 @@ use nucleus::{
     addr::{USER_END, USER_START},
     frame,
     pmap::Pending,
-    sync::{CpuRwLock, Rank},
+    sync::CpuRwLock,
     task::WaitQueue,
 };
 
@@ -128,7 +128,7 @@ impl Map {
         }
         let map = Map {
             pmap,
-            space: CpuRwLock::new(Rank::Map, space),
+            space: CpuRwLock::new(crate::rank::MAP, space),
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
             unpinned: WaitQueue::new(),

@@ -88,7 +88,7 @@ impl Page {
 }
 
 impl Content for Page {
-    const RANK: Rank = Rank::Object;
+    const RANK: Rank = crate::rank::OBJECT;
 
     #[inline]
     fn is_vacant(&self) -> bool {
@@ -221,7 +221,7 @@ impl Object {
 
     /// Returns page `index` to read, brought back if it is in swap; `None` if the object does not
     /// have it. Sleeps, with no lock held that comes after
-    /// [`Rank::Vnode`](nucleus::sync::Rank::Vnode).
+    /// `fs::rank::VNODE`.
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`], [`PagerError::Io`].

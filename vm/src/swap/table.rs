@@ -12,7 +12,7 @@ use core::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 use nucleus::{
-    sync::{Rank, SpinLock},
+    sync::SpinLock,
     task::{Sleep, WaitQueue},
 };
 
@@ -30,7 +30,7 @@ static OWNED: AtomicUsize = AtomicUsize::new(0);
 static CACHED: AtomicUsize = AtomicUsize::new(0);
 
 static TABLE: SpinLock<Table> = SpinLock::new(
-    Rank::Swap,
+    crate::rank::SWAP,
     Table {
         devices: [const { None }; MOST_DEVICES],
         turn: 0,

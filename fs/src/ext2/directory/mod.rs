@@ -9,7 +9,7 @@ mod records;
 use alloc::vec;
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, ReadGuard, RwLock, WriteGuard};
+use nucleus::sync::{ReadGuard, RwLock, WriteGuard};
 
 use names::{Blocks, set};
 pub(super) use names::{Found, Names};
@@ -46,7 +46,7 @@ impl Directory {
     /// Returns the state of an inode that was just read.
     pub fn new() -> Directory {
         Directory {
-            names: RwLock::new(Rank::Directory, None),
+            names: RwLock::new(crate::rank::DIRECTORY, None),
             count: EntryCount::new(false),
         }
     }

@@ -50,7 +50,7 @@ impl Epoll {
         Ok(Arc::new_cyclic(|me| Epoll {
             me: me.clone(),
             ready: Ready::new(),
-            items: Mutex::new(Rank::Epoll, BTreeMap::new()),
+            items: Mutex::new(crate::rank::EPOLL, BTreeMap::new()),
             outer: SpinLock::new(Rank::Leaf, Vec::new()),
             user,
         }))

@@ -90,7 +90,7 @@ impl Item {
             ready,
             epoll,
             open: Arc::downgrade(open),
-            file: Mutex::new(Rank::Epoll, Some(open.file().clone())),
+            file: Mutex::new(crate::rank::EPOLL, Some(open.file().clone())),
             observations: SpinLock::new(Rank::Leaf, Vec::new()),
             charge: SpinLock::new(Rank::Leaf, Some(charge)),
         })

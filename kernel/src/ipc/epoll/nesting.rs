@@ -1,7 +1,7 @@
 //! Epolls that watch epolls.
 
 use abi::{Errno, Result};
-use nucleus::sync::{Mutex, MutexGuard, Rank};
+use nucleus::sync::{Mutex, MutexGuard};
 
 use super::Epoll;
 
@@ -10,7 +10,7 @@ use super::Epoll;
 const LONGEST: usize = 5;
 
 /// Held while an epoll is added to another: two of them could make a circle together.
-static NESTING: Mutex<()> = Mutex::new(Rank::Nesting, ());
+static NESTING: Mutex<()> = Mutex::new(crate::rank::NESTING, ());
 
 /// No epoll begins to watch another meanwhile.
 pub(super) fn lock() -> MutexGuard<'static, ()> {

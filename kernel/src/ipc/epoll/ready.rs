@@ -9,7 +9,7 @@ use core::mem;
 
 use abi::Result;
 use nucleus::{
-    sync::{Rank, SpinIrqGuard, SpinLock},
+    sync::{SpinIrqGuard, SpinLock},
     task::WaitQueue,
 };
 
@@ -69,7 +69,7 @@ impl Ready {
     pub fn new() -> Arc<Ready> {
         Arc::new(Ready {
             list: SpinLock::new(
-                Rank::Ready,
+                crate::rank::READY,
                 List {
                     chunks: Vec::new(),
                     made: 0,

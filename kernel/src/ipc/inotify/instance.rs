@@ -75,7 +75,7 @@ impl Inotify {
         Ok(Arc::new(Inotify {
             shared: Arc::new(Shared {
                 state: SpinLock::new(
-                    Rank::Notify,
+                    fs::rank::NOTIFY,
                     State {
                         queue: Queue::default(),
                         watches: BTreeMap::new(),

@@ -7,10 +7,7 @@
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use nucleus::{
-    frame,
-    sync::{CpuRwLock, Rank},
-};
+use nucleus::{frame, sync::CpuRwLock};
 
 use super::{Caller, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, permission::Permission};
 
@@ -56,7 +53,7 @@ impl<T: Object> Ids<T> {
     pub(super) const fn new() -> Ids<T> {
         Ids {
             table: CpuRwLock::new(
-                Rank::Ipc,
+                crate::rank::IPC,
                 IdTable {
                     places: Vec::new(),
                     keys: BTreeMap::new(),

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::{Aggregate, Sink, Source};
 use nucleus::{
-    sync::{Mutex, MutexGuard, Rank},
+    sync::{Mutex, MutexGuard},
     task::Sleep,
 };
 
@@ -243,7 +243,7 @@ impl Queue {
         };
         Arc::new(Queue {
             id,
-            state: Mutex::new(Rank::IpcObject, state),
+            state: Mutex::new(crate::rank::IPC_OBJECT, state),
         })
     }
 

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::{
-    sync::{Mutex, MutexGuard, Rank},
+    sync::{Mutex, MutexGuard},
     task::{Sleep, Woken},
 };
 
@@ -159,7 +159,7 @@ impl Set {
         Ok(Arc::new(Set {
             id,
             count,
-            state: Mutex::new(Rank::IpcObject, state),
+            state: Mutex::new(crate::rank::IPC_OBJECT, state),
         }))
     }
 

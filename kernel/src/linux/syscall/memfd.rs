@@ -4,11 +4,7 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::{Location, Mount, OpenFlags, file::VnodeFile, ramfs};
-use nucleus::{
-    Prot,
-    sync::{Mutex, Rank},
-    user,
-};
+use nucleus::{Prot, sync::Mutex, user};
 
 use super::{Call, FlagSet, SystemCall, call, flag_set};
 use crate::process::files::OpenFile;
@@ -38,7 +34,7 @@ const PREFIX: &[u8] = b"memfd:";
 
 /// The file system of all such files; it is mounted nowhere.
 pub(super) fn memory_mount() -> Arc<Mount> {
-    static MOUNT: Mutex<Option<Arc<Mount>>> = Mutex::new(Rank::Mount, None);
+    static MOUNT: Mutex<Option<Arc<Mount>>> = Mutex::new(fs::rank::MOUNT, None);
     let mut mount = MOUNT.lock();
     mount
         .get_or_insert_with(|| {

@@ -3,11 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{
-    VirtAddr, log,
-    sync::{Mutex, Rank},
-    user,
-};
+use nucleus::{VirtAddr, log, sync::Mutex, user};
 
 use super::{Call, FlagSet, SystemCall, call, choice};
 use crate::device::kmsg::{self, LINE};
@@ -53,7 +49,7 @@ const MARK: &[u8] = b"<6>";
 /// `CLEAR` hides the bytes in front of this one from `READ_ALL`.
 static CLEARED: AtomicU64 = AtomicU64::new(0);
 /// `READ` goes on here.
-static READ_UP_TO: Mutex<u64> = Mutex::new(Rank::File, 0);
+static READ_UP_TO: Mutex<u64> = Mutex::new(fs::rank::FILE, 0);
 
 /// Calls `each` with each line from byte `from` of the log on, its mark in front and a newline
 /// behind, and the byte behind it in the log, until it returns false.

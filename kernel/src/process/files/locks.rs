@@ -8,7 +8,7 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use abi::{Errno, Result};
 use nucleus::{
     frame,
-    sync::{Mutex, Rank},
+    sync::Mutex,
     task::{Sleep, WaitQueue},
 };
 
@@ -57,7 +57,7 @@ struct Registry {
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(
-    Rank::File,
+    fs::rank::FILE,
     Registry {
         files: BTreeMap::new(),
         waiting: Vec::new(),

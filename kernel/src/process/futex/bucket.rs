@@ -2,7 +2,7 @@
 
 use alloc::{collections::VecDeque, sync::Arc};
 
-use nucleus::sync::{Mutex, Rank};
+use nucleus::sync::Mutex;
 
 use super::{
     key::Key,
@@ -14,7 +14,7 @@ const BUCKETS: usize = 256;
 
 /// The waiters, by a hash of the word's key, longest wait first.
 static TABLE: [Mutex<VecDeque<QueuedWaiter>>; BUCKETS] =
-    [const { Mutex::new(Rank::Futex, VecDeque::new()) }; BUCKETS];
+    [const { Mutex::new(crate::rank::FUTEX, VecDeque::new()) }; BUCKETS];
 
 /// A waiter in the bucket of its word.
 pub(super) struct QueuedWaiter {

@@ -7,7 +7,7 @@ use core::sync::atomic::{
 };
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::SpinLock;
 
 use super::Key;
 use crate::process::{Scheduling, Thread};
@@ -20,7 +20,7 @@ struct Link {
 }
 
 /// A thread waits for one word at most, so waiters and owners form trees.
-static LINKS: SpinLock<Vec<Link>> = SpinLock::new(Rank::Lending, Vec::new());
+static LINKS: SpinLock<Vec<Link>> = SpinLock::new(crate::rank::PRIORITY_INHERITANCE, Vec::new());
 
 /// How many there are: a thread that ends mostly has nothing to look for.
 static COUNT: AtomicUsize = AtomicUsize::new(0);

@@ -16,10 +16,7 @@ use alloc::{
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use nucleus::{
-    counters::Counter,
-    sync::{Rank, SpinLock},
-};
+use nucleus::{counters::Counter, sync::SpinLock};
 
 use super::{Pid, Process, Thread};
 use groups::{GroupEntry, new_session};
@@ -37,7 +34,7 @@ pub const LAST_PID: Pid = 32_767;
 const FIRST_AGAIN: Pid = 300;
 pub const INIT: Pid = 1;
 
-static PIDS: SpinLock<PidTable> = SpinLock::new(Rank::Family, PidTable::new());
+static PIDS: SpinLock<PidTable> = SpinLock::new(crate::rank::FAMILY, PidTable::new());
 
 struct PidTable {
     last: Pid,

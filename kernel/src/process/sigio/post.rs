@@ -9,7 +9,7 @@ use core::{
 use abi::Result;
 use nucleus::{
     OutOfMemory,
-    sync::{Mutex, Rank, SpinLock},
+    sync::{Mutex, SpinLock},
     task::{self, Priority, Sleep, Spawn, WaitQueue},
 };
 
@@ -18,13 +18,13 @@ use crate::process::thread;
 
 /// Those that were woken and not looked at, each once. There is room for all that exist: a wake-up
 /// allocates nothing.
-static WOKEN: SpinLock<VecDeque<Arc<Sigio>>> = SpinLock::new(Rank::Ready, VecDeque::new());
+static WOKEN: SpinLock<VecDeque<Arc<Sigio>>> = SpinLock::new(crate::rank::READY, VecDeque::new());
 /// How many [`Room`]s there are.
 static ROOMS: AtomicUsize = AtomicUsize::new(0);
 /// The number of woken descriptions whose owner has not been told.
 static UNTOLD: AtomicUsize = AtomicUsize::new(0);
 /// Held while the owners are told.
-static TURN: Mutex<()> = Mutex::new(Rank::Sigio, ());
+static TURN: Mutex<()> = Mutex::new(crate::rank::SIGIO, ());
 /// Where the task waits for work.
 static WORK: WaitQueue = WaitQueue::new();
 

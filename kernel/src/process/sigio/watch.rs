@@ -67,7 +67,7 @@ impl Sigio {
         Ok(Arc::new_cyclic(|me| Sigio {
             me: me.clone(),
             owner: SpinLock::new(Rank::Leaf, Owner::nobody()),
-            watching: Mutex::new(Rank::Epoll, None),
+            watching: Mutex::new(crate::rank::EPOLL, None),
             woken: AtomicU8::new(0),
             _room: room,
         }))

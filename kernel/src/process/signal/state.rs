@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Seq
 
 use abi::{Errno, Result};
 use nucleus::{
-    sync::{Rank, SpinGuard, SpinLock},
+    sync::{SpinGuard, SpinLock},
     task::{Sleep, Task, WaitQueue},
 };
 
@@ -88,7 +88,7 @@ impl ProcessSignals {
     pub fn new(actions: Arc<Actions>, unkillable: bool) -> ProcessSignals {
         ProcessSignals {
             state: SpinLock::new(
-                Rank::Signals,
+                crate::rank::SIGNALS,
                 SignalState {
                     pending: Queue::default(),
                     actions,
@@ -270,7 +270,7 @@ impl ThreadSignals {
             has_saved: AtomicBool::new(false),
             attention: AtomicBool::new(false),
             inner: SpinLock::new(
-                Rank::ThreadSignals,
+                crate::rank::THREAD_SIGNALS,
                 ThreadState {
                     pending: Queue::default(),
                     task: None,

@@ -52,7 +52,8 @@ const SWITCHES: [u32; 6] = [
 ];
 
 /// The sockets by port. The kernel is at port 0.
-static PORTS: Mutex<BTreeMap<u32, Weak<NetlinkSocket>>> = Mutex::new(Rank::Net, BTreeMap::new());
+static PORTS: Mutex<BTreeMap<u32, Weak<NetlinkSocket>>> =
+    Mutex::new(net::rank::NET, BTreeMap::new());
 
 /// A netlink socket.
 pub struct NetlinkSocket {

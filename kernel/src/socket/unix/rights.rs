@@ -58,7 +58,7 @@ pub struct InFlight {
 /// socket arrives: what queues hold of them can be looked at in peace.
 pub type Sockets = BTreeMap<usize, InFlight>;
 
-static SOCKETS: Mutex<Sockets> = Mutex::new(Rank::InFlight, BTreeMap::new());
+static SOCKETS: Mutex<Sockets> = Mutex::new(crate::rank::IN_FLIGHT, BTreeMap::new());
 /// How many entries it has, readable without the lock.
 static SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Files in flight by user.

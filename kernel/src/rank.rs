@@ -1,0 +1,100 @@
+//! The lock order of the whole kernel, from the first taken to the last, and the ranks of this
+//! floor.
+//!
+//! ```text
+//! sleeping  Mount
+//!             Sigio -> Epoll    turns to send signals of files; asks these what is ready
+//!             PipeReading       splice: the reader's side, before what it writes to
+//!             Nesting -> Epoll  an outer epoll before an inner one
+//!               Files -> File   a table of descriptors, an open file's offset
+//!                 Changing -> Ending -> Rename    a change of a file system on a disk
+//!                   Directory -> Covered -> Vnode path walks, then contents
+//!                   BlockOpen                     the last close of a block device writes it back
+//!                   Tty | Pipe                    what a descriptor leads to
+//!                     InFlight                    files leave a socket's queue
+//!                   Ipc -> IpcObject              a table of ids, then one object
+//!                     Net                         connections and ports of one protocol
+//!                     Futex                       reads the word: may fault, so before the map
+//!                       FileEnd -> FileMap -> Commit -> Allocation  a file's blocks
+//!                         Map -> Amap -> Object   uvm.txt: map, amap, object
+//!                           HwCost                one task measures the machine at a time
+//! spinning                  PriorityInheritance -> Family -> Signals -> ThreadSignals
+//!                             Anon                the page of an anon that several amaps refer to
+//!                             Leaf                holds nothing else, except
+//!                               Enrolled          what the pagedaemon goes round
+//!                               Notify -> NotifyTable          inotify; told wherever files change
+//!                               Pmap -> (mappings of a frame)  the bit lock in the frame's record
+//!                                 Swap            slots; freed wherever pages are dropped
+//!                                 Block           requests that wait for a disk
+//!                                 Device          a device's queue; its interrupt takes it too
+//!                                   WaitQueue     also the parking lot's buckets
+//!                                   Observers -> Ready         never inside WaitQueue
+//!                                     Task -> RunQueue         waking
+//!                                       Timers
+//!                                         Heap -> KernelSpace -> Buddy   memory for any of them
+//!                                           Console -> (log)   the log's own lock, taken anywhere
+//! ```
+
+nucleus::lock_ranks! {
+    /// Turns to tell the owners of files that those are ready.
+    SIGIO = 21,
+    /// Which epoll watches which.
+    NESTING = 23,
+    /// What an epoll watches, and the file of one watch.
+    EPOLL = 24,
+    /// A terminal.
+    TTY = 38,
+    /// The local sockets that are in flight between processes: locked while files leave a socket's
+    /// queue.
+    IN_FLIGHT = 41,
+    /// The table of one kind of System V objects.
+    IPC = 42,
+    /// A set of semaphores or a queue of messages; bodies are copied without it.
+    IPC_OBJECT = 43,
+    /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
+    FUTEX = 45,
+    /// Which thread waits for which owner of a futex; with it, priorities of threads are set.
+    PRIORITY_INHERITANCE = 90,
+    /// The table of ids and the links between processes, groups and sessions.
+    FAMILY = 95,
+    /// A process's signals.
+    SIGNALS = 100,
+    /// One thread's pending signals, inside its process's.
+    THREAD_SIGNALS = 102,
+    /// What an observer notes a wake-up in (`epoll`'s list of ready files).
+    READY = 152,
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    /// No two ranks share a place, and the order that is drawn above has them all.
+    #[test]
+    fn the_ranks_of_all_floors_make_one_order() {
+        let floors = [
+            nucleus::sync::RANKS,
+            vm::rank::RANKS,
+            fbuf::rank::RANKS,
+            fs::rank::RANKS,
+            net::rank::RANKS,
+            super::RANKS,
+        ];
+        let mut ranks = floors.concat();
+        ranks.sort_unstable();
+        for pair in ranks.windows(2) {
+            assert!(pair[0].place() < pair[1].place(), "{pair:?}");
+        }
+        let drawn = include_str!("rank.rs")
+            .lines()
+            .take_while(|line| line.starts_with("//!"));
+        let words: Vec<&str> = drawn
+            .flat_map(|line| line.split(|letter: char| !letter.is_alphanumeric()))
+            .collect();
+        for rank in ranks {
+            let name = rank.name().replace('_', "");
+            let is_drawn = words.iter().any(|word| word.eq_ignore_ascii_case(&name));
+            assert!(is_drawn, "{rank:?} is not drawn");
+        }
+    }
+}

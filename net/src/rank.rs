@@ -1,0 +1,6 @@
+//! Ranks of the locks of protocols: see [`nucleus::sync::Rank`].
+
+nucleus::lock_ranks! {
+    /// Connections and ports of one protocol; taken to send to an end that is gone.
+    NET = 44,
+}
