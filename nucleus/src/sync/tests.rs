@@ -15,11 +15,11 @@ use crate::{
 };
 
 // Ranks like those of the floors above.
-const MAP: Rank = Rank::new(50, "Map");
-const AMAP: Rank = Rank::new(55, "Amap");
-const OBJECT: Rank = Rank::new(60, "Object");
-const DIRECTORY: Rank = Rank::new(30, "Directory");
-const VNODE: Rank = Rank::new(35, "Vnode");
+const MAP: Rank = Rank::new(&(50, "Map"));
+const AMAP: Rank = Rank::new(&(55, "Amap"));
+const OBJECT: Rank = Rank::new(&(60, "Object"));
+const DIRECTORY: Rank = Rank::new(&(30, "Directory"));
+const VNODE: Rank = Rank::new(&(35, "Vnode"));
 
 /// A counter that notices when two are inside.
 struct Fragile {
