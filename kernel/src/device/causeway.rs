@@ -78,12 +78,12 @@ impl File for Causeway {
         match command {
             request::VERSION => give(argument, VERSION),
             request::INHERIT => {
-                let [start, len, what] = take(argument)?;
+                let [start, len, what] = user::read(argument)?;
                 inherit(map, start, len, what)
             }
             request::COUNTS => give(argument, counts(map)),
             request::ENTRY => {
-                let [address, ..]: [u64; 8] = take(argument)?;
+                let [address, ..]: [u64; 8] = user::read(argument)?;
                 give(argument, entry(map, address)?)
             }
             _ => Err(Errno::ENOTTY),
@@ -93,10 +93,6 @@ impl File for Causeway {
     fn location(&self) -> Option<&Location> {
         Some(&self.location)
     }
-}
-
-fn take<T: user::Plain>(argument: VirtAddr) -> Result<T> {
-    Ok(user::read(argument)?)
 }
 
 fn give<T: user::Plain>(argument: VirtAddr, value: T) -> Result<usize> {

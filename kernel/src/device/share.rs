@@ -57,14 +57,11 @@ pub fn mount(tag: &[u8], options: &[u8]) -> Result<Arc<dyn Vnode>> {
 /// The tags of the devices that there are, for a message.
 pub fn tags() -> String {
     let shares = SHARES.lock();
-    let mut all = String::new();
-    for share in shares.iter().flatten() {
-        if !all.is_empty() {
-            all.push_str(", ");
-        }
-        all.push_str(&String::from_utf8_lossy(&share.tag));
-    }
-    all
+    let tags = shares.iter().flatten();
+    let tags: Vec<_> = tags
+        .map(|share| String::from_utf8_lossy(&share.tag))
+        .collect();
+    tags.join(", ")
 }
 
 fn find(tag: &[u8]) -> Result<Option<Arc<Server>>> {

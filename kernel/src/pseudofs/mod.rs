@@ -35,3 +35,14 @@ fn link(to: &'static str) -> Entry {
 fn kib(pages: usize) -> u64 {
     (pages * PAGE_SIZE / 1024) as u64
 }
+
+/// A number in a name, as Linux wants it: no sign, no leading zero.
+fn number(name: &[u8]) -> Option<u32> {
+    if name.is_empty() || name.len() > 1 && name[0] == b'0' {
+        return None;
+    }
+    if !name.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    core::str::from_utf8(name).ok()?.parse().ok()
+}

@@ -91,17 +91,10 @@ fn mount_flags(flags: u32, old: Option<MountFlags>) -> MountFlags {
 
 /// The words of `data` that are the file system's own: flags have come as flags.
 fn own_options(data: &[u8]) -> Vec<u8> {
-    let mut own = Vec::new();
-    for word in data.split(|&b| b == b',') {
-        if word.is_empty() || word == b"ro" || word == b"rw" {
-            continue;
-        }
-        if !own.is_empty() {
-            own.push(b',');
-        }
-        own.extend_from_slice(word);
-    }
-    own
+    let words = data.split(|&byte| byte == b',');
+    let of_mount = |word: &&[u8]| word.is_empty() || *word == b"ro" || *word == b"rw";
+    let own: Vec<&[u8]> = words.filter(|word| !of_mount(word)).collect();
+    own.join(&b',')
 }
 
 fn mount(call: &mut Call<'_>) -> Result<usize> {

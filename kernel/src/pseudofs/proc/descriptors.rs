@@ -8,7 +8,10 @@ use fs::{
     pseudofs::{Directory, EmitName, Entry},
 };
 
-use super::subject::{Subject, number, owned, path};
+use super::{
+    super::number,
+    subject::{Subject, owned, path},
+};
 use crate::process::files::OpenFile;
 
 /// Links to the open files of the descriptors.

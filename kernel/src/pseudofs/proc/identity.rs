@@ -13,7 +13,7 @@ use super::{
     super::{line, link},
     subject::{Subject, may},
 };
-use crate::process::{OOM_NEVER, oom_score, pid_table, thread};
+use crate::process::{OOM_NEVER, pid_table, thread};
 
 /// A number that a program writes.
 pub(super) fn parse<T: core::str::FromStr>(bytes: &[u8]) -> Result<T> {
@@ -23,11 +23,8 @@ pub(super) fn parse<T: core::str::FromStr>(bytes: &[u8]) -> Result<T> {
 
 /// `io`: bytes that calls have moved. No device with blocks stands behind them.
 pub(super) fn transfers(subject: &Subject, out: &mut Text) -> Result<()> {
-    match subject.private() {
-        // A zombie keeps its counts.
-        Ok(_) | Err(Errno::ENOENT) => {}
-        Err(error) => return Err(error),
-    }
+    // A zombie keeps its counts.
+    subject.with_memory()?;
     let io = match subject.tid {
         Some(_) => subject.thread()?.io.get(),
         None => subject.process.usage().io,
@@ -49,12 +46,6 @@ pub(super) fn children(subject: &Subject, out: &mut Text) -> Result<()> {
             write!(out, "{child} ");
         }
     }
-    Ok(())
-}
-
-/// `oom_score`.
-pub(super) fn score(subject: &Subject, out: &mut Text) -> Result<()> {
-    writeln!(out, "{}", oom_score(&subject.process));
     Ok(())
 }
 
@@ -127,23 +118,6 @@ pub(super) fn timer_slack(subject: Subject) -> Entry {
 pub(super) fn personality(subject: &Subject, out: &mut Text) -> Result<()> {
     subject.private()?;
     writeln!(out, "{:08x}", subject.process.personality.load(Relaxed));
-    Ok(())
-}
-
-/// `cgroup`: a line for each hierarchy of control groups, of which there is none.
-pub(super) fn control_groups(_: &Subject, _: &mut Text) -> Result<()> {
-    Ok(())
-}
-
-/// `uid_map` and `gid_map`: there is one name space of users, and all numbers mean themselves.
-pub(super) fn identity_map(_: &Subject, out: &mut Text) -> Result<()> {
-    writeln!(out, "{:10} {:10} {:10}", 0, 0, u32::MAX);
-    Ok(())
-}
-
-/// `setgroups`: it is always allowed.
-pub(super) fn set_groups(_: &Subject, out: &mut Text) -> Result<()> {
-    writeln!(out, "allow");
     Ok(())
 }
 

@@ -6,28 +6,19 @@ use nucleus::{PAGE_SIZE, Prot};
 use vm::{Backing, Description, Entry, LargeAdvice, Lock, PageCounts};
 
 use super::{super::kib, subject::Subject};
-use crate::process::Shared;
 
 /// The column of a mapping's name.
 const NAME_COLUMN: usize = 73;
 
 /// `maps`.
 pub(super) fn maps(subject: &Subject, out: &mut Text) -> Result<()> {
-    if let Some(shared) = with_memory(subject)? {
+    if let Some(shared) = subject.with_memory()? {
         shared
             .space
             .map()
             .for_each_entry(&mut |entry| line(entry, out));
     }
     Ok(())
-}
-
-/// Returns the resources of the subject, if it has memory at all.
-fn with_memory(subject: &Subject) -> Result<Option<Shared>> {
-    match subject.private() {
-        Err(Errno::ENOENT) => Ok(None),
-        shared => shared.map(Some),
-    }
 }
 
 fn line(entry: &Entry, out: &mut Text) {
@@ -120,7 +111,7 @@ fn locked(entry: &Entry, counts: &PageCounts) -> u64 {
 
 /// `smaps`: each mapping with its pages.
 pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
-    let Some(shared) = with_memory(subject)? else {
+    let Some(shared) = subject.with_memory()? else {
         return Ok(());
     };
     let map = shared.space.map();
@@ -178,7 +169,7 @@ fn flags(entry: &Entry, out: &mut Text) {
 
 /// `smaps_rollup`: the sums.
 pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
-    let shared = with_memory(subject)?.ok_or(Errno::ESRCH)?;
+    let shared = subject.with_memory()?.ok_or(Errno::ESRCH)?;
     let mut sum = PageCounts::default();
     let (mut anonymous, mut locked_bytes, mut first, mut last) = (0, 0, None, 0);
     let map = shared.space.map();

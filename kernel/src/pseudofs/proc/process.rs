@@ -10,10 +10,11 @@ use fs::{
 use nucleus::{PAGE_SIZE, VirtRange};
 
 use super::{
+    super::{line, number, shown, value},
     descriptors, identity, mem, memory, mounts, status,
-    subject::{Subject, name, number, owned, path},
+    subject::{Subject, name, owned, path},
 };
-use crate::process::{Pid, Process, Shared, Space, pid_table};
+use crate::process::{Pid, Process, Shared, Space, oom_score, pid_table};
 
 /// The directories of all processes.
 pub struct Processes;
@@ -49,6 +50,9 @@ impl Directory for Processes {
     }
 }
 
+/// `uid_map` and its like: there is one name space of ids, and all numbers mean themselves.
+const ID_MAP: &str = "         0          0 4294967295";
+
 /// Files in the directory of a process, and which of them that of a thread has.
 type Make = fn(Subject) -> Entry;
 const FILES: &[(&str, Make)] = &[
@@ -61,7 +65,8 @@ const FILES: &[(&str, Make)] = &[
             Ok(())
         })
     }),
-    ("cgroup", |s| text(s, identity::control_groups)),
+    // A line for each hierarchy of control groups, of which there is none.
+    ("cgroup", |_| shown(|_| {})),
     ("children", |s| text(s, identity::children)),
     ("cmdline", |s| {
         text(s, |s, out| strings(s, out, |shared| title(&shared.space)))
@@ -95,7 +100,7 @@ const FILES: &[(&str, Make)] = &[
     ("fdinfo", |s| {
         Entry::directory(descriptors::Positions { subject: s }).mode(0o500)
     }),
-    ("gid_map", |s| text(s, identity::identity_map)),
+    ("gid_map", |_| value(ID_MAP)),
     ("io", |s| secret(s, identity::transfers)),
     ("limits", |s| text(s, status::limits)),
     ("loginuid", identity::login),
@@ -110,16 +115,16 @@ const FILES: &[(&str, Make)] = &[
     ("ns", |_| {
         Entry::directory(identity::name_spaces()).mode(0o511)
     }),
-    ("oom_score", |s| text(s, identity::score)),
+    ("oom_score", |s| line(move || oom_score(&s.process))),
     ("oom_score_adj", identity::adjustment),
     ("pagemap", |s| {
         Entry::file(move |at, _| mem::pages(&s, at)).mode(0o400)
     }),
     ("personality", |s| secret(s, identity::personality)),
-    ("projid_map", |s| text(s, identity::identity_map)),
+    ("projid_map", |_| value(ID_MAP)),
     ("root", |s| place(s, |shared| shared.fs.root())),
     ("sessionid", |s| text(s, identity::login_number)),
-    ("setgroups", |s| text(s, identity::set_groups)),
+    ("setgroups", |_| value("allow")),
     ("smaps", |s| text(s, memory::smaps)),
     ("smaps_rollup", |s| text(s, memory::rollup)),
     ("stat", |s| text(s, status::stat)),
@@ -127,14 +132,9 @@ const FILES: &[(&str, Make)] = &[
     ("status", |s| text(s, status::status)),
     ("task", |s| Entry::directory(Threads { process: s.process })),
     ("timerslack_ns", identity::timer_slack),
-    ("uid_map", |s| text(s, identity::identity_map)),
+    ("uid_map", |_| value(ID_MAP)),
     // Functions of the kernel have no names here.
-    ("wchan", |s| {
-        text(s, |_, out| {
-            out.push(b"0");
-            Ok(())
-        })
-    }),
+    ("wchan", |_| shown(|out| out.push(b"0"))),
 ];
 
 impl Subject {

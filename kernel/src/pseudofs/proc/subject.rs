@@ -59,6 +59,18 @@ impl Subject {
             _ => Ok(shared),
         }
     }
+
+    /// Returns its resources as [`private`](Subject::private) does, none for a process without
+    /// memory.
+    ///
+    /// # Errors
+    /// `EACCES`, `ESRCH`.
+    pub fn with_memory(&self) -> Result<Option<Shared>> {
+        match self.private() {
+            Err(Errno::ENOENT) => Ok(None),
+            shared => shared.map(Some),
+        }
+    }
 }
 
 /// The name, of a zombie too.
@@ -82,17 +94,6 @@ pub(super) fn may(capability: u32) -> bool {
             .is_some_and(|mine| mine.credentials.may(capability))
     });
     asked.unwrap_or(true)
-}
-
-/// A number in a name, as Linux wants it: no sign, no leading zero.
-pub(super) fn number(name: &[u8]) -> Option<u32> {
-    if name.is_empty() || name.len() > 1 && name[0] == b'0' {
-        return None;
-    }
-    if !name.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    core::str::from_utf8(name).ok()?.parse().ok()
 }
 
 /// Sets the owner of a file about a process.

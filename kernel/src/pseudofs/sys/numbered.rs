@@ -7,6 +7,8 @@ use fs::{
     pseudofs::{Directory, EmitName, Entry},
 };
 
+use crate::pseudofs::number;
+
 /// `count` names, each a word and a number from 0 on.
 pub(super) struct Numbered {
     pub word: &'static str,
@@ -16,22 +18,11 @@ pub(super) struct Numbered {
     pub make: Box<dyn Fn(usize) -> Entry + Send + Sync>,
 }
 
-/// Which of several a name is: the word, and a number as it is written.
-pub(super) fn number_in(name: &[u8], word: &str) -> Option<usize> {
-    let digits = name.strip_prefix(word.as_bytes())?;
-    let plain = !digits.is_empty()
-        && digits.iter().all(u8::is_ascii_digit)
-        && (digits.len() == 1 || digits[0] != b'0');
-    core::str::from_utf8(digits)
-        .ok()?
-        .parse()
-        .ok()
-        .filter(|_| plain)
-}
-
 impl Directory for Numbered {
     fn lookup(&self, name: &[u8]) -> Result<Entry> {
-        number_in(name, self.word)
+        name.strip_prefix(self.word.as_bytes())
+            .and_then(number)
+            .map(|number| number as usize)
             .filter(|&number| number < self.count)
             .map(|number| (self.make)(number))
             .ok_or(Errno::ENOENT)
