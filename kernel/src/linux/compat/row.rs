@@ -27,13 +27,9 @@ pub(super) enum Translation {
     Shim(Handler),
 }
 
-/// A call that takes the same arguments in both worlds.
+/// Makes a row for a call that takes the same arguments in both worlds.
 pub(super) const fn same(number: u32, native: u32) -> Row {
-    Row {
-        number,
-        native,
-        translation: Translation::List(&[]),
-    }
+    differs(number, native, &[])
 }
 
 /// Makes a row for a call whose arguments are translated by a list.

@@ -7,7 +7,7 @@ use nucleus::VirtAddr;
 use super::{
     layout,
     row::{Row, differs, shim},
-    translate::Difference::Structure,
+    translate::Difference::{self, Structure},
 };
 use crate::linux::syscall::Call;
 
@@ -21,21 +21,22 @@ pub(super) const CALLS: &[Row] = &[
     shim(106, raw::__NR_stat, |call| old(call, raw::__NR_stat)),
     shim(107, raw::__NR_lstat, |call| old(call, raw::__NR_lstat)),
     shim(108, raw::__NR_fstat, |call| old(call, raw::__NR_fstat)),
-    differs(195, raw::__NR_stat, &[Structure(1, STAT, layout::STAT)]),
-    differs(196, raw::__NR_lstat, &[Structure(1, STAT, layout::STAT)]),
-    differs(197, raw::__NR_fstat, &[Structure(1, STAT, layout::STAT)]),
+    differs(195, raw::__NR_stat, &[stat_64(1)]),
+    differs(196, raw::__NR_lstat, &[stat_64(1)]),
+    differs(197, raw::__NR_fstat, &[stat_64(1)]),
     shim(268, raw::__NR_statfs, |call| {
         of_system_64(call, raw::__NR_statfs)
     }),
     shim(269, raw::__NR_fstatfs, |call| {
         of_system_64(call, raw::__NR_fstatfs)
     }),
-    differs(
-        300,
-        raw::__NR_newfstatat,
-        &[Structure(2, STAT, layout::STAT)],
-    ),
+    differs(300, raw::__NR_newfstatat, &[stat_64(2)]),
 ];
+
+/// Argument `n` points to a `struct stat64`.
+const fn stat_64(n: usize) -> Difference {
+    Structure(n, STAT, layout::STAT)
+}
 
 /// Words of a 64-bit `struct stat`.
 const STAT: usize = 18;

@@ -3,67 +3,26 @@
 use fs::pseudofs;
 
 use super::{
-    COUNT, Handler, SystemCall, advise, capability, change, credentials, dirs, epoll, event,
-    execute, extended, fcntl, futex, identity, inotify, inspect, io, io_priority, limits, lock,
-    membarrier, memfd, memory, memory_advice, message, mount, mqueue, names, open, pidfd, poll,
-    prctl, process, random, rseq, schedule, semaphore, shared_memory, signal, socket,
-    socket_message, socket_option, splice, stat, swap, syslog, system, time, timer,
+    COUNT, Handler, SystemCall,
     unknown::{unknown, unknown_calls},
-    wait,
 };
 use crate::flags;
 
+/// The lists of the modules with these names.
+macro_rules! calls_of {
+    ($($subject:ident),*) => {
+        &[$(super::$subject::CALLS),*]
+    };
+}
+
 /// The calls of 64-bit programs, by subject.
-pub(super) const CALLS: &[&[SystemCall]] = &[
-    advise::CALLS,
-    capability::CALLS,
-    change::CALLS,
-    credentials::CALLS,
-    dirs::CALLS,
-    epoll::CALLS,
-    event::CALLS,
-    execute::CALLS,
-    extended::CALLS,
-    fcntl::CALLS,
-    futex::CALLS,
-    identity::CALLS,
-    inspect::CALLS,
-    inotify::CALLS,
-    io_priority::CALLS,
-    io::CALLS,
-    limits::CALLS,
-    membarrier::CALLS,
-    memfd::CALLS,
-    lock::CALLS,
-    memory::CALLS,
-    memory_advice::CALLS,
-    message::CALLS,
-    mount::CALLS,
-    mqueue::CALLS,
-    names::CALLS,
-    open::CALLS,
-    pidfd::CALLS,
-    poll::CALLS,
-    prctl::CALLS,
-    process::CALLS,
-    random::CALLS,
-    rseq::CALLS,
-    schedule::CALLS,
-    semaphore::CALLS,
-    shared_memory::CALLS,
-    signal::CALLS,
-    socket::CALLS,
-    socket_message::CALLS,
-    socket_option::CALLS,
-    splice::CALLS,
-    stat::CALLS,
-    swap::CALLS,
-    syslog::CALLS,
-    system::CALLS,
-    time::CALLS,
-    timer::CALLS,
-    wait::CALLS,
-];
+pub(super) const CALLS: &[&[SystemCall]] = calls_of! {
+    advise, capability, change, credentials, dirs, epoll, event, execute, extended, fcntl,
+    futex, identity, inspect, inotify, io_priority, io, limits, membarrier, memfd, lock, memory,
+    memory_advice, message, mount, mqueue, names, open, pidfd, poll, prctl, process, random,
+    rseq, schedule, semaphore, shared_memory, signal, socket, socket_message, socket_option,
+    splice, stat, swap, syslog, system, time, timer, wait
+};
 
 /// Their handlers by number.
 pub(in crate::linux) static TABLE: [Handler; COUNT] = table();
