@@ -96,14 +96,8 @@ fn arch_prctl(call: &mut Call<'_>) -> Result<usize> {
         ARCH_SET_FS if is_user => call.context.regs.fs_base = address,
         ARCH_SET_GS if is_user => call.context.regs.gs_base = address,
         ARCH_SET_FS | ARCH_SET_GS => return Err(Errno::EPERM),
-        ARCH_GET_FS => {
-            let base = call.context.regs.fs_base;
-            call.write(1, &base)?;
-        }
-        ARCH_GET_GS => {
-            let base = call.context.regs.gs_base;
-            call.write(1, &base)?;
-        }
+        ARCH_GET_FS => call.write(1, &call.context.regs.fs_base)?,
+        ARCH_GET_GS => call.write(1, &call.context.regs.gs_base)?,
         // Programs may use the instruction; nothing here can take it away.
         ARCH_GET_CPUID => return Ok(1),
         _ => return Err(Errno::ENODEV),
@@ -138,8 +132,7 @@ fn prctl(call: &mut Call<'_>) -> Result<usize> {
             call.thread.parent_death_signal.store(value as u32, Relaxed);
         }
         raw_prctl::PR_GET_PDEATHSIG => {
-            let signal = call.thread.parent_death_signal.load(Relaxed);
-            call.write(1, &signal)?;
+            call.write(1, &call.thread.parent_death_signal.load(Relaxed))?
         }
         raw_prctl::PR_SET_DUMPABLE if value <= 1 => {
             call.process().dumpable.store(value as u32, Relaxed);
@@ -165,13 +158,9 @@ fn prctl(call: &mut Call<'_>) -> Result<usize> {
         }
         raw_prctl::PR_SET_CHILD_SUBREAPER => call.process().subreaper.store(value != 0, Relaxed),
         raw_prctl::PR_GET_CHILD_SUBREAPER => {
-            let set = i32::from(call.process().subreaper.load(Relaxed));
-            call.write(1, &set)?;
+            call.write(1, &i32::from(call.process().subreaper.load(Relaxed)))?
         }
-        raw_prctl::PR_GET_TID_ADDRESS => {
-            let address = call.own.clear_child_tid;
-            call.write(1, &address)?;
-        }
+        raw_prctl::PR_GET_TID_ADDRESS => call.write(1, &call.own.clear_child_tid)?,
         raw_prctl::PR_GET_THP_DISABLE if rest_is_zero(1) => {
             return Ok(usize::from(
                 call.process().large_pages_disabled.load(Relaxed),
