@@ -42,6 +42,11 @@ impl Errno {
         -(self.0 as isize)
     }
 
+    /// Fails with this error unless a condition holds.
+    pub fn unless(self, holds: bool) -> Result<()> {
+        if holds { Ok(()) } else { Err(self) }
+    }
+
     /// An error number that never reaches a program: the kernel restarts the call or turns the
     /// number into `EINTR` (Linux keeps the same numbers, 512 to 516, for this).
     pub const fn internal(number: u16) -> Errno {

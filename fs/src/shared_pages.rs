@@ -25,9 +25,6 @@ pub(crate) fn is_own_locked(frame: &Frame) -> bool {
 /// Copies bytes `at..at + len` of `frame`, which was a page of a file and was written just now,
 /// into the frame that `page` finds there, if that is another one, and calls `changed` for it. No
 /// other writer runs.
-///
-/// # Errors
-/// Those of `page`.
 pub(crate) fn settle(
     frame: &Frame,
     at: usize,

@@ -21,60 +21,34 @@ struct Builder {
     pages: bool,
 }
 
-struct Item<'a> {
-    name: &'a str,
-    mode: u32,
-    data: &'a [u8],
-    inode: u32,
-    links: u32,
-    device: (u32, u32),
-}
-
 impl Builder {
     fn add(&mut self, name: &str, mode: u32, data: &[u8]) {
         self.next_inode += 1;
-        self.add_item(Item {
-            name,
-            mode,
-            data,
-            inode: self.next_inode,
-            links: 1,
-            device: (0, 0),
-        });
+        self.add_as(self.next_inode, 1, (0, 0), name, mode, data);
     }
 
-    fn add_item(&mut self, item: Item<'_>) {
-        let Item {
-            name,
-            mode,
-            data,
-            inode,
-            links,
-            device,
-        } = item;
-        let fields = [
-            inode,
-            mode,
-            7,
-            8,
-            links,
-            1_000_000,
-            data.len() as u32,
-            0,
-            0,
-            device.0,
-            device.1,
-            name.len() as u32 + 1,
-            0,
-        ];
+    /// Adds an entry with this inode, number of links, and number of a device.
+    fn add_as(
+        &mut self,
+        inode: u32,
+        links: u32,
+        device: (u32, u32),
+        name: &str,
+        mode: u32,
+        data: &[u8],
+    ) {
+        let (size, name_size) = (data.len() as u32, name.len() as u32 + 1);
+        let [major, minor] = [device.0, device.1];
         let padding = if self.pages && !data.is_empty() && mode >> 12 == 8 {
             let end = self.bytes.len() + 110 + name.len() + 1;
             end.next_multiple_of(PAGE_SIZE) - end
         } else {
             0
         };
-        let mut fields = fields;
-        fields[11] += padding as u32;
+        let name_size = name_size + padding as u32;
+        let fields = [
+            inode, mode, 7, 8, links, 1_000_000, size, 0, 0, major, minor, name_size, 0,
+        ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
             self.bytes
@@ -109,14 +83,7 @@ fn sample_of(mut b: Builder) -> Vec<u8> {
     b.add("bin", 0o040755, b"");
     for name in ["bin/busybox", "bin/sh", "/bin/ls"] {
         let data: &[u8] = if name == "/bin/ls" { &[42; 9001] } else { b"" };
-        b.add_item(Item {
-            name,
-            mode: 0o100755,
-            data,
-            inode: 1000,
-            links: 3,
-            device: (0, 0),
-        });
+        b.add_as(1000, 3, (0, 0), name, 0o100755, data);
     }
     b.add("./etc", 0o040700, b"");
     b.add("etc/motd", 0o100644, b"hello\n");
@@ -125,14 +92,7 @@ fn sample_of(mut b: Builder) -> Vec<u8> {
     b.add("lib/other.so", 0o100644, b"through the link");
     b.add("fifo", 0o010600, b"");
     b.add("socket", 0o140600, b"");
-    b.add_item(Item {
-        name: "console",
-        mode: 0o020600,
-        data: b"",
-        inode: 50,
-        links: 1,
-        device: (5, 1),
-    });
+    b.add_as(50, 1, (5, 1), "console", 0o020600, b"");
     b.end();
     b.bytes.extend_from_slice(&[0; 777]);
     b.pad(4);

@@ -234,10 +234,7 @@ impl State {
             }
             _ => {}
         }
-        match fails {
-            true => Err(Errno::EIO),
-            false => Ok(()),
-        }
+        Errno::EIO.unless(!fails)
     }
 }
 

@@ -80,12 +80,9 @@ impl MemoryDisk {
     }
 
     fn zero(&self, command: &Command) {
-        let (mut sector, end) = (command.sector(), command.sector() + command.sectors());
-        while sector < end {
+        for sector in command.sector()..command.sector() + command.sectors() {
             let (frame, offset) = self.place(sector);
-            let len = ((end - sector) as usize * SECTOR).min(PAGE_SIZE - offset);
-            ephemeral::map(frame).fill(offset, len, 0);
-            sector += (len / SECTOR) as u64;
+            ephemeral::map(frame).fill(offset, SECTOR, 0);
         }
     }
 }

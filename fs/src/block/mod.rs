@@ -49,7 +49,8 @@ pub use pinned::{PinnedBlocks, Run};
 pub use registry::{all, by_name, by_number, register, unregister};
 pub use request::{Done, Limits, Operation, Request};
 pub use statistics::{Statistics, Tally};
-pub(crate) use transfer::{Transfer, make_room};
+pub use transfer::Transfer;
+pub(crate) use transfer::make_room;
 
 /// Bytes of a sector, the unit of all addresses here, whatever the disk's own blocks are.
 pub const SECTOR: usize = 512;

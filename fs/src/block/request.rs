@@ -67,7 +67,7 @@ impl Request {
         }
     }
 
-    fn transfer(operation: Operation, sector: u64, parts: Vec<Part>) -> Request {
+    pub(super) fn transfer(operation: Operation, sector: u64, parts: Vec<Part>) -> Request {
         let bytes: usize = parts.iter().map(|part| part.len).sum();
         Request {
             operation,
@@ -102,10 +102,7 @@ impl Request {
         let fits = end.is_some_and(|end| end <= limits.sectors)
             && self.sector.is_multiple_of(block)
             && self.sectors.is_multiple_of(block);
-        match fits && self.parts.iter().all(whole) {
-            true => Ok(()),
-            false => Err(Errno::EINVAL),
-        }
+        Errno::EINVAL.unless(fits && self.parts.iter().all(whole))
     }
 }
 

@@ -14,7 +14,7 @@ use super::Done;
 const LARGE: usize = 2048;
 
 /// A transfer in several requests.
-pub(crate) struct Transfer {
+pub struct Transfer {
     state: SpinLock<TransferState>,
 }
 
@@ -27,7 +27,7 @@ struct TransferState {
 
 impl Transfer {
     /// One end is to come: that of the task that starts it.
-    pub(crate) fn new(done: Done) -> Arc<Transfer> {
+    pub fn new(done: Done) -> Arc<Transfer> {
         Arc::new(Transfer {
             state: SpinLock::new(
                 Rank::Leaf,
@@ -41,14 +41,14 @@ impl Transfer {
     }
 
     /// Returns the completion of one more request.
-    pub(crate) fn expect(self: &Arc<Transfer>) -> Done {
+    pub fn expect(self: &Arc<Transfer>) -> Done {
         self.state.lock().under_way += 1;
         let transfer = self.clone();
         Box::new(move |result| transfer.end(result))
     }
 
     /// Ends a part of it; the last one completes the transfer.
-    pub(crate) fn end(&self, result: Result<()>) {
+    pub fn end(&self, result: Result<()>) {
         let mut state = self.state.lock();
         state.under_way -= 1;
         if result.is_err() {
@@ -69,9 +69,6 @@ impl Transfer {
 /// longer than a small object of the heap, which there is as long as the reserve lasts: shorter
 /// transfers, each half as long as one that was refused, have such lists. So pages can be written
 /// from a memory without two neighbouring free frames.
-///
-/// # Errors
-/// `ENOMEM`.
 pub(crate) fn make_room<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
     let bytes = (list.len() + more) * size_of::<T>();
     if bytes > LARGE && list.capacity() - list.len() < more && frame::is_scarce() {

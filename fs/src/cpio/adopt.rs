@@ -33,9 +33,6 @@ pub struct Adoptions {
 
 impl Adoptions {
     /// Notes that the `len` bytes from byte `at` of the archive on are what `file` holds.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
     pub(super) fn add(&mut self, file: &Arc<dyn Vnode>, at: usize, len: usize) -> Result<()> {
         self.extents.try_reserve(1)?;
         self.extents.push(Extent {

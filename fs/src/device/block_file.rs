@@ -8,6 +8,7 @@ use abi::{
     raw::general::{
         O_APPEND, O_DIRECT, O_EXCL, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET,
     },
+    raw::ioctl as control,
 };
 use fbuf::{Sink, Source, moved};
 use nucleus::{PAGE_SIZE, VirtAddr, dma::Part, frame::Contents, sync::Mutex, user};
@@ -19,26 +20,6 @@ use crate::{
     block::{Claim, Device, SECTOR},
     page_cache::{Cached, ErrorMark},
 };
-
-/// `ioctl`s, as on Linux.
-mod control {
-    pub const BLKROGET: u32 = 0x125e;
-    pub const BLKGETSIZE: u32 = 0x1260;
-    pub const BLKFLSBUF: u32 = 0x1261;
-    pub const BLKRAGET: u32 = 0x1263;
-    pub const BLKSSZGET: u32 = 0x1268;
-    pub const BLKBSZGET: u32 = 0x8008_1270;
-    pub const BLKBSZSET: u32 = 0x4008_1271;
-    pub const BLKGETSIZE64: u32 = 0x8008_1272;
-    pub const BLKDISCARD: u32 = 0x1277;
-    pub const BLKIOMIN: u32 = 0x1278;
-    pub const BLKIOOPT: u32 = 0x1279;
-    pub const BLKALIGNOFF: u32 = 0x127a;
-    pub const BLKPBSZGET: u32 = 0x127b;
-    pub const BLKDISCARDZEROES: u32 = 0x127c;
-    pub const BLKROTATIONAL: u32 = 0x127e;
-    pub const BLKZEROOUT: u32 = 0x127f;
-}
 
 /// The readahead that programs are told, in sectors: Linux's default.
 const READ_AHEAD: u64 = 256;

@@ -59,10 +59,7 @@ impl Volume {
             return self.commit();
         }
         // A commit that is under way may be about to release what was pending.
-        match self.releases_with_next() > before {
-            true => Ok(()),
-            false => Err(Errno::ENOSPC),
-        }
+        Errno::ENOSPC.unless(self.releases_with_next() > before)
     }
 
     /// Searches the group of `goal`, then the groups after it, then the others.

@@ -34,7 +34,7 @@ impl Inode {
         if reserved || child.is_directory() && !self.holds(&child, name) {
             return Err(self.fs.damaged("an entry leads where it must not", number));
         }
-        if child.has_no_place() {
+        if child.state.place.lock().is_none() {
             let here = Place::new(self.handle()?, name);
             let mut place = child.state.place.lock();
             if place.is_none() {

@@ -114,9 +114,6 @@ impl Group {
     }
 
     /// Frees blocks of this group; returns how many.
-    ///
-    /// # Errors
-    /// As [`take_blocks`](Group::take_blocks).
     pub fn give_blocks(&self, disk: Disk<'_>, run: Run) -> Result<u32> {
         let mut state = self.state.lock();
         let Some(bitmap) = state.blocks(self.number, disk)? else {
@@ -165,9 +162,6 @@ impl Group {
     }
 
     /// Frees an inode of this group; returns whether it was in use.
-    ///
-    /// # Errors
-    /// As [`take_blocks`](Group::take_blocks).
     pub fn give_inode(&self, disk: Disk<'_>, index: u32, directory: bool) -> Result<bool> {
         let mut state = self.state.lock();
         let Some(bitmap) = state.inodes(self.number, disk)? else {

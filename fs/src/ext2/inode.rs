@@ -180,14 +180,8 @@ impl Inode {
         self.fs.inode(self.number)
     }
 
-    /// Frees it and its blocks even if it is in use, for an inode without links: no change of the
-    /// file system is possible afterwards.
-    pub fn end_now(&self) -> Result<()> {
-        self.as_removed().free(&self.fs)
-    }
-
     /// It without its last link, to be freed.
-    fn as_removed(&self) -> Removed {
+    pub fn as_removed(&self) -> Removed {
         Removed::new(self.number, self.home.clone(), self.record().clone())
     }
 

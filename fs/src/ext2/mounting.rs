@@ -214,7 +214,8 @@ impl Ext2 {
         let mut result = Ok(());
         self.table()?.for_each(&mut |_, inode| {
             if inode.is_removed() {
-                result = result.and(inode.end_now());
+                // Even if it is in use: no change is possible afterwards.
+                result = result.and(inode.as_removed().free(self));
             }
         });
         result.and(self.stop_writing())

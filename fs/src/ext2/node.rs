@@ -42,22 +42,11 @@ impl Inode {
         self.kind() == Kind::Directory
     }
 
-    /// Returns whether its place in the tree is unknown.
-    pub(super) fn has_no_place(&self) -> bool {
-        self.state.place.lock().is_none()
-    }
-
     /// Sets its place in the tree.
     pub(super) fn set_place(&self, place: Option<Place<Node>>) {
         let old = core::mem::replace(&mut *self.state.place.lock(), place);
         // With no lock held: it may be the directory's last reference.
         drop(old);
-    }
-
-    /// The directory that it is, or was, an entry of.
-    pub(super) fn parent_node(&self) -> Option<Arc<Node>> {
-        let place = self.state.place.lock();
-        place.as_ref().map(|place| place.parent.clone())
     }
 
     /// Refuses changes that its flags forbid; with `also_append`, also those that an append-only
@@ -67,17 +56,11 @@ impl Inode {
         if also_append {
             fixed |= Flags::APPEND_ONLY;
         }
-        match self.record().flags.intersects(fixed) {
-            true => Err(Errno::EPERM),
-            false => Ok(()),
-        }
+        Errno::EPERM.unless(!self.record().flags.intersects(fixed))
     }
 
     /// Makes a new inode without a link, with attributes from this directory and the creator's
     /// credentials.
-    ///
-    /// # Errors
-    /// Those of `Ext2::new_inode`.
     pub(super) fn make_inode(
         &self,
         kind: Kind,
@@ -157,18 +140,11 @@ impl Vnode for Node {
             return Err(Errno::EPERM);
         }
         let kind = self.kind();
-        match who.may_by(kind, record.permissions(), record.uid, record.gid, want) {
-            true => Ok(()),
-            false => Err(Errno::EACCES),
-        }
+        Errno::EACCES.unless(who.may_by(kind, record.permissions(), record.uid, record.gid, want))
     }
 
     fn place(&self) -> Option<Place> {
         self.state.place.lock().as_ref().map(Place::erased)
-    }
-
-    fn parent(&self) -> Option<Arc<dyn Vnode>> {
-        self.parent_node().map(|parent| parent as Arc<dyn Vnode>)
     }
 
     fn mount_point(&self) -> Option<&MountPoint> {

@@ -87,10 +87,7 @@ impl Inode {
     /// # Errors
     /// `ETXTBSY` if its blocks are pinned.
     pub(super) fn require_unpinned(&self) -> Result<()> {
-        match self.is_pinned() {
-            true => Err(Errno::ETXTBSY),
-            false => Ok(()),
-        }
+        Errno::ETXTBSY.unless(!self.is_pinned())
     }
 
     /// Checks whether a name of it may be removed from `directory`: neither immutable or
@@ -98,10 +95,7 @@ impl Inode {
     pub(super) fn require_removable(&self, directory: &Inode) -> Result<()> {
         directory.require_mutable(true)?;
         self.require_mutable(true)?;
-        match self.is_pinned() {
-            true => Err(Errno::EPERM),
-            false => Ok(()),
-        }
+        Errno::EPERM.unless(!self.is_pinned())
     }
 
     /// Writes all of it to stable storage.
@@ -112,10 +106,7 @@ impl Inode {
         let errors = || self.pages().map_or(0, |pages| pages.errors().count());
         let before = errors();
         self.sync_inode(false)?;
-        match errors() == before {
-            true => Ok(()),
-            false => Err(Errno::EIO),
-        }
+        Errno::EIO.unless(errors() == before)
     }
 
     /// Returns the previous value.

@@ -219,9 +219,6 @@ impl Volume {
 
     /// Commits, and once more if that has freed something, so that it is free on the medium, too.
     /// Changes made meanwhile are not waited for.
-    ///
-    /// # Errors
-    /// As [`commit`](Volume::commit).
     pub(super) fn commit_with_freed(&self) -> Result<()> {
         let _turn = self.commit.lock();
         self.commit_once()?;
@@ -233,9 +230,6 @@ impl Volume {
 
     /// Commits until nothing is dirty, not even the effect of releasing pending blocks. The caller
     /// excludes further changes.
-    ///
-    /// # Errors
-    /// As [`commit`](Volume::commit).
     fn sync(&self) -> Result<()> {
         let _turn = self.commit.lock();
         loop {

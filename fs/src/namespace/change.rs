@@ -209,9 +209,6 @@ impl Walker<'_> {
         let directory: &Arc<dyn Vnode> = self.vnode();
         let who = self.walk.who;
         directory.access(who, WRITE | EXECUTE)?;
-        match who.may_remove(&directory.attributes()?, &child.vnode.attributes()?) {
-            true => Ok(()),
-            false => Err(Errno::EPERM),
-        }
+        Errno::EPERM.unless(who.may_remove(&directory.attributes()?, &child.vnode.attributes()?))
     }
 }

@@ -89,9 +89,6 @@ impl Writer {
     }
 
     /// Ends the message, which is followed by `data` bytes from elsewhere.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
     pub fn finish(mut self, data: usize) -> Result<Vec<u8>> {
         if self.failed {
             return Err(Errno::ENOMEM);

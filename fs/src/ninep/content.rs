@@ -152,9 +152,6 @@ impl Handles {
 
 impl Node {
     /// An open handle to read from, or to write to.
-    ///
-    /// # Errors
-    /// The server's.
     pub(super) fn open_handle(&self, write: bool) -> Result<Arc<Fid>> {
         if let Some(fid) = self.handles.lock().slot(write) {
             return Ok(fid.clone());
@@ -345,9 +342,6 @@ impl Node {
             fid.sync()?;
         }
         written.map_err(errno)?;
-        match lost {
-            true => Err(Errno::EIO),
-            false => Ok(()),
-        }
+        Errno::EIO.unless(!lost)
     }
 }

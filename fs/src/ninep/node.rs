@@ -335,10 +335,7 @@ impl Vnode for Node {
             return Ok(());
         }
         let it = self.recent()?;
-        match who.may_by(self.kind, it.mode, it.uid, it.gid, want) {
-            true => Ok(()),
-            false => Err(Errno::EACCES),
-        }
+        Errno::EACCES.unless(who.may_by(self.kind, it.mode, it.uid, it.gid, want))
     }
 
     fn place(&self) -> Option<Place> {

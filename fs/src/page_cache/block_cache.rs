@@ -187,14 +187,6 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         Ok(())
     }
 
-    /// Frees blocks beyond the end that were reserved for a write that came to less.
-    pub(super) fn give_back_behind_end(&self) {
-        let _end = self.store.end.lock();
-        self.store.backed.remove_range(self.pages()..u64::MAX);
-        // Blocks that can't be freed are lost until the file system is checked.
-        let _ = self.store.blocks.cut(self.size());
-    }
-
     fn forget_dirty(&self, pages: Range<u64>) {
         let mut at = pages.start;
         while let Some(index) = self.store.dirty.next(at..pages.end) {
@@ -332,8 +324,12 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     }
 
     fn written_short(cache: &PageCache<Self>) {
+        // Blocks beyond the end that were reserved for the rest are freed.
         if cache.store.blocks.granule() < PAGE {
-            cache.give_back_behind_end();
+            let _end = cache.store.end.lock();
+            cache.store.backed.remove_range(cache.pages()..u64::MAX);
+            // Blocks that can't be freed are lost until the file system is checked.
+            let _ = cache.store.blocks.cut(cache.size());
         }
     }
 

@@ -144,9 +144,6 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now by the holder
     /// of `writers`: writes them into the page that a fault has put in its place meanwhile, if any.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
     #[inline]
     pub(crate) fn settle(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
         match self.has_shared.load(Ordering::SeqCst) {

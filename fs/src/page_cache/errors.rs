@@ -61,10 +61,7 @@ impl ErrorCount {
         let _ = self
             .0
             .compare_exchange(now, now | SEEN, Ordering::AcqRel, Ordering::Relaxed);
-        match mark.0.swap(now | SEEN, Ordering::AcqRel) == now | SEEN {
-            true => Ok(()),
-            false => Err(Errno::EIO),
-        }
+        Errno::EIO.unless(mark.0.swap(now | SEEN, Ordering::AcqRel) == now | SEEN)
     }
 }
 

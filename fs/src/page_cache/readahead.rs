@@ -188,14 +188,7 @@ impl Streams {
                 }
             }
             None => {
-                // The one that was used longest ago goes.
-                let ages = table.streams.iter().enumerate();
-                let oldest = ages.max_by_key(|(_, it)| match it.start < it.end {
-                    true => clock.wrapping_sub(it.used),
-                    false => u32::MAX,
-                });
-                let slot = oldest.map_or(0, |(slot, _)| slot);
-                self.forget(table.streams[slot], slot);
+                let slot = self.free_slot(&table);
                 let first = u64::from(self.first.load(Ordering::Relaxed));
                 (slot, if goes_on { first } else { 0 })
             }
@@ -215,8 +208,14 @@ impl Streams {
         at..end
     }
 
-    /// Frees a stream's slot.
-    fn forget(&self, stream: Stream, slot: usize) {
+    /// Frees the slot of the stream that was used longest ago, and returns it.
+    fn free_slot(&self, table: &StreamTable) -> usize {
+        let age = |slot: &usize| match table.streams[*slot] {
+            it if it.start < it.end => table.clock.wrapping_sub(it.used),
+            _ => u32::MAX,
+        };
+        let slot = (0..STREAMS).max_by_key(age).unwrap_or(0);
+        let stream = table.streams[slot];
         // Its mark is where its reader has not been.
         let mark = self.marks[slot].swap(NOWHERE, Ordering::Relaxed);
         if stream.start < stream.end && (stream.start..stream.end).contains(&mark) {
@@ -227,6 +226,7 @@ impl Streams {
                 self.first.store((first / 2).max(1), Ordering::Relaxed);
             }
         }
+        slot
     }
 
     /// A read call has come to `page`.
@@ -262,9 +262,7 @@ impl Streams {
         let mut table = self.table.lock();
         table.clock = table.clock.wrapping_add(1);
         let clock = table.clock;
-        let oldest = (0..STREAMS).max_by_key(|&i| clock.wrapping_sub(table.streams[i].used));
-        let slot = oldest.unwrap_or(0);
-        self.forget(table.streams[slot], slot);
+        let slot = self.free_slot(&table);
         table.streams[slot] = Stream {
             start: window.start,
             end: window.end,

@@ -295,10 +295,7 @@ impl Vnode for Node {
             return Ok(());
         }
         let uid = self.uid.load(Ordering::Relaxed);
-        match who.may_by(self.kind(), self.mode(), uid, self.gid(), want) {
-            true => Ok(()),
-            false => Err(Errno::EACCES),
-        }
+        Errno::EACCES.unless(who.may_by(self.kind(), self.mode(), uid, self.gid(), want))
     }
 
     fn place(&self) -> Option<Place> {

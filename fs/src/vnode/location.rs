@@ -109,20 +109,16 @@ impl Location {
     /// any more and "(unreachable)" before it if `root` is not above it.
     pub fn path(&self, root: &Location) -> Vec<u8> {
         let climb = self.climb(Some(root), true);
-        let mut path = Vec::new();
-        if !climb.reached_root && !climb.is_internal {
-            path.extend_from_slice(b"(unreachable)");
+        match climb.reached_root || climb.is_internal {
+            true => climb.path(b""),
+            false => climb.path(b"(unreachable)"),
         }
-        climb.write(&mut path);
-        path
     }
 
     /// Returns the absolute path as seen from `root`; `None` if `root` is not above it.
     pub fn path_below(&self, root: &Location) -> Option<Vec<u8>> {
         let climb = self.climb(Some(root), true);
-        let mut path = Vec::new();
-        climb.write(&mut path);
-        climb.reached_root.then_some(path)
+        climb.reached_root.then(|| climb.path(b""))
     }
 
     /// Returns the path inside its file system, whatever is mounted (`mountinfo`).
@@ -145,9 +141,7 @@ impl Location {
             reached_root: true,
             is_internal: false,
         };
-        let mut path = Vec::new();
-        climb.write(&mut path);
-        path
+        climb.path(b"")
     }
 
     /// Updates the time of access after a read, as the mount and the open file's `flags` say.
@@ -169,9 +163,7 @@ impl Location {
     /// Returns the path from the root of all mounts. Takes no sleeping lock, so a file with several
     /// names may show an old one.
     pub fn path_without_locks(&self) -> Vec<u8> {
-        let mut path = Vec::new();
-        self.climb(None, false).write(&mut path);
-        path
+        self.climb(None, false).path(b"")
     }
 
     /// Tells whether it has no name any more: `getcwd` returns `ENOENT` then.
@@ -270,7 +262,9 @@ struct Climb {
 }
 
 impl Climb {
-    fn write(&self, path: &mut Vec<u8>) {
+    /// Returns the path, with `prefix` before it.
+    fn path(&self, prefix: &[u8]) -> Vec<u8> {
+        let mut path = prefix.to_vec();
         for name in self.names.iter().rev() {
             path.push(b'/');
             path.extend_from_slice(name);
@@ -281,5 +275,6 @@ impl Climb {
         if self.removed {
             path.extend_from_slice(b" (deleted)");
         }
+        path
     }
 }

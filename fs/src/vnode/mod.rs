@@ -119,10 +119,7 @@ pub trait Vnode: Any + Send + Sync + Directory + FileData {
     /// # Errors
     /// `EACCES`.
     fn access(&self, who: &Credentials, want: u32) -> Result<()> {
-        match who.may(&self.attributes()?, want) {
-            true => Ok(()),
-            false => Err(Errno::EACCES),
-        }
+        Errno::EACCES.unless(who.may(&self.attributes()?, want))
     }
 
     /// Returns its name; `None` for the root of a file system and for vnodes that keep no record. A

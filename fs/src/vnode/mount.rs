@@ -222,10 +222,7 @@ impl Mount {
     /// # Errors
     /// `EROFS`.
     pub(crate) fn require_writable(&self) -> Result<()> {
-        match self.is_read_only() {
-            true => Err(Errno::EROFS),
-            false => Ok(()),
-        }
+        Errno::EROFS.unless(!self.is_read_only())
     }
 
     /// Returns the topmost mount on `vnode` of this mount. To be called only where the vnode's

@@ -12,7 +12,7 @@ use std::{
 
 use abi::{Errno, Result};
 use fs::{
-    block::{Device, Done, FaultyDisk, Request, SECTOR},
+    block::{Device, Done, FaultyDisk, Request, SECTOR, Transfer},
     page_cache::{BlockStore, PageCache, WriteBack},
 };
 use nucleus::{
@@ -105,10 +105,7 @@ impl Inode {
         done: Done,
     ) {
         let _map = self.map.lock();
-        let join = Arc::new(Join {
-            left: AtomicUsize::new(1),
-            end: SpinLock::new(Rank::Leaf, (Ok(()), Some(done))),
-        });
+        let transfer = Transfer::new(done);
         self.runs(first, count, |run, has| {
             if !has {
                 assert!(!write, "a page without a block is written");
@@ -123,31 +120,9 @@ impl Inode {
                 true => Request::write(sector, parts),
                 false => Request::read(sector, parts),
             };
-            join.left.fetch_add(1, SeqCst);
-            let join = join.clone();
-            self.device
-                .submit(request, Box::new(move |result| join.end(result)));
+            self.device.submit(request, transfer.expect());
         });
-        join.end(result);
-    }
-}
-
-/// Several requests with one end.
-struct Join {
-    left: AtomicUsize,
-    end: SpinLock<(Result<()>, Option<Done>)>,
-}
-
-impl Join {
-    fn end(&self, result: Result<()>) {
-        let mut end = self.end.lock();
-        end.0 = end.0.and(result);
-        if self.left.fetch_sub(1, SeqCst) > 1 {
-            return;
-        }
-        let (result, done) = (end.0, end.1.take());
-        drop(end);
-        done.expect("the last one ends it once")(result);
+        transfer.end(result);
     }
 }
 

@@ -70,9 +70,6 @@ impl Directory {
     }
 
     /// Read-locks the names.
-    ///
-    /// # Errors
-    /// As [`load`](Directory::load).
     pub fn read<'a>(&'a self, inode: &'a Inode) -> Result<Reading<'a>> {
         loop {
             let names = self.names.read();
@@ -100,9 +97,6 @@ impl Directory {
     }
 
     /// As [`write`](Directory::write), for two directories.
-    ///
-    /// # Errors
-    /// As [`write`](Directory::write).
     pub fn write_pair<'a>(
         from: (&'a Directory, &'a Inode),
         to: (&'a Directory, &'a Inode),
@@ -200,9 +194,6 @@ impl<'a> Writing<'a> {
     }
 
     /// Makes a name that was found refer to another inode.
-    ///
-    /// # Errors
-    /// As [`remove`](Writing::remove).
     pub fn replace(&mut self, found: &Found, inode: u32, kind: Kind) -> Result<()> {
         set(self.inode, found.position, inode, self.inode.code(kind))
     }

@@ -28,9 +28,6 @@ pub(in super::super) trait Blocks {
     fn read(&self, index: u32, at: usize, to: &mut [u8]) -> Result<()>;
 
     /// Changes bytes of block `index`.
-    ///
-    /// # Errors
-    /// As [`read`](Blocks::read).
     fn write(&self, index: u32, at: usize, bytes: &[u8]) -> Result<()>;
 
     /// Appends a block with this content.
@@ -212,10 +209,7 @@ pub(in super::super) fn set(
 }
 
 fn require_memory() -> Result<()> {
-    match frame::is_scarce() {
-        true => Err(Errno::ENOMEM),
-        false => Ok(()),
-    }
+    Errno::ENOMEM.unless(!frame::is_scarce())
 }
 
 #[cfg(test)]
