@@ -90,10 +90,7 @@ fn wait(enough: impl Fn() -> bool) -> Supply {
     let failures = EXHAUSTED.load(SeqCst);
     WAITING.fetch_add(1, SeqCst);
     frame::report_shortage();
-    let how = Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + PATIENCE),
-    };
+    let how = Sleep::within(PATIENCE);
     let waited = SUPPLY.wait(how, || {
         if !RUNNING.load(SeqCst) || EXHAUSTED.load(SeqCst) != failures {
             return Some(Supply::None);

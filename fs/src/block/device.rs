@@ -86,11 +86,8 @@ impl Device {
         let core = Core::new(disk, limits);
         let worker = core.clone();
         let spawn = Spawn {
-            name: "disk",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
             priority: Priority::KERNEL,
+            ..Spawn::kernel("disk")
         };
         let device = Arc::new(Device {
             name: name.into(),

@@ -16,7 +16,6 @@ use nucleus::{
     log,
     sync::Mutex,
     task::{self, Priority, Sleep, Spawn},
-    time,
 };
 
 use super::{Ext2, options::Options, state::Body};
@@ -129,21 +128,15 @@ impl Ext2 {
         }
         // It was detached while in use. The caller may hold any lock, so a task does the rest.
         let spawn = Spawn {
-            name: "ext2-end",
-            pmap: None,
-            attachment: None,
-            cpus: u64::MAX,
             priority: Priority::KERNEL,
+            ..Spawn::kernel("ext2-end")
         };
         let fs = self.clone();
         let end = move || {
             while fs.put_all_away() > 0 {
                 // Mappings use files, and their end is not reported: this case is too rare to
                 // charge every mapping for it.
-                task::sleep(Sleep {
-                    interruptible: false,
-                    deadline: Some(time::since_boot() + LOOK),
-                });
+                task::sleep(Sleep::within(LOOK));
             }
             fs.finish();
         };

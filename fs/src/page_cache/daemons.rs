@@ -12,13 +12,7 @@ use nucleus::{
 /// # Errors
 /// No memory for it.
 pub(super) fn start(name: &'static str, run: fn()) -> Result<(), OutOfMemory> {
-    let spawn = Spawn {
-        name,
-        pmap: None,
-        attachment: None,
-        cpus: !0,
-        priority: Default::default(),
-    };
+    let spawn = Spawn::kernel(name);
     let body = move || {
         run();
         #[cfg(not(target_os = "none"))]

@@ -13,7 +13,6 @@ use core::{
 use nucleus::{
     PAGE_SIZE, frame,
     task::{Sleep, WaitQueue},
-    time,
 };
 
 static DIRTY: Count = Count(AtomicIsize::new(0));
@@ -201,10 +200,7 @@ pub(super) fn throttle() {
         return;
     }
     wake();
-    let how = Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + PATIENCE),
-    };
+    let how = Sleep::within(PATIENCE);
     // The deadline only means that it may go on as well.
     let _ = BELOW.wait(how, || {
         HELD_BACK.store(true, Ordering::SeqCst);

@@ -68,10 +68,7 @@ fn run() {
             0 => IDLE,
             centiseconds => Duration::from_millis(centiseconds * 10),
         };
-        let how = Sleep {
-            interruptible: false,
-            deadline: Some(time::since_boot() + interval),
-        };
+        let how = Sleep::within(interval);
         let called = dirty::CALLS.wait(how, || {
             let called = dirty::CALLED.swap(false, Ordering::AcqRel) || daemons::are_to_end();
             called.then_some(())

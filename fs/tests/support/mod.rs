@@ -20,7 +20,7 @@ use nucleus::{
     Access, VirtAddr, frame,
     sim::{self, Config, random_u64},
     task::{self, Sleep, Spawn, WaitQueue},
-    time, user,
+    user,
 };
 use vm::{Fault, Limits, Map};
 
@@ -130,10 +130,7 @@ pub fn wait_for_frames(data: usize) {
 
 /// Sleeps for some simulated time.
 pub fn pause(time: Duration) {
-    task::sleep(Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + time),
-    });
+    task::sleep(Sleep::within(time));
 }
 
 /// An address space, in which faults of the tasks are resolved that it is attached to.

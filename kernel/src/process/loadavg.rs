@@ -10,7 +10,6 @@ use core::{
 use nucleus::{
     OutOfMemory,
     task::{self, Sleep, Spawn},
-    time,
 };
 
 use crate::process::Process;
@@ -58,10 +57,7 @@ pub fn start() -> Result<(), OutOfMemory> {
 
 fn watch() {
     loop {
-        task::sleep(Sleep {
-            interruptible: false,
-            deadline: Some(time::since_boot() + INTERVAL),
-        });
+        task::sleep(Sleep::within(INTERVAL));
         let now = (running() as u64) << SHIFT;
         for (load, decay) in LOADS.iter().zip(DECAY) {
             let old = load.load(Relaxed);

@@ -55,10 +55,7 @@ pub fn resolve_fault(
         if thread.is_dying() || !kill_largest() || thread.is_dying() {
             return Err(Fault::OutOfMemory);
         }
-        task::sleep(Sleep {
-            interruptible: false,
-            deadline: Some(time::since_boot() + REST),
-        });
+        task::sleep(Sleep::within(REST));
     }
 }
 

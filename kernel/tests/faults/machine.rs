@@ -14,7 +14,6 @@ use nucleus::{
     frame,
     sim::{self, Config},
     task::{self, Sleep},
-    time,
 };
 use vm::swap;
 
@@ -55,10 +54,7 @@ impl Machine {
 
 /// Sleeps for a millisecond of the machine's.
 pub fn pause() {
-    let how = Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + Duration::from_millis(1)),
-    };
+    let how = Sleep::within(Duration::from_millis(1));
     // Nothing wakes it but the time.
     let _ = task::sleep(how);
 }

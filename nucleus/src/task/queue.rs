@@ -41,6 +41,14 @@ impl Sleep {
         interruptible: true,
         deadline: None,
     };
+
+    /// The condition ends it, or the end of this time from now.
+    pub fn within(time: Duration) -> Sleep {
+        Sleep {
+            interruptible: false,
+            deadline: Some(time::since_boot() + time),
+        }
+    }
 }
 
 /// Why a sleep ended without its condition.

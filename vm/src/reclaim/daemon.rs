@@ -270,17 +270,11 @@ fn in_flight_limit() -> usize {
 
 /// Waits briefly for a write to end.
 fn pause(most: Duration) {
-    let how = Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + most),
-    };
+    let how = Sleep::within(most);
     let _ = frame::await_shortage(how, || ARRIVED.swap(false, SeqCst) || is_stopping());
 }
 
 /// Lets other tasks run, which may free memory.
 fn rest() {
-    task::sleep(Sleep {
-        interruptible: false,
-        deadline: Some(time::since_boot() + REST),
-    });
+    task::sleep(Sleep::within(REST));
 }

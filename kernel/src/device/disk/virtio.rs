@@ -22,7 +22,6 @@ use nucleus::{
     log,
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue},
-    time,
     virtio::{self, Device, Error, Queue, Request},
 };
 
@@ -227,10 +226,7 @@ impl VirtioDisk {
             .into(),
             1,
         );
-        let how = Sleep {
-            interruptible: false,
-            deadline: Some(time::since_boot() + PATIENCE),
-        };
+        let how = Sleep::within(PATIENCE);
         let asked = self.queue().try_submit(&request);
         if asked.is_err() || !matches!(self.queue().wait(&request, how), Ok(Ok(_))) {
             return Vec::new();
