@@ -1,4 +1,4 @@
-//! A hash of names that nobody outside can make collide: it has a secret seed.
+//! A hash of names that programs can not make collide: it has a secret seed.
 
 /// All 64 bits of it are as good as random to who does not know `seed`.
 pub(crate) fn name_hash(seed: u64, name: &[u8]) -> u64 {

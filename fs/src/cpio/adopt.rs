@@ -45,7 +45,7 @@ impl Adoptions {
     }
 
     /// Gives the files their pages. `take` gives the frame of a page of the archive, by its number,
-    /// which only rises; nobody else uses that frame any more.
+    /// which only rises; that frame has no other user.
     ///
     /// # Errors
     /// What the file system refuses, or that `take` had no such page.

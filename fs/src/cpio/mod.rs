@@ -1,8 +1,8 @@
 //! The root archive: cpio in the "newc" format, unpacked into a file system.
 //!
 //! As Linux takes it: several archives may follow each other with zero bytes between; entries with
-//! the same inode in one archive are names of one file; a later entry replaces an earlier one. Names
-//! lead nowhere outside of the root. Any damage is an error that says what is wrong and where. Data
+//! the same inode in one archive are names of one file; a later entry replaces an earlier one.
+//! Names lead nowhere outside of the root. Any damage is an error that says what is wrong and where. Data
 //! that starts at a page of the archive need not be copied: see [`Adoptions`].
 
 mod adopt;

@@ -209,7 +209,6 @@ impl Buffers {
             .wait_for_ends()
     }
 
-    /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }

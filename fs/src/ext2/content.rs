@@ -146,7 +146,6 @@ impl Content {
         Ok(blocks.end)
     }
 
-    /// Frees `blocks`.
     fn free(&self, changing: &mut RecordChange<'_>, blocks: Range<u64>) -> Result<()> {
         self.unwritten.remove_range(blocks.clone());
         changing.free_range(blocks)

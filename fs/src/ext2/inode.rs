@@ -185,7 +185,6 @@ impl Inode {
         Removed::new(self.number, self.home.clone(), self.record().clone())
     }
 
-    /// The place of its record.
     #[cfg(test)]
     pub fn home(&self) -> &RecordPlace {
         &self.home

@@ -83,7 +83,6 @@ impl Pending {
         self.blocks.is_empty() && self.inodes.is_empty()
     }
 
-    /// The runs of blocks.
     pub fn blocks(&self) -> &[Run] {
         &self.blocks
     }

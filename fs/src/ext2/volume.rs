@@ -167,7 +167,6 @@ impl Volume {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// The device.
     pub fn device(&self) -> &Arc<Device> {
         self.buffers.device()
     }
@@ -351,7 +350,6 @@ fn seconds() -> [u8; 4] {
     (now().as_secs() as u32).to_le_bytes()
 }
 
-/// Reads the superblock.
 fn read_superblock(device: &Device) -> core::result::Result<[u8; Superblock::SIZE], Refused> {
     let invalid = Refused::invalid("its device is too small");
     let len = (device.size() as usize).min(PAGE_SIZE);

@@ -512,7 +512,6 @@ impl Fid {
         reply.body().attributes()
     }
 
-    /// Changes attributes.
     pub fn set_attributes(&self, change: &SetAttr) -> Result<()> {
         let mut valid = 0;
         let mut bit = |is_set: bool, bits: u32| valid |= if is_set { bits } else { 0 };

@@ -263,7 +263,6 @@ impl Node {
         self.me.upgrade().ok_or(Errno::ENOENT)
     }
 
-    /// Looks a name up.
     fn look_up(&self, name: &[u8]) -> Result<Arc<Node>> {
         self.require_directory()?;
         let (fid, qid) = self.fid().walk(name)?;

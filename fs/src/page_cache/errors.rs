@@ -79,11 +79,11 @@ mod tests {
         assert_eq!(errors.tell(&a), Err(Errno::EIO));
         assert_eq!(errors.tell(&a), Ok(()));
         let after = errors.mark();
-        assert_eq!(errors.tell(&after), Ok(()), "somebody knows already");
+        assert_eq!(errors.tell(&after), Ok(()), "it was told already");
         assert_eq!(errors.tell(&b), Err(Errno::EIO));
         errors.note();
         let late = errors.mark();
-        assert_eq!(errors.tell(&late), Err(Errno::EIO), "nobody was told yet");
+        assert_eq!(errors.tell(&late), Err(Errno::EIO), "it was not told yet");
         assert_eq!(errors.tell(&late), Ok(()));
         assert_eq!(errors.tell(&a), Err(Errno::EIO));
     }

@@ -31,7 +31,6 @@ struct Node {
 const ROOT_INODE: u64 = 1;
 /// `PROC_SUPER_MAGIC`.
 const PROC_MAGIC: u64 = 0x9fa0;
-/// `SYSFS_MAGIC`.
 const SYSFS_MAGIC: u64 = 0x6265_6572;
 
 /// Creates a generated file system and returns its root; `fstype` selects the number that `statfs`

@@ -1,5 +1,6 @@
-//! The 9P client against a server made of code: an honest one must behave as a file system in memory
-//! does, and nothing that a dishonest one says may do more harm than wrong answers and errors.
+//! The 9P client against a server made of code: an honest one must behave as a file system in
+//! memory does, and nothing that a dishonest one says may do more harm than wrong answers and
+//! errors.
 
 mod server;
 #[path = "../support/mod.rs"]

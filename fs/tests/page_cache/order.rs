@@ -172,8 +172,8 @@ fn a_hole_is_one_for_a_reader_while_it_is_made() {
     });
 }
 
-/// The pages of a file, of which one is punched when a store into it is about to be let through, and
-/// read again.
+/// The pages of a file, of which one is punched when a store into it is about to be let through,
+/// and read again.
 struct Punched {
     file: Arc<disk::Pages>,
     asks: AtomicBool,
@@ -215,8 +215,8 @@ impl Pager for Punched {
     }
 }
 
-/// A store that comes while a hole is made is not lost: it gives the page a block, or was before the
-/// hole.
+/// A store that comes while a hole is made is not lost: it gives the page a block, or was before
+/// the hole.
 #[test]
 fn a_store_into_a_page_that_becomes_a_hole_is_not_lost() {
     on_machines(2, 2, 1024, |seed| {

@@ -150,7 +150,6 @@ impl Directory {
 }
 
 impl Reading<'_> {
-    /// Finds a name.
     pub fn find(&self, name: &[u8]) -> Result<Found> {
         find(&self.names, self.inode, name)
     }

@@ -107,7 +107,6 @@ impl Names {
         name_hash(self.seed, name) & 0xffff_ffff_0000_0000
     }
 
-    /// Finds a name.
     pub fn find(&self, blocks: &dyn Blocks, name: &[u8]) -> Result<Option<Found>> {
         let hash = self.hashed(name);
         let block_size = blocks.block_size() as u64;
