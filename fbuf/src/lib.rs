@@ -20,6 +20,7 @@
 extern crate alloc;
 
 mod aggregate;
+pub mod counters;
 mod io;
 pub mod queue;
 pub mod rank;

@@ -22,6 +22,7 @@ extern crate alloc;
 extern crate self as fs;
 
 pub mod block;
+pub mod counters;
 pub mod cpio;
 pub mod device;
 pub mod ext2;

@@ -23,6 +23,7 @@
 
 extern crate alloc;
 
+pub mod counters;
 pub mod device;
 pub mod flags;
 pub mod ipc;

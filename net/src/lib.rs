@@ -39,6 +39,7 @@
 
 extern crate alloc;
 
+pub mod counters;
 pub mod datagram;
 pub mod ip;
 mod link;

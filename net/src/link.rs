@@ -2,7 +2,7 @@
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
-use nucleus::counters::Counter;
+use crate::counters::Counter;
 use smoltcp::{
     phy::{ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken},
     time::Instant,

@@ -54,6 +54,7 @@ extern crate alloc;
 
 mod amap;
 mod chunks;
+pub mod counters;
 mod fault;
 mod inspect;
 mod map;

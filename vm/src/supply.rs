@@ -4,13 +4,13 @@
 //! has freed some, and starts again. Allocations by which the kernel finishes an operation come
 //! from the reserve and do not wait.
 
+use crate::counters::Counter;
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     time::Duration,
 };
 use nucleus::{
     Frame, OutOfMemory,
-    counters::Counter,
     frame::{self, Contents},
     task::{Sleep, WaitQueue},
     time,

@@ -2,9 +2,10 @@
 
 mod support;
 
-use nucleus::{Prot, counters::Counter, frame, sim::Config};
+use nucleus::{Prot, frame, sim::Config};
 use support::{HERE, RW, Worker, page, pages, zero_map};
 use vm::Map;
+use vm::counters::Counter;
 
 const PAGES: usize = 200;
 

@@ -9,12 +9,11 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use nucleus::{
-    Access, Frame, PAGE_SIZE, Prot, VirtAddr, counters::Counter, frame, sim::Config, task, user,
-};
+use nucleus::{Access, Frame, PAGE_SIZE, Prot, VirtAddr, frame, sim::Config, task, user};
 use support::{
     Disk, Numbers, Tasks, TestFile, Worker, file_at, map_zero, new_map, pages_at, swap, zero_map,
 };
+use vm::counters::Counter;
 use vm::swap::SwapError;
 use vm::{Advice, Fate, Fault, Map, MapRequest, Pager, Scan, Supply};
 

@@ -1,7 +1,8 @@
 //! The writer's side: frames are filled without the chain's lock, then linked in one step.
 
+use crate::counters::Counter;
 use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, counters::Counter, frame::Contents};
+use nucleus::{PAGE_SIZE, frame::Contents};
 
 use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail};
 use crate::{

@@ -2,8 +2,8 @@
 
 use core::mem;
 
+use crate::counters::Counter;
 use abi::Result;
-use nucleus::counters::Counter;
 
 use super::{Chain, Fill, Queue, Reading, State, fill::Added};
 use crate::aggregate::Aggregate;

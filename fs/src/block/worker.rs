@@ -3,9 +3,9 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::time::Duration;
 
+use crate::counters::Counter;
 use abi::Result;
 use nucleus::{
-    counters::Counter,
     sync::SpinLock,
     task::{Sleep, WaitQueue},
     time,

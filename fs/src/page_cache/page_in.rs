@@ -3,8 +3,9 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::ops::Range;
 
+use crate::counters::Counter;
 use abi::Result;
-use nucleus::{PAGE_SIZE, counters::Counter, ephemeral, frame};
+use nucleus::{PAGE_SIZE, ephemeral, frame};
 use vm::{BusyPages, PagerError};
 
 use super::{

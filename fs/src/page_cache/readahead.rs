@@ -12,10 +12,8 @@ use core::{
     sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 
-use nucleus::{
-    counters::Counter,
-    sync::{Rank, SpinLock},
-};
+use crate::counters::Counter;
+use nucleus::sync::{Rank, SpinLock};
 
 /// How programs say they are going to read a file (`posix_fadvise`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,8 +3,9 @@
 use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
+use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
-use nucleus::{Frame, PAGE_SIZE, counters::Counter, ephemeral, pmap};
+use nucleus::{Frame, PAGE_SIZE, ephemeral, pmap};
 use vm::Lookup;
 
 use super::{

@@ -3,10 +3,10 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::{ops::Range, sync::atomic::Ordering};
 
+use crate::counters::Counter;
 use abi::{Errno, Result};
 use nucleus::{
     Frame, Prot,
-    counters::Counter,
     pmap::{self, Pending},
     task::Sleep,
 };

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use fbuf::{BytesSink, BytesSource};
+use fs::counters::Counter;
 use fs::page_cache::{Access, Cached};
-use nucleus::{PAGE_SIZE, counters::Counter};
+use nucleus::PAGE_SIZE;
 use vm::Pager;
 
 use crate::{disk, on_machines, support::Random};

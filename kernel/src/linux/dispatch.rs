@@ -2,8 +2,9 @@
 
 use alloc::sync::Arc;
 
+use crate::counters::Counter;
 use abi::raw::general as raw;
-use nucleus::{counters::Counter, trap::UserContext, user::compat_scratch};
+use nucleus::{trap::UserContext, user::compat_scratch};
 
 use super::{
     compat,

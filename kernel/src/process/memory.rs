@@ -9,10 +9,9 @@ use core::{
     time::Duration,
 };
 
+use crate::counters::Counter;
 use nucleus::{
-    Access, VirtAddr,
-    counters::Counter,
-    frame,
+    Access, VirtAddr, frame,
     sync::{Rank, SpinLock},
     task::{self, Sleep},
     time,

@@ -2,9 +2,10 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use crate::counters::Counter;
 use abi::Result;
 use fbuf::Source;
-use nucleus::{counters::Counter, time};
+use nucleus::time;
 
 use super::{
     Datagram, Options, SendOptions, Socket,

@@ -3,9 +3,10 @@
 use alloc::collections::VecDeque;
 use core::{net::SocketAddr, time::Duration};
 
+use crate::counters::Counter;
 use abi::{Errno, Result};
 use fbuf::Aggregate;
-use nucleus::{PAGE_SIZE, counters::Counter, frame};
+use nucleus::{PAGE_SIZE, frame};
 
 use super::{Options, Socket};
 use crate::Readiness;

@@ -3,9 +3,10 @@
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::counters::Counter;
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Source};
-use nucleus::{counters::Counter, time};
+use nucleus::time;
 
 use super::{Datagram, Options, Protocol, Socket, table};
 use crate::{ip, link};

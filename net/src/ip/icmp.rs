@@ -1,6 +1,6 @@
 //! The part of ICMP that this machine answers: echo requests.
 
-use nucleus::counters::Counter;
+use crate::counters::Counter;
 
 use super::{ICMP, ICMP_V6, Packet};
 

@@ -2,12 +2,13 @@
 
 use core::mem;
 
+use crate::counters::Counter;
 use abi::Result;
 use fbuf::{
     DiscardSink, Sink, Slice, Source,
     queue::{Added, Chain, Drain, Fill, Space},
 };
-use nucleus::{counters::Counter, task::WaitQueue};
+use nucleus::task::WaitQueue;
 
 use super::{Stream, StreamState, is_writable, room, urgent::up_to_mark};
 

@@ -3,8 +3,9 @@
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::counters::Counter;
 use abi::{Errno, Result};
-use nucleus::{counters::Counter, frame, random};
+use nucleus::{frame, random};
 
 use super::{
     ConnectionTable, Phase, Socket,

@@ -2,8 +2,8 @@
 
 use alloc::sync::Arc;
 
+use crate::counters::Counter;
 use abi::Errno;
-use nucleus::counters::Counter;
 
 use super::{
     ConnectionTable, Phase, Socket,

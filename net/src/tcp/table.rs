@@ -7,9 +7,9 @@ use alloc::{
 };
 use core::net::SocketAddr;
 
+use crate::counters::Counter;
 use abi::Errno;
 use nucleus::{
-    counters::Counter,
     random,
     sync::{Mutex, MutexGuard},
 };

@@ -10,7 +10,8 @@
 use alloc::{collections::VecDeque, vec, vec::Vec};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use nucleus::{counters::Counter, time};
+use crate::counters::Counter;
+use nucleus::time;
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet, SocketStorage},
     socket::tcp::{Socket, SocketBuffer},

@@ -1,8 +1,9 @@
 //! Fault-ahead: mapping resident pages near a fault together with it (`uvm.txt` 5.4).
 
+use crate::counters::Counter;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
-use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, counters::Counter};
+use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange};
 
 use crate::amap::{Resident, Slot, Slots};
 use crate::chunks::SLOTS;

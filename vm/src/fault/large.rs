@@ -24,10 +24,10 @@
 //! entries. It is mapped before the anons are stored: the pagedaemon, which finds pages through
 //! slots without a map lock, finds mapped ones only.
 
+use crate::counters::Counter;
 use alloc::sync::Arc;
 use nucleus::{
     Access, OutOfMemory, Pmap, VirtAddr, VirtRange,
-    counters::Counter,
     frame::{self, Contents, RUN_FRAMES, Run},
     pmap::LargeKind,
 };

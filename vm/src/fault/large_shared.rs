@@ -11,11 +11,11 @@
 //! excludes faults of other address spaces and truncation. Each is only try-locked: the holder of
 //! one may be waiting for another.
 
+use crate::counters::Counter;
 use alloc::sync::Arc;
 use core::array;
 use nucleus::{
     Access, Pmap, Prot, VirtAddr, VirtRange,
-    counters::Counter,
     frame::{Contents, RUN_FRAMES, Run},
     pmap::LargeKind,
 };

@@ -55,10 +55,9 @@ mod large;
 mod large_shared;
 mod populate;
 
+use crate::counters::Counter;
 use nucleus::{
-    Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange,
-    counters::Counter,
-    ephemeral,
+    Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, ephemeral,
     frame::{self, Contents, RUN_FRAMES},
     pmap::Pending,
 };

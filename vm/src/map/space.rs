@@ -1,11 +1,10 @@
 //! The data under the map's lock: the entries, their sums and limits, and the search for free
 //! addresses.
 
+use crate::counters::Counter;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use nucleus::{
-    PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, counters::Counter, sync::CpuWriteGuard,
-};
+use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, sync::CpuWriteGuard};
 
 use super::entries::{Entries, FIRST, Position};
 use super::entry::{MapEntry, Removed};

@@ -1,8 +1,9 @@
 //! Reclaim of swap-backed pages: those of amaps and of objects without a backing store.
 
+use crate::counters::Counter;
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use nucleus::{counters::Counter, pmap};
+use nucleus::pmap;
 
 use super::daemon;
 use super::scan::{Scan, Urgency, Verdict};

@@ -8,15 +8,14 @@
 //! A round allocates only the block layer's requests, from the kernel's reserve, and the bound on
 //! pages under way ([`IN_FLIGHT`]) bounds these.
 
+use crate::counters::Counter;
 use alloc::boxed::Box;
 use core::{
     sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
     time::Duration,
 };
 use nucleus::{
-    OutOfMemory,
-    counters::Counter,
-    frame,
+    OutOfMemory, frame,
     task::{self, Priority, Sleep, Spawn, WaitQueue},
     time,
 };

@@ -10,11 +10,10 @@
 //! A wired page always counts as used (`uvm.txt` 3.2). Pages with references other than mappings (a
 //! pipe, a device, the kernel) are skipped: removing them from their owner would free nothing.
 
+use crate::counters::Counter;
 use core::sync::atomic::Ordering::Relaxed;
 use nucleus::{
-    Frame, Prot,
-    counters::Counter,
-    frame,
+    Frame, Prot, frame,
     pmap::{self, Pending},
 };
 

@@ -12,10 +12,10 @@
 //!
 //! A slot that is taken away during the write stays busy until the write has ended.
 
+use crate::counters::Counter;
 use alloc::{boxed::Box, sync::Arc, sync::Weak, vec::Vec};
 use nucleus::{
     Frame, Prot,
-    counters::Counter,
     pmap::{self, Pending},
 };
 

@@ -5,11 +5,11 @@
 //! are busy: a second fault on one of the pages waits for the slot. The frame of a page that has
 //! given its slot up meanwhile is dropped.
 
+use crate::counters::Counter;
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU8, Ordering};
 use nucleus::{
     Frame, OutOfMemory,
-    counters::Counter,
     frame::{self, Contents},
     task::{Sleep, WaitQueue},
 };

@@ -16,7 +16,8 @@
 //! locked, that there is no other handle. Handles are made from handles only, so no new one appears
 //! then.
 
-use nucleus::{Frame, counters::Counter};
+use crate::counters::Counter;
+use nucleus::Frame;
 
 use super::{SwapSlot, table};
 use crate::chunks::{Chunk, Content, slots_in};

@@ -15,8 +15,9 @@ use alloc::{
 };
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use crate::counters::Counter;
 use abi::{Errno, Result};
-use nucleus::{counters::Counter, sync::SpinLock};
+use nucleus::sync::SpinLock;
 
 use super::{Pid, Process, Thread};
 use groups::{GroupEntry, new_session};

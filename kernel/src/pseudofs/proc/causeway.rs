@@ -3,10 +3,11 @@
 
 use abi::Errno;
 use fs::pseudofs::{Entry, Table};
-use nucleus::{counters::Counter, frame, heap, hw_cost, switches::Switch};
+use nucleus::{frame, heap, hw_cost, switches::Switch};
+use vm::counters::Counter;
 
 use super::super::{line, shown};
-use crate::switches;
+use crate::{counters, switches};
 
 /// The counters that count page faults.
 pub const FAULTS: &[Counter] = &[
@@ -30,8 +31,8 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         .with(
             "counters",
             shown(|out| {
-                for counter in Counter::ALL {
-                    writeln!(out, "{} {}", counter.name(), counter.total());
+                for (name, total) in counters::all() {
+                    writeln!(out, "{name} {total}");
                 }
             }),
         )

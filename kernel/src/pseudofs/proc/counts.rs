@@ -3,8 +3,8 @@
 //! Events without a counter cannot happen on the loopback interface, and are 0.
 
 use fs::pseudofs::Text;
+use net::counters::Counter;
 use net::tcp;
-use nucleus::counters::Counter;
 
 use crate::socket::inet::stack;
 

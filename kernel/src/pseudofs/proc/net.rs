@@ -7,8 +7,8 @@ use core::{
 };
 
 use fs::pseudofs::{Entry, Table, Text};
+use net::counters::Counter;
 use net::{Family, datagram::Protocol, tcp};
-use nucleus::counters::Counter;
 
 use super::{
     super::{shown, value},

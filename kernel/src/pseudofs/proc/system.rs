@@ -4,19 +4,24 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use abi::Result;
-use fs::pseudofs::{Entry, Table, Text};
+use fs::{
+    counters::Counter as FsCounter,
+    pseudofs::{Entry, Table, Text},
+};
 use nucleus::{
     PAGE_SIZE, boot,
-    counters::Counter,
+    counters::Counter as NucleusCounter,
     frame::{self, RUN_FRAMES},
     pmap, processor, task, time,
 };
+use vm::counters::Counter;
 
 use super::{
     super::{kib, line, link, shown, value},
     disks,
 };
 use crate::{
+    counters::Counter as KernelCounter,
     mounts,
     process::{Process, files::locks, loadavg, pid_table, ticks},
     swap, uts,
@@ -111,21 +116,37 @@ fn consoles(out: &mut Text) {
 }
 
 /// The causes of interrupts: name, counter, description.
-const INTERRUPTS: [(&str, Counter, &str); 6] = [
+const INTERRUPTS: [(&str, NucleusCounter, &str); 6] = [
     (
         "4",
-        Counter::interrupts_console,
+        NucleusCounter::interrupts_console,
         "IO-APIC   4-edge      ttyS0",
     ),
-    ("MSI", Counter::interrupts_device, "Messages of devices"),
-    ("SPU", Counter::interrupts_spurious, "Spurious interrupts"),
-    ("LOC", Counter::interrupts_timer, "Local timer interrupts"),
+    (
+        "MSI",
+        NucleusCounter::interrupts_device,
+        "Messages of devices",
+    ),
+    (
+        "SPU",
+        NucleusCounter::interrupts_spurious,
+        "Spurious interrupts",
+    ),
+    (
+        "LOC",
+        NucleusCounter::interrupts_timer,
+        "Local timer interrupts",
+    ),
     (
         "RES",
-        Counter::interrupts_reschedule,
+        NucleusCounter::interrupts_reschedule,
         "Rescheduling interrupts",
     ),
-    ("TLB", Counter::interrupts_shootdown, "TLB shootdowns"),
+    (
+        "TLB",
+        NucleusCounter::interrupts_shootdown,
+        "TLB shootdowns",
+    ),
 ];
 
 /// How often each CPU was interrupted, by cause.
@@ -341,9 +362,9 @@ fn stat(out: &mut Text) {
         .map(|(_, counter, _)| counter.total())
         .sum();
     writeln!(out, "intr {interrupts}");
-    writeln!(out, "ctxt {}", Counter::task_switches.total());
+    writeln!(out, "ctxt {}", NucleusCounter::task_switches.total());
     writeln!(out, "btime {}", booted.as_secs());
-    writeln!(out, "processes {}", Counter::forks.total());
+    writeln!(out, "processes {}", KernelCounter::forks.total());
     writeln!(out, "procs_running {}", running.max(1));
     writeln!(out, "procs_blocked 0");
 }
@@ -415,9 +436,13 @@ fn vmstat(out: &mut Text) {
     writeln!(out, "nr_dirty_threshold {limit}");
     writeln!(out, "nr_dirty_background_threshold {background}");
     // In KiB, two sectors each.
-    let kibibytes = |counter: Counter| counter.total() / 2;
-    writeln!(out, "pgpgin {}", kibibytes(Counter::disk_sectors_read));
-    writeln!(out, "pgpgout {}", kibibytes(Counter::disk_sectors_written));
+    let kibibytes = |counter: FsCounter| counter.total() / 2;
+    writeln!(out, "pgpgin {}", kibibytes(FsCounter::disk_sectors_read));
+    writeln!(
+        out,
+        "pgpgout {}",
+        kibibytes(FsCounter::disk_sectors_written)
+    );
     writeln!(out, "pgfault {faults}");
     let major = Counter::fault_read_in.total() + Counter::fault_swap_in.total();
     writeln!(out, "pgmajfault {major}");
@@ -430,12 +455,13 @@ fn vmstat(out: &mut Text) {
         ("pgsteal_kswapd", Counter::pageout_freed),
         ("pageoutrun", Counter::pageout_runs),
         ("allocstall_normal", Counter::memory_waits),
-        ("oom_kill", Counter::out_of_memory_kills),
     ] {
         writeln!(out, "{name} {}", counter.total());
     }
-    let shared = Counter::large_shared_entered.total();
-    let private = Counter::large_entered.total().saturating_sub(shared);
+    let kills = KernelCounter::out_of_memory_kills.total();
+    writeln!(out, "oom_kill {kills}");
+    let shared = NucleusCounter::large_shared_entered.total();
+    let private = NucleusCounter::large_entered.total().saturating_sub(shared);
     writeln!(out, "thp_fault_alloc {private}");
     writeln!(out, "thp_fault_fallback {}", Counter::large_refused.total());
     writeln!(out, "thp_file_mapped {shared}");

@@ -3,7 +3,7 @@
 use alloc::format;
 
 use fs::pseudofs::{Entry, Table};
-use nucleus::counters::Counter;
+use net::counters::Counter;
 
 use super::{block, directory, line, link, value};
 use crate::socket::inet::interface;

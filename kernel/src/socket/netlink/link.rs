@@ -3,7 +3,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use abi::{Errno, Result, raw::if_arp::ARPHRD_LOOPBACK};
-use nucleus::counters::Counter;
+use net::counters::Counter;
 
 use super::{
     message::{self, Attributes, Request, Writer},

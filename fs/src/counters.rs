@@ -1,0 +1,29 @@
+//! Counters of file systems and disks: see [`nucleus::counters`].
+
+nucleus::counters! {
+    from fbuf::counters::END;
+    /// Pages of files that were read on demand, or together with those.
+    file_page_ins,
+    /// Pages of files that were read ahead.
+    file_read_ahead,
+    /// Pages of windows of read-ahead that their reader used up.
+    file_read_ahead_hits,
+    /// Pages of windows of read-ahead that no reader came to.
+    file_read_ahead_misses,
+    /// Requests by which dirty pages of files were written back.
+    file_write_clusters,
+    /// Pages in them: by the requests, the mean size of a cluster.
+    file_write_pages,
+    /// Requests among them that failed.
+    file_write_errors,
+    /// Requests to disks, and pieces of large ones.
+    disk_requests,
+    /// Those among them that went along with a neighbour's command.
+    disk_merged,
+    /// Sectors of 512 bytes read from disks.
+    disk_sectors_read,
+    /// Sectors written to disks.
+    disk_sectors_written,
+    /// Commands to disks to put on the medium what was written.
+    disk_flushes,
+}

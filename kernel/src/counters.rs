@@ -1,0 +1,26 @@
+//! The counters of all floors, joined: see [`nucleus::counters`].
+
+nucleus::counters! {
+    from net::counters::END;
+    /// System calls.
+    system_calls,
+    /// Threads and processes made.
+    forks,
+    /// Out-of-memory kills.
+    out_of_memory_kills,
+}
+
+const _: () = assert!(
+    fs::counters::END <= fbuf::counters::END + 16,
+    "`fs` and `net` overlap"
+);
+
+/// Returns the names and sums of all counters, from the lowest floor up.
+pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
+    nucleus::counters::totals()
+        .chain(vm::counters::totals())
+        .chain(fbuf::counters::totals())
+        .chain(fs::counters::totals())
+        .chain(net::counters::totals())
+        .chain(totals())
+}
