@@ -65,7 +65,8 @@ pub(crate) fn check(rank: Rank, address: usize) {
         });
         if let Some(Some((other, other_address))) = worst {
             panic!(
-                "lock order: {rank:?} ({address:#x}) is taken while {other:?} ({other_address:#x}) is held"
+                "lock order: {rank:?} ({address:#x}) is taken while {other:?} \
+                 ({other_address:#x}) is held"
             );
         }
     }

@@ -40,7 +40,8 @@ impl fmt::Debug for Rank {
 macro_rules! lock_ranks {
     ($($(#[$doc:meta])* $name:ident = $place:literal,)*) => {
         $($(#[$doc])*
-        pub const $name: $crate::sync::Rank = $crate::sync::Rank::new(&($place, stringify!($name)));)*
+        pub const $name: $crate::sync::Rank =
+            $crate::sync::Rank::new(&($place, stringify!($name)));)*
 
         /// The ranks of this floor.
         pub const RANKS: &[$crate::sync::Rank] = &[$($name,)*];

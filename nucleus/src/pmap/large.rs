@@ -5,13 +5,13 @@
 //! so a lookup (what is mapped where, what is it allowed, which entries map this frame) finds what
 //! it finds elsewhere. A change of an entry has the large page *split* first: the entry of level 2
 //! leads to the table from then on. So a split needs no memory and can't fail, and costs the same
-//! for all sizes; and the small-page way is taken by everybody else as if there were nothing
+//! for all sizes; and the small-page way is taken by all other code as if there were nothing
 //! larger.
 //!
 //! ```text
 //!              level 2                          level 1
-//!   large      entry ── LARGE ──> 512 frames    512 entries, one for each of these frames, found by the reverse mappings
-//!   split      entry ──────────────────────────>  of the first, or by the record (`LARGE` in its `b`)
+//!   large      entry ── LARGE ──> 512 frames    512 entries, one a frame, found by the
+//!   split      entry ──────────────────────────>  reverse mappings, or by `LARGE` in `use_count`
 //! ```
 //!
 //! # Accessed and dirty

@@ -348,7 +348,7 @@ fn all_at_once() {
                     let at = va_of(below(PAGES));
                     match below(11) {
                         0 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
-                        // One that nobody else holds: free as soon as it is unmapped everywhere.
+                        // One without another holder: free as soon as it is unmapped everywhere.
                         1 | 9 => {
                             let own = tagged_frames(1).remove(0);
                             pmap.enter(at, &own, random_prot(), &mut pending).unwrap();
@@ -564,7 +564,7 @@ fn only_who_may_hold_it_is_told() {
         task::spawn(spawn, Box::new(run)).unwrap();
         gate.wait_for(1);
         assert_eq!(sent(), start);
-        // A dead one is nobody's business.
+        // A dead one costs no interrupt.
         for i in 0..100 {
             pmap.enter(at + i * PAGE_SIZE, &frames[0], Prot::READ, &mut pending)
                 .unwrap();

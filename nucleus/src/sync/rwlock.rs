@@ -101,15 +101,6 @@ impl<T: ?Sized> RwLock<T> {
         self.take_write()
     }
 
-    /// Takes the lock alone if it is free; never sleeps, and the order is not checked.
-    pub fn try_write(&self) -> Option<WriteGuard<'_, T>> {
-        machine::point();
-        self.state
-            .compare_exchange(0, WRITER, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then(|| self.guard())
-    }
-
     /// Takes two locks of one rank for writing, the one at the lower address first. They must not
     /// be the same one.
     #[track_caller]
@@ -128,11 +119,7 @@ impl<T: ?Sized> RwLock<T> {
     #[track_caller]
     fn take_write(&self) -> WriteGuard<'_, T> {
         self.take(|state| (state & !WAITING == 0).then_some(state | WRITER));
-        self.guard()
-    }
-
-    fn guard(&self) -> WriteGuard<'_, T> {
-        // SAFETY: called when this writer has just been noted in the word.
+        // SAFETY: this writer has just been noted in the word.
         unsafe { Guard::new(self, Writing(())) }
     }
 

@@ -191,7 +191,7 @@ fn pairs_do_not_deadlock() {
 
 fn failure_of(body: impl FnOnce() + Send + 'static) -> String {
     match sim::run(Config::default(), body) {
-        Ok(()) => panic!("nobody objected"),
+        Ok(()) => panic!("no objection"),
         Err(failure) => failure.message,
     }
 }

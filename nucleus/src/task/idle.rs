@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_is_told_without_an_interrupt_and_nobody_is_missed() {
+    fn a_polling_cpu_is_told_without_an_interrupt_and_no_wake_up_is_lost() {
         static SEEN: AtomicU64 = AtomicU64::new(0);
         for cpus in 2..=4 {
             let config = Config {

@@ -1,5 +1,5 @@
 //! Real-time levels on the simulated machine, whose clock leaps by up to 15 ms now and then,
-//! whoever runs.
+//! whichever task runs.
 
 use std::{
     sync::{

@@ -192,11 +192,6 @@ impl WaitQueue {
         *self.waiters.lock_irq() = WaiterList::new();
         self.places.store(0, Ordering::Relaxed);
     }
-
-    /// Whether a task waits now.
-    pub fn has_waiters(&self) -> bool {
-        !self.waiters.lock_irq().is_empty()
-    }
 }
 
 impl Default for WaitQueue {

@@ -170,10 +170,6 @@ impl WaiterList {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_null()
-    }
-
     fn len(&self) -> usize {
         self.len
     }

@@ -47,8 +47,9 @@ macro_rules! plain {
 
 plain! {
     u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize,
-    general::__kernel_fd_set, general::__kernel_fsid_t, general::__kernel_itimerspec, general::statx_timestamp, general::__kernel_old_itimerval,
-    general::__kernel_old_timespec, general::__kernel_old_timeval, general::__kernel_timespec,
+    general::__kernel_fd_set, general::__kernel_fsid_t, general::__kernel_itimerspec,
+    general::statx_timestamp, general::__kernel_old_itimerval, general::__kernel_old_timespec,
+    general::__kernel_old_timeval, general::__kernel_timespec,
     general::__user_cap_data_struct, general::__user_cap_header_struct,
     general::clone_args, general::epoll_event, general::f_owner_ex, general::flock,
     general::futex_waitv, general::iovec, general::itimerspec, general::itimerval,

@@ -45,8 +45,8 @@ fn check_page(root: PhysAddr, at: VirtAddr, since: u64) {
             });
             if stale && entry.stamp <= since {
                 m.fail(format!(
-                    "stale translation: CPU {index} still holds {at:?} -> frame {:#x} (write {}, execute {}), \
-                     the page tables say {now:x?}",
+                    "stale translation: CPU {index} still holds {at:?} -> frame {:#x} \
+                     (write {}, execute {}), the page tables say {now:x?}",
                     entry.frame, entry.write, entry.execute
                 ));
             }
@@ -142,7 +142,8 @@ pub(crate) fn frame_freed(frame: PhysAddr) {
         let window = cpu.window.borrow();
         if let Some((slot, _)) = window.iter().find(|(_, frame)| **frame == number) {
             m.fail(format!(
-                "frame {number:#x} is freed while CPU {index} holds address {slot} of the kernel's window for it"
+                "frame {number:#x} is freed while CPU {index} holds address {slot} of the \
+                 kernel's window for it"
             ));
         }
         let tlb = cpu.tlb.borrow();

@@ -63,7 +63,7 @@ fn a_panic_names_its_seed() {
 }
 
 #[test]
-fn waiting_for_nobody_is_noticed() {
+fn a_wait_without_a_waker_is_noticed() {
     let endless = || {
         loop {
             point();

@@ -51,7 +51,8 @@ pub(crate) fn window_used(slot: usize, frame: PhysAddr) {
     let found = translate(m, slot);
     if found != Some(wanted) {
         m.fail(format!(
-            "CPU {} reaches {found:x?} at address {slot} of the kernel's window, frame {wanted:#x} is mapped there",
+            "CPU {} reaches {found:x?} at address {slot} of the kernel's window, \
+             frame {wanted:#x} is mapped there",
             m.current()
         ));
     }

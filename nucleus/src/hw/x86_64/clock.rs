@@ -312,9 +312,11 @@ pub(crate) fn random_seed() -> u64 {
         // SAFETY: the instructions exist and only write a register and the carry flag.
         unsafe {
             if features().contains(Features::RDSEED) {
-                asm!("rdseed {}", "setc {}", out(reg) value, out(reg_byte) ok, options(nomem, nostack));
+                asm!("rdseed {}", "setc {}", out(reg) value, out(reg_byte) ok,
+                    options(nomem, nostack));
             } else if features().contains(Features::RDRAND) {
-                asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) ok, options(nomem, nostack));
+                asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) ok,
+                    options(nomem, nostack));
             } else {
                 (value, ok) = (time_stamp().rotate_left(32), 1);
             }

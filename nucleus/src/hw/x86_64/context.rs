@@ -28,7 +28,8 @@ switch_stacks:
     pop rbp
     ret
 
-    /* A new thread's first return: entry in r12, argument in r13; rbp is 0, the end of backtraces. */
+    /* A new thread's first return: entry in r12, argument in r13; rbp is 0, the end of
+       backtraces. */
     .balign 16
     .globl start_thread
 start_thread:

@@ -133,7 +133,8 @@ trap_stubs:
     .set vector, 0
     .rept 256
     .balign 16
-    .if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17 || vector == 21 || vector == 29 || vector == 30
+    .if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17
+    .elseif vector == 21 || vector == 29 || vector == 30
     .else
     push 0
     .endif

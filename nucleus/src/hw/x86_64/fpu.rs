@@ -51,8 +51,8 @@ pub fn enable() {
     }
     // SAFETY: x87 is in every set; all are supported.
     unsafe {
-        asm!("xsetbv", in("ecx") 0, in("eax") components as u32, in("edx") (components >> 32) as u32,
-            options(nostack, preserves_flags));
+        asm!("xsetbv", in("ecx") 0, in("eax") components as u32,
+            in("edx") (components >> 32) as u32, options(nostack, preserves_flags));
     }
     COMPONENTS.store(components, Ordering::Relaxed);
     SIZE.store(__cpuid_count(13, 0).ebx, Ordering::Relaxed);
@@ -285,7 +285,8 @@ unsafe fn write_user_gs(base: u64) {
     // SAFETY: as in `read_user_gs`; the register that waits for `swapgs` is the program's.
     unsafe {
         if features().contains(Features::FSGSBASE) {
-            asm!("swapgs", "wrgsbase {}", "swapgs", in(reg) base, options(nostack, preserves_flags));
+            asm!("swapgs", "wrgsbase {}", "swapgs", in(reg) base,
+                options(nostack, preserves_flags));
         } else {
             write_msr(msr::KERNEL_GS_BASE, base);
         }

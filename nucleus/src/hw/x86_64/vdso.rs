@@ -159,8 +159,9 @@ vdso_dynamic:
     .quad 0, 0
 vdso_dynamic_end:
 
-    /* rax: nanoseconds since boot, plus the number at `of`, if any. r8, r9 and rdx are lost. No read of
-       the counter is begun before the reads before it, nor does it wait for those after it. */
+    /* rax: nanoseconds since boot, plus the number at `of`, if any. r8, r9 and rdx are lost. No
+       read of the counter is begun before the reads before it, nor does it wait for those after
+       it. */
     .macro VDSO_TIME of
     lea r8, [rip + vdso_numbers]
 9001:

@@ -306,7 +306,7 @@ fn one_of_a_family(first: Arc<Pmap>, frames: &[Frame]) {
             }
             3 => task::set_pmap(Some(pmap)),
             4 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
-            // One that nobody else holds: free as soon as it is unmapped everywhere.
+            // One without another holder: free as soon as it is unmapped everywhere.
             5 => {
                 let own = tagged_frames(1).remove(0);
                 pmap.enter(at, &own, random_prot(), &mut pending).unwrap();
@@ -497,7 +497,7 @@ fn a_shared_mapping_is_the_business_of_the_family() {
             task::spawn(spawn, Box::new(run)).unwrap();
         }
         ready.wait_for(2);
-        // Through the parent's table, in which nobody runs.
+        // Through the parent's table, in which no CPU runs.
         let told = Counter::tlb_remote.total();
         let other = tagged_frames(1).remove(0);
         stranger.remove(VirtRange::new(at, at + PAGE_SIZE), &mut pending);

@@ -136,7 +136,8 @@ fn forget(frame: &Frame) {
     for line in (0..PAGE_SIZE).step_by(LINE) {
         // SAFETY: a line of the page; what it holds stays.
         unsafe {
-            asm!("clflush [{}]", in(reg) frame.bytes().add(line), options(nostack, preserves_flags));
+            let line = frame.bytes().add(line);
+            asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags));
         };
     }
     // SAFETY: waits until all of them are out.
@@ -146,8 +147,8 @@ fn forget(frame: &Frame) {
 fn zero_by_words(to: &Frame) {
     // SAFETY: writes one page, which is the caller's.
     unsafe {
-        asm!("rep stosq", inout("rdi") to.bytes() => _, inout("rcx") PAGE_SIZE / 8 => _, in("rax") 0,
-            options(nostack, preserves_flags));
+        asm!("rep stosq", inout("rdi") to.bytes() => _, inout("rcx") PAGE_SIZE / 8 => _,
+            in("rax") 0, options(nostack, preserves_flags));
     }
 }
 

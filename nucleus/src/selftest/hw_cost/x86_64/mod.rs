@@ -49,7 +49,8 @@ global_asm!(
     .endm
 
     .text
-    /* Each: (rdi: a root, rsi: rounds, rdx: a program's pages in it, rcx: another root that has them too). */
+    /* Each: (rdi: a root, rsi: rounds, rdx: a program's pages in it, rcx: another root that has
+       them too). */
     .balign 16
     .globl hw_cost_invalidate
 hw_cost_invalidate:

@@ -16,8 +16,9 @@ static ANSWERS: AtomicU64 = AtomicU64::new(0);
 global_asm!(
     r#"
     .text
-    /* The gate of the interrupt: counts it and tells the local APIC, on whichever stack it finds. Of a program's registers,
-       into which the CPU pushes, it uses three places that are written anew at the next way in. */
+    /* The gate of the interrupt: counts it and tells the local APIC, on whichever stack it finds.
+       Of a program's registers, into which the CPU pushes, it uses three places that are written
+       anew at the next way in. */
     .balign 16
     .globl hw_cost_answer
 hw_cost_answer:
