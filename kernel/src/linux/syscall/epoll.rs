@@ -18,7 +18,10 @@ use crate::{
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_epoll_create, epoll_create),
-    call!(__NR_epoll_create1, epoll_create1).flags(&[&CREATE_FLAGS]),
+    call!(__NR_epoll_create1, |call| {
+        create(call, call.flags(0, &CREATE_FLAGS)?)
+    })
+    .flags(&[&CREATE_FLAGS]),
     call!(__NR_epoll_ctl, epoll_ctl)
         .flags(&[&OPERATIONS])
         .note("`EPOLLWAKEUP` has no effect: the machine never sleeps by itself"),
@@ -40,11 +43,6 @@ fn epoll_create(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     create(call, 0)
-}
-
-fn epoll_create1(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(0, &CREATE_FLAGS)?;
-    create(call, flags)
 }
 
 fn create(call: &Call<'_>, flags: u32) -> Result<usize> {

@@ -27,7 +27,10 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_timerfd_settime, timerfd_settime).flags(&[&SET_FLAGS]),
     call!(__NR_timerfd_gettime, timerfd_gettime),
     call!(__NR_signalfd, |call| make_signalfd(call, 0)),
-    call!(__NR_signalfd4, signalfd4).flags(&[&SIGNAL_FLAGS]),
+    call!(__NR_signalfd4, |call| {
+        make_signalfd(call, call.flags(3, &SIGNAL_FLAGS)?)
+    })
+    .flags(&[&SIGNAL_FLAGS]),
 ];
 
 /// `SFD_CLOEXEC` and `SFD_NONBLOCK`, which the bindings leave out.
@@ -100,11 +103,6 @@ fn timerfd_gettime(call: &mut Call<'_>) -> Result<usize> {
     let setting = timer_of(call)?.setting();
     call.write(1, &encode_timespecs(setting))?;
     Ok(0)
-}
-
-fn signalfd4(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(3, &SIGNAL_FLAGS)?;
-    make_signalfd(call, flags)
 }
 
 fn make_signalfd(call: &Call<'_>, flags: u32) -> Result<usize> {

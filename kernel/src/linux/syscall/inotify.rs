@@ -13,7 +13,10 @@ use crate::{ipc::inotify::Inotify, process::files::OpenFile};
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_inotify_init, |call| make(call, 0)),
-    call!(__NR_inotify_init1, inotify_init1).flags(&[&FLAGS]),
+    call!(__NR_inotify_init1, |call| {
+        make(call, call.flags(0, &FLAGS)?)
+    })
+    .flags(&[&FLAGS]),
     call!(__NR_inotify_add_watch, inotify_add_watch)
         .flags(&[&MASK])
         .note("what other programs of the host do to a shared folder is not seen"),
@@ -49,11 +52,6 @@ const MASK: FlagSet = flag_set!(
     ],
     EINVAL
 );
-
-fn inotify_init1(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(0, &FLAGS)?;
-    make(call, flags)
-}
 
 fn make(call: &Call<'_>, flags: u32) -> Result<usize> {
     let user = call.credentials().real_uid;

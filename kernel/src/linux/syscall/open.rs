@@ -35,7 +35,10 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_dup2, dup2),
     call!(__NR_dup3, dup3).flags(&[&DUP_FLAGS]),
     call!(__NR_pipe, pipe),
-    call!(__NR_pipe2, pipe2).flags(&[&PIPE_FLAGS]),
+    call!(__NR_pipe2, |call| {
+        make_pipe(call, call.flags(1, &PIPE_FLAGS)?)
+    })
+    .flags(&[&PIPE_FLAGS]),
 ];
 
 /// `close_range`: first make the table the caller's own.
@@ -220,11 +223,6 @@ fn dup3(call: &mut Call<'_>) -> Result<usize> {
 
 fn pipe(call: &mut Call<'_>) -> Result<usize> {
     make_pipe(call, 0)
-}
-
-fn pipe2(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(1, &PIPE_FLAGS)?;
-    make_pipe(call, flags)
 }
 
 fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
