@@ -11,7 +11,7 @@ use std::{
 use abi::{Errno, Result};
 use fbuf::{
     Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, DiscardSink, Slice, Source,
-    queue::{ABOVE_SLOTS, Added, Chain, Drain, Fill, Queue, Slots, Space, State},
+    queue::{Added, Chain, Drain, Fill, Queue, Slots, Space, State},
 };
 use nucleus::{
     PAGE_SIZE, frame,
@@ -57,7 +57,7 @@ impl Kind {
     fn queue(self) -> Queue<Kind> {
         match self.slots {
             usize::MAX => Queue::new(self),
-            slots => Queue::with_memory(slots + ABOVE_SLOTS, self).unwrap(),
+            _ => Queue::with_slots(self).unwrap(),
         }
     }
 }
@@ -86,10 +86,6 @@ impl State for Kind {
 impl Slots for Kind {
     fn slots(&self) -> usize {
         self.slots
-    }
-
-    fn has_reader(&self) -> bool {
-        !self.closed
     }
 }
 
@@ -347,7 +343,13 @@ impl Checked {
         let mut plain = BytesSource::new(bytes);
         let mut slices = Aggregate::new();
         let n = if passed {
-            slices.fill_from(&mut plain, bytes.len()).unwrap();
+            // Small writes are up to three slices.
+            for piece in bytes.chunks(1 + bytes.len() / 3) {
+                let mut next = Aggregate::new();
+                let mut piece = BytesSource::new(piece);
+                next.fill_from(&mut piece, bytes.len()).unwrap();
+                slices.join(&mut next).unwrap();
+            }
             let mut from = AggregateSource::new(&mut slices, bytes.len());
             self.queue.fill(&mut from, &mut call).unwrap()
         } else {
@@ -422,19 +424,22 @@ impl Checked {
         assert!(self.bytes.iter().eq(all.iter()));
     }
 
-    /// Passes slices to `other`: spliced, teed, or taken and put back in part.
+    /// Passes slices to `other`, which is empty: spliced, teed, or lent and settled in part.
     fn pass(&mut self, other: &mut Checked, max: usize, how: usize) {
         let there = self.queue.lock().data.slice_count();
         let mut call = Write::default();
         match how {
             0 => {
-                let moved = self.queue.exchange(&other.queue, max);
-                let fits = !self.bytes.is_empty() && self.bytes.len() <= max;
-                assert_eq!(moved.is_some(), fits && other.bytes.is_empty());
-                if let Some((n, _)) = moved {
-                    let bytes = self.remove(n);
-                    other.bytes.extend(bytes);
-                }
+                let was_full = !self.queue.lock().has_slot();
+                let reading = self.queue.lock_reading();
+                let moved = self.queue.pass(&reading, &other.queue, max, &mut call);
+                let (n, freed_slot) = moved.unwrap();
+                drop(reading);
+                assert_eq!(n, max.min(self.bytes.len()));
+                assert_eq!(freed_slot, was_full && self.queue.lock().has_slot());
+                assert_eq!(call.was_empty, n > 0);
+                let bytes = self.remove(n);
+                other.bytes.extend(bytes);
             }
             1 => {
                 let mut copy = self.queue.duplicate(max, there).unwrap();
@@ -443,17 +448,17 @@ impl Checked {
                 other.bytes.extend(self.bytes.iter().take(n));
             }
             _ => {
+                let was_full = !self.queue.lock().has_slot();
+                let mut lent = self.queue.duplicate(max, there).unwrap();
+                let passed = other.queue.append(&mut lent, &mut call).unwrap();
+                other.bytes.extend(self.bytes.iter().take(passed));
+                self.check();
+                let n = if how == 2 { passed } else { passed / 2 };
                 let reading = self.queue.lock_reading();
-                let mut taken = self.queue.take(&reading, max, there).unwrap();
-                assert_eq!(taken.data.len(), max.min(self.bytes.len()));
-                let n = other.queue.append(&mut taken.data, &mut call).unwrap();
-                let was_empty = self.queue.put_back(&reading, taken.data);
+                let freed_slot = self.queue.remove(&reading, n, lent);
                 drop(reading);
-                let all = max >= self.bytes.len();
-                let is_left = n < max.min(self.bytes.len());
-                assert_eq!(was_empty, all && is_left);
-                let bytes = self.remove(n);
-                other.bytes.extend(bytes);
+                assert_eq!(freed_slot, was_full && self.queue.lock().has_slot());
+                self.remove(n);
             }
         }
     }
@@ -483,7 +488,7 @@ fn steps_agree_with_a_queue_of_bytes() {
                         let n = queue.write(&bytes, passed, mark, whole);
                         next += n;
                         let fits = is_slotted || size <= BYTES;
-                        assert!(!whole || passed || !is_slotted || n == 0 || n == size);
+                        assert!(!whole || !is_slotted || n == 0 || n == size);
                         assert!(
                             n == size
                                 || !fits
@@ -497,7 +502,7 @@ fn steps_agree_with_a_queue_of_bytes() {
                     3 | 4 => queue.read(size, random.below(3)),
                     5 => queue.peek(random.below(2) * random.below(2 * size), size),
                     _ if is_slotted && !has_marks => {
-                        queue.pass(&mut other, size, random.below(3));
+                        queue.pass(&mut other, size, random.below(4));
                         other.check();
                         other.read(usize::MAX >> 40, 0);
                     }
@@ -593,10 +598,13 @@ fn limits_change_but_not_below_the_bytes() {
         let mut queue = Checked::new(Kind::slots());
         let bytes: Vec<u8> = (0..4 * PAGE_SIZE).map(byte).collect();
         assert_eq!(queue.write(&bytes, false, false, false), bytes.len());
-        assert_eq!(queue.queue.resize(3, |kind| kind.slots = 3), Ok(false));
-        assert_eq!(queue.queue.resize(4, |kind| kind.slots = 4), Ok(true));
+        let resize = |queue: &Queue<Kind>, slots| {
+            queue.resize(&queue.lock_reading(), slots, |kind| kind.slots = slots)
+        };
+        assert_eq!(resize(&queue.queue, 3), Ok(false));
+        assert_eq!(resize(&queue.queue, 4), Ok(true));
         assert_eq!(queue.write(b"x", false, false, false), 0);
-        assert_eq!(queue.queue.resize(99, |kind| kind.slots = 99), Ok(true));
+        assert_eq!(resize(&queue.queue, 99), Ok(true));
         assert_eq!(queue.write(b"x", false, false, false), 1);
         queue.check();
         queue.read(PAGE_SIZE, 2);

@@ -207,6 +207,19 @@ impl Source for AggregateSource<'_> {
         Ok(n)
     }
 
+    fn slices(&self, bytes: usize, most: usize) -> usize {
+        let mut left = bytes.min(self.left);
+        let mut count = 0;
+        for slice in self.from.slices().take(most) {
+            if left == 0 {
+                break;
+            }
+            left -= slice.len.min(left);
+            count += 1;
+        }
+        count
+    }
+
     fn take_slice(&mut self, max: usize) -> Option<Slice> {
         let slice = self.from.take_slice(max.min(self.left))?;
         self.left -= slice.len;

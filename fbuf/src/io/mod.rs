@@ -83,6 +83,13 @@ pub trait Source {
         Ok(())
     }
 
+    /// Returns how many slices hold the next `bytes` bytes, counted up to `most`; 0 if
+    /// [`take_slice`](Source::take_slice) passes none on.
+    fn slices(&self, bytes: usize, most: usize) -> usize {
+        let _ = (bytes, most);
+        0
+    }
+
     /// Passes on a slice of at most `max` bytes without copying, if the source has slices and
     /// the next one may be passed on.
     fn take_slice(&mut self, max: usize) -> Option<Slice> {

@@ -50,7 +50,8 @@ pub struct Space {
     pub slots: usize,
     /// Bytes that fit.
     pub bytes: usize,
-    /// Bytes that must fit together, or none is taken (`PIPE_BUF`): two pages at most.
+    /// Bytes that are linked together, or none is taken (`PIPE_BUF`, packets): two pages at
+    /// most.
     pub least: usize,
     /// Whether the last slice may be continued in place.
     pub continues: bool,
@@ -93,9 +94,9 @@ impl<S: State> Queue<S> {
 
     /// Fills slices for the source's next bytes, of which `left` are left, and links them.
     ///
-    /// All slices of a step appear at once, so a reader sees all or nothing of a write of at most
-    /// [`PAGE_SIZE`] bytes that is its call's [`Space::least`], and no other write's bytes stand
-    /// between them: the writing side is locked.
+    /// All slices of a step appear at once, so a reader sees all or nothing of
+    /// [`Space::least`] bytes, and no other write's bytes stand between them: the writing side is
+    /// locked. Slices of the source that do not fit together are copied.
     fn step<F: Fill<S>>(
         &self,
         tail: &mut Tail,
@@ -126,8 +127,19 @@ impl<S: State> Queue<S> {
             .min(space.bytes)
             .div_ceil(PAGE_SIZE);
         let wanted = wanted.min(space.slots);
-        let room = (space, in_place);
-        if left <= own || in_place == 0 && left <= PAGE_SIZE {
+        let together = match space.least {
+            0 => PAGE_SIZE,
+            least => least,
+        };
+        let slices = from.slices(together, BATCH + 1);
+        let passes = slices > 0 && (space.least == 0 || slices <= space.slots.min(BATCH));
+        let is_one = !passes || slices == 1;
+        let room = Room {
+            space,
+            in_place,
+            passes,
+        };
+        if is_one && (left <= own || in_place == 0 && left <= PAGE_SIZE) {
             let mut spare = Frames::<1>::new();
             spare.fill_from(&mut chain.aside().spare, wanted);
             drop(chain);
@@ -146,11 +158,11 @@ impl<S: State> Queue<S> {
         &self,
         tail: &mut Tail,
         from: &mut dyn Source,
-        (mut space, mut in_place): (Space, usize),
+        mut room: Room,
         spare: &mut Frames<N>,
         call: &mut F,
     ) -> Result<usize> {
-        if in_place == 0 {
+        if room.in_place == 0 {
             tail.restart();
         }
         let mut slices = [const { None::<Slice> }; N];
@@ -158,7 +170,7 @@ impl<S: State> Queue<S> {
         let mut left = from.left();
         let mut result = Ok(());
         while count < N && left > 0 {
-            match next_slice(tail, from, left, &mut space, &mut in_place, spare) {
+            match next_slice(tail, from, left, &mut room, spare) {
                 Ok(Some(slice)) => {
                     len += slice.len;
                     slices[count] = Some(slice);
@@ -197,7 +209,16 @@ impl<S: State> Queue<S> {
     }
 }
 
-/// Makes the next slice, of at most `space`: passed on by the source, in place behind the last
+/// What a step may link.
+struct Room {
+    space: Space,
+    /// Bytes that fit behind the last slice, in its frame.
+    in_place: usize,
+    /// Slices of the source are passed on.
+    passes: bool,
+}
+
+/// Makes the next slice, of at most `room`: passed on by the source, in place behind the last
 /// one, or in a frame of its own. `left` is what the source has. `None` when nothing fits. Inlined:
 /// a call a slice is 2% of the instructions that carry a page.
 #[inline(always)]
@@ -205,33 +226,34 @@ fn next_slice<const N: usize>(
     tail: &mut Tail,
     from: &mut dyn Source,
     left: usize,
-    space: &mut Space,
-    in_place: &mut usize,
+    room: &mut Room,
     spare: &mut Frames<N>,
 ) -> Result<Option<Slice>> {
+    let space = &mut room.space;
     let max = space.bytes.min(PAGE_SIZE);
     if max == 0 {
         return Ok(None);
     }
-    if space.slots > 0
+    if room.passes
+        && space.slots > 0
         && let Some(slice) = from.take_slice(max)
     {
         Counter::bytes_passed.add(slice.len as u64);
         // The next write starts a frame of its own.
         tail.frame = None;
         tail.used = 0;
-        *in_place = 0;
+        room.in_place = 0;
         space.slots -= 1;
         space.bytes -= slice.len;
         return Ok(Some(slice));
     }
-    if *in_place == 0 {
+    if room.in_place == 0 {
         if space.slots == 0 {
             return Ok(None);
         }
         space.slots -= 1;
     }
-    *in_place = 0;
+    room.in_place = 0;
     let frame = match tail.frame.take() {
         Some(frame) if tail.used < PAGE_SIZE => frame,
         full => {

@@ -7,8 +7,8 @@
 //! - `splice`: slices that change queues without a copy;
 //! - `ready`: the stored readiness that `poll` reads without a lock.
 //!
-//! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`]
-//! or [`Queue::take`]. Page loans and fbufs come in where `fill` asks its source for slices
+//! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`],
+//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Page loans and fbufs come in where `fill` asks its source for slices
 //! (`fill::next_slice`); page transfers leave where `drain` offers a slice to its sink.
 //!
 //! Locks, in the order in which they are taken:
@@ -37,7 +37,6 @@ use core::{
     sync::atomic::{AtomicU32, Ordering::Release},
 };
 
-use abi::Result;
 use nucleus::{
     Frame, PAGE_SIZE, frame,
     sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock},
@@ -52,7 +51,7 @@ mod splice;
 
 pub use drain::Drain;
 pub use fill::{Added, Fill, Space};
-pub use splice::{ABOVE_SLOTS, Slots, Taken};
+pub use splice::Slots;
 
 /// Emptied frames that a queue keeps for its writer, so that they need not travel through the
 /// allocator from the reader's CPU to the writer's: half of a full pipe, which lets both sides
@@ -125,17 +124,6 @@ impl<S: State> Queue<S> {
     #[inline]
     pub fn new(state: S) -> Queue<S> {
         Queue::with(Aggregate::new(), state)
-    }
-
-    /// Makes an empty queue with memory for `slices` slices.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    #[inline]
-    pub fn with_memory(slices: usize, state: S) -> Result<Queue<S>> {
-        let mut data = Aggregate::new();
-        data.reserve(slices)?;
-        Ok(Queue::with(data, state))
     }
 
     #[inline]
@@ -223,17 +211,6 @@ impl<S: State> Chain<S> {
         let slice = self.data.take_slice(max)?;
         self.taken += slice.len as u64;
         Some(slice)
-    }
-
-    /// Puts a slice back in front.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    fn put_back(&mut self, slice: Slice) -> Result<()> {
-        let len = slice.len as u64;
-        self.data.prepend(slice)?;
-        self.taken -= len;
-        Ok(())
     }
 
     /// Returns how many bytes `tail` can take behind the last slice, in its frame.

@@ -8,26 +8,11 @@ use abi::Result;
 use super::{Chain, Fill, Queue, Reading, State, fill::Added};
 use crate::aggregate::Aggregate;
 
-/// Slices beyond its limit that a chain has memory for: slices that are put back in front after a
-/// failed splice, when writers have filled the queue meanwhile.
-pub const ABOVE_SLOTS: usize = 2;
-
-/// A kind of queue limited by slices. Its chain always has memory for all of them and
-/// [`ABOVE_SLOTS`] more, so slices are linked without an allocation.
+/// A kind of queue limited by slices. Its chain always has memory for all of them, so slices are
+/// linked without an allocation.
 pub trait Slots: State {
     /// Returns how many slices fit.
     fn slots(&self) -> usize;
-
-    /// Returns whether the queue has a reader.
-    fn has_reader(&self) -> bool;
-}
-
-/// Slices that were taken off a queue.
-pub struct Taken {
-    /// The bytes that have not been passed on.
-    pub data: Aggregate,
-    /// The queue had no free slot: writers may wait for one.
-    pub was_full: bool,
 }
 
 impl<S: Slots> Chain<S> {
@@ -50,13 +35,24 @@ impl<S: Slots> Chain<S> {
 fn room_for(slices: usize, slots: usize) -> Result<Aggregate> {
     let mut chain = Aggregate::new();
     chain.reserve(match slices * 2 >= slots {
-        true => slots + ABOVE_SLOTS,
+        true => slots,
         false => slices,
     })?;
     Ok(chain)
 }
 
 impl<S: Slots> Queue<S> {
+    /// Makes an empty queue with memory for its slices.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    #[inline]
+    pub fn with_slots(state: S) -> Result<Queue<S>> {
+        let mut data = Aggregate::new();
+        data.reserve(state.slots())?;
+        Ok(Queue::with(data, state))
+    }
+
     /// Adds slices that fit; the others stay in `from`. Returns how many bytes were added.
     ///
     /// # Errors
@@ -67,7 +63,7 @@ impl<S: Slots> Queue<S> {
         let mut slots = call.space(&mut chain)?.slots;
         let (at, before) = (chain.end(), from.len());
         if from.slice_count() <= slots {
-            if chain.data.is_empty() && from.capacity() >= chain.state.slots() + ABOVE_SLOTS {
+            if chain.data.is_empty() && from.capacity() >= chain.state.slots() {
                 mem::swap(&mut chain.data, from);
             } else {
                 chain.data.join(from)?;
@@ -89,7 +85,7 @@ impl<S: Slots> Queue<S> {
         Ok(len)
     }
 
-    /// Copies handles of the first `slices` slices, `max` bytes at most (`tee`).
+    /// Copies handles of the first `slices` slices, `max` bytes at most.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -99,71 +95,78 @@ impl<S: Slots> Queue<S> {
         Ok(copy)
     }
 
-    /// Takes the first `slices` slices off, `max` bytes at most. What is not used goes back by
-    /// [`put_back`](Queue::put_back).
+    /// Takes off the first `n` bytes, whose handles in `spent`, a
+    /// [duplicate](Queue::duplicate), were passed on; returns whether a full queue has a slot
+    /// again. Until then the bytes are the queue's: writers find no room in their place.
+    pub fn remove(&self, _reading: &Reading<'_>, mut n: usize, mut spent: Aggregate) -> bool {
+        let mut freed_slot = false;
+        spent.clip_front(usize::MAX);
+        while n > 0 {
+            let mut chain = self.lock();
+            let was_full = !chain.has_slot();
+            let slice = if n == chain.data.len() && spent.capacity() >= chain.state.slots() {
+                // The queue goes on with the other chain's memory.
+                chain.taken += n as u64;
+                mem::swap(&mut chain.data, &mut spent);
+                None
+            } else {
+                chain.take(n)
+            };
+            freed_slot |= was_full && chain.has_slot();
+            // Frames are freed without the lock, those in `spent` at the end.
+            drop(chain);
+            n = slice.map_or(0, |slice| n - slice.len);
+        }
+        freed_slot
+    }
+
+    /// Moves slices that fit, `max` bytes at most, to another queue; returns how many bytes, and
+    /// whether this queue was full and has a slot again. If all bytes move to an empty queue, the
+    /// two chains change places. Allocates nothing.
     ///
     /// # Errors
-    /// `ENOMEM`.
-    pub fn take(&self, _reading: &Reading<'_>, max: usize, slices: usize) -> Result<Taken> {
-        let mut data = room_for(slices, self.lock().state.slots())?;
-        let mut chain = self.lock();
-        let was_full = !chain.has_slot();
-        if chain.data.len() <= max && data.capacity() >= chain.state.slots() + ABOVE_SLOTS {
-            // The queue goes on with the other chain's memory.
-            chain.taken += chain.data.len() as u64;
-            mem::swap(&mut data, &mut chain.data);
-        }
-        while data.slice_count() < slices
-            && let Some(slice) = chain.take(max.saturating_sub(data.len()))
-        {
-            data.append(slice)?;
-        }
-        Ok(Taken { data, was_full })
-    }
-
-    /// Puts back in front what was taken and not used; returns whether the queue was empty and
-    /// readers are to be told.
-    pub fn put_back(&self, _reading: &Reading<'_>, mut unused: Aggregate) -> bool {
-        if unused.is_empty() {
-            return false;
-        }
-        let mut chain = self.lock();
-        let was_empty = chain.data.is_empty();
-        while let Some(slice) = unused.pop_back() {
-            // Nothing is allocated unless writers have filled the queue meanwhile.
-            if chain.put_back(slice).is_err() {
-                break;
-            }
-        }
-        was_empty
-    }
-
-    /// Moves all bytes, `max` at most, to another queue, which is empty: the two chains change
-    /// places, so nothing is allocated. Returns how many bytes, and whether this queue was full.
-    ///
-    /// `None`, without a change, where more is to be done: this chain is empty, too long or
-    /// without the other queue's room, the other one has bytes or no reader.
-    pub fn exchange(&self, to: &Queue<S>, max: usize) -> Option<(usize, bool)> {
-        let _reading = self.reading.lock();
+    /// Those of [`Fill::space`], if this queue has bytes.
+    pub fn pass<F: Fill<S>>(
+        &self,
+        _reading: &Reading<'_>,
+        to: &Queue<S>,
+        max: usize,
+        call: &mut F,
+    ) -> Result<(usize, bool)> {
         let _tail = to.writing.lock();
         let (mut source, mut target) = Queue::lock_pair(self, to);
-        let n = source.data.len();
-        if n == 0
-            || n > max
-            || !target.data.is_empty()
-            || !target.state.has_reader()
-            || source.data.slice_count() > target.state.slots()
-            || source.data.capacity() < target.state.slots() + ABOVE_SLOTS
-            || target.data.capacity() < source.state.slots() + ABOVE_SLOTS
-        {
-            return None;
+        if source.data.is_empty() {
+            return Ok((0, false));
         }
+        let mut slots = call.space(&mut target)?.slots;
         let was_full = !source.has_slot();
-        source.taken += n as u64;
-        mem::swap(&mut source.data, &mut target.data);
+        let (at, before) = (target.end(), source.data.len());
+        if before <= max
+            && target.data.is_empty()
+            && source.data.slice_count() <= slots
+            && source.data.capacity() >= target.state.slots()
+            && target.data.capacity() >= source.state.slots()
+        {
+            source.taken += before as u64;
+            mem::swap(&mut source.data, &mut target.data);
+        }
+        let mut left = max;
+        while slots > 0
+            && let Some(slice) = source.take(left)
+        {
+            left -= slice.len;
+            slots -= 1;
+            target.data.append(slice)?;
+        }
+        let is_end = source.data.is_empty();
+        let len = before - source.data.len();
+        let freed_slot = was_full && source.has_slot();
+        if len > 0 {
+            call.linked(&mut target, Added { at, len, is_end });
+        }
         drop((source, target));
-        Counter::bytes_passed.add(n as u64);
-        Some((n, was_full))
+        Counter::bytes_passed.add(len as u64);
+        Ok((len, freed_slot))
     }
 
     /// Gives the chain memory for `slots` slices, and sets the limit by `set`. Returns whether
@@ -171,11 +174,15 @@ impl<S: Slots> Queue<S> {
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn resize(&self, slots: usize, set: impl FnOnce(&mut S)) -> Result<bool> {
-        let _reading = self.reading.lock();
+    pub fn resize(
+        &self,
+        _reading: &Reading<'_>,
+        slots: usize,
+        set: impl FnOnce(&mut S),
+    ) -> Result<bool> {
         let _writing = self.writing.lock();
         let mut other = Aggregate::new();
-        other.reserve(slots + ABOVE_SLOTS)?;
+        other.reserve(slots)?;
         let mut chain = self.lock();
         if chain.data.slice_count() > slots {
             return Ok(false);

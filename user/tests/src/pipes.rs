@@ -16,6 +16,8 @@ pub const TESTS: &[Test] = &[
     ("pipes: FIFOs", fifos),
     ("pipes: packets", packets),
     ("pipes: splice to a file that does not look", splice_to_null),
+    ("pipes: bytes that a splice does not write stay", unwritten),
+    ("pipes: a splice that sleeps takes no room", sleeping_splice),
     ("pipes: refusals", refusals),
 ];
 
@@ -86,6 +88,14 @@ fn packets() -> Outcome {
     ensure!(count == 16, "{count} packets of a byte fill a pipe");
     let file = call!(open(c"/tmp".as_ptr(), O_TMPFILE | O_RDWR, 0o600));
     refused!(EINVAL, fcntl(file, F_SETFL, O_DIRECT));
+    // Pages of a file are no packets.
+    write_all(file, &[5; 9000])?;
+    let (reader, writer) = pipe(O_DIRECT | O_NONBLOCK)?;
+    for (mut at, len) in [(3096, 2000), (1, 6000)] {
+        let moved = call!(sendfile(writer, file, &raw mut at, len)) as usize;
+        equal!(moved, len);
+        equal!(read_some(reader, &mut buffer)?, len);
+    }
     Ok(())
 }
 
@@ -443,5 +453,88 @@ fn splice_to_null() -> Outcome {
     for file in [out, into, null] {
         call!(close(file));
     }
+    Ok(())
+}
+
+/// Datagrams that are refused leave their bytes in the pipe.
+fn unwritten() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let mut buffer = [0u8; 10];
+    for kind in [SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM] {
+        let [to, peer] = socket_pair(kind)?;
+        drop(peer);
+        write_all(writer, b"hello")?;
+        // SAFETY: splice touches no memory here; SIGPIPE is ignored.
+        let moved = unsafe {
+            libc::signal(SIGPIPE, SIG_IGN);
+            libc::splice(reader, null_mut(), to.as_raw_fd(), null_mut(), 5, 0)
+        };
+        ensure!(moved == -1, "splice gave {moved} without a peer");
+        let count = read_some(reader, &mut buffer)?;
+        ensure!(&buffer[..count] == b"hello", "{:?}", &buffer[..count]);
+    }
+    Ok(())
+}
+
+/// A splice that sleeps in a full socket keeps its bytes in the pipe: writers find no room, and a
+/// signal ends the wait of a reader.
+fn sleeping_splice() -> Outcome {
+    let (reader, writer) = pipe(O_NONBLOCK)?;
+    call!(fcntl(reader, F_SETFL, 0));
+    let [to, peer] = socket_pair(SOCK_STREAM)?;
+    let to = to.as_raw_fd();
+    let bytes = vec![6u8; 1 << 16];
+    call!(fcntl(to, F_SETFL, O_NONBLOCK));
+    for len in [bytes.len(), 1] {
+        // SAFETY: writes from a live buffer.
+        while unsafe { libc::write(to, bytes.as_ptr().cast(), len) } > 0 {}
+    }
+    call!(fcntl(to, F_SETFL, 0));
+    for signal in [SIGUSR1, SIGALRM] {
+        handle(signal, ignore_signal, 0)?;
+    }
+    let none = null_mut();
+    for _ in 0..5 {
+        let splicer = spawn(|| {
+            let none = null_mut();
+            refused!(EINTR, splice(reader, none, to, none, 1 << 30, 0));
+            Ok(())
+        })?;
+        // SAFETY: writes from a live buffer.
+        while unsafe { libc::write(writer, bytes.as_ptr().cast(), bytes.len()) } > 0 {}
+        while !read_text(&format!("/proc/{splicer}/stat"))?.contains(") S ") {
+            pause_ms(1);
+        }
+        refused!(EAGAIN, write(writer, bytes.as_ptr().cast(), 1));
+        let mut waiting = 0;
+        call!(ioctl(reader, FIONREAD, &raw mut waiting));
+        equal!(waiting as usize, bytes.len());
+        child(|| {
+            let soon = timeval {
+                tv_sec: 0,
+                tv_usec: 20_000,
+            };
+            let timer = itimerval {
+                it_interval: soon,
+                it_value: soon,
+            };
+            call!(setitimer(ITIMER_REAL, &timer, null_mut()));
+            refused!(EINTR, read(reader, [0u8; 1].as_mut_ptr().cast(), 1));
+            Ok(())
+        })?;
+        call!(kill(splicer, SIGUSR1));
+        wait_ok(splicer)?;
+    }
+    drop(peer);
+    refused!(EPIPE, splice(reader, none, to, none, 1 << 30, 0));
+    call!(close(writer));
+    let (mut total, mut buffer) = (0, vec![0u8; 1 << 16]);
+    loop {
+        match read_some(reader, &mut buffer)? {
+            0 => break,
+            count => total += count,
+        }
+    }
+    equal!(total, bytes.len());
     Ok(())
 }

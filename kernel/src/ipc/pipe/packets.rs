@@ -4,7 +4,6 @@
 use alloc::collections::VecDeque;
 
 use abi::{Errno, Result};
-use fbuf::queue::ABOVE_SLOTS;
 
 /// Which bytes of the stream are packets: positions of the first byte and behind the last one,
 /// in rising order.
@@ -42,18 +41,13 @@ impl Packets {
         })
     }
 
-    /// Makes room for a packet in a chain of `slots` slices whose first byte is at `start`.
+    /// Makes room for a packet in a chain whose first byte is at `start`.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn reserve(&mut self, start: u64, slots: usize) -> Result<()> {
-        // A splice takes packets off without a look at them, and may put them back. No more are
-        // away than fit into the chain, so older ones are gone for good.
-        let most = 2 * slots + ABOVE_SLOTS;
-        while self.ranges.len() > most && self.ranges.front().is_some_and(|&(_, end)| end <= start)
-        {
-            self.ranges.pop_front();
-        }
+    pub fn reserve(&mut self, start: u64) -> Result<()> {
+        // A splice takes packets off without a look at them.
+        self.front(start);
         self.ranges.try_reserve(1).map_err(|_| Errno::ENOMEM)
     }
 
@@ -87,9 +81,9 @@ mod tests {
     fn packets_that_were_spliced_away_are_forgotten() {
         let mut packets = Packets::default();
         for at in 0..1000 {
-            packets.reserve(at, 4).unwrap();
+            packets.reserve(at).unwrap();
             packets.push(at, at + 1);
-            assert!(packets.ranges.len() <= 2 * 4 + ABOVE_SLOTS + 1);
+            assert_eq!(packets.ranges.len(), 1);
         }
     }
 }

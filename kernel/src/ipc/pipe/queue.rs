@@ -1,10 +1,10 @@
 //! A pipe: its queue, and the tasks that wait for it.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use fbuf::queue::{ABOVE_SLOTS, Queue, State};
+use fbuf::queue::{Queue, Reading, State};
 use fs::Ready;
 use nucleus::{
     PAGE_SIZE, frame,
@@ -20,6 +20,10 @@ pub struct Pipe {
     pub(super) readers: WaitQueue,
     /// Writers that wait for room, and opens that wait for a reader.
     pub(super) writers: WaitQueue,
+    /// A file writes slices that a splice gave it and that stay in the queue. `Queue::reading`
+    pub(super) is_lent: AtomicBool,
+    /// Readers that wait for the end of that.
+    pub(super) loans: WaitQueue,
     /// The number that `stat` and `/proc/PID/fd` show.
     pub(super) inode: u64,
 }
@@ -37,9 +41,11 @@ impl Pipe {
             ..PipeState::default()
         };
         Ok(Arc::new(Pipe {
-            queue: Queue::with_memory(DEFAULT_SLOTS + ABOVE_SLOTS, state)?,
+            queue: Queue::with_slots(state)?,
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
+            is_lent: AtomicBool::new(false),
+            loans: WaitQueue::new(),
             inode: INODES.fetch_add(1, Relaxed),
         }))
     }
@@ -58,6 +64,32 @@ impl Pipe {
 
     pub fn status(&self) -> PipeStatus {
         PipeStatus::of(&self.queue.lock())
+    }
+
+    /// Waits until no other reader takes bytes off: one that copies, or a splice whose file may
+    /// sleep for long, so signals end that wait. As on Linux, readers that shall not wait for bytes
+    /// do wait here.
+    ///
+    /// # Errors
+    /// A restart number.
+    #[inline]
+    pub(super) fn lock_reading(&self) -> Result<Reading<'_>> {
+        loop {
+            let reading = self.queue.lock_reading();
+            if !self.is_lent.load(Relaxed) {
+                return Ok(reading);
+            }
+            drop(reading);
+            self.wait_for_loan()?;
+        }
+    }
+
+    #[cold]
+    fn wait_for_loan(&self) -> Result<()> {
+        let is_over = || (!self.is_lent.load(Relaxed)).then_some(());
+        self.loans
+            .wait(Sleep::INTERRUPTIBLE, is_over)
+            .map_err(signal::woken)
     }
 
     /// Sleeps until there are bytes or no writer.
@@ -139,10 +171,14 @@ impl Pipe {
     ///
     /// # Errors
     /// `EBUSY` if more is in it, `EINVAL` for more than 2 GiB, `EPERM` above the largest size
-    /// that a pipe may be given, `ENOMEM`.
+    /// that a pipe may be given, `ENOMEM`, a restart number.
     pub fn resize(&self, bytes: usize) -> Result<usize> {
         let slots = slots_for(bytes)?;
-        if !self.queue.resize(slots, |state| state.slots = slots)? {
+        let reading = self.lock_reading()?;
+        if !self
+            .queue
+            .resize(&reading, slots, |state| state.slots = slots)?
+        {
             return Err(Errno::EBUSY);
         }
         self.writers.wake_all();

@@ -1,11 +1,10 @@
 //! Slices that move between pipes and other files: `splice`, `tee`, `sendfile`,
 //! `copy_file_range`. Only files that can't pass their pages on copy bytes.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use abi::{Errno, Result};
-use fbuf::{
-    Aggregate, AggregateSink, AggregateSource,
-    queue::{Reading, Taken},
-};
+use fbuf::{Aggregate, AggregateSink, AggregateSource};
 use fs::{File, OpenFlags};
 use nucleus::PAGE_SIZE;
 
@@ -15,6 +14,14 @@ use crate::process::signal;
 /// Bytes on their way at once between two files: a full pipe.
 const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
 
+/// Sends SIGPIPE with an `EPIPE`.
+fn with_signal<T>(result: Result<T>) -> Result<T> {
+    result.map_err(|error| match error {
+        Errno::EPIPE => signal::broken_pipe(),
+        error => error,
+    })
+}
+
 impl Pipe {
     /// Adds slices that fit; the others stay in `from`. Wakes readers.
     ///
@@ -22,37 +29,55 @@ impl Pipe {
     /// `EPIPE` without a reader, and SIGPIPE is sent; `ENOMEM`.
     fn append(&self, from: &mut Aggregate) -> Result<usize> {
         let mut call = Write::default();
-        let n = match self.queue.append(from, &mut call) {
-            Err(Errno::EPIPE) => return Err(signal::broken_pipe()),
-            result => result?,
-        };
+        let n = with_signal(self.queue.append(from, &mut call))?;
         if n > 0 {
             self.tell_readers(call.was_empty);
         }
         Ok(n)
     }
 
-    /// Puts back in front what was taken and not used; wakes readers of that, and writers of the
-    /// room that the rest left. Writers sleep only while the pipe is full.
-    fn put_back(&self, reading: &Reading<'_>, taken: Taken) {
-        if self.queue.put_back(reading, taken.data) {
-            self.readers.wake_all();
+    /// Moves slices that fit, `max` bytes at most, to another pipe. Wakes its readers and the
+    /// writers of this one.
+    ///
+    /// # Errors
+    /// As [`append`](Pipe::append), if this pipe has bytes; a restart number.
+    fn pass(&self, to: &Pipe, max: usize) -> Result<usize> {
+        let mut call = Write::default();
+        let reading = self.lock_reading()?;
+        let (n, freed_slot) = with_signal(self.queue.pass(&reading, &to.queue, max, &mut call))?;
+        drop(reading);
+        if n > 0 {
+            to.tell_readers(call.was_empty);
         }
-        if taken.was_full {
+        if freed_slot {
             self.writers.wake_all();
         }
+        Ok(n)
     }
 
-    /// Moves all bytes to an empty pipe, if that is all there is to do ([`Queue::exchange`]).
+    /// Returns handles of the first `slices` slices, `max` bytes at most, for a file to write. The
+    /// bytes stay in the pipe, and other readers wait, until [`settle`](Pipe::settle) says how many
+    /// were written. Without any bytes nothing is lent.
     ///
-    /// [`Queue::exchange`]: fbuf::queue::Queue::exchange
-    fn exchange(&self, to: &Pipe, max: usize) -> Option<usize> {
-        let (n, was_full) = self.queue.exchange(&to.queue, max)?;
-        to.tell_readers(true);
-        if was_full {
+    /// # Errors
+    /// `ENOMEM`, a restart number.
+    fn lend(&self, max: usize, slices: usize) -> Result<Aggregate> {
+        let _reading = self.lock_reading()?;
+        let lent = self.queue.duplicate(max, slices)?;
+        self.is_lent.store(!lent.is_empty(), Relaxed);
+        Ok(lent)
+    }
+
+    /// Takes off the first `n` bytes of those that were lent.
+    fn settle(&self, lent: Aggregate, n: usize) {
+        let reading = self.queue.lock_reading();
+        let freed_slot = self.queue.remove(&reading, n, lent);
+        self.is_lent.store(false, Relaxed);
+        drop(reading);
+        self.loans.wake_all();
+        if freed_slot {
             self.writers.wake_all();
         }
-        Some(n)
     }
 }
 
@@ -80,23 +105,16 @@ fn await_slot(to: &Pipe, wait: bool) -> Result<PipeStatus> {
 /// # Errors
 /// `EAGAIN`, `EPIPE`, a restart number, `ENOMEM`.
 pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
-    if let Some(n) = from.exchange(to, len) {
-        return Ok(n);
-    }
     loop {
-        let Some(status) = await_bytes(from, wait)? else {
-            return Ok(0);
-        };
-        await_slot(to, wait)?;
-        let reading = from.queue.lock_reading();
-        let mut moving = from.queue.take(&reading, len, status.slices)?;
-        let result = to.append(&mut moving.data);
-        from.put_back(&reading, moving);
-        match result {
-            // Another thread was faster at one of the two ends.
-            Ok(0) => continue,
+        // Most splices have nothing to wait for.
+        match from.pass(to, len) {
+            Ok(0) => {}
             result => return result,
         }
+        if await_bytes(from, wait)?.is_none() {
+            return Ok(0);
+        }
+        await_slot(to, wait)?;
     }
 }
 
@@ -134,23 +152,14 @@ pub fn pipe_to_file(
         let Some(status) = await_bytes(from, wait)? else {
             return Ok(0);
         };
-        let reading = from.queue.lock_reading();
-        let mut moving = from.queue.take(&reading, len, status.slices)?;
-        if moving.data.is_empty() {
+        let mut lent = from.lend(len, status.slices)?;
+        if lent.is_empty() {
             continue;
         }
-        let whole = moving.data.len();
-        let result = to.write(
-            at,
-            flags,
-            &mut AggregateSource::new(&mut moving.data, whole),
-        );
-        // A file may count bytes as written without taking them, as /dev/null does.
-        let taken = whole - moving.data.len();
-        if let Ok(written) = result {
-            moving.data.clip_front(written.saturating_sub(taken));
-        }
-        from.put_back(&reading, moving);
+        let whole = lent.len();
+        let result = to.write(at, flags, &mut AggregateSource::new(&mut lent, whole));
+        // The file may have taken more slices than it wrote in the end, or fewer, as /dev/null.
+        from.settle(lent, result.unwrap_or(0).min(whole));
         return result;
     }
 }

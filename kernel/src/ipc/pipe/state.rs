@@ -99,11 +99,6 @@ impl Slots for PipeState {
     fn slots(&self) -> usize {
         self.slots
     }
-
-    #[inline]
-    fn has_reader(&self) -> bool {
-        self.readers > 0
-    }
 }
 
 /// A pipe's state at one time.

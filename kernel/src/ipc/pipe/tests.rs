@@ -7,14 +7,15 @@ use abi::{
     Errno,
     raw::general::{O_DIRECT, O_NONBLOCK},
 };
-use fbuf::{BytesSink, BytesSource};
+use fbuf::{Aggregate, AggregateSource, BytesSink, BytesSource, Slice, Source};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
     PAGE_SIZE,
     sim::{Random, Together, on_machines},
+    task,
 };
 
-use super::{DEFAULT_SLOTS, End, pair};
+use super::{DEFAULT_SLOTS, End, pair, splice};
 
 fn write(end: &End, bytes: &[u8]) -> abi::Result<usize> {
     end.write(None, OpenFlags::default(), &mut BytesSource { from: bytes })
@@ -166,5 +167,189 @@ fn packets_are_read_one_by_one() {
         assert_eq!(read(&reader, 2 * PAGE_SIZE).unwrap(), [7; PAGE_SIZE]);
         assert_eq!(read(&reader, 2 * PAGE_SIZE).unwrap(), [7]);
         assert_eq!(reader.pipe().status().bytes, 0);
+    });
+}
+
+/// Slices of 1000 bytes each, which do not continue each other.
+fn slices(count: usize) -> Aggregate {
+    let mut slices = Aggregate::new();
+    for _ in 0..count {
+        let mut one = Aggregate::new();
+        let bytes = vec![5; PAGE_SIZE];
+        one.fill_from(&mut BytesSource { from: &bytes }, PAGE_SIZE)
+            .unwrap();
+        let whole = one.pop_front().unwrap();
+        let (offset, len) = (PAGE_SIZE - 1000, 1000);
+        slices
+            .append(Slice {
+                offset,
+                len,
+                ..whole
+            })
+            .unwrap();
+    }
+    slices
+}
+
+/// Bytes that are passed on in slices form packets, and are written whole, as copied ones are.
+#[test]
+fn slices_of_a_write_stay_together() {
+    on_machines(1, |_| {
+        for (flags, free, count, expected) in [
+            (O_DIRECT, 16, 2, Ok(2000)),
+            (O_DIRECT, 1, 2, Ok(2000)),
+            (0, 16, 4, Ok(4000)),
+            (0, 1, 4, Ok(4000)),
+            (0, 0, 4, Err(Errno::EAGAIN)),
+        ] {
+            let (reader, writer) = pair().unwrap();
+            let full = vec![0; (DEFAULT_SLOTS - free) * PAGE_SIZE];
+            write(&writer, &full).unwrap();
+            let mut from = slices(count);
+            let mut from = AggregateSource::new(&mut from, count * 1000);
+            let flags = OpenFlags::from_bits_retain(O_NONBLOCK | flags);
+            let case = alloc::format!("{flags:?}, {free} free");
+            assert_eq!(writer.write(None, flags, &mut from), expected, "{case}");
+            if !full.is_empty() {
+                assert_eq!(read(&reader, full.len()).unwrap().len(), full.len());
+            }
+            if let Ok(n) = expected {
+                assert_eq!(read(&reader, PAGE_SIZE).unwrap(), vec![5; n], "{case}");
+            }
+        }
+    });
+}
+
+/// A file whose write runs a function.
+struct Writes<F>(F);
+
+impl<F: Fn(&mut dyn Source) -> abi::Result<usize> + Send + Sync + 'static> File for Writes<F> {
+    fn write(&self, _: Option<u64>, _: OpenFlags, from: &mut dyn Source) -> abi::Result<usize> {
+        (self.0)(from)
+    }
+}
+
+fn splice_to(
+    pipe: &End,
+    write: impl Fn(&mut dyn Source) -> abi::Result<usize> + Send + Sync + 'static,
+) -> abi::Result<usize> {
+    let to = Writes(write);
+    splice::pipe_to_file(pipe.pipe(), &to, None, OpenFlags::default(), 1 << 30, true)
+}
+
+/// While a file writes what a splice gives it, and after it refused that, the bytes are in the
+/// pipe and take its room.
+#[test]
+fn a_splice_takes_off_what_was_written() {
+    on_machines(1, |_| {
+        let capacity = DEFAULT_SLOTS * PAGE_SIZE;
+        let refused = Err(Errno::ECONNREFUSED);
+        // What the file takes of the source, and what its write returns.
+        for (takes, result) in [
+            (0, refused),
+            (5000, refused),
+            (capacity, refused),
+            (capacity, Ok(5000)),
+            (capacity, Ok(capacity)),
+            (0, Ok(capacity)),
+            (0, Ok(4096)),
+        ] {
+            let (reader, writer) = pair().unwrap();
+            let all: Vec<u8> = (0..capacity).map(byte).collect();
+            assert_eq!(write(&writer, &all), Ok(capacity));
+            let (pipe, other) = (reader.pipe().clone(), writer.clone());
+            let spliced = splice_to(&reader, move |from| {
+                let mut left = takes;
+                while left > 0
+                    && let Some(slice) = from.take_slice(left)
+                {
+                    left -= slice.len;
+                }
+                let more = other.write(None, non_blocking(), &mut BytesSource { from: b"more" });
+                assert_eq!(more, Err(Errno::EAGAIN));
+                assert_eq!(pipe.status().bytes, capacity);
+                assert_eq!(pipe.ready() & (Ready::IN | Ready::OUT), Ready::IN);
+                result
+            });
+            assert_eq!(spliced, result);
+            let gone = result.unwrap_or(0);
+            assert_eq!(reader.pipe().status().bytes, capacity - gone);
+            assert_eq!(reader.pipe().ready().contains(Ready::OUT), gone > 0);
+            drop(writer);
+            assert_eq!(read(&reader, capacity).unwrap(), all[gone..]);
+        }
+    });
+}
+
+/// A reader beside splices that are refused finds no end before it has all bytes.
+#[test]
+fn readers_wait_for_a_splice() {
+    on_machines(24, |seed| {
+        let (reader, writer) = pair().unwrap();
+        let total = 30_000;
+        let all = Arc::new(Together::default());
+        write(&writer, &vec![1; total]).unwrap();
+        drop(writer);
+        let other = reader.clone();
+        all.spawn(move || {
+            for _ in 0..20 {
+                let _ = splice_to(&other, |_| {
+                    task::yield_now();
+                    Err(Errno::EAGAIN)
+                });
+            }
+        });
+        let mut random = Random::new(seed);
+        let mut got = 0;
+        while got < total {
+            let n = read(&reader, 1 + random.below(4000)).unwrap().len();
+            assert!(n > 0, "an end after {got}");
+            got += n;
+        }
+        assert_eq!(read(&reader, 1).unwrap(), b"");
+        all.join();
+    });
+}
+
+/// Splices between pipes that others read and write at the same time keep order and limits.
+#[test]
+fn splices_between_pipes_keep_order() {
+    on_machines(24, |seed| {
+        let (first, writer) = pair().unwrap();
+        let (last, middle) = pair().unwrap();
+        let total = 150_000;
+        let all = Arc::new(Together::default());
+        all.spawn(move || {
+            let mut random = Random::new(seed);
+            let mut sent = 0;
+            while sent < total {
+                let n = random.size().min(total - sent);
+                let piece: Vec<u8> = (sent..sent + n).map(byte).collect();
+                assert_eq!(write(&writer, &piece), Ok(n));
+                sent += n;
+            }
+        });
+        all.spawn(move || {
+            let mut random = Random::new(seed + 1000);
+            loop {
+                let (from, to) = (first.pipe(), middle.pipe());
+                match splice::pipe_to_pipe(from, to, random.size(), true).unwrap() {
+                    0 => break,
+                    _ => assert!(to.status().slices <= DEFAULT_SLOTS),
+                }
+            }
+        });
+        let mut random = Random::new(seed + 2000);
+        let mut got = 0;
+        loop {
+            let piece = read(&last, random.size()).unwrap();
+            if piece.is_empty() {
+                break;
+            }
+            assert!(piece.iter().enumerate().all(|(i, &b)| b == byte(got + i)));
+            got += piece.len();
+        }
+        assert_eq!(got, total);
+        all.join();
     });
 }

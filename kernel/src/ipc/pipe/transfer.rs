@@ -15,7 +15,8 @@ pub const PIPE_BUF: usize = abi::raw::general::PIPE_BUF as usize;
 
 #[derive(Default)]
 pub(super) struct Write {
-    /// Bytes that must fit together ([`PIPE_BUF`]).
+    /// Bytes that are linked together: all of a write ([`PIPE_BUF`]) until it was begun, or the
+    /// rest of packets.
     whole: usize,
     /// Each step is a packet (`O_DIRECT`).
     packets: bool,
@@ -36,8 +37,9 @@ impl Fill<PipeState> for Write {
             continues: true,
         };
         if self.packets {
-            let (start, slots) = (chain.start(), chain.state.slots);
-            chain.state.packets.reserve(start, slots)?;
+            let start = chain.start();
+            chain.state.packets.reserve(start)?;
+            space.least = self.whole.min(PAGE_SIZE);
             (space.bytes, space.continues) = (PAGE_SIZE, false);
         }
         Ok(space)
@@ -46,10 +48,12 @@ impl Fill<PipeState> for Write {
     #[inline]
     fn linked(&mut self, chain: &mut Chain<PipeState>, added: Added) {
         self.was_empty |= chain.data.len() == added.len;
-        self.whole = 0;
         if self.packets {
+            self.whole = self.whole.saturating_sub(added.len);
             let end = added.at + added.len as u64;
             chain.state.packets.push(added.at, end);
+        } else {
+            self.whole = 0;
         }
     }
 }
@@ -137,7 +141,7 @@ impl Pipe {
     fn drain(&self, to: &mut dyn Sink) -> Result<usize> {
         let mut call = Read::default();
         let n = {
-            let reading = self.queue.lock_reading();
+            let reading = self.lock_reading()?;
             let n = self.queue.drain(&reading, to, usize::MAX, &mut call)?;
             if call.is_packet {
                 self.drop_packet(&mut call);
@@ -173,7 +177,7 @@ impl Pipe {
     /// nothing was written.
     pub fn write(&self, wait: bool, packets: bool, from: &mut dyn Source) -> Result<usize> {
         let left = from.left();
-        let is_whole = left <= PIPE_BUF && !packets;
+        let is_whole = left <= PIPE_BUF || packets;
         let mut call = Write {
             whole: if is_whole { left } else { 0 },
             packets,

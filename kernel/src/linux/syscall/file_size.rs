@@ -105,6 +105,10 @@ impl Source for Clipped<'_> {
         Ok(n)
     }
 
+    fn slices(&self, bytes: usize, most: usize) -> usize {
+        self.from.slices(bytes.min(self.left), most)
+    }
+
     fn take_slice(&mut self, max: usize) -> Option<Slice> {
         let slice = self.from.take_slice(max.min(self.left))?;
         self.left -= slice.len;

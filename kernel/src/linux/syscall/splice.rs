@@ -105,11 +105,12 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
         _ => return Err(Errno::EINVAL),
     }
     let start = position.start(&from)?;
-    let n = moving::file_to_file(
-        (reader, from.flags(), start),
-        (writer, to.flags(), None),
-        len,
-    )?;
+    // Only bytes that are written make packets in a pipe.
+    let mut to_flags = to.flags();
+    if pipe(&to).is_some() {
+        to_flags.remove(OpenFlags::from_bits_retain(raw::O_DIRECT));
+    }
+    let n = moving::file_to_file((reader, from.flags(), start), (writer, to_flags, None), len)?;
     position.advance(&from, start, n, true)?;
     Ok(n)
 }
