@@ -33,17 +33,18 @@ impl Bundle {
             fence(Ordering::Acquire);
             make_free(index);
             if index != self.run.end || index.is_multiple_of(RUN_FRAMES as u32) {
-                self.give_back();
+                give_back(self.run.clone());
                 self.run.start = index;
             }
             self.run.end = index + 1;
         }
     }
+}
 
-    #[inline(never)]
-    fn give_back(&mut self) {
-        cache::give_run(self.run.clone());
-    }
+/// By value, so that a loop that fills a bundle has the run in registers.
+#[inline(never)]
+fn give_back(run: Range<u32>) {
+    cache::give_run(run);
 }
 
 impl Default for Bundle {
@@ -56,7 +57,7 @@ impl Drop for Bundle {
     #[inline]
     fn drop(&mut self) {
         if !self.run.is_empty() {
-            self.give_back();
+            give_back(self.run.clone());
         }
     }
 }
