@@ -10,7 +10,7 @@
 //!
 //! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
 //!   pagedaemon.
-//! - `supply`: waiting for memory.
+//! - `memory_wait`: waiting for memory.
 //! - [`swap`]: the swap space, where a page is, page-in and clustered page-out.
 //! - `object`: memory objects, their pagers, busy pages, writeback.
 //! - `amap`: anonymous memory.
@@ -58,11 +58,11 @@ pub mod counters;
 mod fault;
 mod inspect;
 mod map;
+mod memory_wait;
 mod movement;
 mod object;
 pub mod rank;
 mod reclaim;
-mod supply;
 pub mod swap;
 mod switches;
 
@@ -74,6 +74,7 @@ pub use map::{
     MapError, MapRequest, Overcommit, Place, Sizes, large_pages, locked_pages, max_entries,
     overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
+pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::PinnedPages;
 pub use object::{Anonymous, BusyPages, Description, HasObject, Lookup, Object, Pager, PagerError};
 pub use reclaim::{
@@ -81,5 +82,4 @@ pub use reclaim::{
     inactive_anonymous, register_cache, set_swap_cluster, start_pagedaemon, stop_pagedaemon,
     swap_cluster, swap_off,
 };
-pub use supply::{Supply, alloc_frame, wait_for_memory};
 pub use switches::SWITCHES;

@@ -15,7 +15,7 @@ use support::{
 };
 use vm::counters::Counter;
 use vm::swap::SwapError;
-use vm::{Advice, Fate, Fault, Map, MapRequest, Pager, Scan, Supply};
+use vm::{Advice, Fate, Fault, Map, MapRequest, MemoryWait, Pager, Scan};
 
 const MEMORY: VirtAddr = VirtAddr(0x20_0000_0000);
 
@@ -24,12 +24,7 @@ fn resolve(at: VirtAddr, access: Access) -> bool {
     task::with_attachment(|attachment| {
         let map = attachment.and_then(|attachment| attachment.downcast_ref::<Map>());
         let Some(map) = map else { return false };
-        loop {
-            match map.fault(at, access) {
-                Err(Fault::OutOfMemory) if vm::wait_for_memory() == Supply::Some => {}
-                result => return result.is_ok(),
-            }
-        }
+        vm::retry_for_memory(|| map.fault(at, access)).is_ok()
     })
 }
 
@@ -272,8 +267,8 @@ fn free_frames_that_stand_apart() {
             assert_eq!(fault(&map), Err(Fault::OutOfMemory));
             tries += 1;
             match vm::wait_for_memory() {
-                Supply::Some => assert!(tries < 20, "it is tried for ever"),
-                Supply::None => break tries,
+                MemoryWait::Retry => assert!(tries < 20, "it is tried for ever"),
+                MemoryWait::Exhausted => break tries,
             }
         };
         assert!(last > 1, "it is not tried again");
@@ -298,7 +293,7 @@ fn enough_is_enough() {
                 let mut model = Model::new(MEMORY, 300, false);
                 (0..300).for_each(|page| model.write(page, page as u64 + 1));
                 for _ in 0..40 {
-                    assert_eq!(vm::wait_for_memory(), Supply::Some);
+                    assert_eq!(vm::wait_for_memory(), MemoryWait::Retry);
                 }
             });
             tasks.wait_until(0);

@@ -62,8 +62,8 @@ impl Content {
         let busy = loop {
             match self.object.set_busy(index, window.clone()) {
                 Err(PagerError::OutOfMemory)
-                    if reclaim_clean(SHORTAGE) > 0 || vm::wait_for_memory() == vm::Supply::Some => {
-                }
+                    if reclaim_clean(SHORTAGE) > 0
+                        || vm::wait_for_memory() == vm::MemoryWait::Retry => {}
                 busy => break busy?,
             }
         };

@@ -46,7 +46,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             match BusyPages::wait_and_take(me.clone(), index, window.clone()) {
                 Err(PagerError::OutOfMemory)
                     if reclaim::reclaim_clean(reclaim::SHORTAGE) > 0
-                        || vm::wait_for_memory() == vm::Supply::Some => {}
+                        || vm::wait_for_memory() == vm::MemoryWait::Retry => {}
                 busy => break busy?,
             }
         };

@@ -55,7 +55,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
                 Ok(_) | Err(Errno::ENOMEM) => in_vain += 1,
                 Err(error) => return Err(error),
             }
-            if in_vain == IN_VAIN || vm::wait_for_memory() == vm::Supply::None {
+            if in_vain == IN_VAIN || vm::wait_for_memory() == vm::MemoryWait::Exhausted {
                 return Err(Errno::ENOMEM);
             }
         }

@@ -13,7 +13,7 @@ use abi::{
     raw::general::{F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE},
 };
 use nucleus::{Frame, frame::Contents};
-use vm::{Description, Lookup, Object, Pager, PagerError, Supply, wait_for_memory};
+use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use super::{
     Ramfs,
@@ -166,12 +166,9 @@ impl BackingStore for Swapped {
     }
 
     fn fill_hole(cache: &PageCache<Self>, index: u64, _: u64) -> Result<()> {
-        loop {
-            return match Swapped::make_resident(cache, index, || true) {
-                Err(PagerError::OutOfMemory) if wait_for_memory() == Supply::Some => continue,
-                Err(PagerError::Io) => Err(Errno::ENOSPC),
-                made => made.map(drop).map_err(errno),
-            };
+        match vm::retry_for_memory(|| Swapped::make_resident(cache, index, || true)) {
+            Err(PagerError::Io) => Err(Errno::ENOSPC),
+            made => made.map(drop).map_err(errno),
         }
     }
 

@@ -16,7 +16,7 @@ use nucleus::{
     task::{self, Sleep},
     time,
 };
-use vm::{Fault, Map, Supply};
+use vm::{Fault, Map, MemoryWait};
 
 use abi::raw::general as raw;
 
@@ -48,7 +48,7 @@ pub fn resolve_fault(
             }
         }
         // Pages that can be read again, or written out, are reclaimed before any process ends.
-        if !thread.is_dying() && vm::wait_for_memory() == Supply::Some {
+        if !thread.is_dying() && vm::wait_for_memory() == MemoryWait::Retry {
             continue;
         }
         if thread.is_dying() || !kill_largest() || thread.is_dying() {

@@ -20,7 +20,7 @@ use super::{Key, Refused, Slots, first_key, group, shared_chunk};
 use crate::chunks::{Chunk, SLOTS, bits_of, slots_in};
 
 /// The key of a place that was never taken.
-const NOBODY: Key = Key::MIN;
+const NO_KEY: Key = Key::MIN;
 
 /// The number of places of one group from which it is worth checking whether an array would be
 /// smaller.
@@ -65,7 +65,7 @@ pub fn falls_together(group: i64, times: u32) -> bool {
 impl Bucket {
     fn new() -> Box<Bucket> {
         Box::new(Bucket {
-            keys: [const { AtomicI64::new(NOBODY) }; SLOTS],
+            keys: [const { AtomicI64::new(NO_KEY) }; SLOTS],
             chunk: Chunk::new(),
         })
     }
@@ -84,7 +84,7 @@ impl Bucket {
             if moves(self.key(i)) {
                 core::mem::swap(&mut moved[i], &mut from[i]);
                 to.keys[i].store(self.key(i), Relaxed);
-                self.keys[i].store(NOBODY, Relaxed);
+                self.keys[i].store(NO_KEY, Relaxed);
             }
         }
         drop(from);
@@ -301,7 +301,7 @@ impl Hash {
             .try_reserve_exact(more.len())
             .map_err(|_| OutOfMemory)?;
         let moves =
-            |key: Key, number| key != NOBODY && scatter(group(key)) & (2 * old - 1) != number;
+            |key: Key, number| key != NO_KEY && scatter(group(key)) & (2 * old - 1) != number;
         // The steps that may fail come first.
         for (number, (from, to)) in self.buckets.iter().zip(&more).enumerate() {
             if from
@@ -477,7 +477,7 @@ impl Hash {
     /// As [`Amap::split_off`](super::Amap::split_off).
     pub fn split_off(&mut self, key: Key, lower: bool) -> Result<Hash, OutOfMemory> {
         self.own_all()?;
-        let leaves = |it: Key| it != NOBODY && (it < key) == lower;
+        let leaves = |it: Key| it != NO_KEY && (it < key) == lower;
         if let Some(part) = self.split_little_off(&leaves) {
             return Ok(part);
         }

@@ -18,9 +18,9 @@ use nucleus::{sync::SpinLock, task};
 
 /// Shards: CPUs that enroll at the same time mostly use different ones.
 const SHARDS: usize = 16;
-/// SlotArray that are allocated together: 512 bytes.
+/// Places that are allocated together: 512 bytes.
 const SEGMENT: usize = 64;
-/// SlotArray that a hand visits in one critical section.
+/// Places that a hand visits in one critical section.
 const LOOK: usize = SEGMENT;
 /// The token of an object that is not enrolled.
 const NOWHERE: u32 = u32::MAX;

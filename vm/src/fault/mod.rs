@@ -64,8 +64,8 @@ use nucleus::{
 
 use crate::amap::{Refused, Slot, Slots, shared_amap};
 use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
+use crate::memory_wait::retry_for_memory;
 use crate::object::Lookup;
-use crate::supply::{Supply, wait_for_memory};
 use crate::swap;
 use fault_ahead::Neighbours;
 pub use fault_ahead::{fault_ahead, set_fault_ahead};
@@ -148,12 +148,7 @@ impl Map {
         access: Access,
         mut then: impl FnMut(&Space) -> Option<R>,
     ) -> Result<R, Fault> {
-        loop {
-            match self.resolve(addr, access, &mut then) {
-                Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
-                result => return result,
-            }
-        }
+        retry_for_memory(|| self.resolve(addr, access, &mut then))
     }
 
     /// As [`resolve`](Map::resolve) for a caller that will need `wanted` pages after this one;

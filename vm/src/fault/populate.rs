@@ -7,7 +7,7 @@
 use nucleus::{Access, PAGE_SHIFT, Prot, VirtAddr, VirtRange};
 
 use crate::map::{Fault, Map, MapError, MapRequest, Place};
-use crate::supply::{Supply, wait_for_memory};
+use crate::memory_wait::retry_for_memory;
 
 impl Map {
     /// Establishes a mapping in one step (`uvm.txt` 3.1).
@@ -82,12 +82,9 @@ impl Map {
             // The fault on the page before brought most pages along.
             if !self.pmap.permits(va, access) {
                 let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
-                loop {
-                    match self.resolve_with(va, access, wanted, &mut false, |_| Some(())) {
-                        Err(Fault::OutOfMemory) if wait_for_memory() == Supply::Some => {}
-                        result => break result?,
-                    }
-                }
+                retry_for_memory(|| {
+                    self.resolve_with(va, access, wanted, &mut false, |_| Some(()))
+                })?;
             }
         }
         Ok(())

@@ -27,7 +27,7 @@ use nucleus::{
 };
 
 use crate::chunks::{Chunk, Chunks, Content, Registry, SLOTS, SLOTS_SHIFT, SlotArray};
-use crate::supply::{Supply, wait_for_memory};
+use crate::memory_wait::retry_for_memory;
 use crate::swap;
 use crate::swap::{Paged, SwapState};
 pub use busy::{BusyPages, HasObject};
@@ -259,10 +259,7 @@ impl Object {
             }
             drop(pages);
             let window = index..index.saturating_add(AHEAD);
-            match self.bring_in_around(index, window) {
-                Err(PagerError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
-                done => done?,
-            }
+            retry_for_memory(|| self.bring_in_around(index, window.clone()))?;
         }
     }
 

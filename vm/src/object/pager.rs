@@ -68,7 +68,7 @@ impl Lookup {
 ///
 /// | operation | locks of the caller | may sleep |
 /// |---|---|---|
-/// | `lookup`, `reference` | map, a part of an amap | no: `rank::OBJECT` and later |
+/// | `lookup`, `reference` | map, an amap's chunk | no: `rank::OBJECT` and later |
 /// | `mark_dirty`, `admit` | map, the page's chunk | no |
 /// | all others | none | yes |
 pub trait Pager: Send + Sync {

@@ -24,7 +24,7 @@ use super::scan::{Scan, Tally, Urgency};
 use super::{anonymous, caches};
 use crate::chunks::Hand;
 use crate::map::SPACES;
-use crate::{supply, swap};
+use crate::{memory_wait, swap};
 
 /// The most pages under writeback: 8 MiB, or an eighth of a small machine. More would not speed
 /// disks up, and such pages cannot be used yet.
@@ -63,14 +63,14 @@ pub fn start_pagedaemon() -> Result<(), OutOfMemory> {
         priority: Priority::Share(-10),
     };
     STATE.store(RUNNING, SeqCst);
-    supply::set_running(true);
+    memory_wait::set_running(true);
     task::spawn(spawn, Box::new(|| Daemon::new().run())).map(drop)
 }
 
 /// Stops the pagedaemon's task, waits for its end, and forgets all caches: for a machine that
 /// starts again (tests).
 pub fn stop_pagedaemon() {
-    supply::set_running(false);
+    memory_wait::set_running(false);
     if STATE.swap(STOPPING, SeqCst) != IDLE {
         arrived();
         // An uninterruptible sleep ends by its condition.
@@ -123,7 +123,7 @@ impl Daemon {
     fn run(mut self) {
         while !is_stopping() {
             let _ = frame::await_shortage(Sleep::SOUND, || {
-                ARRIVED.swap(false, SeqCst) || supply::is_awaited() || is_stopping()
+                ARRIVED.swap(false, SeqCst) || memory_wait::is_awaited() || is_stopping()
             });
             self.replenish();
         }
@@ -147,14 +147,15 @@ impl Daemon {
                 // The gathered cluster is written without waiting for more pages.
                 self.anonymous.flush();
             }
-            supply::replenished();
+            memory_wait::replenished();
             match outcome {
                 Outcome::Enough => {
                     (self.urgency, self.failures) = (Urgency::Calm, 0);
-                    let short = frame::available() < frame::targets().low || supply::is_awaited();
+                    let short =
+                        frame::available() < frame::targets().low || memory_wait::is_awaited();
                     if under_way() == 0 || !short {
-                        if !supply::is_awaited() {
-                            supply::forget_old_extra();
+                        if !memory_wait::is_awaited() {
+                            memory_wait::forget_old_extra();
                         }
                         return;
                     }
@@ -175,10 +176,10 @@ impl Daemon {
                                 self.failures = 0;
                                 continue;
                             }
-                            supply::exhausted();
+                            memory_wait::exhausted();
                         }
                         rest();
-                        if !supply::is_awaited() {
+                        if !memory_wait::is_awaited() {
                             return;
                         }
                     }
@@ -192,7 +193,7 @@ impl Daemon {
         let targets = frame::targets();
         let free = frame::available();
         let on_the_way = under_way();
-        let missing = (targets.high + supply::extra()).saturating_sub(free + on_the_way);
+        let missing = (targets.high + memory_wait::extra()).saturating_sub(free + on_the_way);
         if missing == 0 {
             return Outcome::Enough;
         }

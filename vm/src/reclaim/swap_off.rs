@@ -5,8 +5,8 @@ use nucleus::task;
 
 use crate::amap::anon;
 use crate::chunks::{Chunk, Hand, Registry, SLOTS};
+use crate::memory_wait::{MemoryWait, wait_for_memory, wait_for_room};
 use crate::object;
-use crate::supply::{Supply, wait_for_memory, wait_for_room};
 use crate::swap::{DeviceId, Home, PageInError, Paged, Removal, SwapError, page_in};
 
 /// Removes the device: it takes no more pages, and its pages are read back as far as memory
@@ -74,12 +74,12 @@ fn empty<T: Paged>(chunk: &Arc<Chunk<T>>, removal: &Removal) -> Result<(), SwapE
         };
         // Programs go on and must not be killed for this: when memory is exhausted, the pagedaemon
         // refuses the removal first.
-        if wait_for_room(&|| removal.goes_on()) == Supply::None {
+        if wait_for_room(&|| removal.goes_on()) == MemoryWait::Exhausted {
             return Err(SwapError::NoMemory);
         }
         match page_in(chunk.clone(), index, (SLOTS, SLOTS)) {
             Ok(()) => {}
-            Err(PageInError::OutOfMemory) if wait_for_memory() == Supply::Some => {}
+            Err(PageInError::OutOfMemory) if wait_for_memory() == MemoryWait::Retry => {}
             Err(PageInError::OutOfMemory) => return Err(SwapError::NoMemory),
             Err(_) => return Err(SwapError::Io),
         }

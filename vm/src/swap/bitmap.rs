@@ -4,7 +4,7 @@ use alloc::{boxed::Box, vec::Vec};
 use nucleus::frame;
 
 use super::usage::SwapError;
-use crate::supply::{Supply, wait_for_memory};
+use crate::memory_wait::{MemoryWait, wait_for_memory};
 
 /// Words of a bitmap of one group: 960 slots, almost 4 MiB of swap space, in 488 bytes.
 const WORDS: usize = 15;
@@ -210,7 +210,7 @@ fn wait_until(
         if interrupted() {
             return Err(SwapError::Interrupted);
         }
-        if in_vain == IN_VAIN || wait_for_memory() == Supply::None {
+        if in_vain == IN_VAIN || wait_for_memory() == MemoryWait::Exhausted {
             return Err(SwapError::NoMemory);
         }
         in_vain += 1;

@@ -7,9 +7,10 @@
 //!      └──────────────────────┘ └───────────────────────┘
 //!            to be written              read in
 //! ```
-//! *Both*: the slot has the same bytes as the frame, or will have once it is written (`swap::validity`). No mapping of such a
-//! page may be written through: who is about to write takes the page back to *memory* first, which gives the slot
-//! up. So whatever has a slot need not be written out again, and no slot is held for a page that has changed.
+//! *Both*: the slot has the same bytes as the frame, or will have once it is written
+//! (`swap::validity`). No mapping of such a page may be written through: a writer takes the page
+//! back to *memory* first, which frees the slot. So a page with a slot need not be written out
+//! again, and no slot is held for a page that has changed.
 //!
 //! *Locking*: the lock of the place guards it: a chunk's, or a shared anon's. A frame may be mapped
 //! and held without it: to drop the frame, remove the mappings and then check, with the place

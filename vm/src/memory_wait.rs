@@ -22,7 +22,7 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// How often the pagedaemon has found nothing to free.
 static EXHAUSTED: AtomicUsize = AtomicUsize::new(0);
-static SUPPLY: WaitQueue = WaitQueue::new();
+static WAITERS: WaitQueue = WaitQueue::new();
 /// Frames that are to be free beyond the targets: an allocation of consecutive frames failed
 /// although enough single ones were free. A page table takes two, which may not be found before
 /// more are free.
@@ -43,25 +43,25 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The outcome of waiting for memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Supply {
+pub enum MemoryWait {
     /// Trying again may succeed.
-    Some,
+    Retry,
     /// Nothing can be freed: no page is clean, and there is no place to write one to.
-    None,
+    Exhausted,
 }
 
 /// Waits until frames for programs are free again, at most for 50 ms. The caller holds no
 /// lock, since the pagedaemon or a file system below it may need it.
-pub fn wait_for_memory() -> Supply {
+pub fn wait_for_memory() -> MemoryWait {
     if !RUNNING.load(SeqCst) {
-        return Supply::None;
+        return MemoryWait::Exhausted;
     }
     Counter::memory_waits.add(1);
     // Enough free frames are no contradiction: the pagedaemon may have been faster than the caller.
     let scattered = frame::scattered();
     if is_enough() && SCATTERED.swap(scattered, SeqCst) != scattered {
         if EXTRA.load(SeqCst) >= frame::total() / EXTRA_SHARE {
-            return Supply::None;
+            return MemoryWait::Exhausted;
         }
         EXTRA.fetch_add(EXTRA_STEP, SeqCst);
         GREW.store(now_ms(), SeqCst);
@@ -72,49 +72,59 @@ pub fn wait_for_memory() -> Supply {
 /// Waits until more than the `low` target is free, as long as `goes_on` returns true. For callers
 /// that bring many pages in but can stop, so that programs do not run short of memory. No lock is
 /// held. Fewer frames may be free again on return.
-pub(crate) fn wait_for_room(goes_on: &dyn Fn() -> bool) -> Supply {
+pub(crate) fn wait_for_room(goes_on: &dyn Fn() -> bool) -> MemoryWait {
     let has_room = || frame::available() > frame::targets().low;
     while goes_on() {
         if has_room() {
-            return Supply::Some;
+            return MemoryWait::Retry;
         }
-        if !RUNNING.load(SeqCst) || wait(has_room) == Supply::None {
+        if !RUNNING.load(SeqCst) || wait(has_room) == MemoryWait::Exhausted {
             break;
         }
     }
-    Supply::None
+    MemoryWait::Exhausted
 }
 
 /// Waits until there are `enough` frames, nothing can be freed, or [`PATIENCE`] is over.
-fn wait(enough: impl Fn() -> bool) -> Supply {
+fn wait(enough: impl Fn() -> bool) -> MemoryWait {
     let failures = EXHAUSTED.load(SeqCst);
     WAITING.fetch_add(1, SeqCst);
     frame::report_shortage();
-    let how = Sleep::within(PATIENCE);
-    let waited = SUPPLY.wait(how, || {
+    let waited = WAITERS.wait(Sleep::within(PATIENCE), || {
         if !RUNNING.load(SeqCst) || EXHAUSTED.load(SeqCst) != failures {
-            return Some(Supply::None);
+            return Some(MemoryWait::Exhausted);
         }
-        enough().then_some(Supply::Some)
+        enough().then_some(MemoryWait::Retry)
     });
     WAITING.fetch_sub(1, SeqCst);
     // After a long sleep another attempt is worthwhile.
-    waited.unwrap_or(Supply::Some)
+    waited.unwrap_or(MemoryWait::Retry)
 }
 
-/// Allocates a frame for data that a program writes, reads or sends; waits as long as the
-/// pagedaemon makes progress. The caller may hold sleeping locks that neither the pagedaemon nor
+/// Repeats `attempt` as long as it runs out of memory and the pagedaemon makes progress. No lock is
+/// held.
+///
+/// # Errors
+/// Those of `attempt`; [`OutOfMemory`] if nothing can be freed.
+pub fn retry_for_memory<T, E: From<OutOfMemory> + PartialEq>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    loop {
+        match attempt() {
+            Err(e) if e == OutOfMemory.into() && wait_for_memory() == MemoryWait::Retry => {}
+            result => return result,
+        }
+    }
+}
+
+/// Allocates a frame for data that a program writes, reads or sends, as
+/// [`retry_for_memory`] does. The caller may hold sleeping locks that neither the pagedaemon nor
 /// writeback takes, for example a pipe's or a socket's.
 ///
 /// # Errors
 /// [`OutOfMemory`] if nothing can be freed.
 pub fn alloc_frame(contents: Contents) -> Result<Frame, OutOfMemory> {
-    loop {
-        match Frame::alloc(contents) {
-            Err(OutOfMemory) if wait_for_memory() == Supply::Some => {}
-            frame => return frame,
-        }
-    }
+    retry_for_memory(|| Frame::alloc(contents))
 }
 
 /// Returns whether programs get frames. The threshold lies above the one for refusing them, so that
@@ -153,7 +163,7 @@ pub(crate) fn is_awaited() -> bool {
 /// Wakes the waiters if there are enough free frames.
 pub(crate) fn replenished() {
     if WAITING.load(SeqCst) != 0 && is_enough() {
-        SUPPLY.wake_all();
+        WAITERS.wake_all();
     }
 }
 
@@ -161,7 +171,7 @@ pub(crate) fn replenished() {
 pub(crate) fn exhausted() {
     forget_extra();
     EXHAUSTED.fetch_add(1, SeqCst);
-    SUPPLY.wake_all();
+    WAITERS.wake_all();
 }
 
 /// Notes whether the pagedaemon runs.
@@ -171,6 +181,6 @@ pub(crate) fn set_running(running: bool) {
     GREW.store(0, SeqCst);
     forget_extra();
     if !running {
-        SUPPLY.wake_all();
+        WAITERS.wake_all();
     }
 }
