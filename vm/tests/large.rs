@@ -6,6 +6,7 @@ mod support;
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -49,6 +50,14 @@ struct Space {
     pages: Pages,
 }
 
+impl Space {
+    /// Changes those of `pages` that are mapped.
+    fn each(&mut self, pages: Range<usize>, change: impl Fn(&mut Page)) {
+        let there = self.pages.range_mut(pages);
+        there.for_each(|(_, page)| change(page));
+    }
+}
+
 struct Model {
     numbers: Numbers,
     cpus: usize,
@@ -75,7 +84,7 @@ impl Model {
         (FIRST + 8 + self.numbers.below(SPANS) * 512 + within).min(END - 1)
     }
 
-    fn pages(&mut self) -> std::ops::Range<usize> {
+    fn pages(&mut self) -> Range<usize> {
         let first = self.page();
         match self.numbers.below(4) {
             0 => first..first + 1,
@@ -91,7 +100,7 @@ impl Model {
         }
     }
 
-    fn range(pages: &std::ops::Range<usize>) -> VirtRange {
+    fn range(pages: &Range<usize>) -> VirtRange {
         VirtRange::new(at(pages.start), at(pages.end))
     }
 
@@ -135,28 +144,19 @@ impl Model {
                 let complete = whole(space);
                 assert_eq!(space.map.protect(range, prot).is_ok(), complete);
                 if complete {
-                    space
-                        .pages
-                        .range_mut(pages)
-                        .for_each(|(_, page)| page.may_write = write);
+                    space.each(pages, |page| page.may_write = write);
                 }
             }
             5 => {
                 let space = &mut self.spaces[s];
                 let _ = space.map.advise(range, Advice::DontNeed);
-                space
-                    .pages
-                    .range_mut(pages)
-                    .for_each(|(_, page)| page.word = 0);
+                space.each(pages, |page| page.word = 0);
             }
             20 => {
                 let space = &mut self.spaces[s];
                 if whole(space) {
                     space.map.advise(range, Advice::Free).expect("it is mapped");
-                    space
-                        .pages
-                        .range_mut(pages)
-                        .for_each(|(_, page)| page.maybe_zero = true);
+                    space.each(pages, |page| page.maybe_zero = true);
                 }
             }
             21 => {

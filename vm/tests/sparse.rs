@@ -1,38 +1,44 @@
 //! The kernel memory of large mappings of which programs touch few, scattered pages, measured by a
 //! counting allocator.
 
-use std::time::{Duration, Instant};
+mod support;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     frame::{self, seem_scarce_after},
     sim::{self, Config, CountedHeap},
 };
-use vm::{Advice, AmapForm, Inherit, Limits, Map, MapError, MapRequest, Place, set_amap_form};
+use support::{HERE, machine, new_map, pages, pages_at, zero_at, zero_map};
+use vm::{Advice, AmapForm, Inherit, Map, MapError, MapRequest, set_amap_form};
 
 #[global_allocator]
 static HEAP: CountedHeap = CountedHeap::new();
 
-const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
 const TERABYTE: usize = 1 << 40;
-const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 /// Maps a terabyte, writes one page in each of `parts` parts, and returns the map and the kernel
 /// memory used, in bytes.
-fn touch(parts: usize) -> (std::sync::Arc<Map>, usize) {
-    let map = Map::new(Limits::NONE, true).expect("a map");
+fn touch(parts: usize) -> (Arc<Map>, usize) {
+    let map = new_map();
     let before = HEAP.bytes();
-    map.map(MapRequest {
-        place: Place::Fixed(HERE),
-        no_reserve: true,
-        ..MapRequest::zero(TERABYTE, RW)
-    })
-    .expect("room");
+    reserve(&map, TERABYTE);
     for i in 0..parts {
-        let at = HERE + TERABYTE / parts * i + i % 100 * PAGE_SIZE;
-        map.fault(at, Access::Write).expect("memory");
+        map.fault(touched(parts, i), Access::Write).expect("memory");
     }
     (map, HEAP.bytes() - before)
+}
+
+fn reserve(map: &Map, bytes: usize) {
+    map.map(MapRequest {
+        no_reserve: true,
+        ..zero_at(VirtRange::new(HERE, HERE + bytes))
+    })
+    .expect("room");
 }
 
 #[test]
@@ -79,14 +85,9 @@ fn bytes(map: &Map, parts: usize) -> Vec<u8> {
 #[test]
 fn discarding_shared_pages_takes_little_memory() {
     const PARTS: usize = 512;
-    let config = Config {
-        cpus: 1,
-        pages: 20_000,
-        ..Config::default()
-    };
     let all = VirtRange::new(HERE, HERE + TERABYTE);
     let half = VirtRange::new(HERE, HERE + TERABYTE / 2);
-    sim::check("give-up", 0..1, config, move || {
+    sim::check("give-up", 0..1, machine(1, 20_000), move || {
         let (map, _) = touch(PARTS);
         (0..PARTS).for_each(|i| assert_eq!(map.write(touched(PARTS, i), &[i as u8 | 1]), 1));
         let before = bytes(&map, PARTS);
@@ -127,19 +128,9 @@ fn discarding_shared_pages_takes_little_memory() {
 #[test]
 fn sharing_copied_pages_needs_memory() {
     const PAGES: usize = 4000;
-    let config = Config {
-        cpus: 1,
-        pages: 20_000,
-        ..Config::default()
-    };
-    let all = VirtRange::new(HERE, HERE + PAGES * PAGE_SIZE);
-    sim::check("share", 0..1, config, move || {
-        let map = Map::new(Limits::NONE, true).expect("a map");
-        map.map(MapRequest {
-            place: Place::Fixed(HERE),
-            ..MapRequest::zero(PAGES * PAGE_SIZE, RW)
-        })
-        .expect("room");
+    let all = pages(0, PAGES);
+    sim::check("share", 0..1, machine(1, 20_000), move || {
+        let map = zero_map(all);
         all.pages()
             .for_each(|page| assert_eq!(map.write(page, &[7]), 1));
         let other = map.fork().expect("a child");
@@ -171,13 +162,8 @@ fn advice_for_a_large_mapping_costs_little() {
     for form in [AmapForm::Hybrid, AmapForm::Array] {
         sim::check("advice", 0..1, Config::default(), move || {
             set_amap_form(form);
-            let map = Map::new(Limits::NONE, true).expect("a map");
-            map.map(MapRequest {
-                place: Place::Fixed(HERE),
-                no_reserve: true,
-                ..MapRequest::zero(SIZE, RW)
-            })
-            .expect("room");
+            let map = new_map();
+            reserve(&map, SIZE);
             let begun = Instant::now();
             // With no pages, and with a page in each of some parts.
             map.advise(all, Advice::Cold).expect("mapped");
@@ -200,12 +186,7 @@ fn advice_for_a_large_mapping_costs_little() {
 fn splitting_an_entry_costs_only_the_part() {
     const PARTS: usize = 4096;
     const SPLITS: usize = 100;
-    let config = Config {
-        cpus: 1,
-        pages: 20_000,
-        ..Config::default()
-    };
-    sim::check("part", 0..1, config, || {
+    sim::check("part", 0..1, machine(1, 20_000), || {
         let (map, _) = touch(PARTS);
         for i in 0..SPLITS {
             let at = touched(PARTS, 7 + 13 * i);
@@ -214,8 +195,7 @@ fn splitting_an_entry_costs_only_the_part() {
         let heap = HEAP.bytes();
         for i in 0..SPLITS {
             let at = touched(PARTS, 7 + 13 * i);
-            let page = VirtRange::new(at, at + PAGE_SIZE);
-            map.protect(page, Prot::READ).expect("memory");
+            map.protect(pages_at(at, 1), Prot::READ).expect("memory");
         }
         let each = (HEAP.bytes() - heap) / SPLITS;
         // Two entries, each with an amap of a bucket or a few.

@@ -313,26 +313,6 @@ impl TestFile for Disk {
     }
 }
 
-/// A command for a worker.
-pub enum Command {
-    Read(VirtAddr, usize),
-    Write(VirtAddr, Vec<u8>),
-    End,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
-    Bytes(Option<Vec<u8>>),
-    Written(bool),
-    Ended,
-}
-
-#[derive(Default)]
-struct Mail {
-    command: Option<Command>,
-    answer: Option<Answer>,
-}
-
 /// Tasks of a test, as long as they run.
 #[derive(Default)]
 pub struct Tasks {
@@ -395,19 +375,30 @@ fn spawn_in(map: &Arc<Map>, cpu: usize) -> Spawn {
     }
 }
 
+/// What a worker is to do; returns whether it continues afterwards.
+type Job = Box<dyn FnOnce() -> bool + Send>;
+
 /// A task in an address space.
 pub struct Worker {
-    mail: Arc<(SpinLock<Mail>, WaitQueue)>,
+    job: Arc<SpinLock<Option<Job>>>,
+    queue: Arc<WaitQueue>,
 }
 
 impl Worker {
     /// Starts a task on `cpu` that runs in `map`.
     pub fn new(map: &Arc<Map>, cpu: usize) -> Worker {
-        let mail = Arc::new((SpinLock::new(Rank::Leaf, Mail::default()), WaitQueue::new()));
-        let theirs = mail.clone();
-        let run = move || work(&theirs.0, &theirs.1);
+        let worker = Worker {
+            job: Arc::new(SpinLock::new(Rank::Leaf, None)),
+            queue: Arc::default(),
+        };
+        let (job, queue) = (worker.job.clone(), worker.queue.clone());
+        let next = move || -> Job {
+            let job = queue.wait(Sleep::SOUND, || job.lock().take());
+            job.expect("a sound sleep")
+        };
+        let run = move || while next()() {};
         task::spawn(spawn_in(map, cpu), Box::new(run)).expect("a task");
-        Worker { mail }
+        worker
     }
 
     /// Starts one on each of the first `cpus` CPUs.
@@ -415,57 +406,39 @@ impl Worker {
         (0..cpus).map(|cpu| Worker::new(map, cpu)).collect()
     }
 
-    pub fn call(&self, command: Command) -> Answer {
-        let (mail, queue) = &*self.mail;
-        mail.lock().command = Some(command);
-        queue.wake_all();
-        queue
-            .wait(Sleep::SOUND, || mail.lock().answer.take())
-            .expect("a sound sleep")
+    /// Runs `body` in the task, which ends then unless it `goes_on`.
+    fn call<R: Send + 'static>(
+        &self,
+        goes_on: bool,
+        body: impl FnOnce() -> R + Send + 'static,
+    ) -> R {
+        let answer = Arc::new(SpinLock::new(Rank::Leaf, None));
+        let (theirs, queue) = (answer.clone(), self.queue.clone());
+        *self.job.lock() = Some(Box::new(move || {
+            let result = body();
+            *theirs.lock() = Some(result);
+            queue.wake_all();
+            goes_on
+        }));
+        self.queue.wake_all();
+        let answer = self.queue.wait(Sleep::SOUND, || answer.lock().take());
+        answer.expect("a sound sleep")
     }
 
     pub fn read(&self, from: VirtAddr, len: usize) -> Option<Vec<u8>> {
-        match self.call(Command::Read(from, len)) {
-            Answer::Bytes(bytes) => bytes,
-            other => panic!("{other:?} to a read"),
-        }
+        self.call(true, move || {
+            let mut bytes = vec![0; len];
+            user::copy_in(&mut bytes, from).ok().map(|()| bytes)
+        })
     }
 
     pub fn write(&self, to: VirtAddr, bytes: Vec<u8>) -> bool {
-        match self.call(Command::Write(to, bytes)) {
-            Answer::Written(done) => done,
-            other => panic!("{other:?} to a write"),
-        }
+        self.call(true, move || user::copy_out(to, &bytes).is_ok())
     }
 
     pub fn end(self) {
-        assert_eq!(self.call(Command::End), Answer::Ended);
-    }
-}
-
-fn work(mail: &SpinLock<Mail>, queue: &WaitQueue) {
-    loop {
-        let command = queue
-            .wait(Sleep::SOUND, || mail.lock().command.take())
-            .expect("a sound sleep");
-        let answer = match command {
-            Command::Read(from, len) => {
-                let mut bytes = vec![0; len];
-                Answer::Bytes(user::copy_in(&mut bytes, from).ok().map(|()| bytes))
-            }
-            Command::Write(to, bytes) => Answer::Written(user::copy_out(to, &bytes).is_ok()),
-            Command::End => {
-                // The address space may be dropped as soon as the answer is there.
-                task::set_pmap(None);
-                Answer::Ended
-            }
-        };
-        let ended = answer == Answer::Ended;
-        mail.lock().answer = Some(answer);
-        queue.wake_all();
-        if ended {
-            return;
-        }
+        // The address space may be dropped as soon as the answer is there.
+        self.call(false, || task::set_pmap(None));
     }
 }
 
