@@ -185,6 +185,11 @@ impl MapEntry {
         }
     }
 
+    /// Returns whether its pages are locked into memory.
+    pub fn is_locked(&self) -> bool {
+        self.lock != Lock::None
+    }
+
     /// Returns whether it counts against `RLIMIT_DATA`.
     pub fn is_data(&self) -> bool {
         !self.shared && !self.grows_down && self.prot.contains(Prot::WRITE)

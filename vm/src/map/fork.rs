@@ -23,7 +23,7 @@ use nucleus::{
 
 use super::Map;
 use super::entry::MapEntry;
-use super::request::{Inherit, Lock, MapError};
+use super::request::{Inherit, MapError};
 use super::space::{Change, Space};
 
 /// The least number of pages in a shared page table: write-protecting fewer costs little more than
@@ -188,7 +188,7 @@ impl MapEntry {
     /// Returns whether a page table with the entry's mappings may be shared.
     fn may_share_tables(&self) -> bool {
         // A child does not inherit wiring.
-        self.lock == Lock::None
+        !self.is_locked()
             && match self.inherit {
                 Inherit::Copy => !self.shared && !self.shares_amap(),
                 Inherit::Share => self.shared && !self.prot.contains(Prot::WRITE),

@@ -91,32 +91,22 @@ impl Map {
             return Ok(());
         }
         let (stack, stack_lock) = may_grow(&space).ok_or(Fault::NotMapped)?;
-        if (stack.end - va) as u64 > space.limits.stack {
-            return Err(Fault::NotMapped);
-        }
         let crowded = |below: &MapEntry| {
             !below.grows_down
                 && !below.prot.is_empty()
                 && va.0.saturating_sub(below.range.end.0) < GUARD_GAP
         };
-        if space.below(va).is_some_and(crowded) {
-            return Err(Fault::NotMapped);
-        }
-        if space
-            .check_limits((stack.start - va) >> PAGE_SHIFT, 0)
-            .is_err()
-        {
-            return Err(Fault::NotMapped);
-        }
         let pages = (stack.start - va) >> PAGE_SHIFT;
-        if stack_lock != Lock::None && space.check_locked(pages).is_err() {
+        if (stack.end - va) as u64 > space.limits.stack
+            || space.below(va).is_some_and(crowded)
+            || space.check_limits(pages, 0).is_err()
+            || stack_lock != Lock::None && space.check_locked(pages).is_err()
+        {
             return Err(Fault::NotMapped);
         }
         space.replace(stack.start, |entry| {
             if let Some(object) = &mut entry.object {
-                object.first = object
-                    .first
-                    .saturating_sub(((entry.range.start - va) >> PAGE_SHIFT) as u64);
+                object.first = object.first.saturating_sub(pages as u64);
             }
             entry.range.start = va;
         });

@@ -412,13 +412,13 @@ impl Map {
             .map(|entry| self.pmap.resident_in(entry.range))
             .sum();
         Sizes {
-            total: space.total,
+            total: space.sums.total,
             peak: space.peak,
             resident: resident.pages,
-            data: space.data,
-            stack: space.stack,
-            text: space.text,
-            locked: space.locked,
+            data: space.sums.data,
+            stack: space.sums.stack,
+            text: space.sums.text,
+            locked: space.sums.locked,
             shared_resident,
             page_tables: resident.page_tables,
             entries: space.count(),

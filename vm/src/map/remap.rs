@@ -122,7 +122,7 @@ impl Map {
             entry.range.start,
             entry.range.end == old.end,
             entry.is_data(),
-            entry.lock != Lock::None,
+            entry.is_locked(),
         );
         if !fits_object(entry, old, new_len) || entry.shares_amap() {
             return Err(MapError::Invalid);
@@ -155,7 +155,7 @@ impl Map {
         keep_old: bool,
     ) -> Result<VirtAddr, MapError> {
         let entry = whole(space, old)?;
-        let (data, locked) = (entry.is_data(), entry.lock != Lock::None);
+        let (data, locked) = (entry.is_data(), entry.is_locked());
         // In a shared amap, the keys after this part may belong to another sharer.
         let grows = new_len > old.len();
         if !fits_object(entry, old, new_len)

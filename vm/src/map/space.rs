@@ -21,13 +21,9 @@ pub(crate) struct Space {
     pub limits: Limits,
     /// From the heap's start to the current break; not page-aligned.
     pub heap: VirtRange,
-    /// Sums over the entries, in pages.
-    pub total: usize,
+    pub sums: Sums,
+    /// The largest [`Sums::total`] so far.
     pub peak: usize,
-    pub data: usize,
-    pub stack: usize,
-    pub text: usize,
-    pub locked: usize,
     /// How new entries are locked.
     pub lock_future: Lock,
     /// The limit for locked pages does not apply.
@@ -134,25 +130,26 @@ fn room(end: usize, top: usize, phase: Option<Phase>) -> usize {
     top.saturating_sub(first)
 }
 
-/// An entry's contribution to the sums, in pages.
-struct Sizes {
-    total: usize,
-    data: usize,
-    stack: usize,
-    text: usize,
-    locked: usize,
+/// Sums over entries, in pages.
+#[derive(Default)]
+pub(crate) struct Sums {
+    pub total: usize,
+    pub data: usize,
+    pub stack: usize,
+    pub text: usize,
+    pub locked: usize,
 }
 
-impl Sizes {
-    fn of(entry: &MapEntry) -> Sizes {
+impl Sums {
+    fn of(entry: &MapEntry) -> Sums {
         let pages = entry.pages();
         let counts = |counts: bool| if counts { pages } else { 0 };
-        Sizes {
+        Sums {
             total: pages,
             data: counts(entry.is_data()),
             stack: counts(entry.grows_down),
             text: counts(entry.is_text()),
-            locked: counts(entry.lock != Lock::None),
+            locked: counts(entry.is_locked()),
         }
     }
 }
@@ -165,12 +162,8 @@ impl Space {
             layout,
             limits,
             heap: VirtRange::default(),
-            total: 0,
+            sums: Sums::default(),
             peak: 0,
-            data: 0,
-            stack: 0,
-            text: 0,
-            locked: 0,
             lock_future: Lock::None,
             may_lock_all: false,
             may_be_large: true,
@@ -285,20 +278,21 @@ impl Space {
             .sum()
     }
 
-    fn account(&mut self, sizes: Sizes, add: bool) {
+    fn account(&mut self, sizes: Sums, add: bool) {
+        let sums = &mut self.sums;
         let change = |sum: &mut usize, pages: usize| match add {
             true => *sum += pages,
             false => *sum -= pages,
         };
-        change(&mut self.total, sizes.total);
-        change(&mut self.data, sizes.data);
-        change(&mut self.stack, sizes.stack);
-        change(&mut self.text, sizes.text);
+        change(&mut sums.total, sizes.total);
+        change(&mut sums.data, sizes.data);
+        change(&mut sums.stack, sizes.stack);
+        change(&mut sums.text, sizes.text);
         if sizes.locked != 0 {
-            change(&mut self.locked, sizes.locked);
+            change(&mut sums.locked, sizes.locked);
             count_locked(sizes.locked, add);
         }
-        self.peak = self.peak.max(self.total);
+        self.peak = self.peak.max(sums.total);
     }
 
     /// Checks whether `pages` more, `data` of them private and writable, stay within the limits.
@@ -306,8 +300,8 @@ impl Space {
         let over = |sum: usize, more: usize, limit: u64| {
             more != 0 && (sum as u64 + more as u64) > limit >> PAGE_SHIFT
         };
-        if over(self.total, pages, self.limits.address_space)
-            || over(self.data, data, self.limits.data)
+        if over(self.sums.total, pages, self.limits.address_space)
+            || over(self.sums.data, data, self.limits.data)
         {
             return Err(MapError::NoMemory);
         }
@@ -319,7 +313,8 @@ impl Space {
     /// # Errors
     /// [`MapError::Again`].
     pub fn check_locked(&self, pages: usize) -> Result<(), MapError> {
-        match self.may_lock_all || (self.locked + pages) as u64 <= self.limits.locked >> PAGE_SHIFT
+        match self.may_lock_all
+            || (self.sums.locked + pages) as u64 <= self.limits.locked >> PAGE_SHIFT
         {
             true => Ok(()),
             false => Err(MapError::Again),
@@ -359,7 +354,7 @@ impl Space {
 
     fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {
         Counter::map_entries.add(1);
-        self.account(Sizes::of(&entry), true);
+        self.account(Sums::of(&entry), true);
         let start = entry.range.start;
         let at = self.entries.insert(entry);
         let first = self.entries.before(at).unwrap_or(at);
@@ -369,7 +364,7 @@ impl Space {
     /// Appends an entry above all others, without joining it.
     pub fn append(&mut self, entry: MapEntry) {
         Counter::map_entries.add(1);
-        self.account(Sizes::of(&entry), true);
+        self.account(Sums::of(&entry), true);
         self.entries.insert(entry);
     }
 
@@ -404,7 +399,7 @@ impl Space {
         while let Some(entry) = self.entries.get(at)
             && entry.range.start < range.end
         {
-            let sizes = Sizes::of(entry);
+            let sizes = Sums::of(entry);
             self.account(sizes, false);
             removed.put(self.entries.remove(at));
             at = self.entries.ending_above(range.start);
@@ -414,8 +409,7 @@ impl Space {
 
     /// Removes all entries.
     pub fn take_all(&mut self) -> Entries {
-        (self.total, self.data, self.stack, self.text) = (0, 0, 0, 0);
-        count_locked(core::mem::take(&mut self.locked), false);
+        count_locked(core::mem::take(&mut self.sums).locked, false);
         core::mem::take(&mut self.entries)
     }
 
@@ -430,9 +424,9 @@ impl Space {
         let Some(entry) = self.entries.get_mut(at) else {
             return;
         };
-        let before = Sizes::of(entry);
+        let before = Sums::of(entry);
         change(entry);
-        let (after, starts) = (Sizes::of(entry), entry.range.start);
+        let (after, starts) = (Sums::of(entry), entry.range.start);
         self.account(before, false);
         self.account(after, true);
         if starts != start {

@@ -18,7 +18,7 @@ impl Map {
     /// Returns whether part of `range` is in a locked entry.
     pub fn has_locked(&self, range: VirtRange) -> bool {
         let space = self.space.read();
-        space.overlapping(range).any(is_locked)
+        space.overlapping(range).any(MapEntry::is_locked)
     }
 
     /// Locks or unlocks the pages of `range` (`mlock2`, `munlock`), even if part of it is not
@@ -35,11 +35,10 @@ impl Map {
         }
         let mut space = self.change();
         if lock != Lock::None {
-            let locked = |entry: &&_| is_locked(entry);
             let pages = |range: VirtRange| range.len() >> PAGE_SHIFT;
             let already: usize = space
                 .overlapping(range)
-                .filter(locked)
+                .filter(|entry| entry.is_locked())
                 .map(|entry| pages(entry.range.intersect(range)))
                 .sum();
             space.check_locked(pages(range) - already)?;
@@ -66,7 +65,7 @@ impl Map {
     pub fn lock_all(&self, current: Option<Lock>, future: Lock) -> Result<(), MapError> {
         let mut space = self.change();
         if let Some(lock) = current {
-            let more = space.total - space.locked;
+            let more = space.sums.total - space.sums.locked;
             if lock != Lock::None && space.check_locked(more).is_err() {
                 return Err(MapError::NoMemory);
             }
@@ -119,10 +118,6 @@ impl Map {
             }
         }
     }
-}
-
-fn is_locked(entry: &MapEntry) -> bool {
-    entry.lock != Lock::None
 }
 
 /// False for what the kernel maps into every program: locking it is needless, and its page is not

@@ -7,7 +7,7 @@ use nucleus::{PAGE_SHIFT, Prot, VirtAddr, VirtRange, frame, pmap::Pending};
 use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
 use crate::map::LargeAdvice;
-use crate::map::{Advice, Inherit, Lock, Map, MapEntry, MapError, page_range};
+use crate::map::{Advice, Inherit, Map, MapEntry, MapError, page_range};
 use crate::object::{Pager, PagerError};
 use crate::swap;
 
@@ -104,8 +104,7 @@ impl Map {
     /// Drops the anons of private mappings (`MADV_DONTNEED`).
     fn discard(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let mut space = self.space.write();
-        let locked = |entry: &MapEntry| entry.lock != Lock::None;
-        if advice != Advice::DontNeedLocked && space.overlapping(range).any(locked) {
+        if advice != Advice::DontNeedLocked && space.overlapping(range).any(MapEntry::is_locked) {
             return Err(MapError::Invalid);
         }
         let complete = space.check_mapped(range);
@@ -222,7 +221,7 @@ impl Map {
             let space = self.space.read();
             space.check_mapped(range)?;
             for entry in space.overlapping(range) {
-                if entry.lock != Lock::None || entry.object.is_none() {
+                if entry.is_locked() || entry.object.is_none() {
                     return Err(MapError::Invalid);
                 }
                 if !entry.shared || !entry.prot.contains(Prot::WRITE) {

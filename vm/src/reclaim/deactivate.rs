@@ -20,10 +20,7 @@ impl Map {
     pub(crate) fn free_lazily(&self, range: VirtRange) -> Result<(), MapError> {
         let mut space = self.space.write();
         let fits = |entry: &MapEntry| {
-            !entry.shared
-                && entry.object.is_none()
-                && !entry.shares_amap()
-                && entry.lock == Lock::None
+            !entry.shared && entry.object.is_none() && !entry.shares_amap() && !entry.is_locked()
         };
         if !space.overlapping(range).all(fits) {
             return Err(MapError::Invalid);
