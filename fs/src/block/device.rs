@@ -143,11 +143,8 @@ impl Device {
     /// Starts `request`, and returns at once; `done` runs later, in a task of the kernel's. A
     /// request may be larger than the disk's limits. No lock of rank `Leaf` or later may be held.
     pub fn submit(&self, request: Request, done: Done) {
-        let mut entries = Entries::default();
-        self.split(request, Completion::Call(done), &mut entries);
-        if !entries.is_empty() {
-            self.core.put(entries);
-        }
+        let mut plug = self.plug();
+        self.split(request, Completion::Call(done), &mut plug.entries);
     }
 
     /// Reads from `sector` on as many sectors as `parts` hold; sleeps until it is done.
@@ -194,11 +191,13 @@ impl Device {
     #[track_caller]
     pub fn perform(&self, request: Request) -> Result<()> {
         let sleeper = Sleeper::new();
-        let mut entries = Entries::default();
-        self.split(request, Completion::Wake(sleeper.clone()), &mut entries);
-        if !entries.is_empty() {
-            self.core.put(entries);
-        }
+        let mut plug = self.plug();
+        self.split(
+            request,
+            Completion::Wake(sleeper.clone()),
+            &mut plug.entries,
+        );
+        drop(plug);
         sleeper.wait()
     }
 
@@ -332,9 +331,7 @@ impl Claim {
         // Pages that can't be written now are written by the opener, or lost with a message.
         let _ = self.0.drop_cache();
     }
-}
 
-impl Claim {
     /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.0

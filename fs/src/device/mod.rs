@@ -104,38 +104,29 @@ pub fn open_special(
     fifo: Option<&Attachment>,
     flags: OpenFlags,
 ) -> Result<Option<Arc<dyn File>>> {
-    match kind {
-        Kind::Fifo => open_fifo(at, fifo.ok_or(Errno::ENXIO)?, flags).map(Some),
-        Kind::CharDevice => open_char_device(at, number(), flags).map(Some),
-        Kind::BlockDevice => open_block_device(at, number(), flags).map(Some),
-        Kind::Socket => Err(Errno::ENXIO),
-        _ => Ok(None),
-    }
-}
-
-/// Opens a character device.
-///
-/// # Errors
-/// `ENXIO` when no driver has the number, and the driver's own.
-pub fn open_char_device(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
-    let (major, minor) = (major(number), minor(number));
-    let open = REGISTRY
-        .lock()
-        .characters
-        .iter()
-        .flatten()
-        .find(|driver| driver.major == major && driver.minors.contains(&minor))
-        .map(|driver| driver.open);
-    open.ok_or(Errno::ENXIO)?(at, number, flags)
-}
-
-/// Opens a block device.
-///
-/// # Errors
-/// `ENXIO` when no device has the number, and those of [`BlockFile::open`].
-pub fn open_block_device(at: &Location, number: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
-    let device = block::by_number(number).ok_or(Errno::ENXIO)?;
-    Ok(BlockFile::open(&device, at, flags)?)
+    let file = match kind {
+        Kind::Fifo => {
+            let open = REGISTRY.lock().fifo.ok_or(Errno::ENXIO)?;
+            open(at, fifo.ok_or(Errno::ENXIO)?, flags)?
+        }
+        Kind::CharDevice => {
+            let number = number();
+            let (major, minor) = (major(number), minor(number));
+            let has = |driver: &&Driver| driver.major == major && driver.minors.contains(&minor);
+            let registry = REGISTRY.lock();
+            let mut drivers = registry.characters.iter().flatten();
+            let open = drivers.find(has).map(|driver| driver.open);
+            drop(registry);
+            open.ok_or(Errno::ENXIO)?(at, number, flags)?
+        }
+        Kind::BlockDevice => {
+            let device = block::by_number(number()).ok_or(Errno::ENXIO)?;
+            BlockFile::open(&device, at, flags)?
+        }
+        Kind::Socket => return Err(Errno::ENXIO),
+        _ => return Ok(None),
+    };
+    Ok(Some(file))
 }
 
 /// Writes back a block device ([`FileData::sync`](crate::vnode::FileData::sync) of its node), to
@@ -152,15 +143,6 @@ pub fn sync_block_device(number: u64) -> Result<()> {
 pub fn cached_block_device(number: u64) -> Option<Arc<dyn Cached>> {
     let pages: Arc<dyn Cached> = block::by_number(number)?.cached()?;
     Some(pages)
-}
-
-/// Opens a FIFO.
-///
-/// # Errors
-/// `ENXIO` when no opener is registered, and the opener's own.
-pub fn open_fifo(at: &Location, state: &Attachment, flags: OpenFlags) -> Result<Arc<dyn File>> {
-    let open = REGISTRY.lock().fifo;
-    open.ok_or(Errno::ENXIO)?(at, state, flags)
 }
 
 /// State that the openers of one node share (the pipe of a FIFO), while there is any.
