@@ -2,8 +2,8 @@
 //!
 //! As Linux takes it: several archives may follow each other with zero bytes between; entries with
 //! the same inode in one archive are names of one file; a later entry replaces an earlier one.
-//! Names lead nowhere outside of the root. Any damage is an error that says what is wrong and where. Data
-//! that starts at a page of the archive need not be copied: see [`Adoptions`].
+//! Names lead nowhere outside of the root. Any damage is an error that says what is wrong and
+//! where. Data that starts at a page of the archive need not be copied: see [`Adoptions`].
 
 mod adopt;
 
