@@ -124,21 +124,6 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Removes and returns the first `n` bytes, or all if there are fewer.
-    ///
-    /// # Errors
-    /// `ENOMEM`; nothing has changed.
-    pub fn take_front(&mut self, n: usize) -> Result<Aggregate> {
-        let mut front = Aggregate::new();
-        let (whole, part) = self.locate(n);
-        front.reserve(whole + 1)?;
-        while let Some(slice) = self.take_slice(n - front.len) {
-            front.append(slice)?;
-        }
-        debug_assert!(front.slices.len() <= whole + (part != 0) as usize);
-        Ok(front)
-    }
-
     /// Adds handles of the first slices to `to`, which is empty: at most `max` bytes, `slices`
     /// slices, and what `to` has room for without an allocation.
     pub fn share_front(&self, to: &mut Aggregate, max: usize, slices: usize) {
@@ -160,7 +145,13 @@ impl Aggregate {
     /// # Errors
     /// `ENOMEM`; nothing has changed.
     pub fn split_off(&mut self, at: usize) -> Result<Aggregate> {
-        let front = self.take_front(at)?;
+        let mut front = Aggregate::new();
+        let (whole, part) = self.locate(at);
+        front.reserve(whole + 1)?;
+        while let Some(slice) = self.take_slice(at - front.len) {
+            front.append(slice)?;
+        }
+        debug_assert!(front.slices.len() <= whole + (part != 0) as usize);
         Ok(core::mem::replace(self, front))
     }
 
@@ -185,23 +176,6 @@ impl Aggregate {
                 Some(slice) => left -= slice.len,
                 None => return,
             }
-        }
-    }
-
-    /// Drops the last `n` bytes, or all if there are fewer.
-    pub fn clip_back(&mut self, n: usize) {
-        let mut left = n.min(self.len);
-        self.len -= left;
-        while left > 0 {
-            let Some(last) = self.slices.back_mut() else {
-                return;
-            };
-            if left < last.len {
-                last.len -= left;
-                return;
-            }
-            left -= last.len;
-            self.slices.pop_back();
         }
     }
 

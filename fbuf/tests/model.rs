@@ -43,7 +43,7 @@ fn slice(random: &mut Random) -> (Slice, Vec<u8>) {
 
 fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
     let some = random.below(model.len() + 10);
-    match random.below(12) {
+    match random.below(11) {
         0 => {
             let (slice, bytes) = slice(random);
             aggregate.append(slice).unwrap();
@@ -63,7 +63,8 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             model.extend(&bytes[..bytes.len().min(max)]);
         }
         3 => {
-            let front = aggregate.take_front(some).unwrap();
+            let mut front = aggregate.split_off(some).unwrap();
+            std::mem::swap(&mut front, aggregate);
             let rest = model.split_off(some.min(model.len()));
             check(&front, model);
             *model = rest;
@@ -82,11 +83,6 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             model.drain(..n.min(model.len()));
         }
         6 => {
-            let n = some / 3;
-            aggregate.clip_back(n);
-            model.truncate(model.len().saturating_sub(n));
-        }
-        7 => {
             let mut bytes = vec![0; random.below(9000)];
             let mut sink = BytesSink::new(&mut bytes);
             let n = aggregate.drain_into(&mut sink, some).unwrap();
@@ -94,7 +90,7 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             assert!(bytes[..n] == model[..n]);
             model.drain(..n);
         }
-        8 => {
+        7 => {
             let mut other = Aggregate::new();
             let room = random.below(9000);
             let mut sink = AggregateSink::new(&mut other, room);
@@ -107,7 +103,7 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             aggregate.join(&mut other).unwrap();
             model.extend(bytes);
         }
-        9 => {
+        8 => {
             let mut copy = aggregate.clone();
             let mut source = AggregateSource::new(&mut copy, some);
             let mut bytes = vec![0; random.below(5000)];
@@ -122,7 +118,7 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             ephemeral::map(&frame).read(0, &mut page);
             assert!(page[10..10 + m] == model[n..n + m] && page[10 + m..].iter().all(|&b| b == 0));
         }
-        10 => {
+        9 => {
             let mut copy = Aggregate::new();
             copy.reserve(random.below(8)).unwrap();
             let slices = random.below(8);

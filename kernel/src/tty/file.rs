@@ -97,7 +97,7 @@ impl File for TtyFile {
         if state.line.readable() {
             ready |= Ready::IN | Ready::RDNORM;
         }
-        let stopped = state.line.is_stopped();
+        let stopped = state.line.stopped;
         drop(state);
         if !stopped && self.tty.driver().has_room() {
             ready |= Ready::OUT | Ready::WRNORM;

@@ -74,7 +74,7 @@ pub struct Line {
     pub(super) ring: Ring,
     pub(super) output: Output,
     /// Output is stopped (`VSTOP`, `TCOOFF`).
-    stopped: bool,
+    pub stopped: bool,
     /// The next byte is taken literally (`VLNEXT`).
     literal_next: bool,
     /// Inside a `\...` of erased characters (`ECHOPRT`).
@@ -105,27 +105,13 @@ impl Line {
         let changed = (self.settings.c_lflag ^ settings.c_lflag) & ICANON != 0;
         self.settings = settings;
         if changed {
-            if self.canonical() {
-                self.ring.finish_all();
-            } else {
-                self.ring.forget_lines();
-            }
+            self.ring.forget_lines(self.canonical());
             self.erasing = false;
             self.literal_next = false;
         }
         if !self.input_flag(IXON) {
             self.stopped = false;
         }
-    }
-
-    /// Whether output is stopped.
-    pub fn is_stopped(&self) -> bool {
-        self.stopped
-    }
-
-    /// Stops or starts output (`TCXONC`).
-    pub fn set_stopped(&mut self, stopped: bool) {
-        self.stopped = stopped;
     }
 
     /// Whether input is read by lines.
@@ -409,11 +395,6 @@ impl Line {
         } else {
             self.ring.len()
         }
-    }
-
-    /// `VMIN` and `VTIME` (tenths of a second) of non-canonical mode.
-    pub fn minimum_and_time(&self) -> (usize, u32) {
-        (self.control(VMIN).into(), self.control(VTIME).into())
     }
 
     /// Takes bytes for a reader; in canonical mode bytes of one line. The second value says that

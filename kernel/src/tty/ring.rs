@@ -1,47 +1,46 @@
 //! Unread input: bytes, and which of them end a line.
 
-use alloc::{boxed::Box, vec};
+use alloc::collections::VecDeque;
 
 /// Bytes a terminal keeps for its readers, as on Linux.
 pub const CAPACITY: usize = 4096;
 
-/// A ring of typed bytes. Three positions move through it: `tail` (next byte to read), `canon` (end
-/// of the last complete line) and `head` (next byte to be typed); `tail <= canon <= head`.
-/// Positions only grow.
+/// A typed byte.
+#[derive(Clone, Copy)]
+struct Typed {
+    byte: u8,
+    ends_line: bool,
+}
+
+/// A ring of typed bytes: those of finished lines, then those of the unfinished one.
 pub struct Ring {
-    bytes: Box<[u8]>,
-    /// One bit per byte: the byte ends a line.
-    delimiters: [u64; CAPACITY / 64],
-    tail: usize,
-    canon: usize,
-    head: usize,
+    typed: VecDeque<Typed>,
+    /// Bytes of finished lines not yet read.
+    finished: usize,
 }
 
 impl Ring {
-    /// Nothing typed.
+    /// Nothing typed. All memory is allocated here.
     pub fn new() -> Ring {
         Ring {
-            bytes: vec![0; CAPACITY].into_boxed_slice(),
-            delimiters: [0; CAPACITY / 64],
-            tail: 0,
-            canon: 0,
-            head: 0,
+            typed: VecDeque::with_capacity(CAPACITY),
+            finished: 0,
         }
     }
 
     /// Typed bytes not yet read, the unfinished line included.
     pub fn len(&self) -> usize {
-        self.head - self.tail
+        self.typed.len()
     }
 
     /// Bytes of finished lines not yet read.
     pub fn finished(&self) -> usize {
-        self.canon - self.tail
+        self.finished
     }
 
     /// Bytes of the unfinished line.
     pub fn unfinished(&self) -> usize {
-        self.head - self.canon
+        self.len() - self.finished
     }
 
     /// Bytes that can still be typed.
@@ -52,63 +51,57 @@ impl Ring {
     /// Appends a byte. The caller has checked [`room`](Ring::room); without room the byte is
     /// dropped.
     pub fn push(&mut self, byte: u8) {
-        if self.room() == 0 {
-            return;
-        }
-        self.bytes[self.head % CAPACITY] = byte;
-        self.mark(self.head, false);
-        self.head += 1;
+        self.add(byte, false);
     }
 
     /// Appends a byte that ends the line.
     pub fn push_delimiter(&mut self, byte: u8) {
-        if self.room() == 0 {
-            return;
+        if self.add(byte, true) {
+            self.finished = self.len();
         }
-        self.push(byte);
-        self.mark(self.head - 1, true);
-        self.canon = self.head;
+    }
+
+    fn add(&mut self, byte: u8, ends_line: bool) -> bool {
+        let fits = self.room() > 0;
+        if fits {
+            self.typed.push_back(Typed { byte, ends_line });
+        }
+        fits
     }
 
     /// The byte `back` before the end of the unfinished line (1 is the last one).
     pub fn back(&self, back: usize) -> Option<u8> {
-        (back >= 1 && back <= self.unfinished()).then(|| self.bytes[(self.head - back) % CAPACITY])
+        (back >= 1 && back <= self.unfinished()).then(|| self.typed[self.len() - back].byte)
     }
 
     /// Takes the last `count` bytes of the unfinished line away.
     pub fn erase(&mut self, count: usize) {
-        self.head -= count.min(self.unfinished());
+        self.typed
+            .truncate(self.len() - count.min(self.unfinished()));
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.tail = self.head;
-        self.canon = self.head;
+        self.typed.clear();
+        self.finished = 0;
     }
 
-    /// Makes all that was typed one finished line, though nothing ends it (a change to canonical
-    /// mode).
-    pub fn finish_all(&mut self) {
-        for at in self.tail..self.head {
-            self.mark(at, false);
+    /// Forgets where lines end. All that was typed becomes one finished line, though nothing ends
+    /// it (a change to canonical mode), or an unfinished one (a change to raw mode).
+    pub fn forget_lines(&mut self, is_finished: bool) {
+        for typed in &mut self.typed {
+            typed.ends_line = false;
         }
-        self.canon = self.head;
-    }
-
-    /// Forgets where lines end (a change to raw mode).
-    pub fn forget_lines(&mut self) {
-        self.delimiters = [0; CAPACITY / 64];
-        self.canon = self.tail;
+        self.finished = if is_finished { self.len() } else { 0 };
     }
 
     /// Takes up to `to.len()` bytes, whatever they are.
     pub fn take(&mut self, to: &mut [u8]) -> usize {
         let n = to.len().min(self.len());
-        for slot in &mut to[..n] {
-            *slot = self.bytes[self.tail % CAPACITY];
-            self.tail += 1;
+        for (slot, typed) in to.iter_mut().zip(self.typed.drain(..n)) {
+            *slot = typed.byte;
         }
-        self.canon = self.canon.max(self.tail);
+        self.finished = self.finished.saturating_sub(n);
         n
     }
 
@@ -118,38 +111,23 @@ impl Ring {
     /// call.
     pub fn take_line(&mut self, to: &mut [u8], end_of_file: u8) -> (usize, bool) {
         let mut n = 0;
-        while self.tail < self.canon {
-            let byte = self.bytes[self.tail % CAPACITY];
-            let ends = self.is_marked(self.tail);
-            if ends && byte == end_of_file {
-                self.tail += 1;
-                return (n, true);
+        while self.finished > 0
+            && let Some(&Typed { byte, ends_line }) = self.typed.front()
+        {
+            let is_end_of_file = ends_line && byte == end_of_file;
+            if !is_end_of_file {
+                let Some(slot) = to.get_mut(n) else {
+                    return (n, false);
+                };
+                *slot = byte;
+                n += 1;
             }
-            if n == to.len() {
-                return (n, false);
-            }
-            to[n] = byte;
-            n += 1;
-            self.tail += 1;
-            if ends {
+            self.typed.pop_front();
+            self.finished -= 1;
+            if ends_line {
                 return (n, true);
             }
         }
         (n, false)
-    }
-
-    fn mark(&mut self, at: usize, ends: bool) {
-        let at = at % CAPACITY;
-        let bit = 1 << (at % 64);
-        if ends {
-            self.delimiters[at / 64] |= bit;
-        } else {
-            self.delimiters[at / 64] &= !bit;
-        }
-    }
-
-    fn is_marked(&self, at: usize) -> bool {
-        let at = at % CAPACITY;
-        self.delimiters[at / 64] & (1 << (at % 64)) != 0
     }
 }

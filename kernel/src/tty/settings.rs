@@ -196,7 +196,7 @@ impl Tty {
         let mut state = self.lock();
         match action {
             TCOOFF | TCOON => {
-                state.line.set_stopped(action == TCOOFF);
+                state.line.stopped = action == TCOOFF;
                 self.flow_changed(&mut state);
             }
             TCIOFF | TCION => {

@@ -8,7 +8,7 @@ use core::{
 
 use abi::{
     Errno, Result,
-    raw::general::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTSTP, termios2, winsize},
+    raw::general::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTSTP, VMIN, VTIME, termios2, winsize},
 };
 use fbuf::{Sink, Source};
 use nucleus::{
@@ -48,7 +48,7 @@ pub trait Driver: Send + Sync {
     }
 
     /// Whether a piece of a program's output may be sent now; a waiter for it is woken through
-    /// [`Tty::output_goes_on`].
+    /// [`Tty::writers`].
     fn has_room(&self) -> bool {
         true
     }
@@ -238,11 +238,6 @@ impl Tty {
         self.drained.wake_all();
     }
 
-    /// The driver has room again.
-    pub fn output_goes_on(&self) {
-        self.writers.wake_all();
-    }
-
     /// Waits until less than half of the held bytes' room is taken: for a sender that can wait,
     /// where no key may be lost.
     pub fn wait_for_room(&self) {
@@ -306,7 +301,7 @@ impl Tty {
         f: impl FnOnce(&mut Line, &mut super::output::Screen<'_>) -> R,
     ) -> R {
         let State { line, echo, .. } = state;
-        if line.is_stopped() {
+        if line.stopped {
             return f(line, &mut |bytes| {
                 if echo.len() + bytes.len() <= ECHO_HELD {
                     echo.extend_from_slice(bytes);
@@ -325,8 +320,8 @@ impl Tty {
 
     /// Output was stopped or started.
     pub(super) fn flow_changed(&self, state: &mut State) {
-        self.driver.flow_changed(state.line.is_stopped());
-        if !state.line.is_stopped() {
+        self.driver.flow_changed(state.line.stopped);
+        if !state.line.stopped {
             let echo = core::mem::take(&mut state.echo);
             self.driver.write(&echo);
             self.writers.wake_all();
@@ -358,7 +353,7 @@ impl Tty {
 
     /// Whether a program's output has to wait.
     pub(super) fn is_blocked(&self) -> bool {
-        self.state.lock().line.is_stopped() || !self.driver.has_room()
+        self.state.lock().line.stopped || !self.driver.has_room()
     }
 
     /// Reads as the settings say.
@@ -381,13 +376,14 @@ impl Tty {
         let mut piece = [0; PIECE];
         while to.room() > 0 {
             let room = to.room().min(PIECE);
-            let (n, over, canonical, (minimum, tenths)) = {
+            let (n, over, canonical, minimum, tenths) = {
                 let mut state = self.state.lock();
                 let (n, over) = state.line.read(&mut piece[..room]);
                 self.refill(&mut state);
                 self.wake_readers(&state);
                 let line = &state.line;
-                (n, over, line.canonical(), line.minimum_and_time())
+                let (minimum, tenths) = (line.control(VMIN), line.control(VTIME));
+                (n, over, line.canonical(), usize::from(minimum), tenths)
             };
             *total += n;
             let mut bytes = &piece[..n];

@@ -198,12 +198,12 @@ fn a_line_that_fills_the_buffer_can_be_finished() {
 fn output_stops_and_goes_on() {
     let mut bench = Bench::new();
     bench.input(b"\x13");
-    assert!(bench.line.is_stopped());
+    assert!(bench.line.stopped);
     bench.input(b"\x11");
-    assert!(!bench.line.is_stopped());
+    assert!(!bench.line.stopped);
     bench.set(|s| s.c_iflag &= !IXON);
     bench.input(b"\x13\n");
-    assert!(!bench.line.is_stopped());
+    assert!(!bench.line.stopped);
     assert_eq!(bench.read(), Some(b"\x13\n".to_vec()));
 }
 

@@ -118,13 +118,13 @@ impl Wire {
     /// Answers a packet that has no block: with a reset, unless it is one.
     pub fn refuse(&mut self, packet: Packet) {
         let sent = self.packets.len();
-        let mut nobody = SocketSet::new(Vec::new());
+        let mut none = SocketSet::new(Vec::new());
         let mut device = Loopback {
             arrived: Some(packet),
             sent: &mut self.packets,
         };
         self.interface
-            .poll_ingress_single(now(), &mut device, &mut nobody);
+            .poll_ingress_single(now(), &mut device, &mut none);
         if self.packets.len() > sent {
             Counter::tcp_resets_sent.add(1);
         }

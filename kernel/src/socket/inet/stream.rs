@@ -79,10 +79,13 @@ impl Stream {
         Ok(name)
     }
 
-    /// Waits until the handshake is over.
-    fn await_connection(&self, timeout: Timeout) -> Result<()> {
-        let done = || (self.tcp.phase() != Phase::Connecting).then_some(());
-        timeout.wait(&self.tcp.waits().writable, done)
+    /// Returns the result of a call that an error ended after `total` bytes: these are reported
+    /// now, an error of the connection by the next call.
+    fn ended(&self, total: usize, error: Errno) -> Result<usize> {
+        if total > 0 {
+            self.tcp.keep_error(error);
+        }
+        fbuf::moved(total, Err(error))
     }
 
     fn send_bytes(&self, message: &mut Outgoing<'_>) -> Result<usize> {
@@ -103,12 +106,7 @@ impl Stream {
                 }
                 Err(error) => error,
             };
-            if total > 0 {
-                // The bytes that were sent are reported now, an error of the connection by the next
-                // call.
-                self.tcp.keep_error(error);
-            }
-            return fbuf::moved(total, Err(error));
+            return self.ended(total, error);
         }
         Ok(total)
     }
@@ -180,10 +178,7 @@ impl Stream {
                 }
                 Err(error) => error,
             };
-            if total > 0 {
-                self.tcp.keep_error(error);
-            }
-            return fbuf::moved(total, Err(error));
+            return self.ended(total, error);
         }
     }
 
@@ -251,7 +246,8 @@ impl Socket for Stream {
             Progress::Pending if !timeout.waits() => return Err(Errno::EALREADY),
             Progress::Begun | Progress::Pending => {}
         }
-        match self.await_connection(timeout) {
+        let is_over = || (self.tcp.phase() != Phase::Connecting).then_some(());
+        match timeout.wait(&self.tcp.waits().writable, is_over) {
             Ok(()) => {}
             Err(Errno::EAGAIN) => return Err(Errno::EINPROGRESS),
             Err(error) => return Err(error),

@@ -53,7 +53,7 @@ pub struct Message {
     pub time: Duration,
     rights: SpinLock<Option<Rights>>,
     /// It has been peeked at: an empty one is not looked at again from a place behind it.
-    seen: AtomicBool,
+    pub seen: AtomicBool,
     /// Held for its drop.
     _charge: Charge,
 }
@@ -191,11 +191,6 @@ impl Message {
             }
         }
         Ok(total)
-    }
-
-    /// Notes that it has been peeked at.
-    pub fn note_seen(&self) {
-        self.seen.store(true, Relaxed);
     }
 
     /// The files that came with it, which have arrived.

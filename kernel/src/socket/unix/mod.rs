@@ -14,7 +14,7 @@
 //!
 //! ```text
 //! reading (the one reader of a stream copies)       PIPE_READING
-//!    writing (its one writer copies)                PIPE              also the frame for small messages
+//!    writing (its one writer copies)                PIPE              and the frame of small messages
 //!       sockets in flight                           IN_FLIGHT
 //!          a queue, a stage, a shard of names       Leaf              one at a time, spinning
 //! ```

@@ -204,7 +204,7 @@ impl UnixSocket {
         match message.peeks() {
             true => {
                 own.note_received(n, true);
-                got.note_seen();
+                got.seen.store(true, Relaxed);
             }
             false => own.note_received(whole, false),
         }
