@@ -8,8 +8,9 @@
 //! - `ready`: the stored readiness that `poll` reads without a lock.
 //!
 //! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`],
-//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Page loans and fbufs come in where `fill` asks its source for slices
-//! (`fill::next_slice`); page transfers leave where `drain` offers a slice to its sink.
+//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Page loans and fbufs come in
+//! where `fill` asks its source for slices (`fill::next_slice`); page transfers leave where `drain`
+//! offers a slice to its sink.
 //!
 //! Locks, in the order in which they are taken:
 //!

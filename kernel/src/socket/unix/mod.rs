@@ -13,10 +13,10 @@
 //! so nothing keeps itself alive but files in flight. Locks, in the order in which they are taken:
 //!
 //! ```text
-//! reading (the one reader of a stream copies)       PIPE_READING
-//!    writing (its one writer copies)                PIPE              and the frame of small messages
-//!       sockets in flight                           IN_FLIGHT
-//!          a queue, a stage, a shard of names       Leaf              one at a time, spinning
+//! reading (the one reader of a stream copies)   PIPE_READING
+//!    writing (its one writer copies)            PIPE           also the frame of small messages
+//!       sockets in flight                       IN_FLIGHT
+//!          a queue, a stage, a shard of names   Leaf           one at a time, spinning
 //! ```
 //! No two ends' locks are ever held at once, but a reader's and a writer's when splice moves from
 //! one to another.
