@@ -39,29 +39,6 @@ fn place(top: u64, fpu: u64) -> Option<(u64, u64)> {
     Some((fpu_at, at))
 }
 
-/// The registers in the order of the machine context.
-fn saved(regs: &mut Registers) -> [&mut u64; 17] {
-    [
-        &mut regs.r8,
-        &mut regs.r9,
-        &mut regs.r10,
-        &mut regs.r11,
-        &mut regs.r12,
-        &mut regs.r13,
-        &mut regs.r14,
-        &mut regs.r15,
-        &mut regs.rdi,
-        &mut regs.rsi,
-        &mut regs.rbp,
-        &mut regs.rbx,
-        &mut regs.rdx,
-        &mut regs.rax,
-        &mut regs.rcx,
-        &mut regs.rsp,
-        &mut regs.rip,
-    ]
-}
-
 /// The frame's words. `orig_rax` is not part of it.
 fn encode(
     regs: &Registers,
@@ -77,8 +54,24 @@ fn encode(
     words[1] = UC_FLAGS;
     words[3..6].copy_from_slice(&stack);
     let [error, trap, address] = fault;
-    words[CONTEXT..CONTEXT + 17].copy_from_slice(&saved(&mut { *regs }).map(|it| *it));
-    words[CONTEXT + 17..MASK - 8].copy_from_slice(&[
+    words[CONTEXT..CONTEXT + 24].copy_from_slice(&[
+        regs.r8,
+        regs.r9,
+        regs.r10,
+        regs.r11,
+        regs.r12,
+        regs.r13,
+        regs.r14,
+        regs.r15,
+        regs.rdi,
+        regs.rsi,
+        regs.rbp,
+        regs.rbx,
+        regs.rdx,
+        regs.rax,
+        regs.rcx,
+        regs.rsp,
+        regs.rip,
         regs.rflags,
         // CS, GS, FS, SS: 16 bits each.
         regs.cs & 0xffff | (regs.ss & 0xffff) << 48,
@@ -95,9 +88,23 @@ fn encode(
 
 /// Sets the registers from the words of a frame's machine context.
 fn decode(regs: &mut Registers, words: &[u64]) {
-    for (register, word) in saved(regs).into_iter().zip(words) {
-        *register = *word;
-    }
+    regs.r8 = words[0];
+    regs.r9 = words[1];
+    regs.r10 = words[2];
+    regs.r11 = words[3];
+    regs.r12 = words[4];
+    regs.r13 = words[5];
+    regs.r14 = words[6];
+    regs.r15 = words[7];
+    regs.rdi = words[8];
+    regs.rsi = words[9];
+    regs.rbp = words[10];
+    regs.rbx = words[11];
+    regs.rdx = words[12];
+    regs.rax = words[13];
+    regs.rcx = words[14];
+    regs.rsp = words[15];
+    regs.rip = words[16];
     regs.rflags = regs.rflags & !RESTORED_FLAGS | words[17] & RESTORED_FLAGS;
 }
 
