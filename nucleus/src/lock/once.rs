@@ -160,6 +160,7 @@ impl<P: Owner> Default for Once<P> {
 }
 
 impl<P: Owner> Drop for Once<P> {
+    #[inline]
     fn drop(&mut self) {
         drop(self.take());
     }

@@ -135,7 +135,7 @@ impl<'a> Source<'a> {
     }
 
     /// The page of `at`; `len` bytes from there on will be wanted.
-    #[inline]
+    #[inline(always)]
     fn page(&mut self, at: VirtAddr, len: u64) -> Option<&Frame> {
         let number = |first: VirtAddr| at.0.wrapping_sub(first.0) / PAGE_SIZE;
         if number(self.first) >= self.held.len() {
@@ -183,13 +183,12 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
         let wanted = here[1].min(there[1]);
         let in_page = PAGE_SIZE - from.page_offset().max(to.page_offset());
         let len = wanted.min(in_page as u64) as usize;
-        let copied = source.page(from, wanted).is_some_and(|page| {
-            let offset = from.page_offset();
-            match writes {
-                true => space.map().write_from(to, page, offset, len).is_ok(),
-                false => user::copy_out_page(to, &ephemeral::map(page), offset, len).is_ok(),
-            }
-        });
+        let offset = from.page_offset();
+        let copied = match source.page(from, wanted) {
+            None => false,
+            Some(page) if writes => space.map().write_from(to, page, offset, len).is_ok(),
+            Some(page) => user::copy_out_page(to, &ephemeral::map(page), offset, len).is_ok(),
+        };
         if !copied {
             if done == 0 {
                 return Err(Errno::EFAULT);

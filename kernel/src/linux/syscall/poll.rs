@@ -214,11 +214,13 @@ fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
     }
     let wait = if bad > 0 { Wait::No } else { wait };
     let ready = wait_for_any(&watched, wait)?;
-    for (i, watched) in watched.iter().enumerate() {
-        // Only the answer is written: the program may use the rest of the structure meanwhile.
-        let to = entry(i)? + core::mem::offset_of!(pollfd, revents);
+    // Only the answers are written: the program may use the rest of the structures meanwhile. They
+    // have been read, so no address wraps.
+    let mut to = at.0.wrapping_add(core::mem::offset_of!(pollfd, revents));
+    for watched in &watched {
         let found = watched.found.get().bits() as i16;
-        user::write(to, &found)?;
+        user::write(VirtAddr(to), &found)?;
+        to = to.wrapping_add(size_of::<pollfd>());
     }
     Ok(ready + bad)
 }

@@ -203,6 +203,7 @@ impl FileTable {
     /// Looks the open files of several descriptors up at one time: `each` gets the value that came
     /// with the descriptor and the file, none if it is not open. It allocates nothing and drops no
     /// file: the table's lock is held.
+    #[inline(never)] // `poll` has too few registers for both loops.
     pub fn get_each<T>(
         &self,
         descriptors: impl Iterator<Item = (i32, T)>,
