@@ -136,9 +136,9 @@ static LISTS: PerCpu<[List; CLASSES.len()]> =
     PerCpu::new([const { [const { List::new() }; CLASSES.len()] }; machine::MAX_CPUS]);
 
 /// Slabs of one class that have a free object, in a list. A slab's bookkeeping is in the record of
-/// its frame: its neighbours, and in `handles` the number of objects in use and, from bit 16 on, one
-/// more than the number of the first free object. (`rmap` and `use_count` are not touched: a CPU
-/// that follows a stale hint may read them in any frame's record.)
+/// its frame: its neighbours, and in `handles` the number of objects in use and, from bit 16 on,
+/// one more than the number of the first free object. (`rmap` and `use_count` are not touched: a
+/// CPU that follows a stale hint may read them in any frame's record.)
 struct Slabs {
     list: FrameList,
     /// Slabs with no object in use; one is kept, so that a single object coming and going does not

@@ -4,8 +4,8 @@
 //!
 //! Tables are sparse, and looking through 512 entries for two is most of what a small process would
 //! cost. So a table's record has a bit for each group of entries: clear, and none in the group is
-//! in use. At level 2 to 4 a group is a cache line of 8 entries and the bits, `groups`, are exact. At
-//! level 1 it has 16 entries and the bits, in `handles`, are set before an entry is used and not
+//! in use. At level 2 to 4 a group is a cache line of 8 entries and the bits, `groups`, are exact.
+//! At level 1 it has 16 entries and the bits, in `handles`, are set before an entry is used and not
 //! cleared.
 //!
 //! # The use count of a table of level 1

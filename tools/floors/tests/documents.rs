@@ -1,4 +1,4 @@
-//! The documents name files that exist, in lines that fit a page.
+//! The documents name files that exist, in lines that fit a page, as comments do.
 
 use std::collections::HashSet;
 use std::fs;
@@ -164,6 +164,22 @@ fn the_lines_of_a_document_fit_a_page() {
             let is_exempt = is_code || line.starts_with('|') || line.starts_with("    ");
             if !is_exempt && line.chars().count() > COLUMNS {
                 wide.push(format!("{document}:{}", number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "\n{}", wide.join("\n"));
+}
+
+#[test]
+fn the_comments_of_the_code_fit_a_page() {
+    let mut wide = Vec::new();
+    for file in files().into_iter().filter(|it| it.ends_with(".rs")) {
+        let text = fs::read_to_string(home().join(&file)).unwrap();
+        for (number, line) in text.lines().enumerate() {
+            let comment = line.trim_start();
+            let is_table = comment.contains("//! |") || comment.contains("/// |");
+            if comment.starts_with("//") && !is_table && line.chars().count() > COLUMNS {
+                wide.push(format!("{file}:{}", number + 1));
             }
         }
     }

@@ -102,8 +102,8 @@ pub fn try_lock(thread: &Thread, key: Key, address: VirtAddr) -> Result<()> {
     }
 }
 
-/// `FUTEX_LOCK_PI`: the thread becomes the owner of the word, after a sleep if it has one other than
-/// `dead`, a thread that died.
+/// `FUTEX_LOCK_PI`: the thread becomes the owner of the word, after a sleep if the word has another
+/// owner than `dead`, a thread that died.
 ///
 /// # Errors
 /// `EDEADLK` if the thread would wait for itself; `ESRCH` if there is no such thread as the word's

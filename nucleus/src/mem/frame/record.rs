@@ -9,8 +9,8 @@
 //! | `b` | | level 1: `use_count` | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame. A
-//! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`) what
-//! it found; therefore these two have no other use in any type of frame.
+//! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`)
+//! what it found; therefore these two have no other use in any type of frame.
 //!
 //! The *type count* (`iosup.txt` 2.2) says how often a frame is used as what its type says: a data
 //! frame's mappings, a page table's attachment. A type changes only when it is zero.

@@ -100,6 +100,29 @@ pub struct Timers {
 }
 
 impl Timer {
+    /// A timer that does not run.
+    pub(super) fn new(
+        id: Id,
+        clock: Clock,
+        notify: Notify,
+        charge: Option<WaitingSignal>,
+    ) -> Timer {
+        Timer {
+            id,
+            clock,
+            notify,
+            deadline: None,
+            interval: Duration::ZERO,
+            time_of_day: None,
+            generation: 0,
+            awaits: false,
+            sending: 0,
+            overrun: 0,
+            goes_on: false,
+            _charge: charge,
+        }
+    }
+
     /// Whether it is the timer `id` as it was set in this generation.
     pub(super) fn is(&self, id: Id, generation: u64) -> bool {
         self.id == id && self.generation == generation
@@ -186,20 +209,8 @@ impl Timers {
         } else {
             notify.value
         };
-        list.push(Timer {
-            id: Id::Posix(id),
-            clock,
-            deadline: None,
-            interval: Duration::ZERO,
-            notify: Notify { value, ..notify },
-            time_of_day: None,
-            generation: 0,
-            awaits: false,
-            sending: 0,
-            overrun: 0,
-            goes_on: false,
-            _charge: Some(charge),
-        });
+        let notify = Notify { value, ..notify };
+        list.push(Timer::new(Id::Posix(id), clock, notify, Some(charge)));
         Ok(id)
     }
 
@@ -220,24 +231,14 @@ mod tests {
 
     #[test]
     fn a_late_timer_counts_what_it_left_out() {
-        let mut timer = Timer {
-            id: Id::Interval(0),
-            clock: Clock::Boot,
-            deadline: Some(Duration::from_millis(100)),
-            interval: Duration::from_millis(10),
-            notify: Notify {
-                signal: 14,
-                value: 0,
-                thread: None,
-            },
-            time_of_day: None,
-            generation: 1,
-            awaits: false,
-            sending: 0,
-            overrun: 0,
-            goes_on: false,
-            _charge: None,
+        let notify = Notify {
+            signal: 14,
+            value: 0,
+            thread: None,
         };
+        let mut timer = Timer::new(Id::Interval(0), Clock::Boot, notify, None);
+        timer.deadline = Some(Duration::from_millis(100));
+        timer.interval = Duration::from_millis(10);
         assert_eq!(timer.advance(Duration::from_millis(100)), 0);
         assert_eq!(timer.deadline, Some(Duration::from_millis(110)));
         assert_eq!(timer.advance(Duration::from_millis(135)), 2);

@@ -152,24 +152,12 @@ pub fn set(process: &Arc<Process>, id: Id, new: Setting, absolute: bool) -> Resu
                 _ => (Clock::Boot, raw::SIGALRM),
             };
             list.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
-            list.push(Timer {
-                id,
-                clock,
-                deadline: None,
-                interval: Duration::ZERO,
-                notify: Notify {
-                    signal,
-                    value: 0,
-                    thread: None,
-                },
-                time_of_day: None,
-                generation: 0,
-                awaits: false,
-                sending: 0,
-                overrun: 0,
-                goes_on: false,
-                _charge: None,
-            });
+            let notify = Notify {
+                signal,
+                value: 0,
+                thread: None,
+            };
+            list.push(Timer::new(id, clock, notify, None));
         }
         list.iter()
             .find(|t| t.id == id)
