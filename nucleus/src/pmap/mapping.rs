@@ -111,7 +111,7 @@ pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
 }
 
 /// Puts a mapping into an empty entry, which gets the handle. False if the entry is not empty.
-#[inline]
+#[inline(always)]
 pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     let entry = leaf.entry(i);
     // The count first: from the moment it is linked, others may take it out again.

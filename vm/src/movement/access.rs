@@ -97,26 +97,37 @@ impl Map {
 
     /// Calls `write` with the page at `at`, as if the program wrote it.
     fn write_page(&self, at: VirtAddr, write: impl Fn(&Mapping<'_>)) -> Result<(), Fault> {
-        // With the map locked: a fork in between would make the page the child's as well.
-        let write = |space: &Space| {
-            let (frame, prot) = self.pmap.extract(at)?;
-            prot.contains(Prot::WRITE).then(|| {
-                write(&ephemeral::map(&frame));
-                // The processor sets no modified bit for it.
-                pmap::set_modified(&frame);
-                let entry = space.lookup(at).filter(|entry| entry.shared);
-                if let Some((entry, object)) = entry.and_then(|it| Some((it, it.object.as_ref()?)))
-                {
-                    object.pager.mark_dirty(entry.index(object, at), None);
-                }
-            })
-        };
         let space = self.space.read();
-        if at < USER_END && write(&space).is_some() {
+        if at < USER_END && self.write_mapped(&space, at, &write).is_some() {
             return Ok(());
         }
         drop(space);
-        self.resolve_or_wait(at, Access::Write, write)
+        self.resolve_or_wait(at, Access::Write, |space| {
+            self.write_mapped(space, at, &write)
+        })
+    }
+
+    /// Calls `write` with the page at `at` if it is mapped to be written. The map is locked: a fork
+    /// in between would make the page the child's as well.
+    #[inline(always)]
+    fn write_mapped(
+        &self,
+        space: &Space,
+        at: VirtAddr,
+        write: impl Fn(&Mapping<'_>),
+    ) -> Option<()> {
+        let (frame, prot) = self.pmap.extract(at)?;
+        if !prot.contains(Prot::WRITE) {
+            return None;
+        }
+        write(&ephemeral::map(&frame));
+        // The processor sets no modified bit for it.
+        pmap::set_modified(&frame);
+        let entry = space.lookup(at).filter(|entry| entry.shared);
+        if let Some((entry, object)) = entry.and_then(|it| Some((it, it.object.as_ref()?))) {
+            object.pager.mark_dirty(entry.index(object, at), None);
+        }
+        Some(())
     }
 
     /// Identifies a byte of shared memory across address spaces, for futexes: the address of its
