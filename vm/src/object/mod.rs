@@ -327,23 +327,29 @@ impl Object {
     }
 
     /// The chunk that holds page `index`, made if there is none.
+    #[inline(always)]
     pub(crate) fn chunk(&self, index: u64) -> Result<&Chunk<Page>, PagerError> {
         let number = index >> SLOTS_SHIFT;
         match self.pages.get(number) {
             Some(chunk) => Ok(chunk),
-            None if frame::is_scarce() => Err(PagerError::OutOfMemory),
-            None => {
-                let made = self.pages.get_or_insert(number, || match self.swap_backed {
-                    true => Chunk::new(),
-                    false => Chunk::unlisted(),
-                });
-                let chunk = made.ok_or(PagerError::BeyondEnd)?;
-                if self.kept.load(Ordering::SeqCst) {
-                    chunk.set_kept(true);
-                }
-                Ok(chunk)
-            }
+            None => self.make_chunk(number),
         }
+    }
+
+    #[cold]
+    fn make_chunk(&self, number: u64) -> Result<&Chunk<Page>, PagerError> {
+        if frame::is_scarce() {
+            return Err(PagerError::OutOfMemory);
+        }
+        let made = self.pages.get_or_insert(number, || match self.swap_backed {
+            true => Chunk::new(),
+            false => Chunk::unlisted(),
+        });
+        let chunk = made.ok_or(PagerError::BeyondEnd)?;
+        if self.kept.load(Ordering::SeqCst) {
+            chunk.set_kept(true);
+        }
+        Ok(chunk)
     }
 
     /// Sees to it that page `index` can be put in without memory being needed for that.
