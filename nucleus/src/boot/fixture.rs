@@ -67,7 +67,19 @@ pub fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
 /// # Panics
 /// No memory.
 pub fn spawn(body: impl FnOnce() + Send + 'static) -> Arc<Task> {
-    task::spawn(Spawn::kernel("test"), Box::new(body)).expect("memory for a task")
+    spawn_on(!0, body)
+}
+
+/// Starts a task that may run on these CPUs, a bit each.
+///
+/// # Panics
+/// No memory.
+pub fn spawn_on(cpus: u64, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
+    let spawn = Spawn {
+        cpus,
+        ..Spawn::kernel("test")
+    };
+    task::spawn(spawn, Box::new(body)).expect("memory for a task")
 }
 
 /// Returns a number below `n` that the machine's seed decides.
@@ -136,8 +148,8 @@ impl Gate {
 /// Tasks that are waited for together.
 #[derive(Default)]
 pub struct Together {
-    running: AtomicUsize,
-    ended: WaitQueue,
+    started: AtomicUsize,
+    ended: Gate,
 }
 
 impl Together {
@@ -146,19 +158,16 @@ impl Together {
     /// # Panics
     /// No memory.
     pub fn spawn(self: &Arc<Together>, body: impl FnOnce() + Send + 'static) {
-        self.running.fetch_add(1, SeqCst);
+        self.started.fetch_add(1, SeqCst);
         let all = self.clone();
         spawn(move || {
             body();
-            all.running.fetch_sub(1, SeqCst);
-            all.ended.wake_all();
+            all.ended.pass();
         });
     }
 
     /// Waits for all that were started.
     pub fn join(&self) {
-        let none = || (self.running.load(SeqCst) == 0).then_some(());
-        // Nothing interrupts a sound sleep.
-        let _ = self.ended.wait(Sleep::SOUND, none);
+        self.ended.wait_for(self.started.load(SeqCst));
     }
 }

@@ -2,10 +2,11 @@
 //! target chooses.
 //!
 //! Nothing here uses a module above: interrupts, faults and the scheduler are reached through
-//! [`handlers`]. Beside the two machines stand what both share: per-CPU [`counters`], the [`log`],
-//! the [`processor`]'s description, [`registers`] and [`user_context`] of a program, and the
-//! machine's end ([`power`]).
+//! [`handlers`]. Beside the two machines stand what both share: the switch between threads
+//! ([`context`]), per-CPU [`counters`], the [`log`], the [`processor`]'s description, [`registers`]
+//! and [`user_context`] of a program, and the machine's end ([`power`]).
 
+pub(crate) mod context;
 pub mod counters;
 pub(crate) mod handlers;
 pub mod log;

@@ -318,18 +318,13 @@ mod tests {
     use crate::counters::Counter;
     use crate::frame::{Contents, Frame};
     use crate::pmap::{Coherence, Pending, Pmap, Prot, set_coherence};
-    use crate::sim::{self, Config};
+    use crate::sim::on_machines_with;
     use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 
     /// A change that no CPU can have seen: told to no CPU, or to all.
     #[test]
     fn all_are_told_where_changes_are_broadcast() {
-        let config = Config {
-            cpus: 4,
-            pages: 512,
-            ..Config::default()
-        };
-        sim::check("all are told", 0..10, config, || {
+        on_machines_with("all are told", [4], 512, 10, || {
             let frame = Frame::alloc(Contents::Zeroed).unwrap();
             let pmap = Pmap::new().unwrap();
             let at = VirtAddr(0x1000);

@@ -72,7 +72,7 @@ fn overflow(depth: usize) -> usize {
 
 fn hang() -> ! {
     for _ in 0..task::cpu_count() {
-        let _ = task::spawn(kernel_task("hang"), Box::new(spin));
+        let _ = task::spawn(Spawn::kernel("hang"), Box::new(spin));
     }
     spin();
     unreachable!("it spins")
@@ -82,16 +82,6 @@ fn spin() {
     cpu::irqs_disable();
     loop {
         cpu::spin_hint();
-    }
-}
-
-fn kernel_task(name: &'static str) -> Spawn {
-    Spawn {
-        name,
-        pmap: None,
-        attachment: None,
-        cpus: u64::MAX,
-        priority: Default::default(),
     }
 }
 
@@ -202,15 +192,11 @@ fn occupy() {
         let body = move || while context.run() == Event::Interrupt {};
         let spawn = Spawn {
             pmap: Some(pmap),
-            ..kernel_task("spin")
+            ..Spawn::kernel("spin")
         };
         task::spawn(spawn, Box::new(body)).expect("memory for the test");
     }
-    let soon = crate::time::since_boot() + Duration::from_millis(50);
-    task::sleep(Sleep {
-        interruptible: false,
-        deadline: Some(soon),
-    });
+    task::sleep(Sleep::within(Duration::from_millis(50)));
 }
 
 /// Runs until something other than an interrupt happens.
@@ -379,7 +365,7 @@ fn copies() {
     let spawn = Spawn {
         pmap: Some(pmap.clone()),
         attachment: Some(pmap),
-        ..kernel_task("copies")
+        ..Spawn::kernel("copies")
     };
     task::spawn(spawn, Box::new(body)).expect("memory for the test");
     wait_for(&done, 1);
@@ -387,11 +373,7 @@ fn copies() {
 
 fn wait_for(done: &AtomicUsize, count: usize) {
     while done.load(Ordering::SeqCst) < count {
-        let soon = crate::time::since_boot() + Duration::from_millis(1);
-        task::sleep(Sleep {
-            interruptible: false,
-            deadline: Some(soon),
-        });
+        task::sleep(Sleep::within(Duration::from_millis(1)));
     }
 }
 
@@ -436,7 +418,7 @@ fn vectors() {
         };
         let spawn = Spawn {
             pmap: Some(pmap),
-            ..kernel_task("vectors")
+            ..Spawn::kernel("vectors")
         };
         task::spawn(spawn, Box::new(body)).expect("memory for the test");
     }
@@ -455,16 +437,12 @@ fn stacks() {
                 wait_for(&gate, 1);
                 done.fetch_add(1, Ordering::SeqCst);
             };
-            task::spawn(kernel_task("stack"), Box::new(body)).expect("memory for the test");
+            task::spawn(Spawn::kernel("stack"), Box::new(body)).expect("memory for the test");
         }
         gate.store(1, Ordering::SeqCst);
         wait_for(&done, count);
         // The last ones are still on their way out.
-        let soon = crate::time::since_boot() + Duration::from_millis(30);
-        task::sleep(Sleep {
-            interruptible: false,
-            deadline: Some(soon),
-        });
+        task::sleep(Sleep::within(Duration::from_millis(30)));
         task::reap();
         let used = crate::frame::usage().kernel;
         match round {

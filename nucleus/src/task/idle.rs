@@ -118,18 +118,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        sim::{self, Config},
-        task::{Sleep, Spawn, Task, WaitQueue, spawn},
+        sim::{on_machines_with, spawn_on},
+        task::{Sleep, WaitQueue},
     };
-    use alloc::{boxed::Box, sync::Arc, vec::Vec};
-
-    fn spawn_on(cpu: usize, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
-        let how = Spawn {
-            cpus: 1 << cpu,
-            ..Spawn::kernel("test")
-        };
-        spawn(how, Box::new(body)).unwrap()
-    }
+    use alloc::{sync::Arc, vec::Vec};
 
     /// Players on several CPUs pass a ball round: each waits for its turn and wakes the next one. A
     /// player that was missed would sleep for ever.
@@ -139,7 +131,7 @@ mod tests {
         let players: Vec<_> = (0..cpus)
             .map(|player| {
                 let ball = ball.clone();
-                spawn_on(player, move || {
+                spawn_on(1 << player, move || {
                     for round in 0..ROUNDS {
                         let turn = round * cpus + player;
                         let mine = || (ball.0.load(Ordering::SeqCst) == turn).then_some(());
@@ -158,28 +150,17 @@ mod tests {
     #[test]
     fn a_polling_cpu_is_told_without_an_interrupt_and_no_wake_up_is_lost() {
         static SEEN: AtomicU64 = AtomicU64::new(0);
-        for cpus in 2..=4 {
-            let config = Config {
-                cpus,
-                pages: 256,
-                ..Config::default()
-            };
-            sim::check(&format!("a ball on {cpus}"), 0..200, config, move || {
-                pass_a_ball(cpus);
-                SEEN.fetch_add(Counter::wakes_seen.total(), Ordering::Relaxed);
-            });
-        }
+        on_machines_with("a ball", 2..=4, 256, 200, || {
+            pass_a_ball(machine::cpu_count());
+            SEEN.fetch_add(Counter::wakes_seen.total(), Ordering::Relaxed);
+        });
         let seen = SEEN.load(Ordering::Relaxed);
         assert!(seen > 1000, "only {seen} tasks were found by looking");
     }
 
     #[test]
     fn without_a_look_there_is_an_interrupt() {
-        let config = Config {
-            cpus: 2,
-            ..Config::default()
-        };
-        sim::check("asleep", 0..20, config, || {
+        on_machines_with("asleep", [2], 2048, 20, || {
             set_longest_look(0);
             let told = || [Counter::wakes_seen, Counter::ipi_reschedule].map(Counter::total);
             // A CPU that had begun to poll sleeps afterwards.

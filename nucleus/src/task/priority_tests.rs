@@ -11,18 +11,9 @@ use std::{
 
 use super::*;
 use crate::{
-    sim::{self, Config},
+    sim::{self, Gate, on_machines_with},
     time,
 };
-
-fn machine(cpus: usize) -> Config {
-    Config {
-        cpus,
-        pages: 256,
-        max_points: 100_000_000,
-        ..Config::default()
-    }
-}
 
 fn spawn(cpus: u64, priority: Priority, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
     let spawn = Spawn {
@@ -45,10 +36,7 @@ fn in_turns(level: u8) -> Priority {
 }
 
 fn pause(milliseconds: u64) {
-    sleep(Sleep {
-        deadline: Some(time::since_boot() + Duration::from_millis(milliseconds)),
-        ..Sleep::SOUND
-    });
+    sleep(Sleep::within(Duration::from_millis(milliseconds)));
 }
 
 fn used(task: &Task) -> Duration {
@@ -90,105 +78,83 @@ impl Spinners {
     }
 }
 
-/// Sleeps until the number has reached `n`.
-fn wait_for(count: &(AtomicUsize, WaitQueue), n: usize) {
-    let reached = || (count.0.load(Ordering::SeqCst) >= n).then_some(());
-    count.1.wait(Sleep::SOUND, reached).unwrap();
-}
-
-fn add_one(count: &(AtomicUsize, WaitQueue)) {
-    count.0.fetch_add(1, Ordering::SeqCst);
-    count.1.wake_all();
-}
-
-fn counter() -> Arc<(AtomicUsize, WaitQueue)> {
-    Arc::new((AtomicUsize::new(0), WaitQueue::new()))
-}
-
 #[test]
 fn higher_levels_run_first_and_equal_ones_in_order() {
-    for cpus in 1..=4 {
-        sim::check(&format!("order on {cpus}"), 0..40, machine(cpus), || {
-            let order = Arc::new(Mutex::new(Vec::new()));
-            let (gate, arrived, done) = (counter(), counter(), counter());
-            current().set_priority(Priority::KERNEL);
-            current().set_cpus(1);
-            let levels = [0, 3, 50, 3, 99, 50, 0, 1];
-            for (i, l) in levels.into_iter().enumerate() {
-                let order = order.clone();
-                let (gate, arrived, done) = (gate.clone(), arrived.clone(), done.clone());
-                let priority = match l {
-                    0 => Priority::default(),
-                    l => level(l),
-                };
-                spawn(1, priority, move || {
-                    add_one(&arrived);
-                    wait_for(&gate, 1);
-                    order.lock().unwrap().push((l, i));
-                    add_one(&done);
-                });
-            }
-            wait_for(&arrived, 8);
-            add_one(&gate);
-            wait_for(&done, 8);
-            let order = order.lock().unwrap().clone();
-            let levels: Vec<u8> = order.iter().map(|(l, _)| *l).collect();
-            assert_eq!(levels, [99, 50, 50, 3, 3, 1, 0, 0]);
-            for pair in order.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
-                assert!(pair[0].0 == 0 || pair[0].1 < pair[1].1, "{order:?}");
-            }
-        });
-    }
+    on_machines_with("order", 1..=4, 256, 40, || {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let (gate, arrived, done) = (Gate::new(), Gate::new(), Gate::new());
+        current().set_priority(Priority::KERNEL);
+        current().set_cpus(1);
+        let levels = [0, 3, 50, 3, 99, 50, 0, 1];
+        for (i, l) in levels.into_iter().enumerate() {
+            let order = order.clone();
+            let (gate, arrived, done) = (gate.clone(), arrived.clone(), done.clone());
+            let priority = match l {
+                0 => Priority::default(),
+                l => level(l),
+            };
+            spawn(1, priority, move || {
+                arrived.pass();
+                gate.wait_for(1);
+                order.lock().unwrap().push((l, i));
+                done.pass();
+            });
+        }
+        arrived.wait_for(8);
+        gate.pass();
+        done.wait_for(8);
+        let order = order.lock().unwrap().clone();
+        let levels: Vec<u8> = order.iter().map(|(l, _)| *l).collect();
+        assert_eq!(levels, [99, 50, 50, 3, 3, 1, 0, 0]);
+        for pair in order.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+            assert!(pair[0].0 == 0 || pair[0].1 < pair[1].1, "{order:?}");
+        }
+    });
 }
 
 #[test]
 fn one_that_wakes_displaces_lower_ones_at_once() {
-    for cpus in 1..=4 {
-        sim::check(&format!("wakes on {cpus}"), 0..40, machine(cpus), || {
-            current().set_priority(Priority::KERNEL);
-            let due = Arc::new(AtomicU64::new(u64::MAX));
-            let late = Arc::new(AtomicUsize::new(0));
-            for i in 0..cpu_count() * 4 {
-                let (due, late) = (due.clone(), late.clone());
-                let priority = match i % 2 {
-                    0 => Priority::default(),
-                    _ => level(5),
-                };
-                spawn(u64::MAX, priority, move || {
-                    loop {
-                        match due.load(Ordering::SeqCst) {
-                            0 => return,
-                            due if due < time::since_boot().as_nanos() as u64 => {
-                                late.fetch_add(1, Ordering::SeqCst);
-                            }
-                            _ => {}
+    on_machines_with("wakes", 1..=4, 256, 40, || {
+        current().set_priority(Priority::KERNEL);
+        let due = Arc::new(AtomicU64::new(u64::MAX));
+        let late = Arc::new(AtomicUsize::new(0));
+        for i in 0..cpu_count() * 4 {
+            let (due, late) = (due.clone(), late.clone());
+            let priority = match i % 2 {
+                0 => Priority::default(),
+                _ => level(5),
+            };
+            spawn(u64::MAX, priority, move || {
+                loop {
+                    match due.load(Ordering::SeqCst) {
+                        0 => return,
+                        due if due < time::since_boot().as_nanos() as u64 => {
+                            late.fetch_add(1, Ordering::SeqCst);
                         }
-                        sim::point();
+                        _ => {}
                     }
-                });
-            }
-            spawn(u64::MAX, level(6), move || {
-                for _ in 0..20 {
-                    let deadline = time::since_boot() + Duration::from_micros(700);
-                    due.store(deadline.as_nanos() as u64, Ordering::SeqCst);
-                    sleep(Sleep {
-                        deadline: Some(deadline),
-                        ..Sleep::SOUND
-                    });
-                    due.store(u64::MAX, Ordering::SeqCst);
-                    // To the next tick they would go on a hundred times as often.
-                    let late = late.swap(0, Ordering::SeqCst);
-                    assert!(late < 3000 * cpu_count(), "they went on {late} times");
+                    sim::point();
                 }
-                due.store(0, Ordering::SeqCst);
             });
+        }
+        spawn(u64::MAX, level(6), move || {
+            for _ in 0..20 {
+                let deadline = time::since_boot() + Duration::from_micros(700);
+                due.store(deadline.as_nanos() as u64, Ordering::SeqCst);
+                sleep(Sleep::until(deadline));
+                due.store(u64::MAX, Ordering::SeqCst);
+                // To the next tick they would go on a hundred times as often.
+                let late = late.swap(0, Ordering::SeqCst);
+                assert!(late < 3000 * cpu_count(), "they went on {late} times");
+            }
+            due.store(0, Ordering::SeqCst);
         });
-    }
+    });
 }
 
 #[test]
 fn turns_are_taken_within_a_level_only_by_those_that_want_them() {
-    sim::check("turns", 0..10, machine(1), || {
+    on_machines_with("turns", [1], 256, 10, || {
         let mut spinners = Spinners::new();
         spinners.add(1, in_turns(10));
         spinners.add(1, in_turns(10));
@@ -201,7 +167,7 @@ fn turns_are_taken_within_a_level_only_by_those_that_want_them() {
         );
         assert_eq!(used[2], Duration::ZERO, "{used:?}");
     });
-    sim::check("no turns", 0..10, machine(1), || {
+    on_machines_with("no turns", [1], 256, 10, || {
         let mut spinners = Spinners::new();
         spinners.add(1, level(10));
         spinners.add(1, level(10));
@@ -213,9 +179,9 @@ fn turns_are_taken_within_a_level_only_by_those_that_want_them() {
 
 #[test]
 fn a_yield_lets_the_own_level_run_and_no_lower_one() {
-    sim::check("yield", 0..40, machine(1), || {
+    on_machines_with("yield", [1], 256, 40, || {
         let order = Arc::new(Mutex::new(Vec::new()));
-        let done = counter();
+        let done = Gate::new();
         current().set_priority(Priority::KERNEL);
         for (name, priority) in [('a', level(7)), ('b', level(7)), ('c', level(6))] {
             let (order, done) = (order.clone(), done.clone());
@@ -224,10 +190,10 @@ fn a_yield_lets_the_own_level_run_and_no_lower_one() {
                     order.lock().unwrap().push(name);
                     yield_now();
                 }
-                add_one(&done);
+                done.pass();
             });
         }
-        wait_for(&done, 3);
+        done.wait_for(3);
         let order: String = order.lock().unwrap().iter().collect();
         assert_eq!(order, "abababccc");
     });
@@ -235,114 +201,106 @@ fn a_yield_lets_the_own_level_run_and_no_lower_one() {
 
 #[test]
 fn those_without_a_level_and_the_kernel_are_not_starved() {
-    for cpus in 1..=2 {
-        sim::check(&format!("starved on {cpus}"), 0..6, machine(cpus), || {
-            let mut spinners = Spinners::new();
-            for cpu in 0..cpu_count() {
-                spinners.add(1 << cpu, level(99));
-                spinners.add(1 << cpu, in_turns(99));
-                spinners.add(1 << cpu, Priority::default());
-            }
-            let begin = time::since_boot();
-            let used = spinners.after(3000);
-            let late = time::since_boot() - begin - Duration::from_secs(3);
-            assert!(
-                late < Duration::from_millis(200),
-                "the kernel is {late:?} late"
-            );
-            for used in used.chunks(3) {
-                let share = Duration::from_millis(50)..Duration::from_millis(300);
-                assert!(share.contains(&used[2]), "{used:?}");
-            }
-        });
-    }
+    on_machines_with("starved", 1..=2, 256, 6, || {
+        let mut spinners = Spinners::new();
+        for cpu in 0..cpu_count() {
+            spinners.add(1 << cpu, level(99));
+            spinners.add(1 << cpu, in_turns(99));
+            spinners.add(1 << cpu, Priority::default());
+        }
+        let begin = time::since_boot();
+        let used = spinners.after(3000);
+        let late = time::since_boot() - begin - Duration::from_secs(3);
+        assert!(
+            late < Duration::from_millis(200),
+            "the kernel is {late:?} late"
+        );
+        for used in used.chunks(3) {
+            let share = Duration::from_millis(50)..Duration::from_millis(300);
+            assert!(share.contains(&used[2]), "{used:?}");
+        }
+    });
 }
 
 #[test]
 fn levels_spread_over_the_cpus() {
-    for cpus in 2..=4 {
-        sim::check(&format!("spread on {cpus}"), 0..20, machine(cpus), || {
-            let mut spinners = Spinners::new();
-            let cpus = cpu_count();
-            for _ in 0..cpus {
-                spinners.add(u64::MAX, Priority::default());
-            }
-            for _ in 0..cpus {
-                spinners.add(u64::MAX, level(20));
-            }
-            pause(40);
-            let before: Vec<_> = spinners.tasks.iter().map(|task| used(task)).collect();
-            let after = spinners.after(300);
-            for i in 0..cpus {
-                assert_eq!(
-                    before[i], after[i],
-                    "a share of CPUs that have levels to run"
-                );
-                assert!(before[i + cpus] < after[i + cpus], "{before:?} {after:?}");
-            }
-        });
-    }
+    on_machines_with("spread", 2..=4, 256, 20, || {
+        let mut spinners = Spinners::new();
+        let cpus = cpu_count();
+        for _ in 0..cpus {
+            spinners.add(u64::MAX, Priority::default());
+        }
+        for _ in 0..cpus {
+            spinners.add(u64::MAX, level(20));
+        }
+        pause(40);
+        let before: Vec<_> = spinners.tasks.iter().map(|task| used(task)).collect();
+        let after = spinners.after(300);
+        for i in 0..cpus {
+            assert_eq!(
+                before[i], after[i],
+                "a share of CPUs that have levels to run"
+            );
+            assert!(before[i + cpus] < after[i + cpus], "{before:?} {after:?}");
+        }
+    });
 }
 
 #[test]
 fn who_is_displaced_goes_where_there_is_room() {
-    for cpus in 2..=4 {
-        sim::check(&format!("aside on {cpus}"), 0..20, machine(cpus), || {
-            let mut low = Spinners::new();
-            for _ in 0..cpu_count() {
-                low.add(u64::MAX, level(20));
-            }
-            pause(40);
-            // Two CPUs are taken from them, and one is given back.
-            let (mut first, mut last) = (Spinners::new(), Spinners::new());
-            first.add(1, level(30));
-            last.add(1 << (cpu_count() - 1), level(40));
-            pause(40);
-            last.stop.store(true, Ordering::SeqCst);
-            pause(40);
-            let before: Vec<_> = low.tasks.iter().map(|task| used(task)).collect();
-            let after = low.after(300);
-            first.stop.store(true, Ordering::SeqCst);
-            let ran = before.iter().zip(&after).filter(|(b, a)| a > b).count();
-            assert_eq!(ran, after.len() - 1, "{before:?} {after:?}");
-        });
-    }
+    on_machines_with("aside", 2..=4, 256, 20, || {
+        let mut low = Spinners::new();
+        for _ in 0..cpu_count() {
+            low.add(u64::MAX, level(20));
+        }
+        pause(40);
+        // Two CPUs are taken from them, and one is given back.
+        let (mut first, mut last) = (Spinners::new(), Spinners::new());
+        first.add(1, level(30));
+        last.add(1 << (cpu_count() - 1), level(40));
+        pause(40);
+        last.stop.store(true, Ordering::SeqCst);
+        pause(40);
+        let before: Vec<_> = low.tasks.iter().map(|task| used(task)).collect();
+        let after = low.after(300);
+        first.stop.store(true, Ordering::SeqCst);
+        let ran = before.iter().zip(&after).filter(|(b, a)| a > b).count();
+        assert_eq!(ran, after.len() - 1, "{before:?} {after:?}");
+    });
 }
 
 #[test]
 fn a_priority_can_change_while_a_task_runs_or_waits() {
-    for cpus in 1..=3 {
-        sim::check(&format!("changes on {cpus}"), 0..60, machine(cpus), || {
-            let mut spinners = Spinners::new();
-            for i in 0..4 {
-                spinners.add(u64::MAX, level(i + 1));
+    on_machines_with("changes", 1..=3, 256, 60, || {
+        let mut spinners = Spinners::new();
+        for i in 0..4 {
+            spinners.add(u64::MAX, level(i + 1));
+        }
+        for i in 0..40usize {
+            let priority = match i % 3 {
+                0 => Priority::Share(i as i8 - 20),
+                1 => level(i as u8 + 1),
+                _ => in_turns(60 - i as u8),
+            };
+            let task = &spinners.tasks[i % 4];
+            task.set_priority(priority);
+            assert_eq!(task.priority(), priority);
+            if i % 5 == 0 {
+                task.set_cpus(1 << (i % cpu_count()));
+                pause(1);
             }
-            for i in 0..40usize {
-                let priority = match i % 3 {
-                    0 => Priority::Share(i as i8 - 20),
-                    1 => level(i as u8 + 1),
-                    _ => in_turns(60 - i as u8),
-                };
-                let task = &spinners.tasks[i % 4];
-                task.set_priority(priority);
-                assert_eq!(task.priority(), priority);
-                if i % 5 == 0 {
-                    task.set_cpus(1 << (i % cpu_count()));
-                    pause(1);
-                }
-            }
-            // On one CPU with all others, it alone runs.
-            for task in &spinners.tasks {
-                task.set_cpus(1);
-            }
-            spinners.tasks[0].set_priority(level(99));
-            pause(40);
-            let before: Vec<_> = spinners.tasks.iter().map(|task| used(task)).collect();
-            let after = spinners.after(300);
-            assert!(
-                after[0] > before[0] && after[1..] == before[1..],
-                "{before:?} {after:?}"
-            );
-        });
-    }
+        }
+        // On one CPU with all others, it alone runs.
+        for task in &spinners.tasks {
+            task.set_cpus(1);
+        }
+        spinners.tasks[0].set_priority(level(99));
+        pause(40);
+        let before: Vec<_> = spinners.tasks.iter().map(|task| used(task)).collect();
+        let after = spinners.after(300);
+        assert!(
+            after[0] > before[0] && after[1..] == before[1..],
+            "{before:?} {after:?}"
+        );
+    });
 }

@@ -42,12 +42,17 @@ impl Sleep {
         deadline: None,
     };
 
-    /// The condition ends it, or the end of this time from now.
-    pub fn within(time: Duration) -> Sleep {
+    /// The condition ends it, or this time since boot.
+    pub const fn until(deadline: Duration) -> Sleep {
         Sleep {
             interruptible: false,
-            deadline: Some(time::since_boot() + time),
+            deadline: Some(deadline),
         }
+    }
+
+    /// The condition ends it, or the end of this time from now.
+    pub fn within(time: Duration) -> Sleep {
+        Sleep::until(time::since_boot() + time)
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     counters::Counter,
-    hw::machine::{self, Context},
+    hw::{context::Context, machine},
     lock::lockdep,
     time,
 };

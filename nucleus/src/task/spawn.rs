@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     OutOfMemory, Pmap,
-    hw::machine::{self, Context},
+    hw::{context::Context, machine},
     mem::KernelStack,
 };
 

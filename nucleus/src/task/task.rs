@@ -16,7 +16,7 @@ use sched::run_queue::Runnable;
 use crate::lock::lockdep::Held;
 use crate::{
     Pmap,
-    hw::machine::{self, Context},
+    hw::{context::Context, machine},
     mem::KernelStack,
 };
 #[cfg(debug_assertions)]

@@ -10,17 +10,9 @@ use std::{
 
 use super::*;
 use crate::{
-    sim::{self, Config, Gate, on_many_machines, spawn},
+    sim::{self, Gate, on_machines_with, on_many_machines, spawn, spawn_on},
     time::{self, Timer},
 };
-
-fn spawn_on(cpus: u64, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
-    let spawn = Spawn {
-        cpus,
-        ..Spawn::kernel("test")
-    };
-    super::spawn(spawn, Box::new(body)).unwrap()
-}
 
 #[test]
 fn all_tasks_run() {
@@ -66,11 +58,7 @@ fn affinity_is_kept() {
                     assert_eq!(cpus, 1 << cpu());
                     yield_now();
                     assert_eq!(cpus, 1 << cpu());
-                    let soon = time::since_boot() + Duration::from_micros(i as u64);
-                    sleep(Sleep {
-                        deadline: Some(soon),
-                        ..Sleep::SOUND
-                    });
+                    sleep(Sleep::within(Duration::from_micros(i as u64)));
                 }
                 let other = 1 << ((i + 1) % cpu_count());
                 current().set_cpus(other);
@@ -162,10 +150,7 @@ fn a_wake_up_for_who_gives_up_goes_to_the_next() {
         for i in 0..3u64 {
             let (tokens, queue, given_up) = (tokens.clone(), queue.clone(), given_up.clone());
             spawn(move || {
-                let how = Sleep {
-                    deadline: Some(time::since_boot() + Duration::from_micros(i)),
-                    ..Sleep::SOUND
-                };
+                let how = Sleep::within(Duration::from_micros(i));
                 if queue.wait(how, || take(&tokens)).is_ok() {
                     // Gives back what it took.
                     tokens.fetch_add(1, Ordering::SeqCst);
@@ -239,11 +224,7 @@ fn sleeps_last_long_enough_and_not_much_longer() {
             let gate = gate.clone();
             spawn(move || {
                 let end = time::since_boot() + Duration::from_millis(i * 7);
-                let how = Sleep {
-                    deadline: Some(end),
-                    ..Sleep::SOUND
-                };
-                assert_eq!(sleep(how), Woken::TimedOut);
+                assert_eq!(sleep(Sleep::until(end)), Woken::TimedOut);
                 assert!(time::since_boot() >= end);
                 gate.pass();
             });
@@ -273,11 +254,7 @@ fn wait_sets_notice_any_queue() {
                 }
             }
             let late = time::since_boot() + Duration::from_micros(3);
-            let how = Sleep {
-                deadline: Some(late),
-                ..Sleep::SOUND
-            };
-            while set.wait(how).is_ok() {}
+            while set.wait(Sleep::until(late)).is_ok() {}
             assert!(time::since_boot() >= late);
         });
         drop(poller);
@@ -314,11 +291,7 @@ fn timers_fire_once_or_not_at_all_after_a_drop() {
                         sim::point();
                     }
                 } else {
-                    let after = deadline + Duration::from_millis(1);
-                    sleep(Sleep {
-                        deadline: Some(after),
-                        ..Sleep::SOUND
-                    });
+                    sleep(Sleep::until(deadline + Duration::from_millis(1)));
                 }
                 drop(timer);
                 alive.store(false, Ordering::SeqCst);
@@ -400,17 +373,10 @@ fn cpu_time_is_what_was_used() {
             let (program, kernel) = current().cpu_time();
             inner.store((program + kernel).as_nanos() as u64, Ordering::SeqCst);
             passed.pass();
-            sleep(Sleep {
-                deadline: Some(time::since_boot() + Duration::from_secs(1)),
-                ..Sleep::SOUND
-            });
+            sleep(Sleep::within(Duration::from_secs(1)));
         });
         gate.wait_for(1);
-        let end = time::since_boot() + Duration::from_millis(500);
-        sleep(Sleep {
-            deadline: Some(end),
-            ..Sleep::SOUND
-        });
+        sleep(Sleep::within(Duration::from_millis(500)));
         let (program, kernel) = task.cpu_time();
         assert!((program + kernel).as_nanos() as u64 >= used.load(Ordering::SeqCst));
         assert!(program + kernel < Duration::from_millis(400));
@@ -419,13 +385,7 @@ fn cpu_time_is_what_was_used() {
 
 #[test]
 fn nicer_tasks_get_less() {
-    let config = Config {
-        cpus: 1,
-        pages: 256,
-        max_points: 100_000_000,
-        ..Config::default()
-    };
-    sim::check("nice", 0..20, config, || {
+    on_machines_with("nice", [1], 256, 20, || {
         let stop = Arc::new(AtomicBool::new(false));
         let tasks: Vec<_> = [0, 10]
             .into_iter()
@@ -440,10 +400,7 @@ fn nicer_tasks_get_less() {
                 task
             })
             .collect();
-        sleep(Sleep {
-            deadline: Some(time::since_boot() + Duration::from_secs(2)),
-            ..Sleep::SOUND
-        });
+        sleep(Sleep::within(Duration::from_secs(2)));
         stop.store(true, Ordering::SeqCst);
         let used = |task: &Task| task.cpu_time().0 + task.cpu_time().1;
         // The weights are 9.3 to 1.
@@ -455,12 +412,7 @@ fn nicer_tasks_get_less() {
 /// Only a task that would run at once on another CPU is woken while the waker goes on.
 #[test]
 fn waking_beside() {
-    let config = Config {
-        cpus: 2,
-        pages: 256,
-        ..Config::default()
-    };
-    sim::check("waking beside", 0..60, config, || {
+    on_machines_with("waking beside", [2], 256, 60, || {
         for cpus in [1, 2] {
             let queue = Arc::new(WaitQueue::new());
             let (looks, ready) = (

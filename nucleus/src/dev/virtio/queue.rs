@@ -67,19 +67,9 @@ impl Request {
     /// # Panics
     /// If a part is empty or leaves its frame, or `readable` is more than there are.
     pub fn new(parts: Vec<Part>, readable: usize) -> Arc<Request> {
-        assert!(readable <= parts.len() && !parts.is_empty());
-        assert!(parts.iter().all(Part::is_valid));
-        Arc::new(Request {
-            parts: SpinLock::new(
-                Rank::Leaf,
-                Parts {
-                    list: parts,
-                    readable,
-                },
-            ),
-            state: AtomicU64::new(PENDING),
-            done: WaitQueue::new(),
-        })
+        let request = Request::done_already(Vec::new());
+        request.renew(readable, |list| *list = parts);
+        Arc::new(request)
     }
 
     /// A request that is done, without parts, to be [renewed](Request::renew) again and again, with
@@ -90,11 +80,15 @@ impl Request {
     pub fn idle(parts: usize) -> Result<Arc<Request>, OutOfMemory> {
         let mut list = Vec::new();
         list.try_reserve_exact(parts).map_err(|_| OutOfMemory)?;
-        Ok(Arc::new(Request {
+        Ok(Arc::new(Request::done_already(list)))
+    }
+
+    fn done_already(list: Vec<Part>) -> Request {
+        Request {
             parts: SpinLock::new(Rank::Leaf, Parts { list, readable: 0 }),
             state: AtomicU64::new(0),
             done: WaitQueue::new(),
-        }))
+        }
     }
 
     /// Makes a request that is done a new one: `fill` adds its parts, of which the device reads the
@@ -379,7 +373,7 @@ impl Queue {
                 result => return result,
             }
             let room = || {
-                if !self.interrupts.load(Ordering::Relaxed) {
+                if !self.has_interrupts() {
                     self.look();
                 }
                 let state = self.state.lock_irq();
@@ -569,16 +563,15 @@ impl Queue {
 
     /// How to sleep until the next look.
     fn patience(&self) -> Sleep {
-        let look = || time::since_boot() + LOOK;
-        Sleep {
-            interruptible: false,
-            deadline: (!self.interrupts.load(Ordering::Relaxed)).then(look),
+        match self.has_interrupts() {
+            true => Sleep::SOUND,
+            false => Sleep::within(LOOK),
         }
     }
 
     /// Whether a request that was submitted here is done.
     pub fn is_done(&self, request: &Request) -> bool {
-        if !self.interrupts.load(Ordering::Relaxed) {
+        if !self.has_interrupts() {
             self.look();
         }
         request.result().is_some()
@@ -592,7 +585,7 @@ impl Queue {
     /// [`Error::Broken`].
     #[track_caller]
     pub fn wait(&self, request: &Request, how: Sleep) -> Result<Result<u32, Error>, Woken> {
-        if self.interrupts.load(Ordering::Relaxed) {
+        if self.has_interrupts() {
             return request.done.wait(how, || request.result());
         }
         loop {

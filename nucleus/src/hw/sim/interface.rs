@@ -148,6 +148,11 @@ pub(crate) fn spin_hint() {
     }
 }
 
+/// The running task is switched away from; not after a panic, which ends the run.
+pub(crate) fn leave_thread() {
+    required().end_after_panic();
+}
+
 /// Where the kernel reaches a physical address.
 pub(crate) fn ptr(at: PhysAddr) -> *mut u8 {
     required().memory(at)

@@ -13,6 +13,7 @@ use super::{
     random::Random,
     tlb::Tlb,
 };
+use crate::hw::context::{prepare, switch_stacks};
 use crate::hw::handlers;
 use crate::{PAGE_SIZE, PhysAddr};
 
@@ -41,7 +42,7 @@ impl Default for Config {
             cpus: 2,
             pages: 2048,
             seed: 0,
-            max_points: 20_000_000,
+            max_points: 100_000_000,
             daemons: false,
         }
     }
@@ -194,14 +195,14 @@ impl Machine {
         for (index, cpu) in self.cpus.iter().enumerate() {
             let entry = if index == 0 { boot } else { boot_other };
             // SAFETY: the CPU's own stack, on which nothing runs yet.
-            let start = unsafe { fiber::prepare(cpu.boot_stack.top(), entry, argument) };
+            let start = unsafe { prepare(cpu.boot_stack.top(), entry, argument) };
             cpu.stack_pointer.set(start);
         }
         self.cpus[0].started.set(true);
         MACHINE.set(self);
         // SAFETY: prepared above.
         unsafe {
-            fiber::switch(
+            switch_stacks(
                 self.host_stack_pointer.as_ptr(),
                 self.cpus[0].stack_pointer.get(),
             );
@@ -235,7 +236,7 @@ impl Machine {
         self.outcome.borrow_mut().get_or_insert(outcome);
         let mut unused = 0;
         // SAFETY: the host's stack waits in `run`, and is switched to once.
-        unsafe { fiber::switch(&raw mut unused, self.host_stack_pointer.get()) };
+        unsafe { switch_stacks(&raw mut unused, self.host_stack_pointer.get()) };
         unreachable!("an ended run went on")
     }
 
@@ -284,7 +285,7 @@ impl Machine {
         self.current.set(index);
         // SAFETY: a CPU that is not current was left by a switch or has not begun.
         unsafe {
-            fiber::switch(
+            switch_stacks(
                 from.stack_pointer.as_ptr(),
                 self.cpus[index].stack_pointer.get(),
             );

@@ -15,7 +15,7 @@
 //! use nucleus::{sim, task, time};
 //!
 //! sim::check("sleepers", 0..100, sim::Config::default(), || {
-//!     task::sleep(task::Sleep { deadline: Some(time::since_boot() * 2), ..task::Sleep::SOUND });
+//!     task::sleep(task::Sleep::until(time::since_boot() * 2));
 //! });
 //! ```
 //!
@@ -23,7 +23,6 @@
 //! counters work in plain tests.
 
 mod access;
-mod context;
 mod counted_heap;
 mod fiber;
 mod interface;
@@ -37,7 +36,6 @@ mod tlb;
 mod window;
 
 pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
-pub(crate) use context::Context;
 pub use counted_heap::CountedHeap;
 pub(crate) use fiber::Stack;
 pub(crate) use interface::*;

@@ -90,10 +90,7 @@ fn a_wait_without_a_waker_is_noticed() {
 fn the_clock_jumps_over_sleeps() {
     let body = || {
         let hour = time::since_boot() + std::time::Duration::from_secs(3600);
-        task::sleep(Sleep {
-            deadline: Some(hour),
-            ..Sleep::SOUND
-        });
+        task::sleep(Sleep::until(hour));
         assert!(time::since_boot() >= hour);
     };
     run(Config::default(), body).unwrap();

@@ -4,15 +4,13 @@
 //! `memory` (what the loader left), `acpi` (what the firmware tells), `layout` and `space` (the
 //! kernel's address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in),
 //! `apic`, `clock` and `smp` (interrupts, time, the other CPUs). While it runs: `fault` and `irq`
-//! (traps and interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `context`
-//! and `stack` (kernel threads), `window` (short-lived mappings), `serial`, `pci`. At the end:
+//! (traps and interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived mappings), `serial`, `pci`. At the end:
 //! `panic`, `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;
 pub(crate) mod backtrace;
 pub(crate) mod clock;
-pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod cpu;
 pub(crate) mod entry;
@@ -39,10 +37,9 @@ pub(crate) mod vectors;
 pub(crate) mod window;
 
 pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, random_seed, set_timer};
-pub(crate) use context::Context;
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
-pub(crate) use fpu::UserState;
+pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub(crate) use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
 pub(crate) use layout::ptr;

@@ -66,7 +66,7 @@ impl Drop for Bundle {
 mod tests {
     use super::*;
     use crate::frame::{Contents, Run, usage};
-    use crate::sim::{self, Config, random_u64};
+    use crate::sim::{below, on_machines_with, random_u64};
     use crate::task;
 
     /// All runs that there are.
@@ -79,18 +79,10 @@ mod tests {
     /// runs as before.
     #[test]
     fn bundles_are_frames() {
-        for cpus in [1, 2] {
-            let config = Config {
-                cpus,
-                pages: 4 * 1024,
-                ..Config::default()
-            };
-            sim::check("bundles are frames", 0..20, config, bundles);
-        }
+        on_machines_with("bundles are frames", [1, 2], 4 * 1024, 20, bundles);
     }
 
     fn bundles() {
-        let below = |n: usize| (random_u64() % n as u64) as usize;
         let before = usage();
         let count = runs().len();
         assert!(count >= 5, "{count} runs");

@@ -140,18 +140,13 @@ impl Drop for Frames {
 mod tests {
     use super::*;
     use crate::frame::usage;
-    use crate::sim::{self, Config};
+    use crate::sim::on_machines_with;
 
     /// Runs are taken until there are none, handed out singly, found again, and all frames come
     /// back.
     #[test]
     fn runs_are_frames() {
-        let config = Config {
-            cpus: 2,
-            pages: 3 * 1024,
-            ..Config::default()
-        };
-        sim::check("runs are frames", 0..20, config, || {
+        on_machines_with("runs are frames", [2], 3 * 1024, 20, || {
             let before = usage();
             let runs: Vec<Run> =
                 core::iter::from_fn(|| Run::alloc(Contents::Zeroed).ok()).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::frame::usage;
-use crate::sim::{self, Config, Together, below, random_u64};
+use crate::sim::{Together, below, on_machines_with, random_u64};
 
 struct Object {
     at: *mut u8,
@@ -77,50 +77,46 @@ impl Drop for Object {
 
 #[test]
 fn blocks_are_owned_by_one() {
-    for cpus in [1, 3] {
-        let config = Config {
-            cpus,
-            pages: 2048,
-            ..Config::default()
-        };
-        sim::check("blocks are owned by one", 0..20, config, move || {
-            // SAFETY: the first task of a fresh machine, and only this test uses this heap.
-            unsafe { start() };
-            let before = usage();
-            let together = Arc::new(Together::default());
-            for _ in 0..3 {
-                together.spawn(move || {
-                    let mut held: Vec<Object> = Vec::new();
-                    for _ in 0..400 {
-                        match below(10) {
-                            0..6 => held.extend(Object::new()),
-                            6 if !held.is_empty() => {
-                                let n = below(held.len());
-                                held[n].resize();
-                            }
-                            _ if !held.is_empty() => {
-                                held.swap_remove(below(held.len()));
-                            }
-                            _ => {}
+    on_machines_with("blocks are owned by one", [1, 3], 2048, 20, || {
+        // SAFETY: the first task of a fresh machine, and only this test uses this heap.
+        unsafe { start() };
+        let before = usage();
+        let together = Arc::new(Together::default());
+        for _ in 0..3 {
+            together.spawn(move || {
+                let mut held: Vec<Object> = Vec::new();
+                for _ in 0..400 {
+                    match below(10) {
+                        0..6 => held.extend(Object::new()),
+                        6 if !held.is_empty() => {
+                            let n = below(held.len());
+                            held[n].resize();
                         }
+                        _ if !held.is_empty() => {
+                            held.swap_remove(below(held.len()));
+                        }
+                        _ => {}
                     }
-                });
-            }
-            together.join();
-            for class in classes() {
-                assert_eq!(class.in_use, 0, "{class:?}");
-                let room = class.slabs * (PAGE_SIZE / class.size);
-                assert!(class.kept <= room, "{class:?}");
-                assert!(class.slabs <= class.kept + 1, "{class:?}");
-            }
-            let slabs: usize = classes().map(|class| class.slabs).sum();
-            // What CPUs keep, and a slab for each class.
-            let kept = usage().heap - before.heap;
-            assert_eq!(slabs, kept);
-            assert!(kept <= cpus * CLASSES.len() * 8, "{kept} frames are kept");
-            assert_eq!(usage().data, before.data);
-        });
-    }
+                }
+            });
+        }
+        together.join();
+        for class in classes() {
+            assert_eq!(class.in_use, 0, "{class:?}");
+            let room = class.slabs * (PAGE_SIZE / class.size);
+            assert!(class.kept <= room, "{class:?}");
+            assert!(class.slabs <= class.kept + 1, "{class:?}");
+        }
+        let slabs: usize = classes().map(|class| class.slabs).sum();
+        // What CPUs keep, and a slab for each class.
+        let kept = usage().heap - before.heap;
+        assert_eq!(slabs, kept);
+        assert!(
+            kept <= machine::cpu_count() * CLASSES.len() * 8,
+            "{kept} frames are kept"
+        );
+        assert_eq!(usage().data, before.data);
+    });
 }
 
 #[test]

@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn the_simulated_machine_has_none() {
-        crate::sim::check("no costs", 0..8, crate::sim::Config::default(), || {
+        crate::sim::on_machines_with("no costs", [2], 2048, 8, || {
             assert_eq!(measure(), Ok(Vec::new()));
         });
     }

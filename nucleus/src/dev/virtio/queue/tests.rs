@@ -25,10 +25,7 @@ const SENDERS: usize = 3;
 const REQUESTS: usize = 8;
 
 fn pause() {
-    task::sleep(Sleep {
-        deadline: Some(time::since_boot() + Duration::from_micros(random_u64() % 300)),
-        ..Sleep::SOUND
-    });
+    task::sleep(Sleep::within(Duration::from_micros(random_u64() % 300)));
 }
 
 /// The other side of a queue.
