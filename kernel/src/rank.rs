@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn the_ranks_of_all_floors_make_one_order() {
         let floors = [
-            nucleus::sync::RANKS,
+            nucleus::sync::Rank::RANKS,
             vm::rank::RANKS,
             fbuf::rank::RANKS,
             fs::rank::RANKS,

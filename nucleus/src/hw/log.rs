@@ -7,10 +7,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::hw::machine;
 
-/// Bytes that are kept: some thousand lines.
-const RING: usize = 64 << 10;
-/// Bytes of the log that are kept.
-pub const CAPACITY: usize = RING;
+/// Bytes of the log that are kept: some thousand lines.
+pub const CAPACITY: usize = 64 << 10;
 /// A longer line is cut.
 const LINE: usize = 512;
 
@@ -18,7 +16,7 @@ const LINE: usize = 512;
 struct Ring {
     /// The CPU that writes, plus one; 0 if none.
     writer: AtomicUsize,
-    bytes: UnsafeCell<[u8; RING]>,
+    bytes: UnsafeCell<[u8; CAPACITY]>,
     /// Bytes written since boot.
     end: AtomicU64,
 }
@@ -28,14 +26,14 @@ unsafe impl Sync for Ring {}
 
 static LOG: Ring = Ring {
     writer: AtomicUsize::new(0),
-    bytes: UnsafeCell::new([0; RING]),
+    bytes: UnsafeCell::new([0; CAPACITY]),
     end: AtomicU64::new(0),
 };
 
 impl Ring {
     /// Runs `f` with the bytes, alone; `None` if this CPU itself is in the middle of it (an
     /// exception or a panic inside), so that nothing waits for itself.
-    fn with<R>(&self, f: impl FnOnce(&mut [u8; RING]) -> R) -> Option<R> {
+    fn with<R>(&self, f: impl FnOnce(&mut [u8; CAPACITY]) -> R) -> Option<R> {
         let irqs = machine::irqs_disable();
         let me = machine::cpu() + 1;
         while let Err(writer) =
@@ -104,7 +102,7 @@ pub fn line(args: core::fmt::Arguments<'_>) {
     let done = LOG.with(|ring| {
         let mut end = LOG.end.load(Ordering::Relaxed);
         for &byte in text {
-            ring[end as usize % RING] = byte;
+            ring[end as usize % CAPACITY] = byte;
             end += 1;
         }
         LOG.end.store(end, Ordering::Release);
@@ -127,10 +125,10 @@ pub fn read(offset: u64, to: &mut [u8]) -> (usize, u64) {
         let piece = &mut piece[..len];
         let got = LOG.with(|ring| {
             let end = LOG.end.load(Ordering::Relaxed);
-            at = at.clamp(end.saturating_sub(RING as u64), end);
+            at = at.clamp(end.saturating_sub(CAPACITY as u64), end);
             let n = piece.len().min((end - at) as usize);
             for byte in &mut piece[..n] {
-                *byte = ring[at as usize % RING];
+                *byte = ring[at as usize % CAPACITY];
                 at += 1;
             }
             n

@@ -3,6 +3,7 @@
 
 #![allow(dead_code)]
 
+use super::sim::random::Random;
 use layout::Physical;
 
 #[path = "x86_64/acpi.rs"]
@@ -77,24 +78,11 @@ mod start {
     pub const LOADER_MULTIBOOT2: u32 = 2;
 }
 
-/// A sequence of numbers that a seed determines (splitmix).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % limit
-    }
-}
-
 #[test]
 fn memory_map_agrees_with_a_model() {
     const FRAMES: usize = 512;
     for seed in 0..300 {
-        let mut numbers = Numbers(seed);
+        let numbers = Random::new(seed);
         let mut map = memory::MemoryMap::new();
         // Per frame: absent, free, in use.
         let mut model = [0u8; FRAMES];
@@ -235,7 +223,7 @@ fn firmware_tables_are_read() {
 fn damaged_firmware_tables_do_no_harm() {
     let tables = [(LIST, 44), (CONTROLLERS, 36 + 54), (FIXED, 152), (CODE, 49)];
     for seed in 0..3000 {
-        let mut numbers = Numbers(seed);
+        let numbers = Random::new(seed);
         let mut memory = firmware();
         for _ in 0..=numbers.below(3) {
             let (at, len) = tables[numbers.below(4) as usize];
@@ -362,7 +350,7 @@ fn multiboot2_information_is_read() {
 #[test]
 fn damaged_loader_information_does_no_harm() {
     for seed in 0..3000 {
-        let mut numbers = Numbers(seed);
+        let numbers = Random::new(seed);
         let (mut memory, len, kind) = match seed % 2 {
             0 => (pvh(b"quiet\0", (0x40_0000, 5000)), 0x3010, 1),
             _ => {

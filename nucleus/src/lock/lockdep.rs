@@ -53,40 +53,33 @@ fn with_held<R>(f: impl FnOnce(&mut Held) -> R) -> Option<R> {
 
 /// Panics if a lock of `rank` at `address` may not be taken now.
 #[inline]
+#[track_caller]
 pub(crate) fn check(rank: Rank, address: usize) {
     #[cfg(debug_assertions)]
-    {
-        let worst = with_held(|held| {
-            held.locks[held.base..held.len]
-                .iter()
-                .copied()
-                .filter(|&(r, _)| r >= rank)
-                .max()
-        });
-        if let Some(Some((other, other_address))) = worst {
-            panic!(
-                "lock order: {rank:?} ({address:#x}) is taken while {other:?} \
-                 ({other_address:#x}) is held"
-            );
-        }
-    }
+    refuse(rank, address, |held, _| held >= rank);
     #[cfg(not(debug_assertions))]
     let _ = (rank, address);
 }
 
 /// As [`check`], where other locks of the same rank may be held.
 #[cfg(debug_assertions)]
+#[track_caller]
 pub(crate) fn check_nested(rank: Rank, address: usize) {
+    refuse(rank, address, |held, at| held > rank || at == address);
+}
+
+/// Panics if a lock is held that is `wrong`, by its rank and address, beside the one to be taken.
+#[cfg(debug_assertions)]
+#[track_caller]
+fn refuse(rank: Rank, address: usize, wrong: impl Fn(Rank, usize) -> bool) {
     let worst = with_held(|held| {
-        held.locks[held.base..held.len]
-            .iter()
-            .copied()
-            .filter(|&(r, a)| r > rank || a == address)
-            .max()
+        let locks = held.locks[held.base..held.len].iter().copied();
+        locks.filter(|&(held, at)| wrong(held, at)).max()
     });
     if let Some(Some((other, other_address))) = worst {
         panic!(
-            "lock order: {rank:?} ({address:#x}) is taken inside {other:?} ({other_address:#x})"
+            "lock order: {rank:?} ({address:#x}) is taken while {other:?} \
+             ({other_address:#x}) is held"
         );
     }
 }

@@ -13,6 +13,6 @@ mod spin;
 pub(crate) use guard::{Exclusive, Guard, Guarded, Hold, Lock, lock_pair};
 pub(crate) use lockdep::InterruptScope;
 pub use once::{OnceArc, OnceBox};
-pub use rank::{RANKS, Rank};
+pub use rank::Rank;
 pub(crate) use spin::{RawSpin, enable_preemption};
 pub use spin::{SpinGuard, SpinIrqGuard, SpinLock};

@@ -44,54 +44,39 @@ macro_rules! lock_ranks {
             $crate::sync::Rank::new(&($place, stringify!($name)));)*
 
         /// The ranks of this floor.
-        pub const RANKS: &[$crate::sync::Rank] = &[$($name,)*];
+        pub const RANKS: &[$crate::sync::Rank] =
+            &[$($crate::sync::Rank::new(&($place, stringify!($name))),)*];
     };
 }
 
-/// The nucleus's own ranks.
 #[allow(non_upper_case_globals, reason = "they read as the variants of `Rank`")]
 impl Rank {
-    /// Whose turn it is to measure what the machine takes.
-    pub const HwCost: Rank = Rank::new(&(65, "HwCost"));
-    /// Small leaf data of the floors above that is never held while another lock is taken.
-    pub const Leaf: Rank = Rank::new(&(120, "Leaf"));
-    /// A pmap's page-table pages.
-    pub const Pmap: Rank = Rank::new(&(140, "Pmap"));
-    /// A device's queue: its requests are done, and who waits for them is woken, with it held.
-    pub const Device: Rank = Rank::new(&(145, "Device"));
-    /// A wait queue.
-    pub const WaitQueue: Rank = Rank::new(&(150, "WaitQueue"));
-    /// The observers of a wait queue; given back before one is told.
-    pub const Observers: Rank = Rank::new(&(151, "Observers"));
-    /// A task's state.
-    pub const Task: Rank = Rank::new(&(155, "Task"));
-    /// A run queue.
-    pub const RunQueue: Rank = Rank::new(&(160, "RunQueue"));
-    /// A CPU's timers.
-    pub const Timers: Rank = Rank::new(&(165, "Timers"));
-    /// The kernel heap.
-    pub const Heap: Rank = Rank::new(&(170, "Heap"));
-    /// The kernel's own page tables and the cache of kernel stacks.
-    pub const KernelSpace: Rank = Rank::new(&(175, "KernelSpace"));
-    /// The buddy allocator.
-    pub const Buddy: Rank = Rank::new(&(180, "Buddy"));
-    /// The console ring.
-    pub const Console: Rank = Rank::new(&(190, "Console"));
+    lock_ranks! {
+        /// Whose turn it is to measure what the machine takes.
+        HwCost = 65,
+        /// Small leaf data of the floors above that is never held while another lock is taken.
+        Leaf = 120,
+        /// A pmap's page-table pages.
+        Pmap = 140,
+        /// A device's queue: its requests complete, and their waiters are woken, with it held.
+        Device = 145,
+        /// A wait queue.
+        WaitQueue = 150,
+        /// The observers of a wait queue; given back before one is told.
+        Observers = 151,
+        /// A task's state.
+        Task = 155,
+        /// A run queue.
+        RunQueue = 160,
+        /// A CPU's timers.
+        Timers = 165,
+        /// The kernel heap.
+        Heap = 170,
+        /// The kernel's own page tables and the cache of kernel stacks.
+        KernelSpace = 175,
+        /// The buddy allocator.
+        Buddy = 180,
+        /// The console ring.
+        Console = 190,
+    }
 }
-
-/// The ranks of this floor.
-pub const RANKS: &[Rank] = &[
-    Rank::HwCost,
-    Rank::Leaf,
-    Rank::Pmap,
-    Rank::Device,
-    Rank::WaitQueue,
-    Rank::Observers,
-    Rank::Task,
-    Rank::RunQueue,
-    Rank::Timers,
-    Rank::Heap,
-    Rank::KernelSpace,
-    Rank::Buddy,
-    Rank::Console,
-];

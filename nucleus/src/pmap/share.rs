@@ -3,7 +3,7 @@
 //!
 //! A forked pmap leads to the tables of its parent, and in both the entry above takes the right to
 //! write away for all that is below: one flush, and a cost that is the number of tables. The
-//! entries of a shared table are as they were. A space that change its mappings gets a table of its
+//! entries of a shared table are as they were. A space that changes its mappings gets a table of its
 //! own first ([`Pmap::own`]): a copy while others share the table, or the table itself when all
 //! others have left it.
 //!
@@ -30,7 +30,7 @@
 //! The owner of a table stands in its record: see `owner`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::entries::{GROUP, entry, group, load, next_entry};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
@@ -42,7 +42,7 @@ use super::reverse;
 use super::space::Pmap;
 use crate::counters::Counter;
 use crate::frame::record::record;
-use crate::frame::{Table, give_table, take_table};
+use crate::frame::{give_table, take_table};
 use crate::hw::machine;
 use crate::{OutOfMemory, VirtAddr, VirtRange};
 
@@ -182,7 +182,7 @@ impl Pmap {
 
     /// One sharer more for the table that an entry of level 2 leads to. Returns whether it was this
     /// pmap's own. [pmap lock]
-    fn share(&self, above: &core::sync::atomic::AtomicU64, table: u32) -> bool {
+    fn share(&self, above: &AtomicU64, table: u32) -> bool {
         if load(above).is_shared_table() {
             sharers(table).fetch_add(1, Ordering::Relaxed);
             return false;
@@ -241,13 +241,11 @@ impl Pmap {
     /// The table of level 2 for `va` in a pmap that is not published yet.
     fn upper(&mut self, va: VirtAddr) -> Result<u32, OutOfMemory> {
         let root = self.root;
-        let take = |level| match take_table(level) {
-            Some(Table::Ready(table) | Table::Fresh(table)) => {
-                record(table).handles.store(0, Ordering::Relaxed);
-                record(table).groups().store(0, Ordering::Relaxed);
-                Ok(table)
-            }
-            None => Err(OutOfMemory),
+        let take = |level| {
+            let table = take_table(level).ok_or(OutOfMemory)?.index();
+            record(table).handles.store(0, Ordering::Relaxed);
+            record(table).groups().store(0, Ordering::Relaxed);
+            Ok(table)
         };
         let frames = self.lock.get_mut();
         let mut attach = |parent: u32, level: usize, table: u32| {
@@ -295,9 +293,7 @@ impl Pmap {
         if self.take_back(above, table, Writes::TakenAway) {
             return Ok(());
         }
-        let new = match take_table(1).ok_or(OutOfMemory)? {
-            Table::Ready(new) | Table::Fresh(new) => new,
-        };
+        let new = take_table(1).ok_or(OutOfMemory)?.index();
         let leaf = new_leaf(owner(self), new, leaf_base(va));
         copy(table, &leaf);
         drop(leaf);
@@ -349,17 +345,14 @@ impl Pmap {
     }
 
     /// The table of level 1 for `va` and the entry above it, if it is a shared one. [pmap lock]
-    fn shared_table(&self, va: VirtAddr) -> Option<(&'static core::sync::atomic::AtomicU64, u32)> {
+    fn shared_table(&self, va: VirtAddr) -> Option<(&'static AtomicU64, u32)> {
         let above = self.above_leaf(va)?;
         let pte = load(above);
         (pte.is_present() && pte.is_shared_table()).then(|| (above, pte.frame()))
     }
 
     /// The entry of level 2 for `va`, whatever it is, if there is a table for it. [pmap lock]
-    pub(super) fn above_leaf(
-        &self,
-        va: VirtAddr,
-    ) -> Option<&'static core::sync::atomic::AtomicU64> {
+    pub(super) fn above_leaf(&self, va: VirtAddr) -> Option<&'static AtomicU64> {
         let mut table = self.root;
         for level in [4, 3] {
             let pte = load(entry(table, index(va, level)));
@@ -373,7 +366,7 @@ impl Pmap {
 
     /// Takes a table for this pmap's own if it is the only one that still leads to it. Nothing has
     /// to be flushed: rights only become more. [pmap lock]
-    fn take_back(&self, above: &core::sync::atomic::AtomicU64, table: u32, writes: Writes) -> bool {
+    fn take_back(&self, above: &AtomicU64, table: u32, writes: Writes) -> bool {
         // Acquire: what the others did comes before what this one does.
         if sharers(table).load(Ordering::Acquire) > 1 {
             return false;

@@ -26,7 +26,7 @@ use super::pending::{Pending, bury};
 use super::space::Pmap;
 use crate::cpu::percpu::Pinned;
 use crate::frame::record::{NONE, Type, find, record};
-use crate::frame::{Table, give_table, take_table};
+use crate::frame::{give_table, take_table};
 use crate::hw::machine;
 use crate::{OutOfMemory, VirtAddr, VirtRange};
 
@@ -209,7 +209,7 @@ impl Pmap {
         let mut tables = [NONE; 4];
         for l in 1..level {
             match take_table(l) {
-                Some(Table::Ready(table) | Table::Fresh(table)) => tables[l] = table,
+                Some(table) => tables[l] = table.index(),
                 None => {
                     for (l, &table) in tables.iter().enumerate().take(l).skip(1) {
                         give_table(l, table);

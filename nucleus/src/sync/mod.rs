@@ -16,7 +16,7 @@ pub use cpu_rwlock::{CpuReadGuard, CpuRwLock, CpuWriteGuard};
 pub use mutex::{Mutex, MutexGuard};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 
-pub use crate::lock::{OnceArc, OnceBox, RANKS, Rank, SpinGuard, SpinIrqGuard, SpinLock};
+pub use crate::lock::{OnceArc, OnceBox, Rank, SpinGuard, SpinIrqGuard, SpinLock};
 
 #[cfg(test)]
 mod tests;

@@ -29,7 +29,7 @@ mod interface;
 pub(crate) mod machine;
 mod oracle;
 pub(crate) mod program;
-mod random;
+pub(super) mod random;
 #[cfg(test)]
 mod tests;
 mod tlb;

@@ -1,6 +1,9 @@
 //! What must never be true of TLBs, checked when the kernel says that it is not.
 
-use super::{machine::machine, tlb::Table};
+use super::{
+    machine::{Machine, WORD, machine},
+    tlb::{ADDRESS, Entry, LARGE, NO_EXECUTE, PRESENT, Table, WRITE},
+};
 use crate::{PAGE_SHIFT, PhysAddr, VirtAddr};
 
 /// Now, for [`promise_page`] and [`promise_all`]: taken when a flush begins.
@@ -12,45 +15,38 @@ pub(crate) fn coherence_stamp() -> u64 {
 /// when the flush began (`since`) and still holds must be what the page tables say, or less.
 pub(crate) fn promise_page(root: PhysAddr, at: VirtAddr, since: u64) {
     let Some(m) = machine() else { return };
-    let span = at.0 >> (PAGE_SHIFT + 9);
     let page = at.0 >> PAGE_SHIFT;
-    for cpu in m.cpus.iter().filter(|cpu| cpu.root.get() == root) {
-        // With a page goes the large one around it.
+    let span = page >> 9;
+    let cpus = m.cpus.iter().enumerate();
+    for (index, cpu) in cpus.filter(|(_, cpu)| cpu.root.get() == root) {
         let tlb = cpu.tlb.borrow();
+        // With a page goes the large one around it.
         let around = tlb.pages.range(span << 9..(span + 1) << 9);
-        around
-            .filter(|(held, entry)| **held == page || entry.large)
-            .for_each(|(held, _)| check_page(root, VirtAddr(held << PAGE_SHIFT), since));
-    }
-    for (index, cpu) in m.cpus.iter().enumerate() {
-        if cpu.root.get() == root
-            && let Some(table) = cpu.tlb.borrow().tables.get(&span)
-        {
-            check_table(index, root, span, table, since);
+        for (&held, entry) in around.filter(|(held, entry)| **held == page || entry.large) {
+            check_page(m, index, root, held, entry, since);
+        }
+        if let Some(table) = tlb.tables.get(&span) {
+            check_table(m, index, root, span, table, since);
         }
     }
 }
 
-fn check_page(root: PhysAddr, at: VirtAddr, since: u64) {
-    let Some(m) = machine() else { return };
-    let page = at.0 >> PAGE_SHIFT;
-    for (index, cpu) in m.cpus.iter().enumerate() {
-        if cpu.root.get() != root {
-            continue;
-        }
-        if let Some(entry) = cpu.tlb.borrow().pages.get(&page) {
-            let now = lookup(root, page);
-            let stale = now.is_none_or(|(frame, write, execute)| {
-                frame != entry.frame || entry.write && !write || entry.execute && !execute
-            });
-            if stale && entry.stamp <= since {
-                m.fail(format!(
-                    "stale translation: CPU {index} still holds {at:?} -> frame {:#x} \
-                     (write {}, execute {}), the page tables say {now:x?}",
-                    entry.frame, entry.write, entry.execute
-                ));
-            }
-        }
+/// A held translation must not allow more than the page tables.
+fn check_page(m: &Machine, index: usize, root: PhysAddr, page: usize, held: &Entry, since: u64) {
+    let now = walk(m, root, page, 1);
+    let now = now.map(|(at, write, execute)| (at.frame_number(), write, execute));
+    let stale = now.is_none_or(|(frame, write, execute)| {
+        frame != held.frame || held.write && !write || held.execute && !execute
+    });
+    if stale && held.stamp <= since {
+        m.fail(format!(
+            "stale translation: CPU {index} still holds {:#x} -> frame {:#x} \
+             (write {}, execute {}), the page tables say {now:x?}",
+            page << PAGE_SHIFT,
+            held.frame,
+            held.write,
+            held.execute
+        ));
     }
 }
 
@@ -74,51 +70,36 @@ pub(crate) fn promise_all(cpus: u64, since: u64) {
 }
 
 /// A held table must still be the one that the tables above lead to.
-fn check_table(index: usize, root: PhysAddr, span: usize, table: &Table, since: u64) {
-    let Some(m) = machine() else { return };
-    if table.stamp <= since && last_table(root, span << 9).is_none_or(|at| at != table.at) {
+fn check_table(m: &Machine, index: usize, root: PhysAddr, span: usize, held: &Table, since: u64) {
+    let now = walk(m, root, span << 9, 2);
+    if held.stamp <= since && now.is_none_or(|(at, ..)| at != held.at) {
         m.fail(format!(
             "stale table: CPU {index} still walks the table at {:?} for {:#x}",
-            table.at,
+            held.at,
             span << (PAGE_SHIFT + 9)
         ));
     }
 }
 
-/// The table of level 1 for a page, without touching any bit.
-fn last_table(root: PhysAddr, page: usize) -> Option<PhysAddr> {
-    let m = machine()?;
-    let mut table = root;
-    for level in (2..=4).rev() {
+/// What the tables say of a page, down to those of level `last`, without touching any bit: where
+/// they lead, whether it may be written, and executed. A large page has no table of level 1.
+fn walk(m: &Machine, root: PhysAddr, page: usize, last: usize) -> Option<(PhysAddr, bool, bool)> {
+    let (mut at, mut write, mut execute) = (root, true, true);
+    for level in (last..=4).rev() {
         let index = page >> (9 * (level - 1)) & 511;
-        let entry = m.entry(table + index as u64 * 8).load(super::machine::WORD);
-        if entry & 1 == 0 || entry & 1 << 7 != 0 {
+        let entry = m.entry(at + index as u64 * 8).load(WORD);
+        if entry & PRESENT == 0 {
             return None;
         }
-        table = PhysAddr(entry & 0x000f_ffff_ffff_f000);
-    }
-    Some(table)
-}
-
-/// Frame, whether writable, whether executable: what the tables say now.
-fn lookup(root: PhysAddr, page: usize) -> Option<(u64, bool, bool)> {
-    let m = machine()?;
-    let (mut write, mut execute) = (true, true);
-    let mut table = root;
-    for level in (1..=4).rev() {
-        let index = page >> (9 * (level - 1)) & 511;
-        let entry = m.entry(table + index as u64 * 8).load(super::machine::WORD);
-        if entry & 1 == 0 {
-            return None;
-        }
-        write &= entry & 2 != 0;
-        execute &= entry >> 63 == 0;
-        table = PhysAddr(entry & 0x000f_ffff_ffff_f000);
-        if level == 2 && entry & 1 << 7 != 0 {
-            return Some((table.frame_number() + (page as u64 & 511), write, execute));
+        write &= entry & WRITE != 0;
+        execute &= entry & NO_EXECUTE == 0;
+        at = PhysAddr(entry & ADDRESS);
+        if level == 2 && entry & LARGE != 0 {
+            let part = (page as u64 & 511) << PAGE_SHIFT;
+            return (last == 1).then_some((at + part, write, execute));
         }
     }
-    Some((table.frame_number(), write, execute))
+    Some((at, write, execute))
 }
 
 /// The frame goes back to the allocator: no CPU may be able to reach it by anything that it holds.

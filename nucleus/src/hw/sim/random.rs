@@ -6,11 +6,11 @@ use core::cell::Cell;
 pub(crate) struct Random(Cell<u64>);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(Cell::new(seed))
     }
 
-    pub(super) fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.0.set(state);
         let mut z = state;
@@ -20,12 +20,12 @@ impl Random {
     }
 
     /// 0 to `n` - 1.
-    pub(super) fn below(&self, n: u64) -> u64 {
+    pub(crate) fn below(&self, n: u64) -> u64 {
         self.next() % n
     }
 
     /// True once in `n` times.
-    pub(super) fn one_in(&self, n: u64) -> bool {
+    pub(crate) fn one_in(&self, n: u64) -> bool {
         self.below(n) == 0
     }
 }

@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, VecDeque};
 use super::machine::{Machine, WORD, machine};
 use crate::{Access, PAGE_SHIFT, PhysAddr, VirtAddr};
 
-const PRESENT: u64 = 1;
-const WRITE: u64 = 1 << 1;
+pub(super) const PRESENT: u64 = 1;
+pub(super) const WRITE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
-const NO_EXECUTE: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+pub(super) const LARGE: u64 = 1 << 7;
+pub(super) const NO_EXECUTE: u64 = 1 << 63;
+pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// Addresses that were used lately, among which a CPU guesses.
 const HISTORY: usize = 32;

@@ -26,23 +26,9 @@ pub const INT_80: u64 = 0x80;
 
 /// Registers at a trap from kernel code: as [`Registers`] without the bases.
 #[repr(C)]
-#[derive(Debug)]
 pub struct TrapFrame {
-    pub r15: u64,
-    pub r14: u64,
-    pub r13: u64,
-    pub r12: u64,
-    pub rbp: u64,
-    pub rbx: u64,
-    pub r11: u64,
-    pub r10: u64,
-    pub r9: u64,
-    pub r8: u64,
-    pub rax: u64,
-    pub rcx: u64,
-    pub rdx: u64,
-    pub rsi: u64,
-    pub rdi: u64,
+    /// `r15` to `rdi`.
+    pub general: [u64; 15],
     pub error: u64,
     pub rip: u64,
     pub cs: u64,

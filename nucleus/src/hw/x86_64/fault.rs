@@ -1,10 +1,12 @@
 //! Traps from kernel code, and what they mean.
 
+use core::mem::offset_of;
+
 use super::cpu;
 use super::entry::TrapFrame;
 use super::{copy, irq, layout, panic, percpu};
 use crate::addr::USER_END;
-use crate::hw::handlers;
+use crate::hw::{self, handlers};
 use crate::{Access, VirtAddr};
 
 /// The vectors that the CPU itself raises and that are treated by name.
@@ -87,7 +89,8 @@ pub extern "C" fn own_stack_trap(vector: u64, frame: &mut TrapFrame) {
 
 /// A trap that no kernel code may cause.
 fn fatal(vector: u64, frame: &TrapFrame) -> ! {
-    panic::set_origin(frame.rip as usize, frame.rbp as usize);
+    let frame_pointer = frame.general[offset_of!(hw::registers::Registers, rbp) / size_of::<u64>()];
+    panic::set_origin(frame.rip as usize, frame_pointer as usize);
     let address = cpu::fault_address();
     if vector == vector::DOUBLE_FAULT && layout::is_stack_guard(frame.rsp as usize) {
         panic!(
@@ -123,6 +126,12 @@ fn name(vector: u64) -> &'static str {
     }
 }
 
+/// The general registers, as they lie in a [`TrapFrame`].
+const NAMES: [&str; 15] = [
+    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
+    "rdi",
+];
+
 struct Registers<'a>(&'a TrapFrame);
 
 impl core::fmt::Display for Registers<'_> {
@@ -133,25 +142,10 @@ impl core::fmt::Display for Registers<'_> {
             "rip {:016x} rsp {:016x} flags {:08x}",
             r.rip, r.rsp, r.rflags
         )?;
-        writeln!(
-            f,
-            "rax {:016x} rbx {:016x} rcx {:016x} rdx {:016x}",
-            r.rax, r.rbx, r.rcx, r.rdx
-        )?;
-        writeln!(
-            f,
-            "rsi {:016x} rdi {:016x} rbp {:016x} r8  {:016x}",
-            r.rsi, r.rdi, r.rbp, r.r8
-        )?;
-        writeln!(
-            f,
-            "r9  {:016x} r10 {:016x} r11 {:016x} r12 {:016x}",
-            r.r9, r.r10, r.r11, r.r12
-        )?;
-        write!(
-            f,
-            "r13 {:016x} r14 {:016x} r15 {:016x}",
-            r.r13, r.r14, r.r15
-        )
+        for (i, (name, value)) in NAMES.iter().zip(r.general).enumerate() {
+            let end = if i % 4 == 3 { '\n' } else { ' ' };
+            write!(f, "{name:3} {value:016x}{end}")?;
+        }
+        Ok(())
     }
 }

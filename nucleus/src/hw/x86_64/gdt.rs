@@ -88,13 +88,10 @@ struct TablePointer {
 /// Loads this CPU's descriptor table and task state. `stacks` are the tops of the interrupt
 /// stacks in the order of [`InterruptStack`].
 pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
+    set_stacks(data, stacks);
     // SAFETY: only this CPU touches its tables, and no trap can happen on it yet that needs them.
     unsafe {
-        let tss = data.tss.get();
-        for (i, top) in stacks.into_iter().enumerate() {
-            (&raw mut (*tss).ist[i]).write_unaligned(top as u64);
-        }
-        let base = tss as u64;
+        let base = data.tss.get() as u64;
         let limit = size_of::<Tss>() as u64 - 1;
         let gdt = &mut *data.gdt.get();
         gdt[..7].copy_from_slice(&SEGMENTS);

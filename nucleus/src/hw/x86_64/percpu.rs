@@ -14,6 +14,7 @@ use crate::hw::handlers;
 pub const MAX_CPUS: usize = 16;
 /// Counters that each CPU has room for.
 pub const MAX_COUNTERS: usize = 128;
+
 /// One CPU's own data. Other CPUs read the counters and nothing else.
 #[repr(C, align(64))]
 pub struct PerCpu {
@@ -27,16 +28,14 @@ pub struct PerCpu {
     preempt_count: AtomicU32,
     /// Not 0: the scheduler wants to run on this CPU.
     reschedule: AtomicU32,
-    padding: AtomicU32,
     /// The kernel stack pointer while a program runs.
     pub kernel_sp: AtomicUsize,
     /// Holds a program's stack pointer for an instant on the way in.
     pub scratch: AtomicUsize,
     /// The `UserState` that is in this CPU's registers now, or 0.
     pub live: AtomicUsize,
-    /// Nanoseconds since boot at which the timer is to fire; `u64::MAX` if it is not set.
-    pub deadline: AtomicU64,
-    padding2: AtomicU32,
+    /// Puts the stack pointer in the task state at a multiple of 8.
+    padding: AtomicU32,
     pub tss: UnsafeCell<Tss>,
     pub gdt: UnsafeCell<[u64; GDT_ENTRIES]>,
     counters: [AtomicU64; MAX_COUNTERS],
@@ -47,6 +46,20 @@ unsafe impl Sync for PerCpu {}
 
 /// Offset of the slot that the CPU loads its stack pointer from when it leaves a program.
 pub const ENTRY_SP: usize = offset_of!(PerCpu, tss) + Tss::RSP0;
+const _: () = assert!(ENTRY_SP.is_multiple_of(8));
+
+/// Reads a field of this CPU's data by a register of its size (`"{}"` or `"{:e}"`).
+macro_rules! load {
+    ($field:ident, $register:literal) => {{
+        let value;
+        // SAFETY: one instruction that reads. Not `pure`: a preemption may change the answer.
+        unsafe {
+            asm!(concat!("mov ", $register, ", gs:[{}]"), out(reg) value,
+                const offset_of!(PerCpu, $field), options(readonly, nostack, preserves_flags));
+        }
+        value
+    }};
+}
 
 impl PerCpu {
     const fn new() -> PerCpu {
@@ -56,20 +69,16 @@ impl PerCpu {
             index: AtomicU32::new(0),
             preempt_count: AtomicU32::new(0),
             reschedule: AtomicU32::new(0),
-            padding: AtomicU32::new(0),
             kernel_sp: AtomicUsize::new(0),
             scratch: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
-            deadline: AtomicU64::new(0),
-            padding2: AtomicU32::new(0),
+            padding: AtomicU32::new(0),
             tss: UnsafeCell::new(Tss::new()),
             gdt: UnsafeCell::new([0; GDT_ENTRIES]),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }
     }
-}
 
-impl PerCpu {
     /// Number of the CPU that it belongs to.
     pub fn number(&self) -> u32 {
         self.index.load(Ordering::Relaxed)
@@ -113,12 +122,7 @@ pub fn set_up(index: usize) {
 /// The CPU this runs on.
 #[inline]
 pub fn cpu() -> usize {
-    let index: u32;
-    // SAFETY: reads this CPU's number. Not `pure`: a preemption may change the answer.
-    unsafe {
-        asm!("mov {:e}, gs:[{}]", out(reg) index, const offset_of!(PerCpu, index),
-            options(readonly, nostack, preserves_flags));
-    }
+    let index: u32 = load!(index, "{:e}");
     index as usize
 }
 
@@ -136,13 +140,7 @@ pub fn set_cpu_count(count: usize) {
 /// The word kept for the scheduler.
 #[inline]
 pub fn task_pointer() -> usize {
-    let task;
-    // SAFETY: reads this CPU's slot.
-    unsafe {
-        asm!("mov {}, gs:[{}]", out(reg) task, const offset_of!(PerCpu, task),
-            options(readonly, nostack, preserves_flags));
-    }
-    task
+    load!(task, "{}")
 }
 
 /// Sets the word kept for the scheduler.
@@ -188,13 +186,7 @@ pub fn preempt() {
 /// How often preemption is forbidden now.
 #[inline]
 pub fn preempt_count() -> u32 {
-    let count;
-    // SAFETY: reads this CPU's count.
-    unsafe {
-        asm!("mov {:e}, gs:[{}]", out(reg) count, const offset_of!(PerCpu, preempt_count),
-            options(readonly, nostack, preserves_flags));
-    }
-    count
+    load!(preempt_count, "{:e}")
 }
 
 /// Notes whether the scheduler wants to run on this CPU.
@@ -210,12 +202,7 @@ pub fn set_reschedule(wanted: bool) {
 /// Whether the scheduler wants to run on this CPU.
 #[inline]
 pub fn reschedule_wanted() -> bool {
-    let wanted: u32;
-    // SAFETY: reads this CPU's flag.
-    unsafe {
-        asm!("mov {:e}, gs:[{}]", out(reg) wanted, const offset_of!(PerCpu, reschedule),
-            options(readonly, nostack, preserves_flags));
-    }
+    let wanted: u32 = load!(reschedule, "{:e}");
     wanted != 0
 }
 

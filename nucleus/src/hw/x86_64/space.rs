@@ -180,39 +180,34 @@ pub(crate) fn device_pages_left() -> usize {
     DEVICE_WINDOW.saturating_sub(DEVICE_PAGES.load(Ordering::Relaxed))
 }
 
+/// The entry at which a walk for a kernel address ends, and its level: the first that is not present
+/// or maps a large page, or that of level 1.
+fn walk(va: usize) -> (*mut u64, usize) {
+    let mut at = kernel_root().0;
+    for level in (1..=4).rev() {
+        // SAFETY: the kernel's tables are never freed.
+        let (entry, value) = unsafe {
+            let entry = &raw mut (*table(at))[slot(va, level)];
+            (entry, entry.read_volatile())
+        };
+        if level == 1 || value & PRESENT == 0 || value & LARGE != 0 {
+            return (entry, level);
+        }
+        at = value & ADDRESS;
+    }
+    unreachable!("a walk ends at level 1")
+}
+
 /// The level-1 entry for a kernel address, if its tables exist and no large page is in the way.
 fn find(va: usize) -> Option<*mut u64> {
-    let mut at = kernel_root().0;
-    for level in (2..=4).rev() {
-        // SAFETY: the kernel's tables are never freed.
-        let entry = unsafe { (&raw const (*table(at))[slot(va, level)]).read_volatile() };
-        if entry & PRESENT == 0 || entry & LARGE != 0 {
-            return None;
-        }
-        at = entry & ADDRESS;
-    }
-    // SAFETY: as above.
-    Some(unsafe { &raw mut (*table(at))[slot(va, 1)] })
+    let (entry, level) = walk(va);
+    (level == 1).then_some(entry)
 }
 
 /// Whether the kernel can read this address: for walks through what may be broken.
 pub fn is_mapped(va: usize) -> bool {
-    let mut at = kernel_root().0;
-    if at == 0 {
-        return true;
-    }
-    for level in (1..=4).rev() {
-        // SAFETY: as in `find`.
-        let entry = unsafe { (&raw const (*table(at))[slot(va, level)]).read_volatile() };
-        if entry & PRESENT == 0 {
-            return false;
-        }
-        if level < 4 && entry & LARGE != 0 {
-            return true;
-        }
-        at = entry & ADDRESS;
-    }
-    true
+    // SAFETY: as in `walk`. Without a root the boot page tables are in force.
+    kernel_root().0 == 0 || unsafe { walk(va).0.read_volatile() } & PRESENT != 0
 }
 
 /// Maps a new frame at each page of a kernel stack, whose addresses are not mapped.
@@ -292,7 +287,7 @@ pub fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
         }
         at = value & ADDRESS;
     }
-    // SAFETY: as in `find`.
+    // SAFETY: as in `walk`.
     Ok(unsafe { &raw mut (*table(at))[slot(va, 1)] })
 }
 

@@ -238,6 +238,15 @@ pub(crate) enum Table {
     Fresh(u32),
 }
 
+impl Table {
+    /// The number of its frame.
+    pub(crate) fn index(self) -> u32 {
+        match self {
+            Table::Ready(index) | Table::Fresh(index) => index,
+        }
+    }
+}
+
 /// Takes a page table of `level` 1 to 4. Its record's use count is 0.
 pub(crate) fn take_table(level: usize) -> Option<Table> {
     if super::fails() {

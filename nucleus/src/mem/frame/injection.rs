@@ -20,45 +20,67 @@ mod host {
         Ordering::{Relaxed, SeqCst},
     };
 
-    /// Never.
+    /// Strikes at one of the events that it counts, or at that and all after it.
+    struct Trigger {
+        /// Events before the first strike; below zero afterwards.
+        left: AtomicI64,
+        is_single: AtomicBool,
+    }
+
+    /// A trigger that never strikes.
     const OFF: i64 = i64::MAX;
 
-    /// Allocations before the first one that fails; below zero afterwards.
-    static ALLOCATIONS: AtomicI64 = AtomicI64::new(OFF);
-    /// Whether only that one fails.
-    static ONCE: AtomicBool = AtomicBool::new(false);
-    /// Questions whether memory is scarce before the one that is answered wrongly; below zero
-    /// afterwards.
-    static QUESTIONS: AtomicI64 = AtomicI64::new(OFF);
-    /// Whether only that one is.
-    static ONE_QUESTION: AtomicBool = AtomicBool::new(false);
+    impl Trigger {
+        const fn new() -> Trigger {
+            Trigger {
+                left: AtomicI64::new(OFF),
+                is_single: AtomicBool::new(false),
+            }
+        }
+
+        fn set(&self, n: Option<u64>, is_single: bool) {
+            self.is_single.store(is_single, SeqCst);
+            self.left.store(n.map_or(OFF, |n| n as i64), SeqCst);
+        }
+
+        fn strikes(&self) -> bool {
+            if self.left.load(Relaxed) == OFF {
+                return false;
+            }
+            let left = self.left.fetch_sub(1, Relaxed);
+            let strikes = left == 0 || left < 0 && !self.is_single.load(Relaxed);
+            FAILED.fetch_add(u64::from(strikes), Relaxed);
+            strikes
+        }
+    }
+
+    /// Counts allocations.
+    static ALLOCATIONS: Trigger = Trigger::new();
+    /// Counts questions whether memory is scarce.
+    static QUESTIONS: Trigger = Trigger::new();
     static FAILED: AtomicU64 = AtomicU64::new(0);
 
     /// Makes the allocations of frames by programs fail on purpose, for tests: the `n`th from now
     /// on (0 is the next) and all after it fail; `None` stops that. Heap allocations go on.
     pub fn fail_after(n: Option<u64>) {
-        ONCE.store(false, SeqCst);
-        ALLOCATIONS.store(n.map_or(OFF, |n| n as i64), SeqCst);
+        ALLOCATIONS.set(n, false);
     }
 
     /// As [`fail_after`], but of one allocation only.
     pub fn fail_once(n: u64) {
-        ONCE.store(true, SeqCst);
-        ALLOCATIONS.store(n as i64, SeqCst);
+        ALLOCATIONS.set(Some(n), true);
     }
 
     /// The `n`th time from now on (0 is the next) that it is asked for,
     /// [`is_scarce`](crate::frame::is_scarce) says yes though memory is not scarce: so what would
     /// need more of the kernel's heap is refused, once.
     pub fn seem_scarce_once(n: u64) {
-        ONE_QUESTION.store(true, SeqCst);
-        QUESTIONS.store(n as i64, SeqCst);
+        QUESTIONS.set(Some(n), true);
     }
 
     /// As [`seem_scarce_once`], that time and all times after it; `None` stops that.
     pub fn seem_scarce_after(n: Option<u64>) {
-        ONE_QUESTION.store(false, SeqCst);
-        QUESTIONS.store(n.map_or(OFF, |n| n as i64), SeqCst);
+        QUESTIONS.set(n, false);
     }
 
     /// How many allocations failed on purpose, and questions were answered wrongly, since the
@@ -76,23 +98,11 @@ mod host {
 
     /// Whether this allocation is to fail on purpose.
     pub fn fails() -> bool {
-        if ALLOCATIONS.load(Relaxed) == OFF {
-            return false;
-        }
-        let left = ALLOCATIONS.fetch_sub(1, Relaxed);
-        let fails = left == 0 || left < 0 && !ONCE.load(Relaxed);
-        FAILED.fetch_add(u64::from(fails), Relaxed);
-        fails
+        ALLOCATIONS.strikes()
     }
 
     /// Whether this question is to be answered wrongly.
     pub fn seems_scarce() -> bool {
-        if QUESTIONS.load(Relaxed) == OFF {
-            return false;
-        }
-        let left = QUESTIONS.fetch_sub(1, Relaxed);
-        let now = left == 0 || left < 0 && !ONE_QUESTION.load(Relaxed);
-        FAILED.fetch_add(u64::from(now), Relaxed);
-        now
+        QUESTIONS.strikes()
     }
 }

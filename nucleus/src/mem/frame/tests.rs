@@ -172,8 +172,7 @@ fn the_reserve_is_not_for_programs() {
                 give_run(index..index + 1, Type::Heap);
             }
             for table in tables {
-                let (Table::Ready(index) | Table::Fresh(index)) = table;
-                give_table(1, index);
+                give_table(1, table.index());
             }
             assert!(Frame::alloc(Contents::Stale).is_ok());
             held.clear();
@@ -189,11 +188,7 @@ fn tables_are_kept_ready() {
         let changes = Counter::frame_type_changes.total();
         for level in 1..=4 {
             let take = |n: usize| -> Vec<u32> {
-                let tables = (0..n).map(|_| take_table(level).unwrap());
-                let index = |table| match table {
-                    Table::Ready(index) | Table::Fresh(index) => index,
-                };
-                tables.map(index).collect()
+                (0..n).map(|_| take_table(level).unwrap().index()).collect()
             };
             let first = take(20);
             assert!(first.iter().all(|&i| !record(i).is_cached()));
@@ -221,13 +216,15 @@ fn tables_are_kept_ready() {
 fn tables_are_made_anew() {
     on_machines_with("tables are made anew", [1, 2, 4], 1024, 30, || {
         let before = usage();
-        give_table(1, ready(1));
+        give_table(1, take_table(1).unwrap().index());
         assert_eq!(usage().free, before.free);
         keep_tables(false);
         for level in 1..=4 {
             let changes = Counter::frame_type_changes.total();
-            let tables: Vec<u32> = (0..20).map(|_| ready(level)).collect();
-            tables.iter().for_each(|&table| give_table(level, table));
+            let tables: Vec<Table> = (0..20).map(|_| take_table(level).unwrap()).collect();
+            tables
+                .iter()
+                .for_each(|table| give_table(level, table.index()));
             let frames = if level == 1 { 40 } else { 20 };
             let changes = Counter::frame_type_changes.total() - changes;
             assert_eq!(changes, 2 * frames, "level {level}");
@@ -238,14 +235,6 @@ fn tables_are_made_anew() {
         while cache::drain() {}
         assert_eq!(usage(), before);
     });
-}
-
-/// A page table of a level, kept ready or not.
-fn ready(level: usize) -> u32 {
-    match take_table(level) {
-        Some(Table::Ready(table) | Table::Fresh(table)) => table,
-        None => panic!("no memory for a page table"),
-    }
 }
 
 #[test]
