@@ -10,8 +10,8 @@
 //!
 //! ```text
 //!              level 2                          level 1
-//!   large      entry ── LARGE ──> 512 frames    512 entries, one a frame, found by the
-//!   split      entry ──────────────────────────>  reverse mappings, or by `LARGE` in `use_count`
+//!   large      entry -- LARGE --> 512 frames    512 entries, one a frame, found by the
+//!   split      entry -------------------------> reverse mappings, or by `LARGE` in `use_count`
 //! ```
 //!
 //! # Accessed and dirty

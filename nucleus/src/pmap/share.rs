@@ -3,8 +3,8 @@
 //!
 //! A forked pmap leads to the tables of its parent, and in both the entry above takes the right to
 //! write away for all that is below: one flush, and a cost that is the number of tables. The
-//! entries of a shared table are as they were. A space that changes its mappings gets a table of its
-//! own first ([`Pmap::own`]): a copy while others share the table, or the table itself when all
+//! entries of a shared table are as they were. A space that changes its mappings gets its own table
+//! first ([`Pmap::own`]): a copy while others share the table, or the table itself when all
 //! others have left it.
 //!
 //! # Locking

@@ -1,11 +1,11 @@
 //! A virtual machine with x86-64 CPUs.
 //!
-//! In the order of a boot, which [`boot`](crate::boot) leads: `start` (first instructions), `loader`
-//! and `memory` (what the loader left), `acpi` (what the firmware tells), `layout` and `space` (the
-//! kernel's address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and ways in),
-//! `apic` and `clock` (interrupts, time). While it runs: `fault` and `irq` (traps and interrupts),
-//! `user`, `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived mappings),
-//! `serial`, `pci`. At the end: `panic`, `backtrace`, `power`.
+//! In the order of a boot, which [`boot`](crate::boot) leads: `start` (first instructions),
+//! `loader` and `memory` (what the loader left), `acpi` (what the firmware tells), `layout` and
+//! `space` (the kernel's address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and
+//! ways in), `apic` and `clock` (interrupts, time). While it runs: `fault` and `irq` (traps and
+//! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived
+//! mappings), `serial`, `pci`. At the end: `panic`, `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;

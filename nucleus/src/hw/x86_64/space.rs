@@ -180,8 +180,8 @@ pub(crate) fn device_pages_left() -> usize {
     DEVICE_WINDOW.saturating_sub(DEVICE_PAGES.load(Ordering::Relaxed))
 }
 
-/// The entry at which a walk for a kernel address ends, and its level: the first that is not present
-/// or maps a large page, or that of level 1.
+/// The entry at which a walk for a kernel address ends, and its level: the first that is not
+/// present or maps a large page, or that of level 1.
 fn walk(va: usize) -> (*mut u64, usize) {
     let mut at = kernel_root().0;
     for level in (1..=4).rev() {

@@ -5,7 +5,7 @@
 //! | `word` | type, flags | type, flags | type, order | type, flags |
 //! | `handles` | existence count | entries in use; level 1: groups in use | | a slab's objects |
 //! | `rmap` | lock, mapping count, first slot | | | |
-//! | `a` | | `groups`; level 1: `owner`, `sharers`; dead: `next_dead` | a block list | a slab list |
+//! | `a` | | `groups`; level 1: `owner`, `sharers`; dead: `next_dead` | block list | slab list |
 //! | `b` | | level 1: `use_count` | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame. A

@@ -1,7 +1,7 @@
 //! How many frames are to be free, and the call when there are fewer.
 //!
 //! ```text
-//!   0 ────────── min ───────── low ──────────────── high ──────────────> free frames
+//!   0 ---------- min --------- low ---------------- high --------------> free frames
 //!   kernel heap,   │  programs'  │  the pagedaemon     │  the pagedaemon
 //!   page tables    │  pages      │  is woken           │  goes back to sleep
 //! ```
