@@ -1,13 +1,12 @@
 //! Switches: settings of mechanisms, each declared once.
 //!
-//! The floor that has a mechanism declares its switch in a table: name, values, default, the value
-//! that turns the mechanism off, getter and setter. The word on the kernel's command line, the file
-//! in `/proc/causeway` and the variant of `causeway bench --switches` follow from the declaration;
-//! the tools read the text of the tables, so names and values are literals.
+//! The floor that has a mechanism declares its switch in a table. The word on the kernel's command
+//! line and the file in `/proc/causeway` follow from the declaration.
 
 use alloc::{format, string::String};
 
 use crate::{
+    OutOfMemory,
     ephemeral::{self, Backend},
     mem::frame,
     pmap::{self, Coherence, Fork},
@@ -18,14 +17,16 @@ use crate::{
 pub struct Switch {
     /// The word on the command line, and the file in `/proc/causeway`.
     pub name: &'static str,
+    /// The values that it can have.
     pub values: Values,
+    /// The value without a word on the command line.
     pub default: &'static str,
-    /// The value that turns the mechanism off, to measure what it saves.
-    pub off: &'static str,
-    /// It may change while the machine runs, by its file.
-    live: bool,
-    get: fn() -> Setting,
-    set: fn(Setting) -> bool,
+    /// It may change while the machine runs, by its file; else on the command line only.
+    pub is_live: bool,
+    /// Returns the value.
+    pub get: fn() -> Setting,
+    /// Changes the value; fails if the mechanism needs memory that is not there.
+    pub set: fn(Setting) -> Result<(), OutOfMemory>,
 }
 
 /// A value as numbers: the index of a word, or one or two numbers.
@@ -44,37 +45,6 @@ pub enum Values {
 use Values::{Number, Numbers, OneOf};
 
 impl Switch {
-    /// Declares a switch that is set on the command line only. `set` returns false if it fails.
-    pub const fn new(
-        name: &'static str,
-        values: Values,
-        default: &'static str,
-        off: &'static str,
-        get: fn() -> Setting,
-        set: fn(Setting) -> bool,
-    ) -> Switch {
-        Switch {
-            name,
-            values,
-            default,
-            off,
-            live: false,
-            get,
-            set,
-        }
-    }
-
-    /// Lets the switch change while the machine runs.
-    pub const fn live(mut self) -> Switch {
-        self.live = true;
-        self
-    }
-
-    /// Tells whether it may change while the machine runs.
-    pub fn is_live(&self) -> bool {
-        self.live
-    }
-
     /// Reads a value; `None` if the switch can't have it.
     pub fn parse(&self, text: &str) -> Option<Setting> {
         let number = |text: &str, low: u32, high: u32| {
@@ -92,17 +62,6 @@ impl Switch {
                 let (first, second) = text.split_once(',')?;
                 Some([number(first, low, high)?, number(second, low, high)?])
             }
-        }
-    }
-
-    /// Sets it.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`](crate::OutOfMemory) if the mechanism needs memory that is not there.
-    pub fn set(&self, setting: Setting) -> Result<(), crate::OutOfMemory> {
-        match (self.set)(setting) {
-            true => Ok(()),
-            false => Err(crate::OutOfMemory),
         }
     }
 
@@ -133,73 +92,59 @@ impl Switch {
 
 /// The nucleus's switches.
 pub const SWITCHES: &[Switch] = &[
-    Switch::new(
-        "idlelook",
+    Switch {
+        name: "idlelook",
         // At most a tick: after that, other CPUs ask for help.
-        Number(0, 10_000, "microseconds"),
-        "200",
-        "0",
-        || [(task::longest_look() / 1000) as u32, 0],
-        |[micros, _]| {
+        values: Number(0, 10_000, "microseconds"),
+        default: "200",
+        is_live: true,
+        get: || [(task::longest_look() / 1000) as u32, 0],
+        set: |[micros, _]| {
             task::set_longest_look(u64::from(micros) * 1000);
-            true
+            Ok(())
         },
-    )
-    .live(),
-    Switch::new(
-        "ephemeral",
-        OneOf(&["direct", "uncached"]),
-        "direct",
-        "uncached",
-        || [ephemeral::backend() as u32, 0],
-        |[n, _]| {
-            ephemeral::set_backend(match n {
-                0 => Backend::Direct,
-                _ => Backend::Uncached,
-            })
-            .is_ok()
+    },
+    Switch {
+        name: "ephemeral",
+        values: OneOf(&["direct", "uncached"]),
+        default: "direct",
+        is_live: false,
+        get: || [ephemeral::backend() as u32, 0],
+        set: |[n, _]| ephemeral::set_backend([Backend::Direct, Backend::Uncached][n as usize]),
+    },
+    Switch {
+        name: "shootdown",
+        values: OneOf(&["precise", "broadcast"]),
+        default: "precise",
+        is_live: false,
+        get: || [pmap::coherence() as u32, 0],
+        set: |[n, _]| {
+            pmap::set_coherence([Coherence::Precise, Coherence::Broadcast][n as usize]);
+            Ok(())
         },
-    ),
-    Switch::new(
-        "shootdown",
-        OneOf(&["precise", "broadcast"]),
-        "precise",
-        "broadcast",
-        || [pmap::coherence() as u32, 0],
-        |[n, _]| {
-            pmap::set_coherence(match n {
-                0 => Coherence::Precise,
-                _ => Coherence::Broadcast,
-            });
-            true
+    },
+    Switch {
+        name: "fork",
+        values: OneOf(&["share", "copy"]),
+        default: "share",
+        is_live: true,
+        get: || [pmap::fork_mode() as u32, 0],
+        set: |[n, _]| {
+            pmap::set_fork([Fork::Share, Fork::Copy][n as usize]);
+            Ok(())
         },
-    ),
-    Switch::new(
-        "fork",
-        OneOf(&["share", "copy"]),
-        "share",
-        "copy",
-        || [pmap::fork_mode() as u32, 0],
-        |[n, _]| {
-            pmap::set_fork(match n {
-                0 => Fork::Share,
-                _ => Fork::Copy,
-            });
-            true
-        },
-    )
-    .live(),
-    Switch::new(
-        "ptcache",
-        OneOf(&["on", "off"]),
-        "on",
-        "off",
-        || [u32::from(!frame::keeps_tables()), 0],
-        |[n, _]| {
+    },
+    Switch {
+        name: "ptcache",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: false,
+        get: || [u32::from(!frame::keeps_tables()), 0],
+        set: |[n, _]| {
             frame::keep_tables(n == 0);
-            true
+            Ok(())
         },
-    ),
+    },
 ];
 
 #[cfg(test)]
@@ -217,8 +162,7 @@ mod tests {
             assert_eq!(find("idlelook").parse(wrong), None, "{wrong}");
         }
         for switch in SWITCHES {
-            let (default, off) = (switch.parse(switch.default), switch.parse(switch.off));
-            assert!(default.is_some() && off.is_some() && default != off);
+            assert!(switch.parse(switch.default).is_some());
         }
     }
 }

@@ -13,48 +13,39 @@ use crate::{
 
 /// Switches of fault-ahead, large pages and page-out.
 pub const SWITCHES: &[Switch] = &[
-    Switch::new(
-        "faultahead",
+    Switch {
+        name: "faultahead",
         // Less than a page table maps.
-        Numbers(0, 511, "pages"),
-        "3,4",
-        "0,0",
-        || {
-            let (behind, ahead) = fault_ahead();
-            [behind.into(), ahead.into()]
-        },
-        |[behind, ahead]| {
+        values: Numbers(0, 511, "pages"),
+        default: "3,4",
+        is_live: true,
+        get: || <[u16; 2]>::from(fault_ahead()).map(u32::from),
+        set: |[behind, ahead]| {
             set_fault_ahead(behind as u16, ahead as u16);
-            true
+            Ok(())
         },
-    )
-    .live(),
-    Switch::new(
-        "large",
-        OneOf(&["off", "advised", "on"]),
-        "on",
-        "off",
-        || [large_pages() as u32, 0],
-        |[n, _]| {
-            set_large_pages(match n {
-                0 => LargePages::Off,
-                1 => LargePages::Advised,
-                _ => LargePages::On,
-            });
-            true
+    },
+    Switch {
+        name: "large",
+        values: OneOf(&["off", "advised", "on"]),
+        default: "on",
+        is_live: true,
+        get: || [large_pages() as u32, 0],
+        set: |[n, _]| {
+            let modes = [LargePages::Off, LargePages::Advised, LargePages::On];
+            set_large_pages(modes[n as usize]);
+            Ok(())
         },
-    )
-    .live(),
-    Switch::new(
-        "swapcluster",
-        Number(1, 512, "pages"),
-        "64",
-        "1",
-        || [swap_cluster() as u32, 0],
-        |[pages, _]| {
+    },
+    Switch {
+        name: "swapcluster",
+        values: Number(1, 512, "pages"),
+        default: "64",
+        is_live: true,
+        get: || [swap_cluster() as u32, 0],
+        set: |[pages, _]| {
             set_swap_cluster(pages as usize);
-            true
+            Ok(())
         },
-    )
-    .live(),
+    },
 ];

@@ -36,7 +36,7 @@ pub fn start() -> ! {
     let options =
         command_line::parse(boot::command_line()).unwrap_or_else(|message| give_up(&message));
     for (name, setting) in &options.switches {
-        if switches::find(name).is_some_and(|switch| switch.set(*setting).is_err()) {
+        if switches::find(name).is_some_and(|switch| (switch.set)(*setting).is_err()) {
             give_up(&format!("no memory for {name}"));
         }
     }

@@ -82,13 +82,12 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
 /// The file of a switch.
 fn setting(switch: &'static Switch) -> Entry {
     let file = line(|| switch.show());
-    if !switch.is_live() {
+    if !switch.is_live {
         return file;
     }
     file.writable(|bytes| {
         let text = core::str::from_utf8(bytes.trim_ascii()).ok();
         let setting = text.and_then(|text| switch.parse(text));
-        let set = switch.set(setting.ok_or(Errno::EINVAL)?);
-        set.map_err(|_| Errno::ENOMEM)
+        (switch.set)(setting.ok_or(Errno::EINVAL)?).map_err(|_| Errno::ENOMEM)
     })
 }

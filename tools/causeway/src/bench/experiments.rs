@@ -164,18 +164,10 @@ pub struct Listed {
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {
-    /// Its name; the kernel's table has the value that turns the mechanism off.
-    pub name: String,
+    /// The word on the kernel's command line that turns it off.
+    pub option: String,
     /// The experiments that are run with it.
     pub experiments: Vec<String>,
-}
-
-impl Switch {
-    /// Returns the word on the kernel's command line that turns the mechanism off.
-    pub fn option(&self) -> String {
-        let off = super::switches::find(&self.name).map_or("", |switch| switch.off);
-        format!("{}={off}", self.name)
-    }
 }
 
 /// The papers in the report's order.
@@ -262,12 +254,25 @@ mod tests {
         }
     }
 
+    /// The rows of the document, which a test of the kernel compares with its switches.
     #[test]
-    fn a_switch_matters_to_experiments_that_exist() {
-        for switch in switches() {
-            assert!(switch.option().contains('='), "{switch:?}");
-            for name in &switch.experiments {
-                assert!(find(name).is_some(), "{name} of {}", switch.name);
+    fn the_document_names_the_experiments_of_a_switch() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/architecture.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        for Switch {
+            option,
+            experiments,
+        } in switches()
+        {
+            let (switch, off) = option.split_once('=').unwrap();
+            let start = format!("| `{switch}=");
+            let row = document.lines().find(|line| line.starts_with(&start));
+            let row = row.unwrap_or_else(|| panic!("{path} has no row {start}"));
+            assert!(row.contains(off), "{row} does not show {off}");
+            for name in experiments {
+                assert!(find(name).is_some(), "{name} of {switch}");
+                let shown = row.contains(&format!("`{name}`"));
+                assert!(shown, "{path}: the row of {switch} lacks {name}");
             }
         }
     }

@@ -25,7 +25,6 @@ pub mod report;
 pub mod results;
 mod revision;
 pub mod statistics;
-mod switches;
 mod table;
 mod turns;
 mod verdict;
@@ -255,7 +254,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
             sides.push(Side {
                 only: &switch.experiments,
                 pairs: experiments::SWITCHED_PAIRS,
-                ..causeway(kernel, current.clone(), &switch.option())
+                ..causeway(kernel, current.clone(), &switch.option)
             });
         }
     }
