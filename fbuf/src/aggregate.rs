@@ -65,46 +65,25 @@ impl Aggregate {
     /// # Errors
     /// `ENOMEM`; nothing has changed.
     pub fn append(&mut self, slice: Slice) -> Result<()> {
+        self.reserve(1)?;
+        self.push(slice);
+        Ok(())
+    }
+
+    /// Adds a slice at the back, for which there is room.
+    #[inline]
+    pub(crate) fn push(&mut self, slice: Slice) {
         debug_assert!(slice.end() <= PAGE_SIZE);
-        if slice.len == 0 {
-            return Ok(());
-        }
-        let len = slice.len;
+        self.len += slice.len;
         if let Some(last) = self.slices.back_mut()
             && last.frame == slice.frame
             && last.end() == slice.offset
         {
-            last.len += len;
-        } else {
-            self.reserve(1)?;
+            last.len += slice.len;
+        } else if slice.len > 0 {
+            debug_assert!(self.slices.len() < self.slices.capacity());
             self.slices.push_back(slice);
         }
-        self.len += len;
-        Ok(())
-    }
-
-    /// Adds a slice at the front, such as a header. An empty one adds nothing.
-    ///
-    /// # Errors
-    /// `ENOMEM`; nothing has changed.
-    pub fn prepend(&mut self, slice: Slice) -> Result<()> {
-        debug_assert!(slice.end() <= PAGE_SIZE);
-        if slice.len == 0 {
-            return Ok(());
-        }
-        let len = slice.len;
-        if let Some(first) = self.slices.front_mut()
-            && first.frame == slice.frame
-            && slice.end() == first.offset
-        {
-            first.offset = slice.offset;
-            first.len += len;
-        } else {
-            self.reserve(1)?;
-            self.slices.push_front(slice);
-        }
-        self.len += len;
-        Ok(())
     }
 
     /// Moves all of `other` to the back of this one.
@@ -115,7 +94,7 @@ impl Aggregate {
         self.reserve(other.slices.len())?;
         // Only the first slice can continue the last one here; the others move in one step.
         if let Some(first) = other.pop_front() {
-            self.append(first)?;
+            self.push(first);
         }
         if !other.slices.is_empty() {
             self.slices.append(&mut other.slices);
@@ -140,19 +119,27 @@ impl Aggregate {
         }
     }
 
-    /// Removes and returns everything from byte `at` on.
+    /// Removes and returns byte `at`; the bytes behind it move up. It splits one slice at most.
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
-    pub fn split_off(&mut self, at: usize) -> Result<Aggregate> {
-        let mut front = Aggregate::new();
-        let (whole, part) = self.locate(at);
-        front.reserve(whole + 1)?;
-        while let Some(slice) = self.take_slice(at - front.len) {
-            front.append(slice)?;
+    pub fn take_byte(&mut self, at: usize) -> Result<Option<Slice>> {
+        let (place, before) = self.locate(at);
+        self.reserve(1)?;
+        let Some(slice) = self.slices.get_mut(place) else {
+            return Ok(None);
+        };
+        let front = slice.split_front(before);
+        let byte = slice.split_front(1);
+        let is_empty = slice.len == 0;
+        self.len -= 1;
+        match (front.len > 0, is_empty) {
+            (true, true) => *slice = front,
+            (true, false) => self.slices.insert(place, front),
+            (false, true) => drop(self.slices.remove(place)),
+            (false, false) => {}
         }
-        debug_assert!(front.slices.len() <= whole + (part != 0) as usize);
-        Ok(core::mem::replace(self, front))
+        Ok(Some(byte))
     }
 
     /// Returns how many slices lie wholly in the first `n` bytes, and how many bytes of the next

@@ -50,9 +50,13 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             model.extend(bytes);
         }
         1 => {
-            let (slice, bytes) = slice(random);
-            aggregate.prepend(slice).unwrap();
-            model.splice(..0, bytes);
+            let byte = aggregate.take_byte(some).unwrap();
+            assert_eq!(byte.is_some(), some < model.len());
+            if let Some(byte) = byte {
+                let mut value = [0];
+                ephemeral::map(&byte.frame).read(byte.offset, &mut value);
+                assert_eq!((byte.len, value[0]), (1, model.remove(some)));
+            }
         }
         2 => {
             let len = random.below(9001);
@@ -63,21 +67,17 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             model.extend(&bytes[..bytes.len().min(max)]);
         }
         3 => {
-            let mut front = aggregate.split_off(some).unwrap();
-            std::mem::swap(&mut front, aggregate);
-            let rest = model.split_off(some.min(model.len()));
-            check(&front, model);
-            *model = rest;
-        }
-        4 => {
             // Apart and together again: slices that were cut grow together.
-            let mut rest = aggregate.split_off(some).unwrap();
-            check(aggregate, &model[..some.min(model.len())]);
-            let before = aggregate.slice_count() + rest.slice_count();
-            aggregate.join(&mut rest).unwrap();
-            assert!(rest.is_empty() && aggregate.slice_count() <= before);
+            let mut front = Aggregate::new();
+            let mut to = AggregateSink::new(&mut front, some);
+            let n = aggregate.drain_into(&mut to, some).unwrap();
+            check(&front, &model[..n]);
+            let before = aggregate.slice_count() + front.slice_count();
+            front.join(aggregate).unwrap();
+            assert!(aggregate.is_empty() && front.slice_count() <= before);
+            *aggregate = front;
         }
-        5 => {
+        4 | 5 => {
             let n = some / 3;
             aggregate.clip_front(n);
             model.drain(..n.min(model.len()));

@@ -110,6 +110,12 @@ impl Fill<Kind> for Write {
         })
     }
 
+    fn may_link(&mut self, chain: &mut Chain<Kind>) -> Result<bool> {
+        // Nothing can fail, nor is allocated, once the source's bytes are taken.
+        assert!(chain.data.capacity() > chain.data.slice_count() || chain.free_slots() == 0);
+        Ok(true)
+    }
+
     fn linked(&mut self, chain: &mut Chain<Kind>, added: Added) {
         assert_eq!(chain.end(), added.at + added.len as u64);
         self.least = 0;
@@ -516,6 +522,7 @@ fn steps_agree_with_a_queue_of_bytes() {
         });
     }
 }
+
 
 /// Bytes that a slice shows never change, though the writer goes on in the same frame.
 #[test]

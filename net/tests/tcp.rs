@@ -14,7 +14,7 @@ use net::{
     stream::Read,
     tcp::{Options, Phase, Progress, Socket, State},
 };
-use nucleus::sim::{Random, on_machines};
+use nucleus::sim::{Random, Together, on_machines};
 
 fn v4(last: u8, port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(127, 0, 0, last).into(), port)
@@ -173,6 +173,43 @@ fn a_full_backlog_delays_a_connection() {
         for socket in [first, second, accepted, late, server] {
             socket.close(true);
         }
+    });
+}
+
+/// The mark of an urgent byte in line points at that byte, whatever others send meanwhile.
+#[test]
+fn the_mark_stands_at_the_urgent_byte() {
+    on_machines(12, |_| {
+        let stack = Stack::new();
+        let (client, server) = pair(&stack, v4(1, 0));
+        server.set_options(|options| options.urgent_in_line = true);
+        let all = Arc::new(Together::default());
+        let other = client.clone();
+        all.spawn(move || (0..40).for_each(|_| assert_eq!(send(&other, b"x"), Ok(1))));
+        let urgent = client.clone();
+        all.spawn(move || (0..20).for_each(|_| urgent.send_urgent(b'U').unwrap()));
+        let (mut left, mut seen) = (60, 0);
+        while left > 0 {
+            let (is_at_mark, max) = match server.is_at_mark() {
+                true => (true, 1),
+                false => (false, left),
+            };
+            match receive(&server, max) {
+                Ok(got) => {
+                    assert!(!is_at_mark || got == b"U", "the mark is at {got:?}");
+                    seen += usize::from(is_at_mark);
+                    left -= got.len();
+                }
+                Err(error) => {
+                    assert_eq!(error, Errno::EAGAIN);
+                    nucleus::task::yield_now();
+                }
+            }
+        }
+        all.join();
+        assert!(seen > 0);
+        client.close(false);
+        server.close(false);
     });
 }
 

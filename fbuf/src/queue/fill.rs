@@ -12,7 +12,7 @@ use crate::{
 
 /// Slices that are linked together: few rounds for the chain's lock, yet the reader can begin
 /// while a large write goes on.
-const BATCH: usize = SPARE_FRAMES;
+pub(super) const BATCH: usize = SPARE_FRAMES;
 
 /// One call that writes to a queue of kind `S`. Hooks with a chain run under its lock: they
 /// neither sleep nor free frames.
@@ -139,7 +139,10 @@ impl<S: State> Queue<S> {
             in_place,
             passes,
         };
+        // Once bytes are taken from the source nothing may fail. A slice that continues the last
+        // one needs no memory of its own, even if readers have taken that one off.
         if is_one && (left <= own || in_place == 0 && left <= PAGE_SIZE) {
+            chain.aside().data.reserve(space.slots.min(1))?;
             let mut spare = Frames::<1>::new();
             spare.fill_from(&mut chain.aside().spare, wanted);
             drop(chain);
@@ -153,7 +156,7 @@ impl<S: State> Queue<S> {
         }
     }
 
-    /// Fills up to `N` slices, then links them.
+    /// Fills up to `N` slices, for which the chain has memory, then links them.
     fn copy<const N: usize, F: Fill<S>>(
         &self,
         tail: &mut Tail,
@@ -189,13 +192,10 @@ impl<S: State> Queue<S> {
         }
         let mut chain = self.lock();
         if count > 0 && call.may_link(&mut chain)? {
-            if N > 1 {
-                chain.data.reserve(count)?;
-            }
             let at = chain.end();
             for slice in &mut slices[..count] {
                 if let Some(slice) = slice.take() {
-                    chain.data.append(slice)?;
+                    chain.data.push(slice);
                 }
             }
             let is_end = left == 0;

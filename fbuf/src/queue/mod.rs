@@ -4,6 +4,7 @@
 //! - this file: [`Queue`], its [`Chain`], and [`State`], which a kind of queue adds to the chain;
 //! - `fill`: writing; [`Fill`] is one call that writes;
 //! - `drain`: reading and peeking; [`Drain`] is one call that reads;
+//! - `urgent`: the place of the byte sent with `MSG_OOB`;
 //! - `splice`: slices that change queues without a copy;
 //! - `ready`: the stored readiness that `poll` reads without a lock.
 //!
@@ -22,7 +23,8 @@
 //! So a reader and a writer on two CPUs copy at the same time and meet only to link and unlink
 //! slices. Bytes shown by a slice never change; the writer continues the last frame only behind
 //! all bytes that any slice shows. Neither `reading` nor `writing` is held while its owner waits
-//! for bytes or room. Frames are never freed under the chain's lock.
+//! for bytes or room. Frames are never freed under the chain's lock; the memory for slices may grow
+//! under it, and its old part is freed there, as the heap allows.
 //!
 //! A kind of queue brings, without cost on the way of the others (every hook is inlined):
 //!
@@ -49,6 +51,7 @@ mod drain;
 mod fill;
 mod ready;
 mod splice;
+mod urgent;
 
 pub use drain::Drain;
 pub use fill::{Added, Fill, Space};
@@ -93,6 +96,8 @@ pub struct Chain<S> {
     pub data: Aggregate,
     /// Bytes that were ever taken off: the position in the stream of the first byte.
     taken: u64,
+    /// The position of the urgent place, until a read passes it.
+    pub urgent: Option<u64>,
     /// Emptied frames without another handle.
     spare: Frames<SPARE_FRAMES>,
     /// What the kind of queue adds.
@@ -134,6 +139,7 @@ impl<S: State> Queue<S> {
         let chain = Chain {
             data,
             taken: 0,
+            urgent: None,
             spare: Frames::new(),
             state,
         };
@@ -173,14 +179,21 @@ impl<S: State> Queue<S> {
 
     /// Drops all bytes while `is_over` holds, frame by frame, so that none is freed under the
     /// spin lock. Returns whether there were any.
+    ///
+    /// The last reader is gone: one at work has come anew (a FIFO opened again), and keeps the
+    /// bytes. Never waits, so locks of any rank may be held.
     pub fn discard(&self, is_over: impl Fn(&S) -> bool) -> bool {
         let mut any = false;
+        let Some(_reading) = self.reading.try_lock() else {
+            return any;
+        };
         loop {
             let (slice, frame) = {
                 let mut chain = self.lock();
                 if !is_over(&chain.state) {
                     return any;
                 }
+                chain.urgent = None;
                 (chain.take(usize::MAX), chain.spare.pop())
             };
             any |= slice.is_some();

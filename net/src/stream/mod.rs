@@ -17,8 +17,6 @@ mod urgent;
 
 pub use transfer::{Read, Written};
 
-use urgent::Urgent;
-
 /// Bytes on their way in one direction.
 pub struct Stream {
     queue: Queue<StreamState>,
@@ -37,8 +35,9 @@ struct StreamState {
     limit: usize,
     /// Readers are not told of fewer bytes than this (`SO_RCVLOWAT`); at least 1.
     low_water: usize,
-    /// The urgent byte and its place.
-    urgent: Option<Urgent>,
+    /// The urgent byte, until it is read; `None` too when it is in line. Counts only while the
+    /// chain has an urgent place.
+    urgent: Option<u8>,
     /// The sender has ended the stream: no bytes follow those in the chain.
     finished: bool,
     /// The connection was reset: the stream takes no bytes any more.
@@ -109,7 +108,6 @@ impl Stream {
     pub fn status(&self) -> StreamStatus {
         let chain = self.queue.lock();
         let (state, bytes) = (&chain.state, chain.data.len());
-        let urgent = state.urgent.as_ref();
         StreamStatus {
             bytes,
             room: room(&chain),
@@ -119,8 +117,8 @@ impl Stream {
             is_writable: is_writable(&chain),
             finished: state.finished,
             added: chain.end(),
-            urgent: urgent.is_some_and(|urgent| urgent.byte.is_some()),
-            at_mark: urgent.is_some_and(|urgent| urgent.place == chain.start()),
+            urgent: chain.urgent.and(state.urgent).is_some(),
+            at_mark: chain.is_at_urgent(),
         }
     }
 

@@ -10,7 +10,7 @@ use fbuf::{
 };
 use nucleus::task::WaitQueue;
 
-use super::{Stream, StreamState, is_writable, room, urgent::up_to_mark};
+use super::{Stream, StreamState, is_writable, room};
 
 /// How bytes are read.
 #[derive(Clone, Copy, Default, Debug)]
@@ -48,6 +48,8 @@ struct Writing<'a> {
     refusal: Option<Written>,
     /// Readers are to be told.
     wake: bool,
+    /// The bytes are urgent data in line.
+    is_urgent: bool,
     readable: &'a WaitQueue,
 }
 
@@ -77,6 +79,10 @@ impl Fill<StreamState> for Writing<'_> {
     fn linked(&mut self, chain: &mut Chain<StreamState>, added: Added) {
         // Below the mark a reader may wait for any number of bytes.
         self.wake |= chain.data.len() - added.len < chain.state.low_water;
+        if self.is_urgent {
+            chain.urgent = Some(added.at);
+            chain.state.urgent = None;
+        }
     }
 
     #[inline]
@@ -101,11 +107,13 @@ struct Reading<'a> {
 impl Drain<StreamState> for Reading<'_> {
     #[inline]
     fn front(&mut self, chain: &mut Chain<StreamState>) -> Option<Slice> {
-        let slice = chain.first()?;
-        match chain.state.urgent {
-            None => Some(slice),
-            Some(_) => up_to_mark(chain, slice, self.has_taken),
+        let mut slice = chain.first()?;
+        if chain.urgent.is_some() {
+            chain.pass_urgent(self.has_taken)?;
+            let start = chain.start();
+            slice.len = slice.len.min((chain.urgent_after(start) - start) as usize);
         }
+        Some(slice)
     }
 
     #[inline]
@@ -132,9 +140,16 @@ impl Stream {
     /// # Errors
     /// Those of the source, or `ENOMEM`, if nothing was added.
     pub fn write(&self, from: &mut dyn Source) -> Result<Written> {
+        self.fill(from, false)
+    }
+
+    /// As [`write`](Stream::write); the first byte may be urgent data in line.
+    #[inline]
+    pub(super) fn fill(&self, from: &mut dyn Source, is_urgent: bool) -> Result<Written> {
         let mut call = Writing {
             refusal: None,
             wake: false,
+            is_urgent,
             readable: &self.receiver.readable,
         };
         let n = self.queue.fill(from, &mut call)?;
@@ -160,7 +175,8 @@ impl Stream {
         let reading = self.queue.lock_reading();
         if how.peek {
             return self.queue.peek(&reading, to, 0, |chain| {
-                chain.state.bytes_before_mark(chain.start()).min(max)
+                let start = chain.start();
+                ((chain.urgent_after(start) - start) as usize).min(max)
             });
         }
         let mut call = Reading {

@@ -29,6 +29,9 @@ use crate::process::files::OpenFile;
 /// Slices that a channel takes for each page of its limit in bytes, which is at least one page:
 /// small pieces of pages that were passed on hold whole frames.
 const SLICES_PER_PAGE: usize = 2;
+/// Marks that a channel takes for each page of its limit: more than the messages of one byte that
+/// fit on Linux, which counts 768 bytes for each.
+const MARKS_PER_PAGE: usize = 8;
 
 /// Bytes for one end.
 pub struct Channel {
@@ -44,8 +47,6 @@ struct ChannelState {
     first_sender: Option<Sender>,
     /// The sender of the last byte.
     last_sender: Option<Sender>,
-    /// The position of the last byte that was sent as urgent, until it is received.
-    urgent: Option<u64>,
     /// The receiver is gone.
     closed: bool,
     /// The writer found no room, and waits for a wake-up.
@@ -111,10 +112,13 @@ pub struct ChannelStatus {
     pub urgent: bool,
 }
 
-/// Returns the slices that fit within `limit` bytes' worth.
+/// Returns the slices that fit within `limit` bytes' worth; none when another mark doesn't.
 fn free_slots(chain: &Chain<ChannelState>, limit: usize) -> usize {
-    let slots = limit.div_ceil(PAGE_SIZE).max(1) * SLICES_PER_PAGE;
-    slots.saturating_sub(chain.data.slice_count())
+    let pages = limit.div_ceil(PAGE_SIZE).max(1);
+    match chain.state.marks.len() < pages * MARKS_PER_PAGE {
+        true => (pages * SLICES_PER_PAGE).saturating_sub(chain.data.slice_count()),
+        false => 0,
+    }
 }
 
 /// Returns whether at most a quarter is left, so that a writer can go on with a large piece.
@@ -143,7 +147,7 @@ impl Channel {
         ChannelStatus {
             bytes: chain.data.len(),
             closed: chain.state.closed,
-            urgent: chain.state.urgent.is_some(),
+            urgent: chain.urgent.is_some(),
         }
     }
 

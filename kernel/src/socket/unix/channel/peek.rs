@@ -63,10 +63,7 @@ fn sender_at(chain: &Chain<ChannelState>, skip: usize) -> Option<Sender> {
 /// Returns the place in the chain where a call that begins at `skip` ends, if only marks end it.
 fn end_of_peek(chain: &Chain<ChannelState>, skip: usize, received: &Received) -> usize {
     let start = chain.start() + skip as u64;
-    let mut end = match chain.state.urgent {
-        Some(urgent) if urgent > start => urgent,
-        _ => u64::MAX,
-    };
+    let mut end = chain.urgent_after(start);
     for mark in &chain.state.marks {
         let other = received.sender.is_some_and(|sender| sender != mark.sender);
         if received.minds_sender && other && mark.at > start {

@@ -181,7 +181,7 @@ fn check(seed: u64) {
                 if n < len {
                     next = next.wrapping_sub((len - n) as u8);
                 }
-                // Files go with the first slices linked together: eight at most, here all or less.
+                // Files go with what is linked together first: at most eight slices.
                 let with_files = number.map_or(0, |_| channel.bytes_of_last_rights());
                 let urgent = attached.is_urgent && n == len;
                 model.send(&values[..n], attached.sender, None, urgent);

@@ -44,7 +44,7 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
             slots,
             bytes,
             least: 0,
-            continues: true,
+            continues: slots > 0,
         })
     }
 
@@ -58,12 +58,12 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
 
     #[inline]
     fn linked(&mut self, chain: &mut Chain<ChannelState>, added: Added) {
-        let state = &mut chain.state;
         let Added { at, len, is_end } = added;
         let end = at + len as u64;
         if self.attached.is_urgent && is_end {
-            state.urgent = Some(end - 1);
+            chain.urgent = Some(end - 1);
         }
+        let state = &mut chain.state;
         if self.marks(state) {
             state.last_sender = self.attached.sender;
             // The bytes of the last mark may be gone by now: it would part those around it.
@@ -115,18 +115,15 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         if received.is_over {
             return None;
         }
-        if chain.state.urgent == Some(at) {
-            if received.taken > 0 {
-                received.is_over = true;
-                return None;
-            }
-            if !received.inline_urgent {
-                let (byte, rights) = skip_urgent(chain);
-                received.lost = rights;
-                self.pending = Pending::Skipped(byte);
-                return None;
-            }
-            chain.state.urgent = None;
+        let Some(passed) = chain.pass_urgent(received.taken > 0) else {
+            received.is_over = true;
+            return None;
+        };
+        if passed && !received.inline_urgent {
+            let (byte, rights) = skip_urgent(chain);
+            received.lost = rights;
+            self.pending = Pending::Skipped(byte);
+            return None;
         }
         let state = &mut chain.state;
         while let Some(mark) = state.marks.front()
@@ -151,7 +148,7 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         let mark = state.marks.front().map_or(u64::MAX, |mark| mark.at);
         let end = mark
             .min(self.stop.unwrap_or(u64::MAX))
-            .min(state.urgent.unwrap_or(u64::MAX));
+            .min(chain.urgent_after(at));
         slice.len = slice.len.min((end - at) as usize);
         Some(slice)
     }

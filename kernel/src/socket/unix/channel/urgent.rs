@@ -20,14 +20,11 @@ impl Channel {
         let removed = {
             let _reading = self.queue.lock_reading();
             let mut chain = self.queue.lock();
-            let at = chain.state.urgent.ok_or(Errno::EINVAL)?;
-            let place = (at - chain.start()) as usize;
-            if chain.data.peek(place, &mut byte) == 0 {
-                return Err(Errno::EINVAL);
-            }
+            let at = chain.urgent.ok_or(Errno::EINVAL)?;
+            chain.data.peek((at - chain.start()) as usize, &mut byte);
             match peeks {
                 true => None,
-                false => Some(remove_urgent(&mut chain, place)?),
+                false => Some(remove_urgent(&mut chain, at)?),
             }
         };
         // Frames are not freed under the spin lock, nor files closed under the other.
@@ -40,28 +37,18 @@ impl Channel {
 
     /// Returns whether the next byte is the urgent one.
     pub fn is_at_urgent(&self) -> bool {
-        let chain = self.queue.lock();
-        chain.state.urgent == Some(chain.start())
+        self.queue.lock().is_at_urgent()
     }
 }
 
 /// Takes the urgent byte out of its place; the bytes behind it move up. Rights that came with it
-/// alone go with it.
+/// alone go with it. The limits of slices and marks bound the work.
 fn remove_urgent(
     chain: &mut Chain<ChannelState>,
-    place: usize,
+    at: u64,
 ) -> Result<(Option<Slice>, Option<Rights>)> {
-    let at = chain.start() + place as u64;
-    // The byte may split a slice. With room for one more, nothing fails once the chain is apart.
-    chain.data.reserve(1)?;
-    let mut behind = chain.data.split_off(place)?;
-    let byte = behind.take_slice(1);
-    while let Some(slice) = chain.data.pop_back() {
-        behind.prepend(slice)?;
-    }
-    chain.data = behind;
+    let byte = chain.cut_urgent()?;
     let state = &mut chain.state;
-    state.urgent = None;
     let mut alone = None;
     let mut empty = None;
     for (number, mark) in state.marks.iter_mut().enumerate() {
@@ -86,7 +73,6 @@ fn remove_urgent(
 
 /// Passes over the urgent byte in front, and over rights that came with it alone.
 pub(super) fn skip_urgent(chain: &mut Chain<ChannelState>) -> (Option<Slice>, Option<Rights>) {
-    chain.state.urgent = None;
     let byte = chain.take(1);
     let (start, state) = (chain.start(), &mut chain.state);
     let mut alone = None;
