@@ -5,9 +5,12 @@ use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
 use fs::OpenFlags;
-use nucleus::sim::{Random, on_machines};
+use nucleus::{
+    PAGE_SIZE,
+    sim::{Random, on_machines},
+};
 
-use super::{Attached, Channel, DataQueue, Received, Rights, Sender};
+use super::{Attached, Channel, DataQueue, MARKS_PER_PAGE, Received, Rights, Sender};
 use crate::{ipc::pipe, process::files::OpenFile};
 
 /// A byte of the model.
@@ -260,6 +263,40 @@ fn check(seed: u64) {
     }
     channel.discard();
     assert_eq!(channel.status().bytes, 0);
+}
+
+/// Messages of one byte, each with another sender, fit as often as the marks do.
+#[test]
+fn marks_are_limited_and_make_room() {
+    on_machines(1, |_| {
+        let channel = Channel::new();
+        let limit = 3 * PAGE_SIZE;
+        let send = |pid| {
+            let mut attached = Attached {
+                sender: Some(Sender {
+                    pid,
+                    uid: 0,
+                    gid: 0,
+                }),
+                ..Attached::default()
+            };
+            channel.fill(&mut BytesSource::new(b"x"), limit, &mut attached, || {})
+        };
+        let most = 3 * MARKS_PER_PAGE as u32;
+        assert!((0..most).all(|pid| send(pid) == Ok(1)));
+        assert_eq!(send(most), Ok(0));
+        assert!(!channel.has_room(limit));
+        let mut received = Received {
+            minds_sender: true,
+            ..Received::default()
+        };
+        let mut buffer = [0; 9];
+        let mut sink = BytesSink::new(&mut buffer);
+        let n = channel.drain(&mut sink, 9, limit, &mut received, || {});
+        assert_eq!((n, received.made_room), (Ok(1), true));
+        assert_eq!(send(most), Ok(1));
+        channel.discard();
+    });
 }
 
 #[test]
