@@ -523,7 +523,6 @@ fn steps_agree_with_a_queue_of_bytes() {
     }
 }
 
-
 /// Bytes that a slice shows never change, though the writer goes on in the same frame.
 #[test]
 fn slices_that_were_passed_on_do_not_change() {
@@ -580,6 +579,36 @@ fn want_of_memory_is_reported() {
                 queue.queue.discard(|_| true);
             });
         }
+    }
+}
+
+/// Bytes that belong together are not cut when the second of their frames can't be had.
+#[test]
+fn want_of_memory_cuts_no_whole_write() {
+    for kind in [Kind::slots, Kind::bytes] {
+        on_machines(1, move |_| {
+            let mut queue = Checked::new(kind());
+            let bytes: Vec<u8> = (0..PAGE_SIZE).map(byte).collect();
+            assert_eq!(queue.write(&bytes[..100], false, false, true), 100);
+            let fill = |after| {
+                let mut from = BytesSource::new(&bytes);
+                let least = PAGE_SIZE;
+                let mut call = Write {
+                    least,
+                    ..Write::default()
+                };
+                frame::fail_after(after);
+                let result = queue.queue.fill(&mut from, &mut call);
+                frame::fail_after(None);
+                result
+            };
+            assert_eq!(fill(Some(0)), Err(Errno::ENOMEM));
+            queue.check();
+            assert_eq!(fill(None), Ok(PAGE_SIZE));
+            queue.bytes.extend(&bytes);
+            queue.check();
+            queue.queue.discard(|_| true);
+        });
     }
 }
 

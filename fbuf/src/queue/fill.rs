@@ -170,7 +170,7 @@ impl<S: State> Queue<S> {
         }
         let mut slices = [const { None::<Slice> }; N];
         let (mut count, mut len) = (0, 0);
-        let mut left = from.left();
+        let (mut left, least) = (from.left(), room.space.least);
         let mut result = Ok(());
         while count < N && left > 0 {
             match next_slice(tail, from, left, &mut room, spare) {
@@ -186,6 +186,11 @@ impl<S: State> Queue<S> {
                 }
             }
             left = from.left();
+        }
+        // Bytes that are linked together or not at all: the slices go without the lock.
+        if count > 0 && len < least && result.is_err() {
+            slices = [const { None }; N];
+            (count, len) = (0, 0);
         }
         if count == 0 && spare.count == 0 {
             return moved(0, result);
