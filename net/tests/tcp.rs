@@ -8,13 +8,17 @@ use std::{
 };
 
 use abi::Errno;
-use fbuf::{BytesSink, BytesSource};
+use fbuf::{Aggregate, AggregateSource, BytesSink, BytesSource, Slice};
 use net::{
     Family, Stack,
     stream::Read,
     tcp::{Options, Phase, Progress, Socket, State},
 };
-use nucleus::sim::{Random, Together, on_machines};
+use nucleus::{
+    Frame,
+    frame::{self, Contents},
+    sim::{Random, Together, on_machines},
+};
 
 fn v4(last: u8, port: u16) -> SocketAddr {
     SocketAddr::new(Ipv4Addr::new(127, 0, 0, last).into(), port)
@@ -287,5 +291,34 @@ fn streams_carry_what_was_sent() {
             a.close(false);
             b.close(false);
         }
+    });
+}
+
+/// Pieces of pages that were passed on hold their frames: a stream takes no more of them than twice
+/// the pages of its limit, and more again when some were read.
+#[test]
+fn passed_slices_are_limited_like_their_frames() {
+    on_machines(1, |_| {
+        let stack = Stack::new();
+        let (a, b) = pair(&stack, v4(1, 0));
+        let piece = || {
+            let frame = Frame::alloc(Contents::Zeroed).unwrap();
+            Slice::of(&frame, 0, 1)
+        };
+        let send = || {
+            let mut slices = Aggregate::new();
+            slices.append(piece()).unwrap();
+            a.send(&mut AggregateSource::new(&mut slices, 1))
+        };
+        let free = frame::usage().free;
+        let sent = (0..).take_while(|_| send().is_ok()).count();
+        let held = free - frame::usage().free;
+        assert_eq!(sent, 128, "two for each page of 256 KiB");
+        assert!(held <= sent + sent / 8, "{held} frames for {sent} bytes");
+        assert!(!a.readiness().writable);
+        assert_eq!(receive(&b, sent - 1).unwrap().len(), sent - 1);
+        assert!(a.readiness().writable && send().is_ok());
+        a.close(false);
+        b.close(false);
     });
 }

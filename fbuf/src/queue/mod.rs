@@ -64,6 +64,10 @@ pub use splice::Slots;
 /// as much memory as a full pipe has.
 const SPARE_FRAMES: usize = 8;
 
+/// Slices that a queue limited by bytes takes for each page of its limit, which is at least one
+/// page.
+const SLICES_PER_PAGE: usize = 2;
+
 /// What a kind of queue keeps with the chain, under its lock.
 pub trait State: Sized {
     /// Whether [`ready`](State::ready) is stored after every change.
@@ -213,6 +217,14 @@ impl<S: State> Chain<S> {
     /// Returns the position in the stream behind the last byte.
     pub fn end(&self) -> u64 {
         self.taken + self.data.len() as u64
+    }
+
+    /// Returns how many more slices a queue takes that is limited to `limit` bytes: small pieces of
+    /// pages that were passed on hold whole frames.
+    #[inline]
+    pub fn free_slots_within(&self, limit: usize) -> usize {
+        let pages = limit.div_ceil(PAGE_SIZE).max(1);
+        (pages * SLICES_PER_PAGE).saturating_sub(self.data.slice_count())
     }
 
     /// Returns a handle of the first slice.

@@ -79,7 +79,10 @@ pub struct StreamStatus {
 
 /// Returns how many bytes still fit.
 fn room(chain: &Chain<StreamState>) -> usize {
-    chain.state.limit.saturating_sub(chain.data.len())
+    match chain.free_slots_within(chain.state.limit) {
+        0 => 0,
+        _ => chain.state.limit.saturating_sub(chain.data.len()),
+    }
 }
 
 /// Returns whether the room is enough to wake a writer: a third, as on Linux, so that the two

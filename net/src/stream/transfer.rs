@@ -58,7 +58,7 @@ impl Fill<StreamState> for Writing<'_> {
     fn space(&mut self, chain: &mut Chain<StreamState>) -> Result<Space> {
         self.refusal = chain.state.refusal();
         Ok(Space {
-            slots: usize::MAX,
+            slots: chain.free_slots_within(chain.state.limit),
             bytes: match self.refusal {
                 None => room(chain),
                 Some(_) => 0,

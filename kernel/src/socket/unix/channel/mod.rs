@@ -26,9 +26,6 @@ use super::{
 };
 use crate::process::files::OpenFile;
 
-/// Slices that a channel takes for each page of its limit in bytes, which is at least one page:
-/// small pieces of pages that were passed on hold whole frames.
-const SLICES_PER_PAGE: usize = 2;
 /// Marks that a channel takes for each page of its limit: more than the messages of one byte that
 /// fit on Linux, which counts 768 bytes for each.
 const MARKS_PER_PAGE: usize = 8;
@@ -116,7 +113,7 @@ pub struct ChannelStatus {
 fn free_slots(chain: &Chain<ChannelState>, limit: usize) -> usize {
     let pages = limit.div_ceil(PAGE_SIZE).max(1);
     match chain.state.marks.len() < pages * MARKS_PER_PAGE {
-        true => (pages * SLICES_PER_PAGE).saturating_sub(chain.data.slice_count()),
+        true => chain.free_slots_within(limit),
         false => 0,
     }
 }
