@@ -6,27 +6,53 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::format::{ENTRIES, LEAF_SPAN};
 use super::large::Why;
+use super::leaf::leaf_base;
 use super::*;
 use crate::addr::USER_END;
 use crate::counters::Counter;
-use crate::frame::record::record;
-use crate::frame::{Contents, Usage, fail_after, usage};
+use crate::frame::{Contents, fail_after, usage};
 use crate::sim::{Gate, below, on_machines_with};
 use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
 mod large;
 mod sharing;
+mod spaces;
 
-fn spawn(gate: &Arc<Gate>, pmap: Option<Arc<Pmap>>, body: impl FnOnce() + Send + 'static) {
+use spaces::{Readers, Spaces};
+
+const READ_WRITE: Prot = Prot::READ.union(Prot::WRITE);
+/// What a space without mappings has.
+const EMPTY: Resident = Resident {
+    pages: 0,
+    page_tables: 1,
+};
+
+/// Runs `body` on machines where no fault is resolved. Nothing may be lost by it: not a frame, not
+/// a page table, not a link.
+fn on_machines<const N: usize>(name: &str, cpus: [usize; N], pages: usize, seeds: u64, body: fn()) {
+    on_machines_with(name, cpus, pages, seeds, move || {
+        user::set_fault_hook(|_, _| false);
+        let before = usage();
+        body();
+        let now = usage();
+        assert_eq!(now.data, before.data, "data frames");
+        assert_eq!(now.page_tables, before.page_tables, "page tables");
+        assert_eq!(now.free, before.free, "free frames");
+    });
+}
+
+/// Starts a program in an address space, on one of these CPUs. What it ran in is left before it
+/// passes the gate, so that it can be torn down.
+fn spawn(gate: &Arc<Gate>, pmap: &Arc<Pmap>, cpus: u64, body: impl FnOnce() + Send + 'static) {
     let gate = gate.clone();
     let spawn = Spawn {
-        pmap,
+        pmap: Some(pmap.clone()),
+        cpus,
         ..Spawn::kernel("test")
     };
     let run = move || {
         body();
-        // What the task ran in is left before anybody is told, so that it can be torn down.
         task::set_pmap(None);
         gate.pass();
     };
@@ -46,6 +72,11 @@ fn va_of(page: usize) -> VirtAddr {
     }
 }
 
+/// The range of one page.
+fn page_at(va: VirtAddr) -> VirtRange {
+    VirtRange::new(va, va + PAGE_SIZE)
+}
+
 /// The spans of all page tables, for a fork.
 fn all_tables() -> impl Iterator<Item = VirtRange> {
     core::iter::once(VirtRange::new(VirtAddr(0), VirtAddr(1 << 47)))
@@ -53,7 +84,7 @@ fn all_tables() -> impl Iterator<Item = VirtRange> {
 
 /// The spans of all page tables but the one for `va`.
 fn tables_but(va: VirtAddr) -> [VirtRange; 2] {
-    let base = VirtAddr(va.0 / LEAF_SPAN * LEAF_SPAN);
+    let base = leaf_base(va);
     let above = VirtRange::new(base + LEAF_SPAN, VirtAddr(1 << 47));
     [VirtRange::new(VirtAddr(0), base), above]
 }
@@ -62,20 +93,15 @@ fn tables_but(va: VirtAddr) -> [VirtRange; 2] {
 fn random_range() -> VirtRange {
     let start = va_of(below(PAGES));
     match below(4) {
-        0 => VirtRange::new(start, start + PAGE_SIZE),
+        0 => page_at(start),
         1 => VirtRange::new(start, start + (1 + below(20)) * PAGE_SIZE),
         2 => {
-            let base = VirtAddr(start.0 & !(LEAF_SPAN - 1));
+            let base = leaf_base(start);
             VirtRange::new(base, base + LEAF_SPAN * (1 + below(3)))
         }
         _ => VirtRange::new(VirtAddr(below(2) * start.0), USER_END),
     }
     .intersect(VirtRange::new(VirtAddr(0), USER_END))
-}
-
-/// The page at an address that a move leads to.
-fn page_at(va: VirtAddr) -> usize {
-    (0..PAGES).find(|&page| va_of(page) == va).unwrap()
 }
 
 /// A range, and a place for it that does not overlap it, such that every page of the tests in the
@@ -106,20 +132,24 @@ fn random_move() -> Option<(VirtRange, VirtAddr)> {
 fn random_prot() -> Prot {
     [
         Prot::READ,
-        Prot::READ | Prot::WRITE,
+        READ_WRITE,
         Prot::READ | Prot::EXEC,
-        Prot::READ | Prot::WRITE | Prot::EXEC,
+        READ_WRITE | Prot::EXEC,
     ][below(4)]
 }
 
 /// Frames with their number at byte 8.
 fn tagged_frames(count: usize) -> Vec<Frame> {
-    let tagged = |i: usize| {
-        let frame = Frame::alloc(Contents::Zeroed).unwrap();
-        ephemeral::map(&frame).write(8, &(i as u64).to_le_bytes());
-        frame
-    };
-    (0..count).map(tagged).collect()
+    let frame = |_| Frame::alloc(Contents::Zeroed).unwrap();
+    tagged((0..count).map(frame).collect())
+}
+
+/// Writes each frame's number at its byte 8.
+fn tagged(frames: Vec<Frame>) -> Vec<Frame> {
+    for (tag, frame) in frames.iter().enumerate() {
+        ephemeral::map(frame).write(8, &(tag as u64).to_le_bytes());
+    }
+    frames
 }
 
 /// Some machines tell all CPUs of every change.
@@ -127,254 +157,37 @@ fn random_coherence() {
     set_coherence([Coherence::Precise, Coherence::Precise, Coherence::Broadcast][below(3)]);
 }
 
-/// Nothing is lost: not a frame, not a page table, not a link.
-fn assert_back(before: Usage) {
-    let now = usage();
-    assert_eq!(now.data, before.data, "data frames");
-    assert_eq!(now.page_tables, before.page_tables, "page tables");
-    assert_eq!(now.free, before.free, "free frames");
-}
-
-struct Model {
-    pmaps: Vec<Arc<Pmap>>,
-    maps: Vec<BTreeMap<usize, (usize, Prot)>>,
-    frames: Vec<Frame>,
-    modified: Vec<bool>,
-}
-
-impl Model {
-    fn new(pmaps: usize, frames: usize) -> Model {
-        Model {
-            pmaps: (0..pmaps).map(|_| Pmap::new().unwrap()).collect(),
-            maps: vec![BTreeMap::new(); pmaps],
-            frames: tagged_frames(frames),
-            modified: vec![false; frames],
-        }
-    }
-
-    fn step(&mut self) {
-        let mut pending = Pending::new();
-        let p = below(self.pmaps.len());
-        let pmap = self.pmaps[p].clone();
-        let map = &mut self.maps[p];
-        match below(17) {
-            0..5 => {
-                let (page, f, prot) = (below(PAGES), below(self.frames.len()), random_prot());
-                pmap.enter(va_of(page), &self.frames[f], prot, &mut pending)
-                    .unwrap();
-                map.insert(page, (f, prot));
-            }
-            5..7 => {
-                let (page, f, prot) = (below(PAGES), below(self.frames.len()), random_prot());
-                let entered = pmap.enter_ahead(va_of(page), &self.frames[f], prot);
-                assert_eq!(entered, Ok(!map.contains_key(&page)));
-                map.entry(page).or_insert((f, prot));
-            }
-            7..9 => {
-                let range = random_range();
-                pmap.remove(range, &mut pending);
-                map.retain(|&page, _| !range.contains(va_of(page)));
-            }
-            9 => {
-                let (range, prot) = (random_range(), random_prot());
-                pmap.protect(range, prot, &mut pending);
-                for (&page, (_, rights)) in map {
-                    if range.contains(va_of(page)) {
-                        *rights &= prot;
-                    }
-                }
-            }
-            10 => {
-                let (f, prot) = (below(self.frames.len()), random_prot());
-                page_protect(&self.frames[f], prot, &mut pending);
-                for (frame, rights) in self.maps.iter_mut().flat_map(BTreeMap::values_mut) {
-                    if *frame == f {
-                        *rights &= prot;
-                    }
-                }
-            }
-            11 => {
-                let f = below(self.frames.len());
-                page_protect(&self.frames[f], Prot::empty(), &mut pending);
-                for map in &mut self.maps {
-                    map.retain(|_, (frame, _)| *frame != f);
-                }
-            }
-            12 => {
-                let f = below(self.frames.len());
-                take_referenced(&self.frames[f]);
-            }
-            13 => {
-                if let Some((range, to)) = random_move() {
-                    // What was at the new place goes, as the caller has to see to.
-                    let there = VirtRange::new(to, to + range.len());
-                    pmap.remove(there, &mut pending);
-                    pending.flush();
-                    let inside = |page: &usize| range.contains(va_of(*page));
-                    let moving: Vec<_> = map.keys().copied().filter(inside).collect();
-                    assert_eq!(pmap.move_range(range, to), moving.len());
-                    map.retain(|&page, _| !there.contains(va_of(page)));
-                    for page in moving {
-                        let mapping = map.remove(&page).unwrap();
-                        let at = va_of(page) - range.start + to.0;
-                        map.insert(page_at(VirtAddr(at)), mapping);
-                    }
-                }
-            }
-            14 => {
-                let f = below(self.frames.len());
-                clear_modified(&self.frames[f], &mut pending);
-                self.modified[f] = false;
-            }
-            _ => {
-                // As a program on whatever CPU this is: reads see the frame that is mapped, writes
-                // go where they may and leave a trace.
-                task::set_pmap(Some(pmap.clone()));
-                let page = below(PAGES);
-                let at = va_of(page);
-                let mapped = self.maps[p].get(&page);
-                let read = user::read::<u64>(at + 8).ok();
-                assert_eq!(read, mapped.map(|&(f, _)| f as u64));
-                let write = user::write(at + 16, &1u32).is_ok();
-                assert_eq!(write, mapped.is_some_and(|m| m.1.contains(Prot::WRITE)));
-                if let Some(&(f, _)) = mapped.filter(|_| write) {
-                    self.modified[f] = true;
-                    if below(3) == 0 {
-                        // Cleaned, and written again at once.
-                        clear_modified(&self.frames[f], &mut pending);
-                        pending.flush();
-                        assert!(!is_modified(&self.frames[f]));
-                        assert_eq!(user::write(at + 16, &2u32), Ok(()));
-                        assert!(is_modified(&self.frames[f]), "a write left no trace");
-                    }
-                }
-                if below(2) == 0 {
-                    task::set_pmap(None);
-                }
-            }
-        }
-        // Often one flush for several changes, as it comes.
-        pending.flush();
-        drop(pending);
-        self.check_one(p, below(PAGES));
-    }
-
-    fn check_one(&self, p: usize, page: usize) {
-        let expected = self.maps[p].get(&page);
-        let found = self.pmaps[p].extract(va_of(page));
-        let found = found.as_ref().map(|(frame, prot)| (frame, *prot));
-        let model = expected.map(|&(f, prot)| (&self.frames[f], prot));
-        assert_eq!(found, model, "page {page} of pmap {p}");
-        for access in [Access::Read, Access::Write, Access::Execute] {
-            let allowed = expected.is_some_and(|(_, prot)| prot.contains(access.needs()));
-            assert_eq!(self.pmaps[p].permits(va_of(page), access), allowed);
-        }
-    }
-
-    fn check_all(&self) {
-        for (p, pmap) in self.pmaps.iter().enumerate() {
-            (0..PAGES).for_each(|page| self.check_one(p, page));
-            assert_eq!(pmap.resident().pages, self.maps[p].len());
-            let range = random_range();
-            let inside = |page: &&usize| range.contains(va_of(**page));
-            assert_eq!(
-                pmap.resident_in(range),
-                self.maps[p].keys().filter(inside).count()
-            );
-        }
-        for (f, frame) in self.frames.iter().enumerate() {
-            let uses = self.maps.iter().flat_map(BTreeMap::values);
-            let uses = uses.filter(|used| used.0 == f).count() as u32;
-            assert_eq!(frame.mappings(), uses);
-            assert_eq!(frame.handles(), uses + 1);
-            assert_eq!(is_modified(frame), self.modified[f], "frame {f}");
-        }
-    }
-}
-
 #[test]
 fn a_pmap_is_a_map() {
-    on_machines_with("a pmap is a map", [1, 2, 4], 1024, 12, || {
-        random_coherence();
-        user::set_fault_hook(|_, _| false);
-        let before = usage();
-        let mut model = Model::new(3, 6);
-        let gate = Gate::new();
-        let stop = Arc::new(AtomicBool::new(false));
-        // Programs that look at all pages all the time, on other CPUs if there are any.
-        for p in 0..model.pmaps.len() {
-            let stop = stop.clone();
-            spawn(&gate, Some(model.pmaps[p].clone()), move || {
-                while !stop.load(Ordering::SeqCst) {
-                    if let Ok(tag) = user::read::<u64>(va_of(below(PAGES)) + 8) {
-                        assert!(tag < 6, "no frame has the tag {tag:#x}");
-                    }
-                    task::yield_now();
-                }
-            });
-        }
-        for _ in 0..15 {
-            for _ in 0..20 {
-                model.step();
-            }
-            model.check_all();
-        }
-        stop.store(true, Ordering::SeqCst);
-        gate.wait_for(model.pmaps.len());
-        task::set_pmap(None);
-        // A CPU that only borrows a space keeps it until it is told, or runs something else.
-        model.pmaps.iter().for_each(|pmap| pmap.tear_down());
-        drop(model);
-        assert_back(before);
+    on_machines("a pmap is a map", [1, 2, 4], 1024, 12, || {
+        sharing::changes_agree_with_a_model(3, sharing::Forks::Never);
     });
 }
 
 #[test]
 fn all_at_once() {
-    on_machines_with("all at once", [2, 3, 4], 1024, 20, || {
+    on_machines("all at once", [2, 3, 4], 1024, 20, || {
         random_coherence();
-        user::set_fault_hook(|_, _| false);
-        let before = usage();
         let pmaps: Arc<Vec<_>> = Arc::new((0..2).map(|_| Pmap::new().unwrap()).collect());
         let frames = Arc::new(tagged_frames(4));
         let gate = Gate::new();
         for me in 0..4 {
-            let (pmaps, frames) = (pmaps.clone(), frames.clone());
-            spawn(&gate, Some(pmaps[me % 2].clone()), move || {
+            let (of, frames) = (pmaps.clone(), frames.clone());
+            spawn(&gate, &pmaps[me % 2], !0, move || {
                 let mut pending = Pending::new();
                 for _ in 0..60 {
-                    let pmap = &pmaps[below(pmaps.len())];
+                    let pmap = &of[below(of.len())];
                     let frame = &frames[below(frames.len())];
                     let at = va_of(below(PAGES));
-                    match below(11) {
-                        0 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
-                        // One without another holder: free as soon as it is unmapped everywhere.
-                        1 | 9 => {
-                            let own = tagged_frames(1).remove(0);
-                            pmap.enter(at, &own, random_prot(), &mut pending).unwrap();
-                        }
-                        2 => drop(pmap.enter_ahead(at, frame, random_prot())),
-                        3 => pmap.remove(random_range(), &mut pending),
-                        4 => pmap.protect(random_range(), random_prot(), &mut pending),
-                        5 => page_protect(frame, Prot::empty(), &mut pending),
-                        6 => page_protect(frame, random_prot(), &mut pending),
-                        7 => {
+                    match below(10) {
+                        0 => drop(pmap.enter_ahead(at, frame, random_prot())),
+                        1 => {
                             if let Some((frame, _)) = pmap.extract(at) {
                                 take_referenced(&frame);
                                 clear_modified(&frame, &mut pending);
                             }
                         }
-                        8 => {
-                            if let Some((range, to)) = random_move() {
-                                pmap.move_range(range, to);
-                            }
-                        }
-                        _ => {
-                            let _ = user::write(at + 16, &1u32);
-                            if let Ok(tag) = user::read::<u64>(at + 8) {
-                                assert!(tag < 4, "no frame has the tag {tag:#x}");
-                            }
-                        }
+                        _ => change(pmap, at, frame, &mut pending),
                     }
                     if below(3) == 0 {
                         pending.flush();
@@ -393,62 +206,64 @@ fn all_at_once() {
                 (0..PAGES).filter(here).count()
             };
             let mapped = pmaps.iter().map(maps).sum::<usize>() as u32;
-            assert_eq!(frame.mappings(), mapped);
-            assert_eq!(frame.handles(), mapped + 1);
+            assert_eq!((frame.mappings(), frame.handles()), (mapped, mapped + 1));
         }
         for pmap in pmaps.iter() {
             let mapped = (0..PAGES).filter(|&page| pmap.extract(va_of(page)).is_some());
             assert_eq!(pmap.resident().pages, mapped.count());
             pmap.tear_down();
-            assert_eq!(
-                pmap.resident(),
-                Resident {
-                    pages: 0,
-                    page_tables: 1
-                }
-            );
+            assert_eq!(pmap.resident(), EMPTY);
         }
-        drop(pmaps);
-        drop(frames);
-        assert_back(before);
     });
+}
+
+/// Changes something at random: a mapping in a space, a frame's mappings, or what a program writes.
+fn change(pmap: &Pmap, at: VirtAddr, frame: &Frame, pending: &mut Pending) {
+    match below(8) {
+        0 => pmap.enter(at, frame, random_prot(), pending).unwrap(),
+        // One without another holder: free as soon as it is unmapped everywhere.
+        1 => {
+            let own = tagged_frames(1).remove(0);
+            pmap.enter(at, &own, random_prot(), pending).unwrap();
+        }
+        2 => pmap.remove(random_range(), pending),
+        3 => pmap.protect(random_range(), random_prot(), pending),
+        4 => page_protect(frame, Prot::empty(), pending),
+        5 => page_protect(frame, random_prot(), pending),
+        6 => {
+            if let Some((range, to)) = random_move() {
+                pmap.move_range(range, to);
+            }
+        }
+        _ => {
+            let _ = user::write(at + 16, &1u32);
+            if let Ok(tag) = user::read::<u64>(at + 8) {
+                assert!(tag < 4, "no frame has the tag {tag:#x}");
+            }
+        }
+    }
 }
 
 #[test]
 fn a_large_range_comes_back_whole() {
-    on_machines_with("a large range comes back whole", [1, 2], 1024, 6, || {
-        let before = usage();
+    on_machines("a large range comes back whole", [1, 2], 1024, 6, || {
         let frame = tagged_frames(1).remove(0);
         let pmap = Pmap::new().unwrap();
         let mut pending = Pending::new();
         let start = VirtAddr(0x4000_0000 + 5 * PAGE_SIZE);
         let pages = 3 * ENTRIES;
-        for i in 0..pages {
-            pmap.enter(start + i * PAGE_SIZE, &frame, Prot::READ, &mut pending)
-                .unwrap();
+        let range = VirtRange::new(start, start + pages * PAGE_SIZE);
+        for va in range.pages() {
+            pmap.enter(va, &frame, Prot::READ, &mut pending).unwrap();
         }
         assert_eq!(frame.mappings(), pages as u32);
-        assert_eq!(
-            pmap.resident(),
-            Resident {
-                pages,
-                page_tables: 1 + 2 + 4 * 2
-            }
-        );
-        let range = VirtRange::new(start, start + pages * PAGE_SIZE);
+        let page_tables = 1 + 2 + 4 * 2;
+        assert_eq!(pmap.resident(), Resident { pages, page_tables });
         pmap.remove(range, &mut pending);
         assert_eq!(frame.mappings(), 0);
-        assert_eq!(
-            pmap.resident(),
-            Resident {
-                pages: 0,
-                page_tables: 1
-            }
-        );
+        assert_eq!(pmap.resident(), EMPTY);
         pending.flush();
         assert_eq!(frame.handles(), 1);
-        drop((frame, pmap));
-        assert_back(before);
     });
 }
 
@@ -456,9 +271,7 @@ fn a_large_range_comes_back_whole() {
 /// for page tables at the new place, which costs mappings and nothing else.
 #[test]
 fn a_large_range_moves() {
-    on_machines_with("a large range moves", [1, 2], 1024, 6, || {
-        let before = usage();
-        user::set_fault_hook(|_, _| false);
+    on_machines("a large range moves", [1, 2], 1024, 6, || {
         let frames = tagged_frames(3);
         let start = VirtAddr(0x4000_0000 + 5 * PAGE_SIZE);
         let to = VirtAddr(0x7f00_0000_0000 + below(ENTRIES) * PAGE_SIZE);
@@ -470,8 +283,7 @@ fn a_large_range_moves() {
             task::set_pmap(Some(pmap.clone()));
             let mut pending = Pending::new();
             for (i, va) in range.pages().enumerate() {
-                let frame = &frames[i % 3];
-                pmap.enter(va, frame, Prot::READ | Prot::WRITE, &mut pending)
+                pmap.enter(va, &frames[i % 3], READ_WRITE, &mut pending)
                     .unwrap();
             }
             user::write(start + 16, &7u32).unwrap();
@@ -501,146 +313,112 @@ fn a_large_range_moves() {
             task::set_pmap(None);
             pmap.tear_down();
         }
-        drop(frames);
-        assert_back(before);
     });
 }
 
 #[test]
-fn only_who_may_hold_it_is_told() {
-    on_machines_with("only who may hold it is told", [2, 4], 1024, 20, || {
-        user::set_fault_hook(|_, _| false);
-        let frames = tagged_frames(1);
+fn only_cpus_that_may_hold_it_are_told() {
+    on_machines("only those that may hold it", [2, 4], 1024, 20, || {
+        let frame = tagged_frames(1).remove(0);
         let pmap = Pmap::new().unwrap();
         let at = VirtAddr(0x1000);
-        let page = VirtRange::new(at, at + PAGE_SIZE);
         let mut pending = Pending::new();
         let sent = || Counter::ipi_shootdown.total();
         let start = sent();
-        // Nobody runs in it.
-        pmap.enter(at, &frames[0], Prot::READ, &mut pending)
-            .unwrap();
-        pmap.remove(page, &mut pending);
+        // No task runs in it.
+        pmap.enter(at, &frame, Prot::READ, &mut pending).unwrap();
+        pmap.remove(page_at(at), &mut pending);
         pending.flush();
         assert_eq!(sent(), start);
-        // Only this CPU runs in it; other CPUs have never seen it.
+        // Only one CPU runs in it; the others have never seen it.
         let gate = Gate::new();
-        let inner = (pmap.clone(), frames[0].clone());
-        let spawn = Spawn {
-            pmap: Some(pmap.clone()),
-            cpus: 1,
-            ..Spawn::kernel("pinned")
-        };
-        let done = gate.clone();
-        let run = move || {
-            let (pmap, frame) = inner;
+        let (space, page) = (pmap.clone(), frame.clone());
+        spawn(&gate, &pmap, 1, move || {
             let mut pending = Pending::new();
             for _ in 0..10 {
-                pmap.enter(at, &frame, Prot::READ | Prot::WRITE, &mut pending)
-                    .unwrap();
+                space.enter(at, &page, READ_WRITE, &mut pending).unwrap();
                 assert_eq!(user::read::<u64>(at + 8), Ok(0));
-                pmap.protect(page, Prot::READ, &mut pending);
+                space.protect(page_at(at), Prot::READ, &mut pending);
                 pending.flush();
                 assert!(user::write(at + 8, &0u64).is_err());
-                pmap.remove(page, &mut pending);
+                space.remove(page_at(at), &mut pending);
                 pending.flush();
                 assert!(user::read::<u64>(at + 8).is_err());
                 // Never touched: not even this CPU has anything to forget.
                 let skipped = Counter::tlb_skipped_unaccessed.total();
-                assert_eq!(
-                    pmap.enter_ahead(VirtAddr(0x7000_0000_0000), &frame, Prot::READ),
-                    Ok(true)
-                );
-                let far = VirtRange::new(VirtAddr(0x7000_0000_0000), VirtAddr(0x7000_0000_1000));
-                pmap.remove(far, &mut pending);
+                let far = VirtAddr(0x7000_0000_0000);
+                assert_eq!(space.enter_ahead(far, &page, Prot::READ), Ok(true));
+                space.remove(page_at(far), &mut pending);
                 assert_eq!(Counter::tlb_skipped_unaccessed.total(), skipped + 1);
                 pending.flush();
             }
-            drop(pending);
-            task::set_pmap(None);
-            drop(pmap);
-            done.pass();
-        };
-        task::spawn(spawn, Box::new(run)).unwrap();
+        });
         gate.wait_for(1);
         assert_eq!(sent(), start);
         // A dead one costs no interrupt.
         for i in 0..100 {
-            pmap.enter(at + i * PAGE_SIZE, &frames[0], Prot::READ, &mut pending)
+            pmap.enter(at + i * PAGE_SIZE, &frame, Prot::READ, &mut pending)
                 .unwrap();
         }
-        let local = Counter::tlb_local_page.total() + Counter::tlb_local_full.total();
+        let local = || Counter::tlb_local_page.total() + Counter::tlb_local_full.total();
+        let before = local();
         pmap.tear_down();
-        assert_eq!(sent(), start);
-        assert_eq!(
-            Counter::tlb_local_page.total() + Counter::tlb_local_full.total(),
-            local
-        );
+        assert_eq!((sent(), local()), (start, before));
     });
 }
 
 #[test]
 fn out_of_memory_leaves_nothing_behind() {
-    on_machines_with(
-        "out of memory leaves nothing behind",
-        [1, 2],
-        1024,
-        10,
-        || {
-            let before = usage();
-            let frame = tagged_frames(1).remove(0);
-            for n in 0..6 {
-                // Frames kept ready would satisfy everything.
-                while crate::frame::drain_for_test() {}
-                fail_after(Some(n));
-                let mut pending = Pending::new();
-                if let Ok(pmap) = Pmap::new() {
-                    let at = VirtAddr(0x1234_5678_9000);
-                    let entered = pmap.enter(at, &frame, Prot::READ, &mut pending);
-                    assert_eq!(entered.is_ok(), pmap.permits(at, Access::Read));
-                    assert_eq!(entered.is_ok(), frame.mappings() == 1);
-                }
-                fail_after(None);
-                assert_eq!(frame.mappings(), 0);
-                assert_eq!(frame.handles(), 1);
+    on_machines("out of memory", [1, 2], 1024, 10, || {
+        let frame = tagged_frames(1).remove(0);
+        for n in 0..6 {
+            // Frames kept ready would satisfy everything.
+            while crate::frame::drain_for_test() {}
+            fail_after(Some(n));
+            let mut pending = Pending::new();
+            if let Ok(pmap) = Pmap::new() {
+                let at = VirtAddr(0x1234_5678_9000);
+                let entered = pmap.enter(at, &frame, Prot::READ, &mut pending);
+                assert_eq!(entered.is_ok(), pmap.permits(at, Access::Read));
+                assert_eq!(entered.is_ok(), frame.mappings() == 1);
             }
-            drop(frame);
-            assert_back(before);
-        },
-    );
+            fail_after(None);
+            assert_eq!((frame.mappings(), frame.handles()), (0, 1));
+        }
+    });
 }
 
 /// A mapping is wired until it is unwired or removed, whatever becomes of its rights.
 #[test]
 fn wired_mappings_stay_wired() {
-    on_machines_with("wired", [1], 1024, 1, || {
+    on_machines("wired", [1], 1024, 1, || {
         let pmap = Pmap::new().unwrap();
         let frame = Frame::alloc(Contents::Zeroed).unwrap();
-        let (rw, at) = (Prot::READ | Prot::WRITE, va_of(3));
-        let page = VirtRange::new(at, at + PAGE_SIZE);
+        let at = va_of(3);
+        let page = page_at(at);
         let mut pending = Pending::new();
-        pmap.enter(at, &frame, rw | Prot::WIRED, &mut pending)
+        pmap.enter(at, &frame, READ_WRITE | Prot::WIRED, &mut pending)
             .unwrap();
         assert!(is_wired(&frame) && take_use(&frame).wired);
-        assert_eq!(pmap.extract(at).unwrap().1, rw, "wiring is no right");
+        let (_, rights) = pmap.extract(at).unwrap();
+        assert_eq!(rights, READ_WRITE, "wiring is no right");
         pmap.protect(page, Prot::READ, &mut pending);
         page_protect(&frame, Prot::READ, &mut pending);
-        pmap.enter(at, &frame, rw, &mut pending).unwrap();
+        pmap.enter(at, &frame, READ_WRITE, &mut pending).unwrap();
         assert!(is_wired(&frame));
         pmap.wire(page, false);
         assert!(!is_wired(&frame) && !take_use(&frame).wired);
         pmap.wire(page, true);
         assert!(is_wired(&frame));
         // A second mapping that is not wired changes nothing, and neither does its end.
-        pmap.enter(va_of(4), &frame, rw, &mut pending).unwrap();
-        let other = VirtRange::new(va_of(4), va_of(4) + PAGE_SIZE);
-        pmap.wire(other, false);
-        pmap.remove(other, &mut pending);
+        pmap.enter(va_of(4), &frame, READ_WRITE, &mut pending)
+            .unwrap();
+        pmap.wire(page_at(va_of(4)), false);
+        pmap.remove(page_at(va_of(4)), &mut pending);
         assert!(is_wired(&frame));
         pmap.move_range(page, va_of(9));
         assert!(is_wired(&frame));
         page_protect(&frame, Prot::empty(), &mut pending);
         assert!(!is_wired(&frame));
-        pending.flush();
     });
 }

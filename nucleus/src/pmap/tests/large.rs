@@ -41,103 +41,41 @@ fn range_of(pages: &core::ops::Range<usize>) -> VirtRange {
     VirtRange::new(at(pages.start), at(pages.end))
 }
 
-/// Mappings by page: a frame's tag, and the rights.
-type Pages = BTreeMap<usize, (usize, Prot)>;
-
-struct Spaces {
-    spaces: Vec<(Arc<Pmap>, Pages)>,
-    /// Programs may still run in them.
-    ended: Vec<Arc<Pmap>>,
+/// Spaces in which runs of frames are mapped as large pages.
+struct Large {
+    model: Spaces,
     runs: Vec<Run>,
-    frames: Vec<Frame>,
-    /// By tag: written by a program since it was cleaned.
-    written: Vec<bool>,
 }
 
-impl Spaces {
-    fn new(spaces: usize, runs: usize) -> Spaces {
-        let runs: Vec<Run> = (0..runs)
-            .map(|_| Run::alloc(Contents::Zeroed).unwrap())
-            .collect();
-        let of = |run: &Run| {
-            (0..ENTRIES as u32)
-                .map(|i| run.first() + i)
-                .collect::<Vec<_>>()
-        };
-        let numbers: Vec<u32> = runs.iter().flat_map(of).collect();
-        let frames: Vec<Frame> = numbers
-            .into_iter()
-            .map(|number| {
-                record(number).handles.fetch_add(1, Ordering::Relaxed);
-                Frame::from_index(number)
-            })
-            .collect();
-        for (tag, frame) in frames.iter().enumerate() {
-            ephemeral::map(frame).write(8, &(tag as u64).to_le_bytes());
+impl Large {
+    fn new(spaces: usize, runs: usize) -> Large {
+        let run = |_| Run::alloc(Contents::Zeroed).unwrap().into_frames();
+        let frames = tagged((0..runs).flat_map(run).collect());
+        let run_of = |frames: &[Frame]| Run::of(frames.iter()).unwrap();
+        Large {
+            runs: frames.chunks(ENTRIES).map(run_of).collect(),
+            model: Spaces::new(spaces, frames, at),
         }
-        Spaces {
-            spaces: (0..spaces)
-                .map(|_| (Pmap::new().unwrap(), Pages::new()))
-                .collect(),
-            ended: Vec::new(),
-            written: vec![false; frames.len()],
-            runs,
-            frames,
-        }
-    }
-
-    fn fork(&mut self, p: usize, q: usize) {
-        let refused = below(SPANS + 2);
-        let mut spans = tables_but(START + refused * LEAF_SPAN).into_iter();
-        let least = 1 + [0, ENTRIES][below(2)];
-        let mut pending = Pending::new();
-        let (child, complete) = self.spaces[p]
-            .0
-            .fork(&mut spans, least, &mut pending)
-            .unwrap();
-        pending.flush();
-        let mapped = |span: usize| {
-            let pages = span * ENTRIES..(span + 1) * ENTRIES;
-            self.spaces[p].1.range(pages).count()
-        };
-        let shared: Vec<usize> = (0..SPANS)
-            .filter(|&span| span != refused && mapped(span) >= least)
-            .collect();
-        let is_shared = |page: &usize| shared.contains(&(page / ENTRIES));
-        let mut map = self.spaces[p].1.clone();
-        map.retain(|page, _| is_shared(page));
-        assert_eq!(complete, map.len() == self.spaces[p].1.len());
-        for (page, (_, prot)) in self.spaces[p].1.iter_mut().chain(map.iter_mut()) {
-            if is_shared(page) {
-                *prot -= Prot::WRITE;
-            }
-        }
-        task::set_pmap(None);
-        let ended = core::mem::replace(&mut self.spaces[q], (child, map));
-        self.ended.push(ended.0);
     }
 
     fn step(&mut self) {
-        let mut pending = Pending::new();
-        let p = below(self.spaces.len());
+        let (p, page) = (below(self.model.spaces.len()), random_page());
         if below(12) == 0 {
-            let q = below(self.spaces.len());
+            let q = below(self.model.spaces.len());
             if p != q {
-                self.fork(p, q);
+                let refused = span_at(below(SPANS + 2));
+                let least = 1 + [0, ENTRIES][below(2)];
+                self.model.fork(p, q, &tables_but(refused), least);
             }
             return;
         }
-        let (pmap, map) = &mut self.spaces[p];
-        let page = random_page();
-        let tag = below(self.frames.len());
-        let prot = random_prot();
+        let (pmap, map) = &mut self.model.spaces[p];
         match below(18) {
             0..5 => {
-                let (span, r) = (below(SPANS), below(self.runs.len()));
+                let (span, r, prot) = (below(SPANS), below(self.runs.len()), random_prot());
                 let pages = span * ENTRIES..(span + 1) * ENTRIES;
                 if below(4) != 0 {
-                    pmap.remove(range_of(&pages), &mut pending);
-                    pending.flush();
+                    pmap.remove(range_of(&pages), &mut Pending::new());
                     map.retain(|page, _| !pages.contains(page));
                 }
                 let kind = [LargeKind::Private, LargeKind::Shared][below(2)];
@@ -153,61 +91,6 @@ impl Spaces {
                 }
             }
             5 => {
-                pmap.enter(at(page), &self.frames[tag], prot, &mut pending)
-                    .unwrap();
-                map.insert(page, (tag, prot));
-            }
-            6 => {
-                let entered = pmap.enter_ahead(at(page), &self.frames[tag], prot);
-                assert_eq!(entered, Ok(!map.contains_key(&page)));
-                map.entry(page).or_insert((tag, prot));
-            }
-            7 => {
-                let range = VirtRange::new(at(page), at(page + 1));
-                let same = map.get(&page).map_or(tag, |mapping| mapping.0);
-                let frame = &self.frames[same];
-                if pmap.widen_each(range, |_| Some((frame, Prot::WRITE))) == 1 {
-                    map.get_mut(&page).unwrap().1 |= Prot::WRITE;
-                }
-                if pmap.enter_ahead_each(range, |_| Some((frame, prot))) == 1 {
-                    assert_eq!(map.insert(page, (same, prot)), None);
-                }
-            }
-            8..10 => {
-                let pages = random_pages();
-                pmap.remove(range_of(&pages), &mut pending);
-                map.retain(|page, _| !pages.contains(page));
-            }
-            10 => {
-                let pages = random_pages();
-                pmap.protect(range_of(&pages), prot, &mut pending);
-                map.range_mut(pages)
-                    .for_each(|(_, (_, rights))| *rights &= prot);
-            }
-            11 => {
-                let prot = if below(2) == 0 { prot } else { Prot::empty() };
-                page_protect(&self.frames[tag], prot, &mut pending);
-                for (_, map) in &mut self.spaces {
-                    map.values_mut()
-                        .filter(|(frame, _)| *frame == tag)
-                        .for_each(|(_, rights)| *rights &= prot);
-                    map.retain(|_, (_, rights)| !rights.is_empty());
-                }
-            }
-            12 => match below(3) {
-                0 => drop(take_referenced(&self.frames[tag])),
-                1 => assert_eq!(
-                    take_use(&self.frames[tag]).mappings,
-                    self.frames[tag].mappings()
-                ),
-                _ => {
-                    clear_modified(&self.frames[tag], &mut pending);
-                    pending.flush();
-                    self.written[tag] = false;
-                    assert!(!is_modified(&self.frames[tag]));
-                }
-            },
-            13 => {
                 // There and back, which has to leave everything as it was but for the size of
                 // pages.
                 let pages = random_pages();
@@ -218,105 +101,55 @@ impl Spaces {
                 let there = VirtRange::new(FAR, FAR + range.len());
                 assert_eq!(pmap.move_range(there, range.start), count);
             }
-            14 => pmap.wire(range_of(&random_pages()), below(2) == 0),
-            15 => pmap.own(at(page)).unwrap(),
-            _ => {
-                task::set_pmap(Some(pmap.clone()));
-                let mapped = map.get(&page).copied();
-                let read = user::read::<u64>(at(page) + 8).ok();
-                assert_eq!(read, mapped.map(|(tag, _)| tag as u64));
-                let write = user::write(at(page) + 16, &1u32).is_ok();
-                assert_eq!(
-                    write,
-                    mapped.is_some_and(|(_, prot)| prot.contains(Prot::WRITE))
-                );
-                if let Some((tag, _)) = mapped.filter(|_| write) {
-                    self.written[tag] = true;
-                }
-            }
+            6 => pmap.wire(range_of(&random_pages()), below(2) == 0),
+            7 => pmap.own(at(page)).unwrap(),
+            _ => self.model.change(p, page, range_of(&random_pages())),
         }
-        pending.flush();
-        drop(pending);
-        self.check_one(p, random_page());
-    }
-
-    fn check_one(&self, p: usize, page: usize) {
-        let (pmap, map) = &self.spaces[p];
-        let expected = map.get(&page);
-        let found = pmap.extract(at(page));
-        let found = found.as_ref().map(|(frame, prot)| (frame, *prot));
-        let model = expected.map(|&(tag, prot)| (&self.frames[tag], prot));
-        assert_eq!(found, model, "page {page} of space {p}");
-        for access in [Access::Read, Access::Write, Access::Execute] {
-            let allowed = expected.is_some_and(|(_, prot)| prot.contains(access.needs()));
-            assert_eq!(pmap.permits(at(page), access), allowed);
-        }
+        self.model.check_one(p, random_page());
     }
 
     fn check_all(&self) {
-        for (p, (pmap, map)) in self.spaces.iter().enumerate() {
-            (0..40).for_each(|_| self.check_one(p, random_page()));
-            assert_eq!(pmap.resident().pages, map.len());
-            let pages = random_pages();
-            assert_eq!(pmap.resident_in(range_of(&pages)), map.range(pages).count());
+        for (p, (pmap, map)) in self.model.spaces.iter().enumerate() {
+            (0..40).for_each(|_| self.model.check_one(p, random_page()));
             assert!(pmap.large_in(VirtRange::new(VirtAddr(0), USER_END)) <= map.len());
         }
-        for (tag, frame) in self.frames.iter().enumerate() {
+        self.model.check_counts(range_of(&random_pages()));
+        for (tag, frame) in self.model.frames.iter().enumerate() {
             assert!(
-                !self.written[tag] || is_modified(frame),
+                !self.model.modified[tag] || is_modified(frame),
                 "a write to {tag} left no trace"
             );
+        }
+    }
+
+    /// Ends all spaces: nothing is mapped any more.
+    fn end(&mut self) {
+        self.model.tear_down();
+        for frame in &self.model.frames {
+            assert_eq!((frame.mappings(), frame.handles()), (0, 2));
         }
     }
 }
 
 #[test]
 fn large_pages_are_pages() {
-    on_machines_with("large pages", [1, 2, 4], 4 * 1024, 3, || {
+    on_machines("large pages", [1, 2, 4], 4 * 1024, 3, || {
         random_coherence();
-        user::set_fault_hook(|_, _| false);
-        let before = usage();
-        let mut spaces = Spaces::new(3, 2);
-        let frames = spaces.frames.len() as u64;
-        let gate = Gate::new();
-        let stop = Arc::new(AtomicBool::new(false));
-        for (pmap, _) in &spaces.spaces {
-            let stop = stop.clone();
-            spawn(&gate, Some(pmap.clone()), move || {
-                while !stop.load(Ordering::SeqCst) {
-                    if let Ok(tag) = user::read::<u64>(at(random_page()) + 8) {
-                        assert!(tag < frames, "no frame has the tag {tag:#x}");
-                    }
-                    task::yield_now();
-                }
-            });
-        }
+        let mut large = Large::new(3, 2);
+        let readers = Readers::start(&large.model, || at(random_page()));
         for _ in 0..6 {
-            (0..20).for_each(|_| spaces.step());
-            spaces.check_all();
+            (0..20).for_each(|_| large.step());
+            large.check_all();
         }
-        stop.store(true, Ordering::SeqCst);
-        gate.wait_for(spaces.spaces.len());
-        task::set_pmap(None);
-        for pmap in spaces
-            .spaces
-            .iter()
-            .map(|space| &space.0)
-            .chain(&spaces.ended)
-        {
-            pmap.tear_down();
-        }
-        assert!(spaces.frames.iter().all(|frame| frame.mappings() == 0));
-        assert!(spaces.frames.iter().all(|frame| frame.handles() == 2));
-        drop(spaces);
-        assert_back(before);
+        readers.stop();
+        large.end();
     });
 }
 
 /// One change in many tasks at once: each lookup sees the page, large or split.
 #[test]
 fn all_split_at_once() {
-    on_machines_with("all split at once", [4], 4 * 1024, 10, || {
+    on_machines("all split at once", [4], 4 * 1024, 10, || {
         random_coherence();
         user::set_fault_hook(|_, _| {
             // As the fault routine does for a page that is there: again, when another CPU had time
@@ -324,57 +157,49 @@ fn all_split_at_once() {
             crate::hw::machine::spin_hint();
             true
         });
-        let before = usage();
         let splits = || {
             let why = [Why::Remove, Why::Protect, Why::Fork, Why::Page, Why::Other];
             why.map(|why| why.counter().total()).iter().sum::<u64>()
         };
         let split = splits();
-        let spaces = Arc::new(Spaces::new(2, 1));
-        let rw = Prot::READ | Prot::WRITE;
-        for (pmap, _) in &spaces.spaces {
-            assert_eq!(
-                pmap.enter_large(START, &spaces.runs[0], rw, LargeKind::Private),
-                Ok(true)
-            );
+        let large = Arc::new(Large::new(2, 1));
+        for (pmap, _) in &large.model.spaces {
+            let entered = pmap.enter_large(START, &large.runs[0], READ_WRITE, LargeKind::Private);
+            assert_eq!(entered, Ok(true));
         }
         let gate = Gate::new();
         for me in 0..4 {
-            let spaces = spaces.clone();
-            spawn(&gate, Some(spaces.spaces[me % 2].0.clone()), move || {
-                let pmap = &spaces.spaces[me % 2].0;
+            let inner = large.clone();
+            spawn(&gate, &large.model.spaces[me % 2].0, !0, move || {
+                let Spaces { spaces, frames, .. } = &inner.model;
+                let pmap = &spaces[me % 2].0;
                 for _ in 0..20 {
                     let page = below(ENTRIES);
                     match below(5) {
                         0 => pmap.own(at(page)).unwrap(),
-                        1 => drop(take_referenced(&spaces.frames[page])),
+                        1 => drop(take_referenced(&frames[page])),
                         2 => {
                             let mut pending = Pending::new();
-                            clear_modified(&spaces.frames[page], &mut pending);
+                            clear_modified(&frames[page], &mut pending);
                         }
                         3 => assert_eq!(user::write(at(page) + 16, &7u32), Ok(())),
                         _ => assert_eq!(user::read::<u64>(at(page) + 8), Ok(page as u64)),
                     }
                     let (frame, prot) = pmap.extract(at(page)).unwrap();
-                    assert_eq!((&frame, prot), (&spaces.frames[page], rw));
+                    assert_eq!((&frame, prot), (&frames[page], READ_WRITE));
                 }
             });
         }
         gate.wait_for(4);
-        task::set_pmap(None);
         assert!(splits() - split <= 2);
-        spaces.spaces.iter().for_each(|(pmap, _)| pmap.tear_down());
-        assert!(spaces.frames.iter().all(|frame| frame.handles() == 2));
-        drop(spaces);
-        assert_back(before);
+        Arc::into_inner(large).expect("all tasks have ended").end();
     });
 }
 
 /// A large page that there is no memory for leaves nothing behind.
 #[test]
 fn no_memory_for_a_large_page() {
-    on_machines_with("no memory for a large page", [1], 2 * 1024, 4, || {
-        let before = usage();
+    on_machines("no memory for a large page", [1], 2 * 1024, 4, || {
         let run = Run::alloc(Contents::Zeroed).unwrap();
         for n in 0..4 {
             let pmap = Pmap::new().unwrap();
@@ -386,7 +211,5 @@ fn no_memory_for_a_large_page() {
             assert_eq!(pmap.resident().pages, if n == 3 { RUN_FRAMES } else { 0 });
         }
         assert!(Run::of((0..RUN_FRAMES).map(|_| unreachable!()).take(0)).is_none());
-        drop(run);
-        assert_back(before);
     });
 }

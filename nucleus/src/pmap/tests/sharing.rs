@@ -2,244 +2,104 @@
 
 use super::*;
 
-/// Spaces that fork, change and end, with programs in them; a right to write that a fork took away
-/// comes back by `enter` and `reclaim` only.
-struct Families {
-    spaces: Vec<(Arc<Pmap>, BTreeMap<usize, (usize, Prot)>)>,
-    /// Programs may still run in them.
-    ended: Vec<Arc<Pmap>>,
-    frames: Vec<Frame>,
-    modified: Vec<bool>,
+/// Whether spaces are forked.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Forks {
+    Never,
+    Often,
 }
 
-impl Families {
-    fn new(spaces: usize, frames: usize) -> Families {
-        Families {
-            spaces: (0..spaces)
-                .map(|_| (Pmap::new().unwrap(), BTreeMap::new()))
-                .collect(),
-            ended: Vec::new(),
-            frames: tagged_frames(frames),
-            modified: vec![false; frames],
+/// Changes so many spaces, with programs in them, and looks whether they map what they should.
+pub(super) fn changes_agree_with_a_model(spaces: usize, forks: Forks) {
+    random_coherence();
+    let mut model = Spaces::new(spaces, tagged_frames(6), va_of);
+    for _ in 0..12 {
+        let readers = Readers::start(&model, || va_of(below(PAGES)));
+        for _ in 0..30 {
+            step(&mut model, forks);
         }
+        readers.stop();
+        check_all(&mut model, forks);
     }
+    model.tear_down();
+}
 
-    /// A child of space `p` takes the place of space `q`.
-    fn fork(&mut self, p: usize, q: usize) {
-        let mut spans: Vec<VirtRange> = all_tables().collect();
-        if below(2) == 0 {
-            spans = tables_but(va_of(below(PAGES))).to_vec();
+fn step(model: &mut Spaces, forks: Forks) {
+    let (p, page) = (below(model.spaces.len()), below(PAGES));
+    if forks == Forks::Often && below(5) == 0 {
+        let q = below(model.spaces.len());
+        if p != q {
+            let spans = match below(2) {
+                0 => tables_but(va_of(below(PAGES))).to_vec(),
+                _ => all_tables().collect(),
+            };
+            model.fork(p, q, &spans, 0);
         }
-        let mut pending = Pending::new();
-        let forked = self.spaces[p]
-            .0
-            .fork(&mut spans.iter().copied(), 0, &mut pending);
-        let (child, complete) = forked.unwrap();
-        pending.flush();
-        let is_shared = |page: usize| {
-            spans
-                .iter()
-                .any(|span: &VirtRange| span.contains(va_of(page)))
-        };
-        let mut map = self.spaces[p].1.clone();
-        map.retain(|&page, _| is_shared(page));
-        assert_eq!(complete, map.len() == self.spaces[p].1.len());
-        for (page, (_, prot)) in self.spaces[p].1.iter_mut().chain(map.iter_mut()) {
-            if is_shared(*page) {
-                *prot -= Prot::WRITE;
-            }
-        }
-        task::set_pmap(None);
-        let ended = core::mem::replace(&mut self.spaces[q], (child, map));
-        self.ended.push(ended.0);
+        return;
     }
-
-    fn step(&mut self) {
-        let mut pending = Pending::new();
-        let p = below(self.spaces.len());
-        if below(5) == 0 {
-            let q = below(self.spaces.len());
-            if p != q {
-                self.fork(p, q);
+    let (pmap, pages) = &mut model.spaces[p];
+    let at = va_of(page);
+    match below(16) {
+        0 if below(2) == 0 => pmap.own(at).unwrap(),
+        0 => {
+            if pmap.is_shared(at) {
+                let base = leaf_base(at);
+                let span = VirtRange::new(base, base + LEAF_SPAN);
+                pages.retain(|&page, _| !span.contains(va_of(page)));
             }
-            return;
+            pmap.leave_shared(at);
         }
-        let (pmap, map) = &mut self.spaces[p];
-        let page = below(PAGES);
-        let at = va_of(page);
-        let f = below(self.frames.len());
-        let frame = &self.frames[f];
-        let prot = random_prot();
-        match below(16) {
-            0..3 => {
-                pmap.enter(at, frame, prot, &mut pending).unwrap();
-                map.insert(page, (f, prot));
-            }
-            3 => {
-                let entered = pmap.enter_ahead(at, frame, prot);
-                assert_eq!(entered, Ok(!map.contains_key(&page)));
-                map.entry(page).or_insert((f, prot));
-            }
-            4 => {
-                // Only where this pmap has a table of its own.
-                let range = VirtRange::new(at, at + PAGE_SIZE);
-                if pmap.enter_ahead_each(range, |_| Some((frame, prot))) == 1 {
-                    assert_eq!(map.insert(page, (f, prot)), None);
-                }
-                let widened = pmap.widen_each(range, |_| Some((frame, Prot::WRITE)));
-                if widened == 1 {
-                    let mapping = map.get_mut(&page).unwrap();
-                    assert_eq!(mapping.0, f);
-                    mapping.1 |= Prot::WRITE;
-                }
-            }
-            5..7 => {
-                let range = random_range();
-                pmap.remove(range, &mut pending);
-                map.retain(|&page, _| !range.contains(va_of(page)));
-            }
-            7 => {
-                let range = random_range();
-                pmap.protect(range, prot, &mut pending);
-                for (&page, (_, rights)) in map {
-                    if range.contains(va_of(page)) {
-                        *rights &= prot;
-                    }
-                }
-            }
-            8 => {
-                page_protect(frame, prot, &mut pending);
-                for (_, map) in &mut self.spaces {
-                    for (_, rights) in map.values_mut().filter(|(frame, _)| *frame == f) {
-                        *rights &= prot;
-                    }
-                }
-            }
-            9 => {
-                page_protect(frame, Prot::empty(), &mut pending);
-                for (_, map) in &mut self.spaces {
-                    map.retain(|_, (frame, _)| *frame != f);
-                }
-            }
-            10 => {
-                take_referenced(frame);
-                clear_modified(frame, &mut pending);
-                self.modified[f] = false;
-            }
-            11 if below(2) == 0 => pmap.own(at).unwrap(),
-            11 => {
-                if pmap.is_shared(at) {
-                    let base = VirtAddr(at.0 & !(LEAF_SPAN - 1));
-                    let span = VirtRange::new(base, base + LEAF_SPAN);
-                    map.retain(|&page, _| !span.contains(va_of(page)));
-                }
-                pmap.leave_shared(at);
-            }
-            12 => drop(pmap.reclaim(at, Writes::TakenAway)),
-            13 => {
-                if let Some((range, to)) = random_move() {
-                    let there = VirtRange::new(to, to + range.len());
-                    pmap.remove(there, &mut pending);
-                    pending.flush();
-                    let inside = |page: &usize| range.contains(va_of(*page));
-                    let moving: Vec<_> = map.keys().copied().filter(inside).collect();
-                    assert_eq!(pmap.move_range(range, to), moving.len());
-                    map.retain(|&page, _| !there.contains(va_of(page)));
-                    for page in moving {
-                        let mapping = map.remove(&page).unwrap();
-                        let at = va_of(page) - range.start + to.0;
-                        map.insert(page_at(VirtAddr(at)), mapping);
-                    }
-                }
-            }
-            _ => {
-                task::set_pmap(Some(pmap.clone()));
-                let mapped = map.get(&page);
-                let read = user::read::<u64>(at + 8).ok();
-                assert_eq!(read, mapped.map(|&(f, _)| f as u64));
-                let write = user::write(at + 16, &1u32).is_ok();
-                assert_eq!(write, mapped.is_some_and(|m| m.1.contains(Prot::WRITE)));
-                if let Some(&(f, _)) = mapped.filter(|_| write) {
-                    self.modified[f] = true;
-                }
-                if below(2) == 0 {
-                    task::set_pmap(None);
+        1 => drop(pmap.reclaim(at, Writes::TakenAway)),
+        2 => {
+            if let Some((range, to)) = random_move() {
+                // What was at the new place goes, as the caller has to see to.
+                let there = VirtRange::new(to, to + range.len());
+                pmap.remove(there, &mut Pending::new());
+                pages.retain(|&page, _| !there.contains(va_of(page)));
+                let inside = |page: &usize| range.contains(va_of(*page));
+                let moving: Vec<_> = pages.keys().copied().filter(inside).collect();
+                assert_eq!(pmap.move_range(range, to), moving.len());
+                for page in moving {
+                    let mapping = pages.remove(&page).unwrap();
+                    let at = va_of(page) - range.start + to.0;
+                    let moved = (0..PAGES).find(|&page| va_of(page).0 == at);
+                    pages.insert(moved.unwrap(), mapping);
                 }
             }
         }
-        pending.flush();
-        drop(pending);
-        self.check_one(p, below(PAGES));
+        _ => model.change(p, page, random_range()),
     }
+    model.check_one(p, below(PAGES));
+}
 
-    fn check_one(&self, p: usize, page: usize) {
-        let (pmap, map) = &self.spaces[p];
-        let expected = map.get(&page);
-        let found = pmap.extract(va_of(page));
-        let found = found.as_ref().map(|(frame, prot)| (frame, *prot));
-        let model = expected.map(|&(f, prot)| (&self.frames[f], prot));
-        assert_eq!(found, model, "page {page} of pmap {p}");
-        for access in [Access::Read, Access::Write, Access::Execute] {
-            let allowed = expected.is_some_and(|(_, prot)| prot.contains(access.needs()));
-            assert_eq!(pmap.permits(va_of(page), access), allowed);
-        }
+/// No program runs.
+fn check_all(model: &mut Spaces, forks: Forks) {
+    model.tear_down_ended();
+    for p in 0..model.spaces.len() {
+        (0..PAGES).for_each(|page| model.check_one(p, page));
     }
-
-    /// No program runs.
-    fn check_all(&mut self) {
-        task::set_pmap(None);
-        self.ended.drain(..).for_each(|pmap| pmap.tear_down());
-        for (p, (pmap, map)) in self.spaces.iter().enumerate() {
-            (0..PAGES).for_each(|page| self.check_one(p, page));
-            assert_eq!(pmap.resident().pages, map.len());
-        }
-        for (f, frame) in self.frames.iter().enumerate() {
-            let uses = self.spaces.iter().flat_map(|(_, map)| map.values());
-            let uses = uses.filter(|used| used.0 == f).count() as u32;
+    model.check_counts(random_range());
+    for (f, frame) in model.frames.iter().enumerate() {
+        let uses = model.spaces.iter().flat_map(|(_, pages)| pages.values());
+        let uses = uses.filter(|used| used.0 == f).count() as u32;
+        assert_eq!(mappings_of_spaces(frame), uses);
+        match forks {
+            Forks::Never => assert_eq!(frame.mappings(), uses),
             // One mapping in a shared table is one in each space.
-            assert!(frame.mappings() <= uses && (frame.mappings() > 0) == (uses > 0));
-            assert_eq!(mappings_of_spaces(frame), uses);
-            assert_eq!(frame.handles(), frame.mappings() + 1);
-            assert_eq!(is_modified(frame), self.modified[f], "frame {f}");
+            Forks::Often => {
+                assert!(frame.mappings() <= uses && (frame.mappings() > 0) == (uses > 0));
+            }
         }
+        assert_eq!(frame.handles(), frame.mappings() + 1);
+        assert_eq!(is_modified(frame), model.modified[f], "frame {f}");
     }
 }
 
 #[test]
 fn forked_pmaps_are_maps() {
-    on_machines_with("forked pmaps are maps", [1, 2, 4], 1024, 15, || {
-        random_coherence();
-        user::set_fault_hook(|_, _| false);
-        let before = usage();
-        let mut model = Families::new(4, 6);
-        for _ in 0..12 {
-            let gate = Gate::new();
-            let stop = Arc::new(AtomicBool::new(false));
-            // Programs that look at all pages all the time, on other CPUs if there are any.
-            let running = model.spaces.len();
-            for (pmap, _) in &model.spaces {
-                let stop = stop.clone();
-                spawn(&gate, Some(pmap.clone()), move || {
-                    while !stop.load(Ordering::SeqCst) {
-                        if let Ok(tag) = user::read::<u64>(va_of(below(PAGES)) + 8) {
-                            assert!(tag < 6, "no frame has the tag {tag:#x}");
-                        }
-                        task::yield_now();
-                    }
-                });
-            }
-            for _ in 0..30 {
-                model.step();
-            }
-            stop.store(true, Ordering::SeqCst);
-            gate.wait_for(running);
-            model.check_all();
-        }
+    on_machines("forked pmaps are maps", [1, 2, 4], 1024, 15, || {
+        changes_agree_with_a_model(4, Forks::Often);
         assert!(Counter::page_tables_shared.total() > 0);
-        task::set_pmap(None);
-        model.spaces.iter().for_each(|(pmap, _)| pmap.tear_down());
-        drop(model);
-        assert_back(before);
     });
 }
 
@@ -247,10 +107,8 @@ fn forked_pmaps_are_maps() {
 /// and all of them change frames wherever they are mapped.
 #[test]
 fn a_family_at_once() {
-    on_machines_with("a family at once", [2, 3, 4], 1024, 25, || {
+    on_machines("a family at once", [2, 3, 4], 1024, 25, || {
         random_coherence();
-        user::set_fault_hook(|_, _| false);
-        let before = usage();
         let frames = Arc::new(tagged_frames(4));
         let root = Pmap::new().unwrap();
         let mut pending = Pending::new();
@@ -264,9 +122,8 @@ fn a_family_at_once() {
             let first = root.fork(&mut all_tables(), 0, &mut pending).unwrap().0;
             pending.flush();
             let frames = frames.clone();
-            spawn(&gate, Some(first.clone()), move || {
-                one_of_a_family(first, &frames);
-            });
+            let own = first.clone();
+            spawn(&gate, &first, !0, move || one_of_a_family(own, &frames));
         }
         gate.wait_for(4);
         for page in 0..PAGES {
@@ -279,8 +136,6 @@ fn a_family_at_once() {
         for frame in frames.iter() {
             assert_eq!((frame.mappings(), frame.handles()), (0, 1));
         }
-        drop((root, frames));
-        assert_back(before);
     });
 }
 
@@ -305,31 +160,12 @@ fn one_of_a_family(first: Arc<Pmap>, frames: &[Frame]) {
                 task::set_pmap(Some(spaces[0].clone()));
             }
             3 => task::set_pmap(Some(pmap)),
-            4 => pmap.enter(at, frame, random_prot(), &mut pending).unwrap(),
-            // One without another holder: free as soon as it is unmapped everywhere.
-            5 => {
-                let own = tagged_frames(1).remove(0);
-                pmap.enter(at, &own, random_prot(), &mut pending).unwrap();
-            }
-            6 => pmap.remove(random_range(), &mut pending),
-            7 => pmap.protect(random_range(), random_prot(), &mut pending),
-            8 => page_protect(frame, Prot::empty(), &mut pending),
-            9 => {
+            4 => {
                 page_protect(frame, Prot::READ, &mut pending);
                 take_referenced(frame);
                 clear_modified(frame, &mut pending);
             }
-            10 => {
-                if let Some((range, to)) = random_move() {
-                    pmap.move_range(range, to);
-                }
-            }
-            _ => {
-                let _ = user::write(at + 16, &1u32);
-                if let Ok(tag) = user::read::<u64>(at + 8) {
-                    assert!(tag < 4, "no frame has the tag {tag:#x}");
-                }
-            }
+            _ => change(&pmap, at, frame, &mut pending),
         }
         if below(3) == 0 {
             pending.flush();
@@ -344,17 +180,14 @@ fn one_of_a_family(first: Arc<Pmap>, frames: &[Frame]) {
 /// then it can't.
 #[test]
 fn rights_come_back_when_the_child_is_gone() {
-    on_machines_with("rights come back", [1, 2], 1024, 10, || {
-        let before = usage();
-        user::set_fault_hook(|_, _| false);
+    on_machines("rights come back", [1, 2], 1024, 10, || {
         let frame = tagged_frames(1).remove(0);
         let pmap = Pmap::new().unwrap();
         let mut pending = Pending::new();
         let start = VirtAddr(0x4000_0000);
         let range = VirtRange::new(start, start + 100 * PAGE_SIZE);
         for va in range.pages() {
-            pmap.enter(va, &frame, Prot::READ | Prot::WRITE, &mut pending)
-                .unwrap();
+            pmap.enter(va, &frame, READ_WRITE, &mut pending).unwrap();
         }
         // This CPU holds what the fork takes away.
         task::set_pmap(Some(pmap.clone()));
@@ -392,27 +225,19 @@ fn rights_come_back_when_the_child_is_gone() {
             child.tear_down();
         }
         assert_eq!(can_write(&pmap), [false; 100]);
-        let kept = below(2) == 0;
-        let writes = if kept {
-            Writes::Kept
-        } else {
-            Writes::TakenAway
-        };
+        let (kept, writes) = [(true, Writes::Kept), (false, Writes::TakenAway)][below(2)];
         assert!(pmap.reclaim(start, writes));
         assert_eq!(can_write(&pmap), [kept; 100]);
         assert_eq!(can_write(&child), [false; 100]);
         drop((child, pmap));
         assert_eq!((frame.mappings(), frame.handles()), (0, 1));
-        drop(frame);
-        assert_back(before);
     });
 }
 
 /// Whatever fails for lack of memory, nothing is lost, and no more can be done than before.
 #[test]
 fn a_fork_without_memory_leaves_nothing_behind() {
-    on_machines_with("a fork without memory", [1, 2], 1024, 6, || {
-        let before = usage();
+    on_machines("a fork without memory", [1, 2], 1024, 6, || {
         let frame = tagged_frames(1).remove(0);
         for n in 0..8 {
             let pmap = Pmap::new().unwrap();
@@ -427,8 +252,7 @@ fn a_fork_without_memory_leaves_nothing_behind() {
             pending.flush();
             if let Ok((child, _)) = &child {
                 // Without a table of its own it has no mapping rather than another's.
-                let page = VirtRange::new(va_of(3), va_of(3) + PAGE_SIZE);
-                child.remove(page, &mut pending);
+                child.remove(page_at(va_of(3)), &mut pending);
                 pending.flush();
                 assert!(!child.permits(va_of(3), Access::Read));
                 assert!(pmap.permits(va_of(3), Access::Read));
@@ -445,8 +269,6 @@ fn a_fork_without_memory_leaves_nothing_behind() {
             drop((child, pmap, pending));
             assert_eq!((frame.mappings(), frame.handles()), (0, 1));
         }
-        drop(frame);
-        assert_back(before);
     });
 }
 
@@ -454,8 +276,7 @@ fn a_fork_without_memory_leaves_nothing_behind() {
 /// other.
 #[test]
 fn a_shared_mapping_is_the_business_of_the_family() {
-    on_machines_with("the business of the family", [4], 1024, 10, || {
-        user::set_fault_hook(|_, _| false);
+    on_machines("the business of the family", [4], 1024, 10, || {
         let frame = tagged_frames(1).remove(0);
         let at = VirtAddr(0x1000);
         let (parent, stranger) = (Pmap::new().unwrap(), Pmap::new().unwrap());
@@ -471,8 +292,7 @@ fn a_shared_mapping_is_the_business_of_the_family() {
         for (cpu, pmap) in [(1, &child), (2, &stranger)] {
             let (stop, ready) = (stop.clone(), ready.clone());
             let (first, then) = (stranger.clone(), pmap.clone());
-            let done = gate.clone();
-            let run = move || {
+            spawn(&gate, pmap, 1 << cpu, move || {
                 // From one family to another.
                 task::set_pmap(Some(first));
                 let _ = user::read::<u64>(at + 8);
@@ -486,21 +306,12 @@ fn a_shared_mapping_is_the_business_of_the_family() {
                     user::read::<u64>(at + 8).is_err(),
                     "read through a mapping that is gone"
                 );
-                task::set_pmap(None);
-                done.pass();
-            };
-            let spawn = Spawn {
-                pmap: Some(pmap.clone()),
-                cpus: 1 << cpu,
-                ..Spawn::kernel("pinned")
-            };
-            task::spawn(spawn, Box::new(run)).unwrap();
+            });
         }
         ready.wait_for(2);
         // Through the parent's table, in which no CPU runs.
         let told = Counter::tlb_remote.total();
-        let other = tagged_frames(1).remove(0);
-        stranger.remove(VirtRange::new(at, at + PAGE_SIZE), &mut pending);
+        stranger.remove(page_at(at), &mut pending);
         pending.flush();
         let after = Counter::tlb_remote.total();
         assert!(after <= told + 1, "the stranger's own CPU at most");
@@ -512,7 +323,6 @@ fn a_shared_mapping_is_the_business_of_the_family() {
             "{family} CPUs were told, one runs in the family"
         );
         assert!(!child.permits(at, Access::Read) && !parent.permits(at, Access::Read));
-        drop(other);
         stop.store(true, Ordering::SeqCst);
         gate.wait_for(2);
     });
@@ -522,9 +332,7 @@ fn a_shared_mapping_is_the_business_of_the_family() {
 /// until the very end: entries that had not been used when they were copied, too.
 #[test]
 fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
-    on_machines_with("read while copied", [2], 1024, 40, || {
-        user::set_fault_hook(|_, _| false);
-        let before = usage();
+    on_machines("read while copied", [2], 1024, 40, || {
         let frame = tagged_frames(1).remove(0);
         let start = VirtAddr(0x4000_0000);
         let range = VirtRange::new(start, start + 24 * PAGE_SIZE);
@@ -538,8 +346,8 @@ fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
         let stop = Arc::new(AtomicBool::new(false));
         let gate = Gate::new();
         let ready = Gate::new();
-        let (stopped, ended, begun) = (stop.clone(), gate.clone(), ready.clone());
-        let run = move || {
+        let (stopped, begun) = (stop.clone(), ready.clone());
+        spawn(&gate, &child, 1 << 1, move || {
             begun.pass();
             while !stopped.load(Ordering::SeqCst) {
                 let _ = user::read::<u64>(start + below(24) * PAGE_SIZE + 8);
@@ -548,20 +356,12 @@ fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
                 let read = user::read::<u64>(va + 8);
                 assert!(read.is_err(), "read through a mapping that is gone");
             }
-            task::set_pmap(None);
-            ended.pass();
-        };
-        let spawn = Spawn {
-            pmap: Some(child.clone()),
-            cpus: 1 << 1,
-            ..Spawn::kernel("reader")
-        };
-        task::spawn(spawn, Box::new(run)).unwrap();
+        });
         ready.wait_for(1);
         child.own(start).unwrap();
         // One of 512 at a time, so that only what is known of each entry counts.
         for va in range.pages() {
-            child.remove(VirtRange::new(va, va + PAGE_SIZE), &mut pending);
+            child.remove(page_at(va), &mut pending);
         }
         pending.flush();
         stop.store(true, Ordering::SeqCst);
@@ -570,7 +370,5 @@ fn what_was_read_while_a_table_was_copied_is_not_forgotten() {
         parent.tear_down();
         drop((child, parent, pending));
         assert_eq!((frame.mappings(), frame.handles()), (0, 1));
-        drop(frame);
-        assert_back(before);
     });
 }
