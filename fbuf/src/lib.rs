@@ -12,10 +12,6 @@
 //! - [`queue`]: the byte queue of pipes, TCP and stream sockets of the Unix family.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "fields of records and variants whose names say it have no text"
-)]
 
 extern crate alloc;
 

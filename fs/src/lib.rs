@@ -12,10 +12,6 @@
 //! - [`pseudofs`]: directories and files that are generated on demand, the base of `/proc`.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "fields of records and variants whose names say it have no text"
-)]
 
 extern crate alloc;
 #[cfg(test)]

@@ -16,29 +16,25 @@
 //! - [`start`](mod@start): the kernel's command line, the root, the first processes.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "fields of records and variants whose names say it have no text"
-)]
 
 extern crate alloc;
 
-pub mod counters;
-pub mod device;
-pub mod flags;
-pub mod ipc;
-pub mod linux;
-pub mod mounts;
-pub mod process;
-pub mod pseudofs;
-pub mod rank;
-pub mod shutdown;
-pub mod socket;
-pub mod start;
+mod counters;
+mod device;
+mod flags;
+mod ipc;
+mod linux;
+mod mounts;
+mod process;
+mod pseudofs;
+mod rank;
+mod shutdown;
+mod socket;
+mod start;
 pub mod swap;
-pub mod switches;
-pub mod tty;
-pub mod uts;
-pub mod wall_clock;
+mod switches;
+mod tty;
+mod uts;
+mod wall_clock;
 
 pub use start::start;

@@ -32,10 +32,6 @@
 //! Sending and receiving on an established connection takes no lock of the protocol.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "fields of records and variants whose names say it have no text"
-)]
 
 extern crate alloc;
 

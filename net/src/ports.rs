@@ -12,6 +12,7 @@ pub const EPHEMERAL: core::ops::RangeInclusive<u16> = 32768..=60999;
 
 /// The options of a socket on which its name depends.
 #[derive(Clone, Copy, Default, Debug)]
+#[allow(missing_docs)]
 pub struct NameOptions {
     pub reuse_address: bool,
     pub reuse_port: bool,
@@ -39,6 +40,7 @@ impl NameOptions {
 
 /// One socket's hold on a port.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
 pub struct Binding {
     pub cover: Cover,
     /// `SO_REUSEADDR` at the time of binding.
@@ -73,6 +75,7 @@ pub struct Ports {
 
 /// A port and the number of the hold on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub struct Hold {
     pub port: u16,
     number: u64,

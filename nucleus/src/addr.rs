@@ -23,6 +23,7 @@ pub struct VirtAddr(pub usize);
 
 /// A range of virtual addresses, `start <= end`, `end` excluded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[allow(missing_docs)]
 pub struct VirtRange {
     pub start: VirtAddr,
     pub end: VirtAddr,
@@ -151,8 +152,11 @@ bitflags::bitflags! {
     /// What a program may do with a mapping. Everything readable on x86-64 if anything is.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
     pub struct Prot: u8 {
+        /// Loads.
         const READ = 1;
+        /// Stores.
         const WRITE = 2;
+        /// Instruction fetches.
         const EXEC = 4;
         /// No right: the mapping that is entered is wired, that is, the page is to stay in memory
         /// as long as it is mapped here (`uvm.txt` 3.2). Only what enters mappings looks at it.
@@ -162,6 +166,7 @@ bitflags::bitflags! {
 
 /// What a program tried to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub enum Access {
     Read,
     Write,

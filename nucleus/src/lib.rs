@@ -14,10 +14,6 @@
 //! - [`switches`]: settings of mechanisms, each declared once by the floor that has it.
 //! - `hw`: the two machines, x86-64 and the simulated one, behind one interface.
 #![cfg_attr(target_os = "none", no_std)]
-#![allow(
-    missing_docs,
-    reason = "fields of records and variants whose names say it have no text"
-)]
 
 extern crate alloc;
 

@@ -45,10 +45,6 @@
 //! - The pagedaemon takes no map lock and only try-locks chunks to inspect their pages.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "fields of records and variants whose names say it have no text"
-)]
 
 extern crate alloc;
 

@@ -17,6 +17,7 @@ const LOOK: Duration = Duration::from_micros(100);
 
 /// A command that is about to be done, for the function that decides whether it fails.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
 pub struct Attempt {
     pub operation: Operation,
     pub sector: u64,

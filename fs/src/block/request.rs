@@ -108,6 +108,7 @@ impl Request {
 
 /// The properties of a disk, and the most that it takes at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub struct Limits {
     /// Its size.
     pub sectors: u64,

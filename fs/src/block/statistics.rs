@@ -1,4 +1,5 @@
 //! The statistics of a device, as `/proc/diskstats` shows them.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use core::time::Duration;
 

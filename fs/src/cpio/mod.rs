@@ -23,6 +23,7 @@ use crate::{
 
 /// Why an archive could not be unpacked. What came before is unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub struct Damage {
     /// Byte of the archive at which it shows.
     pub offset: usize,
@@ -71,6 +72,7 @@ impl fmt::Display for Damage {
 
 /// What was unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
 pub struct Unpacked {
     pub entries: usize,
     /// Of data.

@@ -27,6 +27,7 @@ struct MountTable {
 }
 
 /// One line of `/proc/mounts`.
+#[allow(missing_docs)]
 pub struct MountLine {
     pub mount: Arc<Mount>,
     /// The path of the mount point.

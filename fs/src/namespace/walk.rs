@@ -23,6 +23,7 @@ const SCOPED: u32 = RESOLVE_BENEATH | RESOLVE_IN_ROOT;
 
 /// The start of walks along paths, and the credentials by which they are checked.
 #[derive(Clone, Copy)]
+#[allow(missing_docs)]
 pub struct Walk<'a> {
     pub root: &'a Location,
     /// The start of relative paths.

@@ -55,6 +55,7 @@ pub trait Cached: Pager + Evictable {
 
 /// Pages of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[allow(missing_docs)]
 pub struct Counts {
     pub resident: usize,
     pub dirty: usize,

@@ -1,4 +1,5 @@
 //! Attributes of vnodes, and device numbers.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use alloc::boxed::Box;
 use core::{

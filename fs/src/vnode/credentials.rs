@@ -87,6 +87,7 @@ impl CapabilitySet {
 
 /// The credentials of a task.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct Credentials {
     pub uid: u32,
     pub gid: u32,

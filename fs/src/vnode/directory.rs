@@ -1,4 +1,5 @@
 //! Operations on directories, and the rules for names that all file systems share.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{

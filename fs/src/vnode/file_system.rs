@@ -1,4 +1,5 @@
 //! The operations of a file system as a whole.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use abi::Result;
 

@@ -48,6 +48,7 @@ pub use mount::{Mount, MountFlags, MountRequest};
 pub use open_file::{Asynchronous, File, OpenFlags, Ready};
 
 /// The name of a vnode in its file system.
+#[allow(missing_docs)]
 pub struct Place<V: ?Sized = dyn Vnode> {
     pub parent: Arc<V>,
     pub name: Arc<[u8]>,

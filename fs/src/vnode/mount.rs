@@ -19,6 +19,7 @@ bitflags! {
     /// The flags of a mount, with the values of `mount`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct MountFlags: u32 {
+        /// Files and directories can't be changed.
         const READ_ONLY = MS_RDONLY;
         /// Set-id bits and file capabilities have no effect.
         const NO_SET_ID = MS_NOSUID;
@@ -89,6 +90,7 @@ pub struct Mount {
 
 /// The parameters of a mount.
 #[derive(Clone)]
+#[allow(missing_docs)]
 pub struct MountRequest<'a> {
     /// The file system's name.
     pub fstype: &'static str,

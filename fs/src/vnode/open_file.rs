@@ -1,4 +1,5 @@
 //! The interface of open files: what a descriptor refers to.
+#![allow(missing_docs, reason = "flags with Linux's names")]
 
 use alloc::{sync::Arc, vec::Vec};
 use core::any::Any;

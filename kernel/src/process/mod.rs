@@ -47,14 +47,14 @@ mod tests;
 pub use call::{Call, Handler};
 pub use context::FsContext;
 pub use credentials::{
-    Capabilities, CapabilitySet, Credentials, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE,
-    SECURE_BITS, SECURE_LOCKS,
+    CapabilitySet, Credentials, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE, SECURE_BITS,
+    SECURE_LOCKS,
 };
 pub use handoff::Handoff;
 pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub(crate) use memory::resolve_for_kernel;
-pub use memory::{OOM_NEVER, is_scarce, kill_largest, oom_score, resolve_fault};
+pub use memory::{OOM_NEVER, is_scarce, oom_score, resolve_fault};
 pub use pid::Pid;
 pub use pid_table::{Group, Session};
 pub use pidfd::{PidFile, process_of};

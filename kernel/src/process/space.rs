@@ -55,7 +55,7 @@ impl Drop for Leaving {
 pub struct Layout {
     pub exe: Location,
     /// No writer opens the file while it runs.
-    pub text: Option<Arc<Running>>,
+    pub _text: Option<Arc<Running>>,
     /// The program's code: first to last executable segment.
     pub code: VirtRange,
     pub arguments: VirtRange,

@@ -224,7 +224,7 @@ fn space_of(pages: usize) -> (Arc<Space>, VirtAddr) {
     user::set_fault_hook(resolve);
     let layout = Layout {
         exe: root,
-        text: None,
+        _text: None,
         code: VirtRange::default(),
         arguments: VirtRange::default(),
         environment: VirtRange::default(),

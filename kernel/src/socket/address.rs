@@ -74,11 +74,6 @@ impl Address {
         self.len
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// The family in the first two bytes, if they are there.
     pub fn family(&self) -> Option<u32> {
         match self.bytes() {

@@ -163,11 +163,6 @@ impl ControlSink {
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
-
-    /// The layout.
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ impl Name {
 static AREAS: SpinLock<Vec<Area>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 /// A line of `/proc/swaps`; sizes in pages.
-pub struct ListedArea {
+pub(crate) struct ListedArea {
     pub at: Location,
     pub is_file: bool,
     pub slots: usize,
@@ -130,7 +130,7 @@ pub fn off(at: &Location) -> Result<()> {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn list() -> Result<Vec<ListedArea>> {
+pub(crate) fn list() -> Result<Vec<ListedArea>> {
     let usage = swap::devices().map_err(errno)?;
     let areas = AREAS.lock().clone();
     let shown = areas.into_iter().filter_map(|area| {

@@ -52,11 +52,6 @@ pub fn open(tty: Arc<Tty>, flags: OpenFlags, location: Option<Location>) -> Resu
 }
 
 impl TtyFile {
-    /// The terminal.
-    pub fn tty(&self) -> &Arc<Tty> {
-        &self.tty
-    }
-
     fn is_hung_up(&self) -> bool {
         self.tty.hangups() != self.opened_at
     }

@@ -26,8 +26,8 @@ mod ring;
 mod settings;
 mod terminal;
 
-pub use file::{TtyFile, open};
-pub use terminal::{Driver, Tty};
+pub use file::open;
+pub use terminal::Tty;
 
 #[cfg(test)]
 mod tests;

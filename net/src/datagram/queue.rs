@@ -18,6 +18,7 @@ const MAX_REPORTS: usize = 64;
 
 /// A datagram that has been received.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct Datagram {
     pub data: Aggregate,
     pub from: SocketAddr,
@@ -42,6 +43,7 @@ impl Datagram {
 /// An error that came back for a datagram (`IP_RECVERR`): "port unreachable", the only one that the
 /// loopback interface has.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct ErrorReport {
     pub error: Errno,
     /// The datagram's bytes.

@@ -1,4 +1,5 @@
 //! One datagram socket: its names, its options, its groups.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use alloc::{sync::Arc, vec::Vec};
 use core::net::{IpAddr, SocketAddr};

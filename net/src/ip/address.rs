@@ -6,6 +6,7 @@ use abi::{Errno, Result};
 
 /// The version of IP for which a socket was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub enum Family {
     V4,
     V6,

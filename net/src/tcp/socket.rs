@@ -1,4 +1,5 @@
 //! One TCP socket and its state.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use alloc::{collections::VecDeque, sync::Arc};
 use core::net::SocketAddr;

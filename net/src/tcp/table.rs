@@ -98,6 +98,7 @@ pub(super) struct End {
 }
 
 /// One line of `/proc/net/tcp`.
+#[allow(missing_docs)]
 pub struct Connection {
     pub local: SocketAddr,
     pub remote: Option<SocketAddr>,

@@ -14,6 +14,7 @@ use crate::mem::frame;
 
 /// Why a run failed: a panic of a task, a deadlock, or what the oracle saw.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct Failure {
     pub seed: u64,
     pub message: String,

@@ -19,6 +19,7 @@ use crate::{
 /// Bytes `offset..offset + len` of one frame, for a device; `offset + len` is at most a page, `len`
 /// is not 0.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)]
 pub struct Part {
     pub frame: Frame,
     pub offset: usize,

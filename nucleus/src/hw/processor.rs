@@ -1,4 +1,5 @@
 //! What kind of CPUs the machine has, for programs that ask.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use alloc::vec::Vec;
 

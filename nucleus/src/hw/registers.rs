@@ -1,4 +1,5 @@
 //! The registers of a program, and why it stopped running.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use crate::{Access, VirtAddr};
 

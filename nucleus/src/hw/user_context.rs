@@ -6,6 +6,7 @@ use crate::OutOfMemory;
 
 /// A data segment of a 32-bit thread.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub struct Segment {
     pub base: u32,
     /// The last offset, in bytes or pages; 20 bits.

@@ -12,6 +12,7 @@ use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// See [`Pmap::resident`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct Resident {
     pub pages: usize,
     pub page_tables: usize,

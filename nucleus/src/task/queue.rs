@@ -58,6 +58,7 @@ impl Sleep {
 
 /// Why a sleep ended without its condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub enum Woken {
     Interrupted,
     TimedOut,

@@ -1,4 +1,5 @@
 //! Page counts of mappings, for `/proc/PID/smaps` and `pagemap`.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
 

@@ -1,4 +1,5 @@
 //! Requests to a map, and its answers.
+#![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 use alloc::sync::Arc;
 use nucleus::{OutOfMemory, Prot, VirtAddr, VirtRange};

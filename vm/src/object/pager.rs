@@ -168,6 +168,7 @@ pub trait Pager: Send + Sync {
 
 /// The file columns of `/proc/PID/maps`.
 #[derive(Clone, Default, Debug)]
+#[allow(missing_docs)]
 pub struct Description {
     pub device: u64,
     pub inode: u64,

@@ -23,6 +23,7 @@ pub struct DeviceId(pub(super) usize);
 
 /// The state of a swap device; all counts are in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
 pub struct DeviceUsage {
     pub id: DeviceId,
     /// Devices of higher priority are used first.

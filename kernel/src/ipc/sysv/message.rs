@@ -85,11 +85,6 @@ impl Message {
         }
     }
 
-    /// Whether it is only a type.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Gives up to `max` bytes of the body to `to`; returns how many.
     ///
     /// # Errors

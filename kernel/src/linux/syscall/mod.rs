@@ -73,5 +73,4 @@ pub use system_call::{COUNT, SystemCall};
 pub use table::unsupported;
 pub(in crate::linux) use table::{TABLE, native_handler};
 pub use time::{read_timespec, write_timespec};
-pub use unknown::ANY_OTHER;
 pub(in crate::linux) use unknown::unknown;

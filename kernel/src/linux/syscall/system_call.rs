@@ -18,8 +18,16 @@ pub struct SystemCall {
     /// Its body.
     pub handler: Handler,
     /// The flags that it knows, by argument.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a test compares it with the document")
+    )]
     pub flags: &'static [&'static FlagSet],
     /// The difference from Linux; empty if there is none.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a test compares it with the document")
+    )]
     pub note: &'static str,
 }
 

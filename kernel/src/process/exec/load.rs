@@ -124,7 +124,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&path).to_vec();
         let layout = Layout {
             exe: file,
-            text: Some(text),
+            _text: Some(text),
             code: main.code,
             arguments: built.arguments,
             environment: built.environment,

@@ -64,10 +64,9 @@ struct Member {
     exit_signal: u32,
 }
 
-/// How many processes and threads there are.
+/// How many threads there are, and the newest.
 #[derive(Clone, Copy, Debug)]
 pub struct Population {
-    pub processes: usize,
     pub threads: usize,
     pub last_pid: Pid,
 }
@@ -293,7 +292,6 @@ pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
 pub fn population() -> Population {
     let pids = PIDS.lock();
     Population {
-        processes: pids.members.len(),
         threads: pids.threads.len(),
         last_pid: pids.last,
     }

@@ -24,23 +24,9 @@ const PRINTED: usize = 8192 + 4096;
 /// between both.
 const PRINTED_MAX: usize = 2 * PRINTED;
 
+/// Pseudo terminals that there may be.
+const LIMIT: u32 = 4096;
 static COUNT: AtomicU32 = AtomicU32::new(0);
-static LIMIT: AtomicU32 = AtomicU32::new(4096);
-
-/// How many pseudo terminals there are (`/proc/sys/kernel/pty/nr`).
-pub fn count() -> u32 {
-    COUNT.load(Relaxed)
-}
-
-/// How many there may be (`/proc/sys/kernel/pty/max`).
-pub fn limit() -> u32 {
-    LIMIT.load(Relaxed)
-}
-
-/// Sets [`limit`].
-pub fn set_limit(limit: u32) {
-    LIMIT.store(limit, Relaxed);
-}
 
 /// The wire between both sides. Its lock is held for a copy of a few hundred bytes at most.
 pub struct Pair {
@@ -88,7 +74,7 @@ impl Pair {
     /// # Errors
     /// `ENOSPC` for one too many.
     pub(super) fn new() -> Result<Arc<Pair>> {
-        if COUNT.fetch_add(1, Relaxed) >= limit() {
+        if COUNT.fetch_add(1, Relaxed) >= LIMIT {
             COUNT.fetch_sub(1, Relaxed);
             return Err(Errno::ENOSPC);
         }

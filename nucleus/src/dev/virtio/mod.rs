@@ -17,6 +17,7 @@ pub use queue::{Queue, Request};
 /// What a device is: the numbers of the specification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
+#[allow(missing_docs)]
 pub enum Kind {
     Network = 1,
     Block = 2,

@@ -103,8 +103,6 @@ pub struct Received {
 pub struct ChannelStatus {
     /// Bytes in it.
     pub bytes: usize,
-    /// The receiver is gone.
-    pub closed: bool,
     /// An urgent byte has not been received.
     pub urgent: bool,
 }
@@ -143,7 +141,6 @@ impl Channel {
         let chain = self.queue.lock();
         ChannelStatus {
             bytes: chain.data.len(),
-            closed: chain.state.closed,
             urgent: chain.urgent.is_some(),
         }
     }
