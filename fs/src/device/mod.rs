@@ -1,7 +1,7 @@
 //! The drivers behind device nodes and FIFOs. The floor above registers them at start; opening a
 //! node asks the one that has its number.
 //!
-//! Block devices are files of this crate: `block_cache` has a device's pages while it is open, and
+//! Block devices are files of this crate: `device_pages` has a device's pages while it is open, and
 //! its blocks as a backing store, [`DeviceStore`]; `block_file` is the open file, [`BlockFile`].
 
 use alloc::sync::{Arc, Weak};
@@ -12,11 +12,11 @@ use nucleus::sync::{Mutex, Rank, SpinLock};
 
 use crate::{File, Kind, Location, OpenFlags, block, page_cache::Cached};
 
-mod block_cache;
 mod block_file;
+mod device_pages;
 
-pub use block_cache::{DeviceStore, Opened, sync_all};
 pub use block_file::BlockFile;
+pub use device_pages::{DeviceStore, Opened, sync_all};
 
 pub use crate::vnode::{major, minor, number};
 

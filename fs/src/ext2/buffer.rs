@@ -30,7 +30,7 @@ use super::batch::Batch;
 use crate::{
     block::{Device, Done, Request, SECTOR},
     device::DeviceStore,
-    page_cache::{BlockStore, PageCache, WriteBack},
+    page_cache::{BlockStore, PageCache, Properties, WriteBack},
 };
 
 /// A metadata block; keeps its page in memory.
@@ -119,14 +119,6 @@ impl BlockStore for Metadata {
             let _ = fs.commit();
         }
     }
-
-    fn identity(&self) -> (u64, u64) {
-        self.device.identity()
-    }
-
-    fn size_max(&self) -> u64 {
-        self.device.size_max()
-    }
 }
 
 impl Metadata {
@@ -177,7 +169,7 @@ impl Buffers {
             committer: SpinLock::new(Rank::Leaf, None),
         };
         Buffers {
-            pages: PageCache::new(store, device.size()),
+            pages: PageCache::new(store, device.size(), Properties::of((0, device.number()))),
             device,
             block_size,
             changed: SpinLock::new(

@@ -36,26 +36,18 @@ pub(super) struct Content {
     pub(super) pinned: AtomicBool,
     /// There may be blocks beyond the end that [`cut`](BlockStore::cut) could not free.
     uncut: AtomicBool,
-    /// The file system's device, and the inode number.
-    identity: (u64, u64),
     pub(super) size_max: u64,
     pub(super) block_shift: u32,
 }
 
 impl Content {
     /// Returns the store of the inode that `inode` refers to.
-    pub fn new(
-        inode: Weak<Inode>,
-        identity: (u64, u64),
-        size_max: u64,
-        block_shift: u32,
-    ) -> Content {
+    pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32) -> Content {
         Content {
             inode,
             unwritten: PageSet::new(),
             pinned: AtomicBool::new(false),
             uncut: AtomicBool::new(false),
-            identity,
             size_max,
             block_shift,
         }
@@ -202,25 +194,8 @@ impl BlockStore for Content {
         Ok(whole.clamp(pages.start + 1, pages.end) - pages.start)
     }
 
-    fn granule(&self) -> u64 {
-        1 << self.block_shift
-    }
-
     fn about_to_grow(&self) -> Result<()> {
         self.cut_again()
-    }
-
-    fn grown(&self, size: u64) {
-        let Ok(inode) = self.inode() else { return };
-        // Blocks that a short write could not release lie beyond the new end as well.
-        let grows = size > inode.record().size;
-        if grows && self.cut_again().is_err() {
-            inode
-                .fs
-                .damaged("a file grows over what was cut off", inode.ino());
-        }
-        inode.set(|record| record.size = record.size.max(size));
-        inode.fs.note_size(size);
     }
 
     fn cut(&self, size: u64) -> Result<()> {
@@ -262,10 +237,20 @@ impl BlockStore for Content {
         Ok(None)
     }
 
-    fn changed(&self) {
-        if let Ok(inode) = self.inode() {
-            inode.touch_modified();
+    fn changed(&self, grown: Option<u64>) {
+        let Ok(inode) = self.inode() else { return };
+        if let Some(size) = grown {
+            // Blocks that a short write could not release lie beyond the new end as well.
+            let grows = size > inode.record().size;
+            if grows && self.cut_again().is_err() {
+                inode
+                    .fs
+                    .damaged("a file grows over what was cut off", inode.ino());
+            }
+            inode.set(|record| record.size = record.size.max(size));
+            inode.fs.note_size(size);
         }
+        inode.touch_modified();
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
@@ -275,13 +260,5 @@ impl BlockStore for Content {
 
     fn is_pinned(&self) -> bool {
         self.pinned.load(Ordering::Acquire)
-    }
-
-    fn identity(&self) -> (u64, u64) {
-        self.identity
-    }
-
-    fn size_max(&self) -> u64 {
-        self.size_max
     }
 }

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Kind,
-    page_cache::{Cached, InCore, InUse, PageCache, WriteBack},
+    page_cache::{Cached, InCore, InUse, PageCache, Properties, WriteBack},
 };
 
 /// The vnode: an inode that is in use.
@@ -150,11 +150,14 @@ impl Inode {
     ) -> Arc<Inode> {
         Arc::new_cyclic(|me: &Weak<Inode>| {
             let pages = (kind == Kind::Regular).then(|| {
-                let identity = (fs.device().number(), number as u64);
-                let size_max = fs.max_size(kind);
                 let shift = fs.geometry.block_shift;
-                let content = Content::new(me.clone(), identity, size_max, shift);
-                PageCache::new(content, record.size)
+                let properties = Properties {
+                    identity: (fs.device().number(), number as u64),
+                    size_max: fs.max_size(kind),
+                    granule: 1 << shift,
+                };
+                let content = Content::new(me.clone(), properties.size_max, shift);
+                PageCache::new(content, record.size, properties)
             });
             Inode {
                 fs: fs.clone(),

@@ -12,7 +12,7 @@ use core::{
 use abi::raw::general::{O_RDONLY, O_WRONLY};
 use abi::{Errno, Result};
 use nucleus::{
-    Frame, PAGE_SIZE,
+    PAGE_SIZE,
     sync::{Rank, SpinLock},
 };
 use vm::{Lookup, PagerError};
@@ -25,7 +25,7 @@ use super::{
 use crate::{
     OpenFlags,
     page_cache::{
-        BackingStore, Found, Listing, Mapping, PAGE, PageCache, Rereadable, Streams, errno,
+        BackingStore, Listing, Mapping, PAGE, PageCache, Properties, Rereadable, Streams, errno,
         pager_error,
     },
 };
@@ -36,8 +36,6 @@ pub(super) type Content = PageCache<Served>;
 /// A file of a server.
 pub(super) struct Served {
     pub(super) listing: Listing<Served>,
-    /// The mount's device number, and the server's number for the file.
-    identity: (u64, u64),
     /// The vnode that has the pages now.
     node: SpinLock<Weak<Node>>,
     /// The state of the server's copy when the pages were read.
@@ -82,14 +80,15 @@ impl Content {
         Arc::new_cyclic(|me| {
             let store = Served {
                 listing: Listing::new(me),
-                identity: (device, attributes.qid.path),
                 node: SpinLock::new(Rank::Leaf, Weak::new()),
                 version: SpinLock::new(Rank::Leaf, Version::of(attributes)),
                 written: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
                 streams: Streams::new(),
             };
-            PageCache::with_store(store, attributes.size)
+            // The mount's device number, and the server's number for the file.
+            let properties = Properties::of((device, attributes.qid.path));
+            PageCache::with_store(store, attributes.size, properties)
         })
     }
 
@@ -221,36 +220,16 @@ impl Node {
 }
 
 impl BackingStore for Served {
-    fn identity(&self) -> (u64, u64) {
-        self.identity
+    #[inline]
+    fn streams(&self) -> Option<&Streams> {
+        Some(&self.streams)
     }
 
-    fn read_begins(cache: &Content, pages: &Range<u64>) {
-        if let Some(next) = cache.store.streams.touched(pages, cache.pages())
-            && let Ok(node) = cache.node()
-        {
+    fn prefetch(cache: &Content, pages: Range<u64>) {
+        if let Ok(node) = cache.node() {
             // A reader that needs the pages retries and gets the error.
-            let _ = cache.read_in(&node, next.start, next);
+            let _ = cache.read_in(&node, pages.start, pages);
         }
-    }
-
-    fn read_ends(cache: &Content, end: u64) {
-        cache.store.streams.ended(end);
-    }
-
-    fn find(cache: &Content, wanted: Range<u64>) -> Result<Found> {
-        let node = cache.node()?;
-        let index = wanted.start;
-        let window = cache.store.streams.missed(wanted, cache.pages());
-        match cache.read_in(&node, index, window) {
-            // The size that is known now says whether this is the end.
-            Ok(()) | Err(PagerError::BeyondEnd) => Ok(Found::Again),
-            Err(error) => Err(errno(error)),
-        }
-    }
-
-    fn page(cache: &Content, index: u64) -> Result<Option<Frame>> {
-        Ok(cache.object.resident(index))
     }
 
     /// The server changes the size first.
@@ -266,12 +245,13 @@ impl BackingStore for Served {
         changed
     }
 
-    /// A concurrent read may have brought the old end.
-    fn cut(&self, size: u64) -> Result<()> {
-        let cache = self.listing.me().ok_or(Errno::EIO)?;
-        let (last, in_page) = (size / PAGE, (size % PAGE) as usize);
+    fn free(cache: &Content, pages: Range<u64>, size: Option<u64>) -> Result<()> {
+        cache.drop_pages(pages, size);
+        let end = size.unwrap_or_else(|| cache.size());
+        let (last, in_page) = (end / PAGE, (end % PAGE) as usize);
+        // A concurrent read may have brought the old end.
         if cache.object.resident(last).is_none() {
-            cache.drop_pages(last..last + 1);
+            cache.drop_pages(last..last + 1, None);
         } else if in_page > 0 {
             cache.clear(last, in_page, PAGE_SIZE)?;
         }
@@ -283,7 +263,7 @@ impl BackingStore for Served {
         Ok(Lookup::Absent)
     }
 
-    fn page_in(cache: &Content, index: u64, window: Range<u64>) -> Mapping<()> {
+    fn bring_in(cache: &Content, index: u64, window: Range<u64>) -> Mapping<()> {
         let node = cache.node().map_err(pager_error)?;
         if index >= cache.pages() {
             // It may have grown on the server.
@@ -293,7 +273,6 @@ impl BackingStore for Served {
             }
             cache.extend_to(now.size);
         }
-        let window = cache.store.streams.fault_window(index, window);
         cache.read_in(&node, index, window)
     }
 

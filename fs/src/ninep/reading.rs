@@ -102,9 +102,7 @@ impl Content {
         // A file that claims to be longer than can be read of it can't be mapped.
         let size = now.size.min(end);
         if size < self.size() {
-            self.set_size(size);
-            let first = size.div_ceil(PAGE);
-            self.drop_pages(first..u64::MAX);
+            self.drop_pages(size.div_ceil(PAGE)..u64::MAX, Some(size));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use nucleus::{
 use vm::PagerError;
 
 use super::{client::Fid, content::Content, node::Node, reading::slices_of};
-use crate::page_cache::{BackingStore, PAGE, new_page};
+use crate::page_cache::{PAGE, new_page};
 
 /// Bytes on their way to the server.
 struct Batch {
@@ -41,7 +41,7 @@ impl Content {
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = self.store.size_max().saturating_sub(start);
+        let room = self.properties.size_max.saturating_sub(start);
         if room == 0 {
             return Err(Errno::EFBIG);
         }
@@ -187,10 +187,10 @@ impl Content {
                 self.store.listing.note_resident();
                 if self.object.replace(index, frame).is_err() {
                     // The old page must not stay; that it goes needs no memory.
-                    self.drop_pages(index..index + 1);
+                    self.drop_pages(index..index + 1, None);
                 }
             } else if end < n + PAGE_SIZE {
-                self.drop_pages(index..index + 1);
+                self.drop_pages(index..index + 1, None);
             }
         }
         for (index, in_memory) in batch.parts.into_iter().flatten() {
@@ -199,7 +199,7 @@ impl Content {
             let end = ((index + 1) * PAGE).min(at + batch.len as u64);
             let refused = end > at + n as u64;
             if !in_memory || refused {
-                self.drop_pages(index..index + 1);
+                self.drop_pages(index..index + 1, None);
             }
         }
     }

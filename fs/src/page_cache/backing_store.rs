@@ -3,32 +3,47 @@
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, pmap, sync::MutexGuard};
+use nucleus::Frame;
 use vm::{Lookup, PagerError};
 
-use super::cache::PageCache;
+use super::{
+    cache::{PAGE, PageCache},
+    readahead::Streams,
+};
 
 /// The result of an operation for a fault or a mapping.
 pub type Mapping<T> = core::result::Result<T, PagerError>;
 
-/// What a read finds for a page that is not in memory.
-pub enum Found {
-    /// The page.
-    Page(Frame),
-    /// It reads as zeros.
-    Hole,
-    /// It was brought in, or the size has changed: look again.
-    Again,
-    /// The file ends before it.
-    End,
+/// What is fixed about a file.
+#[derive(Clone, Copy)]
+pub struct Properties {
+    /// The device number and the inode number, for `/proc/PID/maps`.
+    pub identity: (u64, u64),
+    /// The largest size in bytes.
+    pub size_max: u64,
+    /// The bytes of the smallest unit of allocation: a power of two, at most a page. Of the last
+    /// page only the units before the file's end are reserved.
+    pub granule: u64,
+}
+
+impl Properties {
+    /// Those of a file without a limit that is allocated by the page.
+    pub const fn of(identity: (u64, u64)) -> Properties {
+        Properties {
+            identity,
+            size_max: i64::MAX as u64,
+            granule: PAGE,
+        }
+    }
 }
 
 /// The backing store of one file, statically dispatched: blocks that are written back later
 /// ([`WriteBack`](super::WriteBack)), the swap space (tmpfs), or a server that is written through
-/// (9P). A default is the store that needs nothing done.
+/// (9P). A default is the store that needs nothing done; a new one starts with
+/// [`bring_in`](BackingStore::bring_in).
 ///
 /// Operations may sleep, and are called with the file locked for writers where they belong to a
-/// write or a truncation, unless the last group says otherwise.
+/// write or a truncation.
 #[allow(unused_variables, reason = "default bodies do nothing")]
 pub trait BackingStore: Sized + Send + Sync + 'static {
     /// A page that the file does not have is a hole, and one that it has may be in swap.
@@ -36,212 +51,24 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// Dirty pages are written to blocks later.
     const WRITES_BACK: bool = false;
 
-    /// The largest size of the file in bytes.
-    fn size_max(&self) -> u64 {
-        i64::MAX as u64
-    }
+    // Pages come in, and go.
 
-    /// The device number and the inode number of the file, for `/proc/PID/maps`.
-    fn identity(&self) -> (u64, u64) {
-        (0, 0)
-    }
-
-    /// A read of `pages` begins.
-    fn read_begins(cache: &PageCache<Self>, pages: &Range<u64>) {}
-
-    /// A read uses a page that was in memory, from its first byte on.
-    fn read_uses(cache: &PageCache<Self>, frame: &Frame) {}
-
-    /// A read has come to page `end`.
-    fn read_ends(cache: &PageCache<Self>, end: u64) {}
-
-    /// Finds page `wanted.start`, which is not in memory, for a read that wants all of `wanted`. No
-    /// lock is held but maybe the one for writers.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
-    fn find(cache: &PageCache<Self>, wanted: Range<u64>) -> Result<Found>;
-
-    /// Returns page `index` to be written, brought in if need be; `None` if it is a hole, or not
-    /// cached.
-    ///
-    /// # Errors
-    /// `EIO`, `ENOMEM`.
-    fn page(cache: &PageCache<Self>, index: u64) -> Result<Option<Frame>>;
-
-    /// Checks that bytes up to `end` may change (seals).
-    ///
-    /// # Errors
-    /// `EPERM`.
-    fn may_write(cache: &PageCache<Self>, end: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Checks that the size may become `size` (seals), and changes it where the file is kept.
-    ///
-    /// # Errors
-    /// `EPERM`.
-    fn may_resize(cache: &PageCache<Self>, size: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Waits while there are too many dirty pages.
+    /// The readers that go through the file in order, for readahead.
     #[inline]
-    fn throttle() {}
-
-    /// Charges a page that is to come (quota).
-    ///
-    /// # Errors
-    /// `ENOSPC`.
-    #[inline]
-    fn charge(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Takes back [`charge`](BackingStore::charge), for `pages` pages: they did not come, or are in
-    /// the object no more.
-    #[inline]
-    fn uncharge(&self, pages: usize) {}
-
-    /// Whether page `index` has its room, so that a copy of it must not be lost.
-    #[inline]
-    fn is_reserved(cache: &PageCache<Self>, index: u64) -> bool {
-        false
-    }
-
-    /// Reserves room for page `index`, which is in memory.
-    ///
-    /// # Errors
-    /// `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`.
-    #[inline]
-    fn reserve(cache: &PageCache<Self>, index: u64, frame: &Frame) -> Result<()> {
-        Ok(())
-    }
-
-    /// Reserves room for page `index`, which is put into the object next and can't be refused any
-    /// more then. The file ends at `end` with it, or where it ends now if that is later.
-    ///
-    /// # Errors
-    /// As [`reserve`](BackingStore::reserve).
-    #[inline]
-    fn reserve_new(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// The end is about to move from `old` to `end`: reserves what the file gets of the last page,
-    /// which may be in mappings that write it.
-    ///
-    /// # Errors
-    /// As [`reserve`](BackingStore::reserve).
-    fn reserve_last(cache: &PageCache<Self>, old: u64, end: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// The page's frame may be modified.
-    #[inline]
-    fn note_dirty(cache: &PageCache<Self>, index: u64) {}
-
-    /// The page's frame was modified just now.
-    #[inline]
-    fn mark_modified(cache: &PageCache<Self>, index: u64, frame: &Frame) {
-        if Self::WRITES_BACK {
-            pmap::set_modified(frame);
-            Self::note_dirty(cache, index);
-        }
-    }
-
-    /// Whether page `index` has, or will have, a block.
-    ///
-    /// # Errors
-    /// `EIO`.
-    fn has_block(cache: &PageCache<Self>, index: u64) -> Result<bool> {
-        Ok(false)
-    }
-
-    /// The file is about to become longer.
-    ///
-    /// # Errors
-    /// It can't: what was cut off is not given back yet.
-    #[inline]
-    fn about_to_grow(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// The file has become longer, and ends at `size` bytes now.
-    #[inline]
-    fn grown(&self, size: u64) {}
-
-    /// A write ended before all that was reserved for it.
-    fn written_short(cache: &PageCache<Self>) {}
-
-    /// The content was changed.
-    #[inline]
-    fn changed(&self) {}
-
-    /// Locks the end against faults that reserve room.
-    fn lock_end(&self) -> Option<MutexGuard<'_, ()>> {
+    fn streams(&self) -> Option<&Streams> {
         None
     }
 
-    /// `pages` are about to be dropped for good.
-    fn drop_begins(cache: &PageCache<Self>, pages: &Range<u64>) {}
-
-    /// `count` of `pages` were dropped; returns when none of them is dirty or being written.
-    fn drop_ends(cache: &PageCache<Self>, pages: &Range<u64>, count: usize) {
-        cache.store.uncharge(count);
-    }
-
-    /// Frees what is behind `size` bytes. No page there is in memory.
-    ///
-    /// # Errors
-    /// `EIO`.
-    fn cut(&self, size: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Makes whole pages inside of the file a hole, which were dropped.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP`, `EIO`.
-    fn release(cache: &PageCache<Self>, pages: Range<u64>) -> Result<()> {
-        Ok(())
-    }
-
-    /// Whether `pages` more pages may come.
-    ///
-    /// # Errors
-    /// `ENOSPC`: surely not.
-    fn has_room(cache: &PageCache<Self>, pages: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Gives page `index` its room, for a file that is to end at `end`: a hole is zeros afterwards.
-    ///
-    /// # Errors
-    /// As [`reserve`](BackingStore::reserve).
-    fn fill_hole(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
-
-    /// The first page of `pages` that is data, or a hole.
-    ///
-    /// # Errors
-    /// `EIO`.
-    fn seek(cache: &PageCache<Self>, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
-        Ok((!hole && !pages.is_empty()).then_some(pages.start))
-    }
-
     /// As [`Pager::lookup`](vm::Pager::lookup).
-    ///
-    /// # Errors
-    /// As there.
-    fn lookup(cache: &PageCache<Self>, index: u64) -> Mapping<Lookup>;
+    fn lookup(cache: &PageCache<Self>, index: u64) -> Mapping<Lookup> {
+        match index < cache.pages() {
+            true => Ok(Lookup::Absent),
+            false => Err(PagerError::BeyondEnd),
+        }
+    }
 
-    /// As [`Pager::page_in`](vm::Pager::page_in).
-    ///
-    /// # Errors
-    /// As there.
-    fn page_in(cache: &PageCache<Self>, index: u64, window: Range<u64>) -> Mapping<()> {
+    /// As [`Pager::page_in`](vm::Pager::page_in), for reads and writes as well.
+    fn bring_in(cache: &PageCache<Self>, index: u64, window: Range<u64>) -> Mapping<()> {
         cache.object.bring_in_around(index, window)
     }
 
@@ -254,12 +81,95 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     fn evict(cache: &PageCache<Self>, pages: Range<u64>) {}
 
     /// As [`Pager::writeback`](vm::Pager::writeback).
-    ///
-    /// # Errors
-    /// As there.
     fn writeback(cache: &PageCache<Self>, pages: Range<u64>, wait: bool) -> Mapping<()> {
         Ok(())
     }
+
+    /// The first page of `pages` that is data, or a hole.
+    fn seek(cache: &PageCache<Self>, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
+        Ok((!hole && !pages.is_empty()).then_some(pages.start))
+    }
+
+    // Writes: `may_write`, `about_to_grow`, `reserve_last`, then for each page `charge`, `reserve`,
+    // `note_dirty`, then `changed`.
+
+    /// Checks that bytes up to `end` may change (seals: `EPERM`).
+    #[inline]
+    fn may_write(cache: &PageCache<Self>, end: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Checks that the size may become `size`, and changes it where the file is kept.
+    fn may_resize(cache: &PageCache<Self>, size: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// The file is about to become longer. An error: what was cut off is not freed yet.
+    #[inline]
+    fn about_to_grow(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The end is about to move from `old` to `end`, in the same page at first: reserves what the
+    /// file gets of that page, which may be in mappings that write it.
+    fn reserve_last(cache: &PageCache<Self>, old: u64, end: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Charges `pages` pages that are to come (quota: `ENOSPC`).
+    #[inline]
+    fn charge(&self, pages: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// Takes back [`charge`](BackingStore::charge): they did not come, or were removed.
+    #[inline]
+    fn uncharge(&self, pages: usize) {}
+
+    /// Whether page `index` has its room, so that a copy of it must not be lost.
+    #[inline]
+    fn is_reserved(cache: &PageCache<Self>, index: u64) -> bool {
+        false
+    }
+
+    /// Reserves room for page `index`, which is `resident`, or is put into the object next and
+    /// can't be refused any more then. The file ends at `end` with it, or where it ends now if that
+    /// is later. Errors: `ENOSPC`, `EDQUOT`, `EIO`, `ENOMEM`, `EROFS`.
+    #[inline]
+    fn reserve(
+        cache: &PageCache<Self>,
+        index: u64,
+        resident: Option<&Frame>,
+        end: u64,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// The page's frame may be modified.
+    #[inline]
+    fn note_dirty(cache: &PageCache<Self>, index: u64) {}
+
+    /// The content was changed; with `grown` the file has become longer, and ends there now.
+    #[inline]
+    fn changed(&self, grown: Option<u64>) {}
+
+    // Truncation and allocation.
+
+    /// Drops `pages` for good, and frees their room: those behind the new `size`, or whole pages
+    /// inside of the file, which become a hole. None of them is in memory, dirty or being written
+    /// when this returns. Errors: `EOPNOTSUPP`, `EIO`; the size is the new one.
+    fn free(cache: &PageCache<Self>, pages: Range<u64>, size: Option<u64>) -> Result<()> {
+        cache.drop_pages(pages, size);
+        Ok(())
+    }
+
+    /// Gives `pages` their room, for a file that is to end at `end`: a hole is zeros afterwards.
+    /// Errors as of [`reserve`](BackingStore::reserve).
+    fn fill_holes(cache: &PageCache<Self>, pages: Range<u64>, end: u64) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    // Mappings.
 
     /// A mapping has come.
     #[inline]
@@ -270,9 +180,6 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     fn detached(cache: &PageCache<Self>, last_writer: bool) {}
 
     /// Reserves what a store by a mapping into page `index` needs; no lock is held.
-    ///
-    /// # Errors
-    /// As [`Pager::reserve`](vm::Pager::reserve).
     fn prepare(cache: &PageCache<Self>, index: u64) -> Mapping<()> {
         Ok(())
     }

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE};
+use nucleus::Frame;
 
 use crate::block::Done;
 
@@ -40,12 +40,6 @@ pub trait BlockStore: Send + Sync + 'static {
         Ok(pages.end - pages.start)
     }
 
-    /// Returns the bytes of the smallest unit of allocation: a power of two, at most a page. Of the
-    /// file's last page only the units before its end are reserved.
-    fn granule(&self) -> u64 {
-        PAGE_SIZE as u64
-    }
-
     /// Prepares for a longer file. Called first, with the file locked for writers.
     ///
     /// # Errors
@@ -53,10 +47,6 @@ pub trait BlockStore: Send + Sync + 'static {
     fn about_to_grow(&self) -> Result<()> {
         Ok(())
     }
-
-    /// Notes that a write or `ftruncate` has made the file longer: it ends at `size` bytes now.
-    /// Called with the file locked for writers. The pages beyond the old end read as zeros.
-    fn grown(&self, size: u64) {}
 
     /// Cuts the file off at `size` bytes and frees the blocks beyond. No page there is in memory,
     /// dirty or being written, and no thread reserves one meanwhile.
@@ -87,8 +77,10 @@ pub trait BlockStore: Send + Sync + 'static {
     }
 
     /// Updates time stamps: the content was changed by a write or, seen at writeback at the latest,
-    /// by a mapping.
-    fn changed(&self) {}
+    /// by a mapping. With `grown` a write or `ftruncate` has made the file longer: it ends there
+    /// now, and the pages beyond the old end read as zeros. Called with the file locked for
+    /// writers.
+    fn changed(&self, grown: Option<u64>) {}
 
     /// Copies the state that the file system keeps besides the pages (the inode) to where it is
     /// written back from. Called when the file's pages are written back for their age;
@@ -115,15 +107,5 @@ pub trait BlockStore: Send + Sync + 'static {
     /// `free` counts them as buffers.
     fn is_device(&self) -> bool {
         false
-    }
-
-    /// The device number and the inode number of the file, for `/proc/PID/maps`.
-    fn identity(&self) -> (u64, u64) {
-        (0, 0)
-    }
-
-    /// The largest size of the file in bytes.
-    fn size_max(&self) -> u64 {
-        i64::MAX as u64
     }
 }

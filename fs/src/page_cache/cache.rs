@@ -10,7 +10,9 @@ use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::Mutex};
 use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use super::{
-    backing_store::{BackingStore, Mapping},
+    backing_store::{BackingStore, Mapping, Properties},
+    dirty,
+    readahead::Streams,
     reclaim::{SHORTAGE, reclaim_clean},
 };
 use crate::shared_pages;
@@ -37,6 +39,7 @@ pub struct PageCache<S: BackingStore> {
     pub(crate) was_mapped_writable: AtomicBool,
     /// A page was passed on to a reader that keeps it, or came from a writer that may.
     pub(crate) has_shared: AtomicBool,
+    pub(crate) properties: Properties,
     pub(crate) store: S,
 }
 
@@ -69,7 +72,7 @@ pub(crate) fn new_page() -> Result<Frame> {
 
 impl<S: BackingStore> PageCache<S> {
     /// Returns a cache of a file of `size` bytes, with no pages in memory.
-    pub(crate) fn with_store(store: S, size: u64) -> PageCache<S> {
+    pub(crate) fn with_store(store: S, size: u64, properties: Properties) -> PageCache<S> {
         PageCache {
             object: match S::SWAP_BACKED {
                 true => Object::swap_backed(),
@@ -80,6 +83,7 @@ impl<S: BackingStore> PageCache<S> {
             writable_mappings: AtomicU32::new(0),
             was_mapped_writable: AtomicBool::new(false),
             has_shared: AtomicBool::new(false),
+            properties,
             store,
         }
     }
@@ -154,8 +158,58 @@ impl<S: BackingStore> PageCache<S> {
 
     #[cold]
     fn settle_copied(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
-        let changed = |now: &Frame| S::mark_modified(self, index, now);
-        shared_pages::settle(frame, at, len, || S::page(self, index), changed)
+        let changed = |now: &Frame| self.mark_modified(index, now);
+        shared_pages::settle(frame, at, len, || self.fetch(index), changed)
+    }
+
+    /// Returns page `index` to be written, brought in if the store is not a server; `None` if it is
+    /// a hole, or not cached.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    pub(super) fn fetch(&self, index: u64) -> Result<Option<Frame>> {
+        if S::SWAP_BACKED {
+            return self.object.bring_in_to_write(index).map_err(errno);
+        }
+        loop {
+            let page = self.object.resident(index);
+            if page.is_some() || !S::WRITES_BACK {
+                return Ok(page);
+            }
+            S::bring_in(self, index, index..index + 1).map_err(errno)?;
+        }
+    }
+
+    /// Brings in page `index`, which is not in memory, with those of the window that is right for
+    /// its stream. The caller looks again.
+    pub(super) fn miss(
+        &self,
+        index: u64,
+        streams: &Streams,
+        window: impl FnOnce(&Streams) -> Range<u64>,
+    ) -> Mapping<()> {
+        // On its way already: no miss that its stream should know of.
+        match self.object.wait_unbusy(index) {
+            true => Ok(()),
+            false => S::bring_in(self, index, window(streams)),
+        }
+    }
+
+    /// The page's frame was modified just now.
+    #[inline]
+    pub(super) fn mark_modified(&self, index: u64, frame: &Frame) {
+        if S::WRITES_BACK {
+            pmap::set_modified(frame);
+            S::note_dirty(self, index);
+        }
+    }
+
+    /// Waits while there are too many dirty pages.
+    #[inline]
+    pub(super) fn throttle() {
+        if S::WRITES_BACK && dirty::is_over() {
+            dirty::throttle();
+        }
     }
 }
 
@@ -175,7 +229,10 @@ impl<S: BackingStore> Pager for PageCache<S> {
     }
 
     fn page_in(&self, index: u64, window: Range<u64>) -> Mapping<()> {
-        S::page_in(self, index, window)
+        match self.store.streams() {
+            Some(streams) => self.miss(index, streams, |it| it.fault_window(index, window)),
+            None => S::bring_in(self, index, window),
+        }
     }
 
     fn prefetch(&self, pages: Range<u64>) {
@@ -223,7 +280,7 @@ impl<S: BackingStore> Pager for PageCache<S> {
     }
 
     fn describe(&self) -> Description {
-        let (device, inode) = self.store.identity();
+        let (device, inode) = self.properties.identity;
         Description {
             device,
             inode,

@@ -6,7 +6,7 @@
 //!   [`PageCache`], the vnode's pager.
 //! - `read`, `write`, `truncate`: the same for all stores: bytes go out of and into pages;
 //!   truncation, holes, allocation.
-//! - `block_store`: a file's blocks, [`BlockStore`]; `block_cache`: the store that writes pages
+//! - `block_store`: a file's blocks, [`BlockStore`]; `block_backed`: the store that writes pages
 //!   back to blocks, [`WriteBack`]; `cached`: the operations that need not know the file system,
 //!   [`Cached`]. tmpfs and 9P have their stores beside their vnodes.
 //! - `page_in`: pages come in, in clusters; `readahead`: how much is read beyond a miss;
@@ -25,7 +25,7 @@
 //! ```
 
 mod backing_store;
-mod block_cache;
+mod block_backed;
 mod block_store;
 mod cache;
 mod cached;
@@ -46,8 +46,8 @@ mod writeback;
 
 use nucleus::OutOfMemory;
 
-pub use backing_store::{BackingStore, Found, Mapping};
-pub use block_cache::WriteBack;
+pub use backing_store::{BackingStore, Mapping, Properties};
+pub use block_backed::WriteBack;
 pub use block_store::BlockStore;
 pub use cache::PageCache;
 pub(crate) use cache::{PAGE, errno, new_page, pager_error};
@@ -56,8 +56,7 @@ pub use errors::{ErrorCount, ErrorMark};
 pub use flusher::write_all;
 pub use inode_cache::{InCore, InUse, InodeCache};
 pub use page_set::PageSet;
-pub use readahead::Access;
-pub(crate) use readahead::Streams;
+pub use readahead::{Access, Streams};
 pub(crate) use reclaim::SHORTAGE;
 pub use reclaim::{Evictable, Listing, Rereadable, count, reclaim, reclaim_clean};
 

@@ -9,7 +9,7 @@ use nucleus::{PAGE_SIZE, ephemeral, frame};
 use vm::{BusyPages, PagerError};
 
 use super::{
-    block_cache::WriteBack,
+    block_backed::WriteBack,
     block_store::BlockStore,
     cache::{PAGE, PageCache, pager_error},
     reclaim,

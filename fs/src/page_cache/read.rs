@@ -2,11 +2,13 @@
 
 use abi::Result;
 use fbuf::{Sink, moved};
-use nucleus::PAGE_SIZE;
+use nucleus::{PAGE_SIZE, pmap};
+use vm::PagerError;
 
 use super::{
-    backing_store::{BackingStore, Found},
-    cache::{PAGE, PageCache},
+    backing_store::BackingStore,
+    cache::{PAGE, PageCache, errno},
+    readahead::Access,
 };
 
 impl<S: BackingStore> PageCache<S> {
@@ -29,7 +31,10 @@ impl<S: BackingStore> PageCache<S> {
             return Ok(0);
         }
         let pages = offset / PAGE..(offset + len as u64).div_ceil(PAGE);
-        S::read_begins(self, &pages);
+        let streams = self.store.streams();
+        if let Some(next) = streams.and_then(|it| it.touched(&pages, self.pages())) {
+            S::prefetch(self, next);
+        }
         let mut done = 0;
         // The page that was just brought in: this is its first use.
         let mut fresh = u64::MAX;
@@ -37,32 +42,38 @@ impl<S: BackingStore> PageCache<S> {
             let at = offset + done as u64;
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_SIZE - in_page).min(len - done);
-            let found = match self.object.resident(index) {
-                Some(frame) => Found::Page(frame),
-                None => match S::find(self, index..pages.end) {
-                    Ok(found) => {
-                        fresh = index;
-                        found
+            let found = match (self.object.resident(index), streams) {
+                (None, Some(streams)) => {
+                    let wanted = index..pages.end;
+                    match self.miss(index, streams, |it| it.missed(wanted, self.pages())) {
+                        Ok(()) | Err(PagerError::BeyondEnd) => {}
+                        Err(error) => return moved(done, Err(errno(error))),
                     }
-                    Err(error) => return moved(done, Err(error)),
+                    fresh = index;
+                    len = len.min(left());
+                    continue;
+                }
+                (None, None) => match self.object.bring_in(index) {
+                    Ok(found) => found,
+                    Err(error) => return moved(done, Err(errno(error))),
                 },
+                (found, _) => found,
             };
             let put = match found {
-                Found::Page(frame) => {
-                    if in_page == 0 && index != fresh {
-                        S::read_uses(self, &frame);
+                Some(frame) => {
+                    if in_page == 0
+                        && index != fresh
+                        && streams.is_some_and(|it| !it.is(Access::Once))
+                    {
+                        // Its mappings, if it has any, don't show this use.
+                        pmap::set_referenced(&frame);
                     }
                     match copies {
                         true => to.put_frame_copy(&frame, in_page, n),
                         false => to.put_frame(&frame, in_page, n),
                     }
                 }
-                Found::Hole => to.put_zeros(n),
-                Found::Again => {
-                    len = len.min(left());
-                    continue;
-                }
-                Found::End => break,
+                None => to.put_zeros(n),
             };
             match put {
                 Ok(0) => break,
@@ -70,7 +81,9 @@ impl<S: BackingStore> PageCache<S> {
                 Err(error) => return moved(done, Err(error)),
             }
         }
-        S::read_ends(self, pages.end);
+        if let Some(streams) = streams {
+            streams.ended(pages.end);
+        }
         Ok(done)
     }
 }

@@ -56,7 +56,7 @@ struct StreamTable {
 }
 
 /// The access pattern of a file's readers.
-pub(crate) struct Streams {
+pub struct Streams {
     table: SpinLock<StreamTable>,
     /// The page at which each stream's next window is read; [`NOWHERE`] for none.
     marks: [AtomicU64; STREAMS],

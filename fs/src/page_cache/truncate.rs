@@ -17,9 +17,9 @@ impl<S: BackingStore> PageCache<S> {
     ///
     /// # Errors
     /// `EFBIG`; `EPERM` of a sealed file; `EIO`, `ENOMEM` and `ENOSPC` when the last page can't be
-    /// read in and cleared: nothing has changed then; those of [`BackingStore::cut`].
+    /// read in and cleared: nothing has changed then; those of [`BackingStore::free`].
     pub fn truncate(&self, size: u64) -> Result<()> {
-        if size > self.store.size_max() {
+        if size > self.properties.size_max {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
@@ -29,7 +29,6 @@ impl<S: BackingStore> PageCache<S> {
             self.clear_behind_end(old, u64::MAX)?;
             S::reserve_last(self, old, size)?;
             self.size.store(size, Ordering::SeqCst);
-            self.store.grown(size);
         } else if size < old {
             let (last, in_page) = (size / PAGE, (size % PAGE) as usize);
             // Mappings may have written behind the old end, too.
@@ -40,25 +39,16 @@ impl<S: BackingStore> PageCache<S> {
             if in_page > 0 {
                 self.clear(last, in_page, cleared)?;
             }
-            self.shrink(size)?;
+            S::free(self, size.div_ceil(PAGE)..u64::MAX, Some(size))?;
         }
-        self.store.changed();
+        self.store.changed((size > old).then_some(size));
         Ok(())
-    }
-
-    /// Makes the file end at `size`, which is not later than now, and drops the pages behind.
-    fn shrink(&self, size: u64) -> Result<()> {
-        let _end = self.store.lock_end();
-        self.size.store(size, Ordering::SeqCst);
-        // A fault that has not seen the new size inserts its page before this takes the pages out.
-        self.drop_pages(size.div_ceil(PAGE)..u64::MAX);
-        self.store.cut(size)
     }
 
     /// Makes bytes `from..to` read as zeros, and whole pages of them a hole if the store can.
     ///
     /// # Errors
-    /// As [`truncate`](PageCache::truncate); `EOPNOTSUPP` from [`BackingStore::release`].
+    /// As [`truncate`](PageCache::truncate); `EOPNOTSUPP` from [`BackingStore::free`].
     pub fn punch(&self, from: u64, to: u64) -> Result<()> {
         let _turn = self.writers.lock();
         S::may_write(self, 0)?;
@@ -79,12 +69,10 @@ impl<S: BackingStore> PageCache<S> {
             }
             let pages = first / PAGE..last / PAGE;
             if !pages.is_empty() {
-                let _end = self.store.lock_end();
-                self.drop_pages(pages.clone());
-                S::release(self, pages)?;
+                S::free(self, pages, None)?;
             }
         }
-        self.store.changed();
+        self.store.changed(None);
         Ok(())
     }
 
@@ -120,7 +108,7 @@ impl<S: BackingStore> PageCache<S> {
     /// Those of [`BackingStore::reserve`]: the size is what it was then; `EFBIG`, `EPERM`, `EIO`,
     /// `ENOMEM`.
     pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
-        if to > self.store.size_max() {
+        if to > self.properties.size_max {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
@@ -129,32 +117,31 @@ impl<S: BackingStore> PageCache<S> {
         // A page behind the end could be mapped, which must fail: with `keep_size` none are made.
         let end = if keep_size { to.min(old) } else { to };
         let pages = from / PAGE..end.div_ceil(PAGE);
-        S::has_room(self, pages.end.saturating_sub(pages.start))?;
         if end > old {
             self.clear_behind_end(old, u64::MAX)?;
         }
-        let filled = S::reserve_last(self, old, end.max(old)).and_then(|()| {
-            pages
-                .into_iter()
-                .try_for_each(|index| S::fill_hole(self, index, end))
-        });
+        let filled =
+            S::reserve_last(self, old, end.max(old)).and_then(|()| S::fill_holes(self, pages, end));
+        let mut grown = None;
         if filled.is_err() && end > old {
-            self.shrink(old)?;
+            S::free(self, old.div_ceil(PAGE)..u64::MAX, Some(old))?;
         } else if end > old {
             self.size.store(end, Ordering::SeqCst);
-            self.store.grown(end);
+            grown = Some(end);
         }
-        self.store.changed();
+        self.store.changed(grown);
         filled
     }
 
-    /// Drops pages for good: neither in memory, nor dirty, nor being written when this returns. No
-    /// thread brings a page behind the end back meanwhile.
-    pub(crate) fn drop_pages(&self, pages: Range<u64>) {
-        S::drop_begins(self, &pages);
+    /// Sets the size, if it is to be another one, and removes pages from memory.
+    pub(crate) fn drop_pages(&self, pages: Range<u64>, size: Option<u64>) {
+        if let Some(size) = size {
+            self.size.store(size, Ordering::SeqCst);
+        }
+        // A fault that has not seen the new size inserts its page before this takes the pages out.
         let count = pages.end.saturating_sub(pages.start);
         let dropped = self.object.remove_pages(pages.start, count);
-        S::drop_ends(self, &pages, dropped);
+        self.store.uncharge(dropped);
     }
 
     /// As [`Vnode::seek_data`](crate::Vnode::seek_data).

@@ -26,7 +26,7 @@ impl<S: BackingStore> PageCache<S> {
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = self.store.size_max().saturating_sub(start);
+        let room = self.properties.size_max.saturating_sub(start);
         if room == 0 {
             return Err(Errno::EFBIG);
         }
@@ -62,14 +62,13 @@ impl<S: BackingStore> PageCache<S> {
             }
         }
         let end = start + done as u64;
-        if done < len {
-            S::written_short(self);
+        if done < len && self.properties.granule < PAGE {
+            // Room beyond the end that was reserved for the rest is freed, or lost until the file
+            // system is checked.
+            let _ = S::free(self, self.pages()..u64::MAX, Some(self.size()));
         }
         if done > 0 {
-            if end > old {
-                self.store.grown(end);
-            }
-            self.store.changed();
+            self.store.changed((end > old).then_some(end));
         }
         match result {
             Err(error) if done == 0 => Err(error),
@@ -108,9 +107,9 @@ impl<S: BackingStore> PageCache<S> {
                 copy(&slice, frame, at, n)
             });
         }
-        S::throttle();
-        self.store.charge()?;
-        let replaced = S::reserve_new(self, index, (index + 1) * PAGE).and_then(|()| {
+        Self::throttle();
+        self.store.charge(1)?;
+        let replaced = S::reserve(self, index, None, (index + 1) * PAGE).and_then(|()| {
             Counter::bytes_passed.add(PAGE);
             if S::WRITES_BACK {
                 pmap::set_modified(&frame);
@@ -137,12 +136,12 @@ impl<S: BackingStore> PageCache<S> {
         let Some(frame) = self.own_page(index)? else {
             return self.fill_absent(index, at, n, fill);
         };
-        S::reserve(self, index, &frame)?;
+        S::reserve(self, index, Some(&frame), 0)?;
         let n = fill(&frame, at, n)?;
         if n > 0 {
-            S::mark_modified(self, index, &frame);
+            self.mark_modified(index, &frame);
             self.settle(index, &frame, at, n)?;
-            S::throttle();
+            Self::throttle();
         }
         Ok(n)
     }
@@ -154,17 +153,17 @@ impl<S: BackingStore> PageCache<S> {
         n: usize,
         fill: &mut dyn FnMut(&Frame, usize, usize) -> Result<usize>,
     ) -> Result<usize> {
-        S::throttle();
+        Self::throttle();
         // Bytes of the page that the file has.
         let has = match S::SWAP_BACKED {
             true => 0,
             false => self.size().saturating_sub(index * PAGE).min(PAGE) as usize,
         };
         if has > 0 && (at > 0 || n < has) {
-            S::page(self, index)?;
+            self.fetch(index)?;
             return self.fill_page(index, at, n, fill);
         }
-        self.store.charge()?;
+        self.store.charge(1)?;
         let filled = self.fill_new(index, at, n, has, fill);
         if !matches!(filled, Ok((_, true))) {
             self.store.uncharge(1);
@@ -189,8 +188,8 @@ impl<S: BackingStore> PageCache<S> {
         }
         if filled < n && filled < has {
             // The source ended inside of the bytes that the file had.
-            if let Some(resident) = S::page(self, index)? {
-                S::reserve(self, index, &resident)?;
+            if let Some(resident) = self.fetch(index)? {
+                S::reserve(self, index, Some(&resident), 0)?;
                 self.copy_into(index, &frame, at..at + filled, &resident)?;
             }
             return Ok((filled, false));
@@ -214,7 +213,7 @@ impl<S: BackingStore> PageCache<S> {
         new: Range<usize>,
         end: u64,
     ) -> Result<bool> {
-        S::reserve_new(self, index, end)?;
+        S::reserve(self, index, None, end)?;
         if S::WRITES_BACK {
             pmap::set_modified(frame);
         }
@@ -222,7 +221,7 @@ impl<S: BackingStore> PageCache<S> {
         let resident = match inserted.map_err(errno)? {
             Lookup::Resident(resident) => resident,
             // A fault made the page meanwhile, and it has gone to swap since.
-            Lookup::Absent => S::page(self, index)?.ok_or(Errno::EIO)?,
+            Lookup::Absent => self.fetch(index)?.ok_or(Errno::EIO)?,
         };
         if resident == *frame {
             S::note_dirty(self, index);
@@ -248,14 +247,14 @@ impl<S: BackingStore> PageCache<S> {
             bytes.len(),
         );
         drop(page);
-        S::mark_modified(self, index, resident);
+        self.mark_modified(index, resident);
         self.settle(index, resident, bytes.start, bytes.len())
     }
 
     /// Inserts a page of zeros with room as page `index`, beyond the end of a file that ends at
     /// `end` then.
     pub(super) fn insert_zeros(&self, index: u64, end: u64) -> Result<()> {
-        S::throttle();
+        Self::throttle();
         let frame = new_page()?;
         ephemeral::map(&frame).fill(0, PAGE_SIZE, 0);
         self.insert_new(index, &frame, 0..PAGE_SIZE, end).map(drop)
@@ -277,7 +276,8 @@ impl<S: BackingStore> PageCache<S> {
         }
         // Zeros in memory need not be zeros on the device: a mapping's stores beyond the end were
         // written back with the rest of the page. A hole has no block.
-        let has_place = S::has_block(self, index)?;
+        let has_place = S::WRITES_BACK
+            && (S::is_reserved(self, index) || S::seek(self, index..index + 1, false)?.is_some());
         self.clear_if(index, in_page, PAGE_SIZE, has_place)
     }
 
@@ -293,13 +293,13 @@ impl<S: BackingStore> PageCache<S> {
                 if !S::WRITES_BACK {
                     return Ok(());
                 }
-                S::page(self, index)?;
+                self.fetch(index)?;
                 continue;
             };
             if always || !S::WRITES_BACK || !is_zero(&frame, from, to) {
-                S::reserve(self, index, &frame)?;
+                S::reserve(self, index, Some(&frame), 0)?;
                 ephemeral::map(&frame).fill(from, to - from, 0);
-                S::mark_modified(self, index, &frame);
+                self.mark_modified(index, &frame);
                 self.settle(index, &frame, from, to - from)?;
             }
             return Ok(());

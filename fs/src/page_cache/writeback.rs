@@ -12,7 +12,7 @@ use nucleus::{
 };
 
 use super::{
-    block_cache::WriteBack,
+    block_backed::WriteBack,
     block_store::BlockStore,
     cache::PageCache,
     cached::{Cached, Counts},

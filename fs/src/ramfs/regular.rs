@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     DenyWrite, Vnode,
-    page_cache::{BackingStore, Found, Mapping, PAGE, PageCache, errno},
+    page_cache::{BackingStore, Mapping, PAGE, PageCache, Properties, errno},
     vnode::Sealable,
 };
 
@@ -57,7 +57,7 @@ impl Regular {
             seals: AtomicU32::new(seals),
         };
         Regular {
-            pages: PageCache::with_store(store, 0),
+            pages: PageCache::with_store(store, 0, Properties::of((0, 0))),
             text: DenyWrite::new(),
         }
     }
@@ -117,15 +117,6 @@ impl Swapped {
 impl BackingStore for Swapped {
     const SWAP_BACKED: bool = true;
 
-    fn find(cache: &PageCache<Self>, wanted: Range<u64>) -> Result<Found> {
-        let page = cache.object.bring_in(wanted.start).map_err(errno)?;
-        Ok(page.map_or(Found::Hole, Found::Page))
-    }
-
-    fn page(cache: &PageCache<Self>, index: u64) -> Result<Option<Frame>> {
-        cache.object.bring_in_to_write(index).map_err(errno)
-    }
-
     #[inline]
     fn may_write(cache: &PageCache<Self>, end: u64) -> Result<()> {
         let seals = cache.store.seals();
@@ -148,8 +139,8 @@ impl BackingStore for Swapped {
     }
 
     #[inline]
-    fn charge(&self) -> Result<()> {
-        self.fs.take_page()
+    fn charge(&self, pages: usize) -> Result<()> {
+        self.fs.take_pages(pages as u64)
     }
 
     #[inline]
@@ -157,19 +148,16 @@ impl BackingStore for Swapped {
         self.fs.give_pages(pages);
     }
 
-    fn has_room(cache: &PageCache<Self>, pages: u64) -> Result<()> {
+    fn fill_holes(cache: &PageCache<Self>, mut pages: Range<u64>, _: u64) -> Result<()> {
         let own = cache.object.resident_count() as u64;
-        match pages > cache.store.fs.free_pages() + own {
-            true => Err(Errno::ENOSPC),
-            false => Ok(()),
-        }
-    }
-
-    fn fill_hole(cache: &PageCache<Self>, index: u64, _: u64) -> Result<()> {
-        match vm::retry_for_memory(|| Swapped::make_resident(cache, index, || true)) {
-            Err(PagerError::Io) => Err(Errno::ENOSPC),
-            made => made.map(drop).map_err(errno),
-        }
+        let wanted = pages.end.saturating_sub(pages.start);
+        Errno::ENOSPC.unless(wanted <= cache.store.fs.free_pages() + own)?;
+        pages.try_for_each(|index| {
+            match vm::retry_for_memory(|| Swapped::make_resident(cache, index, || true)) {
+                Err(PagerError::Io) => Err(Errno::ENOSPC),
+                made => made.map(drop).map_err(errno),
+            }
+        })
     }
 
     fn seek(cache: &PageCache<Self>, mut pages: Range<u64>, hole: bool) -> Result<Option<u64>> {

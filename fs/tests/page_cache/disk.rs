@@ -13,7 +13,7 @@ use std::{
 use abi::{Errno, Result};
 use fs::{
     block::{Device, Done, FaultyDisk, Request, SECTOR, Transfer},
-    page_cache::{BlockStore, PageCache, WriteBack},
+    page_cache::{BlockStore, PageCache, Properties, WriteBack},
 };
 use nucleus::{
     Frame, PAGE_SIZE,
@@ -73,7 +73,15 @@ pub fn inode(pages: usize, seed: u64) -> (Arc<FaultyDisk>, Arc<Inode>) {
 
 /// The file's pages, none in memory.
 pub fn open(inode: &Arc<Inode>) -> Arc<Pages> {
-    PageCache::new(DiskStore(inode.clone()), inode.size.load(SeqCst))
+    let properties = Properties {
+        size_max: inode.device.size(),
+        ..Properties::of((0, 0))
+    };
+    PageCache::new(
+        DiskStore(inode.clone()),
+        inode.size.load(SeqCst),
+        properties,
+    )
 }
 
 impl Inode {
@@ -170,8 +178,10 @@ impl BlockStore for DiskStore {
         }
     }
 
-    fn grown(&self, size: u64) {
-        self.0.size.store(size, SeqCst);
+    fn changed(&self, grown: Option<u64>) {
+        if let Some(size) = grown {
+            self.0.size.store(size, SeqCst);
+        }
     }
 
     fn cut(&self, size: u64) -> Result<()> {
@@ -202,9 +212,5 @@ impl BlockStore for DiskStore {
     fn sync(&self, _data_only: bool) -> Result<()> {
         self.0.syncs.fetch_add(1, SeqCst);
         self.0.device.flush()
-    }
-
-    fn size_max(&self) -> u64 {
-        (self.0.device.size()).min(i64::MAX as u64)
     }
 }

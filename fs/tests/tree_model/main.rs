@@ -3,6 +3,7 @@
 
 mod both;
 mod model;
+mod race;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -11,7 +11,7 @@ use super::{
     Mounted, on_machines,
 };
 use crate::{
-    page_cache::{BlockStore, Cached, InUse, PageCache, WriteBack},
+    page_cache::{Cached, InUse, PageCache, WriteBack},
     support::{
         Random,
         image::{self, FIRST, SMALL, Shape},
@@ -247,7 +247,7 @@ fn far_blocks_have_their_pointers() {
         let edges = [12, 12 + pointers, 12 + pointers * (1 + pointers)];
         let mut random = Random::new(seed);
         let places = edges.map(|edge| edge * shape.block as u64);
-        let most = BlockStore::size_max(pages.blocks());
+        let most = pages.blocks().size_max;
         for place in places {
             let data = random.some(9000);
             let at = place - 4500;

@@ -6,17 +6,12 @@ use core::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use abi::Result;
-use nucleus::{
-    Frame, ephemeral, pmap,
-    sync::{Mutex, MutexGuard},
-    task::WaitQueue,
-    time,
-};
-use vm::{Lookup, PagerError};
+use abi::{Errno, Result};
+use nucleus::{Frame, ephemeral, sync::Mutex, task::WaitQueue, time};
+use vm::PagerError;
 
 use super::{
-    backing_store::{BackingStore, Found, Mapping},
+    backing_store::{BackingStore, Mapping, Properties},
     block_store::BlockStore,
     cache::{PAGE, PageCache, errno, pager_error},
     cached::Cached,
@@ -24,7 +19,7 @@ use super::{
     errors::ErrorCount,
     flusher,
     page_set::PageSet,
-    readahead::{Access, Streams},
+    readahead::Streams,
     reclaim::{Listing, Rereadable},
 };
 
@@ -65,7 +60,7 @@ pub struct WriteBack<B: BlockStore> {
 
 impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// Returns the pages of a file of `size` bytes, none of them in memory.
-    pub fn new(blocks: B, size: u64) -> Arc<PageCache<WriteBack<B>>> {
+    pub fn new(blocks: B, size: u64, properties: Properties) -> Arc<PageCache<WriteBack<B>>> {
         Arc::new_cyclic(|me| {
             let store = WriteBack {
                 listing: Listing::new(me),
@@ -83,7 +78,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
                 streams: Streams::new(),
                 blocks,
             };
-            PageCache::with_store(store, size)
+            PageCache::with_store(store, size, properties)
         })
     }
 
@@ -103,12 +98,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// # Errors
     /// `EIO` also beyond the end; `ENOMEM`.
     pub fn page(&self, index: u64) -> Result<Frame> {
-        loop {
-            if let Some(frame) = self.object.resident(index) {
-                return Ok(frame);
-            }
-            self.bring_in(index, index..index + 1).map_err(errno)?;
-        }
+        self.fetch(index)?.ok_or(Errno::EIO)
     }
 
     /// Lets `change` change page `index`, which is read in if need be, and marks it dirty. The
@@ -132,25 +122,6 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     pub fn note_changed(&self) {
         if self.store.dirty_since.load(Ordering::Relaxed) == 0 {
             self.is_dirty_now();
-        }
-    }
-
-    /// The page's frame was modified just now.
-    #[inline]
-    pub(super) fn mark_modified(&self, index: u64, frame: &Frame) {
-        pmap::set_modified(frame);
-        self.note_dirty(index);
-    }
-
-    /// The page's frame may be modified.
-    #[inline]
-    pub(super) fn note_dirty(&self, index: u64) {
-        if self.store.dirty.insert(index) {
-            self.store.dirty_count.fetch_add(1, Ordering::Relaxed);
-            dirty::added();
-            if self.store.dirty_since.load(Ordering::Relaxed) == 0 {
-                self.is_dirty_now();
-            }
         }
     }
 
@@ -212,80 +183,38 @@ impl<B: BlockStore> Drop for WriteBack<B> {
 impl<B: BlockStore> BackingStore for WriteBack<B> {
     const WRITES_BACK: bool = true;
 
-    fn size_max(&self) -> u64 {
-        self.blocks.size_max()
-    }
-
-    fn identity(&self) -> (u64, u64) {
-        self.blocks.identity()
-    }
-
-    fn read_begins(cache: &PageCache<Self>, pages: &Range<u64>) {
-        if let Some(next) = cache.store.streams.touched(pages, cache.pages()) {
-            cache.read_ahead(next);
-        }
-    }
-
-    fn read_uses(cache: &PageCache<Self>, frame: &Frame) {
-        if !cache.store.streams.is(Access::Once) {
-            // Its mappings, if it has any, don't show this use.
-            pmap::set_referenced(frame);
-        }
-    }
-
-    fn read_ends(cache: &PageCache<Self>, end: u64) {
-        cache.store.streams.ended(end);
-    }
-
-    fn find(cache: &PageCache<Self>, wanted: Range<u64>) -> Result<Found> {
-        let index = wanted.start;
-        // On its way already: no miss that its stream should know of.
-        if cache.object.wait_unbusy(index) {
-            return Ok(Found::Again);
-        }
-        let window = cache.store.streams.missed(wanted, cache.pages());
-        match cache.bring_in(index, window) {
-            Ok(()) => Ok(Found::Again),
-            // It was cut off meanwhile.
-            Err(PagerError::BeyondEnd) => Ok(Found::End),
-            Err(error) => Err(errno(error)),
-        }
-    }
-
-    fn page(cache: &PageCache<Self>, index: u64) -> Result<Option<Frame>> {
-        cache.page(index).map(Some)
-    }
-
-    fn throttle() {
-        if dirty::is_over() {
-            dirty::throttle();
-        }
+    #[inline]
+    fn streams(&self) -> Option<&Streams> {
+        Some(&self.streams)
     }
 
     fn is_reserved(cache: &PageCache<Self>, index: u64) -> bool {
         cache.store.backed.contains(index)
     }
 
-    fn reserve(cache: &PageCache<Self>, index: u64, frame: &Frame) -> Result<()> {
-        if !cache.store.backed.contains(index) {
-            cache.reserve_page(index, cache.size())?;
-            // The old bytes of the new block must never be read.
-            cache.mark_modified(index, frame);
+    #[inline]
+    fn reserve(
+        cache: &PageCache<Self>,
+        index: u64,
+        resident: Option<&Frame>,
+        end: u64,
+    ) -> Result<()> {
+        if resident.is_none() {
+            cache.object.make_place(index).map_err(errno)?;
+            cache.store.listing.note_resident();
         }
-        Ok(())
-    }
-
-    fn reserve_new(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
-        cache.object.make_place(index).map_err(errno)?;
         if !cache.store.backed.contains(index) {
             cache.reserve_page(index, cache.size().max(end))?;
+            if let Some(frame) = resident {
+                // The old bytes of the new block must never be read.
+                cache.mark_modified(index, frame);
+            }
         }
-        cache.store.listing.note_resident();
         Ok(())
     }
 
     fn reserve_last(cache: &PageCache<Self>, old: u64, end: u64) -> Result<()> {
-        let (index, granule) = (old / PAGE, cache.store.blocks.granule());
+        let (index, granule) = (old / PAGE, cache.properties.granule);
         if old.is_multiple_of(PAGE) || granule == PAGE {
             return Ok(());
         }
@@ -297,7 +226,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         // end. The old bytes of a new piece must never be read.
         loop {
             let Some(frame) = cache.own_page(index)? else {
-                cache.page(index)?;
+                cache.fetch(index)?;
                 continue;
             };
             cache.store.blocks.reserve(index..index + 1, end)?;
@@ -306,79 +235,60 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         }
     }
 
+    #[inline]
     fn note_dirty(cache: &PageCache<Self>, index: u64) {
-        cache.note_dirty(index);
-    }
-
-    fn has_block(cache: &PageCache<Self>, index: u64) -> Result<bool> {
-        Ok(cache.store.backed.contains(index)
-            || cache.store.blocks.seek(index..index + 1, false)?.is_some())
+        if cache.store.dirty.insert(index) {
+            cache.store.dirty_count.fetch_add(1, Ordering::Relaxed);
+            dirty::added();
+            if cache.store.dirty_since.load(Ordering::Relaxed) == 0 {
+                cache.is_dirty_now();
+            }
+        }
     }
 
     fn about_to_grow(&self) -> Result<()> {
         self.blocks.about_to_grow()
     }
 
-    fn grown(&self, size: u64) {
-        self.blocks.grown(size);
+    fn changed(&self, grown: Option<u64>) {
+        self.blocks.changed(grown);
     }
 
-    fn written_short(cache: &PageCache<Self>) {
-        // Blocks beyond the end that were reserved for the rest are freed.
-        if cache.store.blocks.granule() < PAGE {
-            let _end = cache.store.end.lock();
-            cache.store.backed.remove_range(cache.pages()..u64::MAX);
-            // Blocks that can't be freed are lost until the file system is checked.
-            let _ = cache.store.blocks.cut(cache.size());
-        }
-    }
-
-    fn changed(&self) {
-        self.blocks.changed();
-    }
-
-    fn lock_end(&self) -> Option<MutexGuard<'_, ()>> {
-        Some(self.end.lock())
-    }
-
-    fn drop_begins(cache: &PageCache<Self>, pages: &Range<u64>) {
+    fn free(cache: &PageCache<Self>, pages: Range<u64>, size: Option<u64>) -> Result<()> {
+        let _end = cache.store.end.lock();
         // Before they go: a fault that has found one ready must not write another one in its place.
         cache.store.backed.remove_range(pages.clone());
-    }
-
-    fn drop_ends(cache: &PageCache<Self>, pages: &Range<u64>, _: usize) {
+        cache.drop_pages(pages.clone(), size);
         cache.forget_dirty(pages.clone());
         cache.wait_written(pages.clone());
         // A write that was refused memory has made its pages dirty again.
         cache.forget_dirty(pages.clone());
+        match size {
+            Some(size) => cache.store.blocks.cut(size),
+            None => {
+                let released = cache.store.blocks.release(pages.clone());
+                // Reads until then had the old blocks' bytes. None of it is dirty: a store into a
+                // page of a hole waits for `end`.
+                cache.drop_pages(pages, None);
+                released
+            }
+        }
     }
 
-    fn cut(&self, size: u64) -> Result<()> {
-        self.blocks.cut(size)
-    }
-
-    fn release(cache: &PageCache<Self>, pages: Range<u64>) -> Result<()> {
-        let released = cache.store.blocks.release(pages.clone());
-        // Reads until then had the old blocks' bytes. None of it is dirty: a store into a page of a
-        // hole waits for `end`.
-        cache
-            .object
-            .remove_pages(pages.start, pages.end - pages.start);
-        released
-    }
-
-    fn fill_hole(cache: &PageCache<Self>, index: u64, end: u64) -> Result<()> {
-        while !cache.store.backed.contains(index) {
-            if index * PAGE < cache.size() {
-                cache.page(index)?;
-                if let Some(frame) = cache.own_page(index)? {
-                    dirty::throttle();
-                    Self::reserve(cache, index, &frame)?;
+    fn fill_holes(cache: &PageCache<Self>, pages: Range<u64>, end: u64) -> Result<()> {
+        for index in pages {
+            while !cache.store.backed.contains(index) {
+                if index * PAGE < cache.size() {
+                    cache.fetch(index)?;
+                    if let Some(frame) = cache.own_page(index)? {
+                        dirty::throttle();
+                        Self::reserve(cache, index, Some(&frame), 0)?;
+                    }
+                } else {
+                    let end = end.min((index + 1) * PAGE);
+                    cache.insert_zeros(index, end)?;
+                    cache.size.fetch_max(end, Ordering::SeqCst);
                 }
-            } else {
-                let end = end.min((index + 1) * PAGE);
-                cache.insert_zeros(index, end)?;
-                cache.size.fetch_max(end, Ordering::SeqCst);
             }
         }
         Ok(())
@@ -388,19 +298,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         cache.store.blocks.seek(pages, hole)
     }
 
-    fn lookup(cache: &PageCache<Self>, index: u64) -> Mapping<Lookup> {
-        match index < cache.pages() {
-            true => Ok(Lookup::Absent),
-            false => Err(PagerError::BeyondEnd),
-        }
-    }
-
-    fn page_in(cache: &PageCache<Self>, index: u64, window: Range<u64>) -> Mapping<()> {
-        // On its way already: no miss that its stream should know of. The fault looks again.
-        if cache.object.wait_unbusy(index) {
-            return Ok(());
-        }
-        let window = cache.store.streams.fault_window(index, window);
+    fn bring_in(cache: &PageCache<Self>, index: u64, window: Range<u64>) -> Mapping<()> {
         cache.bring_in(index, window)
     }
 
@@ -439,7 +337,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
             }
             // It may have been evicted again.
             if let Some(frame) = cache.object.resident(index) {
-                Self::reserve(cache, index, &frame).map_err(pager_error)?;
+                Self::reserve(cache, index, Some(&frame), 0).map_err(pager_error)?;
             }
         }
         Ok(())

@@ -1,8 +1,6 @@
 //! Several tasks change one tree at the same time: nothing is lost, locks are taken in order, and
 //! everything comes back.
 
-mod support;
-
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -16,7 +14,8 @@ use fs::{
     vnode::Make,
 };
 use nucleus::task;
-use support::{FLAGS, Random, change_tree, in_tasks, names, with_walk};
+
+use crate::support::{self, FLAGS, Random, change_tree, in_tasks, names, with_walk};
 
 /// What must hold of a tree at rest.
 fn check(directory: &Arc<dyn Vnode>) {

@@ -13,7 +13,7 @@ use vm::Pager;
 
 use crate::{
     block::{Device, DevicePages, Done, Request, SECTOR, Transfer, all, make_room},
-    page_cache::{BlockStore, Cached, PageCache, WriteBack},
+    page_cache::{BlockStore, Cached, PageCache, Properties, WriteBack},
     vnode::Mapped,
 };
 
@@ -100,14 +100,6 @@ impl BlockStore for DeviceStore {
         self.0.flush()
     }
 
-    fn identity(&self) -> (u64, u64) {
-        (0, self.0.number())
-    }
-
-    fn size_max(&self) -> u64 {
-        self.0.size()
-    }
-
     fn is_device(&self) -> bool {
         true
     }
@@ -134,7 +126,11 @@ impl Device {
         openers.count += 1;
         let pages = openers.pages.as_ref().and_then(pages_of);
         let pages = pages.unwrap_or_else(|| {
-            let pages = PageCache::new(DeviceStore(self.clone()), self.size());
+            let properties = Properties {
+                size_max: self.size(),
+                ..Properties::of((0, self.number()))
+            };
+            let pages = PageCache::new(DeviceStore(self.clone()), self.size(), properties);
             openers.pages = Some(pages.clone());
             pages
         });
