@@ -288,8 +288,10 @@ fn readers_wait_for_a_splice() {
         let (reader, writer) = pair().unwrap();
         let total = 30_000;
         let all = Arc::new(Together::default());
-        write(&writer, &vec![1; total]).unwrap();
-        drop(writer);
+        // The reader may find the pipe empty, and look for a writer when a splice has the bytes.
+        all.spawn(move || {
+            write(&writer, &vec![1; total]).unwrap();
+        });
         let other = reader.clone();
         all.spawn(move || {
             for _ in 0..20 {
