@@ -1,8 +1,8 @@
 //! Ranks of the locks of byte queues: see [`nucleus::sync::Rank`].
 
 nucleus::lock_ranks! {
-    /// The reader of a pipe; taken before the files and vnodes that splice writes to.
-    PIPE_READING = 22,
-    /// A pipe or socket.
-    PIPE = 40,
+    /// The reader's side of a byte queue; taken before what splice writes to.
+    QUEUE_READING = 22,
+    /// The writer's side of a byte queue, or of a socket that sends messages.
+    QUEUE_WRITING = 40,
 }

@@ -4,13 +4,13 @@
 //! ```text
 //! sleeping  Mount
 //!             Sigio -> Epoll    turns to send signals of files; asks these what is ready
-//!             PipeReading       splice: the reader's side, before what it writes to
+//!             QueueReading      splice: the reader's side, before what it writes to
 //!             Nesting -> Epoll  an outer epoll before an inner one
 //!               Files -> File   a table of descriptors, an open file's offset
 //!                 Changing -> Ending -> Rename    a change of a file system on a disk
 //!                   Directory -> Covered -> Vnode path walks, then contents
 //!                   BlockOpen                     the last close of a block device writes it back
-//!                   Tty | Pipe                    what a descriptor leads to
+//!                   Tty | QueueWriting            what a descriptor leads to
 //!                     InFlight                    files leave a socket's queue
 //!                   Ipc -> IpcObject              a table of ids, then one object
 //!                     Net                         connections and ports of one protocol

@@ -25,7 +25,7 @@
 //! # Locks
 //!
 //! ```text
-//! stream's reading, stream's writing   PIPE_READING, PIPE: one copier each
+//! stream's reading, stream's writing   QUEUE_READING, QUEUE_WRITING: one copier each
 //!    protocol (connections, ports)     NET: sleeping, held while segments are exchanged
 //!       socket's state, stream's chain Leaf: spinning, a few loads and stores
 //! ```

@@ -16,8 +16,8 @@
 //! Locks, in the order in which they are taken:
 //!
 //! ```text
-//! reading (one reader at a time copies)      PIPE_READING
-//!    writing (one writer at a time copies)   PIPE
+//! reading (one reader at a time copies)      QUEUE_READING
+//!    writing (one writer at a time copies)   QUEUE_WRITING
 //!       chain (slices and state)             Leaf, spinning, never held during a copy
 //! ```
 //! So a reader and a writer on two CPUs copy at the same time and meet only to link and unlink
@@ -150,8 +150,8 @@ impl<S: State> Queue<S> {
         Queue {
             ready: AtomicU32::new(S::ready(&chain)),
             chain: SpinLock::new(Rank::Leaf, chain),
-            reading: Mutex::new(crate::rank::PIPE_READING, ()),
-            writing: Mutex::new(crate::rank::PIPE, Tail::new()),
+            reading: Mutex::new(crate::rank::QUEUE_READING, ()),
+            writing: Mutex::new(crate::rank::QUEUE_WRITING, Tail::new()),
         }
     }
 

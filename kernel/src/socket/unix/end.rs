@@ -159,7 +159,7 @@ impl End {
             shut: AtomicU32::new(0),
             peer: AtomicUsize::new(0),
             sent: AtomicUsize::new(0),
-            tail: Mutex::new(fbuf::rank::PIPE, Tail::new()),
+            tail: Mutex::new(fbuf::rank::QUEUE_WRITING, Tail::new()),
         });
         ALL.lock().insert(end.common.inode, Arc::downgrade(&end));
         Ok(end)

@@ -13,8 +13,8 @@
 //! so nothing keeps itself alive but files in flight. Locks, in the order in which they are taken:
 //!
 //! ```text
-//! reading (the one reader of a stream copies)   PIPE_READING
-//!    writing (its one writer copies)            PIPE           also the frame of small messages
+//! reading (the one reader of a stream copies)   QUEUE_READING
+//!    writing (its one writer copies)            QUEUE_WRITING  also the frame of small messages
 //!       sockets in flight                       IN_FLIGHT
 //!          a queue, a stage, a shard of names   Leaf           one at a time, spinning
 //! ```

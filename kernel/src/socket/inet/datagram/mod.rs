@@ -72,7 +72,7 @@ impl Datagrams {
             common,
             socket: stack().datagram_socket(family, protocol, options),
             ip: SpinLock::new(Rank::Leaf, IpOptions::default()),
-            corked: Mutex::new(fbuf::rank::PIPE, Corked::default()),
+            corked: Mutex::new(fbuf::rank::QUEUE_WRITING, Corked::default()),
         })
     }
 
