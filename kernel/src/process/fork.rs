@@ -119,7 +119,7 @@ pub fn clone(
         let slot = own
             .files
             .reserve(0, parent.limits().soft(raw::RLIMIT_NOFILE))?;
-        let fd = slot.fd() as i32;
+        let fd = slot.fd as i32;
         user::write(VirtAddr(request.pidfd as usize), &fd)?;
         Some(slot)
     } else {
@@ -202,7 +202,7 @@ pub fn clone(
         slot.install(PidFile::open(process.clone(), 0), true);
     }
     if let Some(release) = release {
-        thread.wait_unless_killed(release.queue(), || release.take());
+        thread.wait_unless_killed(&release.given, || release.take());
     }
     Ok(tid)
 }

@@ -8,7 +8,8 @@ use nucleus::{
 /// A place for one value, and the sleep until it is there.
 pub struct Handoff<T> {
     value: SpinLock<Option<T>>,
-    given: WaitQueue,
+    /// Woken with the value.
+    pub(super) given: WaitQueue,
 }
 
 impl<T> Default for Handoff<T> {
@@ -37,10 +38,5 @@ impl<T> Handoff<T> {
     /// The other reason that ended the sleep; the value may have come all the same.
     pub fn wait(&self, how: Sleep) -> Result<T, Woken> {
         self.given.wait(how, || self.take())
-    }
-
-    /// Returns the queue that is woken with the value.
-    pub(super) fn queue(&self) -> &WaitQueue {
-        &self.given
     }
 }

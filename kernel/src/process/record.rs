@@ -142,12 +142,12 @@ impl Process {
 
     /// The real user id, of a zombie too.
     pub fn real_uid(&self) -> u32 {
-        self.account.lock().user().uid
+        self.account.lock().user.uid
     }
 
     /// The user with that id.
     pub fn user(&self) -> Arc<User> {
-        self.account.lock().user().clone()
+        self.account.lock().user.clone()
     }
 
     pub(crate) fn set_real_uid(&self, uid: u32) {

@@ -67,7 +67,7 @@ impl Drop for WaitingSignal {
 
 /// A process's user, and how many of that one's threads are the process's.
 pub(super) struct Account {
-    user: Arc<User>,
+    pub user: Arc<User>,
     threads: usize,
 }
 
@@ -77,10 +77,6 @@ impl Account {
             user: User::find(uid),
             threads: 0,
         }
-    }
-
-    pub(super) fn user(&self) -> &Arc<User> {
-        &self.user
     }
 
     /// Another user's from now on; gives the old one, to be dropped without a lock.

@@ -62,7 +62,7 @@ impl Tty {
         }
         let foreground = self.foreground();
         let group = process.group();
-        if foreground == 0 || foreground == group.id() {
+        if foreground == 0 || foreground == group.id {
             return Ok(());
         }
         if thread.blocks_or_ignores(signal) {
@@ -72,11 +72,11 @@ impl Tty {
                 Ok(())
             };
         }
-        if crate::process::pid_table::is_orphaned(group.id()) {
+        if crate::process::pid_table::is_orphaned(group.id) {
             return Err(Errno::EIO);
         }
         // The group has at least the caller.
-        let _ = signal::send_to_group(group.id(), Info::kernel(signal));
+        let _ = signal::send_to_group(group.id, Info::kernel(signal));
         Err(ERESTARTSYS)
     }
 
@@ -89,10 +89,10 @@ impl Tty {
         self.check_controls(process)?;
         let group = Pid::try_from(group).map_err(|_| Errno::EINVAL)?;
         let group = Group::find(group).ok_or(Errno::ESRCH)?;
-        if !Arc::ptr_eq(group.session(), &process.session()) {
+        if !Arc::ptr_eq(&group.session, &process.session()) {
             return Err(Errno::EPERM);
         }
-        self.control.lock().foreground = group.id();
+        self.control.lock().foreground = group.id;
         Ok(())
     }
 
@@ -109,9 +109,9 @@ impl Tty {
         steal: bool,
     ) -> Result<()> {
         let session = process.session();
-        let is_leader = process.pid() == session.id();
+        let is_leader = process.pid() == session.id;
         let current = self.control.lock().session;
-        if is_leader && current == session.id() {
+        if is_leader && current == session.id {
             return Ok(());
         }
         if !is_leader || session.terminal().is_some() {
@@ -122,7 +122,7 @@ impl Tty {
                 return Err(Errno::EPERM);
             }
             if let Some(victim) = Group::find(current) {
-                victim.session().set_terminal(None);
+                victim.session.set_terminal(None);
             }
         }
         self.adopt(process);
@@ -133,7 +133,7 @@ impl Tty {
     /// is free.
     pub fn take_control_if_free(self: &Arc<Tty>, process: &Process) {
         let session = process.session();
-        if process.pid() == session.id()
+        if process.pid() == session.id
             && session.terminal().is_none()
             && self.control.lock().session == 0
         {
@@ -146,7 +146,7 @@ impl Tty {
         let foreground = process.group_id();
         {
             let mut control = self.control.lock();
-            control.session = session.id();
+            control.session = session.id;
             control.foreground = foreground;
         }
         session.set_terminal(Some(self.clone()));
@@ -159,9 +159,9 @@ impl Tty {
     pub(super) fn give_up(&self, process: &Process) -> Result<()> {
         self.check_controls(process)?;
         let session = process.session();
-        if process.pid() == session.id() {
+        if process.pid() == session.id {
             session.set_terminal(None);
-            self.session_ended(session.id());
+            self.session_ended(session.id);
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ impl Tty {
         let Some(group) = Group::find(self.session()) else {
             return;
         };
-        let session = group.session();
+        let session = &group.session;
         if self.is_terminal_of(session) {
             let gone = session.set_terminal(None);
             drop(gone);

@@ -493,7 +493,7 @@ impl Tty {
             return;
         }
         if let Some(group) = Group::find(session) {
-            group.session().hung_up(foreground);
+            group.session.hung_up(foreground);
         }
         if let Some(leader) = Process::find(session) {
             // The leader may have ended and not been waited for.

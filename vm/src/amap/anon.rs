@@ -221,7 +221,7 @@ impl Slot {
         let Slot::Sole(mut location) = anon else {
             return Slot::Empty;
         };
-        if location.is_lazy() {
+        if location.lazy {
             // A page that others see must not be freed lazily.
             location.dirty();
         }
@@ -241,7 +241,7 @@ impl Slot {
     /// Returns whether the page is mapped, may be freed lazily, and was not modified since.
     pub fn is_mapped_and_lazy(&self) -> bool {
         match self {
-            Slot::Sole(location) if location.is_lazy() => location
+            Slot::Sole(location) if location.lazy => location
                 .frame()
                 .is_some_and(|frame| frame.mappings() > 0 && !pmap::is_modified(frame)),
             _ => false,
@@ -251,7 +251,7 @@ impl Slot {
     /// Revokes lazy freeing: the page will have further owners.
     pub fn keep(&mut self) {
         if let Slot::Sole(location) = self
-            && location.is_lazy()
+            && location.lazy
         {
             location.dirty();
         }

@@ -121,8 +121,9 @@ pub enum Refused {
 pub struct Slots<'a> {
     chunk: &'a Chunk<Slot>,
     slots: MutexGuard<'a, SlotArray<Slot>>,
-    /// Other amaps share them: read-only.
-    shared: bool,
+    /// Other amaps share them: then no slot is filled or emptied, and no page in them is written in
+    /// place. While the map is locked, sharing may end but not begin.
+    pub shared: bool,
     /// The first of the 32 neighbouring keys whose slots are locked.
     first: Key,
     /// In a hash: the key of each slot [written with the slots locked].
@@ -425,13 +426,6 @@ impl Amap {
 }
 
 impl Slots<'_> {
-    /// Returns whether other amaps share these slots: then no slot is filled or emptied, and no
-    /// page in them is written in place. While the map is locked, sharing may end but not begin.
-    #[inline]
-    pub fn are_shared(&self) -> bool {
-        self.shared
-    }
-
     /// Allows freeing the page of `key`, one of these slots, unless a mapping modifies it after
     /// `pending` was flushed (`MADV_FREE`). Shared pages stay.
     pub fn free_lazily(&mut self, key: Key, pending: &mut Pending) {

@@ -50,7 +50,7 @@ impl Pair {
         let frame = Frame::alloc(Contents::Stale).expect("memory");
         loop {
             match self.amap.lock(key) {
-                Ok(slots) if slots.are_shared() => {}
+                Ok(slots) if slots.shared => {}
                 Ok(mut slots) => {
                     assert!(slots.holds(key));
                     for ahead in 1..=slots.after(key) as i64 {
@@ -73,7 +73,7 @@ impl Pair {
     fn clear(&mut self, keys: Range<Key>, out: bool) {
         let mut shared = false;
         self.amap
-            .for_each_part(keys.clone(), &mut |_, slots| shared |= slots.are_shared());
+            .for_each_part(keys.clone(), &mut |_, slots| shared |= slots.shared);
         match out || shared {
             true => self.amap.clear_out(keys.clone()).expect("memory"),
             false => self.amap.clear(keys.clone()),

@@ -226,7 +226,7 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
                 entered += widen_run(pmap, entry, slots, run);
             }
         }
-        let shared = slots.as_ref().is_some_and(Slots::are_shared);
+        let shared = slots.as_ref().is_some_and(|slots| slots.shared);
         entered += pmap.enter_ahead_each(run, |va| {
             let slot = slots.as_ref().map(|slots| slots.peek(entry.key(va)));
             if let Some(slot) = slot.filter(|slot| !slot.is_empty()) {

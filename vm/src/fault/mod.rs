@@ -287,7 +287,7 @@ impl Attempt<'_> {
                     Err(Refused::Form) => return Ok(Outcome::NeedsAmap),
                 };
                 // Slots that other amaps share are read-only.
-                let shared = slots.are_shared();
+                let shared = slots.shared;
                 if write && shared {
                     return Ok(Outcome::NeedsAmap);
                 }
@@ -341,7 +341,7 @@ impl Attempt<'_> {
         }
         let key = self.entry.key(self.va);
         let write = self.access == Access::Write;
-        if slots.are_shared() {
+        if slots.shared {
             return self.map_common(slots.peek(key));
         }
         let Some(slot) = slots.get(key) else {

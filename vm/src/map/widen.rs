@@ -30,7 +30,7 @@ pub(super) fn widen(pmap: &Pmap, entry: &MapEntry) {
 
 /// Turns anons of `run` without other owners left into sole ones.
 pub(crate) fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange) {
-    if slots.are_shared() {
+    if slots.shared {
         return;
     }
     for va in run.pages() {
@@ -43,7 +43,7 @@ pub(crate) fn make_sole(entry: &MapEntry, slots: &mut Slots<'_>, run: VirtRange)
 
 /// Makes the mappings of sole anons in `run`, part of one page table, writable; returns how many.
 pub(crate) fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: VirtRange) -> usize {
-    if slots.are_shared() {
+    if slots.shared {
         return 0;
     }
     pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {

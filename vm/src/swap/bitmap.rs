@@ -48,7 +48,7 @@ struct Group {
 pub(super) struct Bitmap {
     #[allow(clippy::vec_box)]
     groups: Vec<Vec<Box<Group>>>,
-    slots: u32,
+    pub slots: u32,
 }
 
 /// Consecutive free slots.
@@ -102,11 +102,6 @@ impl Bitmap {
 
     fn group_mut(&mut self, number: usize) -> &mut Group {
         &mut self.groups[number / ROW][number % ROW]
-    }
-
-    /// The number of slots.
-    pub fn slots(&self) -> u32 {
-        self.slots
     }
 
     fn place(slot: u32) -> (usize, usize, u64) {

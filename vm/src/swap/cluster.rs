@@ -124,7 +124,7 @@ impl Cluster {
                 let is_free = location.frame() == Some(&frame) && frame.handles() == 2;
                 match location.is_clean() {
                     _ if !is_free => taken.refused += 1,
-                    _ if location.is_lazy() => match pmap::is_modified(&frame) {
+                    _ if location.lazy => match pmap::is_modified(&frame) {
                         // The page was used after `MADV_FREE`.
                         true => {
                             location.dirty();
@@ -236,7 +236,7 @@ fn candidate(location: &mut SwapState) -> Candidate {
     if pmap::is_wired(&frame) {
         return Candidate::Busy;
     }
-    if location.is_lazy() {
+    if location.lazy {
         if !pmap::is_modified(&frame) {
             return Candidate::Lazy(frame);
         }

@@ -30,7 +30,7 @@ pub(crate) struct SwapState {
     slot: Option<SwapSlot>,
     /// The program does not need the page unless it writes it: in memory only, and freed instead of
     /// written out as long as no mapping has modified it (`MADV_FREE`).
-    lazy: bool,
+    pub lazy: bool,
 }
 
 impl SwapState {
@@ -92,11 +92,6 @@ impl SwapState {
     pub fn free_lazily(&mut self) {
         self.dirty();
         self.lazy = true;
-    }
-
-    /// Whether it may be freed as long as it is not modified.
-    pub fn is_lazy(&self) -> bool {
-        self.lazy
     }
 
     /// Whether the page is nowhere any more.

@@ -103,7 +103,7 @@ impl Device {
 
     /// Slots that can hold a page.
     fn size(&self) -> u32 {
-        self.bitmap.slots() - self.bad
+        self.bitmap.slots - self.bad
     }
 
     /// Marks an owned slot as busy; returns false if it has no owner or is busy already.
@@ -201,7 +201,7 @@ impl Run {
             device.busy += found.len;
             device.turn = turn;
             device.next = match found.first + found.len {
-                next if next >= device.bitmap.slots() => 0,
+                next if next >= device.bitmap.slots => 0,
                 next => next,
             };
             return Some(Run {
@@ -227,7 +227,7 @@ impl Run {
         while (slot - first) < before as u32 && first > 0 && device.claim(first - 1) {
             first -= 1;
         }
-        while (end - slot - 1) < behind as u32 && end < device.bitmap.slots() && device.claim(end) {
+        while (end - slot - 1) < behind as u32 && end < device.bitmap.slots && device.claim(end) {
             end += 1;
         }
         Ok(Run {

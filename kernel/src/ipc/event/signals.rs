@@ -44,14 +44,14 @@ impl SignalFile {
     /// Gives signals of `set` from now on. `thread` is the caller's, whose process looks again.
     pub fn set_set(&self, set: SignalSet, thread: &Thread) {
         self.store(set);
-        thread.process().signals.arrivals().wake_all();
+        thread.process().signals.arrivals.wake_all();
     }
 
     fn read_by(&self, thread: &Thread, wait: bool, to: &mut dyn Sink) -> Result<usize> {
         let take = || thread.take_pending(self.set());
         let mut total = 0;
         while to.room() >= UNIT {
-            let arrivals = thread.process().signals.arrivals();
+            let arrivals = &thread.process().signals.arrivals;
             let info = match take() {
                 Some(info) => info,
                 None if total > 0 => break,
@@ -132,7 +132,7 @@ impl File for SignalFile {
         let any = thread::with_current(|thread| {
             let signals = &thread.process().signals;
             if let Some(watch) = watch {
-                watch.add_shared(signals.arrivals());
+                watch.add_shared(&signals.arrivals);
             }
             let pending = signals.pending().union(thread.signals.pending());
             !pending.and(self.set()).is_empty()

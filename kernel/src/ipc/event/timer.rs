@@ -72,6 +72,7 @@ pub struct TimerFile {
     readers: Arc<WaitQueue>,
 }
 
+#[derive(Default)]
 struct State {
     /// The first expiry that was not read; none for a timer that does not run.
     next: Option<Duration>,
@@ -162,17 +163,7 @@ impl TimerFile {
     pub fn new(clock: Clock) -> Arc<TimerFile> {
         Arc::new(TimerFile {
             clock,
-            state: SpinLock::new(
-                Rank::Leaf,
-                State {
-                    next: None,
-                    interval: Duration::ZERO,
-                    time_of_day: false,
-                    cancelled: false,
-                    flags: 0,
-                    wake_up: None,
-                },
-            ),
+            state: SpinLock::new(Rank::Leaf, State::default()),
             listed: AtomicBool::new(false),
             readers: Arc::new(WaitQueue::new()),
         })

@@ -72,7 +72,7 @@ impl File for QueueFile {
 
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
         if let Some(watch) = watch {
-            watch.add(self.queue.changed());
+            watch.add(&self.queue.changed);
         }
         let count = self.queue.count();
         Ready::of(count > 0, count < self.queue.size.messages)

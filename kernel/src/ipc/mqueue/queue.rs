@@ -28,7 +28,7 @@ pub struct Queue {
     state: SpinLock<State>,
     /// Woken when there is a message and there was none, and when there is room and there was none:
     /// for `poll`.
-    changed: WaitQueue,
+    pub changed: WaitQueue,
     /// Of the maker's limit.
     _charge: Charge,
 }
@@ -100,11 +100,6 @@ impl Queue {
             signal,
             pid: state.notice.as_ref().map_or(0, |notice| notice.pid),
         }
-    }
-
-    /// The queue that is woken when [`count`](Queue::count) says something else.
-    pub fn changed(&self) -> &WaitQueue {
-        &self.changed
     }
 
     /// Sends a message of `priority` for process `pid`; waits for room as `how` says, or not at all

@@ -32,8 +32,8 @@ static MESSAGES: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 pub struct Message {
-    /// Positive.
-    kind: i64,
+    /// Its type, positive.
+    pub kind: i64,
     body: Body,
 }
 
@@ -70,11 +70,6 @@ impl Message {
             true => Ok(Message { kind, body }),
             false => Err(Errno::EFAULT),
         }
-    }
-
-    /// Its type.
-    pub fn kind(&self) -> i64 {
-        self.kind
     }
 
     /// Bytes of its body.

@@ -182,7 +182,7 @@ fn msgsnd(call: &mut Call<'_>) -> Result<usize> {
 fn msgrcv(call: &mut Call<'_>) -> Result<usize> {
     let at = call.address(1);
     let message = message::receive(call, i64::from(call.int(3)))?;
-    user::write(at, &(message.kind() as u32))?;
+    user::write(at, &(message.kind as u32))?;
     message.give(&mut UserBuffers::new(at + 4, call.size(2))?, call.size(2))
 }
 

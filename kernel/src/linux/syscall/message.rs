@@ -85,7 +85,7 @@ fn how(flags: u32) -> Option<Sleep> {
 fn msgrcv(call: &mut Call<'_>) -> Result<usize> {
     let text = call.address(1).checked_add(8).ok_or(Errno::EFAULT)?;
     let message = receive(call, call.args[3] as i64)?;
-    call.write(1, &message.kind())?;
+    call.write(1, &message.kind)?;
     message.give(&mut UserBuffers::new(text, call.size(2))?, call.size(2))
 }
 

@@ -233,7 +233,7 @@ fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
     let (read, write) = pipe::pair()?;
     // The program learns the numbers before they mean anything: if it can't, nothing has to be
     // undone.
-    let numbers = [first.fd() as i32, second.fd() as i32];
+    let numbers = [first.fd as i32, second.fd as i32];
     user::write(call.address(0), &numbers)?;
     let kept = flags & (O_NONBLOCK | O_DIRECT);
     let close_on_exec = flags & O_CLOEXEC != 0;

@@ -114,7 +114,7 @@ fn socketpair(call: &mut Call<'_>) -> Result<usize> {
     let [a, b] = [a, b].map(|socket| SocketFile::open(socket, asked.nonblocking));
     // The program learns the numbers before they mean anything: if it can't, nothing has to be
     // undone.
-    let numbers = [first.fd() as i32, second.fd() as i32];
+    let numbers = [first.fd as i32, second.fd as i32];
     call.write(3, &numbers)?;
     first.install(a, asked.close_on_exec);
     second.install(b, asked.close_on_exec);

@@ -345,7 +345,7 @@ fn take_descriptors<'a>(
                 break;
             }
         };
-        numbers.extend_from_slice(&(slot.fd() as i32).to_le_bytes());
+        numbers.extend_from_slice(&(slot.fd as i32).to_le_bytes());
         taken.push((slot, open));
     }
     if !taken.is_empty() {

@@ -39,7 +39,7 @@ pub struct OpenFile {
     file: Arc<dyn File>,
     flags: AtomicU32,
     /// The owner that gets SIGIO; empty until one is named.
-    sigio: OnceBox<Arc<dyn Attached>>,
+    pub(in crate::process) sigio: OnceBox<Arc<dyn Attached>>,
     /// A lock was once asked for: the drop has to look.
     has_locks: AtomicBool,
     /// Empty until something is attached.
@@ -141,11 +141,6 @@ impl OpenFile {
             Some(place) => place.attributes(),
             None => self.file.attributes(),
         }
-    }
-
-    /// The slot of the `O_ASYNC` owner, which [`sigio`](crate::process::sigio) fills.
-    pub(in crate::process) fn sigio_slot(&self) -> &OnceBox<Arc<dyn Attached>> {
-        &self.sigio
     }
 
     /// Returns this description as an owner of locks.

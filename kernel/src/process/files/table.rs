@@ -117,14 +117,10 @@ impl Slots {
 /// A descriptor that is taken and refers to nothing yet. Dropping it gives it back.
 pub struct Reservation<'a> {
     table: &'a FileTable,
-    fd: usize,
+    pub fd: usize,
 }
 
 impl Reservation<'_> {
-    pub fn fd(&self) -> usize {
-        self.fd
-    }
-
     /// Makes the descriptor refer to `open`.
     pub fn install(self, open: Arc<OpenFile>, close_on_exec: bool) -> usize {
         let mut slots = self.table.slots.lock();

@@ -67,7 +67,7 @@ fn a_table_agrees_with_a_map() {
                         let expected = lowest(model, min).unwrap();
                         match table.reserve(min, limit) {
                             Ok(slot) => {
-                                assert_eq!(slot.fd(), expected);
+                                assert_eq!(slot.fd, expected);
                                 if random.below(4) > 0 {
                                     let marked = random.below(2) == 0;
                                     slot.install(file.clone(), marked);

@@ -136,7 +136,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     let (parent, exit_signal) = (member.parent, member.exit_signal);
     let mut groups: Vec<Pid> = children
         .iter()
-        .filter_map(|child| pids.members.get(child).map(|m| m.group.id()))
+        .filter_map(|child| pids.members.get(child).map(|m| m.group.id))
         .collect();
     groups.push(process.group_id());
     groups.sort_unstable();
@@ -257,7 +257,7 @@ pub fn take_change(parent: Pid, wanted: &WaitRequest) -> Result<Option<(Arc<Proc
             continue;
         };
         let fits = match wanted.which {
-            Which::Group(id) => member.group.id() == id,
+            Which::Group(id) => member.group.id == id,
             _ => true,
         } && match wanted.clones {
             Clones::All => true,

@@ -31,12 +31,12 @@ pub(super) struct GroupEntry {
 }
 
 pub struct Group {
-    id: Pid,
-    session: Arc<Session>,
+    pub id: Pid,
+    pub session: Arc<Session>,
 }
 
 pub struct Session {
-    id: Pid,
+    pub id: Pid,
     terminal: SpinLock<Option<Arc<dyn ControllingTerminal>>>,
     /// The foreground group of a terminal that hung up, to be told when the leader ends; 0 for
     /// none.
@@ -44,25 +44,12 @@ pub struct Session {
 }
 
 impl Group {
-    pub fn id(&self) -> Pid {
-        self.id
-    }
-
-    pub fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-
     pub fn find(id: Pid) -> Option<Arc<Group>> {
         PIDS.lock().groups.get(&id).map(|g| g.group.clone())
     }
 }
 
 impl Session {
-    /// The session's id, that of its leader.
-    pub fn id(&self) -> Pid {
-        self.id
-    }
-
     /// The controlling terminal.
     pub fn terminal(&self) -> Option<Arc<dyn ControllingTerminal>> {
         self.terminal.lock().clone()

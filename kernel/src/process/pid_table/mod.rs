@@ -113,7 +113,7 @@ impl PidTable {
     #[must_use]
     fn reap(&mut self, pid: Pid) -> Option<Member> {
         let member = self.members.remove(&pid)?;
-        self.leave(pid, member.group.id());
+        self.leave(pid, member.group.id);
         if let Some(parent) = self.members.get_mut(&member.parent) {
             parent.children.remove(&pid);
         }
@@ -256,8 +256,8 @@ pub fn add_process(
     let group = maker
         .and_then(|p| pids.members.get(&p))
         .map_or_else(|| new_session(pid), |p| p.group.clone());
-    process.group.store(group.id(), Relaxed);
-    process.session.store(group.session().id(), Relaxed);
+    process.group.store(group.id, Relaxed);
+    process.session.store(group.session.id, Relaxed);
     process.parent.store(parent.unwrap_or(0), Relaxed);
     if let Some(parent) = parent.and_then(|p| pids.members.get_mut(&p)) {
         parent.children.insert(pid);
@@ -310,7 +310,7 @@ impl Process {
 
     /// The session; one of its own once it was waited for.
     pub fn session(&self) -> Arc<Session> {
-        self.group().session().clone()
+        self.group().session.clone()
     }
 
     /// The process with this id, a zombie perhaps.

@@ -121,7 +121,7 @@ impl Owner {
             Target::Nobody => None,
             Target::Thread(thread) => living_thread(thread).map(|thread| thread.tid()),
             Target::Process(process) => living_process(process).map(|process| process.pid()),
-            Target::Group(group) => living_group(group).map(|group| group.id()),
+            Target::Group(group) => living_group(group).map(|group| group.id),
         };
         (self.kind, id.unwrap_or(0))
     }
@@ -143,7 +143,7 @@ impl Owner {
             }
             Target::Group(group) => {
                 if let Some(group) = living_group(group) {
-                    for process in pid_table::members(group.id()) {
+                    for process in pid_table::members(group.id) {
                         self.tell_one(&process, None, fd, code);
                     }
                 }
@@ -212,5 +212,5 @@ fn living_process(process: &Weak<Process>) -> Option<Arc<Process>> {
 
 fn living_group(group: &Weak<Group>) -> Option<Arc<Group>> {
     let group = group.upgrade()?;
-    Group::find(group.id()).filter(|found| Arc::ptr_eq(found, &group))
+    Group::find(group.id).filter(|found| Arc::ptr_eq(found, &group))
 }

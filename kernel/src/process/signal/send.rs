@@ -184,6 +184,6 @@ fn replace(
         }
     }
     drop(state);
-    process.signals.arrivals().wake_all();
+    process.signals.arrivals.wake_all();
     Ok(true)
 }

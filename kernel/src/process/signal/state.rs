@@ -29,7 +29,7 @@ pub struct ProcessSignals {
     /// Woken when a thread has ended.
     pub(super) gone: WaitQueue,
     /// Woken when a signal has become pending, for readers of signals.
-    arrivals: Arc<WaitQueue>,
+    pub arrivals: Arc<WaitQueue>,
 }
 
 /// Guarded by the process's signal lock.
@@ -110,11 +110,6 @@ impl ProcessSignals {
 
     pub(super) fn lock(&self) -> SpinGuard<'_, SignalState> {
         self.state.lock()
-    }
-
-    /// Woken whenever a signal has become pending for the process or one of its threads.
-    pub fn arrivals(&self) -> &Arc<WaitQueue> {
-        &self.arrivals
     }
 
     pub fn actions(&self) -> Arc<Actions> {
