@@ -107,6 +107,11 @@ impl Aggregate {
     /// slices, and what `to` has room for without an allocation.
     pub fn share_front(&self, to: &mut Aggregate, max: usize, slices: usize) {
         debug_assert!(to.is_empty());
+        if self.len <= max && self.slices.len() <= slices.min(to.capacity()) {
+            to.slices.extend(self.slices.iter().cloned());
+            to.len = self.len;
+            return;
+        }
         for slice in self.slices.iter().take(slices.min(to.capacity())) {
             let len = slice.len.min(max - to.len);
             if len == 0 {
