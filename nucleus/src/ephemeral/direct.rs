@@ -1,14 +1,15 @@
 //! The backend for frames that the direct map reaches: nothing to allocate, nothing to invalidate
 //! (`ephemeral-mappings.txt` 4.2).
 
-use super::{Flags, Mapped, Unavailable};
+use super::{Flags, Mapping, Unavailable};
 use crate::Frame;
 use crate::frame::record::NONE;
 
 #[inline]
-pub(super) fn alloc(frame: &Frame, flags: Flags) -> Result<Mapped, Unavailable> {
+pub(super) fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
     let _ = flags;
-    Ok(Mapped {
+    Ok(Mapping {
+        frame,
         address: frame.bytes(),
         slot: NONE,
     })

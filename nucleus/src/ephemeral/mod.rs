@@ -49,13 +49,6 @@ pub struct Mapping<'a> {
     slot: u32,
 }
 
-/// What a backend says about a mapping that it made.
-struct Mapped {
-    address: *mut u8,
-    /// As in [`Mapping`].
-    slot: u32,
-}
-
 /// Where mappings come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
@@ -103,24 +96,16 @@ pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
     {
         return Ok(mapping);
     }
-    let Mapped { address, slot } = direct::alloc(frame, flags)?;
+    let mapping = direct::alloc(frame, flags)?;
     Counter::ephemeral_hits.add(1);
-    Ok(Mapping {
-        frame,
-        address,
-        slot,
-    })
+    Ok(mapping)
 }
 
 #[cold]
 fn alloc_uncached(frame: &Frame) -> Option<Mapping<'_>> {
-    let Mapped { address, slot } = uncached::alloc(frame)?;
+    let mapping = uncached::alloc(frame)?;
     Counter::ephemeral_misses.add(1);
-    Some(Mapping {
-        frame,
-        address,
-        slot,
-    })
+    Some(mapping)
 }
 
 /// A mapping private to this task; sleeps rather than fail.

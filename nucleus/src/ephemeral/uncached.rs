@@ -9,7 +9,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use super::Mapped;
+use super::Mapping;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, WINDOW_PAGES};
@@ -114,7 +114,7 @@ fn may_wait() -> bool {
 }
 
 /// Maps a frame; `None` if no address can be had.
-pub(super) fn alloc(frame: &Frame) -> Option<Mapped> {
+pub(super) fn alloc(frame: &Frame) -> Option<Mapping<'_>> {
     let slot = {
         let slot = SLOTS.lock_irq().take();
         match slot {
@@ -125,7 +125,8 @@ pub(super) fn alloc(frame: &Frame) -> Option<Mapped> {
     };
     let at = address(frame.index());
     machine::window_map(slot.into(), at);
-    Some(Mapped {
+    Some(Mapping {
+        frame,
         address: machine::window_address(slot.into(), at),
         slot: slot.into(),
     })

@@ -131,15 +131,11 @@ impl Pmap {
         let mut pages = 0;
         let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
-            let (mut i, stop) = part_of(range, leaf.base);
-            if stop - i == ENTRIES {
-                pages += leaf.entries();
-            } else {
-                while let Some(next) = leaf.next_entry(i, stop) {
-                    pages += 1;
-                    i = next + 1;
-                }
-            }
+            let (first, stop) = part_of(range, leaf.base);
+            pages += match stop - first {
+                ENTRIES => leaf.entries(),
+                _ => leaf.used(first, stop).count(),
+            };
             range.start = leaf.base + LEAF_SPAN;
         }
         pages

@@ -35,7 +35,7 @@
 //! # Locking
 //!
 //! A large page is made and split under the pmap's lock. `LARGE` in a table's record is set before
-//! anybody finds the table, and cleared for good when no entry of level 2 is a large page in its
+//! the table can be found, and cleared for good when no entry of level 2 is a large page in its
 //! place any more and no TLB will get one: only after that may its entries be changed, except for
 //! [`wired`](Pte::wired), which no processor looks at.
 
@@ -43,7 +43,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entries::load;
 use super::format::{ENTRIES, LEAF_SPAN, Pte};
-use super::leaf::{LARGE, LARGE_SHARED, Leaf, Status, leaf_base, pin_linked};
+use super::leaf::{BASE, LARGE, LARGE_SHARED, Leaf, Status, leaf_base, pin_linked};
 use super::owner::owner;
 use super::reverse;
 use super::shootdown::{self, Page, What};
@@ -52,7 +52,7 @@ use super::table::Found;
 use crate::addr::Prot;
 use crate::counters::Counter;
 use crate::frame::Run;
-use crate::frame::record::{Mappings, NONE, Type, find, record};
+use crate::frame::record::{Mappings, Type, find, record};
 use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
@@ -113,7 +113,7 @@ impl Pmap {
         debug_assert!(base.0.is_multiple_of(LEAF_SPAN) && base < crate::addr::USER_END);
         let made = self.build_with(base, |leaf| {
             let r = record(leaf.table);
-            // All groups are in use; and the entries are counted before anybody can take one out.
+            // All groups are in use; and the entries are counted before one can be taken out.
             r.handles.store(u32::MAX, Ordering::Relaxed);
             let mark = match kind {
                 LargeKind::Private => LARGE,
@@ -185,26 +185,21 @@ impl Pmap {
 
     /// This pmap's table behind a large page at `base`, by the mappings of the page's first frame.
     fn linked(&self, mappings: &Mappings<'_>, base: VirtAddr) -> Option<u32> {
-        let mut slot = mappings.first();
-        while slot != NONE {
-            let (table, i) = reverse::entry_of(slot);
+        let is_it = |&(table, i): &(u32, usize)| {
             let r = record(table);
             let b = r.use_count().load(Ordering::Relaxed);
-            if i == 0
+            i == 0
                 && b & LARGE != 0
-                && b & !(LEAF_SPAN as u64 - 1) == base.0 as u64
+                && b & BASE == base.0 as u64
                 && r.owner().load(Ordering::Relaxed) == owner(self)
-            {
-                return Some(table);
-            }
-            slot = reverse::after(slot);
-        }
-        None
+        };
+        let found = reverse::entries(mappings).find(is_it);
+        found.map(|(table, _)| table)
     }
 
     /// Splits the large page at `va`, if there is one. When this returns, the table is the pmap's
-    /// own, or there is none. Interrupts are on and no spin lock is held that anybody takes with
-    /// interrupts off.
+    /// own, or there is none. Interrupts are on and no spin lock is held that is taken with
+    /// interrupts off elsewhere.
     #[cold]
     pub(super) fn split(&self, va: VirtAddr, why: Why) {
         let _frames = self.lock.lock();
@@ -283,20 +278,16 @@ fn end(table: u32) {
 
 /// Splits all large pages that a frame is a part of, and gives its mappings back locked.
 #[cold]
-pub(super) fn split_around<'a>(frame: &'a Frame, mappings: Mappings<'a>) -> Mappings<'a> {
-    let mut mappings = mappings;
+pub(super) fn split_around<'a>(frame: &'a Frame, mut mappings: Mappings<'a>) -> Mappings<'a> {
     loop {
-        let mut slot = mappings.first();
-        let table = loop {
-            if slot == NONE {
-                mappings.set_in_large(false);
-                return mappings;
-            }
-            let (table, _) = reverse::entry_of(slot);
-            if record(table).use_count().load(Ordering::Acquire) & LARGE != 0 {
-                break table;
-            }
-            slot = reverse::after(slot);
+        let is_large =
+            |table: &u32| record(*table).use_count().load(Ordering::Acquire) & LARGE != 0;
+        let found = reverse::entries(&mappings)
+            .map(|(table, _)| table)
+            .find(is_large);
+        let Some(table) = found else {
+            mappings.set_in_large(false);
+            return mappings;
         };
         let leaf = pin_linked(table, Status::Large);
         drop(mappings);

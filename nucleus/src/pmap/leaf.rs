@@ -111,6 +111,17 @@ impl Leaf {
         next_entry(self.table, u64::from(groups), LEAF_GROUP, first, end)
     }
 
+    /// The entries in use from `first` to before `end`, each looked for when it is its turn.
+    #[inline]
+    pub(super) fn used(&self, first: usize, end: usize) -> impl Iterator<Item = usize> {
+        let mut first = first;
+        core::iter::from_fn(move || {
+            let found = self.next_entry(first, end)?;
+            first = found + 1;
+            Some(found)
+        })
+    }
+
     /// Calls `f` with each entry that may be in use, all those of groups in use, until it says that
     /// it was the last.
     #[inline]
@@ -120,14 +131,8 @@ impl Leaf {
 
     /// Whether any entry from `first` to before `end` gives a right that is not in `rights`.
     pub(super) fn any_beyond(&self, rights: Prot, first: usize, end: usize) -> bool {
-        let mut i = first;
-        while let Some(next) = self.next_entry(i, end) {
-            if !rights.contains(load(self.entry(next)).prot()) {
-                return true;
-            }
-            i = next + 1;
-        }
-        false
+        self.used(first, end)
+            .any(|i| !rights.contains(load(self.entry(i)).prot()))
     }
 
     /// One entry less is in use. After the entry was cleared and unlinked.

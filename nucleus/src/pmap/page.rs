@@ -8,13 +8,14 @@ use super::leaf::{base_of, release};
 use super::mapping::{cut, narrow};
 use super::owner::{holders_of, spaces};
 use super::pending::Pending;
+use super::reverse::{entries, entry_of};
 use super::shootdown::must_be_told;
 use super::space::Holders;
-use super::{large, reverse, shootdown};
+use super::{large, shootdown};
 use crate::addr::Prot;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
-use crate::frame::record::{Mappings, NONE, record};
+use crate::frame::record::{Mappings, record};
 use crate::hw::machine;
 use crate::{Frame, PAGE_SIZE};
 
@@ -67,19 +68,16 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
     let _pinned = Pinned::new();
     let mut mappings = lock_singly(frame);
     if !prot.is_empty() {
-        let mut slot = mappings.first();
-        while slot != NONE {
-            let (table, i) = reverse::entry_of(slot);
+        for (table, i) in entries(&mappings) {
             if let Some(old) = narrow(entry(table, i), prot) {
                 forget(&mappings, old, table, i, pending);
             }
-            slot = reverse::after(slot);
         }
         return;
     }
     let mut removed = 0;
-    while mappings.first() != NONE {
-        let (table, i) = reverse::entry_of(mappings.first());
+    while mappings.count() > 0 {
+        let (table, i) = entry_of(mappings.first());
         let old = cut(&mut mappings, table, i, Pte::ZERO);
         forget(&mappings, old, table, i, pending);
         removed += 1;
@@ -96,17 +94,6 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
     }
 }
 
-/// Calls `each` with the table and the index of every mapping of `frame`, with the reverse lock
-/// held.
-fn for_each(mappings: &Mappings<'_>, mut each: impl FnMut(u32, usize)) {
-    let mut slot = mappings.first();
-    while slot != NONE {
-        let (table, i) = reverse::entry_of(slot);
-        each(table, i);
-        slot = reverse::after(slot);
-    }
-}
-
 /// Collects and clears the referenced bits of all mappings of `frame`.
 ///
 /// Nothing is flushed: a CPU that still has the translation cached will not set the bit again until
@@ -115,10 +102,10 @@ pub fn take_referenced(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = lock_singly(frame);
     let mut referenced = mappings.take_referenced();
-    for_each(&mappings, |table, i| {
+    for (table, i) in entries(&mappings) {
         let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
         referenced |= change(entry(table, i), accessed).is_some();
-    });
+    }
     referenced
 }
 
@@ -150,13 +137,13 @@ pub fn take_use(frame: &Frame) -> Use {
         mappings: mappings.count(),
         weight: u32::MAX,
     };
-    for_each(&mappings, |table, i| {
+    for (table, i) in entries(&mappings) {
         let accessed = |pte: Pte| pte.is_accessed().then(|| pte.unreferenced());
         found.referenced |= change(entry(table, i), accessed).is_some();
         found.modified |= load(entry(table, i)).is_dirty();
         found.wired |= load(entry(table, i)).is_wired();
         found.weight = found.weight.min(holders(&mappings, table).weight());
-    });
+    }
     found
 }
 
@@ -168,9 +155,7 @@ pub fn mappings_of_spaces(frame: &Frame) -> u32 {
     }
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
-    let mut count = 0;
-    for_each(&mappings, |table, _| count += spaces(table));
-    count
+    entries(&mappings).map(|(table, _)| spaces(table)).sum()
 }
 
 /// Notes that the kernel used `frame` past its mappings, as a `read` of a file does.
@@ -190,22 +175,14 @@ pub fn watch_references() {
 pub fn is_wired(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
-    let mut wired = false;
-    for_each(&mappings, |table, i| {
-        wired |= load(entry(table, i)).is_wired();
-    });
-    wired
+    entries(&mappings).any(|(table, i)| load(entry(table, i)).is_wired())
 }
 
 /// Whether any mapping ever wrote `frame` since the last [`clear_modified`].
 pub fn is_modified(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
-    let mut modified = mappings.was_modified();
-    for_each(&mappings, |table, i| {
-        modified |= load(entry(table, i)).is_dirty();
-    });
-    modified
+    mappings.was_modified() || entries(&mappings).any(|(table, i)| load(entry(table, i)).is_dirty())
 }
 
 /// Notes that the kernel wrote `frame` on behalf of a mapping, past its page-table entry.
@@ -219,11 +196,11 @@ pub fn clear_modified(frame: &Frame, pending: &mut Pending) {
     let _pinned = Pinned::new();
     let mappings = lock_singly(frame);
     mappings.clear_modified();
-    for_each(&mappings, |table, i| {
+    for (table, i) in entries(&mappings) {
         let dirty = |pte: Pte| pte.is_dirty().then(|| pte.clean());
         if change(entry(table, i), dirty).is_some() {
             // A CPU that has the dirty entry cached would write without telling.
             invalidate(&mappings, table, i, pending);
         }
-    });
+    }
 }

@@ -84,7 +84,7 @@ impl Pmap {
         }
         let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
-            let (mut i, stop) = part_of(range, leaf.base);
+            let (first, stop) = part_of(range, leaf.base);
             if !leaf.is_own() {
                 let rights = match leaf.is_shared() {
                     // None may be written as it is.
@@ -92,17 +92,16 @@ impl Pmap {
                     false => prot | Prot::READ,
                 };
                 let narrows = !rights.contains(Prot::EXEC | Prot::WRITE);
-                match narrows && leaf.any_beyond(rights, i, stop) {
+                match narrows && leaf.any_beyond(rights, first, stop) {
                     true => self.part_from(leaf, Why::Protect, pending),
                     false => range.start = leaf.base + LEAF_SPAN,
                 }
                 continue;
             }
-            while let Some(next) = leaf.next_entry(i, stop) {
-                if let Some(old) = narrow(leaf.entry(next), prot) {
-                    self.forget(old, leaf.base + next * PAGE_SIZE, pending);
+            for i in leaf.used(first, stop) {
+                if let Some(old) = narrow(leaf.entry(i), prot) {
+                    self.forget(old, leaf.base + i * PAGE_SIZE, pending);
                 }
-                i = next + 1;
             }
             range.start = leaf.base + LEAF_SPAN;
         }
@@ -120,13 +119,12 @@ impl Pmap {
                 continue;
             }
             // Behind a large page the entries are what says which pages are wired, too.
-            let (mut i, stop) = part_of(range, leaf.base);
-            while let Some(next) = leaf.next_entry(i, stop) {
+            let (first, stop) = part_of(range, leaf.base);
+            for i in leaf.used(first, stop) {
                 let change = |pte: Pte| {
                     (pte.is_present() && pte.is_wired() != wired).then(|| pte.wired(wired))
                 };
-                change_entry(leaf.entry(next), change);
-                i = next + 1;
+                change_entry(leaf.entry(i), change);
             }
             range.start = leaf.base + LEAF_SPAN;
         }

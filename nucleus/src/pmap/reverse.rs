@@ -97,7 +97,13 @@ fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
     mappings.subtract();
 }
 
-/// The slot after this one in its frame's list, or [`NONE`].
-pub(super) fn after(slot: u32) -> u32 {
-    link_of(slot).next.load(Ordering::Relaxed)
+/// The entries that map the locked frame: their tables, and their places there.
+#[inline]
+pub(super) fn entries(mappings: &Mappings<'_>) -> impl Iterator<Item = (u32, usize)> {
+    let mut slot = mappings.first();
+    core::iter::from_fn(move || {
+        let entry = (slot != NONE).then(|| entry_of(slot))?;
+        slot = link_beside(entry.0, entry.1).next.load(Ordering::Relaxed);
+        Some(entry)
+    })
 }

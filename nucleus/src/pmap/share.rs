@@ -373,13 +373,10 @@ impl Pmap {
         }
         if writes == Writes::TakenAway {
             let leaf = pin_attached(table);
-            let mut i = 0;
-            while let Some(next) = leaf.next_entry(i, ENTRIES) {
-                i = next + 1;
+            for i in leaf.used(0, ENTRIES) {
                 // Page-wide operations go on.
-                if load(leaf.entry(next)).0 & Pte::WRITE_BIT != 0 {
-                    leaf.entry(next)
-                        .fetch_and(!Pte::WRITE_BIT, Ordering::AcqRel);
+                if load(leaf.entry(i)).0 & Pte::WRITE_BIT != 0 {
+                    leaf.entry(i).fetch_and(!Pte::WRITE_BIT, Ordering::AcqRel);
                 }
             }
         }
@@ -395,9 +392,7 @@ impl Pmap {
 /// on that an entry is copied, page-wide operations find both.
 fn copy(table: u32, new: &Leaf) {
     let from = pin_attached(table);
-    let mut i = 0;
-    while let Some(next) = from.next_entry(i, ENTRIES) {
-        i = next + 1;
+    for next in from.used(0, ENTRIES) {
         let pte = load(from.entry(next));
         if !pte.is_present() {
             continue;

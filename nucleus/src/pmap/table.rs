@@ -182,7 +182,7 @@ impl Pmap {
         self.build_with(va, |leaf| Pte::table(leaf.table))
     }
 
-    /// As [`build`](Pmap::build): `fill` gets the table before anybody can find it, and says what
+    /// As [`build`](Pmap::build): `fill` gets the table before it can be found, and says what
     /// stands in the entry above.
     pub(super) fn build_with(
         &self,

@@ -122,16 +122,6 @@ impl<T> CpuRwLock<T> {
         }
     }
 
-    /// The value, without locking: no other reference to the lock exists.
-    pub fn get_mut(&mut self) -> &mut T {
-        self.guarded.get_mut()
-    }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.guarded.into_inner()
-    }
-
     /// The key of readers in the parking lot.
     fn readers_key(&self) -> usize {
         &raw const self.writing as usize

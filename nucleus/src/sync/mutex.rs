@@ -65,11 +65,6 @@ impl<T> Mutex<T> {
             guarded: Guarded::new(rank, value),
         }
     }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.guarded.into_inner()
-    }
 }
 
 impl<T: ?Sized> Mutex<T> {

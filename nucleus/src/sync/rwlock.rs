@@ -69,11 +69,6 @@ impl<T> RwLock<T> {
             guarded: Guarded::new(rank, value),
         }
     }
-
-    /// Takes the value out.
-    pub fn into_inner(self) -> T {
-        self.guarded.into_inner()
-    }
 }
 
 impl<T: ?Sized> RwLock<T> {

@@ -124,7 +124,7 @@ impl WaitQueue {
         }
     }
 
-    /// Whether anybody may wait for what the caller has made true: see [above](WaitQueue).
+    /// Whether a task may wait for what the caller has made true: see [above](WaitQueue).
     #[inline]
     fn may_have_waiters(&self) -> bool {
         machine::point();

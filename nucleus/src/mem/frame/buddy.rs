@@ -55,14 +55,15 @@ pub(super) fn set_reserve(frames: usize) {
     RESERVE.store(frames, Ordering::Relaxed);
 }
 
-/// Frames in the buddy allocator.
+/// Free frames, without the few that CPUs keep for themselves. One load.
 #[inline]
-pub(super) fn free_frames() -> usize {
+pub fn available() -> usize {
     FREE.load(Ordering::Relaxed)
 }
 
-/// How often a block was not had because the free frames stood apart.
-pub(super) fn scattered() -> usize {
+/// How often frames in a row (a page table and its links, a stack) were wanted and not had though
+/// as many were free: free ones stood apart. A waiter for such has to wait for more.
+pub fn scattered() -> usize {
     SCATTERED.load(Ordering::Relaxed)
 }
 

@@ -18,8 +18,8 @@ mod tests;
 
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-pub(crate) use buddy::Depth;
-pub(crate) use buddy::MAX_ORDER;
+pub(crate) use buddy::{Depth, MAX_ORDER};
+pub use buddy::{available, scattered};
 pub use bundle::Bundle;
 pub(crate) use cache::{Table, give_table, take_table};
 pub use cache::{keep_tables, keeps_tables};
@@ -28,7 +28,7 @@ use injection::fails;
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
-pub use targets::{Targets, available, scattered, targets};
+pub use targets::{Targets, targets};
 
 use crate::counters::Counter;
 use crate::hw::Region;
@@ -317,7 +317,7 @@ pub fn total() -> usize {
 /// A snapshot; exact when nothing else runs.
 pub fn usage() -> Usage {
     let total = TOTAL.load(Ordering::Relaxed);
-    let free = buddy::free_frames() + cache::kept();
+    let free = available() + cache::kept();
     let page_tables = cache::tables_in_use();
     let heap = HEAP.load(Ordering::Relaxed);
     let kernel = KERNEL.load(Ordering::Relaxed);
@@ -338,7 +338,7 @@ pub fn is_scarce() -> bool {
     if injection::seems_scarce() {
         return true;
     }
-    buddy::free_frames() < buddy::scarce_below()
+    available() < buddy::scarce_below()
 }
 
 /// Refuses with an error when memory [is scarce](is_scarce).

@@ -46,23 +46,11 @@ pub fn targets() -> Targets {
     }
 }
 
-/// Free frames, without the few that CPUs keep for themselves. One load.
-#[inline]
-pub fn available() -> usize {
-    buddy::free_frames()
-}
-
-/// How often frames in a row (a page table and its links, a stack) were wanted and not had though
-/// as many were free: free ones stood apart. A waiter for such has to wait for more.
-pub fn scattered() -> usize {
-    buddy::scattered()
-}
-
 /// An allocation for programs took frames from the buddy allocator: tells the pagedaemon if few are
 /// left.
 #[inline]
 pub(super) fn look() {
-    if buddy::free_frames() < LOW.load(Relaxed) {
+    if buddy::available() < LOW.load(Relaxed) {
         handlers::on_shortage();
     }
 }

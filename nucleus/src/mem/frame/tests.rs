@@ -88,14 +88,14 @@ fn blocks_split_and_merge() {
             let kind = below(6);
             if kind == 0 {
                 let mut batch = [0; 40];
-                let free = buddy::free_frames();
+                let free = available();
                 let want = 1 + below(batch.len());
                 let n = buddy::take_batch(&mut batch[..want], Depth::Data);
                 assert_eq!(
                     n,
                     want.min(free.saturating_sub(buddy::reserved(Depth::Data)))
                 );
-                assert_eq!(buddy::free_frames(), free - n);
+                assert_eq!(available(), free - n);
                 for &index in &batch[..n] {
                     hold(&mut held, index, 0);
                 }
