@@ -18,5 +18,5 @@ pub enum Stop {
 
 /// Stops all CPUs and ends the machine: debug-exit, else ACPI, else halt.
 pub fn stop(cause: Stop) -> ! {
-    crate::hw::machine::stop(cause as u8)
+    crate::hw::machine::stop(cause)
 }

@@ -1,7 +1,7 @@
 //! What kind of CPUs the machine has, for programs that ask.
 #![allow(missing_docs, reason = "fields and variants whose names say it")]
 
-use alloc::vec::Vec;
+pub use super::machine::{caches, processor};
 
 /// A CPU; all are alike.
 #[derive(Clone, Copy, Debug)]
@@ -137,42 +137,6 @@ fn text(bytes: &[u8]) -> &str {
     core::str::from_utf8(bytes)
         .unwrap_or("unknown")
         .trim_matches(['\0', ' '])
-}
-
-/// Asks the machine.
-#[cfg(target_os = "none")]
-pub fn processor() -> Processor {
-    crate::hw::machine::processor()
-}
-
-/// The caches of each CPU, the nearest first.
-#[cfg(target_os = "none")]
-pub fn caches() -> Vec<Cache> {
-    crate::hw::machine::caches()
-}
-
-/// The simulated machine has none.
-#[cfg(not(target_os = "none"))]
-pub fn caches() -> Vec<Cache> {
-    Vec::new()
-}
-
-/// The simulated machine's.
-#[cfg(not(target_os = "none"))]
-pub fn processor() -> Processor {
-    let mut name = [0; 48];
-    name[..9].copy_from_slice(b"simulated");
-    Processor {
-        vendor: *b"SimulatedCPU",
-        name,
-        family: 6,
-        model: 0,
-        stepping: 0,
-        kilohertz: 1_000_000,
-        capabilities: 0,
-        capabilities2: 0,
-        features: [0; 5],
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::machine::{Interrupt, machine, required};
 use crate::hw::power::Stop;
+use crate::hw::processor::{Cache, Processor};
 use crate::{PAGE_SIZE, PhysAddr};
 
 /// The real-time clock's reading at the start of every run, nanoseconds.
@@ -252,12 +253,32 @@ pub fn random_u64() -> u64 {
     required().random.next()
 }
 
-/// Ends the run: well, if the code says that the machine is done.
-pub(crate) fn stop(code: u8) -> ! {
-    let outcome = if code == Stop::Done as u8 {
-        Ok(())
-    } else {
-        Err(format!("the machine was stopped with code {code:#x}"))
-    };
-    required().end(outcome)
+/// Ends the run: well, if the machine is done.
+pub(crate) fn stop(cause: Stop) -> ! {
+    required().end(match cause {
+        Stop::Done => Ok(()),
+        _ => Err(format!("the machine was stopped: {cause:?}")),
+    })
+}
+
+/// The CPUs, as programs are told.
+pub fn processor() -> Processor {
+    let mut name = [0; 48];
+    name[..9].copy_from_slice(b"simulated");
+    Processor {
+        vendor: *b"SimulatedCPU",
+        name,
+        family: 6,
+        model: 0,
+        stepping: 0,
+        kilohertz: 1_000_000,
+        capabilities: 0,
+        capabilities2: 0,
+        features: [0; 5],
+    }
+}
+
+/// There are none.
+pub fn caches() -> Vec<Cache> {
+    Vec::new()
 }

@@ -39,7 +39,7 @@ pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_loa
 pub use counted_heap::CountedHeap;
 pub(crate) use fiber::Stack;
 pub(crate) use interface::*;
-pub use interface::{console_input, console_output, point, random_u64};
+pub use interface::{caches, console_input, console_output, point, processor, random_u64};
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
 pub use program::set_program;

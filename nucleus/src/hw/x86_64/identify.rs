@@ -8,7 +8,7 @@ use super::cpu::{Features, features};
 use crate::hw::processor::{Cache, Processor};
 
 /// What programs may want to know of the CPUs.
-pub(crate) fn processor() -> Processor {
+pub fn processor() -> Processor {
     let mut vendor = [0; 12];
     let zero = __cpuid(0);
     for (part, word) in vendor
@@ -63,7 +63,7 @@ pub(crate) fn processor() -> Processor {
 
 /// The caches of each CPU, as Linux finds them: by leaf 4, on AMD's by the leaf that came with the
 /// topology extensions, or by the older ones.
-pub(crate) fn caches() -> Vec<Cache> {
+pub fn caches() -> Vec<Cache> {
     /// No CPU has more.
     const MOST: u32 = 8;
     let highest = __cpuid(0x8000_0000).eax;

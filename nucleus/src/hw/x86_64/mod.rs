@@ -5,7 +5,7 @@
 //! `space` (the kernel's address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and
 //! ways in), `apic` and `clock` (interrupts, time). While it runs: `fault` and `irq` (traps and
 //! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived
-//! mappings), `serial`, `pci`. At the end: `panic`, `backtrace`, `power`.
+//! mappings), `serial`. At the end: `panic`, `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;
@@ -24,7 +24,6 @@ pub(crate) mod layout;
 pub(crate) mod loader;
 pub(crate) mod memory;
 pub(crate) mod panic;
-pub(crate) mod pci;
 pub(crate) mod percpu;
 pub(crate) mod port;
 pub(crate) mod power;
@@ -40,10 +39,9 @@ pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, random_seed, set_
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
-pub(crate) use identify::{caches, processor};
+pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
 pub(crate) use layout::ptr;
-pub(crate) use pci::{pci_read, pci_write};
 pub(crate) use percpu::{
     MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,
     preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,

@@ -44,7 +44,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     match PANICKING.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
         // A panic while it panicked: what was written so far must do.
-        Err(first) if first == me => super::stop(Stop::Panic as u8),
+        Err(first) if first == me => super::stop(Stop::Panic),
         Err(_) => cpu::halt(),
     }
     apic::stop_others();
@@ -69,5 +69,5 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
         let _ = write!(Log, " {address:x}");
     });
     let _ = writeln!(Log);
-    super::stop(Stop::Panic as u8)
+    super::stop(Stop::Panic)
 }

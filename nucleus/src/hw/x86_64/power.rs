@@ -38,22 +38,22 @@ fn settings() -> Power {
     unsafe { *SETTINGS.0.get() }
 }
 
-/// Stops all CPUs and ends the machine; `code` is the value for the debug exit.
-pub(crate) fn stop(code: u8) -> ! {
+/// Stops all CPUs and ends the machine.
+pub(crate) fn stop(cause: Stop) -> ! {
     cpu::irqs_disable();
     // The reader of the console may be slow, but a broken kernel does not wait for it.
-    let patience = (code == Stop::Panic as u8).then_some(1_000_000_000);
+    let patience = (cause == Stop::Panic).then_some(1_000_000_000);
     serial::CONSOLE.drain(patience);
     serial::LOG.drain(Some(1_000_000_000));
     // SAFETY: nothing else uses the port; where the device exists this ends the machine.
-    unsafe { out8(DEBUG_EXIT, code) };
+    unsafe { out8(DEBUG_EXIT, cause as u8) };
     panic::begin_stop();
     apic::stop_others();
     // A panic stays on the screen of a machine that has no exit device.
-    if code == Stop::Restart as u8 {
-        restart();
-    } else if code != Stop::Panic as u8 {
-        turn_off();
+    match cause {
+        Stop::Panic => {}
+        Stop::Restart => restart(),
+        Stop::Done | Stop::BadStart => turn_off(),
     }
     cpu::halt()
 }

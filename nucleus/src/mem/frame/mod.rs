@@ -172,30 +172,24 @@ fn make_free(index: u32) {
 }
 
 /// What freed frames are filled with in builds with assertions, so that a use after the free shows.
-#[cfg(debug_assertions)]
 const JUNK: u8 = 0xdb;
 /// In a free frame's record: the frame was filled, unlike those never used since the start.
-#[cfg(debug_assertions)]
 const JUNKED: u32 = 0xdbdb_dbdb;
 
 /// Fills a free frame with junk in builds with assertions.
 #[inline]
 fn junk(index: u32) {
-    #[cfg(debug_assertions)]
-    {
+    if cfg!(debug_assertions) {
         // SAFETY: the frame is free: nothing else reads or writes it.
         unsafe { core::ptr::write_bytes(bytes(index), JUNK, PAGE_SIZE) };
         record(index).handles.store(JUNKED, Ordering::Relaxed);
     }
-    #[cfg(not(debug_assertions))]
-    let _ = index;
 }
 
 /// Checks in builds with assertions that no frame was written while it was free.
 #[inline]
 fn check_junk(index: u32) {
-    #[cfg(debug_assertions)]
-    if record(index).handles.load(Ordering::Relaxed) == JUNKED {
+    if cfg!(debug_assertions) && record(index).handles.load(Ordering::Relaxed) == JUNKED {
         // SAFETY: the frame was taken from the free ones and belongs to the caller.
         let page = unsafe { core::slice::from_raw_parts(bytes(index), PAGE_SIZE) };
         let ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
@@ -204,8 +198,6 @@ fn check_junk(index: u32) {
             "frame {index:#x} was written while it was free"
         );
     }
-    #[cfg(not(debug_assertions))]
-    let _ = index;
 }
 
 /// Zeroes a frame that the caller owns alone.

@@ -23,24 +23,21 @@ const MOST: u64 = 64;
 /// Measures zeroing, copying and the bandwidths.
 pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
     let small = Buffers::new(CACHED)?;
+    let (to, from) = (&small.to[0], &small.from[0]);
     measure(
         "page_zero",
         Kind::Time,
         &mut [
-            &mut |n| undisturbed(|| (0..n).for_each(|_| zero_by_words(&small.to[0]))),
-            &mut |n| undisturbed(|| (0..n).for_each(|_| zero_by_vectors(&small.to[0]))),
+            &mut repeated(|| zero_by_words(to)),
+            &mut repeated(|| zero_by_vectors(to)),
         ],
     );
     measure(
         "page_copy",
         Kind::Time,
         &mut [
-            &mut |n| {
-                undisturbed(|| (0..n).for_each(|_| copy_by_words(&small.to[0], &small.from[0])))
-            },
-            &mut |n| {
-                undisturbed(|| (0..n).for_each(|_| copy_by_vectors(&small.to[0], &small.from[0])))
-            },
+            &mut repeated(|| copy_by_words(to, from)),
+            &mut repeated(|| copy_by_vectors(to, from)),
         ],
     );
     let page = Kind::Rate(PAGE_SIZE as u64);
@@ -48,22 +45,8 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
         "memcpy_cached",
         page,
         &mut [
-            &mut |n| {
-                undisturbed(|| {
-                    small
-                        .pairs(0)
-                        .take(n as usize)
-                        .for_each(|(to, from)| copy_by_words(to, from));
-                })
-            },
-            &mut |n| {
-                undisturbed(|| {
-                    small
-                        .pairs(0)
-                        .take(n as usize)
-                        .for_each(|(to, from)| copy_by_vectors(to, from));
-                })
-            },
+            &mut |n| undisturbed(|| small.copy(0, n as usize, copy_by_words)),
+            &mut |n| undisturbed(|| small.copy(0, n as usize, copy_by_vectors)),
         ],
     );
     drop(small);
@@ -79,6 +62,11 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
         ],
     );
     Ok(())
+}
+
+/// A batch of an operation.
+fn repeated(operation: impl Fn()) -> impl FnMut(u64) -> u64 {
+    move |n| undisturbed(|| (0..n).for_each(|_| operation()))
 }
 
 /// Pages to copy from, and as many to copy to.
@@ -109,6 +97,12 @@ impl Buffers {
         self.to.iter().zip(&self.from).cycle().skip(at)
     }
 
+    /// Copies `n` pages from the `at`th on.
+    #[inline]
+    fn copy(&self, at: usize, n: usize, copy: impl Fn(&Frame, &Frame)) {
+        self.pairs(at).take(n).for_each(|(to, from)| copy(to, from));
+    }
+
     /// Copies `n` pages from the `at`th on, of which no cache has anything, and moves `at` on.
     fn copy_out_of_cache(&self, at: &mut usize, n: u64, copy: fn(&Frame, &Frame)) -> u64 {
         let mut took = 0;
@@ -119,11 +113,7 @@ impl Buffers {
                 forget(to);
                 forget(from);
             }
-            took += undisturbed(|| {
-                for (to, from) in self.pairs(*at).take(part) {
-                    copy(to, from);
-                }
-            });
+            took += undisturbed(|| self.copy(*at, part, copy));
             *at = (*at + part) % self.to.len();
             left -= part as u64;
         }
