@@ -32,7 +32,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::entries::{GROUP, entry, group, load, next_entry};
+use super::entries::{GROUP, entry, load, next_entry};
 use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
 use super::large::Why;
 use super::leaf::{Leaf, entries_of, leaf_base, new_leaf, pin_attached};
@@ -40,9 +40,10 @@ use super::owner::{COMMON, leave_family, owner, sharers};
 use super::pending::Pending;
 use super::reverse;
 use super::space::Pmap;
+use super::table::{count_entry, make_tables};
 use crate::counters::Counter;
 use crate::frame::record::record;
-use crate::frame::{give_table, take_table};
+use crate::frame::take_table;
 use crate::hw::machine;
 use crate::{OutOfMemory, VirtAddr, VirtRange};
 
@@ -240,40 +241,11 @@ impl Pmap {
 
     /// The table of level 2 for `va` in a pmap that is not published yet.
     fn upper(&mut self, va: VirtAddr) -> Result<u32, OutOfMemory> {
-        let root = self.root;
-        let take = |level| {
-            let table = take_table(level).ok_or(OutOfMemory)?.index();
+        make_tables(self.root, self.lock.get_mut(), va, 2, |table| {
             record(table).handles.store(0, Ordering::Relaxed);
             record(table).groups().store(0, Ordering::Relaxed);
-            Ok(table)
-        };
-        let frames = self.lock.get_mut();
-        let mut attach = |parent: u32, level: usize, table: u32| {
-            let i = index(va, level);
-            entry(parent, i).store(Pte::table(table).0, Ordering::Release);
-            count_entry(parent, i);
-            *frames += 1;
-        };
-        let pte = load(entry(root, index(va, 4)));
-        if !pte.is_present() {
-            // All before anything is attached: a failure leaves nothing behind.
-            let (table3, table2) = (take(3)?, take(2));
-            let Ok(table2) = table2 else {
-                give_table(3, table3);
-                return Err(OutOfMemory);
-            };
-            attach(root, 4, table3);
-            attach(table3, 3, table2);
-            return Ok(table2);
-        }
-        let table3 = pte.frame();
-        let pte = load(entry(table3, index(va, 3)));
-        if pte.is_present() {
-            return Ok(pte.frame());
-        }
-        let table2 = take(2)?;
-        attach(table3, 3, table2);
-        Ok(table2)
+            Pte::table(table)
+        })
     }
 
     /// Makes the table of level 1 for `va` this pmap's own, if it is one that a fork made common;
@@ -418,14 +390,4 @@ fn below(table: u32, from: usize, end: usize) -> Option<(usize, u32)> {
     let groups = record(table).groups().load(Ordering::Relaxed);
     let found = next_entry(table, groups, GROUP, from, end)?;
     Some((found, load(entry(table, found)).frame()))
-}
-
-/// An entry of a table above level 1 was filled.
-fn count_entry(table: u32, index: usize) {
-    let r = record(table);
-    r.handles.fetch_add(1, Ordering::Relaxed);
-    r.groups().store(
-        r.groups().load(Ordering::Relaxed) | group(index),
-        Ordering::Relaxed,
-    );
 }

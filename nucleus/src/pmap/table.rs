@@ -190,53 +190,13 @@ impl Pmap {
         fill: impl FnOnce(&Leaf) -> Pte,
     ) -> Result<Option<Leaf>, OutOfMemory> {
         let mut frames = self.lock.lock();
-        let base = leaf_base(va);
-        let mut parent = self.root;
-        let mut level = 4;
-        loop {
-            let pte = load(entry(parent, index(va, level)));
-            if !pte.is_present() {
-                break;
-            }
-            parent = pte.frame();
-            level -= 1;
-            if level == 1 {
-                // Another CPU was faster.
-                return Ok(None);
-            }
-        }
-        // Take all that is missing before anything is attached: a failure leaves nothing behind.
-        let mut tables = [NONE; 4];
-        for l in 1..level {
-            match take_table(l) {
-                Some(table) => tables[l] = table.index(),
-                None => {
-                    for (l, &table) in tables.iter().enumerate().take(l).skip(1) {
-                        give_table(l, table);
-                    }
-                    return Err(OutOfMemory);
-                }
-            }
-        }
-        let leaf = new_leaf(owner(self), tables[1], base);
-        let mut reference = fill(&leaf);
-        // From the bottom up, so that what is attached is whole.
-        for (l, &table) in tables.iter().enumerate().take(level).skip(2) {
-            entry(table, index(va, l)).store(reference.0, Ordering::Release);
-            reference = Pte::table(table);
-            record(table).handles.store(1, Ordering::Relaxed);
-            let bit = group(index(va, l));
-            record(table).groups().store(bit, Ordering::Relaxed);
-            *frames += 1;
-        }
-        *frames += 2;
-        machine::point();
-        entry(parent, index(va, level)).store(reference.0, Ordering::Release);
-        let parent = record(parent);
-        parent.handles.fetch_add(1, Ordering::Relaxed);
-        let groups = parent.groups().load(Ordering::Relaxed) | group(index(va, level));
-        parent.groups().store(groups, Ordering::Relaxed);
-        Ok(Some(leaf))
+        let mut leaf = None;
+        make_tables(self.root, &mut frames, va, 1, |table| {
+            fill(leaf.insert(new_leaf(owner(self), table, leaf_base(va))))
+        })?;
+        // The frame with its links. Without a leaf another CPU was faster.
+        *frames += usize::from(leaf.is_some());
+        Ok(leaf)
     }
 
     /// The first table of level 1 for anything in `range`. If the range covers all that the table
@@ -392,6 +352,66 @@ impl Pmap {
             pending.invalidate(self.holders(), base);
         }
     }
+}
+
+/// Makes the tables for `va` that are missing, down to level `lowest`: `prepare` gets that table
+/// before it can be found, and says what stands in the entry above. Returns the table of that
+/// level, which may have been there; adds those made to `frames`. [pmap lock]
+///
+/// # Errors
+/// [`OutOfMemory`]; nothing has changed.
+pub(super) fn make_tables(
+    root: u32,
+    frames: &mut usize,
+    va: VirtAddr,
+    lowest: usize,
+    prepare: impl FnOnce(u32) -> Pte,
+) -> Result<u32, OutOfMemory> {
+    let (mut parent, mut level) = (root, 4);
+    while level > lowest {
+        let pte = load(entry(parent, index(va, level)));
+        if !pte.is_present() {
+            break;
+        }
+        parent = pte.frame();
+        level -= 1;
+    }
+    if level == lowest {
+        return Ok(parent);
+    }
+    // Take all that is missing before anything is attached: a failure leaves nothing behind.
+    let mut tables = [NONE; 4];
+    for l in lowest..level {
+        match take_table(l) {
+            Some(table) => tables[l] = table.index(),
+            None => {
+                (lowest..l).for_each(|l| give_table(l, tables[l]));
+                return Err(OutOfMemory);
+            }
+        }
+    }
+    let mut reference = prepare(tables[lowest]);
+    // From the bottom up, so that what is attached is whole.
+    for (l, &table) in tables.iter().enumerate().take(level).skip(lowest + 1) {
+        entry(table, index(va, l)).store(reference.0, Ordering::Release);
+        reference = Pte::table(table);
+        record(table).handles.store(1, Ordering::Relaxed);
+        let bit = group(index(va, l));
+        record(table).groups().store(bit, Ordering::Relaxed);
+    }
+    *frames += level - lowest;
+    machine::point();
+    entry(parent, index(va, level)).store(reference.0, Ordering::Release);
+    count_entry(parent, index(va, level));
+    Ok(tables[lowest])
+}
+
+/// An entry of a table of level 2 to 4 was filled. [pmap lock]
+pub(super) fn count_entry(table: u32, index: usize) {
+    let r = record(table);
+    r.handles.fetch_add(1, Ordering::Relaxed);
+    let groups = r.groups().load(Ordering::Relaxed) | group(index);
+    r.groups().store(groups, Ordering::Relaxed);
 }
 
 /// An entry of a table of level 2 to 4 was cleared. [pmap lock]
