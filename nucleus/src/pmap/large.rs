@@ -111,7 +111,7 @@ impl Pmap {
         kind: LargeKind,
     ) -> Result<bool, OutOfMemory> {
         debug_assert!(base.0.is_multiple_of(LEAF_SPAN) && base < crate::addr::USER_END);
-        let made = self.build_with(base, |leaf| {
+        let made = self.build(base, |leaf| {
             let r = record(leaf.table);
             // All groups are in use; and the entries are counted before one can be taken out.
             r.handles.store(u32::MAX, Ordering::Relaxed);

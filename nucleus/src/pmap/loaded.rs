@@ -114,7 +114,7 @@ pub(super) fn loaded(cpu: usize) -> Option<[u32; 2]> {
     let pmap = LOADED[cpu].pmap.load(Ordering::Relaxed);
     // SAFETY: the slot holds a handle, and only this CPU changes it.
     let pmap = unsafe { pmap.as_ref() }?;
-    Some([pmap.space(), pmap.family.number()])
+    Some([pmap.space(), pmap.family.number])
 }
 
 /// The roots of the members of a family that are loaded anywhere.

@@ -312,33 +312,3 @@ pub(super) fn start() {
         inbox.senders.store(0, Ordering::Relaxed);
     }
 }
-
-#[cfg(all(test, not(target_os = "none")))]
-mod tests {
-    use crate::counters::Counter;
-    use crate::frame::{Contents, Frame};
-    use crate::pmap::{Coherence, Pending, Pmap, Prot, set_coherence};
-    use crate::sim::on_machines_with;
-    use crate::{PAGE_SIZE, VirtAddr, VirtRange};
-
-    /// A change that no CPU can have seen: told to no CPU, or to all.
-    #[test]
-    fn all_are_told_where_changes_are_broadcast() {
-        on_machines_with("all are told", [4], 512, 10, || {
-            let frame = Frame::alloc(Contents::Zeroed).unwrap();
-            let pmap = Pmap::new().unwrap();
-            let at = VirtAddr(0x1000);
-            let told = |coherence| {
-                set_coherence(coherence);
-                let before = Counter::tlb_remote.total();
-                let mut pending = Pending::new();
-                assert_eq!(pmap.enter_ahead(at, &frame, Prot::READ), Ok(true));
-                pmap.remove(VirtRange::new(at, at + PAGE_SIZE), &mut pending);
-                pending.flush();
-                Counter::tlb_remote.total() - before
-            };
-            assert_eq!(told(Coherence::Precise), 0);
-            assert_eq!(told(Coherence::Broadcast), 3);
-        });
-    }
-}

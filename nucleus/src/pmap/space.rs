@@ -88,6 +88,16 @@ impl Pmap {
     pub(super) fn space(&self) -> u32 {
         self.root - managed().start
     }
+
+    /// The CPUs that have this pmap loaded.
+    #[inline]
+    pub(super) fn holders(&self) -> Holders<'_> {
+        Holders {
+            cpus: &self.active,
+            number: self.space(),
+            weight: &self.weight,
+        }
+    }
 }
 
 /// See the head of the file. A table of level 1 that several spaces lead to belongs to their family
@@ -97,7 +107,8 @@ pub(super) struct Family {
     pub(super) active: AtomicU64,
     /// See [`Pmap::set_weight`].
     pub(super) weight: AtomicU32,
-    number: u32,
+    /// Names the family in shootdowns.
+    pub(super) number: u32,
 }
 
 /// In a number of [`Holders`]: a family's. The numbers of pmaps are below.
@@ -133,30 +144,12 @@ impl Family {
         })
     }
 
-    /// Names the family in shootdowns.
-    #[inline]
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
     /// The CPUs that have any member loaded.
     #[inline]
     pub(super) fn holders(&self) -> Holders<'_> {
         Holders {
             cpus: &self.active,
             number: self.number,
-            weight: &self.weight,
-        }
-    }
-}
-
-impl Pmap {
-    /// The CPUs that have this pmap loaded.
-    #[inline]
-    pub(super) fn holders(&self) -> Holders<'_> {
-        Holders {
-            cpus: &self.active,
-            number: self.space(),
             weight: &self.weight,
         }
     }

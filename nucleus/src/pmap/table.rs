@@ -163,7 +163,7 @@ impl Pmap {
         loop {
             let leaf = match self.leaf(va) {
                 Some(leaf) => leaf,
-                None => match self.build(va)? {
+                None => match self.build(va, |leaf| Pte::table(leaf.table))? {
                     Some(leaf) => leaf,
                     None => continue,
                 },
@@ -176,15 +176,10 @@ impl Pmap {
         }
     }
 
-    /// Makes the table of level 1 for `va`. `None`: there is one.
+    /// Makes the table of level 1 for `va`: `fill` gets it before it can be found, and says what
+    /// stands in the entry above. `None`: there is one.
     #[cold]
-    fn build(&self, va: VirtAddr) -> Result<Option<Leaf>, OutOfMemory> {
-        self.build_with(va, |leaf| Pte::table(leaf.table))
-    }
-
-    /// As [`build`](Pmap::build): `fill` gets the table before it can be found, and says what
-    /// stands in the entry above.
-    pub(super) fn build_with(
+    pub(super) fn build(
         &self,
         va: VirtAddr,
         fill: impl FnOnce(&Leaf) -> Pte,

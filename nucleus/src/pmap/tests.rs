@@ -367,6 +367,27 @@ fn only_cpus_that_may_hold_it_are_told() {
     });
 }
 
+/// A change that no CPU can have seen: told to no CPU, or to all.
+#[test]
+fn all_are_told_where_changes_are_broadcast() {
+    on_machines("all are told", [4], 512, 10, || {
+        let frame = tagged_frames(1).remove(0);
+        let pmap = Pmap::new().unwrap();
+        let at = VirtAddr(0x1000);
+        let told = |coherence| {
+            set_coherence(coherence);
+            let before = Counter::tlb_remote.total();
+            let mut pending = Pending::new();
+            assert_eq!(pmap.enter_ahead(at, &frame, Prot::READ), Ok(true));
+            pmap.remove(page_at(at), &mut pending);
+            pending.flush();
+            Counter::tlb_remote.total() - before
+        };
+        assert_eq!(told(Coherence::Precise), 0);
+        assert_eq!(told(Coherence::Broadcast), 3);
+    });
+}
+
 #[test]
 fn out_of_memory_leaves_nothing_behind() {
     on_machines("out of memory", [1, 2], 1024, 10, || {

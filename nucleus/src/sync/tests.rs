@@ -78,95 +78,72 @@ fn contend<L: Send + Sync + 'static>(lock: L, writes: usize, round: fn(&L, &Frag
     }
 }
 
+/// Takes a lock, in one round of three by trying first.
+macro_rules! try_or_lock {
+    ($lock:expr, $round:expr) => {
+        match $round % 3 {
+            0 => $lock.try_lock().unwrap_or_else(|| $lock.lock()),
+            _ => $lock.lock(),
+        }
+    };
+}
+
+/// One round in four writes; readers that sleep may go on on another CPU.
+macro_rules! read_or_write {
+    ($lock:expr, $fragile:expr, $round:expr) => {
+        match $round % 4 {
+            0 => {
+                let _guard = $lock.write();
+                $fragile.write();
+            }
+            _ => {
+                let _guard = $lock.read();
+                $fragile.read($round % 2 == 0);
+            }
+        }
+    };
+}
+
 #[test]
-fn spin_locks_exclude() {
+fn locks_for_one_exclude() {
+    const ALL: usize = TASKS * ROUNDS;
     on_many_machines("spin", || {
-        contend(
-            SpinLock::new(Rank::Leaf, ()),
-            TASKS * ROUNDS,
-            |lock, fragile, i| {
-                let _guard = match i % 3 {
-                    0 => match lock.try_lock() {
-                        Some(guard) => guard,
-                        None => lock.lock(),
-                    },
-                    _ => lock.lock(),
-                };
-                fragile.write();
-            },
-        );
+        contend(SpinLock::new(Rank::Leaf, ()), ALL, |lock, fragile, i| {
+            let _guard = try_or_lock!(lock, i);
+            fragile.write();
+        });
         contend(
             SpinLock::new(Rank::WaitQueue, ()),
-            TASKS * ROUNDS,
+            ALL,
             |lock, fragile, _| {
                 let _guard = lock.lock_irq();
                 fragile.write();
             },
         );
     });
-}
-
-#[test]
-fn mutexes_exclude() {
     on_many_machines("mutex", || {
-        contend(
-            Mutex::new(OBJECT, ()),
-            TASKS * ROUNDS,
-            |lock, fragile, i| {
-                let _guard = match i % 3 {
-                    0 => match lock.try_lock() {
-                        Some(guard) => guard,
-                        None => lock.lock(),
-                    },
-                    _ => lock.lock(),
-                };
-                if i % 2 == 0 {
-                    task::yield_now();
-                }
-                fragile.write();
-            },
-        );
+        contend(Mutex::new(OBJECT, ()), ALL, |lock, fragile, i| {
+            let _guard = try_or_lock!(lock, i);
+            if i % 2 == 0 {
+                task::yield_now();
+            }
+            fragile.write();
+        });
     });
 }
 
 #[test]
 fn reader_writer_locks_exclude() {
+    const WRITES: usize = TASKS * ROUNDS / 4;
     on_many_machines("rwlock", || {
-        contend(
-            RwLock::new(VNODE, ()),
-            TASKS * ROUNDS / 4,
-            |lock, fragile, i| match i % 4 {
-                0 => {
-                    let _guard = lock.write();
-                    fragile.write();
-                }
-                _ => {
-                    let _guard = lock.read();
-                    fragile.read(i % 2 == 0);
-                }
-            },
-        );
+        contend(RwLock::new(VNODE, ()), WRITES, |lock, fragile, i| {
+            read_or_write!(lock, fragile, i);
+        });
     });
-}
-
-#[test]
-fn cpu_reader_writer_locks_exclude() {
     on_many_machines("cpu rwlock", || {
-        contend(
-            CpuRwLock::new(MAP, ()),
-            TASKS * ROUNDS / 4,
-            |lock, fragile, i| match i % 4 {
-                0 => {
-                    let _guard = lock.write();
-                    fragile.write();
-                }
-                // Sleepers may go on on another CPU.
-                _ => {
-                    let _guard = lock.read();
-                    fragile.read(i % 2 == 0);
-                }
-            },
-        );
+        contend(CpuRwLock::new(MAP, ()), WRITES, |lock, fragile, i| {
+            read_or_write!(lock, fragile, i);
+        });
     });
 }
 

@@ -228,13 +228,9 @@ impl Queue {
             used: 0,
             broken: false,
         };
-        let reserved = (
-            state.slots.try_reserve_exact(slots),
-            state.free.try_reserve_exact(slots),
-        );
-        if let (Err(_), _) | (_, Err(_)) = reserved {
-            return Err(OutOfMemory);
-        }
+        let no_memory = |_| OutOfMemory;
+        state.slots.try_reserve_exact(slots).map_err(no_memory)?;
+        state.free.try_reserve_exact(slots).map_err(no_memory)?;
         state.slots.resize_with(slots, || Slot {
             request: None,
             busy: false,
@@ -534,15 +530,9 @@ impl Queue {
         if room > 0 {
             self.progress.wake_all();
         }
-        match room {
-            0 => {}
-            usize::MAX => self.room.wake_all(),
-            _ => {
-                for _ in 0..room {
-                    if !self.room.wake_one() {
-                        break;
-                    }
-                }
+        for _ in 0..room {
+            if !self.room.wake_one() {
+                break;
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Kernel code that touches the program's memory: through the TLB, with faults.
 
+use core::sync::atomic::AtomicU32;
+
 use super::{
     interface::point,
     machine::{Machine, WORD, machine},
@@ -15,7 +17,7 @@ fn resolved(m: &Machine, at: VirtAddr, access: Access) -> Option<PhysAddr> {
         if let Some(physical) = translate(m, at, access) {
             return Some(physical);
         }
-        if !m.cpu_may_fault() {
+        if !super::irqs_enabled() || super::preempt_count() != 0 {
             m.fail(format!(
                 "a fault at {at:?} with interrupts off or a spin lock held"
             ));
@@ -25,12 +27,6 @@ fn resolved(m: &Machine, at: VirtAddr, access: Access) -> Option<PhysAddr> {
         }
     }
     m.fail(format!("{access:?} at {at:?} faults again and again"))
-}
-
-impl Machine {
-    fn cpu_may_fault(&self) -> bool {
-        super::irqs_enabled() && super::preempt_count() == 0
-    }
 }
 
 /// Copies in pieces that end where pages do and, often, before: between two of them anything may
@@ -82,16 +78,25 @@ pub(crate) unsafe fn copy_to_user(to: VirtAddr, from: *const u8, len: usize) -> 
     })
 }
 
+/// The word of a program, for an access, as an atomic.
+///
+/// # Safety
+/// `at` is aligned.
+unsafe fn word<'a>(at: VirtAddr, access: Access) -> Result<&'a AtomicU32, ()> {
+    let m = machine().ok_or(())?;
+    point();
+    let physical = resolved(m, at, access).ok_or(())?;
+    // SAFETY: aligned by the caller's promise, inside one page.
+    Ok(unsafe { &*m.memory(physical).cast() })
+}
+
 /// An aligned 32-bit load; an error if the address can't be used.
 ///
 /// # Safety
 /// `from` is aligned and lies below `USER_END`.
 pub(crate) unsafe fn user_load_u32(from: VirtAddr) -> Result<u32, ()> {
-    let m = machine().ok_or(())?;
-    point();
-    let at = resolved(m, from, Access::Read).ok_or(())?;
-    // SAFETY: aligned by the caller's promise, inside one page.
-    Ok(unsafe { (*m.memory(at).cast::<core::sync::atomic::AtomicU32>()).load(WORD) })
+    // SAFETY: the caller's promise.
+    Ok(unsafe { word(from, Access::Read) }?.load(WORD))
 }
 
 /// An aligned 32-bit compare-exchange; gives the old value.
@@ -99,11 +104,8 @@ pub(crate) unsafe fn user_load_u32(from: VirtAddr) -> Result<u32, ()> {
 /// # Safety
 /// As [`user_load_u32`].
 pub(crate) unsafe fn user_cmpxchg_u32(at: VirtAddr, old: u32, new: u32) -> Result<u32, ()> {
-    let m = machine().ok_or(())?;
-    point();
-    let physical = resolved(m, at, Access::Write).ok_or(())?;
-    // SAFETY: aligned by the caller's promise, inside one page.
-    let word = unsafe { &*m.memory(physical).cast::<core::sync::atomic::AtomicU32>() };
+    // SAFETY: the caller's promise.
+    let word = unsafe { word(at, Access::Write) }?;
     Ok(match word.compare_exchange(old, new, WORD, WORD) {
         Ok(was) | Err(was) => was,
     })

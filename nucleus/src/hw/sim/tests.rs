@@ -115,23 +115,3 @@ fn the_console_has_two_ends() {
     };
     run(Config::default(), body).unwrap();
 }
-
-/// Not a test of anything but speed; run by name in a release build.
-#[test]
-#[ignore = "measures"]
-fn points_per_second() {
-    let body = || {
-        let begin = std::time::Instant::now();
-        for _ in 0..10_000_000 {
-            point();
-        }
-        println!("{:?} for ten million points", begin.elapsed());
-    };
-    let config = Config {
-        max_points: u64::MAX,
-        ..Config::default()
-    };
-    for cpus in [1, 2] {
-        run(Config { cpus, ..config }, body).unwrap();
-    }
-}

@@ -226,10 +226,9 @@ pub fn kilohertz() -> u64 {
 /// Spins for a time. Before [`start`] it spins for some time.
 pub fn delay(ns: u64) {
     let rate = TICKS_PER_NS.load(Ordering::Relaxed);
-    let ticks = if rate == 0 {
-        ns * 4
-    } else {
-        scale(ns, &TICKS_PER_NS)
+    let ticks = match rate {
+        0 => ns * 4,
+        _ => scale(ns, &TICKS_PER_NS),
     };
     let start = time_stamp();
     while time_stamp().wrapping_sub(start) < ticks {
@@ -269,23 +268,19 @@ fn date() -> u64 {
     let format = rtc(0x0b);
     let afternoon = now[2] & 0x80 != 0;
     now[2] &= 0x7f;
-    let plain = |v: u8| {
-        if format & 4 != 0 {
-            v
-        } else {
-            (v >> 4) * 10 + (v & 15)
-        }
+    let plain = |v: u8| match format & 4 {
+        0 => (v >> 4) * 10 + (v & 15),
+        _ => v,
     };
     let [second, minute, hour, day, month, year, century] = now.map(|v| u64::from(plain(v)));
-    let hour = if format & 2 != 0 {
-        hour
-    } else {
-        hour % 12 + if afternoon { 12 } else { 0 }
+    let hour = match format & 2 {
+        0 => hour % 12 + if afternoon { 12 } else { 0 },
+        _ => hour,
     };
-    let century = if (19..=29).contains(&century) {
-        century
-    } else {
-        20
+    // Not all clocks have one.
+    let century = match century {
+        19..=29 => century,
+        _ => 20,
     };
     let days = days_since_epoch(century * 100 + year, month.clamp(1, 12), day.clamp(1, 31));
     ((days * 24 + hour) * 60 + minute) * 60 + second

@@ -39,24 +39,21 @@ pub fn processor() -> Processor {
         features: [one.edx, one.ecx, seven, extended.edx, extended.ecx],
         vendor,
         name,
-        family: if family == 15 {
-            family + (one.eax >> 20 & 0xff)
-        } else {
-            family
+        family: match family {
+            15 => family + (one.eax >> 20 & 0xff),
+            _ => family,
         },
-        model: if family == 6 || family == 15 {
-            model | one.eax >> 12 & 0xf0
-        } else {
-            model
+        model: match family {
+            6 | 15 => model | one.eax >> 12 & 0xf0,
+            _ => model,
         },
         stepping: one.eax & 15,
         kilohertz: clock::kilohertz(),
         // Linux's: the feature word of leaf 1; ring 3 may use the instructions for FS and GS bases.
         capabilities: one.edx.into(),
-        capabilities2: if features().contains(Features::FSGSBASE) {
-            2
-        } else {
-            0
+        capabilities2: match features().contains(Features::FSGSBASE) {
+            true => 2,
+            false => 0,
         },
     }
 }
