@@ -6,7 +6,7 @@
 //!   was passed on in an aggregate is immutable: a change needs a copy.
 //! - `io`: [`Sink`] and [`Source`], the two ends of a transfer. The code that moves data offers
 //!   bytes of a frame, and the sink copies them or keeps the frame:
-//!   - [`UserBuffers`], [`UserBuffers`]: a program's memory, one buffer or an array of them;
+//!   - [`UserBuffers`]: a program's memory, one buffer or an array of them;
 //!   - [`AggregateSink`], [`AggregateSource`]: a chain of slices, whose frames are kept;
 //!   - [`BytesSink`], [`BytesSource`]: the kernel's own bytes; [`DiscardSink`]: drops them.
 //! - [`queue`]: the byte queue of pipes, TCP and stream sockets of the Unix family.

@@ -41,7 +41,7 @@
 //! - References to amaps, anons and objects are dropped without the map lock, after the flush.
 //! - Two chunks of one kind are never locked together, with one exception: a large page of shared
 //!   memory try-locks all the chunks of its span.
-//! - Page-in, [`Pager::read_in`] and waiting for memory happen with none of these locks held.
+//! - Page-in, [`Pager::page_in`] and waiting for memory happen with none of these locks held.
 //! - The pagedaemon takes no map lock and only try-locks chunks to inspect their pages.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]

@@ -10,7 +10,7 @@ use super::{
     support::{
         FLAGS, Random,
         image::{self, SMALL, Shape},
-        seeds, with_walk,
+        with_walk,
     },
 };
 
@@ -99,7 +99,7 @@ fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
 
 #[test]
 fn what_was_synced_survives_a_power_cut() {
-    for seed in seeds(12) {
+    for seed in nucleus::sim::seeds(1..13) {
         let block_size = image::block_size(seed);
         let empty = Shape {
             block: block_size,

@@ -7,7 +7,7 @@ use super::{
     support::{
         Random, change_tree,
         image::{self, SMALL, Shape},
-        in_tasks, names, seeds, with_walk,
+        in_tasks, names, with_walk,
     },
 };
 use fbuf::BytesSink;
@@ -59,7 +59,7 @@ fn all(namespace: &Arc<Namespace>) -> BTreeMap<Vec<u8>, (Kind, u32, Vec<u8>)> {
 #[test]
 fn tasks_do_not_harm_each_other() {
     let mut most = 0;
-    for seed in seeds(8) {
+    for seed in nucleus::sim::seeds(1..9) {
         let block_size = image::block_size(seed);
         let empty = Shape {
             block: block_size,

@@ -8,7 +8,7 @@ use super::{
     machine,
     support::{
         image::{self, SMALL, Shape},
-        names, seeds, with_walk,
+        names, with_walk,
     },
 };
 
@@ -93,7 +93,7 @@ fn a_deep_tree_without_users_is_unmounted() {
 /// A random tree with files, accessed through both, then after the next mount.
 #[test]
 fn behaves_as_a_tree_of_maps() {
-    for seed in seeds(6) {
+    for seed in nucleus::sim::seeds(1..7) {
         let block_size = image::block_size(seed);
         let empty = Shape {
             kib: 8192,

@@ -5,7 +5,6 @@ pub mod image;
 
 use std::{
     any::Any,
-    ops::RangeInclusive,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -71,26 +70,16 @@ pub fn below(n: usize) -> usize {
     (random_u64() >> 16) as usize % n
 }
 
-/// The seeds of random runs: `usual` many, or as the environment says: the one of `SEED`, or as
-/// many as `SEEDS`.
-pub fn seeds(usual: u64) -> RangeInclusive<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
-    match number("SEED") {
-        Some(seed) => seed..=seed,
-        None => 1..=number("SEEDS").unwrap_or(usual),
-    }
-}
-
 fn on_each(usual: u64, config: Config, body: impl Fn(u64) + Copy + Send + 'static) {
-    for seed in seeds(usual) {
+    for seed in sim::seeds(1..usual + 1) {
         if let Err(failure) = sim::run(Config { seed, ..config }, move || body(seed)) {
             panic!("seed {seed}: {failure}");
         }
     }
 }
 
-/// Runs `body` on a simulated machine for each of the [`seeds`]. Every frame that held data must be
-/// free again at the end.
+/// Runs `body` on a simulated machine for each of the [`seeds`](sim::seeds). Every frame that held
+/// data must be free again at the end.
 pub fn on_machines(usual: u64, cpus: usize, body: impl Fn(u64) + Copy + Send + 'static) {
     let config = Config {
         cpus,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use super::simulated::{Config, check, run};
+use super::simulated::{Config, check, run, seeds};
 use crate::hw::sim::random_u64;
 use crate::mem::frame;
 use crate::task::{self, Sleep, Spawn, Task, WaitQueue};
@@ -38,14 +38,13 @@ impl Random {
     }
 }
 
-/// Runs `body` on machines with 1 to 3 CPUs, one for each of `usual` seeds, or for as many as
-/// `SEEDS` in the environment says. At the end every data frame must be free again.
+/// Runs `body` on machines with 1 to 3 CPUs, one for each of the [`seeds`], usually `usual` many.
+/// At the end every data frame must be free again.
 ///
 /// # Panics
 /// A run failed.
 pub fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
-    let wanted = std::env::var("SEEDS").ok().and_then(|n| n.parse().ok());
-    for seed in 1..=wanted.unwrap_or(usual) {
+    for seed in seeds(1..usual + 1) {
         let config = Config {
             cpus: 1 + seed as usize % 3,
             seed,

@@ -71,31 +71,29 @@ pub fn run(config: Config, body: impl FnOnce() + Send + 'static) -> Result<(), F
     }
 }
 
-/// Runs `body` with each of the seeds and panics at the first failure, naming the seed.
-///
-/// The environment variable `SIM_SEED=n` runs that seed alone, `SIM_SEEDS=n` that many from the
-/// first on.
+/// The seeds of random runs: the `usual` ones, or as the environment says: the one of `SEED`, or as
+/// many as `SEEDS` from the first on.
+pub fn seeds(usual: Range<u64>) -> Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    match (number("SEED"), number("SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(count)) => usual.start..usual.start + count,
+        (None, None) => usual,
+    }
+}
+
+/// Runs `body` with each of the [`seeds`] and panics at the first failure, naming the seed.
 pub fn check(
     name: &str,
-    seeds: Range<u64>,
+    usual: Range<u64>,
     config: Config,
     body: impl Fn() + Send + Sync + 'static,
 ) {
-    let number = |variable| {
-        std::env::var(variable)
-            .ok()
-            .and_then(|value| value.parse::<u64>().ok())
-    };
-    let seeds = match (number("SIM_SEED"), number("SIM_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, Some(count)) => seeds.start..seeds.start + count,
-        (None, None) => seeds,
-    };
     let body = Arc::new(body);
-    for seed in seeds {
+    for seed in seeds(usual) {
         let body = body.clone();
         if let Err(failure) = run(Config { seed, ..config }, move || body()) {
-            panic!("{name}: {failure}\nrepeat with SIM_SEED={seed}");
+            panic!("{name}: {failure}\nrepeat with SEED={seed}");
         }
     }
 }

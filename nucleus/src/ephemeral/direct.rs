@@ -1,5 +1,5 @@
 //! The backend for frames that the direct map reaches: nothing to allocate, nothing to invalidate
-//! (`ephemeral-mappings.txt` 4.2).
+//! (`ephemeral-mappings.txt` 4.3).
 
 use super::{Flags, Mapping, Unavailable};
 use crate::Frame;
