@@ -37,7 +37,7 @@ pub mod user;
 pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
 pub use cpu::random;
 pub use dev::{console, dma, virtio};
-pub use error::OutOfMemory;
+pub use error::{OutOfMemory, try_copy, try_filled, try_vec};
 pub use hw::{counters, log, power, processor};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]

@@ -37,8 +37,7 @@ impl MemoryDisk {
         let mut frames = Vec::new();
         for from in (0..pages).step_by(PIECE) {
             let count = PIECE.min(pages - from);
-            let mut piece = Vec::new();
-            piece.try_reserve_exact(count)?;
+            let mut piece = nucleus::try_vec(count)?;
             for _ in 0..count {
                 piece.push(Frame::alloc(Contents::Zeroed)?);
             }

@@ -375,10 +375,7 @@ fn read_groups(
     geometry: &Geometry,
     free: &Free,
 ) -> core::result::Result<Vec<Group>, Refused> {
-    let mut groups = Vec::new();
-    groups
-        .try_reserve_exact(geometry.groups as usize)
-        .map_err(Errno::from)?;
+    let mut groups = nucleus::try_vec(geometry.groups as usize).map_err(Errno::from)?;
     let per_block = (geometry.block_size / GROUP_SIZE) as u32;
     let table = geometry.first_data_block + 1;
     if geometry.descriptor_blocks > geometry.group_blocks(0).len() as u32 {

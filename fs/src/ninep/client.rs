@@ -305,9 +305,7 @@ impl Client {
             .transport
             .send(&message, cargo.data, reply, cargo.receive)?;
         let flushed = self.wait(&*flight, tag);
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(reply)?;
-        bytes.resize(reply, 0);
+        let mut bytes = nucleus::try_filled(reply, 0)?;
         let total = flight.take(&mut bytes)?;
         if total == 0 && flushed {
             return Err(Errno::EINTR);

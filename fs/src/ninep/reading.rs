@@ -1,6 +1,5 @@
 //! Reading files: pages that are not in memory come in clusters, straight into their frames.
 
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use abi::{Errno, Result};
@@ -115,8 +114,7 @@ fn read_frames(
     frames: &[Frame],
     read: &mut dyn FnMut(usize, &[Slice]) -> Result<usize>,
 ) -> Result<usize> {
-    let mut slices = Vec::new();
-    slices.try_reserve_exact(frames.len())?;
+    let mut slices = nucleus::try_vec(frames.len())?;
     let mut done = 0;
     while done < wanted {
         slices.clear();

@@ -225,10 +225,7 @@ impl Content {
             }
             self.store.written.store(true, Ordering::Release);
             node.forget_attributes();
-            let mut slices = Vec::new();
-            slices
-                .try_reserve_exact(frames.len())
-                .map_err(|_| PagerError::OutOfMemory)?;
+            let mut slices = nucleus::try_vec(frames.len())?;
             slices.extend(slices_of(frames, 0, len));
             let fid = node.open_handle(true).map_err(|_| PagerError::Io)?;
             match send(&fid, at, &slices, len).1 {

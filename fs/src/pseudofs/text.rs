@@ -199,9 +199,7 @@ impl File for TextFile {
         if from.left() > WRITE_MAX {
             return Err(Errno::EINVAL);
         }
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(from.left())?;
-        bytes.resize(from.left(), 0);
+        let mut bytes = nucleus::try_filled(from.left(), 0)?;
         let n = from.take_bytes(&mut bytes)?;
         store(&bytes[..n])?;
         if at.is_none() {

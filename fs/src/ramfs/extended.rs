@@ -45,7 +45,7 @@ impl Extended {
     pub(super) fn get(&self, name: &[u8]) -> Result<Vec<u8>> {
         let attributes = self.attributes.lock();
         let value = attributes.values.get(name).ok_or(Errno::ENODATA)?;
-        copy(value)
+        Ok(nucleus::try_copy(value)?)
     }
 
     /// As [`ExtendedAttributes::set`](crate::vnode::ExtendedAttributes::set).
@@ -77,7 +77,7 @@ impl Extended {
         let new = match value {
             None => None,
             Some(_) if frame::is_scarce() => return Err(Errno::ENOMEM),
-            Some(value) => Some(copy(value)?.into_boxed_slice()),
+            Some(value) => Some(nucleus::try_copy(value)?.into_boxed_slice()),
         };
         for taken in 0..after.saturating_sub(before) {
             if let Err(error) = fs.take_page() {
@@ -98,8 +98,7 @@ impl Extended {
     /// Returns all names, a NUL after each.
     pub(super) fn names(&self) -> Result<Vec<u8>> {
         let attributes = self.attributes.lock();
-        let mut names = Vec::new();
-        names.try_reserve_exact(attributes.list_len)?;
+        let mut names = nucleus::try_vec(attributes.list_len)?;
         for name in attributes.values.keys() {
             names.extend_from_slice(name);
             names.push(0);
@@ -111,11 +110,4 @@ impl Extended {
     pub(super) fn pages(&self) -> usize {
         pages(self.attributes.lock().bytes)
     }
-}
-
-fn copy(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len())?;
-    copy.extend_from_slice(bytes);
-    Ok(copy)
 }

@@ -51,8 +51,7 @@ impl Header {
         if word(VERSION) != 1 || last == 0 || last >= pages || count > MOST_BAD {
             return Err(Errno::EINVAL);
         }
-        let mut bad = Vec::new();
-        bad.try_reserve_exact(count)?;
+        let mut bad = nucleus::try_vec(count)?;
         for i in 0..count {
             let number = u64::from(word(BAD_PAGES + 4 * i));
             if !(1..=last).contains(&number) {

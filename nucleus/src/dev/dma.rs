@@ -78,8 +78,7 @@ impl Pool {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(keep: usize) -> Result<Arc<Pool>, OutOfMemory> {
-        let mut free = Vec::new();
-        free.try_reserve_exact(keep).map_err(|_| OutOfMemory)?;
+        let free = crate::try_vec(keep)?;
         Ok(Arc::new(Pool {
             free: SpinLock::new(Rank::Leaf, free),
             keep,

@@ -144,8 +144,7 @@ impl Hash {
 
     /// Returns a hash of `count` buckets, none of which is made.
     fn with_buckets(count: usize) -> Result<Hash, OutOfMemory> {
-        let mut buckets = Vec::new();
-        buckets.try_reserve_exact(count).map_err(|_| OutOfMemory)?;
+        let mut buckets = nucleus::try_vec(count)?;
         buckets.resize_with(count, OnceBox::new);
         Ok(Hash {
             buckets,
@@ -425,9 +424,7 @@ impl Hash {
         let buckets = Hash::buckets_for(count);
         let hash = Hash::with_buckets(buckets).ok()?;
         // A place without an anon counts as free, so the keys are counted here.
-        let mut taken: Vec<u8> = Vec::new();
-        taken.try_reserve_exact(buckets).ok()?;
-        taken.resize(buckets, 0);
+        let mut taken = nucleus::try_filled(buckets, 0u8).ok()?;
         let mut fits = true;
         each(&mut |key| {
             let number = hash.number(key);

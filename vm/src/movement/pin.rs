@@ -32,10 +32,7 @@ impl Map {
             return Err(Fault::NotMapped);
         }
         let pages = range.len().div_ceil(PAGE_SIZE) + 1;
-        let mut parts = Vec::new();
-        parts
-            .try_reserve_exact(pages)
-            .map_err(|_| Fault::OutOfMemory)?;
+        let parts = nucleus::try_vec(pages)?;
         {
             // No fork is under way while the map is locked, and the next one sees the count.
             let _space = self.space.read();

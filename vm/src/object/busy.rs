@@ -146,10 +146,7 @@ impl<O: HasObject> BusyPages<O> {
     }
 
     fn none(object: O, index: u64, window: &Range<u64>) -> Result<BusyPages<O>, PagerError> {
-        let mut frames = Vec::new();
-        frames
-            .try_reserve_exact(most(window) as usize)
-            .map_err(|_| PagerError::OutOfMemory)?;
+        let frames = nucleus::try_vec(most(window) as usize)?;
         Ok(BusyPages {
             object,
             number: NEXT.fetch_add(1, Ordering::Relaxed),

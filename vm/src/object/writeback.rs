@@ -25,9 +25,7 @@ impl Object {
         most: usize,
         write: &mut dyn FnMut(u64, &[Frame]) -> Result<(), PagerError>,
     ) -> Result<(), PagerError> {
-        let mut run: Vec<Frame> = Vec::new();
-        run.try_reserve_exact(most.min(self.resident_count()))
-            .map_err(|_| PagerError::OutOfMemory)?;
+        let mut run: Vec<Frame> = nucleus::try_vec(most.min(self.resident_count()))?;
         let mut first = 0;
         let mut result = Ok(());
         let mut flush = |first: u64, run: &mut Vec<Frame>| {

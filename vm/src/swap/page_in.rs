@@ -110,10 +110,7 @@ fn neighbours(
 /// Allocates frames for the slots of the run, which is cut to those around `wanted` for which there
 /// is memory.
 fn frames_for(run: &mut Run, wanted: SlotNumber) -> Result<Vec<Frame>, PageInError> {
-    let mut frames = Vec::new();
-    frames
-        .try_reserve_exact(run.len())
-        .map_err(|_| PageInError::OutOfMemory)?;
+    let mut frames = nucleus::try_vec(run.len())?;
     frames.push(Frame::alloc(Contents::Stale)?);
     while frames.len() < run.len() && !frame::is_scarce() {
         match Frame::alloc(Contents::Stale) {

@@ -444,9 +444,7 @@ pub fn usage() -> SwapUsage {
 /// # Errors
 /// [`SwapError::NoMemory`].
 pub fn devices() -> Result<Vec<DeviceUsage>, SwapError> {
-    let mut list = Vec::new();
-    list.try_reserve_exact(MOST_DEVICES)
-        .map_err(|_| SwapError::NoMemory)?;
+    let mut list = nucleus::try_vec(MOST_DEVICES).map_err(|_| SwapError::NoMemory)?;
     let table = TABLE.lock();
     for (id, device) in table.devices.iter().enumerate() {
         if let Some(device) = device {

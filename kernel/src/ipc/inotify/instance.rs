@@ -288,10 +288,7 @@ impl Listener for Watch {
 }
 
 fn copy(name: &[u8]) -> Result<Box<[u8]>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(name.len())?;
-    bytes.extend_from_slice(name);
-    Ok(bytes.into_boxed_slice())
+    Ok(nucleus::try_copy(name)?.into_boxed_slice())
 }
 
 impl File for Inotify {

@@ -50,9 +50,7 @@ impl Message {
     pub fn new(kind: i64, from: &mut dyn Source) -> Result<Message> {
         let len = from.left();
         let (body, taken) = if len <= SHORT {
-            let mut bytes = Vec::new();
-            bytes.try_reserve_exact(len)?;
-            bytes.resize(len, 0);
+            let mut bytes = nucleus::try_filled(len, 0)?;
             let taken = from.take_bytes(&mut bytes)?;
             (Body::Short(bytes), taken)
         } else {
@@ -104,12 +102,7 @@ impl Message {
     /// are never written.
     fn duplicate(&self) -> Result<Message> {
         let body = match &self.body {
-            Body::Short(bytes) => {
-                let mut copy = Vec::new();
-                copy.try_reserve_exact(bytes.len())?;
-                copy.extend_from_slice(bytes);
-                Body::Short(copy)
-            }
+            Body::Short(bytes) => Body::Short(nucleus::try_copy(bytes)?),
             Body::Long(pages) => {
                 let mut copy = Aggregate::default();
                 for slice in pages.slices() {

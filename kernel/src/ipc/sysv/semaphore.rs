@@ -140,9 +140,7 @@ impl Set {
         if total() + count > SEMMNS.get() as usize {
             return Err(Errno::ENOSPC);
         }
-        let mut semaphores = Vec::new();
-        semaphores.try_reserve_exact(count)?;
-        semaphores.resize(count, Semaphore::default());
+        let semaphores = nucleus::try_filled(count, Semaphore::default())?;
         SEMAPHORES.fetch_add(count, Relaxed);
         let status = SemaphoreStatus {
             permission: Permission::new(key, flags, caller.credentials),
@@ -294,8 +292,7 @@ impl Set {
     /// # Errors
     /// `EIDRM`, `EACCES`, `ENOMEM`.
     pub fn values(&self, caller: Caller<'_>) -> Result<Vec<u16>> {
-        let mut values = Vec::new();
-        values.try_reserve_exact(self.count)?;
+        let mut values = nucleus::try_vec(self.count)?;
         let state = self.allowed(caller, READ)?;
         values.extend(state.semaphores.iter().map(|s| s.value as u16));
         Ok(values)
@@ -379,10 +376,8 @@ impl State {
         if self.undos.iter().any(|undo| undo.list == list) {
             return Ok(());
         }
-        let mut adjustments = Vec::new();
-        adjustments.try_reserve_exact(count)?;
+        let adjustments = nucleus::try_filled(count, 0)?;
         self.undos.try_reserve(1)?;
-        adjustments.resize(count, 0);
         self.undos.push(Adjustments { list, adjustments });
         Ok(())
     }

@@ -74,9 +74,7 @@ impl Call<'_> {
     /// # Errors
     /// `EFAULT`, `ENOMEM`.
     pub fn read_many<T: Plain + Copy>(&self, n: usize, count: usize) -> Result<Vec<T>> {
-        let mut values = Vec::new();
-        values.try_reserve_exact(count)?;
-        values.resize(count, user::zeroed());
+        let mut values = nucleus::try_filled(count, user::zeroed())?;
         user::read_all(&mut values, self.address(n))?;
         Ok(values)
     }

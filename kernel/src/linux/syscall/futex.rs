@@ -1,6 +1,5 @@
 //! `futex`, `futex_waitv`, and the lists of locks that a thread may leave behind.
 
-use alloc::vec::Vec;
 use core::{sync::atomic::AtomicU64, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use abi::{Errno, Result, raw::general as raw};
@@ -202,8 +201,7 @@ fn futex_waitv(call: &mut Call<'_>) -> Result<usize> {
             Some(deadline(time, clock == raw::CLOCK_REALTIME).since_boot())
         }
     };
-    let mut words = Vec::new();
-    words.try_reserve_exact(count as usize)?;
+    let mut words = nucleus::try_vec(count as usize)?;
     for [value, address, flags_and_reserved] in call.read_many::<[u64; 3]>(0, count as usize)? {
         let flags = flags_and_reserved as u32;
         let known = FUTEX_32 | raw::FUTEX_PRIVATE_FLAG;

@@ -96,8 +96,7 @@ pub(super) fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
     if count > raw::UIO_MAXIOV as usize {
         return Err(Errno::EINVAL);
     }
-    let mut ranges = Vec::new();
-    ranges.try_reserve_exact(count)?;
+    let mut ranges = nucleus::try_vec(count)?;
     let mut total = 0u64;
     for at in 0..count {
         let [base, len]: [u64; 2] = user::read(VirtAddr(array.0.wrapping_add(at * 16)))?;
@@ -125,8 +124,7 @@ struct Source<'a> {
 
 impl<'a> Source<'a> {
     fn new(map: &'a Map) -> Result<Source<'a>> {
-        let mut held = Vec::new();
-        held.try_reserve_exact(HELD)?;
+        let held = nucleus::try_vec(HELD)?;
         Ok(Source {
             map,
             first: VirtAddr(0),

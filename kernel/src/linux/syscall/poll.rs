@@ -142,12 +142,6 @@ fn wait_for_any(watched: &[Watched], wait: Wait) -> Result<usize> {
     Ok(count)
 }
 
-fn reserve<T>(n: usize) -> Result<Vec<T>> {
-    let mut vec = Vec::new();
-    vec.try_reserve_exact(n)?;
-    Ok(vec)
-}
-
 fn poll(call: &mut Call<'_>) -> Result<usize> {
     let wait = Wait::for_milliseconds(call.int(2));
     poll_until(call, wait)
@@ -188,7 +182,7 @@ fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let entry = |i: usize| at.checked_add(i * size_of::<pollfd>()).ok_or(Errno::EFAULT);
-    let mut watched: Vec<Watched> = reserve(count)?;
+    let mut watched: Vec<Watched> = nucleus::try_vec(count)?;
     // Descriptors that are not open are an answer at once; negative ones are left out.
     let mut bad = 0;
     let mut asked: [pollfd; BLOCK] = user::zeroed();
@@ -307,7 +301,7 @@ const ASKS: [Ready; 3] = [
 ];
 
 fn zeros(words: usize) -> Result<Vec<u64>> {
-    let mut set = reserve(words)?;
+    let mut set = nucleus::try_vec(words)?;
     set.resize(words, 0);
     Ok(set)
 }

@@ -1,7 +1,5 @@
 //! System V semaphores.
 
-use alloc::vec::Vec;
-
 use abi::{Errno, Result};
 use nucleus::task::Sleep;
 
@@ -83,8 +81,7 @@ fn operate(call: &mut Call<'_>, how: Sleep) -> Result<usize> {
     if count as u64 > SEMOPM.get() {
         return Err(Errno::E2BIG);
     }
-    let mut operations = Vec::new();
-    operations.try_reserve_exact(count)?;
+    let mut operations = nucleus::try_vec(count)?;
     for [semaphore, change, flags] in call.read_many::<[u16; 3]>(1, count)? {
         operations.push(Operation {
             semaphore,

@@ -196,16 +196,13 @@ impl Header {
 
     /// The control data that the program sends.
     fn control_data(&self) -> Result<Vec<u8>> {
-        let mut data = Vec::new();
         if self.control.0 == 0 || self.control_len == 0 {
-            return Ok(data);
+            return Ok(Vec::new());
         }
         if self.control_len > MAX_CONTROL {
             return Err(Errno::ENOBUFS);
         }
-        data.try_reserve_exact(self.control_len)
-            .map_err(|_| Errno::ENOBUFS)?;
-        data.resize(self.control_len, 0);
+        let mut data = nucleus::try_filled(self.control_len, 0).map_err(|_| Errno::ENOBUFS)?;
         user::copy_in(&mut data, self.control)?;
         Ok(data)
     }

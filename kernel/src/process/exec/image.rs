@@ -56,9 +56,7 @@ pub fn read(file: &Location, offset: u64, to: &mut [u8]) -> Result<usize> {
 /// # Errors
 /// `ENOEXEC` if it is not so long, `ENOMEM`, and those of the file system.
 pub fn read_exactly(file: &Location, offset: u64, len: usize) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(len)?;
-    bytes.resize(len, 0);
+    let mut bytes = nucleus::try_filled(len, 0)?;
     if read(file, offset, &mut bytes)? != len {
         return Err(Errno::ENOEXEC);
     }

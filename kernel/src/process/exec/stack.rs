@@ -135,8 +135,7 @@ impl<'a> Stack<'a> {
     /// first, and the whole range.
     pub fn push_strings(&mut self, words: &[Word]) -> Result<(Vec<u64>, VirtRange)> {
         let end = self.pointer();
-        let mut addresses = Vec::new();
-        addresses.try_reserve_exact(words.len())?;
+        let mut addresses = nucleus::try_vec(words.len())?;
         for word in words.iter().rev() {
             self.push_string(word)?;
             addresses.push(self.at as u64);

@@ -29,8 +29,7 @@ pub struct Wanted {
 /// # Errors
 /// `EAGAIN` if one is another, `ETIMEDOUT`, a restart number if a signal came, `ENOMEM`, `EFAULT`.
 pub fn wait_for_any(words: &[Wanted], deadline: Option<Duration>) -> Result<usize> {
-    let mut waiters: Vec<Arc<Waiter>> = Vec::new();
-    waiters.try_reserve_exact(words.len())?;
+    let mut waiters: Vec<Arc<Waiter>> = nucleus::try_vec(words.len())?;
     waiters.extend(words.iter().map(|_| Waiter::new()));
     let woken = || {
         let is_woken = |waiter: &Arc<Waiter>| waiter.outcome() != Outcome::Waiting;

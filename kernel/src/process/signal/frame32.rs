@@ -1,8 +1,6 @@
 //! The frames that handlers of 32-bit programs find on their stacks, exactly as Linux lays them out
 //! (`struct sigframe_ia32` and `struct rt_sigframe_ia32`), and the way back.
 
-use alloc::vec::Vec;
-
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
     VirtAddr,
@@ -116,8 +114,7 @@ fn push_fpu(context: &mut UserContext, top: u64, data: u16) -> Result<u64> {
     let size = UserContext::fpu_size();
     let fx_at = top.checked_sub(size as u64).ok_or(Errno::EFAULT)? & !63;
     let at = fx_at.checked_sub(x87::LEN as u64).ok_or(Errno::EFAULT)?;
-    let mut state = Vec::new();
-    state.try_reserve_exact(size)?;
+    let mut state = nucleus::try_vec(size)?;
     state.extend_from_slice(context.fpu_frame());
     if size > EXTENDED_SIZE + 4 {
         // With the part that stands before it.

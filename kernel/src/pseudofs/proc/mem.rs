@@ -1,10 +1,7 @@
 //! `/proc/PID/mem` and `pagemap`: a process's memory, and which pages stand behind it, at the
 //! addresses as positions.
 
-use alloc::{
-    sync::{Arc, Weak},
-    vec::Vec,
-};
+use alloc::sync::{Arc, Weak};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{
@@ -68,14 +65,6 @@ fn open(subject: &Subject, at: &Location, view: View) -> Result<Arc<dyn File>> {
     }))
 }
 
-/// A page's worth of zeros.
-fn buffer() -> Result<Vec<u8>> {
-    let mut buffer = Vec::new();
-    buffer.try_reserve_exact(PAGE_SIZE)?;
-    buffer.resize(PAGE_SIZE, 0);
-    Ok(buffer)
-}
-
 /// The word for a page, see `proc(5)`.
 fn describe(map: &Map, va: VirtAddr, numbers: bool) -> u64 {
     const PRESENT: u64 = 1 << 63;
@@ -99,7 +88,7 @@ fn describe(map: &Map, va: VirtAddr, numbers: bool) -> u64 {
 
 impl Window {
     fn read_memory(&self, map: &Map, from: u64, to: &mut dyn Sink) -> Result<usize> {
-        let mut buffer = buffer()?;
+        let mut buffer = nucleus::try_filled(PAGE_SIZE, 0)?;
         let mut done = 0;
         while to.room() > 0 {
             let at = from.checked_add(done as u64).ok_or(Errno::EIO)?;
@@ -170,7 +159,7 @@ impl File for Window {
         let Some(map) = self.map.upgrade() else {
             return Ok(0);
         };
-        let mut buffer = buffer()?;
+        let mut buffer = nucleus::try_filled(PAGE_SIZE, 0)?;
         let mut done = 0;
         while from.left() > 0 {
             let at = to.checked_add(done as u64).ok_or(Errno::EIO)?;

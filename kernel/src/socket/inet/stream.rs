@@ -1,6 +1,6 @@
 //! TCP sockets.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 
 use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
@@ -117,9 +117,7 @@ impl Stream {
         if len == 0 {
             return Ok(0);
         }
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len)?;
-        bytes.resize(len, 0);
+        let mut bytes = nucleus::try_filled(len, 0)?;
         let len = message.data.take_bytes(&mut bytes)?;
         let Some((last, before)) = bytes[..len].split_last() else {
             return Ok(0);

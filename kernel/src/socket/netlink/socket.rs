@@ -218,7 +218,7 @@ impl NetlinkSocket {
             sockets.filter(is_member).collect()
         };
         for member in members {
-            let data = copy(data)?;
+            let data = nucleus::try_copy(data)?;
             member.enqueue_or_fail(Datagram { data, from, group });
         }
         Ok(())
@@ -231,7 +231,8 @@ impl NetlinkSocket {
             if peek {
                 let next = queue.datagrams.front()?;
                 let (from, group) = (next.from, next.group);
-                return Some(copy(&next.data).map(|data| Datagram { data, from, group }));
+                let data = nucleus::try_copy(&next.data).map_err(Errno::from);
+                return Some(data.map(|data| Datagram { data, from, group }));
             }
             let next = queue.datagrams.pop_front()?;
             queue.cost -= next.data.len() + OVERHEAD;
@@ -255,13 +256,6 @@ impl NetlinkSocket {
         }
         Ok(())
     }
-}
-
-fn copy(data: &[u8]) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(data.len())?;
-    bytes.extend_from_slice(data);
-    Ok(bytes)
 }
 
 impl Socket for NetlinkSocket {
@@ -334,9 +328,7 @@ impl Socket for NetlinkSocket {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
         }
-        let mut data = Vec::new();
-        data.try_reserve_exact(len)?;
-        data.resize(len, 0);
+        let mut data = nucleus::try_filled(len, 0)?;
         message.data.take_all(&mut data)?;
         let group = name::first_group(groups);
         if group != 0 {

@@ -78,8 +78,7 @@ impl Request {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn idle(parts: usize) -> Result<Arc<Request>, OutOfMemory> {
-        let mut list = Vec::new();
-        list.try_reserve_exact(parts).map_err(|_| OutOfMemory)?;
+        let list = crate::try_vec(parts)?;
         Ok(Arc::new(Request::done_already(list)))
     }
 

@@ -79,8 +79,7 @@ impl Buffers {
     /// Of so many pages each, all written once.
     fn new(pages: usize) -> Result<Buffers, OutOfMemory> {
         let fill = || {
-            let mut frames = Vec::new();
-            frames.try_reserve_exact(pages).map_err(|_| OutOfMemory)?;
+            let mut frames = crate::try_vec(pages)?;
             for _ in 0..pages {
                 frames.push(Frame::alloc(Contents::Zeroed)?);
             }
