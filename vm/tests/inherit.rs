@@ -12,9 +12,7 @@ use support::{File, HERE, Tasks, Worker, file_at, new_map, page, pages, zero_map
 use vm::{Advice, Inherit, Map, MapError};
 
 fn byte(map: &Map, i: usize) -> u8 {
-    let mut byte = [0];
-    assert_eq!(map.read(page(i), &mut byte), 1);
-    byte[0]
+    support::byte(map, page(i))
 }
 
 fn write(map: &Map, i: usize, byte: u8) {
@@ -25,7 +23,7 @@ fn write(map: &Map, i: usize, byte: u8) {
 fn shared(count: usize) -> Arc<Map> {
     let map = zero_map(pages(0, count));
     map.inherit(pages(0, count), Inherit::Share)
-        .expect("it is mapped");
+        .expect("mapped");
     map
 }
 
@@ -65,8 +63,7 @@ fn a_private_file_mapping_is_shared_with_its_writes() {
         map.map(file_at(pages(0, 4), File::new(1, 4)))
             .expect("room");
         write(&map, 0, 9);
-        map.inherit(pages(0, 4), Inherit::Share)
-            .expect("it is mapped");
+        map.inherit(pages(0, 4), Inherit::Share).expect("mapped");
         let child = map.fork().expect("a child");
         // Both read the file's page before one of them writes.
         let original = byte(&map, 1);
@@ -74,8 +71,7 @@ fn a_private_file_mapping_is_shared_with_its_writes() {
         write(&child, 1, 77);
         assert_eq!(byte(&map, 1), 77);
         // A copy has the content of the moment of the fork.
-        map.inherit(pages(0, 4), Inherit::Copy)
-            .expect("it is mapped");
+        map.inherit(pages(0, 4), Inherit::Copy).expect("mapped");
         let copy = map.fork().expect("a child");
         write(&child, 1, 78);
         write(&copy, 0, 1);
@@ -85,8 +81,7 @@ fn a_private_file_mapping_is_shared_with_its_writes() {
         );
         assert_eq!((byte(&map, 0), byte(&child, 0), byte(&copy, 0)), (9, 9, 1));
         // Discarding shared pages removes their mappings only.
-        map.advise(pages(0, 4), Advice::DontNeed)
-            .expect("it is mapped");
+        map.advise(pages(0, 4), Advice::DontNeed).expect("mapped");
         assert_eq!(byte(&map, 1), 78);
         assert_eq!(
             map.advise(pages(0, 1), Advice::Free),

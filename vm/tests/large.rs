@@ -120,10 +120,7 @@ impl Model {
                 let range = Model::range(&pages);
                 map_zero(&space.map, range, false);
                 if self.numbers.chance(80) {
-                    space
-                        .map
-                        .advise(range, Advice::Large)
-                        .expect("it is mapped");
+                    space.map.advise(range, Advice::Large).expect("mapped");
                 }
                 let new = Page {
                     may_write: true,
@@ -155,7 +152,7 @@ impl Model {
             20 => {
                 let space = &mut self.spaces[s];
                 if whole(space) {
-                    space.map.advise(range, Advice::Free).expect("it is mapped");
+                    space.map.advise(range, Advice::Free).expect("mapped");
                     space.each(pages, |page| page.maybe_zero = true);
                 }
             }
@@ -343,7 +340,7 @@ fn large_pages_are_made_when_worthwhile() {
             set_large_pages(mode);
             let map = map_spans(3);
             if advised {
-                map.advise(spans(3), Advice::Large).expect("it is mapped");
+                map.advise(spans(3), Advice::Large).expect("mapped");
             }
             let start = entered();
             for page in [700, 5, 1535, 6, 1024] {
@@ -353,8 +350,7 @@ fn large_pages_are_made_when_worthwhile() {
             if expected > 0 {
                 assert_eq!(map.sizes().resident, 3 * 512);
                 map.allow_large_pages(false);
-                map.advise(spans(3), Advice::DontNeed)
-                    .expect("it is mapped");
+                map.advise(spans(3), Advice::DontNeed).expect("mapped");
                 touch(&map, 700);
                 assert_eq!(map.sizes().resident, 1, "they are not allowed");
             }
@@ -369,7 +365,7 @@ fn small_ones_where_memory_is_short() {
     support::check("small ones", 0..4, support::machine(2, 3 * 1024), || {
         set_large_pages(LargePages::Advised);
         let map = map_spans(8);
-        map.advise(spans(8), Advice::Large).expect("it is mapped");
+        map.advise(spans(8), Advice::Large).expect("mapped");
         let entered = Counter::large_entered.total();
         for span in 0..8 {
             map.fault(page(span * 512), Access::Write).expect("memory");

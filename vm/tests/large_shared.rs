@@ -97,7 +97,7 @@ fn map_of(memory: &Arc<Memory>, advised: bool) -> Arc<Map> {
     };
     map.map(request).expect("room");
     if advised {
-        map.advise(all(), Advice::Large).expect("it is mapped");
+        map.advise(all(), Advice::Large).expect("mapped");
     }
     map
 }
@@ -174,11 +174,11 @@ fn against_model(cpus: usize) {
                 model[end..].fill(0);
             }
             1 => {
-                map.advise(range, Advice::Remove).expect("it is mapped");
+                map.advise(range, Advice::Remove).expect("mapped");
                 model[pages.clone()].fill(0);
             }
-            2 => map.page_out(range).map(drop).expect("it is mapped"),
-            3 => map.advise(range, Advice::DontNeed).expect("it is mapped"),
+            2 => map.page_out(range).map(drop).expect("mapped"),
+            3 => map.advise(range, Advice::DontNeed).expect("mapped"),
             4 if spaces.len() < 4 => {
                 let map = match numbers.chance(50) {
                     true => map.fork().expect("memory"),
@@ -193,10 +193,10 @@ fn against_model(cpus: usize) {
                 continue;
             }
             6 => {
-                map.protect(range, Prot::READ).expect("it is mapped");
+                map.protect(range, Prot::READ).expect("mapped");
                 let refused = !spaces[s].workers[w].write(page(pages.start), vec![1; 8]);
                 assert!(refused, "page {:#x} may not be written", pages.start);
-                map.protect(all(), RW).expect("it is mapped");
+                map.protect(all(), RW).expect("mapped");
             }
             7 if pages.start < end => {
                 // A copy takes the page's place, as for a page that is referenced elsewhere.
@@ -318,7 +318,7 @@ fn reads_map_resident_memory_large() {
         fault(&one, 700, Access::Write);
         assert_eq!(entered() - start, 1, "the first span is begun");
         for (turn, rights) in [RW, Prot::READ].into_iter().enumerate() {
-            other.unmap(all()).expect("it is mapped");
+            other.unmap(all()).expect("mapped");
             let request = MapRequest {
                 prot: rights,
                 shared: true,
@@ -331,7 +331,7 @@ fn reads_map_resident_memory_large() {
             assert_eq!(mapped(1000), there(1000).zip(Some(rights)));
         }
         // After protect, writes go to the page that the others map.
-        other.protect(all(), RW).expect("it is mapped");
+        other.protect(all(), RW).expect("mapped");
         fault(&other, 700, Access::Write);
         assert_eq!(mapped(700), there(700).zip(Some(RW)));
         assert_eq!(mapped(701), there(701).zip(Some(Prot::READ)));
@@ -375,7 +375,7 @@ fn places_fit() {
             ranges.push(range);
             if numbers.chance(30) {
                 let gone = ranges.swap_remove(numbers.below(ranges.len()));
-                map.unmap(gone).expect("it is mapped");
+                map.unmap(gone).expect("mapped");
             }
         }
         // The gaps between the large ones are used.
@@ -396,7 +396,7 @@ fn pages_under_page_out_can_be_written() {
         let span = pages(0, 512);
         assert_eq!(one.write(page(0), &[7]), 1);
         // These pages have slots from here on and are not written yet.
-        one.page_out(pages(0, 4)).expect("it is mapped");
+        one.page_out(pages(0, 4)).expect("mapped");
         assert_eq!(other.write(page(3), &[3]), 1);
         assert_eq!(pmap::large_shared_pages(), 512, "the other's");
         let worker = Worker::new(&other, 0);
@@ -405,7 +405,7 @@ fn pages_under_page_out_can_be_written() {
         }
         for _ in 0..3 {
             for map in [&one, &other] {
-                map.page_out(span).expect("it is mapped");
+                map.page_out(span).expect("mapped");
             }
             (0..300).for_each(|_| task::yield_now());
         }

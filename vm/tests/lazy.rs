@@ -7,7 +7,7 @@ use nucleus::{
     sim::{self, Config},
     task,
 };
-use support::{HERE, Numbers, Worker, map_zero, new_map, page, pages, swap, zero_map};
+use support::{HERE, Numbers, Worker, byte, map_zero, new_map, page, pages, swap, zero_map};
 use vm::{Advice, Lock, MapError};
 
 const PAGES: usize = 48;
@@ -36,31 +36,29 @@ fn against_model(seed: u64) {
         let its = first..first + range.len() / PAGE_SIZE;
         match numbers.below(10) {
             0..2 => {
-                map.advise(range, Advice::Free).expect("it is mapped");
+                map.advise(range, Advice::Free).expect("mapped");
                 model[its].iter_mut().for_each(|it| it.1 = true);
             }
             2 => {
-                map.page_out(range).expect("it is mapped");
+                map.page_out(range).expect("mapped");
                 if numbers.chance(50) {
                     settle();
                 }
             }
             3 => {
-                map.advise(range, Advice::Cold).expect("it is mapped");
-                map.advise(range, Advice::WillNeed).expect("it is mapped");
+                map.advise(range, Advice::Cold).expect("mapped");
+                map.advise(range, Advice::WillNeed).expect("mapped");
             }
             4 => {
                 // A child sees the same content, whatever happens to it here.
                 let child = map.fork().expect("a child");
                 for i in its {
-                    let mut byte = [0];
-                    child.read(page(i) + 7, &mut byte);
+                    let seen = byte(&child, page(i) + 7);
                     let (expected, maybe_zero) = model[i];
-                    assert!(byte[0] == expected || maybe_zero && byte[0] == 0);
-                    let mut again = [0];
-                    map.read(page(i) + 7, &mut again);
-                    assert_eq!(byte, again, "parent and child differ in page {i}");
-                    model[i] = (byte[0], maybe_zero);
+                    assert!(seen == expected || maybe_zero && seen == 0);
+                    let again = byte(&map, page(i) + 7);
+                    assert_eq!(seen, again, "parent and child differ in page {i}");
+                    model[i] = (seen, maybe_zero);
                 }
                 child.tear_down();
             }
@@ -90,9 +88,8 @@ fn against_model(seed: u64) {
         }
     }
     // Unwritten pages are dropped without a write to swap.
-    map.advise(pages(0, PAGES), Advice::Free)
-        .expect("it is mapped");
-    map.page_out(pages(0, PAGES)).expect("it is mapped");
+    map.advise(pages(0, PAGES), Advice::Free).expect("mapped");
+    map.page_out(pages(0, PAGES)).expect("mapped");
     settle();
     assert_eq!(frame::usage().data, before.data, "lazily freed frames");
     swap::expect_empty();
@@ -121,26 +118,24 @@ fn locked_pages_stay_resident() {
         map.lock(pages(2, 8), Lock::Full).expect("no limit");
         assert_eq!(map.advise(all, Advice::PageOut), Err(MapError::Invalid));
         assert_eq!(map.advise(all, Advice::Free), Err(MapError::Invalid));
-        map.page_out(all).expect("it is mapped");
+        map.page_out(all).expect("mapped");
         settle();
         let mut resident = Vec::new();
         map.resident(all, &mut |is| resident.push(is))
-            .expect("it is mapped");
+            .expect("mapped");
         let expected: Vec<_> = (0..24).map(|i| (2..10).contains(&i)).collect();
         assert_eq!(resident, expected);
         // A second mapping that is not locked does not undo the lock.
         let child = map.fork().expect("a child");
         child.populate(pages(8, 8)).expect("memory");
-        child.page_out(pages(8, 8)).expect("it is mapped");
+        child.page_out(pages(8, 8)).expect("mapped");
         settle();
-        map.lock(all, Lock::None).expect("it is mapped");
-        map.page_out(all).expect("it is mapped");
+        map.lock(all, Lock::None).expect("mapped");
+        map.page_out(all).expect("mapped");
         settle();
-        map.resident(all, &mut |is| assert!(!is))
-            .expect("it is mapped");
-        map.advise(all, Advice::WillNeed).expect("it is mapped");
-        map.resident(all, &mut |is| assert!(is))
-            .expect("it is mapped");
+        map.resident(all, &mut |is| assert!(!is)).expect("mapped");
+        map.advise(all, Advice::WillNeed).expect("mapped");
+        map.resident(all, &mut |is| assert!(is)).expect("mapped");
         drop((map, child));
         swap::remove(device);
     });
@@ -162,7 +157,7 @@ fn pages_of_shared_memory_can_be_removed() {
         for (i, expected) in [7, 0, 0, 7].into_iter().enumerate() {
             assert_eq!(bytes[i * PAGE_SIZE], expected);
         }
-        map.protect(pages(0, 1), Prot::READ).expect("it is mapped");
+        map.protect(pages(0, 1), Prot::READ).expect("mapped");
         for (i, error) in [
             (8, MapError::Invalid),
             (0, MapError::Access),

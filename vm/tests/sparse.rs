@@ -13,7 +13,7 @@ use nucleus::{
     frame::{self, seem_scarce_after},
     sim::{self, Config, CountedHeap},
 };
-use support::{HERE, machine, new_map, pages, pages_at, zero_at, zero_map};
+use support::{HERE, byte, machine, new_map, pages, pages_at, zero_at, zero_map};
 use vm::{Advice, AmapForm, Inherit, Map, MapError, MapRequest, set_amap_form};
 
 #[global_allocator]
@@ -73,12 +73,7 @@ fn touched(parts: usize, i: usize) -> VirtAddr {
 
 /// The first byte of each page that [`touch`] wrote, of those that are present.
 fn bytes(map: &Map, parts: usize) -> Vec<u8> {
-    let byte = |i| {
-        let mut byte = [0];
-        assert_eq!(map.read(touched(parts, i), &mut byte), 1);
-        byte[0]
-    };
-    (0..parts).map(byte).collect()
+    (0..parts).map(|i| byte(map, touched(parts, i))).collect()
 }
 
 /// Discarding memory that a child shares needs little kernel memory, or reports that there is none.
@@ -147,9 +142,7 @@ fn sharing_copied_pages_needs_memory() {
         let page = HERE + 9 * PAGE_SIZE;
         assert_eq!(child.write(page, &[8]), 1);
         for (map, expected) in [(&map, 8), (&child, 8), (&other, 7)] {
-            let mut byte = [0];
-            assert_eq!(map.read(page, &mut byte), 1);
-            assert_eq!(byte[0], expected);
+            assert_eq!(byte(map, page), expected);
         }
     });
 }
@@ -204,9 +197,7 @@ fn splitting_an_entry_costs_only_the_part() {
             "{each} bytes for each page that is protected"
         );
         for i in 0..SPLITS {
-            let mut byte = [0];
-            assert_eq!(map.read(touched(PARTS, 7 + 13 * i), &mut byte), 1);
-            assert_eq!(byte[0], i as u8);
+            assert_eq!(byte(&map, touched(PARTS, 7 + 13 * i)), i as u8);
         }
     });
 }

@@ -41,7 +41,7 @@ fn only_locking_splits_entries_and_unlocking_joins_them() {
         let held = map.pin(pages(0, 20), Access::Write).expect("memory");
         assert_eq!(map.sizes().entries, 3);
         drop(held);
-        map.lock(pages(0, 20), Lock::None).expect("it is mapped");
+        map.lock(pages(0, 20), Lock::None).expect("mapped");
         assert_eq!((map.sizes().entries, map.sizes().locked), (1, 0));
         map.lock(pages(18, 4), Lock::OnFault)
             .expect_err("a part of it is not mapped");
@@ -75,7 +75,7 @@ fn the_limit_holds_for_all_that_grows() {
         map.lock(pages(2, 8), Lock::OnFault)
             .expect("within the limit");
         assert_eq!(map.sizes().locked, 10);
-        map.lock(pages(2, 2), Lock::None).expect("it is mapped");
+        map.lock(pages(2, 2), Lock::None).expect("mapped");
         map.lock_all(None, Lock::Full)
             .expect("nothing is locked by this");
         assert_eq!(place(&map, pages(30, 3)), Err(MapError::Again));

@@ -78,6 +78,14 @@ pub fn zero_map(range: VirtRange) -> Arc<Map> {
     map
 }
 
+/// Reads the byte at `at`.
+#[track_caller]
+pub fn byte(map: &Map, at: VirtAddr) -> u8 {
+    let mut byte = [0];
+    assert_eq!(map.read(at, &mut byte), 1);
+    byte[0]
+}
+
 /// A small generator of repeatable numbers.
 pub struct Numbers(u64);
 

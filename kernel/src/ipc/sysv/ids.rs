@@ -25,6 +25,12 @@ pub trait Object: Send + Sync {
     /// Owner and mode now.
     fn permission(&self) -> Permission;
     fn id(&self) -> i32;
+
+    /// Removes the object (`IPC_RMID`).
+    ///
+    /// # Errors
+    /// `EIDRM` if it has been removed, `EPERM`.
+    fn remove(&self, caller: Caller<'_>) -> Result<()>;
 }
 
 pub struct Ids<T> {

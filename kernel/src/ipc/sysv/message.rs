@@ -383,30 +383,6 @@ impl Queue {
         }
         Ok(())
     }
-
-    /// `IPC_RMID`: waiters get `EIDRM`.
-    ///
-    /// # Errors
-    /// `EIDRM`, `EPERM`.
-    pub fn remove(&self, caller: Caller<'_>) -> Result<()> {
-        let messages = {
-            let mut state = self.usable()?;
-            state.status.permission.check_owner(caller)?;
-            state.removed = true;
-            for receiver in core::mem::take(&mut state.receivers) {
-                receiver.got.give(Err(Errno::EIDRM));
-            }
-            for sender in core::mem::take(&mut state.senders) {
-                sender.called.give(());
-            }
-            MESSAGES.fetch_sub(state.messages.len(), Relaxed);
-            BYTES.fetch_sub(core::mem::take(&mut state.status.bytes), Relaxed);
-            core::mem::take(&mut state.messages)
-        };
-        drop(QUEUES.remove(self.id));
-        drop(messages);
-        Ok(())
-    }
 }
 
 impl State {
@@ -502,5 +478,26 @@ impl Object for Queue {
 
     fn id(&self) -> i32 {
         self.id
+    }
+
+    /// Waiters get `EIDRM`.
+    fn remove(&self, caller: Caller<'_>) -> Result<()> {
+        let messages = {
+            let mut state = self.usable()?;
+            state.status.permission.check_owner(caller)?;
+            state.removed = true;
+            for receiver in core::mem::take(&mut state.receivers) {
+                receiver.got.give(Err(Errno::EIDRM));
+            }
+            for sender in core::mem::take(&mut state.senders) {
+                sender.called.give(());
+            }
+            MESSAGES.fetch_sub(state.messages.len(), Relaxed);
+            BYTES.fetch_sub(core::mem::take(&mut state.status.bytes), Relaxed);
+            core::mem::take(&mut state.messages)
+        };
+        drop(QUEUES.remove(self.id));
+        drop(messages);
+        Ok(())
     }
 }

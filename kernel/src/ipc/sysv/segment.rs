@@ -170,23 +170,6 @@ impl Segment {
         self.drop_attachment(false);
     }
 
-    /// `IPC_RMID`: no key finds it, and it goes away with its last attachment.
-    ///
-    /// # Errors
-    /// `EIDRM` if it has been removed, `EPERM`.
-    pub fn mark_removed(&self, caller: Caller<'_>) -> Result<()> {
-        let key = {
-            let mut state = self.usable()?;
-            state.status.permission.check_owner(caller)?;
-            state.status.permission.mode |= SHM_DEST;
-            state.removed = state.status.attachments == 0;
-            core::mem::replace(&mut state.status.permission.key, super::IPC_PRIVATE)
-        };
-        SEGMENTS.forget_key(key, self.id);
-        self.leave_if_removed();
-        Ok(())
-    }
-
     /// `IPC_SET`.
     ///
     /// # Errors
@@ -277,6 +260,20 @@ impl Object for Segment {
 
     fn id(&self) -> i32 {
         self.id
+    }
+
+    /// No key finds it, and it goes away with its last attachment.
+    fn remove(&self, caller: Caller<'_>) -> Result<()> {
+        let key = {
+            let mut state = self.usable()?;
+            state.status.permission.check_owner(caller)?;
+            state.status.permission.mode |= SHM_DEST;
+            state.removed = state.status.attachments == 0;
+            core::mem::replace(&mut state.status.permission.key, super::IPC_PRIVATE)
+        };
+        SEGMENTS.forget_key(key, self.id);
+        self.leave_if_removed();
+        Ok(())
     }
 }
 

@@ -331,24 +331,6 @@ impl Set {
         state.status.changed = now();
         Ok(())
     }
-
-    /// `IPC_RMID`: waiters get `EIDRM`.
-    ///
-    /// # Errors
-    /// `EIDRM`, `EPERM`.
-    pub fn remove(&self, caller: Caller<'_>) -> Result<()> {
-        {
-            let mut state = self.usable()?;
-            state.status.permission.check_owner(caller)?;
-            state.removed = true;
-            state.undos = Vec::new();
-            for sleeper in core::mem::take(&mut state.waiting) {
-                sleeper.outcome.give(Err(Errno::EIDRM));
-            }
-        }
-        drop(SETS.remove(self.id));
-        Ok(())
-    }
 }
 
 impl Undo for Set {
@@ -510,5 +492,20 @@ impl Object for Set {
 
     fn id(&self) -> i32 {
         self.id
+    }
+
+    /// Waiters get `EIDRM`.
+    fn remove(&self, caller: Caller<'_>) -> Result<()> {
+        {
+            let mut state = self.usable()?;
+            state.status.permission.check_owner(caller)?;
+            state.removed = true;
+            state.undos = Vec::new();
+            for sleeper in core::mem::take(&mut state.waiting) {
+                sleeper.outcome.give(Err(Errno::EIDRM));
+            }
+        }
+        drop(SETS.remove(self.id));
+        Ok(())
     }
 }

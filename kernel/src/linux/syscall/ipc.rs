@@ -51,12 +51,6 @@ pub(super) trait Controlled<const WORDS: usize>: Object {
     /// # Errors
     /// `EPERM`, `EINVAL`, and those of the kind of object.
     fn change(&self, caller: Caller<'_>, words: &[u64; WORDS]) -> Result<()>;
-
-    /// Removes the object (`IPC_RMID`).
-    ///
-    /// # Errors
-    /// `EPERM`, and those of the kind of object.
-    fn remove(&self, caller: Caller<'_>) -> Result<()>;
 }
 
 /// The commands that all control calls have: `IPC_SET`, `IPC_RMID`, `IPC_STAT`, and the two by

@@ -126,10 +126,6 @@ impl Controlled<STATUS_WORDS> for Queue {
     fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {
         self.set(caller, ipc::change(words), words[MOST_BYTES] as usize)
     }
-
-    fn remove(&self, caller: Caller<'_>) -> Result<()> {
-        self.remove(caller)
-    }
 }
 
 fn msgctl(call: &mut Call<'_>) -> Result<usize> {

@@ -110,10 +110,6 @@ impl Controlled<STATUS_WORDS> for Set {
     fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {
         self.set(caller, ipc::change(words))
     }
-
-    fn remove(&self, caller: Caller<'_>) -> Result<()> {
-        self.remove(caller)
-    }
 }
 
 fn semctl(call: &mut Call<'_>) -> Result<usize> {

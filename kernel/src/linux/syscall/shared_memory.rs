@@ -221,8 +221,4 @@ impl Controlled<STATUS_WORDS> for Segment {
     fn change(&self, caller: Caller<'_>, words: &[u64; STATUS_WORDS]) -> Result<()> {
         self.set(caller, ipc::change(words))
     }
-
-    fn remove(&self, caller: Caller<'_>) -> Result<()> {
-        self.mark_removed(caller)
-    }
 }
