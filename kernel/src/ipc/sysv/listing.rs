@@ -81,8 +81,8 @@ pub fn sets(out: &mut Text) {
 /// `/proc/sysvipc/msg`.
 pub fn queues(out: &mut Text) {
     out.push(
-        b"       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid      \
-          stime      rtime      ctime\n",
+        b"       key      msqid perms      cbytes       qnum lspid lrpid   uid   gid  cuid  cgid \
+          \x20    stime      rtime      ctime\n",
     );
     each(&QUEUES, |queue| {
         let s = queue.status();
