@@ -146,12 +146,6 @@ impl Timer {
     }
 }
 
-impl Default for Timers {
-    fn default() -> Timers {
-        Timers::new()
-    }
-}
-
 impl Timers {
     /// No timers.
     pub const fn new() -> Timers {
