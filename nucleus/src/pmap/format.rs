@@ -39,8 +39,8 @@ impl Pte {
     /// A page of a program. An entry that is `accessed` from the start spares the processor a
     /// locked update at first use.
     pub(crate) fn page(frame: u32, prot: Prot, accessed: bool) -> Pte {
-        let bits = PRESENT | USER | when(accessed, ACCESSED);
-        let page = Pte(address(frame).0 | bits).with_rights(prot);
+        let accessed = if accessed { ACCESSED } else { 0 };
+        let page = Pte(address(frame).0 | PRESENT | USER | accessed).with_rights(prot);
         page.wired(prot.contains(Prot::WIRED))
     }
 
@@ -125,13 +125,21 @@ impl Pte {
 
     /// The same mapping, wired or not.
     pub(crate) fn wired(self, wired: bool) -> Pte {
-        Pte(self.0 & !WIRED | when(wired, WIRED))
+        Pte(self.0 & !WIRED | if wired { WIRED } else { 0 })
     }
 
     /// The same page with other rights, wired as before.
     pub(crate) fn with_rights(self, prot: Prot) -> Pte {
-        let write = when(prot.contains(Prot::WRITE), WRITABLE);
-        let no_execute = when(!prot.contains(Prot::EXEC), NO_EXECUTE);
+        let write = if prot.contains(Prot::WRITE) {
+            WRITABLE
+        } else {
+            0
+        };
+        let no_execute = if prot.contains(Prot::EXEC) {
+            0
+        } else {
+            NO_EXECUTE
+        };
         Pte(self.0 & !(WRITABLE | NO_EXECUTE) | write | no_execute)
     }
 
@@ -194,12 +202,6 @@ impl Pte {
     pub(crate) fn clean(self) -> Pte {
         Pte(self.0 & !DIRTY)
     }
-}
-
-/// The bit, if it is to be set.
-#[inline]
-const fn when(is_set: bool, bit: u64) -> u64 {
-    if is_set { bit } else { 0 }
 }
 
 /// The place of an address in its table of `level` 1 to 4.

@@ -149,14 +149,16 @@ pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
     }
 }
 
-/// As [`unmap`], leaving the frame's name in the entry as pending; `None` if the mapping changed.
+/// As [`unmap`], leaving the frame's name in the entry as pending.
 fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
     let pte = load(entry(table, i));
-    if !pte.is_present() {
-        return None;
-    }
-    let mut mappings = record(pte.frame()).lock_mappings();
+    let frame = pte.is_present().then_some(pte.pending())?;
+    unmap_if(table, i, pte.frame(), frame)
+}
+
+/// As [`unmap`] if the entry maps this frame.
+fn unmap_if(table: u32, i: usize, frame: u32, instead: Pte) -> Option<Pte> {
+    let mut mappings = record(frame).lock_mappings();
     let now = load(entry(table, i));
-    let stays = now.is_present() && now.frame() == pte.frame();
-    stays.then(|| cut(&mut mappings, table, i, pte.pending()))
+    (now.is_present() && now.frame() == frame).then(|| cut(&mut mappings, table, i, instead))
 }

@@ -171,14 +171,18 @@ pub fn watch_references() {
     shootdown::run(shootdown::What::All, shootdown::all_cpus(), since);
 }
 
-/// Whether some mapping of `frame` is [wired](Pmap::wire).
+/// Whether some mapping of `frame` is [wired](Pmap::wire). Out of line: its callers are shorter
+/// without it.
+#[inline(never)]
 pub fn is_wired(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();
     entries(&mappings).any(|(table, i)| load(entry(table, i)).is_wired())
 }
 
-/// Whether any mapping ever wrote `frame` since the last [`clear_modified`].
+/// Whether any mapping ever wrote `frame` since the last [`clear_modified`]. Out of
+/// line, as [`is_wired`].
+#[inline(never)]
 pub fn is_modified(frame: &Frame) -> bool {
     let _pinned = Pinned::new();
     let mappings = record(frame.index()).lock_mappings();

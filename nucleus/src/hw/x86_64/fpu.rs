@@ -150,14 +150,8 @@ impl Inner {
         let inner = unsafe { &mut *this.as_ptr() };
         inner.selectors = read_selectors();
         if features().contains(Features::FSGSBASE) {
-            let [fs, gs];
-            // SAFETY: the instructions exist; nothing between the two exchanges uses GS, and no
-            // interrupt comes between.
-            unsafe {
-                asm!("rdfsbase {}", "swapgs", "rdgsbase {}", "swapgs", out(reg) fs, out(reg) gs,
-                    options(nostack, preserves_flags));
-            }
-            inner.bases = [fs, gs];
+            // SAFETY: FSGSBASE is on, and interrupts are off.
+            inner.bases = unsafe { [read_fs(), read_user_gs()] };
         }
     }
 
@@ -249,6 +243,28 @@ fn base_of(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> Option<u64> {
 }
 
 /// # Safety
+/// FSGSBASE is on.
+unsafe fn read_fs() -> u64 {
+    let base;
+    // SAFETY: the caller's promise.
+    unsafe { asm!("rdfsbase {}", out(reg) base, options(nostack, preserves_flags)) };
+    base
+}
+
+/// The program's GS base; the kernel's own is in place.
+///
+/// # Safety
+/// FSGSBASE is on and interrupts are off.
+unsafe fn read_user_gs() -> u64 {
+    let base;
+    // SAFETY: nothing between the two exchanges uses GS, and no interrupt comes between.
+    unsafe {
+        asm!("swapgs", "rdgsbase {}", "swapgs", out(reg) base, options(nostack, preserves_flags));
+    }
+    base
+}
+
+/// # Safety
 /// `base` is canonical.
 #[inline]
 unsafe fn write_fs(base: u64) {
@@ -266,7 +282,7 @@ unsafe fn write_fs(base: u64) {
 /// `base` is canonical and interrupts are off.
 #[inline]
 unsafe fn write_user_gs(base: u64) {
-    // SAFETY: as in `Inner::save_segments`; the register that waits for `swapgs` is the program's.
+    // SAFETY: as in `read_user_gs`; the register that waits for `swapgs` is the program's.
     unsafe {
         if features().contains(Features::FSGSBASE) {
             asm!("swapgs", "wrgsbase {}", "swapgs", in(reg) base,

@@ -261,26 +261,16 @@ impl Record {
             .store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
     }
 
-    #[inline]
-    fn has(&self, flag: u32) -> bool {
-        self.word.load(Ordering::Relaxed) & flag != 0
-    }
-
-    #[inline]
-    fn set(&self, flag: u32, on: bool) {
-        let word = self.word.load(Ordering::Relaxed) & !flag;
-        let new = word | if on { flag } else { 0 };
-        self.word.store(new, Ordering::Relaxed);
-    }
-
     /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone.
     pub(crate) fn set_cached(&self, cached: bool) {
-        self.set(CACHED, cached);
+        let word = self.word.load(Ordering::Relaxed) & !CACHED;
+        self.word
+            .store(word | if cached { CACHED } else { 0 }, Ordering::Relaxed);
     }
 
     /// The flag of `iosup.txt` 6.1.
     pub(crate) fn is_cached(&self) -> bool {
-        self.has(CACHED)
+        self.word.load(Ordering::Relaxed) & CACHED != 0
     }
 
     /// Marks the first frame of a free block. [buddy lock]
@@ -388,30 +378,35 @@ impl Mappings<'_> {
     /// Whether some mapping may be a part of a large one.
     #[inline]
     pub(crate) fn may_be_in_large(&self) -> bool {
-        self.record.has(IN_LARGE)
+        self.record.word.load(Ordering::Relaxed) & IN_LARGE != 0
     }
 
     /// Changes [`may_be_in_large`](Mappings::may_be_in_large).
     #[inline]
     pub(crate) fn set_in_large(&self, large: bool) {
-        self.record.set(IN_LARGE, large);
+        let word = self.record.word.load(Ordering::Relaxed) & !IN_LARGE;
+        let new = word | if large { IN_LARGE } else { 0 };
+        self.record.word.store(new, Ordering::Relaxed);
     }
 
     /// Whether a mapping that is gone wrote the frame.
     pub(crate) fn was_modified(&self) -> bool {
-        self.record.has(MODIFIED)
+        self.record.word.load(Ordering::Relaxed) & MODIFIED != 0
     }
 
     /// Forgets it.
     pub(crate) fn clear_modified(&self) {
-        self.record.set(MODIFIED, false);
+        let word = self.record.word.load(Ordering::Relaxed);
+        self.record.word.store(word & !MODIFIED, Ordering::Relaxed);
     }
 
     /// Whether a mapping that is gone referenced the frame; forgets it.
     pub(crate) fn take_referenced(&self) -> bool {
-        let referenced = self.record.has(REFERENCED);
-        self.record.set(REFERENCED, false);
-        referenced
+        let word = self.record.word.load(Ordering::Relaxed);
+        self.record
+            .word
+            .store(word & !REFERENCED, Ordering::Relaxed);
+        word & REFERENCED != 0
     }
 }
 
