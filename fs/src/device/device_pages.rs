@@ -28,6 +28,15 @@ impl DeviceStore {
         DeviceStore(device)
     }
 
+    /// What is fixed about them.
+    pub(crate) fn properties(device: &Device) -> Properties {
+        Properties {
+            size_max: device.size(),
+            is_device: true,
+            ..Properties::of((0, device.number()))
+        }
+    }
+
     /// Returns the sectors of pages `first..first + count`: the last page may have fewer than
     /// others.
     fn sectors(&self, first: u64, count: usize) -> Range<u64> {
@@ -99,10 +108,6 @@ impl BlockStore for DeviceStore {
     fn sync(&self, _: bool) -> Result<()> {
         self.0.flush()
     }
-
-    fn is_device(&self) -> bool {
-        true
-    }
 }
 
 impl DevicePages for PageCache<WriteBack<DeviceStore>> {
@@ -126,10 +131,7 @@ impl Device {
         openers.count += 1;
         let pages = openers.pages.as_ref().and_then(pages_of);
         let pages = pages.unwrap_or_else(|| {
-            let properties = Properties {
-                size_max: self.size(),
-                ..Properties::of((0, self.number()))
-            };
+            let properties = DeviceStore::properties(self);
             let pages = PageCache::new(DeviceStore(self.clone()), self.size(), properties);
             openers.pages = Some(pages.clone());
             pages

@@ -30,7 +30,7 @@ use super::batch::Batch;
 use crate::{
     block::{Device, Done, Request, SECTOR},
     device::DeviceStore,
-    page_cache::{BlockStore, PageCache, Properties, WriteBack},
+    page_cache::{BlockStore, PageCache, WriteBack},
 };
 
 /// A metadata block; keeps its page in memory.
@@ -101,10 +101,6 @@ struct Metadata {
 }
 
 impl BlockStore for Metadata {
-    fn is_device(&self) -> bool {
-        true
-    }
-
     fn read(&self, first: u64, frames: &[Frame], done: Done) {
         self.device.read(first, frames, done);
     }
@@ -169,7 +165,7 @@ impl Buffers {
             committer: SpinLock::new(Rank::Leaf, None),
         };
         Buffers {
-            pages: PageCache::new(store, device.size(), Properties::of((0, device.number()))),
+            pages: PageCache::new(store, device.size(), DeviceStore::properties(&device)),
             device,
             block_size,
             changed: SpinLock::new(

@@ -152,9 +152,9 @@ impl Inode {
             let pages = (kind == Kind::Regular).then(|| {
                 let shift = fs.geometry.block_shift;
                 let properties = Properties {
-                    identity: (fs.device().number(), number as u64),
                     size_max: fs.max_size(kind),
                     granule: 1 << shift,
+                    ..Properties::of((fs.device().number(), number as u64))
                 };
                 let content = Content::new(me.clone(), properties.size_max, shift);
                 PageCache::new(content, record.size, properties)

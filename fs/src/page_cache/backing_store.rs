@@ -24,6 +24,9 @@ pub struct Properties {
     /// The bytes of the smallest unit of allocation: a power of two, at most a page. Of the last
     /// page only the units before the file's end are reserved.
     pub granule: u64,
+    /// The pages are a device's own, or a file system's metadata, rather than a file's: `free`
+    /// counts them as buffers.
+    pub is_device: bool,
 }
 
 impl Properties {
@@ -33,6 +36,7 @@ impl Properties {
             identity,
             size_max: i64::MAX as u64,
             granule: PAGE,
+            is_device: false,
         }
     }
 }

@@ -354,10 +354,6 @@ impl<B: BlockStore> Rereadable for WriteBack<B> {
         &self.listing
     }
 
-    fn is_device(&self) -> bool {
-        self.blocks.is_device()
-    }
-
     fn is_written(&self, index: u64) -> bool {
         self.writing.contains(index)
     }

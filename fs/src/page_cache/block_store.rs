@@ -102,10 +102,4 @@ pub trait BlockStore: Send + Sync + 'static {
     fn is_pinned(&self) -> bool {
         false
     }
-
-    /// Whether the pages are a device's own, or a file system's metadata, rather than a file's:
-    /// `free` counts them as buffers.
-    fn is_device(&self) -> bool {
-        false
-    }
 }

@@ -28,7 +28,7 @@ pub(crate) const SHORTAGE: usize = 256;
 
 /// A file whose pages can be evicted.
 pub trait Evictable: Send + Sync {
-    /// As [`BlockStore::is_device`](super::BlockStore::is_device).
+    /// As [`Properties::is_device`](super::Properties::is_device).
     fn is_device(&self) -> bool;
 
     /// Pages in memory.
@@ -47,11 +47,6 @@ pub trait Evictable: Send + Sync {
 pub trait Rereadable: BackingStore {
     /// The file's place in the list of all.
     fn listing(&self) -> &Listing<Self>;
-
-    /// As [`BlockStore::is_device`](super::BlockStore::is_device).
-    fn is_device(&self) -> bool {
-        false
-    }
 
     /// Whether page `index` is being written: a write that fails makes it dirty again.
     fn is_written(&self, index: u64) -> bool {
@@ -125,7 +120,7 @@ impl<S: Rereadable> PageCache<S> {
 
 impl<S: Rereadable> Evictable for PageCache<S> {
     fn is_device(&self) -> bool {
-        self.store.is_device()
+        self.properties.is_device
     }
 
     fn resident(&self) -> usize {

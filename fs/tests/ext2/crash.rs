@@ -9,7 +9,7 @@ use super::{
     machine::{self, Machine},
     support::{
         FLAGS, Random,
-        image::{self, SMALL, Shape},
+        image::{self, ROOMY},
         with_walk,
     },
 };
@@ -100,13 +100,7 @@ fn read(vnode: &Arc<dyn Vnode>) -> Vec<u8> {
 #[test]
 fn what_was_synced_survives_a_power_cut() {
     for seed in nucleus::sim::seeds(1..13) {
-        let block_size = image::block_size(seed);
-        let empty = Shape {
-            block: block_size,
-            inodes: 256,
-            ..SMALL
-        }
-        .make();
+        let empty = ROOMY.with_blocks(image::block_size(seed)).make();
         let (content, ()) = machine::run(seed, 1, empty, prepare);
         let (_, (left, synced, open)) = machine::run(seed, 2, content, move |machine| {
             let namespace = machine.mount();

@@ -9,7 +9,7 @@ use super::{
     machine,
     support::{
         FLAGS, Random,
-        image::{self, SMALL, Shape},
+        image::{self, Shape, TINY},
         with_walk,
     },
 };
@@ -25,9 +25,7 @@ const MOST: usize = 400;
 fn whole(block_size: usize) -> Vec<u8> {
     let empty = Shape {
         kib: 1600,
-        block: block_size,
-        inodes: 64,
-        ..SMALL
+        ..TINY.with_blocks(block_size)
     }
     .make();
     let (content, ()) = machine::run(1, 1, empty, |machine| {

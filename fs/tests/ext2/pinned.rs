@@ -16,7 +16,7 @@ use super::{
     machine,
     support::{
         FLAGS, Random,
-        image::{self, SMALL, Shape},
+        image::{self, TINY},
         with_walk,
     },
 };
@@ -27,12 +27,7 @@ const PAGES: usize = 80;
 #[test]
 fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
     for block_size in [1024, 2048, 4096] {
-        let shape = Shape {
-            block: block_size,
-            inodes: 64,
-            ..SMALL
-        };
-        machine::walk_on(shape, 1, |_, walk| {
+        machine::walk_on(TINY.with_blocks(block_size), 1, |_, walk| {
             let mut bytes = vec![0; PAGES * PAGE_SIZE];
             Random::new(7).fill(&mut bytes);
             let file = walk.open(b"/swap", FLAGS, 0o600).unwrap();
@@ -91,12 +86,7 @@ fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
 /// Each command of the disk fails in turn while a file that has just been written is pinned.
 #[test]
 fn a_disk_that_fails_is_told_as_such() {
-    let empty = Shape {
-        kib: 2048,
-        inodes: 64,
-        ..SMALL
-    }
-    .make();
+    let empty = TINY.make();
     let (mut place, mut told) = (0, 0);
     loop {
         let (content, (struck, error)) = machine::run(1, 1, empty.clone(), move |machine| {

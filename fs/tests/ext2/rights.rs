@@ -21,7 +21,7 @@ use super::{
     machine,
     support::{
         attached,
-        image::{self, SMALL, Shape},
+        image::{self, Shape, TINY},
         with_walk,
     },
 };
@@ -40,12 +40,7 @@ fn set_flags(image: &mut [u8], inode: u64, flags: u32) {
 
 #[test]
 fn what_only_grows_or_stays_is_opened_accordingly() {
-    let empty = Shape {
-        kib: 2048,
-        inodes: 64,
-        ..SMALL
-    }
-    .make();
+    let empty = TINY.make();
     let flags = OpenFlags::from_bits_retain;
     let (mut content, inodes) = machine::run(1, 1, empty, move |machine| {
         let namespace = machine.mount();
@@ -170,10 +165,8 @@ fn fill(root: &Arc<dyn Vnode>, name: &'static [u8], who: Credentials) -> u64 {
 fn the_reserve_is_for_those_who_may_have_it() {
     const RESERVE: u64 = 200;
     let empty = Shape {
-        kib: 2048,
-        inodes: 64,
         more: &["-m", "10"],
-        ..SMALL
+        ..TINY
     }
     .make();
     let words = |at: usize| u32::from_le_bytes(empty[at..at + 4].try_into().unwrap());

@@ -6,7 +6,7 @@ use super::{
     machine,
     support::{
         Random, change_tree,
-        image::{self, SMALL, Shape},
+        image::{self, ROOMY, TINY},
         in_tasks, names, with_walk,
     },
 };
@@ -60,13 +60,7 @@ fn all(namespace: &Arc<Namespace>) -> BTreeMap<Vec<u8>, (Kind, u32, Vec<u8>)> {
 fn tasks_do_not_harm_each_other() {
     let mut most = 0;
     for seed in nucleus::sim::seeds(1..9) {
-        let block_size = image::block_size(seed);
-        let empty = Shape {
-            block: block_size,
-            inodes: 256,
-            ..SMALL
-        }
-        .make();
+        let empty = ROOMY.with_blocks(image::block_size(seed)).make();
         let (content, before) = machine::run(seed, 2, empty, move |machine| {
             let namespace = machine.mount();
             let shared = namespace.clone();
@@ -89,13 +83,7 @@ fn tasks_do_not_harm_each_other() {
 /// A task that has just looked at a file system does not keep its disk from being mounted again.
 #[test]
 fn a_disk_that_was_unmounted_can_be_mounted() {
-    let empty = Shape {
-        kib: 2048,
-        inodes: 64,
-        ..SMALL
-    }
-    .make();
-    let (content, ()) = machine::run(1, 2, empty, |machine| {
+    let (content, ()) = machine::run(1, 2, TINY.make(), |machine| {
         let namespace = Namespace::new(ramfs::root(Options::default()), "rootfs");
         with_walk(&namespace, |walk| {
             walk.make(b"/disk", Make::Directory, 0o755).unwrap();

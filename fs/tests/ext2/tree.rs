@@ -7,25 +7,15 @@ use super::{
     both::Both,
     machine,
     support::{
-        image::{self, SMALL, Shape},
+        image::{self, ROOMY, Shape},
         names, with_walk,
     },
-};
-
-/// With room for many files.
-const ROOMY: Shape = Shape {
-    inodes: 512,
-    ..SMALL
 };
 
 #[test]
 fn what_was_made_is_there_after_the_next_mount() {
     for block_size in [1024, 2048, 4096] {
-        let empty = Shape {
-            block: block_size,
-            ..ROOMY
-        }
-        .make();
+        let empty = ROOMY.with_blocks(block_size).make();
         let (content, ()) = machine::run(1, 1, empty, |machine| {
             let namespace = machine.mount();
             with_walk(&namespace, |walk| {
@@ -94,11 +84,9 @@ fn a_deep_tree_without_users_is_unmounted() {
 #[test]
 fn behaves_as_a_tree_of_maps() {
     for seed in nucleus::sim::seeds(1..7) {
-        let block_size = image::block_size(seed);
         let empty = Shape {
             kib: 8192,
-            block: block_size,
-            ..ROOMY
+            ..ROOMY.with_blocks(image::block_size(seed))
         }
         .make();
         let (content, model) = machine::run(seed, 1, empty, move |machine| {

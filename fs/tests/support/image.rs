@@ -39,6 +39,19 @@ pub const SMALL: Shape = Shape {
     more: &[],
 };
 
+/// The smallest, for a few files.
+pub const TINY: Shape = Shape {
+    kib: 2048,
+    inodes: 64,
+    ..SMALL
+};
+
+/// For trees.
+pub const ROOMY: Shape = Shape {
+    inodes: 512,
+    ..SMALL
+};
+
 /// One of the sizes of a block, in turn.
 pub fn block_size(seed: u64) -> usize {
     [1024, 2048, 4096][seed as usize % 3]
@@ -95,6 +108,11 @@ fn said(output: &Output) -> String {
 }
 
 impl Shape {
+    /// The same with blocks of `block` bytes.
+    pub fn with_blocks(self, block: usize) -> Shape {
+        Shape { block, ..self }
+    }
+
     /// Returns such an image.
     pub fn make(&self) -> Vec<u8> {
         let folder = Folder::new();

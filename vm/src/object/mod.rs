@@ -135,6 +135,8 @@ pub struct Object {
     count: AtomicUsize,
     /// The pages have no backing store.
     swap_backed: bool,
+    /// So many pages from the start are zeros until they are written.
+    zeros: u64,
     /// They are not to leave memory.
     kept: AtomicBool,
 }
@@ -147,22 +149,27 @@ pub(crate) struct Pages<'a> {
 impl Object {
     /// No resident pages.
     pub const fn new() -> Object {
-        Object {
-            pages: Chunks::new(),
-            count: AtomicUsize::new(0),
-            swap_backed: false,
-            kept: AtomicBool::new(false),
-        }
+        Object::with(false, 0)
     }
 
     /// As [`new`](Object::new), for pages whose only backing store is the swap space: they go there
     /// when memory is short; [`bring_in`](Object::bring_in) brings them back, or
     /// [`Pager::page_in`](crate::Pager::page_in) for a fault.
     pub const fn swap_backed() -> Object {
+        Object::with(true, 0)
+    }
+
+    /// As [`swap_backed`](Object::swap_backed), of `pages` pages that are zero-filled on demand.
+    pub const fn of_zeros(pages: u64) -> Object {
+        Object::with(true, pages)
+    }
+
+    const fn with(swap_backed: bool, zeros: u64) -> Object {
         Object {
             pages: Chunks::new(),
             count: AtomicUsize::new(0),
-            swap_backed: true,
+            swap_backed,
+            zeros,
             kept: AtomicBool::new(false),
         }
     }

@@ -56,7 +56,8 @@ impl Lookup {
 }
 
 /// The operations through which the virtual-memory system uses an object. References are
-/// [`Arc`]s: `reference` and `detach` are called for each map entry that comes and goes.
+/// [`Arc`]s: `reference` and `detach` are called for each map entry that comes and goes. The
+/// defaults are right for shared memory ([`Object::of_zeros`]), whose pages are in swap at most.
 ///
 /// ```text
 ///                    resident ────────────────────────────> enter
@@ -81,7 +82,13 @@ pub trait Pager: Send + Sync {
     ///
     /// # Errors
     /// [`PagerError::BeyondEnd`]; those of making it.
-    fn lookup(&self, index: u64) -> Result<Lookup, PagerError>;
+    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
+        let object = self.object();
+        if index >= object.zeros {
+            return Err(PagerError::BeyondEnd);
+        }
+        object.get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
+    }
 
     /// Makes page `index` resident, and those pages of `window` around it that it costs little to
     /// bring along (`uvm.txt` 6: the fault routine unlocks for I/O). The page may be evicted again
@@ -108,8 +115,12 @@ pub trait Pager: Send + Sync {
     /// Makes `pages` a hole, which reads as zeros from now on. `None` if the object can't have
     /// holes.
     fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
-        let _ = pages;
-        None
+        let object = self.object();
+        let count = pages.end.saturating_sub(pages.start);
+        (object.zeros > 0).then(|| {
+            object.remove_pages(pages.start, count);
+            Ok(())
+        })
     }
 
     /// Starts to write dirty ones of `pages` to where they survive the machine, if there is such a
@@ -147,7 +158,9 @@ pub trait Pager: Send + Sync {
     /// zeros: they lie within its end and there is room for them, which is taken unless `enter`
     /// returns false.
     fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
-        let _ = (pages, enter);
+        if pages.end <= self.object().zeros {
+            enter();
+        }
     }
 
     /// A map entry now refers to the object; `writable` if it is shared and may be written.
@@ -178,7 +191,6 @@ pub struct Description {
 /// Anonymous shared memory: `MAP_SHARED | MAP_ANONYMOUS`.
 pub struct Anonymous {
     object: Object,
-    pages: u64,
 }
 
 impl Anonymous {
@@ -191,8 +203,7 @@ impl Anonymous {
             return Err(OutOfMemory);
         }
         Ok(Arc::new(Anonymous {
-            object: Object::swap_backed(),
-            pages,
+            object: Object::of_zeros(pages),
         }))
     }
 }
@@ -200,26 +211,6 @@ impl Anonymous {
 impl Pager for Anonymous {
     fn object(&self) -> &Object {
         &self.object
-    }
-
-    fn lookup(&self, index: u64) -> Result<Lookup, PagerError> {
-        if index >= self.pages {
-            return Err(PagerError::BeyondEnd);
-        }
-        self.object
-            .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
-    }
-
-    fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
-        if pages.end <= self.pages {
-            enter();
-        }
-    }
-
-    fn punch_hole(&self, pages: Range<u64>) -> Option<Result<(), PagerError>> {
-        self.object
-            .remove_pages(pages.start, pages.end.saturating_sub(pages.start));
-        Some(Ok(()))
     }
 
     fn describe(&self) -> Description {

@@ -8,17 +8,15 @@ use alloc::{
     format,
     sync::{Arc, Weak},
 };
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::device;
 use nucleus::{
-    Frame, PAGE_SHIFT, PAGE_SIZE,
-    frame::{self, Contents},
+    PAGE_SHIFT, PAGE_SIZE, frame,
     sync::{Rank, SpinLock},
 };
-use vm::{Description, Lookup, Object as Pages, Pager, PagerError};
+use vm::{Description, Object as Pages, Pager};
 
 use super::{
     Caller, IPC_CREAT,
@@ -134,7 +132,7 @@ impl Segment {
         Ok(Arc::new_cyclic(|own| Segment {
             id,
             size,
-            pages: Pages::swap_backed(),
+            pages: Pages::of_zeros(count as u64),
             state: SpinLock::new(Rank::Leaf, State { status, removed }),
             own: own.clone(),
         }))
@@ -280,26 +278,6 @@ impl Object for Segment {
 impl Pager for Segment {
     fn object(&self) -> &Pages {
         &self.pages
-    }
-
-    fn lookup(&self, index: u64) -> core::result::Result<Lookup, PagerError> {
-        if index >= self.page_count() as u64 {
-            return Err(PagerError::BeyondEnd);
-        }
-        self.pages
-            .get_or_insert(index, || Ok(Frame::alloc(Contents::Zeroed)?))
-    }
-
-    fn admit(&self, pages: Range<u64>, enter: &mut dyn FnMut() -> bool) {
-        if pages.end <= self.page_count() as u64 {
-            enter();
-        }
-    }
-
-    fn punch_hole(&self, pages: Range<u64>) -> Option<core::result::Result<(), PagerError>> {
-        self.pages
-            .remove_pages(pages.start, pages.end.saturating_sub(pages.start));
-        Some(Ok(()))
     }
 
     fn reference(&self, _writable: bool) {
