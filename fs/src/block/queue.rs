@@ -118,7 +118,7 @@ pub(super) struct Queue {
     flushes: Entries,
     reads_in_a_row: u32,
     /// Commands that the disk has, and those among them that are no reads.
-    in_flight: usize,
+    pub(super) in_flight: usize,
     changes_in_flight: usize,
 }
 
@@ -132,11 +132,6 @@ impl Queue {
             in_flight: 0,
             changes_in_flight: 0,
         }
-    }
-
-    /// Commands that the disk has.
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight
     }
 
     /// Requests that the disk does not have yet.

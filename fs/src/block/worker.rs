@@ -184,7 +184,7 @@ impl Core {
             self.dispatch();
             let (ends, busy) = {
                 let state = self.state.lock();
-                (state.ends(), state.queue.in_flight() > 0)
+                (state.ends(), state.queue.in_flight > 0)
             };
             if ends {
                 return;
@@ -198,7 +198,7 @@ impl Core {
             let _ = self.bell().wait(how, || {
                 self.disk.reap();
                 let state = self.state.lock();
-                let looks = busy != (state.queue.in_flight() > 0) && self.disk.patience().is_some();
+                let looks = busy != (state.queue.in_flight > 0) && self.disk.patience().is_some();
                 (state.has_work(&self.limits) || looks).then_some(())
             });
         }
@@ -215,7 +215,7 @@ impl State {
     fn ends(&self) -> bool {
         self.dropped
             && self.done.is_empty()
-            && self.queue.in_flight() == 0
+            && self.queue.in_flight == 0
             && self.queue.waiting() == 0
     }
 }

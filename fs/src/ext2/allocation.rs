@@ -26,7 +26,7 @@ impl Volume {
                 self.free.add_blocks(-(run.count as i64));
                 return Ok(run);
             }
-            self.free_more(before, super::pending::Pending::block_count)?;
+            self.free_more(before, |pending| !pending.blocks.is_empty())?;
         }
     }
 
@@ -53,9 +53,9 @@ impl Volume {
     /// # Errors
     /// `ENOSPC` if nothing was freed.
     #[cold]
-    fn free_more(&self, before: u64, wanted: impl Fn(&Pending) -> u32) -> Result<()> {
+    fn free_more(&self, before: u64, wanted: impl Fn(&Pending) -> bool) -> Result<()> {
         self.buffers.wait_for_ends()?;
-        if wanted(&self.pending.lock()) > 0 || self.has_removed() {
+        if wanted(&self.pending.lock()) || self.has_removed() {
             return self.commit();
         }
         // A commit that is under way may be about to release what was pending.
@@ -101,13 +101,13 @@ impl Volume {
     pub(super) fn release(&self, taken: Pending) -> Result<()> {
         let mut result = Ok(());
         let mut left = Pending::new();
-        for &run in taken.blocks() {
+        for run in taken.blocks {
             if let Err(error) = self.release_run(run) {
                 left.add_blocks(run);
                 result = Err(error);
             }
         }
-        for &(number, directory) in taken.inodes() {
+        for (number, directory) in taken.inodes {
             if let Err(error) = self.release_inode(number, directory) {
                 left.add_inode(number, directory);
                 result = Err(error);
@@ -175,7 +175,7 @@ impl Volume {
                 }
                 self.free.inodes.fetch_add(1, Ordering::Relaxed);
             }
-            self.free_more(before, super::pending::Pending::inode_count)?;
+            self.free_more(before, |pending| !pending.inodes.is_empty())?;
         }
     }
 

@@ -39,15 +39,11 @@ pub(super) struct Block {
     frame: Frame,
     /// Its offset in its page.
     start: usize,
-    number: u32,
+    /// Its number on the device.
+    pub number: u32,
 }
 
 impl Block {
-    /// Its number on the device.
-    pub fn number(&self) -> u32 {
-        self.number
-    }
-
     /// Copies bytes out, from offset `at` on.
     pub fn read(&self, at: usize, to: &mut [u8]) {
         ephemeral::map(&self.frame).read(self.start + at, to);
@@ -128,7 +124,7 @@ const MOST_PARTS: usize = 96;
 
 /// The metadata of one device.
 pub(super) struct Buffers {
-    device: Arc<Device>,
+    pub device: Arc<Device>,
     pages: Arc<PageCache<WriteBack<Metadata>>>,
     block_size: usize,
     changed: SpinLock<Changed>,
@@ -195,10 +191,6 @@ impl Buffers {
             .committer()
             .ok_or(Errno::EIO)?
             .wait_for_ends()
-    }
-
-    pub fn device(&self) -> &Arc<Device> {
-        &self.device
     }
 
     /// The page of the device and the offset in it of a block.

@@ -245,7 +245,7 @@ impl BlockStore for Content {
             if grows && self.cut_again().is_err() {
                 inode
                     .fs
-                    .damaged("a file grows over what was cut off", inode.ino());
+                    .damaged("a file grows over what was cut off", inode.ino);
             }
             inode.set(|record| record.size = record.size.max(size));
             inode.fs.note_size(size);

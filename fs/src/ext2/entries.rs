@@ -48,10 +48,8 @@ impl Inode {
     /// name: a second one, or one for the root, would make walks endless.
     fn holds(&self, child: &Inode, name: &[u8]) -> bool {
         match &*child.state.place.lock() {
-            None => child.ino() != ROOT && child.ino() != self.ino(),
-            Some(place) => {
-                !place.removed && place.parent.ino() == self.ino() && *place.name == *name
-            }
+            None => child.ino != ROOT && child.ino != self.ino,
+            Some(place) => !place.removed && place.parent.ino == self.ino && *place.name == *name,
         }
     }
 
@@ -103,7 +101,7 @@ impl Inode {
             left = record.links;
         });
         if left == 0 {
-            self.fs.orphans.add(&self.fs, self.ino());
+            self.fs.orphans.add(&self.fs, self.ino);
         }
         let mut place = self.state.place.lock();
         let old = match &mut *place {
@@ -144,7 +142,7 @@ impl vnode::Directory for Node {
         // Without a link it is freed with its last handle.
         let inode = self.make_inode(kind, device, mode, who)?;
         match &make {
-            Make::Directory => inode.make_first_block(self.ino())?,
+            Make::Directory => inode.make_first_block(self.ino)?,
             Make::Link(text) => inode.set_text(text)?,
             _ => {}
         }
@@ -159,7 +157,7 @@ impl vnode::Directory for Node {
             self.add_link()?;
         }
         inode.set(|record| record.links = if is_directory { 2 } else { 1 });
-        if let Err(error) = names.add(name, inode.ino(), kind) {
+        if let Err(error) = names.add(name, inode.ino, kind) {
             inode.set(|record| record.links = 0);
             if is_directory {
                 self.drop_link();
@@ -177,7 +175,7 @@ impl vnode::Directory for Node {
         let _change = self.fs.begin_change()?;
         let inode = self.make_inode(Kind::Regular, 0, mode, who)?;
         inode.state.unnamed.store(true, Ordering::Relaxed);
-        self.fs.orphans.add(&self.fs, inode.ino());
+        self.fs.orphans.add(&self.fs, inode.ino);
         Ok(inode)
     }
 
@@ -208,12 +206,12 @@ impl vnode::Directory for Node {
                 }
             }
         })?;
-        if let Err(error) = names.add(name, inode.ino(), inode.kind()) {
+        if let Err(error) = names.add(name, inode.ino, inode.kind()) {
             inode.drop_link();
             return Err(error);
         }
         if was == 0 {
-            self.fs.orphans.remove(&self.fs, inode.ino(), 0);
+            self.fs.orphans.remove(&self.fs, inode.ino, 0);
         }
         inode.state.unnamed.store(false, Ordering::Relaxed);
         inode.set_place(Some(Place::new(self.handle()?, name)));
@@ -240,7 +238,7 @@ impl vnode::Directory for Node {
             }
             let mut names = directory.write(self)?;
             let found = names.find(name)?;
-            if found.inode != child.ino() {
+            if found.inode != child.ino {
                 // Another inode has got the name meanwhile.
                 continue;
             }

@@ -40,9 +40,10 @@ pub(super) type Node = InUse<Inode>;
 /// A file, directory, link or device of a mounted file system.
 pub(super) struct Inode {
     pub fs: Arc<Ext2>,
-    number: u32,
+    /// Its number.
+    pub ino: u32,
     kind: Kind,
-    home: RecordPlace,
+    pub home: RecordPlace,
     /// Attributes and block pointers. Changed through [`change`](Inode::change) and similar methods
     /// only.
     record: RwLock<InodeRecord>,
@@ -124,7 +125,7 @@ impl Ext2 {
         if matches!(kind, Kind::CharDevice | Kind::BlockDevice) {
             record.set_device(new.device);
         }
-        let top = parent.number == ROOT || parent_flags.contains(Flags::TOP);
+        let top = parent.ino == ROOT || parent_flags.contains(Flags::TOP);
         let (number, home) =
             self.take_inode(parent.home.group, directory, top, |number, slot| {
                 Ok((number, RecordPlace::of(self, slot)?))
@@ -161,7 +162,7 @@ impl Inode {
             });
             Inode {
                 fs: fs.clone(),
-                number,
+                ino: number,
                 kind,
                 home,
                 state: super::state::State::new(kind),
@@ -180,22 +181,12 @@ impl Inode {
     /// # Errors
     /// `EIO` after unmounting.
     pub fn handle(&self) -> Result<Arc<InUse<Inode>>> {
-        self.fs.inode(self.number)
+        self.fs.inode(self.ino)
     }
 
     /// It without its last link, to be freed.
     pub fn as_removed(&self) -> Removed {
-        Removed::new(self.number, self.home.clone(), self.record().clone())
-    }
-
-    #[cfg(test)]
-    pub fn home(&self) -> &RecordPlace {
-        &self.home
-    }
-
-    /// Its number.
-    pub fn ino(&self) -> u32 {
-        self.number
+        Removed::new(self.ino, self.home.clone(), self.record().clone())
     }
 
     /// Its file type.
@@ -390,7 +381,7 @@ impl InCore for Inode {
     }
 
     fn end(&self) {
-        let _turn = self.fs.mounting.ends();
+        let _turn = self.fs.mounting.ends.lock();
         if self.fs.is_read_only() {
             return;
         }

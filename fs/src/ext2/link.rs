@@ -42,7 +42,7 @@ impl Inode {
     /// Returns the text of a link.
     pub(super) fn text(&self) -> Result<Vec<u8>> {
         let record = self.record().clone();
-        let damaged = || self.fs.damaged("a link's text can't be; inode", self.ino());
+        let damaged = || self.fs.damaged("a link's text can't be; inode", self.ino);
         let len = usize::try_from(record.size).map_err(|_| damaged())?;
         let mut text = vec![0; len.min(self.fs.geometry.block_size)];
         if record.has_blocks(self.fs.geometry.sectors()) {

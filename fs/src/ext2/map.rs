@@ -220,7 +220,7 @@ impl Volume {
         let mut block = match record.blocks[way.top] {
             0 => {
                 let new = self.new_pointers(record, goal)?;
-                record.blocks[way.top] = new.number();
+                record.blocks[way.top] = new.number;
                 new
             }
             pointer => self.metadata(pointer)?,
@@ -229,7 +229,7 @@ impl Volume {
             block = match block.word(index) {
                 0 => {
                     let new = self.new_pointers(record, goal)?;
-                    self.buffers.store_word(&block, index, new.number());
+                    self.buffers.store_word(&block, index, new.number);
                     new
                 }
                 pointer => self.metadata(pointer)?,

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use nucleus::{
     random,
-    sync::{CpuReadGuard, CpuRwLock, CpuWriteGuard, Mutex, MutexGuard, Rank, SpinLock},
+    sync::{CpuReadGuard, CpuRwLock, Mutex, Rank, SpinLock},
 };
 
 use crate::block::Claim;
@@ -19,10 +19,10 @@ pub(super) struct MountState {
     /// The seed for hashes of names, which makes collisions unpredictable.
     pub seed: u64,
     /// Read-held by changes, so that unmounting does not interrupt one.
-    changes: CpuRwLock<()>,
+    pub changes: CpuRwLock<()>,
     /// Held while removed files are freed, and while changes are being forbidden. Separate from
     /// `changes`, since a change may wait for the freeing.
-    ends: Mutex<()>,
+    pub ends: Mutex<()>,
     pub mounts: AtomicUsize,
     pub claim: SpinLock<Option<Claim>>,
     /// It was mounted, and has no mount left.
@@ -41,20 +41,5 @@ impl MountState {
             claim: SpinLock::new(Rank::Leaf, None),
             ending: AtomicBool::new(false),
         }
-    }
-
-    /// Starts a change, which unmounting waits for.
-    pub fn change(&self) -> Change<'_> {
-        self.changes.read()
-    }
-
-    /// Waits for all changes and excludes further ones.
-    pub fn no_changes(&self) -> CpuWriteGuard<'_, ()> {
-        self.changes.write()
-    }
-
-    /// Locks the freeing of removed files.
-    pub fn ends(&self) -> MutexGuard<'_, ()> {
-        self.ends.lock()
     }
 }

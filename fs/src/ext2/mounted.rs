@@ -135,7 +135,7 @@ impl Ext2 {
             // A failure is retried with the next change.
             let _ = self.reap();
         }
-        let change = self.mounting.change();
+        let change = self.mounting.changes.read();
         // It may have been unmounted meanwhile.
         match self.is_read_only() {
             true => Err(Errno::EROFS),

@@ -183,8 +183,8 @@ impl Ext2 {
         if read_only && !self.is_read_only() {
             self.sync_all()?;
             self.table()?.wait_for_ends();
-            let _no_changes = self.mounting.no_changes();
-            let _no_ends = self.mounting.ends();
+            let _no_changes = self.mounting.changes.write();
+            let _no_ends = self.mounting.ends.lock();
             if self.is_written()? {
                 return Err(Errno::EBUSY);
             }
@@ -202,8 +202,8 @@ impl Ext2 {
             return self.stop_writing();
         }
         self.sync_all()?;
-        let _no_changes = self.mounting.no_changes();
-        let _no_ends = self.mounting.ends();
+        let _no_changes = self.mounting.changes.write();
+        let _no_ends = self.mounting.ends.lock();
         let mut result = Ok(());
         self.table()?.for_each(&mut |_, inode| {
             if inode.is_removed() {

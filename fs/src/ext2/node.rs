@@ -104,7 +104,7 @@ impl Vnode for Node {
         let record = self.record();
         Ok(Attributes {
             device: self.fs.device().number(),
-            inode: self.ino().into(),
+            inode: self.ino.into(),
             kind: self.kind(),
             mode: record.permissions(),
             links: record.links.into(),
@@ -317,7 +317,7 @@ impl Inode {
     pub(super) fn sync_inode(&self, data_only: bool) -> Result<()> {
         match (self.kind(), self.pages()) {
             // The root stands for the whole file system: `sync` and `syncfs`.
-            _ if self.ino() == ROOT => self.fs.sync_all(),
+            _ if self.ino == ROOT => self.fs.sync_all(),
             (Kind::BlockDevice, _) => device::sync_block_device(self.record().device()),
             (_, Some(pages)) => Cached::sync(&**pages, 0..u64::MAX, data_only),
             _ => self.sync(data_only),

@@ -20,10 +20,11 @@ pub(super) struct Run {
 /// The blocks and inodes that the next commit frees.
 #[derive(Default)]
 pub(super) struct Pending {
-    blocks: Vec<Run>,
-    block_count: u32,
+    pub blocks: Vec<Run>,
+    /// The number of blocks.
+    pub block_count: u32,
     /// With whether it was a directory.
-    inodes: Vec<(u32, bool)>,
+    pub inodes: Vec<(u32, bool)>,
 }
 
 impl Pending {
@@ -68,28 +69,9 @@ impl Pending {
         }
     }
 
-    /// The number of blocks.
-    pub fn block_count(&self) -> u32 {
-        self.block_count
-    }
-
-    /// The number of inodes.
-    pub fn inode_count(&self) -> u32 {
-        self.inodes.len() as u32
-    }
-
     /// Returns whether nothing is pending.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.inodes.is_empty()
-    }
-
-    pub fn blocks(&self) -> &[Run] {
-        &self.blocks
-    }
-
-    /// The inodes, and whether they were directories.
-    pub fn inodes(&self) -> &[(u32, bool)] {
-        &self.inodes
     }
 
     /// Adds everything from `other`.

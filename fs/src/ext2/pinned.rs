@@ -55,7 +55,7 @@ pub(super) fn pin(node: Arc<Node>) -> Result<Box<dyn PinnedBlocks>> {
     let mut pinned = {
         // From here on the file can be written through mappings only, and later not at all.
         let fs = node.fs.clone();
-        let _no_changes = fs.mounting.no_changes();
+        let _no_changes = fs.mounting.changes.write();
         node.sync_whole()?;
         if node.set_pinned(true) {
             return Err(Errno::ETXTBSY);

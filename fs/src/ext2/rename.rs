@@ -71,7 +71,7 @@ impl<'a> Move<'a> {
     fn finish(&self, name: &[u8]) -> Result<()> {
         let mut result = Ok(());
         if let Some(parent) = &self.parent {
-            result = self.inode.set_parent(parent, self.to.ino());
+            result = self.inode.set_parent(parent, self.to.ino);
         }
         if self.goes {
             self.from.drop_link();
@@ -184,7 +184,7 @@ impl Inode {
         whiteout: Option<Arc<Node>>,
     ) -> Result<()> {
         let (source, to) = (step.inode, step.to);
-        let (number, kind) = (source.ino(), source.kind());
+        let (number, kind) = (source.ino, source.kind());
         let to_handle = to.handle()?;
         step.begin()?;
         let dead = match target.map(|(_, target)| target.directory()) {
@@ -202,14 +202,14 @@ impl Inode {
             let left = match &whiteout {
                 Some(whiteout) => {
                     whiteout.set(|record| record.links = 1);
-                    pair.from().replace(found, whiteout.ino(), Kind::CharDevice)
+                    pair.from().replace(found, whiteout.ino, Kind::CharDevice)
                 }
                 None => pair.from().remove(name, found),
             };
             // Restores the new name's old state.
             left.inspect_err(|_| {
                 let _ = match target {
-                    Some((there, target)) => pair.to().replace(there, target.ino(), target.kind()),
+                    Some((there, target)) => pair.to().replace(there, target.ino, target.kind()),
                     None => {
                         let added = pair.to().find(to_name);
                         added.and_then(|added| pair.to().remove(to_name, &added))
@@ -255,11 +255,11 @@ impl Inode {
         }
         out.begin()?;
         back.begin().inspect_err(|_| out.cancel())?;
-        let named = pair.to().replace(there, source.ino(), source.kind());
+        let named = pair.to().replace(there, source.ino, source.kind());
         let named = named.and_then(|()| {
-            let back = pair.from().replace(found, target.ino(), target.kind());
+            let back = pair.from().replace(found, target.ino, target.kind());
             back.inspect_err(|_| {
-                let _ = pair.to().replace(there, target.ino(), target.kind());
+                let _ = pair.to().replace(there, target.ino, target.kind());
             })
         });
         if let Err(error) = named {

@@ -122,7 +122,7 @@ impl Volume {
     /// # Errors
     /// `EROFS` for a read-only device, or features that forbid writing; `EIO`.
     pub fn start_writing(&self) -> Result<()> {
-        if self.buffers.device().is_read_only() || !self.superblock.may_be_written() {
+        if self.buffers.device.is_read_only() || !self.superblock.may_be_written() {
             return Err(Errno::EROFS);
         }
         if !self.read_only.swap(false, Ordering::AcqRel) {
@@ -168,7 +168,7 @@ impl Volume {
     }
 
     pub fn device(&self) -> &Arc<Device> {
-        self.buffers.device()
+        &self.buffers.device
     }
 
     /// Writes all dirty metadata and flushes the disk's cache. What was freed before is free then.
@@ -248,7 +248,7 @@ impl Volume {
             self.store_in_superblock(field::WRITTEN, &seconds());
             self.buffers.write_back()?;
         }
-        self.buffers.device().flush()
+        self.buffers.device.flush()
     }
 
     /// Writes bytes into the superblock.
@@ -325,7 +325,7 @@ impl Volume {
         const MAGIC: u64 = 0xef53;
         let (blocks, inodes) = {
             let pending = self.pending.lock();
-            (pending.block_count(), pending.inode_count())
+            (pending.block_count, pending.inodes.len())
         };
         let geometry = &self.geometry;
         let overhead: u64 = (0..geometry.groups)

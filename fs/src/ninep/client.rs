@@ -81,7 +81,7 @@ impl Drop for Tag<'_> {
 
 /// A handle to a file of the server's.
 pub struct Fid {
-    client: Arc<Client>,
+    pub client: Arc<Client>,
     number: u32,
 }
 
@@ -604,10 +604,5 @@ impl Fid {
             true => Ok(count),
             false => Err(Errno::EIO),
         }
-    }
-
-    /// The connection.
-    pub fn client(&self) -> &Arc<Client> {
-        &self.client
     }
 }

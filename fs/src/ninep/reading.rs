@@ -53,7 +53,7 @@ impl Content {
             return Err(PagerError::BeyondEnd);
         }
         let fid = node.open_handle(false).map_err(|_| PagerError::Io)?;
-        let most = (fid.client().max_data() / PAGE_SIZE).max(1) as u64;
+        let most = (fid.client.max_data() / PAGE_SIZE).max(1) as u64;
         let mut window = window.start.min(index)..window.end.clamp(index + 1, pages);
         if window.end - window.start > most {
             window = index..window.end.min(index + most);

@@ -92,7 +92,7 @@ impl Content {
             parts: [None; 2],
         };
         // The first and the last page are cut by the borders of the data, not of the message.
-        let most = fid.client().max_data() - (at % PAGE) as usize;
+        let most = fid.client.max_data() - (at % PAGE) as usize;
         let max = max.min(most);
         let pages = max.div_ceil(PAGE_SIZE) + 1;
         let reserved = batch.slices.try_reserve_exact(pages);
@@ -213,7 +213,7 @@ impl Content {
         if !self.was_mapped_writable.load(Ordering::Acquire) {
             return Ok(());
         }
-        let most = node.fid().client().max_data() / PAGE_SIZE;
+        let most = node.fid().client.max_data() / PAGE_SIZE;
         let put = self.object.write_back(pages, most, &mut |first, frames| {
             let at = first * PAGE;
             let left = self.size().saturating_sub(at);

@@ -115,7 +115,7 @@ impl Directory {
                 let entries = self.entries.read();
                 for (slot, (key, entry)) in batch.iter_mut().zip(entries.map.range(from..)) {
                     let node = &entry.node;
-                    *slot = Some((*key, entry.name.clone(), node.inode(), node.kind()));
+                    *slot = Some((*key, entry.name.clone(), node.inode, node.kind()));
                 }
             }
             let mut full = true;

@@ -36,7 +36,7 @@ pub(super) struct Node {
     pub(super) fs: Arc<Ramfs>,
     pub(super) me: Weak<Node>,
     pub(super) body: Body,
-    inode: u64,
+    pub(super) inode: u64,
     mode: AtomicU32,
     uid: AtomicU32,
     gid: AtomicU32,
@@ -189,10 +189,6 @@ impl Node {
 
     pub(super) fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory(_))
-    }
-
-    pub(super) fn inode(&self) -> u64 {
-        self.inode
     }
 
     pub(super) fn mode(&self) -> u32 {

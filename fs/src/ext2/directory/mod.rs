@@ -238,7 +238,7 @@ impl Inode {
     /// Gives a new directory its first block.
     pub(super) fn make_first_block(&self, parent: u32) -> Result<()> {
         let mut bytes = vec![0; self.block_size()];
-        records::first_block(&mut bytes, self.ino(), parent, self.code(Kind::Directory));
+        records::first_block(&mut bytes, self.ino, parent, self.code(Kind::Directory));
         self.grow(&bytes)
     }
 
@@ -300,6 +300,6 @@ impl Blocks for Inode {
     fn damaged(&self, index: u32, at: usize) -> Errno {
         let what =
             alloc::format!("block {index} of a directory is damaged at byte {at}; its inode");
-        self.fs.damaged(&what, self.ino())
+        self.fs.damaged(&what, self.ino)
     }
 }

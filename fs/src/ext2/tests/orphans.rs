@@ -58,7 +58,7 @@ fn a_late_user_does_not_change_the_next_inode() {
         let mut others = Vec::new();
         let next = loop {
             let next = new(fs, 7);
-            match next.ino() == late.ino() {
+            match next.ino == late.ino {
                 true => break next,
                 false => others.push(next),
             }
@@ -73,7 +73,7 @@ fn a_late_user_does_not_change_the_next_inode() {
             changing.record.size = 5;
             Ok(())
         });
-        let (stored, _) = next.home().stored();
+        let (stored, _) = next.home.stored();
         assert_eq!((stored.uid, stored.gid, stored.size), (7, 0, 0));
         assert!(changed.is_err());
         drop((others, next, late));
@@ -104,15 +104,15 @@ fn the_list_and_the_record_do_not_overwrite_each_other() {
         ephemeral::set_backend(Backend::Uncached).unwrap();
         for _ in 0..20 {
             let older = new(fs, 2);
-            orphans.add(fs, older.ino());
-            orphans.add(fs, kept.ino());
-            assert_eq!(kept.home().stored().1, older.ino(), "it follows");
-            orphans.remove(fs, older.ino(), 0);
+            orphans.add(fs, older.ino);
+            orphans.add(fs, kept.ino);
+            assert_eq!(kept.home.stored().1, older.ino, "it follows");
+            orphans.remove(fs, older.ino, 0);
             for _ in 0..4 {
-                assert_eq!(kept.home().stored().1, 0, "nothing follows");
+                assert_eq!(kept.home.stored().1, 0, "nothing follows");
                 task::yield_now();
             }
-            orphans.remove(fs, kept.ino(), 0);
+            orphans.remove(fs, kept.ino, 0);
         }
         stop.store(true, SeqCst);
         tasks.wait();
