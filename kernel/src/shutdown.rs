@@ -12,7 +12,7 @@ use crate::mounts;
 fn write_back() {
     for root in mounts::namespace().roots() {
         // No program is left that an error could be reported to.
-        let _ = root.sync();
+        let _ = root.sync(false);
     }
     ext2::shut_down();
     device::sync_all();

@@ -253,12 +253,14 @@ impl vnode::FileData for Node {
         Some(pages)
     }
 
-    fn sync(&self) -> Result<()> {
-        self.sync_inode(false)
-    }
-
-    fn sync_data(&self) -> Result<()> {
-        self.sync_inode(true)
+    fn sync(&self, data_only: bool) -> Result<()> {
+        match (self.kind(), self.pages()) {
+            // The root stands for the whole file system: `sync` and `syncfs`.
+            _ if self.ino == ROOT => self.fs.sync_all(),
+            (Kind::BlockDevice, _) => device::sync_block_device(self.record().device()),
+            (_, Some(pages)) => Cached::sync(&**pages, 0..u64::MAX, data_only),
+            _ => self.inode().sync(data_only),
+        }
     }
 
     fn pin_blocks(self: Arc<Self>) -> Result<Box<dyn PinnedBlocks>> {
@@ -310,17 +312,6 @@ impl Inode {
         match self.kind() {
             Kind::Directory => Err(Errno::EISDIR),
             _ => self.pages().ok_or(Errno::EINVAL),
-        }
-    }
-
-    /// As [`Vnode::sync`], or with `data_only` [`Vnode::sync_data`].
-    pub(super) fn sync_inode(&self, data_only: bool) -> Result<()> {
-        match (self.kind(), self.pages()) {
-            // The root stands for the whole file system: `sync` and `syncfs`.
-            _ if self.ino == ROOT => self.fs.sync_all(),
-            (Kind::BlockDevice, _) => device::sync_block_device(self.record().device()),
-            (_, Some(pages)) => Cached::sync(&**pages, 0..u64::MAX, data_only),
-            _ => self.sync(data_only),
         }
     }
 }

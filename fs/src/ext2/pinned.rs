@@ -103,10 +103,10 @@ impl Inode {
     /// # Errors
     /// `EIO`, also for an earlier failed writeback during this call; `ENOMEM`.
     fn sync_whole(&self) -> Result<()> {
-        let errors = || self.pages().map_or(0, |pages| pages.errors().count());
-        let before = errors();
-        self.sync_inode(false)?;
-        Errno::EIO.unless(errors() == before)
+        let pages = self.pages().ok_or(Errno::EINVAL)?;
+        let before = pages.errors().count();
+        Cached::sync(&**pages, 0..u64::MAX, false)?;
+        Errno::EIO.unless(pages.errors().count() == before)
     }
 
     /// Returns the previous value.

@@ -191,11 +191,7 @@ impl File for VnodeFile {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        let vnode = self.location.vnode();
-        let synced = match data_only {
-            true => vnode.sync_data(),
-            false => vnode.sync(),
-        };
+        let synced = self.location.vnode().sync(data_only);
         // Reported even if the device has failed in another way, too.
         self.check_written().and(synced)
     }

@@ -315,7 +315,7 @@ impl Namespace {
         if !lazy {
             // Most dirty data is written back before others have to wait for the table. `fsync`
             // reports errors.
-            let _ = mount.root().sync();
+            let _ = mount.root().sync(false);
         }
         let mut table = self.table.lock();
         if !mount.attached.load(Ordering::Relaxed) || mount.at().is_none() {

@@ -190,7 +190,7 @@ impl<'w> Walker<'w> {
     pub(super) fn settle(&self) -> Result<()> {
         let at_once = MountFlags::SYNCHRONOUS | MountFlags::SYNCHRONOUS_DIRECTORIES;
         match self.mount.flags().intersects(at_once) {
-            true => self.vnode.sync(),
+            true => self.vnode.sync(false),
             false => Ok(()),
         }
     }

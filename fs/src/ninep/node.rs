@@ -531,7 +531,7 @@ impl vnode::FileData for Node {
         Some(content)
     }
 
-    fn sync(&self) -> Result<()> {
+    fn sync(&self, _: bool) -> Result<()> {
         match &self.content {
             Some(content) => self.sync_content(content),
             None if self.is_root() => self.fs.sync_all(),

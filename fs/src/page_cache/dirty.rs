@@ -215,6 +215,8 @@ pub(super) fn reset() {
     WRITING.0.store(0, Ordering::Relaxed);
     SINCE_RECKONED.store(RECKON, Ordering::Relaxed);
     BELOW.restart();
+    EXPIRE.0.store(3000, Ordering::Relaxed);
+    INTERVAL.0.store(500, Ordering::Relaxed);
     CALLED.store(false, Ordering::Relaxed);
     WANTED.store(0, Ordering::Relaxed);
     CALLS.restart();

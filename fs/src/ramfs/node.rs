@@ -429,7 +429,7 @@ impl vnode::FileData for Node {
         matches!(self.body, Body::BlockDevice(_))
     }
 
-    fn sync(&self) -> Result<()> {
+    fn sync(&self, _: bool) -> Result<()> {
         match self.body {
             Body::BlockDevice(number) => device::sync_block_device(number),
             _ => Ok(()),

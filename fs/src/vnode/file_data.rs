@@ -58,17 +58,12 @@ pub trait FileData {
         None
     }
 
-    /// Writes dirty data back: of a file, its pages and its attributes (`fsync`); of the root of a
-    /// file system, all of it (`syncfs`). [`Cached::errors`] of [`cached`](FileData::cached)
-    /// reports pages that could not be written back.
-    fn sync(&self) -> Result<()> {
+    /// Writes dirty data back: of a file, its pages and its attributes (`fsync`), or with
+    /// `data_only` without those that are not needed to read the data back (`fdatasync`); of the
+    /// root of a file system, all of it (`syncfs`). [`Cached::errors`] of
+    /// [`cached`](FileData::cached) reports pages that could not be written back.
+    fn sync(&self, data_only: bool) -> Result<()> {
         Ok(())
-    }
-
-    /// As [`sync`](FileData::sync), without the attributes that are not needed to read the data
-    /// back (`fdatasync`).
-    fn sync_data(&self) -> Result<()> {
-        self.sync()
     }
 
     /// Pins its blocks for a caller that uses them past the file system (`swapon`). The caller has

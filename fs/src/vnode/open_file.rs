@@ -165,8 +165,7 @@ pub trait File: Any + Send + Sync {
     fn sync(&self, data_only: bool) -> Result<()> {
         let vnode = self.location().ok_or(Errno::EINVAL)?.vnode();
         match vnode.kind() {
-            Kind::Regular | Kind::Directory | Kind::BlockDevice if data_only => vnode.sync_data(),
-            Kind::Regular | Kind::Directory | Kind::BlockDevice => vnode.sync(),
+            Kind::Regular | Kind::Directory | Kind::BlockDevice => vnode.sync(data_only),
             _ => Err(Errno::EINVAL),
         }
     }

@@ -47,9 +47,9 @@ impl Work<'_> {
                 file.write(Some(0), FLAGS, &mut BytesSource::new(&data))
                     .unwrap();
                 if self.random.below(2) == 0 {
-                    vnode.sync().unwrap();
+                    vnode.sync(false).unwrap();
                     let above = walk.resolve(&Work::above(&path), true).unwrap();
-                    above.vnode().sync().unwrap();
+                    above.vnode().sync(false).unwrap();
                     self.synced.insert(path, data);
                 }
             }
@@ -119,7 +119,7 @@ fn what_was_synced_survives_a_power_cut() {
                 file.write(Some(0), FLAGS, &mut BytesSource::new(&data))
                     .unwrap();
                 walk.remove(b"/gone", false).unwrap();
-                namespace.root().vnode().sync().unwrap();
+                namespace.root().vnode().sync(false).unwrap();
                 file
             });
             for _ in 0..work.random.below(20) {

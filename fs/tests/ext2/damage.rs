@@ -151,7 +151,7 @@ fn change(walk: &Walk<'_>, paths: &[Vec<u8>], random: &mut Random) {
                     let vnode = file.location().unwrap().vnode();
                     let _ = vnode.truncate(random.below(100_000) as u64);
                     if random.below(4) == 0 {
-                        let _ = vnode.sync();
+                        let _ = vnode.sync(false);
                     }
                 }
             }
@@ -164,7 +164,7 @@ fn use_it(namespace: &Arc<Namespace>, random: &mut Random) {
         let paths = look(walk);
         change(walk, &paths, random);
         look(walk);
-        let _ = namespace.root().vnode().sync();
+        let _ = namespace.root().vnode().sync(false);
     });
 }
 

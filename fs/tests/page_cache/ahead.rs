@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use fbuf::{BytesSink, BytesSource};
 use fs::counters::Counter;
 use fs::page_cache::{Access, Cached};
 use nucleus::PAGE_SIZE;
@@ -16,8 +15,7 @@ const PAGES: usize = 512;
 fn written(seed: u64) -> std::sync::Arc<disk::Inode> {
     let (disk, inode) = disk::inode(PAGES, seed);
     let file = disk::open(&inode);
-    let bytes = vec![3; PAGES * PAGE_SIZE];
-    file.write(0, false, &mut BytesSource::new(&bytes)).unwrap();
+    disk::write(&file, 0, &vec![3; PAGES * PAGE_SIZE]);
     file.sync(0..u64::MAX, false).unwrap();
     // Reads take a while.
     disk.set_delays(true);
@@ -25,10 +23,8 @@ fn written(seed: u64) -> std::sync::Arc<disk::Inode> {
 }
 
 fn read(file: &disk::Pages, page: u64) {
-    let mut byte = [0; PAGE_SIZE];
-    let mut sink = BytesSink::new(&mut byte);
-    assert_eq!(file.read(page * PAGE_SIZE as u64, &mut sink), Ok(PAGE_SIZE));
-    assert!(byte.iter().all(|&b| b == 3));
+    let bytes = disk::read(file, page * PAGE_SIZE as u64, PAGE_SIZE);
+    assert!(bytes == [3; PAGE_SIZE]);
 }
 
 #[test]
@@ -43,11 +39,9 @@ fn a_reader_in_order_waits_once_and_reads_in_few_requests() {
             let inode = written(seed);
             let file = disk::open(&inode);
             let before = Counter::file_read_ahead_hits.total();
-            let mut bytes = vec![0; STEP.load(SeqCst)];
-            for at in (0..PAGES * PAGE_SIZE).step_by(bytes.len()) {
-                let read = file.read(at as u64, &mut BytesSink::new(&mut bytes));
-                assert_eq!(read, Ok(bytes.len()));
-                assert!(bytes.iter().all(|&b| b == 3));
+            let step = STEP.load(SeqCst);
+            for at in (0..PAGES * PAGE_SIZE).step_by(step) {
+                assert!(disk::read(&file, at as u64, step) == vec![3; step]);
             }
             let hits = Counter::file_read_ahead_hits.total() - before;
             assert!(hits <= PAGES as u64, "{hits} pages of windows were used");

@@ -11,6 +11,7 @@ use std::{
 };
 
 use abi::{Errno, Result};
+use fbuf::{BytesSink, BytesSource};
 use fs::{
     block::{Device, Done, FaultyDisk, Request, SECTOR, Transfer},
     page_cache::{BlockStore, PageCache, Properties, WriteBack},
@@ -82,6 +83,22 @@ pub fn open(inode: &Arc<Inode>) -> Arc<Pages> {
         inode.size.load(SeqCst),
         properties,
     )
+}
+
+/// Returns up to `len` bytes of a file from `at` on.
+#[track_caller]
+pub fn read(file: &Pages, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    let n = file.read(at, &mut BytesSink::new(&mut bytes)).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+/// Writes all of `bytes`.
+#[track_caller]
+pub fn write(file: &Pages, at: u64, bytes: &[u8]) {
+    let wrote = file.write(at, false, &mut BytesSource::new(bytes));
+    assert_eq!(wrote, Ok((bytes.len(), at + bytes.len() as u64)));
 }
 
 impl Inode {

@@ -370,8 +370,6 @@ fn contents_are_those_of_the_model() {
                 }
             });
         });
-        dirty::EXPIRE.set(3000);
-        dirty::INTERVAL.set(500);
     });
 }
 

@@ -14,21 +14,14 @@ use fs::page_cache::Cached;
 use nucleus::{Frame, PAGE_SIZE, task, user};
 use vm::{Lookup, Object, Pager, PagerError};
 
-use crate::{disk, in_space, on_machines, stores, support::FLAGS, with_window};
+use crate::{
+    disk::{self, read, write},
+    in_space, on_machines, stores,
+    support::FLAGS,
+    with_window,
+};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-fn read(file: &disk::Pages, at: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    let n = file.read(at, &mut BytesSink::new(&mut bytes)).unwrap();
-    bytes.truncate(n);
-    bytes
-}
-
-fn write(file: &disk::Pages, at: u64, bytes: &[u8]) {
-    let wrote = file.write(at, false, &mut BytesSource::new(bytes));
-    assert_eq!(wrote, Ok((bytes.len(), at + bytes.len() as u64)));
-}
 
 /// Passes the first page of a file on, to a reader that keeps it.
 fn pass_on(read: impl FnOnce(&mut dyn Sink) -> Result<usize>) -> Aggregate {

@@ -2,7 +2,6 @@
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
-use fbuf::{BytesSink, BytesSource};
 use fs::page_cache::{self, Cached, dirty};
 use nucleus::{PAGE_SIZE, VirtRange, frame, user};
 
@@ -25,9 +24,7 @@ fn a_writer_of_more_than_memory_holds_waits_for_the_disk() {
                 let data = vec![page as u8; PAGE_SIZE];
                 let at = page * PAGE_SIZE;
                 if task == 0 {
-                    let mut source = BytesSource::new(&data);
-                    let wrote = inner.write(at as u64, false, &mut source);
-                    assert_eq!(wrote.map(|it| it.0), Ok(PAGE_SIZE));
+                    disk::write(&inner, at as u64, &data);
                 } else {
                     // The one before may not be there yet.
                     inner.allocate(0, (at + PAGE_SIZE) as u64, false).unwrap();
@@ -49,12 +46,9 @@ fn a_writer_of_more_than_memory_holds_waits_for_the_disk() {
         });
         file.sync(0..u64::MAX, false).unwrap();
         assert_eq!(inode.blocks.lock().len(), PAGES);
-        let mut got = vec![0; PAGE_SIZE];
         for page in 0..PAGES {
-            let mut sink = BytesSink::new(&mut got);
-            let read = file.read((page * PAGE_SIZE) as u64, &mut sink);
-            assert_eq!(read, Ok(PAGE_SIZE));
-            assert!(got.iter().all(|&b| b == page as u8), "page {page}");
+            let got = disk::read(&file, (page * PAGE_SIZE) as u64, PAGE_SIZE);
+            assert!(got == [page as u8; PAGE_SIZE], "page {page}");
             if frame::usage().free < 128 {
                 assert!(page_cache::reclaim(64) > 0);
             }
@@ -72,12 +66,10 @@ fn what_is_old_is_written_without_being_asked() {
         let (disk, inode) = disk::inode(8, seed);
         let file = disk::open(&inode);
         let data = [5; 3 * PAGE_SIZE];
-        file.write(0, false, &mut BytesSource::new(&data)).unwrap();
+        disk::write(&file, 0, &data);
         pause(Duration::from_secs(4));
         assert_eq!(file.counts().dirty, 0);
         assert!(disk.content()[..data.len()] == data);
         drop(file);
-        dirty::EXPIRE.set(3000);
-        dirty::INTERVAL.set(500);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fbuf::{BytesSink, BytesSource};
+use fbuf::BytesSource;
 use fs::page_cache::{self, Cached, dirty};
 use nucleus::{PAGE_SIZE, VirtRange, user};
 
@@ -27,7 +27,7 @@ fn tasks_that_share_pages_lose_nothing() {
         let has_holes = seed % 4 < 2;
         if !has_holes {
             let zeros = vec![0; STRIPE * STRIPES];
-            file.write(0, false, &mut BytesSource::new(&zeros)).unwrap();
+            disk::write(&file, 0, &zeros);
             file.sync(0..u64::MAX, false).unwrap();
         }
         let inner = file.clone();
@@ -46,10 +46,7 @@ fn tasks_that_share_pages_lose_nothing() {
                 match random.below(10) {
                     0..=2 => {
                         random.fill(&mut mine[number][part.clone()]);
-                        let data = &mine[number][part.clone()];
-                        let mut source = BytesSource::new(data);
-                        let wrote = inner.write((at + from) as u64, false, &mut source);
-                        assert_eq!(wrote.unwrap().0, data.len());
+                        disk::write(&inner, (at + from) as u64, &mine[number][part]);
                     }
                     3..=5 => {
                         random.fill(&mut mine[number][part.clone()]);
@@ -61,9 +58,7 @@ fn tasks_that_share_pages_lose_nothing() {
                         assert!(got == mine[number][part], "through the mapping");
                     }
                     7 => {
-                        let mut got = vec![0; part.len()];
-                        let mut sink = BytesSink::new(&mut got);
-                        assert_eq!(inner.read((at + from) as u64, &mut sink), Ok(part.len()));
+                        let got = disk::read(&inner, (at + from) as u64, part.len());
                         assert!(got == mine[number][part], "by a read");
                     }
                     8 => match random.below(3) {
@@ -88,8 +83,6 @@ fn tasks_that_share_pages_lose_nothing() {
             check_on_disk(&file, mine, task);
         }
         drop(file);
-        dirty::EXPIRE.set(3000);
-        dirty::INTERVAL.set(500);
     });
 }
 
@@ -99,13 +92,8 @@ fn check_on_disk(file: &disk::Pages, mine: &[Vec<u8>], task: usize) {
     let again = disk::open(&file.blocks().0);
     for (number, expected) in mine.iter().enumerate() {
         let at = (number * TASKS + task) * STRIPE;
-        let mut got = vec![0; STRIPE];
-        let mut sink = BytesSink::new(&mut got);
-        assert_eq!(again.read(at as u64, &mut sink), Ok(STRIPE));
-        assert!(
-            got == *expected,
-            "stripe {number} of task {task} on the disk"
-        );
+        let got = disk::read(&again, at as u64, STRIPE);
+        assert!(got == *expected, "stripe {number} of task {task}");
     }
 }
 
@@ -115,8 +103,7 @@ fn bytes_behind_the_end_are_zeros_when_the_file_was_cut() {
     on_machines(2, 1, 1024, |seed| {
         let (_disk, inode) = disk::inode(16, seed);
         let file = disk::open(&inode);
-        file.write(0, false, &mut BytesSource::new(&[1; 100]))
-            .unwrap();
+        disk::write(&file, 0, &[1; 100]);
         let inner = file.clone();
         in_space(1, move |map, _| {
             with_window(map, inner.clone(), 1, |window| {
@@ -141,8 +128,7 @@ fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
         for grows_by_write in [false, true] {
             let file = disk::open(&inode);
             file.truncate(0).unwrap();
-            let written = file.write(0, false, &mut BytesSource::new(&[1; 100]));
-            assert_eq!(written, Ok((100, 100)));
+            disk::write(&file, 0, &[1; 100]);
             let inner = file.clone();
             in_space(1, move |map, _| {
                 with_window(map, inner.clone(), 1, |window| {
@@ -158,8 +144,7 @@ fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
                 file.sync(0..u64::MAX, false).unwrap();
                 file.give_up(0..u64::MAX, usize::MAX);
             };
-            let mut bytes = [9; PAGE_SIZE];
-            assert_eq!(file.read(0, &mut BytesSink::new(&mut bytes)), Ok(100));
+            assert_eq!(disk::read(&file, 0, PAGE_SIZE).len(), 100);
             forget();
             match grows_by_write {
                 true => {
@@ -170,8 +155,8 @@ fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
                 false => file.truncate(3 * PAGE_SIZE as u64).unwrap(),
             }
             forget();
-            let read = file.read(0, &mut BytesSink::new(&mut bytes));
-            assert_eq!(read, Ok(PAGE_SIZE));
+            let bytes = disk::read(&file, 0, PAGE_SIZE);
+            assert_eq!(bytes.len(), PAGE_SIZE);
             assert!(bytes[..50] == [1; 50] && bytes[50..100] == [2; 50]);
             assert!(bytes[100..].iter().all(|&byte| byte == 0), "seed {seed}");
         }

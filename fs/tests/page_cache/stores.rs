@@ -73,8 +73,8 @@ impl FileData for DiskFile {
         Some(self.0.clone())
     }
 
-    fn sync(&self) -> Result<()> {
-        self.0.sync(0..u64::MAX, false)
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.0.sync(0..u64::MAX, data_only)
     }
 
     fn cached(&self) -> Option<Arc<dyn Cached>> {

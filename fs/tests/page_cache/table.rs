@@ -6,7 +6,6 @@ use std::sync::{
 };
 
 use abi::Result;
-use fbuf::{BytesSink, BytesSource};
 use fs::page_cache::{self, Cached, InCore, InodeCache};
 use nucleus::{PAGE_SIZE, task};
 
@@ -99,13 +98,9 @@ fn an_inode_is_in_memory_once_whatever_users_come_and_go() {
                     }
                     _ => {
                         let file = inner.get(number, || all.read(number)).unwrap();
-                        let data = [number as u8 + 1; 5000];
-                        file.pages
-                            .write(0, false, &mut BytesSource::new(&data))
-                            .unwrap();
-                        let mut got = [0; 100];
-                        file.pages.read(0, &mut BytesSink::new(&mut got)).unwrap();
-                        assert!(got.iter().all(|&b| b == number as u8 + 1));
+                        disk::write(&file.pages, 0, &[number as u8 + 1; 5000]);
+                        let got = disk::read(&file.pages, 0, 100);
+                        assert_eq!(got, [number as u8 + 1; 100]);
                         held.push(file);
                         if held.len() > 3 {
                             held.remove(0);
@@ -130,10 +125,7 @@ fn the_file_that_is_unused_longest_goes_first() {
         let is_here = |number: usize| disks.copies[number].load(SeqCst) == 1;
         for number in 0..4 {
             let file = get(number);
-            let data = [1; 2 * PAGE_SIZE];
-            file.pages
-                .write(0, false, &mut BytesSource::new(&data))
-                .unwrap();
+            disk::write(&file.pages, 0, &[1; 2 * PAGE_SIZE]);
             file.pages.sync(0..u64::MAX, false).unwrap();
         }
         assert_eq!(table.counts(), (4, 4));

@@ -68,7 +68,7 @@ fn sync_file(call: &mut Call<'_>, data_only: bool) -> Result<usize> {
 fn syncfs(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     if let Some(place) = open.location() {
-        place.mount().root().sync()?;
+        place.mount().root().sync(false)?;
     }
     Ok(0)
 }
@@ -87,7 +87,7 @@ fn sync_range(call: &mut Call<'_>) -> Result<usize> {
     }
     let Some(file) = open.file().cached() else {
         // No range of it is known to be dirty: all of it is brought to where it belongs.
-        place.vnode().sync()?;
+        place.vnode().sync(false)?;
         return Ok(0);
     };
     let flags = call.unsigned(3);
@@ -122,7 +122,7 @@ fn pages(from: u64, len: u64) -> Range<u64> {
 fn sync(_: &mut Call<'_>) -> Result<usize> {
     for root in mounts::namespace().roots() {
         // It never fails: errors of writeback are not reported here.
-        let _ = root.sync();
+        let _ = root.sync(false);
     }
     fs::device::sync_all();
     Ok(0)

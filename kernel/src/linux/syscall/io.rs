@@ -158,7 +158,7 @@ fn pwritev2(call: &mut Call<'_>) -> Result<usize> {
     {
         match open.file().cached() {
             Some(_) => open.file().sync(flags & RWF_SYNC == 0)?,
-            None => place.vnode().sync()?,
+            None => place.vnode().sync(false)?,
         }
     }
     Ok(written)
