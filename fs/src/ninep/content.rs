@@ -36,6 +36,8 @@ pub(super) type Content = PageCache<Served>;
 /// A file of a server.
 pub(super) struct Served {
     pub(super) listing: Listing<Served>,
+    /// With the mount's device number, and the server's number for the file.
+    pub(super) properties: Properties,
     /// The vnode that has the pages now.
     node: SpinLock<Weak<Node>>,
     /// The state of the server's copy when the pages were read.
@@ -80,15 +82,14 @@ impl Content {
         Arc::new_cyclic(|me| {
             let store = Served {
                 listing: Listing::new(me),
+                properties: Properties::of((device, attributes.qid.path)),
                 node: SpinLock::new(Rank::Leaf, Weak::new()),
                 version: SpinLock::new(Rank::Leaf, Version::of(attributes)),
                 written: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
                 streams: Streams::new(),
             };
-            // The mount's device number, and the server's number for the file.
-            let properties = Properties::of((device, attributes.qid.path));
-            PageCache::with_store(store, attributes.size, properties)
+            PageCache::with_store(store, attributes.size)
         })
     }
 
@@ -220,6 +221,11 @@ impl Node {
 }
 
 impl BackingStore for Served {
+    #[inline]
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
     #[inline]
     fn streams(&self) -> Option<&Streams> {
         Some(&self.streams)

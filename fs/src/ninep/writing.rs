@@ -41,7 +41,7 @@ impl Content {
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = self.properties.size_max.saturating_sub(start);
+        let room = self.store.properties.size_max.saturating_sub(start);
         if room == 0 {
             return Err(Errno::EFBIG);
         }

@@ -55,6 +55,12 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
     /// Dirty pages are written to blocks later.
     const WRITES_BACK: bool = false;
 
+    /// What is fixed about the file.
+    #[inline]
+    fn properties(&self) -> &Properties {
+        const { &Properties::of((0, 0)) }
+    }
+
     // Pages come in, and go.
 
     /// The readers that go through the file in order, for readahead.

@@ -55,6 +55,7 @@ pub struct WriteBack<B: BlockStore> {
     pub(super) dirty_since: AtomicU64,
     pub(super) errors: ErrorCount,
     pub(super) streams: Streams,
+    properties: Properties,
     pub(super) blocks: B,
 }
 
@@ -76,9 +77,10 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
                 dirty_since: AtomicU64::new(0),
                 errors: ErrorCount::new(),
                 streams: Streams::new(),
+                properties,
                 blocks,
             };
-            PageCache::with_store(store, size, properties)
+            PageCache::with_store(store, size)
         })
     }
 
@@ -184,6 +186,11 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     const WRITES_BACK: bool = true;
 
     #[inline]
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    #[inline]
     fn streams(&self) -> Option<&Streams> {
         Some(&self.streams)
     }
@@ -214,7 +221,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     }
 
     fn reserve_last(cache: &PageCache<Self>, old: u64, end: u64) -> Result<()> {
-        let (index, granule) = (old / PAGE, cache.properties.granule);
+        let (index, granule) = (old / PAGE, cache.store.properties.granule);
         if old.is_multiple_of(PAGE) || granule == PAGE {
             return Ok(());
         }

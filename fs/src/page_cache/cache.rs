@@ -10,7 +10,7 @@ use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::Mutex};
 use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use super::{
-    backing_store::{BackingStore, Mapping, Properties},
+    backing_store::{BackingStore, Mapping},
     dirty,
     readahead::Streams,
     reclaim::{SHORTAGE, reclaim_clean},
@@ -39,7 +39,6 @@ pub struct PageCache<S: BackingStore> {
     pub(crate) was_mapped_writable: AtomicBool,
     /// A page was passed on to a reader that keeps it, or came from a writer that may.
     pub(crate) has_shared: AtomicBool,
-    pub(crate) properties: Properties,
     pub(crate) store: S,
 }
 
@@ -72,7 +71,7 @@ pub(crate) fn new_page() -> Result<Frame> {
 
 impl<S: BackingStore> PageCache<S> {
     /// Returns a cache of a file of `size` bytes, with no pages in memory.
-    pub(crate) fn with_store(store: S, size: u64, properties: Properties) -> PageCache<S> {
+    pub(crate) fn with_store(store: S, size: u64) -> PageCache<S> {
         PageCache {
             object: match S::SWAP_BACKED {
                 true => Object::swap_backed(),
@@ -83,7 +82,6 @@ impl<S: BackingStore> PageCache<S> {
             writable_mappings: AtomicU32::new(0),
             was_mapped_writable: AtomicBool::new(false),
             has_shared: AtomicBool::new(false),
-            properties,
             store,
         }
     }
@@ -280,7 +278,7 @@ impl<S: BackingStore> Pager for PageCache<S> {
     }
 
     fn describe(&self) -> Description {
-        let (device, inode) = self.properties.identity;
+        let (device, inode) = self.store.properties().identity;
         Description {
             device,
             inode,

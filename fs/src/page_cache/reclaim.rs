@@ -120,7 +120,7 @@ impl<S: Rereadable> PageCache<S> {
 
 impl<S: Rereadable> Evictable for PageCache<S> {
     fn is_device(&self) -> bool {
-        self.properties.is_device
+        self.store.properties().is_device
     }
 
     fn resident(&self) -> usize {

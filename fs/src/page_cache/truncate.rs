@@ -19,7 +19,7 @@ impl<S: BackingStore> PageCache<S> {
     /// `EFBIG`; `EPERM` of a sealed file; `EIO`, `ENOMEM` and `ENOSPC` when the last page can't be
     /// read in and cleared: nothing has changed then; those of [`BackingStore::free`].
     pub fn truncate(&self, size: u64) -> Result<()> {
-        if size > self.properties.size_max {
+        if size > self.store.properties().size_max {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
@@ -108,7 +108,7 @@ impl<S: BackingStore> PageCache<S> {
     /// Those of [`BackingStore::reserve`]: the size is what it was then; `EFBIG`, `EPERM`, `EIO`,
     /// `ENOMEM`.
     pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
-        if to > self.properties.size_max {
+        if to > self.store.properties().size_max {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();

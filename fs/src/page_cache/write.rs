@@ -26,7 +26,7 @@ impl<S: BackingStore> PageCache<S> {
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = self.properties.size_max.saturating_sub(start);
+        let room = self.store.properties().size_max.saturating_sub(start);
         if room == 0 {
             return Err(Errno::EFBIG);
         }
@@ -62,7 +62,7 @@ impl<S: BackingStore> PageCache<S> {
             }
         }
         let end = start + done as u64;
-        if done < len && self.properties.granule < PAGE {
+        if done < len && self.store.properties().granule < PAGE {
             // Room beyond the end that was reserved for the rest is freed, or lost until the file
             // system is checked.
             let _ = S::free(self, self.pages()..u64::MAX, Some(self.size()));

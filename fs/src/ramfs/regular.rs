@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     DenyWrite, Vnode,
-    page_cache::{BackingStore, Mapping, PAGE, PageCache, Properties, errno},
+    page_cache::{BackingStore, Mapping, PAGE, PageCache, errno},
     vnode::Sealable,
 };
 
@@ -57,7 +57,7 @@ impl Regular {
             seals: AtomicU32::new(seals),
         };
         Regular {
-            pages: PageCache::with_store(store, 0, Properties::of((0, 0))),
+            pages: PageCache::with_store(store, 0),
             text: DenyWrite::new(),
         }
     }
