@@ -456,7 +456,7 @@ fn splice_to_null() -> Outcome {
     Ok(())
 }
 
-/// Datagrams that are refused leave their bytes in the pipe.
+/// Bytes that a socket refuses or a full file system has no room for stay in the pipe.
 fn unwritten() -> Outcome {
     let (reader, writer) = pipe(0)?;
     let mut buffer = [0u8; 10];
@@ -473,6 +473,23 @@ fn unwritten() -> Outcome {
         let count = read_some(reader, &mut buffer)?;
         ensure!(&buffer[..count] == b"hello", "{:?}", &buffer[..count]);
     }
+    let at = folder("full")?;
+    let (place, kind) = (c(&at), c"tmpfs".as_ptr());
+    let options = c"size=8k".as_ptr().cast();
+    call!(mount(kind, place.as_ptr(), kind, 0, options));
+    let file = fs::File::create(format!("{at}/file"))?;
+    let to = file.as_raw_fd();
+    let pages: Vec<u8> = (0..4 * PAGE).map(|n| (n / PAGE) as u8).collect();
+    write_all(writer, &pages)?;
+    let none = null_mut();
+    let moved = call!(splice(reader, none, to, none, pages.len(), 0)) as usize;
+    equal!(moved, 2 * PAGE);
+    refused!(ENOSPC, splice(reader, none, to, none, pages.len(), 0));
+    let mut rest = vec![0; pages.len()];
+    let count = read_some(reader, &mut rest)?;
+    ensure!(rest[..count] == pages[moved..], "{count} other bytes");
+    drop(file);
+    call!(umount2(place.as_ptr(), 0));
     Ok(())
 }
 
