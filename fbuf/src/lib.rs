@@ -8,7 +8,8 @@
 //!   bytes of a frame, and the sink copies them or keeps the frame:
 //!   - [`UserBuffers`]: a program's memory, one buffer or an array of them;
 //!   - [`AggregateSink`], [`AggregateSource`]: a chain of slices, whose frames are kept;
-//!   - [`BytesSink`], [`BytesSource`]: the kernel's own bytes; [`DiscardSink`]: drops them.
+//!   - [`BytesSink`], [`BytesSource`]: the kernel's own bytes; [`DiscardSink`]: drops them;
+//!     [`Clipped`]: the first bytes of another source.
 //! - [`queue`]: the byte queue of pipes, TCP and stream sockets of the Unix family.
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
@@ -24,7 +25,7 @@ mod slice;
 
 pub use aggregate::Aggregate;
 pub use io::{
-    AggregateSink, AggregateSource, BytesSink, BytesSource, DiscardSink, MAX_TRANSFER, Sink,
-    Source, UserBuffers, moved,
+    AggregateSink, AggregateSource, BytesSink, BytesSource, Clipped, DiscardSink, MAX_TRANSFER,
+    Sink, Source, UserBuffers, moved,
 };
 pub use slice::Slice;

@@ -7,10 +7,12 @@ use crate::slice::Slice;
 
 mod aggregate;
 mod bytes;
+mod clipped;
 mod user;
 
 pub use aggregate::{AggregateSink, AggregateSource};
 pub use bytes::{BytesSink, BytesSource, DiscardSink};
+pub use clipped::Clipped;
 pub use user::{MAX_TRANSFER, UserBuffers};
 
 /// Takes bytes: a program's buffer, an aggregate, a kernel buffer.

@@ -58,6 +58,13 @@ impl Timeout {
         queue.wait(sleep, ready).map_err(|why| self.woken(why))
     }
 
+    /// As [`wait`](Timeout::wait), until `ready` holds.
+    #[inline]
+    #[track_caller]
+    pub fn wait_until(self, queue: &WaitQueue, mut ready: impl FnMut() -> bool) -> Result<()> {
+        self.wait(queue, || ready().then_some(()))
+    }
+
     /// Returns the answer of a call whose sleep ended without its condition.
     pub fn woken(self, why: Woken) -> Errno {
         match why {

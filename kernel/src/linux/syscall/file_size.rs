@@ -1,9 +1,8 @@
 //! `RLIMIT_FSIZE`: how large a process may make a file.
 
 use abi::{Errno, Result, raw::general as raw};
-use fbuf::{Slice, Source};
+use fbuf::{Clipped, Source};
 use fs::{File, Kind, OpenFlags};
-use nucleus::Frame;
 
 use crate::process::{
     INFINITY, Limits,
@@ -64,11 +63,8 @@ pub(super) fn write(
     if room == 0 {
         return Err(refuse());
     }
-    let mut clipped = Clipped {
-        left: from.left().min(usize::try_from(room).unwrap_or(usize::MAX)),
-        from,
-    };
-    file.write(at, flags, &mut clipped)
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    file.write(at, flags, &mut Clipped::new(from, room))
 }
 
 fn is_regular(file: &dyn File) -> bool {
@@ -79,60 +75,4 @@ fn is_regular(file: &dyn File) -> bool {
 fn size(file: &dyn File) -> Result<u64> {
     let place = file.location().ok_or(Errno::EBADF)?;
     Ok(place.attributes()?.size)
-}
-
-/// The first bytes of another source.
-struct Clipped<'a> {
-    from: &'a mut dyn Source,
-    left: usize,
-}
-
-impl Source for Clipped<'_> {
-    fn left(&self) -> usize {
-        self.left
-    }
-
-    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let n = self.from.take_into(frame, offset, len.min(self.left))?;
-        self.left -= n;
-        Ok(n)
-    }
-
-    fn take_bytes(&mut self, to: &mut [u8]) -> Result<usize> {
-        let len = to.len().min(self.left);
-        let n = self.from.take_bytes(&mut to[..len])?;
-        self.left -= n;
-        Ok(n)
-    }
-
-    fn slices(&self, bytes: usize, most: usize) -> usize {
-        self.from.slices(bytes.min(self.left), most)
-    }
-
-    fn take_slice(&mut self, max: usize) -> Option<Slice> {
-        let slice = self.from.take_slice(max.min(self.left))?;
-        self.left -= slice.len;
-        Some(slice)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use fbuf::BytesSource;
-
-    #[test]
-    fn no_more_than_the_first_bytes_are_taken() {
-        let mut from = BytesSource { from: b"abcdef" };
-        let mut clipped = Clipped {
-            from: &mut from,
-            left: 4,
-        };
-        let mut to = [0; 3];
-        assert_eq!(clipped.take_bytes(&mut to), Ok(3));
-        assert_eq!(clipped.take_bytes(&mut to), Ok(1));
-        assert_eq!(clipped.left(), 0);
-        assert_eq!(clipped.take_bytes(&mut to), Ok(0));
-        assert_eq!(from.left(), 2);
-    }
 }

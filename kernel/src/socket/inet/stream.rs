@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::net::SocketAddr;
 
 use abi::{Errno, Result, raw::ioctl as raw_ioctl, raw::net as raw};
+use fbuf::{Clipped, Source};
 use fs::Ready;
 use net::{
     Family,
@@ -88,58 +89,49 @@ impl Stream {
         fbuf::moved(total, Err(error))
     }
 
-    fn send_bytes(&self, message: &mut Outgoing<'_>) -> Result<usize> {
-        let mut total = 0;
-        while message.data.left() > 0 {
-            let error = match self.tcp.send(message.data) {
-                Ok(n) => {
-                    total += n;
-                    continue;
-                }
+    /// Sends by `send`, waiting for room as the call allows.
+    #[inline]
+    fn when_writable<T>(&self, timeout: Timeout, mut send: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match send() {
                 Err(Errno::EAGAIN) => {
                     let ready = || self.tcp.readiness();
-                    let writable = || (ready().writable || ready().error).then_some(());
-                    match message.timeout.wait(&self.tcp.waits().writable, writable) {
-                        Ok(()) => continue,
-                        Err(error) => error,
-                    }
+                    let writable = || ready().writable || ready().error;
+                    timeout.wait_until(&self.tcp.waits().writable, writable)?;
                 }
-                Err(error) => error,
-            };
-            return self.ended(total, error);
+                result => return result,
+            }
+        }
+    }
+
+    fn send_bytes(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
+        let mut total = 0;
+        while data.left() > 0 {
+            match self.when_writable(timeout, || self.tcp.send(data)) {
+                Ok(n) => total += n,
+                Err(error) => return self.ended(total, error),
+            }
         }
         Ok(total)
     }
 
     /// Sends all but the last byte as usual, and that one as urgent.
     fn send_urgent(&self, message: &mut Outgoing<'_>) -> Result<usize> {
-        let len = message.data.left();
-        if len == 0 {
-            return Ok(0);
-        }
-        let mut bytes = nucleus::try_filled(len, 0)?;
-        let len = message.data.take_bytes(&mut bytes)?;
-        let Some((last, before)) = bytes[..len].split_last() else {
+        let Some(before) = message.data.left().checked_sub(1) else {
             return Ok(0);
         };
-        let mut source = fbuf::BytesSource::new(before);
-        let mut plain = Outgoing::plain(&mut source, message.flags, message.timeout);
-        let sent = self.send_bytes(&mut plain)?;
-        if sent < before.len() {
+        let sent = self.send_bytes(&mut Clipped::new(message.data, before), message.timeout)?;
+        if sent < before {
             return Ok(sent);
         }
-        loop {
-            match self.tcp.send_urgent(*last) {
-                Ok(()) => return Ok(len),
-                Err(Errno::EAGAIN) => {
-                    let writable = || self.tcp.readiness().writable.then_some(());
-                    let waited = message.timeout.wait(&self.tcp.waits().writable, writable);
-                    if let Err(error) = waited {
-                        return fbuf::moved(sent, Err(error));
-                    }
-                }
-                Err(error) => return fbuf::moved(sent, Err(error)),
-            }
+        let mut last = [0];
+        let urgent = message
+            .data
+            .take_all(&mut last)
+            .and_then(|()| self.when_writable(message.timeout, || self.tcp.send_urgent(last[0])));
+        match urgent {
+            Ok(()) => Ok(sent + 1),
+            Err(error) => self.ended(sent, error),
         }
     }
 
@@ -167,9 +159,9 @@ impl Stream {
                     continue;
                 }
                 Err(Errno::EAGAIN) => {
-                    let ready = || self.tcp.readiness().readable || self.tcp.has_input();
-                    let readable = || ready().then_some(());
-                    match message.timeout.wait(&self.tcp.waits().readable, readable) {
+                    let readable = || self.tcp.readiness().readable || self.tcp.has_input();
+                    let waits = &self.tcp.waits().readable;
+                    match message.timeout.wait_until(waits, readable) {
                         Ok(()) => continue,
                         Err(error) => error,
                     }
@@ -217,12 +209,9 @@ impl Socket for Stream {
                 Err(Errno::EAGAIN) => {}
                 Err(error) => return Err(error),
             }
-            let changed = || {
-                let is_over = self.tcp.phase() != Phase::Listening;
-                (is_over || self.tcp.readiness().readable).then_some(())
-            };
+            let changed = || self.tcp.phase() != Phase::Listening || self.tcp.readiness().readable;
             let waits = self.tcp.waits();
-            if let Err(error) = timeout.wait(&waits.acceptable, changed) {
+            if let Err(error) = timeout.wait_until(&waits.acceptable, changed) {
                 // A wake-up for a connection that this caller gives up goes to another one.
                 if self.tcp.readiness().readable {
                     waits.acceptable.wake_one();
@@ -244,8 +233,8 @@ impl Socket for Stream {
             Progress::Pending if !timeout.waits() => return Err(Errno::EALREADY),
             Progress::Begun | Progress::Pending => {}
         }
-        let is_over = || (self.tcp.phase() != Phase::Connecting).then_some(());
-        match timeout.wait(&self.tcp.waits().writable, is_over) {
+        let is_over = || self.tcp.phase() != Phase::Connecting;
+        match timeout.wait_until(&self.tcp.waits().writable, is_over) {
             Ok(()) => {}
             Err(Errno::EAGAIN) => return Err(Errno::EINPROGRESS),
             Err(error) => return Err(error),
@@ -277,10 +266,7 @@ impl Socket for Stream {
         if message.has(raw::MSG_OOB) {
             return self.send_urgent(message);
         }
-        if message.data.left() == 0 {
-            return Ok(0);
-        }
-        self.send_bytes(message)
+        self.send_bytes(message.data, message.timeout)
     }
 
     fn receive(&self, message: &mut Incoming<'_>) -> Result<usize> {
