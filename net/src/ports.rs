@@ -1,9 +1,10 @@
 //! Ports: the bindings of a protocol, and Linux's rules for sharing a port.
 
 use alloc::collections::BTreeMap;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use abi::{Errno, Result};
+use nucleus::random;
 
 use crate::ip::Cover;
 
@@ -111,7 +112,9 @@ impl Ports {
         })
     }
 
-    fn add(&mut self, port: u16, binding: Binding) -> Hold {
+    /// Adds a socket at a port, whatever others hold it: an accepted connection shares its
+    /// listener's.
+    pub fn add(&mut self, port: u16, binding: Binding) -> Hold {
         self.last += 1;
         self.bound.insert((port, self.last), binding);
         Hold {
@@ -129,6 +132,18 @@ impl Ports {
             return Err(Errno::EADDRINUSE);
         }
         Ok(self.add(port, binding))
+    }
+
+    /// Takes the port of `name` for a socket with `options`, or any if that is 0.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`.
+    pub fn bind_name(&mut self, name: SocketAddr, options: &NameOptions) -> Result<Hold> {
+        let binding = options.binding(name.ip());
+        match name.port() {
+            0 => self.bind_any(binding, random::u64()),
+            port => self.bind(port, binding),
+        }
     }
 
     /// Takes a port without conflicts; `random` chooses where the search begins.
@@ -168,11 +183,6 @@ impl Ports {
             }
         }
         Err(Errno::EADDRNOTAVAIL)
-    }
-
-    /// Adds a socket at a port that is held already: a connection that was accepted there.
-    pub fn join(&mut self, port: u16, binding: Binding) -> Hold {
-        self.add(port, binding)
     }
 
     /// Marks the holder as listening.

@@ -33,77 +33,45 @@ const BUFFER_MAX: usize = 212_992;
 const MIN_SEND_BUFFER: usize = 4608;
 const MIN_RECEIVE_BUFFER: usize = 2304;
 
-/// The common options that `setsockopt` knows.
-pub const SETTABLE: FlagSet = choice!(
-    "optname of SOL_SOCKET",
-    [
-        raw::SO_DEBUG,
-        raw::SO_REUSEADDR,
-        raw::SO_DONTROUTE,
-        raw::SO_BROADCAST,
-        raw::SO_SNDBUF,
-        raw::SO_RCVBUF,
-        raw::SO_SNDBUFFORCE,
-        raw::SO_RCVBUFFORCE,
-        raw::SO_KEEPALIVE,
-        raw::SO_OOBINLINE,
-        raw::SO_PRIORITY,
-        raw::SO_LINGER,
-        raw::SO_REUSEPORT,
-        raw::SO_PASSCRED,
-        raw::SO_RCVLOWAT,
-        raw::SO_RCVTIMEO_OLD,
-        raw::SO_SNDTIMEO_OLD,
-        raw::SO_RCVTIMEO_NEW,
-        raw::SO_SNDTIMEO_NEW,
-        raw::SO_TIMESTAMP_OLD,
-        raw::SO_TIMESTAMPNS_OLD,
-        raw::SO_MARK,
-        raw::SO_RXQ_OVFL,
-        raw::SO_PEEK_OFF,
-    ],
-    ENOPROTOOPT
-);
+/// Declares the common options, those that are on or off and others: what `setsockopt` and
+/// `getsockopt` know.
+macro_rules! options {
+    (
+        switches: $($switch:ident)*;
+        settable: $($set:ident)*;
+        readable: $($get:ident)*;
+        both: $($both:ident)*;
+    ) => {
+        /// The common options that `setsockopt` knows.
+        pub const SETTABLE: FlagSet = choice!(
+            "optname of SOL_SOCKET",
+            [$(raw::$switch,)* $(raw::$set,)* $(raw::$both,)*],
+            ENOPROTOOPT
+        );
 
-/// The common options that `getsockopt` knows.
-pub const READABLE: FlagSet = choice!(
-    "optname of SOL_SOCKET",
-    [
-        raw::SO_DEBUG,
-        raw::SO_REUSEADDR,
-        raw::SO_TYPE,
-        raw::SO_ERROR,
-        raw::SO_DONTROUTE,
-        raw::SO_BROADCAST,
-        raw::SO_SNDBUF,
-        raw::SO_RCVBUF,
-        raw::SO_KEEPALIVE,
-        raw::SO_OOBINLINE,
-        raw::SO_PRIORITY,
-        raw::SO_LINGER,
-        raw::SO_REUSEPORT,
-        raw::SO_PASSCRED,
-        raw::SO_PEERCRED,
-        raw::SO_PEERGROUPS,
-        raw::SO_PEERNAME,
-        raw::SO_RCVLOWAT,
-        raw::SO_SNDLOWAT,
-        raw::SO_RCVTIMEO_OLD,
-        raw::SO_SNDTIMEO_OLD,
-        raw::SO_RCVTIMEO_NEW,
-        raw::SO_SNDTIMEO_NEW,
-        raw::SO_TIMESTAMP_OLD,
-        raw::SO_TIMESTAMPNS_OLD,
-        raw::SO_ACCEPTCONN,
-        raw::SO_PROTOCOL,
-        raw::SO_DOMAIN,
-        raw::SO_MARK,
-        raw::SO_RXQ_OVFL,
-        raw::SO_PEEK_OFF,
-        raw::SO_COOKIE,
-    ],
-    ENOPROTOOPT
-);
+        /// The common options that `getsockopt` knows.
+        pub const READABLE: FlagSet = choice!(
+            "optname of SOL_SOCKET",
+            [$(raw::$switch,)* $(raw::$get,)* $(raw::$both,)*],
+            ENOPROTOOPT
+        );
+
+        /// Whether an option is on or off and nothing else.
+        fn is_switch(name: u32) -> bool {
+            matches!(name, $(raw::$switch)|*)
+        }
+    };
+}
+
+options! {
+    switches: SO_DEBUG SO_REUSEADDR SO_DONTROUTE SO_BROADCAST SO_KEEPALIVE SO_OOBINLINE
+        SO_REUSEPORT SO_PASSCRED SO_TIMESTAMP_OLD SO_TIMESTAMPNS_OLD SO_RXQ_OVFL;
+    settable: SO_SNDBUFFORCE SO_RCVBUFFORCE;
+    readable: SO_TYPE SO_ERROR SO_PEERCRED SO_PEERGROUPS SO_PEERNAME SO_SNDLOWAT SO_ACCEPTCONN
+        SO_PROTOCOL SO_DOMAIN SO_COOKIE;
+    both: SO_SNDBUF SO_RCVBUF SO_PRIORITY SO_LINGER SO_RCVLOWAT SO_RCVTIMEO_OLD SO_SNDTIMEO_OLD
+        SO_RCVTIMEO_NEW SO_SNDTIMEO_NEW SO_MARK SO_PEEK_OFF;
+}
 
 /// To be embedded in a socket.
 pub struct Common {
@@ -139,24 +107,6 @@ pub struct Common {
     pub readers: WaitQueue,
     /// Woken when there is room to send, when a connection is made, or its end; and after errors.
     pub writers: WaitQueue,
-}
-
-/// Whether an option is on or off and nothing else.
-fn is_switch(name: u32) -> bool {
-    matches!(
-        name,
-        raw::SO_DEBUG
-            | raw::SO_REUSEADDR
-            | raw::SO_DONTROUTE
-            | raw::SO_BROADCAST
-            | raw::SO_KEEPALIVE
-            | raw::SO_OOBINLINE
-            | raw::SO_REUSEPORT
-            | raw::SO_PASSCRED
-            | raw::SO_TIMESTAMP_OLD
-            | raw::SO_TIMESTAMPNS_OLD
-            | raw::SO_RXQ_OVFL
-    )
 }
 
 impl Common {

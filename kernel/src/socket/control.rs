@@ -101,10 +101,12 @@ pub(super) fn number(bytes: &[u8], at: usize) -> u32 {
 
 /// Takes the control messages of a message that is received, as many as the program has room for.
 pub struct ControlSink {
-    bytes: Vec<u8>,
+    /// The added messages.
+    pub bytes: Vec<u8>,
     room: usize,
     layout: Layout,
-    truncated: bool,
+    /// Something was left out for which there was no room.
+    pub is_truncated: bool,
 }
 
 impl ControlSink {
@@ -119,22 +121,22 @@ impl ControlSink {
             bytes: Vec::new(),
             room,
             layout,
-            truncated: false,
+            is_truncated: false,
         }
     }
 
     /// Adds a message; cut off where the room ends, or left out, and then noted
-    /// ([`is_truncated`](ControlSink::is_truncated)).
+    /// (`is_truncated`).
     pub fn put(&mut self, level: u32, kind: u32, data: &[u8]) {
         let layout = self.layout;
         let room = self.room - self.bytes.len();
         let whole = layout.head() + data.len();
         let len = whole.min(room);
         if len < layout.head() || self.bytes.try_reserve(layout.padded(len)).is_err() {
-            self.truncated = true;
+            self.is_truncated = true;
             return;
         }
-        self.truncated |= len < whole;
+        self.is_truncated |= len < whole;
         let end = self.bytes.len() + layout.padded(len).min(room);
         self.bytes
             .extend_from_slice(&(len as u64).to_le_bytes()[..layout.word()]);
@@ -147,21 +149,6 @@ impl ControlSink {
     /// How many 32-bit numbers a further message could hold.
     pub fn room_for_numbers(&self) -> usize {
         (self.room - self.bytes.len()).saturating_sub(self.layout.head()) / 4
-    }
-
-    /// Something was left out for which there was no room.
-    pub fn is_truncated(&self) -> bool {
-        self.truncated
-    }
-
-    /// Notes that something was left out.
-    pub fn truncate(&mut self) {
-        self.truncated = true;
-    }
-
-    /// Returns the added messages.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
     }
 }
 
@@ -176,8 +163,8 @@ mod tests {
             sink.put(1, 2, b"abcde");
             sink.put(3, 4, b"");
             sink.put(5, 6, &[7; 8]);
-            assert!(!sink.is_truncated());
-            let control = Control::new(sink.bytes(), layout);
+            assert!(!sink.is_truncated);
+            let control = Control::new(&sink.bytes, layout);
             let all: Vec<_> = control.messages().map(Result::unwrap).collect();
             assert_eq!(all.len(), 3);
             assert_eq!(
@@ -196,11 +183,11 @@ mod tests {
     fn what_has_no_room_is_cut() {
         let mut sink = ControlSink::new(18, Layout::Wide);
         sink.put(1, 2, b"abcd");
-        assert!(sink.is_truncated());
-        assert_eq!(sink.bytes().len(), 18);
-        assert_eq!(sink.bytes()[0], 18);
+        assert!(sink.is_truncated);
+        assert_eq!(sink.bytes.len(), 18);
+        assert_eq!(sink.bytes[0], 18);
         sink.put(1, 2, b"");
-        assert_eq!(sink.bytes().len(), 18);
+        assert_eq!(sink.bytes.len(), 18);
     }
 
     #[test]

@@ -5,10 +5,7 @@ use alloc::{sync::Arc, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
 
 use abi::{Errno, Result};
-use nucleus::{
-    random,
-    sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock},
-};
+use nucleus::sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock};
 
 use super::{Filter, SocketTable, queue::Queue, table};
 use crate::{
@@ -260,11 +257,7 @@ impl Socket {
             }
             inner.options
         };
-        let binding = options.name.binding(address.ip());
-        let hold = match address.port() {
-            0 => table.ports.bind_any(binding, random::u64())?,
-            port => table.ports.bind(port, binding)?,
-        };
+        let hold = table.ports.bind_name(address, &options.name)?;
         table.add(hold.port, self);
         let mut inner = self.inner();
         inner.hold = Some(hold);

@@ -52,11 +52,7 @@ impl Socket {
             }
             inner.options
         };
-        let binding = options.name.binding(address.ip());
-        let hold = match address.port() {
-            0 => table.ports.bind_any(binding, random::u64())?,
-            port => table.ports.bind(port, binding)?,
-        };
+        let hold = table.ports.bind_name(address, &options.name)?;
         let mut inner = self.inner();
         inner.hold = Some(hold);
         inner.local = Some(SocketAddr::new(address.ip(), hold.port));
@@ -114,9 +110,7 @@ impl Socket {
         if let Some(progress) = self.progress()? {
             return Ok(progress);
         }
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let to = ip::destination(to);
         let source = ip::source_for(to.ip())?;
         self.tcp.change(|table| self.connect_in(table, source, to))
@@ -143,7 +137,7 @@ impl Socket {
         match table.wire.open(pair) {
             Some(block) => {
                 Counter::tcp_active_opens.add(1);
-                table.add(pair, block, self.clone());
+                table.add(pair, block, self.clone(), None);
             }
             None => {
                 self.inner().phase = Phase::Idle;

@@ -195,7 +195,7 @@ fn fuse(a: &Arc<Socket>, b: &Arc<Socket>) {
         let sender = from.inner().options;
         let receiver = to.inner().options;
         let limit = sender.send_buffer + receiver.receive_buffer;
-        let waits = (from.waits_handle().clone(), to.waits_handle().clone());
+        let waits = (from.waits().clone(), to.waits().clone());
         let stream = Stream::new(waits.0, waits.1, limit, is_v6);
         stream.set_low_water(receiver.low_water);
         Arc::new(stream)

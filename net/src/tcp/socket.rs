@@ -156,11 +156,7 @@ impl Socket {
     }
 
     /// Returns its wait queues.
-    pub fn waits(&self) -> &Waits {
-        &self.waits
-    }
-
-    pub(super) fn waits_handle(&self) -> &Arc<Waits> {
+    pub fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
 

@@ -206,7 +206,7 @@ impl ConnectionTable {
             cover: Cover::of(pair.local.ip(), true),
             ..options.name.binding(pair.local.ip())
         };
-        let hold = self.ports.join(pair.local.port(), binding);
+        let hold = self.ports.add(pair.local.port(), binding);
         {
             let mut inner = socket.inner();
             inner.hold = Some(hold);
@@ -214,25 +214,23 @@ impl ConnectionTable {
             inner.remote = Some(pair.remote);
         }
         listener.inner().embryos += 1;
-        let end = End {
-            state: block.state(),
-            block,
-            socket,
-            listener: Some(Arc::downgrade(listener)),
-            deadline: None,
-            deferred: None,
-        };
-        self.ends.insert(pair, end);
+        self.add(pair, block, socket, Some(Arc::downgrade(listener)));
         Some(())
     }
 
-    /// Adds an end that `connect` has opened.
-    pub(super) fn add(&mut self, pair: Pair, block: Block, socket: Arc<Socket>) {
+    /// Adds an end that `connect` has opened, or that its listener will accept.
+    pub(super) fn add(
+        &mut self,
+        pair: Pair,
+        block: Block,
+        socket: Arc<Socket>,
+        listener: Option<Weak<Socket>>,
+    ) {
         let end = End {
             state: block.state(),
             block,
             socket,
-            listener: None,
+            listener,
             deadline: None,
             deferred: None,
         };

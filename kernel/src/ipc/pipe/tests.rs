@@ -1,7 +1,7 @@
 //! Pipes on the simulated machine: what a pipe adds to the byte queue, whose own tests stand in
 //! `fbuf/tests/queue.rs`.
 
-use alloc::{sync::Arc, vec, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 
 use abi::{
     Errno,
@@ -37,38 +37,44 @@ fn byte(n: usize) -> u8 {
     (n ^ n >> 8 ^ n >> 16) as u8
 }
 
+/// Sends `total` bytes from one end to another, beside `between`: they come in order.
+fn carry(seed: u64, total: usize, ends: [Arc<End>; 2], between: Option<Box<dyn FnOnce() + Send>>) {
+    let [reader, writer] = ends;
+    let all = Arc::new(Together::default());
+    all.spawn(move || {
+        let mut random = Random::new(seed);
+        let mut sent = 0;
+        while sent < total {
+            let n = random.size().min(total - sent);
+            let piece: Vec<u8> = (sent..sent + n).map(byte).collect();
+            assert_eq!(write(&writer, &piece), Ok(n));
+            sent += n;
+        }
+    });
+    if let Some(between) = between {
+        all.spawn(between);
+    }
+    let mut random = Random::new(seed + 1000);
+    let mut got = 0;
+    loop {
+        let piece = read(&reader, random.size()).unwrap();
+        if piece.is_empty() {
+            break;
+        }
+        for (i, &b) in piece.iter().enumerate() {
+            assert_eq!(b, byte(got + i), "byte {}", got + i);
+        }
+        got += piece.len();
+    }
+    assert_eq!(got, total);
+    all.join();
+}
+
 #[test]
 fn what_goes_in_comes_out_in_order() {
     on_machines(24, |seed| {
         let (reader, writer) = pair().unwrap();
-        let total = 300_000;
-        let all = Arc::new(Together::default());
-        all.spawn(move || {
-            let mut random = Random::new(seed);
-            let mut sent = 0;
-            while sent < total {
-                let n = random.size().min(total - sent);
-                let piece: Vec<u8> = (sent..sent + n).map(byte).collect();
-                assert_eq!(write(&writer, &piece), Ok(n));
-                sent += n;
-            }
-        });
-        all.spawn(move || {
-            let mut random = Random::new(seed + 1000);
-            let mut got = 0;
-            loop {
-                let piece = read(&reader, random.size()).unwrap();
-                if piece.is_empty() {
-                    break;
-                }
-                for (i, &b) in piece.iter().enumerate() {
-                    assert_eq!(b, byte(got + i), "byte {}", got + i);
-                }
-                got += piece.len();
-            }
-            assert_eq!(got, total);
-        });
-        all.join();
+        carry(seed, 300_000, [reader, writer], None);
     });
 }
 
@@ -319,20 +325,8 @@ fn splices_between_pipes_keep_order() {
     on_machines(24, |seed| {
         let (first, writer) = pair().unwrap();
         let (last, middle) = pair().unwrap();
-        let total = 150_000;
-        let all = Arc::new(Together::default());
-        all.spawn(move || {
-            let mut random = Random::new(seed);
-            let mut sent = 0;
-            while sent < total {
-                let n = random.size().min(total - sent);
-                let piece: Vec<u8> = (sent..sent + n).map(byte).collect();
-                assert_eq!(write(&writer, &piece), Ok(n));
-                sent += n;
-            }
-        });
-        all.spawn(move || {
-            let mut random = Random::new(seed + 1000);
+        let splices = move || {
+            let mut random = Random::new(seed + 2000);
             loop {
                 let (from, to) = (first.pipe(), middle.pipe());
                 match splice::pipe_to_pipe(from, to, random.size(), true).unwrap() {
@@ -340,18 +334,7 @@ fn splices_between_pipes_keep_order() {
                     _ => assert!(to.status().slices <= DEFAULT_SLOTS),
                 }
             }
-        });
-        let mut random = Random::new(seed + 2000);
-        let mut got = 0;
-        loop {
-            let piece = read(&last, random.size()).unwrap();
-            if piece.is_empty() {
-                break;
-            }
-            assert!(piece.iter().enumerate().all(|(i, &b)| b == byte(got + i)));
-            got += piece.len();
-        }
-        assert_eq!(got, total);
-        all.join();
+        };
+        carry(seed, 150_000, [last, writer], Some(Box::new(splices)));
     });
 }

@@ -306,10 +306,10 @@ fn receive_header(
     } = message;
     // Descriptors are taken first, then told, and only then mean anything.
     let taken = take_descriptors(call, &mut control, rights);
-    if control.is_truncated() {
+    if control.is_truncated {
         answer |= MSG_CTRUNC;
     }
-    user::copy_out(header.control, control.bytes())?;
+    user::copy_out(header.control, &control.bytes)?;
     for (slot, open) in taken {
         slot.install(open, flags & MSG_CMSG_CLOEXEC != 0);
     }
@@ -320,7 +320,7 @@ fn receive_header(
         user::write(header.at + name_len, &(from.len() as i32))?;
     }
     user::write(header.at + flags_at, &answer)?;
-    header.write_word(header.at + control_len, control.bytes().len())?;
+    header.write_word(header.at + control_len, control.bytes.len())?;
     Ok((n, answer))
 }
 
@@ -338,7 +338,7 @@ fn take_descriptors<'a>(
         let slot = match call.files().reserve(0, call.descriptor_limit()) {
             Ok(slot) if taken.len() < room => slot,
             _ => {
-                control.truncate();
+                control.is_truncated = true;
                 break;
             }
         };

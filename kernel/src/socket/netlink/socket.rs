@@ -325,9 +325,7 @@ impl Socket for NetlinkSocket {
         if len > self.common.send_buffer().saturating_sub(RESERVED) {
             return Err(Errno::EMSGSIZE);
         }
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
+        frame::check_not_scarce()?;
         let mut data = nucleus::try_filled(len, 0)?;
         message.data.take_all(&mut data)?;
         let group = name::first_group(groups);

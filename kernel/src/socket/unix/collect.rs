@@ -106,7 +106,7 @@ pub fn collect() {
             let Some(unix) = UnixSocket::of(&file) else {
                 continue;
             };
-            ends.push(unix.end().clone());
+            ends.push(unix.end.clone());
             files.push(file);
             keys.push(key);
         }

@@ -6,6 +6,7 @@ use abi::{
     Errno, Result,
     raw::net::{AF_UNSPEC, SO_PASSCRED, SOCK_DGRAM},
 };
+use nucleus::frame;
 
 use super::{
     UnixSocket, credentials,
@@ -126,7 +127,7 @@ impl UnixSocket {
                 Answer::Queued => return Ok(()),
                 Answer::Full => {
                     // An accepting thread makes room; the name may have changed its owner then.
-                    timeout.wait(&listener.connecters, || has_place(&listener).then_some(()))?;
+                    timeout.wait_until(&listener.connecters, || has_place(&listener))?;
                 }
             }
         }
@@ -134,7 +135,7 @@ impl UnixSocket {
 
     /// The socket that the listener's side is to accept, connected to this one already.
     fn other_side(&self, listener: &Arc<End>) -> Result<Arc<UnixSocket>> {
-        UnixSocket::check_memory()?;
+        frame::check_not_scarce()?;
         let end = End::new(self.end.common.kind)?;
         if let Some(name) = listener.name() {
             end.set_name(&name);

@@ -22,7 +22,7 @@ use nucleus::{
 
 use super::{
     channel::Channel,
-    messages::{Messages, Tail},
+    messages::{Charge, Messages, Tail},
     name::Name,
     rights::Rights,
 };
@@ -226,10 +226,11 @@ impl End {
     }
 
     /// Counts a message of `bytes` bytes.
-    pub fn charge(self: &Arc<End>, bytes: usize) -> super::messages::Charge {
+    pub fn charge(self: &Arc<End>, bytes: usize) -> Charge {
         let bytes = bytes + MESSAGE_OVERHEAD;
         self.sent.fetch_add(bytes, SeqCst);
-        super::messages::Charge::new(self, bytes)
+        let to = self.clone();
+        Charge { to, bytes }
     }
 
     /// Takes back the charge, and wakes waiters for room once there is enough of it.

@@ -66,18 +66,8 @@ enum Body {
 
 /// The charge of a queued message on its sender's buffer; released by the drop.
 pub struct Charge {
-    to: Arc<End>,
-    bytes: usize,
-}
-
-impl Charge {
-    /// `bytes` were counted to `to`.
-    pub fn new(to: &Arc<End>, bytes: usize) -> Charge {
-        Charge {
-            to: to.clone(),
-            bytes,
-        }
-    }
+    pub to: Arc<End>,
+    pub bytes: usize,
 }
 
 impl Drop for Charge {

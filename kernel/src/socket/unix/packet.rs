@@ -101,11 +101,8 @@ impl UnixSocket {
                 Push::Closed => return Err(self.undeliverable(&to)),
                 Push::Full(again) => {
                     waiting = again;
-                    let ready = || {
-                        let go = self.end.is_send_shut() || !is_full(&self.end, &to);
-                        go.then_some(())
-                    };
-                    message.timeout.wait(&own.writers, ready)?;
+                    let ready = || self.end.is_send_shut() || !is_full(&self.end, &to);
+                    message.timeout.wait_until(&own.writers, ready)?;
                     if self.end.is_send_shut() {
                         return Err(Errno::EPIPE);
                     }
@@ -121,11 +118,8 @@ impl UnixSocket {
     /// Waits until this socket's own buffer has room.
     fn wait_for_buffer(&self, timeout: Timeout) -> Result<()> {
         let own = &self.end.common;
-        let ready = || {
-            let go = self.end.may_charge() || self.end.is_send_shut() || own.has_error();
-            go.then_some(())
-        };
-        timeout.wait(&own.writers, ready)?;
+        let ready = || self.end.may_charge() || self.end.is_send_shut() || own.has_error();
+        timeout.wait_until(&own.writers, ready)?;
         if let Some(error) = own.take_error() {
             return Err(error);
         }

@@ -11,7 +11,7 @@ use abi::{
 };
 use fs::Ready;
 use nucleus::{
-    VirtAddr, frame,
+    VirtAddr,
     sync::{OnceBox, Rank, SpinLock},
     task::Watch,
     user,
@@ -55,11 +55,6 @@ impl UnixSocket {
     pub fn of(open: &OpenFile) -> Option<&UnixSocket> {
         let socket: &dyn core::any::Any = &**SocketFile::of(open).ok()?;
         socket.downcast_ref()
-    }
-
-    /// Returns the end that other sockets hold.
-    pub fn end(&self) -> &Arc<End> {
-        &self.end
     }
 
     pub(super) fn is_datagram(&self) -> bool {
@@ -228,7 +223,10 @@ impl Socket for UnixSocket {
                     Inbox::Messages(messages) => messages.status().1,
                 }
             }
-            TIOCOUTQ => self.bytes_sent(),
+            TIOCOUTQ => match self.connected.get().map(|other| &other.inbox) {
+                Some(Inbox::Bytes(channel)) => channel.status().bytes,
+                _ => self.end.bytes_sent(),
+            },
             SIOCATMARK => match &self.end.inbox {
                 Inbox::Bytes(channel) => channel.is_at_urgent().into(),
                 Inbox::Messages(_) => 0,
@@ -274,24 +272,6 @@ impl Socket for UnixSocket {
         let target = self.target.lock().take();
         self.end.set_peer(None);
         drop(target);
-    }
-}
-
-impl UnixSocket {
-    /// Bytes sent and not received yet (`SIOCOUTQ`).
-    fn bytes_sent(&self) -> usize {
-        match self.connected.get().map(|other| &other.inbox) {
-            Some(Inbox::Bytes(channel)) => channel.status().bytes,
-            _ => self.end.bytes_sent(),
-        }
-    }
-
-    /// Checks that there is memory for another.
-    pub(super) fn check_memory() -> Result<()> {
-        if frame::is_scarce() {
-            return Err(Errno::ENOMEM);
-        }
-        Ok(())
     }
 }
 

@@ -68,12 +68,11 @@ impl UnixSocket {
                 }
                 Ok(_) => {
                     let ready = || {
-                        let go = channel.has_room(own.send_buffer())
+                        channel.has_room(own.send_buffer())
                             || self.end.is_send_shut()
-                            || own.has_error();
-                        go.then_some(())
+                            || own.has_error()
                     };
-                    match message.timeout.wait(&own.writers, ready) {
+                    match message.timeout.wait_until(&own.writers, ready) {
                         Ok(()) if self.end.is_send_shut() => Errno::EPIPE,
                         Ok(()) => continue,
                         Err(error) => error,
@@ -161,12 +160,9 @@ impl UnixSocket {
                 }
             }
             let have = if peeks { skip + total } else { 0 };
-            let ready = || {
-                let go =
-                    channel.status().bytes > have || self.end.is_receive_shut() || own.has_error();
-                go.then_some(())
-            };
-            match message.timeout.wait(&own.readers, ready) {
+            let ready =
+                || channel.status().bytes > have || self.end.is_receive_shut() || own.has_error();
+            match message.timeout.wait_until(&own.readers, ready) {
                 // A look starts anew.
                 Ok(()) if peeks && total > 0 => break Ok(()),
                 Ok(()) => {}

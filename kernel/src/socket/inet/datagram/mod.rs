@@ -228,9 +228,9 @@ impl Socket for Datagrams {
                 Err(Errno::EAGAIN) => {}
                 Err(error) => return Err(error),
             }
-            let readable = || self.socket.readiness().readable.then_some(());
+            let readable = || self.socket.readiness().readable;
             let queue = &self.socket.waits().readable;
-            message.timeout.wait(queue, readable)?;
+            message.timeout.wait_until(queue, readable)?;
         };
         message.from = Some(name::write(family, Some(datagram.from)));
         let dropped = self.socket.dropped();
