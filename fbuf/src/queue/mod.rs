@@ -64,9 +64,9 @@ pub use splice::Slots;
 /// as much memory as a full pipe has.
 const SPARE_FRAMES: usize = 8;
 
-/// Slices that a queue limited by bytes takes for each page of its limit, which is at least one
-/// page.
-const SLICES_PER_PAGE: usize = 2;
+/// What a slice counts for at least in a queue limited by bytes: small pieces of pages that were
+/// passed on hold whole frames.
+const SLICE_BYTES: usize = PAGE_SIZE / 2;
 
 /// What a kind of queue keeps with the chain, under its lock.
 pub trait State: Sized {
@@ -219,12 +219,12 @@ impl<S: State> Chain<S> {
         self.taken + self.data.len() as u64
     }
 
-    /// Returns how many more slices a queue takes that is limited to `limit` bytes: small pieces of
-    /// pages that were passed on hold whole frames.
+    /// Returns how many more slices a queue takes that is limited to `limit` bytes: two for a page
+    /// of the limit.
     #[inline]
     pub fn free_slots_within(&self, limit: usize) -> usize {
-        let pages = limit.div_ceil(PAGE_SIZE).max(1);
-        (pages * SLICES_PER_PAGE).saturating_sub(self.data.slice_count())
+        let counted = self.data.slice_count() * SLICE_BYTES;
+        limit.saturating_sub(counted).div_ceil(SLICE_BYTES)
     }
 
     /// Returns a handle of the first slice.
