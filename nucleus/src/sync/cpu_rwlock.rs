@@ -185,18 +185,26 @@ impl<T> CpuRwLock<T> {
 
     /// Takes the lock alone.
     #[track_caller]
-    #[inline]
+    #[inline(always)]
     pub fn write(&self) -> CpuWriteGuard<'_, T> {
         let writer = self.writer.lock();
         self.writing.store(true, Ordering::SeqCst);
         machine::point();
-        while self.count_readers() != 0 {
-            parking_lot::park(self.writer_key(), || self.count_readers() != 0);
+        if self.count_readers() != 0 {
+            self.await_readers();
         }
         // SAFETY: no reader is left, and `writer` keeps other writers out.
         unsafe { Guard::new(self, CpuWriting { _writer: writer }) }
     }
 
+    #[cold]
+    fn await_readers(&self) {
+        while self.count_readers() != 0 {
+            parking_lot::park(self.writer_key(), || self.count_readers() != 0);
+        }
+    }
+
+    #[inline(always)]
     fn count_readers(&self) -> i32 {
         self.readers[..machine::cpu_count()]
             .iter()
