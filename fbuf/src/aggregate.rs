@@ -160,6 +160,12 @@ impl Aggregate {
         (self.slices.len(), 0)
     }
 
+    /// Drops all bytes. The room for slices stays.
+    pub fn clear(&mut self) {
+        self.slices.clear();
+        self.len = 0;
+    }
+
     /// Drops the first `n` bytes, or all if there are fewer.
     pub fn clip_front(&mut self, n: usize) {
         let mut left = n;

@@ -100,7 +100,7 @@ impl<S: Slots> Queue<S> {
     /// again. Until then the bytes are the queue's: writers find no room in their place.
     pub fn remove(&self, _reading: &Reading<'_>, mut n: usize, mut spent: Aggregate) -> bool {
         let mut freed_slot = false;
-        spent.clip_front(usize::MAX);
+        spent.clear();
         while n > 0 {
             let mut chain = self.lock();
             let was_full = !chain.has_slot();

@@ -136,17 +136,28 @@ impl From<&Frame> for Frame {
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        machine::point();
-        let r = record(self.index);
-        // Release, and acquire by the last: all uses of the frame come before it is free.
-        let before = r.handles.fetch_sub(1, Ordering::Release);
-        debug_assert!(before > 0, "a frame was given up once too often");
-        if before == 1 {
-            fence(Ordering::Acquire);
-            make_free(self.index);
-            cache::give(self.index);
-        }
+        give_up(self.index);
     }
+}
+
+/// Gives up a handle of the frame.
+#[inline(always)]
+fn give_up(index: u32) {
+    machine::point();
+    // Release, and acquire by the last: all uses of the frame come before it is free.
+    let before = record(index).handles.fetch_sub(1, Ordering::Release);
+    debug_assert!(before > 0, "a frame was given up once too often");
+    if before == 1 {
+        end_use(index);
+    }
+}
+
+/// The last handle was given up. Out of line, so that drops of other handles are in line.
+#[inline(never)]
+fn end_use(index: u32) {
+    fence(Ordering::Acquire);
+    make_free(index);
+    cache::give(index);
 }
 
 impl PartialEq for Frame {
