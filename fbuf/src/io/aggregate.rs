@@ -73,10 +73,11 @@ impl Aggregate {
     }
 }
 
-/// Appends to an aggregate, up to a number of bytes.
+/// Appends to an aggregate, up to a number of bytes and a number of slices in it.
 pub struct AggregateSink<'a> {
     to: &'a mut Aggregate,
     room: usize,
+    slices: usize,
 }
 
 /// Takes bytes off the front of an aggregate.
@@ -88,12 +89,17 @@ pub struct AggregateSource<'a> {
 impl<'a> AggregateSink<'a> {
     /// Makes a sink that appends `room` bytes at most.
     pub fn new(to: &'a mut Aggregate, room: usize) -> AggregateSink<'a> {
-        AggregateSink { to, room }
+        AggregateSink::with_slices(to, room, usize::MAX)
+    }
+
+    /// As [`new`](AggregateSink::new), while there are fewer than `slices` slices in it.
+    pub fn with_slices(to: &'a mut Aggregate, room: usize, slices: usize) -> AggregateSink<'a> {
+        AggregateSink { to, room, slices }
     }
 
     /// Copies from `from` into frames that belong to the aggregate.
     fn fill(&mut self, from: &mut dyn Source) -> Result<usize> {
-        let n = self.to.fill_from(from, self.room)?;
+        let n = self.to.fill_from(from, self.room())?;
         self.room -= n;
         Ok(n)
     }
@@ -139,11 +145,12 @@ impl Source for FrameSource<'_> {
 
 impl Sink for AggregateSink<'_> {
     fn room(&self) -> usize {
-        self.room
+        let free = self.slices.saturating_sub(self.to.slice_count());
+        self.room.min(free.saturating_mul(PAGE_SIZE))
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let len = len.min(self.room);
+        let len = len.min(self.room());
         self.to.append(Slice::of(frame, offset, len))?;
         self.room -= len;
         Ok(len)
@@ -158,7 +165,7 @@ impl Sink for AggregateSink<'_> {
     }
 
     fn put_zeros(&mut self, len: usize) -> Result<usize> {
-        let len = len.min(self.room);
+        let len = len.min(self.room());
         if len == 0 {
             return Ok(0);
         }

@@ -90,7 +90,8 @@ impl<S: Slots> Queue<S> {
     /// # Errors
     /// `ENOMEM`.
     pub fn duplicate(&self, max: usize, slices: usize) -> Result<Aggregate> {
-        let mut copy = room_for(slices, self.lock().state.slots())?;
+        let slots = self.lock().state.slots();
+        let mut copy = room_for(slices, slots)?;
         self.lock().data.share_front(&mut copy, max, slices);
         Ok(copy)
     }

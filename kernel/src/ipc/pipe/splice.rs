@@ -177,9 +177,8 @@ pub fn file_to_pipe(
     wait: bool,
 ) -> Result<usize> {
     let status = await_slot(to, wait)?;
-    let room = status.slots * PAGE_SIZE - status.bytes.min((status.slots - 1) * PAGE_SIZE);
     let mut moving = Aggregate::new();
-    let mut sink = AggregateSink::new(&mut moving, len.min(room));
+    let mut sink = AggregateSink::with_slices(&mut moving, len, status.slots - status.slices);
     from.read(at, flags, &mut sink)?;
     let mut total = 0;
     while !moving.is_empty() {
@@ -191,8 +190,8 @@ pub fn file_to_pipe(
             Ok(n) => n,
             Err(error) => return fbuf::moved(total, Err(error)),
         };
-        // Without a position bytes can't be read again, so they wait for room. A file is read
-        // again from where this call ends.
+        // Another writer was faster. Without a position bytes can't be read again, so they wait for
+        // room. A file is read again from where this call ends.
         if at.is_some() && total > 0 {
             break;
         }

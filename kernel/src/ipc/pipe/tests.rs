@@ -2,15 +2,17 @@
 //! `fbuf/tests/queue.rs`.
 
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{
     Errno,
     raw::general::{O_DIRECT, O_NONBLOCK},
 };
-use fbuf::{Aggregate, AggregateSource, BytesSink, BytesSource, Slice, Source};
+use fbuf::{Aggregate, AggregateSource, BytesSink, BytesSource, Sink, Slice, Source};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
-    PAGE_SIZE,
+    Frame, PAGE_SIZE,
+    frame::Contents,
     sim::{Random, Together, on_machines},
     task,
 };
@@ -241,6 +243,42 @@ fn splice_to(
 ) -> abi::Result<usize> {
     let to = Writes(write);
     splice::pipe_to_file(pipe.pipe(), &to, None, OpenFlags::default(), 1 << 30, true)
+}
+
+/// A stream without an end of bytes, and how many were taken.
+struct Stream(AtomicUsize);
+
+impl File for Stream {
+    fn read(&self, _: Option<u64>, _: OpenFlags, to: &mut dyn Sink) -> abi::Result<usize> {
+        let page = Frame::alloc(Contents::Zeroed).unwrap();
+        let mut total = 0;
+        while to.room() > 0 {
+            total += to.put_frame(&page, 0, to.room().min(1000))?;
+        }
+        self.0.fetch_add(total, Relaxed);
+        Ok(total)
+    }
+}
+
+/// A splice from a stream takes no more than the pipe has slots for: bytes of a stream can't go
+/// back, nor may a call that shall not wait do so.
+#[test]
+fn a_splice_from_a_stream_takes_what_fits() {
+    on_machines(1, |_| {
+        for free in [1, 3] {
+            let (reader, writer) = pair().unwrap();
+            let packets = OpenFlags::from_bits_retain(O_DIRECT);
+            for _ in 0..DEFAULT_SLOTS - free {
+                let byte = &mut BytesSource { from: b"x" };
+                assert_eq!(writer.write(None, packets, byte), Ok(1));
+            }
+            let from = Stream(AtomicUsize::new(0));
+            let flags = OpenFlags::default();
+            let got = splice::file_to_pipe(&from, None, flags, reader.pipe(), 1 << 16, false);
+            assert_eq!(got, Ok(free * 1000));
+            assert_eq!(from.0.load(Relaxed), free * 1000);
+        }
+    });
 }
 
 /// While a file writes what a splice gives it, and after it refused that, the bytes are in the

@@ -102,7 +102,9 @@ impl UnixSocket {
             if own.is_on(SO_OOBINLINE) {
                 return Err(Errno::EINVAL);
             }
-            channel.receive_urgent(message.data, peeks)?;
+            let limit = other.common.send_buffer();
+            let freed = || other.common.writers.wake_all();
+            channel.receive_urgent(message.data, peeks, limit, freed)?;
             message.answer |= MSG_OOB;
             return Ok(1);
         }

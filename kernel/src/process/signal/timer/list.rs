@@ -194,10 +194,10 @@ impl Timers {
         if list.len() >= POSIX_MAX || list.try_reserve(1).is_err() {
             return Err(Errno::EAGAIN);
         }
-        let taken = |id: i32| list.iter().any(|t| t.id == Id::Posix(id));
-        let Some(id) = (0..).find(|id| !taken(*id)) else {
-            return Err(Errno::EAGAIN);
-        };
+        let id = lowest_free(list.iter().filter_map(|timer| match timer.id {
+            Id::Posix(id) => Some(id),
+            _ => None,
+        }));
         let value = if notify.value == u64::MAX {
             id as u64
         } else {
@@ -219,9 +219,29 @@ impl Timers {
     }
 }
 
+/// The lowest number that is none of `taken`, which are at most [`POSIX_MAX`] and below that.
+fn lowest_free(taken: impl Iterator<Item = i32>) -> i32 {
+    let mut words = [0u64; POSIX_MAX.div_ceil(64)];
+    taken.for_each(|id| words[id as usize / 64] |= 1 << (id % 64));
+    let free = words.iter().position(|&word| word != u64::MAX);
+    free.map_or(POSIX_MAX as i32, |at| {
+        (at * 64) as i32 + words[at].trailing_ones() as i32
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_timer_has_the_lowest_free_id() {
+        let most = POSIX_MAX as i32;
+        for free in [0, 1, 63, 64, 65, most - 1] {
+            assert_eq!(lowest_free((0..most).filter(|&id| id != free).rev()), free);
+            assert_eq!(lowest_free(0..free), free);
+        }
+        assert_eq!(lowest_free([5, 0, 2].into_iter()), 1);
+    }
 
     #[test]
     fn a_late_timer_counts_what_it_left_out() {

@@ -1,6 +1,7 @@
 //! The stream's queue against a model, on the simulated machine.
 
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource};
@@ -236,7 +237,7 @@ fn check(seed: u64) {
                 assert_eq!(channel.is_at_urgent(), place == Some(0), "{step}: the mark");
                 let mut buffer = [0];
                 let mut sink = BytesSink::new(&mut buffer);
-                let got = channel.receive_urgent(&mut sink, peeks);
+                let got = channel.receive_urgent(&mut sink, peeks, 40_000, || {});
                 match place {
                     None => assert_eq!(got, Err(Errno::EINVAL), "{step}: nothing urgent"),
                     Some(place) => {
@@ -279,6 +280,7 @@ fn marks_are_limited_and_make_room() {
                     uid: 0,
                     gid: 0,
                 }),
+                is_urgent: pid == 3,
                 ..Attached::default()
             };
             channel.fill(&mut BytesSource::new(b"x"), limit, &mut attached, || {})
@@ -287,6 +289,19 @@ fn marks_are_limited_and_make_room() {
         assert!((0..most).all(|pid| send(pid) == Ok(1)));
         assert_eq!(send(most), Ok(0));
         assert!(!channel.has_room(limit));
+        // The urgent byte is a message of its own: its writer hears that it was read.
+        let told = AtomicUsize::new(0);
+        let mut byte = [0];
+        let mut sink = BytesSink::new(&mut byte);
+        let freed = || {
+            told.fetch_add(1, Relaxed);
+        };
+        assert_eq!(
+            channel.receive_urgent(&mut sink, false, limit, freed),
+            Ok(())
+        );
+        assert_eq!((byte, told.load(Relaxed)), (*b"x", 1));
+        assert_eq!((send(most), send(most + 1)), (Ok(1), Ok(0)));
         let mut received = Received {
             minds_sender: true,
             ..Received::default()
@@ -295,7 +310,7 @@ fn marks_are_limited_and_make_room() {
         let mut sink = BytesSink::new(&mut buffer);
         let n = channel.drain(&mut sink, 9, limit, &mut received, || {});
         assert_eq!((n, received.made_room), (Ok(1), true));
-        assert_eq!(send(most), Ok(1));
+        assert_eq!(send(most + 1), Ok(1));
         channel.discard();
     });
 }

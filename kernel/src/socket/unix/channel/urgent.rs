@@ -7,28 +7,41 @@
 use abi::{Errno, Result};
 use fbuf::{Sink, Slice, queue::Chain};
 
-use super::{Channel, ChannelState};
+use super::{Channel, ChannelState, has_made_room};
 use crate::socket::unix::rights::Rights;
 
 impl Channel {
-    /// Gives the urgent byte to `to`, and takes it out of the stream unless `peeks`.
+    /// Gives the urgent byte to `to`, and takes it out of the stream unless `peeks`. `freed` is
+    /// called, with no spin lock held, when a writer that waits would find room within `limit`.
     ///
     /// # Errors
     /// `EINVAL` if there is none, those of the sink, `ENOMEM`.
-    pub fn receive_urgent(&self, to: &mut dyn Sink, peeks: bool) -> Result<()> {
+    pub fn receive_urgent(
+        &self,
+        to: &mut dyn Sink,
+        peeks: bool,
+        limit: usize,
+        freed: impl Fn(),
+    ) -> Result<()> {
         let mut byte = [0];
-        let removed = {
+        let (removed, made_room) = {
             let _reading = self.queue.lock_reading();
             let mut chain = self.queue.lock();
             let at = chain.urgent.ok_or(Errno::EINVAL)?;
             chain.data.peek((at - chain.start()) as usize, &mut byte);
             match peeks {
-                true => None,
-                false => Some(remove_urgent(&mut chain, at)?),
+                true => (None, false),
+                false => {
+                    let removed = remove_urgent(&mut chain, at)?;
+                    (Some(removed), has_made_room(&mut chain, limit))
+                }
             }
         };
         // Frames are not freed under the spin lock, nor files closed under the other.
         drop(removed);
+        if made_room {
+            freed();
+        }
         if to.room() > 0 {
             to.put_bytes(&byte)?;
         }
