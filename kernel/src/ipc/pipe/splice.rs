@@ -8,19 +8,15 @@ use fbuf::{Aggregate, AggregateSink, AggregateSource};
 use fs::{File, OpenFlags};
 use nucleus::PAGE_SIZE;
 
-use super::{queue::Pipe, state::PipeStatus, transfer::Write};
+use super::{
+    queue::Pipe,
+    state::PipeStatus,
+    transfer::{Write, with_signal},
+};
 use crate::process::signal;
 
 /// Bytes on their way at once between two files: a full pipe.
 const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
-
-/// Sends SIGPIPE with an `EPIPE`.
-fn with_signal<T>(result: Result<T>) -> Result<T> {
-    result.map_err(|error| match error {
-        Errno::EPIPE => signal::broken_pipe(),
-        error => error,
-    })
-}
 
 impl Pipe {
     /// Adds slices that fit; the others stay in `from`. Wakes readers.
@@ -29,7 +25,7 @@ impl Pipe {
     /// `EPIPE` without a reader, and SIGPIPE is sent; `ENOMEM`.
     fn append(&self, from: &mut Aggregate) -> Result<usize> {
         let mut call = Write::default();
-        let n = with_signal(self.queue.append(from, &mut call))?;
+        let n = self.queue.append(from, &mut call).map_err(with_signal)?;
         if n > 0 {
             self.tell_readers(call.was_empty);
         }
@@ -44,7 +40,10 @@ impl Pipe {
     fn pass(&self, to: &Pipe, max: usize) -> Result<usize> {
         let mut call = Write::default();
         let reading = self.lock_reading()?;
-        let (n, freed_slot) = with_signal(self.queue.pass(&reading, &to.queue, max, &mut call))?;
+        let (n, freed_slot) = self
+            .queue
+            .pass(&reading, &to.queue, max, &mut call)
+            .map_err(with_signal)?;
         drop(reading);
         if n > 0 {
             to.tell_readers(call.was_empty);
@@ -95,7 +94,7 @@ fn await_slot(to: &Pipe, wait: bool) -> Result<PipeStatus> {
         Some(to.status()).filter(|it| it.has_slot() || it.readers == 0)
     })?;
     match status.readers {
-        0 => Err(signal::broken_pipe()),
+        0 => Err(with_signal(Errno::EPIPE)),
         _ => Ok(status),
     }
 }

@@ -197,8 +197,7 @@ impl Pipe {
                     self.tell_readers(call.was_empty);
                     continue;
                 }
-                Err(Errno::EPIPE) => signal::broken_pipe(),
-                Err(error) => error,
+                Err(error) => with_signal(error),
             };
             return fbuf::moved(total, Err(error));
         }
@@ -211,5 +210,13 @@ impl Pipe {
         if was_empty || self.readers.is_observed() {
             self.readers.wake_all();
         }
+    }
+}
+
+/// Sends SIGPIPE with an `EPIPE`: a write to a pipe without a reader has both.
+pub(super) fn with_signal(error: Errno) -> Errno {
+    match error {
+        Errno::EPIPE => signal::broken_pipe(),
+        error => error,
     }
 }
