@@ -11,7 +11,10 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::state::{DEFAULT_SLOTS, Ends, PipeState, PipeStatus, slots_for};
+use super::{
+    state::{DEFAULT_SLOTS, Ends, PipeState, PipeStatus, slots_for},
+    transfer::with_signal,
+};
 use crate::process::signal;
 
 pub struct Pipe {
@@ -92,24 +95,30 @@ impl Pipe {
             .map_err(signal::woken)
     }
 
-    /// Sleeps until there are bytes or no writer.
+    /// Waits until there are bytes; `None` at the end of the stream.
     ///
     /// # Errors
-    /// A restart number.
-    pub fn wait_for_bytes(&self) -> Result<()> {
-        self.wait(&self.readers, |status| {
-            status.bytes > 0 || status.writers == 0
+    /// `EAGAIN` without `wait`, a restart number.
+    pub(super) fn await_bytes(&self, wait: bool) -> Result<Option<PipeStatus>> {
+        signal::take_or_wait(&self.readers, wait, || {
+            let status = self.status();
+            let is_over = status.writers == 0;
+            (status.bytes > 0 || is_over).then(|| Some(status).filter(|it| it.bytes > 0))
         })
     }
 
-    /// Sleeps until another slice fits or there is no reader.
+    /// Waits until another slice fits.
     ///
     /// # Errors
-    /// A restart number.
-    pub fn wait_for_slot(&self) -> Result<()> {
-        self.wait(&self.writers, |status| {
-            status.has_slot() || status.readers == 0
-        })
+    /// `EPIPE` without a reader, and SIGPIPE is sent; `EAGAIN` without `wait`, a restart number.
+    pub(super) fn await_slot(&self, wait: bool) -> Result<PipeStatus> {
+        let status = signal::take_or_wait(&self.writers, wait, || {
+            Some(self.status()).filter(|it| it.has_slot() || it.readers == 0)
+        })?;
+        match status.readers {
+            0 => Err(with_signal(Errno::EPIPE)),
+            _ => Ok(status),
+        }
     }
 
     /// Sleeps in `queue`, one of the pipe's, until `is_ready` holds.

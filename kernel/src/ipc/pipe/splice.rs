@@ -3,17 +3,15 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use abi::{Errno, Result};
+use abi::Result;
 use fbuf::{Aggregate, AggregateSink, AggregateSource};
 use fs::{File, OpenFlags};
 use nucleus::PAGE_SIZE;
 
 use super::{
     queue::Pipe,
-    state::PipeStatus,
     transfer::{Write, with_signal},
 };
-use crate::process::signal;
 
 /// Bytes on their way at once between two files: a full pipe.
 const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
@@ -80,25 +78,6 @@ impl Pipe {
     }
 }
 
-/// Waits until there are bytes in `from`; `None` at the end of the stream.
-fn await_bytes(from: &Pipe, wait: bool) -> Result<Option<PipeStatus>> {
-    signal::take_or_wait(&from.readers, wait, || {
-        let status = from.status();
-        (status.bytes > 0 || status.writers == 0).then(|| Some(status).filter(|it| it.bytes > 0))
-    })
-}
-
-/// Waits until a slice fits into `to`.
-fn await_slot(to: &Pipe, wait: bool) -> Result<PipeStatus> {
-    let status = signal::take_or_wait(&to.writers, wait, || {
-        Some(to.status()).filter(|it| it.has_slot() || it.readers == 0)
-    })?;
-    match status.readers {
-        0 => Err(with_signal(Errno::EPIPE)),
-        _ => Ok(status),
-    }
-}
-
 /// Moves slices from a pipe to another one (`splice`).
 ///
 /// # Errors
@@ -110,10 +89,10 @@ pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<us
             Ok(0) => {}
             result => return result,
         }
-        if await_bytes(from, wait)?.is_none() {
+        if from.await_bytes(wait)?.is_none() {
             return Ok(0);
         }
-        await_slot(to, wait)?;
+        to.await_slot(wait)?;
     }
 }
 
@@ -123,10 +102,10 @@ pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<us
 /// As [`pipe_to_pipe`].
 pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
     loop {
-        let Some(status) = await_bytes(from, wait)? else {
+        let Some(status) = from.await_bytes(wait)? else {
             return Ok(0);
         };
-        await_slot(to, wait)?;
+        to.await_slot(wait)?;
         let mut copy = from.queue.duplicate(len, status.slices)?;
         match to.append(&mut copy) {
             Ok(0) => continue,
@@ -148,7 +127,7 @@ pub fn pipe_to_file(
     wait: bool,
 ) -> Result<usize> {
     loop {
-        let Some(status) = await_bytes(from, wait)? else {
+        let Some(status) = from.await_bytes(wait)? else {
             return Ok(0);
         };
         let mut lent = from.lend(len, status.slices)?;
@@ -175,14 +154,14 @@ pub fn file_to_pipe(
     len: usize,
     wait: bool,
 ) -> Result<usize> {
-    let status = await_slot(to, wait)?;
+    let status = to.await_slot(wait)?;
     let mut moving = Aggregate::new();
     let mut sink = AggregateSink::with_slices(&mut moving, len, status.slots - status.slices);
     from.read(at, flags, &mut sink)?;
     let mut total = 0;
     while !moving.is_empty() {
         total += match to.append(&mut moving) {
-            Ok(0) => match await_slot(to, true) {
+            Ok(0) => match to.await_slot(true) {
                 Ok(_) => 0,
                 Err(error) => return fbuf::moved(total, Err(error)),
             },

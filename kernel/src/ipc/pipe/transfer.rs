@@ -122,17 +122,9 @@ impl Pipe {
             if n > 0 {
                 return Ok(n);
             }
-            let status = self.status();
-            if status.bytes > 0 {
-                continue;
-            }
-            if status.writers == 0 {
+            if self.await_bytes(wait)?.is_none() {
                 return Ok(0);
             }
-            if !wait {
-                return Err(Errno::EAGAIN);
-            }
-            self.wait_for_bytes()?;
         }
     }
 
@@ -188,8 +180,8 @@ impl Pipe {
             call.was_empty = false;
             let error = match self.queue.fill(from, &mut call) {
                 Ok(0) if !wait => Errno::EAGAIN,
-                Ok(0) => match self.wait_for_slot() {
-                    Ok(()) => continue,
+                Ok(0) => match self.await_slot(true) {
+                    Ok(_) => continue,
                     Err(error) => error,
                 },
                 Ok(n) => {
