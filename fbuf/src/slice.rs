@@ -39,7 +39,8 @@ impl Slice {
         self.offset + self.len
     }
 
-    /// Removes and returns the first `n` bytes, 0 < `n` < `len`.
+    /// Removes and returns the first `n` bytes, `len` at most. One of the two parts may be empty;
+    /// such a slice is not kept.
     pub(crate) fn split_front(&mut self, n: usize) -> Slice {
         let front = Slice::of(&self.frame, self.offset, n);
         self.offset += n;

@@ -30,7 +30,7 @@
 //!
 //! | | pipe | TCP | Unix stream |
 //! |---|---|---|---|
-//! | limit | slices | bytes | bytes, and slices in proportion |
+//! | limit | slices | bytes, and slices in proportion | the same |
 //! | writer told | a slice fits again | a third is free | three quarters are free |
 //! | reader told | not empty any more | below `SO_RCVLOWAT` before | each write |
 //! | marks | packets | urgent byte | credentials, descriptors, urgent byte |

@@ -301,11 +301,12 @@ impl Client {
     ) -> Result<Reply> {
         let reply = reply.max(ERROR_LEN);
         let message = message.finish(cargo.len)?;
+        // Before the server does anything: what it has done is not an `ENOMEM`.
+        let mut bytes = nucleus::try_filled(reply, 0)?;
         let mut flight = self
             .transport
             .send(&message, cargo.data, reply, cargo.receive)?;
         let flushed = self.wait(&*flight, tag);
-        let mut bytes = nucleus::try_filled(reply, 0)?;
         let total = flight.take(&mut bytes)?;
         if total == 0 && flushed {
             return Err(Errno::EINTR);

@@ -234,7 +234,8 @@ impl Content {
                 Err(_) => Err(PagerError::Io),
             }
         });
-        if put.is_err() {
+        // Without memory the pages stay modified, and are written later.
+        if put == Err(PagerError::Io) {
             self.store.lost.store(true, Ordering::Release);
         }
         put
@@ -270,17 +271,19 @@ fn send(fid: &Fid, at: u64, slices: &[Slice], len: usize) -> (usize, Result<()>)
             Err(error) => return (done, Err(error)),
         }
         if done < len {
-            let left = after(slices, done);
-            rest = Some(left);
+            match after(slices, done) {
+                Ok(left) => rest = Some(left),
+                Err(error) => return (done, Err(error)),
+            }
         }
     }
     (done, Ok(()))
 }
 
 /// Returns the slices without their first `n` bytes.
-fn after(slices: &[Slice], n: usize) -> Vec<Slice> {
+fn after(slices: &[Slice], n: usize) -> Result<Vec<Slice>> {
     let mut skip = n;
-    let mut left = Vec::new();
+    let mut left = nucleus::try_vec(slices.len())?;
     for slice in slices {
         let cut = skip.min(slice.len);
         skip -= cut;
@@ -289,5 +292,5 @@ fn after(slices: &[Slice], n: usize) -> Vec<Slice> {
             left.push(Slice::of(&slice.frame, offset, len));
         }
     }
-    left
+    Ok(left)
 }

@@ -1,5 +1,5 @@
 //! One direction of a TCP connection: a byte queue ([`fbuf::queue`]) from the sending to the
-//! receiving socket, limited by bytes.
+//! receiving socket, limited by bytes, and by slices in proportion.
 //!
 //! - this file: [`Stream`], its ends and limits;
 //! - `transfer`: reading and writing;

@@ -92,11 +92,17 @@ pub trait Lock {
 /// an [`Exclusive`] one excludes all others.
 pub unsafe trait Hold<L: Lock + ?Sized> {
     /// Gives the lock back.
-    fn release(&mut self, lock: &L);
+    ///
+    /// # Safety
+    /// `lock` is held as this says. Called once, when the guard goes.
+    unsafe fn release(&mut self, lock: &L);
 }
 
 /// A way to hold a lock that keeps all others out.
-pub trait Exclusive {}
+///
+/// # Safety
+/// While one lives that was made for a lock, the lock is held in no other way.
+pub unsafe trait Exclusive {}
 
 /// Holds a lock. It stays where it was made: preemption is counted by CPU, and the order checker
 /// notes a lock in the list of the task that took it.
@@ -146,7 +152,8 @@ impl<L: Lock + ?Sized, H: Hold<L>> Drop for Guard<'_, L, H> {
     #[inline]
     fn drop(&mut self) {
         self.lock.guarded().released();
-        self.hold.release(self.lock);
+        // SAFETY: the guard holds the lock in this way, and goes.
+        unsafe { self.hold.release(self.lock) };
     }
 }
 

@@ -54,7 +54,8 @@ impl Rank {
     lock_ranks! {
         /// Whose turn it is to measure what the machine takes.
         HwCost = 65,
-        /// Small leaf data of the floors above that is never held while another lock is taken.
+        /// Small data of the floors above. With it held only locks of the nucleus are taken that
+        /// come later.
         Leaf = 120,
         /// A pmap's page-table pages.
         Pmap = 140,

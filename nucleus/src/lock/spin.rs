@@ -51,7 +51,8 @@ impl RawSpin {
     }
 }
 
-/// Spins with preemption disabled. Not held across anything that sleeps, faults or flushes.
+/// Spins with preemption disabled. Not held across anything that sleeps or faults, nor flushes but
+/// for a pmap's, whose holders' answers need no lock (`nucleus/src/pmap/large.rs`).
 pub struct SpinLock<T: ?Sized> {
     raw: RawSpin,
     /// `raw`
@@ -87,13 +88,15 @@ impl<T: ?Sized> Lock for SpinLock<T> {
     }
 }
 
-impl Exclusive for Spinning {}
-impl Exclusive for SpinningIrqsOff {}
+// SAFETY: see its `Hold`.
+unsafe impl Exclusive for Spinning {}
+// SAFETY: see its `Hold`.
+unsafe impl Exclusive for SpinningIrqsOff {}
 
 // SAFETY: a spin lock is held once at a time.
 unsafe impl<T: ?Sized> Hold<SpinLock<T>> for Spinning {
     #[inline]
-    fn release(&mut self, lock: &SpinLock<T>) {
+    unsafe fn release(&mut self, lock: &SpinLock<T>) {
         lock.raw.unlock();
         enable_preemption();
     }
@@ -102,7 +105,7 @@ unsafe impl<T: ?Sized> Hold<SpinLock<T>> for Spinning {
 // SAFETY: as above.
 unsafe impl<T: ?Sized> Hold<SpinLock<T>> for SpinningIrqsOff {
     #[inline]
-    fn release(&mut self, lock: &SpinLock<T>) {
+    unsafe fn release(&mut self, lock: &SpinLock<T>) {
         lock.raw.unlock();
         machine::irqs_restore(self.irqs);
         enable_preemption();

@@ -88,17 +88,18 @@ impl<T> Lock for CpuRwLock<T> {
 // SAFETY: a reader is counted, so no writer has the lock (see the top of this file).
 unsafe impl<T> Hold<CpuRwLock<T>> for CpuReading {
     #[inline]
-    fn release(&mut self, lock: &CpuRwLock<T>) {
+    unsafe fn release(&mut self, lock: &CpuRwLock<T>) {
         lock.leave();
     }
 }
 
-impl Exclusive for CpuWriting<'_> {}
+// SAFETY: see its `Hold`.
+unsafe impl Exclusive for CpuWriting<'_> {}
 
 // SAFETY: the sum of the readers was zero after they were turned away, and the mutex keeps other
 // writers out.
 unsafe impl<T> Hold<CpuRwLock<T>> for CpuWriting<'_> {
-    fn release(&mut self, lock: &CpuRwLock<T>) {
+    unsafe fn release(&mut self, lock: &CpuRwLock<T>) {
         machine::point();
         lock.writing.store(false, Ordering::SeqCst);
         machine::point();

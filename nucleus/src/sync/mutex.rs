@@ -42,12 +42,13 @@ impl<T: ?Sized> Lock for Mutex<T> {
     }
 }
 
-impl Exclusive for Alone {}
+// SAFETY: see its `Hold`.
+unsafe impl Exclusive for Alone {}
 
 // SAFETY: a mutex is held once at a time.
 unsafe impl<T: ?Sized> Hold<Mutex<T>> for Alone {
     #[inline]
-    fn release(&mut self, lock: &Mutex<T>) {
+    unsafe fn release(&mut self, lock: &Mutex<T>) {
         // Another CPU may free the lock as soon as it is given back.
         let address = lock.address();
         machine::point();

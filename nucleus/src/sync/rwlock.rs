@@ -46,17 +46,18 @@ impl<T: ?Sized> Lock for RwLock<T> {
 // SAFETY: a reader is counted, so no writer has the lock.
 unsafe impl<T: ?Sized> Hold<RwLock<T>> for Reading {
     #[inline]
-    fn release(&mut self, lock: &RwLock<T>) {
+    unsafe fn release(&mut self, lock: &RwLock<T>) {
         lock.leave(1);
     }
 }
 
-impl Exclusive for Writing {}
+// SAFETY: see its `Hold`.
+unsafe impl Exclusive for Writing {}
 
 // SAFETY: the word says that this writer is alone.
 unsafe impl<T: ?Sized> Hold<RwLock<T>> for Writing {
     #[inline]
-    fn release(&mut self, lock: &RwLock<T>) {
+    unsafe fn release(&mut self, lock: &RwLock<T>) {
         lock.leave(WRITER);
     }
 }

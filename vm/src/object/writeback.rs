@@ -18,14 +18,16 @@ impl Object {
     ///
     /// # Errors
     /// The first one of `write`, after all have been tried; pages whose write failed are not
-    /// modified any more. [`PagerError::OutOfMemory`].
+    /// modified any more, but for [`PagerError::OutOfMemory`], after which they are.
     pub fn write_back(
         &self,
         range: Range<u64>,
         most: usize,
         write: &mut dyn FnMut(u64, &[Frame]) -> Result<(), PagerError>,
     ) -> Result<(), PagerError> {
-        let mut run: Vec<Frame> = nucleus::try_vec(most.min(self.resident_count()))?;
+        // More pages may come meanwhile: a run is no longer than its memory.
+        let most = most.min(self.resident_count()).max(1);
+        let mut run: Vec<Frame> = nucleus::try_vec(most)?;
         let mut first = 0;
         let mut result = Ok(());
         let mut flush = |first: u64, run: &mut Vec<Frame>| {
@@ -39,11 +41,14 @@ impl Object {
             }
             pending.flush();
             let written = write(first, run);
+            if written == Err(PagerError::OutOfMemory) {
+                run.iter().for_each(pmap::set_modified);
+            }
             result = result.and(written);
             run.clear();
         };
         self.for_each_resident(range, &mut |index, frame| {
-            let goes_on = index == first + run.len() as u64 && run.len() < most.max(1);
+            let goes_on = index == first + run.len() as u64 && run.len() < most;
             if !goes_on {
                 flush(first, &mut run);
             }
