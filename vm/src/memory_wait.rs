@@ -51,7 +51,7 @@ pub enum MemoryWait {
 }
 
 /// Waits until frames for programs are free again, at most for 50 ms. The caller holds no
-/// lock, since the pagedaemon or a file system below it may need it.
+/// lock that the pagedaemon or a file system below it may need, as [`alloc_frame`] says.
 pub fn wait_for_memory() -> MemoryWait {
     if !RUNNING.load(SeqCst) {
         return MemoryWait::Exhausted;

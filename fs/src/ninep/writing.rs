@@ -227,12 +227,12 @@ impl Content {
             node.forget_attributes();
             let mut slices = nucleus::try_vec(frames.len())?;
             slices.extend(slices_of(frames, 0, len));
-            let fid = node.open_handle(true).map_err(|_| PagerError::Io)?;
-            match send(&fid, at, &slices, len).1 {
-                Ok(()) => Ok(()),
-                Err(Errno::ENOMEM) => Err(PagerError::OutOfMemory),
-                Err(_) => Err(PagerError::Io),
-            }
+            let fid = node.open_handle(true);
+            let sent = fid.and_then(|fid| send(&fid, at, &slices, len).1);
+            sent.map_err(|error| match error {
+                Errno::ENOMEM => PagerError::OutOfMemory,
+                _ => PagerError::Io,
+            })
         });
         // Without memory the pages stay modified, and are written later.
         if put == Err(PagerError::Io) {

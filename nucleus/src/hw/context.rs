@@ -41,7 +41,7 @@ extern "C" fn start_thread() {
 /// to.
 ///
 /// # Safety
-/// It is a stack on which nothing runs.
+/// `top` is the end of a stack on which nothing runs, and a multiple of 16.
 pub(super) unsafe fn prepare(top: usize, entry: extern "C" fn(usize) -> !, arg: usize) -> usize {
     let start = start_thread as *const () as usize;
     // In the order in which `switch_stacks` takes them, the return address last.
@@ -67,7 +67,8 @@ impl Context {
     /// A thread that will run `entry(arg)` when first switched to, with interrupts off.
     ///
     /// # Safety
-    /// `top` is the end of a stack that lives as long as the context and that nothing else uses.
+    /// `top`, a multiple of 16, is the end of a stack that lives as long as the context and that
+    /// nothing else uses.
     pub(crate) unsafe fn new(top: usize, entry: extern "C" fn(usize) -> !, arg: usize) -> Context {
         Context {
             // SAFETY: the caller's promise.

@@ -1,9 +1,8 @@
 //! The lock-order checker: which locks the current task holds, in the order in which it took them.
 //!
 //! Only builds with `debug_assertions` carry it; in others the functions here are empty or absent.
-//! The list
-//! is the task's own, so it follows a task that sleeps with a lock to another CPU. An interrupt
-//! handler borrows the list of the task that it interrupted and sees only its own part
+//! The list is the task's own, so it follows a task that sleeps with a lock to another CPU. An
+//! interrupt handler borrows the list of the task that it interrupted and sees only its own part
 //! ([`InterruptScope`]): what the task holds can't wait for what the handler takes, because a
 //! handler takes no lock that is ever held with interrupts on.
 

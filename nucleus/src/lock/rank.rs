@@ -54,8 +54,7 @@ impl Rank {
     lock_ranks! {
         /// Whose turn it is to measure what the machine takes.
         HwCost = 65,
-        /// Small data of the floors above. With it held only locks of the nucleus are taken that
-        /// come later.
+        /// Small data of the floors above. The few locks that are taken with it held come later.
         Leaf = 120,
         /// A pmap's page-table pages.
         Pmap = 140,

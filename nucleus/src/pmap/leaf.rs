@@ -15,7 +15,7 @@
 //! taken out and even used again for something else, so what it finds is a hint. The record is the
 //! truth: to make a [`Leaf`] the count is raised from a value that is not zero and stands in one
 //! word with the table's base address; then the table can't go away, and its owner is looked at. (A
-//! word of another type of frame can't be mistaken for it: `b` is zero in all of them.)
+//! word of another type of frame can't be mistaken for it: the use count is zero in all of them.)
 //!
 //! A table is taken out (*killed*) in this order: under the pmap's lock, mark the count as dying,
 //! so that no new `Leaf` is made, and clear the entry above. Then take out its entries until the
@@ -32,16 +32,16 @@ use crate::hw::machine;
 use crate::mem::frame::record::record;
 use crate::{Frame, VirtAddr};
 
-/// In `b`: the use count.
+/// In the word of the use count: the count itself.
 pub(super) const COUNT: u64 = 0xfff;
-/// In `b`: the table is being taken out of the tree.
+/// In the same word: the table is being taken out of the tree.
 pub(super) const DYING: u64 = 1 << 12;
-/// In `b`: the entry above maps all that the table does as a large page, and no processor walks the
-/// table.
+/// In the same word: the entry above maps all that the table does as a large page, and no processor
+/// walks the table.
 pub(super) const LARGE: u64 = 1 << 13;
-/// In `b`, beside `LARGE`: its pages are an object's.
+/// In the same word, beside `LARGE`: its pages are an object's.
 pub(super) const LARGE_SHARED: u64 = 1 << 14;
-/// In `b`: the base address.
+/// In the same word: the base address.
 pub(super) const BASE: u64 = !(LEAF_SPAN as u64 - 1);
 
 /// log2 of the entries in a group.

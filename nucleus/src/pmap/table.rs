@@ -7,7 +7,7 @@
 //! | entries of tables of level 2 to 4, and their records | the pmap's lock |
 //! | which frame an entry of level 1 maps | the reverse lock of that frame, old or new |
 //! | rights, accessed and dirty bits of an entry of level 1 | compare-exchange of the whole entry |
-//! | the use count of a table of level 1 (its record's `b`) | atomic: see below |
+//! | the use count of a table of level 1 (in its record) | atomic: see below |
 //!
 //! No lock is taken inside the reverse lock, and only one of these at a time. The pmap's lock is
 //! taken outside of no other lock but the allocator's.

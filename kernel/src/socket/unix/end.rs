@@ -62,7 +62,7 @@ pub enum Inbox {
 
 /// What both kinds of queues do.
 pub trait DataQueue {
-    /// Makes later sends fail, and wakes their waiters.
+    /// Makes later sends fail.
     fn close(&self);
 
     /// Drops all that is in it; returns whether there was anything.
