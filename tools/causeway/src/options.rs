@@ -373,6 +373,12 @@ pub struct Test {
     /// kernel that is built fastest
     #[arg(long, value_name = "NAME", num_args = 1.., conflicts_with = "groups")]
     pub guest: Vec<String>,
+    /// Run only the attacks with one of these in their names (`attacks`: all), on 1, 2 and 4 CPUs
+    #[arg(long, value_name = "NAME", num_args = 1.., conflicts_with_all = ["groups", "guest"])]
+    pub attack: Vec<String>,
+    /// How long each attack goes on, in seconds
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub attack_seconds: u64,
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,

@@ -14,6 +14,7 @@
 //! | [`structs`] | structures of the C library by their fields |
 //! | [`legacy`] | 32-bit system calls |
 //! | [`numbers`] | repeatable random numbers |
+//! | [`runner`] | runs tests, each in a process group of its own |
 //!
 //! A program imports everything by `use support::prelude::*`.
 
@@ -26,6 +27,7 @@ pub mod legacy;
 pub mod memory;
 pub mod numbers;
 pub mod prelude;
+pub mod runner;
 pub mod signals;
 pub mod sockets;
 pub mod structs;

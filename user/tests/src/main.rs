@@ -1,7 +1,7 @@
-//! Runs the tests, each in a process group of its own with a time limit, and prints a line each.
+//! The tests of what programs see of the kernel.
 //!
 //! usage: `guest-tests [--list] [--seconds N] [WORD...]`: runs the tests whose names contain a
-//! WORD, or all.
+//! WORD, or all; each may take N seconds.
 
 mod accounts;
 mod attributes;
@@ -58,6 +58,7 @@ mod unix_sockets;
 mod vdso;
 
 use support::prelude::*;
+use support::runner::Runner;
 
 /// Joins the tests of modules, in the order in which they run.
 macro_rules! tests_of {
@@ -96,80 +97,11 @@ fn main() {
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
         bad_pointers, bad_elf, leaks, exhaustion
     };
-    let (mut passed, mut failed) = (0, 0);
-    for (name, test) in tests {
-        if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {
-            continue;
-        }
-        if list {
-            println!("{name}");
-            continue;
-        }
-        let start = Instant::now();
-        let outcome = run(test, start + Duration::from_secs(seconds));
-        let time = start.elapsed().as_millis();
-        match outcome {
-            Ok(()) => {
-                passed += 1;
-                println!("ok {name} ({time} ms)");
-            }
-            Err(why) => match why.skipped() {
-                Some(why) => println!("skip: {name}: {why}"),
-                None => {
-                    failed += 1;
-                    println!("FAIL {name}: {why}");
-                }
-            },
-        }
-    }
-    if !list {
-        println!("guest tests: {passed} passed, {failed} failed");
-    }
-    std::process::exit(i32::from(failed != 0));
-}
-
-/// Runs one test in a process group of its own, which is killed afterwards.
-fn run(test: fn() -> Outcome, deadline: Instant) -> Outcome {
-    let (reader, writer) = pipe(O_CLOEXEC)?;
-    let child = call!(fork());
-    if child == 0 {
-        let outcome = (|| {
-            call!(setpgid(0, 0));
-            call!(close(reader));
-            test()
-        })();
-        if let Err(why) = &outcome {
-            let why = why.to_string();
-            let _ = write_bytes(&writer, &why.as_bytes()[..why.len().min(4000)]);
-        }
-        exit(i32::from(outcome.is_err()));
-    }
-    // SAFETY: both sides set the group, so that it exists before either goes on.
-    unsafe { libc::setpgid(child, child) };
-    call!(close(writer));
-    let end = loop {
-        let mut status = 0;
-        if call!(waitpid(child, &mut status, WNOHANG)) == child {
-            break Some(End::of(status));
-        }
-        if Instant::now() > deadline {
-            break None;
-        }
-        pause_ms(1);
+    let runner = Runner {
+        words,
+        list,
+        limit: Duration::from_secs(seconds),
+        afterwards: || Ok(()),
     };
-    // SAFETY: the group is this test's own.
-    unsafe { libc::kill(-child, SIGKILL) };
-    let outcome = match end {
-        Some(End::Exit(0)) => Ok(()),
-        Some(End::Exit(1)) => Err(String::from_utf8_lossy(&read_bytes(&reader, 4096)?)
-            .into_owned()
-            .into()),
-        Some(end) => Err(format!("ended with {end:?}").into()),
-        None => {
-            wait(child)?;
-            Err("did not end in time".into())
-        }
-    };
-    call!(close(reader));
-    outcome
+    std::process::exit(runner.run("guest tests", &tests));
 }

@@ -91,6 +91,7 @@ impl Bench {
             for (place, name) in [
                 ("tests", "guest-tests"),
                 ("tests", "random-calls"),
+                ("tests", "attacks"),
                 ("bin", "bench"),
             ] {
                 root.host_file(

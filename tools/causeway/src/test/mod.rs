@@ -1,7 +1,8 @@
 //! `causeway test`: everything that `make test` runs, with one line for each thing tested.
 //!
 //! [`host`] runs the tests of the workspace, beside all others: [`programs`] boots guests that run
-//! the test programs of `user/`, [`strangers`] runs scripts in a guest and on the host and compares
+//! the test programs of `user/`, [`attacks`] those that an ordinary user would attack the kernel
+//! with, [`strangers`] runs scripts in a guest and on the host and compares
 //! their outputs, [`disk`] gives guests disks and looks at the images, [`ext2`] does so with roots
 //! that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives
 //! small guests swap space, [`debian`] compares the output of scripts of Debian's programs with
@@ -13,6 +14,7 @@
 //! types at a guest's console, and [`starts`] starts guests that must fail, or start in unusual
 //! ways. [`boot`] plans and runs a boot for all of them.
 
+mod attacks;
 mod bench;
 mod boot;
 mod compare;
@@ -187,6 +189,12 @@ pub fn test(options: &options::Test) -> Result<u8> {
         programs::some(&bench, &mut report, &options.guest);
         return report.summary(start);
     }
+    if !options.attack.is_empty() {
+        let kernel = project::kernel(Profile::Checked)?;
+        let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
+        attacks::run(&bench, &mut report, &options.attack, options.attack_seconds);
+        return report.summary(start);
+    }
     // Debian's roots beside the builds of the kernels, if all of them are needed.
     let all = options.groups.is_empty();
     let roots = thread::spawn(move || all.then(roots::prepare));
@@ -228,5 +236,6 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     python::run(&bench, report, options.long)?;
     experiments::run(&bench, report);
     programs::run(&bench, report, options.seconds);
+    attacks::run(&bench, report, &[], options.attack_seconds);
     Ok(())
 }

@@ -1,0 +1,100 @@
+//! Runs tests, each in a process group of its own with a time limit, and prints a line each.
+
+use std::time::{Duration, Instant};
+
+use crate::prelude::*;
+
+/// Which tests to run, and how.
+pub struct Runner {
+    /// Only those with one of these words in their names; empty: all.
+    pub words: Vec<String>,
+    /// Print the names only.
+    pub list: bool,
+    /// The time limit of one test.
+    pub limit: Duration,
+    /// What must hold after each test that passed.
+    pub afterwards: fn() -> Outcome,
+}
+
+impl Runner {
+    /// Runs the tests in their order; `name` begins the last line. Returns the exit status.
+    pub fn run(&self, name: &str, tests: &[Test]) -> i32 {
+        let (mut passed, mut failed) = (0, 0);
+        for (name, test) in tests {
+            if !self.words.is_empty() && !self.words.iter().any(|word| name.contains(word.as_str()))
+            {
+                continue;
+            }
+            if self.list {
+                println!("{name}");
+                continue;
+            }
+            let start = Instant::now();
+            let outcome = in_its_group(*test, start + self.limit);
+            let time = start.elapsed().as_millis();
+            match outcome.and_then(|()| (self.afterwards)()) {
+                Ok(()) => {
+                    passed += 1;
+                    println!("ok {name} ({time} ms)");
+                }
+                Err(why) => match why.skipped() {
+                    Some(why) => println!("skip: {name}: {why}"),
+                    None => {
+                        failed += 1;
+                        println!("FAIL {name}: {why}");
+                    }
+                },
+            }
+        }
+        if !self.list {
+            println!("{name}: {passed} passed, {failed} failed");
+        }
+        i32::from(failed != 0)
+    }
+}
+
+/// Runs one test in a process group of its own, which is killed afterwards.
+fn in_its_group(test: fn() -> Outcome, deadline: Instant) -> Outcome {
+    let (reader, writer) = pipe(O_CLOEXEC)?;
+    let child = call!(fork());
+    if child == 0 {
+        let outcome = (|| {
+            call!(setpgid(0, 0));
+            call!(close(reader));
+            test()
+        })();
+        if let Err(why) = &outcome {
+            let why = why.to_string();
+            let _ = write_bytes(&writer, &why.as_bytes()[..why.len().min(4000)]);
+        }
+        exit(i32::from(outcome.is_err()));
+    }
+    // SAFETY: both sides set the group, so that it exists before either goes on.
+    unsafe { libc::setpgid(child, child) };
+    call!(close(writer));
+    let end = loop {
+        let mut status = 0;
+        if call!(waitpid(child, &mut status, WNOHANG)) == child {
+            break Some(End::of(status));
+        }
+        if Instant::now() > deadline {
+            break None;
+        }
+        pause_ms(1);
+    };
+    // SAFETY: the group is this test's own.
+    unsafe { libc::kill(-child, SIGKILL) };
+    let outcome = match end {
+        Some(End::Exit(0)) => Ok(()),
+        Some(End::Exit(1)) => Err(String::from_utf8_lossy(&read_bytes(&reader, 4096)?)
+            .into_owned()
+            .into()),
+        Some(end) => Err(format!("ended with {end:?}").into()),
+        None => {
+            wait(child)?;
+            Err("did not end in time".into())
+        }
+    };
+    call!(close(reader));
+    outcome
+}

@@ -1,0 +1,119 @@
+//! Programs of an ordinary user that attack the kernel: they try to stop it, to gain rights, or to
+//! use memory that others need.
+//!
+//! usage: `attacks [--list] [--seconds N] [WORD...]`: runs those whose names contain a WORD, or
+//! all, for N seconds each. It starts as root, and prepares what an attack finds on a machine
+//! (programs with a set-id bit, files of others); the attack itself is an ordinary user's.
+//!
+//! After each attack the machine must answer, and its memory must be back.
+
+mod signals;
+
+use std::sync::OnceLock;
+
+use support::prelude::*;
+use support::runner::Runner;
+
+/// Joins the attacks of modules, in the order in which they run.
+macro_rules! attacks_of {
+    ($($name:ident),*) => { [$($name::TESTS),*].concat() };
+}
+
+/// The user that attacks, and its group.
+pub const USER: u32 = 1000;
+/// The time of an attack beside that in which it attacks: its start and its end.
+const GRACE: Duration = Duration::from_secs(30);
+/// The memory in KiB that an attack may leave in caches.
+const LEFT_IN_CACHES: i64 = 4096;
+
+/// How long an attack goes on.
+static TIME: OnceLock<Duration> = OnceLock::new();
+/// The memory in KiB that could be allocated before the first attack.
+static MEMORY: OnceLock<i64> = OnceLock::new();
+
+fn main() {
+    let (mut words, mut list, mut seconds) = (Vec::new(), false, 1);
+    let mut rest = std::env::args().skip(1);
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "--list" => list = true,
+            "--seconds" => seconds = rest.next().and_then(|n| n.parse().ok()).unwrap_or(seconds),
+            _ => words.push(word),
+        }
+    }
+    let time = Duration::from_secs(seconds);
+    TIME.get_or_init(|| time);
+    let attacks: Vec<Test> = attacks_of! { signals };
+    let runner = Runner {
+        words,
+        list,
+        limit: time + GRACE,
+        afterwards: || {
+            answers()?;
+            memory_is_back()
+        },
+    };
+    // What the machine keeps after a first process of each kind is no loss.
+    if !list && answers().and_then(|()| child(|| Ok(()))).is_ok() {
+        MEMORY.get_or_init(|| available().unwrap_or(0));
+    }
+    std::process::exit(runner.run("attacks", &attacks));
+}
+
+/// Repeats `body` until the time of the attack is over; at least once.
+pub fn while_attacking(mut body: impl FnMut() -> Outcome) -> Outcome {
+    let end = Instant::now() + *TIME.get().ok_or("no time is set")?;
+    loop {
+        body()?;
+        if Instant::now() >= end {
+            return Ok(());
+        }
+    }
+}
+
+/// Becomes an ordinary user, for good.
+pub fn become_user(user: u32) -> Outcome {
+    call!(setgroups(0, null()));
+    call!(setresgid(user, user, user));
+    call!(setresuid(user, user, user));
+    Ok(())
+}
+
+/// Runs `body` as an ordinary user in a child, which must end with status 0.
+#[track_caller]
+pub fn as_user(body: impl FnOnce() -> Outcome) -> Outcome {
+    child(|| {
+        become_user(USER)?;
+        body()
+    })
+}
+
+/// A program can be started, and ends.
+fn answers() -> Outcome {
+    let start = Instant::now();
+    let status = Command::new("/bin/true").status();
+    let status = status.map_err(|why| format!("the machine does not start a program: {why}"))?;
+    ensure!(status.success(), status);
+    let time = start.elapsed();
+    ensure!(time < Duration::from_secs(5), time);
+    Ok(())
+}
+
+/// Returns the memory in KiB that could be allocated.
+fn available() -> Result<i64> {
+    Ok(field("/proc/meminfo", "MemAvailable")? as i64)
+}
+
+/// All memory that could be allocated before the first attack can be again.
+fn memory_is_back() -> Outcome {
+    let before = *MEMORY.get().ok_or("the memory at the start is not known")?;
+    let mut now = 0;
+    for _ in 0..100 {
+        now = available()?;
+        if now + LEFT_IN_CACHES >= before {
+            return Ok(());
+        }
+        pause_ms(50);
+    }
+    Err(format!("{now} KiB are available, {before} before the attacks").into())
+}

@@ -1,0 +1,75 @@
+//! Signals without end.
+
+use crate::{as_user, while_attacking};
+use support::prelude::*;
+
+pub const TESTS: &[Test] = &[
+    (
+        "attacks: signals queued for a process that blocks them",
+        queued,
+    ),
+    ("attacks: a ring of processes that signal each other", ring),
+];
+
+/// A queue of signals is bounded for the user, however many processes it has.
+fn queued() -> Outcome {
+    as_user(|| {
+        let blocked = spawn(|| {
+            block(&[SIGRTMIN()])?;
+            loop {
+                pause_ms(1000);
+            }
+        })?;
+        pause_ms(10);
+        let value = sigval {
+            sival_ptr: null_mut(),
+        };
+        let mut refused = 0;
+        while_attacking(|| {
+            for _ in 0..4096 {
+                // SAFETY: sends a signal to a child.
+                if unsafe { sigqueue(blocked, SIGRTMIN(), value) } == -1 {
+                    equal!(errno(), EAGAIN);
+                    refused += 1;
+                }
+            }
+            Ok(())
+        })?;
+        ensure!(refused > 0, "no signal was refused");
+        kill_child(blocked)?;
+        Ok(())
+    })
+}
+
+/// Each process sends its neighbour a signal, whose handler sends one on.
+fn ring() -> Outcome {
+    as_user(|| {
+        let pids = shared_map(PAGE)?.cast::<AtomicI32>();
+        // SAFETY: the page holds this many, and lives as long as the process.
+        let pids = unsafe { std::slice::from_raw_parts(pids, 32) };
+        let mut children = Vec::new();
+        for place in 0..pids.len() {
+            let next = &pids[(place + 1) % pids.len()];
+            let member = spawn(|| {
+                handle(SIGUSR2, ignore_signal, 0)?;
+                loop {
+                    let pid = next.load(Relaxed);
+                    if pid > 0 {
+                        // SAFETY: signals a sibling.
+                        unsafe { kill(pid, if pid % 2 == 0 { SIGUSR2 } else { SIGCONT }) };
+                    }
+                }
+            })?;
+            pids[place].store(member, Relaxed);
+            children.push(member);
+        }
+        while_attacking(|| {
+            pause_ms(10);
+            Ok(())
+        })?;
+        for member in children {
+            kill_child(member)?;
+        }
+        Ok(())
+    })
+}
