@@ -1,19 +1,17 @@
 //! The loop of a thread: runs the program, serves its calls and faults, delivers its signals.
 
 use alloc::{string::String, sync::Arc};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use nucleus::{
     Access,
     task::{self, Task},
-    time,
     trap::{Event, UserContext},
 };
 use vm::Fault;
 
 use super::dispatch;
 use crate::process::{
-    Own, Thread, exit, resolve_fault, rseq,
+    LogLimit, Own, Thread, exit, resolve_fault, rseq,
     signal::{self, Flow, Info, attend, force, synchronous},
 };
 
@@ -130,23 +128,14 @@ fn trapped(thread: &Arc<Thread>, own: &mut Own, context: &mut UserContext, mut e
     }
 }
 
-/// Lines about deadly faults per [`LOG_PERIOD`]: programs must not be able to fill the log.
-const LOG_LINES: u32 = 10;
-const LOG_PERIOD: u64 = 5;
-
 /// A line in the log for a fault that is going to end the process.
 fn log_if_deadly(thread: &Thread, own: &Own, context: &UserContext, info: &Info) {
-    static PERIOD: AtomicU64 = AtomicU64::new(0);
-    static LINES: AtomicU32 = AtomicU32::new(0);
+    static LIMIT: LogLimit = LogLimit::new();
     let action = thread.process().signals.actions().get(info.signal);
     if action.handler > signal::IGNORE && !thread.signals.mask().has(info.signal) {
         return;
     }
-    let period = time::since_boot().as_secs() / LOG_PERIOD;
-    if PERIOD.swap(period, Relaxed) != period {
-        LINES.store(0, Relaxed);
-    }
-    if LINES.fetch_add(1, Relaxed) < LOG_LINES {
+    if LIMIT.allows_line() {
         nucleus::log!(
             "{}[{}]: signal {} code {} address {:#x} ip {:#x} sp {:#x}",
             String::from_utf8_lossy(&thread.name()),

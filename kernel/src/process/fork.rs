@@ -159,14 +159,13 @@ pub fn clone(
     if request.has(raw::CLONE_CHILD_CLEARTID) {
         child_own.clear_child_tid = request.child_tid;
     }
-    child_own.strict = own.strict;
     let release = request
         .has(raw::CLONE_VFORK)
         .then(Arc::<Handoff<()>>::default);
     child_own.vfork = release.clone();
 
     let child = Thread::new(tid, process.clone(), mask, Some(shared), Some(thread));
-    process.signals.add_thread(child.clone())?;
+    process.signals.add_thread(child.clone(), Some(thread))?;
     pid_table::add_thread(child.clone());
     if !same_process {
         let (above, exit_signal) = if request.has(raw::CLONE_PARENT) {
@@ -255,7 +254,7 @@ pub fn make_process(
 ) -> Result<Arc<Thread>> {
     let process = Process::new(pid, Actions::new(), unkillable, super::Limits::initial());
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
-    process.signals.add_thread(thread.clone())?;
+    process.signals.add_thread(thread.clone(), None)?;
     pid_table::add_thread(thread.clone());
     pid_table::add_process(process, parent, parent, raw::SIGCHLD);
     Ok(thread)

@@ -10,7 +10,8 @@
 //! - [`Space`]: an address space and what `execve` put into it.
 //! - [`Call`]: a system call in progress.
 //! - [`fork`], [`exec`], [`exit`], [`wait`]: from a process's first thread to its last.
-//! - [`signal`], [`files`], [`sigio`], [`futex`]: what threads are sent, open and wait for.
+//! - [`signal`], [`seccomp`], [`files`], [`sigio`], [`futex`]: what threads are sent, may call,
+//!   have open and wait for.
 
 mod call;
 mod context;
@@ -24,6 +25,7 @@ mod handoff;
 mod io_counts;
 mod limits;
 pub mod loadavg;
+mod log_limit;
 mod memory;
 mod pid;
 pub mod pid_table;
@@ -31,6 +33,7 @@ mod pidfd;
 mod record;
 pub mod rseq;
 mod scheduling;
+pub mod seccomp;
 pub mod segment;
 pub mod sigio;
 pub mod signal;
@@ -53,6 +56,7 @@ pub use credentials::{
 pub use handoff::Handoff;
 pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
+pub use log_limit::LogLimit;
 pub(crate) use memory::resolve_for_kernel;
 pub use memory::{OOM_NEVER, is_scarce, oom_score, resolve_fault};
 pub use pid::Pid;

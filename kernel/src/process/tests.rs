@@ -191,7 +191,7 @@ fn signals_wait_collapse_and_kill() {
             process.signals.ending(),
             Some(Ending::Exit(raw::SIGKILL as i32))
         );
-        let again = process.signals.add_thread(thread.clone());
+        let again = process.signals.add_thread(thread.clone(), None);
         assert_eq!(again, Err(Errno::EAGAIN));
         end(&thread, 0);
         pid_table::remove_unborn(process.pid());

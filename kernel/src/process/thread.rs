@@ -9,7 +9,9 @@ use nucleus::{
     trap::UserContext,
 };
 
-use super::{Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling};
+use super::{
+    Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling, seccomp,
+};
 use crate::process::{call::Handler, files, futex, signal, undo::UndoList};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
@@ -27,6 +29,8 @@ pub struct Thread {
     /// The place where it sleeps in `futex`.
     pub(crate) futex: Arc<futex::Waiter>,
     shared: SpinLock<Option<Shared>>,
+    /// The calls that it may make.
+    pub seccomp: seccomp::Seccomp,
     name: SpinLock<[u8; NAME_LEN]>,
     /// The signal for when the parent ends, 0 for none (`PR_SET_PDEATHSIG`).
     pub parent_death_signal: AtomicU32,
@@ -69,8 +73,6 @@ pub struct Own {
     pub restart: Option<(Handler, [u64; 6])>,
     /// The last system call came by `int 0x80`.
     pub compatible_call: bool,
-    /// Only four calls are left to it (`SECCOMP_MODE_STRICT`).
-    pub strict: bool,
     /// Where it wants to find the CPU that it runs on (`rseq`).
     pub rseq: Option<super::rseq::Registration>,
     /// The thread has called `exit`: its wait status.
@@ -103,7 +105,6 @@ impl Own {
             last_fault: [0; 3],
             restart: None,
             compatible_call: false,
-            strict: false,
             rseq: None,
             ended: None,
             undo: None,
@@ -138,6 +139,7 @@ impl Thread {
             signals: signal::ThreadSignals::new(mask),
             futex: futex::Waiter::new(),
             shared: SpinLock::new(Rank::Leaf, shared),
+            seccomp: seccomp::Seccomp::default(),
             name: SpinLock::new(Rank::Leaf, like.map_or([0; NAME_LEN], |l| *l.name.lock())),
             parent_death_signal: AtomicU32::new(0),
             faults: Default::default(),

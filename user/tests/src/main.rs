@@ -45,6 +45,7 @@ mod protection;
 mod ptys;
 mod queues;
 mod scheduling;
+mod seccomp;
 mod sequences;
 mod shootdowns;
 mod sigio;
@@ -84,7 +85,7 @@ fn main() {
     }
     let tests: Vec<Test> = tests_of! {
         memory, growth, locking, large, large_shared, causeway, protection, shootdowns,
-        threads, futexes, scheduling, sigio, sequences, timers, privileges, other_memory,
+        threads, futexes, scheduling, sigio, sequences, timers, privileges, seccomp, other_memory,
         signals::delivery, signals::calls, signals::frames, signals::defaults,
         processes::waiting, processes::forking, processes::executing, processes::groups,
         memfds, attributes, accounts, mounts, ptys, pidfd, pipes, polling, udp_lite,

@@ -107,6 +107,15 @@ fn encode(info: &Info) -> [u8; UNIT] {
             put(64, &long(system));
         }
         Fields::Fault { address } => put(72, &long(address)),
+        Fields::SystemCall {
+            address,
+            number,
+            architecture,
+        } => {
+            put(84, &word(number));
+            put(88, &long(address));
+            put(96, &word(architecture));
+        }
         Fields::Poll { band, fd } => {
             put(20, &fd.to_ne_bytes());
             put(28, &word(band));

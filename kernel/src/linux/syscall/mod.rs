@@ -48,6 +48,7 @@ mod process;
 mod random;
 mod rseq;
 mod schedule;
+mod seccomp;
 mod semaphore;
 mod shared_memory;
 pub(in crate::linux) mod signal;

@@ -1,4 +1,4 @@
-//! Settings of a thread or process about itself: `prctl`, `arch_prctl`, `personality`, `seccomp`.
+//! Settings of a thread or process about itself: `prctl`, `arch_prctl`, `personality`.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -9,8 +9,9 @@ use abi::{
 use nucleus::{VirtAddr, addr::USER_END, user};
 
 use super::{
-    Call, FlagSet, NO_FLAGS, SystemCall, call, choice,
+    Call, FlagSet, SystemCall, call, choice,
     credentials::{adopt, copy},
+    seccomp,
 };
 use crate::process::{
     CapabilitySet, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE, SECURE_BITS, SECURE_LOCKS,
@@ -52,12 +53,6 @@ const OPTIONS: FlagSet = choice!(
     EINVAL
 );
 
-/// `SECCOMP_SET_MODE_STRICT`.
-const SECCOMP_STRICT: u32 = 0;
-/// `SECCOMP_GET_ACTION_AVAIL`.
-const SECCOMP_ACTION: u32 = 2;
-const SECCOMP_OPERATIONS: FlagSet = choice!("operation", [SECCOMP_STRICT, SECCOMP_ACTION], EINVAL);
-
 // `asm/prctl.h` numbers the first four in a row; the bindings have one of them only.
 const ARCH_SET_GS: u32 = raw::ARCH_SET_FS - 1;
 const ARCH_SET_FS: u32 = raw::ARCH_SET_FS;
@@ -83,9 +78,6 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_arch_prctl, arch_prctl).flags(&[&ARCH_CODES]),
     call!(__NR_personality, personality)
         .note("`ADDR_NO_RANDOMIZE` and `PER_LINUX32`'s name of the machine have an effect"),
-    call!(__NR_seccomp, seccomp)
-        .flags(&[&SECCOMP_OPERATIONS, &NO_FLAGS])
-        .note("the strict mode only: there are no filters"),
 ];
 
 fn arch_prctl(call: &mut Call<'_>) -> Result<usize> {
@@ -109,8 +101,6 @@ fn arch_prctl(call: &mut Call<'_>) -> Result<usize> {
 const KEEP_CAPS_LOCK: u32 = KEEP_CAPS << 1;
 /// `PR_TSC_ENABLE`: programs may read the time-stamp counter.
 const TSC_ENABLE: i32 = 1;
-/// `SECCOMP_MODE_STRICT`.
-const STRICT: u64 = 1;
 
 fn prctl(call: &mut Call<'_>) -> Result<usize> {
     let option = call.choice(0, &OPTIONS)?;
@@ -138,9 +128,9 @@ fn prctl(call: &mut Call<'_>) -> Result<usize> {
             call.process().dumpable.store(value as u32, Relaxed);
         }
         raw_prctl::PR_GET_DUMPABLE => return Ok(call.process().dumpable.load(Relaxed) as usize),
-        raw_prctl::PR_SET_SECCOMP if value == STRICT => call.own.strict = true,
+        raw_prctl::PR_SET_SECCOMP => return seccomp::set_mode(call, value),
         // In strict mode the call does not return.
-        raw_prctl::PR_GET_SECCOMP => {}
+        raw_prctl::PR_GET_SECCOMP => return Ok(call.thread.seccomp.mode() as usize),
         raw_prctl::PR_GET_NO_NEW_PRIVS if rest_is_zero(1) => {
             return Ok(usize::from(call.process().no_new_privileges.load(Relaxed)));
         }
@@ -270,22 +260,6 @@ fn read_name(call: &Call<'_>, name: &mut [u8; NAME_LEN]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The strict mode leaves `read`, `write`, `exit` and `rt_sigreturn`.
-fn seccomp(call: &mut Call<'_>) -> Result<usize> {
-    let operation = call.choice(0, &SECCOMP_OPERATIONS)?;
-    call.flags(1, &NO_FLAGS)?;
-    if operation == SECCOMP_ACTION {
-        // An action is the answer of a filter.
-        let _: u32 = call.read(2)?;
-        return Err(Errno::EOPNOTSUPP);
-    }
-    if call.args[2] != 0 {
-        return Err(Errno::EINVAL);
-    }
-    call.own.strict = true;
-    Ok(0)
 }
 
 fn personality(call: &mut Call<'_>) -> Result<usize> {

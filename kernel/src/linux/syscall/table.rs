@@ -20,7 +20,7 @@ pub(super) const CALLS: &[&[SystemCall]] = calls_of! {
     advise, capability, change, credentials, dirs, epoll, event, execute, extended, fcntl,
     futex, identity, inspect, inotify, io_priority, io, limits, membarrier, memfd, lock, memory,
     memory_advice, message, mount, mqueue, names, open, pidfd, poll, prctl, process, random,
-    rseq, schedule, semaphore, shared_memory, signal, socket, socket_message, socket_option,
+    rseq, schedule, seccomp, semaphore, shared_memory, signal, socket, socket_message, socket_option,
     splice, stat, swap, syslog, system, time, timer, wait
 };
 

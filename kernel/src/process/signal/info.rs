@@ -37,6 +37,12 @@ pub enum Fields {
     },
     /// An access or an instruction at this address.
     Fault { address: u64 },
+    /// A system call that a filter caught (`SYS_SECCOMP`): where, which, and by which entry.
+    SystemCall {
+        address: u64,
+        number: u32,
+        architecture: u32,
+    },
     /// A file became ready (`SIGIO`): `POLL*` bits, and the descriptor by which its owner knows it.
     Poll { band: u32, fd: i32 },
 }
@@ -97,6 +103,14 @@ impl Info {
                 words[5] = system;
             }
             Fields::Fault { address } => words[2] = address,
+            Fields::SystemCall {
+                address,
+                number,
+                architecture,
+            } => {
+                words[2] = address;
+                words[3] = pair(number, architecture);
+            }
             Fields::Poll { band, fd } => {
                 words[2] = u64::from(band);
                 words[3] = fd as u32 as u64;

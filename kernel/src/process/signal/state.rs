@@ -174,11 +174,16 @@ impl ProcessSignals {
         state.stop.filter(|_| state.parked == state.threads.len())
     }
 
-    /// Adds a thread.
+    /// Runs `f` with the threads that have not ended, while none is added.
+    pub fn with_threads<R>(&self, f: impl FnOnce(&[Arc<Thread>]) -> R) -> R {
+        f(&self.lock().threads)
+    }
+
+    /// Adds a thread, which may call what `maker` may.
     ///
     /// # Errors
     /// `EAGAIN` if the process is ending, `ENOMEM`.
-    pub fn add_thread(&self, thread: Arc<Thread>) -> Result<()> {
+    pub fn add_thread(&self, thread: Arc<Thread>, maker: Option<&Thread>) -> Result<()> {
         let mut state = self.lock();
         if state.ending.is_some() {
             return Err(Errno::EAGAIN);
@@ -186,6 +191,9 @@ impl ProcessSignals {
         state.threads.try_reserve(1)?;
         if state.stop.is_some() || !state.pending.set().is_empty() {
             thread.signals.call_attention();
+        }
+        if let Some(maker) = maker {
+            thread.seccomp.inherit(&maker.seccomp);
         }
         thread.process().account.lock().add_thread();
         state.threads.push(thread);

@@ -251,7 +251,11 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     }
     let no_new = u32::from(process.no_new_privileges.load(Relaxed));
     writeln!(out, "NoNewPrivs:\t{no_new}");
-    writeln!(out, "Seccomp:\t0\nSeccomp_filters:\t0");
+    let (mode, filters) = match &thread {
+        Some(thread) => (thread.seccomp.mode(), thread.seccomp.filter_count()),
+        None => (0, 0),
+    };
+    writeln!(out, "Seccomp:\t{mode}\nSeccomp_filters:\t{filters}");
     let usage = thread.as_ref().map(|thread| thread.usage());
     let switches = usage.map_or([0; 2], |usage| usage.switches);
     let cpus = thread.map_or(1, |thread| thread.cpus());
