@@ -7,6 +7,7 @@
 //!
 //! After each attack the machine must answer, and its memory must be back.
 
+mod mappings;
 mod signals;
 
 use std::sync::OnceLock;
@@ -26,6 +27,9 @@ const GRACE: Duration = Duration::from_secs(30);
 /// The memory in KiB that an attack may leave in caches.
 const LEFT_IN_CACHES: i64 = 4096;
 
+/// How late a sleeper of root may wake beside an attack, on any host.
+const MOST_LATE: Duration = Duration::from_secs(2);
+
 /// How long an attack goes on.
 static TIME: OnceLock<Duration> = OnceLock::new();
 /// The memory in KiB that could be allocated before the first attack.
@@ -43,7 +47,7 @@ fn main() {
     }
     let time = Duration::from_secs(seconds);
     TIME.get_or_init(|| time);
-    let attacks: Vec<Test> = attacks_of! { signals };
+    let attacks: Vec<Test> = attacks_of! { signals, mappings };
     let runner = Runner {
         words,
         list,
@@ -86,6 +90,37 @@ pub fn as_user(body: impl FnOnce() -> Outcome) -> Outcome {
         become_user(USER)?;
         body()
     })
+}
+
+/// Runs `attack` as an ordinary user while root sleeps for a millisecond again and again on each
+/// CPU; prints the longest time by which a sleep was late.
+///
+/// Fails if the attack does, or a sleep was late by [`MOST_LATE`]: on a host that does nothing else
+/// it should be a hundredth of that.
+#[track_caller]
+pub fn beside(attack: impl FnOnce() -> Outcome) -> Outcome {
+    let late = shared_map(PAGE)?.cast::<AtomicU64>();
+    // SAFETY: the page lives as long as this process and its children.
+    let late = unsafe { &*late };
+    let mut sleepers = Vec::new();
+    for cpu in 0..cpus() {
+        sleepers.push(spawn(|| {
+            pin(cpu)?;
+            loop {
+                let start = Instant::now();
+                pause_ms(1);
+                late.fetch_max(start.elapsed().as_micros() as u64, Relaxed);
+            }
+        })?);
+    }
+    let outcome = as_user(attack);
+    for sleeper in sleepers {
+        kill_child(sleeper)?;
+    }
+    let late = late.load(Relaxed).saturating_sub(1000);
+    println!("  late by {late} µs at most");
+    ensure!(late < MOST_LATE.as_micros() as u64, late);
+    outcome
 }
 
 /// A program can be started, and ends.

@@ -1,6 +1,6 @@
 //! Signals without end.
 
-use crate::{USER, as_user, become_user, while_attacking};
+use crate::{as_user, beside, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -78,37 +78,34 @@ fn ring() -> Outcome {
 /// Timers whose signals come faster than a program can take them cost the program that set them,
 /// and no other one.
 fn fast_timers() -> Outcome {
-    let attacker = spawn(|| {
-        become_user(USER)?;
-        handle(SIGRTMIN(), ignore_signal, 0)?;
-        let mut timers = Vec::new();
-        for _ in 0..64 {
-            // SAFETY: all zeros is a valid event; the calls fill and read locals.
-            let mut event: sigevent = unsafe { zeroed() };
-            event.sigev_notify = SIGEV_SIGNAL;
-            event.sigev_signo = SIGRTMIN();
-            let mut timer = null_mut();
-            call!(timer_create(CLOCK_MONOTONIC, &mut event, &mut timer));
-            timers.push(timer);
-        }
-        let microsecond = itimerspec {
-            it_interval: time_spec(0, 1000),
-            it_value: time_spec(0, 1000),
-        };
-        loop {
-            for timer in &timers {
-                call!(timer_settime(*timer, 0, &microsecond, null_mut()));
+    beside(|| {
+        let attacker = spawn(|| {
+            handle(SIGRTMIN(), ignore_signal, 0)?;
+            let mut timers = Vec::new();
+            for _ in 0..64 {
+                // SAFETY: all zeros is a valid event; the calls fill and read locals.
+                let mut event: sigevent = unsafe { zeroed() };
+                event.sigev_notify = SIGEV_SIGNAL;
+                event.sigev_signo = SIGRTMIN();
+                let mut timer = null_mut();
+                call!(timer_create(CLOCK_MONOTONIC, &mut event, &mut timer));
+                timers.push(timer);
             }
-        }
-    })?;
-    let mut worst = Duration::ZERO;
-    while_attacking(|| {
-        let start = Instant::now();
-        pause_ms(1);
-        worst = worst.max(start.elapsed());
+            let microsecond = itimerspec {
+                it_interval: time_spec(0, 1000),
+                it_value: time_spec(0, 1000),
+            };
+            loop {
+                for timer in &timers {
+                    call!(timer_settime(*timer, 0, &microsecond, null_mut()));
+                }
+            }
+        })?;
+        while_attacking(|| {
+            pause_ms(10);
+            Ok(())
+        })?;
+        kill_child(attacker)?;
         Ok(())
-    })?;
-    kill_child(attacker)?;
-    ensure!(worst < Duration::from_millis(500), worst);
-    Ok(())
+    })
 }
