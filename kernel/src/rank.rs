@@ -19,7 +19,6 @@
 //!                         Map -> Amap -> Object   uvm.txt: map, amap, object
 //!                           HwCost                one task measures the machine at a time
 //! spinning                  PriorityInheritance -> Family -> Signals -> ThreadSignals
-//!                             TimerFile           a timerfd, before the queue of what is due
 //!                             Anon                the page of an anon that several amaps refer to
 //!                             Leaf                holds nothing else, except
 //!                               Enrolled          what the pagedaemon goes round
@@ -33,6 +32,7 @@
 //!                                     Task -> RunQueue         waking
 //!                                       Timers
 //!                                         Heap -> KernelSpace -> Buddy   memory for any of them
+//!                                           Random             bytes wanted with any lock held
 //!                                           Console -> (log)   the log's own lock, taken anywhere
 //! ```
 
@@ -62,8 +62,6 @@ nucleus::lock_ranks! {
     SIGNALS = 100,
     /// One thread's pending signals, inside its process's.
     THREAD_SIGNALS = 102,
-    /// The setting of a timerfd; with it, its wake-up is queued.
-    TIMER_FILE = 104,
     /// What an observer notes a wake-up in (`epoll`'s list of ready files).
     READY = 152,
 }

@@ -10,6 +10,7 @@
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
 //! - [`vdso`]: what programs call for the time without a system call.
+//! - [`random`]: random bytes, seeded by all that the machine offers.
 //! - [`counters`]: what all of it cost, by cause; [`hw_cost`]: what the bare machine takes for it.
 //! - [`switches`]: settings of mechanisms, each declared once by the floor that has it.
 //! - `hw`: the two machines, x86-64 and the simulated one, behind one interface.
@@ -27,6 +28,7 @@ mod hw;
 mod lock;
 mod mem;
 pub mod pmap;
+pub mod random;
 mod selftest;
 pub mod switches;
 pub mod sync;
@@ -35,7 +37,6 @@ pub mod time;
 pub mod user;
 
 pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
-pub use cpu::random;
 pub use dev::{console, dma, virtio};
 pub use error::{OutOfMemory, try_copy, try_filled, try_vec};
 pub use hw::{counters, log, power, processor};

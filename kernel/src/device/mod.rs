@@ -1,13 +1,16 @@
 //! Devices: the files that the nodes in `/dev` open.
 //!
-//! `memory`: null, zero, full, random, urandom. `causeway`: what Linux has no call for. `kmsg`: the
-//! kernel's log. `terminal`: tty, console, ttyS0. [`disk`]: block devices. [`share`]: folders of
-//! the host's. [`root`] is the file system with the nodes.
+//! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
+//! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`disk`]: block devices. [`share`]:
+//! folders of the host's. [`entropy`]: its random numbers. [`root`] is the file system with the
+//! nodes.
 
 mod causeway;
 pub mod disk;
+pub mod entropy;
 pub mod kmsg;
 mod memory;
+mod random;
 pub mod share;
 mod terminal;
 
@@ -34,8 +37,8 @@ const NODES: &[(&[u8], u64, u32)] = &[
     (b"null", number(MEMORY, memory::NULL), 0o666),
     (b"zero", number(MEMORY, memory::ZERO), 0o666),
     (b"full", number(MEMORY, memory::FULL), 0o666),
-    (b"random", number(MEMORY, memory::RANDOM), 0o666),
-    (b"urandom", number(MEMORY, memory::URANDOM), 0o666),
+    (b"random", number(MEMORY, random::RANDOM), 0o666),
+    (b"urandom", number(MEMORY, random::URANDOM), 0o666),
     (b"kmsg", number(MEMORY, kmsg::KMSG), 0o644),
     (b"causeway", number(causeway::MAJOR, causeway::MINOR), 0o666),
     (b"ttyS0", number(SERIAL, terminal::SERIAL_0), 0o660),
@@ -63,6 +66,7 @@ pub fn register() -> Result<()> {
     register_char_device(MEMORY, memory::NULL..=kmsg::KMSG, |at, device, flags| {
         match fs::device::minor(device) {
             kmsg::KMSG => kmsg::open(at, flags),
+            minor @ (random::RANDOM | random::URANDOM) => Ok(random::open(at, minor)),
             minor => memory::open(at, minor),
         }
     })?;

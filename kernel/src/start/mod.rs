@@ -22,7 +22,7 @@ use nucleus::{
 };
 
 use crate::{
-    device::disk,
+    device::{disk, entropy},
     process::{self, loadavg, sigio, signal},
     shutdown::finish,
     switches, tty, uts,
@@ -58,6 +58,7 @@ pub fn start() -> ! {
     if tasks.is_err() {
         give_up("no memory to start with");
     }
+    entropy::start();
     disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
     let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));
     let (root, who) = (namespace.root(), Credentials::default());

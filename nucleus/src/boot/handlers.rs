@@ -3,7 +3,7 @@
 use crate::addr::{Access, VirtAddr};
 use crate::dev::console;
 use crate::lock::InterruptScope;
-use crate::{pmap, task, time, user};
+use crate::{pmap, random, task, time, user};
 
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_reschedule() {
@@ -13,6 +13,7 @@ extern "Rust" fn nucleus_reschedule() {
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_on_timer(in_program: bool) {
     let _scope = InterruptScope::enter();
+    random::on_interrupt();
     time::on_timer(|now| task::tick(now, in_program));
 }
 
@@ -25,6 +26,7 @@ extern "Rust" fn nucleus_on_shootdown() {
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_on_console() {
     let _scope = InterruptScope::enter();
+    random::on_interrupt();
     console::on_input();
 }
 
@@ -51,10 +53,12 @@ mod bare_metal {
     use crate::lock::InterruptScope;
     use crate::mem::frame;
     use crate::mem::frame::record::{self, Type};
+    use crate::random;
 
     #[unsafe(no_mangle)]
     extern "Rust" fn nucleus_on_device(number: usize) {
         let _scope = InterruptScope::enter();
+        random::on_interrupt();
         interrupts::on_device(number);
     }
 

@@ -122,11 +122,11 @@ extern "C" fn boot(body: usize) -> ! {
     unsafe {
         crate::pmap::init();
         crate::ephemeral::init();
-        crate::random::init();
         crate::console::reset();
         crate::log::reset();
     }
     crate::time::init();
+    crate::random::init();
     m.start_others();
     crate::task::run_boot_cpu(Box::new(move || {
         if let Some(body) = body {

@@ -1,6 +1,5 @@
 //! What each CPU has for itself.
 //!
-//! [`percpu`]: values per CPU and staying on one; [`random`]: random numbers.
+//! [`percpu`]: values per CPU and staying on one.
 
 pub(crate) mod percpu;
-pub mod random;

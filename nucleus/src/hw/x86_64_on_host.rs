@@ -373,3 +373,31 @@ fn damaged_loader_information_does_no_harm() {
         }
     }
 }
+
+/// A seed is taken out of the command line and of the loader's memory, except behind `--`, where a
+/// program's arguments are.
+#[test]
+fn a_seed_is_taken_out_of_the_command_line() {
+    let digits = "00ff".repeat(16);
+    let line = format!("echo=0 seed={digits} onlcr=0 seed=12 -- sh seed={digits}\0");
+    let memory = pvh(line.as_bytes(), (0, 0));
+    let found = loader::read_all(1, START_INFO as u64).expect("it is right");
+    let left = format!("echo=0 onlcr=0 -- sh seed={digits}");
+    assert_eq!(found.command_line(), left);
+    let seed: Vec<u8> = [0, 0xff].repeat(16);
+    assert_eq!(found.seed.as_ref().map(<[u8; 32]>::as_slice), Some(&*seed));
+    let behind = memory.get(LINE, line.len() - 1);
+    let erased = String::from_utf8(behind).expect("it was text");
+    assert_eq!(
+        erased.split_ascii_whitespace().collect::<Vec<_>>(),
+        left.split(' ').collect::<Vec<_>>()
+    );
+
+    let line = format!("seed={digits}\0");
+    let _memory = pvh(line.as_bytes(), (0, 0));
+    let found = loader::read_all(1, START_INFO as u64).expect("it is right");
+    assert!(found.command_line().is_empty() && found.seed.is_some());
+    loader::keep_seed(&found.seed.unwrap());
+    assert_eq!(loader::take_seed(), found.seed);
+    assert_eq!(loader::take_seed(), None);
+}

@@ -76,6 +76,8 @@ impl Rank {
         KernelSpace = 175,
         /// The buddy allocator.
         Buddy = 180,
+        /// The pool of random input.
+        Random = 185,
         /// The console ring.
         Console = 190,
     }

@@ -78,6 +78,9 @@ pub struct Guest {
     /// What `uname -r` gives in the guest [default: 6.1.0-causeway]
     #[arg(long, value_name = "STRING")]
     pub release: Option<String>,
+    /// Give the guest none of the host's random numbers
+    #[arg(long)]
+    pub no_entropy: bool,
     /// More options for the kernel's command line
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub append: Vec<String>,
@@ -134,6 +137,9 @@ impl Guest {
             None => qemu::memory_for(size),
         };
         let mut append = self.options();
+        if !self.no_entropy && accelerator != Accelerator::Icount {
+            append.push(qemu::seed()?);
+        }
         append.extend(
             (0..)
                 .zip(&self.shares)
@@ -196,6 +202,7 @@ impl Guest {
             cpus: self.smp,
             memory,
             accelerator,
+            entropy: !self.no_entropy,
             extra: shares
                 .flat_map(|(number, share)| share.qemu(number))
                 .chain(disks.flat_map(|(number, disk)| disk.qemu(number)))

@@ -1,6 +1,7 @@
 //! The virtual machine: QEMU's command line, and whether KVM can be used.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -72,6 +73,8 @@ pub struct Machine {
     pub memory: String,
     /// Not `Auto`, which must be decided by [`choose`] before. `Icount` has one CPU.
     pub accelerator: Accelerator,
+    /// Whether the guest gets the host's random numbers; never with `Icount`, whose runs repeat.
+    pub entropy: bool,
     /// More words for QEMU's command line.
     pub extra: Vec<String>,
 }
@@ -110,6 +113,9 @@ impl Machine {
         ]);
         qemu.arg("-no-reboot");
         qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
+        if self.entropy && self.accelerator != Accelerator::Icount {
+            qemu.args(["-device", "virtio-rng-pci"]);
+        }
         qemu.args([
             "-chardev",
             "stdio,id=console,signal=off",
@@ -142,6 +148,19 @@ impl Machine {
         qemu.args(&self.extra);
         qemu
     }
+}
+
+/// The word of the kernel's command line with random bytes of the host's, for the machine's first
+/// decisions. The kernel shows it to nobody.
+///
+/// # Errors
+/// When the host gives none.
+pub fn seed() -> Result<String> {
+    let mut bytes = [0; 32];
+    let source = fs::File::open("/dev/urandom").context("cannot open /dev/urandom")?;
+    (&source).read_exact(&mut bytes)?;
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("seed={digits}"))
 }
 
 const MEBIBYTE: u64 = 1 << 20;

@@ -154,9 +154,14 @@ fn kernel() -> Table {
 fn random_files(boot_id: String) -> Table {
     Table::new()
         .with("boot_id", value(boot_id))
-        .with("entropy_avail", value("256"))
-        .with("poolsize", value("256"))
+        .with("entropy_avail", line(random::entropy))
+        .with("poolsize", value(random::POOL_BITS))
+        .with(
+            "urandom_min_reseed_secs",
+            value(random::RESEED_INTERVAL.as_secs()),
+        )
         .with("uuid", line(identifier))
+        .with("write_wakeup_threshold", value(random::POOL_BITS))
 }
 
 /// The ranges of settings of writeback.

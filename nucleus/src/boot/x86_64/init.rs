@@ -17,7 +17,7 @@ use crate::hw::x86_64::{
 use crate::mem::{KernelStack, frame};
 use crate::selftest::fault_injection;
 use crate::time::{self, vdso};
-use crate::{boot, task};
+use crate::{boot, random, task};
 
 /// Interrupt stacks of the boot CPU until there are real ones: no trap before that is survived, so
 /// one will do for all.
@@ -76,6 +76,9 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         bad_start("there is too little memory");
     }
     set(found.command_line(), found.archive);
+    if let Some(seed) = &found.seed {
+        loader::keep_seed(seed);
+    }
 
     cpu::set_controls();
     fpu::enable();
@@ -93,6 +96,7 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         bad_start("there is no timer to measure the clock with");
     }
     time::init();
+    random::init();
     vdso::start();
     time::publish();
     match page {

@@ -243,9 +243,14 @@ pub(crate) fn log_put(bytes: &[u8]) {
     }
 }
 
-/// The seed of the kernel's random numbers.
-pub(crate) fn random_seed() -> u64 {
-    required().random.next()
+/// A random number of the processor.
+pub(crate) fn processor_random() -> Option<u64> {
+    Some(required().random.next())
+}
+
+/// No loader gives a seed.
+pub(crate) fn take_loader_seed() -> Option<[u8; 32]> {
+    None
 }
 
 /// A random number from the run's seed, for what a test does.

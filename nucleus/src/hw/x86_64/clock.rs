@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::apic;
 use super::cpu::{Features, features, msr, time_stamp, write_msr};
 use super::port::{in8, out8};
-use super::{apic, percpu};
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 
 /// Ticks a second of the interval timer.
@@ -296,33 +296,6 @@ fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
     };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
     days.saturating_sub(719_468)
-}
-
-/// Bits that differ from boot to boot.
-pub(crate) fn random_seed() -> u64 {
-    use core::arch::asm;
-    let mut seed = time_stamp() ^ (percpu::cpu() as u64) << 56;
-    for _ in 0..16 {
-        let (value, ok): (u64, u8);
-        // SAFETY: the instructions exist and only write a register and the carry flag.
-        unsafe {
-            if features().contains(Features::RDSEED) {
-                asm!("rdseed {}", "setc {}", out(reg) value, out(reg_byte) ok,
-                    options(nomem, nostack));
-            } else if features().contains(Features::RDRAND) {
-                asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) ok,
-                    options(nomem, nostack));
-            } else {
-                (value, ok) = (time_stamp().rotate_left(32), 1);
-            }
-        }
-        if ok != 0 {
-            seed = seed.rotate_left(23) ^ value;
-            break;
-        }
-        core::hint::spin_loop();
-    }
-    seed
 }
 
 /// Lets a moment pass in a loop that waits for another CPU for a while; whether it is before

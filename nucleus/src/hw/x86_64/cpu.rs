@@ -199,6 +199,35 @@ pub fn time_stamp() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// A random number of the processor's generator; `None` if it has none, or none at the moment.
+pub fn processor_random() -> Option<u64> {
+    /// Either instruction may fail while others drain the generator; Intel suggests ten tries.
+    const TRIES: u32 = 10;
+    for _ in 0..TRIES {
+        let (mut value, mut ok): (u64, u8);
+        // SAFETY: the instructions exist, and only write a register and the carry flag.
+        unsafe {
+            if features().contains(Features::RDSEED) {
+                asm!("rdseed {}", "setc {}", out(reg) value, out(reg_byte) ok,
+                    options(nomem, nostack));
+                if ok != 0 {
+                    return Some(value);
+                }
+            }
+            if !features().contains(Features::RDRAND) {
+                return None;
+            }
+            asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) ok,
+                options(nomem, nostack));
+        }
+        if ok != 0 {
+            return Some(value);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}
+
 /// Whether this CPU takes interrupts.
 #[inline]
 pub fn irqs_enabled() -> bool {

@@ -1,6 +1,8 @@
 //! What the loader left: memory map, command line, root archive, the firmware's root pointer. It is
 //! read through the boot page tables, and nothing in it is trusted.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use super::layout::{BOOT_MAPPED, image, ptr};
 use super::memory::MemoryMap;
 use super::start::{LOADER_MULTIBOOT2, LOADER_PVH};
@@ -19,6 +21,9 @@ pub struct Found {
     /// Physical address and bytes of the root archive; memory that is marked as in use.
     pub archive: Option<(u64, u64)>,
     pub root_pointer: Option<u64>,
+    /// Random bytes (`seed=` and 64 hexadecimal digits), which the command line and the loader's
+    /// memory do not have any more.
+    pub seed: Option<[u8; 32]>,
 }
 
 impl Found {
@@ -77,6 +82,7 @@ pub fn read_all(loader: u32, info: u64) -> Result<Found, Problem> {
         command_line_len: 0,
         archive: None,
         root_pointer: None,
+        seed: None,
     };
     match loader {
         LOADER_PVH => read_pvh(info, &mut found)?,
@@ -161,6 +167,11 @@ fn read_command_line(at: u64, end: u64, found: &mut Found) -> Result<(), Problem
             }
         }
     }
+    let (line, len) = (&mut found.command_line, &mut found.command_line_len);
+    take_seed_from(line, len, &mut found.seed, |i| {
+        // SAFETY: a byte of the command line, which was read from there.
+        unsafe { *ptr(PhysAddr(at + i as u64)) = b' ' };
+    });
     // What is not UTF-8 becomes a question mark, byte by byte.
     let mut from = 0;
     while let Err(error) = core::str::from_utf8(&found.command_line[from..found.command_line_len]) {
@@ -169,6 +180,72 @@ fn read_command_line(at: u64, end: u64, found: &mut Found) -> Result<(), Problem
         from += 1;
     }
     Ok(())
+}
+
+/// The word of the command line that has the seed, and its digits.
+const SEED: &[u8] = b"seed=";
+const SEED_DIGITS: usize = 64;
+
+/// Takes the words with a seed out of the options of the command line `line` of `len` bytes, and
+/// erases them by `erase` in the loader's memory, byte by byte. The last one counts.
+fn take_seed_from(
+    line: &mut [u8],
+    len: &mut usize,
+    seed: &mut Option<[u8; 32]>,
+    mut erase: impl FnMut(usize),
+) {
+    let (mut at, mut removed) = (0, 0);
+    while at < *len {
+        let end = line[at..*len].iter().position(|&byte| byte == b' ');
+        let end = end.map_or(*len, |blank| at + blank);
+        if line[at..end] == *b"--" {
+            break;
+        }
+        let next = (end + 1).min(*len);
+        let Some(digits) = line[at..end].strip_prefix(SEED) else {
+            at = next;
+            continue;
+        };
+        *seed = from_digits(digits).or(*seed);
+        (at..end).for_each(|i| erase(i + removed));
+        line.copy_within(next..*len, at);
+        line[*len - (next - at)..*len].fill(0);
+        removed += next - at;
+        *len -= next - at;
+    }
+}
+
+fn from_digits(digits: &[u8]) -> Option<[u8; 32]> {
+    let mut bytes = [0; SEED_DIGITS / 2];
+    if digits.len() != SEED_DIGITS {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = (digit(digits[0])? << 4 | digit(digits[1])?) as u8;
+    }
+    Some(bytes)
+}
+
+/// The seed, for its one user.
+static KEPT: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+/// Keeps a seed for [`take_seed`].
+pub fn keep_seed(seed: &[u8; 32]) {
+    for (word, bytes) in KEPT.iter().zip(seed.chunks_exact(8)) {
+        let bytes = bytes.try_into().unwrap_or_default();
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
+/// Takes the seed that the loader gave, if any.
+pub(crate) fn take_seed() -> Option<[u8; 32]> {
+    let words = KEPT.each_ref().map(|word| word.swap(0, Ordering::Relaxed));
+    let mut seed = [0; 32];
+    for (bytes, word) in seed.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    (words != [0; 4]).then_some(seed)
 }
 
 const TAG_END: u32 = 0;

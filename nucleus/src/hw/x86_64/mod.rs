@@ -35,13 +35,16 @@ pub(crate) mod vdso;
 pub(crate) mod vectors;
 pub(crate) mod window;
 
-pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, random_seed, set_timer};
+pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, set_timer};
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
-pub(crate) use cpu::{irqs_disable, irqs_enabled, irqs_restore, spin_hint, wait_for_interrupt};
+pub(crate) use cpu::{
+    irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,
+};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
 pub(crate) use layout::ptr;
+pub(crate) use loader::take_seed as take_loader_seed;
 pub(crate) use percpu::{
     MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,
     preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,

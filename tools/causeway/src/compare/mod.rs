@@ -64,6 +64,7 @@ impl Ground {
             cpus: self.cpus,
             memory: self.memory.clone(),
             accelerator: self.accelerator,
+            entropy: true,
             extra: Vec::new(),
         }
     }

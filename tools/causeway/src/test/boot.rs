@@ -121,6 +121,7 @@ impl Bench {
             input: Vec::new(),
             timeout: Duration::from_secs(60),
             is_fast: false,
+            entropy: true,
         }
     }
 
@@ -160,9 +161,21 @@ pub struct Plan<'a> {
     input: Vec<u8>,
     timeout: Duration,
     is_fast: bool,
+    entropy: bool,
 }
 
 impl Plan<'_> {
+    /// The processor has no generator of random numbers, and there is no device with any.
+    pub fn without_entropy(mut self) -> Self {
+        self.entropy = false;
+        self.words(["-cpu", "max,-rdrand,-rdseed"])
+    }
+
+    /// The processor has no generator of random numbers; the device is the only source.
+    pub fn without_rdrand(self) -> Self {
+        self.words(["-cpu", "max,-rdrand,-rdseed"])
+    }
+
     /// The root is this archive.
     pub fn root(mut self, archive: &Path) -> Self {
         self.root = RootPlace::Archive(archive.into());
@@ -287,6 +300,7 @@ impl Plan<'_> {
             cpus: self.cpus,
             memory: self.memory.clone(),
             accelerator: self.bench.accelerator,
+            entropy: self.entropy,
             extra: disks
                 .flat_map(|(number, disk)| disk.qemu(number))
                 .chain(self.words.iter().cloned())

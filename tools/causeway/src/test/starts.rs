@@ -91,12 +91,60 @@ pub fn run(bench: &Bench, report: &mut Report) {
     if report.wants("starts: that must fail") {
         bad_starts(bench, report);
     }
+    if report.wants("starts: randomness") {
+        randomness(bench, report);
+    }
     if report.wants("starts: a folder as root") {
         report.run("a folder as root", || folder_as_root(bench));
     }
     if report.wants("starts: GRUB image") {
         report.run("a GRUB image boots", || grub_image(bench));
     }
+}
+
+/// What a guest with each source of random numbers, or none, gives its programs.
+fn randomness(bench: &Bench, report: &mut Report) {
+    // The attack's own output is not compared.
+    let line = "read bits </proc/sys/kernel/random/entropy_avail; echo $bits; \
+        /tests/attacks 'before the generator is seeded' >/tmp/out || cat /tmp/out; \
+        cat /proc/sys/kernel/random/entropy_avail";
+    let shell = || bench.shell(line);
+    report.run(
+        "random bytes: without any source, the first are waited for",
+        || {
+            let finished = shell().without_entropy().run()?;
+            finished.ended(0)?;
+            let text = finished.text();
+            let bits: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+            let [before, after] = bits[..] else {
+                bail!("{text}");
+            };
+            ensure!(
+                text.lines().count() == 2 && before < 256 && after == 256,
+                "{text}"
+            );
+            Ok(())
+        },
+    );
+    report.run(
+        "random bytes: a device is there before the first program",
+        || shell().without_rdrand().run()?.is(0, b"256\n256\n"),
+    );
+    report.run(
+        "random bytes: the loader's seed is there and not shown",
+        || {
+            let seed = format!("seed={}", "5a".repeat(32));
+            let shown = bench.shell("cat /proc/sys/kernel/random/entropy_avail; cat /proc/cmdline");
+            let finished = shown.without_entropy().option(&seed).run()?;
+            finished.ended(0)?;
+            let text = finished.text();
+            ensure!(
+                text.starts_with("256\n") && !text.contains("5a5a"),
+                "{text}"
+            );
+            Ok(())
+        },
+    );
 }
 
 /// A change to an archive.

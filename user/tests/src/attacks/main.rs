@@ -8,6 +8,7 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod mappings;
+mod randomness;
 mod signals;
 
 use std::sync::OnceLock;
@@ -47,7 +48,7 @@ fn main() {
     }
     let time = Duration::from_secs(seconds);
     TIME.get_or_init(|| time);
-    let attacks: Vec<Test> = attacks_of! { signals, mappings };
+    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness };
     let runner = Runner {
         words,
         list,
