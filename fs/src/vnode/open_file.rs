@@ -136,6 +136,12 @@ pub trait File: Any + Send + Sync {
         Ok(Attributes::anonymous())
     }
 
+    /// Whether `splice` and `sendfile` move bytes from and to it. On Linux nothing that is only an
+    /// event has it.
+    fn splices(&self) -> bool {
+        true
+    }
+
     /// Returns the text of `/proc/PID/fd/N` of a file without a location: `pipe:[12]`.
     fn describe(&self) -> Vec<u8> {
         Vec::new()

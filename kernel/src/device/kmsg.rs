@@ -87,6 +87,10 @@ fn split_time(line: &[u8]) -> (u64, &[u8]) {
 }
 
 impl File for Kmsg {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         let mut line = [0; LINE];
         let mut position = self.position.lock();

@@ -30,6 +30,10 @@ impl PidFile {
 }
 
 impl File for PidFile {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn poll<'a>(&'a self, set: Option<&mut dyn Watch<'a>>) -> Ready {
         if let Some(set) = set {
             set.add(&self.process.end_events);

@@ -19,6 +19,8 @@ pub const TESTS: &[Test] = &[
     ("pipes: bytes that a splice does not write stay", unwritten),
     ("pipes: a splice that sleeps takes no room", sleeping_splice),
     ("pipes: refusals", refusals),
+    ("pipes: vmsplice fills the room that there is", gifts),
+    ("pipes: events are not spliced", events),
 ];
 
 fn write_all(to: c_int, mut bytes: &[u8]) -> Outcome {
@@ -553,5 +555,39 @@ fn sleeping_splice() -> Outcome {
         }
     }
     equal!(total, bytes.len());
+    Ok(())
+}
+
+/// `vmsplice` waits for the first room only.
+fn gifts() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let size = call!(fcntl(writer, F_GETPIPE_SZ)) as usize;
+    let memory = vec![7u8; 2 * size];
+    let part = vector(memory.as_ptr(), memory.len());
+    call!(alarm(10));
+    equal!(call!(vmsplice(writer, &part, 1, 0)) as usize, size);
+    refused!(EAGAIN, vmsplice(writer, &part, 1, SPLICE_F_NONBLOCK));
+    equal!(read_bytes(&reader, PAGE)?.len(), PAGE);
+    equal!(call!(vmsplice(writer, &part, 1, 0)) as usize, PAGE);
+    Ok(())
+}
+
+/// Neither with bytes nor without: nothing is waited for that could not be moved.
+fn events() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let files = [
+        call!(epoll_create1(0)),
+        call!(eventfd(1, 0)),
+        call!(timerfd_create(CLOCK_MONOTONIC, 0)),
+        call!(inotify_init1(0)),
+    ];
+    call!(alarm(10));
+    for (n, file) in files.into_iter().enumerate() {
+        // Some are not open for writing.
+        if n < 2 {
+            refused!(EINVAL, splice(reader, null_mut(), file, null_mut(), 8, 0));
+        }
+        refused!(EINVAL, splice(file, null_mut(), writer, null_mut(), 8, 0));
+    }
     Ok(())
 }

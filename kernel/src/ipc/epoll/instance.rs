@@ -261,6 +261,10 @@ fn observe(item: &Arc<Item>, open: &Arc<OpenFile>, interest: Interest) -> Result
 }
 
 impl File for Epoll {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Bits {
         if let Some(watch) = watch {
             watch.add(&self.ready.pollers);

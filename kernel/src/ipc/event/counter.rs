@@ -59,6 +59,10 @@ impl EventFile {
 }
 
 impl File for EventFile {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         if to.room() < UNIT {
             return Err(Errno::EINVAL);

@@ -125,6 +125,10 @@ fn encode(info: &Info) -> [u8; UNIT] {
 }
 
 impl File for SignalFile {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         if to.room() < UNIT {
             return Err(Errno::EINVAL);

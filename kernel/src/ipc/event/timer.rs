@@ -254,6 +254,10 @@ pub fn clock_was_set() {
 }
 
 impl File for TimerFile {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         if to.room() < UNIT {
             return Err(Errno::EINVAL);

@@ -292,6 +292,10 @@ fn copy(name: &[u8]) -> Result<Box<[u8]>> {
 }
 
 impl File for Inotify {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn read(&self, _: Option<u64>, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         let wait = !flags.has(O_NONBLOCK);
         signal::take_or_wait(&self.shared.readers, wait, || self.read_some(to))?

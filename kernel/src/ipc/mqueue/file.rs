@@ -42,6 +42,10 @@ impl QueueFile {
 }
 
 impl File for QueueFile {
+    fn splices(&self) -> bool {
+        false
+    }
+
     fn read(&self, at: Option<u64>, _: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         let status = self.queue.status();
         let text = format!(

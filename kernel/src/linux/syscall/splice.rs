@@ -97,7 +97,7 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     let len = call.size(3).min(MAX_TRANSFER);
     let position = Position::read(call.address(2))?;
     let (reader, writer) = (from.readable()?, to.writable()?);
-    if to.flags().has(raw::O_APPEND) {
+    if to.flags().has(raw::O_APPEND) || !writer.splices() {
         return Err(Errno::EINVAL);
     }
     match kind(&from)? {
@@ -167,6 +167,9 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
     let to = call.files().get(call.int(2))?;
     let (from_at, to_at) = (call.address(1), call.address(3));
     let (reader, writer) = (from.readable()?, to.writable()?);
+    if !reader.splices() || !writer.splices() {
+        return Err(Errno::EINVAL);
+    }
     let wait = flags & raw::SPLICE_F_NONBLOCK == 0;
     let waits = |open: &OpenFile| wait && !open.flags().has(raw::O_NONBLOCK);
     match (pipe(&from), pipe(&to)) {
@@ -252,7 +255,7 @@ fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     let wait = flags & raw::SPLICE_F_NONBLOCK == 0 && !open.flags().has(raw::O_NONBLOCK);
     if open.flags().writes() {
         let mut from = UserBuffers::vector(array, count)?;
-        pipe.write(wait, false, &mut from)
+        pipe.write_what_fits(wait, &mut from)
     } else {
         let mut to = UserBuffers::vector(array, count)?;
         pipe.read(wait, &mut to)
