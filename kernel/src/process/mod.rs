@@ -40,6 +40,7 @@ pub mod signal;
 mod space;
 pub mod thread;
 mod times;
+mod turn;
 pub mod undo;
 pub mod user;
 pub mod wait;

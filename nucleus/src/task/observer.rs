@@ -123,6 +123,11 @@ impl Observers {
         }
     }
 
+    /// The observers, and slots that are free.
+    pub(super) fn crowd(&self) -> usize {
+        self.slots.lock_irq().entries.len()
+    }
+
     /// Tells all; of the exclusive ones at most one that makes use of it, or none, where `most`
     /// says so.
     pub(super) fn tell(&self, mut exclusive: Exclusive) {

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::{
     ops::Deref,
     ptr::NonNull,
-    sync::atomic::{AtomicUsize, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use super::{
     waiter::{Waiter, WaiterList, wake_from},
 };
 use crate::{
+    OutOfMemory,
     hw::machine,
     lock::{Rank, SpinLock, lockdep},
     time::{self, TimerNode},
@@ -111,7 +112,7 @@ impl WaitQueue {
         if let Some(value) = ready() {
             return Ok(value);
         }
-        let place = Place::new(QueueRef::Borrowed(self));
+        let place = Place::new(QueueRef::Borrowed(self), Waiter::new(0));
         let mut sleeper = Sleeper::new(how);
         loop {
             place.enlist();
@@ -174,6 +175,12 @@ impl WaitQueue {
         }
     }
 
+    /// The number of tasks and observers that a wake-up may find, or a few more.
+    pub fn crowd(&self) -> usize {
+        let observers = self.observers.get().map_or(0, |it| it.crowd());
+        self.places.load(Ordering::Relaxed) + observers
+    }
+
     /// Whether it was ever observed: then even a change that lets no task go on may be news.
     pub fn is_observed(&self) -> bool {
         self.observers.get().is_some()
@@ -229,15 +236,12 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn new(queue: QueueRef<'a>) -> Place<'a> {
+    fn new(queue: QueueRef<'a>, waiter: Waiter) -> Place<'a> {
         queue.places.fetch_add(1, Ordering::Relaxed);
         // `F2` of `WaitQueue`.
         fence(Ordering::SeqCst);
         machine::point();
-        Place {
-            queue,
-            waiter: Waiter::new(0),
-        }
+        Place { queue, waiter }
     }
 
     /// Joins the queue, unless it is in it. The place is not moved from then on.
@@ -307,18 +311,47 @@ pub struct WaitSet<'a> {
     /// Boxed, because a queue links to a place where it stands.
     #[allow(clippy::vec_box)]
     places: Vec<Box<Place<'a>>>,
+    /// Whether one of the places was woken: a sleeper looks at this with interrupts off, and at
+    /// the places, as many as there may be, with interrupts on. Dropped after the places.
+    any: Option<Box<AtomicBool>>,
+    out_of_memory: bool,
 }
 
 impl<'a> WaitSet<'a> {
     /// Waits on nothing yet.
     pub fn new() -> WaitSet<'a> {
-        WaitSet { places: Vec::new() }
+        WaitSet {
+            places: Vec::new(),
+            any: None,
+            out_of_memory: false,
+        }
     }
 
     fn enlist(&mut self, queue: QueueRef<'a>) {
-        let place = Box::new(Place::new(queue));
+        if self.places.try_reserve(1).is_err() {
+            self.out_of_memory = true;
+            return;
+        }
+        let any = self
+            .any
+            .get_or_insert_with(|| Box::new(AtomicBool::new(false)));
+        // SAFETY: the flag is dropped after the places, each of which takes its queue's lock
+        // before it goes away.
+        let waiter = unsafe { Waiter::with_flag(&raw const **any) };
+        let place = Box::new(Place::new(queue, waiter));
         place.enlist();
         self.places.push(place);
+    }
+
+    /// Whether all queues that were added are waited on.
+    ///
+    /// # Errors
+    /// There was no memory for one of them.
+    pub fn check(&self) -> Result<(), OutOfMemory> {
+        match self.out_of_memory {
+            true => Err(OutOfMemory),
+            false => Ok(()),
+        }
     }
 
     /// Sleeps until one of the queues was woken since it was added or since the last `wait`.
@@ -328,11 +361,13 @@ impl<'a> WaitSet<'a> {
     #[track_caller]
     pub fn wait(&mut self, how: Sleep) -> Result<(), Woken> {
         let mut sleeper = Sleeper::new(how);
-        let places = &self.places;
-        let slept = sleeper.sleep(|| places.iter().any(|place| place.waiter.is_woken()));
-        for place in places {
-            if place.waiter.rearm() {
-                place.enlist();
+        let any = self.any.as_deref();
+        let slept = sleeper.sleep(|| any.is_some_and(|any| any.load(Ordering::SeqCst)));
+        if any.is_some_and(|any| any.swap(false, Ordering::SeqCst)) {
+            for place in &self.places {
+                if place.waiter.rearm() {
+                    place.enlist();
+                }
             }
         }
         slept

@@ -23,6 +23,9 @@ use crate::{cpu::percpu::Pinned, hw::machine, lock::SpinLock};
 
 /// Tasks that are woken together after one hold of the list's lock.
 const BATCH: usize = 8;
+/// Batches between which the waker is not preempted: a task that it wakes runs after the last of
+/// them, which spares switches where few are woken.
+const BATCHES: usize = 4;
 
 /// A task's place in a [`WaiterList`]. It lives in the sleeper's own frame (or set), so sleeping
 /// allocates nothing.
@@ -32,6 +35,8 @@ pub(crate) struct Waiter {
     /// What it waits for, among those that share the list.
     key: usize,
     woken: AtomicBool,
+    /// Set after `woken`: what one sleeper looks at that stands in several lists.
+    any: *const AtomicBool,
     /// The lock of the list.
     links: UnsafeCell<Links>,
 }
@@ -49,11 +54,23 @@ impl Waiter {
             task: current_raw(),
             key,
             woken: AtomicBool::new(false),
+            any: ptr::null(),
             links: UnsafeCell::new(Links {
                 next: ptr::null(),
                 prev: ptr::null(),
                 listed: false,
             }),
+        }
+    }
+
+    /// A waiter for the current task, in no list, whose wake-ups set `any` too.
+    ///
+    /// # Safety
+    /// `any` outlives every hold of the list's lock in which the waiter is woken.
+    pub(crate) unsafe fn with_flag(any: *const AtomicBool) -> Waiter {
+        Waiter {
+            any,
+            ..Waiter::new(0)
         }
     }
 
@@ -88,9 +105,16 @@ impl Wakes {
         self.count += 1;
         // SAFETY: the sleeper has not been told yet, so it is alive.
         unsafe { (*waiter.task).claim() };
+        let any = waiter.any;
         // The last touch of the waiter.
         waiter.woken.store(true, Ordering::SeqCst);
         machine::point();
+        // After `woken`: the sleeper clears the flag before it looks which of its waiters were
+        // woken.
+        // SAFETY: null, or alive as long as the list's lock is held (`with_flag`).
+        if let Some(any) = unsafe { any.as_ref() } {
+            any.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Wakes them. No lock is held.
@@ -106,7 +130,8 @@ impl Wakes {
 }
 
 /// Wakes up to `most` waiters, and no more than the list has at first, as `take` chooses them.
-/// Any context. Gives how many.
+/// Any context; interrupts and preemption are disabled for a bounded number of them at a time.
+/// Gives how many.
 pub(crate) fn wake_from(
     list: &SpinLock<WaiterList>,
     most: usize,
@@ -116,12 +141,11 @@ pub(crate) fn wake_from(
         tasks: [ptr::null(); BATCH],
         count: 0,
     };
-    // A task that becomes ready here runs after the last one was woken.
-    let pinned = Pinned::new();
-    let irqs = machine::irqs_disable();
+    let mut pinned = Pinned::new();
     let mut left = most;
     let mut woken = 0;
-    loop {
+    for batch in 1.. {
+        let irqs = machine::irqs_disable();
         {
             let mut list = list.lock_irq();
             // Later ones saw the new state when they joined.
@@ -141,11 +165,15 @@ pub(crate) fn wake_from(
         let sent = wakes.count;
         woken += sent;
         wakes.send();
+        machine::irqs_restore(irqs);
         if sent < BATCH || left == 0 {
             break;
         }
+        if batch % BATCHES == 0 {
+            drop(pinned);
+            pinned = Pinned::new();
+        }
     }
-    machine::irqs_restore(irqs);
     drop(pinned);
     woken
 }

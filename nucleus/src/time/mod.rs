@@ -4,12 +4,15 @@
 //! the earliest of them or to the scheduler's tick. The machine's timer is never put off: when what
 //! it was set for is cancelled, it fires for nothing and is set anew then, which is cheaper than a
 //! write to the timer's register at every cancellation.
+//!
+//! A timer ends the sleep of one task and does nothing else, so an expiry is a short piece of work
+//! in interrupt context, and one interrupt does at most [`MOST_EXPIRIES`] of them. Work at a time
+//! is a task's, which sleeps until then.
 
 pub mod vdso;
 
 pub use crate::hw::TICKS_PER_SECOND;
 
-use alloc::{boxed::Box, sync::Arc};
 use core::{
     ptr::{self, NonNull},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -64,39 +67,11 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Calls a function once, at or soon after a time; dropping it cancels.
-///
-/// When `drop` has returned, the function is not running and will not, unless the function itself
-/// drops the timer.
-pub struct Timer {
-    /// Boxed: the queue points to it.
-    node: Box<TimerNode>,
-}
+/// Expiries in one interrupt. When more are due, the CPU first does other work for as long as these
+/// took: it has half of its time left however many tasks sleep until one moment.
+const MOST_EXPIRIES: usize = 32;
 
-impl Timer {
-    /// Calls `expire` in interrupt context (no sleeping, no blocking, no user memory) at `deadline`
-    /// since boot.
-    pub fn at(deadline: Duration, expire: Arc<dyn Fn() + Send + Sync>) -> Timer {
-        let node = Box::new(TimerNode::new(Action::Call(expire)));
-        // SAFETY: the box keeps it in place, and `drop` cancels before the box goes.
-        unsafe { node.start(deadline) };
-        Timer { node }
-    }
-}
-
-impl Drop for Timer {
-    fn drop(&mut self) {
-        self.node.cancel();
-    }
-}
-
-enum Action {
-    /// Wakes a sleeper, which outlives the node.
-    Wake(unsafe fn(*const ()), *const ()),
-    Call(Arc<dyn Fn() + Send + Sync>),
-}
-
-/// A timer of any kind, in the queue of the CPU on which it was started.
+/// The timer of a sleeper, in the queue of the CPU on which it was started.
 pub(crate) struct TimerNode {
     /// Lock of the queue.
     link: Link<NodeRef>,
@@ -105,7 +80,9 @@ pub(crate) struct TimerNode {
     expired: AtomicBool,
     /// The CPU of its queue; set at the start.
     cpu: AtomicUsize,
-    action: Action,
+    wake: unsafe fn(*const ()),
+    /// What `wake` is called with; it outlives the timer.
+    sleeper: *const (),
 }
 
 // SAFETY: what is not atomic is changed under the lock of a timer queue only, and a sleeper's task
@@ -140,7 +117,7 @@ impl Linked for NodeRef {
 
 struct Timers {
     heap: PairingHeap<NodeRef>,
-    /// The timer whose action runs now; cleared when that action drops the timer.
+    /// The timer whose sleeper is woken now.
     firing: *const TimerNode,
 }
 
@@ -187,16 +164,6 @@ static CPUS: [Restart<CpuTimers>; machine::MAX_CPUS] =
     [const { Restart::new(CpuTimers::new()) }; machine::MAX_CPUS];
 
 impl TimerNode {
-    const fn new(action: Action) -> TimerNode {
-        TimerNode {
-            link: Link::new(),
-            queued: AtomicBool::new(false),
-            expired: AtomicBool::new(false),
-            cpu: AtomicUsize::new(0),
-            action,
-        }
-    }
-
     /// A timer that wakes a sleeper by `wake(sleeper)`.
     ///
     /// # Safety
@@ -205,7 +172,14 @@ impl TimerNode {
         wake: unsafe fn(*const ()),
         sleeper: *const (),
     ) -> TimerNode {
-        TimerNode::new(Action::Wake(wake, sleeper))
+        TimerNode {
+            link: Link::new(),
+            queued: AtomicBool::new(false),
+            expired: AtomicBool::new(false),
+            cpu: AtomicUsize::new(0),
+            wake,
+            sleeper,
+        }
     }
 
     /// Whether the time has come.
@@ -233,8 +207,7 @@ impl TimerNode {
         machine::irqs_restore(irqs);
     }
 
-    /// Takes it out of its queue, or waits until its action has run. Within its own action it
-    /// returns at once.
+    /// Takes it out of its queue, or waits until its sleeper has been woken.
     pub(crate) fn cancel(&self) {
         let cpu = self.cpu.load(Ordering::Relaxed);
         loop {
@@ -247,12 +220,6 @@ impl TimerNode {
                     return;
                 }
                 if !ptr::eq(timers.firing, self) {
-                    return;
-                }
-                if cpu == machine::cpu() {
-                    // Its action runs on this CPU with interrupts off, so this is a call from
-                    // within.
-                    timers.firing = ptr::null();
                     return;
                 }
             }
@@ -287,6 +254,7 @@ pub(crate) fn on_timer(tick: impl FnOnce(u64) -> Option<u64>) {
     let own = &CPUS[machine::cpu()];
     own.programmed.store(NEVER, Ordering::Relaxed);
     let now = machine::nanoseconds();
+    let mut left = MOST_EXPIRIES;
     let next = loop {
         let node = {
             let mut timers = own.timers.lock_irq();
@@ -294,6 +262,11 @@ pub(crate) fn on_timer(tick: impl FnOnce(u64) -> Option<u64>) {
                 Some(deadline) if deadline <= now => {}
                 next => break next,
             }
+            if left == 0 {
+                let end = machine::nanoseconds();
+                break Some(end + (end - now));
+            }
+            left -= 1;
             let Some(node) = timers.heap.pop() else {
                 break None;
             };
@@ -305,15 +278,8 @@ pub(crate) fn on_timer(tick: impl FnOnce(u64) -> Option<u64>) {
             node.expired.store(true, Ordering::SeqCst);
             node
         };
-        match &node.action {
-            // SAFETY: `for_sleeper`'s promise, and the node is kept by `firing`.
-            Action::Wake(wake, sleeper) => unsafe { wake(*sleeper) },
-            Action::Call(expire) => {
-                // A handle of our own: the function may drop the timer, and the node with it.
-                let expire = expire.clone();
-                expire();
-            }
-        }
+        // SAFETY: `for_sleeper`'s promise, and the node is kept by `firing`.
+        unsafe { (node.wake)(node.sleeper) };
         own.timers.lock_irq().firing = ptr::null();
     };
     if own.tick.load(Ordering::Relaxed) <= now {

@@ -1,7 +1,7 @@
 //! `timerfd`: a timer that is waited for.
 //!
-//! An unread timer costs nothing: the machine's timer is set for the first unread expiry, and the
-//! number of later ones is computed when the file is read.
+//! An unread timer costs nothing: readers are woken at the first unread expiry, and the number of
+//! later ones is computed when the file is read.
 
 use alloc::{
     format,
@@ -25,10 +25,13 @@ use fs::{File, OpenFlags, Ready};
 use nucleus::{
     sync::{Rank, SpinLock},
     task::{WaitQueue, Watch},
-    time::{self, Timer},
+    time,
 };
 
-use crate::process::signal::{self, timer::Setting};
+use crate::process::signal::{
+    self,
+    timer::{Setting, WakeUp},
+};
 
 /// Bytes of the number that is read.
 const UNIT: usize = size_of::<u64>();
@@ -68,7 +71,7 @@ pub struct TimerFile {
     state: SpinLock<State>,
     /// Whether `BY_TIME_OF_DAY` has it [changed under that lock].
     listed: AtomicBool,
-    /// Of its own, so that an expiry, in an interrupt handler, keeps nothing else.
+    /// Of its own, so that an expiry keeps nothing else.
     readers: Arc<WaitQueue>,
 }
 
@@ -85,7 +88,7 @@ struct State {
     /// `TFD_*` of the last setting.
     flags: u32,
     /// Wakes readers at `next`.
-    wake_up: Option<Timer>,
+    wake_up: Option<WakeUp>,
 }
 
 impl State {
@@ -125,16 +128,13 @@ impl State {
 
     /// Has `readers` woken at the next expiry. Gives the old wake-up, to be dropped without the
     /// lock.
-    fn arm(&mut self, readers: &Arc<WaitQueue>) -> Option<Timer> {
+    fn arm(&mut self, readers: &Arc<WaitQueue>) -> Option<WakeUp> {
         let deadline = self.next.map(|next| match self.time_of_day {
             true => time::since_boot().saturating_add(next.saturating_sub(time::since_epoch())),
             false => next,
         });
-        let timer = deadline.map(|deadline| {
-            let readers = readers.clone();
-            Timer::at(deadline, Arc::new(move || readers.wake_all()))
-        });
-        core::mem::replace(&mut self.wake_up, timer)
+        let wake_up = deadline.map(|deadline| WakeUp::at(deadline, readers));
+        core::mem::replace(&mut self.wake_up, wake_up)
     }
 
     fn setting(&self) -> Setting {
@@ -163,7 +163,7 @@ impl TimerFile {
     pub fn new(clock: Clock) -> Arc<TimerFile> {
         Arc::new(TimerFile {
             clock,
-            state: SpinLock::new(Rank::Leaf, State::default()),
+            state: SpinLock::new(crate::rank::TIMER_FILE, State::default()),
             listed: AtomicBool::new(false),
             readers: Arc::new(WaitQueue::new()),
         })
@@ -238,7 +238,7 @@ impl TimerFile {
             state.arm(&self.readers)
         };
         drop(wake_up);
-        self.readers.wake_all();
+        self.readers.wake_shared(false);
     }
 }
 

@@ -14,16 +14,17 @@ use nucleus::{
 };
 
 use super::Sigio;
-use crate::process::thread;
+use crate::process::{Thread, thread, turn::Turn};
 
 /// Those that were woken and not looked at, each once. There is room for all that exist: a wake-up
 /// allocates nothing.
 static WOKEN: SpinLock<VecDeque<Arc<Sigio>>> = SpinLock::new(crate::rank::READY, VecDeque::new());
 /// How many [`Room`]s there are.
 static ROOMS: AtomicUsize = AtomicUsize::new(0);
-/// The number of woken descriptions whose owner has not been told.
-static UNTOLD: AtomicUsize = AtomicUsize::new(0);
-/// Held while the owners are told.
+/// Owners that a thread tells on its way to its program. What is left after as many, others have
+/// woken at the same time, and the task tells.
+const MOST: usize = 64;
+/// Held while an owner is told.
 static TURN: Mutex<()> = Mutex::new(crate::rank::SIGIO, ());
 /// Where the task waits for work.
 static WORK: WaitQueue = WaitQueue::new();
@@ -64,30 +65,29 @@ impl Drop for Room {
 
 /// A queue of this description was woken. Any context.
 pub(super) fn note(sigio: Arc<Sigio>) {
-    UNTOLD.fetch_add(1, SeqCst);
     WOKEN.lock_irq().push_back(sigio);
     WORK.wake_one();
-    thread::with_current(|thread| thread.signals.call_attention());
+    thread::with_current(|thread| thread.signals.note_woken_file());
 }
 
-/// Tells the owners of everything that was woken; when it returns, they have been told, by this
-/// thread or another. Called by a thread on its way to its program, with no locks held.
+/// Tells the owners of what `thread`, the current one, has woken: when it returns, they have been
+/// told, by this thread or another. Called on its way to its program, with no locks held.
 #[inline]
-pub fn catch_up() {
-    if UNTOLD.load(SeqCst) != 0 {
-        tell_all();
+pub fn catch_up(thread: &Thread) {
+    if thread.signals.take_woken_file() {
+        (0..MOST).all(|_| tell_next());
     }
 }
 
-fn tell_all() {
+/// Tells the owner of the one that was woken first. Returns whether there was one; if not, all have
+/// been told.
+fn tell_next() -> bool {
     let _turn = TURN.lock();
-    loop {
-        let Some(sigio) = WOKEN.lock_irq().pop_front() else {
-            return;
-        };
-        sigio.look();
-        UNTOLD.fetch_sub(1, SeqCst);
-    }
+    let Some(sigio) = WOKEN.lock_irq().pop_front() else {
+        return false;
+    };
+    sigio.look();
+    true
 }
 
 /// Starts the task that tells owners when no thread that caused it does.
@@ -104,7 +104,10 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
         let _ = WORK.wait(Sleep::SOUND, || {
             (!WOKEN.lock_irq().is_empty()).then_some(())
         });
-        tell_all();
+        let mut turn = Turn::new();
+        while tell_next() {
+            turn.next();
+        }
     };
     task::spawn(spawn, Box::new(serve)).map(drop)
 }

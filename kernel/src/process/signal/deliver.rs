@@ -36,7 +36,7 @@ const RESTART_SYSCALL_32: u64 = 0;
 /// Does what signals demand, until the program can go on or the thread has to end. A system call
 /// that a signal interrupted, its restart number in `rax`, is restarted or fails with `EINTR`.
 pub fn attend(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Flow {
-    sigio::catch_up();
+    sigio::catch_up(thread);
     loop {
         match next(thread) {
             Work::Nothing => {

@@ -74,6 +74,8 @@ pub struct ThreadSignals {
     has_saved: AtomicBool,
     /// Something may have to be done before the thread returns to its program.
     attention: AtomicBool,
+    /// The thread has woken a file whose owner wants a signal.
+    woken_file: AtomicBool,
     pub(super) inner: SpinLock<ThreadState>,
 }
 
@@ -272,6 +274,7 @@ impl ThreadSignals {
             saved: AtomicU64::new(0),
             has_saved: AtomicBool::new(false),
             attention: AtomicBool::new(false),
+            woken_file: AtomicBool::new(false),
             inner: SpinLock::new(
                 crate::rank::THREAD_SIGNALS,
                 ThreadState {
@@ -308,6 +311,18 @@ impl ThreadSignals {
     /// Makes the thread look at its signals before it returns to its program.
     pub fn call_attention(&self) {
         self.attention.store(true, SeqCst);
+    }
+
+    /// The thread, the current one, has woken a file whose owner is told before it returns to its
+    /// program.
+    pub fn note_woken_file(&self) {
+        self.woken_file.store(true, SeqCst);
+        self.call_attention();
+    }
+
+    /// Takes the [note](Self::note_woken_file) of a woken file back; returns whether there was one.
+    pub fn take_woken_file(&self) -> bool {
+        self.woken_file.load(Relaxed) && self.woken_file.swap(false, SeqCst)
     }
 
     /// Calls [attention](Self::call_attention), and interrupts the thread's sleep or program.

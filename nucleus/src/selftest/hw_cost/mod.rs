@@ -2,7 +2,7 @@
 //! request where the kernel itself runs. Every figure about the kernel is held against them.
 //!
 //! A measurement is done by a task of its own, in [batches](sample) with interrupts off that last a
-//! fraction of a millisecond; between them the CPU does whatever else is to be done. One
+//! millisecond at most; between them the CPU does whatever else is to be done. One
 //! measurement at a time. What is measured, and how, is the business of the machine; the simulated
 //! one has no cost to measure.
 
@@ -17,6 +17,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::fmt;
 
 use crate::OutOfMemory;
+use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::sync::Mutex;
 use crate::task::{self, Sleep, Spawn, WaitQueue};
@@ -101,7 +102,10 @@ struct Report {
 fn all() -> Result<Vec<HwCost>, OutOfMemory> {
     let mut costs = Vec::new();
     measure_machine(&mut |name, kind, ways| {
-        let least = ways.iter_mut().map(|way| sample::cost(*way)).min();
+        let least = ways
+            .iter_mut()
+            .map(|way| sample::cost(*way, machine::nanoseconds))
+            .min();
         let picoseconds = least.unwrap_or(1).max(1);
         let cost = match kind {
             Kind::Time => Cost::Time(picoseconds),

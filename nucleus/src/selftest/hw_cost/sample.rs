@@ -6,6 +6,9 @@ use super::Batch;
 /// Picoseconds that a batch lasts at least: a thousand times what reading the clock takes, and far
 /// less than what a program notices when its CPU takes no interrupt.
 const LONG_ENOUGH: u64 = 50_000_000;
+/// Nanoseconds after which a batch is long enough even if its operations together took no time
+/// that could be told from the batch's own: as long as a batch lasts, its CPU takes no interrupt.
+const TOO_LONG: u64 = 500_000;
 /// Operations in a batch at most.
 const MOST_OPERATIONS: u64 = 1 << 20;
 /// Batches at least and at most.
@@ -14,11 +17,17 @@ const MOST_BATCHES: usize = 31;
 /// They agree when the middle half of them lies within this part of the median.
 const AGREEMENT: u64 = 32;
 
-/// Picoseconds of one operation.
-pub(super) fn cost(batch: &mut Batch<'_>) -> u64 {
+/// Picoseconds of one operation. `clock` gives the time in nanoseconds.
+pub(super) fn cost(batch: &mut Batch<'_>, clock: impl Fn() -> u64) -> u64 {
     let mut operations = 1;
-    // The shorter of two: one that something else took part in says nothing.
-    while batch(operations).min(batch(operations)) < LONG_ENOUGH && operations < MOST_OPERATIONS {
+    loop {
+        let start = clock();
+        // The shorter of two: one that something else took part in says nothing.
+        let took = batch(operations).min(batch(operations));
+        let lasted = (clock() - start) / 2;
+        if took >= LONG_ENOUGH || lasted >= TOO_LONG || operations >= MOST_OPERATIONS {
+            break;
+        }
         operations *= 2;
     }
     let mut took = [0; MOST_BATCHES];
@@ -48,6 +57,7 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use core::cell::Cell;
     use std::vec::Vec;
 
     /// Batches on a machine where an operation takes 30 ns and the clock's own cost is 20;
@@ -55,10 +65,11 @@ mod tests {
     /// batch.
     fn measured(mut disturbed: impl FnMut(usize) -> u64) -> (u64, Vec<u64>) {
         let mut batches = Vec::new();
-        let cost = cost(&mut |operations| {
+        let batch = &mut |operations| {
             batches.push(operations);
             operations * 30_000 + 20_000 + disturbed(batches.len())
-        });
+        };
+        let cost = cost(batch, || 0);
         (cost, batches)
     }
 
@@ -87,6 +98,19 @@ mod tests {
 
     #[test]
     fn an_operation_that_takes_no_time_ends_too() {
-        assert_eq!(cost(&mut |_| 0), 0);
+        assert_eq!(cost(&mut |_| 0, || 0), 0);
+    }
+
+    #[test]
+    fn a_batch_does_not_last_for_the_sake_of_what_cannot_be_told() {
+        let now = Cell::new(0);
+        let longest = Cell::new(0);
+        let batch = &mut |operations| {
+            now.set(now.get() + operations * 1600);
+            longest.set(longest.get().max(operations * 1600));
+            0
+        };
+        assert_eq!(cost(batch, || now.get()), 0);
+        assert!(longest.get() < 4 * TOO_LONG, "{} ns", longest.get());
     }
 }

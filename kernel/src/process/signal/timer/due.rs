@@ -1,11 +1,18 @@
-//! The queue of timers of wall-clock time, and the task that sends their signals.
+//! The queue of what is due at a time, and the task that does it: it sends the signals of timers of
+//! wall-clock time, and wakes those that wait for a `timerfd`.
+//!
+//! None of this is done in interrupt context, and programs decide how much of it there is: after a
+//! [`Turn`] the task competes with them for its CPU.
 
 use alloc::{
     boxed::Box,
     collections::BTreeMap,
     sync::{Arc, Weak},
 };
-use core::{sync::atomic::AtomicU64, time::Duration};
+use core::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use abi::raw::general as raw;
 use nucleus::{
@@ -24,6 +31,7 @@ use crate::{
             send::{send_expiry, send_kernels},
         },
         thread,
+        turn::Turn,
     },
     wall_clock::Deadline,
 };
@@ -35,16 +43,41 @@ const STEP: Duration = Duration::from_millis(1);
 /// When a timer is due; the number keeps those of the same moment apart.
 type Due = (Duration, u64);
 
-struct DueTimer {
-    process: Weak<Process>,
-    id: Id,
+enum DueTimer {
+    /// A timer of a process, which sends a signal.
+    Signal { process: Weak<Process>, id: Id },
+    /// These are woken.
+    Wake(Arc<WaitQueue>),
 }
+
+/// More than this many sleepers and observers take long to wake.
+const CROWD: usize = 64;
 
 static QUEUE: SpinLock<BTreeMap<Due, DueTimer>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 static CHANGED: WaitQueue = WaitQueue::new();
 pub(super) static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// Starts the task that sends the signals.
+/// Wakes a queue once, at or soon after a time; dropping it cancels. The wake-up of a time that has
+/// come may follow the drop.
+pub struct WakeUp(Due);
+
+impl WakeUp {
+    /// Wakes `queue` at `deadline` since boot, by a task.
+    pub fn at(deadline: Duration, queue: &Arc<WaitQueue>) -> WakeUp {
+        let due = (deadline, GENERATION.fetch_add(1, Relaxed));
+        insert(due, DueTimer::Wake(queue.clone()));
+        WakeUp(due)
+    }
+}
+
+impl Drop for WakeUp {
+    fn drop(&mut self) {
+        let (deadline, number) = self.0;
+        dequeue(deadline, number);
+    }
+}
+
+/// Starts the task.
 ///
 /// # Errors
 /// No memory.
@@ -80,7 +113,9 @@ fn keep() {
         let now_first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
         (now_first != first).then_some(())
     });
+    let mut turn = Turn::new();
     loop {
+        turn.next();
         let now = time::since_boot();
         let mut queue = QUEUE.lock();
         let Some(entry) = queue.first_entry().filter(|e| e.key().0 <= now) else {
@@ -89,8 +124,18 @@ fn keep() {
         let generation = entry.key().1;
         let entry = entry.remove();
         drop(queue);
-        if let Some(process) = entry.process.upgrade() {
-            expire(&process, entry.id, generation, now);
+        match entry {
+            DueTimer::Signal { process, id } => {
+                if let Some(process) = process.upgrade() {
+                    expire(&process, id, generation, now);
+                }
+            }
+            DueTimer::Wake(queue) => {
+                if queue.crowd() > CROWD {
+                    turn.end();
+                }
+                queue.wake_shared(false);
+            }
         }
     }
 }
@@ -187,12 +232,24 @@ pub fn dropped(process: &Process, set: SignalSet) {
 }
 
 pub(super) fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, generation: u64) {
-    let entry = DueTimer {
+    let entry = DueTimer::Signal {
         process: Arc::downgrade(process),
         id,
     };
-    QUEUE.lock().insert((deadline, generation), entry);
-    CHANGED.wake_all();
+    insert((deadline, generation), entry);
+}
+
+fn insert(due: Due, entry: DueTimer) {
+    let is_first = {
+        let mut queue = QUEUE.lock();
+        queue.insert(due, entry);
+        queue
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == due)
+    };
+    if is_first {
+        CHANGED.wake_all();
+    }
 }
 
 pub(super) fn dequeue(deadline: Duration, generation: u64) {
