@@ -221,6 +221,8 @@ impl Thread {
         match self.task() {
             Some(task) if task.is_runnable() => 'R',
             Some(_) => 'S',
+            // It has not run yet.
+            None if self.shared.lock().is_some() => 'R',
             None => 'Z',
         }
     }

@@ -25,6 +25,7 @@ pub const TESTS: &[Test] = &[
         pi_owner_dies,
     ),
     ("futexes: the robust list of others", robust_list_of),
+    ("futexes: a shared word must be there to be woken", absent),
 ];
 
 const REALTIME: i32 = FUTEX_CLOCK_REALTIME;
@@ -539,4 +540,18 @@ fn robust_list_of() -> Outcome {
         ensure!(result == -1 && errno() == EPERM, result);
         Ok(())
     })
+}
+
+/// A private word is only a name; a shared one must be readable.
+fn absent() -> Outcome {
+    let memory = map(PAGE)?;
+    unmap(memory, PAGE)?;
+    let wake = |operation: c_int| {
+        // SAFETY: a wake of a word that is not there.
+        let woken = unsafe { libc::syscall(libc::SYS_futex, memory, operation, 1) };
+        if woken == -1 { -errno() } else { woken as i32 }
+    };
+    equal!(wake(FUTEX_WAKE), -EFAULT);
+    equal!(wake(FUTEX_WAKE | FUTEX_PRIVATE_FLAG), 0);
+    Ok(())
 }

@@ -7,6 +7,7 @@ pub const TESTS: &[Test] = &[
     ("proc: stat, status and cmdline", process),
     ("proc: exe, cwd and fd", links),
     ("proc: processes are listed", listed),
+    ("proc: a child is alive before it runs", newborn),
     ("proc: the machine", machine),
     ("proc: mounts", mounts),
     ("proc: Causeway's counters", counters),
@@ -230,5 +231,19 @@ fn unknown_calls() -> Outcome {
         })
     });
     ensure!(found, "no file of /proc/causeway tells of call 777");
+    Ok(())
+}
+
+fn newborn() -> Outcome {
+    for _ in 0..300 {
+        let child = spawn_sleeper()?;
+        let stat = read_text(&format!("/proc/{child}/stat"))?;
+        let letter = stat
+            .rsplit(") ")
+            .next()
+            .and_then(|rest| rest.chars().next());
+        ensure!(matches!(letter, Some('R' | 'S')), stat);
+        kill_child(child)?;
+    }
     Ok(())
 }

@@ -148,14 +148,14 @@ impl Call<'_> {
         (self.int(n), self.address(n + 1))
     }
 
-    /// The process with the id in argument `n`; 0 is the caller.
+    /// The process with the id, or a thread with the id, in argument `n`; 0 is the caller.
     ///
     /// # Errors
     /// `ESRCH`.
     pub fn process_named(&self, n: usize) -> Result<Arc<Process>> {
         match self.int(n) {
             0 => Ok(self.process().clone()),
-            id => find(id, Process::find),
+            id => find(id, Process::find_by_thread),
         }
     }
 

@@ -228,7 +228,7 @@ fn kill(call: &mut Call<'_>) -> Result<usize> {
         }
         pid if pid < 0 => send_to_all(call, pid_table::members(pid.unsigned_abs()), info)?,
         pid => {
-            let target = Process::find(pid as Pid).ok_or(Errno::ESRCH)?;
+            let target = Process::find_by_thread(pid as Pid).ok_or(Errno::ESRCH)?;
             send(call, &target, info)?;
         }
     }
@@ -276,7 +276,7 @@ pub(super) fn given(signal: u32, words: &[u64; 16], to_self: bool) -> Result<Inf
 
 fn rt_sigqueueinfo(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
-    let target = find_by(call.int(0), Process::find)?;
+    let target = find_by(call.int(0), Process::find_by_thread)?;
     let to_self = Arc::ptr_eq(&target, call.process());
     let info = given(signal, &call.read(2)?, to_self)?;
     send(call, &target, info)?;

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use abi::{Errno, Result};
-use nucleus::VirtAddr;
+use nucleus::{VirtAddr, user};
 
 use crate::process::Space;
 
@@ -37,12 +37,16 @@ impl Key {
         if address.0 >= nucleus::addr::USER_END.0 {
             return Err(Errno::EFAULT);
         }
-        if !private && let Some((owner, offset)) = space.map().shared_location(address) {
-            return Ok(Key {
-                owner,
-                offset,
-                shared: true,
-            });
+        if !private {
+            // As on Linux the word must be there, for a wake too: it says what is shared.
+            user::load_u32(address).map_err(|_| Errno::EFAULT)?;
+            if let Some((owner, offset)) = space.map().shared_location(address) {
+                return Ok(Key {
+                    owner,
+                    offset,
+                    shared: true,
+                });
+            }
         }
         Ok(Key {
             owner: Arc::as_ptr(space.map()) as usize,

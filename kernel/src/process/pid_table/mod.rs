@@ -318,6 +318,14 @@ impl Process {
         PIDS.lock().members.get(&pid).map(|m| m.process.clone())
     }
 
+    /// The process with this id, or with a thread that has it: what most calls mean by a process.
+    pub fn find_by_thread(id: Pid) -> Option<Arc<Process>> {
+        let pids = PIDS.lock();
+        let member = pids.members.get(&id).map(|member| &member.process);
+        let of_thread = || pids.threads.get(&id).map(|thread| thread.process());
+        member.or_else(of_thread).cloned()
+    }
+
     /// All processes, zombies included, by rising id.
     pub fn all() -> Vec<Arc<Process>> {
         let count = PIDS.lock().members.len();

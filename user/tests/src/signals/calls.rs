@@ -7,6 +7,7 @@ pub const TESTS: &[Test] = &[
     ("signals: a system call is interrupted", interrupted),
     ("signals: SA_RESTART", restarted),
     ("signals: alarms and interval timers", alarms),
+    ("signals: a thread's id names its process", by_thread),
 ];
 
 /// Starts a child that sends this process signals until it is killed.
@@ -87,4 +88,28 @@ fn alarms() -> Outcome {
     }
     ensure!(count() >= 6, "{} signals", count());
     Ok(())
+}
+
+/// `kill` and its like take the id of any thread for its process.
+fn by_thread() -> Outcome {
+    let (sender, tid) = mpsc::channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let other = thread::spawn(move || {
+        // SAFETY: a question without memory.
+        let _ = sender.send(unsafe { libc::gettid() });
+        while !stopped.load(Relaxed) {
+            pause_ms(1);
+        }
+    });
+    let tid = tid.recv().map_err(|_| "the thread said nothing")?;
+    call!(kill(tid, 0));
+    equal!(call!(getpgid(tid)), call!(getpgid(0)));
+    equal!(call!(getsid(tid)), call!(getsid(0)));
+    // SAFETY: all zeros is a valid siginfo.
+    let mut info: siginfo_t = unsafe { zeroed() };
+    info.si_code = SI_QUEUE;
+    call!(syscall(libc::SYS_rt_sigqueueinfo, tid, SIGCHLD, &info));
+    stop.store(true, Relaxed);
+    other.join().map_err(|_| "the thread panicked".into())
 }
