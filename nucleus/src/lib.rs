@@ -30,6 +30,7 @@ mod mem;
 pub mod pmap;
 pub mod random;
 mod selftest;
+mod slots;
 pub mod switches;
 pub mod sync;
 pub mod task;
@@ -45,6 +46,7 @@ pub use mem::frame::Frame;
 pub use mem::heap;
 pub use pmap::Pmap;
 pub use selftest::hw_cost;
+pub use slots::{Chunk, Slots};
 pub use time::vdso;
 
 /// Running a program until it traps.

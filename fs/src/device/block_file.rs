@@ -16,7 +16,7 @@ use vm::Pager;
 
 use super::Opened;
 use crate::{
-    Attributes, File, Location, OpenFlags,
+    Attributes, File, Location, OpenFlags, Ready,
     block::{Claim, Device, SECTOR},
     page_cache::{Cached, ErrorMark},
 };
@@ -309,6 +309,10 @@ impl File for BlockFile {
 
     fn has_readiness(&self) -> bool {
         false
+    }
+
+    fn ready_now(&self) -> Option<Ready> {
+        Some(Ready::ALWAYS)
     }
 
     fn sync(&self, _data_only: bool) -> Result<()> {

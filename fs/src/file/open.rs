@@ -13,7 +13,7 @@ use vm::Pager;
 
 use super::listing;
 use crate::{
-    Attributes, Credentials, File, Kind, Location, MountFlags, OpenFlags, Writing, notify,
+    Attributes, Credentials, File, Kind, Location, MountFlags, OpenFlags, Ready, Writing, notify,
     page_cache::{Cached, ErrorMark},
     vnode::{Change, Emit},
 };
@@ -166,6 +166,10 @@ impl File for VnodeFile {
 
     fn has_readiness(&self) -> bool {
         false
+    }
+
+    fn ready_now(&self) -> Option<Ready> {
+        Some(Ready::ALWAYS)
     }
 
     fn list(&self, emit: &mut Emit<'_>) -> Result<()> {

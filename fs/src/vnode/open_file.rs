@@ -37,6 +37,12 @@ bitflags! {
 }
 
 impl Ready {
+    /// The readiness of a file that never makes a caller wait.
+    pub const ALWAYS: Ready = Ready::IN
+        .union(Ready::OUT)
+        .union(Ready::RDNORM)
+        .union(Ready::WRNORM);
+
     /// Returns what is ready of a file that can be read, or written, without waiting.
     #[inline]
     pub fn of(readable: bool, writable: bool) -> Ready {
@@ -103,7 +109,14 @@ pub trait File: Any + Send + Sync {
     /// about to sleep waits on them (`poll`, `select`), or an observer stays with them (`epoll`). A
     /// file whose answer never changes adds none.
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready {
-        Ready::IN | Ready::OUT | Ready::RDNORM | Ready::WRNORM
+        Ready::ALWAYS
+    }
+
+    /// Returns what [`poll`](File::poll) would, without a watch, if that takes neither a lock nor a
+    /// long time: a lock is held that may be taken with spin locks.
+    #[inline]
+    fn ready_now(&self) -> Option<Ready> {
+        None
     }
 
     /// Tells whether `poll` has anything to report. `epoll` refuses files that are always ready.

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
-use fs::{File, Location, OpenFlags};
+use fs::{File, Location, OpenFlags, Ready};
 use nucleus::{Prot, VirtAddr, VirtRange, addr::USER_END, user};
 use vm::{Inherit, Lock, Map, MapError};
 
@@ -69,6 +69,10 @@ impl File for Causeway {
 
     fn has_readiness(&self) -> bool {
         false
+    }
+
+    fn ready_now(&self) -> Option<Ready> {
+        Some(Ready::ALWAYS)
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {

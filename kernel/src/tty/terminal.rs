@@ -249,7 +249,7 @@ impl Tty {
 
     fn wake_readers(&self, state: &State) {
         if state.line.available() > 0 {
-            self.readers.wake_all();
+            self.readers.wake_shared(false);
         }
     }
 
@@ -324,7 +324,7 @@ impl Tty {
         if !state.line.stopped {
             let echo = core::mem::take(&mut state.echo);
             self.driver.write(&echo);
-            self.writers.wake_all();
+            self.writers.wake_shared(false);
         }
     }
 

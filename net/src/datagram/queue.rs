@@ -102,7 +102,7 @@ impl Socket {
                 Counter::udp_received.add(1);
                 Counter::udp_received_v6.add(v6);
             }
-            self.waits().readable.wake_all();
+            self.waits().readable.wake_shared(false);
         } else if is_udp {
             Counter::udp_dropped.add(1);
             Counter::udp_dropped_v6.add(v6);

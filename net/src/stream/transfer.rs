@@ -161,7 +161,7 @@ impl Stream {
         Counter::tcp_segments.add(1);
         Counter::loopback_bytes.add(n as u64);
         if call.wake {
-            self.receiver.readable.wake_all();
+            self.receiver.readable.wake_shared(false);
         }
         Ok(Written::Bytes(n))
     }
@@ -192,7 +192,7 @@ impl Stream {
         let result = self.queue.drain(&reading, to, max, &mut call);
         drop(reading);
         if call.wake {
-            self.sender.writable.wake_all();
+            self.sender.writable.wake_shared(false);
         }
         result
     }

@@ -117,17 +117,30 @@ pub(crate) fn released(address: usize) {
 /// Panics if the current task may not sleep here: a spin lock is held or interrupts are off.
 #[inline]
 pub(crate) fn may_sleep() {
+    is_preemptible("sleeps");
+}
+
+/// Panics where what takes long would keep its CPU from all others, as [`may_sleep`] does.
+#[inline]
+pub(crate) fn may_take_long() {
+    is_preemptible("tells observers, as many as there may be,");
+}
+
+#[inline]
+fn is_preemptible(does: &str) {
+    #[cfg(not(debug_assertions))]
+    let _ = does;
     #[cfg(debug_assertions)]
     {
         if !handlers::held_locks().is_null() {
             assert!(
                 machine::preempt_count() == 0,
-                "a task sleeps with preemption disabled, holding {:?}",
+                "a task {does} with preemption disabled, holding {:?}",
                 with_held(|held| held.len.checked_sub(1).map(|last| held.locks[last].0)).flatten()
             );
             assert!(
                 machine::irqs_enabled(),
-                "a task sleeps with interrupts disabled"
+                "a task {does} with interrupts disabled"
             );
         }
     }

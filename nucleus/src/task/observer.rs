@@ -5,29 +5,31 @@
 //! move or go away first.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::mem;
 
 use super::queue::WaitQueue;
 use crate::{
-    OutOfMemory,
-    lock::{OnceBox, Rank, SpinLock},
+    Chunk, OutOfMemory, Slots,
+    lock::{OnceBox, Rank, SpinLock, lockdep},
 };
 
-/// Observers that are told after one hold of the list's lock.
+/// Observers that are told after one hold of the list's lock, and slots that are looked at for
+/// them.
 const BATCH: usize = 4;
+const SCAN: usize = 64;
 
 /// Is told of each wake-up of the queues that it [observes](WaitQueue::observe).
 pub trait Observer: Send + Sync {
     /// A queue was woken: what it stands for may have changed.
     ///
-    /// Called in any context that may wake: it does not sleep or allocate, and takes only locks
-    /// with interrupts off, of the ranks after [`Rank::Observers`]. May come once more on another
-    /// CPU after the observation has ended, and the last handle of the observer may be dropped
-    /// after it, in the same context.
+    /// Called where the queue is woken, never in an interrupt handler: it does not sleep or
+    /// allocate, and takes only locks with interrupts off, of the ranks after
+    /// [`Rank::Observers`]. May come once more on another CPU after the observation has ended, and
+    /// the last handle of the observer may be dropped after it, in the same context. `queue` is
+    /// the number with which it observes the queue.
     ///
     /// Returns whether it makes use of the wake-up: where only one of several
     /// exclusive observers is to be told, the next is told if it does not.
-    fn woken(&self) -> bool;
+    fn woken(&self, queue: u8) -> bool;
 }
 
 /// An observer on a queue; dropping it ends that, at once and in any context.
@@ -38,51 +40,39 @@ pub struct Observation {
 
 /// The observers of one queue.
 pub(super) struct Observers {
-    slots: SpinLock<Slots>,
+    slots: SpinLock<Slots<Entry>>,
 }
 
-struct Slots {
-    entries: Vec<Slot>,
-    /// First of the chain of free slots; `entries.len()` or more ends it.
-    free: usize,
-}
-
-enum Slot {
-    Used {
-        observer: Arc<dyn Observer>,
-        exclusive: bool,
-    },
-    /// Holds the next free one.
-    Free(usize),
+struct Entry {
+    observer: Arc<dyn Observer>,
+    queue: u8,
+    exclusive: bool,
 }
 
 /// Where a [`WaitQueue`] keeps its observers: nowhere until there is one.
 pub(super) type Cell = OnceBox<Arc<Observers>>;
 
 impl WaitQueue {
-    /// Has `observer` told of every wake-up from now on. Of the exclusive ones `wake_one` tells
-    /// only one, and none where it found a task to wake.
+    /// Has `observer` told of every wake-up from now on, as of its queue number `queue`. Of the
+    /// exclusive ones `wake_one` and `wake_shared` tell only one, and none where they found a task
+    /// to wake.
     ///
     /// # Errors
     /// No memory.
     pub fn observe(
         &self,
         observer: Arc<dyn Observer>,
+        queue: u8,
         exclusive: bool,
     ) -> Result<Observation, OutOfMemory> {
         let observers = self.observers.get_or_insert(|| {
             Box::new(Arc::new(Observers {
-                slots: SpinLock::new(
-                    Rank::Observers,
-                    Slots {
-                        entries: Vec::new(),
-                        free: 0,
-                    },
-                ),
+                slots: SpinLock::new(Rank::Observers, Slots::new()),
             }))
         });
-        let slot = observers.add(Slot::Used {
+        let slot = observers.add(Entry {
             observer,
+            queue,
             exclusive,
         })?;
         Ok(Observation {
@@ -93,75 +83,60 @@ impl WaitQueue {
 }
 
 impl Observers {
-    fn add(&self, new: Slot) -> Result<usize, OutOfMemory> {
-        let mut bigger = Vec::new();
+    fn add(&self, mut new: Entry) -> Result<usize, OutOfMemory> {
+        let mut chunk = None;
         loop {
-            let wanted = {
-                let mut slots = self.slots.lock_irq();
-                let at = slots.free;
-                if let Some(slot) = slots.entries.get_mut(at) {
-                    if let Slot::Free(next) = mem::replace(slot, new) {
-                        slots.free = next;
-                    }
-                    return Ok(at);
+            let added = self.slots.lock_irq().add(new, &mut chunk);
+            match added {
+                Ok(slot) => return Ok(slot),
+                Err((entry, size)) => {
+                    new = entry;
+                    chunk = Some(Chunk::new(size)?);
                 }
-                let len = slots.entries.len();
-                if bigger.capacity() > len {
-                    // Nothing is allocated or freed under the lock.
-                    bigger.append(&mut slots.entries);
-                    mem::swap(&mut bigger, &mut slots.entries);
-                }
-                if slots.entries.capacity() > len {
-                    slots.entries.push(new);
-                    slots.free = len + 1;
-                    return Ok(len);
-                }
-                (len * 2).max(2)
-            };
-            bigger = Vec::new();
-            bigger.try_reserve_exact(wanted).map_err(|_| OutOfMemory)?;
+            }
         }
     }
 
-    /// The observers, and slots that are free.
+    /// The number of observers.
     pub(super) fn crowd(&self) -> usize {
-        self.slots.lock_irq().entries.len()
+        self.slots.lock_irq().len()
     }
 
     /// Tells all; of the exclusive ones at most one that makes use of it, or none, where `most`
     /// says so.
     pub(super) fn tell(&self, mut exclusive: Exclusive) {
+        lockdep::may_take_long();
         let mut at = 0;
         loop {
-            let mut batch: [Option<(Arc<dyn Observer>, bool)>; BATCH] = [const { None }; BATCH];
+            let mut batch: [Option<(Arc<dyn Observer>, u8, bool)>; BATCH] = [const { None }; BATCH];
             let mut count = 0;
             {
                 let slots = self.slots.lock_irq();
-                while count < BATCH
-                    && let Some(slot) = slots.entries.get(at)
-                {
+                for _ in 0..SCAN {
+                    if count == BATCH {
+                        break;
+                    }
+                    let Some(slot) = slots.get(at) else { break };
                     at += 1;
-                    if let Slot::Used {
-                        observer,
-                        exclusive: alone,
-                    } = slot
-                        && (!alone || exclusive != Exclusive::None)
+                    if let Some(entry) = slot
+                        && (!entry.exclusive || exclusive != Exclusive::None)
                     {
-                        batch[count] = Some((observer.clone(), *alone));
+                        let told = (entry.observer.clone(), entry.queue, entry.exclusive);
+                        batch[count] = Some(told);
                         count += 1;
                     }
                 }
+                if count == 0 && slots.get(at).is_none() {
+                    return;
+                }
             }
-            for (observer, alone) in batch.into_iter().flatten() {
+            for (observer, queue, alone) in batch.into_iter().flatten() {
                 if alone && exclusive == Exclusive::None {
                     continue;
                 }
-                if observer.woken() && alone && exclusive == Exclusive::One {
+                if observer.woken(queue) && alone && exclusive == Exclusive::One {
                     exclusive = Exclusive::None;
                 }
-            }
-            if count < BATCH {
-                return;
             }
         }
     }
@@ -177,18 +152,14 @@ pub(super) enum Exclusive {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        let old = {
-            let mut slots = self.observers.slots.lock_irq();
-            let free = mem::replace(&mut slots.free, self.slot);
-            mem::replace(&mut slots.entries[self.slot], Slot::Free(free))
-        };
+        let old = self.observers.slots.lock_irq().remove(self.slot);
         // Outside the lock: it may be the observer's last handle.
         drop(old);
     }
 }
 
-/// Makes one observer observe every queue that is added: the [`Watch`](super::Watch) for what is
-/// not a sleeping task.
+/// Makes one observer observe every queue that is added, the first one as number 0 and so on: the
+/// [`Watch`](super::Watch) for what is not a sleeping task.
 pub struct ObserverSet {
     observer: Arc<dyn Observer>,
     exclusive: bool,
@@ -220,7 +191,8 @@ impl ObserverSet {
 
     pub(super) fn observe(&mut self, queue: &WaitQueue) {
         let room = self.observations.try_reserve(1).is_ok();
-        match queue.observe(self.observer.clone(), self.exclusive) {
+        let number = self.observations.len() as u8;
+        match queue.observe(self.observer.clone(), number, self.exclusive) {
             Ok(observation) if room => self.observations.push(observation),
             _ => self.out_of_memory = true,
         }

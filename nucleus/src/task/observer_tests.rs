@@ -26,7 +26,7 @@ impl Bell {
 }
 
 impl Observer for Bell {
-    fn woken(&self) -> bool {
+    fn woken(&self, _: u8) -> bool {
         self.rung.fetch_add(1, SeqCst);
         self.heard.wake_all();
         self.useful
@@ -34,7 +34,7 @@ impl Observer for Bell {
 }
 
 fn observe(queue: &WaitQueue, bell: &Arc<Bell>, exclusive: bool) -> Observation {
-    queue.observe(bell.clone(), exclusive).unwrap()
+    queue.observe(bell.clone(), 0, exclusive).unwrap()
 }
 
 #[test]

@@ -142,8 +142,8 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes the longest waiting task, and tells the observers. Any context. Returns whether there
-    /// was a task.
+    /// Wakes the longest waiting task, and tells the observers. Any context if the queue is not
+    /// observed. Returns whether there was a task.
     pub fn wake_one(&self) -> bool {
         let woken = self.wake(1) > 0;
         if let Some(observers) = self.observers.get() {
@@ -155,7 +155,8 @@ impl WaitQueue {
         woken
     }
 
-    /// Wakes all, and tells all observers. Any context.
+    /// Wakes all, and tells all observers, for a state that does not end: an end of file, an error.
+    /// Any context if the queue is not observed.
     pub fn wake_all(&self) {
         self.wake(usize::MAX);
         if let Some(observers) = self.observers.get() {
@@ -186,8 +187,9 @@ impl WaitQueue {
         self.observers.get().is_some()
     }
 
-    /// Wakes all tasks and tells the observers; of the exclusive ones one, or none if `served`:
-    /// another task has been found for what there is to do.
+    /// Wakes all tasks and tells the observers, for something that one of them takes: of the
+    /// exclusive ones one, or none if `served`, when another task has been found for it. Any
+    /// context if the queue is not observed.
     pub fn wake_shared(&self, served: bool) {
         self.wake(usize::MAX);
         if let Some(observers) = self.observers.get() {

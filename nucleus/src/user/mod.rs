@@ -214,6 +214,16 @@ pub fn write<T: Plain>(to: VirtAddr, value: &T) -> Result<(), BadAddress> {
     copy_out(to, as_bytes(value))
 }
 
+/// Writes consecutive words, aligned or not.
+///
+/// # Errors
+/// [`BadAddress`]; a part may have been written.
+#[inline]
+pub fn write_words(to: VirtAddr, words: &[u64]) -> Result<(), BadAddress> {
+    // SAFETY: the words' memory is valid for its length, and all of it is initialised.
+    unsafe { copy_out_raw(to, words.as_ptr().cast(), size_of_val(words)) }
+}
+
 /// Refuses a word that is not aligned, or not a program's.
 #[inline]
 fn check_word(at: VirtAddr) -> Result<(), BadAddress> {

@@ -12,6 +12,8 @@ pub const TESTS: &[Test] = &[
     ("epoll: epolls inside epolls", nested),
     ("epoll: time and signals", time),
     ("epoll: exclusive watches wake one", exclusive),
+    ("epoll: exclusive watches wake few", exclusive_wakes_few),
+    ("epoll: paths through epolls are limited", paths),
     ("epoll: many writers, edges, no event lost", storm),
     ("epoll: descriptors closed while it waits", churn),
     ("epoll: random steps against a model", model),
@@ -358,8 +360,116 @@ fn exclusive() -> Outcome {
         put(writer, 1)?;
         get(done, 1)?;
     }
-    call!(write(writer, [1u8; 4].as_ptr().cast(), 4));
+    // A byte each, while the one that was woken before may still be on its way.
+    for _ in &children {
+        call!(write(writer, [1u8].as_ptr().cast(), 1));
+    }
     wait_all(children)?;
+    Ok(())
+}
+
+/// Of many epolls that watch exclusively, an event wakes one that has a waiter: not all of them,
+/// and not one that only wants something else.
+fn exclusive_wakes_few() -> Outcome {
+    const WAITERS: usize = 8;
+    const EVENTS: usize = 20;
+    let counter = call!(eventfd(0, EFD_NONBLOCK));
+    let (mut reader, mut writer) = (0, 0);
+    socket_pair(&mut reader, &mut writer)?;
+    for (read, wakes) in [(counter, counter), (reader, writer)] {
+        let woken = shared_map(PAGE)?.cast::<AtomicI32>();
+        // SAFETY: the page lives as long as the process.
+        let woken = unsafe { &*woken };
+        let mut children = Vec::new();
+        for place in 0..WAITERS {
+            children.push(spawn(|| {
+                let epoll = make()?;
+                // Those that would only write never have news: the file is writable all the time.
+                let wanted = if place % 2 == 0 { EPOLLIN } else { EPOLLOUT };
+                add(epoll, read, wanted | EPOLLEXCLUSIVE | EPOLLET, 0)?;
+                if wanted == EPOLLOUT {
+                    wait_for(epoll, 0)?;
+                }
+                loop {
+                    if wait_for(epoll, -1)?
+                        .iter()
+                        .any(|(found, _)| found & EPOLLIN != 0)
+                    {
+                        woken.fetch_add(1, SeqCst);
+                    }
+                }
+            })?);
+        }
+        pause_ms(50);
+        for event in 1..=EVENTS {
+            put_number(wakes, 1)?;
+            let end = Instant::now() + Duration::from_secs(5);
+            while (woken.load(SeqCst) as usize) < event {
+                ensure!(Instant::now() < end, "event {event} woke nobody");
+                pause_ms(1);
+            }
+        }
+        pause_ms(50);
+        let woken = woken.load(SeqCst) as usize;
+        ensure!(woken <= EVENTS * 2, "{EVENTS} events woke {woken} times");
+        for child in children {
+            kill_child(child)?;
+        }
+    }
+    Ok(())
+}
+
+fn put_number(fd: c_int, number: u64) -> Outcome {
+    call!(write(fd, (&raw const number).cast(), 8));
+    Ok(())
+}
+
+fn socket_pair(a: &mut c_int, b: &mut c_int) -> Outcome {
+    let mut pair = [0; 2];
+    call!(socketpair(AF_UNIX, SOCK_STREAM, 0, pair.as_mut_ptr()));
+    (*a, *b) = (pair[0], pair[1]);
+    Ok(())
+}
+
+/// The number of paths by which an event spreads is limited, as on Linux.
+fn paths() -> Outcome {
+    let file = call!(eventfd(0, EFD_NONBLOCK));
+    let inner = make()?;
+    add(inner, file, EPOLLIN, 0)?;
+    // Paths of two epolls: 500.
+    let mut outer = Vec::new();
+    for _ in 0..500 {
+        let epoll = make()?;
+        add(epoll, inner, EPOLLIN, 0)?;
+        outer.push(epoll);
+    }
+    let one_more = make()?;
+    let mut event = epoll_entry(EPOLLIN, 0);
+    refused!(
+        EINVAL,
+        epoll_ctl(one_more, EPOLL_CTL_ADD, inner, &mut event)
+    );
+    // A path that went away makes room.
+    call!(epoll_ctl(outer[7], EPOLL_CTL_DEL, inner, null_mut()));
+    add(one_more, inner, EPOLLIN, 0)?;
+    call!(close(outer[8]));
+    add(outer[7], inner, EPOLLIN, 0)?;
+    refused!(EINVAL, epoll_ctl(make()?, EPOLL_CTL_ADD, inner, &mut event));
+    // Another epoll that many watch cannot watch the file as well; one that none watches can.
+    let (other, top) = (make()?, make()?);
+    add(top, other, EPOLLIN, 0)?;
+    refused!(EINVAL, epoll_ctl(other, EPOLL_CTL_ADD, file, &mut event));
+    add(one_more, file, EPOLLIN, 0)?;
+    expect(outer[20], &[])?;
+    put_number(file, 1)?;
+    equal!(wait_for(outer[20], 1000)?.len(), 1);
+    for fd in outer {
+        // SAFETY: closes descriptors of this test; one is closed already.
+        unsafe { libc::close(fd) };
+    }
+    for fd in [other, top, one_more, inner, file] {
+        call!(close(fd));
+    }
     Ok(())
 }
 

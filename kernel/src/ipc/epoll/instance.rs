@@ -1,21 +1,19 @@
 //! The open file of an epoll.
 
+use abi::{
+    Errno, Result,
+    raw::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, SEEK_CUR, epoll_event},
+};
 use alloc::{
     collections::BTreeMap,
     format,
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::any::Any;
-
-use abi::{
-    Errno, Result,
-    raw::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, SEEK_CUR, epoll_event},
-};
 use fs::{File, Ready as Bits};
 use nucleus::{
     VirtAddr, frame,
-    sync::{Mutex, Rank, SpinLock},
+    sync::Mutex,
     task::{ObserverSet, Sleep, Watch, Woken},
     user,
 };
@@ -23,19 +21,19 @@ use nucleus::{
 use super::{
     WATCHES,
     item::{Interest, Item, Key, key},
-    nesting,
+    nesting::{self, Node},
     ready::Ready,
 };
 use crate::process::files::OpenFile;
 
 pub struct Epoll {
-    me: Weak<Epoll>,
-    ready: Arc<Ready>,
+    pub(super) me: Weak<Epoll>,
+    pub(super) ready: Arc<Ready>,
     /// The watches. Held while events are collected, so that a watch is not reported twice by one
     /// call.
     items: Mutex<BTreeMap<Key, Arc<Item>>>,
-    /// Epolls that watch this one, perhaps some that are gone [changed under `NESTING`].
-    outer: SpinLock<Vec<Weak<Epoll>>>,
+    /// Which epolls watch this one.
+    pub(super) node: Arc<Node>,
     /// The user whose quota the watches count against.
     user: u32,
 }
@@ -51,7 +49,7 @@ impl Epoll {
             me: me.clone(),
             ready: Ready::new(),
             items: Mutex::new(crate::rank::EPOLL, BTreeMap::new()),
-            outer: SpinLock::new(Rank::Leaf, Vec::new()),
+            node: Node::new(),
             user,
         }))
     }
@@ -59,46 +57,57 @@ impl Epoll {
     /// `EPOLL_CTL_ADD`: watches `open`, which the caller has as descriptor `fd`.
     ///
     /// # Errors
-    /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `ENOSPC` for too many
-    /// watches, `ENOMEM`.
+    /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `EINVAL` for too many
+    /// paths upwards from one file, `ENOSPC` for too many watches, `ENOMEM`.
     pub fn add(&self, open: &Arc<OpenFile>, fd: i32, interest: Interest) -> Result<()> {
         frame::check_not_scarce()?;
         let inner = open.downcast::<Epoll>();
-        let nesting = inner.map(|_| nesting::lock());
-        if let Some(inner) = inner {
-            nesting::check(self, inner)?;
+        let mut nesting = inner.map(|_| nesting::lock());
+        if let (Some(inner), Some(nesting)) = (inner, &nesting) {
+            nesting.check_depth(self, inner)?;
         }
-        let mut items = self.items.lock();
+        let mut items = loop {
+            let items = self.items.lock();
+            // An epoll that begins to watch this one sees either the new watch or, here, that it
+            // does.
+            if nesting.is_some() || self.node.is_top() {
+                break items;
+            }
+            drop(items);
+            nesting = Some(nesting::lock());
+        };
         let key = key(open, fd);
         if items.contains_key(&key) {
             return Err(Errno::EEXIST);
         }
+        if let (None, Some(nesting)) = (inner, &nesting) {
+            nesting.check_file(&self.node, open.attached())?;
+        }
         let charge = WATCHES.charge(self.user).ok_or(Errno::ENOSPC)?;
         let place = self.ready.reserve()?;
-        let item = Item::new(
-            key,
-            place,
-            self.ready.clone(),
-            self.me.clone(),
-            open,
-            charge,
-        );
+        let item = Item::new(key, place, self, open, charge);
         self.ready.enter(&item, interest);
-        let found = match observe(&item, open, interest) {
+        let found = observe(&item, open, interest).and_then(|found| {
+            if let (Some(inner), Some(nesting)) = (inner, &nesting) {
+                inner.node.watched_by(nesting, &self.node)?;
+                nesting.check_paths(inner)?;
+            }
+            Ok(found)
+        });
+        let found = match found {
             Ok(found) => found,
             Err(error) => {
                 self.end(&item);
+                drop(items);
+                item.detach();
                 return Err(error);
             }
         };
         items.insert(key, item.clone());
-        if let Some(inner) = inner {
-            inner.watched_by(&self.me);
-        }
         drop(items);
         drop(nesting);
         if found.intersects(interest.ready()) {
-            self.ready.note(&item);
+            self.ready.note(&item, |_| true);
         }
         Ok(())
     }
@@ -116,7 +125,7 @@ impl Epoll {
         // Wake-ups count for the new interest before the file is asked: none is missed.
         self.ready.set_interest(item.place, interest);
         if item.poll().intersects(interest.ready()) {
-            self.ready.note(item);
+            self.ready.note(item, |_| true);
         }
         Ok(())
     }
@@ -130,7 +139,7 @@ impl Epoll {
         let item = items.remove(&key(open, fd)).ok_or(Errno::ENOENT)?;
         self.end(&item);
         drop(items);
-        open.detach(&*item);
+        item.detach();
         Ok(())
     }
 
@@ -221,33 +230,9 @@ impl Epoll {
         }
     }
 
-    /// Calls `f` with each epoll that this one watches, until one gives false. Returns whether none
-    /// did.
-    pub(super) fn each_inner(&self, mut f: impl FnMut(&Epoll) -> bool) -> bool {
-        let items = self.items.lock_nested();
-        let mut ask = |file: &dyn File| (file as &dyn Any).downcast_ref().is_none_or(&mut f);
-        items.values().all(|item| item.with_file(&mut ask))
-    }
-
-    /// The epolls that watch this one.
-    pub(super) fn each_outer(&self, mut f: impl FnMut(&Epoll)) {
-        let mut at = 0;
-        loop {
-            let outer = match self.outer.lock().get(at) {
-                Some(outer) => outer.upgrade(),
-                None => return,
-            };
-            if let Some(outer) = outer {
-                f(&outer);
-            }
-            at += 1;
-        }
-    }
-
-    fn watched_by(&self, outer: &Weak<Epoll>) {
-        let mut list = self.outer.lock();
-        list.retain(|known| known.strong_count() > 0 && !known.ptr_eq(outer));
-        list.push(outer.clone());
+    /// Calls `f` with each watch, until one gives false. Returns whether none did.
+    pub(super) fn each_item(&self, f: impl FnMut(&Arc<Item>) -> bool) -> bool {
+        self.items.lock_nested().values().all(f)
     }
 }
 
@@ -256,7 +241,7 @@ fn observe(item: &Arc<Item>, open: &Arc<OpenFile>, interest: Interest) -> Result
     let mut set = ObserverSet::new(item.clone(), interest.has(EPOLLEXCLUSIVE));
     let found = open.file().poll(Some(&mut set));
     item.observe(set.finish()?);
-    open.attach(item.clone())?;
+    item.attach()?;
     Ok(found)
 }
 
@@ -284,6 +269,10 @@ impl File for Epoll {
             }
         }
         Bits::empty()
+    }
+
+    fn ready_now(&self) -> Option<Bits> {
+        (self.ready.len() == 0).then_some(Bits::empty())
     }
 
     fn describe(&self) -> Vec<u8> {
@@ -324,9 +313,7 @@ impl Drop for Epoll {
     fn drop(&mut self) {
         for item in core::mem::take(self.items.get_mut()).into_values() {
             self.end(&item);
-            if let Some(open) = item.open.upgrade() {
-                open.detach(&*item);
-            }
+            item.detach();
         }
     }
 }

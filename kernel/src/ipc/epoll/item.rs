@@ -5,17 +5,28 @@ use alloc::{
     vec::Vec,
 };
 
-use abi::raw::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, EPOLLWAKEUP};
+use core::{
+    any::Any,
+    sync::atomic::{
+        AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+
+use abi::{
+    Result,
+    raw::general::{EPOLLET, EPOLLEXCLUSIVE, EPOLLONESHOT, EPOLLWAKEUP},
+};
 use fs::{File, Ready as Bits};
 use nucleus::{
     sync::{Mutex, Rank, SpinLock},
     task::{Observation, Observer},
 };
 
-use super::{Epoll, ready::Ready};
+use super::{Epoll, nesting::Node, ready::Ready};
 use crate::{
     ipc::quota::Charge,
-    process::files::{Attached, OpenFile},
+    process::files::{Attached, AttachedList, OpenFile, attach},
 };
 
 /// How an item is triggered, rather than by what.
@@ -67,31 +78,48 @@ pub(super) struct Item {
     /// Where it stands in the ready list.
     pub place: u32,
     ready: Arc<Ready>,
+    /// The epoll among those that watch each other.
+    pub node: Arc<Node>,
     epoll: Weak<Epoll>,
     pub open: Weak<OpenFile>,
+    /// The watches of the description, this one among them.
+    pub watches: Arc<AttachedList>,
     /// Taken away when the description or the watch ends.
     file: Mutex<Option<Arc<dyn File>>>,
     observations: SpinLock<Vec<Observation>>,
+    /// How many queues are observed.
+    queues: AtomicUsize,
+    /// Its place among what is attached to the description; [`NOWHERE`] until it has one.
+    attached: AtomicUsize,
+    /// The round of a check in which its file was seen [changed under `NESTING`].
+    pub checked: AtomicU64,
     charge: SpinLock<Option<Charge>>,
 }
 
+const NOWHERE: usize = usize::MAX;
+
 impl Item {
+    /// A watch by `epoll` of `open`; `key` and `place` as in the fields.
     pub fn new(
         key: Key,
         place: u32,
-        ready: Arc<Ready>,
-        epoll: Weak<Epoll>,
+        epoll: &Epoll,
         open: &Arc<OpenFile>,
         charge: Charge,
     ) -> Arc<Item> {
         Arc::new(Item {
             key,
             place,
-            ready,
-            epoll,
+            ready: epoll.ready.clone(),
+            node: epoll.node.clone(),
+            epoll: epoll.me.clone(),
             open: Arc::downgrade(open),
+            watches: open.attached().clone(),
             file: Mutex::new(crate::rank::EPOLL, Some(open.file().clone())),
             observations: SpinLock::new(Rank::Leaf, Vec::new()),
+            queues: AtomicUsize::new(0),
+            attached: AtomicUsize::new(NOWHERE),
+            checked: AtomicU64::new(0),
             charge: SpinLock::new(Rank::Leaf, Some(charge)),
         })
     }
@@ -104,7 +132,48 @@ impl Item {
 
     /// Keeps what makes wake-ups come.
     pub fn observe(&self, observations: Vec<Observation>) {
+        self.queues.store(observations.len(), Relaxed);
         *self.observations.lock() = observations;
+    }
+
+    /// Has the watch told when the description goes away.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn attach(self: &Arc<Self>) -> Result<()> {
+        self.attached
+            .store(attach(&self.watches, self.clone())?, SeqCst);
+        Ok(())
+    }
+
+    /// Takes back an [`attach`](Item::attach); once.
+    pub fn detach(&self) {
+        let place = self.attached.swap(NOWHERE, SeqCst);
+        if place != NOWHERE {
+            let own = self.watches.lock().remove(place);
+            drop(own);
+        }
+    }
+
+    /// Calls `f` with the epoll that is watched, if it is one and not closed.
+    pub fn with_inner<R>(&self, f: impl FnOnce(&Epoll) -> R) -> Option<R> {
+        let file = self.file.lock_nested();
+        let file: &dyn Any = file.as_deref()?;
+        file.downcast_ref().map(f)
+    }
+
+    /// Whether a wake-up of this one of the file's queues may be news for `interest`: a file that
+    /// has two is read when the first is woken, and written when the second is.
+    fn is_news(&self, queue: u8, interest: Interest) -> bool {
+        const WRITING: Bits = Bits::OUT.union(Bits::WRNORM).union(Bits::WRBAND);
+        let ends = Bits::ERR | Bits::HUP | Bits::NVAL;
+        let wanted = interest.ready() - ends;
+        let queues = self.queues.load(Relaxed);
+        match queue {
+            _ if queues != 2 || wanted.is_empty() => true,
+            0 => !(wanted - WRITING).is_empty(),
+            _ => wanted.intersects(WRITING),
+        }
     }
 
     /// The watch is over: ends wake-ups and gives everything back but memory.
@@ -115,18 +184,19 @@ impl Item {
         drop(charge);
         // Under the lock: after a description has been through here, no other handle of the file
         // exists in a watch. The description still holds its own, so this is not the last.
-        *self.file.lock_nested() = None;
-    }
-
-    /// Calls `f` with the file; true if it is closed.
-    pub fn with_file(&self, f: impl FnOnce(&dyn File) -> bool) -> bool {
-        self.file.lock_nested().as_deref().is_none_or(f)
+        let mut file = self.file.lock_nested();
+        let any = file.as_deref().map(|file| file as &dyn Any);
+        if let Some(inner) = any.and_then(|any| any.downcast_ref::<Epoll>()) {
+            inner.node.unwatched_by(&self.node);
+        }
+        *file = None;
     }
 }
 
 impl Observer for Item {
-    fn woken(&self) -> bool {
-        self.ready.note(self)
+    fn woken(&self, queue: u8) -> bool {
+        self.ready
+            .note(self, |interest| self.is_news(queue, interest))
     }
 }
 

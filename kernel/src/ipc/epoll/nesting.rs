@@ -1,46 +1,238 @@
-//! Epolls that watch epolls.
+//! Epolls that watch epolls: how deep, and by how many paths one event may spread.
+//!
+//! A wake-up runs along every path from a file upwards through the epolls that watch it to one that
+//! no other watches. As on Linux the depth is limited, and the number of paths of each length from
+//! one file: without that, five levels of epolls that watch each other in all ways turn one event
+//! into a number of wake-ups that grows with the fifth power of what a program built.
+//!
+//! What is computed for an epoll is kept in its [`Node`] for the rest of the call, so that a check
+//! takes a time that is linear in the watches that it finds, however many paths lead to them.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use nucleus::sync::{Mutex, MutexGuard};
+use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
 
-use super::Epoll;
+use super::{Epoll, item::Item};
+use crate::process::files::{AttachedList, each_attached};
 
-/// How many epolls may stand in a chain, each watching the next. A wake-up runs along the chain, on
-/// one stack.
+/// The number of epolls that may stand in a chain, each watching the next. A wake-up runs along the
+/// chain, on one stack.
 const LONGEST: usize = 5;
+
+/// Paths from one file that lead through so many epolls above the first: Linux's numbers. Any
+/// number of epolls may watch a file if none watches them.
+const LIMITS: [u32; LONGEST] = [u32::MAX, 500, 100, 50, 10];
+
+/// Paths upwards from an epoll, by the number of epolls above it.
+type Paths = [u32; LONGEST];
 
 /// Held while an epoll is added to another: two of them could make a circle together.
 static NESTING: Mutex<()> = Mutex::new(crate::rank::NESTING, ());
 
+/// The rounds that were begun, each of which visits an epoll once.
+static ROUND: AtomicU64 = AtomicU64::new(0);
+
+/// An epoll among those that watch each other. Its watches share it: it is memory only, so that the
+/// last handle may be dropped with locks held.
+pub(super) struct Node {
+    /// The epoll of each watch of this one [grows under `NESTING`, which bounds it].
+    outer: SpinLock<Vec<Arc<Node>>>,
+    /// Used under `NESTING`.
+    mark: SpinLock<Mark>,
+}
+
+/// What was computed for an epoll, and in which round.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    depth: (u64, usize),
+    height: (u64, usize),
+    paths: (u64, Paths),
+    /// Its files were checked.
+    checked: u64,
+}
+
+impl Node {
+    pub fn new() -> Arc<Node> {
+        Arc::new(Node {
+            outer: SpinLock::new(Rank::Leaf, Vec::new()),
+            mark: SpinLock::new(Rank::Leaf, Mark::default()),
+        })
+    }
+
+    /// Whether no epoll watches this one.
+    pub fn is_top(&self) -> bool {
+        self.outer.lock().is_empty()
+    }
+
+    /// `outer` begins to watch this one.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn watched_by(&self, _: &Nesting, outer: &Arc<Node>) -> Result<()> {
+        let mut list = self.outer.lock();
+        list.try_reserve(1)?;
+        list.push(outer.clone());
+        Ok(())
+    }
+
+    /// A watch of this one by `outer` is over.
+    pub fn unwatched_by(&self, outer: &Arc<Node>) {
+        let mut list = self.outer.lock();
+        let at = list.iter().position(|known| Arc::ptr_eq(known, outer));
+        let gone = at.map(|at| list.swap_remove(at));
+        drop(list);
+        drop(gone);
+    }
+
+    fn each_outer(&self, mut f: impl FnMut(&Node)) {
+        let mut at = 0;
+        while let Some(outer) = { self.outer.lock().get(at).cloned() } {
+            f(&outer);
+            at += 1;
+        }
+    }
+}
+
+/// The right to change which epoll watches which.
+pub(super) struct Nesting(#[allow(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
+
 /// No epoll begins to watch another meanwhile.
-pub(super) fn lock() -> MutexGuard<'static, ()> {
-    NESTING.lock()
+pub(super) fn lock() -> Nesting {
+    Nesting(NESTING.lock())
 }
 
-/// Whether `outer` may watch `inner`. Nesting is locked.
-///
-/// # Errors
-/// `ELOOP`: that would make a circle, or a chain longer than [`LONGEST`].
-pub(super) fn check(outer: &Epoll, inner: &Epoll) -> Result<()> {
-    let above = height(outer, LONGEST);
-    match LONGEST.checked_sub(above) {
-        Some(room) if fits(outer, inner, room) => Ok(()),
-        _ => Err(Errno::ELOOP),
+fn new_round() -> u64 {
+    ROUND.fetch_add(1, Relaxed) + 1
+}
+
+impl Nesting {
+    /// Whether `outer` may begin to watch `inner`, as far as depth and circles go.
+    ///
+    /// # Errors
+    /// `ELOOP`: that would make a circle, or a chain longer than [`LONGEST`].
+    pub fn check_depth(&self, outer: &Epoll, inner: &Epoll) -> Result<()> {
+        let round = new_round();
+        let below = depth(outer, inner, round).ok_or(Errno::ELOOP)?;
+        match height(&outer.node, round) + below <= LONGEST {
+            true => Ok(()),
+            false => Err(Errno::ELOOP),
+        }
+    }
+
+    /// Whether the paths of all files below `inner`, which a further epoll watches now, are within
+    /// the limits.
+    ///
+    /// # Errors
+    /// `EINVAL` if not.
+    pub fn check_paths(&self, inner: &Epoll) -> Result<()> {
+        match fits(inner, new_round()) {
+            true => Ok(()),
+            false => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Whether a path may begin with `epoll` from the description of these watches, which it does
+    /// not watch yet.
+    ///
+    /// # Errors
+    /// `EINVAL` if not.
+    pub fn check_file(&self, epoll: &Node, watches: &AttachedList) -> Result<()> {
+        let round = new_round();
+        match add_watches(paths(epoll, round), watches, round) {
+            true => Ok(()),
+            false => Err(Errno::EINVAL),
+        }
     }
 }
 
-/// Epolls in the longest chain that ends with `epoll`; `most` and one if there are more.
-fn height(epoll: &Epoll, most: usize) -> usize {
-    let mut height = 0;
-    if most > 0 {
-        epoll.each_outer(|outer| height = height.max(self::height(outer, most - 1)));
+/// Epolls in the longest chain that begins with `epoll`; `None` if one of its chains has `outer`.
+fn depth(outer: &Epoll, epoll: &Epoll, round: u64) -> Option<usize> {
+    if core::ptr::eq(outer, epoll) {
+        return None;
     }
-    height + 1
+    let known = epoll.node.mark.lock().depth;
+    if known.0 == round {
+        return Some(known.1);
+    }
+    let mut deepest = 0;
+    let none = epoll.each_item(|item| {
+        item.with_inner(|inner| {
+            let depth = depth(outer, inner, round);
+            deepest = deepest.max(depth.unwrap_or(0));
+            depth.is_some()
+        })
+        .unwrap_or(true)
+    });
+    epoll.node.mark.lock().depth = (round, deepest + 1);
+    none.then_some(deepest + 1)
 }
 
-/// Whether every chain that begins with `epoll` has at most `room` epolls, none of them `outer`.
-fn fits(outer: &Epoll, epoll: &Epoll, room: usize) -> bool {
-    room > 0
-        && !core::ptr::eq(outer, epoll)
-        && epoll.each_inner(|inner| fits(outer, inner, room - 1))
+/// Epolls in the longest chain that ends with `epoll`.
+fn height(epoll: &Node, round: u64) -> usize {
+    let known = epoll.mark.lock().height;
+    if known.0 == round {
+        return known.1;
+    }
+    let mut highest = 0;
+    epoll.each_outer(|outer| highest = highest.max(height(outer, round)));
+    epoll.mark.lock().height = (round, highest + 1);
+    highest + 1
+}
+
+/// The paths upwards from `epoll`.
+fn paths(epoll: &Node, round: u64) -> Paths {
+    let known = epoll.mark.lock().paths;
+    if known.0 == round {
+        return known.1;
+    }
+    let mut sum = Paths::default();
+    epoll.each_outer(|outer| add(&mut sum[1..], &paths(outer, round)));
+    sum[0] = u32::from(epoll.is_top());
+    epoll.mark.lock().paths = (round, sum);
+    sum
+}
+
+fn add(sum: &mut [u32], more: &Paths) {
+    for (sum, more) in sum.iter_mut().zip(more) {
+        *sum = sum.saturating_add(*more);
+    }
+}
+
+fn is_within(paths: &Paths) -> bool {
+    paths
+        .iter()
+        .zip(LIMITS)
+        .all(|(&paths, limit)| paths <= limit)
+}
+
+/// Whether the paths from `epoll`, from what it watches and from what is below are within the
+/// limits.
+fn fits(epoll: &Epoll, round: u64) -> bool {
+    {
+        let mut mark = epoll.node.mark.lock();
+        if mark.checked == round {
+            return true;
+        }
+        mark.checked = round;
+    }
+    // At least as many begin at each of its files.
+    is_within(&paths(&epoll.node, round))
+        && epoll.each_item(|item| {
+            item.checked.load(Relaxed) == round
+                || item
+                    .with_inner(|inner| fits(inner, round))
+                    .unwrap_or_else(|| add_watches(Paths::default(), &item.watches, round))
+        })
+}
+
+/// Whether the paths from a description with these watches, together with `sum`, are within the
+/// limits. The watches need not be looked at again in this round.
+fn add_watches(mut sum: Paths, watches: &AttachedList, round: u64) -> bool {
+    each_attached(watches, |item: &Item| {
+        item.checked.store(round, Relaxed);
+        add(&mut sum, &paths(&item.node, round));
+        is_within(&sum)
+    })
 }

@@ -138,9 +138,10 @@ impl Ready {
     }
 
     /// The watch may be ready: puts it at the end of the list and wakes a thread that waits for
-    /// events. Any context. Returns whether there was one.
-    pub fn note(&self, item: &Item) -> bool {
-        {
+    /// events. Not in interrupt context. Returns whether there was one, and the wake-up is news for
+    /// the watch's interest.
+    pub fn note(&self, item: &Item, is_news: impl FnOnce(Interest) -> bool) -> bool {
+        let interest = {
             let mut list = self.lock();
             let place = list.at(item.place);
             let current = place
@@ -151,11 +152,13 @@ impl Ready {
             if !current || place.interest.is_spent() {
                 return false;
             }
+            let interest = place.interest;
             list.link(item.place, false);
-        }
+            interest
+        };
         let woken = self.waiters.wake_one();
         self.pollers.wake_all();
-        woken
+        woken && is_news(interest)
     }
 
     /// Puts a watch that is still ready back at the end.

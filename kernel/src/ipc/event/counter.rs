@@ -69,7 +69,7 @@ impl File for EventFile {
         }
         let wait = !flags.has(O_NONBLOCK);
         let taken = signal::take_or_wait(&self.readers, wait, || self.take())?;
-        self.writers.wake_all();
+        self.writers.wake_shared(false);
         to.put_bytes(&taken.to_ne_bytes())
     }
 
@@ -87,7 +87,7 @@ impl File for EventFile {
         }
         let wait = !flags.has(O_NONBLOCK);
         signal::take_or_wait(&self.writers, wait, || self.add(more))?;
-        self.readers.wake_all();
+        self.readers.wake_shared(false);
         Ok(UNIT)
     }
 

@@ -44,7 +44,7 @@ impl SignalFile {
     /// Gives signals of `set` from now on. `thread` is the caller's, whose process looks again.
     pub fn set_set(&self, set: SignalSet, thread: &Thread) {
         self.store(set);
-        thread.process().signals.arrivals.wake_all();
+        thread.process().signals.arrivals.wake_shared(false);
     }
 
     fn read_by(&self, thread: &Thread, wait: bool, to: &mut dyn Sink) -> Result<usize> {

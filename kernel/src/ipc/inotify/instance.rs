@@ -239,7 +239,7 @@ impl Watch {
             state.watches.remove(&self.number)
         };
         self.forget_mark();
-        self.shared.readers.wake_all();
+        self.shared.readers.wake_shared(false);
         drop(gone);
         true
     }
@@ -279,7 +279,7 @@ impl Listener for Watch {
         if wanted & IN_ONESHOT != 0 {
             self.end(true);
         }
-        self.shared.readers.wake_all();
+        self.shared.readers.wake_shared(false);
     }
 
     fn ended(&self) {

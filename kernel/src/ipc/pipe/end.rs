@@ -153,6 +153,12 @@ impl File for End {
         }
     }
 
+    #[inline]
+    fn ready_now(&self) -> Option<Ready> {
+        let ready = self.pipe.ready() & self.mask;
+        (!ready.contains(Ready::HUP)).then_some(ready)
+    }
+
     fn asynchronous(&self) -> Asynchronous {
         Asynchronous::Named
     }

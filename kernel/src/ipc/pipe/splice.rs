@@ -47,7 +47,7 @@ impl Pipe {
             to.tell_readers(call.was_empty);
         }
         if freed_slot {
-            self.writers.wake_all();
+            self.writers.wake_shared(false);
         }
         Ok(n)
     }
@@ -73,7 +73,7 @@ impl Pipe {
         drop(reading);
         self.loans.wake_all();
         if freed_slot {
-            self.writers.wake_all();
+            self.writers.wake_shared(false);
         }
     }
 }

@@ -141,7 +141,7 @@ impl Pipe {
             n
         };
         if call.freed_slot {
-            self.writers.wake_all();
+            self.writers.wake_shared(false);
         }
         Ok(n)
     }
@@ -221,7 +221,7 @@ impl Pipe {
     /// of each write.
     pub(super) fn tell_readers(&self, was_empty: bool) {
         if was_empty || self.readers.is_observed() {
-            self.readers.wake_all();
+            self.readers.wake_shared(false);
         }
     }
 }

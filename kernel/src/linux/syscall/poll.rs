@@ -24,31 +24,20 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_pselect6, pselect),
 ];
 
-/// A polled descriptor: its file, the wanted events, the found ones.
+/// A polled descriptor of a call that sleeps: its file, the wanted events, the found ones.
 struct Watched {
-    /// None if there is nothing to look at; then `found` says it all.
+    /// None if there is nothing to look at.
     open: Option<Arc<OpenFile>>,
     wanted: Ready,
     found: Cell<Ready>,
 }
 
 impl Watched {
-    /// The descriptor of an open file, of which this is wanted. Errors and ends are news to
-    /// everyone.
-    fn new(open: Arc<OpenFile>, wanted: Ready) -> Watched {
+    fn new(open: Option<Arc<OpenFile>>, wanted: Ready) -> Watched {
         Watched {
-            open: Some(open),
-            wanted: wanted | Ready::ERR | Ready::HUP | Ready::NVAL,
+            open,
+            wanted,
             found: Cell::new(Ready::empty()),
-        }
-    }
-
-    /// A descriptor without a file, and the answer for it.
-    fn nothing(found: Ready) -> Watched {
-        Watched {
-            open: None,
-            wanted: Ready::empty(),
-            found: Cell::new(found),
         }
     }
 }
@@ -117,16 +106,13 @@ fn look<'a>(watched: &'a [Watched], mut set: Option<&mut WaitSet<'a>>) -> usize 
     count
 }
 
-/// Waits until something wanted is ready of one file at least. Returns the number of those files, 0
-/// after the time.
-fn wait_for_any(watched: &[Watched], wait: Wait) -> Result<usize> {
-    let count = look(watched, None);
-    let Some(sleep) = wait.sleep().filter(|_| count == 0) else {
-        return Ok(count);
-    };
+/// Sleeps until something wanted is ready of one file at least. Returns the number of those files,
+/// 0 after the time.
+fn wait_for_any(watched: &[Watched], sleep: Sleep) -> Result<usize> {
     let mut set = WaitSet::new();
     // From here on every change wakes; what changed since the first look is seen by this one.
     let mut count = look(watched, Some(&mut set));
+    set.check()?;
     while count == 0 {
         let woken = set.wait(sleep);
         count = look(watched, None);
@@ -173,50 +159,137 @@ fn ppoll(call: &mut Call<'_>) -> Result<usize> {
     write_timespec(at, wait, result)
 }
 
-/// How many descriptors are fetched from the program, and looked up, at a time.
-const BLOCK: usize = 16;
+/// Descriptors that are looked at together, with one lock of the table.
+const BLOCK: usize = 32;
+/// Files that must be asked without the table's lock, by their places among those.
+type Unasked = [Option<Arc<OpenFile>>; BLOCK];
+
+/// The array of `poll`.
+#[derive(Clone, Copy)]
+struct Polled {
+    at: VirtAddr,
+    count: usize,
+}
+
+impl Polled {
+    fn address(self, i: usize) -> Result<VirtAddr> {
+        let offset = i * size_of::<pollfd>();
+        self.at.checked_add(offset).ok_or(Errno::EFAULT)
+    }
+
+    /// Reads the entries from `from` on, as many as there are or `buffer` has room for.
+    fn read(self, from: usize, buffer: &mut [pollfd; BLOCK]) -> Result<&mut [pollfd]> {
+        let asked = &mut buffer[..(self.count - from).min(BLOCK)];
+        user::read_all(asked, self.address(from)?)?;
+        Ok(asked)
+    }
+
+    /// Writes what was found of entry `i`. Only this is written: the program may use the rest of
+    /// the entry meanwhile.
+    #[inline]
+    fn answer(self, i: usize, found: Ready) -> Result<()> {
+        let to = self.address(i)?.0 + core::mem::offset_of!(pollfd, revents);
+        user::write(VirtAddr(to), &(found.bits() as i16))?;
+        Ok(())
+    }
+}
+
+/// The events that an entry asks for. Errors and ends are news to everyone.
+fn wanted(entry: &pollfd) -> Ready {
+    const ALWAYS: Ready = Ready::ERR.union(Ready::HUP).union(Ready::NVAL);
+    Ready::from_bits_truncate(entry.events as u16 as u32) | ALWAYS
+}
 
 fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
-    let (at, count) = (call.address(0), call.unsigned(1) as usize);
-    if count as u64 > call.process().limits().soft(RLIMIT_NOFILE) {
+    let polled = Polled {
+        at: call.address(0),
+        count: call.unsigned(1) as usize,
+    };
+    if polled.count as u64 > call.process().limits().soft(RLIMIT_NOFILE) {
         return Err(Errno::EINVAL);
     }
-    let entry = |i: usize| at.checked_add(i * size_of::<pollfd>()).ok_or(Errno::EFAULT);
-    let mut watched: Vec<Watched> = nucleus::try_vec(count)?;
-    // Descriptors that are not open are an answer at once; negative ones are left out.
-    let mut bad = 0;
-    let mut asked: [pollfd; BLOCK] = user::zeroed();
-    while watched.len() < count {
-        let asked = &mut asked[..(count - watched.len()).min(BLOCK)];
-        user::read_all(asked, entry(watched.len())?)?;
-        call.files()
-            .get_each(asked.iter().map(|poll| (poll.fd, poll)), |poll, open| {
-                let wanted = Ready::from_bits_truncate(poll.events as u16 as u32);
-                watched.push(match open {
-                    Some(open) => Watched::new(open, wanted),
+    let ready = look_at_polled(call, polled)?;
+    match wait.sleep().filter(|_| ready == 0) {
+        None => Ok(ready),
+        Some(sleep) => poll_asleep(call, polled, sleep),
+    }
+}
+
+/// Looks at all files once, without memory and, for most, without a handle of the file. Returns for
+/// how many entries there is an answer.
+fn look_at_polled(call: &Call<'_>, polled: Polled) -> Result<usize> {
+    let mut buffer: [pollfd; BLOCK] = user::zeroed();
+    let mut unasked: Unasked = [const { None }; BLOCK];
+    let mut ready = 0;
+    let mut from = 0;
+    while from < polled.count {
+        let asked = polled.read(from, &mut buffer)?;
+        let mut any_unasked = false;
+        let places = asked.iter_mut().zip(&mut unasked);
+        let fds = places.map(|(entry, unasked)| (entry.fd, (entry, unasked)));
+        call.files().look_up(fds, |(entry, unasked), open| {
+            let found = match open {
+                Some(open) => match open.file().ready_now() {
+                    Some(found) => found & wanted(entry),
                     None => {
-                        let negative = poll.fd < 0;
-                        bad += usize::from(!negative);
-                        Watched::nothing(if negative {
-                            Ready::empty()
-                        } else {
-                            Ready::NVAL
-                        })
+                        *unasked = Some(open.clone());
+                        any_unasked = true;
+                        Ready::empty()
                     }
-                });
-            });
+                },
+                // Negative descriptors are left out.
+                None if entry.fd < 0 => Ready::empty(),
+                None => Ready::NVAL,
+            };
+            entry.revents = found.bits() as i16;
+        });
+        if any_unasked {
+            for (entry, unasked) in asked.iter_mut().zip(&mut unasked) {
+                if let Some(open) = unasked.take() {
+                    let found = open.file().poll(None) & wanted(entry);
+                    entry.revents = found.bits() as i16;
+                }
+            }
+        }
+        for (i, entry) in asked.iter().enumerate() {
+            ready += usize::from(entry.revents != 0);
+            polled.answer(
+                from + i,
+                Ready::from_bits_retain(entry.revents as u16 as u32),
+            )?;
+        }
+        from += asked.len();
     }
-    let wait = if bad > 0 { Wait::No } else { wait };
-    let ready = wait_for_any(&watched, wait)?;
-    // Only the answers are written: the program may use the rest of the structures meanwhile. They
-    // have been read, so no address wraps.
-    let mut to = at.0.wrapping_add(core::mem::offset_of!(pollfd, revents));
-    for watched in &watched {
-        let found = watched.found.get().bits() as i16;
-        user::write(VirtAddr(to), &found)?;
-        to = to.wrapping_add(size_of::<pollfd>());
+    Ok(ready)
+}
+
+/// Sleeps until there is an answer for one entry at least.
+#[cold]
+fn poll_asleep(call: &Call<'_>, polled: Polled, sleep: Sleep) -> Result<usize> {
+    let mut watched: Vec<Watched> = nucleus::try_vec(polled.count)?;
+    let mut buffer: [pollfd; BLOCK] = user::zeroed();
+    // Descriptors that were closed since the look are an answer at once.
+    let mut closed = 0;
+    while watched.len() < polled.count {
+        let asked = polled.read(watched.len(), &mut buffer)?;
+        let fds = asked.iter().map(|entry| (entry.fd, entry));
+        call.files().look_up(fds, |entry, open| {
+            let watch = Watched::new(open.cloned(), wanted(entry));
+            if open.is_none() && entry.fd >= 0 {
+                closed += 1;
+                watch.found.set(Ready::NVAL);
+            }
+            watched.push(watch);
+        });
     }
-    Ok(ready + bad)
+    let ready = match closed {
+        0 => wait_for_any(&watched, sleep)?,
+        _ => look(&watched, None) + closed,
+    };
+    for (i, watched) in watched.iter().enumerate() {
+        polled.answer(i, watched.found.get())?;
+    }
+    Ok(ready)
 }
 
 /// A relative time of `ppoll` or `pselect6`; none at all is for ever.
@@ -300,10 +373,55 @@ const ASKS: [Ready; 3] = [
     Ready::PRI,
 ];
 
-fn zeros(words: usize) -> Result<Vec<u64>> {
-    let mut set = nucleus::try_vec(words)?;
-    set.resize(words, 0);
-    Ok(set)
+/// Words of a set that need no memory of their own: those of 1024 descriptors.
+const WORDS: usize = 16;
+
+/// Sets of descriptors, a bit each, whose words are in an array or, for many descriptors, in a
+/// vector.
+struct Sets {
+    few: [[u64; WORDS]; 3],
+    many: [Vec<u64>; 3],
+    words: usize,
+}
+
+impl Sets {
+    /// Empty sets of so many words.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn new(words: usize) -> Result<Sets> {
+        let mut sets = Sets {
+            few: [[0; WORDS]; 3],
+            many: Default::default(),
+            words,
+        };
+        if words > WORDS {
+            for set in &mut sets.many {
+                *set = nucleus::try_filled(words, 0)?;
+            }
+        }
+        Ok(sets)
+    }
+
+    #[inline]
+    fn set(&mut self, set: usize) -> &mut [u64] {
+        match self.words {
+            words @ ..=WORDS => &mut self.few[set][..words],
+            _ => &mut self.many[set],
+        }
+    }
+
+    /// The words of all sets at one place.
+    #[inline]
+    fn word(&mut self, word: usize) -> [u64; 3] {
+        [0, 1, 2].map(|set| self.set(set)[word])
+    }
+}
+
+/// Of the bits of `asked`, those of the sets for which something was found.
+#[inline]
+fn sets_of(found: Ready) -> [bool; 3] {
+    ASKS.map(|asks| found.intersects(asks))
 }
 
 fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
@@ -311,54 +429,137 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
     // Bits beyond the table can't be of open files; Linux leaves them out, too.
     let count = count.min(call.files().size());
     let words = count.div_ceil(64);
-    let mut asked: [Vec<u64>; 3] = Default::default();
-    for (set, asked) in asked.iter_mut().enumerate() {
-        *asked = match call.args[1 + set] {
-            0 => zeros(words)?,
-            _ => call.read_many(1 + set, words)?,
-        };
-    }
-    let is_in = |set: &[u64], fd: usize| set[fd / 64] & 1 << (fd % 64) != 0;
-    let mut watched = Vec::new();
-    let mut descriptors = Vec::new();
-    for fd in 0..count {
-        let mut wanted = Ready::empty();
-        for (set, asks) in asked.iter().zip(ASKS) {
-            if is_in(set, fd) {
-                wanted |= asks;
+    let mut asked = Sets::new(words)?;
+    for set in 0..3 {
+        if call.args[1 + set] != 0 {
+            user::read_all(asked.set(set), call.address(1 + set))?;
+            // Those behind the last descriptor are not meant.
+            if count % 64 != 0 {
+                asked.set(set)[words - 1] &= (1 << (count % 64)) - 1;
             }
         }
-        if wanted.is_empty() {
+    }
+    let mut answer = Sets::new(words)?;
+    let mut total = look_at_selected(call, &mut asked, &mut answer)?;
+    if let Some(sleep) = wait.sleep().filter(|_| total == 0) {
+        total = select_asleep(call, &mut asked, &mut answer, sleep)?;
+    }
+    for set in 0..3 {
+        if call.args[1 + set] != 0 {
+            user::write_words(call.address(1 + set), answer.set(set))?;
+        }
+    }
+    Ok(total)
+}
+
+/// The descriptors whose bits are set in one word.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as usize;
+        let any = word != 0;
+        word &= word.wrapping_sub(1);
+        any.then_some(bit)
+    })
+}
+
+/// Looks at all files once, as [`look_at_polled`]. Returns how many bits of `answer` were set.
+fn look_at_selected(call: &Call<'_>, asked: &mut Sets, answer: &mut Sets) -> Result<usize> {
+    let mut unasked: Unasked = [const { None }; BLOCK];
+    let mut total = 0;
+    for word in 0..asked.words {
+        let wanted = asked.word(word);
+        let mut left = wanted[0] | wanted[1] | wanted[2];
+        if left == 0 {
             continue;
         }
-        let open = call.files().get(fd as i32)?;
-        if open.is_path() {
-            return Err(Errno::EBADF);
-        }
-        watched.try_reserve(1)?;
-        descriptors.try_reserve(1)?;
-        watched.push(Watched {
-            open: Some(open),
-            wanted,
-            found: Cell::new(Ready::empty()),
-        });
-        descriptors.push(fd);
-    }
-    wait_for_any(&watched, wait)?;
-    let mut total = 0;
-    for (set, asks) in asked.iter_mut().zip(ASKS) {
-        let mut answer = zeros(words)?;
-        for (&fd, watched) in descriptors.iter().zip(&watched) {
-            if is_in(set, fd) && watched.found.get().intersects(asks) {
-                answer[fd / 64] |= 1 << (fd % 64);
-                total += 1;
+        let mut found = [0; 3];
+        let note = |found: &mut [u64; 3], bit: usize, ready: Ready| {
+            for (found, is_found) in found.iter_mut().zip(sets_of(ready)) {
+                *found |= u64::from(is_found) << bit;
             }
+        };
+        while left != 0 {
+            let mut any_unasked = false;
+            let mut is_open = true;
+            let fds = bits(left).take(BLOCK).zip(&mut unasked);
+            let fds = fds.map(|(bit, unasked)| ((word * 64 + bit) as i32, (bit, unasked)));
+            let mut last = 0;
+            call.files().look_up(fds, |(bit, unasked), open| {
+                last = bit;
+                match open {
+                    Some(open) if !open.is_path() => match open.file().ready_now() {
+                        Some(ready) if ready.is_empty() => {}
+                        Some(ready) => note(&mut found, bit, ready),
+                        None => {
+                            *unasked = Some(open.clone());
+                            any_unasked = true;
+                        }
+                    },
+                    _ => is_open = false,
+                }
+            });
+            if !is_open {
+                return Err(Errno::EBADF);
+            }
+            if any_unasked {
+                for (bit, unasked) in bits(left).zip(&mut unasked) {
+                    if let Some(open) = unasked.take() {
+                        note(&mut found, bit, open.file().poll(None));
+                    }
+                }
+            }
+            // Without those up to the last one.
+            left &= !1 << last;
         }
-        *set = answer;
+        for set in 0..3 {
+            let found = found[set] & wanted[set];
+            answer.set(set)[word] = found;
+            total += found.count_ones() as usize;
+        }
     }
-    for (set, answer) in asked.iter().enumerate() {
-        if call.args[1 + set] != 0 {
-            call.write_many(1 + set, answer)?;
+    Ok(total)
+}
+
+/// Sleeps until a bit of `answer` can be set.
+#[cold]
+fn select_asleep(
+    call: &Call<'_>,
+    asked: &mut Sets,
+    answer: &mut Sets,
+    sleep: Sleep,
+) -> Result<usize> {
+    let all = |asked: &mut Sets, word: usize| asked.word(word).iter().fold(0, |all, set| all | set);
+    let count = (0..asked.words).map(|word| all(asked, word).count_ones() as usize);
+    let mut watched: Vec<Watched> = nucleus::try_vec(count.sum())?;
+    for word in 0..asked.words {
+        let sets = asked.word(word);
+        for bit in bits(all(asked, word)) {
+            let open = call.files().get((word * 64 + bit) as i32)?;
+            if open.is_path() {
+                return Err(Errno::EBADF);
+            }
+            let mut wanted = Ready::empty();
+            for (set, asks) in sets.into_iter().zip(ASKS) {
+                if set & 1 << bit != 0 {
+                    wanted |= asks;
+                }
+            }
+            watched.push(Watched::new(Some(open), wanted));
+        }
+    }
+    wait_for_any(&watched, sleep)?;
+    let mut total = 0;
+    let mut watched = watched.iter();
+    for word in 0..asked.words {
+        for bit in bits(all(asked, word)) {
+            let Some(watched) = watched.next() else { break };
+            let found = sets_of(watched.found.get());
+            for (set, is_found) in found.into_iter().enumerate() {
+                if is_found && asked.set(set)[word] & 1 << bit != 0 {
+                    answer.set(set)[word] |= 1 << bit;
+                    total += 1;
+                }
+            }
         }
     }
     Ok(total)

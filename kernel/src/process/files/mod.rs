@@ -8,7 +8,7 @@ pub mod locks;
 mod open;
 mod table;
 
-pub use open::{Attached, OpenFile};
+pub use open::{Attached, AttachedList, OpenFile, attach, each_attached};
 pub use table::{Collector, FileTable, Reservation, collect_garbage, set_collector};
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Open file descriptions.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc};
 use core::{
     any::Any,
     sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
@@ -14,7 +14,10 @@ use abi::{
     },
 };
 use fs::{Attributes, File, Location, OpenFlags, notify};
-use nucleus::sync::{OnceBox, Rank, SpinLock};
+use nucleus::{
+    Chunk, Slots,
+    sync::{OnceBox, Rank, SpinLock},
+};
 
 use super::locks;
 
@@ -30,8 +33,8 @@ pub trait Attached: Any + Send + Sync {
     fn released(&self);
 }
 
-/// The objects attached to a description.
-type AttachedList = SpinLock<Vec<Arc<dyn Attached>>>;
+/// The objects attached to a description, which they share with it.
+pub type AttachedList = SpinLock<Slots<Arc<dyn Attached>>>;
 
 /// An open file description: a file with its status flags. Descriptors that came from one `open` by
 /// `dup` or `fork` share it.
@@ -43,7 +46,7 @@ pub struct OpenFile {
     /// A lock was once asked for: the drop has to look.
     has_locks: AtomicBool,
     /// Empty until something is attached.
-    attached: OnceBox<AttachedList>,
+    attached: OnceBox<Arc<AttachedList>>,
 }
 
 impl OpenFile {
@@ -148,32 +151,10 @@ impl OpenFile {
         locks::Owner(core::ptr::from_ref(self).addr())
     }
 
-    /// Has `what` told when the description goes away.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn attach(&self, what: Arc<dyn Attached>) -> Result<()> {
-        let list = self
-            .attached
-            .get_or_insert(|| Box::new(SpinLock::new(Rank::Leaf, Vec::new())));
-        let mut list = list.lock();
-        list.try_reserve(1)?;
-        list.push(what);
-        Ok(())
-    }
-
-    /// Takes back an [`attach`](OpenFile::attach).
-    pub fn detach(&self, what: &dyn Attached) {
-        let Some(list) = self.attached.get() else {
-            return;
-        };
-        let gone = {
-            let mut list = list.lock();
-            let same = |known: &Arc<dyn Attached>| core::ptr::addr_eq(&raw const **known, what);
-            let at = list.iter().position(same);
-            at.map(|at| list.swap_remove(at))
-        };
-        drop(gone);
+    /// Returns the list of what is told when the description goes away.
+    pub fn attached(&self) -> &Arc<AttachedList> {
+        self.attached
+            .get_or_insert(|| Box::new(Arc::new(SpinLock::new(Rank::Leaf, Slots::new()))))
     }
 
     pub(super) fn note_locks(&self) {
@@ -199,9 +180,51 @@ impl Drop for OpenFile {
             sigio.released();
         }
         if let Some(attached) = self.attached.take() {
-            for what in attached.into_inner() {
-                what.released();
+            let mut at = 0;
+            while attached.lock().get(at).is_some() {
+                let what = attached.lock().remove(at);
+                if let Some(what) = what {
+                    what.released();
+                }
+                at += 1;
             }
+        }
+    }
+}
+
+/// Has `what` told when the description of this list goes away. Returns its place in the list.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn attach(list: &AttachedList, mut what: Arc<dyn Attached>) -> Result<usize> {
+    let mut chunk = None;
+    loop {
+        let added = list.lock().add(what, &mut chunk);
+        match added {
+            Ok(place) => return Ok(place),
+            Err((again, size)) => {
+                what = again;
+                chunk = Some(Chunk::new(size)?);
+            }
+        }
+    }
+}
+
+/// Calls `f` with each object of type `T` of this list, until one gives false. Returns whether none
+/// did. The list is not locked meanwhile.
+pub fn each_attached<T: Attached>(list: &AttachedList, mut f: impl FnMut(&T) -> bool) -> bool {
+    let mut at = 0;
+    loop {
+        let what = match list.lock().get(at) {
+            Some(what) => what.cloned(),
+            None => return true,
+        };
+        at += 1;
+        let any = what.as_deref().map(|what| what as &dyn Any);
+        if let Some(what) = any.and_then(|any| any.downcast_ref())
+            && !f(what)
+        {
+            return false;
         }
     }
 }

@@ -197,18 +197,18 @@ impl FileTable {
     }
 
     /// Looks the open files of several descriptors up at one time: `each` gets the value that came
-    /// with the descriptor and the file, none if it is not open. It allocates nothing and drops no
-    /// file: the table's lock is held.
-    #[inline(never)] // `poll` has too few registers for both loops.
-    pub fn get_each<T>(
+    /// with the descriptor and the file, none if it is not open. The table's lock is held: it
+    /// allocates nothing, drops no file, and takes no lock; the descriptors are not many.
+    #[inline]
+    pub fn look_up<T>(
         &self,
         descriptors: impl Iterator<Item = (i32, T)>,
-        mut each: impl FnMut(T, Option<Arc<OpenFile>>),
+        mut each: impl FnMut(T, Option<&Arc<OpenFile>>),
     ) {
         let slots = self.slots.lock();
         let files = &slots.files[..];
         for (fd, with) in descriptors {
-            each(with, files.get(fd as u32 as usize).and_then(Clone::clone));
+            each(with, files.get(fd as u32 as usize).and_then(Option::as_ref));
         }
     }
 

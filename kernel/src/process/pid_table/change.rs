@@ -32,6 +32,7 @@ impl PidTable {
         children: BTreeSet<Pid>,
         guardian: Pid,
         gone: &mut Vec<Member>,
+        news: &mut signal::News,
     ) -> Vec<Arc<Process>> {
         let new_parent = self.members.get(&guardian).map(|m| m.process.clone());
         let wants = new_parent
@@ -53,7 +54,7 @@ impl PidTable {
             if zombie && !wants {
                 gone.extend(self.reap(child));
             } else if zombie && let Some(parent) = &new_parent {
-                tell(parent, Info::kernel(raw::SIGCHLD));
+                signal::send_locked(parent, Info::kernel(raw::SIGCHLD), news);
             }
         }
         processes
@@ -102,17 +103,14 @@ fn report(process: &Process, info: Info, note: impl FnOnce(&mut Member)) {
     let parent = member.parent;
     let parent = pids.members.get(&parent).map(|m| m.process.clone());
     let Some(parent) = parent else { return };
+    let mut news = signal::News::default();
+    // With the table locked, so that the change cannot be waited for before the signal is there.
     if !parent.signals.child_rules().no_stops {
-        tell(&parent, info);
+        signal::send_locked(&parent, info, &mut news);
     }
     drop(pids);
+    news.tell(&parent);
     parent.child_events.wake_all();
-}
-
-/// Sends with the table locked, so that the change cannot be waited for before the signal is there.
-fn tell(parent: &Process, info: Info) {
-    // A standard signal always finds room; another one without room is lost.
-    let _ = signal::send_to_process(parent, info);
 }
 
 /// The last thread of `process` has ended: it is a zombie until its parent has waited for it,
@@ -145,7 +143,8 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     groups.retain(|id| !pids.is_orphaned(*id));
 
     let guardian = pids.guardian_below(parent);
-    let bereaved = pids.hand_over(children, guardian, &mut gone);
+    let mut guardian_news = signal::News::default();
+    let bereaved = pids.hand_over(children, guardian, &mut gone, &mut guardian_news);
     if let Some(member) = pids.members.get_mut(&pid) {
         member.ended = Some(status);
         process.ended.store(true, Release);
@@ -155,12 +154,14 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     groups.retain(|id| pids.is_orphaned(*id) && pids.has_stopped_member(*id));
 
     let parent = pids.members.get(&parent).map(|m| m.process.clone());
+    let mut news = signal::News::default();
     if let Some(parent) = &parent {
         let rules = parent.signals.child_rules();
         let usual = exit_signal == raw::SIGCHLD;
         if exit_signal != 0 && !(usual && rules.ignored) {
             info.signal = exit_signal;
-            tell(parent, info);
+            // With the table locked, as in `report`.
+            signal::send_locked(parent, info, &mut news);
         }
         if usual && rules.no_zombies {
             gone.extend(pids.reap(pid));
@@ -178,6 +179,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     if !bereaved.is_empty() {
         // Zombies among them are the guardian's to wait for now.
         if let Some(guardian) = Process::find(guardian) {
+            guardian_news.tell(&guardian);
             guardian.child_events.wake_all();
         }
     }
@@ -185,6 +187,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
         child.parent_ended(process);
     }
     if let Some(parent) = parent {
+        news.tell(&parent);
         parent.child_events.wake_all();
     }
 }

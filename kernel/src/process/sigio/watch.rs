@@ -159,7 +159,7 @@ fn reasons(woken: u8, ready: Ready, new: Ready) -> [Option<u32>; 2] {
 }
 
 impl Observer for Bell {
-    fn woken(&self) -> bool {
+    fn woken(&self, _: u8) -> bool {
         let Some(sigio) = self.sigio.upgrade() else {
             return false;
         };
@@ -197,7 +197,7 @@ impl Bells<'_> {
             queue: self.names.next().unwrap_or(READERS | WRITERS),
         };
         let room = self.observations.try_reserve(1).is_ok();
-        match queue.observe(Arc::new(bell), false) {
+        match queue.observe(Arc::new(bell), 0, false) {
             Ok(observation) if room => self.observations.push(observation),
             _ => self.out_of_memory = true,
         }

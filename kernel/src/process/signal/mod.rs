@@ -33,7 +33,9 @@ pub use frame::sigreturn;
 pub use frame32::{sigreturn_full, sigreturn_plain};
 pub use info::{Fields, Info};
 pub use queue::Queue;
-pub use send::{broken_pipe, force, send_to_group, send_to_process, send_to_thread};
+pub use send::{
+    News, broken_pipe, force, send_locked, send_to_group, send_to_process, send_to_thread,
+};
 pub use set::SignalSet;
 pub use state::{Ending, ProcessSignals, ThreadSignals};
 

@@ -97,10 +97,15 @@ pub(super) fn send_kernels(process: &Process, signal: u32) -> bool {
 
 /// Posts a signal; returns whether it waits to be taken.
 fn post(process: &Process, target: Option<&Thread>, info: Info) -> Result<bool> {
-    post_by(process, target, info, |queue| {
+    post_by(process, target, info, within_limit(process, info))
+}
+
+/// Puts a signal into a queue if its user may have one more.
+fn within_limit(process: &Process, info: Info) -> impl FnOnce(&mut Queue) -> Result<()> {
+    move |queue| {
         let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
         queue.push(info, &process.user(), limit)
-    })
+    }
 }
 
 /// Posts a signal; `put` puts it into a queue if it is to wait there. Returns whether it does.
@@ -110,17 +115,55 @@ fn post_by(
     info: Info,
     put: impl FnOnce(&mut Queue) -> Result<()>,
 ) -> Result<bool> {
-    // Job control: these undo each other whatever becomes of the signal itself.
-    let opposites = match info.signal {
+    let opposites = opposites(info.signal);
+    let waits = replace(process, target, info, opposites, put);
+    let news = News {
+        waits: waits == Ok(true),
+        opposites,
+    };
+    news.tell(process);
+    waits
+}
+
+/// Job control: the signals that `signal` undoes, whatever becomes of itself.
+fn opposites(signal: u32) -> SignalSet {
+    match signal {
         raw::SIGCONT => SignalSet::STOPS,
         signal if SignalSet::STOPS.has(signal) => SignalSet::one(raw::SIGCONT),
         _ => SignalSet::EMPTY,
-    };
-    let waits = replace(process, target, info, opposites, put);
-    if !opposites.is_empty() {
-        timer::dropped(process, opposites);
     }
-    waits
+}
+
+/// What others are to be told after signals were sent to a process.
+#[derive(Clone, Copy, Default)]
+#[must_use]
+pub struct News {
+    /// One waits to be taken.
+    waits: bool,
+    /// Signals that were dropped.
+    opposites: SignalSet,
+}
+
+impl News {
+    /// Tells them. No locks are held: there may be any number of observers, and the timers of
+    /// dropped signals look for their process.
+    pub fn tell(self, process: &Process) {
+        if self.waits {
+            process.signals.arrivals.wake_shared(false);
+        }
+        if !self.opposites.is_empty() {
+            timer::dropped(process, self.opposites);
+        }
+    }
+}
+
+/// Sends to a process while the table of processes is locked. What is left to do after that is
+/// added to `news`. A real-time signal that finds no room is lost.
+pub fn send_locked(process: &Process, info: Info, news: &mut News) {
+    let opposites = opposites(info.signal);
+    let waits = replace(process, None, info, opposites, within_limit(process, info));
+    news.waits |= waits == Ok(true);
+    news.opposites = news.opposites.union(opposites);
 }
 
 /// Posts as [`post_by`] does, in the place of the pending signals of `opposites`.
@@ -183,7 +226,5 @@ fn replace(
             }
         }
     }
-    drop(state);
-    process.signals.arrivals.wake_all();
     Ok(true)
 }

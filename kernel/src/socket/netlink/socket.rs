@@ -192,7 +192,7 @@ impl NetlinkSocket {
             queue.cost += cost;
             queue.datagrams.extend(datagram.take());
         }
-        self.common.readers.wake_all();
+        self.common.readers.wake_shared(false);
         Some(())
     }
 
@@ -238,7 +238,7 @@ impl NetlinkSocket {
             queue.cost -= next.data.len() + OVERHEAD;
             next
         };
-        self.common.writers.wake_all();
+        self.common.writers.wake_shared(false);
         Some(Ok(datagram))
     }
 

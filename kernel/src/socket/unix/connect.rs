@@ -175,7 +175,7 @@ impl UnixSocket {
         };
         *self.end.stage.lock() = stage;
         if matches!(result, Ok(Answer::Queued)) {
-            listener.common.readers.wake_all();
+            listener.common.readers.wake_shared(false);
             self.end.common.writers.wake_all();
         }
         result

@@ -238,7 +238,7 @@ impl End {
         let before = self.sent.fetch_sub(bytes, SeqCst);
         let limit = self.common.send_buffer();
         if before * 4 > limit && self.is_writable() {
-            self.common.writers.wake_all();
+            self.common.writers.wake_shared(false);
         }
     }
 

@@ -352,7 +352,7 @@ impl DataQueue for Messages {
 fn wake(waiting: Vec<Weak<End>>) {
     for end in waiting {
         if let Some(end) = end.upgrade() {
-            end.common.writers.wake_all();
+            end.common.writers.wake_shared(false);
         }
     }
 }

@@ -95,7 +95,7 @@ impl UnixSocket {
             };
             match messages.push(waiting, max_waiting(&self.end, &to))? {
                 Push::Done => {
-                    to.common.readers.wake_all();
+                    to.common.readers.wake_shared(false);
                     return Ok(len);
                 }
                 Push::Closed => return Err(self.undeliverable(&to)),

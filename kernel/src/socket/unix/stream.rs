@@ -63,7 +63,7 @@ impl UnixSocket {
             }) {
                 Ok(n) if n > 0 => {
                     total += n;
-                    other.common.readers.wake_all();
+                    other.common.readers.wake_shared(false);
                     continue;
                 }
                 Ok(_) => {
@@ -103,7 +103,7 @@ impl UnixSocket {
                 return Err(Errno::EINVAL);
             }
             let limit = other.common.send_buffer();
-            let freed = || other.common.writers.wake_all();
+            let freed = || other.common.writers.wake_shared(false);
             channel.receive_urgent(message.data, peeks, limit, freed)?;
             message.answer |= MSG_OOB;
             return Ok(1);
@@ -134,7 +134,7 @@ impl UnixSocket {
             };
             drop(received.lost.take());
             if core::mem::take(&mut received.made_room) {
-                other.common.writers.wake_all();
+                other.common.writers.wake_shared(false);
             }
             match n {
                 Ok(n) => total += n,

@@ -100,7 +100,7 @@ impl Master {
         }
         if what != TCOFLUSH {
             self.pair.wire().printed.clear();
-            self.tty.writers.wake_all();
+            self.tty.writers.wake_shared(false);
         }
         if what != TCIFLUSH {
             self.tty.forget_held();
@@ -132,7 +132,7 @@ impl File for Master {
                 Found::Bytes(n) => n,
                 _ => break,
             };
-            self.tty.writers.wake_all();
+            self.tty.writers.wake_shared(false);
             if head > 0 {
                 total += to.put_bytes(&[0])?;
             }

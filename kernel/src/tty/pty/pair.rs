@@ -174,7 +174,7 @@ impl Driver for Slave {
         }
         wire.printed.extend(bytes);
         drop(wire);
-        self.0.readers.wake_all();
+        self.0.readers.wake_shared(false);
     }
 
     fn has_room(&self) -> bool {
