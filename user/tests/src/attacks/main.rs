@@ -8,6 +8,7 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod mappings;
+mod meshes;
 mod randomness;
 mod signals;
 
@@ -48,7 +49,7 @@ fn main() {
     }
     let time = Duration::from_secs(seconds);
     TIME.get_or_init(|| time);
-    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness };
+    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness, meshes };
     let runner = Runner {
         words,
         list,
