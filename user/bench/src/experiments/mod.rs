@@ -21,6 +21,7 @@ mod mmap_threads;
 mod object_cache;
 mod pipe;
 mod pipeline;
+mod polling;
 mod postmark;
 mod process_vm;
 mod signals;
@@ -38,6 +39,7 @@ pub use exec::again;
 pub const ALL: &[&Experiment] = &[
     &floors::EXPERIMENT,
     &calls::EXPERIMENT,
+    &polling::EXPERIMENT,
     &signals::EXPERIMENT,
     &switches::EXPERIMENT,
     &futex::EXPERIMENT,

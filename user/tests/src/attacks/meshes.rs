@@ -376,6 +376,8 @@ fn futex_waiters() -> Outcome {
 fn asynchronous() -> Outcome {
     beside(|| {
         call!(setpgid(0, 0));
+        // A process that changed its user may not look at its own files.
+        call!(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0));
         // SAFETY: ignores a signal.
         unsafe { signal(SIGIO, SIG_IGN) };
         let (reader, writer) = pipe(O_NONBLOCK)?;
