@@ -13,6 +13,7 @@ mod file;
 mod floors;
 mod fork;
 mod futex;
+mod hostile;
 mod map_entries;
 mod map_fault_unmap;
 mod memory_calls;
@@ -40,6 +41,7 @@ pub const ALL: &[&Experiment] = &[
     &floors::EXPERIMENT,
     &calls::EXPERIMENT,
     &polling::EXPERIMENT,
+    &hostile::EXPERIMENT,
     &signals::EXPERIMENT,
     &switches::EXPERIMENT,
     &futex::EXPERIMENT,

@@ -41,7 +41,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Epolls of one level of a mesh.
-const WIDTH: usize = 12;
+const WIDTH: usize = 32;
 const LEVELS: usize = 5;
 
 fn many_files() -> Outcome {
