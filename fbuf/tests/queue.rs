@@ -18,6 +18,7 @@ use nucleus::{
     sim::{Random, Together, on_machines},
     task::{self, Sleep, WaitQueue},
 };
+use vm::account::{Kind as Use, Stock};
 
 const SLOTS: usize = 16;
 const BYTES: usize = 40_000;
@@ -56,8 +57,8 @@ impl Kind {
 
     fn queue(self) -> Queue<Kind> {
         match self.slots {
-            usize::MAX => Queue::new(self),
-            _ => Queue::with_slots(self).unwrap(),
+            usize::MAX => Queue::new(self, Stock::new(None, Use::Pipes)),
+            _ => Queue::with_slots(self, Stock::new(None, Use::Pipes)).unwrap(),
         }
     }
 }

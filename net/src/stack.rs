@@ -4,6 +4,7 @@ use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use nucleus::sync::Mutex;
+use vm::account;
 
 use crate::{
     Family,
@@ -41,7 +42,7 @@ impl Stack {
 
     /// Creates a TCP socket without a name.
     pub fn tcp_socket(&self, family: Family, options: tcp::Options) -> Arc<tcp::Socket> {
-        tcp::Socket::new(&self.tcp, family, options)
+        tcp::Socket::new(&self.tcp, family, options, account::current())
     }
 
     /// Creates a datagram socket without a name. A raw one receives packets from now on.

@@ -8,6 +8,7 @@
 //!
 //! From the bottom up; a module uses only modules above it in this list:
 //!
+//! - [`account`]: for whom memory is used.
 //! - `chunks`: the sparse array of amaps and objects, and the registry of chunks for the
 //!   pagedaemon.
 //! - `memory_wait`: waiting for memory.
@@ -48,6 +49,7 @@
 
 extern crate alloc;
 
+pub mod account;
 mod amap;
 mod chunks;
 pub mod counters;

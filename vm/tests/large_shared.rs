@@ -20,6 +20,7 @@ use nucleus::{
 use support::{Numbers, RW, Tasks, Worker, file_at, new_map, page, pages, swap};
 use vm::{
     Advice, Backing, LargePages, Lookup, Map, MapRequest, Object, Pager, PagerError,
+    account::{Kind, Stock},
     set_large_pages,
 };
 
@@ -37,7 +38,7 @@ struct Memory {
 impl Memory {
     fn new() -> Arc<Memory> {
         Arc::new(Memory {
-            object: Object::swap_backed(),
+            object: Object::swap_backed(Stock::new(None, Kind::Files)),
             pages: AtomicU64::new(PAGES as u64),
             room: AtomicUsize::new(PAGES + 64),
         })

@@ -44,6 +44,7 @@ use nucleus::{
     Frame, PAGE_SIZE, frame,
     sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock},
 };
+use vm::account::Stock;
 
 use crate::{aggregate::Aggregate, slice::Slice};
 
@@ -104,6 +105,8 @@ pub struct Chain<S> {
     pub urgent: Option<u64>,
     /// Emptied frames without another handle.
     spare: Frames<SPARE_FRAMES>,
+    /// For whom the frames are kept: covers slices and spare frames after each change.
+    stock: Stock,
     /// What the kind of queue adds.
     pub state: S,
 }
@@ -132,19 +135,20 @@ pub struct Locked<'a, S: State> {
 }
 
 impl<S: State> Queue<S> {
-    /// Makes an empty queue. Allocates nothing.
+    /// Makes an empty queue whose frames `stock` charges. Allocates nothing.
     #[inline]
-    pub fn new(state: S) -> Queue<S> {
-        Queue::with(Aggregate::new(), state)
+    pub fn new(state: S, stock: Stock) -> Queue<S> {
+        Queue::with(Aggregate::new(), state, stock)
     }
 
     #[inline]
-    fn with(data: Aggregate, state: S) -> Queue<S> {
+    fn with(data: Aggregate, state: S, stock: Stock) -> Queue<S> {
         let chain = Chain {
             data,
             taken: 0,
             urgent: None,
             spare: Frames::new(),
+            stock,
             state,
         };
         Queue {
@@ -353,8 +357,14 @@ impl<S: State> DerefMut for Locked<'_, S> {
 impl<S: State> Drop for Locked<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        if S::STORES_READY && self.changed {
-            self.ready.store(S::ready(&self.chain), Release);
+        if self.changed {
+            let chain = &*self.chain;
+            chain
+                .stock
+                .cover(chain.data.slice_count() + chain.spare.count);
+            if S::STORES_READY {
+                self.ready.store(S::ready(chain), Release);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use core::mem;
 
 use crate::counters::Counter;
 use abi::Result;
+use vm::account::Stock;
 
 use super::{Chain, Fill, Queue, Reading, State, fill::Added};
 use crate::aggregate::Aggregate;
@@ -42,15 +43,15 @@ fn room_for(slices: usize, slots: usize) -> Result<Aggregate> {
 }
 
 impl<S: Slots> Queue<S> {
-    /// Makes an empty queue with memory for its slices.
+    /// Makes an empty queue with memory for its slices, whose frames `stock` charges.
     ///
     /// # Errors
     /// `ENOMEM`.
     #[inline]
-    pub fn with_slots(state: S) -> Result<Queue<S>> {
+    pub fn with_slots(state: S, stock: Stock) -> Result<Queue<S>> {
         let mut data = Aggregate::new();
         data.reserve(state.slots())?;
-        Ok(Queue::with(data, state))
+        Ok(Queue::with(data, state, stock))
     }
 
     /// Adds slices that fit; the others stay in `from`. Returns how many bytes were added.

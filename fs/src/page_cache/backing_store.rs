@@ -128,7 +128,7 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
 
     /// Charges `pages` pages that are to come (quota: `ENOSPC`).
     #[inline]
-    fn charge(&self, pages: usize) -> Result<()> {
+    fn charge(cache: &PageCache<Self>, pages: usize) -> Result<()> {
         Ok(())
     }
 

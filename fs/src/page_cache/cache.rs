@@ -7,7 +7,7 @@ use core::{
 
 use abi::{Errno, Result};
 use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::Mutex};
-use vm::{Description, Lookup, Object, Pager, PagerError};
+use vm::{Description, Lookup, Object, Pager, PagerError, account::Stock};
 
 use super::{
     backing_store::{BackingStore, Mapping},
@@ -72,11 +72,18 @@ pub(crate) fn new_page() -> Result<Frame> {
 impl<S: BackingStore> PageCache<S> {
     /// Returns a cache of a file of `size` bytes, with no pages in memory.
     pub(crate) fn with_store(store: S, size: u64) -> PageCache<S> {
+        PageCache::with(store, size, Object::new())
+    }
+
+    /// Returns a cache of an empty file whose pages have no place but memory and swap; `stock`
+    /// charges them.
+    pub(crate) fn in_memory(store: S, stock: Stock) -> PageCache<S> {
+        PageCache::with(store, 0, Object::swap_backed(stock))
+    }
+
+    fn with(store: S, size: u64, object: Object) -> PageCache<S> {
         PageCache {
-            object: match S::SWAP_BACKED {
-                true => Object::swap_backed(),
-                false => Object::new(),
-            },
+            object,
             size: AtomicU64::new(size),
             writers: Mutex::new(crate::rank::VNODE, ()),
             writable_mappings: AtomicU32::new(0),

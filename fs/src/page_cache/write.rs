@@ -108,7 +108,7 @@ impl<S: BackingStore> PageCache<S> {
             });
         }
         Self::throttle();
-        self.store.charge(1)?;
+        S::charge(self, 1)?;
         let replaced = S::reserve(self, index, None, (index + 1) * PAGE).and_then(|()| {
             Counter::bytes_passed.add(PAGE);
             if S::WRITES_BACK {
@@ -163,7 +163,7 @@ impl<S: BackingStore> PageCache<S> {
             self.fetch(index)?;
             return self.fill_page(index, at, n, fill);
         }
-        self.store.charge(1)?;
+        S::charge(self, 1)?;
         let filled = self.fill_new(index, at, n, has, fill);
         if !matches!(filled, Ok((_, true))) {
             self.store.uncharge(1);

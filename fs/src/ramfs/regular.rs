@@ -13,7 +13,10 @@ use abi::{
     raw::general::{F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE},
 };
 use nucleus::{Frame, frame::Contents};
-use vm::{Description, Lookup, Object, Pager, PagerError};
+use vm::{
+    Description, Lookup, Object, Pager, PagerError,
+    account::{Kind, Stock},
+};
 
 use super::{
     Ramfs,
@@ -47,17 +50,21 @@ static NO_OBJECT: Object = Object::new();
 impl Regular {
     /// Returns an empty file that can't be sealed.
     pub(super) fn new(fs: &Arc<Ramfs>) -> Regular {
-        Regular::with_seals(fs, F_SEAL_SEAL)
+        Regular::with(fs, F_SEAL_SEAL, Kind::Files)
     }
 
-    /// Returns an empty file with these seals.
+    /// Returns an empty file without a name, with these seals.
     pub(super) fn with_seals(fs: &Arc<Ramfs>, seals: u32) -> Regular {
+        Regular::with(fs, seals, Kind::SharedMemory)
+    }
+
+    fn with(fs: &Arc<Ramfs>, seals: u32, kind: Kind) -> Regular {
         let store = Swapped {
             fs: fs.clone(),
             seals: AtomicU32::new(seals),
         };
         Regular {
-            pages: PageCache::with_store(store, 0),
+            pages: PageCache::in_memory(store, Stock::of_current(kind)),
             text: DenyWrite::new(),
         }
     }
@@ -103,7 +110,7 @@ impl Swapped {
             if !wanted() {
                 return Err(PagerError::BeyondEnd);
             }
-            fs.take_page().map_err(|_| PagerError::Io)?;
+            Swapped::charge(cache, 1).map_err(|_| PagerError::Io)?;
             charged = true;
             Ok(Frame::alloc(Contents::Zeroed)?)
         });
@@ -139,8 +146,11 @@ impl BackingStore for Swapped {
     }
 
     #[inline]
-    fn charge(&self, pages: usize) -> Result<()> {
-        self.fs.take_pages(pages as u64)
+    fn charge(cache: &PageCache<Self>, pages: usize) -> Result<()> {
+        if !cache.object.may_grow(pages) {
+            return Err(Errno::ENOSPC);
+        }
+        cache.store.fs.take_pages(pages as u64)
     }
 
     #[inline]
@@ -214,7 +224,7 @@ impl Pager for Node {
         let may_enter = self.file().is_some_and(|file| {
             pages.end <= file.size() / PAGE
                 && Swapped::may_enter(file, pages.start)
-                && self.fs.take_pages(count).is_ok()
+                && Swapped::charge(file, count as usize).is_ok()
         });
         if !may_enter {
             return;

@@ -1,28 +1,23 @@
-//! How many things of a kind each user has.
+//! How many things of a kind each user may have.
 
-use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use nucleus::sync::{Rank, SpinLock};
+use vm::account::{Account, Charge, Kind};
 
-/// Counts things of one kind by user, and holds the most that one may have.
+/// The most things of a kind that each user may have, and what one is charged with.
 pub struct Quota {
-    used: SpinLock<BTreeMap<u32, usize>>,
+    kind: Kind,
+    bytes: usize,
     limit: AtomicUsize,
 }
 
-/// Things of a user; released by the drop.
-pub struct Charge {
-    quota: &'static Quota,
-    uid: u32,
-    amount: usize,
-}
-
 impl Quota {
-    /// An empty account with a limit of `limit` for each user.
-    pub const fn new(limit: usize) -> Quota {
+    /// A limit of `limit` things of `bytes` bytes for each user.
+    pub const fn new(kind: Kind, bytes: usize, limit: usize) -> Quota {
         Quota {
-            used: SpinLock::new(Rank::Leaf, BTreeMap::new()),
+            kind,
+            bytes,
             limit: AtomicUsize::new(limit),
         }
     }
@@ -37,33 +32,9 @@ impl Quota {
         self.limit.store(limit, Relaxed);
     }
 
-    /// One more for `uid`; `None` if that would be too many.
-    pub fn charge(&'static self, uid: u32) -> Option<Charge> {
-        self.charge_within(uid, 1, self.limit())
-    }
-
-    /// `amount` more for `uid`, who may have `limit`; `None` if that would be too many.
-    pub fn charge_within(&'static self, uid: u32, amount: usize, limit: usize) -> Option<Charge> {
-        let mut used = self.used.lock();
-        let sum = used.get(&uid).copied().unwrap_or(0).checked_add(amount);
-        used.insert(uid, sum.filter(|sum| *sum <= limit)?);
-        Some(Charge {
-            quota: self,
-            uid,
-            amount,
-        })
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        let mut users = self.quota.used.lock();
-        if let Some(used) = users.get_mut(&self.uid) {
-            *used -= self.amount;
-            if *used == 0 {
-                users.remove(&self.uid);
-            }
-        }
+    /// One more for `account`; `None` if its user would have too many.
+    pub fn charge(&self, account: &Arc<Account>) -> Option<Charge> {
+        account.charge_within(self.kind, 1, self.bytes, self.limit())
     }
 }
 
@@ -73,18 +44,17 @@ mod tests {
 
     #[test]
     fn each_user_has_a_limit_of_its_own() {
-        static QUOTA: Quota = Quota::new(2);
-        let first = QUOTA.charge(1).unwrap();
-        let _second = QUOTA.charge(1).unwrap();
-        assert!(QUOTA.charge(1).is_none());
-        let _other = QUOTA.charge(2).unwrap();
+        let quota = Quota::new(Kind::EpollWatches, 100, 2);
+        let (one, other) = (Account::of_user(1), Account::of_user(2));
+        let first = quota.charge(&one).unwrap();
+        let _second = quota.charge(&one).unwrap();
+        assert!(quota.charge(&one).is_none());
+        let _other = quota.charge(&other).unwrap();
         drop(first);
-        let _third = QUOTA.charge(1).unwrap();
-        assert!(QUOTA.charge(1).is_none());
-        assert!(QUOTA.charge_within(1, 3, 4).is_none());
-        drop(QUOTA.charge_within(1, 2, 4).unwrap());
-        QUOTA.set_limit(0);
-        assert!(QUOTA.charge(3).is_none());
-        assert_eq!(QUOTA.used.lock().len(), 2);
+        let _third = quota.charge(&one).unwrap();
+        assert!(quota.charge(&one).is_none());
+        quota.set_limit(0);
+        assert!(quota.charge(&other).is_none());
+        assert_eq!(one.bytes(Kind::EpollWatches), 200);
     }
 }

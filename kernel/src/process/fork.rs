@@ -16,6 +16,7 @@ use super::{
     segment::{self, Descriptor},
     signal::{Actions, SignalSet},
     undo::UndoList,
+    user as users,
 };
 
 /// The arguments of `clone` and related calls.
@@ -64,7 +65,8 @@ impl Request {
 /// returns when the child has called `execve` or ended.
 ///
 /// # Errors
-/// `EINVAL`, `ENOMEM`, `EAGAIN` (ids or `RLIMIT_NPROC` exhausted, or the process is ending).
+/// `EINVAL`, `ENOMEM`, `EAGAIN` (ids or `RLIMIT_NPROC` exhausted, the process is ending, or others
+/// of its user were ended a moment ago because memory ran out).
 pub fn clone(
     thread: &Arc<Thread>,
     own: &mut Own,
@@ -80,6 +82,9 @@ pub fn clone(
         && !own.credentials.may(raw::CAP_SYS_RESOURCE)
         && !own.credentials.may(raw::CAP_SYS_ADMIN)
     {
+        return Err(Errno::EAGAIN);
+    }
+    if super::memory::is_held_back(parent) {
         return Err(Errno::EAGAIN);
     }
     parent.exceeds_user.store(false, Relaxed);
@@ -142,7 +147,13 @@ pub fn clone(
         } else {
             actions.duplicate(request.flags & raw::CLONE_CLEAR_SIGHAND != 0)
         };
-        let child = Process::new(tid, actions, false, parent.limits().duplicate());
+        let child = Process::new(
+            tid,
+            actions,
+            false,
+            parent.limits().duplicate(),
+            &parent.user(),
+        );
         child.inherit(parent);
         child
     };
@@ -252,7 +263,8 @@ pub fn make_process(
     unkillable: bool,
     shared: Option<super::Shared>,
 ) -> Result<Arc<Thread>> {
-    let process = Process::new(pid, Actions::new(), unkillable, super::Limits::initial());
+    let limits = super::Limits::initial();
+    let process = Process::new(pid, Actions::new(), unkillable, limits, &users::find(0));
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
     process.signals.add_thread(thread.clone(), None)?;
     pid_table::add_thread(thread.clone());

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::raw::general as raw;
+use nucleus::frame;
 
 pub const INFINITY: u64 = u64::MAX;
 pub const RESOURCES: usize = 16;
@@ -26,7 +27,8 @@ impl Limits {
             soft: [const { AtomicU64::new(INFINITY) }; RESOURCES],
             hard: [const { AtomicU64::new(INFINITY) }; RESOURCES],
         };
-        let threads = 4096;
+        // As on Linux, half of the threads whose stacks would be an eighth of memory.
+        let threads = (frame::total() as u64 / 64).max(64);
         for (resource, soft, hard) in [
             (raw::RLIMIT_STACK, raw::_STK_LIM as u64, INFINITY),
             (raw::RLIMIT_CORE, 0, INFINITY),

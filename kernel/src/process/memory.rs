@@ -20,7 +20,7 @@ use vm::{Fault, Map, MemoryWait};
 
 use abi::raw::general as raw;
 
-use super::{Process, Thread, space::Leaving, thread};
+use super::{Pid, Process, Thread, space::Leaving, thread};
 use crate::process::signal::Ending;
 
 /// How long to wait for the memory of a process that was told to end.
@@ -51,21 +51,45 @@ pub fn resolve_fault(
         if !thread.is_dying() && vm::wait_for_memory() == MemoryWait::Retry {
             continue;
         }
-        if thread.is_dying() || !kill_largest() || thread.is_dying() {
+        if thread.is_dying() || !kill_largest(None) || thread.is_dying() {
             return Err(Fault::OutOfMemory);
         }
         task::sleep(Sleep::within(REST));
     }
 }
 
-/// Whether memory is scarce even after the pagedaemon had a chance to free some: what would make
-/// objects of the kernel's is refused then. With no lock held.
+/// Whether memory is scarce even after the pagedaemon had a chance to free some, and processes of
+/// other users were ended that have most of it: what would make objects of the kernel's is refused
+/// then. With no lock held.
 pub fn is_scarce() -> bool {
     // Most calls pay two loads.
-    frame::is_scarce() && {
-        vm::wait_for_memory();
-        frame::is_scarce()
+    frame::is_scarce() && !make_room()
+}
+
+/// How often a call waits for the memory of others before it is refused some.
+const ATTEMPTS: usize = 100;
+
+/// Waits until memory is not scarce. What the caller's own user has, or one of root's processes,
+/// is not ended for that: the call fails.
+#[cold]
+fn make_room() -> bool {
+    for _ in 0..ATTEMPTS {
+        let wait = vm::wait_for_memory();
+        if !frame::is_scarce() {
+            return true;
+        }
+        if wait == MemoryWait::Retry {
+            continue;
+        }
+        let goes_on = thread::with_current(|thread| {
+            !thread.is_dying() && kill_largest(Some(thread.process()))
+        });
+        if goes_on != Some(true) {
+            break;
+        }
+        task::sleep(Sleep::within(REST));
     }
+    !frame::is_scarce()
 }
 
 /// The nucleus's hook for faults of kernel code on a program's address.
@@ -88,13 +112,15 @@ static CHOOSING: AtomicBool = AtomicBool::new(false);
 /// something that only the others can give it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Ends the process with the most resident pages, unless the memory of one that was ended before,
-/// or of one that ended by itself, is still on its way back. Returns whether waiting makes sense.
-pub fn kill_largest() -> bool {
+/// Ends the process that has most, of the user that has most, unless the memory of one that was
+/// ended before, or of one that ended by itself, is still on its way back. Nothing is ended if it
+/// would be `for_call` itself or a process of its user, root's apart. Returns whether waiting makes
+/// sense.
+pub fn kill_largest(for_call: Option<&Process>) -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
     }
-    let answer = victim_is_leaving() || choose();
+    let answer = victim_is_leaving() || choose(for_call);
     CHOOSING.store(false, Release);
     answer
 }
@@ -111,63 +137,172 @@ fn victim_is_leaving() -> bool {
 /// The adjustment of a process that is never to be ended.
 pub const OOM_NEVER: i32 = -1000;
 
-/// Returns the pages won by ending a process: its pages in memory and in swap, and its adjustment
-/// as a share of the machine's memory. `None` if it is never to be ended.
-fn weight(process: &Process, space: &super::Space) -> Option<i64> {
-    let adjustment = process.oom_adjustment.load(Relaxed);
-    let sizes = space.map().sizes();
-    let share = frame::usage().total as i64 / 1000;
+/// The command that the kernel runs as first process; the machine stops when it ends.
+const COMMAND: Pid = 2;
+/// Pages that are looked at to estimate how much of a process's memory it shares with others.
+const SAMPLES: usize = 16;
+/// The most processes that are ended at once, all of one user.
+const AT_ONCE: usize = 64;
+/// For how long a user gets no new processes after some were ended.
+const HELD_BACK: Duration = Duration::from_secs(1);
+
+/// Returns the pages that ending a process frees, but for objects of the kernel's: its part of
+/// anonymous memory, in frames or in swap, and page tables. Pages of files can be read again, and
+/// shared ones are charged to their maker.
+fn mapped(space: &super::Space, seed: u64) -> usize {
+    let map = space.map();
     // A page that leaves the swap space makes room for another one.
-    let pages = (sizes.resident + sizes.page_tables + space.map().swapped()) as i64;
-    (adjustment > OOM_NEVER).then(|| pages + i64::from(adjustment) * share)
+    map.own_pages(SAMPLES, seed) + map.pmap().resident().page_tables + map.swapped()
+}
+
+/// Returns the adjustment of a process in pages. `None` if it is never to be ended.
+fn adjustment(process: &Process) -> Option<i64> {
+    let adjustment = process.oom_adjustment.load(Relaxed);
+    let share = frame::total() as i64 / 1000;
+    (adjustment > OOM_NEVER).then(|| i64::from(adjustment) * share)
 }
 
 /// The number of `/proc/PID/oom_score`, 0 to 2000, as Linux works it out.
 pub fn oom_score(process: &Process) -> i64 {
     let space = process.leader().and_then(|leader| leader.space());
-    let total = (frame::usage().total as i64).max(1);
-    let weight = space.and_then(|space| weight(process, &space));
-    weight.map_or(0, |weight| ((1000 + weight * 1000 / total) * 2 / 3).max(0))
+    let total = (frame::total() as i64).max(1);
+    let (Some(space), Some(adjustment)) = (space, adjustment(process)) else {
+        return 0;
+    };
+    let pages = mapped(&space, nucleus::random::u64()) + process.account().pages();
+    let weight = pages as i64 + adjustment;
+    ((1000 + weight * 1000 / total) * 2 / 3).max(0)
 }
 
-fn choose() -> bool {
+/// Works out the [weights](Account::weight) of all processes and users: what they have mapped, and
+/// what is charged to them, by processes that have ended too.
+fn weigh() {
+    for process in Process::by_id() {
+        let user = process.user();
+        user.weight.store(user.pages(), Relaxed);
+    }
+    for process in Process::by_id() {
+        let account = process.account();
+        // A zombie, or a process whose last user is leaving the space just now.
+        let space = process.leader().and_then(|leader| leader.space());
+        let pages = space.map_or(0, |space| mapped(&space, nucleus::random::u64()));
+        account.weight.store(pages + account.pages(), Relaxed);
+        account.user().weight.fetch_add(pages, Relaxed);
+    }
+}
+
+/// How much a process deserves to be ended, by [weights](weigh); the larger, the more.
+///
+/// A user's processes weigh together, and the largest of them goes first, so thousands of small
+/// ones are no way to be overlooked. Root's processes, the machine's services, each weigh alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Guilt {
+    /// Its end does not stop the machine.
+    is_expendable: bool,
+    /// The user's pages, and the process's adjustment.
+    user: i64,
+    /// The process's pages, and its adjustment.
+    own: i64,
+}
+
+impl Guilt {
+    /// `None` if it is never to be ended, or has no memory any more.
+    fn of(process: &Process) -> Option<Guilt> {
+        let account = process.account();
+        let adjustment = adjustment(process)?;
+        if process.pid() == super::pid_table::INIT || process.leader().is_none() {
+            return None;
+        }
+        let own = account.weight.load(Relaxed) as i64 + adjustment;
+        let user = match account.uid() {
+            0 => own,
+            _ => account.user().weight.load(Relaxed) as i64 + adjustment,
+        };
+        Some(Guilt {
+            is_expendable: process.pid() != COMMAND,
+            user,
+            own,
+        })
+    }
+}
+
+/// Returns the process to be ended first, of those that `may_end` accepts.
+fn worst(may_end: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
+    Process::by_id()
+        .filter(|process| may_end(process))
+        .filter_map(|process| Some((Guilt::of(&process)?, process)))
+        .max_by_key(|(guilt, _)| *guilt)
+        .map(|(_, process)| process)
+}
+
+fn choose(for_call: Option<&Process>) -> bool {
     let Some(left) = Leaving::none() else {
         return true;
     };
-    let mut largest = None;
-    let mut most = i64::MIN;
-    for process in Process::all() {
-        // A zombie, or a process whose last user is leaving the space just now: checked below.
-        let Some(space) = process.leader().and_then(|leader| leader.space()) else {
-            continue;
-        };
-        let Some(weight) = weight(&process, &space) else {
-            continue;
-        };
-        if weight > most && process.pid() != super::pid_table::INIT {
-            most = weight;
-            largest = Some((process, space));
-        }
-    }
-    let Some((victim, space)) = largest else {
+    weigh();
+    let Some(victim) = worst(|_| true) else {
         return false;
     };
     // A process that has begun to leave meanwhile may be the largest, and was not found.
+    let Some(space) = victim.leader().and_then(|leader| leader.space()) else {
+        return true;
+    };
     if Leaving::none() != Some(left) {
         return true;
     }
+    let account = victim.account();
+    let is_roots = account.uid() == 0;
+    if let Some(caller) = for_call
+        && (core::ptr::eq(caller, &*victim) || !is_roots && caller.real_uid() == account.uid())
+    {
+        return false;
+    }
     let until = time::since_boot() + GRACE;
     *VICTIM.lock() = Some((Arc::downgrade(space.map()), until));
+    let mut freed = end(&victim);
+    if is_roots {
+        return true;
+    }
+    let user = account.user();
+    let held_back = time::since_boot() + HELD_BACK;
+    user.held_back.store(held_back.as_millis() as u64, Relaxed);
+    // The end of one small process among thousands would be no progress.
+    let needed = frame::targets().high.saturating_sub(frame::available());
+    for _ in 1..AT_ONCE {
+        if freed >= needed {
+            break;
+        }
+        let is_next = |process: &Process| {
+            Arc::ptr_eq(process.account().user(), user) && process.signals.ending().is_none()
+        };
+        let Some(next) = worst(is_next) else { break };
+        freed += end(&next);
+    }
+    true
+}
+
+/// Ends a process, unless it is ending already; returns what it weighs.
+fn end(victim: &Process) -> usize {
+    let account = victim.account();
+    let weight = account.weight.load(Relaxed);
     if !matches!(victim.signals.ending(), Some(Ending::Exit(_))) {
         nucleus::log!(
-            "out of memory: killed process {} ({}), {} resident pages",
+            "out of memory: killed process {} ({}) of user {} with {weight} pages of the user's {}",
             victim.pid(),
             String::from_utf8_lossy(&victim.name()),
-            space.map().sizes().resident,
+            account.uid(),
+            account.user().weight.load(Relaxed),
         );
         nucleus::log!("memory in pages: {:?}", frame::usage());
         Counter::out_of_memory_kills.add(1);
         victim.signals.end(raw::SIGKILL as i32);
     }
-    true
+    weight
+}
+
+/// Whether processes of this one's user were ended a moment ago because memory ran out: it gets no
+/// new ones for now.
+pub fn is_held_back(process: &Process) -> bool {
+    let until = process.user().held_back.load(Relaxed);
+    until > 0 && (time::since_boot().as_millis() as u64) < until
 }

@@ -68,4 +68,3 @@ pub use scheduling::{Policy, Scheduling};
 pub use space::{Layout, Space};
 pub use thread::{Own, Shared, Thread};
 pub use times::{CLOCK_TICKS, Spent, Times, Usage, ticks};
-pub use user::User;

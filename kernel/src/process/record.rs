@@ -10,9 +10,10 @@ use nucleus::{
     sync::{Rank, SpinLock},
     task::WaitQueue,
 };
+use vm::account::{Account, Kind};
 
 use super::{
-    Limits, Pid, Spent, Thread, User,
+    Limits, Pid, Spent, Thread,
     signal::{self, Actions},
     user,
 };
@@ -41,8 +42,8 @@ pub struct Process {
     limits: Limits,
     /// The use of ended threads and of children that were waited for.
     pub(super) spent: SpinLock<Spent>,
-    /// The real user id, of a zombie too; counts the threads.
-    pub(in crate::process) account: SpinLock<user::Account>,
+    /// What it has made, and its threads; the parent is its real user, a zombie's too.
+    account: SpinLock<Arc<Account>>,
     /// Its user changed when that one had too many threads (`RLIMIT_NPROC`).
     pub(crate) exceeds_user: AtomicBool,
     /// The name of the thread that ended last, for a zombie.
@@ -67,7 +68,13 @@ pub struct Process {
 
 impl Process {
     /// A process without threads, not in the table of ids yet.
-    pub fn new(pid: Pid, actions: Arc<Actions>, unkillable: bool, limits: Limits) -> Arc<Process> {
+    pub fn new(
+        pid: Pid,
+        actions: Arc<Actions>,
+        unkillable: bool,
+        limits: Limits,
+        user: &Arc<Account>,
+    ) -> Arc<Process> {
         Arc::new(Process {
             pid,
             started: nucleus::time::since_boot(),
@@ -82,7 +89,7 @@ impl Process {
             timers: signal::timer::Timers::new(),
             limits,
             spent: SpinLock::new(Rank::Leaf, Spent::default()),
-            account: SpinLock::new(Rank::Leaf, user::Account::new(0)),
+            account: SpinLock::new(Rank::Leaf, Account::of_process(pid, user)),
             exceeds_user: AtomicBool::new(false),
             last_name: SpinLock::new(Rank::Leaf, Vec::new()),
             dumpable: AtomicU32::new(1),
@@ -142,35 +149,55 @@ impl Process {
 
     /// The real user id, of a zombie too.
     pub fn real_uid(&self) -> u32 {
-        self.account.lock().user.uid
+        self.account.lock().uid()
     }
 
-    /// The user with that id.
-    pub fn user(&self) -> Arc<User> {
-        self.account.lock().user.clone()
+    /// The account to which the objects are charged that it makes.
+    pub fn account(&self) -> Arc<Account> {
+        self.account.lock().clone()
     }
 
+    /// The account of the user with the real user id.
+    pub fn user(&self) -> Arc<Account> {
+        self.account.lock().user().clone()
+    }
+
+    /// Changes the real user id. The threads count as the new user's; objects that were made before
+    /// stay with the old one.
     pub(crate) fn set_real_uid(&self, uid: u32) {
-        if uid != self.real_uid() {
-            self.set_user(User::find(uid));
+        if uid == self.real_uid() {
+            return;
         }
+        let new = Account::of_process(self.pid, &user::find(uid));
+        let old = {
+            let mut account = self.account.lock();
+            user::move_threads(&account, &new);
+            core::mem::replace(&mut *account, new)
+        };
+        drop(old);
     }
 
-    fn set_user(&self, user: Arc<User>) {
-        let old = self.account.lock().move_to(user);
-        drop(old);
+    /// Counts one more thread.
+    pub(super) fn charge_thread(&self) {
+        let account = self.account.lock();
+        account.add(Kind::Threads, 1, user::THREAD_BYTES);
+    }
+
+    /// Takes back the charge of a thread that has ended.
+    pub(super) fn release_thread(&self) {
+        let account = self.account.lock();
+        account.take_back(Kind::Threads, 1, user::THREAD_BYTES);
     }
 
     /// Whether its user has more threads than it may have here, `more` included.
     pub fn has_too_many_threads(&self, more: usize) -> bool {
         let user = self.user();
         let limit = self.limits().soft(abi::raw::general::RLIMIT_NPROC);
-        user.uid != 0 && (user.threads() + more) as u64 > limit
+        user.uid() != 0 && (user.things(Kind::Threads) + more) as u64 > limit
     }
 
     /// Copies the state that a child inherits besides that which `clone` shares or copies.
     pub(super) fn inherit(&self, parent: &Process) {
-        self.set_user(parent.user());
         for (own, parents) in [
             (&self.dumpable, &parent.dumpable),
             (&self.personality, &parent.personality),

@@ -341,7 +341,7 @@ fn who_ends_by_itself_is_waited_for() {
         let wanting = small.clone();
         task(&small, move || {
             for _ in 0..200 {
-                memory::kill_largest();
+                memory::kill_largest(None);
                 if wanting.process().signals.ending().is_some() {
                     let left = frame::usage().data - before;
                     assert!(left < LARGE, "it is ended, and {left} pages come back");

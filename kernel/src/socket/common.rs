@@ -17,6 +17,8 @@ use abi::{
 };
 use nucleus::{task::WaitQueue, time, user::as_bytes};
 
+use vm::account::{Charge, Kind};
+
 use super::{Answer, PeerCredentials, Socket, Value, control::ControlSink};
 use crate::{
     linux::syscall::{FlagSet, choice},
@@ -29,6 +31,8 @@ pub const DEFAULT_BUFFER: usize = 212_992;
 /// The most that a program which is not root may ask for (`net.core.wmem_max`, `rmem_max`); it gets
 /// the double.
 const BUFFER_MAX: usize = 212_992;
+/// What a socket without data is charged with, in bytes: its records and its open file.
+const SOCKET_BYTES: usize = 2048;
 /// The smallest buffers that there are.
 const MIN_SEND_BUFFER: usize = 4608;
 const MIN_RECEIVE_BUFFER: usize = 2304;
@@ -85,6 +89,8 @@ pub struct Common {
     pub inode: u64,
     /// User and group id of the maker.
     pub owner: (u32, u32),
+    /// What the socket without its data is charged with.
+    _charge: Option<Charge>,
     /// Since the epoch.
     pub created: Duration,
     /// The number of a pending error, 0 for none.
@@ -114,15 +120,19 @@ impl Common {
     /// thread.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Common {
         static INODES: AtomicU64 = AtomicU64::new(1);
-        let owner = thread::current_shared().map_or((0, 0), |shared| {
-            (shared.credentials.fs.uid, shared.credentials.fs.gid)
+        let maker = thread::with_current(|thread| {
+            let owner = thread.credentials().map(|who| (who.fs.uid, who.fs.gid));
+            let account = thread.process().account();
+            (owner, account.charge(Kind::Sockets, 1, SOCKET_BYTES))
         });
+        let (owner, charge) = maker.map_or((None, None), |(owner, charge)| (owner, Some(charge)));
         Common {
             domain,
             kind,
             protocol,
             inode: INODES.fetch_add(1, Relaxed),
-            owner,
+            owner: owner.unwrap_or_default(),
+            _charge: charge,
             created: time::since_epoch(),
             error: AtomicU32::new(0),
             switches: AtomicU64::new(0),

@@ -43,6 +43,7 @@ pub fn start() -> ! {
     if let Some(release) = &options.release {
         uts::set_release(release);
     }
+    vm::account::set_current(|| process::thread::with_current(|thread| thread.process().account()));
     fs::credentials::set_actor(|see| {
         let who = process::thread::with_current(super::process::thread::Thread::credentials);
         if let Some(who) = who.flatten() {

@@ -7,6 +7,7 @@ use crate::counters::Counter;
 use abi::{Errno, Result};
 use fbuf::Aggregate;
 use nucleus::{PAGE_SIZE, frame};
+use vm::account::{Kind, Stock};
 
 use super::{Options, Socket};
 use crate::Readiness;
@@ -38,6 +39,11 @@ impl Datagram {
     fn cost(&self) -> usize {
         self.data.len() + OVERHEAD
     }
+
+    /// Frames that its data hold.
+    fn frames(&self) -> usize {
+        self.data.slice_count()
+    }
 }
 
 /// An error that came back for a datagram (`IP_RECVERR`): "port unreachable", the only one that the
@@ -53,7 +59,6 @@ pub struct ErrorReport {
 }
 
 /// Datagrams that wait to be received. Guarded by the socket's queue lock.
-#[derive(Default)]
 pub(super) struct Queue {
     pub datagrams: VecDeque<Datagram>,
     /// Bytes charged against the receive buffer.
@@ -62,6 +67,44 @@ pub(super) struct Queue {
     pub dropped: u64,
     /// Unread reports, the oldest first.
     pub reports: VecDeque<ErrorReport>,
+    /// Frames that the datagrams hold: a small one holds a whole frame.
+    frames: usize,
+    /// For whom they are kept.
+    stock: Stock,
+}
+
+impl Queue {
+    /// An empty queue, charged to the current process.
+    pub fn new() -> Queue {
+        Queue {
+            datagrams: VecDeque::new(),
+            cost: 0,
+            dropped: 0,
+            reports: VecDeque::new(),
+            frames: 0,
+            stock: Stock::of_current(Kind::Sockets),
+        }
+    }
+
+    /// Notes that a datagram was added, which is about to be, with `cost` bytes.
+    fn note_added(&mut self, cost: usize, frames: usize) {
+        self.cost += cost;
+        self.frames += frames;
+        self.stock.cover(self.frames);
+    }
+
+    fn note_taken(&mut self, datagram: &Datagram) {
+        self.cost -= datagram.cost();
+        self.frames -= datagram.frames();
+        self.stock.cover(self.frames);
+    }
+
+    /// Takes all datagrams out.
+    pub fn take_all(&mut self) -> VecDeque<Datagram> {
+        (self.cost, self.frames) = (0, 0);
+        self.stock.cover(0);
+        core::mem::take(&mut self.datagrams)
+    }
 }
 
 impl Socket {
@@ -87,7 +130,7 @@ impl Socket {
             // The last free frames are reserved for programs' own memory.
             let fits = fits && !(frame::is_scarce() && datagram.data.len() > PAGE_SIZE);
             if fits && queue.datagrams.try_reserve(1).is_ok() {
-                queue.cost += cost;
+                queue.note_added(cost, datagram.frames());
                 queue.datagrams.push_back(datagram);
                 None
             } else {
@@ -120,7 +163,7 @@ impl Socket {
                 return Ok(Some(datagram.clone()));
             }
             if let Some(datagram) = queue.datagrams.pop_front() {
-                queue.cost -= datagram.cost();
+                queue.note_taken(&datagram);
                 return Ok(Some(datagram));
             }
         }

@@ -136,7 +136,7 @@ impl Socket {
             protocol,
             waits: Waits::default(),
             state: SpinLock::new(Rank::Leaf, inner),
-            queue: SpinLock::new(Rank::Leaf, Queue::default()),
+            queue: SpinLock::new(Rank::Leaf, Queue::new()),
         });
         if let Protocol::Raw(number) = protocol {
             table.lock().add(number.into(), &socket);
@@ -412,9 +412,8 @@ impl Socket {
         drop(table);
         let left = {
             let mut queue = self.queue.lock();
-            queue.cost = 0;
             let reports = core::mem::take(&mut queue.reports);
-            (core::mem::take(&mut queue.datagrams), reports)
+            (queue.take_all(), reports)
         };
         drop(left);
     }

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
+use vm::account::Stock;
 
 use crate::Waits;
 
@@ -93,14 +94,21 @@ fn is_writable(chain: &Chain<StreamState>) -> bool {
 }
 
 impl Stream {
-    /// Makes an empty stream for `limit` bytes.
-    pub fn new(sender: Arc<Waits>, receiver: Arc<Waits>, limit: usize, is_v6: bool) -> Stream {
+    /// Makes an empty stream for `limit` bytes, whose frames `stock` charges.
+    pub fn new(
+        sender: Arc<Waits>,
+        receiver: Arc<Waits>,
+        limit: usize,
+        is_v6: bool,
+        stock: Stock,
+    ) -> Stream {
+        let state = StreamState {
+            limit,
+            low_water: 1,
+            ..StreamState::default()
+        };
         Stream {
-            queue: Queue::new(StreamState {
-                limit,
-                low_water: 1,
-                ..StreamState::default()
-            }),
+            queue: Queue::new(state, stock),
             receiver,
             sender,
             is_v6,

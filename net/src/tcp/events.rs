@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 
 use crate::counters::Counter;
 use abi::Errno;
+use vm::account::{Kind, Stock};
 
 use super::{
     ConnectionTable, Phase, Socket,
@@ -191,12 +192,22 @@ impl ConnectionTable {
 /// Connects two sockets by streams: a send on one joins the chain from which the other reads.
 fn fuse(a: &Arc<Socket>, b: &Arc<Socket>) {
     let is_v6 = a.pair().is_some_and(|pair| pair.remote.is_ipv6());
+    // Both directions are charged to the side that asked for the connection: a server neither
+    // chooses who connects to it, nor who sends more than it reads or reads less than it sends.
+    let asks = |socket: &Arc<Socket>| socket.inner().phase == Phase::Connecting;
+    let payer = if asks(a) { a } else { b }.account();
     let stream = |from: &Arc<Socket>, to: &Arc<Socket>| {
         let sender = from.inner().options;
         let receiver = to.inner().options;
         let limit = sender.send_buffer + receiver.receive_buffer;
         let waits = (from.waits().clone(), to.waits().clone());
-        let stream = Stream::new(waits.0, waits.1, limit, is_v6);
+        let stream = Stream::new(
+            waits.0,
+            waits.1,
+            limit,
+            is_v6,
+            Stock::new(payer.cloned(), Kind::Sockets),
+        );
         stream.set_low_water(receiver.low_water);
         Arc::new(stream)
     };

@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 
 use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
+use vm::account::Account;
 
 use super::{Tcp, wire::Pair};
 use crate::{
@@ -70,6 +71,8 @@ pub struct Socket {
     pub(super) tcp: Arc<Tcp>,
     family: Family,
     waits: Arc<Waits>,
+    /// Who is charged for its data; nobody for the kernel's own.
+    account: Option<Arc<Account>>,
     /// Changes only under the table's lock too.
     state: SpinLock<Inner>,
 }
@@ -137,7 +140,12 @@ pub struct Summary {
 
 impl Socket {
     /// Creates a socket without a name.
-    pub(crate) fn new(tcp: &Arc<Tcp>, family: Family, options: Options) -> Arc<Socket> {
+    pub(crate) fn new(
+        tcp: &Arc<Tcp>,
+        family: Family,
+        options: Options,
+        account: Option<Arc<Account>>,
+    ) -> Arc<Socket> {
         let inner = Inner {
             options,
             ..Inner::default()
@@ -146,6 +154,7 @@ impl Socket {
             tcp: tcp.clone(),
             family,
             waits: Arc::default(),
+            account,
             state: SpinLock::new(Rank::Leaf, inner),
         })
     }
@@ -153,6 +162,11 @@ impl Socket {
     /// Returns the version of IP for which it was created.
     pub fn family(&self) -> Family {
         self.family
+    }
+
+    /// Returns the account that is charged for its data.
+    pub(super) fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
     }
 
     /// Returns its wait queues.

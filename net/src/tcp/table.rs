@@ -199,7 +199,8 @@ impl ConnectionTable {
         let block = self.wire.await_open(pair.local)?;
         Counter::tcp_passive_opens.add(1);
         let options = listener.inner().options;
-        let socket = Socket::new(&listener.tcp, listener.family(), options);
+        let account = listener.account().cloned();
+        let socket = Socket::new(&listener.tcp, listener.family(), options, account);
         // A peer that reuses both addresses so soon has forgotten the old connection.
         self.waiting.forget(&pair, &mut self.ports);
         let binding = Binding {

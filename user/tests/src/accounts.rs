@@ -16,6 +16,10 @@ pub const TESTS: &[Test] = &[
     ("accounts: the machine's figures", machine),
     ("accounts: processors in sysfs", processors),
     ("accounts: the log by syslog", log),
+    ("accounts: what a process makes is charged", charged),
+    ("accounts: a charge stays with the user", charged_user),
+    ("accounts: a user's pipes are limited", pipe_limits),
+    ("accounts: a user's segments are limited", segment_limit),
 ];
 
 fn memory() -> Outcome {
@@ -395,6 +399,126 @@ fn log() -> Outcome {
     child(|| {
         call!(setuid(1000));
         refused!(EPERM, syscall(libc::SYS_syslog, 5, 0, 0));
+        Ok(())
+    })
+}
+
+/// The KiB that this process is charged with.
+fn charged_here() -> Result<u64> {
+    field("/proc/self/status", "VmCharged")
+}
+
+/// The KiB that a user is charged with for things of a kind.
+fn charged_to(user: u32, kind: &str) -> Result<u64> {
+    let name = format!("{user} {kind} ");
+    let text = read_text("/proc/causeway/accounts")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(&name));
+    let kib = line.and_then(|line| line.split(' ').nth(1)?.parse().ok());
+    Ok(kib.unwrap_or(0))
+}
+
+/// Charges come with data and go with it.
+fn charged() -> Outcome {
+    let bytes = [1_u8; 16 * PAGE];
+    let before = charged_here()?;
+    let (from, to) = pipe(O_NONBLOCK)?;
+    let with_pipe = charged_here()?;
+    call!(write(to, bytes.as_ptr().cast(), bytes.len()));
+    let full = charged_here()?;
+    ensure!(full >= with_pipe + 64, "{before}, {with_pipe}, {full} KiB");
+    call!(close(from));
+    call!(close(to));
+    equal!(charged_here()?, before);
+
+    let [a, b] = socket_pair(SOCK_STREAM)?;
+    call!(write(a.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()));
+    ensure!(charged_here()? >= before + 64, charged_here()?);
+    drop((a, b));
+    equal!(charged_here()?, before);
+
+    let memory = call!(memfd_create(c"charged".as_ptr(), 0));
+    call!(ftruncate(memory, 1 << 20));
+    call!(pwrite(memory, bytes.as_ptr().cast(), bytes.len(), 0));
+    ensure!(charged_here()? >= before + 64, charged_here()?);
+    call!(close(memory));
+    equal!(charged_here()?, before);
+    equal!(field("/proc/causeway/accounts", "unbalanced")?, 0);
+    Ok(())
+}
+
+/// A change of the user moves threads, and no other charge.
+fn charged_user() -> Outcome {
+    const FIRST: u32 = 4001;
+    const SECOND: u32 = 4002;
+    child(|| {
+        call!(setreuid(FIRST, 0));
+        let memory = call!(memfd_create(c"charged".as_ptr(), 0));
+        call!(pwrite(
+            memory,
+            [1_u8; 16 * PAGE].as_ptr().cast(),
+            16 * PAGE,
+            0
+        ));
+        ensure!(
+            charged_to(FIRST, "shared_memory")? >= 64,
+            "nothing is charged"
+        );
+        call!(setreuid(SECOND, 0));
+        ensure!(
+            charged_to(FIRST, "shared_memory")? >= 64,
+            "the charge is gone"
+        );
+        equal!(charged_to(SECOND, "shared_memory")?, 0);
+        ensure!(
+            charged_to(SECOND, "threads")? > 0,
+            "the thread did not move"
+        );
+        Ok(())
+    })?;
+    equal!(charged_to(FIRST, "shared_memory")?, 0);
+    Ok(())
+}
+
+/// Beyond the soft limit pipes are small, beyond the hard one there are none.
+fn pipe_limits() -> Outcome {
+    const USER: u32 = 4003;
+    let old = read_text("/proc/sys/fs/pipe-user-pages-soft")?;
+    fs::write("/proc/sys/fs/pipe-user-pages-soft", "40")?;
+    fs::write("/proc/sys/fs/pipe-user-pages-hard", "45")?;
+    let result = child(|| {
+        call!(setresuid(USER, USER, USER));
+        let mut sizes = Vec::new();
+        for _ in 0..4 {
+            let (from, _) = pipe(0)?;
+            sizes.push(call!(fcntl(from, F_GETPIPE_SZ)) as usize / PAGE);
+        }
+        equal!(sizes, [16, 16, 2, 2]);
+        let (from, _) = pipe(0)?;
+        refused!(EPERM, fcntl(from, F_SETPIPE_SZ, 16 * PAGE));
+        for _ in 0..3 {
+            pipe(0)?;
+        }
+        let mut ends = [0; 2];
+        refused!(ENFILE, pipe2(ends.as_mut_ptr(), 0));
+        Ok(())
+    });
+    fs::write("/proc/sys/fs/pipe-user-pages-soft", old.trim())?;
+    fs::write("/proc/sys/fs/pipe-user-pages-hard", "0")?;
+    result
+}
+
+/// An ordinary user's segments are no larger than half of memory and swap together.
+fn segment_limit() -> Outcome {
+    const USER: u32 = 4004;
+    let kib = field("/proc/meminfo", "MemTotal")? + field("/proc/meminfo", "SwapTotal")?;
+    let third = kib as usize * 1024 / 3;
+    child(|| {
+        call!(setresuid(USER, USER, USER));
+        let segment = call!(shmget(IPC_PRIVATE, third, 0o600));
+        refused!(ENOSPC, shmget(IPC_PRIVATE, third, 0o600));
+        call!(shmctl(segment, IPC_RMID, null_mut()));
+        let segment = call!(shmget(IPC_PRIVATE, third, 0o600));
+        call!(shmctl(segment, IPC_RMID, null_mut()));
         Ok(())
     })
 }

@@ -123,6 +123,59 @@ impl Map {
         self.count_pages(entry, VirtRange::new(middle, range.end), counts);
     }
 
+    /// Estimates how many pages of anonymous memory are this map's, each page of several maps in
+    /// equal parts, from about `samples` pages at places that `seed` chooses. Exact for a map that
+    /// shares all of an entry or none. Sleeps for the map's lock only.
+    pub fn own_pages(&self, samples: usize, mut seed: u64) -> usize {
+        let space = self.space.read();
+        let resident = |entry: &MapEntry| match entry.shared {
+            true => 0,
+            false => self.pmap.resident_in(entry.range),
+        };
+        let all: usize = space.iter().map(resident).sum();
+        let mut thousandths = 0;
+        for entry in space.iter() {
+            let pages = resident(entry);
+            if pages == 0 {
+                continue;
+            }
+            let wanted = (pages * samples).div_ceil(all).min(pages);
+            let mut sum = 0;
+            for _ in 0..wanted {
+                // The constants of Knuth's generator.
+                seed = seed
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                let at = self.resident_page(entry.range, (seed >> 33) as usize % pages);
+                if entry.has_anon(at)
+                    && let Some((frame, _)) = self.pmap.extract(at)
+                {
+                    sum += 1000 / pmap::mappings_of_spaces(&frame).max(1) as usize;
+                }
+            }
+            thousandths += pages * sum / wanted;
+        }
+        thousandths / 1000
+    }
+
+    /// Returns the address of the `n`th page that is mapped in `range`, by bisection; any one if
+    /// there are fewer by now.
+    fn resident_page(&self, range: VirtRange, mut n: usize) -> VirtAddr {
+        let (mut start, mut end) = (range.start, range.end);
+        while end.0 - start.0 > PAGE_SIZE {
+            let half = ((end.0 - start.0) / 2) >> PAGE_SHIFT << PAGE_SHIFT;
+            let middle = start + half;
+            let before = self.pmap.resident_in(VirtRange::new(start, middle));
+            if n < before {
+                end = middle;
+            } else {
+                n -= before;
+                start = middle;
+            }
+        }
+        start
+    }
+
     /// Returns the page mapped at `va`.
     pub fn mapped_page(&self, va: VirtAddr) -> Option<MappedPage> {
         let space = self.space.read();

@@ -26,6 +26,7 @@ use nucleus::{
     sync::{MutexGuard, Rank},
 };
 
+use crate::account::{Kind, Stock};
 use crate::chunks::{Chunk, Chunks, Content, Registry, SLOTS, SLOTS_SHIFT, SlotArray};
 use crate::memory_wait::retry_for_memory;
 use crate::swap;
@@ -133,6 +134,8 @@ impl Paged for Page {
 pub struct Object {
     pages: Chunks<Page, TREES>,
     count: AtomicUsize,
+    /// For whom they are kept, if they have no backing store.
+    stock: Stock,
     /// The pages have no backing store.
     swap_backed: bool,
     /// So many pages from the start are zeros until they are written.
@@ -149,25 +152,27 @@ pub(crate) struct Pages<'a> {
 impl Object {
     /// No resident pages.
     pub const fn new() -> Object {
-        Object::with(false, 0)
+        Object::with(false, 0, Stock::new(None, Kind::Files))
     }
 
     /// As [`new`](Object::new), for pages whose only backing store is the swap space: they go there
     /// when memory is short; [`bring_in`](Object::bring_in) brings them back, or
     /// [`Pager::page_in`](crate::Pager::page_in) for a fault.
-    pub const fn swap_backed() -> Object {
-        Object::with(true, 0)
+    /// `stock` charges those that the object has, wherever they are.
+    pub const fn swap_backed(stock: Stock) -> Object {
+        Object::with(true, 0, stock)
     }
 
     /// As [`swap_backed`](Object::swap_backed), of `pages` pages that are zero-filled on demand.
-    pub const fn of_zeros(pages: u64) -> Object {
-        Object::with(true, pages)
+    pub const fn of_zeros(pages: u64, stock: Stock) -> Object {
+        Object::with(true, pages, stock)
     }
 
-    const fn with(swap_backed: bool, zeros: u64) -> Object {
+    const fn with(swap_backed: bool, zeros: u64, stock: Stock) -> Object {
         Object {
             pages: Chunks::new(),
             count: AtomicUsize::new(0),
+            stock,
             swap_backed,
             zeros,
             kept: AtomicBool::new(false),
@@ -205,6 +210,12 @@ impl Object {
     /// Pages that the object has: those that are resident, and those in swap.
     pub fn resident_count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether the user that it is charged to may have `pages` more, if it outlives processes.
+    #[inline]
+    pub fn may_grow(&self, pages: usize) -> bool {
+        self.stock.may_keep(self.resident_count() + pages, 1)
     }
 
     /// How many of its pages are in swap only.
@@ -385,7 +396,7 @@ impl Object {
         }
         let frame = make()?;
         *page = Page::resident(frame.clone());
-        self.count.fetch_add(1, Ordering::Relaxed);
+        self.count_more(1);
         Ok(Lookup::Resident(frame))
     }
 
@@ -448,7 +459,7 @@ impl Object {
             true
         });
         pending.flush();
-        self.count.fetch_sub(count, Ordering::Relaxed);
+        self.count_less(count);
         count
     }
 
@@ -472,7 +483,7 @@ impl Object {
         let old = core::mem::replace(page, Page::resident(frame));
         drop(pages);
         if !old.is_there() {
-            self.count.fetch_add(1, Ordering::Relaxed);
+            self.count_more(1);
         }
         Ok(old.is_there())
     }
@@ -517,12 +528,14 @@ impl Object {
 
     /// More pages are resident.
     pub(crate) fn count_more(&self, pages: usize) {
-        self.count.fetch_add(pages, Ordering::Relaxed);
+        let before = self.count.fetch_add(pages, Ordering::Relaxed);
+        self.stock.cover(before + pages);
     }
 
     /// Fewer pages are resident.
     pub(crate) fn count_less(&self, pages: usize) {
-        self.count.fetch_sub(pages, Ordering::Relaxed);
+        let before = self.count.fetch_sub(pages, Ordering::Relaxed);
+        self.stock.cover(before.saturating_sub(pages));
     }
 
     /// Calls `f` for the chunks of `range` with their first index and the slots that are in it.

@@ -8,7 +8,10 @@ use nucleus::{
 };
 
 use super::Object;
-use crate::swap::PageInError;
+use crate::{
+    account::{Kind, Stock},
+    swap::PageInError,
+};
 
 /// Why a pager could not give a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,7 +206,7 @@ impl Anonymous {
             return Err(OutOfMemory);
         }
         Ok(Arc::new(Anonymous {
-            object: Object::of_zeros(pages),
+            object: Object::of_zeros(pages, Stock::of_current(Kind::SharedMemory)),
         }))
     }
 }

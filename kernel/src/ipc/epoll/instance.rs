@@ -17,6 +17,7 @@ use nucleus::{
     task::{ObserverSet, Sleep, Watch, Woken},
     user,
 };
+use vm::account::Account;
 
 use super::{
     WATCHES,
@@ -34,23 +35,23 @@ pub struct Epoll {
     items: Mutex<BTreeMap<Key, Arc<Item>>>,
     /// Which epolls watch this one.
     pub(super) node: Arc<Node>,
-    /// The user whose quota the watches count against.
-    user: u32,
+    /// The account of the process that made it, for the watches.
+    account: Arc<Account>,
 }
 
 impl Epoll {
-    /// Watches nothing yet; its watches will count as those of `user`.
+    /// Watches nothing yet; its watches will be charged to `account`.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn new(user: u32) -> Result<Arc<Epoll>> {
+    pub fn new(account: Arc<Account>) -> Result<Arc<Epoll>> {
         frame::check_not_scarce()?;
         Ok(Arc::new_cyclic(|me| Epoll {
             me: me.clone(),
             ready: Ready::new(),
             items: Mutex::new(crate::rank::EPOLL, BTreeMap::new()),
             node: Node::new(),
-            user,
+            account,
         }))
     }
 
@@ -83,7 +84,7 @@ impl Epoll {
         if let (None, Some(nesting)) = (inner, &nesting) {
             nesting.check_file(&self.node, open.attached())?;
         }
-        let charge = WATCHES.charge(self.user).ok_or(Errno::ENOSPC)?;
+        let charge = WATCHES.charge(&self.account).ok_or(Errno::ENOSPC)?;
         let place = self.ready.reserve()?;
         let item = Item::new(key, place, self, open, charge);
         self.ready.enter(&item, interest);

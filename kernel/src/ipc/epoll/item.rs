@@ -22,12 +22,10 @@ use nucleus::{
     sync::{Mutex, Rank, SpinLock},
     task::{Observation, Observer},
 };
+use vm::account::Charge;
 
 use super::{Epoll, nesting::Node, ready::Ready};
-use crate::{
-    ipc::quota::Charge,
-    process::files::{Attached, AttachedList, OpenFile, attach},
-};
+use crate::process::files::{Attached, AttachedList, OpenFile, attach};
 
 /// How an item is triggered, rather than by what.
 const MODES: u32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;

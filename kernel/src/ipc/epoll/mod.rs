@@ -37,7 +37,11 @@ mod ready;
 pub use instance::Epoll;
 pub use item::Interest;
 
+use vm::account::Kind;
+
 use crate::ipc::quota::Quota;
 
+/// What a watch is charged with: its record, its observer, and its node in the tree.
+const WATCH_BYTES: usize = 512;
 /// Watches that a user may have (`/proc/sys/fs/epoll/max_user_watches`).
-pub static WATCHES: Quota = Quota::new(1 << 20);
+pub static WATCHES: Quota = Quota::new(Kind::EpollWatches, WATCH_BYTES, 1 << 20);

@@ -29,12 +29,15 @@ use super::{
     INSTANCES, WATCHES,
     queue::{Queue, Queued},
 };
-use crate::{ipc::quota::Charge, process::signal};
+use vm::account::{Account, Charge};
+
+use crate::process::signal;
 
 /// A queue of the events of watched files.
 pub struct Inotify {
     shared: Arc<Shared>,
-    user: u32,
+    /// The account of the process that made it, for the watches.
+    account: Arc<Account>,
     _charge: Charge,
 }
 
@@ -65,13 +68,13 @@ struct Watch {
 }
 
 impl Inotify {
-    /// Watches nothing; counts as one of `user`'s.
+    /// Watches nothing; it and its watches are charged to `account`.
     ///
     /// # Errors
     /// `EMFILE` for too many, `ENOMEM`.
-    pub fn new(user: u32) -> Result<Arc<Inotify>> {
+    pub fn new(account: Arc<Account>) -> Result<Arc<Inotify>> {
         frame::check_not_scarce()?;
-        let charge = INSTANCES.charge(user).ok_or(Errno::EMFILE)?;
+        let charge = INSTANCES.charge(&account).ok_or(Errno::EMFILE)?;
         Ok(Arc::new(Inotify {
             shared: Arc::new(Shared {
                 state: SpinLock::new(
@@ -85,7 +88,7 @@ impl Inotify {
                 ),
                 readers: WaitQueue::default(),
             }),
-            user,
+            account,
             _charge: charge,
         }))
     }
@@ -114,7 +117,7 @@ impl Inotify {
             }
             let Some(charge) = new.take() else {
                 drop(state);
-                new = Some(WATCHES.charge(self.user).ok_or(Errno::ENOSPC)?);
+                new = Some(WATCHES.charge(&self.account).ok_or(Errno::ENOSPC)?);
                 continue;
             };
             let number = state.next_number();

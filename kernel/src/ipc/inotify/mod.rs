@@ -13,11 +13,13 @@ use core::sync::atomic::AtomicUsize;
 
 pub use instance::Inotify;
 
+use vm::account::Kind;
+
 use crate::ipc::quota::Quota;
 
 /// Open files of this kind that a user may have.
-pub static INSTANCES: Quota = Quota::new(128);
+pub static INSTANCES: Quota = Quota::new(Kind::InotifyInstances, 512, 128);
 /// Watches that a user may have.
-pub static WATCHES: Quota = Quota::new(1 << 16);
+pub static WATCHES: Quota = Quota::new(Kind::InotifyWatches, 512, 1 << 16);
 /// Events that wait to be read, in each queue.
 pub static MAX_QUEUED: AtomicUsize = AtomicUsize::new(16_384);

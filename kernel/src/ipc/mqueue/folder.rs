@@ -163,11 +163,12 @@ impl Folder {
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let limit = thread::with_current(|thread| {
+        let charge = thread::with_current(|thread| {
             let process = thread.process();
-            process.limits().soft(RLIMIT_MSGQUEUE)
+            let limit = process.limits().soft(RLIMIT_MSGQUEUE);
+            size.charge(&process.account(), limit)
         });
-        let charge = size.charge(who.uid, limit.unwrap_or(u64::MAX))?;
+        let charge = charge.transpose()?;
         let now = time::since_epoch();
         let queue = Queue::new(size, charge);
         let name: Arc<[u8]> = name.into();

@@ -1,11 +1,11 @@
 //! How many queues there may be, and how large.
 
-use abi::{Errno, Result};
+use alloc::sync::Arc;
 
-use crate::ipc::{
-    quota::{Charge, Quota},
-    sysv::limits::Setting,
-};
+use abi::{Errno, Result};
+use vm::account::{Account, Charge, Kind};
+
+use crate::ipc::sysv::limits::Setting;
 
 /// The most that a privileged program may ask for: messages of a queue, and bytes of a message.
 const HARD_MESSAGES: u64 = 65_536;
@@ -67,13 +67,14 @@ impl Size {
         })
     }
 
-    /// Charges a queue to `uid`, whose queues may take `limit` bytes together.
+    /// Charges a queue to `account`, whose user's queues may take `limit` bytes together.
     ///
     /// # Errors
     /// `EMFILE`.
-    pub fn charge(self, uid: u32, limit: u64) -> Result<Charge> {
-        static BYTES: Quota = Quota::new(usize::MAX);
-        let charge = BYTES.charge_within(uid, self.cost() as usize, limit as usize);
+    pub fn charge(self, account: &Arc<Account>, limit: u64) -> Result<Charge> {
+        // The things are bytes, so that the limit is one of bytes.
+        let cost = self.cost() as usize;
+        let charge = account.charge_within(Kind::PosixQueues, cost, cost, limit as usize);
         charge.ok_or(Errno::EMFILE)
     }
 

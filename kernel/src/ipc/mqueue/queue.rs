@@ -15,10 +15,11 @@ use nucleus::{
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue},
 };
+use vm::account::Charge;
 
 use super::{Notice, limits::Size};
 use crate::{
-    ipc::{quota::Charge, sysv::message::Message},
+    ipc::sysv::message::Message,
     process::{Credentials, Handoff, Pid, signal},
 };
 
@@ -29,8 +30,8 @@ pub struct Queue {
     /// Woken when there is a message and there was none, and when there is room and there was none:
     /// for `poll`.
     pub changed: WaitQueue,
-    /// Of the maker's limit.
-    _charge: Charge,
+    /// What it is charged with; nothing where the kernel makes it.
+    _charge: Option<Charge>,
 }
 
 #[derive(Default)]
@@ -77,7 +78,7 @@ fn withdraw<T>(line: &mut VecDeque<T>, is: impl FnMut(&T) -> bool) -> Option<T> 
 }
 
 impl Queue {
-    pub fn new(size: Size, charge: Charge) -> Arc<Queue> {
+    pub fn new(size: Size, charge: Option<Charge>) -> Arc<Queue> {
         Arc::new(Queue {
             size,
             state: SpinLock::new(Rank::Leaf, State::default()),

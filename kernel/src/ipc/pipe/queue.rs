@@ -11,8 +11,11 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
+use vm::account::{self, Charge, Kind, Stock};
+
 use super::{
-    state::{DEFAULT_SLOTS, Ends, PipeState, PipeStatus, slots_for},
+    limits::{self, DEFAULT_SLOTS, slots_for},
+    state::{Ends, PipeState, PipeStatus},
     transfer::with_signal,
 };
 use crate::process::signal;
@@ -32,19 +35,22 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Makes an empty pipe without ends.
+    /// Makes an empty pipe without ends, charged to the current process.
     ///
     /// # Errors
-    /// `ENOMEM`.
+    /// `ENFILE` beyond the hard limit of the process's user, `ENOMEM`.
     pub fn new() -> Result<Arc<Pipe>> {
         static INODES: AtomicU64 = AtomicU64::new(1);
         frame::check_not_scarce()?;
+        let account = account::current();
+        let charge = account.as_ref().map(limits::charge).transpose()?;
         let state = PipeState {
-            slots: DEFAULT_SLOTS,
+            slots: charge.as_ref().map_or(DEFAULT_SLOTS, Charge::things),
+            charge,
             ..PipeState::default()
         };
         Ok(Arc::new(Pipe {
-            queue: Queue::with_slots(state)?,
+            queue: Queue::with_slots(state, Stock::new(account, Kind::Pipes))?,
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
             is_lent: AtomicBool::new(false),
@@ -180,14 +186,20 @@ impl Pipe {
     ///
     /// # Errors
     /// `EBUSY` if more is in it, `EINVAL` for more than 2 GiB, `EPERM` above the largest size
-    /// that a pipe may be given, `ENOMEM`, a restart number.
+    /// that a pipe may be given, or beyond the limits of the user that it is charged to;
+    /// `ENOMEM`, a restart number.
     pub fn resize(&self, bytes: usize) -> Result<usize> {
         let slots = slots_for(bytes)?;
         let reading = self.lock_reading()?;
-        if !self
-            .queue
-            .resize(&reading, slots, |state| state.slots = slots)?
-        {
+        let more = limits::charge_more(&self.queue, slots)?;
+        let resized = self.queue.resize(&reading, slots, |state| {
+            state.slots = slots;
+            if let Some(charge) = &mut state.charge {
+                charge.set_things(slots);
+            }
+        })?;
+        drop(more);
+        if !resized {
             return Err(Errno::EBUSY);
         }
         self.writers.wake_all();

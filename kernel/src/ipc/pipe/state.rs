@@ -1,53 +1,10 @@
 //! The limit of a pipe, its counts of ends, and its readiness.
 
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use abi::{Errno, Result};
 use fbuf::queue::{Chain, Slots, State};
 use fs::Ready;
-use nucleus::PAGE_SIZE;
+use vm::account::Charge;
 
 use super::packets::Packets;
-
-/// Slices that a new pipe takes: 64 KiB in whole pages, as on Linux.
-pub const DEFAULT_SLOTS: usize = 16;
-/// The most slices that `F_SETPIPE_SZ` allows: at first 1 MiB, Linux's `pipe-max-size`.
-static MAX_SLOTS: AtomicUsize = AtomicUsize::new(256);
-/// The most that this can be set to: 128 MiB.
-const SLOTS_LIMIT: usize = 1 << 15;
-
-/// Returns the largest size in bytes that a pipe may be given.
-pub fn max_size() -> usize {
-    MAX_SLOTS.load(Relaxed) * PAGE_SIZE
-}
-
-/// Sets [`max_size`], rounded up to a power of two of pages.
-///
-/// # Errors
-/// `EINVAL` for less than a page, or more than a pipe can ever have.
-pub fn set_max_size(bytes: usize) -> Result<()> {
-    let slots = bytes.div_ceil(PAGE_SIZE).next_power_of_two();
-    if bytes < PAGE_SIZE || slots > SLOTS_LIMIT {
-        return Err(Errno::EINVAL);
-    }
-    MAX_SLOTS.store(slots, Relaxed);
-    Ok(())
-}
-
-/// Returns the slots of a pipe of at least `bytes`: a power of two.
-///
-/// # Errors
-/// `EINVAL` for more than 2 GiB, `EPERM` above [`max_size`].
-pub(super) fn slots_for(bytes: usize) -> Result<usize> {
-    if bytes > 1 << 31 {
-        return Err(Errno::EINVAL);
-    }
-    let slots = bytes.div_ceil(PAGE_SIZE).max(1).next_power_of_two();
-    if slots > MAX_SLOTS.load(Relaxed) {
-        return Err(Errno::EPERM);
-    }
-    Ok(slots)
-}
 
 /// Which ends an open file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +25,8 @@ pub(super) struct PipeState {
     /// Writing ends that were ever opened.
     pub writers_seen: u64,
     pub packets: Packets,
+    /// Of its maker, with a thing for each slot.
+    pub charge: Option<Charge>,
 }
 
 impl State for PipeState {

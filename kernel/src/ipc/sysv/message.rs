@@ -10,12 +10,15 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::{Aggregate, Sink, Source};
 use nucleus::{
+    PAGE_SIZE,
     sync::{Mutex, MutexGuard},
     task::Sleep,
 };
 
+use vm::account::{Charge, Kind, Stock};
+
 use super::{
-    Caller,
+    Caller, PART, charge,
     ids::{Ids, Object},
     limits::{MSGMAX, MSGMNB, MSGMNI},
     now,
@@ -25,6 +28,9 @@ use crate::process::{Handoff, Pid, signal::ERESTARTNOHAND};
 
 /// Bodies up to this many bytes are kept in the heap: a page would be mostly empty.
 const SHORT: usize = 1024;
+
+/// What a waiting message costs besides its body, in bytes.
+const MESSAGE_BYTES: usize = 128;
 
 pub static QUEUES: Ids<Queue> = Ids::new();
 /// Messages and bytes in all queues.
@@ -152,12 +158,16 @@ impl Choice {
 
 pub struct Queue {
     id: i32,
+    /// The empty queue, charged to its maker.
+    _charge: Option<Charge>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     status: MessageQueueStatus,
+    /// The messages, charged to the queue's maker.
+    stock: Option<Stock>,
     messages: VecDeque<Message>,
     receivers: VecDeque<Arc<Receiver>>,
     senders: VecDeque<Arc<Sender>>,
@@ -201,7 +211,7 @@ pub struct MessageQueueStatus {
 /// # Errors
 /// Those of [`Ids::find_or_make`].
 pub fn get(key: i32, flags: u32, caller: Caller<'_>) -> Result<i32> {
-    let make = |id| Ok(Queue::new(id, key, flags, caller));
+    let make = |id| Queue::new(id, key, flags, caller);
     let most = MSGMNI.get() as usize;
     QUEUES.find_or_make(key, flags, caller, most, |_| Ok(()), make)
 }
@@ -212,7 +222,8 @@ pub fn totals() -> (usize, usize) {
 }
 
 impl Queue {
-    pub(super) fn new(id: i32, key: i32, flags: u32, caller: Caller<'_>) -> Arc<Queue> {
+    pub(super) fn new(id: i32, key: i32, flags: u32, caller: Caller<'_>) -> Result<Arc<Queue>> {
+        let charge = charge(Kind::Messages, 1, size_of::<Queue>())?;
         let status = MessageQueueStatus {
             permission: Permission::new(key, flags, caller.credentials),
             id,
@@ -222,12 +233,14 @@ impl Queue {
         };
         let state = State {
             status,
+            stock: Some(Stock::of_current(Kind::Messages)),
             ..State::default()
         };
-        Arc::new(Queue {
+        Ok(Arc::new(Queue {
             id,
+            _charge: charge,
             state: Mutex::new(crate::rank::IPC_OBJECT, state),
-        })
+        }))
     }
 
     /// The figures of `IPC_STAT`.
@@ -390,6 +403,27 @@ impl State {
         self.status.bytes + len <= self.status.most && self.messages.len() < self.status.most
     }
 
+    /// Returns about how many pages its messages hold with `more` messages of `bytes` together:
+    /// those in pages hold whole ones.
+    fn pages(&self, more: usize, bytes: usize) -> usize {
+        let short = (self.messages.len() + more) * MESSAGE_BYTES;
+        (short + 2 * (self.status.bytes + bytes)) / PAGE_SIZE
+    }
+
+    /// Charges the messages that there are now.
+    fn cover(&self) {
+        if let Some(stock) = &self.stock {
+            stock.cover(self.pages(0, 0));
+        }
+    }
+
+    /// Whether the queue's maker may have one more message of `len` bytes waiting.
+    fn may_grow(&self, len: usize) -> bool {
+        self.stock
+            .as_ref()
+            .is_none_or(|stock| stock.may_keep(self.pages(1, len), PART))
+    }
+
     /// Takes a message from a sender: for a receiver that waits, or into the queue.
     fn take(&mut self, message: Message, pid: Pid) -> Result<()> {
         self.messages.try_reserve(1)?;
@@ -411,10 +445,14 @@ impl State {
             }
             receiver.got.give(Err(Errno::E2BIG));
         }
+        if !self.may_grow(message.len()) {
+            return Err(Errno::ENOMEM);
+        }
         self.status.bytes += message.len();
         MESSAGES.fetch_add(1, Relaxed);
         BYTES.fetch_add(message.len(), Relaxed);
         self.messages.push_back(message);
+        self.cover();
         Ok(())
     }
 
@@ -441,6 +479,7 @@ impl State {
         self.status.bytes -= message.len();
         MESSAGES.fetch_sub(1, Relaxed);
         BYTES.fetch_sub(message.len(), Relaxed);
+        self.cover();
         self.call_senders();
         Some(message)
     }

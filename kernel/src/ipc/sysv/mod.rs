@@ -20,7 +20,9 @@ pub mod permission;
 pub mod segment;
 pub mod semaphore;
 
+use abi::{Errno, Result};
 use nucleus::time;
+use vm::account::{self, Charge, Kind};
 
 use crate::process::{Credentials, Pid};
 
@@ -43,6 +45,25 @@ pub const IPC_INFO: u32 = 3;
 pub struct Caller<'a> {
     pub credentials: &'a Credentials,
     pub pid: Pid,
+}
+
+/// What part of [`user_share`](account::user_share) an ordinary user's queues, and its sets of
+/// semaphores, may be: their memory cannot go to swap.
+const PART: usize = 8;
+
+/// Charges an object to the current process, if its user may have it.
+///
+/// # Errors
+/// `ENOSPC`.
+fn charge(kind: Kind, things: usize, bytes: usize) -> Result<Option<Charge>> {
+    let Some(account) = account::current() else {
+        return Ok(None);
+    };
+    let charge = account.charge(kind, things, bytes);
+    match account.may_keep(kind, 0, PART) {
+        true => Ok(Some(charge)),
+        false => Err(Errno::ENOSPC),
+    }
 }
 
 /// Seconds since the epoch, as the objects' time stamps are given.

@@ -16,7 +16,10 @@ use nucleus::{
     PAGE_SHIFT, PAGE_SIZE, frame,
     sync::{Rank, SpinLock},
 };
-use vm::{Description, Object as Pages, Pager};
+use vm::{
+    Description, Object as Pages, Pager,
+    account::{self, Charge, Kind, Stock},
+};
 
 use super::{
     Caller, IPC_CREAT,
@@ -43,6 +46,8 @@ pub struct Segment {
     /// Bytes, as asked for.
     pub size: usize,
     pages: Pages,
+    /// Its size, for its maker's user.
+    _charge: Option<Charge>,
     state: SpinLock<State>,
     /// To be removed from the table by the last detachment, which has no counted handle.
     own: Weak<Segment>,
@@ -118,6 +123,18 @@ impl Segment {
         if flags & SHM_NORESERVE == 0 && count > frame::usage().total {
             return Err(Errno::ENOMEM);
         }
+        let account = account::current();
+        // Nothing else counts pages that are not there yet.
+        let charge = account.as_ref().map(|account| {
+            let charge = account.charge(Kind::Segments, count, 0);
+            account.may_keep(Kind::Segments, 0, 1).then_some(charge)
+        });
+        let charge = match charge {
+            Some(None) => return Err(Errno::ENOSPC),
+            Some(charge) => charge,
+            None => None,
+        };
+        let stock = Stock::new(account, Kind::Segments);
         // The table's lock is held: no other thread makes a segment.
         PAGES.fetch_add(count, Relaxed);
         let status = SegmentStatus {
@@ -132,7 +149,8 @@ impl Segment {
         Ok(Arc::new_cyclic(|own| Segment {
             id,
             size,
-            pages: Pages::of_zeros(count as u64),
+            pages: Pages::of_zeros(count as u64, stock),
+            _charge: charge,
             state: SpinLock::new(Rank::Leaf, State { status, removed }),
             own: own.clone(),
         }))

@@ -15,8 +15,10 @@ use nucleus::{
     task::{Sleep, Woken},
 };
 
+use vm::account::{Charge, Kind};
+
 use super::{
-    Caller, IPC_NOWAIT,
+    Caller, IPC_NOWAIT, charge,
     ids::{Ids, Object},
     limits::{SEMAEM, SEMMNI, SEMMNS, SEMMSL, SEMVMX},
     now,
@@ -48,6 +50,8 @@ pub struct Set {
     id: i32,
     /// Semaphores in it.
     pub count: usize,
+    /// Of its maker.
+    _charge: Option<Charge>,
     state: Mutex<State>,
 }
 
@@ -140,6 +144,8 @@ impl Set {
         if total() + count > SEMMNS.get() as usize {
             return Err(Errno::ENOSPC);
         }
+        let bytes = size_of::<Set>() + count * size_of::<Semaphore>();
+        let charge = charge(Kind::Semaphores, count, bytes)?;
         let semaphores = nucleus::try_filled(count, Semaphore::default())?;
         SEMAPHORES.fetch_add(count, Relaxed);
         let status = SemaphoreStatus {
@@ -157,6 +163,7 @@ impl Set {
         Ok(Arc::new(Set {
             id,
             count,
+            _charge: charge,
             state: Mutex::new(crate::rank::IPC_OBJECT, state),
         }))
     }

@@ -47,7 +47,7 @@ fn epoll_create(call: &mut Call<'_>) -> Result<usize> {
 
 fn create(call: &Call<'_>, flags: u32) -> Result<usize> {
     let slot = call.files().reserve(0, call.descriptor_limit())?;
-    let epoll = Epoll::new(call.credentials().real_uid)?;
+    let epoll = Epoll::new(call.process().account())?;
     let flags_of_file = OpenFlags::from_bits_retain(abi::raw::general::O_RDWR);
     let open = OpenFile::new(epoll, flags_of_file);
     Ok(slot.install(open, flags & EPOLL_CLOEXEC != 0))

@@ -54,8 +54,8 @@ const MASK: FlagSet = flag_set!(
 );
 
 fn make(call: &Call<'_>, flags: u32) -> Result<usize> {
-    let user = call.credentials().real_uid;
-    install(call, flags, raw::O_RDONLY, || Ok(Inotify::new(user)?))
+    let account = call.process().account();
+    install(call, flags, raw::O_RDONLY, || Ok(Inotify::new(account)?))
 }
 
 fn inotify_of(open: &OpenFile) -> Result<&Inotify> {

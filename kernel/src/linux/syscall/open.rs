@@ -230,6 +230,7 @@ fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
     let limit = call.descriptor_limit();
     let first = files.reserve(0, limit)?;
     let second = files.reserve(0, limit)?;
+    call.takes_memory()?;
     let (read, write) = pipe::pair()?;
     // The program learns the numbers before they mean anything: if it can't, nothing has to be
     // undone.

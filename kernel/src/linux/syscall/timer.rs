@@ -12,7 +12,10 @@ use super::{
 use crate::flags::note_unsupported;
 use crate::process::{
     pid_table,
-    signal::timer::{self, Clock, Id, Notify, Setting},
+    signal::{
+        charge,
+        timer::{self, Clock, Id, Notify, Setting},
+    },
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
@@ -143,8 +146,8 @@ fn timer_create(call: &mut Call<'_>) -> Result<usize> {
     let notify = notification(call)?;
     let process = call.process().clone();
     let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
-    let charge = process.user().charge_signal(limit).ok_or(Errno::EAGAIN)?;
-    let id = process.timers.create(clock, notify, charge)?;
+    let own = charge(&process.account(), limit).ok_or(Errno::EAGAIN)?;
+    let id = process.timers.create(clock, notify, own)?;
     if let Err(error) = call.write(2, &id) {
         // It was made a moment ago.
         let _ = process.timers.delete(id);

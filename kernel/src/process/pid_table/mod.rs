@@ -326,6 +326,18 @@ impl Process {
         member.or_else(of_thread).cloned()
     }
 
+    /// Visits the processes, zombies included, by rising id, without memory of its own. One that
+    /// comes or goes meanwhile may be seen or not.
+    pub fn by_id() -> impl Iterator<Item = Arc<Process>> {
+        let mut last = 0;
+        core::iter::from_fn(move || {
+            let pids = PIDS.lock();
+            let (pid, member) = pids.members.range(last + 1..).next()?;
+            last = *pid;
+            Some(member.process.clone())
+        })
+    }
+
     /// All processes, zombies included, by rising id.
     pub fn all() -> Vec<Arc<Process>> {
         let count = PIDS.lock().members.len();

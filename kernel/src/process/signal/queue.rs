@@ -3,16 +3,19 @@
 use alloc::{collections::VecDeque, sync::Arc};
 
 use abi::{Errno, Result, raw::general as raw};
+use vm::account::{Account, Charge, Kind};
 
 use super::{Fields, Info, SignalSet};
-use crate::process::{User, user::WaitingSignal};
+
+/// What a waiting signal with details, or a timer, is charged with, in bytes.
+const SIGNAL_BYTES: usize = 128;
 
 /// Pending signals. One of each standard signal, any number of each real-time signal.
 #[derive(Default)]
 pub struct Queue {
     set: SignalSet,
-    /// With the charge on the target's user.
-    infos: VecDeque<(Info, Option<WaitingSignal>)>,
+    /// With the charge on the target.
+    infos: VecDeque<(Info, Option<Charge>)>,
 }
 
 impl Queue {
@@ -22,20 +25,21 @@ impl Queue {
     }
 
     /// Adds a signal. A standard signal that is pending already is not added again, and one for
-    /// whose details there is no room loses them, not itself. `user`, the target's, may have
-    /// `limit` signals waiting.
+    /// whose details there is no room loses them, not itself. It is charged to `account`, the
+    /// target's, whose user may have `limit` signals waiting.
     ///
     /// # Errors
     /// `EAGAIN`: `limit` or the memory is exhausted, and the signal is a real-time one that `kill`
     /// did not send.
-    pub fn push(&mut self, info: Info, user: &Arc<User>, limit: u64) -> Result<()> {
+    pub fn push(&mut self, info: Info, account: &Arc<Account>, limit: u64) -> Result<()> {
         let standard = info.signal < raw::SIGRTMIN;
         if standard && self.set.has(info.signal) {
             return Ok(());
         }
         // Each standard signal of the kernel's, or of `kill`, stands here once at most.
         let exempt = standard && info.code >= 0;
-        let charge = user.charge_signal(if exempt { u64::MAX } else { limit });
+        let limit = if exempt { u64::MAX } else { limit };
+        let charge = charge(account, limit);
         if charge.is_some() && self.infos.try_reserve(1).is_ok() {
             self.infos.push_back((info, charge));
         } else if !standard && info.code != raw::SI_USER as i32 {
@@ -98,9 +102,16 @@ impl Queue {
     }
 }
 
+/// Charges one more signal that waits, or a timer's; `None` if its user has `limit` already
+/// (`RLIMIT_SIGPENDING`).
+pub fn charge(account: &Arc<Account>, limit: u64) -> Option<Charge> {
+    account.charge_within(Kind::Signals, 1, SIGNAL_BYTES, limit as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::user;
 
     fn queued(signal: u32, value: u64) -> Info {
         let (pid, uid) = (1, 0);
@@ -110,7 +121,7 @@ mod tests {
     #[test]
     fn standard_signals_collapse_and_real_time_signals_queue() {
         let mut queue = Queue::default();
-        let user = User::find(80_001);
+        let user = user::find(80_001);
         for value in 0..3 {
             queue.push(queued(raw::SIGUSR1, value), &user, 10).unwrap();
             queue.push(queued(40, value), &user, 10).unwrap();
@@ -121,7 +132,7 @@ mod tests {
             assert_eq!(queue.take(all), Some(queued(40, value)));
         }
         assert_eq!(queue.take(all), None);
-        assert_eq!(user.signals(), 0);
+        assert_eq!(user.things(Kind::Signals), 0);
     }
 
     #[test]
@@ -144,7 +155,7 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_real_time_signals_only() {
         let mut queue = Queue::default();
-        let user = User::find(80_002);
+        let user = user::find(80_002);
         queue.push(queued(40, 0), &user, 1).unwrap();
         assert_eq!(queue.push(queued(40, 1), &user, 1), Err(Errno::EAGAIN));
         queue.push(queued(raw::SIGTERM, 1), &user, 1).unwrap();
@@ -157,7 +168,7 @@ mod tests {
     #[test]
     fn removal_leaves_the_rest() {
         let mut queue = Queue::default();
-        let user = User::find(80_003);
+        let user = user::find(80_003);
         queue.push(queued(raw::SIGCONT, 0), &user, 9).unwrap();
         queue.push(queued(raw::SIGHUP, 0), &user, 9).unwrap();
         queue.remove(SignalSet::one(raw::SIGCONT));

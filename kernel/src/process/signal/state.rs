@@ -197,7 +197,7 @@ impl ProcessSignals {
         if let Some(maker) = maker {
             thread.seccomp.inherit(&maker.seccomp);
         }
-        thread.process().account.lock().add_thread();
+        thread.process().charge_thread();
         state.threads.push(thread);
         Ok(())
     }

@@ -17,7 +17,7 @@ impl ProcessSignals {
             .position(|t| core::ptr::eq(&**t, thread))
         {
             gone = Some(state.threads.remove(at));
-            thread.process().account.lock().remove_thread();
+            thread.process().release_thread();
         }
         if thread.tid() == thread.process().pid() {
             state.leader_status = status;

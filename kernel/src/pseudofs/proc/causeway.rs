@@ -1,13 +1,16 @@
 //! `/proc/causeway`, which only this kernel has: costs by cause, the costs of the bare machine,
 //! memory by use, switches, system calls without an implementation.
 
-use abi::Errno;
-use fs::pseudofs::{Entry, Table};
+use abi::{Errno, Result};
+use fs::pseudofs::{Entry, Table, Text};
 use nucleus::{frame, heap, hw_cost, switches::Switch};
-use vm::counters::Counter;
+use vm::{
+    account::{self, Kind},
+    counters::Counter,
+};
 
 use super::super::{line, shown};
-use crate::{counters, switches};
+use crate::{counters, process::user, switches};
 
 /// The counters that count page faults.
 pub const FAULTS: &[Counter] = &[
@@ -68,6 +71,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
                 writeln!(out, "kernel {}", usage.kernel);
             }),
         )
+        .with("accounts", Entry::text(accounts))
         .with(
             "heap",
             shown(|out| {
@@ -79,6 +83,22 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         );
     more.iter()
         .fold(table, |table, (name, file)| table.with(name, file()))
+}
+
+/// `/proc/causeway/accounts`: for each user what its processes have made and still exists, by kind:
+/// how many things, and KiB. The last line counts accounts that were dropped with charges on them.
+fn accounts(out: &mut Text) -> Result<()> {
+    for user in user::all()? {
+        for &kind in Kind::ALL {
+            let (things, bytes) = (user.things(kind), user.bytes(kind));
+            if things + bytes > 0 {
+                let (uid, kind, kib) = (user.uid(), kind.name(), bytes.div_ceil(1024));
+                writeln!(out, "{uid} {kind} {things} {kib}");
+            }
+        }
+    }
+    writeln!(out, "unbalanced {}", account::unbalanced());
+    Ok(())
 }
 
 /// The file of a switch.

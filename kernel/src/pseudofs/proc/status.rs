@@ -5,6 +5,7 @@ use alloc::{format, string::String};
 use core::sync::atomic::Ordering::Relaxed;
 use fs::pseudofs::Text;
 use nucleus::PAGE_SIZE;
+use vm::account::Kind;
 
 use super::{
     super::kib,
@@ -211,6 +212,8 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("VmLib", sizes.text - code.min(sizes.text));
         line("VmPTE", sizes.page_tables);
         line("VmSwap", shared.space.map().swapped());
+        let account = process.account();
+        line("VmCharged", account.pages() + account.kept_pages());
         line("HugetlbPages", 0);
         let large = !subject.process.large_pages_disabled.load(Relaxed);
         writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t{}", u8::from(large));
@@ -221,7 +224,11 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     }
     writeln!(out, "Threads:\t{}", process.threads().len());
     let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
-    writeln!(out, "SigQ:\t{}/{limit}", process.user().signals());
+    writeln!(
+        out,
+        "SigQ:\t{}/{limit}",
+        process.user().things(Kind::Signals)
+    );
     let (pending, blocked) = match &thread {
         Some(thread) => (thread.signals.pending().0, thread.signals.mask().0),
         None => (0, 0),

@@ -114,6 +114,8 @@ fn files() -> Table {
         .with("file-max", value(i64::MAX))
         .with("nr_open", value(1 << 20))
         .with("pipe-max-size", checked(pipe::max_size, pipe::set_max_size))
+        .with("pipe-user-pages-hard", setting(pipe::hard, pipe::set_hard))
+        .with("pipe-user-pages-soft", setting(pipe::soft, pipe::set_soft))
 }
 
 fn kernel() -> Table {

@@ -16,9 +16,12 @@ use abi::{
     raw::net::{AF_UNIX, SOCK_STREAM},
 };
 use nucleus::{
+    PAGE_SIZE,
     sync::{Mutex, OnceBox, Rank, SpinLock},
     task::WaitQueue,
 };
+
+use vm::account::{Kind, Stock};
 
 use super::{
     channel::Channel,
@@ -51,10 +54,17 @@ pub struct End {
     peer: AtomicUsize,
     /// Bytes of messages from here that wait elsewhere, with [`MESSAGE_OVERHEAD`] each.
     sent: AtomicUsize,
+    /// Charges about twice as much, as a message of more than a quarter of a page holds whole
+    /// frames.
+    stock: Stock,
     pub tail: Mutex<Tail>,
 }
 
 /// The data that wait to be received.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would be an allocation for each socket"
+)]
 pub enum Inbox {
     Bytes(Channel),
     Messages(Messages),
@@ -159,6 +169,7 @@ impl End {
             shut: AtomicU32::new(0),
             peer: AtomicUsize::new(0),
             sent: AtomicUsize::new(0),
+            stock: Stock::of_current(Kind::Sockets),
             tail: Mutex::new(fbuf::rank::QUEUE_WRITING, Tail::new()),
         });
         ALL.lock().insert(end.common.inode, Arc::downgrade(&end));
@@ -228,7 +239,8 @@ impl End {
     /// Counts a message of `bytes` bytes.
     pub fn charge(self: &Arc<End>, bytes: usize) -> Charge {
         let bytes = bytes + MESSAGE_OVERHEAD;
-        self.sent.fetch_add(bytes, SeqCst);
+        let sent = self.sent.fetch_add(bytes, SeqCst) + bytes;
+        self.stock.cover(2 * sent / PAGE_SIZE);
         let to = self.clone();
         Charge { to, bytes }
     }
@@ -236,6 +248,7 @@ impl End {
     /// Takes back the charge, and wakes waiters for room once there is enough of it.
     pub fn give_back(&self, bytes: usize) {
         let before = self.sent.fetch_sub(bytes, SeqCst);
+        self.stock.cover(2 * (before - bytes) / PAGE_SIZE);
         let limit = self.common.send_buffer();
         if before * 4 > limit && self.is_writable() {
             self.common.writers.wake_shared(false);

@@ -20,6 +20,7 @@ use abi::{
     raw::general::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE, RLIMIT_NOFILE},
 };
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
+use vm::account::{Charge, Kind};
 
 use crate::{
     process::{
@@ -29,6 +30,8 @@ use crate::{
     socket::SocketFile,
 };
 
+/// What an open file in flight is charged with, in bytes: no process may have it otherwise.
+const FILE_BYTES: usize = 512;
 /// The most files that go with one message (`SCM_MAX_FD`).
 pub const MAX_FILES: usize = 253;
 
@@ -39,8 +42,8 @@ pub struct Rights {
 
 struct Flight {
     files: Vec<Arc<OpenFile>>,
-    /// The user that is charged for them.
-    uid: u32,
+    /// Of their sender.
+    charge: Option<Charge>,
     /// Some of them are local sockets.
     has_sockets: bool,
     /// The next in the [`GRAVE`].
@@ -61,8 +64,6 @@ pub type Sockets = BTreeMap<usize, InFlight>;
 static SOCKETS: Mutex<Sockets> = Mutex::new(crate::rank::IN_FLIGHT, BTreeMap::new());
 /// How many entries it has, readable without the lock.
 static SOCKET_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Files in flight by user.
-static USERS: SpinLock<BTreeMap<u32, usize>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
 /// Locks the list of sockets in flight.
 pub fn sockets() -> MutexGuard<'static, Sockets> {
@@ -88,19 +89,16 @@ impl Rights {
     /// # Errors
     /// `ETOOMANYREFS` if its user has too many in flight already.
     pub fn new(files: Vec<Arc<OpenFile>>, process: &Process, who: &Shared) -> Result<Rights> {
-        let uid = who.credentials.real_uid;
+        let account = process.account();
         let limit = process.limits().soft(RLIMIT_NOFILE);
+        if account.user().things(Kind::FilesInFlight) as u64 > limit
+            && !who.credentials.may(CAP_SYS_RESOURCE)
+            && !who.credentials.may(CAP_SYS_ADMIN)
         {
-            let mut users = USERS.lock();
-            let count = users.entry(uid).or_insert(0);
-            if *count as u64 > limit
-                && !who.credentials.may(CAP_SYS_RESOURCE)
-                && !who.credentials.may(CAP_SYS_ADMIN)
-            {
-                return Err(Errno::ETOOMANYREFS);
-            }
-            *count += files.len();
+            return Err(Errno::ETOOMANYREFS);
         }
+        let count = files.len();
+        let charge = account.charge(Kind::FilesInFlight, count, count * FILE_BYTES);
         let has_sockets = files.iter().any(|file| is_unix_socket(file));
         if has_sockets {
             let mut sockets = SOCKETS.lock();
@@ -113,13 +111,13 @@ impl Rights {
             }
             SOCKET_COUNT.store(sockets.len(), Relaxed);
         }
-        Ok(Rights::begin(files, uid, has_sockets))
+        Ok(Rights::begin(files, Some(charge), has_sockets))
     }
 
-    fn begin(files: Vec<Arc<OpenFile>>, uid: u32, has_sockets: bool) -> Rights {
+    fn begin(files: Vec<Arc<OpenFile>>, charge: Option<Charge>, has_sockets: bool) -> Rights {
         let flight = Flight {
             files,
-            uid,
+            charge,
             has_sockets,
             next: None,
         };
@@ -131,8 +129,7 @@ impl Rights {
     /// Makes rights to files without a sender, none of them sockets.
     #[cfg(test)]
     pub fn unsent(files: Vec<Arc<OpenFile>>) -> Rights {
-        *USERS.lock().entry(0).or_insert(0) += files.len();
-        Rights::begin(files, 0, false)
+        Rights::begin(files, None, false)
     }
 
     /// The files.
@@ -188,15 +185,7 @@ impl Rights {
 impl Flight {
     /// Takes back the charges of files that are no longer in flight.
     fn land(&mut self, sockets: Option<&mut Sockets>) {
-        {
-            let mut users = USERS.lock();
-            if let Some(count) = users.get_mut(&self.uid) {
-                *count -= self.files.len();
-                if *count == 0 {
-                    users.remove(&self.uid);
-                }
-            }
-        }
+        self.charge = None;
         if !core::mem::take(&mut self.has_sockets) {
             return;
         }

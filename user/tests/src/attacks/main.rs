@@ -7,6 +7,7 @@
 //!
 //! After each attack the machine must answer, and its memory must be back.
 
+mod bombs;
 mod mappings;
 mod meshes;
 mod randomness;
@@ -49,7 +50,7 @@ fn main() {
     }
     let time = Duration::from_secs(seconds);
     TIME.get_or_init(|| time);
-    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness, meshes };
+    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness, meshes, bombs };
     let runner = Runner {
         words,
         list,

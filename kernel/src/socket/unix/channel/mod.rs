@@ -12,6 +12,7 @@ use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
+use vm::account::{Kind, Stock};
 
 mod peek;
 #[cfg(test)]
@@ -129,10 +130,10 @@ fn has_made_room(chain: &mut Chain<ChannelState>, limit: usize) -> bool {
 }
 
 impl Channel {
-    /// Makes an empty channel.
+    /// Makes an empty channel, charged to the current process.
     pub fn new() -> Channel {
         Channel {
-            queue: Queue::new(ChannelState::default()),
+            queue: Queue::new(ChannelState::default(), Stock::of_current(Kind::Sockets)),
         }
     }
 

@@ -1,0 +1,566 @@
+//! Bombs: as much of one kind of kernel object as an ordinary user can have, in as many processes.
+//!
+//! Beside each of them a small program of root's, as a shell is one, goes on taking a little memory
+//! and making processes: it must live, and get on. What the bomb took must be back afterwards.
+
+use crate::{USER, become_user, while_attacking};
+use support::prelude::*;
+
+pub const TESTS: &[Test] = &[
+    ("attacks: bombs: full pipes", pipes),
+    ("attacks: bombs: large full pipes", large_pipes),
+    ("attacks: bombs: one page in many pipes", shared_page),
+    (
+        "attacks: bombs: pipes of processes that have ended",
+        orphans,
+    ),
+    ("attacks: bombs: full stream sockets", streams),
+    ("attacks: bombs: full sockets of datagrams", datagrams),
+    ("attacks: bombs: sockets on their way in sockets", in_flight),
+    ("attacks: bombs: full TCP connections", tcp),
+    ("attacks: bombs: full UDP sockets", udp),
+    ("attacks: bombs: queues of messages", messages),
+    (
+        "attacks: bombs: segments that nobody has attached",
+        segments,
+    ),
+    ("attacks: bombs: sets of semaphores", semaphores),
+    ("attacks: bombs: POSIX queues", posix_queues),
+    ("attacks: bombs: files in memory with names", named_files),
+    (
+        "attacks: bombs: files in memory without a name",
+        memory_files,
+    ),
+    (
+        "attacks: bombs: shared memory of processes that have ended",
+        shared,
+    ),
+    ("attacks: bombs: anonymous memory", anonymous),
+    ("attacks: bombs: page tables", tables),
+    ("attacks: bombs: watches of epolls", epolls),
+    ("attacks: bombs: watches of directories", watches),
+    ("attacks: bombs: timers", timers),
+    ("attacks: bombs: terminals", terminals),
+    ("attacks: bombs: processes", forks),
+    (
+        "attacks: bombs: processes, each with a little memory",
+        small_processes,
+    ),
+    ("attacks: bombs: threads", threads),
+];
+
+/// Pages of the program of root's, about as many as a shell has.
+const SHELL: usize = 300;
+/// Processes that share a bomb's work: each has descriptors of its own.
+const WORKERS: usize = 24;
+
+/// Runs `fill` in several processes of an ordinary user, each of which keeps what it got when the
+/// kernel gives it no more; beside them a program of root's, which must get on.
+fn bomb(fill: impl Fn() -> Outcome) -> Outcome {
+    bomb_of(WORKERS, fill)
+}
+
+fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
+    let rounds = shared_value(AtomicUsize::new(0))?;
+    // The processor time of a thousand others is theirs: this is about memory.
+    call!(setpriority(PRIO_PROCESS, 0, -20));
+    let shell = spawn(|| be_shell(rounds))?;
+    let culprit = spawn(|| {
+        call!(setpriority(PRIO_PROCESS, 0, 0));
+        become_user(USER)?;
+        for _ in 0..workers {
+            spawn(|| {
+                // It ends by an error of the call that is refused, or is killed.
+                let _ = fill();
+                loop {
+                    pause_ms(1000);
+                }
+            })?;
+        }
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    let result = while_attacking(|| {
+        pause_ms(100);
+        Ok(())
+    });
+    // It is left to itself as long as it takes to get on.
+    let before = rounds.load(SeqCst);
+    let end = Instant::now() + Duration::from_secs(20);
+    while rounds.load(SeqCst) < before + 2 && Instant::now() < end {
+        pause_ms(10);
+    }
+    let gets_on = rounds.load(SeqCst) >= before + 2;
+    kill_users()?;
+    let _ = wait(culprit)?;
+    remove_objects()?;
+    ensure!(gets_on, "root's program has ended or stands still");
+    kill_child(shell)?;
+    result
+}
+
+/// Goes on as a shell does: touches its memory, takes some, starts processes.
+fn be_shell(rounds: &AtomicUsize) -> Outcome {
+    let own = map(SHELL * PAGE)?;
+    loop {
+        for page in 0..SHELL {
+            poke(own.wrapping_add(page * PAGE), 1);
+        }
+        let more = map(32 * PAGE)?;
+        for page in 0..32 {
+            poke(more.wrapping_add(page * PAGE), 1);
+        }
+        unmap(more, 32 * PAGE)?;
+        // SAFETY: the child ends at once.
+        match unsafe { fork() } {
+            -1 => {}
+            0 => exit(0),
+            pid => {
+                wait(pid)?;
+                rounds.fetch_add(1, SeqCst);
+            }
+        }
+        pause_ms(5);
+    }
+}
+
+/// Kills all processes of the user.
+fn kill_users() -> Outcome {
+    for _ in 0..100 {
+        // As root: a user that may have no more processes could not fork the killer.
+        let killer = spawn(|| {
+            become_user(USER)?;
+            // SAFETY: the killer dies with the others.
+            unsafe { kill(-1, SIGKILL) };
+            Ok(())
+        })?;
+        let _ = wait(killer)?;
+        if processes_of_user()? == 0 {
+            return Ok(());
+        }
+        pause_ms(10);
+    }
+    Err("processes of the user are left".into())
+}
+
+/// Returns how many processes the user has that have not ended.
+fn processes_of_user() -> Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let status = read_text(&format!("{}/status", entry.path().display()));
+        let of_user = format!("Uid:\t{USER}");
+        count +=
+            usize::from(status.is_ok_and(|text| text.contains(&of_user) && !text.contains("Z (")));
+    }
+    Ok(count)
+}
+
+/// Removes what outlives processes.
+fn remove_objects() -> Outcome {
+    for file in ["msg", "shm", "sem"] {
+        for line in read_text(&format!("/proc/sysvipc/{file}"))?.lines().skip(1) {
+            let id = line
+                .split_whitespace()
+                .nth(1)
+                .and_then(|id| id.parse().ok());
+            let id: c_int = id.ok_or("a line without an id")?;
+            // SAFETY: removes an object by its id.
+            unsafe {
+                match file {
+                    "msg" => msgctl(id, IPC_RMID, null_mut()),
+                    "shm" => shmctl(id, IPC_RMID, null_mut()),
+                    _ => semctl(id, 0, IPC_RMID),
+                };
+            }
+        }
+    }
+    let _ = fs::remove_dir_all(FOLDER);
+    Ok(())
+}
+
+/// Where the user's files are.
+const FOLDER: &str = "/tmp/bombs";
+
+/// Repeats `body` until it fails.
+fn until_refused(mut body: impl FnMut() -> Outcome) -> Outcome {
+    loop {
+        body()?;
+    }
+}
+
+/// Fills what `fd` writes to, without waiting.
+fn fill(fd: c_int) -> Outcome {
+    let bytes = [7_u8; 4 * PAGE];
+    // SAFETY: changes a flag of a descriptor, and writes from a buffer that is this long.
+    unsafe {
+        call!(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK));
+        while write(fd, bytes.as_ptr().cast(), bytes.len()) > 0 {}
+    }
+    Ok(())
+}
+
+fn pipes() -> Outcome {
+    bomb(|| until_refused(|| fill(pipe(0)?.1)))
+}
+
+fn large_pipes() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let (_, to) = pipe(0)?;
+            // SAFETY: asks for a size; it may be refused.
+            unsafe { fcntl(to, F_SETPIPE_SZ, 1 << 20) };
+            fill(to)
+        })
+    })
+}
+
+/// Pages are charged for each pipe that keeps them; here the kernel's memory is the pipes.
+fn shared_page() -> Outcome {
+    bomb(|| {
+        let (from, to) = pipe(0)?;
+        fill(to)?;
+        until_refused(|| {
+            let (_, more) = pipe(0)?;
+            call!(tee(from, more, 1 << 20, SPLICE_F_NONBLOCK));
+            Ok(())
+        })
+    })
+}
+
+/// Processes make pipes, hand them to their parent's parent, and end.
+fn orphans() -> Outcome {
+    bomb_of(4, || {
+        until_refused(|| {
+            let sockets = socket_pair(SOCK_SEQPACKET)?;
+            child(|| {
+                for _ in 0..16 {
+                    let (from, to) = pipe(0)?;
+                    fill(to)?;
+                    send_file(sockets[0].as_raw_fd(), from)?;
+                }
+                Ok(())
+            })?;
+            // The pipes stay in the socket.
+            mem::forget(sockets);
+            Ok(())
+        })
+    })
+}
+
+fn streams() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let [a, b] = socket_pair(SOCK_STREAM)?;
+            fill(a.into_raw_fd())?;
+            fill(b.into_raw_fd())
+        })
+    })
+}
+
+fn datagrams() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let [a, b] = socket_pair(SOCK_DGRAM)?;
+            fill(a.into_raw_fd())?;
+            fill(b.into_raw_fd())
+        })
+    })
+}
+
+/// Sends a descriptor.
+fn send_file(socket: c_int, file: c_int) -> Outcome {
+    let mut byte = [1_u8];
+    let mut part = iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    let mut control = [0_u64; 4];
+    // SAFETY: all zeros is a valid header; the control block has room for one descriptor.
+    unsafe {
+        let mut message: msghdr = zeroed();
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = CMSG_SPACE(4) as usize;
+        let first = CMSG_FIRSTHDR(&message);
+        (*first).cmsg_level = SOL_SOCKET;
+        (*first).cmsg_type = SCM_RIGHTS;
+        (*first).cmsg_len = CMSG_LEN(4) as usize;
+        CMSG_DATA(first).cast::<c_int>().write_unaligned(file);
+        call!(sendmsg(socket, &message, MSG_DONTWAIT));
+    }
+    Ok(())
+}
+
+/// Full sockets, in a chain in which each is only held by the next one.
+fn in_flight() -> Outcome {
+    bomb(|| {
+        let mut inner: Option<c_int> = None;
+        until_refused(|| {
+            let [a, b] = socket_pair(SOCK_STREAM)?;
+            if let Some(inner) = inner {
+                send_file(a.as_raw_fd(), inner)?;
+                call!(close(inner));
+            }
+            fill(a.as_raw_fd())?;
+            inner = Some(b.into_raw_fd());
+            Ok(())
+        })
+    })
+}
+
+fn tcp() -> Outcome {
+    bomb(|| {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        until_refused(|| {
+            let a = TcpStream::connect(listener.local_addr()?)?;
+            let (b, _) = listener.accept()?;
+            fill(a.into_raw_fd())?;
+            fill(b.into_raw_fd())
+        })
+    })
+}
+
+fn udp() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let to = UdpSocket::bind("127.0.0.1:0")?;
+            let from = UdpSocket::bind("127.0.0.1:0")?;
+            from.connect(to.local_addr()?)?;
+            for _ in 0..400 {
+                from.send(&[1; 1200])?;
+            }
+            mem::forget((to, from));
+            Ok(())
+        })
+    })
+}
+
+fn messages() -> Outcome {
+    bomb_of(4, || {
+        let message = [1_u64; 1025];
+        until_refused(|| {
+            let queue = call!(msgget(IPC_PRIVATE, 0o600));
+            // SAFETY: sends from a buffer that is this long.
+            unsafe { while msgsnd(queue, message.as_ptr().cast(), 8192, IPC_NOWAIT) == 0 {} }
+            Ok(())
+        })
+    })
+}
+
+fn segments() -> Outcome {
+    const SIZE: usize = 4 << 20;
+    bomb_of(4, || {
+        until_refused(|| {
+            let segment = call!(shmget(IPC_PRIVATE, SIZE, 0o600));
+            // SAFETY: attaches anywhere.
+            let memory = unsafe { shmat(segment, null(), 0) }.cast::<u8>();
+            for at in (0..SIZE).step_by(PAGE) {
+                poke(memory.wrapping_add(at), 1);
+            }
+            call!(shmdt(memory.cast()));
+            Ok(())
+        })
+    })
+}
+
+fn semaphores() -> Outcome {
+    bomb_of(4, || {
+        until_refused(|| {
+            call!(semget(IPC_PRIVATE, 32_000, 0o600));
+            Ok(())
+        })
+    })
+}
+
+fn posix_queues() -> Outcome {
+    bomb_of(4, || {
+        let mut number = 0;
+        // SAFETY: asks for the id of this process.
+        let pid = unsafe { getpid() };
+        until_refused(|| {
+            number += 1;
+            let name = c(&format!("/bomb-{pid}-{number}"));
+            // SAFETY: opens by a name, and sends from a buffer that is this long.
+            unsafe {
+                let queue = mq_open(
+                    name.as_ptr(),
+                    O_RDWR | O_CREAT | O_NONBLOCK,
+                    0o600,
+                    null::<u8>(),
+                );
+                if queue == -1 {
+                    return Err("refused".into());
+                }
+                let bytes = [1_u8; 8192];
+                while mq_send(queue, bytes.as_ptr().cast(), bytes.len(), 0) == 0 {}
+                // It goes with its last descriptor, whose number is free for the next one's sake.
+                mq_unlink(name.as_ptr());
+            }
+            Ok(())
+        })
+    })
+}
+
+fn named_files() -> Outcome {
+    fs::create_dir_all(FOLDER)?;
+    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
+    bomb_of(4, || {
+        // SAFETY: asks for the id of this process.
+        let mut file = File::create(format!("{FOLDER}/{}", unsafe { getpid() }))?;
+        until_refused(|| Ok(file.write_all(&[1; 64 * 1024])?))
+    })
+}
+
+fn memory_files() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let fd = call!(memfd_create(c"bomb".as_ptr(), 0));
+            // SAFETY: the descriptor is new.
+            let mut file = unsafe { File::from_raw_fd(fd) };
+            for _ in 0..64 {
+                file.write_all(&[1; 64 * 1024])?;
+            }
+            mem::forget(file);
+            Ok(())
+        })
+    })
+}
+
+/// A process shares memory with children, which make it and end.
+fn shared() -> Outcome {
+    bomb_of(4, || {
+        until_refused(|| {
+            let memory = shared_map(1 << 20)?;
+            child(|| {
+                for at in (0..1 << 20).step_by(PAGE) {
+                    poke(memory.wrapping_add(at), 1);
+                }
+                Ok(())
+            })
+        })
+    })
+}
+
+fn anonymous() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let memory = map(1 << 20)?;
+            for at in (0..1 << 20).step_by(PAGE) {
+                poke(memory.wrapping_add(at), 1);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// A page of its own in each page table.
+fn tables() -> Outcome {
+    const SIZE: usize = 64 << 30;
+    bomb(|| {
+        let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        let memory = map_with(SIZE, READ_WRITE, flags, -1)?;
+        // Zeros are mapped, and no memory is taken but for the tables.
+        for at in (0..SIZE).step_by(2 << 20) {
+            peek(memory.wrapping_add(at));
+        }
+        Ok(())
+    })
+}
+
+fn epolls() -> Outcome {
+    bomb(|| {
+        let event = call!(eventfd(0, 0));
+        until_refused(|| {
+            let epoll = call!(epoll_create1(0));
+            let mut entry = epoll_entry(EPOLLIN, 0);
+            call!(epoll_ctl(epoll, EPOLL_CTL_ADD, event, &mut entry));
+            for fd in 3..event {
+                // SAFETY: some of them are no files.
+                unsafe { epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &mut entry) };
+            }
+            Ok(())
+        })
+    })
+}
+
+fn watches() -> Outcome {
+    fs::create_dir_all(FOLDER)?;
+    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
+    bomb_of(4, || {
+        let inotify = call!(inotify_init1(0));
+        let mut number = 0;
+        until_refused(|| {
+            number += 1;
+            // SAFETY: asks for the id of this process.
+            let name = format!("{FOLDER}/{}-{number}", unsafe { getpid() });
+            File::create(&name)?;
+            call!(inotify_add_watch(inotify, c(&name).as_ptr(), IN_ALL_EVENTS));
+            Ok(())
+        })
+    })
+}
+
+fn timers() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            // SAFETY: all zeros is a valid event; the call fills a local.
+            let mut event: sigevent = unsafe { zeroed() };
+            event.sigev_notify = SIGEV_SIGNAL;
+            event.sigev_signo = SIGRTMIN();
+            let mut timer = null_mut();
+            call!(timer_create(CLOCK_MONOTONIC, &mut event, &mut timer));
+            Ok(())
+        })
+    })
+}
+
+fn terminals() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
+            call!(unlockpt(master));
+            fill(master)
+        })
+    })
+}
+
+/// Processes that do nothing but fork.
+fn forks() -> Outcome {
+    bomb_of(1, || {
+        loop {
+            // SAFETY: both go on.
+            unsafe { fork() };
+        }
+    })
+}
+
+/// Many processes of 64 pages.
+fn small_processes() -> Outcome {
+    bomb_of(1, || {
+        until_refused(|| {
+            spawn(|| {
+                let memory = map(64 * PAGE)?;
+                for page in 0..64 {
+                    poke(memory.wrapping_add(page * PAGE), 1);
+                }
+                loop {
+                    pause_ms(1000);
+                }
+            })?;
+            Ok(())
+        })
+    })
+}
+
+fn threads() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let stack = thread::Builder::new().stack_size(64 * 1024);
+            stack.spawn(|| thread::sleep(Duration::from_secs(1000)))?;
+            Ok(())
+        })
+    })
+}

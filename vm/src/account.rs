@@ -1,0 +1,504 @@
+//! Accounts: for whom the kernel's memory is used.
+//!
+//! Accounts form a tree. A leaf is a process, its parent the user of the process; a group of users
+//! or processes would be one more inner node. A charge counts in its account and in all accounts
+//! above, so an inner node's figures include those of its children.
+//!
+//! ```text
+//!   user 0            user 1000 ──────────────┐
+//!    ├─ process 1      ├─ process 210          └ what ended processes left (a pipe that another
+//!    └─ process 2      └─ process 211            process has open, a System V queue)
+//! ```
+//! - A [`Charge`] belongs to an object and lasts as long: a watch, a thread, a timer.
+//! - A [`Stock`] belongs to an object that takes and frees pages: the frames of a queue, the pages
+//!   of a file in memory. It charges [`BATCH`] pages at a time, so the accounts' cache lines stay
+//!   out of the path of each write and fault.
+//!
+//! An object is charged to the process that made it, at the time when it was made. The charge stays
+//! there when the object is passed on, when the process ends, and when its user changes: the account
+//! lives as long as it has charges, and the user's figures include it. So nobody gets rid of a charge
+//! but by freeing the memory. A page with several holders (`tee`, a loan) counts once for each:
+//! any of them alone would keep it.
+//!
+//! There is no node above the users: a sum over all of them would be a cache line that all CPUs
+//! share, and is only needed where somebody reads it.
+//!
+//! Everything here is atomic: no lock, no allocation and bounded work, so charges may change under
+//! spin locks and in interrupts. When the last reference to an account is dropped, its figures must
+//! be zero; [`unbalanced`] counts those that were not.
+
+use alloc::{boxed::Box, sync::Arc};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed},
+};
+
+use nucleus::{PAGE_SIZE, frame, sync::OnceBox};
+
+use crate::swap;
+
+/// Pages that a [`Stock`] charges together: the slices of a new pipe.
+pub const BATCH: usize = 16;
+
+macro_rules! kinds {
+    ($($(#[$comment:meta])* $kind:ident = $name:literal,)*) => {
+        /// What memory is used for.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Kind {
+            $($(#[$comment])* $kind,)*
+        }
+
+        impl Kind {
+            /// All kinds, by their numbers.
+            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+
+            /// Returns the word for it in `/proc`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name,)*
+                }
+            }
+        }
+    };
+}
+
+impl Kind {
+    /// Whether things of this kind stay when all processes that used them have ended, until
+    /// somebody removes them.
+    pub fn outlives_processes(self) -> bool {
+        use Kind::{Files, Messages, PosixQueues, Segments, Semaphores};
+        matches!(self, Files | Segments | Messages | Semaphores | PosixQueues)
+    }
+}
+
+kinds! {
+    /// Threads and processes: stacks, records, tables of descriptors at their smallest.
+    Threads = "threads",
+    /// Pipes; their number is that of the slices that fit.
+    Pipes = "pipes",
+    /// Sockets, and the data in their queues.
+    Sockets = "sockets",
+    /// Files on their way through local sockets.
+    FilesInFlight = "files_in_flight",
+    /// System V queues of messages.
+    Messages = "messages",
+    /// System V sets of semaphores.
+    Semaphores = "semaphores",
+    /// System V segments: pages that they have, in frames or in swap; their number is that of their
+    /// pages, present or not.
+    Segments = "segments",
+    /// POSIX queues of messages; their bytes are those that `RLIMIT_MSGQUEUE` limits.
+    PosixQueues = "posix_queues",
+    /// Pages of files with a place in a file system in memory, in frames or in swap.
+    Files = "files",
+    /// Pages that go with their last user, in frames or in swap: shared mappings, `memfd_create`.
+    SharedMemory = "shared_memory",
+    /// Record locks.
+    Locks = "locks",
+    /// Watches of epoll instances.
+    EpollWatches = "epoll_watches",
+    /// Inotify instances.
+    InotifyInstances = "inotify_instances",
+    /// Watches of inotify instances.
+    InotifyWatches = "inotify_watches",
+    /// Signals that wait with their details, and timers that send some.
+    Signals = "signals",
+}
+
+/// Whose account it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The processes with this real user id.
+    User(u32),
+    /// The process with this id.
+    Process(u32),
+}
+
+/// A node of the tree.
+#[derive(Debug)]
+pub struct Account {
+    owner: Owner,
+    parent: Option<Arc<Account>>,
+    used: [Used; Kind::ALL.len()],
+    /// What ending its processes would free, in pages, when a victim was chosen last. [one thread
+    /// at a time chooses]
+    pub weight: AtomicUsize,
+    /// Until when its user gets no new processes, in milliseconds since boot: some were ended
+    /// because memory ran out.
+    pub held_back: AtomicU64,
+}
+
+/// Figures of one kind.
+#[derive(Debug)]
+struct Used {
+    bytes: AtomicUsize,
+    things: AtomicUsize,
+}
+
+/// Returns the pages that one ordinary user may hold in a kind of memory that outlives its processes
+/// (files in memory, System V segments): half of memory and swap. Ending processes does not free
+/// them, so what is left must do for the others.
+pub fn user_share() -> usize {
+    usize::midpoint(frame::total(), swap::usage().total)
+}
+
+/// Accounts that were dropped with charges on them.
+static UNBALANCED: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns how many accounts were dropped with charges on them: 0, or the kernel is wrong.
+pub fn unbalanced() -> usize {
+    UNBALANCED.load(Relaxed)
+}
+
+/// Returns the account of the current process; `None` in a task of the kernel.
+pub type Current = fn() -> Option<Arc<Account>>;
+
+static CURRENT: OnceBox<Current> = OnceBox::new();
+
+/// Registers how the account of the current process is found. The first one stays.
+pub fn set_current(current: Current) {
+    CURRENT.get_or_insert(|| Box::new(current));
+}
+
+/// Returns the account that the caller's objects are charged to; `None` for the kernel's own.
+pub fn current() -> Option<Arc<Account>> {
+    CURRENT.get().and_then(|current| current())
+}
+
+impl Account {
+    /// Makes the account of the user with this id.
+    pub fn of_user(uid: u32) -> Arc<Account> {
+        Account::new(Owner::User(uid), None)
+    }
+
+    /// Makes the account of the process with this id, one of `user`'s.
+    pub fn of_process(pid: u32, user: &Arc<Account>) -> Arc<Account> {
+        Account::new(Owner::Process(pid), Some(user.clone()))
+    }
+
+    fn new(owner: Owner, parent: Option<Arc<Account>>) -> Arc<Account> {
+        Arc::new(Account {
+            owner,
+            parent,
+            used: [const {
+                Used {
+                    bytes: AtomicUsize::new(0),
+                    things: AtomicUsize::new(0),
+                }
+            }; Kind::ALL.len()],
+            weight: AtomicUsize::new(0),
+            held_back: AtomicU64::new(0),
+        })
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Returns the account of the user, this one or one above.
+    pub fn user(self: &Arc<Account>) -> &Arc<Account> {
+        let mut account = self;
+        while let (Owner::Process(_), Some(parent)) = (account.owner, &account.parent) {
+            account = parent;
+        }
+        account
+    }
+
+    /// Returns the id of the [user](Account::user).
+    pub fn uid(self: &Arc<Account>) -> u32 {
+        match self.user().owner {
+            Owner::User(uid) => uid,
+            Owner::Process(_) => 0,
+        }
+    }
+
+    /// Returns how many things of this kind are charged.
+    pub fn things(&self, kind: Kind) -> usize {
+        self.used[kind as usize].things.load(Relaxed)
+    }
+
+    /// Returns how many bytes of this kind are charged.
+    pub fn bytes(&self, kind: Kind) -> usize {
+        self.used[kind as usize].bytes.load(Relaxed)
+    }
+
+    /// Whether the user may hold `pages` more of what outlives processes, within one `part`th of
+    /// [`user_share`]: all kinds together with a `part` of 1, else this one. Root may.
+    pub fn may_keep(self: &Arc<Account>, kind: Kind, pages: usize, part: usize) -> bool {
+        let user = self.user();
+        let kept = match part {
+            1 => user.kept_pages(),
+            _ => user.bytes(kind) / PAGE_SIZE,
+        };
+        user.owner == Owner::User(0) || kept + pages <= user_share() / part
+    }
+
+    /// Returns the pages of all kinds together that are freed when processes end, rounded down.
+    pub fn pages(&self) -> usize {
+        let kinds = Kind::ALL.iter().filter(|kind| !kind.outlives_processes());
+        kinds.map(|&kind| self.bytes(kind)).sum::<usize>() / PAGE_SIZE
+    }
+
+    /// Returns the pages of the other kinds, rounded down. A segment counts with its size.
+    pub fn kept_pages(&self) -> usize {
+        let kinds = Kind::ALL.iter().filter(|kind| kind.outlives_processes());
+        let bytes = |&kind: &Kind| match kind {
+            Kind::Segments => self.things(kind) * PAGE_SIZE,
+            _ => self.bytes(kind),
+        };
+        kinds.map(bytes).sum::<usize>() / PAGE_SIZE
+    }
+
+    /// Adds to this account and to those above.
+    pub fn add(&self, kind: Kind, things: usize, bytes: usize) {
+        let mut next = Some(self);
+        while let Some(account) = next {
+            let used = &account.used[kind as usize];
+            if things > 0 {
+                used.things.fetch_add(things, Relaxed);
+            }
+            if bytes > 0 {
+                used.bytes.fetch_add(bytes, Relaxed);
+            }
+            next = account.parent.as_deref();
+        }
+    }
+
+    /// Takes back what was [added](Account::add).
+    pub fn take_back(&self, kind: Kind, things: usize, bytes: usize) {
+        let mut next = Some(self);
+        while let Some(account) = next {
+            let used = &account.used[kind as usize];
+            for (figure, n) in [(&used.things, things), (&used.bytes, bytes)] {
+                if n > 0 {
+                    let before = figure.fetch_sub(n, Relaxed);
+                    debug_assert!(before >= n, "{kind:?} of {:?}", account.owner);
+                }
+            }
+            next = account.parent.as_deref();
+        }
+    }
+
+    /// Charges `things` and `bytes`, whatever there is already.
+    pub fn charge(self: &Arc<Account>, kind: Kind, things: usize, bytes: usize) -> Charge {
+        self.add(kind, things, bytes);
+        Charge {
+            account: self.clone(),
+            kind,
+            things,
+            bytes,
+        }
+    }
+
+    /// As [`charge`](Account::charge), if the user then has at most `limit` things of the kind.
+    pub fn charge_within(
+        self: &Arc<Account>,
+        kind: Kind,
+        things: usize,
+        bytes: usize,
+        limit: usize,
+    ) -> Option<Charge> {
+        // Two that race for the last place may both fail, but never both succeed.
+        let charge = self.charge(kind, things, bytes);
+        (self.user().things(kind) <= limit).then_some(charge)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let is_zero = |used: &Used| used.things.load(Acquire) == 0 && used.bytes.load(Relaxed) == 0;
+        if !self.used.iter().all(is_zero) {
+            UNBALANCED.fetch_add(1, Relaxed);
+            debug_assert!(false, "charges are left: {self:?}");
+        }
+    }
+}
+
+/// Things that are charged to an account; taken back by the drop.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<Account>,
+    kind: Kind,
+    things: usize,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Returns the account.
+    pub fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// Returns how many things are charged.
+    pub fn things(&self) -> usize {
+        self.things
+    }
+
+    /// Changes the number of things; the bytes stay.
+    pub fn set_things(&mut self, things: usize) {
+        if things > self.things {
+            self.account.add(self.kind, things - self.things, 0);
+        } else {
+            self.account.take_back(self.kind, self.things - things, 0);
+        }
+        self.things = things;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.take_back(self.kind, self.things, self.bytes);
+    }
+}
+
+/// The pages of one object, as far as they are charged: at least as many as the object has, and at
+/// most three [batches](BATCH) more. The drop takes the charge back.
+#[derive(Debug)]
+pub struct Stock {
+    account: Option<Arc<Account>>,
+    kind: Kind,
+    pages: AtomicUsize,
+}
+
+impl Stock {
+    /// An object of `account`, or of the kernel.
+    pub const fn new(account: Option<Arc<Account>>, kind: Kind) -> Stock {
+        Stock {
+            account,
+            kind,
+            pages: AtomicUsize::new(0),
+        }
+    }
+
+    /// An object of the current process.
+    pub fn of_current(kind: Kind) -> Stock {
+        Stock::new(current(), kind)
+    }
+
+    /// Returns the account.
+    pub fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
+    }
+
+    /// Returns how many pages are charged.
+    pub fn pages(&self) -> usize {
+        self.pages.load(Relaxed)
+    }
+
+    /// Charges what the object has now, `pages`. Most calls compare, and change nothing.
+    #[inline]
+    pub fn cover(&self, pages: usize) {
+        let charged = self.pages.load(Relaxed);
+        if pages > charged || pages + 3 * BATCH < charged {
+            self.adjust(pages);
+        }
+    }
+
+    /// Whether the owner may have this object with `pages` if it outlives its process:
+    /// [`Account::may_keep`].
+    #[inline]
+    pub fn may_keep(&self, pages: usize, part: usize) -> bool {
+        let charged = self.pages.load(Relaxed);
+        let may_matter = pages > charged && self.kind.outlives_processes();
+        let Some(account) = self.account.as_ref().filter(|_| may_matter) else {
+            return true;
+        };
+        account.may_keep(self.kind, pages - charged, part)
+    }
+
+    #[cold]
+    fn adjust(&self, pages: usize) {
+        let Some(account) = &self.account else { return };
+        let target = pages.next_multiple_of(BATCH);
+        // The swap makes calls that race add and take back what the figure says, in any order.
+        let before = self.pages.swap(target, Relaxed);
+        if target > before {
+            account.add(self.kind, 0, (target - before) * PAGE_SIZE);
+        } else {
+            account.take_back(self.kind, 0, (before - target) * PAGE_SIZE);
+        }
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        if let Some(account) = &self.account {
+            account.take_back(self.kind, 0, *self.pages.get_mut() * PAGE_SIZE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charge_counts_in_every_account_above_and_is_taken_back() {
+        let user = Account::of_user(1);
+        let (one, other) = (
+            Account::of_process(10, &user),
+            Account::of_process(11, &user),
+        );
+        let first = one.charge(Kind::Pipes, 16, 1000);
+        let second = other.charge(Kind::Pipes, 2, 500);
+        assert_eq!(
+            (one.things(Kind::Pipes), one.bytes(Kind::Pipes)),
+            (16, 1000)
+        );
+        assert_eq!(
+            (user.things(Kind::Pipes), user.bytes(Kind::Pipes)),
+            (18, 1500)
+        );
+        assert_eq!((one.uid(), user.uid()), (1, 1));
+        // The process is gone; its pipe is not.
+        drop(one);
+        assert_eq!(user.things(Kind::Pipes), 18);
+        drop(first);
+        assert_eq!(
+            (user.things(Kind::Pipes), user.bytes(Kind::Pipes)),
+            (2, 500)
+        );
+        drop(second);
+        assert_eq!(user.pages(), 0);
+    }
+
+    #[test]
+    fn a_limit_is_the_users() {
+        let user = Account::of_user(1);
+        let (one, other) = (
+            Account::of_process(10, &user),
+            Account::of_process(11, &user),
+        );
+        let mut first = one.charge_within(Kind::Signals, 1, 64, 2).unwrap();
+        let _second = other.charge_within(Kind::Signals, 1, 64, 2).unwrap();
+        assert!(other.charge_within(Kind::Signals, 1, 64, 2).is_none());
+        assert_eq!(user.things(Kind::Signals), 2);
+        first.set_things(0);
+        assert!(other.charge_within(Kind::Signals, 1, 64, 2).is_some());
+        first.set_things(5);
+        assert_eq!((first.things(), user.things(Kind::Signals)), (5, 6));
+    }
+
+    #[test]
+    fn a_stock_covers_its_object_and_little_more() {
+        let user = Account::of_user(1);
+        let account = Account::of_process(10, &user);
+        let stock = Stock::new(Some(account.clone()), Kind::Files);
+        let mut pages = 0_usize;
+        for step in 0..2000_usize {
+            // Grows and shrinks unevenly, to zero at the end of each round.
+            pages = match step * 7919 % 5 {
+                0..3 => pages + step % 37,
+                _ => pages.saturating_sub(step % 101),
+            };
+            stock.cover(pages);
+            assert!(stock.pages() >= pages && stock.pages() <= pages + 3 * BATCH + BATCH);
+            assert_eq!(user.bytes(Kind::Files), stock.pages() * PAGE_SIZE);
+        }
+        drop(stock);
+        assert_eq!((user.pages(), account.pages()), (0, 0));
+        // The kernel's own objects charge nobody.
+        Stock::new(None, Kind::Files).cover(100);
+    }
+}
