@@ -200,7 +200,13 @@ pub fn clone(
     let set_child_tid = request
         .has(raw::CLONE_CHILD_SETTID)
         .then_some(request.child_tid);
-    if let Err(error) = start(&child, child_own, child_context, set_child_tid) {
+    // A process that is killed leaves no child behind of which the killer knew nothing: the table
+    // had it in time for the killer to see, or this sees the kill.
+    let started = match thread.is_dying() {
+        true => Err(Errno::EAGAIN),
+        false => start(&child, child_own, child_context, set_child_tid),
+    };
+    if let Err(error) = started {
         process.signals.remove_thread(&child, 0);
         pid_table::remove_thread(&child);
         if !same_process {

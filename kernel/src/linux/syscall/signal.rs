@@ -221,9 +221,8 @@ fn kill(call: &mut Call<'_>) -> Result<usize> {
         }
         -1 => {
             let own = call.process().pid();
-            let others = Process::all()
-                .into_iter()
-                .filter(|p| p.pid() != own && p.pid() != pid_table::INIT);
+            // Those that are forked meanwhile have higher ids, or their parent sees the signal.
+            let others = Process::by_id().filter(|p| p.pid() != own && p.pid() != pid_table::INIT);
             send_to_all(call, others, info)?;
         }
         pid if pid < 0 => send_to_all(call, pid_table::members(pid.unsigned_abs()), info)?,
