@@ -49,7 +49,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
 }
 
 /// A disk with new swap space.
-fn space(bench: &Bench, size: &str) -> Result<Disk> {
+pub fn space(bench: &Bench, size: &str) -> Result<Disk> {
     size.parse::<Swap>()?.disk(&bench.fresh_folder("swap")?)
 }
 
