@@ -14,11 +14,10 @@
 //!   of a file in memory. It charges [`BATCH`] pages at a time, so the accounts' cache lines stay
 //!   out of the path of each write and fault.
 //!
-//! An object is charged to the process that made it, at the time when it was made. The charge stays
-//! there when the object is passed on, when the process ends, and when its user changes: the account
-//! lives as long as it has charges, and the user's figures include it. So nobody gets rid of a charge
-//! but by freeing the memory. A page with several holders (`tee`, a loan) counts once for each:
-//! any of them alone would keep it.
+//! An object is charged to the process that makes it. The charge stays there when the object is
+//! passed on, when the process ends, and when its user changes: the account lives as long as it has
+//! charges, and the user's figures include it. Only freeing the memory ends a charge. A page with
+//! several holders (`tee`, a loan) counts once for each: any of them alone would keep it.
 //!
 //! There is no node above the users: a sum over all of them would be a cache line that all CPUs
 //! share, and is only needed where somebody reads it.
@@ -135,9 +134,9 @@ struct Used {
     things: AtomicUsize,
 }
 
-/// Returns the pages that one ordinary user may hold in a kind of memory that outlives its processes
-/// (files in memory, System V segments): half of memory and swap. Ending processes does not free
-/// them, so what is left must do for the others.
+/// Returns the pages that one ordinary user may hold in memory that outlives its processes (files
+/// in memory, System V segments): half of memory and swap. Ending processes does not free them, so
+/// the rest must do for the others.
 pub fn user_share() -> usize {
     usize::midpoint(frame::total(), swap::usage().total)
 }

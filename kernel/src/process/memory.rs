@@ -69,8 +69,8 @@ pub fn is_scarce() -> bool {
 /// How often a call waits for the memory of others before it is refused some.
 const ATTEMPTS: usize = 100;
 
-/// Waits until memory is not scarce. What the caller's own user has, or one of root's processes,
-/// is not ended for that: the call fails.
+/// Waits until memory is not scarce. The caller's process is not ended for that, nor others of its
+/// user but root: the call fails.
 #[cold]
 fn make_room() -> bool {
     for _ in 0..ATTEMPTS {

@@ -529,13 +529,17 @@ impl Object {
     /// More pages are resident.
     pub(crate) fn count_more(&self, pages: usize) {
         let before = self.count.fetch_add(pages, Ordering::Relaxed);
-        self.stock.cover(before + pages);
+        if self.swap_backed {
+            self.stock.cover(before + pages);
+        }
     }
 
     /// Fewer pages are resident.
     pub(crate) fn count_less(&self, pages: usize) {
         let before = self.count.fetch_sub(pages, Ordering::Relaxed);
-        self.stock.cover(before.saturating_sub(pages));
+        if self.swap_backed {
+            self.stock.cover(before.saturating_sub(pages));
+        }
     }
 
     /// Calls `f` for the chunks of `range` with their first index and the slots that are in it.
