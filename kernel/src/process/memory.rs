@@ -69,8 +69,8 @@ pub fn is_scarce() -> bool {
 /// How often a call waits for the memory of others before it is refused some.
 const ATTEMPTS: usize = 100;
 
-/// Waits until memory is not scarce. The caller's process is not ended for that, nor others of its
-/// user but root: the call fails.
+/// Waits until memory is not scarce. Processes of the caller's user, or of root's, are not ended
+/// for that: the call fails.
 #[cold]
 fn make_room() -> bool {
     for _ in 0..ATTEMPTS {
@@ -114,8 +114,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Ends the process that has most, of the user that has most, unless the memory of one that was
 /// ended before, or of one that ended by itself, is still on its way back. Nothing is ended if it
-/// would be `for_call` itself or a process of its user, root's apart. Returns whether waiting makes
-/// sense.
+/// would be a process of root's, or of the user of `for_call`. Returns whether waiting makes sense.
 pub fn kill_largest(for_call: Option<&Process>) -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
@@ -253,7 +252,7 @@ fn choose(for_call: Option<&Process>) -> bool {
     let account = victim.account();
     let is_roots = account.uid() == 0;
     if let Some(caller) = for_call
-        && (core::ptr::eq(caller, &*victim) || !is_roots && caller.real_uid() == account.uid())
+        && (is_roots || caller.real_uid() == account.uid())
     {
         return false;
     }
