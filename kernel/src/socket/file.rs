@@ -74,6 +74,11 @@ impl File for SocketFile {
         self.socket.poll(watch)
     }
 
+    #[inline]
+    fn ready_now(&self) -> Option<Ready> {
+        self.socket.ready_now()
+    }
+
     fn asynchronous(&self) -> Asynchronous {
         Asynchronous::Named
     }

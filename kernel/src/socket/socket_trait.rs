@@ -83,6 +83,11 @@ pub trait Socket: Any + Send + Sync {
     /// Returns the readiness now; registers with `watch` first, if given.
     fn poll<'a>(&'a self, watch: Option<&mut dyn Watch<'a>>) -> Ready;
 
+    /// As [`File::ready_now`](fs::File::ready_now).
+    fn ready_now(&self) -> Option<Ready> {
+        None
+    }
+
     /// `ioctl`; the argument may be an address in the program. `FIONBIO` and similar commands are
     /// served before.
     fn ioctl(&self, _command: u32, _argument: VirtAddr) -> Result<usize> {

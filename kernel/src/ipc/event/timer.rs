@@ -9,7 +9,7 @@ use alloc::{
     vec::Vec,
 };
 use core::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -23,6 +23,7 @@ use abi::{
 use fbuf::Sink;
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
+    Chunk, Slots,
     sync::{Rank, SpinLock},
     task::{WaitQueue, Watch},
     time,
@@ -37,7 +38,9 @@ use crate::process::signal::{
 const UNIT: usize = size_of::<u64>();
 
 /// Timers that may have to be set anew when the time of day is set.
-static BY_TIME_OF_DAY: SpinLock<Vec<Weak<TimerFile>>> = SpinLock::new(Rank::Leaf, Vec::new());
+static BY_TIME_OF_DAY: SpinLock<Slots<Weak<TimerFile>>> = SpinLock::new(Rank::Leaf, Slots::new());
+/// The place of a timer that is not among them.
+const NOWHERE: usize = usize::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clock(u32);
@@ -69,8 +72,8 @@ pub struct TimerFile {
     /// The clock that it goes by.
     pub clock: Clock,
     state: SpinLock<State>,
-    /// Whether `BY_TIME_OF_DAY` has it [changed under that lock].
-    listed: AtomicBool,
+    /// Its place in `BY_TIME_OF_DAY` [changed under that lock].
+    place: AtomicUsize,
     /// Of its own, so that an expiry keeps nothing else.
     readers: Arc<WaitQueue>,
 }
@@ -164,7 +167,7 @@ impl TimerFile {
         Arc::new(TimerFile {
             clock,
             state: SpinLock::new(crate::rank::TIMER_FILE, State::default()),
-            listed: AtomicBool::new(false),
+            place: AtomicUsize::new(NOWHERE),
             readers: Arc::new(WaitQueue::new()),
         })
     }
@@ -188,14 +191,8 @@ impl TimerFile {
     pub fn set(self: &Arc<Self>, new: Setting, flags: u32) -> Result<Setting> {
         let absolute = flags & TFD_TIMER_ABSTIME != 0;
         let by_time_of_day = absolute && self.clock.is_time_of_day();
-        if by_time_of_day && !self.listed.load(Relaxed) {
-            let mut list = BY_TIME_OF_DAY.lock();
-            list.retain(|other| other.strong_count() > 0);
-            list.try_reserve(1)?;
-            // Another call for the same timer may have been here first.
-            if !self.listed.swap(true, Relaxed) {
-                list.push(Arc::downgrade(self));
-            }
+        if by_time_of_day {
+            self.enlist()?;
         }
         let (old, wake_up) = {
             let mut state = self.state.lock();
@@ -213,6 +210,29 @@ impl TimerFile {
         };
         drop(wake_up);
         Ok(old)
+    }
+
+    /// Has the timer set anew when the time of day is set.
+    fn enlist(self: &Arc<Self>) -> Result<()> {
+        let mut chunk = None;
+        while self.place.load(Relaxed) == NOWHERE {
+            let size = {
+                let mut list = BY_TIME_OF_DAY.lock();
+                // Another call for the same timer may have been here first.
+                if self.place.load(Relaxed) != NOWHERE {
+                    break;
+                }
+                match list.add(Arc::downgrade(self), &mut chunk) {
+                    Ok(place) => {
+                        self.place.store(place, Relaxed);
+                        break;
+                    }
+                    Err((_, size)) => size,
+                }
+            };
+            chunk = Some(Chunk::new(size)?);
+        }
+        Ok(())
     }
 
     fn take(&self) -> Option<Result<u64>> {
@@ -244,12 +264,26 @@ impl TimerFile {
 
 /// The time of day was set: timers that wait for a time of day have another time to wait now.
 pub fn clock_was_set() {
-    let timers: Vec<_> = {
-        let list = BY_TIME_OF_DAY.lock();
-        list.iter().filter_map(Weak::upgrade).collect()
-    };
-    for timer in timers {
-        timer.set_anew();
+    let mut at = 0;
+    loop {
+        let timer = match BY_TIME_OF_DAY.lock().get(at) {
+            Some(timer) => timer.and_then(Weak::upgrade),
+            None => return,
+        };
+        if let Some(timer) = timer {
+            timer.set_anew();
+        }
+        at += 1;
+    }
+}
+
+impl Drop for TimerFile {
+    fn drop(&mut self) {
+        let place = *self.place.get_mut();
+        if place != NOWHERE {
+            let own = BY_TIME_OF_DAY.lock().remove(place);
+            drop(own);
+        }
     }
 }
 

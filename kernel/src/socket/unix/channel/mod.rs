@@ -51,7 +51,19 @@ struct ChannelState {
     writer_waits: bool,
 }
 
+/// There are bytes, one of them urgent: what is ready.
+const HAS_BYTES: u32 = 1;
+const IS_URGENT: u32 = 2;
+
 impl State for ChannelState {
+    const STORES_READY: bool = true;
+
+    #[inline]
+    fn ready(chain: &Chain<ChannelState>) -> u32 {
+        let has_bytes = u32::from(!chain.data.is_empty()) * HAS_BYTES;
+        has_bytes | u32::from(chain.urgent.is_some()) * IS_URGENT
+    }
+
     #[inline]
     fn keeps_frames(chain: &Chain<ChannelState>) -> bool {
         !chain.state.closed
@@ -144,6 +156,13 @@ impl Channel {
             bytes: chain.data.len(),
             urgent: chain.urgent.is_some(),
         }
+    }
+
+    /// Returns whether there are bytes, and whether one is urgent, without the lock.
+    #[inline]
+    pub fn ready_now(&self) -> (bool, bool) {
+        let ready = self.queue.ready();
+        (ready & HAS_BYTES != 0, ready & IS_URGENT != 0)
     }
 
     /// Returns whether there is room for another write within `limit` bytes. If not, the next
