@@ -216,19 +216,20 @@ fn poll_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
 }
 
 /// Looks at all files once, without memory and, for most, without a handle of the file. Returns for
-/// how many entries there is an answer.
+/// how many entries there is an answer. One that stands in its entry already is not written again.
 fn look_at_polled(call: &Call<'_>, polled: Polled) -> Result<usize> {
     let mut buffer: [pollfd; BLOCK] = user::zeroed();
+    let mut answers = [Ready::empty(); BLOCK];
     let mut unasked: Unasked = [const { None }; BLOCK];
     let mut ready = 0;
     let mut from = 0;
     while from < polled.count {
         let asked = polled.read(from, &mut buffer)?;
         let mut any_unasked = false;
-        let places = asked.iter_mut().zip(&mut unasked);
-        let fds = places.map(|(entry, unasked)| (entry.fd, (entry, unasked)));
-        call.files().look_up(fds, |(entry, unasked), open| {
-            let found = match open {
+        let places = asked.iter().zip(&mut answers).zip(&mut unasked);
+        let fds = places.map(|((entry, answer), unasked)| (entry.fd, (entry, answer, unasked)));
+        call.files().look_up(fds, |(entry, answer, unasked), open| {
+            *answer = match open {
                 Some(open) => match open.file().ready_now() {
                     Some(found) => found & wanted(entry),
                     None => {
@@ -241,22 +242,19 @@ fn look_at_polled(call: &Call<'_>, polled: Polled) -> Result<usize> {
                 None if entry.fd < 0 => Ready::empty(),
                 None => Ready::NVAL,
             };
-            entry.revents = found.bits() as i16;
         });
         if any_unasked {
-            for (entry, unasked) in asked.iter_mut().zip(&mut unasked) {
+            for ((entry, answer), unasked) in asked.iter().zip(&mut answers).zip(&mut unasked) {
                 if let Some(open) = unasked.take() {
-                    let found = open.file().poll(None) & wanted(entry);
-                    entry.revents = found.bits() as i16;
+                    *answer = open.file().poll(None) & wanted(entry);
                 }
             }
         }
-        for (i, entry) in asked.iter().enumerate() {
-            ready += usize::from(entry.revents != 0);
-            polled.answer(
-                from + i,
-                Ready::from_bits_retain(entry.revents as u16 as u32),
-            )?;
+        for (i, (entry, &answer)) in asked.iter().zip(&answers).enumerate() {
+            ready += usize::from(!answer.is_empty());
+            if entry.revents != answer.bits() as i16 {
+                polled.answer(from + i, answer)?;
+            }
         }
         from += asked.len();
     }

@@ -61,7 +61,7 @@ impl State for ChannelState {
     #[inline]
     fn ready(chain: &Chain<ChannelState>) -> u32 {
         let has_bytes = u32::from(!chain.data.is_empty()) * HAS_BYTES;
-        has_bytes | u32::from(chain.urgent.is_some()) * IS_URGENT
+        has_bytes | (u32::from(chain.urgent.is_some()) * IS_URGENT)
     }
 
     #[inline]
