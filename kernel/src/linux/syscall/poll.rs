@@ -371,55 +371,53 @@ const ASKS: [Ready; 3] = [
     Ready::PRI,
 ];
 
-/// Words of a set that need no memory of their own: those of 1024 descriptors.
-const WORDS: usize = 16;
+/// Words of a set that need no memory: those of 256 descriptors.
+const WORDS: usize = 4;
 
-/// Sets of descriptors, a bit each, whose words are in an array or, for many descriptors, in a
-/// vector.
-struct Sets {
-    few: [[u64; WORDS]; 3],
-    many: [Vec<u64>; 3],
+/// The sets of `select`: a bit for each descriptor.
+struct Sets<'a> {
+    /// Words of one set.
     words: usize,
+    /// What is asked, set by set.
+    asked: &'a [u64],
+    /// What is found, likewise.
+    answer: &'a mut [u64],
 }
 
-impl Sets {
-    /// Empty sets of so many words.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    fn new(words: usize) -> Result<Sets> {
-        let mut sets = Sets {
-            few: [[0; WORDS]; 3],
-            many: Default::default(),
-            words,
-        };
-        if words > WORDS {
-            for set in &mut sets.many {
-                *set = nucleus::try_filled(words, 0)?;
+impl Sets<'_> {
+    /// What is asked in the words of all sets at one place.
+    #[inline]
+    fn asked(&self, word: usize) -> [u64; 3] {
+        [0, 1, 2].map(|set| self.asked[set * self.words + word])
+    }
+
+    /// The descriptors of one word of any set.
+    #[inline]
+    fn any(&self, word: usize) -> u64 {
+        let [read, write, except] = self.asked(word);
+        read | write | except
+    }
+
+    /// Notes what was found in the words at one place. Returns how many bits.
+    #[inline]
+    fn find(&mut self, word: usize, found: [u64; 3]) -> usize {
+        let mut total = 0;
+        for (set, (found, asked)) in found.into_iter().zip(self.asked(word)).enumerate() {
+            if found & asked != 0 {
+                self.answer[set * self.words + word] = found & asked;
+                total += (found & asked).count_ones() as usize;
             }
         }
-        Ok(sets)
-    }
-
-    #[inline]
-    fn set(&mut self, set: usize) -> &mut [u64] {
-        match self.words {
-            words @ ..=WORDS => &mut self.few[set][..words],
-            _ => &mut self.many[set],
-        }
-    }
-
-    /// The words of all sets at one place.
-    #[inline]
-    fn word(&mut self, word: usize) -> [u64; 3] {
-        [0, 1, 2].map(|set| self.set(set)[word])
+        total
     }
 }
 
-/// Of the bits of `asked`, those of the sets for which something was found.
+/// Adds the bit of a descriptor to the words of the sets for which something was found.
 #[inline]
-fn sets_of(found: Ready) -> [bool; 3] {
-    ASKS.map(|asks| found.intersects(asks))
+fn note(words: &mut [u64; 3], bit: usize, found: Ready) {
+    for (word, asks) in words.iter_mut().zip(ASKS) {
+        *word |= u64::from(found.intersects(asks)) << bit;
+    }
 }
 
 fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
@@ -427,24 +425,39 @@ fn select_files(call: &Call<'_>, wait: Wait) -> Result<usize> {
     // Bits beyond the table can't be of open files; Linux leaves them out, too.
     let count = count.min(call.files().size());
     let words = count.div_ceil(64);
-    let mut asked = Sets::new(words)?;
-    for set in 0..3 {
-        if call.args[1 + set] != 0 {
-            user::read_all(asked.set(set), call.address(1 + set))?;
-            // Those behind the last descriptor are not meant.
-            if count % 64 != 0 {
-                asked.set(set)[words - 1] &= (1 << (count % 64)) - 1;
+    let mut few = [0; 6 * WORDS];
+    let mut many: Vec<u64>;
+    let all = match words {
+        ..=WORDS => &mut few[..6 * words],
+        _ => {
+            many = nucleus::try_filled(6 * words, 0)?;
+            &mut many[..]
+        }
+    };
+    let (asked, answer) = all.split_at_mut(3 * words);
+    if words > 0 {
+        for (set, asked) in asked.chunks_exact_mut(words).enumerate() {
+            if call.args[1 + set] != 0 {
+                user::read_all(asked, call.address(1 + set))?;
+                // Those behind the last descriptor are not meant.
+                asked[words - 1] &= !0 >> (words * 64 - count);
             }
         }
     }
-    let mut answer = Sets::new(words)?;
-    let mut total = look_at_selected(call, &mut asked, &mut answer)?;
+    let mut sets = Sets {
+        words,
+        asked,
+        answer,
+    };
+    let mut total = look_at_selected(call, &mut sets)?;
     if let Some(sleep) = wait.sleep().filter(|_| total == 0) {
-        total = select_asleep(call, &mut asked, &mut answer, sleep)?;
+        total = select_asleep(call, &mut sets, sleep)?;
     }
-    for set in 0..3 {
-        if call.args[1 + set] != 0 {
-            user::write_words(call.address(1 + set), answer.set(set))?;
+    if words > 0 {
+        for (set, answer) in sets.answer.chunks_exact(words).enumerate() {
+            if call.args[1 + set] != 0 {
+                user::write_words(call.address(1 + set), answer)?;
+            }
         }
     }
     Ok(total)
@@ -460,22 +473,13 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Looks at all files once, as [`look_at_polled`]. Returns how many bits of `answer` were set.
-fn look_at_selected(call: &Call<'_>, asked: &mut Sets, answer: &mut Sets) -> Result<usize> {
+/// Looks at all files once, as [`look_at_polled`]. Returns how many bits were found.
+fn look_at_selected(call: &Call<'_>, sets: &mut Sets<'_>) -> Result<usize> {
     let mut unasked: Unasked = [const { None }; BLOCK];
     let mut total = 0;
-    for word in 0..asked.words {
-        let wanted = asked.word(word);
-        let mut left = wanted[0] | wanted[1] | wanted[2];
-        if left == 0 {
-            continue;
-        }
+    for word in 0..sets.words {
+        let mut left = sets.any(word);
         let mut found = [0; 3];
-        let note = |found: &mut [u64; 3], bit: usize, ready: Ready| {
-            for (found, is_found) in found.iter_mut().zip(sets_of(ready)) {
-                *found |= u64::from(is_found) << bit;
-            }
-        };
         while left != 0 {
             let mut any_unasked = false;
             let mut is_open = true;
@@ -509,35 +513,24 @@ fn look_at_selected(call: &Call<'_>, asked: &mut Sets, answer: &mut Sets) -> Res
             // Without those up to the last one.
             left &= !1 << last;
         }
-        for set in 0..3 {
-            let found = found[set] & wanted[set];
-            answer.set(set)[word] = found;
-            total += found.count_ones() as usize;
-        }
+        total += sets.find(word, found);
     }
     Ok(total)
 }
 
-/// Sleeps until a bit of `answer` can be set.
+/// Sleeps until a bit can be found.
 #[cold]
-fn select_asleep(
-    call: &Call<'_>,
-    asked: &mut Sets,
-    answer: &mut Sets,
-    sleep: Sleep,
-) -> Result<usize> {
-    let all = |asked: &mut Sets, word: usize| asked.word(word).iter().fold(0, |all, set| all | set);
-    let count = (0..asked.words).map(|word| all(asked, word).count_ones() as usize);
+fn select_asleep(call: &Call<'_>, sets: &mut Sets<'_>, sleep: Sleep) -> Result<usize> {
+    let count = (0..sets.words).map(|word| sets.any(word).count_ones() as usize);
     let mut watched: Vec<Watched> = nucleus::try_vec(count.sum())?;
-    for word in 0..asked.words {
-        let sets = asked.word(word);
-        for bit in bits(all(asked, word)) {
+    for word in 0..sets.words {
+        for bit in bits(sets.any(word)) {
             let open = call.files().get((word * 64 + bit) as i32)?;
             if open.is_path() {
                 return Err(Errno::EBADF);
             }
             let mut wanted = Ready::empty();
-            for (set, asks) in sets.into_iter().zip(ASKS) {
+            for (set, asks) in sets.asked(word).into_iter().zip(ASKS) {
                 if set & 1 << bit != 0 {
                     wanted |= asks;
                 }
@@ -548,17 +541,12 @@ fn select_asleep(
     wait_for_any(&watched, sleep)?;
     let mut total = 0;
     let mut watched = watched.iter();
-    for word in 0..asked.words {
-        for bit in bits(all(asked, word)) {
-            let Some(watched) = watched.next() else { break };
-            let found = sets_of(watched.found.get());
-            for (set, is_found) in found.into_iter().enumerate() {
-                if is_found && asked.set(set)[word] & 1 << bit != 0 {
-                    answer.set(set)[word] |= 1 << bit;
-                    total += 1;
-                }
-            }
+    for word in 0..sets.words {
+        let mut found = [0; 3];
+        for (bit, watched) in bits(sets.any(word)).zip(&mut watched) {
+            note(&mut found, bit, watched.found.get());
         }
+        total += sets.find(word, found);
     }
     Ok(total)
 }
