@@ -28,7 +28,7 @@ pub const USER: u32 = 1000;
 /// The time of an attack beside that in which it attacks: its start and its end.
 const GRACE: Duration = Duration::from_secs(30);
 /// The memory in KiB that an attack may leave in caches.
-const LEFT_IN_CACHES: i64 = 4096;
+const LEFT_IN_CACHES: i64 = 8192;
 
 /// How late a sleeper of root may wake beside an attack, on any host.
 const MOST_LATE: Duration = Duration::from_secs(2);
