@@ -7,15 +7,17 @@ nucleus::lock_ranks! {
     FILES = 25,
     /// An open file's offset.
     FILE = 26,
+    /// A file's owner and mode, from the check of a change to the change.
+    OWNERSHIP = 27,
     /// Changes of a file system on a disk; its end waits for those that are under way.
-    CHANGING = 27,
+    CHANGING = 28,
     /// Removed files end, or nothing may be changed any more; not held
     /// during a change, which may have to wait for an end.
-    ENDING = 28,
+    ENDING = 29,
     /// Renames across directories.
-    RENAME = 29,
+    RENAME = 30,
     /// A directory's entries.
-    DIRECTORY = 30,
+    DIRECTORY = 31,
     /// What is mounted on the vnodes of one mount.
     COVERED = 32,
     /// A vnode's attributes and size.

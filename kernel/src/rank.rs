@@ -7,6 +7,7 @@
 //!             QueueReading      splice: the reader's side, before what it writes to
 //!             Nesting -> Epoll  an outer epoll before an inner one
 //!               Files -> File   a table of descriptors, an open file's offset
+//!                 Ownership     owner and mode of a file, from a check to the change
 //!                 Changing -> Ending -> Rename    a change of a file system on a disk
 //!                   Directory -> Covered -> Vnode path walks, then contents
 //!                   BlockOpen                     the last close of a block device writes it back

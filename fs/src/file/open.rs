@@ -15,7 +15,7 @@ use super::listing;
 use crate::{
     Attributes, Credentials, File, Kind, Location, MountFlags, OpenFlags, Ready, Writing, notify,
     page_cache::{Cached, ErrorMark},
-    vnode::{Change, Emit},
+    vnode::{Change, Emit, drop_capabilities, hold_ownership},
 };
 
 /// An open regular file or directory: a position in a vnode that is read and written by offset.
@@ -60,13 +60,27 @@ impl VnodeFile {
 
     /// A file that other users write must not keep its set-id bits.
     fn clear_privilege(&self) -> Result<()> {
+        /// Who executes it may gain something.
+        const GIVING: u32 = 0o6111;
+        let Attributes { mode, .. } = self.location.attributes()?;
+        match mode & GIVING {
+            0 => Ok(()),
+            _ => self.clear_now(),
+        }
+    }
+
+    #[cold]
+    fn clear_now(&self) -> Result<()> {
+        let vnode = self.location.vnode();
+        let _turn = hold_ownership(vnode);
+        drop_capabilities(&**vnode)?;
         let Attributes { mode, .. } = self.location.attributes()?;
         let mut cleared = mode & !0o4000;
         if mode & S_IXGRP != 0 {
             cleared &= !0o2000;
         }
         if cleared != mode {
-            self.location.vnode().set_attributes(Change {
+            vnode.set_attributes(Change {
                 mode: Some(cleared),
                 by_use: true,
                 ..Change::default()

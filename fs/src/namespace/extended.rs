@@ -11,7 +11,7 @@ use crate::{
     Credentials, Kind, Location,
     credentials::{READ, WRITE},
     notify,
-    vnode::Change,
+    vnode::{Change, hold_ownership},
 };
 
 /// The access list of a file, in place of its permission bits.
@@ -151,6 +151,7 @@ impl Location {
         if self.vnode.extended_attributes().is_err() || self.vnode.kind() == Kind::Link {
             return Err(Errno::EOPNOTSUPP);
         }
+        let _turn = hold_ownership(&self.vnode);
         let now = self.attributes()?;
         if !who.owns(&now) {
             return Err(Errno::EPERM);

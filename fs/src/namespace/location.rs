@@ -12,7 +12,7 @@ use crate::{
     Credentials, Kind, Location,
     credentials::WRITE,
     notify,
-    vnode::{Change, Name},
+    vnode::{Change, Name, drop_capabilities, hold_ownership},
 };
 
 impl Location {
@@ -69,6 +69,7 @@ impl Location {
     /// `EPERM` unless `who` is the owner, `EROFS`.
     pub fn change_mode(&self, who: &Credentials, mode: u32) -> Result<()> {
         self.writable()?;
+        let _turn = hold_ownership(&self.vnode);
         let now = self.attributes()?;
         if !who.owns(&now) {
             return Err(Errno::EPERM);
@@ -91,6 +92,7 @@ impl Location {
         gid: Option<u32>,
     ) -> Result<()> {
         self.writable()?;
+        let _turn = hold_ownership(&self.vnode);
         let now = self.attributes()?;
         let allowed = uid.is_none_or(|uid| uid == now.uid)
             && gid.is_none_or(|gid| gid == now.gid || who.in_group(gid));
@@ -106,6 +108,7 @@ impl Location {
             if mode & 0o010 != 0 {
                 mode &= !0o2000;
             }
+            drop_capabilities(&*self.vnode)?;
         }
         self.set_attributes(Change {
             mode: (mode != now.mode).then_some(mode),

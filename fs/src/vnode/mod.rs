@@ -31,6 +31,7 @@ mod location;
 mod mapped;
 mod mount;
 mod open_file;
+mod ownership;
 
 pub use attributes::{Attributes, Change, Kind, major, minor, new_device, number};
 pub use credentials::{CapabilitySet, Credentials};
@@ -46,6 +47,7 @@ pub(crate) use location::{Name, same_vnode};
 pub(crate) use mapped::Mapped;
 pub use mount::{Mount, MountFlags, MountRequest};
 pub use open_file::{Asynchronous, File, OpenFlags, Ready};
+pub(crate) use ownership::{drop_capabilities, hold_ownership};
 
 /// The name of a vnode in its file system.
 #[allow(missing_docs)]
