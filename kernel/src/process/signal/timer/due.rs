@@ -25,7 +25,7 @@ use nucleus::{
 use super::list::{Id, Notify, TICK, Timer};
 use crate::{
     process::{
-        Process, pid_table,
+        Process, Thread, pid_table,
         signal::{
             Fields, Info, SignalSet,
             send::{send_expiry, send_kernels},
@@ -263,7 +263,10 @@ pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) -> b
     if notify.signal == 0 {
         return false;
     }
-    let target = notify.thread.map(pid_table::find_thread);
+    // Another process may have a thread with that id by now.
+    let own = |thread: &Arc<Thread>| core::ptr::eq(Arc::as_ptr(thread.process()), process);
+    let find = |tid| pid_table::find_thread(tid).filter(own);
+    let target = notify.thread.map(find);
     // The thread that was to get it has ended.
     if let Some(None) = target {
         return false;
