@@ -11,6 +11,7 @@ pub(super) type Show = dyn Fn(&mut Text) -> Result<()> + Send + Sync;
 pub(super) type Store = dyn Fn(&[u8]) -> Result<()> + Send + Sync;
 pub(super) type ReadLink = dyn Fn() -> Result<Vec<u8>> + Send + Sync;
 pub(super) type Follow = dyn Fn() -> Result<Location> + Send + Sync;
+pub(super) type Bind = dyn Fn() -> Result<Arc<Show>> + Send + Sync;
 pub(super) type Open = dyn Fn(&Location, OpenFlags) -> Result<Arc<dyn File>> + Send + Sync;
 
 /// An entry of a generated directory, with mode and owner.
@@ -34,6 +35,8 @@ pub(super) enum Body {
         follow: Option<Arc<Follow>>,
     },
     File(Arc<Open>),
+    /// A text of the moment at which it was opened.
+    Bound(Arc<Bind>),
 }
 
 impl Entry {
@@ -58,6 +61,16 @@ impl Entry {
             show: Arc::new(show),
             store: None,
         };
+        Entry::new(0o444, body)
+    }
+
+    /// A text about what `bind` finds when the file is opened, and judges the opener by; mode 0444.
+    /// It returns what shows the text when that is read, whoever the reader is.
+    pub fn bound<S>(bind: impl Fn() -> Result<S> + Send + Sync + 'static) -> Entry
+    where
+        S: Fn(&mut Text) -> Result<()> + Send + Sync + 'static,
+    {
+        let body = Body::Bound(Arc::new(move || Ok(Arc::new(bind()?) as Arc<Show>)));
         Entry::new(0o444, body)
     }
 
@@ -118,7 +131,7 @@ impl Entry {
     pub(super) fn kind(&self) -> Kind {
         match self.body {
             Body::Directory(_) => Kind::Directory,
-            Body::Text { .. } | Body::File(_) => Kind::Regular,
+            Body::Text { .. } | Body::File(_) | Body::Bound(_) => Kind::Regular,
             Body::Link { .. } => Kind::Link,
         }
     }

@@ -121,7 +121,11 @@ impl Vnode for Node {
 
     fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
         match &self.entry.body {
-            Body::Text { store: None, .. } if flags.writes() => Err(Errno::EACCES),
+            Body::Text { store: None, .. } | Body::Bound(_) if flags.writes() => Err(Errno::EACCES),
+            Body::Bound(bind) => {
+                let file = TextFile::new(at.clone(), bind()?, None);
+                Ok(Some(Arc::new(file)))
+            }
             Body::Text { show, store } => {
                 let file = TextFile::new(at.clone(), show.clone(), store.clone());
                 Ok(Some(Arc::new(file)))

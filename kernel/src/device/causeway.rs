@@ -76,8 +76,7 @@ impl File for Causeway {
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        let space = thread::current().and_then(|thread| thread.space());
-        let space = space.ok_or(Errno::ENOTTY)?;
+        let space = thread::current_shared().ok_or(Errno::ENOTTY)?.space;
         let map = space.map();
         match command {
             request::VERSION => give(argument, VERSION),

@@ -1,7 +1,10 @@
 //! Working directory, root directory and umask.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 
 use fs::Location;
 use nucleus::sync::{Rank, SpinLock};
@@ -9,6 +12,8 @@ use nucleus::sync::{Rank, SpinLock};
 /// Shared by the threads of a process, or by processes with `CLONE_FS`.
 pub struct FsContext {
     umask: AtomicU32,
+    /// The threads that have it.
+    users: AtomicUsize,
     places: SpinLock<Places>,
 }
 
@@ -23,6 +28,7 @@ impl FsContext {
     pub fn new(root: Location) -> Arc<FsContext> {
         Arc::new(FsContext {
             umask: AtomicU32::new(0o022),
+            users: AtomicUsize::new(0),
             places: SpinLock::new(
                 Rank::Leaf,
                 Places {
@@ -38,8 +44,24 @@ impl FsContext {
         let places = self.places.lock().clone();
         Arc::new(FsContext {
             umask: AtomicU32::new(self.umask()),
+            users: AtomicUsize::new(0),
             places: SpinLock::new(Rank::Leaf, places),
         })
+    }
+
+    /// Another thread has it.
+    pub(super) fn join(&self) {
+        self.users.fetch_add(1, AcqRel);
+    }
+
+    /// A thread has it no longer.
+    pub(super) fn leave(&self) {
+        self.users.fetch_sub(1, AcqRel);
+    }
+
+    /// How many threads have it.
+    pub(super) fn users(&self) -> usize {
+        self.users.load(Acquire)
     }
 
     pub fn cwd(&self) -> Location {

@@ -3,6 +3,16 @@
 use abi::raw::general as raw;
 pub use fs::credentials::CapabilitySet;
 
+/// The ids and capabilities of the caller that count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ids {
+    /// Those for files, and the effective capabilities (`PTRACE_MODE_FSCREDS`): of names in
+    /// `/proc`.
+    Files,
+    /// The real ones, and the permitted capabilities (`PTRACE_MODE_REALCREDS`): of system calls.
+    Real,
+}
+
 /// Immutable; a change makes a new one. `fs` holds the ids that file access is judged by, and the
 /// capabilities in effect.
 #[derive(Clone, Debug, Default)]
@@ -90,20 +100,27 @@ impl Credentials {
                 .any(|uid| *uid == target.real_uid || *uid == target.saved_uid)
     }
 
-    /// Whether the memory and files of a process with these credentials may be looked into
-    /// (`PTRACE_MODE_*_REALCREDS`). `is_open`: the process lets its own user (`PR_SET_DUMPABLE`).
-    pub fn may_inspect(&self, target: &Credentials, is_open: bool) -> bool {
-        let same = [target.real_uid, target.effective_uid, target.saved_uid]
-            .iter()
-            .all(|uid| *uid == self.real_uid)
-            && [target.real_gid, target.effective_gid, target.saved_gid]
-                .iter()
-                .all(|gid| *gid == self.real_gid);
-        let covers = target
-            .capabilities
-            .permitted
-            .is_within(self.capabilities.permitted);
-        same && is_open && covers || self.may(raw::CAP_SYS_PTRACE)
+    /// Whether the memory and files of a process with these credentials may be looked into.
+    /// `is_dumpable`: its address space is open to its own user.
+    pub fn may_inspect(&self, ids: Ids, target: &Credentials, is_dumpable: bool) -> bool {
+        let (uid, gid, capabilities) = match ids {
+            Ids::Files => (self.fs.uid, self.fs.gid, self.fs.capabilities),
+            Ids::Real => (self.real_uid, self.real_gid, self.capabilities.permitted),
+        };
+        let same = target.has_only(uid, gid);
+        let covers = target.capabilities.permitted.is_within(capabilities);
+        same && is_dumpable && covers || self.may(raw::CAP_SYS_PTRACE)
+    }
+
+    /// Whether the limits of a process with these credentials may be seen and changed.
+    pub fn may_limit(&self, target: &Credentials) -> bool {
+        target.has_only(self.real_uid, self.real_gid) || self.may(raw::CAP_SYS_RESOURCE)
+    }
+
+    /// Whether real, effective and saved ids are these.
+    fn has_only(&self, uid: u32, gid: u32) -> bool {
+        [self.real_uid, self.effective_uid, self.saved_uid] == [uid; 3]
+            && [self.real_gid, self.effective_gid, self.saved_gid] == [gid; 3]
     }
 
     /// Returns the credentials in effect for the real user id (`access`).
@@ -154,32 +171,6 @@ impl Credentials {
             _ => {}
         }
     }
-
-    /// The capabilities after `execve`, the ids being the new ones. Gives whether the program is to
-    /// distrust its environment (`AT_SECURE`).
-    pub fn follow_execve(&mut self) -> bool {
-        let own = &mut self.capabilities;
-        let differ = self.effective_uid != self.real_uid || self.effective_gid != self.real_gid;
-        if differ {
-            own.ambient = CapabilitySet::EMPTY;
-        }
-        let with_root = own.secure_bits & NO_ROOT == 0;
-        let by_real = with_root && self.real_uid == 0;
-        let by_effective = with_root && self.effective_uid == 0;
-        own.permitted = if by_real || by_effective {
-            own.bounding.union(own.inheritable)
-        } else {
-            CapabilitySet::EMPTY
-        }
-        .union(own.ambient);
-        self.fs.capabilities = if by_effective {
-            own.permitted
-        } else {
-            own.ambient
-        };
-        own.secure_bits &= !KEEP_CAPS;
-        differ
-    }
 }
 
 #[cfg(test)]
@@ -211,12 +202,9 @@ mod tests {
     fn keep_caps_keeps_what_is_permitted() {
         let mut root = Credentials::default();
         root.capabilities.secure_bits = KEEP_CAPS;
-        let mut kept = with_uids(&root, 1000, 1000, 1000);
+        let kept = with_uids(&root, 1000, 1000, 1000);
         assert_eq!(kept.capabilities.permitted, CapabilitySet::ALL);
         assert_eq!(kept.fs.capabilities, CapabilitySet::EMPTY);
-        kept.follow_execve();
-        assert_eq!(kept.capabilities.permitted, CapabilitySet::EMPTY);
-        assert_eq!(kept.capabilities.secure_bits, 0);
     }
 
     #[test]
@@ -228,19 +216,5 @@ mod tests {
         user.fs.uid = 0;
         user.follow_fs_uid(1000);
         assert!(user.may(raw::CAP_DAC_OVERRIDE));
-    }
-
-    #[test]
-    fn ambient_capabilities_survive_execve_but_not_a_set_id_file() {
-        let mut user = with_uids(&Credentials::default(), 1000, 1000, 1000);
-        let one = CapabilitySet::of(&[raw::CAP_NET_BIND_SERVICE]);
-        user.capabilities.permitted = one;
-        user.capabilities.inheritable = one;
-        user.capabilities.ambient = one;
-        user.follow_execve();
-        assert_eq!(user.fs.capabilities, one);
-        user.effective_gid = 5;
-        user.follow_execve();
-        assert_eq!(user.fs.capabilities, CapabilitySet::EMPTY);
     }
 }

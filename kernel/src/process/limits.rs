@@ -80,6 +80,11 @@ impl Limits {
         self.hard[resource as usize].store(limit.hard, Relaxed);
     }
 
+    /// Lowers a soft limit to `most`; a lower one stays.
+    pub fn lower_soft(&self, resource: u32, most: u64) {
+        self.soft[resource as usize].fetch_min(most, Relaxed);
+    }
+
     /// Those that an address space enforces.
     pub fn of_map(&self) -> vm::Limits {
         vm::Limits {

@@ -8,6 +8,7 @@
 //! - [`pid_table`]: parents and children, process groups, sessions, the table of ids: one spin lock
 //!   that is held for a few steps at a time.
 //! - [`Space`]: an address space and what `execve` put into it.
+//! - [`View`]: the resources of another thread, and the check that gives them.
 //! - [`Call`]: a system call in progress.
 //! - [`fork`], [`exec`], [`exit`], [`wait`]: from a process's first thread to its last.
 //! - [`signal`], [`seccomp`], [`files`], [`sigio`], [`futex`]: what threads are sent, may call,
@@ -43,6 +44,7 @@ mod times;
 mod turn;
 pub mod undo;
 pub mod user;
+mod view;
 pub mod wait;
 
 #[cfg(test)]
@@ -51,7 +53,7 @@ mod tests;
 pub use call::{Call, Handler};
 pub use context::FsContext;
 pub use credentials::{
-    CapabilitySet, Credentials, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE, SECURE_BITS,
+    CapabilitySet, Credentials, Ids, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE, SECURE_BITS,
     SECURE_LOCKS,
 };
 pub use handoff::Handoff;
@@ -65,6 +67,7 @@ pub use pid_table::{Group, Session};
 pub use pidfd::{PidFile, process_of};
 pub use record::Process;
 pub use scheduling::{Policy, Scheduling};
-pub use space::{Layout, Space};
+pub use space::{Layout, SET_ID_DUMPABLE, Space};
 pub use thread::{Own, Shared, Thread};
 pub use times::{CLOCK_TICKS, Spent, Times, Usage, ticks};
+pub use view::{Facts, Part, View, follow_root, read_strings};

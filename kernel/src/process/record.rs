@@ -48,8 +48,6 @@ pub struct Process {
     pub(crate) exceeds_user: AtomicBool,
     /// The name of the thread that ended last, for a zombie.
     pub(super) last_name: SpinLock<Vec<u8>>,
-    /// `PR_SET_DUMPABLE`.
-    pub dumpable: AtomicU32,
     /// `personality`; `ADDR_NO_RANDOMIZE` counts, and the bits that `uname` looks at.
     pub personality: AtomicU32,
     /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in
@@ -92,7 +90,6 @@ impl Process {
             account: SpinLock::new(Rank::Leaf, Account::of_process(pid, user)),
             exceeds_user: AtomicBool::new(false),
             last_name: SpinLock::new(Rank::Leaf, Vec::new()),
-            dumpable: AtomicU32::new(1),
             personality: AtomicU32::new(0),
             oom_adjustment: AtomicI32::new(0),
             login: [const { AtomicU32::new(u32::MAX) }; 2],
@@ -199,7 +196,6 @@ impl Process {
     /// Copies the state that a child inherits besides that which `clone` shares or copies.
     pub(super) fn inherit(&self, parent: &Process) {
         for (own, parents) in [
-            (&self.dumpable, &parent.dumpable),
             (&self.personality, &parent.personality),
             (&self.login[0], &parent.login[0]),
             (&self.login[1], &parent.login[1]),
@@ -233,15 +229,13 @@ impl Process {
         self.login[1].store(number, Relaxed);
     }
 
-    /// Whether address spaces of new programs are not randomised (`ADDR_NO_RANDOMIZE`).
-    pub fn has_fixed_layout(&self) -> bool {
-        const ADDR_NO_RANDOMIZE: u32 = 0x4_0000;
-        self.personality.load(Relaxed) & ADDR_NO_RANDOMIZE != 0
-    }
-
-    /// Whether its own user may look into it (`PR_SET_DUMPABLE`).
-    pub fn is_open_book(&self) -> bool {
-        self.dumpable.load(Relaxed) == 1
+    /// Makes its address space enforce its limits. Called after a change of either; the last caller
+    /// finds both.
+    pub fn apply_limits(&self) {
+        let space = self.leader().and_then(|leader| leader.space());
+        if let Some(space) = space {
+            space.map().set_limits(|| self.limits.of_map());
+        }
     }
 
     /// The name of the process, a zombie's too.

@@ -20,7 +20,16 @@ pub struct Space {
     pub layout: Layout,
     /// Kinds of `membarrier` that its programs have registered for, in the bits of the commands.
     pub barriers: AtomicU32,
+    /// `PR_SET_DUMPABLE`: whether other processes of its user may look into it. It belongs to the
+    /// space, so that no other program is judged by it.
+    dumpable: AtomicU32,
 }
+
+/// The user's other processes may look into a space that is dumpable like this.
+const BY_USER: u32 = 1;
+
+/// How dumpable programs are that have rights which their user has not (`fs.suid_dumpable`).
+pub static SET_ID_DUMPABLE: AtomicU32 = AtomicU32::new(0);
 
 /// How many have begun to leave, and how many of these are done: see [`Leaving`].
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
@@ -75,6 +84,7 @@ impl Space {
             map,
             layout,
             barriers: AtomicU32::new(0),
+            dumpable: AtomicU32::new(BY_USER),
         })
     }
 
@@ -86,7 +96,28 @@ impl Space {
         let map = self.map.fork().map_err(|_| Errno::ENOMEM)?;
         let copy = Space::new(map, self.layout.clone());
         copy.barriers.store(self.barriers.load(Relaxed), Relaxed);
+        copy.dumpable.store(self.dumpable(), Relaxed);
         Ok(copy)
+    }
+
+    /// `PR_GET_DUMPABLE`.
+    pub fn dumpable(&self) -> u32 {
+        self.dumpable.load(Relaxed)
+    }
+
+    /// `PR_SET_DUMPABLE`.
+    pub fn set_dumpable(&self, value: u32) {
+        self.dumpable.store(value, Relaxed);
+    }
+
+    /// Its memory holds what its user need not know.
+    pub fn make_private(&self) {
+        self.set_dumpable(SET_ID_DUMPABLE.load(Relaxed));
+    }
+
+    /// Whether other processes of its user may look into it.
+    pub fn is_dumpable(&self) -> bool {
+        self.dumpable() == BY_USER
     }
 
     #[inline]

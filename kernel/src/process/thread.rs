@@ -28,7 +28,7 @@ pub struct Thread {
     pub signals: signal::ThreadSignals,
     /// The place where it sleeps in `futex`.
     pub(crate) futex: Arc<futex::Waiter>,
-    shared: SpinLock<Option<Shared>>,
+    shared: SpinLock<Option<Published>>,
     /// The calls that it may make.
     pub seccomp: seccomp::Seccomp,
     name: SpinLock<[u8; NAME_LEN]>,
@@ -83,13 +83,30 @@ pub struct Own {
     pub vfork: Option<Arc<super::Handoff<()>>>,
 }
 
-/// The resources of a thread that others may look at while it lives.
+/// The resources of a thread that others may look at while it lives, published together: the
+/// credentials always belong to the address space beside them.
 #[derive(Clone)]
 pub struct Shared {
     pub space: Arc<Space>,
     pub files: Arc<files::FileTable>,
     pub fs: Arc<FsContext>,
     pub credentials: Arc<Credentials>,
+}
+
+/// The resources of a thread as others see them: counts it among the users of its places.
+struct Published(Shared);
+
+impl Published {
+    fn new(shared: Shared) -> Published {
+        shared.fs.join();
+        Published(shared)
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.0.fs.leave();
+    }
 }
 
 impl Own {
@@ -138,7 +155,7 @@ impl Thread {
             process,
             signals: signal::ThreadSignals::new(mask),
             futex: futex::Waiter::new(),
-            shared: SpinLock::new(Rank::Leaf, shared),
+            shared: SpinLock::new(Rank::Leaf, shared.map(Published::new)),
             seccomp: seccomp::Seccomp::default(),
             name: SpinLock::new(Rank::Leaf, like.map_or([0; NAME_LEN], |l| *l.name.lock())),
             parent_death_signal: AtomicU32::new(0),
@@ -176,25 +193,29 @@ impl Thread {
         self.signals.task()
     }
 
-    /// Returns its resources; `None` when it has ended.
-    pub fn shared(&self) -> Option<Shared> {
-        self.shared.lock().clone()
+    /// Returns its resources; `None` when it has ended. Outside of this module's parent those of
+    /// another thread are seen through a [`View`](super::View), and its own through
+    /// [`current_shared`].
+    pub(in crate::process) fn shared(&self) -> Option<Shared> {
+        self.shared.lock().as_ref().map(|shared| shared.0.clone())
     }
 
     /// Its credentials; `None` when it has ended.
     pub fn credentials(&self) -> Option<Arc<Credentials>> {
-        self.shared.lock().as_ref().map(|s| s.credentials.clone())
+        self.shared.lock().as_ref().map(|s| s.0.credentials.clone())
     }
 
     /// The address space it runs in; `None` when it has ended.
-    pub fn space(&self) -> Option<Arc<Space>> {
-        self.shared.lock().as_ref().map(|s| s.space.clone())
+    pub(in crate::process) fn space(&self) -> Option<Arc<Space>> {
+        self.shared.lock().as_ref().map(|s| s.0.space.clone())
     }
 
     /// Publishes the resources of the thread. The thread itself calls it after each change of its
     /// [`Own`].
     pub fn publish(&self, shared: Option<Shared>) {
-        let old = core::mem::replace(&mut *self.shared.lock(), shared);
+        // The new places have their user before the old ones lose theirs.
+        let new = shared.map(Published::new);
+        let old = core::mem::replace(&mut *self.shared.lock(), new);
         drop(old);
     }
 
@@ -312,13 +333,6 @@ impl Thread {
 /// A bit for each CPU.
 pub fn all_cpus() -> u64 {
     u64::MAX >> (64 - task::cpu_count())
-}
-
-/// The current thread. A system call has it in its [`Call`](super::Call) for nothing.
-pub fn current() -> Option<Arc<Thread>> {
-    let task = task::current();
-    let attachment = task.attachment()?.clone();
-    attachment.downcast::<Thread>().ok()
 }
 
 /// Runs `f` with the current thread, without touching a reference count; `None` in a task of the

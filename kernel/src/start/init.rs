@@ -177,8 +177,8 @@ fn begin(
         credentials: &credentials,
         fs: &fs,
         limits: &limits,
-        fixed_layout: false,
-        no_new_privileges: false,
+        personality: 0,
+        withheld: exec::rights::Withheld::default(),
     })?;
 
     let files = FileTable::new();

@@ -29,12 +29,8 @@ pub struct TtyFile {
 /// `EBUSY` for one that another has for itself (`TIOCEXCL`), those of the driver.
 pub fn open(tty: Arc<Tty>, flags: OpenFlags, location: Option<Location>) -> Result<Arc<TtyFile>> {
     let is_root = || {
-        thread::with_current(|thread| {
-            thread
-                .shared()
-                .is_some_and(|shared| shared.credentials.fs.is_root())
-        })
-        .unwrap_or(true)
+        thread::with_current(|thread| thread.credentials().is_some_and(|who| who.fs.is_root()))
+            .unwrap_or(true)
     };
     if tty.exclusive.load(Relaxed) && !is_root() {
         return Err(Errno::EBUSY);

@@ -124,8 +124,8 @@ impl Tty {
     ) -> Result<usize> {
         let process = thread.process();
         let who = thread
-            .shared()
-            .map(|shared| shared.credentials.fs.clone())
+            .credentials()
+            .map(|who| who.fs.clone())
             .unwrap_or_default();
         match command {
             TIOCGPGRP => {

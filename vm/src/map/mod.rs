@@ -425,9 +425,10 @@ impl Map {
         }
     }
 
-    /// Sets the limits.
-    pub fn set_limits(&self, limits: Limits) {
-        self.space.write().limits = limits;
+    /// Sets the limits to what `limits` gives under the map's lock: the last of several callers
+    /// sets the newest ones.
+    pub fn set_limits(&self, limits: impl FnOnce() -> Limits) {
+        self.space.write().limits = limits();
     }
 }
 

@@ -40,7 +40,7 @@ fn capget(call: &mut Call<'_>) -> Result<usize> {
         id => {
             let id = Pid::try_from(id).map_err(|_| Errno::EINVAL)?;
             let thread = pid_table::find_thread(id).ok_or(Errno::ESRCH)?;
-            thread.shared().ok_or(Errno::ESRCH)?.credentials
+            thread.credentials().ok_or(Errno::ESRCH)?
         }
     };
     if call.args[1] == 0 {

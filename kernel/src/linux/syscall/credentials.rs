@@ -71,18 +71,9 @@ fn get_triple(call: &Call<'_>, ids: Ids) -> Result<usize> {
 /// Makes `new` the caller's credentials.
 pub(super) fn adopt(call: &mut Call<'_>, new: Credentials) {
     let old = call.credentials();
-    let moves = |old: u32, new: u32| old != new;
-    if moves(old.effective_uid, new.effective_uid)
-        || moves(old.effective_gid, new.effective_gid)
-        || moves(old.fs.uid, new.fs.uid)
-        || moves(old.fs.gid, new.fs.gid)
-        || !new
-            .capabilities
-            .permitted
-            .is_within(old.capabilities.permitted)
-    {
-        // A thread that changes its identity is no longer dumpable, nor tied to its parent.
-        call.process().dumpable.store(0, Relaxed);
+    if new.acts_differently(old) {
+        // Before the new credentials are seen, nobody may look into the space any more.
+        call.space().make_private();
         call.thread.parent_death_signal.store(0, Relaxed);
     }
     let process = call.process();

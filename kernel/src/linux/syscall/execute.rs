@@ -13,6 +13,7 @@ use crate::process::exec::{
     self,
     elf::Class,
     load::{self, Request},
+    rights::Withheld,
     stack,
 };
 
@@ -100,8 +101,11 @@ fn run(
         credentials: call.credentials(),
         fs: call.fs(),
         limits: process.limits(),
-        fixed_layout: process.has_fixed_layout(),
-        no_new_privileges: process.no_new_privileges.load(Relaxed),
+        personality: process.personality.load(Relaxed),
+        withheld: Withheld {
+            no_new_privileges: process.no_new_privileges.load(Relaxed),
+            shares_places: process.shares_places(call.fs()),
+        },
     })?;
     exec::replace(call.thread, call.own, call.context, loaded)?;
     Ok(0)

@@ -5,7 +5,8 @@ use core::{sync::atomic::AtomicU64, sync::atomic::Ordering::Relaxed, time::Durat
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, time};
 
-use super::{Call, FlagSet, SystemCall, call, choice, flag_set, pidfd::may_inspect, read_timespec};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set, read_timespec};
+use crate::process::{Ids, View};
 use crate::{
     process::{
         Thread,
@@ -242,8 +243,7 @@ pub(in crate::linux) fn set_robust_list_32(call: &mut Call<'_>) -> Result<usize>
 /// The head of the list of the thread that argument 0 names, 0 for the caller.
 fn head(call: &Call<'_>, of: impl Fn(&Thread) -> &AtomicU64) -> Result<u64> {
     let thread = call.thread_named(0)?;
-    may_inspect(call, &thread)?;
-    Ok(of(&thread).load(Relaxed))
+    View::of(&thread, Ids::Real)?.while_same(|thread| of(thread).load(Relaxed))
 }
 
 fn get_robust_list(call: &mut Call<'_>) -> Result<usize> {

@@ -10,10 +10,8 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, user};
 use vm::Map;
 
-use super::{
-    Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice, pidfd::may_inspect,
-};
-use crate::process::{Thread, pid_table};
+use super::{Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice};
+use crate::process::{Ids, Part, View, pid_table};
 
 // `linux/kcmp.h`, which the bindings leave out.
 const KCMP_FILE: u32 = 0;
@@ -33,13 +31,13 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_process_vm_writev, |call| transfer(call, true)).flags(&[&NO_FLAGS]),
 ];
 
-fn thread(call: &Call<'_>, n: usize) -> Result<Arc<Thread>> {
-    find(call.int(n), pid_table::find_thread)
+/// Looks into the thread that argument `n` names.
+fn view(call: &Call<'_>, n: usize) -> Result<View> {
+    View::of(&find(call.int(n), pid_table::find_thread)?, Ids::Real)
 }
 
-/// Where something lies, mixed so that no program learns the address, and still in an order.
-fn place<T: ?Sized>(thing: &Arc<T>) -> usize {
-    let address = Arc::as_ptr(thing).cast::<()>() as usize;
+/// Mixes an address so that no program learns it, and there is still an order.
+fn mixed(address: usize) -> usize {
     // A bijection: different things stay different.
     address.wrapping_mul(key())
 }
@@ -62,29 +60,32 @@ fn key() -> usize {
 
 /// 0 if both share it, else 1 or 2 by an order that stays.
 fn kcmp(call: &mut Call<'_>) -> Result<usize> {
-    let (one, two) = (thread(call, 0)?, thread(call, 1)?);
+    let exists = |n| find(call.int(n), pid_table::find_thread).map(drop);
+    exists(0).and_then(|()| exists(1))?;
     let kind = call.choice(2, &KCMP_TYPES)?;
-    may_inspect(call, &one)?;
-    may_inspect(call, &two)?;
-    let shared = |thread: &Thread| thread.shared().ok_or(Errno::ESRCH);
-    let (a, b) = (shared(&one)?, shared(&two)?);
+    let (one, two) = (view(call, 0)?, view(call, 1)?);
+    // Both are there until the addresses have been compared.
+    let mut files = None;
     let places = match kind {
         KCMP_FILE => {
-            let file = |files: &crate::process::files::FileTable, n: usize| {
-                let fd = i32::try_from(call.args[n]).map_err(|_| Errno::EBADF)?;
-                files.get(fd).map(|open| place(&open))
+            let file = |view: &View, n: usize| {
+                view.file(i32::try_from(call.args[n]).map_err(|_| Errno::EBADF)?)
             };
-            (file(&a.files, 3)?, file(&b.files, 4)?)
+            let (a, b) = files.insert((file(&one, 3)?, file(&two, 4)?));
+            [a, b].map(|open| Arc::as_ptr(open).addr())
         }
-        KCMP_VM => (place(a.space.map()), place(b.space.map())),
-        KCMP_FILES => (place(&a.files), place(&b.files)),
-        KCMP_FS => (place(&a.fs), place(&b.fs)),
         _ => {
-            let actions = |thread: &Thread| place(&thread.process().signals.actions());
-            (actions(&one), actions(&two))
+            let part = match kind {
+                KCMP_VM => Part::Memory,
+                KCMP_FILES => Part::Files,
+                KCMP_FS => Part::Places,
+                _ => Part::SignalActions,
+            };
+            [&one, &two].map(|view| view.place_of(part))
         }
     };
-    Ok(match places.0.cmp(&places.1) {
+    let [a, b] = places.map(mixed);
+    Ok(match a.cmp(&b) {
         Ordering::Equal => 0,
         Ordering::Less => 1,
         Ordering::Greater => 2,
@@ -159,10 +160,8 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     call.flags(5, &NO_FLAGS)?;
     let mut local = ranges(call.address(1), call.size(2))?.into_iter();
     let mut remote = ranges(call.address(3), call.size(4))?.into_iter();
-    let target = thread(call, 0)?;
-    may_inspect(call, &target)?;
-    let space = target.space().ok_or(Errno::ESRCH)?;
-    let own = call.thread.space().ok_or(Errno::ESRCH)?;
+    let view = view(call, 0)?;
+    let (space, own) = (view.space(), call.space());
     let mut source = Source::new(if writes { own.map() } else { space.map() })?;
     let mut done = 0;
     let (mut here, mut there) = ([0; 2], [0; 2]);

@@ -93,9 +93,9 @@ fn ioprio_set(call: &mut Call<'_>) -> Result<usize> {
         _ => {}
     }
     for thread in named(call)? {
-        let same = thread.shared().is_some_and(|theirs| {
-            [own.effective_uid, own.real_uid].contains(&theirs.credentials.real_uid)
-        });
+        let same = thread
+            .credentials()
+            .is_some_and(|theirs| [own.effective_uid, own.real_uid].contains(&theirs.real_uid));
         if !same && !own.may(raw::CAP_SYS_NICE) {
             return Err(Errno::EPERM);
         }

@@ -44,9 +44,8 @@ fn set(call: &Call<'_>, target: &Arc<Process>, resource: u32, new: [u64; 2]) -> 
     if matches!(
         resource,
         raw::RLIMIT_AS | raw::RLIMIT_DATA | raw::RLIMIT_STACK | raw::RLIMIT_MEMLOCK
-    ) && let Some(space) = target.leader().and_then(|leader| leader.space())
-    {
-        space.map().set_limits(limits.of_map());
+    ) {
+        target.apply_limits();
     }
     Ok(())
 }
@@ -68,14 +67,9 @@ fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
     let resource = resource(call, 1)?;
     let target = call.process_named(0)?;
     if !Arc::ptr_eq(&target, call.process()) {
+        let theirs = target.leader().and_then(|leader| leader.credentials());
         let own = call.credentials();
-        let shared = target.leader().and_then(|leader| leader.shared());
-        let same = shared.is_some_and(|theirs| {
-            let c = &theirs.credentials;
-            [c.real_uid, c.effective_uid, c.saved_uid] == [own.real_uid; 3]
-                && [c.real_gid, c.effective_gid, c.saved_gid] == [own.real_gid; 3]
-        });
-        if !same && !own.may(raw::CAP_SYS_RESOURCE) {
+        if !theirs.map_or(own.may(raw::CAP_SYS_RESOURCE), |c| own.may_limit(&c)) {
             return Err(Errno::EPERM);
         }
     }

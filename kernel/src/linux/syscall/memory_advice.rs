@@ -9,7 +9,7 @@ use vm::{Advice, Fault, Map};
 use super::{
     Call, FlagSet, NO_FLAGS, SystemCall, call, choice, inspect,
     memory::{errno, in_pieces, is_user, pages},
-    pidfd::{self, may_inspect},
+    pidfd,
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
@@ -126,16 +126,15 @@ fn process_madvise(call: &mut Call<'_>) -> Result<usize> {
     let process = pidfd::process(call, call.int(0))?;
     let advice = call.unsigned(3);
     call.choice(3, &OTHERS)?;
-    let target = process.leader().ok_or(Errno::ESRCH)?;
-    may_inspect(call, &target)?;
+    let view = pidfd::view(&process)?;
     if !Arc::ptr_eq(&process, call.process()) && !call.credentials().may(raw::CAP_SYS_NICE) {
         return Err(Errno::EPERM);
     }
-    let map = target.space().ok_or(Errno::ESRCH)?.map().clone();
+    let map = view.space().map();
     let mut done = 0;
     for [base, len] in ranges {
         let given = pages(VirtAddr(base as usize), len as usize)
-            .and_then(|range| advise(call, &map, range, advice));
+            .and_then(|range| advise(call, map, range, advice));
         match given {
             Ok(()) => done += len as usize,
             Err(error) if done == 0 => return Err(error),

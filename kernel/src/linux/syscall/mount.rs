@@ -9,7 +9,7 @@ use nucleus::{PAGE_SIZE, VirtAddr, user};
 use super::{Call, FlagSet, SystemCall, call, flag_set, path, path::check_flags};
 use crate::{
     mounts::{self, MountSource},
-    process::Process,
+    process::follow_root,
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
@@ -190,19 +190,7 @@ fn pivot_root(call: &mut Call<'_>) -> Result<usize> {
     }
     let old = mounts::namespace().pivot(&new, &put)?;
     // Processes with the old root as root or working directory move along.
-    for process in Process::all() {
-        for thread in process.threads() {
-            let Some(shared) = thread.shared() else {
-                continue;
-            };
-            if shared.fs.root().same(&old) {
-                shared.fs.set_root(new.clone());
-            }
-            if shared.fs.cwd().same(&old) {
-                shared.fs.set_cwd(new.clone());
-            }
-        }
-    }
+    follow_root(&old, &new);
     Ok(0)
 }
 

@@ -6,7 +6,7 @@ use abi::{Errno, Result, raw::general as raw};
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, call, flag_set, signal};
 use crate::{
-    process::{Pid, PidFile, Process, Thread, pid_table, process_of},
+    process::{Ids, Pid, PidFile, Process, View, pid_table, process_of},
     pseudofs::proc,
 };
 
@@ -27,18 +27,12 @@ pub(super) fn process(call: &Call<'_>, fd: i32) -> Result<Arc<Process>> {
     process_of(&open)
 }
 
-/// Checks that the caller may look into a thread's memory and files.
-pub(super) fn may_inspect(call: &Call<'_>, target: &Thread) -> Result<()> {
-    if Arc::ptr_eq(target.process(), call.process()) {
-        return Ok(());
-    }
-    let theirs = target.shared().ok_or(Errno::ESRCH)?.credentials;
-    let is_open = target.process().is_open_book();
-    if call.credentials().may_inspect(&theirs, is_open) {
-        Ok(())
-    } else {
-        Err(Errno::EPERM)
-    }
+/// Looks into a process.
+///
+/// # Errors
+/// `EPERM`, `ESRCH`.
+pub(super) fn view(process: &Process) -> Result<View> {
+    View::of(&process.leader().ok_or(Errno::ESRCH)?, Ids::Real)
 }
 
 fn pidfd_open(call: &mut Call<'_>) -> Result<usize> {
@@ -88,9 +82,6 @@ fn pidfd_send_signal(call: &mut Call<'_>) -> Result<usize> {
 fn pidfd_getfd(call: &mut Call<'_>) -> Result<usize> {
     call.flags(2, &NO_FLAGS)?;
     let target = process(call, call.int(0))?;
-    let leader = target.leader().ok_or(Errno::ESRCH)?;
-    may_inspect(call, &leader)?;
-    let files = leader.shared().ok_or(Errno::ESRCH)?.files;
-    let open = files.get(call.int(1))?;
+    let open = view(&target)?.file(call.int(1))?;
     call.files().install(open, true, call.descriptor_limit())
 }

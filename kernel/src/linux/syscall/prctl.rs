@@ -125,9 +125,9 @@ fn prctl(call: &mut Call<'_>) -> Result<usize> {
             call.write(1, &call.thread.parent_death_signal.load(Relaxed))?
         }
         raw_prctl::PR_SET_DUMPABLE if value <= 1 => {
-            call.process().dumpable.store(value as u32, Relaxed);
+            call.space().set_dumpable(value as u32);
         }
-        raw_prctl::PR_GET_DUMPABLE => return Ok(call.process().dumpable.load(Relaxed) as usize),
+        raw_prctl::PR_GET_DUMPABLE => return Ok(call.space().dumpable() as usize),
         raw_prctl::PR_SET_SECCOMP => return seccomp::set_mode(call, value),
         // In strict mode the call does not return.
         raw_prctl::PR_GET_SECCOMP => return Ok(call.thread.seccomp.mode() as usize),

@@ -44,7 +44,7 @@ fn named(call: &Call<'_>) -> Result<Arc<Thread>> {
 /// Whether the caller may change `target`.
 fn may_change(call: &Call<'_>, target: &Thread) -> Result<()> {
     let own = call.credentials();
-    let theirs = target.shared().ok_or(Errno::ESRCH)?.credentials;
+    let theirs = target.credentials().ok_or(Errno::ESRCH)?;
     if own.may(raw::CAP_SYS_NICE)
         || own.effective_uid == theirs.real_uid
         || own.effective_uid == theirs.effective_uid

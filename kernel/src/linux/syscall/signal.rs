@@ -167,7 +167,7 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
     if Arc::as_ptr(call.process()) == core::ptr::from_ref(target) {
         return Ok(());
     }
-    let Some(shared) = target.leader().and_then(|leader| leader.shared()) else {
+    let Some(theirs) = target.leader().and_then(|leader| leader.credentials()) else {
         // A zombie: the remaining ids decide about the permission.
         let own = call.credentials();
         return if own.may(raw::CAP_KILL) || own.real_uid == target.real_uid() {
@@ -177,9 +177,7 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
         };
     };
     let same_session = target.session_id() == call.process().session_id();
-    if call.credentials().may_signal(&shared.credentials)
-        || (signal == raw::SIGCONT && same_session)
-    {
+    if call.credentials().may_signal(&theirs) || (signal == raw::SIGCONT && same_session) {
         Ok(())
     } else {
         Err(Errno::EPERM)

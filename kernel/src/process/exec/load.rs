@@ -3,13 +3,14 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result, raw::general as raw};
-use fs::{Kind, Location, MountFlags, Running, namespace::Walk};
+use fs::{Kind, Location, MountFlags, Running, credentials::READ, namespace::Walk};
 use nucleus::PAGE_SIZE;
 use vm::Map;
 
 use super::{
     elf::{self, Class, Program, Script},
     image,
+    rights::{Grants, Rights, Withheld},
     stack::{self, Contents, Word},
     vdso,
 };
@@ -22,6 +23,15 @@ const ARGUMENTS_MIN: u64 = 32 * PAGE_SIZE as u64;
 /// The most room for them: three quarters of the usual stack.
 const ARGUMENTS_MAX: u64 = raw::_STK_LIM as u64 / 4 * 3;
 
+/// Bits of `personality`.
+const ADDR_NO_RANDOMIZE: u32 = 0x004_0000;
+const MMAP_PAGE_ZERO: u32 = 0x010_0000;
+const ADDR_COMPAT_LAYOUT: u32 = 0x020_0000;
+const READ_IMPLIES_EXEC: u32 = 0x040_0000;
+/// Those that would make a set-id program easier to attack.
+const CLEARED_BY_SET_ID: u32 =
+    ADDR_NO_RANDOMIZE | MMAP_PAGE_ZERO | ADDR_COMPAT_LAYOUT | READ_IMPLIES_EXEC;
+
 /// The program to run, and its credentials.
 pub struct Request<'a> {
     pub file: Location,
@@ -32,10 +42,10 @@ pub struct Request<'a> {
     pub credentials: &'a Arc<Credentials>,
     pub fs: &'a FsContext,
     pub limits: &'a Limits,
-    /// Nothing is randomised.
-    pub fixed_layout: bool,
-    /// Set-id bits have no effect.
-    pub no_new_privileges: bool,
+    /// `personality`: whether anything is randomised.
+    pub personality: u32,
+    /// Why a set-id file may not have its effect.
+    pub withheld: Withheld,
 }
 
 pub struct Loaded {
@@ -46,8 +56,16 @@ pub struct Loaded {
     pub credentials: Arc<Credentials>,
     /// The process's new name.
     pub name: Vec<u8>,
-    /// A set-id program gained rights.
+    /// A set-id program, which the caller's settings are not to hurt.
     pub secure: bool,
+    /// It has rights that the caller does not have.
+    pub raised: bool,
+    /// It acts as somebody else than the caller, or may do more.
+    pub changed: bool,
+    /// The process's new `personality`.
+    pub personality: u32,
+    /// The soft limit of its stack.
+    pub stack_limit: u64,
 }
 
 /// Pointers that `execve` takes at most, for a stack limit.
@@ -74,8 +92,8 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         credentials: old,
         fs,
         limits,
-        fixed_layout,
-        no_new_privileges,
+        personality,
+        withheld,
     } = request;
     let (program, file, mut arguments) = interpret(file, &path, arguments, old, fs)?;
     if arguments.is_empty() {
@@ -83,21 +101,41 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         arguments.push(Word::Bytes(Vec::new()));
     }
     let text = Arc::new(Running::begin(file.vnode())?);
-    let (credentials, secure) = credentials_for(&file, old, no_new_privileges)?;
+    let rights = old.execute(&Grants::of(&file, withheld)?, withheld)?;
+    let Rights {
+        secure,
+        raised,
+        changed,
+        ..
+    } = rights;
+    let mut private = rights.private || !is_readable(&file, old);
+    let credentials = Arc::new(rights.credentials);
+    let personality = match rights.is_set_id {
+        true => personality & !CLEARED_BY_SET_ID,
+        false => personality,
+    };
+    let fixed_layout = personality & ADDR_NO_RANDOMIZE != 0;
 
     let class = program.header.class;
-    let stack_limit = limits.soft(raw::RLIMIT_STACK);
+    let stack_limit = match limits.soft(raw::RLIMIT_STACK) {
+        limit if secure => limit.min(raw::_STK_LIM.into()),
+        limit => limit,
+    };
+    let of_map = vm::Limits {
+        stack: stack_limit,
+        ..limits.of_map()
+    };
     let places = match class {
         Class::X64 => vm::Layout::new(stack_limit, fixed_layout),
         Class::I386 => vm::Layout::for_32_bits(stack_limit, fixed_layout),
     };
-    let map = Map::with_layout(limits.of_map(), places).map_err(image::no_memory)?;
+    let map = Map::with_layout(of_map, places).map_err(image::no_memory)?;
     let build = || {
         let main = image::map(&map, &program, &file, false)?;
         map.set_heap_start(main.end);
         let interpreter = program.interpreter;
         let loader = interpreter
-            .map(|place| load_interpreter(&map, class, &file, place, old, fs))
+            .map(|place| load_interpreter(&map, class, &file, place, old, fs, &mut private))
             .transpose()?;
         // 32-bit programs do without: their C library falls back to `int 0x80`.
         let vdso = match class {
@@ -132,14 +170,22 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
             class,
             auxiliary: built.auxiliary,
         };
+        let space = Space::new(map.clone(), layout);
+        if private {
+            space.make_private();
+        }
         Ok(Loaded {
-            space: Space::new(map.clone(), layout),
+            space,
             class,
             entry: loader.map_or(main.entry, |loader| loader.entry),
             stack: built.pointer.0 as u64,
             credentials,
             name,
             secure,
+            raised,
+            changed,
+            personality,
+            stack_limit,
         })
     };
     // No space owns the map after an error: it is torn down as after the end of a program.
@@ -178,7 +224,8 @@ fn interpret(
     Err(Errno::ELOOP)
 }
 
-/// Maps the interpreter that a program names (`PT_INTERP`), beside the program.
+/// Maps the interpreter that a program names (`PT_INTERP`), beside the program. `private` is set if
+/// the caller may not read it.
 fn load_interpreter(
     map: &Map,
     class: Class,
@@ -186,6 +233,7 @@ fn load_interpreter(
     (offset, len): (u64, usize),
     credentials: &Credentials,
     fs: &FsContext,
+    private: &mut bool,
 ) -> Result<image::Image> {
     let mut path = image::read_exactly(file, offset, len)?;
     if path.pop() != Some(0) {
@@ -193,6 +241,7 @@ fn load_interpreter(
     }
     let file = find(fs, credentials, &path)?;
     check(&file, credentials)?;
+    *private |= !is_readable(&file, credentials);
     let mut start = [0; elf::HEADER_LEN];
     let len = image::read(&file, 0, &mut start)?;
     let loader = image::program(&file, &start[..len]).map_err(|error| match error {
@@ -227,27 +276,7 @@ fn find(fs: &FsContext, credentials: &Credentials, path: &[u8]) -> Result<Locati
     .resolve(path, true)
 }
 
-/// The credentials that a program runs with: set-id bits applied.
-fn credentials_for(
-    file: &Location,
-    old: &Arc<Credentials>,
-    no_new_privileges: bool,
-) -> Result<(Arc<Credentials>, bool)> {
-    let mut attributes = file.attributes()?;
-    if no_new_privileges || file.mount().has(MountFlags::NO_SET_ID) {
-        attributes.mode &= 0o777;
-    }
-    let mut new = Credentials::clone(old);
-    if attributes.mode & raw::S_ISUID != 0 {
-        new.effective_uid = attributes.uid;
-    }
-    if attributes.mode & (raw::S_ISGID | raw::S_IXGRP) == raw::S_ISGID | raw::S_IXGRP {
-        new.effective_gid = attributes.gid;
-    }
-    new.saved_uid = new.effective_uid;
-    new.saved_gid = new.effective_gid;
-    new.fs.uid = new.effective_uid;
-    new.fs.gid = new.effective_gid;
-    let secure = new.follow_execve();
-    Ok((Arc::new(new), secure))
+/// Whether the bytes of a program are for those that execute it.
+fn is_readable(file: &Location, credentials: &Credentials) -> bool {
+    file.vnode().access(&credentials.fs, READ).is_ok()
 }

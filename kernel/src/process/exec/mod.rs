@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general::RLIMIT_STACK};
 use nucleus::{
     task,
     trap::{self, Selectors},
@@ -15,6 +15,7 @@ use nucleus::{
 pub mod elf;
 mod image;
 pub mod load;
+pub mod rights;
 pub mod stack;
 mod vdso;
 
@@ -66,16 +67,30 @@ pub fn replace(
     }
     own.credentials = loaded.credentials;
     process.set_real_uid(own.credentials.real_uid);
-    if loaded.secure {
+    if loaded.secure || loaded.changed {
         thread.parent_death_signal.store(0, Relaxed);
     }
-    process.dumpable.store(u32::from(!loaded.secure), Relaxed);
+    process.personality.store(loaded.personality, Relaxed);
+    if loaded.secure {
+        process
+            .limits()
+            .lower_soft(RLIMIT_STACK, loaded.stack_limit);
+    }
+    // A process that was made meanwhile to share the places does not lead a set-id program astray.
+    // The thread is the only one of its process.
+    if loaded.raised && own.fs.users() > 1 {
+        own.fs = own.fs.duplicate();
+    }
+    pid_table::executed(leader);
     if process.large_pages_disabled.load(Relaxed) {
         loaded.space.map().allow_large_pages(false);
     }
     let leaving = Leaving::begin();
     let old = core::mem::replace(&mut own.space, loaded.space);
+    // Credentials, space and its dumpability are seen together.
     thread.publish(Some(own.shared()));
+    // A limit that was changed while the space was built.
+    process.apply_limits();
     task::set_pmap(Some(own.space.map().pmap().clone()));
     // Torn down here unless others still run in it.
     drop(old);

@@ -131,7 +131,8 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
         return;
     };
     let children = core::mem::take(&mut member.children);
-    let (parent, exit_signal) = (member.parent, member.exit_signal);
+    let (parent, mut exit_signal) = (member.parent, member.exit_signal);
+    let parent_executed = member.parent_executed;
     let mut groups: Vec<Pid> = children
         .iter()
         .filter_map(|child| pids.members.get(child).map(|m| m.group.id))
@@ -153,7 +154,12 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     }
     groups.retain(|id| pids.is_orphaned(*id) && pids.has_stopped_member(*id));
 
-    let parent = pids.members.get(&parent).map(|m| m.process.clone());
+    let parent = pids.members.get(&parent);
+    if parent.is_some_and(|parent| parent.executed != parent_executed) {
+        // Another program than the one that asked for the signal.
+        exit_signal = raw::SIGCHLD;
+    }
+    let parent = parent.map(|m| m.process.clone());
     let mut news = signal::News::default();
     if let Some(parent) = &parent {
         let rules = parent.signals.child_rules();

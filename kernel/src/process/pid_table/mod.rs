@@ -16,7 +16,7 @@ use alloc::{
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::counters::Counter;
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general::SIGCHLD};
 use nucleus::sync::SpinLock;
 
 use super::{Pid, Process, Thread};
@@ -62,6 +62,9 @@ struct Member {
     continued: bool,
     /// The signal for the parent when it ends; 0 for none.
     exit_signal: u32,
+    /// How many programs it has executed, and how many its parent had when it was made.
+    executed: u64,
+    parent_executed: u64,
 }
 
 /// How many threads there are, and the newest.
@@ -259,8 +262,14 @@ pub fn add_process(
     process.group.store(group.id, Relaxed);
     process.session.store(group.session.id, Relaxed);
     process.parent.store(parent.unwrap_or(0), Relaxed);
+    // A sibling of its maker has its word that the parent is the one that asked for the signal.
+    let sibling = maker.filter(|maker| Some(*maker) != parent);
+    let told = sibling.and_then(|maker| pids.members.get(&maker));
+    let told = told.map(|maker| maker.parent_executed);
+    let mut parent_executed = 0;
     if let Some(parent) = parent.and_then(|p| pids.members.get_mut(&p)) {
         parent.children.insert(pid);
+        parent_executed = told.unwrap_or(parent.executed);
     }
     pids.enter(pid, group.clone());
     pids.members.insert(
@@ -274,8 +283,19 @@ pub fn add_process(
             stopped: None,
             continued: false,
             exit_signal,
+            executed: 0,
+            parent_executed,
         },
     );
+}
+
+/// A process has executed another program: its end is told by SIGCHLD, and so is that of the
+/// children that it had before.
+pub fn executed(pid: Pid) {
+    if let Some(member) = PIDS.lock().members.get_mut(&pid) {
+        member.exit_signal = SIGCHLD;
+        member.executed += 1;
+    }
 }
 
 /// Takes back [`add_process`] for a process that never ran.

@@ -153,12 +153,12 @@ impl Owner {
 
     fn tell_one(&self, process: &Process, thread: Option<&Thread>, fd: i32, code: u32) {
         let receiver = match thread {
-            Some(thread) => thread.shared(),
-            None => process.leader().and_then(|leader| leader.shared()),
+            Some(thread) => thread.credentials(),
+            None => process.leader().and_then(|leader| leader.credentials()),
         };
         // A zombie hears nothing.
         let Some(receiver) = receiver else { return };
-        if !self.may_signal(&receiver.credentials) {
+        if !self.may_signal(&receiver) {
             return;
         }
         let send = |info| match thread {

@@ -10,7 +10,7 @@ use fs::{
 
 use super::{
     super::number,
-    subject::{Subject, owned, path},
+    subject::{Subject, owned, path, refused},
 };
 use crate::process::files::OpenFile;
 
@@ -26,14 +26,17 @@ pub(super) struct Positions {
 
 fn open_file(subject: &Subject, fd: u32) -> Result<Arc<OpenFile>> {
     let fd = i32::try_from(fd).map_err(|_| Errno::ENOENT)?;
-    subject.private()?.files.get(fd).map_err(|_| Errno::ENOENT)
+    subject.view()?.file(fd).map_err(|error| match error {
+        Errno::EPERM => Errno::EACCES,
+        _ => Errno::ENOENT,
+    })
 }
 
 fn list(subject: &Subject, kind: Kind, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
-    let files = subject.private()?.files;
+    let view = subject.view()?;
     // A cursor is the descriptor plus one, since 0 is the start.
     let mut from = cursor as usize;
-    while let Some(fd) = files.next(from) {
+    while let Some(fd) = view.next_descriptor(from).map_err(refused)? {
         if !emit(fd.to_string().as_bytes(), kind, fd as u64 + 1) {
             break;
         }

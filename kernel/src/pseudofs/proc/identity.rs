@@ -11,7 +11,7 @@ use fs::pseudofs::{Entry, Table, Text};
 
 use super::{
     super::{line, link},
-    subject::{Subject, may},
+    subject::{Subject, may, refused},
 };
 use crate::process::{OOM_NEVER, pid_table, thread};
 
@@ -24,10 +24,13 @@ pub(super) fn parse<T: core::str::FromStr>(bytes: &[u8]) -> Result<T> {
 /// `io`: bytes that calls have moved. No device with blocks stands behind them.
 pub(super) fn transfers(subject: &Subject, out: &mut Text) -> Result<()> {
     // A zombie keeps its counts.
-    subject.with_memory()?;
-    let io = match subject.tid {
-        Some(_) => subject.thread()?.io.get(),
+    let io = |thread: &thread::Thread| match subject.tid {
+        Some(_) => thread.io.get(),
         None => subject.process.usage().io,
+    };
+    let io = match subject.with_memory()? {
+        Some(view) => view.while_same(io).map_err(refused)?,
+        None => io(&*subject.thread()?),
     };
     writeln!(out, "rchar: {}\nwchar: {}", io.bytes[0], io.bytes[1]);
     writeln!(out, "syscr: {}\nsyscw: {}", io.calls[0], io.calls[1]);
@@ -116,8 +119,9 @@ pub(super) fn timer_slack(subject: Subject) -> Entry {
 
 /// `personality`.
 pub(super) fn personality(subject: &Subject, out: &mut Text) -> Result<()> {
-    subject.private()?;
-    writeln!(out, "{:08x}", subject.process.personality.load(Relaxed));
+    let personality = |thread: &thread::Thread| thread.process().personality.load(Relaxed);
+    let personality = subject.view()?.while_same(personality).map_err(refused)?;
+    writeln!(out, "{personality:08x}");
     Ok(())
 }
 

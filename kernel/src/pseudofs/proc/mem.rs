@@ -55,11 +55,9 @@ pub(super) fn pages(subject: &Subject, at: &Location) -> Result<Arc<dyn File>> {
 
 fn open(subject: &Subject, at: &Location, view: View) -> Result<Arc<dyn File>> {
     // Of a process without memory there is nothing to see.
-    let shared = subject.with_memory()?;
-    let map = shared.map_or(Weak::new(), |shared| Arc::downgrade(shared.space.map()));
     Ok(Arc::new(Window {
         location: at.clone(),
-        map,
+        map: subject.memory()?,
         view,
         position: AtomicU64::new(0),
     }))

@@ -1,24 +1,17 @@
 //! `/proc/PID/maps`, `smaps` and `smaps_rollup`.
 
-use abi::{Errno, Result};
 use fs::{device, pseudofs::Text};
 use nucleus::{PAGE_SIZE, Prot};
-use vm::{Backing, Description, Entry, LargeAdvice, Lock, PageCounts};
+use vm::{Backing, Description, Entry, LargeAdvice, Lock, Map, PageCounts};
 
-use super::{super::kib, subject::Subject};
+use super::super::kib;
 
 /// The column of a mapping's name.
 const NAME_COLUMN: usize = 73;
 
 /// `maps`.
-pub(super) fn maps(subject: &Subject, out: &mut Text) -> Result<()> {
-    if let Some(shared) = subject.with_memory()? {
-        shared
-            .space
-            .map()
-            .for_each_entry(&mut |entry| line(entry, out));
-    }
-    Ok(())
+pub(super) fn maps(map: &Map, out: &mut Text) {
+    map.for_each_entry(&mut |entry| line(entry, out));
 }
 
 fn line(entry: &Entry, out: &mut Text) {
@@ -110,11 +103,7 @@ fn locked(entry: &Entry, counts: &PageCounts) -> u64 {
 }
 
 /// `smaps`: each mapping with its pages.
-pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
-    let Some(shared) = subject.with_memory()? else {
-        return Ok(());
-    };
-    let map = shared.space.map();
+pub(super) fn smaps(map: &Map, out: &mut Text) {
     map.for_each_entry_counted(&mut |entry, counts| {
         line(entry, out);
         for (name, bytes) in [
@@ -139,7 +128,6 @@ pub(super) fn smaps(subject: &Subject, out: &mut Text) -> Result<()> {
         });
         flags(entry, out);
     });
-    Ok(())
 }
 
 /// Formats the protection of a mapping, and the largest that it may get, in words of two letters.
@@ -168,11 +156,9 @@ fn flags(entry: &Entry, out: &mut Text) {
 }
 
 /// `smaps_rollup`: the sums.
-pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
-    let shared = subject.with_memory()?.ok_or(Errno::ESRCH)?;
+pub(super) fn rollup(map: &Map, out: &mut Text) {
     let mut sum = PageCounts::default();
     let (mut anonymous, mut locked_bytes, mut first, mut last) = (0, 0, None, 0);
-    let map = shared.space.map();
     map.for_each_entry_counted(&mut |entry, counts| {
         sum.add(counts);
         locked_bytes += locked(entry, counts);
@@ -186,5 +172,4 @@ pub(super) fn rollup(subject: &Subject, out: &mut Text) -> Result<()> {
     out.pad_to(start, NAME_COLUMN);
     out.push(b"[rollup]\n");
     write_counts(&sum, anonymous, locked_bytes, true, out);
-    Ok(())
 }

@@ -9,10 +9,8 @@ use crate::mounts;
 
 fn lines(subject: &Subject) -> Vec<MountLine> {
     let namespace = mounts::namespace();
-    let root = match subject.shared() {
-        Ok(shared) => shared.fs.root(),
-        Err(_) => namespace.root(),
-    };
+    let facts = subject.facts();
+    let root = facts.map_or_else(|| namespace.root(), |facts| facts.reaches());
     namespace.mounts(&root)
 }
 

@@ -1,20 +1,24 @@
 //! A directory a process, and in it a directory a thread.
 
-use alloc::{string::ToString, sync::Arc, vec::Vec};
+use alloc::{
+    string::ToString,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 
 use abi::{Errno, Result};
 use fs::{
     Kind, Location,
     pseudofs::{Directory, EmitName, Entry, Text},
 };
-use nucleus::{PAGE_SIZE, VirtRange};
+use vm::Map;
 
 use super::{
     super::{line, number, shown, value},
     descriptors, identity, mem, memory, mounts, status,
-    subject::{Subject, name, owned, path},
+    subject::{Subject, name, owned, owned_directory, path, refused},
 };
-use crate::process::{Pid, Process, Shared, Space, oom_score, pid_table};
+use crate::process::{Pid, Process, Thread, View, oom_score, pid_table, read_strings, thread};
 
 /// The directories of all processes.
 pub struct Processes;
@@ -34,7 +38,7 @@ impl Directory for Processes {
             process: process.clone(),
             tid: None,
         });
-        Ok(owned(entry, &process))
+        Ok(owned_directory(entry, &process))
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
@@ -57,19 +61,32 @@ const ID_MAP: &str = "         0          0 4294967295";
 type Make = fn(Subject) -> Entry;
 const FILES: &[(&str, Make)] = &[
     ("auxv", |s| {
-        secret(s, |s, out| {
-            let space = s.private()?.space;
-            for word in &space.layout.auxiliary {
-                out.push(&word.to_le_bytes()[..space.layout.class.word()]);
-            }
-            Ok(())
+        Entry::bound(move || {
+            let space = s.with_memory()?.map(|view| view.space().clone());
+            let space = space.as_ref().map_or(Weak::new(), Arc::downgrade);
+            Ok(move |out: &mut Text| {
+                let Some(space) = space.upgrade() else {
+                    return Ok(());
+                };
+                for word in &space.layout.auxiliary {
+                    out.push(&word.to_le_bytes()[..space.layout.class.word()]);
+                }
+                Ok(())
+            })
         })
+        .mode(0o400)
     }),
     // A line for each hierarchy of control groups, of which there is none.
     ("cgroup", |_| shown(|_| {})),
     ("children", |s| text(s, identity::children)),
     ("cmdline", |s| {
-        text(s, |s, out| strings(s, out, |shared| title(&shared.space)))
+        text(s, |s, out| {
+            // A zombie has none.
+            if let Some(facts) = s.facts() {
+                facts.title(|bytes| out.push(bytes));
+            }
+            Ok(())
+        })
     }),
     ("comm", |s| {
         let named = s.clone();
@@ -79,20 +96,37 @@ const FILES: &[(&str, Make)] = &[
             Ok(())
         })
         .writable(move |bytes| {
+            // The name of another process is its own affair, whoever opened the file.
+            let own = |me: &Thread| Arc::ptr_eq(me.process(), &named.process);
+            if thread::with_current(own) == Some(false) {
+                return Err(Errno::EINVAL);
+            }
             let name = bytes.strip_suffix(b"\n").unwrap_or(bytes);
             named.thread()?.set_name(name);
             Ok(())
         })
     }),
-    ("cwd", |s| place(s, |shared| shared.fs.cwd())),
+    ("cwd", |s| place(s, View::cwd)),
     ("environ", |s| {
-        secret(s, |s, out| {
-            s.private()?;
-            strings(s, out, |shared| shared.space.layout.environment)
+        Entry::bound(move || {
+            let view = s.with_memory()?;
+            let environment = view.map(|view| {
+                let space = view.space();
+                (Arc::downgrade(space.map()), space.layout.environment)
+            });
+            Ok(move |out: &mut Text| {
+                if let Some((map, range)) = &environment
+                    && let Some(map) = map.upgrade()
+                {
+                    read_strings(&map, *range, &mut |bytes| out.push(bytes));
+                }
+                Ok(())
+            })
         })
+        .mode(0o400)
     }),
     ("exe", |s| {
-        place(s, |shared| shared.space.layout.exe.clone())
+        place(s, |view| Ok(view.space().layout.exe.clone()))
     }),
     ("fd", |s| {
         Entry::directory(descriptors::Descriptors { subject: s }).mode(0o500)
@@ -104,7 +138,7 @@ const FILES: &[(&str, Make)] = &[
     ("io", |s| secret(s, identity::transfers)),
     ("limits", |s| text(s, status::limits)),
     ("loginuid", identity::login),
-    ("maps", |s| text(s, memory::maps)),
+    ("maps", |s| mappings(s, memory::maps)),
     ("mem", |s| {
         Entry::file(move |at, _| mem::memory(&s, at)).mode(0o600)
     }),
@@ -122,12 +156,19 @@ const FILES: &[(&str, Make)] = &[
     }),
     ("personality", |s| secret(s, identity::personality)),
     ("projid_map", |_| value(ID_MAP)),
-    ("root", |s| place(s, |shared| shared.fs.root())),
+    ("root", |s| place(s, View::root)),
     ("sessionid", |s| text(s, identity::login_number)),
     ("setgroups", |_| value("allow")),
-    ("smaps", |s| text(s, memory::smaps)),
-    ("smaps_rollup", |s| text(s, memory::rollup)),
-    ("stat", |s| text(s, status::stat)),
+    ("smaps", |s| mappings(s, memory::smaps)),
+    ("smaps_rollup", |s| mappings(s, memory::rollup)),
+    ("stat", |s| {
+        Entry::bound(move || {
+            let s = s.clone();
+            // The opener and the reader may be different programs.
+            let may = s.view().is_ok();
+            Ok(move |out: &mut Text| status::stat(&s, may && s.view().is_ok(), out))
+        })
+    }),
     ("statm", |s| text(s, status::statm)),
     ("status", |s| text(s, status::status)),
     ("task", |s| Entry::directory(Threads { process: s.process })),
@@ -155,7 +196,11 @@ impl Directory for Subject {
             .filter(|(own, _)| self.has(own))
             .find(|(own, _)| own.as_bytes() == name)
             .ok_or(Errno::ENOENT)?;
-        Ok(owned(make(self.clone()), &self.process))
+        let entry = make(self.clone());
+        Ok(match name {
+            b"task" | b"net" => owned_directory(entry, &self.process),
+            _ => owned(entry, &self.process),
+        })
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
@@ -189,7 +234,7 @@ impl Directory for Threads {
             tid: Some(tid),
         };
         subject.thread().map_err(|_| Errno::ENOENT)?;
-        Ok(owned(Entry::directory(subject), &self.process))
+        Ok(owned_directory(Entry::directory(subject), &self.process))
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
@@ -212,65 +257,22 @@ fn secret(subject: Subject, show: fn(&Subject, &mut Text) -> Result<()>) -> Entr
     text(subject, show).mode(0o400)
 }
 
+/// A text about the mappings that there are when the file is opened by somebody who may see them.
+fn mappings(subject: Subject, show: fn(&Map, &mut Text)) -> Entry {
+    Entry::bound(move || {
+        let map = subject.memory()?;
+        Ok(move |out: &mut Text| {
+            if let Some(map) = map.upgrade() {
+                show(&map, out);
+            }
+            Ok(())
+        })
+    })
+}
+
 /// A link to a place, which follows it wherever names lead.
-fn place(subject: Subject, which: fn(&Shared) -> Location) -> Entry {
-    let shown = subject.clone();
-    Entry::place(
-        move || Ok(path(&which(&shown.private()?))),
-        move || Ok(which(&subject.private()?)),
-    )
-}
-
-/// Returns the argument strings, or the text that a program has written over them: if their last
-/// byte is no longer the NUL that ends them, the string that begins there, which may go on where
-/// the environment was (`setproctitle`).
-fn title(space: &Space) -> VirtRange {
-    let (arguments, environment) = (space.layout.arguments, space.layout.environment);
-    let mut last = [0];
-    if arguments.is_empty() || space.map().read(arguments.end - 1, &mut last) == 0 || last == [0] {
-        return arguments;
-    }
-    let room = if environment.start == arguments.end {
-        environment.end - arguments.start
-    } else {
-        arguments.end - arguments.start
-    };
-    let mut text = [0; 256];
-    let mut length = 0;
-    while length < room.min(PAGE_SIZE) {
-        let piece = text.len().min(room - length);
-        let n = space
-            .map()
-            .read(arguments.start + length, &mut text[..piece]);
-        if let Some(nul) = text[..n].iter().position(|&byte| byte == 0) {
-            length += nul + 1;
-            break;
-        }
-        length += n;
-        if n < piece {
-            break;
-        }
-    }
-    VirtRange::new(arguments.start, arguments.start + length)
-}
-
-/// Strings on the stack of a program.
-fn strings(subject: &Subject, out: &mut Text, which: fn(&Shared) -> VirtRange) -> Result<()> {
-    let Ok(shared) = subject.shared() else {
-        // A zombie has none.
-        return Ok(());
-    };
-    let range = which(&shared);
-    let mut piece = [0; 512];
-    let mut at = range.start;
-    while at < range.end {
-        let want = piece.len().min(range.end - at);
-        let n = shared.space.map().read(at, &mut piece[..want]);
-        out.push(&piece[..n]);
-        if n < want {
-            break;
-        }
-        at = at + n;
-    }
-    Ok(())
+fn place(subject: Subject, which: fn(&View) -> Result<Location>) -> Entry {
+    let find = move || which(&subject.view()?).map_err(refused);
+    let shown = find.clone();
+    Entry::place(move || Ok(path(&shown()?)), find)
 }

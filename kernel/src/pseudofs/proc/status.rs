@@ -11,7 +11,7 @@ use super::{
     super::kib,
     subject::{Subject, name},
 };
-use crate::process::{CapabilitySet, INFINITY, Times, ticks};
+use crate::process::{CapabilitySet, Facts, INFINITY, Times, ticks};
 
 /// The state letter, of the thread or the process.
 fn state(subject: &Subject) -> char {
@@ -28,11 +28,12 @@ fn times(subject: &Subject) -> Times {
     }
 }
 
-/// `stat`: one line of numbers, see `proc(5)`.
-pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
+/// `stat`: one line of numbers, see `proc(5)`. `with_addresses`: for eyes that may look into it.
+pub(super) fn stat(subject: &Subject, with_addresses: bool, out: &mut Text) -> Result<()> {
     let process = &subject.process;
     let thread = subject.thread().ok();
-    let shared = thread.as_ref().and_then(|thread| thread.shared());
+    let facts = thread.as_ref().and_then(|thread| thread.facts());
+    let view = subject.view().ok().filter(|_| with_addresses);
     let terminal = process.session().terminal();
     let (tty, foreground) = match &terminal {
         Some(tty) => (tty.device() as i64, i64::from(tty.foreground())),
@@ -90,20 +91,18 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
         .and_then(|thread| thread.task())
         .map_or(0, |task| task.cpu());
     let (level, policy) = (scheduling.level, scheduling.policy.number());
-    // Sizes, code and stack; end of the code, heap, arguments and environment.
-    let (memory, data) = shared.map_or(([0; 5], [0; 7]), |shared| {
-        let sizes = shared.space.map().sizes();
-        let layout = &shared.space.layout;
-        let heap = shared.space.map().heap().start.0;
+    let sizes = facts.as_ref().map(Facts::sizes).unwrap_or_default();
+    let (total, resident) = (sizes.total * PAGE_SIZE, sizes.resident);
+    // Code and stack; end of the code, heap, arguments and environment. Linux shows that there is
+    // code by a 1.
+    let hidden = ([usize::from(facts.is_some()); 2], 0, [0; 7]);
+    let (code, stack, data) = view.map_or(hidden, |view| {
+        let layout = &view.space().layout;
+        let heap = view.space().map().heap().start.0;
         let (code, arguments, environment) = (layout.code, layout.arguments, layout.environment);
         (
-            [
-                sizes.total * PAGE_SIZE,
-                sizes.resident,
-                code.start.0,
-                code.end.0,
-                layout.stack_start,
-            ],
+            [code.start.0, code.end.0],
+            layout.stack_start,
             [
                 code.end.0,
                 heap,
@@ -115,7 +114,7 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
             ],
         )
     });
-    let [total, resident, start, end, stack] = memory;
+    let [start, end] = code;
     write!(out, " {total} {resident} {limit} {start} {end} {stack} 0 0");
     for set in signals {
         write!(out, " {set}");
@@ -130,10 +129,8 @@ pub(super) fn stat(subject: &Subject, out: &mut Text) -> Result<()> {
 
 /// `statm`: sizes in pages.
 pub(super) fn statm(subject: &Subject, out: &mut Text) -> Result<()> {
-    let sizes = subject
-        .shared()
-        .map(|shared| shared.space.map().sizes())
-        .unwrap_or_default();
+    let sizes = subject.facts().map(|facts| facts.sizes());
+    let sizes = sizes.unwrap_or_default();
     writeln!(
         out,
         "{} {} {} {} 0 {} 0",
@@ -150,7 +147,7 @@ pub(super) fn statm(subject: &Subject, out: &mut Text) -> Result<()> {
 pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     let process = &subject.process;
     let thread = subject.thread().ok();
-    let shared = thread.as_ref().and_then(|thread| thread.shared());
+    let facts = thread.as_ref().and_then(|thread| thread.facts());
     let state = state(subject);
     let word = match state {
         'R' => "running",
@@ -163,8 +160,8 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     out.push(b"Name:\t");
     out.push_escaped_newlines(&name(subject));
     out.push(b"\n");
-    if let Some(shared) = &shared {
-        writeln!(out, "Umask:\t{:04o}", shared.fs.umask());
+    if let Some(facts) = &facts {
+        writeln!(out, "Umask:\t{:04o}", facts.umask());
     }
     writeln!(out, "State:\t{state} ({word})");
     writeln!(out, "Tgid:\t{}", process.pid());
@@ -172,15 +169,15 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "Pid:\t{}", subject.tid.unwrap_or(process.pid()));
     writeln!(out, "PPid:\t{}", process.parent_pid());
     writeln!(out, "TracerPid:\t0");
-    if let Some(shared) = &shared {
-        let who = &shared.credentials;
+    if let Some(facts) = &facts {
+        let who = facts.credentials();
         let mut ids = |name, real, effective, saved, file| {
             writeln!(out, "{name}:\t{real}\t{effective}\t{saved}\t{file}");
         };
         let (uid, gid) = (who.fs.uid, who.fs.gid);
         ids("Uid", who.real_uid, who.effective_uid, who.saved_uid, uid);
         ids("Gid", who.real_gid, who.effective_gid, who.saved_gid, gid);
-        writeln!(out, "FDSize:\t{}", shared.files.size());
+        writeln!(out, "FDSize:\t{}", facts.descriptors());
         write!(out, "Groups:\t");
         for group in &who.fs.groups {
             write!(out, "{group} ");
@@ -191,7 +188,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         writeln!(out, "NStgid:\t{}\nNSpid:\t{id}", process.pid());
         let (group, session) = (process.group_id(), process.session_id());
         writeln!(out, "NSpgid:\t{group}\nNSsid:\t{session}");
-        let sizes = shared.space.map().sizes();
+        let sizes = facts.sizes();
         let anonymous = sizes.resident - sizes.shared_resident.min(sizes.resident);
         let mut line = |name: &str, pages: usize| {
             writeln!(out, "{name}:\t{:>8} kB", kib(pages));
@@ -207,11 +204,11 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("RssShmem", 0);
         line("VmData", sizes.data);
         line("VmStk", sizes.stack);
-        let code = shared.space.layout.code.len().div_ceil(PAGE_SIZE);
+        let code = facts.code_len().div_ceil(PAGE_SIZE);
         line("VmExe", code);
         line("VmLib", sizes.text - code.min(sizes.text));
         line("VmPTE", sizes.page_tables);
-        line("VmSwap", shared.space.map().swapped());
+        line("VmSwap", facts.swapped());
         let account = process.account();
         line("VmCharged", account.pages() + account.kept_pages());
         line("HugetlbPages", 0);
@@ -239,10 +236,10 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "SigBlk:\t{blocked:016x}");
     writeln!(out, "SigIgn:\t{:016x}", ignored.0);
     writeln!(out, "SigCgt:\t{:016x}", caught.0);
-    let sets = match &shared {
-        Some(shared) => {
-            let own = &shared.credentials.capabilities;
-            let effective = shared.credentials.fs.capabilities;
+    let sets = match &facts {
+        Some(facts) => {
+            let own = &facts.credentials().capabilities;
+            let effective = facts.credentials().fs.capabilities;
             [
                 own.inheritable,
                 own.permitted,

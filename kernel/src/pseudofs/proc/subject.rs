@@ -1,12 +1,16 @@
 //! A process or thread as its files see it.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 
 use abi::{Errno, Result};
 use fs::{Location, pseudofs::Entry};
+use vm::Map;
 
 use crate::mounts;
-use crate::process::{Pid, Process, Shared, Thread, thread};
+use crate::process::{Facts, Ids, Pid, Process, Thread, View, thread};
 
 /// A process, or one of its threads.
 #[derive(Clone)]
@@ -33,43 +37,49 @@ impl Subject {
         .ok_or(Errno::ESRCH)
     }
 
-    /// Returns its resources.
-    ///
-    /// # Errors
-    /// `ESRCH` when it has ended.
-    pub fn shared(&self) -> Result<Shared> {
-        self.thread()?.shared().ok_or(Errno::ESRCH)
+    /// Returns what everybody may know; `None` when it has ended, or runs no program.
+    pub fn facts(&self) -> Option<Facts> {
+        self.thread().ok()?.facts()
     }
 
-    /// Returns its resources, for its owner and root only.
+    /// Looks into it, where the caller may.
     ///
     /// # Errors
     /// `EACCES`, `ESRCH`; `ENOENT` for a process that runs no program.
-    pub fn private(&self) -> Result<Shared> {
-        let shared = self.thread()?.shared().ok_or(Errno::ENOENT)?;
-        let own = |who: &Thread| {
-            who.shared().is_some_and(|mine| {
-                let is_open = self.process.is_open_book();
-                mine.credentials.may_inspect(&shared.credentials, is_open)
-                    || Arc::ptr_eq(who.process(), &self.process)
-            })
-        };
-        match thread::with_current(own) {
-            Some(false) => Err(Errno::EACCES),
-            _ => Ok(shared),
-        }
+    pub fn view(&self) -> Result<View> {
+        View::of(&self.thread()?, Ids::Files).map_err(|error| match error {
+            Errno::EPERM => Errno::EACCES,
+            _ => Errno::ENOENT,
+        })
     }
 
-    /// Returns its resources as [`private`](Subject::private) does, none for a process without
-    /// memory.
+    /// Looks into it as [`view`](Subject::view) does; `None` for a process without memory.
     ///
     /// # Errors
     /// `EACCES`, `ESRCH`.
-    pub fn with_memory(&self) -> Result<Option<Shared>> {
-        match self.private() {
+    pub fn with_memory(&self) -> Result<Option<View>> {
+        match self.view() {
             Err(Errno::ENOENT) => Ok(None),
-            shared => shared.map(Some),
+            view => view.map(Some),
         }
+    }
+
+    /// Returns its address space, where the caller may look into it: none for a process without
+    /// memory. It does not keep the memory of a process that ends.
+    ///
+    /// # Errors
+    /// `EACCES`, `ESRCH`.
+    pub fn memory(&self) -> Result<Weak<Map>> {
+        let view = self.with_memory()?;
+        Ok(view.map_or(Weak::new(), |view| Arc::downgrade(view.space().map())))
+    }
+}
+
+/// Returns what is answered about a subject that the caller may no longer look into.
+pub(super) fn refused(error: Errno) -> Errno {
+    match error {
+        Errno::EPERM => Errno::EACCES,
+        error => error,
     }
 }
 
@@ -83,27 +93,29 @@ pub(super) fn name(subject: &Subject) -> Vec<u8> {
 
 /// The path of a place, as the calling program sees it.
 pub(super) fn path(place: &Location) -> Vec<u8> {
-    let root = thread::with_current(|me| me.shared().map(|me| me.fs.root())).flatten();
+    let root = thread::current_shared().map(|me| me.fs.root());
     place.path(&root.unwrap_or_else(|| mounts::namespace().root()))
 }
 
 /// Whether the caller has a capability; the kernel itself has all.
 pub(super) fn may(capability: u32) -> bool {
-    let asked = thread::with_current(|me| {
-        me.shared()
-            .is_some_and(|mine| mine.credentials.may(capability))
-    });
+    let asked =
+        thread::with_current(|me| me.credentials().is_some_and(|mine| mine.may(capability)));
     asked.unwrap_or(true)
 }
 
-/// Sets the owner of a file about a process.
+/// Sets the owner of a file about a process: root where its own user may not look into it.
 pub(super) fn owned(entry: Entry, process: &Process) -> Entry {
-    let shared = process.leader().and_then(|leader| leader.shared());
-    match shared {
-        Some(shared) => entry.owner(
-            shared.credentials.effective_uid,
-            shared.credentials.effective_gid,
-        ),
-        None => entry.owner(process.real_uid(), 0),
-    }
+    owned_by(entry, process, Facts::owner)
+}
+
+/// Sets the owner of the directory of a process.
+pub(super) fn owned_directory(entry: Entry, process: &Process) -> Entry {
+    owned_by(entry, process, Facts::user)
+}
+
+fn owned_by(entry: Entry, process: &Process, owner: fn(&Facts) -> (u32, u32)) -> Entry {
+    let facts = process.leader().and_then(|leader| leader.facts());
+    let (uid, gid) = facts.map_or((process.real_uid(), 0), |facts| owner(&facts));
+    entry.owner(uid, gid)
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     ipc::{epoll, inotify, mqueue::limits as queues, pipe, quota::Quota},
-    process::pid_table,
+    process::{SET_ID_DUMPABLE, pid_table},
     uts,
 };
 
@@ -116,6 +116,19 @@ fn files() -> Table {
         .with("pipe-max-size", checked(pipe::max_size, pipe::set_max_size))
         .with("pipe-user-pages-hard", setting(pipe::hard, pipe::set_hard))
         .with("pipe-user-pages-soft", setting(pipe::soft, pipe::set_soft))
+        .with(
+            "suid_dumpable",
+            checked(
+                || SET_ID_DUMPABLE.load(Relaxed) as usize,
+                |value| match value {
+                    0..=2 => {
+                        SET_ID_DUMPABLE.store(value as u32, Relaxed);
+                        Ok(())
+                    }
+                    _ => Err(Errno::EINVAL),
+                },
+            ),
+        )
 }
 
 fn kernel() -> Table {

@@ -36,7 +36,7 @@ impl Sender {
     /// The current thread's process.
     pub fn current() -> Option<Sender> {
         thread::with_current(|thread| {
-            let who = thread.shared()?.credentials;
+            let who = thread.credentials()?;
             Some(Sender {
                 pid: thread.process().pid(),
                 uid: who.real_uid,
@@ -49,7 +49,7 @@ impl Sender {
 /// Returns the credentials of the current thread's process, for the other end.
 pub fn current_peer() -> Option<PeerCredentials> {
     thread::with_current(|thread| {
-        let who = thread.shared()?.credentials;
+        let who = thread.credentials()?;
         Some(PeerCredentials {
             pid: thread.process().pid(),
             uid: who.effective_uid,
@@ -77,7 +77,7 @@ pub fn parse(control: Control<'_>) -> Result<Parsed> {
         return Ok(parsed);
     }
     let Some((process, who)) =
-        thread::with_current(|thread| Some((thread.process().clone(), thread.shared()?))).flatten()
+        thread::with_current(|thread| thread.process().clone()).zip(thread::current_shared())
     else {
         return Err(Errno::EINVAL);
     };

@@ -82,13 +82,9 @@ impl Master {
     fn open_peer(&self, flags: u32) -> Result<usize> {
         let flags = OpenFlags::from_bits_retain(flags);
         let place = Location::inside(self.pts.mount(), self.node.clone());
-        let (files, limit) = thread::with_current(|thread| {
-            let limit = thread.process().limits().soft(RLIMIT_NOFILE);
-            thread.shared().map(|shared| (shared.files, limit))
-        })
-        .flatten()
-        .ok_or(Errno::EIO)?;
-        let slot = files.reserve(0, limit)?;
+        let limit = thread::with_current(|me| me.process().limits().soft(RLIMIT_NOFILE));
+        let (limit, own) = limit.zip(thread::current_shared()).ok_or(Errno::EIO)?;
+        let slot = own.files.reserve(0, limit)?;
         let file = tty::open(self.tty.clone(), flags, Some(place))?;
         Ok(slot.install(OpenFile::new(file, flags), flags.has(O_CLOEXEC)))
     }

@@ -12,6 +12,8 @@ mod mappings;
 mod meshes;
 mod randomness;
 mod signals;
+mod victims;
+mod view;
 
 use std::sync::OnceLock;
 
@@ -50,7 +52,7 @@ fn main() {
     }
     let time = Duration::from_secs(seconds);
     TIME.get_or_init(|| time);
-    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness, meshes, bombs };
+    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness, meshes, bombs, view };
     let runner = Runner {
         words,
         list,
