@@ -7,9 +7,6 @@ use vm::account::{Account, Charge, Kind};
 
 use super::{Fields, Info, SignalSet};
 
-/// What a waiting signal with details, or a timer, is charged with, in bytes.
-const SIGNAL_BYTES: usize = 128;
-
 /// Pending signals. One of each standard signal, any number of each real-time signal.
 #[derive(Default)]
 pub struct Queue {
@@ -103,9 +100,9 @@ impl Queue {
 }
 
 /// Charges one more signal that waits, or a timer's; `None` if its user has `limit` already
-/// (`RLIMIT_SIGPENDING`).
+/// (`RLIMIT_SIGPENDING`). The limit is one of a few hundred KiB, too little to weigh.
 pub fn charge(account: &Arc<Account>, limit: u64) -> Option<Charge> {
-    account.charge_within(Kind::Signals, 1, SIGNAL_BYTES, limit as usize)
+    account.charge_within(Kind::Signals, 1, 0, limit as usize)
 }
 
 #[cfg(test)]
