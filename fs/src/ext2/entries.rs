@@ -170,11 +170,16 @@ impl vnode::Directory for Node {
         Ok(inode)
     }
 
-    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+    fn create_unnamed(
+        &self,
+        mode: u32,
+        may_link: bool,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
         self.directory()?;
         let _change = self.fs.begin_change()?;
         let inode = self.make_inode(Kind::Regular, 0, mode, who)?;
-        inode.state.unnamed.store(true, Ordering::Relaxed);
+        inode.state.unnamed.store(may_link, Ordering::Relaxed);
         self.fs.orphans.add(&self.fs, inode.ino);
         Ok(inode)
     }

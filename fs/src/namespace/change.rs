@@ -6,7 +6,7 @@ use abi::raw::general::{CAP_MKNOD, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHI
 use abi::{Errno, Result};
 
 use super::{
-    Walk,
+    Walk, protect,
     walk::{Child, Component, Last, Walker},
 };
 use crate::{
@@ -49,6 +49,7 @@ impl Walk<'_> {
         if from.vnode.kind() == Kind::Directory {
             return Err(Errno::EPERM);
         }
+        protect::may_link(self.who, &from.vnode)?;
         walker.mount().require_writable()?;
         let directory = walker.vnode();
         directory.access(self.who, WRITE | EXECUTE)?;

@@ -9,11 +9,11 @@ use abi::raw::general::{
 use abi::{Errno, Result};
 
 use super::{
-    Walk,
+    Walk, protect,
     walk::{Last, Walker},
 };
 use crate::{
-    File, Kind, Location, MountFlags, OpenFlags, Writing,
+    Credentials, File, Kind, Location, MountFlags, OpenFlags, Writing,
     credentials::{EXECUTE, READ, WRITE},
     file::{PlaceFile, VnodeFile},
     notify,
@@ -50,7 +50,7 @@ impl Walk<'_> {
         if !flags.has(O_CREAT) {
             return self.open_at(&walker.finish(follow)?, flags);
         }
-        let (place, made) = find_or_create(&mut walker, flags, mode & 0o7777)?;
+        let (place, made) = find_or_create(&mut walker, self.who, flags, mode & 0o7777)?;
         match made {
             // The creator may use the new file whatever its mode is.
             true => self.finish_open(&place, flags),
@@ -135,7 +135,9 @@ impl Walk<'_> {
         }
         place.writable()?;
         place.vnode.access(self.who, WRITE | EXECUTE)?;
-        place.vnode = place.vnode.create_unnamed(mode & 0o7777, self.who)?;
+        place.vnode = place
+            .vnode
+            .create_unnamed(mode & 0o7777, !flags.has(O_EXCL), self.who)?;
         self.finish_open(&place, flags)
     }
 }
@@ -151,6 +153,7 @@ fn open_path(place: Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
 /// Finds the file or creates it (`O_CREAT`); returns whether it was created.
 fn find_or_create(
     walker: &mut Walker<'_>,
+    who: &Credentials,
     flags: OpenFlags,
     mode: u32,
 ) -> Result<(Location, bool)> {
@@ -177,6 +180,9 @@ fn find_or_create(
             Err(error) => return Err(error),
         };
         if let Some(place) = walker.arrive(&c, child, !flags.has(O_NOFOLLOW))? {
+            if !made {
+                protect::may_open_as_new(who, walker.vnode(), &place.vnode)?;
+            }
             return Ok((place, made));
         }
     }

@@ -10,7 +10,7 @@ use abi::{
     },
 };
 
-use super::{LINKS_MAX, NAME_MAX, PATH_MAX};
+use super::{LINKS_MAX, NAME_MAX, PATH_MAX, protect};
 use crate::{
     Credentials, Kind, Location, Mount, MountFlags, Vnode,
     credentials::{EXECUTE, WRITE},
@@ -292,6 +292,7 @@ impl<'w> Walker<'w> {
     ) -> Result<Option<Location>> {
         let kind = child.vnode.kind();
         if kind == Kind::Link && (follow || c.slash) {
+            protect::may_follow(self.walk.who, self.vnode(), &child.vnode)?;
             self.follow(c, &child.vnode)?;
             return Ok(None);
         }

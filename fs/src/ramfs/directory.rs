@@ -259,10 +259,15 @@ impl vnode::Directory for Node {
         Ok(node)
     }
 
-    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+    fn create_unnamed(
+        &self,
+        mode: u32,
+        may_link: bool,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
         self.as_directory()?;
         let node = self.make_node(Body::Regular(Regular::new(&self.fs)), mode, who, None)?;
-        node.unnamed.store(true, Ordering::Relaxed);
+        node.unnamed.store(may_link, Ordering::Relaxed);
         Ok(node)
     }
 

@@ -70,8 +70,13 @@ pub trait Directory {
     }
 
     /// Creates a regular file without a name (`O_TMPFILE`), to which [`link`](Directory::link) may
-    /// give one.
-    fn create_unnamed(&self, mode: u32, who: &Credentials) -> Result<Arc<dyn Vnode>> {
+    /// give one if `may_link`.
+    fn create_unnamed(
+        &self,
+        mode: u32,
+        may_link: bool,
+        who: &Credentials,
+    ) -> Result<Arc<dyn Vnode>> {
         Err(Errno::EOPNOTSUPP)
     }
 

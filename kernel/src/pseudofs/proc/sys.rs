@@ -6,6 +6,7 @@ use abi::{Errno, Result};
 use alloc::{format, string::String, vec::Vec};
 
 use fs::{
+    namespace::protect::{self, Protection},
     page_cache::dirty::{self, Setting},
     pseudofs::{Entry, Table},
 };
@@ -39,6 +40,11 @@ fn checked(get: fn() -> usize, set: impl Fn(usize) -> Result<()> + Send + Sync +
         }
         set(value as usize)
     })
+}
+
+/// The level of a protection, which root may change.
+fn protection(setting: &'static Protection) -> Entry {
+    line(|| setting.level()).writable(|bytes| setting.set_level(identity::parse(bytes)?))
 }
 
 /// A line that root may change; the part behind a newline or a NUL is ignored.
@@ -116,6 +122,10 @@ fn files() -> Table {
         .with("pipe-max-size", checked(pipe::max_size, pipe::set_max_size))
         .with("pipe-user-pages-hard", setting(pipe::hard, pipe::set_hard))
         .with("pipe-user-pages-soft", setting(pipe::soft, pipe::set_soft))
+        .with("protected_fifos", protection(&protect::FIFOS))
+        .with("protected_hardlinks", protection(&protect::HARDLINKS))
+        .with("protected_regular", protection(&protect::REGULAR))
+        .with("protected_symlinks", protection(&protect::SYMLINKS))
         .with(
             "suid_dumpable",
             checked(

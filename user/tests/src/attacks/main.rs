@@ -11,6 +11,7 @@ mod bombs;
 mod mappings;
 mod meshes;
 mod randomness;
+mod rules;
 mod signals;
 mod victims;
 mod view;
@@ -52,7 +53,15 @@ fn main() {
     }
     let time = Duration::from_secs(seconds);
     TIME.get_or_init(|| time);
-    let attacks: Vec<Test> = attacks_of! { signals, mappings, randomness, meshes, bombs, view };
+    let attacks: Vec<Test> = attacks_of! {
+        signals,
+        mappings,
+        randomness,
+        meshes,
+        bombs,
+        rules,
+        view
+    };
     let runner = Runner {
         words,
         list,

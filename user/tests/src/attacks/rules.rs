@@ -1,0 +1,159 @@
+//! Files of others: names, links and rights that are not the attacker's.
+
+use crate::{USER, as_user, become_user};
+use support::prelude::*;
+
+pub const TESTS: &[Test] = &[
+    ("attacks: names for files of others", hard_links),
+    (
+        "attacks: links in a folder that everyone writes to",
+        planted_links,
+    ),
+    (
+        "attacks: files that wait for others to create them",
+        planted_files,
+    ),
+    ("attacks: a name for a file that was to have none", unnamed),
+];
+
+/// Another ordinary user.
+const OTHER: u32 = 1001;
+
+/// Makes a folder that everyone may write to, with the sticky bit, as `/tmp` is.
+fn public_folder() -> Result<String> {
+    let folder = folder("public")?;
+    mode(&folder, 0o1777)?;
+    Ok(folder)
+}
+
+fn mode(path: &str, bits: u32) -> Outcome {
+    fs::set_permissions(path, Permissions::from_mode(bits)).map_err(|why| format!("{why}").into())
+}
+
+fn write(path: &str, text: &str) -> Outcome {
+    fs::write(path, text).map_err(|why| format!("{path}: {why}").into())
+}
+
+fn opens(path: &str, flags: c_int) -> Result<(), i32> {
+    // SAFETY: the path lives across the call.
+    match unsafe { open(c(path).as_ptr(), flags, 0o666) } {
+        -1 => Err(errno()),
+        file => {
+            // SAFETY: just opened.
+            unsafe { close(file) };
+            Ok(())
+        }
+    }
+}
+
+/// A set-uid program would stay reachable by the attacker's name after it was replaced, and a
+/// cleaner of `/tmp` would change what the name leads to.
+fn hard_links() -> Outcome {
+    let public = public_folder()?;
+    let (program, secret, shared) = (
+        format!("{public}/program"),
+        format!("{public}/secret"),
+        format!("{public}/shared"),
+    );
+    for (path, bits) in [(&program, 0o4755), (&secret, 0o600), (&shared, 0o666)] {
+        write(path, "root's")?;
+        mode(path, bits)?;
+    }
+    let name = c(&format!("{public}/name"));
+    as_user(|| {
+        refused!(EPERM, link(c(&program).as_ptr(), name.as_ptr()));
+        refused!(EPERM, link(c(&secret).as_ptr(), name.as_ptr()));
+        // What one may read and write oneself is nothing that a name adds to.
+        call!(link(c(&shared).as_ptr(), name.as_ptr()));
+        call!(unlink(name.as_ptr()));
+        Ok(())
+    })?;
+    call!(link(c(&secret).as_ptr(), name.as_ptr()));
+    Ok(())
+}
+
+/// Somebody else's link in `/tmp` is not followed, root's own included.
+fn planted_links() -> Outcome {
+    let public = public_folder()?;
+    let (secret, planted) = (format!("{public}/secret"), format!("{public}/planted"));
+    write(&secret, "root's")?;
+    as_user(|| {
+        call!(symlink(c(&secret).as_ptr(), c(&planted).as_ptr()));
+        // The attacker's own.
+        equal!(opens(&planted, O_RDONLY), Ok(()));
+        Ok(())
+    })?;
+    for flags in [O_RDONLY, O_WRONLY | O_CREAT, O_WRONLY | O_TRUNC] {
+        equal!(opens(&planted, flags), Err(EACCES), flags);
+    }
+    equal!(read_text(&secret)?, "root's");
+    // The folder's owner may plant links, and in a folder of one's own nothing changes.
+    let roots = format!("{public}/roots");
+    call!(symlink(c(&secret).as_ptr(), c(&roots).as_ptr()));
+    as_user(|| {
+        equal!(opens(&roots, O_RDONLY), Ok(()));
+        Ok(())
+    })?;
+    mode(&public, 0o777)?;
+    equal!(opens(&planted, O_RDONLY), Ok(()));
+    Ok(())
+}
+
+/// A program that creates a file in `/tmp` does not write into somebody else's.
+fn planted_files() -> Outcome {
+    let public = public_folder()?;
+    let (file, fifo) = (format!("{public}/file"), format!("{public}/fifo"));
+    as_user(|| {
+        write(&file, "")?;
+        mode(&file, 0o666)?;
+        call!(mkfifo(c(&fifo).as_ptr(), 0o666));
+        mode(&fifo, 0o666)
+    })?;
+    let victim = |user: u32| {
+        child(|| {
+            if user != 0 {
+                become_user(user)?;
+            }
+            equal!(opens(&file, O_WRONLY | O_CREAT), Err(EACCES), user);
+            equal!(opens(&fifo, O_RDWR | O_CREAT), Err(EACCES), user);
+            // Not created: its owner's intention.
+            equal!(opens(&file, O_WRONLY), Ok(()), user);
+            Ok(())
+        })
+    };
+    victim(0)?;
+    victim(OTHER)?;
+    child(|| {
+        become_user(USER)?;
+        equal!(opens(&file, O_WRONLY | O_CREAT), Ok(()));
+        Ok(())
+    })
+}
+
+/// `O_TMPFILE` with `O_EXCL`: nobody, the maker included, can give it a name.
+fn unnamed() -> Outcome {
+    let public = public_folder()?;
+    as_user(|| {
+        for (flags, may) in [(0, true), (O_EXCL, false)] {
+            let at = c(&public);
+            let file = call!(open(at.as_ptr(), O_TMPFILE | O_RDWR | flags, 0o600));
+            let path = c(&format!("/proc/self/fd/{file}"));
+            let name = c(&format!("{public}/name{flags}"));
+            // SAFETY: both paths live across the call.
+            let linked = unsafe {
+                linkat(
+                    AT_FDCWD,
+                    path.as_ptr(),
+                    AT_FDCWD,
+                    name.as_ptr(),
+                    AT_SYMLINK_FOLLOW,
+                )
+            };
+            equal!(linked == 0, may, flags);
+            if !may {
+                equal!(errno(), ENOENT);
+            }
+        }
+        Ok(())
+    })
+}
