@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    CAP_FSETID, IN_ACCESS, IN_MODIFY, O_APPEND, O_DSYNC, O_SYNC, S_IXGRP, SEEK_CUR, SEEK_DATA,
-    SEEK_END, SEEK_HOLE, SEEK_SET,
+    CAP_FSETID, IN_ACCESS, IN_MODIFY, O_APPEND, O_DSYNC, O_SYNC, SEEK_CUR, SEEK_DATA, SEEK_END,
+    SEEK_HOLE, SEEK_SET,
 };
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
@@ -15,7 +15,7 @@ use super::listing;
 use crate::{
     Attributes, Credentials, File, Kind, Location, MountFlags, OpenFlags, Ready, Writing, notify,
     page_cache::{Cached, ErrorMark},
-    vnode::{Change, Emit, drop_capabilities, hold_ownership},
+    vnode::Emit,
 };
 
 /// An open regular file or directory: a position in a vnode that is read and written by offset.
@@ -56,37 +56,6 @@ impl VnodeFile {
 
     fn is_directory(&self) -> bool {
         self.location.vnode().kind() == Kind::Directory
-    }
-
-    /// A file that other users write must not keep its set-id bits.
-    fn clear_privilege(&self) -> Result<()> {
-        /// Who executes it may gain something.
-        const GIVING: u32 = 0o6111;
-        let Attributes { mode, .. } = self.location.attributes()?;
-        match mode & GIVING {
-            0 => Ok(()),
-            _ => self.clear_now(),
-        }
-    }
-
-    #[cold]
-    fn clear_now(&self) -> Result<()> {
-        let vnode = self.location.vnode();
-        let _turn = hold_ownership(vnode);
-        drop_capabilities(&**vnode)?;
-        let Attributes { mode, .. } = self.location.attributes()?;
-        let mut cleared = mode & !0o4000;
-        if mode & S_IXGRP != 0 {
-            cleared &= !0o2000;
-        }
-        if cleared != mode {
-            vnode.set_attributes(Change {
-                mode: Some(cleared),
-                by_use: true,
-                ..Change::default()
-            })?;
-        }
-        Ok(())
     }
 }
 
@@ -134,7 +103,7 @@ impl File for VnodeFile {
             return Err(Errno::EBADF);
         }
         if self.clears_privilege && from.left() > 0 {
-            self.clear_privilege()?;
+            self.location.clear_privilege()?;
         }
         let vnode = self.location.vnode();
         let append = flags.has(O_APPEND);

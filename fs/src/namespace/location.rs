@@ -4,12 +4,12 @@ use core::time::Duration;
 
 use abi::{
     Errno, Result,
-    raw::general::{CAP_CHOWN, IN_ACCESS, IN_ATTRIB, IN_MODIFY},
+    raw::general::{CAP_CHOWN, CAP_FSETID, IN_ACCESS, IN_ATTRIB, IN_MODIFY, S_IXGRP},
 };
 
 use super::walk::cross;
 use crate::{
-    Credentials, Kind, Location,
+    Attributes, Credentials, Kind, Location,
     credentials::WRITE,
     notify,
     vnode::{Change, Name, drop_capabilities, hold_ownership},
@@ -43,11 +43,48 @@ impl Location {
         Ok(())
     }
 
-    /// Sets the size of a regular file, with permission checked.
+    /// The contents are about to change: a file that others write must not keep its set-id bits.
+    /// Not for who may set them anyway (`CAP_FSETID`).
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn truncate(&self, size: u64) -> Result<()> {
+    pub(crate) fn clear_privilege(&self) -> Result<()> {
+        /// Who executes it may gain something.
+        const GIVING: u32 = 0o6111;
+        let Attributes { mode, .. } = self.attributes()?;
+        match mode & GIVING {
+            0 => Ok(()),
+            _ => self.clear_now(),
+        }
+    }
+
+    #[cold]
+    fn clear_now(&self) -> Result<()> {
+        let _turn = hold_ownership(&self.vnode);
+        drop_capabilities(&*self.vnode)?;
+        let Attributes { mode, .. } = self.attributes()?;
+        let mut cleared = mode & !0o4000;
+        if mode & S_IXGRP != 0 {
+            cleared &= !0o2000;
+        }
+        if cleared != mode {
+            self.vnode.set_attributes(Change {
+                mode: Some(cleared),
+                by_use: true,
+                ..Change::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Sets the size of a regular file for `who`, with permission checked.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn truncate(&self, who: &Credentials, size: u64) -> Result<()> {
+        if !who.may_use(CAP_FSETID) {
+            self.clear_privilege()?;
+        }
         self.vnode.truncate(size)?;
         notify::happened(&self.vnode, IN_MODIFY);
         Ok(())
@@ -57,7 +94,10 @@ impl Location {
     ///
     /// # Errors
     /// Those of the file system.
-    pub fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+    pub fn allocate(&self, who: &Credentials, mode: u32, offset: u64, len: u64) -> Result<()> {
+        if !who.may_use(CAP_FSETID) {
+            self.clear_privilege()?;
+        }
         self.vnode.allocate(mode, offset, len)?;
         notify::happened(&self.vnode, IN_MODIFY);
         Ok(())

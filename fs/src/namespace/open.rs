@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    IN_MODIFY, O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH,
-    O_TMPFILE, O_TRUNC, S_IFMT,
+    O_APPEND, O_CREAT, O_DIRECT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_TMPFILE,
+    O_TRUNC, S_IFMT,
 };
 use abi::{Errno, Result};
 
@@ -16,7 +16,6 @@ use crate::{
     Credentials, File, Kind, Location, MountFlags, OpenFlags, Writing,
     credentials::{EXECUTE, READ, WRITE},
     file::{PlaceFile, VnodeFile},
-    notify,
     vnode::Make,
 };
 
@@ -93,8 +92,7 @@ impl Walk<'_> {
             false => None,
         };
         if flags.has(O_TRUNC) && kind == Kind::Regular {
-            place.vnode.truncate(0)?;
-            notify::happened(&place.vnode, IN_MODIFY);
+            place.truncate(self.who, 0)?;
         }
         let file = self.finish_open(place, flags);
         drop(writing);

@@ -72,7 +72,10 @@ fn step(random: &mut Random, namespace: &Namespace) -> Outcome {
                 _ => Ok(Vec::new()),
             }
         }
-        9 => walk.resolve(&a, false)?.truncate(offset).map(none),
+        9 => {
+            let place = walk.resolve(&a, false)?;
+            place.truncate(walk.who, offset).map(none)
+        }
         10 => {
             let flags = FLAGS | OpenFlags::from_bits_retain(O_TRUNC);
             walk.open(&a, flags, 0o600).map(|_| Vec::new())

@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::Result;
-use fbuf::{Aggregate, AggregateSink, AggregateSource};
+use fbuf::{Aggregate, AggregateSink, AggregateSource, Source};
 use fs::{File, OpenFlags};
 use nucleus::PAGE_SIZE;
 
@@ -114,15 +114,13 @@ pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
     }
 }
 
-/// Moves bytes from a pipe to another kind of file (`splice`).
+/// Moves bytes from a pipe to another kind of file (`splice`), which `write` writes to.
 ///
 /// # Errors
-/// `EAGAIN`, a restart number, those of the file's write.
+/// `EAGAIN`, a restart number, those of `write`.
 pub fn pipe_to_file(
     from: &Pipe,
-    to: &dyn File,
-    at: Option<u64>,
-    flags: OpenFlags,
+    write: impl Fn(&mut dyn Source) -> Result<usize>,
     len: usize,
     wait: bool,
 ) -> Result<usize> {
@@ -135,7 +133,7 @@ pub fn pipe_to_file(
             continue;
         }
         let whole = lent.len();
-        let result = to.write(at, flags, &mut AggregateSource::new(&mut lent, whole));
+        let result = write(&mut AggregateSource::new(&mut lent, whole));
         // The file may have taken more slices than it wrote in the end, or fewer, as /dev/null.
         from.settle(lent, result.unwrap_or(0).min(whole));
         return result;
@@ -184,7 +182,7 @@ pub fn file_to_pipe(
 /// Those of read and write, if nothing was moved.
 pub fn file_to_file(
     (from, from_flags, from_at): (&dyn File, OpenFlags, u64),
-    (to, to_flags, to_at): (&dyn File, OpenFlags, Option<u64>),
+    write: impl Fn(u64, &mut dyn Source) -> Result<usize>,
     len: usize,
 ) -> Result<usize> {
     let mut total = 0;
@@ -202,8 +200,7 @@ pub fn file_to_file(
             Err(error) => return fbuf::moved(total, Err(error)),
         };
         let mut source = AggregateSource::new(&mut moving, read);
-        let written = to.write(to_at.map(|at| at + total as u64), to_flags, &mut source);
-        match written {
+        match write(total as u64, &mut source) {
             Ok(n) => {
                 total += n;
                 if n < read {

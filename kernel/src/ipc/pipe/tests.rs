@@ -242,7 +242,8 @@ fn splice_to(
     write: impl Fn(&mut dyn Source) -> abi::Result<usize> + Send + Sync + 'static,
 ) -> abi::Result<usize> {
     let to = Writes(write);
-    splice::pipe_to_file(pipe.pipe(), &to, None, OpenFlags::default(), 1 << 30, true)
+    let write = |source: &mut dyn Source| to.write(None, OpenFlags::default(), source);
+    splice::pipe_to_file(pipe.pipe(), write, 1 << 30, true)
 }
 
 /// A stream without an end of bytes, and how many were taken.

@@ -199,7 +199,7 @@ fn truncate(call: &mut Call<'_>) -> Result<usize> {
     place.vnode().access(&call.credentials().fs, W_OK)?;
     check_size(&place, size)?;
     let _writing = fs::Writing::begin(place.vnode())?;
-    place.truncate(size)?;
+    place.truncate(&call.credentials().fs, size)?;
     Ok(0)
 }
 
@@ -211,7 +211,7 @@ fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     check_size(place, size)?;
-    place.truncate(size)?;
+    place.truncate(&call.credentials().fs, size)?;
     Ok(0)
 }
 
@@ -244,8 +244,9 @@ fn fallocate(call: &mut Call<'_>) -> Result<usize> {
         _ => return Err(Errno::ENODEV),
     }
     if call.unsigned(1) & FALLOC_FL_KEEP_SIZE == 0 {
-        file_size::check(at as u64 + len as u64)?;
+        check_size(place, at as u64 + len as u64)?;
     }
-    place.allocate(call.unsigned(1), at as u64, len as u64)?;
+    let mode = call.unsigned(1);
+    place.allocate(&call.credentials().fs, mode, at as u64, len as u64)?;
     Ok(0)
 }

@@ -3,11 +3,11 @@
 
 use abi::{Errno, Result, raw::general as raw};
 use alloc::sync::Arc;
-use fbuf::{MAX_TRANSFER, UserBuffers};
+use fbuf::{MAX_TRANSFER, Source, UserBuffers};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, call, flag_set};
+use super::{Call, FlagSet, SystemCall, call, file_size, flag_set};
 use crate::{
     ipc::pipe::{End, Pipe, splice as moving},
     process::files::OpenFile,
@@ -110,7 +110,9 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     if pipe(&to).is_some() {
         to_flags.remove(OpenFlags::from_bits_retain(raw::O_DIRECT));
     }
-    let n = moving::file_to_file((reader, from.flags(), start), (writer, to_flags, None), len)?;
+    let limits = call.process().limits();
+    let write = |_, source: &mut dyn Source| file_size::write(limits, &to, None, to_flags, source);
+    let n = moving::file_to_file((reader, from.flags(), start), write, len)?;
     position.advance(&from, start, n, true)?;
     Ok(n)
 }
@@ -122,7 +124,8 @@ fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
     let from_position = Position::read(call.address(1))?;
     let to_position = Position::read(call.address(3))?;
     let len = call.size(4).min(MAX_TRANSFER);
-    let (reader, writer) = (from.readable()?, to.writable()?);
+    let reader = from.readable()?;
+    to.writable()?;
     if to.flags().has(raw::O_APPEND) {
         return Err(Errno::EBADF);
     }
@@ -142,11 +145,11 @@ fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
     if same && from_start < to_start + len as u64 && to_start < from_start + len as u64 {
         return Err(Errno::EINVAL);
     }
-    let n = moving::file_to_file(
-        (reader, from.flags(), from_start),
-        (writer, to.flags(), Some(to_start)),
-        len,
-    )?;
+    let limits = call.process().limits();
+    let write = |moved, source: &mut dyn Source| {
+        file_size::write(limits, &to, Some(to_start + moved), to.flags(), source)
+    };
+    let n = moving::file_to_file((reader, from.flags(), from_start), write, len)?;
     from_position.advance(&from, from_start, n, true)?;
     to_position.advance(&to, to_start, n, true)?;
     Ok(n)
@@ -192,7 +195,10 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             }
             let position = Position::read(to_at)?;
             let at = position.explicit();
-            let n = moving::pipe_to_file(source, writer, at, to.flags(), len, waits(&from));
+            let limits = call.process().limits();
+            let write =
+                |source: &mut dyn Source| file_size::write(limits, &to, at, to.flags(), source);
+            let n = moving::pipe_to_file(source, write, len, waits(&from));
             if let (Ok(n), Some(start)) = (&n, at) {
                 position.advance(&to, start, *n, false)?;
             }

@@ -14,6 +14,12 @@ pub const TESTS: &[Test] = &[
         planted_files,
     ),
     ("attacks: a name for a file that was to have none", unnamed),
+    (
+        "attacks: rights that survive a change of the file",
+        kept_rights,
+    ),
+    ("attacks: a group's rights for a stranger", strangers_group),
+    ("attacks: files larger than allowed", larger_files),
 ];
 
 /// Another ordinary user.
@@ -153,6 +159,133 @@ fn unnamed() -> Outcome {
             if !may {
                 equal!(errno(), ENOENT);
             }
+        }
+        Ok(())
+    })
+}
+
+/// A file that others may write gives no rights any more after its contents have changed, whichever
+/// call changed them.
+fn kept_rights() -> Outcome {
+    type Change = fn(c_int, &str) -> Outcome;
+    let changes: &[(&str, Change)] = &[
+        ("write", |file, _| {
+            call!(write(file, c"x".as_ptr().cast(), 1));
+            Ok(())
+        }),
+        ("ftruncate", |file, _| {
+            call!(ftruncate(file, 1));
+            Ok(())
+        }),
+        ("truncate", |_, path| {
+            call!(truncate(c(path).as_ptr(), 1));
+            Ok(())
+        }),
+        ("O_TRUNC", |_, path| {
+            call!(close(call!(open(c(path).as_ptr(), O_WRONLY | O_TRUNC))));
+            Ok(())
+        }),
+        ("fallocate", |file, _| {
+            call!(fallocate(file, 0, 0, 8192));
+            Ok(())
+        }),
+        ("splice", |file, _| {
+            let (reader, writer) = pipe(0)?;
+            write_bytes(&writer, b"x")?;
+            call!(splice(reader, null_mut(), file, null_mut(), 1, 0));
+            Ok(())
+        }),
+        ("sendfile", |file, path| {
+            let from = call!(open(c(path).as_ptr(), O_RDONLY));
+            call!(sendfile(file, from, null_mut(), 1));
+            Ok(())
+        }),
+    ];
+    let path = format!("{}/program", folder("rights")?);
+    for (name, change) in changes {
+        for (before, after) in [(0o4777, 0o777), (0o2777, 0o777), (0o6777, 0o777)] {
+            write(&path, "contents")?;
+            mode(&path, before)?;
+            as_user(|| change(call!(open(c(&path).as_ptr(), O_RDWR)), &path))?;
+            let found = fs::metadata(&path).map_err(|why| why.to_string())?.mode() & 0o7777;
+            equal!(found, after, name, before);
+        }
+    }
+    Ok(())
+}
+
+/// A file that a stranger to the group makes in a set-gid folder gives nobody the group's rights
+/// (CVE-2018-13405).
+fn strangers_group() -> Outcome {
+    const GROUP: u32 = 77;
+    let folder = folder("group")?;
+    call!(chown(c(&folder).as_ptr(), 0, GROUP));
+    mode(&folder, 0o2777)?;
+    as_user(|| {
+        // SAFETY: sets a number of this process.
+        unsafe { umask(0) };
+        let file = format!("{folder}/file");
+        call!(close(call!(open(
+            c(&file).as_ptr(),
+            O_CREAT | O_RDWR,
+            0o2777
+        ))));
+        let unnamed = call!(open(c(&folder).as_ptr(), O_TMPFILE | O_RDWR, 0o2777));
+        let node = format!("{folder}/node");
+        call!(mknod(c(&node).as_ptr(), S_IFREG | 0o2777, 0));
+        for path in [file, format!("/proc/self/fd/{unnamed}"), node] {
+            let found = fs::metadata(&path).map_err(|why| why.to_string())?;
+            equal!((found.gid(), found.mode() & 0o7777), (GROUP, 0o777), path);
+        }
+        Ok(())
+    })
+}
+
+/// `RLIMIT_FSIZE` holds for every call that makes a file larger.
+fn larger_files() -> Outcome {
+    const MOST: usize = 100;
+    let folder = folder("larger")?;
+    mode(&folder, 0o777)?;
+    as_user(|| {
+        let source = call!(memfd_create(c"source".as_ptr(), 0));
+        write_bytes(&source, &[7; 4096])?;
+        call!(signal(SIGXFSZ, SIG_IGN));
+        call!(setrlimit(RLIMIT_FSIZE, &limit_of(MOST as u64)));
+        let grow = |call: &str, to: c_int| {
+            // SAFETY: these calls read and write files of this program, and its locals.
+            unsafe {
+                match call {
+                    "write" => libc::write(to, [7u8; 300].as_ptr().cast(), 300),
+                    "sendfile" => sendfile(to, source, &mut 0, 300),
+                    "copy_file_range" => copy_file_range(source, &mut 0, to, null_mut(), 300, 0),
+                    "splice" => {
+                        let mut ends = [0; 2];
+                        libc::pipe(ends.as_mut_ptr());
+                        splice(source, &mut 0, ends[1], null_mut(), 300, 0);
+                        splice(ends[0], null_mut(), to, null_mut(), 300, 0)
+                    }
+                    "ftruncate" => ftruncate(to, 300) as ssize_t,
+                    _ => fallocate(to, 0, 0, 300) as ssize_t,
+                }
+            }
+        };
+        let calls = [
+            ("write", true),
+            ("sendfile", true),
+            ("copy_file_range", true),
+            ("splice", true),
+            ("ftruncate", false),
+            ("fallocate", false),
+        ];
+        for (name, partly) in calls {
+            let path = c(&format!("{folder}/{name}"));
+            let to = call!(open(path.as_ptr(), O_CREAT | O_RDWR, 0o600));
+            if partly {
+                equal!(grow(name, to), MOST as ssize_t, name);
+            }
+            equal!((grow(name, to), errno()), (-1, EFBIG), name);
+            let size = call!(lseek(to, 0, SEEK_END));
+            equal!(size, if partly { MOST as off_t } else { 0 }, name);
         }
         Ok(())
     })
