@@ -380,7 +380,8 @@ pub struct Test {
     /// kernel that is built fastest
     #[arg(long, value_name = "NAME", num_args = 1.., conflicts_with = "groups")]
     pub guest: Vec<String>,
-    /// Run only the attacks with one of these in their names (`attacks`: all), on 1, 2 and 4 CPUs
+    /// Run only the attacks with one of these in their names (`attacks`: all), on 1, 2 and 4 CPUs,
+    /// with the kernel that is built fastest
     #[arg(long, value_name = "NAME", num_args = 1.., conflicts_with_all = ["groups", "guest"])]
     pub attack: Vec<String>,
     /// How long each attack goes on, in seconds

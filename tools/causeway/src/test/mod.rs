@@ -190,7 +190,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
         return report.summary(start);
     }
     if !options.attack.is_empty() {
-        let kernel = project::kernel(Profile::Checked)?;
+        let kernel = project::kernel(Profile::Develop)?;
         let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
         attacks::run(&bench, &mut report, &options.attack, options.attack_seconds);
         return report.summary(start);
