@@ -1,8 +1,8 @@
 //! The tree of mounts, and paths.
 //!
 //! `tree`: all mounts; `walk`: from a path to a [`Location`](crate::Location); `open`, `change`,
-//! `extended` and `location`: the operations of system calls on paths and locations; `protect`: what
-//! others may not do in directories that everyone may write to.
+//! `extended` and `location`: the operations of system calls on paths and locations; `protect`:
+//! what others may not do in directories that everyone may write to.
 //!
 //! A walk takes the lock of one directory at a time, for the look-up only, and no lock that all
 //! walks share: mounts are searched only where a vnode's [`MountPoint`](crate::vnode::MountPoint)

@@ -27,8 +27,8 @@ pub static SYMLINKS: Protection = Protection::new(1, 1);
 /// A name for a file of somebody else is made only by who may read and write it, and never for a
 /// file whose execution would give rights.
 pub static HARDLINKS: Protection = Protection::new(1, 1);
-/// `O_CREAT` does not open somebody else's FIFO in a sticky directory that everyone (1) or its group
-/// (2) may write to, unless it belongs to the directory's owner.
+/// `O_CREAT` does not open somebody else's FIFO in a sticky directory that everyone (1) or its
+/// group (2) may write to, unless it belongs to the directory's owner.
 pub static FIFOS: Protection = Protection::new(1, 2);
 /// The same for regular files.
 pub static REGULAR: Protection = Protection::new(2, 2);

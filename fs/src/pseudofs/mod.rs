@@ -54,4 +54,9 @@ pub trait Directory: Any + Send + Sync {
     /// came with a name. A cursor must stay valid while other names come and go (a process number,
     /// a descriptor), below 2^61.
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()>;
+
+    /// Whether the calling program may read and search it whatever the permission bits say.
+    fn is_open_to_caller(&self) -> bool {
+        false
+    }
 }

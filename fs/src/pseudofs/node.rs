@@ -11,7 +11,8 @@ use nucleus::{PAGE_SIZE, time};
 
 use super::{Directory, Entry, entry::Body, text::TextFile};
 use crate::{
-    Attributes, File, Kind, Location, OpenFlags, Vnode,
+    Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
+    credentials::WRITE,
     vnode::{self, Emit, FileSystem, Place, Space, new_device},
 };
 
@@ -92,6 +93,14 @@ impl Vnode for Node {
             },
             ..Attributes::of(kind, self.entry.mode, self.made)
         })
+    }
+
+    fn access(&self, who: &Credentials, want: u32) -> Result<()> {
+        let allowed = match &self.entry.body {
+            Body::Directory(directory) if want & WRITE == 0 => directory.is_open_to_caller(),
+            _ => false,
+        };
+        Errno::EACCES.unless(allowed || who.may(&self.attributes()?, want))
     }
 
     fn kind(&self) -> Kind {

@@ -46,6 +46,10 @@ fn list(subject: &Subject, kind: Kind, cursor: u64, emit: &mut EmitName<'_>) -> 
 }
 
 impl Directory for Descriptors {
+    fn is_open_to_caller(&self) -> bool {
+        self.subject.is_caller()
+    }
+
     fn lookup(&self, name: &[u8]) -> Result<Entry> {
         let fd = number(name).ok_or(Errno::ENOENT)?;
         let open = open_file(&self.subject, fd)?;
@@ -81,6 +85,10 @@ impl Directory for Descriptors {
 }
 
 impl Directory for Positions {
+    fn is_open_to_caller(&self) -> bool {
+        self.subject.is_caller()
+    }
+
     fn lookup(&self, name: &[u8]) -> Result<Entry> {
         let fd = number(name).ok_or(Errno::ENOENT)?;
         open_file(&self.subject, fd)?;

@@ -21,6 +21,11 @@ pub(super) struct Subject {
 }
 
 impl Subject {
+    /// Whether it is the calling process, which may always see its own descriptors.
+    pub fn is_caller(&self) -> bool {
+        thread::with_current(|me| me.process().pid() == self.process.pid()) == Some(true)
+    }
+
     /// The thread that answers for the subject.
     ///
     /// # Errors

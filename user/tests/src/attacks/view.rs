@@ -838,7 +838,7 @@ fn taken_id() -> Outcome {
         call!(close(writer));
         let tid = c_int::from_le_bytes(tid);
         let mut victim = None;
-        for _ in 0..200 {
+        for _ in 0..1000 {
             let child = spawn_sleeper()?;
             if child == tid {
                 victim = Some(child);
