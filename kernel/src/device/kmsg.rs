@@ -1,11 +1,14 @@
 //! `/dev/kmsg`: the kernel's log, a record a read.
 
 use alloc::{format, sync::Arc};
-use core::time::Duration;
+use core::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 
 use abi::{
     Errno, Result,
-    raw::general::{O_NONBLOCK, SEEK_DATA, SEEK_END, SEEK_SET},
+    raw::general::{CAP_SYS_ADMIN, CAP_SYSLOG, O_NONBLOCK, SEEK_DATA, SEEK_END, SEEK_SET},
 };
 use fbuf::{Sink, Source};
 use fs::{File, Location, OpenFlags, Ready};
@@ -16,7 +19,7 @@ use nucleus::{
     time,
 };
 
-use crate::process::signal;
+use crate::process::{Credentials, signal, thread};
 
 /// The minor.
 pub const KMSG: u32 = 11;
@@ -29,6 +32,18 @@ pub const LINE: usize = 512;
 /// "Informational", from the kernel itself.
 const PRIORITY: u32 = 6;
 
+/// `kernel.dmesg_restrict`: only who has `CAP_SYSLOG` reads the log. Set as in Debian.
+pub static RESTRICTED: AtomicBool = AtomicBool::new(true);
+
+/// Checks that `who` may read the log.
+///
+/// # Errors
+/// `EPERM`.
+pub fn check_reader(who: &Credentials) -> Result<()> {
+    let trusted = who.may(CAP_SYSLOG) || who.may(CAP_SYS_ADMIN);
+    Errno::EPERM.unless(trusted || !RESTRICTED.load(Relaxed))
+}
+
 struct Kmsg {
     location: Location,
     /// The byte of the log, counted from boot, that is read next.
@@ -36,7 +51,15 @@ struct Kmsg {
 }
 
 /// Opens the log from its oldest line on.
-pub fn open(at: &Location, _: OpenFlags) -> Result<Arc<dyn File>> {
+///
+/// # Errors
+/// `EPERM` for a reader who may not read it.
+pub fn open(at: &Location, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    if flags.reads()
+        && let Some(shared) = thread::current_shared()
+    {
+        check_reader(&shared.credentials)?;
+    }
     Ok(Arc::new(Kmsg {
         location: at.clone(),
         position: Mutex::new(fs::rank::FILE, 0),
@@ -58,14 +81,20 @@ pub fn wait() -> Result<()> {
     }
 }
 
-/// Returns the first line from `offset` on, and the offset behind it.
+/// Returns the first line from `offset` on, and the offset behind it; if the line there is gone,
+/// the first one that is left as a whole.
 pub fn next_line(offset: u64, line: &mut [u8; LINE]) -> Option<(usize, u64)> {
-    let (n, end) = log::read(offset, line);
+    let (mut n, mut end) = log::read(offset, line);
+    let mut start = end - n as u64;
+    if start > offset {
+        // The oldest bytes are the end of a line.
+        let cut = line[..n].iter().position(|&byte| byte == b'\n')?;
+        (n, end) = log::read(start + cut as u64 + 1, line);
+        start = end - n as u64;
+    }
     if n == 0 {
         return None;
     }
-    // Old lines may be gone: the bytes then begin later than asked for.
-    let start = end - n as u64;
     let len = line[..n].iter().position(|&b| b == b'\n').unwrap_or(n);
     let next = start + (len + 1).min(n) as u64;
     Some((len, next))
@@ -95,8 +124,14 @@ impl File for Kmsg {
         let mut line = [0; LINE];
         let mut position = self.position.lock();
         let (len, next) = loop {
-            if let Some(found) = next_line(*position, &mut line) {
-                break found;
+            if let Some((len, next)) = next_line(*position, &mut line) {
+                let start = next - len as u64 - 1;
+                if start > *position && *position > 0 {
+                    // As on Linux the reader learns that lines are gone.
+                    *position = start;
+                    return Err(Errno::EPIPE);
+                }
+                break (len, next);
             }
             if flags.has(O_NONBLOCK) {
                 return Err(Errno::EAGAIN);

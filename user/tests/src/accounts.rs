@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ("accounts: the machine's figures", machine),
     ("accounts: processors in sysfs", processors),
     ("accounts: the log by syslog", log),
+    ("accounts: a reader that the log overtakes", overtaken),
     ("accounts: what a process makes is charged", charged),
     ("accounts: a charge stays with the user", charged_user),
     ("accounts: a user's pipes are limited", pipe_limits),
@@ -399,8 +400,42 @@ fn log() -> Outcome {
     child(|| {
         call!(setuid(1000));
         refused!(EPERM, syscall(libc::SYS_syslog, 5, 0, 0));
+        // `dmesg_restrict`: reading it is root's as well.
+        refused!(
+            EPERM,
+            syscall(libc::SYS_syslog, 3, buffer.as_mut_ptr(), 200)
+        );
+        refused!(EPERM, syscall(libc::SYS_syslog, 10, 0, 0));
+        refused!(EPERM, open(c"/dev/kmsg".as_ptr(), O_RDONLY));
         Ok(())
-    })
+    })?;
+    let setting = "/proc/sys/kernel/dmesg_restrict";
+    equal!(read_text(setting)?, "1\n");
+    fs::write(setting, "0")?;
+    let outcome = child(|| {
+        call!(setuid(1000));
+        call!(syscall(libc::SYS_syslog, 3, buffer.as_mut_ptr(), 200));
+        call!(open(c"/dev/kmsg".as_ptr(), O_RDONLY));
+        Ok(())
+    });
+    fs::write(setting, "1")?;
+    outcome
+}
+
+/// A reader of `/dev/kmsg` that falls behind is told, and goes on with the oldest line left.
+fn overtaken() -> Outcome {
+    let log = call!(open(c"/dev/kmsg".as_ptr(), O_RDONLY | O_NONBLOCK));
+    let first = read_bytes(&log, 8192)?;
+    ensure!(first.ends_with(b"\n"), first);
+    let line = format!("{}\n", "x".repeat(400));
+    for _ in 0..200 {
+        fs::write("/dev/kmsg", &line)?;
+    }
+    let mut bytes = [0u8; 8192];
+    refused!(EPIPE, read(log, bytes.as_mut_ptr().cast(), bytes.len()));
+    let next = String::from_utf8_lossy(&read_bytes(&log, 8192)?).into_owned();
+    ensure!(next.contains(";x") && next.ends_with("x\n"), next);
+    Ok(())
 }
 
 /// The KiB that this process is charged with.

@@ -134,9 +134,10 @@ fn read(to: VirtAddr, room: usize) -> Result<usize> {
 fn syslog(call: &mut Call<'_>) -> Result<usize> {
     let action = call.choice(0, &ACTIONS)?;
     let who = call.credentials();
-    let open_to_all = matches!(action, READ_ALL | SIZE_BUFFER);
-    if !open_to_all && !who.may(raw::CAP_SYSLOG) && !who.may(raw::CAP_SYS_ADMIN) {
-        return Err(Errno::EPERM);
+    match action {
+        READ_ALL | SIZE_BUFFER => kmsg::check_reader(who)?,
+        _ if !who.may(raw::CAP_SYSLOG) && !who.may(raw::CAP_SYS_ADMIN) => return Err(Errno::EPERM),
+        _ => {}
     }
     match action {
         READ | READ_ALL | READ_CLEAR => {

@@ -18,6 +18,7 @@ use super::{
     identity, net, sysvipc,
 };
 use crate::{
+    device::kmsg,
     ipc::{epoll, inotify, mqueue::limits as queues, pipe, quota::Quota},
     process::{SET_ID_DUMPABLE, pid_table},
     uts,
@@ -147,6 +148,19 @@ fn kernel() -> Table {
         .with("cap_last_cap", value("40"))
         .with("core_pattern", value("core"))
         .with("core_uses_pid", value("0"))
+        .with(
+            "dmesg_restrict",
+            checked(
+                || usize::from(kmsg::RESTRICTED.load(Relaxed)),
+                |value| match value {
+                    0..=1 => {
+                        kmsg::RESTRICTED.store(value == 1, Relaxed);
+                        Ok(())
+                    }
+                    _ => Err(Errno::EINVAL),
+                },
+            ),
+        )
         .with("hostname", name(uts::hostname, uts::change_hostname))
         .with("domainname", name(uts::domainname, uts::change_domainname))
         .with("ngroups_max", value("65536"))
