@@ -7,6 +7,7 @@ pub const TESTS: &[Test] = &[
     ("inotify: renames", renames),
     ("inotify: the end of what is watched", ends),
     ("inotify: a reader is woken", woken),
+    ("inotify: a watch keeps no file system mounted", unmounted),
     ("inotify: what is refused", bad),
 ];
 
@@ -205,5 +206,26 @@ fn bad() -> Outcome {
     add(fd, &at, IN_DELETE)?;
     call!(unlink(path.as_ptr()));
     refused!(EINVAL, read(fd, bytes.as_mut_ptr().cast(), 16));
+    Ok(())
+}
+
+fn unmounted() -> Outcome {
+    let (at, fd) = (folder("inotify-mount")?, make()?);
+    let (name, kind) = (c(&at), c"tmpfs".as_ptr());
+    call!(mount(kind, name.as_ptr(), kind, 0, null()));
+    let path = format!("{at}/file");
+    fs::write(&path, b"x")?;
+    let root = add(fd, &at, IN_ALL_EVENTS)?;
+    let file = add(fd, &path, IN_ALL_EVENTS)?;
+    call!(umount2(name.as_ptr(), 0));
+    let mut events = [0u8; 4096];
+    let count = call!(read(fd, events.as_mut_ptr().cast(), events.len())) as usize;
+    let mut seen = BTreeSet::new();
+    for event in events[..count].chunks(size_of::<inotify_event>()) {
+        let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|byte| event[at + byte]));
+        seen.insert((word(0), word(4) as u32));
+    }
+    let wanted = [root, file].map(|watch| [(watch, IN_UNMOUNT), (watch, IN_IGNORED)]);
+    equal!(seen, wanted.concat().into_iter().collect());
     Ok(())
 }
