@@ -71,6 +71,8 @@ enum Held {
 
 struct MarkEntry {
     key: usize,
+    /// The device of a vnode that the mark keeps alive; `None` of others.
+    keeps: Option<u64>,
     listener: Arc<dyn Listener>,
 }
 
@@ -98,18 +100,23 @@ impl Mark {
     /// `ENOMEM`.
     pub fn new(vnode: &Arc<dyn Vnode>, listener: Arc<dyn Listener>) -> Result<Mark> {
         let key = key(vnode);
+        let keeps = match vnode.tells_its_end() {
+            true => None,
+            false => Some(vnode.attributes()?.device),
+        };
         {
             let mut bucket = bucket(key).lock();
             bucket.try_reserve(1)?;
             bucket.push(MarkEntry {
                 key,
+                keeps,
                 listener: listener.clone(),
             });
         }
         MARKS.fetch_add(1, Relaxed);
-        let vnode = match vnode.tells_its_end() {
-            true => Held::Weakly(Arc::downgrade(vnode)),
-            false => Held::Firmly(vnode.clone()),
+        let vnode = match keeps {
+            None => Held::Weakly(Arc::downgrade(vnode)),
+            Some(_) => Held::Firmly(vnode.clone()),
         };
         Ok(Mark {
             key,
@@ -276,6 +283,26 @@ pub fn ended(key: usize, named: bool) {
         for listener in listeners(key) {
             listener.told(&event);
             listener.ended();
+        }
+    }
+}
+
+/// The last mount of the file system on a device ends: no mark keeps its vnodes any longer. No lock
+/// is held, and none of these vnodes is reached by a path any more.
+pub fn unmounted(device: u64) {
+    if !is_active() {
+        return;
+    }
+    for bucket in &TABLE {
+        loop {
+            let found = {
+                let mut bucket = bucket.lock();
+                let at = bucket.iter().position(|entry| entry.keeps == Some(device));
+                at.map(|at| bucket.remove(at))
+            };
+            let Some(entry) = found else { break };
+            entry.listener.told(&Event::of_vnode(IN_UNMOUNT));
+            entry.listener.ended();
         }
     }
 }

@@ -19,7 +19,7 @@ use nucleus::{
 };
 
 use super::{Ext2, options::Options, state::Body};
-use crate::{Vnode, block::Device, page_cache::InCore};
+use crate::{Vnode, block::Device, notify, page_cache::InCore};
 
 /// How often a detached file system is checked for use.
 const LOOK: Duration = Duration::from_millis(200);
@@ -108,6 +108,7 @@ impl Ext2 {
         if self.mounting.mounts.load(Ordering::Acquire) > 1 {
             return Ok(());
         }
+        notify::unmounted(self.device().number());
         // It cannot be mounted again meanwhile.
         let in_use = IN_USE.lock();
         if self.put_all_away() > 1 {

@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("ext2: a directory with 100000 names", many_names),
     ("ext2: a file that only grows", only_grows),
     ("ext2: the reserve", reserve),
+    ("ext2: a watch keeps it not mounted", watched),
     ("bad sector: a page that can't be read", unreadable),
     ("bad sector: a page that can't be written", unwritable),
 ];
@@ -374,4 +375,16 @@ fn unwritable() -> Outcome {
     refused!(EIO, msync(memory.cast(), 2 * BAD_PAGE * PAGE, MS_SYNC));
     call!(munmap(memory.cast(), 2 * BAD_PAGE * PAGE));
     Ok(())
+}
+
+/// Watches of a directory and a file do not keep the file system in use.
+fn watched() -> Outcome {
+    let disk = Mounted::new()?;
+    drop(disk.file("watched")?);
+    let watch = call!(inotify_init1(0));
+    for path in [HERE.to_owned(), format!("{HERE}/watched")] {
+        call!(inotify_add_watch(watch, c(&path).as_ptr(), IN_ALL_EVENTS));
+    }
+    disk.remove("watched")?;
+    disk.end()
 }
