@@ -23,7 +23,10 @@ use nucleus::{
     task::{self, Sleep, Spawn, WaitQueue},
     user,
 };
-use vm::{Backing, LargePages, Limits, Lookup, Map, MapRequest, Object, Pager, PagerError, Place};
+use vm::{
+    Backing, LargePages, Limits, Lookup, Map, MapRequest, Object, Pager, PagerError, Place,
+    swap::SwapUsage,
+};
 
 /// Where most tests have their memory.
 pub const HERE: VirtAddr = VirtAddr(0x10_0000_0000);
@@ -487,6 +490,9 @@ pub fn check(
 ) {
     sim::check(name, seeds, config, move || {
         user::set_fault_hook(resolve);
+        // `vm` outlives the machine: what a failed run leaves would make all later ones fail.
+        let left = vm::swap::usage();
+        assert_eq!(left, SwapUsage::default(), "another test's run failed");
         let before = frame::usage();
         body();
         vm::set_large_pages(LargePages::Off);

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+    atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
 };
 
 use nucleus::{
@@ -22,6 +22,8 @@ pub struct Store {
     /// Percentage of reads or writes that fail.
     pub failing_reads: AtomicUsize,
     pub failing_writes: AtomicUsize,
+    /// No request ends as long as this is set.
+    pub held: Arc<AtomicBool>,
     /// A slot that cannot be read.
     pub unreadable: SpinLock<Option<u64>>,
     /// Requests so far.
@@ -51,6 +53,7 @@ impl Store {
             )),
             failing_reads: AtomicUsize::new(0),
             failing_writes: AtomicUsize::new(0),
+            held: Arc::default(),
             unreadable: SpinLock::new(Rank::Leaf, None),
             reads: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),
@@ -67,7 +70,7 @@ impl Store {
         done: Done,
         work: impl FnOnce(&SpinLock<State>) + Send + 'static,
     ) {
-        let state = self.state.clone();
+        let (state, held) = (self.state.clone(), self.held.clone());
         let slots = slot as usize..slot as usize + count;
         for slot in slots.clone() {
             let was = std::mem::replace(&mut state.lock().busy[slot], true);
@@ -76,6 +79,9 @@ impl Store {
         let run = move || {
             let turns = state.lock().numbers.below(12);
             for _ in 0..turns {
+                task::yield_now();
+            }
+            while held.load(SeqCst) {
                 task::yield_now();
             }
             let fails = state.lock().numbers.chance(failing);
@@ -149,6 +155,9 @@ pub fn remove(id: DeviceId) {
 /// Waits until no page owns a slot.
 pub fn expect_empty() {
     for _ in 0..1000 {
+        // An ended task keeps its address space, and so the files that are mapped there, until its
+        // remains are freed, which no other task does as long as this one yields.
+        task::reap();
         if swap::usage().used == 0 {
             return;
         }
