@@ -267,9 +267,11 @@ fn processes_see_each_others_writes() {
             body,
         );
     }
-    // A single seed may have none; few seeds run when one is repeated.
+    // Of many seeds 73% have some; which, changes with the random stream. Few run when one is
+    // repeated.
     let (seen, runs) = (SEEN.load(SeqCst), RUNS.load(SeqCst));
-    assert!(runs < 30 || seen >= 20, "{seen} of {runs} had large pages");
+    let enough = seen * 100 >= runs * 40;
+    assert!(runs < 30 || enough, "{seen} of {runs} had large pages");
 }
 
 /// Pages that one process brought in together are large for the next one, too, unless they are not
