@@ -250,6 +250,7 @@ impl Account {
     }
 
     /// Adds to this account and to those above.
+    #[inline]
     pub fn add(&self, kind: Kind, things: usize, bytes: usize) {
         let mut next = Some(self);
         while let Some(account) = next {
@@ -265,15 +266,18 @@ impl Account {
     }
 
     /// Takes back what was [added](Account::add).
+    #[inline]
     pub fn take_back(&self, kind: Kind, things: usize, bytes: usize) {
         let mut next = Some(self);
         while let Some(account) = next {
             let used = &account.used[kind as usize];
-            for (figure, n) in [(&used.things, things), (&used.bytes, bytes)] {
-                if n > 0 {
-                    let before = figure.fetch_sub(n, Relaxed);
-                    debug_assert!(before >= n, "{kind:?} of {:?}", account.owner);
-                }
+            if things > 0 {
+                let before = used.things.fetch_sub(things, Relaxed);
+                debug_assert!(before >= things, "{kind:?} of {:?}", account.owner);
+            }
+            if bytes > 0 {
+                let before = used.bytes.fetch_sub(bytes, Relaxed);
+                debug_assert!(before >= bytes, "{kind:?} of {:?}", account.owner);
             }
             next = account.parent.as_deref();
         }

@@ -90,11 +90,11 @@ pub(super) fn place(task: &Task) {
         let target = choose(task);
         let queue = &*QUEUES[target];
         let inner = queue.lock();
+        let virtual_time = move_to(task, target);
         if allowed(task) & 1 << target == 0 {
             queue.unlock();
             continue;
         }
-        let virtual_time = move_to(task, target);
         queue.enqueue(inner, task, Among::Last);
         let here = target == machine::cpu();
         let now = machine::nanoseconds();
@@ -129,6 +129,9 @@ pub(super) fn place(task: &Task) {
 }
 
 /// Makes the task one of `cpu`'s, whose queue is locked. Gives its virtual time there.
+///
+/// A task on its way between queues is in none where [`obey_affinity`] would find it: whoever moves
+/// it reads its affinity after this call, and enqueues it only if the affinity holds.
 fn move_to(task: &Task, cpu: usize) -> u64 {
     let floor_of = |cpu: usize| QUEUES[cpu].floor.load(Ordering::Relaxed);
     let virtual_time = policy::virtual_time_in(
@@ -220,13 +223,20 @@ pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
     task
 }
 
-/// Puts a stolen task into the queue of this CPU. Interrupts off.
+/// Puts a stolen task into the queue of this CPU, or of another one if its affinity has changed
+/// since. Interrupts off.
 pub(super) fn take_over(cpu: usize, task: &Task) {
     let queue = &*QUEUES[cpu];
     let inner = queue.lock();
     move_to(task, cpu);
-    queue.enqueue(inner, task, Among::Last);
+    let stays = allowed(task) & 1 << cpu != 0;
+    if stays {
+        queue.enqueue(inner, task, Among::Last);
+    }
     queue.unlock();
+    if !stays {
+        place(task);
+    }
 }
 
 /// Fetches a task with a level that waits on another CPU and would run on this one. Interrupts off.

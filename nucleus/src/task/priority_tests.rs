@@ -1,5 +1,5 @@
 //! Real-time levels on the simulated machine, whose clock leaps by up to 15 ms now and then,
-//! whichever task runs.
+//! whichever task runs. Tasks without a level may have their twentieth of each second meanwhile.
 
 use std::{
     sync::{
@@ -38,6 +38,10 @@ fn in_turns(level: u8) -> Priority {
 fn pause(milliseconds: u64) {
     sleep(Sleep::within(Duration::from_millis(milliseconds)));
 }
+
+/// The most that tasks without a level get in 340 ms beside those with one: the part that is kept
+/// for them in two seconds, and a leap of the clock.
+const KEPT: Duration = Duration::from_millis(2 * 50 + 15);
 
 fn used(task: &Task) -> Duration {
     let (program, kernel) = task.cpu_time();
@@ -216,7 +220,7 @@ fn those_without_a_level_and_the_kernel_are_not_starved() {
             "the kernel is {late:?} late"
         );
         for used in used.chunks(3) {
-            let share = Duration::from_millis(50)..Duration::from_millis(300);
+            let share = Duration::from_millis(30)..Duration::from_millis(300);
             assert!(share.contains(&used[2]), "{used:?}");
         }
     });
@@ -237,9 +241,9 @@ fn levels_spread_over_the_cpus() {
         let before: Vec<_> = spinners.tasks.iter().map(|task| used(task)).collect();
         let after = spinners.after(300);
         for i in 0..cpus {
-            assert_eq!(
-                before[i], after[i],
-                "a share of CPUs that have levels to run"
+            assert!(
+                after[i] - before[i] <= KEPT,
+                "a share of CPUs that have levels to run: {before:?} {after:?}"
             );
             assert!(before[i + cpus] < after[i + cpus], "{before:?} {after:?}");
         }
@@ -295,12 +299,17 @@ fn a_priority_can_change_while_a_task_runs_or_waits() {
             task.set_cpus(1);
         }
         spinners.tasks[0].set_priority(level(99));
-        pause(40);
+        pause(100);
         let before: Vec<_> = spinners.tasks.iter().map(|task| used(task)).collect();
+        let tasks = spinners.tasks.clone();
         let after = spinners.after(300);
-        assert!(
-            after[0] > before[0] && after[1..] == before[1..],
-            "{before:?} {after:?}"
-        );
+        assert!(after[0] > before[0], "{before:?} {after:?}");
+        for (i, task) in tasks.iter().enumerate().skip(1) {
+            let most = match task.priority() {
+                Priority::Share(_) => KEPT,
+                Priority::Level { .. } => Duration::ZERO,
+            };
+            assert!(after[i] - before[i] <= most, "{before:?} {after:?}");
+        }
     });
 }

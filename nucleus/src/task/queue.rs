@@ -449,6 +449,7 @@ impl Sleeper {
 }
 
 impl Drop for Sleeper {
+    #[inline]
     fn drop(&mut self) {
         if self.timer_started {
             self.timer.cancel();

@@ -170,32 +170,11 @@ impl Pipe {
     pub fn write(&self, wait: bool, packets: bool, from: &mut dyn Source) -> Result<usize> {
         let left = from.left();
         let is_whole = left <= PIPE_BUF || packets;
-        let call = Write {
+        let mut call = Write {
             whole: if is_whole { left } else { 0 },
             packets,
             was_empty: false,
         };
-        self.write_by(call, wait, from)
-    }
-
-    /// Writes as much as there is room for, waiting for some unless `wait` is false. Sends SIGPIPE
-    /// as [`write`](Self::write) does.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write).
-    pub fn write_what_fits(&self, wait: bool, from: &mut dyn Source) -> Result<usize> {
-        while from.left() > 0 {
-            self.await_slot(wait)?;
-            match self.write_by(Write::default(), false, from) {
-                // Another writer was faster.
-                Err(Errno::EAGAIN) => {}
-                done => return done,
-            }
-        }
-        Ok(0)
-    }
-
-    fn write_by(&self, mut call: Write, wait: bool, from: &mut dyn Source) -> Result<usize> {
         let mut total = 0;
         while from.left() > 0 {
             call.was_empty = false;
@@ -215,6 +194,24 @@ impl Pipe {
             return fbuf::moved(total, Err(error));
         }
         Ok(total)
+    }
+
+    /// Writes as much as there is room for, waiting for some unless `wait` is false. Sends SIGPIPE
+    /// as [`write`](Self::write) does.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_what_fits(&self, wait: bool, from: &mut dyn Source) -> Result<usize> {
+        while from.left() > 0 {
+            self.await_slot(wait)?;
+            // What is written as a whole, `PIPE_BUF`, fits into a slot.
+            match self.write(false, false, from) {
+                // Another writer was faster.
+                Err(Errno::EAGAIN) => {}
+                done => return done,
+            }
+        }
+        Ok(0)
     }
 
     /// Wakes readers after a write: they sleep only while the pipe is empty, but observers hear

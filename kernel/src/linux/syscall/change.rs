@@ -197,7 +197,7 @@ fn truncate(call: &mut Call<'_>) -> Result<usize> {
     }
     place.writable()?;
     place.vnode().access(&call.credentials().fs, W_OK)?;
-    check_size(&place, size)?;
+    file_size::check(&place, size)?;
     let _writing = fs::Writing::begin(place.vnode())?;
     place.truncate(&call.credentials().fs, size)?;
     Ok(0)
@@ -210,20 +210,9 @@ fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
     if place.vnode().kind() != Kind::Regular || !open.flags().writes() {
         return Err(Errno::EINVAL);
     }
-    check_size(place, size)?;
+    file_size::check(place, size)?;
     place.truncate(&call.credentials().fs, size)?;
     Ok(0)
-}
-
-/// Checks that the current process may set a file's size: a file beyond the limit may shrink.
-///
-/// # Errors
-/// Those of [`file_size::check`].
-fn check_size(place: &Location, size: u64) -> Result<()> {
-    match size > place.attributes()?.size {
-        true => file_size::check(size),
-        false => Ok(()),
-    }
 }
 
 fn fallocate(call: &mut Call<'_>) -> Result<usize> {
@@ -244,7 +233,7 @@ fn fallocate(call: &mut Call<'_>) -> Result<usize> {
         _ => return Err(Errno::ENODEV),
     }
     if call.unsigned(1) & FALLOC_FL_KEEP_SIZE == 0 {
-        check_size(place, at as u64 + len as u64)?;
+        file_size::check(place, at as u64 + len as u64)?;
     }
     let mode = call.unsigned(1);
     place.allocate(&call.credentials().fs, mode, at as u64, len as u64)?;

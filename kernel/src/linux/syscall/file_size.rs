@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::{Clipped, Source};
-use fs::{File, Kind, OpenFlags};
+use fs::{File, Kind, Location, OpenFlags};
 
 use crate::process::{
     INFINITY, Limits,
@@ -26,16 +26,15 @@ fn refuse() -> Errno {
     Errno::EFBIG
 }
 
-/// Whether the current process may set a file's size.
+/// Checks that the current process may set a file's size: a file beyond the limit may shrink.
 ///
 /// # Errors
-/// `EFBIG`, and SIGXFSZ is sent.
-pub(super) fn check(size: u64) -> Result<()> {
-    if size > limit() {
-        Err(refuse())
-    } else {
-        Ok(())
+/// `EFBIG`, and SIGXFSZ is sent; those of the file's attributes.
+pub(super) fn check(place: &Location, size: u64) -> Result<()> {
+    if size > limit() && size > place.attributes()?.size {
+        return Err(refuse());
     }
+    Ok(())
 }
 
 /// Writes as [`File::write`], but a regular file not beyond the limit of the writing process.

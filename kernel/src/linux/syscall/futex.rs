@@ -82,6 +82,7 @@ fn futex(call: &mut Call<'_>) -> Result<usize> {
     let address = call.address(0);
     let value = call.unsigned(2);
     let key = |n: usize| Key::new(call.space(), call.address(n), private);
+    let word = |n: usize| Key::of_word(call.space(), call.address(n), private);
     let count = |n: u64| usize::try_from(n as i32).map_err(|_| Errno::EINVAL);
     let takes_epoch = matches!(
         command,
@@ -101,15 +102,15 @@ fn futex(call: &mut Call<'_>) -> Result<usize> {
             futex::wait(call.thread, key(0)?, address, value, bits, end).map(|()| 0)
         }
         // A count of none wakes one all the same.
-        raw::FUTEX_WAKE => futex::wake(key(0)?, (value as i32).max(1) as usize, u32::MAX),
+        raw::FUTEX_WAKE => futex::wake(word(0)?, (value as i32).max(1) as usize, u32::MAX),
         raw::FUTEX_WAKE_BITSET => match call.unsigned(5) {
             0 => Err(Errno::EINVAL),
-            bits => futex::wake(key(0)?, (value as i32).max(1) as usize, bits),
+            bits => futex::wake(word(0)?, (value as i32).max(1) as usize, bits),
         },
         raw::FUTEX_REQUEUE | raw::FUTEX_CMP_REQUEUE => {
             let expected = (command == raw::FUTEX_CMP_REQUEUE).then(|| (address, call.unsigned(5)));
             let (wakes, moves) = (count(u64::from(value))?, count(call.args[3])?);
-            let (woken, moved) = futex::requeue(key(0)?, key(4)?, wakes, moves, expected)?;
+            let (woken, moved) = futex::requeue(word(0)?, word(4)?, wakes, moves, expected)?;
             Ok(if expected.is_some() {
                 woken + moved
             } else {
@@ -117,7 +118,7 @@ fn futex(call: &mut Call<'_>) -> Result<usize> {
             })
         }
         raw::FUTEX_WAKE_OP => {
-            let (one, two) = (key(0)?, key(4)?);
+            let (one, two) = (word(0)?, key(4)?);
             let counts = (count(u64::from(value))?, count(call.args[3])?);
             let operation = call.unsigned(5);
             futex::wake_op(one, two, call.address(4), counts.0, counts.1, operation)
@@ -141,7 +142,7 @@ fn futex(call: &mut Call<'_>) -> Result<usize> {
             }
             let moves = count(call.args[3])?;
             let expected = (address, call.unsigned(5));
-            pi::requeue(key(0)?, key(4)?, expected, call.address(4), moves)
+            pi::requeue(key(0)?, word(4)?, expected, call.address(4), moves)
         }
     }
 }

@@ -37,22 +37,31 @@ impl Key {
         if address.0 >= nucleus::addr::USER_END.0 {
             return Err(Errno::EFAULT);
         }
-        if !private {
-            // As on Linux the word must be there, for a wake too: it says what is shared.
-            user::load_u32(address).map_err(|_| Errno::EFAULT)?;
-            if let Some((owner, offset)) = space.map().shared_location(address) {
-                return Ok(Key {
-                    owner,
-                    offset,
-                    shared: true,
-                });
-            }
+        if !private && let Some((owner, offset)) = space.map().shared_location(address) {
+            return Ok(Key {
+                owner,
+                offset,
+                shared: true,
+            });
         }
         Ok(Key {
             owner: Arc::as_ptr(space.map()) as usize,
             offset: address.0 as u64,
             shared: false,
         })
+    }
+
+    /// As [`new`](Key::new), for a caller that does not read the word: unless it is private it must
+    /// be there all the same, as on Linux.
+    ///
+    /// # Errors
+    /// Those of [`new`](Key::new), and `EFAULT` if the word can't be read.
+    pub fn of_word(space: &Arc<Space>, address: VirtAddr, private: bool) -> Result<Key> {
+        let key = Key::new(space, address, private)?;
+        if !private {
+            user::load_u32(address).map_err(|_| Errno::EFAULT)?;
+        }
+        Ok(key)
     }
 
     /// A number that tells keys apart, its upper eight bits best.

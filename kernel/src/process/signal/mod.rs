@@ -32,7 +32,7 @@ pub use deliver::{Flow, attend, synchronous};
 pub use frame::sigreturn;
 pub use frame32::{sigreturn_full, sigreturn_plain};
 pub use info::{Fields, Info};
-pub use queue::{Queue, charge};
+pub use queue::{Charged, Queue, charge};
 pub use send::{
     News, broken_pipe, force, send_locked, send_to_group, send_to_process, send_to_thread,
 };

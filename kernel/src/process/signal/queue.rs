@@ -3,7 +3,7 @@
 use alloc::{collections::VecDeque, sync::Arc};
 
 use abi::{Errno, Result, raw::general as raw};
-use vm::account::{Account, Charge, Kind};
+use vm::account::{Account, Kind};
 
 use super::{Fields, Info, SignalSet};
 
@@ -11,8 +11,8 @@ use super::{Fields, Info, SignalSet};
 #[derive(Default)]
 pub struct Queue {
     set: SignalSet,
-    /// With the charge on the target.
-    infos: VecDeque<(Info, Option<Charge>)>,
+    /// With the charge on the target's user.
+    infos: VecDeque<(Info, Option<Charged>)>,
 }
 
 impl Queue {
@@ -22,13 +22,13 @@ impl Queue {
     }
 
     /// Adds a signal. A standard signal that is pending already is not added again, and one for
-    /// whose details there is no room loses them, not itself. It is charged to `account`, the
-    /// target's, whose user may have `limit` signals waiting.
+    /// whose details there is no room loses them, not itself. It is charged to `user`, the
+    /// target's, which may have `limit` signals waiting.
     ///
     /// # Errors
     /// `EAGAIN`: `limit` or the memory is exhausted, and the signal is a real-time one that `kill`
     /// did not send.
-    pub fn push(&mut self, info: Info, account: &Arc<Account>, limit: u64) -> Result<()> {
+    pub fn push(&mut self, info: Info, user: &Arc<Account>, limit: u64) -> Result<()> {
         let standard = info.signal < raw::SIGRTMIN;
         if standard && self.set.has(info.signal) {
             return Ok(());
@@ -36,7 +36,7 @@ impl Queue {
         // Each standard signal of the kernel's, or of `kill`, stands here once at most.
         let exempt = standard && info.code >= 0;
         let limit = if exempt { u64::MAX } else { limit };
-        let charge = charge(account, limit);
+        let charge = charge(user, limit);
         if charge.is_some() && self.infos.try_reserve(1).is_ok() {
             self.infos.push_back((info, charge));
         } else if !standard && info.code != raw::SI_USER as i32 {
@@ -99,10 +99,23 @@ impl Queue {
     }
 }
 
-/// Charges one more signal that waits, or a timer's; `None` if its user has `limit` already
-/// (`RLIMIT_SIGPENDING`). The limit is one of a few hundred KiB, too little to weigh.
-pub fn charge(account: &Arc<Account>, limit: u64) -> Option<Charge> {
-    account.charge_within(Kind::Signals, 1, 0, limit as usize)
+/// A signal that waits, or a timer's, as it counts in the account of a user; the drop takes it back.
+/// As small as it can be, since it moves through the queue with each signal.
+pub struct Charged(Arc<Account>);
+
+/// Charges one more signal that waits, or a timer's; `None` if `user` has `limit` already
+/// (`RLIMIT_SIGPENDING`). The limit is one of a few hundred KiB, too little to weigh, so it counts
+/// for the user alone.
+pub fn charge(user: &Arc<Account>, limit: u64) -> Option<Charged> {
+    user.add(Kind::Signals, 1, 0);
+    let charged = Charged(user.clone());
+    (user.things(Kind::Signals) as u64 <= limit).then_some(charged)
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.0.take_back(Kind::Signals, 1, 0);
+    }
 }
 
 #[cfg(test)]

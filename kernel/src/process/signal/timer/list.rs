@@ -13,9 +13,7 @@ use nucleus::{
     time,
 };
 
-use vm::account::Charge;
-
-use crate::process::Pid;
+use crate::process::{Pid, signal::Charged};
 
 /// The interval at which timers of processor time are checked, and after which a timer of
 /// wall-clock time goes on at the earliest while its signal is not taken.
@@ -77,7 +75,7 @@ pub(super) struct Timer {
     /// It goes on after its signal, and is not in the queue yet.
     pub(super) goes_on: bool,
     /// The charge on its user for its signal.
-    pub(super) _charge: Option<Charge>,
+    pub(super) _charge: Option<Charged>,
 }
 
 /// Woken when the signal of an expiry has been sent.
@@ -103,7 +101,7 @@ pub struct Timers {
 
 impl Timer {
     /// A timer that does not run.
-    pub(super) fn new(id: Id, clock: Clock, notify: Notify, charge: Option<Charge>) -> Timer {
+    pub(super) fn new(id: Id, clock: Clock, notify: Notify, charge: Option<Charged>) -> Timer {
         Timer {
             id,
             clock,
@@ -186,7 +184,7 @@ impl Timers {
     ///
     /// # Errors
     /// `EAGAIN` if there are too many.
-    pub fn create(&self, clock: Clock, notify: Notify, charge: Charge) -> Result<i32> {
+    pub fn create(&self, clock: Clock, notify: Notify, charge: Charged) -> Result<i32> {
         let mut list = self.list.lock();
         if list.len() >= POSIX_MAX || list.try_reserve(1).is_err() {
             return Err(Errno::EAGAIN);
