@@ -13,7 +13,7 @@ mount --bind a b; ls b/inner; mount -o remount,ro,bind b; touch b/new; touch a/n
 findmnt -n -R -o TARGET,FSTYPE c | short; mountpoint c; mountpoint b; umount -R b; umount -l c; ls c | wc -l; mount -t unheard x c; umount c; mount -t tmpfs -o size=nonsense x c
 findmnt -n -o FSTYPE,VFS-OPTIONS /proc | cut -d, -f1; grep -c ' / / ' /proc/self/mountinfo; unshare -h | head -n 2 | tail -n 1
 echo text >file; exec 5<file; read -r -n 2 <&5; grep -E 'pos|flags' /proc/$$/fdinfo/5; exec 5<&-; flock file sh -c 'lslocks -n -r -o TYPE,MODE,M,START,END' | sort -u
-cat /proc/self/{cgroup,uid_map,setgroups,oom_score_adj,timerslack_ns,personality}; cut -f1 /proc/self/status | grep -v -E '^(Spec|x86_|untag|Ngid|VmP[TP]|HugetlbPages)' | tr -d '\n'; echo
+cat /proc/self/{cgroup,uid_map,setgroups,oom_score_adj,timerslack_ns,personality}; cut -f1 /proc/self/status | grep -v -E '^(Spec|x86_|untag|Ngid|VmP[TP]|VmCharged|HugetlbPages)' | tr -d '\n'; echo
 grep -o '^[A-Z][A-Za-z_]*:' /proc/self/smaps | grep -v ProtectionKey | sort -u | tr -d '\n'; echo; tail -n +2 /proc/self/smaps_rollup | cut -d: -f1 | tr '\n' ' '; head -n 1 /proc/self/smaps_rollup | grep -o '.rollup.'
 cut -d: -f1 /proc/self/io | tr '\n' ' '; wc -w </proc/self/stat; wc -w </proc/self/statm; wc -l </proc/self/limits; readlink /proc/self/ns/user | tr -d '0-9'
 python3 - <<'END'

@@ -68,9 +68,9 @@ pub fn take_or_wait<T>(
     wait: bool,
     mut take: impl FnMut() -> Option<T>,
 ) -> Result<T> {
-    match take() {
-        Some(taken) => Ok(taken),
-        None if !wait => Err(Errno::EAGAIN),
-        None => queue.wait(Sleep::INTERRUPTIBLE, take).map_err(woken),
+    match wait {
+        // It takes at once what is there.
+        true => queue.wait(Sleep::INTERRUPTIBLE, take).map_err(woken),
+        false => take().ok_or(Errno::EAGAIN),
     }
 }
