@@ -99,8 +99,8 @@ impl Queue {
     }
 }
 
-/// A signal that waits, or a timer's, as it counts in the account of a user; the drop takes it back.
-/// As small as it can be, since it moves through the queue with each signal.
+/// A signal that waits, or a timer's, as it counts in the account of a user; the drop takes it
+/// back. As small as it can be, since it moves through the queue with each signal.
 pub struct Charged(Arc<Account>);
 
 /// Charges one more signal that waits, or a timer's; `None` if `user` has `limit` already
