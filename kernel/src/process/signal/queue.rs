@@ -103,10 +103,11 @@ impl Queue {
 /// back. As small as it can be, since it moves through the queue with each signal.
 pub struct Charged(Arc<Account>);
 
-/// Charges one more signal that waits, or a timer's; `None` if `user` has `limit` already
-/// (`RLIMIT_SIGPENDING`). The limit is one of a few hundred KiB, too little to weigh, so it counts
-/// for the user alone.
-pub fn charge(user: &Arc<Account>, limit: u64) -> Option<Charged> {
+/// Charges one more signal that waits, or a timer's, to the user of `account`; `None` if that one
+/// has `limit` already (`RLIMIT_SIGPENDING`). The limit is one of a few hundred KiB, too little to
+/// weigh, so it counts for no process.
+pub fn charge(account: &Arc<Account>, limit: u64) -> Option<Charged> {
+    let user = account.user();
     user.add(Kind::Signals, 1, 0);
     let charged = Charged(user.clone());
     (user.things(Kind::Signals) as u64 <= limit).then_some(charged)
