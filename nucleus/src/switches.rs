@@ -8,6 +8,7 @@ use alloc::{format, string::String};
 use crate::{
     OutOfMemory,
     ephemeral::{self, Backend},
+    hw::machine,
     mem::frame,
     pmap::{self, Coherence, Fork},
     task,
@@ -144,6 +145,51 @@ pub const SWITCHES: &[Switch] = &[
             frame::keep_tables(n == 0);
             Ok(())
         },
+    },
+    Switch {
+        name: "mitigations",
+        values: OneOf(&["auto", "off", "full"]),
+        default: "auto",
+        is_live: false,
+        get: || [machine::choice("mitigations"), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
+        name: "pti",
+        values: OneOf(&["auto", "off", "on"]),
+        default: "auto",
+        is_live: false,
+        get: || [machine::choice("pti"), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
+        name: "mds",
+        values: OneOf(&["auto", "off", "full"]),
+        default: "auto",
+        is_live: false,
+        get: || [machine::choice("mds"), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
+        name: "spectre_v1",
+        values: OneOf(&["auto", "off", "on"]),
+        default: "auto",
+        is_live: false,
+        get: || [machine::choice("spectre_v1"), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
+        name: "spectre_v2",
+        values: OneOf(&["auto", "off", "on"]),
+        default: "auto",
+        is_live: false,
+        get: || [machine::choice("spectre_v2"), 0],
+        // The start has read it.
+        set: |_| Ok(()),
     },
 ];
 

@@ -6,6 +6,45 @@ use core::cell::UnsafeCell;
 
 use super::machine;
 
+/// Fills the return stack of a CPU that predicts returns by it with returns to nowhere, where that
+/// is wanted: the next thread may return more often than this one called, and programs have filled
+/// what lies below. Changes rcx.
+#[cfg(target_os = "none")]
+macro_rules! fill_returns {
+    () => {
+        r#"
+    3:
+        .byte 0xeb, 8f - 4f
+    4:
+        nop
+        .pushsection .patch_sites, "a"
+        .quad 3b
+        .quad 6 << 56 | 0x001f0f
+        .popsection
+        mov ecx, 16
+    5:
+        call 6f
+        int3
+    6:
+        call 7f
+        int3
+    7:
+        add rsp, 16
+        dec ecx
+        jnz 5b
+        lfence
+    8:
+        "#
+    };
+}
+/// The simulated machine predicts nothing.
+#[cfg(not(target_os = "none"))]
+macro_rules! fill_returns {
+    () => {
+        ""
+    };
+}
+
 /// Leaves the running stack, whose pointer goes to `*from`, for the one at `to`.
 ///
 /// # Safety
@@ -19,6 +58,7 @@ pub(super) unsafe extern "C" fn switch_stacks(from: *mut usize, to: usize) {
         "push r13",
         "push r14",
         "push r15",
+        fill_returns!(),
         "mov [rdi], rsp",
         "mov rsp, rsi",
         "pop r15",

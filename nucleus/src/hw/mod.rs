@@ -3,13 +3,20 @@
 //!
 //! Nothing here uses a module above: interrupts, faults and the scheduler are reached through
 //! [`handlers`]. Beside the two machines stand what both share: the switch between threads
-//! ([`context`]), per-CPU [`counters`], the [`log`], the [`processor`]'s description, [`registers`]
-//! and [`user_context`] of a program, and the machine's end ([`power`]).
+//! ([`context`]), per-CPU [`counters`], the [`log`], the [`processor`]'s description with its
+//! [`bugs`] and their [`mitigations`], [`registers`] and [`user_context`] of a program, and the
+//! machine's end ([`power`]).
 
+pub mod bugs;
 pub(crate) mod context;
 pub mod counters;
 pub(crate) mod handlers;
 pub mod log;
+#[cfg_attr(
+    not(target_os = "none"),
+    allow(dead_code, reason = "the simulated machine has no faults")
+)]
+pub(crate) mod mitigations;
 pub mod power;
 pub mod processor;
 pub mod registers;

@@ -1,7 +1,8 @@
 //! What kind of CPUs the machine has, for programs that ask.
 #![allow(missing_docs, reason = "fields and variants whose names say it")]
 
-pub use super::machine::{caches, processor};
+pub use super::bugs::Bugs;
+pub use super::machine::{bugs, caches, processor, vulnerabilities};
 
 /// A CPU; all are alike.
 #[derive(Clone, Copy, Debug)]

@@ -2,6 +2,7 @@
 
 use crate::addr::{Access, Prot};
 use crate::frame::record::address;
+use crate::hw::mitigations::inverted;
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// Entries in a table.
@@ -87,9 +88,14 @@ impl Pte {
         Pte(self.0 + (frames as u64 * PAGE_SIZE as u64))
     }
 
-    /// The frame of a removed mapping that is pending.
+    /// The frame of a removed mapping that is pending: inverted.
     pub(crate) fn pending(self) -> Pte {
-        Pte(self.0 & ADDRESS | PENDING)
+        Pte(inverted(self.0) & ADDRESS | PENDING)
+    }
+
+    /// The frame of an entry that [`is_pending`](Pte::is_pending).
+    pub(crate) fn pending_frame(self) -> u32 {
+        Pte(inverted(self.0)).frame()
     }
 
     /// Whether this is [`Pte::pending`].

@@ -233,7 +233,7 @@ pub(super) fn give_up_entries(table: u32) {
         let pte = Pte(entry.load(Ordering::Relaxed));
         if pte.is_pending() {
             entry.store(0, Ordering::Relaxed);
-            drop(Frame::from_index(pte.frame()));
+            drop(Frame::from_index(pte.pending_frame()));
         }
         false
     });

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::space::Pmap;
 use crate::counters::Counter;
-use crate::frame::record::address;
+use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, MAX_CPUS};
 
 /// One CPU's view; changed by the CPU itself with interrupts off.
@@ -50,7 +50,10 @@ pub(crate) fn activate(next: Option<&Arc<Pmap>>) {
             if !stays {
                 next.family.active.fetch_or(1 << cpu, Ordering::SeqCst);
             }
-            machine::load_space(address(next.root));
+            machine::load_program_space(address(next.root), || match next.user_root {
+                NONE => address(next.root),
+                user => address(user),
+            });
             Counter::space_switches.add(1);
             let next = Arc::into_raw(Arc::clone(next)).cast_mut();
             slot.pmap.store(next, Ordering::Relaxed);

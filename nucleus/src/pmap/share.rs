@@ -256,7 +256,7 @@ impl Pmap {
 
     /// The table of level 2 for `va` in a pmap that is not published yet.
     fn upper(&mut self, va: VirtAddr) -> Result<u32, OutOfMemory> {
-        make_tables(self.root, self.lock.get_mut(), va, 2, |table| {
+        make_tables(self.tops(), self.lock.get_mut(), va, 2, |table| {
             record(table).handles.store(0, Ordering::Relaxed);
             record(table).groups().store(0, Ordering::Relaxed);
             Pte::table(table)

@@ -5,17 +5,22 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::entries::entry;
-use super::format::ENTRIES;
-use crate::OutOfMemory;
+use super::format::{ENTRIES, Pte};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
-use crate::mem::frame::record::managed;
-use crate::mem::frame::{Table, take_table};
+use crate::mem::frame::record::{NONE, managed};
+use crate::mem::frame::{Table, give_table, take_table};
+use crate::{OutOfMemory, PhysAddr};
 
 /// One hardware address space. All methods may be called on any CPU at the same time.
 pub struct Pmap {
     /// The table of level 4.
     pub(super) root: u32,
+    /// The table of level 4 under which its program runs, where that is not `root`, else [`NONE`]:
+    /// the same user half, and of the kernel's half what the ways into it need. Changed by
+    /// [`Tops::set`] only, together with `root`: what a TLB can read from one it can read from
+    /// the other, both are loaded on the same CPUs, and a load of either drops all of both.
+    pub(super) user_root: u32,
     /// Bit per CPU that has it loaded: see `shootdown`.
     pub(super) active: AtomicU64,
     /// The spaces with which it may share page tables.
@@ -44,20 +49,28 @@ impl Pmap {
             Table::Ready(root) => root,
             Table::Fresh(root) => {
                 // The tables that the kernel half refers to never change: once is enough.
-                let kernel = machine::kernel_root().frame_number() as u32;
-                for i in ENTRIES / 2..ENTRIES {
-                    let pte = entry(kernel, i).load(Ordering::Relaxed);
-                    entry(root, i).store(pte, Ordering::Relaxed);
-                }
+                copy_upper_half(machine::kernel_root(), root);
                 root
+            }
+        };
+        let user_root = match machine::entry_root() {
+            None => NONE,
+            Some(entry_root) => {
+                let Some(table) = take_table(4) else {
+                    give_table(4, root);
+                    return Err(OutOfMemory);
+                };
+                copy_upper_half(entry_root, table.index());
+                table.index()
             }
         };
         Ok(Pmap {
             root,
+            user_root,
             active: AtomicU64::new(0),
             family,
             is_forked: AtomicBool::new(false),
-            lock: SpinLock::new(Rank::Pmap, 1),
+            lock: SpinLock::new(Rank::Pmap, 1 + usize::from(user_root != NONE)),
             weight: AtomicU32::new(0),
         })
     }
@@ -83,6 +96,31 @@ impl Pmap {
         crate::frame::record::address(self.root)
     }
 
+    /// The root under which its program runs, where that is one of its own.
+    #[cfg(target_os = "none")]
+    pub(crate) fn user_root(&self) -> Option<crate::PhysAddr> {
+        (self.user_root != NONE).then(|| crate::frame::record::address(self.user_root))
+    }
+
+    /// The tables of level 4.
+    #[inline]
+    pub(super) fn tops(&self) -> Tops {
+        Tops {
+            root: self.root,
+            user_root: self.user_root,
+        }
+    }
+
+    /// Gives the tables of level 4 back, whose user halves are empty.
+    pub(super) fn give_tops(&self) {
+        if self.user_root != NONE {
+            // Those kept ready have the kernel's half.
+            copy_upper_half(machine::kernel_root(), self.user_root);
+            give_table(4, self.user_root);
+        }
+        give_table(4, self.root);
+    }
+
     /// Names the pmap in shootdowns: its root's number among the managed frames.
     #[inline]
     pub(super) fn space(&self) -> u32 {
@@ -97,6 +135,38 @@ impl Pmap {
             number: self.space(),
             weight: &self.weight,
         }
+    }
+}
+
+/// A pmap's tables of level 4: see its fields.
+#[derive(Clone, Copy)]
+pub(super) struct Tops {
+    pub(super) root: u32,
+    user_root: u32,
+}
+
+impl Tops {
+    /// Replaces an entry of the user half. Returns what it was: accessed if it was by either table.
+    /// [pmap lock]
+    pub(super) fn set(self, index: usize, pte: Pte) -> Pte {
+        debug_assert!(index < ENTRIES / 2);
+        let mut old = Pte(entry(self.root, index).swap(pte.0, Ordering::AcqRel));
+        if self.user_root != NONE {
+            let other = Pte(entry(self.user_root, index).swap(pte.0, Ordering::AcqRel));
+            if other.may_be_cached() {
+                old = old.accessed();
+            }
+        }
+        old
+    }
+}
+
+/// Copies the kernel's half of a table of level 4.
+fn copy_upper_half(from: PhysAddr, to: u32) {
+    let from = from.frame_number() as u32;
+    for i in ENTRIES / 2..ENTRIES {
+        let pte = entry(from, i).load(Ordering::Relaxed);
+        entry(to, i).store(pte, Ordering::Relaxed);
     }
 }
 

@@ -23,7 +23,7 @@ use super::large;
 use super::leaf::{BASE, COUNT, DYING, Leaf, Status, leaf_base, new_leaf};
 use super::owner::{common_owner, owner};
 use super::pending::{Pending, bury};
-use super::space::Pmap;
+use super::space::{Pmap, Tops};
 use crate::cpu::percpu::Pinned;
 use crate::frame::record::{NONE, Type, find, record};
 use crate::frame::{give_table, take_table};
@@ -186,7 +186,7 @@ impl Pmap {
     ) -> Result<Option<Leaf>, OutOfMemory> {
         let mut frames = self.lock.lock();
         let mut leaf = None;
-        make_tables(self.root, &mut frames, va, 1, |table| {
+        make_tables(self.tops(), &mut frames, va, 1, |table| {
             fill(leaf.insert(new_leaf(owner(self), table, leaf_base(va))))
         })?;
         // The frame with its links. Without a leaf another CPU was faster.
@@ -331,7 +331,10 @@ impl Pmap {
         let mut walked = false;
         for (level, &table) in tables.iter().enumerate().skip(2) {
             machine::point();
-            let old = Pte(entry(table, index(base, level)).swap(0, Ordering::AcqRel));
+            let old = match level {
+                4 => self.tops().set(index(base, level), Pte::ZERO),
+                _ => Pte(entry(table, index(base, level)).swap(0, Ordering::AcqRel)),
+            };
             walked |= old.may_be_cached();
             forget_group(table, index(base, level));
             let left = record(table).handles.fetch_sub(1, Ordering::Relaxed) - 1;
@@ -356,13 +359,13 @@ impl Pmap {
 /// # Errors
 /// [`OutOfMemory`]; nothing has changed.
 pub(super) fn make_tables(
-    root: u32,
+    tops: Tops,
     frames: &mut usize,
     va: VirtAddr,
     lowest: usize,
     prepare: impl FnOnce(u32) -> Pte,
 ) -> Result<u32, OutOfMemory> {
-    let (mut parent, mut level) = (root, 4);
+    let (mut parent, mut level) = (tops.root, 4);
     while level > lowest {
         let pte = load(entry(parent, index(va, level)));
         if !pte.is_present() {
@@ -396,7 +399,12 @@ pub(super) fn make_tables(
     }
     *frames += level - lowest;
     machine::point();
-    entry(parent, index(va, level)).store(reference.0, Ordering::Release);
+    match level {
+        4 => {
+            tops.set(index(va, level), reference);
+        }
+        _ => entry(parent, index(va, level)).store(reference.0, Ordering::Release),
+    }
     count_entry(parent, index(va, level));
     Ok(tables[lowest])
 }

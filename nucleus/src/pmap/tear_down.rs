@@ -11,7 +11,6 @@ use super::table::Found;
 use crate::addr::USER_END;
 use crate::hw::counters::Counter;
 use crate::hw::machine;
-use crate::mem::frame::give_table;
 use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 
 impl Pmap {
@@ -58,6 +57,6 @@ impl Pmap {
 impl Drop for Pmap {
     fn drop(&mut self) {
         self.tear_down();
-        give_table(4, self.root);
+        self.give_tops();
     }
 }

@@ -15,19 +15,22 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::slowdown;
+use crate::addr::USER_END;
 use crate::frame::Contents;
-use crate::hw::x86_64::cpu;
+use crate::hw::machine as hardware;
+use crate::hw::x86_64::{cpu, entry, percpu, space};
 use crate::pmap::Pending;
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep, Spawn};
 use crate::trap::{Event, USER_CODE_32, UserContext};
 use crate::user::{self, BadAddress};
-use crate::{Access, Frame, Pmap, Prot, VirtAddr, ephemeral};
+use crate::{Access, Frame, PAGE_SIZE, Pmap, Prot, VirtAddr, ephemeral};
 
 /// Injects the fault that the command line asks for, if any. In the first task.
 pub fn run_if_asked(command_line: &str) {
@@ -214,6 +217,7 @@ fn machine() -> ! {
     exceptions();
     faults();
     copies();
+    isolation();
     crate::log!("fault_injection: one program at a time is right");
     vectors();
     crate::log!("fault_injection: many programs at a time are right");
@@ -293,8 +297,12 @@ fn faults() {
     expect(load, STACK.0, INVALID_OPCODE);
     expect(load, HOLE.0 + 1, fault(HOLE.0 + 1, Access::Read, false));
     expect(store, CODE.0, fault(CODE.0, Access::Write, true));
+    // Under a root of its own a program finds nothing of the kernel but the ways in.
+    let isolated = hardware::entry_root().is_some();
     let kernel = machine as *const () as usize;
-    expect(load, kernel, fault(kernel, Access::Read, true));
+    expect(load, kernel, fault(kernel, Access::Read, !isolated));
+    let way_in = entry::ways_in()[0].start;
+    expect(load, way_in, fault(way_in, Access::Read, true));
     let outside = Event::Exception {
         vector: 13,
         code: 0,
@@ -304,12 +312,41 @@ fn faults() {
     for (rip, event) in [
         (HOLE.0, fault(HOLE.0, Access::Execute, false)),
         (STACK.0, fault(STACK.0, Access::Execute, true)),
-        (kernel, fault(kernel, Access::Execute, true)),
+        (kernel, fault(kernel, Access::Execute, !isolated)),
         (0x8000_0000_0000, outside),
     ] {
         context.regs.rip = rip as u64;
         assert_eq!(run(&mut context), event, "jump to {rip:#x}");
     }
+}
+
+/// Under the root of a program stand the pages of the ways in, the interrupt descriptor table, the
+/// first page of each CPU's data, and the user half; nothing else, and what is the kernel's not for
+/// programs.
+fn isolation() {
+    let (pmap, _context) = program(&raw const injected_load);
+    let Some(root) = pmap.user_root() else {
+        assert!(hardware::entry_root().is_none());
+        return;
+    };
+    let ways_in = entry::ways_in().into_iter().flatten();
+    let mut allowed: Vec<usize> = ways_in.step_by(PAGE_SIZE).collect();
+    let data = (0..percpu::MAX_CPUS).map(|cpu| core::ptr::from_ref(percpu::of(cpu)) as usize);
+    allowed.extend(data);
+    let mut found = Vec::new();
+    let mut programs = 0;
+    space::walk_root(root, &mut |va, is_programs, level| {
+        assert_eq!(is_programs, va < USER_END.0, "{va:#x}");
+        assert_eq!(level, 1, "{va:#x}");
+        match is_programs {
+            true => programs += 1,
+            false => found.push(va),
+        }
+    });
+    assert_eq!(programs, 2, "the program's code and stack");
+    found.sort_unstable();
+    allowed.sort_unstable();
+    assert_eq!(found, allowed);
 }
 
 fn copies() {

@@ -23,12 +23,12 @@ pub const MODULES: &str = "linux-modules";
 /// Defences against speculative execution attacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Mitigations {
-    /// As each kernel ships: Linux chooses by the CPU that it finds.
+    /// As each kernel ships: both choose by the CPU that they find.
     #[default]
     Default,
-    /// Linux does everything, whether or not the CPU says that it needs it.
+    /// Both kernels do everything, whether or not the CPU says that it needs it.
     On,
-    /// Linux does nothing.
+    /// Both do nothing.
     Off,
 }
 
@@ -45,17 +45,23 @@ impl Mitigations {
         }
     }
 
+    /// The options on Causeway's command line.
+    pub fn causeway_options(self) -> &'static str {
+        match self {
+            Self::Default => "",
+            Self::On => "mitigations=full",
+            Self::Off => "mitigations=off",
+        }
+    }
+
     /// The explanation in a report of both kernels' choices.
     pub fn explained(self) -> &'static str {
         match self {
-            Self::Default => {
-                "Linux: what it does by itself for the CPU that it finds; Causeway: no speculation barriers, \
-                 retpolines or separate page tables, it has none"
-            }
+            Self::Default => "each kernel: what it does by itself for the CPU that it finds",
             Self::On => {
-                "Linux: all, forced; Causeway: no speculation barriers, retpolines or separate page tables, it has none"
+                "Linux: all, forced; Causeway: all that it has (no retpolines), by mitigations=full"
             }
-            Self::Off => "Linux: none; Causeway: none, it has none",
+            Self::Off => "each kernel: none, by mitigations=off",
         }
     }
 }

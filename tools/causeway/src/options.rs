@@ -384,6 +384,15 @@ pub struct Test {
     /// with the kernel that is built fastest
     #[arg(long, value_name = "NAME", num_args = 1.., conflicts_with_all = ["groups", "guest"])]
     pub attack: Vec<String>,
+    /// More options for the kernel's command line, with --guest
+    #[arg(
+        long,
+        value_name = "OPTIONS",
+        default_value = "",
+        requires = "guest",
+        allow_hyphen_values = true
+    )]
+    pub append: String,
     /// How long each attack goes on, in seconds
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub attack_seconds: u64,

@@ -9,10 +9,55 @@ pub const TESTS: &[Test] = &[
     ("proc: processes are listed", listed),
     ("proc: a child is alive before it runs", newborn),
     ("proc: the machine", machine),
+    ("proc: faults of the processor", faults),
     ("proc: mounts", mounts),
     ("proc: Causeway's counters", counters),
     ("proc: unknown calls are counted", unknown_calls),
 ];
+
+/// The line in `cpuinfo` and the files in `/sys` say the same.
+fn faults() -> Outcome {
+    let text = read_text("/proc/cpuinfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("bugs\t\t:"));
+    let Some(line) = line else {
+        return Err("cpuinfo has no line of bugs".into());
+    };
+    let bugs: Vec<_> = line.split_whitespace().collect();
+    for (file, bug) in [
+        ("gather_data_sampling", "gds"),
+        ("itlb_multihit", "itlb_multihit"),
+        ("l1tf", "l1tf"),
+        ("mds", "mds"),
+        ("meltdown", "cpu_meltdown"),
+        ("retbleed", "retbleed"),
+        ("spec_rstack_overflow", "srso"),
+        ("spec_store_bypass", "spec_store_bypass"),
+        ("spectre_v1", "spectre_v1"),
+        ("spectre_v2", "spectre_v2"),
+        ("srbds", "srbds"),
+        ("tsx_async_abort", "taa"),
+    ] {
+        let path = format!("/sys/devices/system/cpu/vulnerabilities/{file}");
+        let state = read_text(&path)?;
+        let known = [
+            "Not affected",
+            "Vulnerable",
+            "Mitigation: ",
+            "Unknown: ",
+            "KVM: ",
+        ];
+        ensure!(
+            state.ends_with('\n') && known.iter().any(|word| state.starts_with(word)),
+            "{path}: {state:?}"
+        );
+        let affected = bugs.contains(&bug);
+        ensure!(
+            affected != state.starts_with("Not affected"),
+            "{path}: {state:?} with {line:?}"
+        );
+    }
+    Ok(())
+}
 
 fn maps() -> Outcome {
     let memory = map(5 * PAGE)?;

@@ -96,6 +96,10 @@ fn cpuinfo(out: &mut Text) {
                 }
             }
         }
+        write!(out, "\nbugs\t\t:");
+        for name in processor::bugs().names() {
+            write!(out, " {name}");
+        }
         // Two loops a cycle is what Linux's loop takes where it is measured.
         writeln!(out, "\nbogomips\t: {}.{:02}\n", mhz * 2, khz / 5);
     }

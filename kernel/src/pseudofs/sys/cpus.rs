@@ -36,12 +36,21 @@ fn cpus() -> Table {
         .with("online", line(all))
         .with("possible", line(all))
         .with("present", line(all))
+        .with("vulnerabilities", directory(vulnerabilities()))
         .otherwise(Numbered {
             word: "cpu",
             count: task::cpu_count(),
             kind: Kind::Directory,
             make: Box::new(|cpu| directory(one(cpu))),
         })
+}
+
+/// A file for each fault of processors: whether these have it, and what is done about it.
+fn vulnerabilities() -> Table {
+    let states = processor::vulnerabilities().into_iter();
+    states.fold(Table::new(), |table, (name, state)| {
+        table.with(name, value(state))
+    })
 }
 
 /// The kind of CPU, as Linux matches modules with it.

@@ -12,7 +12,8 @@ use crate::hw::power::{Stop, stop};
 use crate::hw::x86_64::acpi::Tables;
 use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
 use crate::hw::x86_64::{
-    apic, clock, cpu, entry, fpu, gdt, layout, loader, power, serial, space, user, vectors,
+    apic, clock, cpu, entry, fpu, gdt, identify, layout, loader, mitigations, power, serial, space,
+    user, vectors,
 };
 use crate::mem::{KernelStack, frame};
 use crate::selftest::fault_injection;
@@ -54,21 +55,20 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     entry::build_table();
     entry::load_table();
     cpu::detect();
-    if cpu::features().contains(cpu::Features::SMAP) {
-        entry::patch_smap();
-    }
-
     let mut found = match loader::read_all(kind, info.into()) {
         Ok(found) => found,
         Err(problem) => bad_start(problem),
     };
+    mitigations::choose(identify::facts(), found.command_line());
+    entry::patch();
+    entry::build_table();
     let tables = Tables::read(found.root_pointer);
     power::set(tables.power);
     let top = found.memory.ranges().last().map_or(0, |r| r.end) << crate::PAGE_SHIFT;
     if !found.memory.prepare_early(space::early_frames(top)) {
         bad_start("there is too little memory");
     }
-    space::build(&mut found.memory);
+    space::build(&mut found.memory, entry::ways_in());
     let page = smp::find_page(&found.memory);
     // SAFETY: the map holds usable memory without overlap, the direct map reaches it, and what is
     // in use is marked: image, page tables, archive.
@@ -80,14 +80,15 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         loader::keep_seed(seed);
     }
 
-    cpu::set_controls();
+    cpu::set_controls(!mitigations::is_isolated());
     fpu::enable();
     fpu::detect();
     user::enable_syscall();
     if make_interrupt_stacks(0).is_err() {
         bad_start("there is too little memory");
     }
-    gdt::set_stacks(percpu::of(0), interrupt_stacks(0));
+    set_stacks(0);
+    mitigations::set_up_cpu();
     if !apic::start(&tables) {
         bad_start("the local interrupt controller can't be reached");
     }
@@ -147,13 +148,32 @@ fn interrupt_stacks(index: usize) -> [usize; 3] {
         .map(|slot| slot.load(Ordering::Relaxed))
 }
 
+/// Gives a CPU its stacks for traps.
+fn set_stacks(index: usize) {
+    let (data, handlers) = (percpu::of(index), interrupt_stacks(index));
+    if !mitigations::is_guarded() {
+        return gdt::set_stacks(data, handlers);
+    }
+    for (stack, handler) in data.own_stacks.iter().zip(handlers) {
+        stack
+            .cpu
+            .store(core::ptr::from_ref(data) as usize, Ordering::Relaxed);
+        stack.handler.store(handler, Ordering::Relaxed);
+        stack.root.store(space::kernel_root().0, Ordering::Relaxed);
+    }
+    gdt::set_stacks(data, data.own_stacks.each_ref().map(|stack| stack.top()));
+    gdt::set_entry_stack(data);
+}
+
 /// Gives a CPU other than the first its data, tables and modes.
 pub fn set_up_cpu(index: usize) {
     user::clear_selectors();
     percpu::set_up(index);
     gdt::load(percpu::of(index), interrupt_stacks(index));
+    set_stacks(index);
     entry::load_table();
-    cpu::set_controls();
+    cpu::set_controls(!mitigations::is_isolated());
+    mitigations::set_up_cpu();
     fpu::enable();
     user::enable_syscall();
 }

@@ -164,6 +164,11 @@ pub(crate) fn kernel_root() -> PhysAddr {
     PhysAddr(PAGE_SIZE as u64)
 }
 
+/// Programs run under the kernel's roots.
+pub(crate) fn entry_root() -> Option<PhysAddr> {
+    None
+}
+
 /// Sends a shootdown interrupt to the CPUs of the mask.
 pub(crate) fn send_shootdown(cpus: u64) {
     let m = required();
@@ -281,6 +286,21 @@ pub fn processor() -> Processor {
         capabilities2: 0,
         features: [0; 5],
     }
+}
+
+/// There are none.
+pub fn bugs() -> crate::hw::bugs::Bugs {
+    crate::hw::bugs::Bugs::empty()
+}
+
+/// There are none, and no files about them.
+pub fn vulnerabilities() -> Vec<(&'static str, std::string::String)> {
+    Vec::new()
+}
+
+/// The value of a switch of the mitigations: its first word.
+pub(crate) fn choice(_name: &str) -> u32 {
+    0
 }
 
 /// There are none.

@@ -39,12 +39,14 @@ pub(crate) use access::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_loa
 pub use counted_heap::CountedHeap;
 pub(crate) use fiber::Stack;
 pub(crate) use interface::*;
-pub use interface::{caches, console_input, console_output, point, processor, random_u64};
+pub use interface::{
+    bugs, caches, console_input, console_output, point, processor, random_u64, vulnerabilities,
+};
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};
-pub(crate) use tlb::{invalidate_all, invalidate_page, load_space};
+pub(crate) use tlb::{invalidate_all, invalidate_page, load_program_space, load_space};
 pub(crate) use window::{
     WINDOW_PAGES, window_address, window_invalidate, window_map, window_start, window_unmap,
     window_used,

@@ -22,6 +22,8 @@ const DIRTY: u64 = 1 << 6;
 pub(super) const LARGE: u64 = 1 << 7;
 pub(super) const NO_EXECUTE: u64 = 1 << 63;
 pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// No memory has an address with this bit.
+const HIGHEST: u64 = 1 << 51;
 
 /// Addresses that were used lately, among which a CPU guesses.
 const HISTORY: usize = 32;
@@ -122,6 +124,11 @@ pub(crate) fn load_space(root: PhysAddr) {
     let cpu = m.cpu();
     cpu.root.set(root);
     cpu.tlb.borrow_mut().forget_all(m);
+}
+
+/// As [`load_space`]: programs run under the same root.
+pub(crate) fn load_program_space(root: PhysAddr, _user: impl FnOnce() -> PhysAddr) {
+    load_space(root);
 }
 
 /// Invalidates what this CPU holds for one page.
@@ -276,7 +283,16 @@ fn touch(m: &Machine, table: PhysAddr, index: usize, more: impl Fn(u64) -> u64) 
     m.step();
     let mut entry = word.load(WORD);
     loop {
-        if entry & PRESENT == 0 || entry & USER == 0 {
+        if entry & PRESENT == 0 {
+            // A processor that looks at the address all the same (L1TF) must find no memory.
+            if entry & ADDRESS != 0 && entry & HIGHEST == 0 {
+                m.fail(format!(
+                    "an entry that is not present names memory: {entry:#x}"
+                ));
+            }
+            return None;
+        }
+        if entry & USER == 0 {
             return None;
         }
         let new = entry | ACCESSED | more(entry);

@@ -13,7 +13,7 @@ global_asm!(
     .macro OPEN_USER
 9999:
     nop dword ptr [rax]
-    .pushsection .smap_sites, "a"
+    .pushsection .patch_sites, "a"
     .quad 9999b
     .quad 0xcb010f
     .popsection
@@ -21,7 +21,7 @@ global_asm!(
     .macro CLOSE_USER
 9999:
     nop dword ptr [rax]
-    .pushsection .smap_sites, "a"
+    .pushsection .patch_sites, "a"
     .quad 9999b
     .quad 0xca010f
     .popsection

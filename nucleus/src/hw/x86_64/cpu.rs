@@ -9,6 +9,9 @@ use bitflags::bitflags;
 /// Model-specific registers.
 pub mod msr {
     pub const APIC_BASE: u32 = 0x1b;
+    pub const SPEC_CTRL: u32 = 0x48;
+    pub const PRED_CMD: u32 = 0x49;
+    pub const ARCH_CAPABILITIES: u32 = 0x10a;
     pub const TSC_DEADLINE: u32 = 0x6e0;
     pub const X2APIC: u32 = 0x800;
     pub const EFER: u32 = 0xc000_0080;
@@ -115,8 +118,9 @@ pub fn detect() {
     FEATURES.store(found.bits(), Ordering::Relaxed);
 }
 
-/// Sets this CPU's control registers: every protection that it has is on.
-pub fn set_controls() {
+/// Sets this CPU's control registers: every protection that it has is on. `keeps_global`:
+/// translations of the kernel's half stay when another root is loaded.
+pub fn set_controls(keeps_global: bool) {
     let has = |feature, bit| if features().contains(feature) { bit } else { 0 };
     let cr0 = CR0_PROTECTED
         | CR0_MONITOR_FPU
@@ -126,7 +130,7 @@ pub fn set_controls() {
         | CR0_PAGING;
     let cr4 = CR4_PAE
         | CR4_MACHINE_CHECK
-        | CR4_GLOBAL
+        | if keeps_global { CR4_GLOBAL } else { 0 }
         | CR4_FXSAVE
         | CR4_SIMD_EXCEPTIONS
         | has(Features::UMIP, CR4_UMIP)
@@ -144,12 +148,12 @@ pub fn set_controls() {
     }
 }
 
-/// Drops all translations, global ones too.
+/// Drops all translations, global ones too, if the CPU keeps such: a change of the bit does it.
 pub fn flush_global() {
     // SAFETY: forgetting translations is always right; the register ends as it was. An interrupt in
     // between finds a CPU that keeps none.
     unsafe {
-        asm!("mov {0}, cr4", "btr {0}, 7", "mov cr4, {0}", "bts {0}, 7", "mov cr4, {0}",
+        asm!("mov {0}, cr4", "btc {0}, 7", "mov cr4, {0}", "btc {0}, 7", "mov cr4, {0}",
             out(reg) _, options(nostack));
     }
 }

@@ -8,16 +8,29 @@
 //!
 //! Three traps can come at an instant when the GS base or the stack is not the kernel's (double
 //! fault, NMI, machine check). They have stacks of their own, at whose top stands the CPU's data.
+//!
+//! # The guarded ways
+//!
+//! Where [`mitigations`](super::mitigations) wants any of them, the same ways are taken through
+//! `guarded_*`, in pages of their own (`.entry.text`). With isolated page tables a program runs
+//! under a root that maps, of the kernel's half, only these pages, the interrupt descriptor table
+//! and the first page of each CPU's [`PerCpu`]; so the CPU's stack pointer is a small stack there,
+//! and what it pushed is copied behind the switch of roots. Without a mitigation none of this runs:
+//! descriptor table and `syscall` lead to the ways above, and `enter_user` was not patched.
 
 use alloc::boxed::Box;
 use core::arch::{asm, global_asm};
 
-use super::gdt::{InterruptStack, KERNEL_CODE, USER_CODE, USER_DATA};
+use super::cpu::{Features, features};
+use super::gdt::{InterruptStack, KERNEL_CODE, KERNEL_DATA, USER_CODE, USER_DATA};
+use super::mitigations;
 use super::percpu::{ENTRY_SP, PerCpu};
 use super::vectors;
 use crate::addr::USER_END;
+use crate::hw::mitigations::Measures;
 use crate::hw::registers::Registers;
 use core::mem::offset_of;
+use core::ops::Range;
 
 /// What `enter_user` gives as the vector when the program executed `syscall`.
 pub const SYSCALL: u64 = 0x100;
@@ -104,18 +117,71 @@ global_asm!(
     .macro CLOSE_USER_ON_ENTRY
 9999:
     nop dword ptr [rax]
-    .pushsection .smap_sites, "a"
+    .pushsection .patch_sites, "a"
     .quad 9999b
     .quad 0xca010f
     .popsection
     .endm
 
-    .text
+    /* Room for three bytes that are written there where the kind of site is patched. */
+    .macro SITE kind, bytes
+9999:
+    nop dword ptr [rax]
+    .pushsection .patch_sites, "a"
+    .quad 9999b
+    .quad \kind << 56 | \bytes
+    .popsection
+    .endm
+
+    /* What follows, up to `END_PART`, is jumped over unless the kind of site is patched: then the
+       jump is a no-op. */
+    .macro PART kind
+9999:
+    .byte 0xeb, 9998f - 9997f
+9997:
+    nop
+    .pushsection .patch_sites, "a"
+    .quad 9999b
+    .quad \kind << 56 | 0x001f0f
+    .popsection
+    .endm
+    .macro END_PART
+9998:
+    .endm
+
+    /* Overwrites the CPU's buffers before a program runs. The selector stands in a page that
+       programs' roots have, too. */
+    .macro CLEAR_BUFFERS
+    PART {site_clear}
+    verw word ptr [rip + clear_selector]
+    END_PART
+    .endm
+
+    /* Restricts predictions as the kernel needs it, or as the program wants it. Changes rax, rcx
+       and rdx. */
+    .macro CONTROL field
+    PART {site_control}
+    mov ecx, {spec_ctrl}
+    mov eax, gs:[\field]
+    xor edx, edx
+    wrmsr
+    END_PART
+    .endm
+
+    /* Pushes the program's registers at a system call; its stack pointer is in `scratch`. */
+    .macro PUSH_CALLER
+    push {user_data}
+    push qword ptr gs:[{scratch}]
+    push r11
+    push {user_code}
+    push rcx
+    push rax
+    push rdi
+    PUSH_REST
+    .endm
+
     /* One stub of 16 bytes per vector: an error code where the CPU pushes none, then the vector. */
-    .balign 16
-    .globl trap_stubs
-    .type trap_stubs, @function
-trap_stubs:
+    .macro STUBS common, own_stack
     .set vector, 0
     .rept 256
     .balign 16
@@ -126,12 +192,20 @@ trap_stubs:
     .endif
     push vector
     .if vector == 2 || vector == 8 || vector == 18
-    jmp trap_on_own_stack
+    jmp \own_stack
     .else
-    jmp trap_common
+    jmp \common
     .endif
     .set vector, vector + 1
     .endr
+    .endm
+
+    .text
+    .balign 16
+    .globl trap_stubs
+    .type trap_stubs, @function
+trap_stubs:
+    STUBS trap_common, trap_on_own_stack
 
     .balign 16
     .type trap_common, @function
@@ -139,6 +213,7 @@ trap_common:
     test byte ptr [rsp + 3 * 8], 3
     jnz 1f
 
+trap_from_kernel:
     xchg rdi, [rsp]
     PUSH_REST
     cld
@@ -156,6 +231,7 @@ trap_common:
     swapgs
     xchg rdi, [rsp]
     PUSH_REST
+trap_from_program:
     mov rax, rdi
     mov rdx, [rsp + {orig_rax}]
     mov qword ptr [rsp + {orig_rax}], -1
@@ -178,14 +254,8 @@ syscall_entry:
     swapgs
     mov gs:[{scratch}], rsp
     mov rsp, gs:[{entry_sp}]
-    push {user_data}
-    push qword ptr gs:[{scratch}]
-    push r11
-    push {user_code}
-    push rcx
-    push rax
-    push rdi
-    PUSH_REST
+    PUSH_CALLER
+syscall_leave:
     mov rsp, gs:[{kernel_sp}]
     mov eax, {syscall}
     pop r15
@@ -197,9 +267,17 @@ syscall_entry:
     ret
 
     .balign 16
+    .skip 11, 0x90
+    .byte 0xe9
+    .long enter_user_guarded - . - 4
     .globl enter_user_registers
     .type enter_user_registers, @function
 enter_user_registers:
+    /* Patched: a short jump to the jump above. */
+    .pushsection .patch_sites, "a"
+    .quad enter_user_registers
+    .quad {site_guard} << 56 | 0x90f9eb
+    .popsection
     push rbp
     push rbx
     push r12
@@ -277,12 +355,209 @@ trap_on_own_stack:
     POP_ALL
     add rsp, 8
     iretq
+
+    .section .entry.text, "ax"
+    .balign 4096
+    .globl guarded_stubs
+    .type guarded_stubs, @function
+guarded_stubs:
+    STUBS guarded_trap, guarded_trap_on_own_stack
+
+    .balign 16
+    .type guarded_trap, @function
+guarded_trap:
+    test byte ptr [rsp + 3 * 8], 3
+    jnz 1f
+    /* No speculation goes on with a program's GS base, here or behind `swapgs`. */
+    SITE {site_fence}, 0xe8ae0f
+    jmp trap_from_kernel
+1:
+    swapgs
+    SITE {site_fence}, 0xe8ae0f
+    mov gs:[{scratch}], rdi
+    mov rdi, gs:[{kernel_root}]
+    SITE {site_isolate}, 0xdf220f
+    mov rdi, gs:[{context_end}]
+    xchg rdi, rsp
+    push qword ptr [rdi + 6 * 8]
+    push qword ptr [rdi + 5 * 8]
+    push qword ptr [rdi + 4 * 8]
+    push qword ptr [rdi + 3 * 8]
+    push qword ptr [rdi + 2 * 8]
+    push qword ptr [rdi + 1 * 8]
+    push qword ptr gs:[{scratch}]
+    mov rdi, [rdi]
+    PUSH_REST
+    CONTROL {kernel_controls}
+    jmp trap_from_program
+
+    .balign 16
+    .globl guarded_syscall_entry
+    .type guarded_syscall_entry, @function
+guarded_syscall_entry:
+    swapgs
+    mov gs:[{scratch}], rsp
+    mov rsp, gs:[{kernel_root}]
+    SITE {site_isolate}, 0xdc220f
+    mov rsp, gs:[{context_end}]
+    PUSH_CALLER
+    CONTROL {kernel_controls}
+    jmp syscall_leave
+
+    .balign 16
+    .type enter_user_guarded, @function
+enter_user_guarded:
+    push rbp
+    push rbx
+    push r12
+    push r13
+    push r14
+    push r15
+    mov gs:[{kernel_sp}], rsp
+    lea rax, [rdi + {end}]
+    mov gs:[{context_end}], rax
+    mov rsp, rdi
+    /* No indirect branch and no return follows. */
+    CONTROL {program_controls}
+    /* `sysret` as in `enter_user_registers`. */
+    mov rcx, [rsp + {rip}]
+    cmp rcx, [rsp + {rcx}]
+    jne 1f
+    mov r11, [rsp + {flags}]
+    cmp r11, [rsp + {r11}]
+    jne 1f
+    cmp dword ptr [rsp + {cs}], {user_code}
+    jne 1f
+    test r11d, 0x10100
+    jnz 1f
+    movabs rax, {user_end}
+    cmp rcx, rax
+    jae 1f
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    add rsp, 8
+    pop r10
+    pop r9
+    pop r8
+    pop rax
+    add rsp, 8
+    pop rdx
+    pop rsi
+    mov rdi, [rsp]
+    mov gs:[{scratch}], rdi
+    mov rsp, [rsp + 8 + {sp} - {orig_rax}]
+    mov rdi, gs:[{user_root}]
+    SITE {site_isolate}, 0xdf220f
+    CLEAR_BUFFERS
+    mov rdi, gs:[{scratch}]
+    swapgs
+    sysretq
+1:
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    pop r11
+    pop r10
+    pop r9
+    pop r8
+    pop rax
+    pop rcx
+    pop rdx
+    pop rsi
+    /* At rdi: rdi, orig_rax, and what `iretq` takes. */
+    mov rdi, rsp
+    mov rsp, gs:[{entry_sp}]
+    push qword ptr [rdi + 6 * 8]
+    push qword ptr [rdi + 5 * 8]
+    push qword ptr [rdi + 4 * 8]
+    push qword ptr [rdi + 3 * 8]
+    push qword ptr [rdi + 2 * 8]
+    push qword ptr [rdi]
+    mov rdi, gs:[{user_root}]
+    SITE {site_isolate}, 0xdf220f
+    CLEAR_BUFFERS
+    pop rdi
+    swapgs
+    iretq
+
+    /* Above what the CPU pushed: its data, the top of the stack for the handler, and the kernel's
+       own root. What was interrupted may have run under any root. */
+    .balign 16
+    .type guarded_trap_on_own_stack, @function
+guarded_trap_on_own_stack:
+    xchg rdi, [rsp]
+    PUSH_REST
+    cld
+    CLOSE_USER_ON_ENTRY
+    mov ecx, {gs_base}
+    rdmsr
+    mov r12d, eax
+    mov r13d, edx
+    mov rbx, cr3
+    mov rax, [rsp + {end} + 2 * 8]
+    SITE {site_isolate}, 0xd8220f
+    mov rax, [rsp + {end}]
+    mov rdx, rax
+    shr rdx, 32
+    wrmsr
+    lfence
+    PART {site_control}
+    mov ecx, {spec_ctrl}
+    rdmsr
+    mov r15d, eax
+    mov eax, gs:[{kernel_controls}]
+    wrmsr
+    END_PART
+    mov r14, rsp
+    mov rsi, rsp
+    mov rsp, [rsp + {end} + 8]
+    call {own_stack_trap}
+    mov rsp, r14
+    PART {site_control}
+    mov ecx, {spec_ctrl}
+    mov eax, r15d
+    xor edx, edx
+    wrmsr
+    END_PART
+    mov ecx, {gs_base}
+    mov eax, r12d
+    mov edx, r13d
+    wrmsr
+    SITE {site_isolate}, 0xdb220f
+    CLEAR_BUFFERS
+    POP_ALL
+    add rsp, 8
+    iretq
+
+    .balign 2
+clear_selector:
+    .short {kernel_data}
+    .text
     "#,
     kernel_trap = sym super::fault::kernel_trap,
     own_stack_trap = sym super::fault::own_stack_trap,
     kernel_sp = const offset_of!(PerCpu, kernel_sp),
     scratch = const offset_of!(PerCpu, scratch),
     entry_sp = const ENTRY_SP,
+    kernel_root = const offset_of!(PerCpu, kernel_root),
+    user_root = const offset_of!(PerCpu, user_root),
+    context_end = const offset_of!(PerCpu, context_end),
+    kernel_data = const KERNEL_DATA,
+    site_isolate = const Site::Isolate as u64,
+    site_clear = const Site::Clear as u64,
+    site_fence = const Site::Fence as u64,
+    site_guard = const Site::Guard as u64,
+    site_control = const Site::Control as u64,
+    kernel_controls = const offset_of!(PerCpu, kernel_controls),
+    program_controls = const offset_of!(PerCpu, program_controls),
+    spec_ctrl = const super::cpu::msr::SPEC_CTRL,
     user_data = const USER_DATA,
     user_code = const USER_CODE,
     syscall = const SYSCALL,
@@ -303,12 +578,52 @@ unsafe extern "C" {
     fn hw_cost_answer();
 }
 
+/// The kinds of places in the text that are patched at the start. A site without a kind of its own
+/// is one for `stac` or `clac`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Site {
+    /// `stac` and `clac`.
+    Smap = 0,
+    /// Switches between a program's root and the kernel's.
+    Isolate = 1,
+    /// Clears the CPU's buffers before a program runs.
+    Clear = 2,
+    /// Fences after `swapgs` and where it is skipped.
+    Fence = 3,
+    /// Enters programs by the guarded way.
+    Guard = 4,
+    /// Restricts predictions on each way in, and allows them again on each way out.
+    Control = 5,
+    /// Fills the return stack at a switch of tasks: see `context`, which has the number.
+    Returns = 6,
+}
+const _: () = assert!(Site::Returns as u8 == 6);
+
+impl Site {
+    fn is_wanted(self) -> bool {
+        match self {
+            Site::Smap => features().contains(Features::SMAP),
+            Site::Isolate => mitigations::has(Measures::ISOLATE),
+            Site::Clear => mitigations::has(Measures::CLEAR),
+            Site::Fence => mitigations::has(Measures::FENCE),
+            Site::Guard => mitigations::is_guarded(),
+            Site::Control => mitigations::has(Measures::IBRS),
+            Site::Returns => mitigations::has(Measures::FILL_RETURNS),
+        }
+    }
+}
+
 unsafe extern "C" {
     static trap_stubs: u8;
+    static guarded_stubs: u8;
+    static __entry_start: u8;
+    static __entry_end: u8;
     fn syscall_entry();
+    fn guarded_syscall_entry();
     fn enter_user_registers(registers: *mut Registers) -> Exit;
-    static __smap_sites_start: [u64; 2];
-    static __smap_sites_end: [u64; 2];
+    static __patch_sites_start: [u64; 2];
+    static __patch_sites_end: [u64; 2];
 }
 
 /// Runs the program with these registers until it traps, with interrupts off before and after.
@@ -326,21 +641,40 @@ pub unsafe fn enter_user(registers: &mut Registers) -> Exit {
 
 /// Where `syscall` goes.
 pub fn syscall_address() -> usize {
-    syscall_entry as *const () as usize
+    match mitigations::is_guarded() {
+        true => guarded_syscall_entry as *const () as usize,
+        false => syscall_entry as *const () as usize,
+    }
 }
 
-/// Replaces the no-ops at the borders with `stac` and `clac`. Once, before the text is
-/// write-protected and before other CPUs run; only for a CPU with SMAP.
-pub fn patch_smap() {
-    let mut site = &raw const __smap_sites_start;
-    let end = &raw const __smap_sites_end;
+/// What programs' own roots must have: the pages of the guarded ways, and the interrupt descriptor
+/// table.
+pub fn ways_in() -> [Range<usize>; 2] {
+    let table = &raw const TABLE as usize;
+    [
+        &raw const __entry_start as usize..&raw const __entry_end as usize,
+        table..table + size_of::<Table>(),
+    ]
+}
+
+/// Patches the sites of the kinds that are wanted. Once, before the text is write-protected and
+/// before other CPUs and programs run.
+pub fn patch() {
+    use Site::*;
+    let kinds = [Smap, Isolate, Clear, Fence, Guard, Control, Returns];
+    let kinds = kinds.map(|kind| (kind as u8, kind.is_wanted()));
+    let mut site = &raw const __patch_sites_start;
+    let end = &raw const __patch_sites_end;
     while site < end {
-        // SAFETY: the linker script collects pairs of the address of a 3-byte no-op in the text and
-        // the 3-byte instruction for it; the boot page tables let text be written.
+        // SAFETY: the linker script collects pairs of the address of three bytes of whole
+        // instructions in the text, and three bytes for them below the kind; the boot page tables
+        // let text be written.
         unsafe {
             let [address, instruction] = *site;
             let bytes = instruction.to_le_bytes();
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, 3);
+            if kinds.contains(&(bytes[7], true)) {
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, 3);
+            }
             site = site.add(1);
         }
     }
@@ -356,8 +690,8 @@ const PRESENT: u64 = 1 << 15;
 const INTERRUPT_GATE: u64 = 0xe << 8;
 const FROM_PROGRAMS: u64 = 3 << 13;
 
-/// An interrupt descriptor table.
-#[repr(C, align(16))]
+/// An interrupt descriptor table: a page, because programs' roots have it, too.
+#[repr(C, align(4096))]
 pub struct Table([[u64; 2]; 256]);
 
 static mut TABLE: Table = Table([[0; 2]; 256]);
@@ -383,12 +717,17 @@ impl Gate {
     }
 }
 
-/// Fills the interrupt descriptor table. Once, on the boot CPU.
+/// Fills the interrupt descriptor table. On the boot CPU, at the start and again when it is known
+/// whether the guarded ways are taken.
 pub fn build_table() {
+    let stubs = match mitigations::is_guarded() {
+        true => &raw const guarded_stubs,
+        false => &raw const trap_stubs,
+    };
     for vector in 0..=255u8 {
         let to = match vector {
             vectors::HW_COST => hw_cost_answer as *const () as usize,
-            _ => (&raw const trap_stubs) as usize + usize::from(vector) * STUB,
+            _ => stubs as usize + usize::from(vector) * STUB,
         };
         let stack = match vector {
             2 => InterruptStack::NonMaskable as u64,
@@ -402,7 +741,7 @@ pub fn build_table() {
             // Breakpoint, overflow, and the 32-bit system call are for programs to raise.
             from_programs: matches!(vector, 3 | 4 | 0x80),
         };
-        // SAFETY: only the boot CPU runs, and the table is loaded afterwards.
+        // SAFETY: only the boot CPU runs, and no trap that it survives can come meanwhile.
         unsafe { (&raw mut TABLE.0[usize::from(vector)]).write(gate.encode(stack)) };
     }
 }

@@ -73,8 +73,7 @@ impl Tss {
             ist: [0; 7],
             reserved3: 0,
             reserved4: 0,
-            // Past the limit: no port is open to programs.
-            io_map: size_of::<Tss>() as u16,
+            io_map: 0,
         }
     }
 }
@@ -85,6 +84,12 @@ struct TablePointer {
     base: u64,
 }
 
+/// Has traps from programs come to the CPU's own small stack, where the guarded ways are taken.
+pub fn set_entry_stack(data: &'static PerCpu) {
+    // SAFETY: only this CPU reads its task state, and no program runs.
+    unsafe { (&raw mut (*data.tss.get()).rsp[0]).write_unaligned(data.entry_stack() as u64) };
+}
+
 /// Loads this CPU's descriptor table and task state. `stacks` are the tops of the interrupt
 /// stacks in the order of [`InterruptStack`].
 pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
@@ -93,6 +98,8 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
     unsafe {
         let base = data.tss.get() as u64;
         let limit = size_of::<Tss>() as u64 - 1;
+        // Past the limit: no port is open to programs.
+        (&raw mut (*data.tss.get()).io_map).write_unaligned(size_of::<Tss>() as u16);
         let gdt = &mut *data.gdt.get();
         gdt[..7].copy_from_slice(&SEGMENTS);
         gdt[7] = limit | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;

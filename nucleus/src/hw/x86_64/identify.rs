@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 
 use super::clock;
-use super::cpu::{Features, features};
+use super::cpu::{Features, features, msr, read_msr};
+use crate::hw::bugs::Facts;
 use crate::hw::processor::{Cache, Processor};
 
 /// What programs may want to know of the CPUs.
@@ -55,6 +56,38 @@ pub fn processor() -> Processor {
             true => 2,
             false => 0,
         },
+    }
+}
+
+/// What this CPU says of itself about faults of speculation.
+pub fn facts() -> Facts {
+    let this = processor();
+    let leaf = |leaf, part| {
+        let highest = __cpuid(leaf & 0x8000_0000).eax;
+        (highest >= leaf).then(|| __cpuid_count(leaf, part))
+    };
+    let seven = leaf(7, 0);
+    let seven_edx = seven.map_or(0, |leaf| leaf.edx);
+    let parts = seven.map_or(0, |leaf| leaf.eax);
+    let capabilities = match seven_edx >> 29 & 1 {
+        0 => 0,
+        // SAFETY: the bit says that the register exists.
+        _ => unsafe { read_msr(msr::ARCH_CAPABILITIES) },
+    };
+    Facts {
+        vendor: this.vendor,
+        family: this.family,
+        model: this.model,
+        one_ecx: __cpuid(1).ecx,
+        seven_ebx: seven.map_or(0, |leaf| leaf.ebx),
+        seven_edx,
+        seven_two_edx: match parts >= 2 {
+            true => leaf(7, 2).map_or(0, |leaf| leaf.edx),
+            false => 0,
+        },
+        amd_ebx: leaf(0x8000_0008, 0).map_or(0, |leaf| leaf.ebx),
+        amd_eax: leaf(0x8000_0021, 0).map_or(0, |leaf| leaf.eax),
+        capabilities,
     }
 }
 

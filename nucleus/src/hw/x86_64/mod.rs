@@ -23,6 +23,7 @@ pub(crate) mod kernel_flush;
 pub(crate) mod layout;
 pub(crate) mod loader;
 pub(crate) mod memory;
+pub(crate) mod mitigations;
 pub(crate) mod panic;
 pub(crate) mod percpu;
 pub(crate) mod port;
@@ -45,6 +46,8 @@ pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
 pub(crate) use layout::ptr;
 pub(crate) use loader::take_seed as take_loader_seed;
+pub(crate) use mitigations::choice;
+pub use mitigations::{bugs, vulnerabilities};
 pub(crate) use percpu::{
     MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,
     preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,
@@ -52,7 +55,8 @@ pub(crate) use percpu::{
 };
 pub(crate) use power::stop;
 pub(crate) use space::{
-    device_pages_left, invalidate_all, invalidate_page, kernel_root, load_space, map_device,
+    device_pages_left, entry_root, invalidate_all, invalidate_page, kernel_root,
+    load_program_space, load_space, map_device,
 };
 pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};

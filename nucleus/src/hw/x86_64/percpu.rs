@@ -15,11 +15,50 @@ pub const MAX_CPUS: usize = 16;
 /// Counters that each CPU has room for.
 pub const MAX_COUNTERS: usize = 128;
 
+/// Words that the guarded ways push at most on a stack of their own: a trap's frame of 21.
+const GUARDED_WORDS: usize = 32;
+
+/// A stack for a double fault, an NMI or a machine check where the guarded ways are taken.
+#[repr(C, align(16))]
+pub struct OwnStack {
+    words: [AtomicU64; GUARDED_WORDS],
+    /// The CPU's [`PerCpu`].
+    pub cpu: AtomicUsize,
+    /// The top of the stack for the handler.
+    pub handler: AtomicUsize,
+    /// The kernel's own root.
+    pub root: AtomicU64,
+}
+
+/// The stack that traps from programs find where the guarded ways are taken.
+#[repr(C, align(16))]
+struct EntryStack([AtomicU64; GUARDED_WORDS]);
+
 /// One CPU's own data. Other CPUs read the counters and nothing else.
-#[repr(C, align(64))]
+///
+/// Its first page is mapped under programs' roots, too, where those are not the kernel's: nothing
+/// there may be worth reading.
+#[repr(C, align(4096))]
 pub struct PerCpu {
     /// This structure's address, for Rust code that wants a reference.
     this: AtomicUsize,
+    /// Holds a program's stack pointer, or its `rdi`, for an instant on the way in and out.
+    pub scratch: AtomicUsize,
+    /// The guarded ways: the root of the kernel for the program that runs, and the program's own.
+    pub kernel_root: AtomicU64,
+    pub user_root: AtomicU64,
+    /// The guarded ways: the address just past the `ss` field of the program's registers.
+    pub context_end: AtomicUsize,
+    /// `SPEC_CTRL` while the kernel runs, and while the program runs.
+    pub kernel_controls: AtomicU32,
+    pub program_controls: AtomicU32,
+    /// Puts the stack pointer in the task state at a multiple of 8.
+    padding: AtomicU32,
+    pub tss: UnsafeCell<Tss>,
+    pub gdt: UnsafeCell<[u64; GDT_ENTRIES]>,
+    pub own_stacks: [OwnStack; 3],
+    entry_stack: EntryStack,
+    private: Private,
     /// The current task, as `task` sees fit.
     task: AtomicUsize,
     /// 0 for the boot CPU, then in the order of the firmware's table.
@@ -30,16 +69,19 @@ pub struct PerCpu {
     reschedule: AtomicU32,
     /// The kernel stack pointer while a program runs.
     pub kernel_sp: AtomicUsize,
-    /// Holds a program's stack pointer for an instant on the way in.
-    pub scratch: AtomicUsize,
     /// The `UserState` that is in this CPU's registers now, or 0.
     pub live: AtomicUsize,
-    /// Puts the stack pointer in the task state at a multiple of 8.
-    padding: AtomicU32,
-    pub tss: UnsafeCell<Tss>,
-    pub gdt: UnsafeCell<[u64; GDT_ENTRIES]>,
     counters: [AtomicU64; MAX_COUNTERS],
 }
+
+/// What follows stands in a page of its own.
+#[repr(align(4096))]
+struct Private;
+
+const _: () = {
+    assert!(offset_of!(PerCpu, private) == crate::PAGE_SIZE);
+    assert!(offset_of!(OwnStack, cpu).is_multiple_of(16));
+};
 
 // SAFETY: all but the descriptor tables is atomic, and those are changed only by their own CPU.
 unsafe impl Sync for PerCpu {}
@@ -61,22 +103,51 @@ macro_rules! load {
     }};
 }
 
+impl OwnStack {
+    const fn new() -> OwnStack {
+        OwnStack {
+            words: [const { AtomicU64::new(0) }; GUARDED_WORDS],
+            cpu: AtomicUsize::new(0),
+            handler: AtomicUsize::new(0),
+            root: AtomicU64::new(0),
+        }
+    }
+
+    /// The stack pointer that the CPU loads: what it needs to know stands there and above.
+    pub fn top(&self) -> usize {
+        (&raw const self.cpu) as usize
+    }
+}
+
 impl PerCpu {
     const fn new() -> PerCpu {
         PerCpu {
             this: AtomicUsize::new(0),
+            scratch: AtomicUsize::new(0),
+            kernel_root: AtomicU64::new(0),
+            user_root: AtomicU64::new(0),
+            context_end: AtomicUsize::new(0),
+            kernel_controls: AtomicU32::new(0),
+            program_controls: AtomicU32::new(0),
+            padding: AtomicU32::new(0),
+            tss: UnsafeCell::new(Tss::new()),
+            gdt: UnsafeCell::new([0; GDT_ENTRIES]),
+            own_stacks: [const { OwnStack::new() }; 3],
+            entry_stack: EntryStack([const { AtomicU64::new(0) }; GUARDED_WORDS]),
+            private: Private,
             task: AtomicUsize::new(0),
             index: AtomicU32::new(0),
             preempt_count: AtomicU32::new(0),
             reschedule: AtomicU32::new(0),
             kernel_sp: AtomicUsize::new(0),
-            scratch: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
-            padding: AtomicU32::new(0),
-            tss: UnsafeCell::new(Tss::new()),
-            gdt: UnsafeCell::new([0; GDT_ENTRIES]),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }
+    }
+
+    /// The top of the stack that traps from programs find where the guarded ways are taken.
+    pub fn entry_stack(&self) -> usize {
+        (&raw const self.entry_stack) as usize + size_of::<EntryStack>()
     }
 
     /// Number of the CPU that it belongs to.

@@ -3,16 +3,20 @@
 //! Every level-3 table that the kernel will ever use is made at boot, so the top half of a level-4
 //! table never changes and can be copied. All entries are global.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{Features, features};
 use super::layout::{DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr};
 use super::memory::MemoryMap;
+use super::{mitigations, percpu};
 use crate::hw::handlers;
+use crate::hw::mitigations::inverted;
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
 const WRITE_THROUGH: u64 = 1 << 3;
 const UNCACHED: u64 = 1 << 4;
 const LARGE: u64 = 1 << 7;
@@ -38,6 +42,17 @@ const DEVICE_WINDOW: usize = DEVICE_TABLES * 512;
 /// Pages of device registers mapped so far.
 static DEVICE_PAGES: AtomicUsize = AtomicUsize::new(0);
 
+/// The level-4 table whose top half is the one of every program's root where those are not the
+/// kernel's, or 0.
+static ENTRY_ROOT: AtomicU64 = AtomicU64::new(0);
+
+/// See [`ENTRY_ROOT`]; its lower half is empty.
+#[inline]
+pub(crate) fn entry_root() -> Option<PhysAddr> {
+    let root = ENTRY_ROOT.load(Ordering::Relaxed);
+    (root != 0).then_some(PhysAddr(root))
+}
+
 /// The level-4 table of the kernel: its top half is the one of every address space, its lower half
 /// is empty.
 #[inline]
@@ -55,11 +70,15 @@ fn slot(va: usize, level: usize) -> usize {
     va >> (12 + 9 * (level - 1)) & 511
 }
 
+/// Tables of [`ENTRY_ROOT`]: one each of level 4 to 2, and of level 1 as many as the kernel's image
+/// can need.
+const ENTRY_TABLES: u64 = 3 + 16;
+
 /// Early frames that the tables of [`build`] can need for memory that ends at `top` bytes: one a
 /// GiB and one a 512 GiB for the direct map, and a few where pages of different sizes or rights
 /// meet.
 pub fn early_frames(top: u64) -> u64 {
-    (top >> 30) + (top >> 39) + 64
+    (top >> 30) + (top >> 39) + 64 + ENTRY_TABLES
 }
 
 struct Builder<'a> {
@@ -123,8 +142,9 @@ impl Builder<'_> {
 }
 
 /// Builds the kernel's page tables and loads them. The boot page tables are in force and map all
-/// of what `memory` set aside.
-pub fn build(memory: &mut MemoryMap) {
+/// of what `memory` set aside. `ways_in`: the pages of the guarded ways and the interrupt
+/// descriptor table, for programs' own roots.
+pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2]) {
     let largest = if features().contains(Features::HUGE_PAGES) {
         3
     } else {
@@ -152,6 +172,24 @@ pub fn build(memory: &mut MemoryMap) {
         builder.descend(DEVICES + table * 512 * PAGE_SIZE, 1);
     }
     ROOT.store(builder.root, Ordering::Relaxed);
+    if mitigations::is_isolated() {
+        builder.root = builder.new_table();
+        let mut part = |from: usize, bytes: usize, rights: u64| {
+            let at = (from - KERNEL_BASE) as u64;
+            builder.map(from, at, at + bytes as u64, rights);
+        };
+        let [text, table] = ways_in;
+        part(text.start, text.len(), CODE);
+        part(table.start, table.len(), CONSTANTS);
+        for cpu in 0..percpu::MAX_CPUS {
+            part(
+                core::ptr::from_ref(percpu::of(cpu)) as usize,
+                PAGE_SIZE,
+                DATA,
+            );
+        }
+        ENTRY_ROOT.store(builder.root, Ordering::Relaxed);
+    }
     load_space(kernel_root());
     builder.memory.finish_early();
 }
@@ -198,6 +236,32 @@ fn walk(va: usize) -> (*mut u64, usize) {
     unreachable!("a walk ends at level 1")
 }
 
+/// Calls `each` for all that a root maps: the address, whether programs may use it, and the level
+/// of its entry. The root's tables don't change meanwhile.
+pub fn walk_root(root: PhysAddr, each: &mut impl FnMut(usize, bool, usize)) {
+    walk_table(root.0, 0, 4, each);
+}
+
+fn walk_table(at: u64, va: usize, level: usize, each: &mut impl FnMut(usize, bool, usize)) {
+    for index in 0..512usize {
+        let sign = if level == 4 && index >= 256 {
+            !0 << 48
+        } else {
+            0
+        };
+        let va = va | sign | index << (12 + 9 * (level - 1));
+        // SAFETY: a table in the direct map.
+        let entry = unsafe { (&raw const (*table(at))[index]).read_volatile() };
+        if entry & PRESENT == 0 {
+            continue;
+        }
+        match level == 1 || entry & LARGE != 0 {
+            true => each(va, entry & USER != 0, level),
+            false => walk_table(entry & ADDRESS, va, level - 1, each),
+        }
+    }
+}
+
 /// The level-1 entry for a kernel address, if its tables exist and no large page is in the way.
 fn find(va: usize) -> Option<*mut u64> {
     let (entry, level) = walk(va);
@@ -231,6 +295,11 @@ pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
+/// The entry of a hidden page: not present. Its own inverse.
+fn hidden(entry: u64) -> u64 {
+    inverted(entry) ^ PRESENT
+}
+
 /// Makes a stack's addresses invalid; TLBs may still hold them until
 /// [`kernel_flush::everywhere`](super::kernel_flush::everywhere). The frames stay noted for
 /// [`unmap_stack`].
@@ -238,7 +307,12 @@ pub fn hide_stack(bottom: usize, pages: usize) {
     for page in 0..pages {
         if let Some(entry) = find(bottom + page * PAGE_SIZE) {
             // SAFETY: the entry belongs to this stack, which is unused.
-            unsafe { entry.write_volatile(entry.read_volatile() & !PRESENT) };
+            unsafe {
+                let old = entry.read_volatile();
+                if old & PRESENT != 0 {
+                    entry.write_volatile(hidden(old));
+                }
+            };
         }
     }
 }
@@ -250,7 +324,10 @@ pub fn unmap_stack(bottom: usize, pages: usize) {
             continue;
         };
         // SAFETY: the entry belongs to this stack.
-        let old = unsafe { entry.replace(0) };
+        let mut old = unsafe { entry.replace(0) };
+        if old != 0 && old & PRESENT == 0 {
+            old = hidden(old);
+        }
         if old & ADDRESS != 0 {
             handlers::give_kernel_frame(PhysAddr(old & ADDRESS));
         }
@@ -306,6 +383,19 @@ pub fn current() -> PhysAddr {
 pub(crate) fn load_space(root: PhysAddr) {
     // SAFETY: every root has the kernel's top half, so the code that runs stays mapped.
     unsafe { core::arch::asm!("mov cr3, {}", in(reg) root.0, options(nostack, preserves_flags)) };
+}
+
+/// Makes the address space of a program this CPU's: with this root now, and with the one that
+/// `user` gives while the program runs. Interrupts are off.
+#[inline]
+pub(crate) fn load_program_space(root: PhysAddr, user: impl FnOnce() -> PhysAddr) {
+    if mitigations::is_told_of_spaces() {
+        let cpu = percpu::this();
+        cpu.kernel_root.store(root.0, Ordering::Relaxed);
+        cpu.user_root.store(user().0, Ordering::Relaxed);
+        mitigations::on_new_space();
+    }
+    load_space(root);
 }
 
 /// Drops this CPU's translation of one page of the current address space.

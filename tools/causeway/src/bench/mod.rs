@@ -196,10 +196,10 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
     let causeway = |file: &Path, commit: Option<String>, option: &str| Side {
         system: System::Causeway {
             file: file.into(),
-            options: Some(option)
+            options: [option, options.mitigations().causeway_options()]
+                .into_iter()
                 .filter(|it| !it.is_empty())
                 .map(str::to_owned)
-                .into_iter()
                 .collect(),
         },
         kernel: Kernel {
@@ -222,7 +222,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         "causeway" => sides.push(causeway(kernel, current.clone(), "")),
         "linux" => {
             let linux = Linux::find(options.linux.as_deref())?;
-            let chosen = options.mitigations;
+            let chosen = options.mitigations();
             sides.push(Side {
                 kernel: Kernel {
                     name: "linux".into(),
@@ -240,7 +240,12 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         }
         name => {
             let revision = revision::kernel(home, name)?;
-            let mut side = causeway(&revision.kernel, Some(revision.commit), "");
+            let mut side = causeway(&revision.kernel, Some(revision.commit.clone()), "");
+            if let (System::Causeway { options, .. }, false) =
+                (&mut side.system, revision.has_mitigations(home))
+            {
+                options.clear();
+            }
             side.kernel.version = name.into();
             sides.push(side);
         }
@@ -293,8 +298,8 @@ fn described(options: &Bench, accelerator: Accelerator, flags: String) -> Machin
         flags,
         mitigations: format!(
             "{} ({})",
-            options.mitigations,
-            options.mitigations.explained()
+            options.mitigations(),
+            options.mitigations().explained()
         ),
         set: if options.icount {
             "batches"

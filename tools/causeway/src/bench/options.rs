@@ -73,8 +73,9 @@ pub struct Bench {
     #[arg(long = "mem", value_name = "SIZE", default_value = "1G")]
     pub memory: String,
     /// What both kernels do against flaws of the CPU: as each ships, all that it can, or nothing
-    #[arg(long, value_enum, default_value = "default")]
-    pub mitigations: Mitigations,
+    /// [default: default, with --icount off]
+    #[arg(long, value_enum)]
+    pub mitigations: Option<Mitigations>,
     /// More options for the command line of the kernel that is judged, and not for what it is held
     /// against
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
@@ -101,6 +102,14 @@ impl Bench {
     /// How many times each kernel is booted. Instructions are the same each time.
     pub fn pairs(&self) -> u32 {
         self.runs.unwrap_or(if self.icount { 1 } else { 5 })
+    }
+
+    /// What the kernels do against flaws of the CPU.
+    pub fn mitigations(&self) -> Mitigations {
+        self.mitigations.unwrap_or(match self.icount {
+            true => Mitigations::Off,
+            false => Mitigations::Default,
+        })
     }
 
     /// The guests' CPUs.

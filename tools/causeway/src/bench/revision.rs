@@ -20,6 +20,14 @@ pub struct Revision {
     pub kernel: PathBuf,
 }
 
+impl Revision {
+    /// Whether its command line has `mitigations=`: older ones have none, and refuse the option.
+    pub fn has_mitigations(&self, home: &Path) -> bool {
+        let file = format!("{}:nucleus/src/switches.rs", self.commit);
+        git(home, &["show", &file]).is_ok_and(|text| text.contains("\"mitigations\""))
+    }
+}
+
 /// The kernel of a revision as git names it (`HEAD~3`, a tag, a commit), built if it is not there
 /// yet.
 ///

@@ -186,7 +186,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     if !options.guest.is_empty() {
         let kernel = project::kernel(Profile::Develop)?;
         let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
-        programs::some(&bench, &mut report, &options.guest);
+        programs::some(&bench, &mut report, &options.guest, &options.append);
         return report.summary(start);
     }
     if !options.attack.is_empty() {

@@ -8,16 +8,21 @@ use crate::guest::Ending;
 
 /// The machines that run all tests.
 pub const CPUS: [u32; 3] = [1, 2, 4];
-/// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, and their options.
-const VARIANTS: [(&str, &str); 3] = [
-    ("old mappings", "ephemeral=uncached"),
+/// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, their options, and
+/// the tests that they run.
+const VARIANTS: [(&str, &str, &[&str]); 4] = [
+    ("old mappings", "ephemeral=uncached", PART),
+    ("mitigations", "mitigations=full", WAYS),
     (
         "old page tables",
         "shootdown=broadcast ptcache=off faultahead=0,0 fork=copy",
+        PART,
     ),
-    ("small pages only", "large=off"),
+    ("small pages only", "large=off", PART),
 ];
-/// The tests that they run: short ones, which the mechanisms matter to.
+/// Those that the ways into the kernel and back, and the roots of programs, matter to.
+const WAYS: &[&str] = &["signals", "memory:", "threads", "exec", "faults", "narrow"];
+/// Short ones, which the mechanisms of memory matter to.
 const PART: &[&str] = &[
     "memory:",
     "large:",
@@ -36,9 +41,9 @@ pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
             boot(bench, report, &format!("{cpus} CPUs"), cpus, "", &[]);
         }
     }
-    for (name, options) in VARIANTS {
+    for (name, options, tests) in VARIANTS {
         if report.wants(&format!("guest: test programs, {name}")) {
-            boot(bench, report, name, 2, options, PART);
+            boot(bench, report, name, 2, options, tests);
         }
     }
     for cpus in [2, 4] {
@@ -51,11 +56,18 @@ pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
     }
 }
 
-/// Runs only the tests with one of these words in their names.
-pub fn some(bench: &Bench, report: &mut Report, names: &[String]) {
+/// Runs only the tests with one of these words in their names, with these options of the kernel.
+pub fn some(bench: &Bench, report: &mut Report, names: &[String], options: &str) {
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     for cpus in CPUS {
-        boot(bench, report, &format!("{cpus} CPUs"), cpus, "", &names);
+        boot(
+            bench,
+            report,
+            &format!("{cpus} CPUs"),
+            cpus,
+            options,
+            &names,
+        );
     }
 }
 

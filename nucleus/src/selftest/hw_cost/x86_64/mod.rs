@@ -35,7 +35,7 @@ global_asm!(
     .macro HW_COST_SMAP instruction
 9999:
     nop dword ptr [rax]
-    .pushsection .smap_sites, "a"
+    .pushsection .patch_sites, "a"
     .quad 9999b
     .quad \instruction
     .popsection

@@ -1,0 +1,117 @@
+//! Carries out the [measures](crate::hw::mitigations) against the faults of the CPUs.
+//!
+//! Separate roots, cleared buffers, fences, and IBRS that is set on each way into the kernel are
+//! parts of the ways in and out (`entry`); what stands here is a matter of registers.
+
+use alloc::{string::String, vec::Vec};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use super::cpu::{msr, read_msr, write_msr};
+use super::percpu;
+use crate::hw::bugs::{Bugs, Facts};
+use crate::hw::mitigations::{self, Measures, Settings};
+
+/// What the boot CPU says of itself, and the settings.
+struct Found(UnsafeCell<(Facts, Settings)>);
+
+// SAFETY: written once, by `choose`, while only the boot CPU runs.
+unsafe impl Sync for Found {}
+
+static FOUND: Found = Found(UnsafeCell::new((Facts::NONE, Settings::NONE)));
+
+/// The bits of [`Measures`] that were chosen.
+static CHOSEN: AtomicU32 = AtomicU32::new(0);
+/// Those that the guarded ways of `entry` are for.
+const GUARDED: Measures = Measures::ISOLATE
+    .union(Measures::CLEAR)
+    .union(Measures::FENCE)
+    .union(Measures::IBRS);
+
+const EFER_AUTOMATIC_IBRS: u64 = 1 << 21;
+const PRED_CMD_BARRIER: u64 = 1;
+
+fn found() -> &'static (Facts, Settings) {
+    // SAFETY: written once, before anything reads it but its writer.
+    unsafe { &*FOUND.0.get() }
+}
+
+/// Chooses by what the boot CPU says of itself and by the options of the command line. Once, before
+/// the kernel's page tables are built and before other CPUs start.
+pub fn choose(facts: Facts, command_line: &str) {
+    let settings = Settings::read(command_line);
+    // SAFETY: only the boot CPU runs, and nothing has a reference.
+    unsafe { *FOUND.0.get() = (facts, settings) };
+    let chosen = Measures::choose(&settings, &facts);
+    CHOSEN.store(chosen.bits(), Ordering::Relaxed);
+}
+
+/// Whether any of these was chosen.
+#[inline]
+pub fn has(any: Measures) -> bool {
+    CHOSEN.load(Ordering::Relaxed) & any.bits() != 0
+}
+
+/// Whether programs run under roots of their own.
+#[inline]
+pub fn is_isolated() -> bool {
+    has(Measures::ISOLATE)
+}
+
+/// Whether programs are entered and left by the guarded ways: see `entry`.
+#[inline]
+pub fn is_guarded() -> bool {
+    has(GUARDED)
+}
+
+/// Whether [`on_new_space`] or the guarded ways want to know of another address space.
+#[inline]
+pub fn is_told_of_spaces() -> bool {
+    has(GUARDED.union(Measures::BARRIER))
+}
+
+/// Turns on, on this CPU, what is a matter of its registers. After
+/// [`set_controls`](super::cpu::set_controls).
+pub fn set_up_cpu() {
+    let chosen = Measures::from_bits_truncate(CHOSEN.load(Ordering::Relaxed));
+    // SAFETY: chosen where the registers and bits exist; they only restrict predictions.
+    unsafe {
+        if chosen.controls() != 0 {
+            let cpu = percpu::this();
+            let controls = chosen.controls();
+            cpu.kernel_controls
+                .store(controls as u32, Ordering::Relaxed);
+            write_msr(msr::SPEC_CTRL, controls);
+        }
+        if chosen.contains(Measures::AUTOMATIC_IBRS) {
+            let now = read_msr(msr::EFER);
+            write_msr(msr::EFER, now | EFER_AUTOMATIC_IBRS);
+        }
+    }
+}
+
+/// This CPU is about to run another program than before.
+#[inline]
+pub fn on_new_space() {
+    if has(Measures::BARRIER) {
+        // SAFETY: chosen where the register exists; it drops predictions.
+        unsafe { write_msr(msr::PRED_CMD, PRED_CMD_BARRIER) };
+    }
+}
+
+/// The faults of the CPUs.
+pub fn bugs() -> Bugs {
+    Bugs::of(&found().0)
+}
+
+/// The value of the switch `name`, the index of its word.
+pub(crate) fn choice(name: &str) -> u32 {
+    found().1.value(name).into()
+}
+
+/// What is done about each fault, in Linux's words for the files of
+/// `/sys/devices/system/cpu/vulnerabilities`.
+pub fn vulnerabilities() -> Vec<(&'static str, String)> {
+    let chosen = Measures::from_bits_truncate(CHOSEN.load(Ordering::Relaxed));
+    mitigations::vulnerabilities(&found().0, chosen)
+}
