@@ -1,6 +1,7 @@
-//! The one error that most of the kernel shares, and vectors that fail with it.
+//! The one error that most of the kernel shares, and allocations that fail with it.
 
-use alloc::vec::Vec;
+use alloc::{alloc::alloc, boxed::Box, vec::Vec};
+use core::alloc::Layout;
 
 /// No frame is free. A program sees it as `ENOMEM`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,4 +26,20 @@ pub fn try_copy<T: Clone>(slice: &[T]) -> Result<Vec<T>, OutOfMemory> {
     let mut vec = try_vec(slice.len())?;
     vec.extend_from_slice(slice);
     Ok(vec)
+}
+
+/// Returns a box of `value`.
+pub fn try_box<T>(value: T) -> Result<Box<T>, OutOfMemory> {
+    const { assert!(size_of::<T>() > 0) };
+    // SAFETY: the size is not zero.
+    let at = unsafe { alloc(Layout::new::<T>()) }.cast::<T>();
+    if at.is_null() {
+        return Err(OutOfMemory);
+    }
+    // SAFETY: memory of the global allocator with the layout of `T`, which is written before the
+    // box owns it.
+    unsafe {
+        at.write(value);
+        Ok(Box::from_raw(at))
+    }
 }

@@ -39,7 +39,7 @@ pub mod user;
 
 pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
 pub use dev::{console, dma, virtio};
-pub use error::{OutOfMemory, try_copy, try_filled, try_vec};
+pub use error::{OutOfMemory, try_box, try_copy, try_filled, try_vec};
 pub use hw::{counters, log, power, processor};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
@@ -58,7 +58,7 @@ pub mod trap {
 /// Physical memory in frames.
 pub mod frame {
     pub use crate::mem::frame::*;
-    pub(crate) use crate::mem::frame::{give_run, record, take_block};
+    pub(crate) use crate::mem::frame::{give_run, large_fails, record, take_neighbours, take_own};
     pub use crate::task::shortage::{await_shortage, report_shortage};
 }
 

@@ -191,6 +191,28 @@ pub const SWITCHES: &[Switch] = &[
         // The start has read it.
         set: |_| Ok(()),
     },
+    Switch {
+        name: "fragment",
+        values: OneOf(&["0", "1"]),
+        default: "0",
+        is_live: true,
+        get: || [u32::from(frame::refuses_blocks()), 0],
+        set: |[n, _]| {
+            frame::refuse_blocks(n == 1);
+            Ok(())
+        },
+    },
+    Switch {
+        name: "failalloc",
+        values: Number(0, 1_000_000, "allocations"),
+        default: "0",
+        is_live: true,
+        get: || [frame::fails_each(), 0],
+        set: |[n, _]| {
+            frame::fail_each(n);
+            Ok(())
+        },
+    },
 ];
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ mod bare_metal {
 
     #[unsafe(no_mangle)]
     extern "Rust" fn nucleus_take_kernel_frame() -> Option<PhysAddr> {
-        frame::take_block(0, Type::Kernel).ok().map(record::address)
+        frame::take_own(Type::Kernel).ok().map(record::address)
     }
 
     #[unsafe(no_mangle)]

@@ -96,6 +96,8 @@ crate::counters! {
     space_switches,
     /// Task switches.
     task_switches,
+    /// Heap blocks of several frames that were not neighbours.
+    heap_blocks_mapped,
     /// Pages zeroed, new page tables among them.
     pages_zeroed,
     /// Bytes copied from programs to the kernel.

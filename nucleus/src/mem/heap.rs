@@ -5,8 +5,10 @@
 //! nothing else. It is a single frame for every class, because a block of several may not be found
 //! any more when memory is short, and small allocations must not fail while the reserve lasts. Each
 //! CPU keeps a list of free objects per class, filled and emptied in batches, so the usual
-//! allocation and free take no lock and no atomic operation. Above that: whole frames from the
-//! buddy allocator, exactly as many as needed.
+//! allocation and free take no lock and no atomic operation. Above that: whole frames, exactly as
+//! many as needed, from the buddy allocator; where it has no neighbouring ones, or the block is
+//! larger than its largest, single frames are mapped (`mapped`). So no allocation fails while
+//! frames enough are free.
 //!
 //! On the simulated machine this is built for its own tests.
 //!
@@ -21,10 +23,12 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cpu::percpu::{PerCpu, Restart};
+use crate::frame;
 use crate::frame::record::{self, FrameList, NONE, Type, record};
-use crate::frame::{self, MAX_ORDER};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
+#[cfg(target_os = "none")]
+use crate::mem::mapped;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// Sizes of the classes in bytes, each a multiple of 16. Steps of at most a half, so that at most a
@@ -241,7 +245,7 @@ fn frame_of(address: *mut u8) -> u32 {
 
 /// Makes a slab and returns its frame.
 fn new_slab(class: usize) -> Option<u32> {
-    let index = frame::take_block(0, Type::Heap).ok()?;
+    let index = frame::take_own(Type::Heap).ok()?;
     let base = record::bytes(index);
     let size = CLASSES[class];
     let mut next: *mut u8 = null_mut();
@@ -346,30 +350,57 @@ pub fn classes() -> impl Iterator<Item = Class> {
     })
 }
 
-/// Frames that a large allocation needs, and the order of a block that holds them.
+/// Frames that a large allocation needs, and the number that it is aligned to.
 fn large(layout: Layout) -> (usize, usize) {
-    let frames = layout.size().div_ceil(PAGE_SIZE);
-    let aligned = layout.align().div_ceil(PAGE_SIZE);
     (
-        frames,
-        frames.max(aligned).next_power_of_two().ilog2() as usize,
+        layout.size().div_ceil(PAGE_SIZE),
+        layout.align().div_ceil(PAGE_SIZE),
     )
 }
 
 #[cold]
 fn alloc_large(layout: Layout) -> *mut u8 {
-    let (frames, order) = large(layout);
-    if order > MAX_ORDER {
+    let (frames, align) = large(layout);
+    if frames.max(align) == 1 {
+        let frame = frame::take_own(Type::Heap);
+        return frame.map_or(null_mut(), record::bytes);
+    }
+    if frame::large_fails() {
         return null_mut();
     }
-    let Ok(index) = frame::take_block(order, Type::Heap) else {
-        return null_mut();
+    let order = frames.max(align).next_power_of_two().ilog2() as usize;
+    let Some(index) = frame::take_neighbours(order) else {
+        return mapped::alloc(frames, align).unwrap_or(null_mut());
     };
     let end = index + (1 << order);
     if index + (frames as u32) < end {
         frame::give_run(index + frames as u32..end, Type::Heap);
     }
     record::bytes(index)
+}
+
+/// Frees the frames of large blocks that were freed where the flush that this takes could not be
+/// waited for. For the pagedaemon; the caller may wait.
+pub fn trim() {
+    mapped::trim();
+}
+
+/// The simulated machine's heap has neighbouring frames only.
+#[cfg(not(target_os = "none"))]
+mod mapped {
+    pub fn contains(_: *mut u8) -> bool {
+        false
+    }
+
+    pub fn alloc(_: usize, _: usize) -> Option<*mut u8> {
+        None
+    }
+
+    pub fn free(_: *mut u8, _: usize) {}
+
+    pub fn trim() -> bool {
+        false
+    }
 }
 
 struct Heap;
@@ -396,6 +427,9 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
         let Some(class) = class_of(layout) else {
             let (frames, _) = large(layout);
+            if mapped::contains(object) {
+                return mapped::free(object, frames);
+            }
             let index = frame_of(object);
             return frame::give_run(index..index + frames as u32, Type::Heap);
         };

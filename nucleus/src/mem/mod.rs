@@ -1,11 +1,13 @@
 //! Physical memory.
 //!
-//! [`frame`]: frames, their records and allocator; [`heap`]: the kernel's heap; `stack`: kernel
-//! stacks.
+//! [`frame`]: frames, their records and allocator; [`heap`]: the kernel's heap; `mapped`: its large
+//! blocks where frames are not neighbours; `stack`: kernel stacks.
 
 pub mod frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub mod heap;
+#[cfg(target_os = "none")]
+mod mapped;
 #[cfg(target_os = "none")]
 pub(crate) mod stack;
 

@@ -15,7 +15,7 @@ use core::{
     time::Duration,
 };
 use nucleus::{
-    OutOfMemory, frame,
+    OutOfMemory, frame, heap,
     task::{self, Priority, Sleep, Spawn, WaitQueue},
     time,
 };
@@ -138,6 +138,7 @@ impl Daemon {
     /// Reclaims until enough frames are free or none can be freed.
     fn replenish(&mut self) {
         Counter::pageout_runs.add(1);
+        heap::trim();
         loop {
             if is_stopping() {
                 return;

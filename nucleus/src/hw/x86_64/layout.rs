@@ -5,6 +5,7 @@
 //! | `DIRECT_MAP` | all physical memory, never executable |
 //! | `STACKS` | kernel stacks between guard pages |
 //! | `WINDOW` | mappings of frames for a short time, where the direct map is not used for them |
+//! | `BLOCKS` | large blocks of the heap whose frames are not neighbours |
 //! | `DEVICES` | device registers, uncached |
 //! | `KERNEL_BASE` | the kernel image: text, read-only data, data |
 
@@ -29,6 +30,8 @@ pub const MAX_STACKS: usize = 32 << 10;
 pub const WINDOW: usize = 0xffff_c040_0000_0000;
 /// Device registers.
 pub const DEVICES: usize = 0xffff_c080_0000_0000;
+/// Large heap blocks, in a level-3 table of their own: 512 GiB.
+pub const BLOCKS: usize = 0xffff_c100_0000_0000;
 /// What the kernel image is linked at, for physical address 0.
 pub const KERNEL_BASE: usize = 0xffff_ffff_8000_0000;
 

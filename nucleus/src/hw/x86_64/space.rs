@@ -7,14 +7,15 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{Features, features};
-use super::layout::{DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr};
+use super::layout::{BLOCKS, DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr};
 use super::memory::MemoryMap;
 use super::{mitigations, percpu};
 use crate::hw::handlers;
 use crate::hw::mitigations::inverted;
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
-const PRESENT: u64 = 1;
+/// Of an entry that maps something.
+pub const PRESENT: u64 = 1;
 const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const WRITE_THROUGH: u64 = 1 << 3;
@@ -22,7 +23,8 @@ const UNCACHED: u64 = 1 << 4;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// The bits of an entry that are a physical address.
+pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 const CODE: u64 = PRESENT | GLOBAL;
 const CONSTANTS: u64 = PRESENT | GLOBAL | NO_EXECUTE;
@@ -168,6 +170,7 @@ pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2]) {
     section(image.text_end, image.rodata_end, CONSTANTS);
     section(image.rodata_end, image.end, DATA);
     builder.descend(STACKS, 3);
+    builder.descend(BLOCKS, 3);
     for table in 0..DEVICE_TABLES {
         builder.descend(DEVICES + table * 512 * PAGE_SIZE, 1);
     }
@@ -263,7 +266,7 @@ fn walk_table(at: u64, va: usize, level: usize, each: &mut impl FnMut(usize, boo
 }
 
 /// The level-1 entry for a kernel address, if its tables exist and no large page is in the way.
-fn find(va: usize) -> Option<*mut u64> {
+pub fn find(va: usize) -> Option<*mut u64> {
     let (entry, level) = walk(va);
     (level == 1).then_some(entry)
 }

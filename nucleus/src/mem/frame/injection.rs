@@ -1,16 +1,67 @@
-//! Memory that is short on purpose, for tests on the simulated machine. On a real one nothing of
-//! this exists.
+//! Memory that is short on purpose, for tests.
+//!
+//! Two switches of the kernel: `fragment` refuses what consists of several neighbouring frames, as
+//! if all free ones stood apart (but for page tables of level 1, whose links are beside them), and
+//! `failalloc=N` refuses each Nth allocation that may fail: frames, page tables, heap blocks of more
+//! than one page, and questions whether memory is scarce. On the simulated machine tests choose the
+//! allocation.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 #[cfg(not(target_os = "none"))]
 pub use host::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 #[cfg(not(target_os = "none"))]
 pub(super) use host::{fails, reset, seems_scarce};
 
+/// Whether blocks of several frames are refused.
+static REFUSE_BLOCKS: AtomicBool = AtomicBool::new(false);
+
+/// Refuses blocks of several frames from now on, or no longer.
+pub fn refuse_blocks(refuse: bool) {
+    REFUSE_BLOCKS.store(refuse, Relaxed);
+}
+
+/// Tells whether blocks of several frames are refused.
+pub fn refuses_blocks() -> bool {
+    REFUSE_BLOCKS.load(Relaxed)
+}
+
+/// Which allocations fail: each of this number; 0 for none.
+static FAIL_EACH: AtomicU32 = AtomicU32::new(0);
+/// Allocations so far.
+static ALLOCATIONS: AtomicU32 = AtomicU32::new(0);
+
+/// Makes each `n`th allocation fail from now on, none if `n` is 0.
+pub fn fail_each(n: u32) {
+    FAIL_EACH.store(n, Relaxed);
+}
+
+/// Returns which allocations fail: each of this number, 0 for none.
+pub fn fails_each() -> u32 {
+    FAIL_EACH.load(Relaxed)
+}
+
 /// Whether this allocation is to fail on purpose.
 #[cfg(target_os = "none")]
 #[inline(always)]
 pub(super) fn fails() -> bool {
-    false
+    match fails_each() {
+        0 => false,
+        each => strikes(each),
+    }
+}
+
+/// Whether this question is to be answered wrongly.
+#[cfg(target_os = "none")]
+#[inline(always)]
+pub(super) fn seems_scarce() -> bool {
+    fails()
+}
+
+#[cold]
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+fn strikes(each: u32) -> bool {
+    ALLOCATIONS.fetch_add(1, Relaxed) % each == each - 1
 }
 
 #[cfg(not(target_os = "none"))]

@@ -26,6 +26,7 @@ pub use cache::{keep_tables, keeps_tables};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
+pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
 pub use targets::{Targets, targets};
@@ -247,11 +248,11 @@ static HEAP: AtomicUsize = AtomicUsize::new(0);
 static KERNEL: AtomicUsize = AtomicUsize::new(0);
 static TOTAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes 2^`order` frames in a row, aligned to their size, for the kernel itself: `kind` is `Heap`
-/// or `Kernel` (stacks). The bytes are stale. The simulated machine's kernel has its heap and
-/// stacks from the host, so there only tests call this.
+/// Takes a frame for the kernel itself: `kind` is `Heap` or `Kernel` (stacks). The bytes are stale.
+/// The simulated machine's kernel has its heap and stacks from the host, so there only tests call
+/// this.
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
-pub(crate) fn take_block(order: usize, kind: Type) -> Result<u32, OutOfMemory> {
+pub(crate) fn take_own(kind: Type) -> Result<u32, OutOfMemory> {
     let depth = if kind == Type::Heap {
         Depth::Heap
     } else {
@@ -260,20 +261,37 @@ pub(crate) fn take_block(order: usize, kind: Type) -> Result<u32, OutOfMemory> {
     if depth != Depth::Heap && fails() {
         return Err(OutOfMemory);
     }
-    let attempt = || match order {
-        0 => cache::take(depth),
-        _ => buddy::take(order, depth),
-    };
+    let attempt = || cache::take(depth);
     let index = attempt().or_else(|| retry(attempt)).ok_or(OutOfMemory)?;
-    for i in index..index + (1 << order) {
-        check_junk(i);
-        record(i).set_kind(Type::Free, kind);
-    }
-    owner_count(kind).fetch_add(1 << order, Ordering::Relaxed);
+    check_junk(index);
+    record(index).set_kind(Type::Free, kind);
+    owner_count(kind).fetch_add(1, Ordering::Relaxed);
     Ok(index)
 }
 
-/// Gives frames of one or several such blocks, or a part of one, back.
+/// Takes 2^`order` frames in a row, aligned to their size, for the heap, which can do without:
+/// nothing kept ready is given up for them. The bytes are stale.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn take_neighbours(order: usize) -> Option<u32> {
+    if refuses_blocks() || order > MAX_ORDER {
+        return None;
+    }
+    let index = buddy::take_spare(order, Depth::Heap)?;
+    for i in index..index + (1 << order) {
+        check_junk(i);
+        record(i).set_kind(Type::Free, Type::Heap);
+    }
+    HEAP.fetch_add(1 << order, Ordering::Relaxed);
+    Some(index)
+}
+
+/// Whether an allocation of several frames for the heap is to fail on purpose.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn large_fails() -> bool {
+    cfg!(target_os = "none") && fails()
+}
+
+/// Gives such frames back: neighbours, of one or several allocations.
 pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
     for i in frames.clone() {
         machine::frame_freed(address(i));
@@ -337,7 +355,6 @@ pub fn usage() -> Usage {
 /// Whether so little memory is left that work which would need more kernel heap must be refused
 /// with `ENOMEM` now, while the reserve still lets everything in progress finish. Two loads.
 pub fn is_scarce() -> bool {
-    #[cfg(not(target_os = "none"))]
     if injection::seems_scarce() {
         return true;
     }

@@ -4,7 +4,9 @@ use core::mem::ManuallyDrop;
 use core::sync::atomic::Ordering;
 
 use super::record::{Type, bytes, record};
-use super::{Bundle, Contents, Frame, OutOfMemory, buddy, check_junk, fails, targets};
+use super::{
+    Bundle, Contents, Frame, OutOfMemory, buddy, check_junk, fails, refuses_blocks, targets,
+};
 use crate::PAGE_SIZE;
 use crate::counters::Counter;
 
@@ -27,7 +29,7 @@ impl Run {
     /// [`OutOfMemory`]: there are no such frames in a row, or the kernel's own reserve would be
     /// touched.
     pub fn alloc(contents: Contents) -> Result<Run, OutOfMemory> {
-        if fails() {
+        if fails() || refuses_blocks() {
             return Err(OutOfMemory);
         }
         let first = buddy::take_spare(RUN_ORDER, buddy::Depth::Data).ok_or(OutOfMemory)?;

@@ -160,7 +160,7 @@ fn the_reserve_is_not_for_programs() {
             }
             assert!(!tables.is_empty(), "page tables go deeper than pages");
             let mut heap = Vec::new();
-            while let Ok(index) = take_block(0, Type::Heap) {
+            while let Ok(index) = take_own(Type::Heap) {
                 heap.push(index);
                 // What the heap takes of the reserve does not become a program's.
                 assert!(Frame::alloc(Contents::Stale).is_err());

@@ -10,7 +10,7 @@ use crate::guest::Ending;
 pub const CPUS: [u32; 3] = [1, 2, 4];
 /// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, their options, and
 /// the tests that they run.
-const VARIANTS: [(&str, &str, &[&str]); 4] = [
+const VARIANTS: [(&str, &str, &[&str]); 5] = [
     ("old mappings", "ephemeral=uncached", PART),
     ("mitigations", "mitigations=full", WAYS),
     (
@@ -19,20 +19,24 @@ const VARIANTS: [(&str, &str, &[&str]); 4] = [
         PART,
     ),
     ("small pages only", "large=off", PART),
+    ("single frames only", "fragment=1", FRAMES),
 ];
 /// Those that the ways into the kernel and back, and the roots of programs, matter to.
 const WAYS: &[&str] = &["signals", "memory:", "threads", "exec", "faults", "narrow"];
 /// Short ones, which the mechanisms of memory matter to.
 const PART: &[&str] = &[
     "memory:",
-    "large:",
     "protection: no",
     "pipes: v",
     "pipes: what",
     "pipes: a page",
     "files: a file",
     "unix sockets: files",
+    "large:",
 ];
+
+/// Of those, what needs no large pages.
+const FRAMES: &[&str] = PART.split_at(PART.len() - 1).0;
 
 /// Boots and runs them; the program of random calls runs for `seconds`.
 pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
