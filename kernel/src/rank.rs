@@ -11,7 +11,8 @@
 //!                 Changing -> Ending -> Rename    a change of a file system on a disk
 //!                   Directory -> Covered -> Vnode path walks, then contents
 //!                   BlockOpen                     the last close of a block device writes it back
-//!                   Tty | QueueWriting            what a descriptor leads to
+//!                   LockWaiters -> Locks          waiters for record locks, one file's locks
+//!                   Tty | Locks | QueueWriting    what a descriptor leads to
 //!                     InFlight                    files leave a socket's queue
 //!                   Ipc -> IpcObject              a table of ids, then one object
 //!                     Net                         connections and ports of one protocol
@@ -45,8 +46,12 @@ nucleus::lock_ranks! {
     NESTING = 23,
     /// What an epoll watches, and the file of one watch.
     EPOLL = 24,
+    /// Which threads wait for which record locks.
+    LOCK_WAITERS = 37,
     /// A terminal.
     TTY = 38,
+    /// The advisory locks of one file.
+    LOCKS = 39,
     /// The local sockets that are in flight between processes: locked while files leave a socket's
     /// queue.
     IN_FLIGHT = 41,

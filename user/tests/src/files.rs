@@ -16,6 +16,11 @@ pub const TESTS: &[Test] = &[
     ("files: devices", devices),
     ("files: record locks", locks),
     ("files: sendfile", send_file),
+    ("files: the lowest record lock is reported", lowest_record),
+    (
+        "files: two locks handed to and fro are no cycle",
+        to_and_fro,
+    ),
 ];
 
 fn model() -> Outcome {
@@ -368,4 +373,55 @@ fn send_file() -> Outcome {
     }
     ensure!(back == bytes[100..15_100], "the bytes changed");
     Ok(())
+}
+
+/// A lock, or with `F_UNLCK` the end of one, of the byte at `start`.
+fn lock_of(kind: c_int, start: off_t) -> flock {
+    // SAFETY: all zeros is a valid value.
+    let mut lock: flock = unsafe { zeroed() };
+    (lock.l_type, lock.l_start, lock.l_len) = (kind as c_short, start, 1);
+    lock
+}
+
+fn lowest_record() -> Outcome {
+    let (_, file) = file("lowest", b"")?;
+    for start in [50, 10, 30] {
+        call!(fcntl(file, F_SETLK, &lock_of(F_WRLCK, start)));
+    }
+    child(|| {
+        let mut lock = lock_of(F_WRLCK, 0);
+        lock.l_len = 0;
+        call!(fcntl(file, F_GETLK, &mut lock));
+        equal!(lock.l_start, 10);
+        equal!(lock.l_type, F_WRLCK as c_short);
+        Ok(())
+    })
+}
+
+/// One process waits for a lock that it is handed while it holds another; the one that hands it over
+/// holds nothing when it waits for that other lock. So there never is a cycle.
+fn to_and_fro() -> Outcome {
+    let (_, file) = file("to-and-fro", b"")?;
+    let set = |kind, start| -> Outcome {
+        call!(fcntl(file, F_SETLKW, &lock_of(kind, start)));
+        Ok(())
+    };
+    let other = spawn(|| {
+        for _ in 0..1000 {
+            set(F_WRLCK, 1)?;
+            set(F_WRLCK, 0)?;
+            set(F_UNLCK, 0)?;
+            set(F_UNLCK, 1)?;
+        }
+        Ok(())
+    })?;
+    for _ in 0..1000 {
+        set(F_WRLCK, 0)?;
+        thread::yield_now();
+        thread::yield_now();
+        set(F_UNLCK, 0)?;
+        set(F_WRLCK, 1)?;
+        set(F_UNLCK, 1)?;
+    }
+    wait_all([other])
 }

@@ -302,7 +302,7 @@ fn record_lock(call: &Call<'_>, open: &OpenFile, command: u32) -> Result<usize> 
         Some(Mode::Exclusive) if !open.flags().writes() => return Err(Errno::EBADF),
         Some(_) => {
             let wait = matches!(command, F_SETLKW | F_OFD_SETLKW);
-            locks::lock_record(open, by, record, wait)?;
+            locks::lock_record(open, by, record, wait, &call.process().account())?;
         }
     }
     Ok(0)

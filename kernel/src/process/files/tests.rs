@@ -11,6 +11,7 @@ use core::time::Duration;
 use abi::Errno;
 use fs::{Attributes, File, Kind, OpenFlags};
 use nucleus::sim::{self, Config, Random};
+use vm::account::{self, Account};
 
 use super::{
     FileTable, OpenFile,
@@ -178,6 +179,7 @@ fn record_locks_agree_with_an_array_of_bytes() {
             let mut random = Random::new(seed);
             let file = open(1000 + seed);
             let tables: Vec<_> = (0..3).map(|_| FileTable::new()).collect();
+            let user = Account::of_user(70_100);
             let mut model = [[None; BYTES as usize]; 3];
             for _ in 0..200 {
                 let who = random.below(3);
@@ -202,8 +204,24 @@ fn record_locks_agree_with_an_array_of_bytes() {
                         .any(|&held| mode == Mode::Exclusive || held == Mode::Exclusive)
                 });
                 let asked = locks::conflicting_record(&file, by, &wanted).unwrap();
-                assert_eq!(asked.is_some(), conflict);
-                let done = locks::lock_record(&file, by, wanted, false);
+                // The lowest lock that conflicts begins where the lowest conflicting byte's does.
+                let clashes = |other: usize, byte: usize| {
+                    let held: Option<Mode> = model[other][byte];
+                    held.is_some_and(|held| mode == Mode::Exclusive || held == Mode::Exclusive)
+                };
+                let begin = |other: usize, byte: usize| {
+                    let same = |&at: &usize| model[other][at] == model[other][byte];
+                    (0..=byte).rev().take_while(same).last().unwrap() as u64
+                };
+                let lowest = (0..3)
+                    .filter(|&other| other != who)
+                    .filter_map(|other| {
+                        let byte = (start..=last).find(|&byte| clashes(other, byte))?;
+                        Some(begin(other, byte))
+                    })
+                    .min();
+                assert_eq!(asked.map(|held| held.start), lowest);
+                let done = locks::lock_record(&file, by, wanted, false, &user);
                 if conflict {
                     assert_eq!(done, Err(Errno::EAGAIN));
                 } else {
@@ -211,6 +229,15 @@ fn record_locks_agree_with_an_array_of_bytes() {
                     model[who][start..=last].fill(Some(mode));
                 }
             }
+            let runs = |owner: &[Option<Mode>; BYTES as usize]| {
+                let ends = |pair: &&[Option<Mode>]| pair[0].is_some() && pair[0] != pair[1];
+                let last = usize::from(owner[BYTES as usize - 1].is_some());
+                owner.windows(2).filter(ends).count() + last
+            };
+            assert_eq!(
+                user.things(account::Kind::Locks),
+                model.iter().map(runs).sum::<usize>()
+            );
             // A close of the file drops all locks of the process on it.
             for (who, table) in tables.into_iter().enumerate() {
                 let other = FileTable::new();

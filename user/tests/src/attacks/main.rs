@@ -13,6 +13,7 @@ mod meshes;
 mod randomness;
 mod rules;
 mod signals;
+mod tables;
 mod victims;
 mod view;
 
@@ -60,6 +61,7 @@ fn main() {
         meshes,
         bombs,
         rules,
+        tables,
         view
     };
     let runner = Runner {

@@ -1,0 +1,567 @@
+//! Advisory locks: `flock` on whole files, and the record locks of `fcntl`, of processes or of open
+//! files.
+//!
+//! A table finds a file's locks by device and inode; they have a lock and a queue of waiters of
+//! their own. Record locks stand in three trees (`tree`): those that share and those that exclude by
+//! first byte, to find what conflicts, and all of them by owner, to change an owner's. Each
+//! operation takes logarithmic time for each lock that it changes. Programs without locks never
+//! come here.
+//!
+//! Lock order: the waiters for record locks, then one file's locks.
+
+mod tree;
+
+use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+use core::{
+    ops::Bound,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use abi::{Errno, Result};
+use nucleus::{
+    frame,
+    sync::Mutex,
+    task::{Sleep, WaitQueue},
+};
+use vm::account::{Account, Kind};
+
+use self::tree::{Held, Spare, Tree};
+use super::{FileTable, OpenFile};
+
+use crate::process::{Pid, signal};
+
+/// The owner of a lock: an open file description or a descriptor table, by its address, which is
+/// unique while it lives; its locks end before it does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Owner(pub(super) usize);
+
+impl Owner {
+    /// A number, for an order.
+    fn key(self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// The sharing that a lock allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Others may read.
+    Shared,
+    /// Others may do nothing.
+    Exclusive,
+}
+
+/// A record lock: bytes `start..=last`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    pub mode: Mode,
+    pub start: u64,
+    pub last: u64,
+    /// The process that asked, for `F_GETLK`; 0 for an open file description.
+    pub pid: Pid,
+}
+
+/// A file, by device and inode.
+type FileId = (u64, u64);
+
+/// One file's locks.
+struct FileLocks {
+    id: FileId,
+    held: Mutex<HeldLocks>,
+    /// Woken when a lock of the file ends or becomes weaker.
+    ended: WaitQueue,
+}
+
+#[derive(Default)]
+struct HeldLocks {
+    /// Locks of the whole file, with the process that asked.
+    whole: BTreeMap<Owner, (Mode, Pid)>,
+    /// Those of `whole` that exclude others: none or one.
+    exclusive: usize,
+    records: Records,
+}
+
+/// The record locks of a file. Those of one owner have no byte in common, and neighbours of one mode
+/// are one lock.
+#[derive(Default)]
+struct Records {
+    /// By first byte and owner.
+    shared: Tree,
+    exclusive: Tree,
+    /// By owner and first byte.
+    by_owner: Tree,
+    /// The accounts that the owners' locks are charged to, and how many there are.
+    charges: BTreeMap<Owner, (Arc<Account>, usize)>,
+}
+
+static FILES: Mutex<BTreeMap<FileId, Arc<FileLocks>>> = Mutex::new(fs::rank::FILE, BTreeMap::new());
+
+/// A thread that waits for a record lock.
+struct Waiting {
+    file: Arc<FileLocks>,
+    record: Record,
+}
+
+/// By owner, and a number for each of its threads. Cycles would sleep for ever.
+static WAITING: Mutex<BTreeMap<(Owner, u64), Waiting>> =
+    Mutex::new(crate::rank::LOCK_WAITERS, BTreeMap::new());
+/// The next such number.
+static TICKET: AtomicU64 = AtomicU64::new(0);
+
+/// The owners in a cycle of waiters that is found, as on Linux.
+const LONGEST_CYCLE: usize = 10;
+
+/// Record locks that a user may have: two for each frame of memory, a tenth of it. Linux has no
+/// limit.
+fn most_records() -> usize {
+    frame::total() * 2
+}
+
+impl Record {
+    fn overlaps(&self, other: &Record) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+}
+
+impl Records {
+    fn by_start(&mut self, mode: Mode) -> &mut Tree {
+        match mode {
+            Mode::Shared => &mut self.shared,
+            Mode::Exclusive => &mut self.exclusive,
+        }
+    }
+
+    /// The lowest lock of others that would keep `record` from being taken.
+    fn conflict(&self, owner: Owner, record: &Record) -> Option<Held> {
+        let find = |tree: &Tree| {
+            tree.lowest_of_others(owner, record.start, record.last)
+                .copied()
+        };
+        let exclusive = find(&self.exclusive);
+        let shared = match record.mode {
+            Mode::Shared => None,
+            Mode::Exclusive => find(&self.shared),
+        };
+        let both = [exclusive, shared].into_iter().flatten();
+        both.min_by_key(|(_, held)| held.start)
+    }
+
+    /// The lowest lock of `owner` with a byte at or after `from`.
+    fn next_of(&self, owner: Owner, from: u64) -> Option<Record> {
+        let around = self.by_owner.around((owner.key(), from));
+        let own = around.into_iter().flatten().filter(|(of, _)| *of == owner);
+        own.map(|(_, held)| *held).find(|held| held.last >= from)
+    }
+
+    fn insert(&mut self, owner: Owner, record: Record, spare: &mut Spare) {
+        let key = (record.start, owner.key());
+        self.by_start(record.mode)
+            .insert(key, (owner, record), spare);
+        let key = (owner.key(), record.start);
+        self.by_owner.insert(key, (owner, record), spare);
+        if let Some((account, count)) = self.charges.get_mut(&owner) {
+            *count += 1;
+            account.add(Kind::Locks, 1, tree::LOCK_BYTES);
+        }
+    }
+
+    fn remove(&mut self, owner: Owner, record: &Record, spare: &mut Spare) {
+        let key = (record.start, owner.key());
+        self.by_start(record.mode).remove(key, spare);
+        self.by_owner.remove((owner.key(), record.start), spare);
+        if let Some((account, count)) = self.charges.get_mut(&owner) {
+            *count -= 1;
+            account.take_back(Kind::Locks, 1, tree::LOCK_BYTES);
+        }
+    }
+
+    /// Gives the bytes of `range` its mode, or (`is_lock` false) no lock of `owner`. The parts of its
+    /// locks on both sides stay, and neighbours of the same mode are joined. `spare` has nodes for
+    /// two more locks.
+    fn set(&mut self, owner: Owner, range: &Record, is_lock: bool, spare: &mut Spare) {
+        let mut joined = *range;
+        let mut from = range.start.saturating_sub(1);
+        while let Some(held) = self.next_of(owner, from) {
+            if held.start > range.last.saturating_add(1) {
+                break;
+            }
+            if is_lock && held.mode == range.mode {
+                self.remove(owner, &held, spare);
+                joined.start = joined.start.min(held.start);
+                joined.last = joined.last.max(held.last);
+            } else if held.overlaps(range) {
+                self.remove(owner, &held, spare);
+                if held.start < range.start {
+                    let last = range.start - 1;
+                    self.insert(owner, Record { last, ..held }, spare);
+                }
+                if held.last > range.last {
+                    let start = range.last + 1;
+                    self.insert(owner, Record { start, ..held }, spare);
+                }
+            }
+            match held.last.checked_add(1) {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        if is_lock {
+            self.insert(owner, joined, spare);
+        }
+    }
+
+    /// Has the locks of `owner` charged to `account`, unless it has some already.
+    ///
+    /// # Errors
+    /// `ENOLCK` if its user has too many.
+    fn charge(&mut self, owner: Owner, account: &Arc<Account>) -> Result<()> {
+        let known = self.charges.get(&owner);
+        check_room(known.map_or(account, |(account, _)| account))?;
+        if known.is_none() {
+            self.charges.insert(owner, (account.clone(), 0));
+        }
+        Ok(())
+    }
+
+    /// Forgets the account of an owner without locks.
+    fn settle(&mut self, owner: Owner) {
+        if self
+            .charges
+            .get(&owner)
+            .is_some_and(|(_, count)| *count == 0)
+        {
+            self.charges.remove(&owner);
+        }
+    }
+}
+
+/// Tells whether an account's user may have the locks that one call makes.
+fn check_room(account: &Arc<Account>) -> Result<()> {
+    match account.user().things(Kind::Locks) + 2 > most_records() {
+        true => Err(Errno::ENOLCK),
+        false => Ok(()),
+    }
+}
+
+impl HeldLocks {
+    fn is_empty(&self) -> bool {
+        self.whole.is_empty() && self.records.by_owner.is_empty()
+    }
+}
+
+/// Returns a file's locks, if it has or had any.
+fn find(id: FileId) -> Option<Arc<FileLocks>> {
+    FILES.lock().get(&id).cloned()
+}
+
+/// Returns a file's locks for a call that adds one; it ends with [`put`].
+fn find_or_add(id: FileId) -> Arc<FileLocks> {
+    let new = || {
+        Arc::new(FileLocks {
+            id,
+            held: Mutex::new(crate::rank::LOCKS, HeldLocks::default()),
+            ended: WaitQueue::new(),
+        })
+    };
+    FILES.lock().entry(id).or_insert_with(new).clone()
+}
+
+/// Ends a use of a file's locks: the last one forgets the file if it has none.
+fn put(file: Arc<FileLocks>) {
+    let mut files = FILES.lock();
+    if Arc::strong_count(&file) == 2 && file.held.lock().is_empty() {
+        files.remove(&file.id);
+    }
+    // With the table locked: the last user sees that it is the last one.
+    drop(file);
+}
+
+/// Notes that a thread of `owner` waits to lock `record`; tells whether it would wait for itself.
+///
+/// What a waiter waits for is looked up here: one whose conflict has ended waits no more, even if it
+/// has not run since.
+fn would_deadlock(key: (Owner, u64), file: &Arc<FileLocks>, record: &Record) -> bool {
+    let mut waiting = WAITING.lock();
+    let (owner, _) = key;
+    let conflict = |file: &FileLocks, owner, record| {
+        let found = file.held.lock().records.conflict(owner, record);
+        found.map(|(holder, _)| holder)
+    };
+    let mut holder = conflict(file, owner, record);
+    for _ in 0..LONGEST_CYCLE {
+        let Some(at) = holder.filter(|&at| at != owner) else {
+            break;
+        };
+        let mut threads = waiting.range((at, 0)..=(at, u64::MAX));
+        holder = threads
+            .next()
+            .and_then(|(_, it)| conflict(&it.file, at, &it.record));
+    }
+    if holder == Some(owner) {
+        return true;
+    }
+    waiting.entry(key).or_insert_with(|| Waiting {
+        file: file.clone(),
+        record: *record,
+    });
+    false
+}
+
+fn id(open: &OpenFile) -> Result<FileId> {
+    let attributes = open.attributes()?;
+    Ok((attributes.device, attributes.inode))
+}
+
+fn may_allocate() -> Result<()> {
+    if frame::is_scarce() {
+        return Err(Errno::ENOLCK);
+    }
+    Ok(())
+}
+
+/// `flock`: takes, changes or (`None`) ends the lock of an open file description.
+///
+/// # Errors
+/// `EAGAIN` if another has it and `wait` is false, a restart number, `ENOLCK`.
+pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> Result<()> {
+    let owner = open.lock_owner();
+    let Some(mode) = mode else {
+        release(id(open)?, |held| held.unlock_whole(owner));
+        return Ok(());
+    };
+    may_allocate()?;
+    let file = find_or_add(id(open)?);
+    open.note_locks();
+    let attempt = || {
+        let mut held = file.held.lock();
+        // A change of mode is not atomic: the old lock goes first, as on Linux.
+        let own = held.whole.get(&owner).map(|(mode, _)| *mode);
+        let dropped = own.is_some_and(|own| own != mode);
+        if dropped {
+            held.unlock_whole(owner);
+        }
+        let conflict = match mode {
+            _ if own == Some(mode) => false,
+            Mode::Exclusive => !held.whole.is_empty(),
+            Mode::Shared => held.exclusive > 0,
+        };
+        if !conflict && own != Some(mode) {
+            held.whole.insert(owner, (mode, pid));
+            held.exclusive += usize::from(mode == Mode::Exclusive);
+        }
+        drop(held);
+        if dropped {
+            file.ended.wake_all();
+        }
+        (!conflict).then_some(())
+    };
+    let result = signal::take_or_wait(&file.ended, wait, attempt);
+    put(file);
+    result
+}
+
+impl HeldLocks {
+    fn unlock_whole(&mut self, owner: Owner) {
+        if let Some((mode, _)) = self.whole.remove(&owner) {
+            self.exclusive -= usize::from(mode == Mode::Exclusive);
+        }
+    }
+}
+
+/// The owner of the record lock that a call is about.
+#[derive(Clone, Copy)]
+pub enum For<'a> {
+    /// The process that uses this table (`F_SETLK`).
+    Process(&'a FileTable),
+    /// The open file description itself (`F_OFD_SETLK`).
+    Description,
+}
+
+impl For<'_> {
+    fn owner(self, open: &OpenFile) -> Owner {
+        match self {
+            For::Process(table) => table.lock_owner(),
+            For::Description => open.lock_owner(),
+        }
+    }
+}
+
+/// `F_GETLK`: the lowest lock that would keep `record` from being taken.
+///
+/// # Errors
+/// Those of `fstat`.
+pub fn conflicting_record(open: &OpenFile, by: For<'_>, record: &Record) -> Result<Option<Record>> {
+    let Some(file) = find(id(open)?) else {
+        return Ok(None);
+    };
+    let found = file.held.lock().records.conflict(by.owner(open), record);
+    put(file);
+    Ok(found.map(|(_, held)| held))
+}
+
+/// Nodes for the two more locks that a call may make, in two trees each.
+const NODES: usize = 4;
+
+/// `F_UNLCK`: ends the locks on the bytes of `range`.
+///
+/// # Errors
+/// Those of `fstat`; `ENOLCK` if a lock would become two and there is no memory, or its user has
+/// too many.
+pub fn unlock_record(open: &OpenFile, by: For<'_>, range: &Record) -> Result<()> {
+    let owner = by.owner(open);
+    let mut spare = Spare::default();
+    let may_split = spare.add(NODES).is_ok();
+    let mut result = Ok(());
+    release(id(open)?, |held| {
+        let records = &mut held.records;
+        let cut = records.next_of(owner, range.start);
+        if cut.is_some_and(|cut| cut.start < range.start && range.last < cut.last) {
+            let account = records.charges.get(&owner);
+            result = account.map_or(Ok(()), |(account, _)| check_room(account));
+            if !may_split {
+                result = Err(Errno::ENOLCK);
+            }
+        }
+        if result.is_ok() {
+            records.set(owner, range, false, &mut spare);
+            records.settle(owner);
+        }
+    });
+    result
+}
+
+/// `F_SETLK`, `F_SETLKW`: takes a record lock, charged to `account`.
+///
+/// # Errors
+/// `EAGAIN` if another has one and `wait` is false, `EDEADLK`, a restart number, `ENOLCK`.
+pub fn lock_record(
+    open: &OpenFile,
+    by: For<'_>,
+    record: Record,
+    wait: bool,
+    account: &Arc<Account>,
+) -> Result<()> {
+    let owner = by.owner(open);
+    may_allocate()?;
+    let mut spare = Spare::default();
+    spare.add(NODES).map_err(|_| Errno::ENOLCK)?;
+    let file = find_or_add(id(open)?);
+    match by {
+        For::Process(table) => table.note_locks(),
+        For::Description => open.note_locks(),
+    }
+    let key = (owner, TICKET.fetch_add(1, Relaxed));
+    let attempt = || -> Option<Result<()>> {
+        let mut held = file.held.lock();
+        let records = &mut held.records;
+        if records.conflict(owner, &record).is_none() {
+            let charged = records.charge(owner, account);
+            if charged.is_ok() {
+                records.set(owner, &record, true, &mut spare);
+            }
+            drop(held);
+            // A lock that became weaker lets others in.
+            file.ended.wake_all();
+            return Some(charged);
+        }
+        drop(held);
+        if !wait {
+            return Some(Err(Errno::EAGAIN));
+        }
+        let is_process = matches!(by, For::Process(_));
+        (is_process && would_deadlock(key, &file, &record)).then_some(Err(Errno::EDEADLK))
+    };
+    let result = file.ended.wait(Sleep::INTERRUPTIBLE, attempt);
+    if wait {
+        WAITING.lock().remove(&key);
+    }
+    put(file);
+    result.map_err(signal::woken)?
+}
+
+/// A lock as `/proc/locks` shows it.
+pub struct Listed {
+    /// Device and inode of the file.
+    pub file: (u64, u64),
+    /// On the whole file (`flock`).
+    pub whole: bool,
+    /// The process is 0 for an open file description's record lock.
+    pub record: Record,
+}
+
+/// All locks.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn all() -> Result<Vec<Listed>> {
+    let mut list = Vec::new();
+    let mut after = None;
+    loop {
+        // One file after the other: the table is not kept locked.
+        let next = {
+            let files = FILES.lock();
+            let bound = after.map_or(Bound::Unbounded, Bound::Excluded);
+            files
+                .range((bound, Bound::Unbounded))
+                .next()
+                .map(|(_, it)| it.clone())
+        };
+        let Some(file) = next else {
+            return Ok(list);
+        };
+        after = Some(file.id);
+        let listed = file.held.lock().list(file.id, &mut list);
+        put(file);
+        listed?;
+    }
+}
+
+impl HeldLocks {
+    fn list(&self, file: FileId, list: &mut Vec<Listed>) -> Result<()> {
+        let mut count = self.whole.len();
+        self.records.by_owner.visit(|_| count += 1);
+        list.try_reserve(count)?;
+        list.extend(self.whole.values().map(|&(mode, pid)| Listed {
+            file,
+            whole: true,
+            record: Record {
+                mode,
+                start: 0,
+                last: u64::MAX,
+                pid,
+            },
+        }));
+        self.records.by_owner.visit(|&(_, record)| {
+            list.push(Listed {
+                file,
+                whole: false,
+                record,
+            });
+        });
+        Ok(())
+    }
+}
+
+/// Ends all locks of `owner` on the file that `open` is of.
+pub(super) fn release_all(open: &OpenFile, owner: Owner) {
+    let Ok(file) = id(open) else {
+        return;
+    };
+    let mut ended = Spare::default();
+    release(file, |held| {
+        held.unlock_whole(owner);
+        while let Some(record) = held.records.next_of(owner, 0) {
+            held.records.remove(owner, &record, &mut ended);
+        }
+        held.records.settle(owner);
+    });
+}
+
+fn release(file: FileId, how: impl FnOnce(&mut HeldLocks)) {
+    let Some(file) = find(file) else {
+        return;
+    };
+    how(&mut file.held.lock());
+    file.ended.wake_all();
+    put(file);
+}
