@@ -463,9 +463,11 @@ pub(super) fn reclaim(pages: usize) -> usize {
     // Inodes that can't be recycled now move to the end: once round.
     let end = CLOCK.load(Ordering::Relaxed);
     while given < pages {
-        let tables: VecDeque<Weak<dyn Recycler>> = TABLES.lock().clone();
-        let all = tables.iter().filter_map(Weak::upgrade);
+        // One after the other: the list of tables is not kept locked, and not copied.
+        let table = |number: usize| TABLES.lock().get(number).cloned();
+        let all = (0..).map_while(table);
         let first = all
+            .filter_map(|table| table.upgrade())
             .filter_map(|table| Some((table.oldest()?, table)))
             .min_by_key(|(at, _)| *at);
         match first {

@@ -12,7 +12,7 @@ use nucleus::{
     task::{self, Sleep, Spawn},
 };
 
-use crate::process::Process;
+use crate::process::pid_table;
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -40,9 +40,7 @@ pub fn fixed_point() -> [u64; 3] {
 
 /// Threads that run or want to.
 pub fn running() -> usize {
-    Process::all()
-        .iter()
-        .flat_map(|process| process.threads())
+    pid_table::threads_by_id()
         .filter(|thread| thread.task().is_some_and(|task| task.is_runnable()))
         .count()
 }

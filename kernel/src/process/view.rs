@@ -301,7 +301,7 @@ impl Process {
 /// The root directory has moved from `old` to `new`: processes with the old one as their root or
 /// working directory move along (`pivot_root`).
 pub fn follow_root(old: &Location, new: &Location) {
-    for process in Process::all() {
+    for process in Process::by_id() {
         for thread in process.threads() {
             let Some(shared) = thread.shared() else {
                 continue;

@@ -331,8 +331,7 @@ pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Vec<Arc<Thread>>> {
                 0 => call.credentials().real_uid,
                 uid => uid as u32,
             };
-            Process::all()
-                .iter()
+            Process::by_id()
                 .filter(|process| process.real_uid() == uid)
                 .flat_map(|process| process.threads())
                 .collect()

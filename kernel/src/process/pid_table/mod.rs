@@ -224,6 +224,18 @@ pub fn children(pid: Pid) -> Vec<Pid> {
     children.into_iter().flatten().copied().collect()
 }
 
+/// Visits the threads by rising id, without memory of its own. One that comes or goes meanwhile may
+/// be seen or not.
+pub fn threads_by_id() -> impl Iterator<Item = Arc<Thread>> {
+    let mut last = 0;
+    core::iter::from_fn(move || {
+        let pids = PIDS.lock();
+        let (id, thread) = pids.threads.range(last + 1..).next()?;
+        last = *id;
+        Some(thread.clone())
+    })
+}
+
 /// Takes a thread off the table of ids, unless another one has taken its id over.
 pub fn remove_thread(thread: &Arc<Thread>) {
     let mut pids = PIDS.lock();
@@ -356,13 +368,5 @@ impl Process {
             last = *pid;
             Some(member.process.clone())
         })
-    }
-
-    /// All processes, zombies included, by rising id.
-    pub fn all() -> Vec<Arc<Process>> {
-        let count = PIDS.lock().members.len();
-        let mut list = Vec::with_capacity(count + 8);
-        list.extend(PIDS.lock().members.values().map(|m| m.process.clone()));
-        list
     }
 }

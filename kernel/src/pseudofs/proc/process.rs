@@ -42,7 +42,7 @@ impl Directory for Processes {
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
-        for process in Process::all() {
+        for process in Process::by_id() {
             let pid = process.pid();
             if u64::from(pid) > cursor
                 && !emit(pid.to_string().as_bytes(), Kind::Directory, pid.into())

@@ -358,8 +358,7 @@ fn stat(out: &mut Text) {
     for (cpu, times) in cpus.iter().enumerate() {
         line(format_args!("cpu{cpu}"), *times);
     }
-    let processes = Process::all();
-    let running = processes.iter().filter(|p| p.state() == 'R').count();
+    let running = Process::by_id().filter(|p| p.state() == 'R').count();
     let booted = time::since_epoch().saturating_sub(time::since_boot());
     let interrupts: u64 = INTERRUPTS
         .iter()

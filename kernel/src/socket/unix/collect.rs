@@ -12,6 +12,8 @@
 
 use alloc::{sync::Arc, vec::Vec};
 
+use nucleus::{OutOfMemory, try_vec};
+
 use super::{
     UnixSocket,
     end::End,
@@ -44,23 +46,37 @@ struct Node {
 
 impl Graph {
     /// Adds a node that has so many handles in all; nodes are numbered from 0 on.
-    pub fn add(&mut self, handles: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn add(&mut self, handles: usize) -> Result<(), OutOfMemory> {
+        self.nodes.try_reserve(1).map_err(|_| OutOfMemory)?;
         self.nodes.push(Node {
             outside: handles,
             is_live: false,
         });
+        Ok(())
     }
 
     /// One of the handles of `to` is in the queue of `from`.
-    pub fn holds(&mut self, from: usize, to: usize) {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn holds(&mut self, from: usize, to: usize) -> Result<(), OutOfMemory> {
+        self.edges.try_reserve(1).map_err(|_| OutOfMemory)?;
         self.nodes[to].outside = self.nodes[to].outside.saturating_sub(1);
         self.edges.push((from, to));
+        Ok(())
     }
 
     /// The nodes that none with a handle outside leads to.
-    pub fn garbage(mut self) -> Vec<usize> {
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn garbage(mut self) -> Result<Vec<usize>, OutOfMemory> {
         self.edges.sort_unstable();
-        let mut next: Vec<usize> = Vec::with_capacity(self.nodes.len());
+        // Each node enters the list once.
+        let mut next = try_vec(self.nodes.len())?;
         for (number, node) in self.nodes.iter_mut().enumerate() {
             node.is_live = node.outside > 0;
             if node.is_live {
@@ -76,29 +92,29 @@ impl Graph {
                 }
             }
         }
-        (0..self.nodes.len())
-            .filter(|&number| !self.nodes[number].is_live)
-            .collect()
+        next.extend((0..self.nodes.len()).filter(|&number| !self.nodes[number].is_live));
+        Ok(next)
     }
 }
 
-/// Looks for garbage and empties its queues.
+/// Looks for garbage and empties its queues. Without memory for that it stays, until the next close.
 pub fn collect() {
+    let _ = try_collect();
+}
+
+fn try_collect() -> Result<(), OutOfMemory> {
     if !rights::any_sockets() {
-        return;
+        return Ok(());
     }
     // Handles taken here are dropped when the list is unlocked: a drop may close a file.
-    let mut files: Vec<Arc<OpenFile>> = Vec::new();
-    let mut ends: Vec<Arc<End>> = Vec::new();
+    let mut files: Vec<Arc<OpenFile>>;
+    let mut ends: Vec<Arc<End>>;
     let mut garbage: Vec<Rights> = Vec::new();
     {
         let sockets = rights::sockets();
-        if files.try_reserve_exact(sockets.len()).is_err()
-            || ends.try_reserve_exact(sockets.len()).is_err()
-        {
-            return;
-        }
-        let mut keys = Vec::with_capacity(sockets.len());
+        files = try_vec(sockets.len())?;
+        ends = try_vec(sockets.len())?;
+        let mut keys = try_vec(sockets.len())?;
         for (&key, socket) in sockets.iter() {
             let Some(file) = socket.file.upgrade() else {
                 continue;
@@ -113,22 +129,25 @@ pub fn collect() {
         let mut graph = Graph::default();
         for file in &files {
             // Without the handle that `files` has.
-            graph.add(Arc::strong_count(file) - 1);
+            graph.add(Arc::strong_count(file) - 1)?;
         }
         for (from, end) in ends.iter().enumerate() {
+            let mut added = Ok(());
             end.visit_rights(&mut |rights| {
                 for file in rights.files() {
                     if let Ok(to) = keys.binary_search(&Arc::as_ptr(file).addr()) {
-                        graph.holds(from, to);
+                        added = added.and_then(|()| graph.holds(from, to));
                     }
                 }
             });
+            added?;
         }
-        for number in graph.garbage() {
+        for number in graph.garbage()? {
             ends[number].take_rights(&mut garbage);
         }
     }
     rights::drop_all(garbage);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -143,9 +162,9 @@ mod tests {
     #[test]
     fn a_socket_sent_over_itself_is_garbage() {
         let mut graph = Graph::default();
-        graph.add(1);
-        graph.holds(0, 0);
-        assert_eq!(graph.garbage(), [0]);
+        graph.add(1).unwrap();
+        graph.holds(0, 0).unwrap();
+        assert_eq!(graph.garbage().unwrap(), [0]);
     }
 
     #[test]
@@ -153,12 +172,12 @@ mod tests {
         let mut graph = Graph::default();
         // 0 is held outside and holds 1, which holds 2; 3 and 4 hold each other, and 4 holds 2 too.
         for handles in [1, 1, 2, 1, 1] {
-            graph.add(handles);
+            graph.add(handles).unwrap();
         }
         for (from, to) in [(0, 1), (1, 2), (3, 4), (4, 3), (4, 2)] {
-            graph.holds(from, to);
+            graph.holds(from, to).unwrap();
         }
-        assert_eq!(graph.garbage(), [3, 4]);
+        assert_eq!(graph.garbage().unwrap(), [3, 4]);
     }
 
     /// Against reachability computed by repeated steps over a set.
@@ -175,10 +194,12 @@ mod tests {
                 .collect();
             let mut graph = Graph::default();
             for (node, outside) in outside.iter().enumerate() {
-                graph.add(outside + edges.iter().filter(|edge| edge.1 == node).count());
+                graph
+                    .add(outside + edges.iter().filter(|edge| edge.1 == node).count())
+                    .unwrap();
             }
             for &(from, to) in &edges {
-                graph.holds(from, to);
+                graph.holds(from, to).unwrap();
             }
             let mut live: BTreeSet<usize> = (0..count).filter(|&n| outside[n] > 0).collect();
             loop {
@@ -194,7 +215,7 @@ mod tests {
             }
             let expected: std::vec::Vec<usize> =
                 (0..count).filter(|node| !live.contains(node)).collect();
-            assert_eq!(graph.garbage(), expected);
+            assert_eq!(graph.garbage().unwrap(), expected);
         }
     }
 }

@@ -145,9 +145,17 @@ pub struct Listener {
 /// All ends of sockets that are open, by inode, for `/proc/net/unix`.
 static ALL: SpinLock<BTreeMap<u64, Weak<End>>> = SpinLock::new(Rank::Leaf, BTreeMap::new());
 
-/// All ends of sockets that are open.
-pub fn all() -> Vec<Arc<End>> {
-    ALL.lock().values().filter_map(Weak::upgrade).collect()
+/// Visits the ends of sockets that are open, by rising inode, without memory of its own.
+pub fn all() -> impl Iterator<Item = Arc<End>> {
+    let mut last = 0;
+    core::iter::from_fn(move || {
+        let ends = ALL.lock();
+        let mut rest = ends.range(last + 1..);
+        rest.find_map(|(inode, end)| {
+            last = *inode;
+            end.upgrade()
+        })
+    })
 }
 
 impl End {

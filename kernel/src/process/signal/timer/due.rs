@@ -290,7 +290,7 @@ pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) -> b
 
 /// The time of day was set: timers that wait for one have another time to wait now.
 pub fn clock_was_set() {
-    for process in Process::all() {
+    for process in Process::by_id() {
         loop {
             let moved = {
                 let mut list = process.timers.list.lock();
