@@ -164,14 +164,11 @@ fn few_locks() -> Outcome {
 }
 
 fn many_locks() -> Outcome {
-    let start = Instant::now();
     let file = call!(memfd_create(c"locks".as_ptr(), MFD_CLOEXEC));
     let granted = lock_bytes(file, 131_073)?;
+    ensure!(granted > 0);
     let _ = fs::read("/proc/locks");
     call!(close(file));
-    let time = start.elapsed();
-    println!("  {granted} locks in {} ms", time.as_millis());
-    ensure!(time < Duration::from_secs(10), time);
     Ok(())
 }
 
