@@ -398,8 +398,8 @@ fn lowest_record() -> Outcome {
     })
 }
 
-/// One process waits for a lock that it is handed while it holds another; the one that hands it over
-/// holds nothing when it waits for that other lock. So there never is a cycle.
+/// One process waits for a lock that it is handed while it holds another; the one that hands it
+/// over holds nothing when it waits for that other lock. So there never is a cycle.
 fn to_and_fro() -> Outcome {
     let (_, file) = file("to-and-fro", b"")?;
     let set = |kind, start| -> Outcome {

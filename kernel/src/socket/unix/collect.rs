@@ -97,7 +97,8 @@ impl Graph {
     }
 }
 
-/// Looks for garbage and empties its queues. Without memory for that it stays, until the next close.
+/// Looks for garbage and empties its queues. Without memory for that it stays, until the next
+/// close.
 pub fn collect() {
     let _ = try_collect();
 }

@@ -2,8 +2,8 @@
 //! files.
 //!
 //! A table finds a file's locks by device and inode; they have a lock and a queue of waiters of
-//! their own. Record locks stand in three trees (`tree`): those that share and those that exclude by
-//! first byte, to find what conflicts, and all of them by owner, to change an owner's. Each
+//! their own. Record locks stand in three trees (`tree`): those that share and those that exclude
+//! by first byte, to find what conflicts, and all of them by owner, to change an owner's. Each
 //! operation takes logarithmic time for each lock that it changes. Programs without locks never
 //! come here.
 //!
@@ -81,8 +81,8 @@ struct HeldLocks {
     records: Records,
 }
 
-/// The record locks of a file. Those of one owner have no byte in common, and neighbours of one mode
-/// are one lock.
+/// The record locks of a file. Those of one owner have no byte in common, and neighbours of one
+/// mode are one lock.
 #[derive(Default)]
 struct Records {
     /// By first byte and owner.
@@ -175,9 +175,9 @@ impl Records {
         }
     }
 
-    /// Gives the bytes of `range` its mode, or (`is_lock` false) no lock of `owner`. The parts of its
-    /// locks on both sides stay, and neighbours of the same mode are joined. `spare` has nodes for
-    /// two more locks.
+    /// Gives the bytes of `range` its mode, or (`is_lock` false) no lock of `owner`. The parts of
+    /// its locks on both sides stay, and neighbours of the same mode are joined. `spare` has nodes
+    /// for two more locks.
     fn set(&mut self, owner: Owner, range: &Record, is_lock: bool, spare: &mut Spare) {
         let mut joined = *range;
         let mut from = range.start.saturating_sub(1);
@@ -278,8 +278,8 @@ fn put(file: Arc<FileLocks>) {
 
 /// Notes that a thread of `owner` waits to lock `record`; tells whether it would wait for itself.
 ///
-/// What a waiter waits for is looked up here: one whose conflict has ended waits no more, even if it
-/// has not run since.
+/// What a waiter waits for is looked up here: one whose conflict has ended waits no more, even if
+/// it has not run since.
 fn would_deadlock(key: (Owner, u64), file: &Arc<FileLocks>, record: &Record) -> bool {
     let mut waiting = WAITING.lock();
     let (owner, _) = key;
