@@ -2,9 +2,9 @@
 //!
 //! Two switches of the kernel: `fragment` refuses what consists of several neighbouring frames, as
 //! if all free ones stood apart (but for page tables of level 1, whose links are beside them), and
-//! `failalloc=N` refuses each Nth allocation that may fail: frames, page tables, heap blocks of more
-//! than one page, and questions whether memory is scarce. On the simulated machine tests choose the
-//! allocation.
+//! `failalloc=N` refuses each Nth allocation that may fail: frames, page tables, heap blocks of
+//! more than one page, and questions whether memory is scarce. On the simulated machine tests
+//! choose the allocation.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
