@@ -19,53 +19,154 @@ struct Link {
     key: Key,
 }
 
-/// A thread waits for one word at most, so waiters and owners form trees.
-static LINKS: SpinLock<Vec<Link>> = SpinLock::new(crate::rank::PRIORITY_INHERITANCE, Vec::new());
+/// Owners of a chain, each of which waits for the next, at most: as on Linux.
+const LONGEST: usize = 1024;
+
+/// All that wait. A thread waits for one word at most, so waiters and owners form trees.
+///
+/// Programs decide how many there are, and a spin lock is held meanwhile: what is done for a thread
+/// looks at its own waiters and at the owners above it, and at no other thread.
+struct Links {
+    /// By the waiter's address.
+    links: Vec<Link>,
+    /// The waiters of each owner, by the owner's address.
+    waiters: Vec<(usize, Arc<Thread>)>,
+}
+
+static LINKS: SpinLock<Links> = SpinLock::new(
+    crate::rank::PRIORITY_INHERITANCE,
+    Links {
+        links: Vec::new(),
+        waiters: Vec::new(),
+    },
+);
 
 /// How many there are: a thread that ends mostly has nothing to look for.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+fn address(thread: &Thread) -> usize {
+    core::ptr::from_ref(thread).addr()
+}
+
+impl Links {
+    /// The place of a waiter's link, or the one where it would be.
+    fn place(&self, waiter: &Thread) -> core::result::Result<usize, usize> {
+        let wanted = address(waiter);
+        self.links
+            .binary_search_by_key(&wanted, |link| address(&link.waiter))
+    }
+
+    fn of(&self, waiter: &Thread) -> Option<&Link> {
+        self.place(waiter).ok().map(|at| &self.links[at])
+    }
+
+    /// The waiters of an owner.
+    fn waiters_of(&self, owner: &Thread) -> &[(usize, Arc<Thread>)] {
+        let wanted = address(owner);
+        let first = self.waiters.partition_point(|it| it.0 < wanted);
+        let rest = &self.waiters[first..];
+        &rest[..rest.partition_point(|it| it.0 == wanted)]
+    }
+
+    /// # Errors
+    /// `ENOMEM`.
+    fn add(&mut self, link: Link) -> Result<()> {
+        self.links.try_reserve(1)?;
+        self.waiters.try_reserve(1)?;
+        let owner = address(&link.owner);
+        let at = self.waiters.partition_point(|it| it.0 < owner);
+        self.waiters.insert(at, (owner, link.waiter.clone()));
+        let (Ok(at) | Err(at)) = self.place(&link.waiter);
+        self.links.insert(at, link);
+        COUNT.store(self.links.len(), SeqCst);
+        Ok(())
+    }
+
+    /// Gives the link, whose handles are dropped without the lock.
+    #[must_use]
+    fn remove(&mut self, waiter: &Thread) -> Option<Link> {
+        let link = self.links.remove(self.place(waiter).ok()?);
+        let owner = address(&link.owner);
+        let first = self.waiters.partition_point(|it| it.0 < owner);
+        let own = |it: &(usize, Arc<Thread>)| core::ptr::eq(&*it.1, waiter);
+        if let Some(at) = self.waiters[first..].iter().position(own) {
+            // The link has another handle.
+            self.waiters.remove(first + at);
+        }
+        COUNT.store(self.links.len(), SeqCst);
+        Some(link)
+    }
+
+    /// Makes all that wait for the word of `key` wait for `owner`.
+    fn give(&mut self, key: Key, owner: &Arc<Thread>) {
+        let mut any = false;
+        for link in self.links.iter_mut().filter(|link| link.key == key) {
+            // The last handle of none: the caller has both.
+            link.owner = owner.clone();
+            any = true;
+        }
+        if !any {
+            return;
+        }
+        for (link, (owner, waiter)) in self.links.iter().zip(&mut self.waiters) {
+            *owner = address(&link.owner);
+            waiter.clone_from(&link.waiter);
+        }
+        self.waiters.sort_unstable_by_key(|it| it.0);
+    }
+
+    /// Gives `owner`, and the owners that it waits for in turn, the best priority of their waiters.
+    fn lend(&self, owner: &Arc<Thread>) {
+        let mut at = owner;
+        for _ in 0..=LONGEST {
+            let waiters = self.waiters_of(at).iter();
+            let best = waiters.map(|(_, waiter)| waiter.priority()).min();
+            if !at.set_lent(best) {
+                return;
+            }
+            match self.of(at) {
+                Some(link) => at = &link.owner,
+                None => return,
+            }
+        }
+    }
+}
+
 /// Records that `waiter` is about to wait for `owner`, which inherits its priority from now on.
 ///
 /// # Errors
-/// `EDEADLK` if `owner` waits for `waiter`, however indirectly; `EAGAIN` if `owner` ends just now;
-/// `ENOMEM`.
+/// `EDEADLK` if `owner` waits for `waiter`, however indirectly, or more than [`LONGEST`] threads
+/// wait for each other in turn; `EAGAIN` if `owner` ends just now; `ENOMEM`.
 pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> Result<()> {
     let mut links = LINKS.lock();
     if owner.gives_nothing_up.load(Relaxed) {
         return Err(Errno::EAGAIN);
     }
     let mut at = owner;
-    while !Arc::ptr_eq(at, waiter) {
-        match links.iter().find(|link| Arc::ptr_eq(&link.waiter, at)) {
+    for length in 0.. {
+        if Arc::ptr_eq(at, waiter) || length == LONGEST {
+            return Err(Errno::EDEADLK);
+        }
+        match links.of(at) {
             Some(link) => at = &link.owner,
             None => break,
         }
     }
-    if Arc::ptr_eq(at, waiter) {
-        return Err(Errno::EDEADLK);
-    }
-    links.try_reserve(1)?;
-    links.push(Link {
+    links.add(Link {
         waiter: waiter.clone(),
         owner: owner.clone(),
         key,
-    });
-    COUNT.store(links.len(), SeqCst);
-    lend(&links, owner);
+    })?;
+    links.lend(owner);
     Ok(())
 }
 
 /// `waiter` no longer waits.
 pub(super) fn stop(waiter: &Arc<Thread>) {
     let mut links = LINKS.lock();
-    let at = links
-        .iter()
-        .position(|link| Arc::ptr_eq(&link.waiter, waiter));
-    let gone = at.map(|at| links.swap_remove(at));
-    COUNT.store(links.len(), SeqCst);
+    let gone = links.remove(waiter);
     if let Some(gone) = &gone {
-        lend(&links, &gone.owner);
+        links.lend(&gone.owner);
     }
     drop(links);
     drop(gone);
@@ -75,14 +176,9 @@ pub(super) fn stop(waiter: &Arc<Thread>) {
 /// owner keeps their priority until it calls [`give_back`].
 pub(super) fn pass_on(key: Key, to: &Arc<Thread>) {
     let mut links = LINKS.lock();
-    let at = links.iter().position(|link| Arc::ptr_eq(&link.waiter, to));
-    let gone = at.map(|at| links.swap_remove(at));
-    COUNT.store(links.len(), SeqCst);
-    for link in links.iter_mut().filter(|link| link.key == key) {
-        // The last handle of none: the caller has both.
-        link.owner = to.clone();
-    }
-    lend(&links, to);
+    let gone = links.remove(to);
+    links.give(key, to);
+    links.lend(to);
     drop(links);
     drop(gone);
 }
@@ -90,7 +186,7 @@ pub(super) fn pass_on(key: Key, to: &Arc<Thread>) {
 /// `owner` has given up a word. It calls this when it holds no lock any more: with its own priority
 /// it may not run for long.
 pub(super) fn give_back(owner: &Arc<Thread>) {
-    lend(&LINKS.lock(), owner);
+    LINKS.lock().lend(owner);
 }
 
 /// Returns a word that others wait for `owner` to release. With `for_good` no thread will wait for
@@ -105,28 +201,8 @@ pub(super) fn owed_by(owner: &Arc<Thread>, for_good: bool) -> Option<Key> {
         return None;
     }
     let links = LINKS.lock();
-    let link = links.iter().find(|link| Arc::ptr_eq(&link.owner, owner));
-    link.map(|link| link.key)
-}
-
-/// Gives `owner`, and the owners that it waits for in turn, the best priority of their waiters.
-fn lend(links: &[Link], owner: &Arc<Thread>) {
-    let mut at = owner;
-    // Trees are finite; a look at each link once is enough.
-    for _ in 0..=links.len() {
-        let best = links
-            .iter()
-            .filter(|link| Arc::ptr_eq(&link.owner, at))
-            .map(|link| link.waiter.priority())
-            .min();
-        if !at.set_lent(best) {
-            return;
-        }
-        match links.iter().find(|link| Arc::ptr_eq(&link.waiter, at)) {
-            Some(link) => at = &link.owner,
-            None => return,
-        }
-    }
+    let (_, waiter) = links.waiters_of(owner).first()?;
+    links.of(waiter).map(|link| link.key)
 }
 
 impl Thread {
@@ -143,10 +219,7 @@ fn priority_changed(thread: &Thread) {
         return;
     }
     let links = LINKS.lock();
-    let link = links
-        .iter()
-        .find(|link| core::ptr::eq(Arc::as_ptr(&link.waiter), thread));
-    if let Some(link) = link {
-        lend(&links, &link.owner);
+    if let Some(link) = links.of(thread) {
+        links.lend(&link.owner);
     }
 }

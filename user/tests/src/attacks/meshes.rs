@@ -22,6 +22,10 @@ pub const TESTS: &[Test] = &[
     ("attacks: thousands of sleepers until one instant", sleepers),
     ("attacks: a thousand readers of one counter", readers),
     ("attacks: a thousand waiters for one word", futex_waiters),
+    (
+        "attacks: a chain of owners, each of which waits for the next",
+        owners,
+    ),
     ("attacks: signals for files of a crowd", asynchronous),
     ("attacks: one folder watched by all", watched_folder),
     ("attacks: thousands of files polled by many", polled),
@@ -369,6 +373,54 @@ fn futex_waiters() -> Outcome {
             });
         });
         Ok(())
+    })
+}
+
+/// Threads that own a word each and wait for that of the next one: priorities are inherited along
+/// the chain.
+fn owners() -> Outcome {
+    const OWNERS: usize = 800;
+    fn lock(word: &AtomicU32) {
+        // SAFETY: asks for a number.
+        let own = unsafe { gettid() } as u32;
+        if word.compare_exchange(0, own, SeqCst, SeqCst).is_err() {
+            futex(word, FUTEX_LOCK_PI, 0, None);
+        }
+    }
+    fn unlock(word: &AtomicU32) {
+        // SAFETY: asks for a number.
+        let own = unsafe { gettid() } as u32;
+        if word.compare_exchange(own, 0, SeqCst, SeqCst).is_err() {
+            futex(word, FUTEX_UNLOCK_PI, 0, None);
+        }
+    }
+    beside(|| {
+        while_attacking(|| {
+            let words: Vec<_> = (0..=OWNERS).map(|_| AtomicU32::new(0)).collect();
+            let owned = AtomicU32::new(0);
+            lock(&words[0]);
+            thread::scope(|scope| {
+                for place in 1..=OWNERS {
+                    let (words, owned) = (&words, &owned);
+                    let thread = thread::Builder::new().stack_size(16 << 10);
+                    let wait = move || {
+                        lock(&words[place]);
+                        owned.fetch_add(1, SeqCst);
+                        lock(&words[place - 1]);
+                        unlock(&words[place - 1]);
+                        unlock(&words[place]);
+                    };
+                    if thread.spawn_scoped(scope, wait).is_err() {
+                        break;
+                    }
+                    while (owned.load(SeqCst) as usize) < place {
+                        thread::yield_now();
+                    }
+                }
+                unlock(&words[0]);
+            });
+            Ok(())
+        })
     })
 }
 
