@@ -134,6 +134,12 @@ impl Credentials {
         }
     }
 
+    /// The user id, if the process has but one.
+    pub fn one_uid(&self) -> Option<u32> {
+        let uid = self.real_uid;
+        ([self.effective_uid, self.saved_uid] == [uid; 2]).then_some(uid)
+    }
+
     /// Drops or restores uid 0's capabilities after the user ids became those in `self`; `old` are
     /// the former ones.
     pub fn follow_uids(&mut self, old: &Credentials) {

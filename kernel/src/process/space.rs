@@ -97,6 +97,7 @@ impl Space {
         let copy = Space::new(map, self.layout.clone());
         copy.barriers.store(self.barriers.load(Relaxed), Relaxed);
         copy.dumpable.store(self.dumpable(), Relaxed);
+        copy.map.pmap().take_trust(self.map.pmap());
         Ok(copy)
     }
 
@@ -108,6 +109,20 @@ impl Space {
     /// `PR_SET_DUMPABLE`.
     pub fn set_dumpable(&self, value: u32) {
         self.dumpable.store(value, Relaxed);
+        if value != BY_USER {
+            // Until it executes another program.
+            self.distrust();
+        }
+    }
+
+    /// The CPUs' branch predictions may serve it and the other programs of this user.
+    pub fn trust(&self, user: u32) {
+        self.map.pmap().set_trust(Some(user));
+    }
+
+    /// They serve no other program.
+    pub fn distrust(&self) {
+        self.map.pmap().set_trust(None);
     }
 
     /// Its memory holds what its user need not know.

@@ -94,6 +94,8 @@ crate::counters! {
     wakes_seen,
     /// Address-space switches (CR3 loads).
     space_switches,
+    /// Branch predictions dropped between programs that do not trust each other (IBPB).
+    prediction_barriers,
     /// Task switches.
     task_switches,
     /// Heap blocks of several frames that were not neighbours.

@@ -6,11 +6,11 @@
 //! | `pti` | programs run under roots without the kernel's half |
 //! | `mds` | the CPU's buffers are overwritten before a program runs |
 //! | `spectre_v1` | fences after `swapgs`, and where it is skipped |
-//! | `spectre_v2` | IBRS; predictions are dropped when a CPU goes to another program |
+//! | `spectre_v2` | IBRS; predictions are dropped when a CPU goes to another user's program |
 //! | | the return stack is filled at each switch of tasks |
 //!
-//! `mitigations` is the default of all. Inverted addresses in entries that are not present are
-//! always on.
+//! `mitigations` is the default of all. Inverted addresses in entries that are not present, and
+//! [masked indices](crate::speculation), are always on.
 
 use alloc::{string::String, vec::Vec};
 
@@ -231,8 +231,10 @@ pub(crate) fn vulnerabilities(facts: &Facts, measures: Measures) -> Vec<(&'stati
         false => "Vulnerable",
     };
     let swaps = match has(Measures::FENCE) || !bugs.contains(Bugs::SWAPGS) {
-        true => "Vulnerable: swapgs barriers only",
-        false => "Vulnerable: no swapgs barriers",
+        true => "Mitigation: usercopy/swapgs barriers and __user pointer sanitization",
+        false => {
+            "Vulnerable: __user pointer sanitization and usercopy barriers only; no swapgs barriers"
+        }
     };
     let ibrs = match () {
         () if has(Measures::AUTOMATIC_IBRS) => "Mitigation: Automatic IBRS",
@@ -241,7 +243,7 @@ pub(crate) fn vulnerabilities(facts: &Facts, measures: Measures) -> Vec<(&'stati
         () => "Vulnerable",
     };
     let barrier = match has(Measures::BARRIER) {
-        true => "; IBPB: always-on",
+        true => "; IBPB: conditional",
         false => "; IBPB: disabled",
     };
     let returns = match has(Measures::FILL_RETURNS) {
@@ -479,10 +481,12 @@ mod tests {
                 bugs.contains(Bugs::SWAPGS)
             );
             for (name, states) in [("off", Measures::empty()), (&*line, measures)] {
+                // Masked indices, too, where `swapgs` needs nothing.
+                let always = ["l1tf", "spectre_v1"];
                 for (file, state) in vulnerabilities(&facts, states) {
                     let claims = state.starts_with("Mitigation: ");
                     assert!(
-                        !claims || file == "l1tf" || states != Measures::empty(),
+                        !claims || always.contains(&file) || states != Measures::empty(),
                         "{why}, {name}: {file}: {state}"
                     );
                 }
@@ -519,7 +523,7 @@ mod tests {
         assert_eq!(state(&skylake, auto, "retbleed"), "Mitigation: IBRS");
         assert_eq!(
             state(&skylake, auto, "spectre_v2"),
-            "Mitigation: IBRS; IBPB: always-on; RSB filling"
+            "Mitigation: IBRS; IBPB: conditional; RSB filling"
         );
         let old = intel(0x5e, 0, 0);
         assert_eq!(

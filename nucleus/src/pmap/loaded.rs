@@ -5,9 +5,9 @@
 //! The first shootdown that reaches a CPU while it borrows makes it leave the pmap for good.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use super::space::Pmap;
+use super::space::{NO_TRUST, Pmap};
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, MAX_CPUS};
@@ -17,12 +17,15 @@ use crate::hw::machine::{self, MAX_CPUS};
 struct Loaded {
     /// From `Arc::into_raw`, or null: the kernel's own root is loaded.
     pmap: AtomicPtr<Pmap>,
+    /// Without a pmap: the trust of the last one.
+    trust: AtomicU32,
     borrowed: AtomicBool,
 }
 
 static LOADED: [Loaded; MAX_CPUS] = [const {
     Loaded {
         pmap: AtomicPtr::new(core::ptr::null_mut()),
+        trust: AtomicU32::new(NO_TRUST),
         borrowed: AtomicBool::new(false),
     }
 }; MAX_CPUS];
@@ -45,15 +48,23 @@ pub(crate) fn activate(next: Option<&Arc<Pmap>>) {
             machine::point();
             next.active.fetch_or(1 << cpu, Ordering::SeqCst);
             // SAFETY: the slot holds a handle, and only this CPU changes it.
-            let family = unsafe { loaded.as_ref() }.map(|loaded| Arc::as_ptr(&loaded.family));
+            let left = unsafe { loaded.as_ref() };
+            let family = left.map(|left| Arc::as_ptr(&left.family));
             let stays = family == Some(Arc::as_ptr(&next.family));
             if !stays {
                 next.family.active.fetch_or(1 << cpu, Ordering::SeqCst);
             }
-            machine::load_program_space(address(next.root), || match next.user_root {
+            let user = || match next.user_root {
                 NONE => address(next.root),
                 user => address(user),
-            });
+            };
+            // Predictions that the program before has taught the CPU.
+            let is_trusted = || {
+                let last = left.map_or(&slot.trust, |left| &left.trust);
+                let trust = next.trust.load(Ordering::Relaxed);
+                trust != NO_TRUST && trust == last.load(Ordering::Relaxed)
+            };
+            machine::load_program_space(address(next.root), user, is_trusted);
             Counter::space_switches.add(1);
             let next = Arc::into_raw(Arc::clone(next)).cast_mut();
             slot.pmap.store(next, Ordering::Relaxed);
@@ -92,6 +103,9 @@ fn unload(cpu: usize) {
     if !loaded.is_null() {
         machine::load_space(machine::kernel_root());
         Counter::space_switches.add(1);
+        // SAFETY: the slot holds a handle, and only this CPU changes it.
+        let trust = unsafe { (*loaded).trust.load(Ordering::Relaxed) };
+        slot.trust.store(trust, Ordering::Relaxed);
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
         give_up(loaded, cpu, false);
     }
@@ -137,6 +151,7 @@ pub(super) fn roots(family: u32) -> impl Iterator<Item = crate::PhysAddr> {
 pub(super) fn start() {
     for slot in &LOADED {
         slot.pmap.store(core::ptr::null_mut(), Ordering::Relaxed);
+        slot.trust.store(NO_TRUST, Ordering::Relaxed);
         slot.borrowed.store(false, Ordering::Relaxed);
     }
 }

@@ -21,6 +21,8 @@ pub struct Pmap {
     /// [`Tops::set`] only, together with `root`: what a TLB can read from one it can read from
     /// the other, both are loaded on the same CPUs, and a load of either drops all of both.
     pub(super) user_root: u32,
+    /// [`NO_TRUST`], or what programs have in common whose branch predictions may serve each other.
+    pub(super) trust: AtomicU32,
     /// Bit per CPU that has it loaded: see `shootdown`.
     pub(super) active: AtomicU64,
     /// The spaces with which it may share page tables.
@@ -67,6 +69,7 @@ impl Pmap {
         Ok(Pmap {
             root,
             user_root,
+            trust: AtomicU32::new(NO_TRUST),
             active: AtomicU64::new(0),
             family,
             is_forked: AtomicBool::new(false),
@@ -94,6 +97,23 @@ impl Pmap {
     #[cfg(target_os = "none")]
     pub(crate) fn root(&self) -> crate::PhysAddr {
         crate::frame::record::address(self.root)
+    }
+
+    /// Says whose program it is: programs of one user may use the branch predictions that they
+    /// teach a CPU. `None`, and at first: those of no other program.
+    pub fn set_trust(&self, user: Option<u32>) {
+        let trust = user.map_or(NO_TRUST, |user| user.wrapping_add(1));
+        self.trust.store(trust, Ordering::Relaxed);
+        if trust == NO_TRUST {
+            // The program may run on this CPU now.
+            machine::forget_predictions();
+        }
+    }
+
+    /// The trust of a fork's child is its parent's.
+    pub fn take_trust(&self, parent: &Pmap) {
+        let trust = parent.trust.load(Ordering::Relaxed);
+        self.trust.store(trust, Ordering::Relaxed);
     }
 
     /// The root under which its program runs, where that is one of its own.
@@ -137,6 +157,9 @@ impl Pmap {
         }
     }
 }
+
+/// The program trusts no other one: see [`Pmap::set_trust`].
+pub(super) const NO_TRUST: u32 = 0;
 
 /// A pmap's tables of level 4: see its fields.
 #[derive(Clone, Copy)]

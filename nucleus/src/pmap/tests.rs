@@ -443,3 +443,49 @@ fn wired_mappings_stay_wired() {
         assert!(!is_wired(&frame));
     });
 }
+
+/// Predictions go when a CPU loads the space of a program that does not trust the last one,
+/// whatever was loaded in between, and when the program that runs begins to trust none.
+#[test]
+fn predictions_serve_programs_that_trust_each_other() {
+    on_machines("predictions", [1], 1024, 10, || {
+        let pmaps: Vec<_> = (0..5).map(|_| Pmap::new().unwrap()).collect();
+        let mut trusts = [None; 5];
+        let mut loaded = None;
+        let mut last = None;
+        for _ in 0..200 {
+            let before = Counter::prediction_barriers.total();
+            let p = below(pmaps.len());
+            let mut expected = 0;
+            match below(6) {
+                0 => {
+                    trusts[p] = [None, Some(0), Some(1000)][below(3)];
+                    pmaps[p].set_trust(trusts[p]);
+                    expected += u64::from(trusts[p].is_none());
+                }
+                1 => {
+                    let parent = below(pmaps.len());
+                    pmaps[p].take_trust(&pmaps[parent]);
+                    trusts[p] = trusts[parent];
+                }
+                2 => {
+                    if let Some(loaded) = loaded.take() {
+                        last = trusts[loaded];
+                    }
+                    task::set_pmap(None);
+                }
+                _ => {
+                    if loaded != Some(p) {
+                        let last = loaded.map_or(last, |loaded: usize| trusts[loaded]);
+                        expected += u64::from(trusts[p].is_none() || trusts[p] != last);
+                    }
+                    loaded = Some(p);
+                    task::set_pmap(Some(pmaps[p].clone()));
+                }
+            }
+            let barriers = Counter::prediction_barriers.total() - before;
+            assert_eq!(barriers, expected);
+        }
+        task::set_pmap(None);
+    });
+}

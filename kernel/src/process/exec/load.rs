@@ -173,6 +173,8 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         let space = Space::new(map.clone(), layout);
         if private {
             space.make_private();
+        } else if let Some(user) = credentials.one_uid() {
+            space.trust(user);
         }
         Ok(Loaded {
             space,

@@ -46,7 +46,9 @@ pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
 pub use program::set_program;
 pub(crate) use program::{UserState, run as run_program};
-pub(crate) use tlb::{invalidate_all, invalidate_page, load_program_space, load_space};
+pub(crate) use tlb::{
+    forget_predictions, invalidate_all, invalidate_page, load_program_space, load_space,
+};
 pub(crate) use window::{
     WINDOW_PAGES, window_address, window_invalidate, window_map, window_start, window_unmap,
     window_used,

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::machine::{Machine, WORD, machine};
+use crate::hw::counters::Counter;
 use crate::{Access, PAGE_SHIFT, PhysAddr, VirtAddr};
 
 pub(super) const PRESENT: u64 = 1;
@@ -126,9 +127,21 @@ pub(crate) fn load_space(root: PhysAddr) {
     cpu.tlb.borrow_mut().forget_all(m);
 }
 
-/// As [`load_space`]: programs run under the same root.
-pub(crate) fn load_program_space(root: PhysAddr, _user: impl FnOnce() -> PhysAddr) {
+/// As [`load_space`]: programs run under the same root. Barriers are counted.
+pub(crate) fn load_program_space(
+    root: PhysAddr,
+    _user: impl FnOnce() -> PhysAddr,
+    is_trusted: impl FnOnce() -> bool,
+) {
+    if !is_trusted() {
+        forget_predictions();
+    }
     load_space(root);
+}
+
+/// The machine predicts nothing, and counts how often it is told to forget that.
+pub(crate) fn forget_predictions() {
+    Counter::prediction_barriers.add(1);
 }
 
 /// Invalidates what this CPU holds for one page.

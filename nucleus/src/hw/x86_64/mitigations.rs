@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use super::cpu::{msr, read_msr, write_msr};
 use super::percpu;
 use crate::hw::bugs::{Bugs, Facts};
+use crate::hw::counters::Counter;
 use crate::hw::mitigations::{self, Measures, Settings};
 
 /// What the boot CPU says of itself, and the settings.
@@ -64,7 +65,7 @@ pub fn is_guarded() -> bool {
     has(GUARDED)
 }
 
-/// Whether [`on_new_space`] or the guarded ways want to know of another address space.
+/// Whether [`forget_predictions`] or the guarded ways want to know of another address space.
 #[inline]
 pub fn is_told_of_spaces() -> bool {
     has(GUARDED.union(Measures::BARRIER))
@@ -90,10 +91,11 @@ pub fn set_up_cpu() {
     }
 }
 
-/// This CPU is about to run another program than before.
+/// Drops this CPU's branch predictions, where that is wanted.
 #[inline]
-pub fn on_new_space() {
+pub(crate) fn forget_predictions() {
     if has(Measures::BARRIER) {
+        Counter::prediction_barriers.add(1);
         // SAFETY: chosen where the register exists; it drops predictions.
         unsafe { write_msr(msr::PRED_CMD, PRED_CMD_BARRIER) };
     }

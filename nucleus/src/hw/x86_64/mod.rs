@@ -46,8 +46,8 @@ pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
 pub(crate) use layout::ptr;
 pub(crate) use loader::take_seed as take_loader_seed;
-pub(crate) use mitigations::choice;
 pub use mitigations::{bugs, vulnerabilities};
+pub(crate) use mitigations::{choice, forget_predictions};
 pub(crate) use percpu::{
     MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,
     preempt_disable, preempt_enable, reschedule_wanted, set_reschedule, set_task_pointer,

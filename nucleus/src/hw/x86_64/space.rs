@@ -389,14 +389,21 @@ pub(crate) fn load_space(root: PhysAddr) {
 }
 
 /// Makes the address space of a program this CPU's: with this root now, and with the one that
-/// `user` gives while the program runs. Interrupts are off.
+/// `user` gives while the program runs. Unless the program `is_trusted` with the branch predictions
+/// that the one before has left, they are dropped. Interrupts are off.
 #[inline]
-pub(crate) fn load_program_space(root: PhysAddr, user: impl FnOnce() -> PhysAddr) {
+pub(crate) fn load_program_space(
+    root: PhysAddr,
+    user: impl FnOnce() -> PhysAddr,
+    is_trusted: impl FnOnce() -> bool,
+) {
     if mitigations::is_told_of_spaces() {
         let cpu = percpu::this();
         cpu.kernel_root.store(root.0, Ordering::Relaxed);
         cpu.user_root.store(user().0, Ordering::Relaxed);
-        mitigations::on_new_space();
+        if !is_trusted() {
+            mitigations::forget_predictions();
+        }
     }
     load_space(root);
 }
