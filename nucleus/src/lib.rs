@@ -5,6 +5,7 @@
 //! - [`frame`]: physical memory. A [`Frame`] is a counted handle; dropping the last one frees it.
 //! - [`pmap`]: page tables, reverse mappings, TLB coherence and [`pmap::Pending`] sets.
 //! - [`ephemeral`]: the only way for the floors above to touch the bytes of a frame.
+//! - [`speculation`]: indices that programs choose, kept in range while a CPU guesses.
 //! - [`user`]: the only way to touch the bytes of the current program's address space.
 //! - [`dma`], [`virtio`]: devices, and the frames that they read and write.
 //! - [`trap`]: running a program until it traps.
@@ -31,6 +32,7 @@ pub mod pmap;
 pub mod random;
 mod selftest;
 mod slots;
+pub mod speculation;
 pub mod switches;
 pub mod sync;
 pub mod task;

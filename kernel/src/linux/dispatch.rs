@@ -7,11 +7,11 @@ use abi::{
     Errno,
     raw::{general as raw, ptrace},
 };
-use nucleus::{trap::UserContext, user::compat_scratch};
+use nucleus::{speculation, trap::UserContext, user::compat_scratch};
 
 use super::{
     compat,
-    syscall::{COUNT, TABLE, unknown},
+    syscall::{COUNT, TABLE},
 };
 use crate::process::{
     Call, Handler, Own, Thread, seccomp,
@@ -137,7 +137,7 @@ fn dispatch(
     args: [u64; 6],
 ) -> isize {
     Counter::system_calls.add(1);
-    let handler = table.get(number as usize).copied().unwrap_or(unknown);
+    let handler = speculation::get_or_last(table, number as usize);
     let mut call = Call {
         thread,
         own,

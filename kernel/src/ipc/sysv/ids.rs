@@ -7,7 +7,7 @@
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use nucleus::{frame, sync::CpuRwLock};
+use nucleus::{frame, speculation, sync::CpuRwLock};
 
 use super::{Caller, IPC_CREAT, IPC_EXCL, IPC_PRIVATE, permission::Permission};
 
@@ -86,7 +86,7 @@ impl<T: Object> Ids<T> {
 
     /// Returns the object at this index (`SHM_STAT` and similar commands).
     pub fn at(&self, index: usize) -> Option<Arc<T>> {
-        self.table.read().places.get(index)?.clone()
+        speculation::get(&self.table.read().places, index)?.clone()
     }
 
     /// How many there are, and the highest index in use.

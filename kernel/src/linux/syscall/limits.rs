@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{PAGE_SIZE, user};
+use nucleus::{PAGE_SIZE, speculation, user};
 
 use super::{Call, SystemCall, call};
 use crate::process::{Limit, Process, RESOURCES, Usage, ticks};
@@ -25,7 +25,7 @@ fn resource(call: &Call<'_>, n: usize) -> Result<u32> {
     if resource as usize >= RESOURCES {
         return Err(Errno::EINVAL);
     }
-    Ok(resource)
+    Ok(speculation::mask_index(resource as usize, RESOURCES) as u32)
 }
 
 fn set(call: &Call<'_>, target: &Arc<Process>, resource: u32, new: [u64; 2]) -> Result<()> {

@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 
+use nucleus::speculation;
+
 use super::{COUNT, Call};
 
 /// Stands for all numbers that [`unknown_calls`] does not tell apart.
@@ -57,7 +59,7 @@ pub(in crate::linux) fn unknown(call: &mut Call<'_>) -> Result<usize> {
 
 /// Counts a call of `number`, which has no handler.
 fn note(number: u32) {
-    let count = match NEAR.get(number as usize) {
+    let count = match speculation::get(&NEAR, number as usize) {
         Some(count) => count,
         None => far(number).map_or(&OTHERS, |far| &far.count),
     };

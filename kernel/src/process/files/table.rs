@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::{
-    frame,
+    frame, speculation,
     sync::{OnceBox, Rank, SpinLock},
 };
 
@@ -188,10 +188,7 @@ impl FileTable {
     #[inline]
     pub fn get(&self, fd: i32) -> Result<Arc<OpenFile>> {
         // A negative descriptor becomes an index beyond every table.
-        self.slots
-            .lock()
-            .files
-            .get(fd as u32 as usize)
+        speculation::get(&self.slots.lock().files, fd as u32 as usize)
             .and_then(Clone::clone)
             .ok_or(Errno::EBADF)
     }

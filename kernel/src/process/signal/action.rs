@@ -3,7 +3,10 @@
 use alloc::sync::Arc;
 
 use abi::raw::general as raw;
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::{
+    speculation,
+    sync::{Rank, SpinLock},
+};
 
 use super::SignalSet;
 
@@ -89,6 +92,11 @@ pub struct Actions {
     table: SpinLock<[Action; 64]>,
 }
 
+/// The place of `signal`, 1 to 64, which a program chose.
+fn place(signal: u32) -> usize {
+    speculation::mask_index(signal as usize - 1, 64)
+}
+
 impl Actions {
     pub fn new() -> Arc<Actions> {
         Arc::new(Actions {
@@ -98,12 +106,12 @@ impl Actions {
 
     /// The action of `signal`, 1 to 64.
     pub fn get(&self, signal: u32) -> Action {
-        self.table.lock()[signal as usize - 1]
+        self.table.lock()[place(signal)]
     }
 
     /// Sets the action of `signal` and returns the old one.
     pub fn set(&self, signal: u32, action: Action) -> Action {
-        core::mem::replace(&mut self.table.lock()[signal as usize - 1], action)
+        core::mem::replace(&mut self.table.lock()[place(signal)], action)
     }
 
     /// A copy; with `reset`, handlers become the default (`CLONE_CLEAR_SIGHAND`).

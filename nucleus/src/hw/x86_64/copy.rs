@@ -3,9 +3,10 @@
 //! Each is listed in a table with the place to go on at when the fault can't be resolved. With SMAP
 //! the CPU lets only the code between `stac` and `clac` through.
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 
 use crate::VirtAddr;
+use crate::addr::USER_END;
 
 global_asm!(
     r#"
@@ -110,6 +111,19 @@ pub fn fixup(rip: u64) -> Option<u64> {
     None
 }
 
+/// The address of a program that the caller has checked, also while the CPU only guesses that the
+/// check passed: one of the kernel's becomes the last of programs', where nothing is mapped.
+#[inline(always)]
+fn checked(from: VirtAddr) -> usize {
+    let mut address = from.0;
+    // SAFETY: computes with registers.
+    unsafe {
+        asm!("cmp {address}, {end}", "cmova {address}, {end}", address = inlateout(reg) address,
+            end = in(reg) USER_END.0, options(pure, nomem, nostack));
+    }
+    address
+}
+
 fn left(bytes: usize) -> Result<(), usize> {
     if bytes == 0 { Ok(()) } else { Err(bytes) }
 }
@@ -121,7 +135,7 @@ fn left(bytes: usize) -> Result<(), usize> {
 #[inline]
 pub(crate) unsafe fn copy_from_user(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), usize> {
     // SAFETY: the caller vouches for `to`; a fault on the other side is fixed up.
-    left(unsafe { user_copy_bytes(to as usize, from.0, len) })
+    left(unsafe { user_copy_bytes(to as usize, checked(from), len) })
 }
 
 /// Copies to the program; the error is the number of bytes not copied.
@@ -142,7 +156,7 @@ pub(crate) unsafe fn copy_to_user(to: VirtAddr, from: *const u8, len: usize) -> 
 pub(crate) unsafe fn user_load_u32(from: VirtAddr) -> Result<u32, ()> {
     let mut value = 0;
     // SAFETY: a fault is fixed up.
-    let failed = unsafe { user_load_word(from.0, &mut value) };
+    let failed = unsafe { user_load_word(checked(from), &mut value) };
     if failed == 0 { Ok(value) } else { Err(()) }
 }
 
