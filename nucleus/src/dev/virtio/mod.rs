@@ -58,10 +58,11 @@ pub struct Found {
 
 /// A device that runs.
 pub struct Device {
-    queues: Vec<Arc<Queue>>,
-    features: u64,
+    /// Dropped first, which resets the device: its rings and requests may go after that.
     #[cfg(target_os = "none")]
     registers: transport::Registers,
+    queues: Vec<Arc<Queue>>,
+    features: u64,
 }
 
 /// The devices of a kind that were not taken before, in the order of their places on the bus.

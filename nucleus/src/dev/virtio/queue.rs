@@ -47,7 +47,8 @@ const _: () = assert!(4 + 2 * MAX_SLOTS + 2 <= USED && USED + 4 + 8 * MAX_SLOTS 
 pub struct Request {
     /// Given to the device until the request is done, then to the caller that asks for them.
     parts: SpinLock<Parts>,
-    /// See [`PENDING`], [`FAILED`]; else the bytes that the device wrote.
+    /// See the constants below; else the bytes that the device wrote. The device's answer takes it
+    /// from [`GIVEN`] to another; all else changes it under the lock of `parts`.
     state: AtomicU64,
     done: WaitQueue,
 }
@@ -58,8 +59,15 @@ struct Parts {
     readable: usize,
 }
 
-const PENDING: u64 = u64::MAX;
-const FAILED: u64 = u64::MAX - 1;
+/// The device has it: the parts stay where they are.
+const GIVEN: u64 = u64::MAX;
+/// It has parts, and no device has it.
+const READY: u64 = u64::MAX - 1;
+/// No device took it.
+const FAILED: u64 = u64::MAX - 2;
+/// The device had it when it broke the protocol, and may go on writing: the frames are never free
+/// again.
+const LOST: u64 = u64::MAX - 3;
 
 impl Request {
     /// A request whose first `readable` parts the device reads; it writes the others.
@@ -96,26 +104,45 @@ impl Request {
     /// # Panics
     /// As [`new`](Request::new), and if the request is not done.
     pub fn renew(&self, readable: usize, fill: impl FnOnce(&mut Vec<Part>)) {
-        assert!(self.result().is_some(), "the device has the request");
         let mut parts = self.parts.lock();
+        assert!(self.result().is_some(), "the device has the request");
+        self.leak_lost(&parts.list);
         parts.list.clear();
         fill(&mut parts.list);
         assert!(readable <= parts.list.len() && !parts.list.is_empty());
         assert!(parts.list.iter().all(Part::is_valid));
         parts.readable = readable;
-        self.state.store(PENDING, Ordering::Release);
+        self.state.store(READY, Ordering::Release);
     }
 
-    /// Makes a request that no device took done, and lets go of its frames.
+    /// Makes a request that no device took done, and lets go of its frames. One that a device has
+    /// stays as it is.
     pub fn abandon(&self) {
-        self.finish(FAILED);
+        {
+            let _parts = self.parts.lock();
+            if self.state.load(Ordering::Acquire) == READY {
+                self.state.store(FAILED, Ordering::Release);
+            }
+        }
         self.clear();
+        self.done.wake_all();
     }
 
     /// Lets go of the frames of a request that is done.
     pub fn clear(&self) {
+        let mut parts = self.parts.lock();
         if self.result().is_some() {
-            self.parts.lock().list.clear();
+            self.leak_lost(&parts.list);
+            parts.list.clear();
+        }
+    }
+
+    /// A device that broke the protocol may write to these at any time: they are never free again.
+    fn leak_lost(&self, parts: &[Part]) {
+        if self.state.load(Ordering::Acquire) == LOST {
+            for part in parts {
+                core::mem::forget(part.frame.clone());
+            }
         }
     }
 
@@ -123,8 +150,8 @@ impl Request {
     /// failed.
     pub fn result(&self) -> Option<Result<u32, Error>> {
         match self.state.load(Ordering::Acquire) {
-            PENDING => None,
-            FAILED => Some(Err(Error::Broken)),
+            GIVEN | READY => None,
+            FAILED | LOST => Some(Err(Error::Broken)),
             written => Some(Ok(written as u32)),
         }
     }
@@ -136,16 +163,26 @@ impl Request {
 
     /// The parts, when it is done; nothing before, and nothing the second time.
     pub fn take_parts(&self) -> Vec<Part> {
-        match self.result() {
-            None => Vec::new(),
-            Some(_) => core::mem::take(&mut self.parts.lock().list),
+        let mut parts = self.parts.lock();
+        if self.result().is_none() {
+            return Vec::new();
         }
+        self.leak_lost(&parts.list);
+        core::mem::take(&mut parts.list)
     }
 
-    /// From now on the parts are the driver's again.
+    /// The device no longer has it: from now on the parts are the driver's again.
     fn finish(&self, state: u64) {
         self.state.store(state, Ordering::Release);
         self.done.wake_all();
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        // A request in a device's hands is not dropped: its slot has a handle.
+        let parts = core::mem::take(&mut self.parts.get_mut().list);
+        self.leak_lost(&parts);
     }
 }
 
@@ -219,7 +256,7 @@ impl Queue {
         domain: Domain,
         doorbell: Doorbell,
     ) -> Result<Queue, OutOfMemory> {
-        debug_assert!(slots.is_power_of_two() && slots <= MAX_SLOTS);
+        assert!(slots.is_power_of_two() && slots <= MAX_SLOTS);
         let mut state = State {
             slots: Vec::new(),
             free: Vec::new(),
@@ -408,7 +445,8 @@ impl Queue {
         spare: &mut Option<Frame>,
     ) -> Result<Option<Arc<Request>>, Refusal> {
         let parts = request.parts.lock();
-        assert!(request.result().is_none() && !parts.list.is_empty());
+        let is_ready = request.state.load(Ordering::Acquire) == READY;
+        assert!(is_ready, "a request is given to a device twice, or is done");
         if parts.list.len() > self.max_parts() {
             return Err(Refusal::Error(Error::TooLong));
         }
@@ -438,6 +476,7 @@ impl Queue {
         Self::set_descriptor(&self.descriptors, number as usize, head);
         state.free.pop();
         slot.busy = true;
+        request.state.store(GIVEN, Ordering::Release);
         let before = slot.request.replace(request.clone());
         let at = state.available % self.slots;
         self.word(4 + 2 * at as usize)
@@ -545,7 +584,7 @@ impl Queue {
         );
         for slot in state.slots.iter_mut().filter(|slot| slot.busy) {
             if let Some(request) = &slot.request {
-                request.finish(FAILED);
+                request.finish(LOST);
             }
         }
     }
