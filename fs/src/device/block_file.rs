@@ -245,7 +245,7 @@ fn parts(max: usize) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-fn give<T: user::Plain>(argument: VirtAddr, value: T) -> Result<usize> {
+fn give<T: user::ToUser>(argument: VirtAddr, value: T) -> Result<usize> {
     user::write(argument, &value)?;
     Ok(0)
 }

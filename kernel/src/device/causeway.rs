@@ -98,7 +98,7 @@ impl File for Causeway {
     }
 }
 
-fn give<T: user::Plain>(argument: VirtAddr, value: T) -> Result<usize> {
+fn give<T: user::ToUser>(argument: VirtAddr, value: T) -> Result<usize> {
     user::write(argument, &value)?;
     Ok(0)
 }

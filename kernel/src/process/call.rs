@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use nucleus::{
     VirtAddr,
     trap::UserContext,
-    user::{self, Plain},
+    user::{self, Plain, ToUser},
 };
 
 use super::{
@@ -117,7 +117,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// `EFAULT`.
-    pub fn write<T: Plain>(&self, n: usize, value: &T) -> Result<()> {
+    pub fn write<T: ToUser>(&self, n: usize, value: &T) -> Result<()> {
         user::write(self.address(n), value).map_err(|_| Errno::EFAULT)
     }
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 use abi::{Errno, Result};
 use nucleus::{
     VirtAddr,
-    user::{self, Plain, as_bytes},
+    user::{self, Plain, Unpadded, as_bytes},
 };
 
 /// The value that a program gives to `setsockopt`. It lies in the program's memory: read it once.
@@ -86,7 +86,7 @@ pub enum Answer {
 
 impl Answer {
     /// A structure.
-    pub fn of<T: Plain>(value: &T) -> Answer {
+    pub fn of<T: Unpadded>(value: &T) -> Answer {
         Answer::Bytes(as_bytes(value).to_vec())
     }
 

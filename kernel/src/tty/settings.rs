@@ -30,7 +30,7 @@ use crate::process::{Thread, thread};
 const N_TTY: i32 = 0;
 
 /// Answers a command with a value.
-pub(super) fn put<T: user::Plain>(to: VirtAddr, value: &T) -> Result<usize> {
+pub(super) fn put<T: user::ToUser>(to: VirtAddr, value: &T) -> Result<usize> {
     user::write(to, value)?;
     Ok(0)
 }

@@ -18,7 +18,7 @@ use crate::counters::Counter;
 use crate::ephemeral::Mapping;
 use crate::hw::machine;
 use crate::{Access, PAGE_SIZE, VirtAddr};
-pub use plain::{Plain, as_bytes, from_bytes, zeroed};
+pub use plain::{Plain, ToUser, Unpadded, as_bytes, from_bytes, zeroed};
 
 /// The program gave an address that it may not use so. `EFAULT`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -205,13 +205,13 @@ pub fn read_all<T: Plain>(to: &mut [T], from: VirtAddr) -> Result<(), BadAddress
     unsafe { copy_in_raw(to.as_mut_ptr().cast(), from, size_of_val(to)) }
 }
 
-/// Writes a [`Plain`] value, aligned or not.
+/// Writes a value, aligned or not.
 ///
 /// # Errors
 /// [`BadAddress`]; a part may have been written.
 #[inline]
-pub fn write<T: Plain>(to: VirtAddr, value: &T) -> Result<(), BadAddress> {
-    copy_out(to, as_bytes(value))
+pub fn write<T: ToUser>(to: VirtAddr, value: &T) -> Result<(), BadAddress> {
+    value.with_bytes(|bytes| copy_out(to, bytes))
 }
 
 /// Writes consecutive words, aligned or not.

@@ -3,7 +3,7 @@
 use abi::Result;
 use nucleus::{
     VirtAddr,
-    user::{self, Plain, compat_scratch},
+    user::{ToUser, compat_scratch},
 };
 
 use super::translate::Difference;
@@ -63,8 +63,8 @@ impl Call<'_> {
     }
 
     /// Makes argument `n` point to `value`.
-    pub(super) fn lay<T: Plain>(&mut self, n: usize, value: &T) -> Result<()> {
-        let at = compat_scratch::put(user::as_bytes(value))?;
+    pub(super) fn lay<T: ToUser>(&mut self, n: usize, value: &T) -> Result<()> {
+        let at = value.with_bytes(compat_scratch::put)?;
         self.args[n] = at.0 as u64;
         Ok(())
     }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use abi::{Errno, Result, raw::general::AT_FDCWD};
 use nucleus::{
     time,
-    user::{self, Plain},
+    user::{self, Plain, ToUser},
 };
 
 use super::{Call, path::At, read_timespec};
@@ -62,7 +62,7 @@ impl Call<'_> {
     /// # Errors
     /// `EFAULT`.
     #[inline]
-    pub fn write_if<T: Plain>(&self, n: usize, value: &T) -> Result<()> {
+    pub fn write_if<T: ToUser>(&self, n: usize, value: &T) -> Result<()> {
         match self.args[n] {
             0 => Ok(()),
             _ => self.write(n, value),
@@ -83,7 +83,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// `EFAULT`.
-    pub fn write_many<T: Plain>(&self, n: usize, values: &[T]) -> Result<()> {
+    pub fn write_many<T: ToUser>(&self, n: usize, values: &[T]) -> Result<()> {
         for (i, value) in values.iter().enumerate() {
             let at = self.address(n).checked_add(i * size_of::<T>());
             user::write(at.ok_or(Errno::EFAULT)?, value)?;
