@@ -235,12 +235,13 @@ pub fn start(
 ) -> Result<()> {
     let body = {
         let thread = thread.clone();
+        let context = context.park();
         move || {
             if let Some(address) = set_child_tid {
                 // As on Linux, a bad address here is not an error.
                 let _ = user::write(VirtAddr(address as usize), &thread.tid());
             }
-            (own.run)(thread, own, context);
+            (own.run)(thread, own, context.unpark());
         }
     };
     let pmap = thread.space().map(|space| space.map().pmap().clone());

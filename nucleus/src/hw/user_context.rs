@@ -1,5 +1,7 @@
 //! The processor state of a program: registers, FPU, segments.
 
+use core::marker::PhantomData;
+
 use super::machine::{self, UserState};
 use super::registers::{Event, Registers, Selectors, USER_CODE, USER_DATA};
 use crate::OutOfMemory;
@@ -48,7 +50,13 @@ impl Segment {
     }
 }
 
-/// A program's whole processor state.
+/// A program's whole processor state. It stays with the task that has it, whose CPU may hold a part
+/// of it in its registers; to another task it goes [parked](UserContext::park).
+///
+/// ```compile_fail,E0277
+/// fn is_send<T: Send>() {}
+/// is_send::<nucleus::trap::UserContext>();
+/// ```
 #[repr(C, align(16))]
 pub struct UserContext {
     /// FPU and vector registers, and the bases that the program has now.
@@ -57,6 +65,21 @@ pub struct UserContext {
     /// selectors and the flags to values that are safe. A program may change its FS and GS bases
     /// without the kernel's knowledge: see [`sync_bases`](UserContext::sync_bases).
     pub regs: Registers,
+    _of_task: PhantomData<*mut ()>,
+}
+
+/// A [`UserContext`] on its way to another task.
+pub struct ParkedContext(UserContext);
+
+// SAFETY: no CPU's registers hold a part of it (`park`), and nothing is done with it before it is
+// the context of the task that takes it out.
+unsafe impl Send for ParkedContext {}
+
+impl ParkedContext {
+    /// The context, the current task's from now on.
+    pub fn unpark(self) -> UserContext {
+        self.0
+    }
 }
 
 #[cfg(target_os = "none")]
@@ -79,6 +102,7 @@ impl UserContext {
         Ok(UserContext {
             state: UserState::new()?,
             regs,
+            _of_task: PhantomData,
         })
     }
 
@@ -87,7 +111,14 @@ impl UserContext {
         Ok(UserContext {
             state: self.state.duplicate()?,
             regs: self.regs,
+            _of_task: PhantomData,
         })
+    }
+
+    /// The same for another task.
+    pub fn park(mut self) -> ParkedContext {
+        self.state.park();
+        ParkedContext(self)
     }
 
     /// Runs the program until something happens, unless `must_return` holds once interrupts are off

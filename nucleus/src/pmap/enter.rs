@@ -4,12 +4,12 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
 use super::entries::load;
-use super::format::{Pte, index};
+use super::format::{LEAF_SPAN, Pte, index};
 use super::leaf::Leaf;
 use super::mapping::install;
 use super::pending::Pending;
+use super::remove::forget;
 use super::space::Pmap;
-use crate::addr::USER_END;
 use crate::addr::{Access, Prot};
 use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
@@ -22,6 +22,9 @@ impl Pmap {
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
+    ///
+    /// # Panics
+    /// If `va` is not below [`USER_END`](crate::addr::USER_END).
     pub fn enter(
         &self,
         va: VirtAddr,
@@ -29,7 +32,6 @@ impl Pmap {
         prot: Prot,
         pending: &mut Pending,
     ) -> Result<(), OutOfMemory> {
-        debug_assert!(va.is_page_aligned() && va < USER_END);
         loop {
             if pending.is_full() {
                 pending.flush();
@@ -76,7 +78,7 @@ impl Pmap {
             // Wider rights need no flush: at worst a CPU faults once more on its old entry, which
             // makes it look again.
             if !prot.contains(old.prot()) {
-                self.forget(old, va, pending);
+                forget(leaf, old, va, pending);
             }
             return true;
         }
@@ -93,22 +95,24 @@ impl Pmap {
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for a page table.
+    ///
+    /// # Panics
+    /// As [`enter`](Pmap::enter).
     pub fn enter_ahead(
         &self,
         va: VirtAddr,
         frame: &Frame,
         prot: Prot,
     ) -> Result<bool, OutOfMemory> {
-        debug_assert!(va.is_page_aligned() && va < USER_END);
         let leaf = self.make_leaf(va)?;
         let pte = Pte::page(frame.index(), prot, false);
         Ok(install(&leaf, index(va, 1), frame.clone(), pte))
     }
 
-    /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, which lies in what one table
-    /// of level 1 maps: the way to the table is walked once. Asks `page` what to map where nothing
-    /// is mapped; it must not sleep. Returns how many pages it mapped: none if there is no table
-    /// yet, or others share it.
+    /// As [`enter_ahead`](Pmap::enter_ahead) for the pages of `range`, as far as the table of level
+    /// 1 goes that maps the first: the way to the table is walked once. Asks `page` what to map
+    /// where nothing is mapped; it must not sleep. Returns how many pages it mapped: none if there
+    /// is no table yet, or others share it.
     pub fn enter_ahead_each<F: Into<Frame>>(
         &self,
         range: VirtRange,
@@ -126,7 +130,7 @@ impl Pmap {
         })
     }
 
-    /// Gives mappings in `range`, which lies in what one table of level 1 maps, more rights. `page`
+    /// Gives mappings in `range`, as far as one table of level 1 goes, more rights. `page`
     /// is asked for each that may not be written: the frame that it should have, and the rights to
     /// add. A mapping of another frame stays as it is. Nothing has to be flushed. Returns how many
     /// mappings were changed: none if others share the table.
@@ -155,20 +159,20 @@ impl Pmap {
         })
     }
 
-    /// Calls `change` with the table's entry for each page of `range`, which lies in what one table
-    /// of level 1 maps, and counts how often it says that it changed the entry: never if there is
-    /// no table, or others share it.
+    /// Calls `change` with the table's entry for each page of `range`, as far as the table of level
+    /// 1 goes that maps the first, and counts how often it says that it changed the entry: never if
+    /// there is no table, or others share it.
     #[inline]
     fn count_changes(
         &self,
         range: VirtRange,
         mut change: impl FnMut(&Leaf, usize, VirtAddr) -> bool,
     ) -> usize {
-        debug_assert!(range.is_empty() || range.end <= USER_END);
         let Some(leaf) = self.leaf(range.start).filter(Leaf::is_own) else {
             return 0;
         };
-        let pages = range.pages();
+        let end = range.end.min(leaf.base + LEAF_SPAN);
+        let pages = VirtRange::new(range.start, end).pages();
         pages.filter(|&va| change(&leaf, index(va, 1), va)).count()
     }
 }

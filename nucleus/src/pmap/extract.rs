@@ -21,9 +21,6 @@ pub struct Resident {
 impl Pmap {
     /// What is mapped at the page that holds `va`.
     pub fn extract(&self, va: VirtAddr) -> Option<(Frame, Prot)> {
-        if va >= USER_END {
-            return None;
-        }
         let leaf = self.leaf(va)?;
         match leaf.is_shared() {
             false => page_in(&leaf, va),
@@ -35,7 +32,6 @@ impl Pmap {
     /// mapped and `f` returns true. The way to a table is walked once for all pages that it maps.
     /// `f` must not sleep.
     pub fn extract_each(&self, range: VirtRange, mut f: impl FnMut(Frame, Prot) -> bool) {
-        debug_assert!(range.is_empty() || range.end <= USER_END);
         let mut at = range.start;
         while at < range.end {
             let Some(leaf) = self.leaf(at) else {
@@ -78,9 +74,6 @@ impl Pmap {
 
     /// Whether a program could do `access` at `va` now without a fault.
     pub fn permits(&self, va: VirtAddr, access: Access) -> bool {
-        if va >= USER_END {
-            return false;
-        }
         loop {
             let Some(leaf) = self.leaf(va) else {
                 return false;

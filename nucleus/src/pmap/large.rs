@@ -51,8 +51,8 @@ use super::space::Pmap;
 use super::table::Found;
 use crate::addr::Prot;
 use crate::counters::Counter;
-use crate::frame::Run;
 use crate::frame::record::{Mappings, Type, find, record};
+use crate::frame::{Run, add_handles};
 use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
@@ -103,6 +103,9 @@ impl Pmap {
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for a page table; nothing has changed.
+    ///
+    /// # Panics
+    /// If `base` is no such address.
     pub fn enter_large(
         &self,
         base: VirtAddr,
@@ -110,7 +113,7 @@ impl Pmap {
         prot: Prot,
         kind: LargeKind,
     ) -> Result<bool, OutOfMemory> {
-        debug_assert!(base.0.is_multiple_of(LEAF_SPAN) && base < crate::addr::USER_END);
+        assert!(base.0.is_multiple_of(LEAF_SPAN), "a large page at {base:?}");
         let made = self.build(base, |leaf| {
             let r = record(leaf.table);
             // All groups are in use; and the entries are counted before one can be taken out.
@@ -124,7 +127,7 @@ impl Pmap {
             let first = Pte::page(run.first(), prot, true).dirty();
             for i in 0..ENTRIES {
                 let r = record(run.first() + i as u32);
-                r.handles.fetch_add(1, Ordering::Relaxed);
+                add_handles(run.first() + i as u32, 1);
                 let pte = first.further(i);
                 leaf.entry(i).store(pte.0, Ordering::Relaxed);
                 let mut mappings = r.lock_mappings();

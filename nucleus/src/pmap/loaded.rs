@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use super::space::{NO_TRUST, Pmap};
+use super::space::{NO_TRUST, Pmap, PmapRef};
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, MAX_CPUS};
@@ -15,7 +15,7 @@ use crate::hw::machine::{self, MAX_CPUS};
 /// One CPU's view; changed by the CPU itself with interrupts off.
 #[repr(align(64))]
 struct Loaded {
-    /// From `Arc::into_raw`, or null: the kernel's own root is loaded.
+    /// From `PmapRef::into_raw`, or null: the kernel's own root is loaded.
     pmap: AtomicPtr<Pmap>,
     /// Without a pmap: the trust of the last one.
     trust: AtomicU32,
@@ -32,14 +32,17 @@ static LOADED: [Loaded; MAX_CPUS] = [const {
 
 /// Loads the pmap of the task that this CPU runs from now on. `None`: a task without a program,
 /// which borrows what is loaded. Called by the task switch with preemption disabled.
-pub(crate) fn activate(next: Option<&Arc<Pmap>>) {
+///
+/// # Panics
+/// If the pmap was torn down.
+pub(crate) fn activate(next: Option<&PmapRef>) {
     let irqs = machine::irqs_disable();
     let cpu = machine::cpu();
     let slot = &LOADED[cpu];
     let loaded = slot.pmap.load(Ordering::Relaxed);
     match next {
         None => slot.borrowed.store(true, Ordering::Relaxed),
-        Some(next) if core::ptr::eq(Arc::as_ptr(next), loaded) => {
+        Some(next) if core::ptr::eq(next.as_ptr(), loaded) => {
             // Still a member of its mask, so no shootdown was missed.
             slot.borrowed.store(false, Ordering::Relaxed);
         }
@@ -47,6 +50,11 @@ pub(crate) fn activate(next: Option<&Arc<Pmap>>) {
             // The bit before the root: see `shootdown`.
             machine::point();
             next.active.fetch_or(1 << cpu, Ordering::SeqCst);
+            // After the bit: a CPU that tears it down sets the mark before it looks at the bits.
+            assert!(
+                !next.is_dead.load(Ordering::SeqCst),
+                "a task runs in an address space that was torn down"
+            );
             // SAFETY: the slot holds a handle, and only this CPU changes it.
             let left = unsafe { loaded.as_ref() };
             let family = left.map(|left| Arc::as_ptr(&left.family));
@@ -66,7 +74,7 @@ pub(crate) fn activate(next: Option<&Arc<Pmap>>) {
             };
             machine::load_program_space(address(next.root), user, is_trusted);
             Counter::space_switches.add(1);
-            let next = Arc::into_raw(Arc::clone(next)).cast_mut();
+            let next = next.clone().into_raw();
             slot.pmap.store(next, Ordering::Relaxed);
             slot.borrowed.store(false, Ordering::Relaxed);
             give_up(loaded, cpu, stays);
@@ -116,8 +124,8 @@ fn give_up(pmap: *mut Pmap, cpu: usize, stays: bool) {
     if pmap.is_null() {
         return;
     }
-    // SAFETY: the pointer is from `Arc::into_raw`, and the slot no longer has it.
-    let pmap = unsafe { Arc::from_raw(pmap) };
+    // SAFETY: the pointer is from `PmapRef::into_raw`, and the slot no longer has it.
+    let pmap = unsafe { PmapRef::from_raw(pmap) };
     // The other root is loaded: nothing of this one is cached here any more.
     machine::point();
     pmap.active.fetch_and(!(1 << cpu), Ordering::SeqCst);

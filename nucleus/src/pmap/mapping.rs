@@ -9,6 +9,7 @@ use super::leaf::Leaf;
 use super::reverse;
 use crate::addr::Prot;
 use crate::hw::machine;
+use crate::mem::frame::add_handles;
 use crate::mem::frame::record::{Mappings, record};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
@@ -103,7 +104,7 @@ pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
         // With the lock held the mapping stays, and with it its handle.
         let now = load(entry);
         if now.is_present() && now.frame() == pte.frame() {
-            record(pte.frame()).handles.fetch_add(1, Ordering::Relaxed);
+            add_handles(pte.frame(), 1);
             drop(mappings);
             return Some((Frame::from_index(pte.frame()), pte.prot()));
         }

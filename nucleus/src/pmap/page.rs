@@ -1,7 +1,5 @@
 //! Operations on all mappings of one frame.
 
-use core::sync::atomic::Ordering;
-
 use super::entries::{change, entry, load};
 use super::format::Pte;
 use super::leaf::{base_of, release};
@@ -16,6 +14,7 @@ use crate::addr::Prot;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
 use crate::frame::record::{Mappings, record};
+use crate::frame::subtract_handles;
 use crate::hw::machine;
 use crate::{Frame, PAGE_SIZE};
 
@@ -88,9 +87,7 @@ pub fn page_protect(frame: &Frame, prot: Prot, pending: &mut Pending) {
         // One handle keeps the frame until the flush as well as many do. The others can go at once;
         // the caller's is still there, so none of them is the last.
         pending.add_frame(frame.index());
-        record(frame.index())
-            .handles
-            .fetch_sub(removed - 1, Ordering::Release);
+        subtract_handles(frame.index(), removed - 1);
     }
 }
 

@@ -5,6 +5,7 @@ use super::format::{LEAF_SPAN, Pte};
 use super::large::Why;
 use super::leaf::Leaf;
 use super::mapping::{Keep, empty, narrow, part_of, unmap};
+use super::owner::holders_of;
 use super::pending::{Pending, bury};
 use super::shootdown::must_be_told;
 use super::space::Pmap;
@@ -40,7 +41,7 @@ impl Pmap {
                 empty(&leaf, |entry, va| {
                     // Processors knew a large page as a whole, and are told so.
                     if !leaf.is_large() {
-                        self.forget(entry, va, pending);
+                        forget(&leaf, entry, va, pending);
                     }
                     Keep::Pending
                 });
@@ -100,7 +101,7 @@ impl Pmap {
             }
             for i in leaf.used(first, stop) {
                 if let Some(old) = narrow(leaf.entry(i), prot) {
-                    self.forget(old, leaf.base + i * PAGE_SIZE, pending);
+                    forget(&leaf, old, leaf.base + i * PAGE_SIZE, pending);
                 }
             }
             range.start = leaf.base + LEAF_SPAN;
@@ -147,16 +148,6 @@ impl Pmap {
         }
     }
 
-    /// The old state of an entry was replaced: a TLB may hold it.
-    #[inline]
-    pub(super) fn forget(&self, old: Pte, va: VirtAddr, pending: &mut Pending) {
-        if must_be_told(old) {
-            pending.invalidate(self.holders(), va);
-        } else {
-            Counter::tlb_skipped_unaccessed.add(1);
-        }
-    }
-
     /// Takes the mapping out of an entry and puts `instead` there; its handle goes to `pending`,
     /// which is not full. False if there was none. The use count of the table is the caller's
     /// business.
@@ -169,11 +160,24 @@ impl Pmap {
     ) -> bool {
         match unmap(leaf.table, i, instead) {
             Some(old) => {
-                self.forget(old, VirtAddr(leaf.base.0 + i * PAGE_SIZE), pending);
+                forget(leaf, old, VirtAddr(leaf.base.0 + i * PAGE_SIZE), pending);
                 pending.add_frame(old.frame());
                 true
             }
             None => false,
         }
+    }
+}
+
+/// The old state of an entry of the table was replaced: a TLB may hold it. The table's owner is
+/// looked up after the change: a fork may have shared the table since it was pinned.
+#[inline]
+pub(super) fn forget(leaf: &Leaf, old: Pte, va: VirtAddr, pending: &mut Pending) {
+    if must_be_told(old) {
+        // SAFETY: a CPU that takes the table away from its owner makes a living member of the
+        // owner's family its owner, and a pmap ends only after its tables are no longer pinned.
+        pending.invalidate(unsafe { holders_of(leaf.table) }, va);
+    } else {
+        Counter::tlb_skipped_unaccessed.add(1);
     }
 }

@@ -40,11 +40,12 @@ use super::leaf::{Leaf, entries_of, leaf_base, new_leaf, pin_attached};
 use super::owner::{COMMON, leave_family, owner, sharers};
 use super::pending::Pending;
 use super::reverse;
-use super::space::Pmap;
+use super::space::{Pmap, PmapRef};
 use super::table::{count_entry, make_tables};
+use crate::addr::USER_END;
 use crate::counters::Counter;
 use crate::frame::record::record;
-use crate::frame::take_table;
+use crate::frame::{add_handles, take_table};
 use crate::hw::machine;
 use crate::{OutOfMemory, VirtAddr, VirtRange};
 
@@ -104,13 +105,13 @@ impl Pmap {
         spans: &mut dyn Iterator<Item = VirtRange>,
         least: usize,
         pending: &mut Pending,
-    ) -> Result<(Arc<Pmap>, bool), OutOfMemory> {
+    ) -> Result<(PmapRef, bool), OutOfMemory> {
         let mut child = Pmap::member(self.family.clone())?;
         let complete = match fork_mode() {
             Fork::Share => self.share_with(&mut child, spans, least, pending)?,
             Fork::Copy => false,
         };
-        Ok((Arc::new(child), complete))
+        Ok((PmapRef::new(child), complete))
     }
 
     fn share_with(
@@ -338,8 +339,12 @@ impl Pmap {
         (pte.is_present() && pte.is_shared_table()).then(|| (above, pte.frame()))
     }
 
-    /// The entry of level 2 for `va`, whatever it is, if there is a table for it. [pmap lock]
+    /// The entry of level 2 for `va`, an address of a program, whatever it is, if there is a table
+    /// for it. [pmap lock]
     pub(super) fn above_leaf(&self, va: VirtAddr) -> Option<&'static AtomicU64> {
+        if va >= USER_END {
+            return None;
+        }
         let mut table = self.root;
         for level in [4, 3] {
             let pte = load(entry(table, index(va, level)));
@@ -390,7 +395,7 @@ fn copy(table: u32, new: &Leaf) {
         // shared table are never replaced by others.
         let pte = load(from.entry(next));
         if pte.is_present() && pte.frame() == frame {
-            record(frame).handles.fetch_add(1, Ordering::Relaxed);
+            add_handles(frame, 1);
             new.add_entry(next);
             new.entry(next).store(pte.copied().0, Ordering::Release);
             reverse::link(&mut mappings, new.table, next);

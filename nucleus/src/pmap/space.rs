@@ -1,7 +1,8 @@
 //! Address spaces, and families of spaces that may have page tables in common: a pmap and all that
 //! came from it by [`Pmap::fork`].
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
+use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::entries::entry;
@@ -11,6 +12,58 @@ use crate::lock::{Rank, SpinLock};
 use crate::mem::frame::record::{NONE, managed};
 use crate::mem::frame::{Table, give_table, take_table};
 use crate::{OutOfMemory, PhysAddr};
+
+/// A counted handle of a [`Pmap`], which stays in its place: its page tables lead back to it.
+#[derive(Clone)]
+pub struct PmapRef(Arc<Pmap>);
+
+impl PmapRef {
+    pub(super) fn new(pmap: Pmap) -> PmapRef {
+        PmapRef(Arc::new(pmap))
+    }
+
+    /// Where the pmap is, for as long as any handle of it lives.
+    pub(super) fn as_ptr(&self) -> *const Pmap {
+        Arc::as_ptr(&self.0)
+    }
+
+    /// The handle as a pointer, to be taken back by [`from_raw`](PmapRef::from_raw).
+    pub(super) fn into_raw(self) -> *mut Pmap {
+        Arc::into_raw(self.0).cast_mut()
+    }
+
+    /// The handle that [`into_raw`](PmapRef::into_raw) gave away.
+    ///
+    /// # Safety
+    /// The pointer is from there, and is taken back once.
+    pub(super) unsafe fn from_raw(pmap: *mut Pmap) -> PmapRef {
+        // SAFETY: the caller's promise.
+        PmapRef(unsafe { Arc::from_raw(pmap) })
+    }
+
+    /// A handle that does not keep the pmap.
+    pub fn downgrade(&self) -> PmapWeak {
+        PmapWeak(Arc::downgrade(&self.0))
+    }
+}
+
+/// A handle of a [`Pmap`] that does not keep it.
+pub struct PmapWeak(Weak<Pmap>);
+
+impl PmapWeak {
+    /// A counted handle, if there still is one.
+    pub fn upgrade(&self) -> Option<PmapRef> {
+        self.0.upgrade().map(PmapRef)
+    }
+}
+
+impl Deref for PmapRef {
+    type Target = Pmap;
+    #[inline]
+    fn deref(&self) -> &Pmap {
+        &self.0
+    }
+}
 
 /// One hardware address space. All methods may be called on any CPU at the same time.
 pub struct Pmap {
@@ -27,6 +80,8 @@ pub struct Pmap {
     pub(super) active: AtomicU64,
     /// The spaces with which it may share page tables.
     pub(super) family: Arc<Family>,
+    /// It was torn down: no CPU loads it any more.
+    pub(super) is_dead: AtomicBool,
     /// It was forked, or came from a fork.
     pub(super) is_forked: AtomicBool,
     /// Guards the tables of level 2 to 4 (see `table`). The value: frames in page tables, with
@@ -41,8 +96,9 @@ impl Pmap {
     ///
     /// # Errors
     /// [`OutOfMemory`]: no frame for the root.
-    pub fn new() -> Result<Arc<Pmap>, OutOfMemory> {
-        Ok(Arc::new(Pmap::member(Family::new())?))
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new() -> Result<PmapRef, OutOfMemory> {
+        Ok(PmapRef::new(Pmap::member(Family::new())?))
     }
 
     /// As [`new`](Pmap::new), a member of this family.
@@ -72,6 +128,7 @@ impl Pmap {
             trust: AtomicU32::new(NO_TRUST),
             active: AtomicU64::new(0),
             family,
+            is_dead: AtomicBool::new(false),
             is_forked: AtomicBool::new(false),
             lock: SpinLock::new(Rank::Pmap, 1 + usize::from(user_root != NONE)),
             weight: AtomicU32::new(0),

@@ -24,11 +24,20 @@ use super::leaf::{BASE, COUNT, DYING, Leaf, Status, leaf_base, new_leaf};
 use super::owner::{common_owner, owner};
 use super::pending::{Pending, bury};
 use super::space::{Pmap, Tops};
+use crate::addr::USER_END;
 use crate::cpu::percpu::Pinned;
 use crate::frame::record::{NONE, Type, find, record};
 use crate::frame::{give_table, take_table};
 use crate::hw::machine;
-use crate::{OutOfMemory, VirtAddr, VirtRange};
+use crate::{OutOfMemory, PAGE_SIZE, VirtAddr, VirtRange};
+
+/// What the tables of level 1 of programs map, the page at [`USER_END`] with the last of them.
+const PROGRAMS: VirtRange = VirtRange {
+    start: VirtAddr(0),
+    end: VirtAddr(USER_END.0 + PAGE_SIZE),
+};
+
+const _: () = assert!(PROGRAMS.end.0 == span(4) * ENTRIES / 2);
 
 impl Pmap {
     /// The table of level 1 that maps `va`, if there is one. No lock.
@@ -56,9 +65,12 @@ impl Pmap {
         }
     }
 
-    /// The entry of level 2 for `va`: a hint.
+    /// The entry of level 2 for `va`: a hint. None where no program may have anything.
     #[inline]
     pub(super) fn walk(&self, va: VirtAddr) -> Option<Pte> {
+        if va >= USER_END {
+            return None;
+        }
         let mut table = self.root;
         let mut level = 4;
         loop {
@@ -178,12 +190,17 @@ impl Pmap {
 
     /// Makes the table of level 1 for `va`: `fill` gets it before it can be found, and says what
     /// stands in the entry above. `None`: there is one.
+    ///
+    /// # Panics
+    /// If programs may have nothing at `va`: the tables there are the kernel's, and all pmaps share
+    /// them.
     #[cold]
     pub(super) fn build(
         &self,
         va: VirtAddr,
         fill: impl FnOnce(&Leaf) -> Pte,
     ) -> Result<Option<Leaf>, OutOfMemory> {
+        assert!(va < USER_END, "{va:?} is not an address of a program");
         let mut frames = self.lock.lock();
         let mut leaf = None;
         make_tables(self.tops(), &mut frames, va, 1, |table| {
@@ -198,6 +215,8 @@ impl Pmap {
     /// maps, it is killed: detached, and the tables above that have become empty go to `pending`,
     /// which is not full; if others share it, this pmap's share goes there.
     pub(super) fn next_leaf(&self, range: VirtRange, kill: Option<&mut Pending>) -> Option<Found> {
+        // The rest of the tree is the kernel's.
+        let range = range.intersect(PROGRAMS);
         if range.is_empty() {
             return None;
         }
@@ -301,9 +320,13 @@ impl Pmap {
         }
     }
 
-    /// Takes a table that has become empty out of the tree, unless another walker uses it.
+    /// Takes a table that has become empty out of the tree, unless another walker uses it, or a
+    /// fork that came in between has shared it.
     pub(super) fn prune(&self, leaf: Leaf, pending: &mut Pending) {
         let mut frames = self.lock.lock();
+        if record(leaf.table).owner().load(Ordering::Relaxed) != owner(self) {
+            return;
+        }
         let b = record(leaf.table).use_count();
         let alone = leaf.base.0 as u64 | 2;
         let dead = leaf.base.0 as u64 | DYING | 1;

@@ -16,7 +16,11 @@ use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 impl Pmap {
     /// Removes everything without a single TLB flush. For an address space that no task will run
     /// in again; the caller's task has switched away from it ([`crate::task::set_pmap`]).
+    ///
+    /// # Panics
+    /// If a task runs in it. A CPU that switches to it from now on panics, too.
     pub fn tear_down(&self) {
+        self.is_dead.store(true, Ordering::SeqCst);
         // Other CPUs may have borrowed it for tasks without a program; they are made to leave.
         let since = machine::coherence_stamp();
         let borrowers = self.active.load(Ordering::SeqCst);

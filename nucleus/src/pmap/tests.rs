@@ -15,6 +15,7 @@ use crate::sim::{Gate, below, on_machines_with};
 use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
+mod contracts;
 mod large;
 mod sharing;
 mod spaces;
@@ -44,7 +45,7 @@ fn on_machines<const N: usize>(name: &str, cpus: [usize; N], pages: usize, seeds
 
 /// Starts a program in an address space, on one of these CPUs. What it ran in is left before it
 /// passes the gate, so that it can be torn down.
-fn spawn(gate: &Arc<Gate>, pmap: &Arc<Pmap>, cpus: u64, body: impl FnOnce() + Send + 'static) {
+fn spawn(gate: &Arc<Gate>, pmap: &PmapRef, cpus: u64, body: impl FnOnce() + Send + 'static) {
     let gate = gate.clone();
     let spawn = Spawn {
         pmap: Some(pmap.clone()),
@@ -198,7 +199,7 @@ fn all_at_once() {
         gate.wait_for(4);
         // What is mapped and what is linked are the same.
         for frame in frames.iter() {
-            let maps = |pmap: &Arc<Pmap>| {
+            let maps = |pmap: &PmapRef| {
                 let here = |page: &usize| {
                     let found = pmap.extract(va_of(*page));
                     found.is_some_and(|(found, _)| found == *frame)

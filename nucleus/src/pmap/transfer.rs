@@ -12,6 +12,7 @@ use super::large::Why;
 use super::leaf::Leaf;
 use super::mapping::{install, part_of, unmap};
 use super::pending::Pending;
+use super::remove::forget;
 use super::space::Pmap;
 use super::table::Found;
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
@@ -93,7 +94,7 @@ impl Pmap {
                     continue;
                 };
                 let va = VirtAddr(leaf.base.0 + next * PAGE_SIZE);
-                self.forget(old, va, &mut pending);
+                forget(&leaf, old, va, &mut pending);
                 batch.push(old, (va - range.start) / PAGE_SIZE);
                 leaf.remove_entry();
             }

@@ -25,7 +25,7 @@ use crate::addr::USER_END;
 use crate::frame::Contents;
 use crate::hw::machine as hardware;
 use crate::hw::x86_64::{cpu, entry, percpu, space};
-use crate::pmap::Pending;
+use crate::pmap::{Pending, PmapRef};
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep, Spawn};
 use crate::trap::{Event, USER_CODE_32, UserContext};
@@ -166,7 +166,7 @@ const STACK: VirtAddr = VirtAddr(0x7fff_0000_0000);
 const HOLE: VirtAddr = VirtAddr(0x1234_5000);
 
 /// A program of the test: its address space, and its registers at one of the labels.
-fn program(at: *const u8) -> (Arc<Pmap>, UserContext) {
+fn program(at: *const u8) -> (PmapRef, UserContext) {
     let pmap = Pmap::new().expect("memory for the test");
     let start = &raw const injected_call;
     // SAFETY: the labels stand in this order in one section.
@@ -191,8 +191,12 @@ fn program(at: *const u8) -> (Arc<Pmap>, UserContext) {
 /// Lets a program spin on every CPU.
 fn occupy() {
     for _ in 0..task::cpu_count() {
-        let (pmap, mut context) = program(&raw const injected_spin);
-        let body = move || while context.run() == Event::Interrupt {};
+        let (pmap, context) = program(&raw const injected_spin);
+        let context = context.park();
+        let body = move || {
+            let mut context = context.unpark();
+            while context.run() == Event::Interrupt {}
+        };
         let spawn = Spawn {
             pmap: Some(pmap),
             ..Spawn::kernel("spin")
@@ -385,7 +389,7 @@ fn copies() {
         let frame = Frame::alloc(Contents::Zeroed).expect("memory for the test");
         let pmap = task::current()
             .attachment()
-            .and_then(|a| a.clone().downcast::<Pmap>().ok());
+            .and_then(|a| a.clone().downcast::<PmapRef>().ok());
         let pmap = pmap.expect("the task has its pmap attached");
         let mut pending = Pending::new();
         pmap.enter(HOLE, &frame, Prot::READ | Prot::WRITE, &mut pending)
@@ -401,7 +405,7 @@ fn copies() {
     };
     let spawn = Spawn {
         pmap: Some(pmap.clone()),
-        attachment: Some(pmap),
+        attachment: Some(Arc::new(pmap)),
         ..Spawn::kernel("copies")
     };
     task::spawn(spawn, Box::new(body)).expect("memory for the test");
@@ -419,9 +423,10 @@ fn vectors() {
     let count = task::cpu_count() * 3 + 1;
     let done = Arc::new(AtomicUsize::new(0));
     for i in 0..count {
-        let (pmap, mut context) = program(&raw const injected_vectors);
-        let done = done.clone();
+        let (pmap, context) = program(&raw const injected_vectors);
+        let (done, context) = (done.clone(), context.park());
         let body = move || {
+            let mut context = context.unpark();
             let value = 0x1111_0000 + i as u64;
             context.regs.rdi = value;
             context.regs.rsi = 3_000_000;

@@ -31,16 +31,17 @@
 //! The memory is a cache line per possible CPU, one KiB a lock: meant for address spaces, not for
 //! objects.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use super::mutex::{Mutex, MutexGuard};
 use super::parking_lot;
 use crate::hw::machine;
 use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lockdep};
 
-/// Alone in its cache line.
+/// Alone in its cache line. Wide enough for guards that are forgotten, however many: one more each
+/// nanosecond takes five hundred years.
 #[repr(align(64))]
-struct Counter(AtomicI32);
+struct Counter(AtomicI64);
 
 /// Many readers, each touching only a cache line of its CPU, or one writer, which visits them all;
 /// sleeps.
@@ -115,7 +116,7 @@ impl<T> CpuRwLock<T> {
     /// A free lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self {
-            readers: [const { Counter(AtomicI32::new(0)) }; machine::MAX_CPUS],
+            readers: [const { Counter(AtomicI64::new(0)) }; machine::MAX_CPUS],
             writing: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             writer: Mutex::new(rank, ()),
@@ -206,13 +207,13 @@ impl<T> CpuRwLock<T> {
     }
 
     #[inline(always)]
-    fn count_readers(&self) -> i32 {
+    fn count_readers(&self) -> i64 {
         self.readers[..machine::cpu_count()]
             .iter()
             .map(|counter| {
                 machine::point();
                 counter.0.load(Ordering::SeqCst)
             })
-            .fold(0, i32::wrapping_add)
+            .fold(0, i64::wrapping_add)
     }
 }

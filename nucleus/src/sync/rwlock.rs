@@ -9,6 +9,8 @@ use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, lock_pair, lockde
 const WRITER: u32 = 1 << 31;
 /// Tasks may be in the parking lot. New readers join them rather than overtake a writer for ever.
 const WAITING: u32 = 1 << 30;
+/// Readers at a time. One more waits: guards that were forgotten never make the count a flag.
+const MOST_READERS: u32 = 1 << 29;
 
 /// Many readers or one writer; sleeps.
 pub struct RwLock<T: ?Sized> {
@@ -83,7 +85,8 @@ impl<T: ?Sized> RwLock<T> {
     pub fn read(&self) -> ReadGuard<'_, T> {
         lockdep::may_sleep();
         self.guarded.check();
-        self.take(|state| (state & (WRITER | WAITING) == 0).then(|| state + 1));
+        // Both flags are above the count.
+        self.take(|state| (state < MOST_READERS).then(|| state + 1));
         // SAFETY: counted just now.
         unsafe { Guard::new(self, Reading(())) }
     }

@@ -229,3 +229,35 @@ fn orders_allow_release_in_any_order() {
         drop(a.lock());
     });
 }
+
+/// With assertions or without them, a task that is pinned is not switched away from.
+#[test]
+fn no_task_sleeps_with_a_spin_lock() {
+    failure_of(|| {
+        let spin = SpinLock::new(Rank::Leaf, ());
+        let _spin = spin.lock();
+        task::sleep(task::Sleep::within(std::time::Duration::from_millis(1)));
+    });
+}
+
+/// A set that is forgotten stays in its queues, and the sleeper with it.
+#[test]
+fn a_forgotten_wait_set_keeps_its_task() {
+    on_many_machines("a forgotten wait set", || {
+        use crate::task::{WaitQueue, WaitSet, Watch};
+        let queue = Arc::new(WaitQueue::new());
+        let of_set = queue.clone();
+        let task = spawn(move || {
+            let mut set = WaitSet::new();
+            set.add_shared(&of_set);
+            std::mem::forget(set);
+        });
+        let task = Arc::downgrade(&task);
+        for _ in 0..20 {
+            task::yield_now();
+            task::reap();
+        }
+        assert!(task.upgrade().is_some());
+        queue.wake_all();
+    });
+}

@@ -12,7 +12,7 @@ use super::{
     observer::{self, Exclusive, ObserverSet},
     placement,
     scheduler::block,
-    task::{Task, current_raw, is_interrupted},
+    task::{Task, current, current_raw, is_interrupted},
     waiter::{Waiter, WaiterList, wake_from},
 };
 use crate::{
@@ -313,10 +313,18 @@ pub struct WaitSet<'a> {
     /// Boxed, because a queue links to a place where it stands.
     #[allow(clippy::vec_box)]
     places: Vec<Box<Place<'a>>>,
-    /// Whether one of the places was woken: a sleeper looks at this with interrupts off, and at
-    /// the places, as many as there may be, with interrupts on. Dropped after the places.
-    any: Option<Box<AtomicBool>>,
+    /// Dropped after the places.
+    any: Option<Box<Alarm>>,
     out_of_memory: bool,
+}
+
+/// What the places of a [`WaitSet`] have in common.
+struct Alarm {
+    /// Whether one of the places was woken: a sleeper looks at this with interrupts off, and at
+    /// the places, as many as there may be, with interrupts on.
+    rings: AtomicBool,
+    /// The sleeper. A set that is forgotten leaves its places in the queues, and this with them.
+    _task: Arc<Task>,
 }
 
 impl<'a> WaitSet<'a> {
@@ -334,12 +342,15 @@ impl<'a> WaitSet<'a> {
             self.out_of_memory = true;
             return;
         }
-        let any = self
-            .any
-            .get_or_insert_with(|| Box::new(AtomicBool::new(false)));
+        let any = self.any.get_or_insert_with(|| {
+            Box::new(Alarm {
+                rings: AtomicBool::new(false),
+                _task: current(),
+            })
+        });
         // SAFETY: the flag is dropped after the places, each of which takes its queue's lock
         // before it goes away.
-        let waiter = unsafe { Waiter::with_flag(&raw const **any) };
+        let waiter = unsafe { Waiter::with_flag(&raw const any.rings) };
         let place = Box::new(Place::new(queue, waiter));
         place.enlist();
         self.places.push(place);
@@ -363,7 +374,7 @@ impl<'a> WaitSet<'a> {
     #[track_caller]
     pub fn wait(&mut self, how: Sleep) -> Result<(), Woken> {
         let mut sleeper = Sleeper::new(how);
-        let any = self.any.as_deref();
+        let any = self.any.as_ref().map(|any| &any.rings);
         let slept = sleeper.sleep(|| any.is_some_and(|any| any.load(Ordering::SeqCst)));
         if any.is_some_and(|any| any.swap(false, Ordering::SeqCst)) {
             for place in &self.places {

@@ -112,8 +112,11 @@ pub(super) fn leave_for_ever() -> ! {
 
 /// Switches to the task that is to run now, which may be the current one. Interrupts off,
 /// preemption not disabled. Returns when the current task runs again.
+///
+/// # Panics
+/// If the task holds a spin lock, or is pinned: it might go on elsewhere, with what is this CPU's.
 pub(super) fn schedule() {
-    debug_assert!(
+    assert!(
         machine::preempt_count() == 0,
         "a task is switched away from while it holds a spin lock"
     );

@@ -19,9 +19,10 @@ use super::{
     task::{Task, current_raw, set_pmap},
 };
 use crate::{
-    OutOfMemory, Pmap,
+    OutOfMemory,
     hw::{context::Context, machine},
     mem::KernelStack,
+    pmap::PmapRef,
 };
 
 /// What a new task is.
@@ -29,7 +30,7 @@ pub struct Spawn {
     /// For the log and backtraces.
     pub name: &'static str,
     /// The address space it runs in, none for a task that touches no program.
-    pub pmap: Option<Arc<Pmap>>,
+    pub pmap: Option<PmapRef>,
     /// What the floors above attach to the task, found again by [`Task::attachment`].
     pub attachment: Option<Arc<dyn Any + Send + Sync>>,
     /// Bit per CPU on which it may run.

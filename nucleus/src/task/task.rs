@@ -15,9 +15,9 @@ use sched::run_queue::Runnable;
 #[cfg(debug_assertions)]
 use crate::lock::lockdep::Held;
 use crate::{
-    Pmap,
     hw::{context::Context, machine},
     mem::KernelStack,
+    pmap::PmapRef,
 };
 #[cfg(debug_assertions)]
 use core::panic::Location;
@@ -75,7 +75,7 @@ pub struct Task {
     /// Runs when there is nothing else to run; never in a heap.
     pub(super) idle: bool,
     /// The task's own.
-    pub(super) pmap: UnsafeCell<Option<Arc<Pmap>>>,
+    pub(super) pmap: UnsafeCell<Option<PmapRef>>,
     /// The task's own.
     pub(super) body: UnsafeCell<Option<Box<dyn FnOnce() + Send>>>,
     /// What [`user::compat_scratch`](crate::user::compat_scratch) keeps; the task's own.
@@ -219,7 +219,7 @@ pub(crate) fn is_interrupted() -> bool {
 }
 
 /// Switches the current task to another address space, or to none (the kernel's own), at once.
-pub fn set_pmap(pmap: Option<Arc<Pmap>>) {
+pub fn set_pmap(pmap: Option<PmapRef>) {
     let Some(task) = current_ref() else { return };
     let irqs = machine::irqs_disable();
     // SAFETY: the field is the task's own, and with interrupts off the scheduler doesn't look at

@@ -105,7 +105,7 @@ impl Content for Slot {
         location.into_frame()
     }
 
-    fn registry() -> Option<&'static Registry<Chunk<Slot>>> {
+    fn registry() -> Option<&'static Registry<Arc<Chunk<Slot>>>> {
         Some(&CHUNKS)
     }
 }
@@ -126,7 +126,7 @@ impl Paged for Slot {
 }
 
 /// All chunks of amaps. Their pages start as active ones.
-pub(crate) static CHUNKS: Registry<Chunk<Slot>> = Registry::new(&INACTIVE);
+pub(crate) static CHUNKS: Registry<Arc<Chunk<Slot>>> = Registry::new(&INACTIVE);
 
 /// The number of inactive pages in [`CHUNKS`]; some may have been freed since.
 pub(crate) static INACTIVE: AtomicUsize = AtomicUsize::new(0);

@@ -55,7 +55,7 @@ pub trait Content: Default + 'static {
 
     /// The registry in which the pagedaemon finds chunks of this kind; `None` if it reaches them
     /// through their owners.
-    fn registry() -> Option<&'static Registry<Chunk<Self>>> {
+    fn registry() -> Option<&'static Registry<Arc<Chunk<Self>>>> {
         None
     }
 }

@@ -14,7 +14,11 @@ use alloc::{
     vec::Vec,
 };
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use nucleus::{sync::SpinLock, task};
+use nucleus::{
+    pmap::{PmapRef, PmapWeak},
+    sync::SpinLock,
+    task,
+};
 
 /// Shards: CPUs that enroll at the same time mostly use different ones.
 const SHARDS: usize = 16;
@@ -40,22 +44,58 @@ impl Token {
     }
 }
 
-/// Consecutive places.
-struct Segment<T: ?Sized> {
-    /// A bit for each occupied place.
-    taken: u64,
-    places: [Option<Weak<T>>; SEGMENT],
+/// A counted handle to what is enrolled.
+pub(crate) trait Handle: Sized {
+    /// A handle that does not keep it.
+    type Weak;
+
+    /// Returns a weak handle.
+    fn downgrade(&self) -> Self::Weak;
+
+    /// Returns a counted handle if there still is one.
+    fn upgrade(weak: &Self::Weak) -> Option<Self>;
 }
 
-struct Shard<T: ?Sized> {
-    segments: Vec<Box<Segment<T>>>,
+impl<T: ?Sized> Handle for Arc<T> {
+    type Weak = Weak<T>;
+
+    fn downgrade(&self) -> Weak<T> {
+        Arc::downgrade(self)
+    }
+
+    fn upgrade(weak: &Weak<T>) -> Option<Arc<T>> {
+        weak.upgrade()
+    }
+}
+
+impl Handle for PmapRef {
+    type Weak = PmapWeak;
+
+    fn downgrade(&self) -> PmapWeak {
+        PmapRef::downgrade(self)
+    }
+
+    fn upgrade(weak: &PmapWeak) -> Option<PmapRef> {
+        weak.upgrade()
+    }
+}
+
+/// Consecutive places.
+struct Segment<H: Handle> {
+    /// A bit for each occupied place.
+    taken: u64,
+    places: [Option<H::Weak>; SEGMENT],
+}
+
+struct Shard<H: Handle> {
+    segments: Vec<Box<Segment<H>>>,
     /// All segments before this one are full.
     full: usize,
 }
 
 /// A registry: see the head of the file.
-pub(crate) struct Registry<T: ?Sized> {
-    shards: [SpinLock<Shard<T>>; SHARDS],
+pub(crate) struct Registry<H: Handle> {
+    shards: [SpinLock<Shard<H>>; SHARDS],
     /// A counter of marks on the objects; the marks of an object are subtracted when it withdraws.
     marks: &'static AtomicUsize,
 }
@@ -67,8 +107,8 @@ pub(crate) struct Hand {
     place: usize,
 }
 
-impl<T: ?Sized> Shard<T> {
-    const fn new() -> Shard<T> {
+impl<H: Handle> Shard<H> {
+    const fn new() -> Shard<H> {
         Shard {
             segments: Vec::new(),
             full: 0,
@@ -77,7 +117,7 @@ impl<T: ?Sized> Shard<T> {
 
     /// Stores a reference in a free place and returns which; returns the reference if all are
     /// taken.
-    fn put(&mut self, weak: Weak<T>) -> Result<usize, Weak<T>> {
+    fn put(&mut self, weak: H::Weak) -> Result<usize, H::Weak> {
         while let Some(segment) = self.segments.get_mut(self.full) {
             let free = segment.taken.trailing_ones() as usize;
             if let Some(place) = segment.places.get_mut(free) {
@@ -90,7 +130,7 @@ impl<T: ?Sized> Shard<T> {
         Err(weak)
     }
 
-    fn clear(&mut self, place: usize) -> Option<Weak<T>> {
+    fn clear(&mut self, place: usize) -> Option<H::Weak> {
         let (number, bit) = (place / SEGMENT, place % SEGMENT);
         let segment = self.segments.get_mut(number)?;
         segment.taken &= !(1 << bit);
@@ -111,9 +151,9 @@ impl<T: ?Sized> Shard<T> {
     }
 }
 
-impl<T: ?Sized> Registry<T> {
+impl<H: Handle> Registry<H> {
     /// Returns an empty registry. `marks`: see [`withdraw`](Registry::withdraw).
-    pub const fn new(marks: &'static AtomicUsize) -> Registry<T> {
+    pub const fn new(marks: &'static AtomicUsize) -> Registry<H> {
         Registry {
             shards: [const { SpinLock::new(crate::rank::ENROLLED, Shard::new()) }; SHARDS],
             marks,
@@ -128,9 +168,9 @@ impl<T: ?Sized> Registry<T> {
     }
 
     /// Enrolls `thing`, which keeps `token`. Allocates once in [`SEGMENT`] calls.
-    pub fn enroll(&self, thing: &Arc<T>, token: &Token) {
+    pub fn enroll(&self, thing: &H, token: &Token) {
         let shard = task::cpu() % SHARDS;
-        let mut weak = Arc::downgrade(thing);
+        let mut weak = thing.downgrade();
         loop {
             let spare = match self.shards[shard].lock().put(weak) {
                 Ok(place) => {
@@ -169,14 +209,14 @@ impl<T: ?Sized> Registry<T> {
 
     /// Returns the next object at or after the hand and moves the hand behind it. Returns `None` at
     /// the end of a round; the hand is then at the start again.
-    pub fn next(&self, hand: &mut Hand) -> Option<Arc<T>> {
+    pub fn next(&self, hand: &mut Hand) -> Option<H> {
         while let Some(shard) = self.shards.get(hand.shard) {
             let shard = shard.lock();
             let end = shard.segments.len() * SEGMENT;
             for place in (hand.place..end).take(LOOK) {
                 hand.place = place + 1;
                 let weak = &shard.segments[place / SEGMENT].places[place % SEGMENT];
-                if let Some(thing) = weak.as_ref().and_then(Weak::upgrade) {
+                if let Some(thing) = weak.as_ref().and_then(H::upgrade) {
                     return Some(thing);
                 }
             }
@@ -198,7 +238,7 @@ mod tests {
     use nucleus::sim::{self, Config};
 
     static MARKS: AtomicUsize = AtomicUsize::new(0);
-    static THINGS: Registry<Thing> = Registry::new(&MARKS);
+    static THINGS: Registry<Arc<Thing>> = Registry::new(&MARKS);
 
     struct Thing {
         name: usize,

@@ -17,7 +17,7 @@ use nucleus::{
     OutOfMemory, PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
     addr::USER_END,
     frame,
-    pmap::{Fork, Pending, Writes, fork_mode},
+    pmap::{Fork, Pending, PmapRef, Writes, fork_mode},
     task::Sleep,
 };
 
@@ -74,7 +74,7 @@ impl Map {
         &self,
         parents: &mut Change<'_>,
         pending: &mut Pending,
-    ) -> Result<(Arc<Pmap>, Space), MapError> {
+    ) -> Result<(PmapRef, Space), MapError> {
         let Change {
             space: parents,
             removed,
@@ -121,7 +121,7 @@ impl Map {
         &self,
         space: &Space,
         pending: &mut Pending,
-    ) -> Result<(Arc<Pmap>, bool), OutOfMemory> {
+    ) -> Result<(PmapRef, bool), OutOfMemory> {
         let least = SHARED_FROM.load(Ordering::Relaxed);
         if least > 0 {
             let entries = space.iter().filter(|entry| entry.may_share_tables());

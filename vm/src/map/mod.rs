@@ -29,7 +29,7 @@ use nucleus::{
     PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
     addr::{USER_END, USER_START},
     frame,
-    pmap::Pending,
+    pmap::{Pending, PmapRef},
     sync::CpuRwLock,
     task::WaitQueue,
 };
@@ -55,12 +55,12 @@ pub(crate) use space::{Change, Space};
 pub(crate) use widen::{make_sole, widen_run};
 
 /// The pmaps of all address spaces; the pagedaemon weighs them from time to time.
-pub(crate) static SPACES: Registry<Pmap> = Registry::new(&NO_MARKS);
+pub(crate) static SPACES: Registry<PmapRef> = Registry::new(&NO_MARKS);
 static NO_MARKS: AtomicUsize = AtomicUsize::new(0);
 
 /// An address space: entries over a [`Pmap`]. All methods may be called by any task.
 pub struct Map {
-    pub(crate) pmap: Arc<Pmap>,
+    pub(crate) pmap: PmapRef,
     pub(crate) space: CpuRwLock<Space>,
     /// The pmap's place in [`SPACES`].
     token: Token,
@@ -122,7 +122,7 @@ impl Map {
     }
 
     /// Returns an address space of these entries and their mappings.
-    pub(crate) fn with_pmap(pmap: Arc<Pmap>, space: Space) -> Result<Arc<Map>, MapError> {
+    pub(crate) fn with_pmap(pmap: PmapRef, space: Space) -> Result<Arc<Map>, MapError> {
         if frame::is_scarce() {
             return Err(MapError::NoMemory);
         }
@@ -139,7 +139,7 @@ impl Map {
     }
 
     /// The pmap, for [`nucleus::task::set_pmap`].
-    pub fn pmap(&self) -> &Arc<Pmap> {
+    pub fn pmap(&self) -> &PmapRef {
         &self.pmap
     }
 

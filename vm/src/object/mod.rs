@@ -104,7 +104,7 @@ impl Content for Page {
         }
     }
 
-    fn registry() -> Option<&'static Registry<Chunk<Page>>> {
+    fn registry() -> Option<&'static Registry<Arc<Chunk<Page>>>> {
         Some(&CHUNKS)
     }
 
@@ -114,7 +114,7 @@ impl Content for Page {
 }
 
 /// All chunks of objects without a backing store. A page of theirs begins as an active one.
-pub(crate) static CHUNKS: Registry<Chunk<Page>> = Registry::new(&INACTIVE);
+pub(crate) static CHUNKS: Registry<Arc<Chunk<Page>>> = Registry::new(&INACTIVE);
 
 /// Active pages of objects with a backing store, some of which may have gone.
 pub(crate) static ACTIVE: AtomicUsize = AtomicUsize::new(0);

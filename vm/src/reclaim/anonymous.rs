@@ -53,7 +53,7 @@ pub(super) fn in_flight() -> usize {
 /// A clock with two hands. The front hand deactivates pages and clears their referenced bits; the
 /// back hand takes those that were not used since.
 struct Clock<T: Paged> {
-    chunks: &'static Registry<Chunk<T>>,
+    chunks: &'static Registry<Arc<Chunk<T>>>,
     inactive: &'static AtomicUsize,
     front: Hand,
     behind: Hand,
@@ -106,7 +106,7 @@ impl Clocks {
 }
 
 impl<T: Paged> Clock<T> {
-    fn new(chunks: &'static Registry<Chunk<T>>, inactive: &'static AtomicUsize) -> Clock<T> {
+    fn new(chunks: &'static Registry<Arc<Chunk<T>>>, inactive: &'static AtomicUsize) -> Clock<T> {
         Clock {
             chunks,
             inactive,

@@ -1,5 +1,6 @@
 //! Counts swap slots twice, in the table and in the pages: if the counts agree, no slot leaks.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::amap::anon;
@@ -34,7 +35,7 @@ pub fn audit_swap() -> Result<SwapAudit, SwapError> {
 }
 
 fn gather<T: Paged>(
-    chunks: &Registry<Chunk<T>>,
+    chunks: &Registry<Arc<Chunk<T>>>,
     numbers: &mut Vec<SlotNumber>,
 ) -> Result<(), SwapError> {
     let mut hand = Hand::default();

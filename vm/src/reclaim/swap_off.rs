@@ -41,7 +41,7 @@ fn drain(removal: &Removal, interrupted: &dyn Fn() -> bool) -> Result<(), SwapEr
 
 /// Reads all pages of the chunks back from the device.
 fn empty_all<T: Paged>(
-    chunks: &Registry<Chunk<T>>,
+    chunks: &Registry<Arc<Chunk<T>>>,
     removal: &Removal,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<(), SwapError> {

@@ -75,7 +75,7 @@ pub(crate) fn preempt_enable() -> bool {
     cpu.preempt_count.get() == 0 && cpu.reschedule.get() && cpu.irqs.get()
 }
 
-pub(crate) fn preempt_count() -> u32 {
+pub(crate) fn preempt_count() -> u64 {
     machine().map_or(0, |m| m.cpu().preempt_count.get())
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Cpu {
     pub(crate) irqs: Cell<bool>,
     pub(crate) pending: Cell<u32>,
     pub(crate) halted: Cell<bool>,
-    pub(crate) preempt_count: Cell<u32>,
+    pub(crate) preempt_count: Cell<u64>,
     pub(crate) reschedule: Cell<bool>,
     pub(crate) task: Cell<usize>,
     pub(crate) timer: Cell<Option<u64>>,

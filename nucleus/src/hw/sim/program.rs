@@ -46,6 +46,8 @@ impl UserState {
 
     pub(crate) fn reset(&mut self) {}
 
+    pub(crate) fn park(&mut self) {}
+
     pub(crate) fn selectors(&self) -> Selectors {
         self.selectors
     }

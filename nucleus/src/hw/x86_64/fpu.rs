@@ -85,7 +85,8 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-/// A program's state outside the general registers: FPU and vectors, FS and GS bases.
+/// A program's state outside the general registers: FPU and vectors, FS and GS bases. One task's
+/// own: what is live on a CPU is that of the task that runs there, or was saved by its switch.
 pub struct UserState {
     inner: NonNull<Inner>,
 }
@@ -102,11 +103,6 @@ struct Inner {
     selectors: Selectors,
     // The save area follows, marked as a signal frame's is.
 }
-
-// SAFETY: the pointer is owned; the contents are bytes.
-unsafe impl Send for UserState {}
-// SAFETY: shared access only saves the live state on its own CPU with interrupts off, and reads.
-unsafe impl Sync for UserState {}
 
 fn layout() -> Layout {
     // The size is a few KiB and the alignment a power of two.
@@ -427,6 +423,11 @@ impl UserState {
         cpu::irqs_restore(irqs);
         // SAFETY: the allocation holds this many bytes after the structure.
         unsafe { core::slice::from_raw_parts_mut(Inner::area(self.inner), size()) }
+    }
+
+    /// The registers are no longer in use: another task may have the state.
+    pub fn park(&mut self) {
+        self.take();
     }
 
     /// The registers are no longer in use, and what they hold is lost but for the selectors and

@@ -61,10 +61,10 @@ pub struct PerCpu {
     private: Private,
     /// The current task, as `task` sees fit.
     task: AtomicUsize,
+    /// Preemption is allowed at 0. Wide enough for guards that are forgotten, however many.
+    preempt_count: AtomicU64,
     /// 0 for the boot CPU, then in the order of the firmware's table.
     index: AtomicU32,
-    /// Preemption is allowed at 0.
-    preempt_count: AtomicU32,
     /// Not 0: the scheduler wants to run on this CPU.
     reschedule: AtomicU32,
     /// The kernel stack pointer while a program runs.
@@ -136,8 +136,8 @@ impl PerCpu {
             entry_stack: EntryStack([const { AtomicU64::new(0) }; GUARDED_WORDS]),
             private: Private,
             task: AtomicUsize::new(0),
+            preempt_count: AtomicU64::new(0),
             index: AtomicU32::new(0),
-            preempt_count: AtomicU32::new(0),
             reschedule: AtomicU32::new(0),
             kernel_sp: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
@@ -229,7 +229,7 @@ pub fn set_task_pointer(task: usize) {
 pub fn preempt_disable() {
     // SAFETY: adds to this CPU's count; no memory access moves across.
     unsafe {
-        asm!("inc dword ptr gs:[{}]", const offset_of!(PerCpu, preempt_count), options(nostack));
+        asm!("inc qword ptr gs:[{}]", const offset_of!(PerCpu, preempt_count), options(nostack));
     }
 }
 
@@ -240,7 +240,7 @@ pub fn preempt_enable() -> bool {
     let allowed: u8;
     // SAFETY: subtracts from this CPU's count; no memory access moves across.
     unsafe {
-        asm!("dec dword ptr gs:[{}]", "setz {}", const offset_of!(PerCpu, preempt_count),
+        asm!("dec qword ptr gs:[{}]", "setz {}", const offset_of!(PerCpu, preempt_count),
             out(reg_byte) allowed, options(nostack));
     }
     allowed != 0 && reschedule_wanted() && cpu::irqs_enabled()
@@ -256,8 +256,8 @@ pub fn preempt() {
 
 /// How often preemption is forbidden now.
 #[inline]
-pub fn preempt_count() -> u32 {
-    load!(preempt_count, "{:e}")
+pub fn preempt_count() -> u64 {
+    load!(preempt_count, "{}")
 }
 
 /// Notes whether the scheduler wants to run on this CPU.

@@ -3,8 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 
-use super::record::record;
-use super::{Frame, RUN_FRAMES, cache, make_free};
+use super::{Frame, RUN_FRAMES, cache, is_last_handle, make_free};
 use crate::hw::machine;
 
 /// Handles that are given up one after the other: as dropping each, but neighbours that become free
@@ -27,9 +26,7 @@ impl Bundle {
         machine::point();
         let index = frame.into_index();
         // As in `Frame::drop`.
-        let before = record(index).handles.fetch_sub(1, Ordering::Release);
-        debug_assert!(before > 0, "a frame was given up once too often");
-        if before == 1 {
+        if is_last_handle(index) {
             fence(Ordering::Acquire);
             make_free(index);
             if index != self.run.end || index.is_multiple_of(RUN_FRAMES as u32) {

@@ -120,11 +120,51 @@ impl Clone for Frame {
     #[inline]
     fn clone(&self) -> Frame {
         machine::point();
-        // Relaxed as in `Arc`: a new handle is made from one that is held.
-        let old = record(self.index).handles.fetch_add(1, Ordering::Relaxed);
-        debug_assert!(old > 0);
+        add_handles(self.index, 1);
         Frame { index: self.index }
     }
+}
+
+/// A frame that has been given so many handles is never free again: its count stays here, halfway
+/// between the numbers that a count can have and those that it can't, whatever is taken or given
+/// up. Only handles that are forgotten without a drop lead here.
+const SATURATED: u32 = 0xc000_0000;
+
+/// Counts handles that are made from one that is held; few at a time.
+#[inline]
+pub(crate) fn add_handles(index: u32, count: u32) {
+    // Relaxed as in `Arc`.
+    let before = record(index).handles.fetch_add(count, Ordering::Relaxed);
+    debug_assert!(before > 0);
+    if before.wrapping_add(count) as i32 <= 0 {
+        saturate(index);
+    }
+}
+
+/// Takes handles off the count, which are not the last.
+#[inline]
+pub(crate) fn subtract_handles(index: u32, count: u32) {
+    let before = record(index).handles.fetch_sub(count, Ordering::Release);
+    if before as i32 <= 0 {
+        saturate(index);
+    }
+}
+
+/// Gives up a handle of the frame; returns whether it was the last.
+#[inline(always)]
+fn is_last_handle(index: u32) -> bool {
+    // Release, and acquire by the last: all uses of the frame come before it is free.
+    let before = record(index).handles.fetch_sub(1, Ordering::Release);
+    debug_assert!(before > 0, "a frame was given up once too often");
+    (before as i32) <= 1 && (before == 1 || saturate(index))
+}
+
+/// The count of the frame has left the numbers that counts have. Returns that no handle is the
+/// last.
+#[cold]
+fn saturate(index: u32) -> bool {
+    record(index).handles.store(SATURATED, Ordering::Relaxed);
+    false
 }
 
 impl From<&Frame> for Frame {
@@ -145,10 +185,7 @@ impl Drop for Frame {
 #[inline(always)]
 fn give_up(index: u32) {
     machine::point();
-    // Release, and acquire by the last: all uses of the frame come before it is free.
-    let before = record(index).handles.fetch_sub(1, Ordering::Release);
-    debug_assert!(before > 0, "a frame was given up once too often");
-    if before == 1 {
+    if is_last_handle(index) {
         end_use(index);
     }
 }

@@ -250,3 +250,25 @@ fn allocations_fail_on_purpose() {
         assert!(Frame::alloc(Contents::Zeroed).is_ok());
     });
 }
+
+/// A count that has grown too large leaks the frame and never frees it.
+#[test]
+fn counts_of_handles_saturate() {
+    on_machines_with("counts saturate", [1], 256, 1, || {
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let count = &record(frame.index()).handles;
+        for start in [i32::MAX as u32 - 1, u32::MAX - 1] {
+            count.store(start, Ordering::Relaxed);
+            let clones: Vec<Frame> = (0..4).map(|_| frame.clone()).collect();
+            drop(clones);
+            assert!(count.load(Ordering::Relaxed) > i32::MAX as u32);
+            let mut bundle = Bundle::new();
+            (0..4).for_each(|_| bundle.add(frame.clone()));
+            drop(bundle);
+            assert!(count.load(Ordering::Relaxed) > i32::MAX as u32);
+        }
+        let free = usage().free;
+        drop(frame);
+        assert_eq!(usage().free, free);
+    });
+}

@@ -8,9 +8,9 @@ pub(super) type Pages = BTreeMap<usize, (usize, Prot)>;
 /// Address spaces that fork, change and end. A right to write that a fork took away comes back by
 /// [`enter`](Pmap::enter), [`widen_each`](Pmap::widen_each) and [`reclaim`](Pmap::reclaim) only.
 pub(super) struct Spaces {
-    pub(super) spaces: Vec<(Arc<Pmap>, Pages)>,
+    pub(super) spaces: Vec<(PmapRef, Pages)>,
     /// Programs may still run in them.
-    pub(super) ended: Vec<Arc<Pmap>>,
+    pub(super) ended: Vec<PmapRef>,
     pub(super) frames: Vec<Frame>,
     /// By frame: written by a program since it was cleaned.
     pub(super) modified: Vec<bool>,

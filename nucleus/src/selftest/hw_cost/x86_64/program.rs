@@ -5,7 +5,6 @@
 //! kernel's: the gates know no other state. What ends the program is a gate that goes on where the
 //! kernel left.
 
-use alloc::sync::Arc;
 use core::arch::global_asm;
 use core::sync::atomic::AtomicUsize;
 
@@ -18,7 +17,7 @@ use crate::hw::x86_64::fault::vector;
 use crate::hw::x86_64::gdt::{USER_CODE, USER_DATA};
 use crate::hw::x86_64::percpu::ENTRY_SP;
 use crate::hw::x86_64::space;
-use crate::pmap::Pending;
+use crate::pmap::{Pending, PmapRef};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, PhysAddr, Pmap, Prot, VirtAddr, ephemeral};
 
 /// The vector whose gate ends the program.
@@ -159,7 +158,7 @@ unsafe extern "C" {
 }
 
 /// An address space with the program's code and pages.
-pub struct Space(Arc<Pmap>);
+pub struct Space(PmapRef);
 
 impl Space {
     /// A new one.
