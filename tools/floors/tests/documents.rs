@@ -191,3 +191,29 @@ fn the_comments_of_the_code_fit_a_page() {
     }
     assert!(wide.is_empty(), "\n{}", wide.join("\n"));
 }
+
+/// Each row of `docs/safety.md` names items that the nucleus has.
+#[test]
+fn the_safety_argument_names_what_exists() {
+    let text = fs::read_to_string(home().join("docs/safety.md")).unwrap();
+    let sources: String = files()
+        .into_iter()
+        .filter(|it| it.starts_with("nucleus/src/") && it.ends_with(".rs"))
+        .map(|it| fs::read_to_string(home().join(it)).unwrap())
+        .collect();
+    let first_cells = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    let mut gone = Vec::new();
+    for name in first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+        let last = name.rsplit("::").next().unwrap();
+        let kinds = ["fn", "struct", "mod", "trait", "type"];
+        let is_there = kinds
+            .iter()
+            .any(|kind| sources.contains(&format!("{kind} {last}")));
+        if !is_there {
+            gone.push(name);
+        }
+    }
+    assert_eq!(gone, [""; 0], "docs/safety.md names items that are gone");
+}
