@@ -10,16 +10,16 @@ use abi::Result;
 use nucleus::{Frame, ephemeral};
 
 /// The handles of a page that is not shared: the object's and the caller's.
-const OWN_HANDLES: u32 = 2;
+const OWN_HANDLES: u64 = 2;
 
 /// Whether a page has no handles but its object's, its mappings' and the caller's.
 pub(crate) fn is_own(frame: &Frame) -> bool {
-    frame.handles().saturating_sub(frame.mappings()) <= OWN_HANDLES
+    frame.handles().saturating_sub(frame.mappings().into()) <= OWN_HANDLES
 }
 
 /// As [`is_own`], for a caller that has the page's chunk locked and no handle of the page.
 pub(crate) fn is_own_locked(frame: &Frame) -> bool {
-    frame.handles().saturating_sub(frame.mappings()) < OWN_HANDLES
+    frame.handles().saturating_sub(frame.mappings().into()) < OWN_HANDLES
 }
 
 /// Copies bytes `at..at + len` of `frame`, which was a page of a file and was written just now,

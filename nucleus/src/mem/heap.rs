@@ -140,7 +140,7 @@ static LISTS: PerCpu<[List; CLASSES.len()]> =
     PerCpu::new([const { [const { List::new() }; CLASSES.len()] }; machine::MAX_CPUS]);
 
 /// Slabs of one class that have a free object, in a list. A slab's bookkeeping is in the record of
-/// its frame: its neighbours, and in `handles` the number of objects in use and, from bit 16 on,
+/// its frame: its neighbours, and in `in_use` the number of objects in use and, from bit 16 on,
 /// one more than the number of the first free object. (`rmap` and `use_count` are not touched: a
 /// CPU that follows a stale hint may read them in any frame's record.)
 struct Slabs {
@@ -170,7 +170,7 @@ const fn new_slabs() -> [SpinLock<Slabs>; CLASSES.len()] {
 
 /// Objects in use, and the first free one.
 fn state(class: usize, index: u32) -> (u32, *mut u8) {
-    let both = record(index).handles.load(Ordering::Relaxed);
+    let both = record(index).in_use.load(Ordering::Relaxed);
     let first = match both >> 16 {
         0 => null_mut(),
         n => record::bytes(index).wrapping_add((n as usize - 1) * CLASSES[class]),
@@ -185,7 +185,7 @@ fn set_state(class: usize, index: u32, in_use: u32, first: *mut u8) {
         (first as usize - record::bytes(index) as usize) / CLASSES[class] + 1
     };
     record(index)
-        .handles
+        .in_use
         .store(in_use | (n as u32) << 16, Ordering::Relaxed);
 }
 

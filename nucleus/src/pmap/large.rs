@@ -117,7 +117,7 @@ impl Pmap {
         let made = self.build(base, |leaf| {
             let r = record(leaf.table);
             // All groups are in use; and the entries are counted before one can be taken out.
-            r.handles.store(u32::MAX, Ordering::Relaxed);
+            r.in_use.store(u32::MAX, Ordering::Relaxed);
             let mark = match kind {
                 LargeKind::Private => LARGE,
                 LargeKind::Shared => LARGE | LARGE_SHARED,

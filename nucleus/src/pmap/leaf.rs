@@ -5,7 +5,7 @@
 //! Tables are sparse, and looking through 512 entries for two is most of what a small process would
 //! cost. So a table's record has a bit for each group of entries: clear, and none in the group is
 //! in use. At level 2 to 4 a group is a cache line of 8 entries and the bits, `groups`, are exact.
-//! At level 1 it has 16 entries and the bits, in `handles`, are set before an entry is used and not
+//! At level 1 it has 16 entries and the bits, in `in_use`, are set before an entry is used and not
 //! cleared.
 //!
 //! # The use count of a table of level 1
@@ -98,8 +98,8 @@ impl Leaf {
     pub(super) fn add_entry(&self, index: usize) {
         let r = record(self.table);
         let group = 1 << (index >> LEAF_GROUP);
-        if r.handles.load(Ordering::Relaxed) & group == 0 {
-            r.handles.fetch_or(group, Ordering::Relaxed);
+        if r.in_use.load(Ordering::Relaxed) & group == 0 {
+            r.in_use.fetch_or(group, Ordering::Relaxed);
         }
         r.use_count().fetch_add(1, Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl Leaf {
     /// The first entry in use from `first` to before `end`.
     #[inline]
     pub(super) fn next_entry(&self, first: usize, end: usize) -> Option<usize> {
-        let groups = record(self.table).handles.load(Ordering::Acquire);
+        let groups = record(self.table).in_use.load(Ordering::Acquire);
         next_entry(self.table, u64::from(groups), LEAF_GROUP, first, end)
     }
 
@@ -126,7 +126,7 @@ impl Leaf {
     /// it was the last.
     #[inline]
     pub(super) fn walk_entries(&self, f: impl FnMut(usize) -> bool) {
-        walk_entries(record(self.table).handles.load(Ordering::Acquire), f);
+        walk_entries(record(self.table).in_use.load(Ordering::Acquire), f);
     }
 
     /// Whether any entry from `first` to before `end` gives a right that is not in `rights`.
@@ -205,7 +205,7 @@ pub(super) fn pin_linked(table: u32, status: Status) -> Leaf {
 pub(super) fn new_leaf(owner: u64, table: u32, base: VirtAddr) -> Leaf {
     let r = record(table);
     r.owner().store(owner, Ordering::Relaxed);
-    r.handles.store(0, Ordering::Relaxed);
+    r.in_use.store(0, Ordering::Relaxed);
     // Attached, and pinned.
     r.use_count().store(base.0 as u64 | 2, Ordering::Release);
     Leaf {
@@ -227,7 +227,7 @@ pub(super) fn leaf_base(va: VirtAddr) -> VirtAddr {
 
 /// Gives up the frames that a dead table of level 1 still names, and leaves it empty.
 pub(super) fn give_up_entries(table: u32) {
-    let groups = record(table).handles.swap(0, Ordering::Relaxed);
+    let groups = record(table).in_use.swap(0, Ordering::Relaxed);
     walk_entries(groups, |i| {
         let entry = entry(table, i);
         let pte = Pte(entry.load(Ordering::Relaxed));

@@ -83,6 +83,6 @@ pub(super) fn release(table: u32) {
     leave_family(table, 0);
     let r = record(table);
     r.use_count().swap(0, Ordering::Acquire);
-    r.handles.store(0, Ordering::Relaxed);
+    r.in_use.store(0, Ordering::Relaxed);
     give_table(1, table);
 }

@@ -233,7 +233,7 @@ impl Pmap {
                 (i4, i3, i2) = (n4 + 1, 0, 0);
                 continue;
             };
-            let in_use = &record(table2).handles;
+            let in_use = &record(table2).in_use;
             while !dead.is_full()
                 && in_use.load(Ordering::Relaxed) > 1
                 && let Some((n2, table)) = below(table2, i2, ENTRIES)
@@ -258,7 +258,7 @@ impl Pmap {
     /// The table of level 2 for `va` in a pmap that is not published yet.
     fn upper(&mut self, va: VirtAddr) -> Result<u32, OutOfMemory> {
         make_tables(self.tops(), self.lock.get_mut(), va, 2, |table| {
-            record(table).handles.store(0, Ordering::Relaxed);
+            record(table).in_use.store(0, Ordering::Relaxed);
             record(table).groups().store(0, Ordering::Relaxed);
             Pte::table(table)
         })

@@ -360,7 +360,7 @@ impl Pmap {
             };
             walked |= old.may_be_cached();
             forget_group(table, index(base, level));
-            let left = record(table).handles.fetch_sub(1, Ordering::Relaxed) - 1;
+            let left = record(table).in_use.fetch_sub(1, Ordering::Relaxed) - 1;
             if left > 0 || level == 4 {
                 break;
             }
@@ -416,7 +416,7 @@ pub(super) fn make_tables(
     for (l, &table) in tables.iter().enumerate().take(level).skip(lowest + 1) {
         entry(table, index(va, l)).store(reference.0, Ordering::Release);
         reference = Pte::table(table);
-        record(table).handles.store(1, Ordering::Relaxed);
+        record(table).in_use.store(1, Ordering::Relaxed);
         let bit = group(index(va, l));
         record(table).groups().store(bit, Ordering::Relaxed);
     }
@@ -435,7 +435,7 @@ pub(super) fn make_tables(
 /// An entry of a table of level 2 to 4 was filled. [pmap lock]
 pub(super) fn count_entry(table: u32, index: usize) {
     let r = record(table);
-    r.handles.fetch_add(1, Ordering::Relaxed);
+    r.in_use.fetch_add(1, Ordering::Relaxed);
     let groups = r.groups().load(Ordering::Relaxed) | group(index);
     r.groups().store(groups, Ordering::Relaxed);
 }

@@ -206,8 +206,11 @@ fn all_at_once() {
                 };
                 (0..PAGES).filter(here).count()
             };
-            let mapped = pmaps.iter().map(maps).sum::<usize>() as u32;
-            assert_eq!((frame.mappings(), frame.handles()), (mapped, mapped + 1));
+            let mapped = pmaps.iter().map(maps).sum::<usize>() as u64;
+            assert_eq!(
+                (frame.mappings().into(), frame.handles()),
+                (mapped, mapped + 1)
+            );
         }
         for pmap in pmaps.iter() {
             let mapped = (0..PAGES).filter(|&page| pmap.extract(va_of(page)).is_some());
@@ -308,9 +311,9 @@ fn a_large_range_moves() {
             }
             assert_eq!(seen, moved);
             assert!(is_modified(&frames[0]));
-            let handles: u32 = frames.iter().map(|frame| frame.handles() - 1).sum();
+            let handles: u64 = frames.iter().map(|frame| frame.handles() - 1).sum();
             let mappings: u32 = frames.iter().map(Frame::mappings).sum();
-            assert_eq!((handles, mappings), (moved as u32, moved as u32));
+            assert_eq!((handles, mappings), (moved as u64, moved as u32));
             task::set_pmap(None);
             pmap.tear_down();
         }

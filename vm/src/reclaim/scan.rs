@@ -143,7 +143,7 @@ impl Scan {
                 Counter::pageout_second_chances.add(1);
                 Verdict::Active
             }
-            (_, false) if frame.handles() > found.mappings + 1 => Verdict::Inactive,
+            (_, false) if frame.handles() > u64::from(found.mappings) + 1 => Verdict::Inactive,
             (_, false) => Verdict::Victim,
         }
     }

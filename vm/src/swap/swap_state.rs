@@ -110,7 +110,7 @@ impl SwapState {
 
     /// Takes out the frame of a page that also has a slot, if its only handles are this one and the
     /// caller's `held`. The slot is valid.
-    pub fn drop_frame(&mut self, held: u32) -> Option<Frame> {
+    pub fn drop_frame(&mut self, held: u64) -> Option<Frame> {
         let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
         let slot = self.slot.as_ref()?;
         let frame = self.frame.take_if(unused)?;
@@ -120,7 +120,7 @@ impl SwapState {
 
     /// As [`drop_frame`](SwapState::drop_frame) for a lazily freed page that was not modified: it
     /// is gone then.
-    pub fn drop_lazy(&mut self, held: u32) -> Option<Frame> {
+    pub fn drop_lazy(&mut self, held: u64) -> Option<Frame> {
         let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
         if !self.lazy || self.slot.is_some() {
             return None;

@@ -271,7 +271,7 @@ pub(crate) fn take_table(level: usize) -> Option<Table> {
     for i in 0..frames_in(level) as u32 {
         super::check_junk(index + i);
         record(index + i).set_kind(Type::Free, Type::page_table(level));
-        record(index + i).handles.store(0, Ordering::Relaxed);
+        record(index + i).in_use.store(0, Ordering::Relaxed);
         record(index + i).clear_use();
     }
     Counter::page_tables_allocated.add(frames_in(level) as u64);

@@ -62,7 +62,7 @@ impl Frame {
         let index = take(Depth::Data).ok_or(OutOfMemory)?;
         let r = record(index);
         r.set_kind(Type::Free, Type::Writable);
-        r.handles.store(1, Ordering::Relaxed);
+        r.handles().store(1, Ordering::Relaxed);
         if contents == Contents::Zeroed {
             zero(index);
             Counter::pages_zeroed.add(1);
@@ -76,8 +76,8 @@ impl Frame {
     }
 
     /// Handles to this frame, mappings included. Stable at 1 only if the caller holds the only one.
-    pub fn handles(&self) -> u32 {
-        record(self.index).handles.load(Ordering::Acquire)
+    pub fn handles(&self) -> u64 {
+        record(self.index).handles().load(Ordering::Acquire)
     }
 
     /// How many mappings the frame has in all pmaps.
@@ -97,7 +97,7 @@ impl Frame {
     #[inline]
     pub(crate) fn from_index(index: u32) -> Frame {
         debug_assert_eq!(record(index).kind(), Type::Writable);
-        debug_assert!(record(index).handles.load(Ordering::Relaxed) > 0);
+        debug_assert!(record(index).handles().load(Ordering::Relaxed) > 0);
         Frame { index }
     }
 
@@ -125,46 +125,27 @@ impl Clone for Frame {
     }
 }
 
-/// A frame that has been given so many handles is never free again: its count stays here, halfway
-/// between the numbers that a count can have and those that it can't, whatever is taken or given
-/// up. Only handles that are forgotten without a drop lead here.
-const SATURATED: u32 = 0xc000_0000;
-
-/// Counts handles that are made from one that is held; few at a time.
-#[inline]
-pub(crate) fn add_handles(index: u32, count: u32) {
+/// Counts handles that are made from one that is held.
+#[inline(always)]
+pub(crate) fn add_handles(index: u32, count: u64) {
     // Relaxed as in `Arc`.
-    let before = record(index).handles.fetch_add(count, Ordering::Relaxed);
+    let before = record(index).handles().fetch_add(count, Ordering::Relaxed);
     debug_assert!(before > 0);
-    if before.wrapping_add(count) as i32 <= 0 {
-        saturate(index);
-    }
 }
 
 /// Takes handles off the count, which are not the last.
-#[inline]
-pub(crate) fn subtract_handles(index: u32, count: u32) {
-    let before = record(index).handles.fetch_sub(count, Ordering::Release);
-    if before as i32 <= 0 {
-        saturate(index);
-    }
+#[inline(always)]
+pub(crate) fn subtract_handles(index: u32, count: u64) {
+    record(index).handles().fetch_sub(count, Ordering::Release);
 }
 
 /// Gives up a handle of the frame; returns whether it was the last.
 #[inline(always)]
 fn is_last_handle(index: u32) -> bool {
     // Release, and acquire by the last: all uses of the frame come before it is free.
-    let before = record(index).handles.fetch_sub(1, Ordering::Release);
+    let before = record(index).handles().fetch_sub(1, Ordering::Release);
     debug_assert!(before > 0, "a frame was given up once too often");
-    (before as i32) <= 1 && (before == 1 || saturate(index))
-}
-
-/// The count of the frame has left the numbers that counts have. Returns that no handle is the
-/// last.
-#[cold]
-fn saturate(index: u32) -> bool {
-    record(index).handles.store(SATURATED, Ordering::Relaxed);
-    false
+    before == 1
 }
 
 impl From<&Frame> for Frame {
@@ -231,14 +212,14 @@ fn junk(index: u32) {
     if cfg!(debug_assertions) {
         // SAFETY: the frame is free: nothing else reads or writes it.
         unsafe { core::ptr::write_bytes(bytes(index), JUNK, PAGE_SIZE) };
-        record(index).handles.store(JUNKED, Ordering::Relaxed);
+        record(index).in_use.store(JUNKED, Ordering::Relaxed);
     }
 }
 
 /// Checks in builds with assertions that no frame was written while it was free.
 #[inline]
 fn check_junk(index: u32) {
-    if cfg!(debug_assertions) && record(index).handles.load(Ordering::Relaxed) == JUNKED {
+    if cfg!(debug_assertions) && record(index).in_use.load(Ordering::Relaxed) == JUNKED {
         // SAFETY: the frame was taken from the free ones and belongs to the caller.
         let page = unsafe { core::slice::from_raw_parts(bytes(index), PAGE_SIZE) };
         let ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
@@ -509,7 +490,7 @@ pub(crate) unsafe fn adopt(number: u64) -> Option<Frame> {
     }
     let r = record(index);
     r.set_kind(Type::Kernel, Type::Writable);
-    r.handles.store(1, Ordering::Relaxed);
+    r.handles().store(1, Ordering::Relaxed);
     KERNEL.fetch_sub(1, Ordering::Relaxed);
     Some(Frame { index })
 }

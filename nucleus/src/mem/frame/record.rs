@@ -1,12 +1,12 @@
 //! The record of a frame: what it is, and its users.
 //!
-//! | field | data frame | page table | free | heap |
-//! |---|---|---|---|---|
-//! | `word` | type, flags | type, flags | type, order | type, flags |
-//! | `handles` | existence count | entries in use; level 1: groups in use | | a slab's objects |
-//! | `rmap` | lock, mapping count, first slot | | | |
-//! | `a` | | `groups`; level 1: `owner`, `sharers`; dead: `next_dead` | block list | slab list |
-//! | `b` | | level 1: `use_count` | | |
+//! | field | data frame | page table | level 1 | dead table | free | heap |
+//! |---|---|---|---|---|---|---|
+//! | `word` | type, flags | type, flags | type, flags | type, flags | type, order | type, flags |
+//! | `in_use` | | entries | groups | | | a slab's objects |
+//! | `rmap` | lock, mapping count, first slot | | | | | |
+//! | `a` | existence count | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
+//! | `b` | | | `use_count` | | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame. A
 //! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`)
@@ -102,7 +102,7 @@ const UNMAPPED: u64 = NONE as u64;
 #[repr(C, align(32))]
 pub(crate) struct Record {
     word: AtomicU32,
-    pub(crate) handles: AtomicU32,
+    pub(crate) in_use: AtomicU32,
     rmap: AtomicU64,
     a: AtomicU64,
     b: AtomicU64,
@@ -162,7 +162,7 @@ pub(super) unsafe fn start(frames: core::ops::Range<u32>, at: *mut Record) {
     for i in 0..frames.len() {
         let record = Record {
             word: AtomicU32::new(Type::Absent as u32),
-            handles: AtomicU32::new(0),
+            in_use: AtomicU32::new(0),
             rmap: AtomicU64::new(UNMAPPED),
             a: AtomicU64::new(0),
             b: AtomicU64::new(0),
@@ -208,10 +208,17 @@ impl Record {
         match kind {
             Type::PageTable1 => self.use_count().load(Ordering::Relaxed) as u32,
             Type::PageTable2 | Type::PageTable3 | Type::PageTable4 => {
-                self.handles.load(Ordering::Relaxed)
+                self.in_use.load(Ordering::Relaxed)
             }
             _ => self.mappings(),
         }
+    }
+
+    /// A data frame's existence count. 64 bits: handles that are forgotten without a drop never
+    /// make it wrap, were there one each nanosecond for five hundred years.
+    #[inline]
+    pub(crate) fn handles(&self) -> &AtomicU64 {
+        &self.a
     }
 
     /// A page table of level 1: its pmap or family.

@@ -38,7 +38,7 @@ impl Run {
             check_junk(index);
             let r = record(index);
             r.set_kind(Type::Free, Type::Writable);
-            r.handles.store(1, Ordering::Relaxed);
+            r.handles().store(1, Ordering::Relaxed);
         }
         if contents == Contents::Zeroed {
             // SAFETY: the frames have just been taken from the free ones, so nothing else uses

@@ -90,7 +90,7 @@ fn check_all(model: &mut Spaces, forks: Forks) {
                 assert!(frame.mappings() <= uses && (frame.mappings() > 0) == (uses > 0));
             }
         }
-        assert_eq!(frame.handles(), frame.mappings() + 1);
+        assert_eq!(frame.handles(), u64::from(frame.mappings()) + 1);
         assert_eq!(is_modified(frame), model.modified[f], "frame {f}");
     }
 }
