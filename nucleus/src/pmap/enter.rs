@@ -11,6 +11,7 @@ use super::pending::Pending;
 use super::remove::forget;
 use super::space::Pmap;
 use crate::addr::{Access, Prot};
+use crate::frame::record::record;
 use crate::hw::machine;
 use crate::{Frame, OutOfMemory, VirtAddr, VirtRange};
 
@@ -78,7 +79,7 @@ impl Pmap {
             // Wider rights need no flush: at worst a CPU faults once more on its old entry, which
             // makes it look again.
             if !prot.contains(old.prot()) {
-                forget(leaf, old, va, pending);
+                forget(record(leaf.table).owner(), old, va, pending);
             }
             return true;
         }

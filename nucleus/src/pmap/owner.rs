@@ -30,12 +30,13 @@ pub(super) fn common_owner(family: &Arc<Family>) -> u64 {
     Arc::as_ptr(family) as u64 | COMMON
 }
 
-/// The CPUs that may hold translations that were read from a table of level 1.
+/// The CPUs that may hold translations that were read from a table of level 1, by its record's
+/// `owner`.
 ///
 /// # Safety
 /// The table's owner lives as long as the result: see the callers.
-pub(super) unsafe fn holders_of<'a>(table: u32) -> Holders<'a> {
-    let owner = record(table).owner().load(Ordering::SeqCst);
+pub(super) unsafe fn holders_of<'a>(owner: &AtomicU64) -> Holders<'a> {
+    let owner = owner.load(Ordering::SeqCst);
     match owner & COMMON {
         // SAFETY: what `owner` made of a reference; alive as the caller promises.
         0 => unsafe { &*(owner as *const Pmap) }.holders(),

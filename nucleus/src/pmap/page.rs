@@ -24,7 +24,7 @@ fn holders<'a>(_mappings: &'a Mappings<'_>, table: u32) -> Holders<'a> {
     // SAFETY: a CPU that takes the table away from its owner empties it first, or is a member of
     // the family that owned it; for the one it needs the lock that is held, and waits for the
     // table's use count, which callers lower after this.
-    unsafe { holders_of(table) }
+    unsafe { holders_of(record(table).owner()) }
 }
 
 /// An entry of the locked frame was changed: the CPUs that may hold its old value are told. The

@@ -1,5 +1,7 @@
 //! Removing mappings, and taking rights from those that stay.
 
+use core::sync::atomic::AtomicU64;
+
 use super::entries::change as change_entry;
 use super::format::{LEAF_SPAN, Pte};
 use super::large::Why;
@@ -12,6 +14,7 @@ use super::space::Pmap;
 use super::table::Found;
 use crate::addr::Prot;
 use crate::counters::Counter;
+use crate::frame::record::record;
 use crate::{PAGE_SIZE, VirtAddr, VirtRange};
 
 impl Pmap {
@@ -37,11 +40,12 @@ impl Pmap {
                 }
                 continue;
             }
+            let owner = record(leaf.table).owner();
             if gone {
                 empty(&leaf, |entry, va| {
                     // Processors knew a large page as a whole, and are told so.
                     if !leaf.is_large() {
-                        forget(&leaf, entry, va, pending);
+                        forget(owner, entry, va, pending);
                     }
                     Keep::Pending
                 });
@@ -99,9 +103,10 @@ impl Pmap {
                 }
                 continue;
             }
+            let owner = record(leaf.table).owner();
             for i in leaf.used(first, stop) {
                 if let Some(old) = narrow(leaf.entry(i), prot) {
-                    forget(&leaf, old, leaf.base + i * PAGE_SIZE, pending);
+                    forget(owner, old, leaf.base + i * PAGE_SIZE, pending);
                 }
             }
             range.start = leaf.base + LEAF_SPAN;
@@ -160,7 +165,8 @@ impl Pmap {
     ) -> bool {
         match unmap(leaf.table, i, instead) {
             Some(old) => {
-                forget(leaf, old, VirtAddr(leaf.base.0 + i * PAGE_SIZE), pending);
+                let va = VirtAddr(leaf.base.0 + i * PAGE_SIZE);
+                forget(record(leaf.table).owner(), old, va, pending);
                 pending.add_frame(old.frame());
                 true
             }
@@ -169,14 +175,14 @@ impl Pmap {
     }
 }
 
-/// The old state of an entry of the table was replaced: a TLB may hold it. The table's owner is
-/// looked up after the change: a fork may have shared the table since it was pinned.
+/// The old state of an entry was replaced: a TLB may hold it. The `owner` of the entry's table,
+/// which is pinned, is read after the change: a fork may have shared the table since it was pinned.
 #[inline]
-pub(super) fn forget(leaf: &Leaf, old: Pte, va: VirtAddr, pending: &mut Pending) {
+pub(super) fn forget(owner: &AtomicU64, old: Pte, va: VirtAddr, pending: &mut Pending) {
     if must_be_told(old) {
         // SAFETY: a CPU that takes the table away from its owner makes a living member of the
         // owner's family its owner, and a pmap ends only after its tables are no longer pinned.
-        pending.invalidate(unsafe { holders_of(leaf.table) }, va);
+        pending.invalidate(unsafe { holders_of(owner) }, va);
     } else {
         Counter::tlb_skipped_unaccessed.add(1);
     }

@@ -15,6 +15,7 @@ use super::pending::Pending;
 use super::remove::forget;
 use super::space::Pmap;
 use super::table::Found;
+use crate::frame::record::record;
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// Mappings on their way at a time: 1 MiB of a program's memory for 4 KiB of the stack.
@@ -86,6 +87,7 @@ impl Pmap {
                 continue;
             }
             let (mut i, stop) = part_of(left, leaf.base);
+            let owner = record(leaf.table).owner();
             while !batch.is_full()
                 && let Some(next) = leaf.next_entry(i, stop)
             {
@@ -94,7 +96,7 @@ impl Pmap {
                     continue;
                 };
                 let va = VirtAddr(leaf.base.0 + next * PAGE_SIZE);
-                forget(&leaf, old, va, &mut pending);
+                forget(owner, old, va, &mut pending);
                 batch.push(old, (va - range.start) / PAGE_SIZE);
                 leaf.remove_entry();
             }
