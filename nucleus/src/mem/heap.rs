@@ -388,7 +388,7 @@ pub fn trim() {
 /// The simulated machine's heap has neighbouring frames only.
 #[cfg(not(target_os = "none"))]
 mod mapped {
-    pub fn contains(_: *mut u8) -> bool {
+    pub(crate) fn contains(_: *mut u8) -> bool {
         false
     }
 

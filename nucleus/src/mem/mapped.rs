@@ -61,7 +61,7 @@ static STALE_PAGES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether an address is in such a block.
 #[inline]
-pub fn contains(address: *mut u8) -> bool {
+pub(crate) fn contains(address: *mut u8) -> bool {
     (address as usize).wrapping_sub(BLOCKS) < SIZES * AREA
 }
 
@@ -179,7 +179,7 @@ fn may_wait() -> bool {
 
 /// Unmaps the stale blocks and frees their frames; returns whether there were any. Interrupts are
 /// on, and the caller holds no spin lock.
-pub fn trim() -> bool {
+pub(crate) fn trim() -> bool {
     let first = core::mem::replace(&mut *STALE.lock_irq(), record::NONE);
     if first == record::NONE {
         return false;

@@ -116,12 +116,12 @@ impl KernelStack {
     }
 
     /// The address just above the stack, a multiple of the page size.
-    pub fn top(&self) -> usize {
+    pub(crate) fn top(&self) -> usize {
         self.bottom + STACK_SIZE
     }
 
     /// Never gives the stack back.
-    pub fn leak(self) -> usize {
+    pub(crate) fn leak(self) -> usize {
         let top = self.top();
         core::mem::forget(self);
         top

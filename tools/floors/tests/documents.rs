@@ -217,3 +217,58 @@ fn the_safety_argument_names_what_exists() {
     }
     assert_eq!(gone, [""; 0], "docs/safety.md names items that are gone");
 }
+
+/// Each safe public function of the nucleus's modules that reach memory, page tables, processor
+/// state, tasks or devices has its argument in `docs/safety.md`.
+#[test]
+fn the_safety_argument_is_complete() {
+    const MODULES: [&str; 12] = [
+        "pmap/",
+        "mem/",
+        "ephemeral/",
+        "user/",
+        "dev/",
+        "lock/",
+        "sync/",
+        "task/",
+        "slots.rs",
+        "speculation.rs",
+        "boot/mod.rs",
+        "hw/user_context.rs",
+    ];
+    let text = fs::read_to_string(home().join("docs/safety.md")).unwrap();
+    let named: HashSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .filter_map(|name| name.rsplit("::").next())
+        .collect();
+    let mut unnamed = Vec::new();
+    for file in files() {
+        let Some(module) = file.strip_prefix("nucleus/src/") else {
+            continue;
+        };
+        let is_one = MODULES.iter().any(|it| module.starts_with(it));
+        if !is_one || module.contains("tests") {
+            continue;
+        }
+        let source = fs::read_to_string(home().join(&file)).unwrap();
+        let source = source.split("\n#[cfg(test)]\nmod").next().unwrap();
+        for line in source.lines().map(str::trim_start) {
+            let function = line
+                .strip_prefix("pub const fn ")
+                .or_else(|| line.strip_prefix("pub fn "));
+            let end = |it: char| !it.is_alphanumeric() && it != '_';
+            let Some(name) = function.and_then(|it| it.split(end).next()) else {
+                continue;
+            };
+            if name != "new" && !named.contains(name) {
+                unnamed.push(format!("{file}: {name}"));
+            }
+        }
+    }
+    assert_eq!(
+        unnamed, [""; 0],
+        "functions that docs/safety.md does not argue for"
+    );
+}

@@ -44,7 +44,7 @@ pub fn fails_each() -> u32 {
 /// Whether this allocation is to fail on purpose.
 #[cfg(target_os = "none")]
 #[inline(always)]
-pub(super) fn fails() -> bool {
+pub(crate) fn fails() -> bool {
     match fails_each() {
         0 => false,
         each => strikes(each),
@@ -54,7 +54,7 @@ pub(super) fn fails() -> bool {
 /// Whether this question is to be answered wrongly.
 #[cfg(target_os = "none")]
 #[inline(always)]
-pub(super) fn seems_scarce() -> bool {
+pub(crate) fn seems_scarce() -> bool {
     fails()
 }
 
@@ -141,19 +141,19 @@ mod host {
     }
 
     /// For a new machine.
-    pub fn reset() {
+    pub(crate) fn reset() {
         fail_after(None);
         seem_scarce_after(None);
         FAILED.store(0, SeqCst);
     }
 
     /// Whether this allocation is to fail on purpose.
-    pub fn fails() -> bool {
+    pub(crate) fn fails() -> bool {
         ALLOCATIONS.strikes()
     }
 
     /// Whether this question is to be answered wrongly.
-    pub fn seems_scarce() -> bool {
+    pub(crate) fn seems_scarce() -> bool {
         QUESTIONS.strikes()
     }
 }
