@@ -449,14 +449,14 @@ impl Checked {
                 other.bytes.extend(bytes);
             }
             1 => {
-                let mut copy = self.queue.duplicate(max, there).unwrap();
+                let mut copy = self.queue.duplicate(max, there, SLOTS).unwrap();
                 assert_eq!(copy.len(), max.min(self.bytes.len()));
                 let n = other.queue.append(&mut copy, &mut call).unwrap();
                 other.bytes.extend(self.bytes.iter().take(n));
             }
             _ => {
                 let was_full = !self.queue.lock().has_slot();
-                let mut lent = self.queue.duplicate(max, there).unwrap();
+                let mut lent = self.queue.duplicate(max, there, SLOTS).unwrap();
                 let passed = other.queue.append(&mut lent, &mut call).unwrap();
                 other.bytes.extend(self.bytes.iter().take(passed));
                 self.check();

@@ -65,9 +65,14 @@ impl Kind {
     /// Whether things of this kind stay when all processes that used them have ended, until
     /// somebody removes them.
     pub fn outlives_processes(self) -> bool {
-        use Kind::{Files, Messages, PosixQueues, Segments, Semaphores};
-        matches!(self, Files | Segments | Messages | Semaphores | PosixQueues)
+        Kind::KEPT.contains(&self)
     }
+
+    /// Those kinds.
+    const KEPT: [Kind; 5] = {
+        use Kind::{Files, Messages, PosixQueues, Segments, Semaphores};
+        [Files, Segments, Messages, Semaphores, PosixQueues]
+    };
 }
 
 kinds! {
@@ -226,11 +231,11 @@ impl Account {
     /// [`user_share`]: all kinds together with a `part` of 1, else this one. Root may.
     pub fn may_keep(self: &Arc<Account>, kind: Kind, pages: usize, part: usize) -> bool {
         let user = self.user();
-        let kept = match part {
+        let kept = || match part {
             1 => user.kept_pages(),
             _ => user.bytes(kind) / PAGE_SIZE,
         };
-        user.owner == Owner::User(0) || kept + pages <= user_share() / part
+        user.owner == Owner::User(0) || kept() + pages <= user_share() / part
     }
 
     /// Returns the pages of all kinds together that are freed when processes end, rounded down.
@@ -241,12 +246,11 @@ impl Account {
 
     /// Returns the pages of the other kinds, rounded down. A segment counts with its size.
     pub fn kept_pages(&self) -> usize {
-        let kinds = Kind::ALL.iter().filter(|kind| kind.outlives_processes());
-        let bytes = |&kind: &Kind| match kind {
+        let bytes = |kind| match kind {
             Kind::Segments => self.things(kind) * PAGE_SIZE,
             _ => self.bytes(kind),
         };
-        kinds.map(bytes).sum::<usize>() / PAGE_SIZE
+        Kind::KEPT.map(bytes).into_iter().sum::<usize>() / PAGE_SIZE
     }
 
     /// Adds to this account and to those above.
@@ -404,10 +408,10 @@ impl Stock {
     pub fn may_keep(&self, pages: usize, part: usize) -> bool {
         let charged = self.pages.load(Relaxed);
         let may_matter = pages > charged && self.kind.outlives_processes();
-        let Some(account) = self.account.as_ref().filter(|_| may_matter) else {
-            return true;
-        };
-        account.may_keep(self.kind, pages - charged, part)
+        match &self.account {
+            Some(account) if may_matter => account.may_keep(self.kind, pages - charged, part),
+            _ => true,
+        }
     }
 
     #[cold]

@@ -73,6 +73,9 @@ impl Aggregate {
     }
 }
 
+/// The slices of a transfer for which room is made at once: those that a pipe has by default.
+const LIKELY: usize = 16;
+
 /// Appends to an aggregate, up to a number of bytes and a number of slices in it.
 pub struct AggregateSink<'a> {
     to: &'a mut Aggregate,
@@ -94,6 +97,11 @@ impl<'a> AggregateSink<'a> {
 
     /// As [`new`](AggregateSink::new), while there are fewer than `slices` slices in it.
     pub fn with_slices(to: &'a mut Aggregate, room: usize, slices: usize) -> AggregateSink<'a> {
+        // One growth of the chain for most transfers; a slice that finds no room says so itself.
+        if room > PAGE_SIZE {
+            let likely = room.div_ceil(PAGE_SIZE).min(slices).min(LIKELY);
+            let _ = to.reserve(likely.saturating_sub(to.slice_count()));
+        }
         AggregateSink { to, room, slices }
     }
 

@@ -86,12 +86,12 @@ impl<S: Slots> Queue<S> {
         Ok(len)
     }
 
-    /// Copies handles of the first `slices` slices, `max` bytes at most.
+    /// Copies handles of the first `slices` slices of the queue, which had `slots` slots a moment
+    /// ago, `max` bytes at most.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub fn duplicate(&self, max: usize, slices: usize) -> Result<Aggregate> {
-        let slots = self.lock().state.slots();
+    pub fn duplicate(&self, max: usize, slices: usize, slots: usize) -> Result<Aggregate> {
         let mut copy = room_for(slices, slots)?;
         self.lock().data.share_front(&mut copy, max, slices);
         Ok(copy)

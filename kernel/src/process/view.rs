@@ -93,6 +93,14 @@ impl View {
         })
     }
 
+    /// Returns only the address space of [`View::of`]: less to hold, where nothing else is asked.
+    ///
+    /// # Errors
+    /// Those of [`View::of`].
+    pub fn space_of(thread: &Thread, ids: Ids) -> Result<Arc<Space>> {
+        Ok(Judge::current(ids).look(thread)?.space)
+    }
+
     /// The address space, which is that of the program that was judged.
     pub fn space(&self) -> &Arc<Space> {
         &self.shared.space

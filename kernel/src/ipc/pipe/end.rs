@@ -57,13 +57,12 @@ impl End {
         location: Option<Location>,
     ) -> Arc<End> {
         let ends = Ends { reads, writes };
-        let status = pipe.status();
-        let writers_seen = if reads && status.writers == 0 {
-            status.writers_seen
+        let before = pipe.open(ends);
+        let writers_seen = if reads && before.writers == 0 {
+            before.writers_seen
         } else {
             0
         };
-        pipe.open(ends);
         let mut mask = Ready::empty();
         if reads {
             mask |= Ready::IN | Ready::RDNORM | Ready::HUP;

@@ -99,14 +99,15 @@ pub(super) fn slots_for(bytes: usize) -> Result<usize> {
 /// `ENFILE` beyond the hard limit.
 pub(super) fn charge(account: &Arc<Account>) -> Result<Charge> {
     let mut charge = account.charge(Kind::Pipes, DEFAULT_SLOTS, PIPE_BYTES);
-    let used = || account.user().things(Kind::Pipes);
-    if is_within(used(), soft()) && is_within(used(), hard()) || is_privileged() {
+    let user = account.user();
+    let used = user.things(Kind::Pipes);
+    if is_within(used, soft()) && is_within(used, hard()) || is_privileged() {
         return Ok(charge);
     }
-    if !is_within(used(), soft()) {
+    if !is_within(used, soft()) {
         charge.set_things(LEAST_SLOTS);
     }
-    match is_within(used(), hard()) {
+    match is_within(user.things(Kind::Pipes), hard()) {
         true => Ok(charge),
         false => Err(Errno::ENFILE),
     }

@@ -143,22 +143,25 @@ impl Pipe {
             .map_err(signal::woken)
     }
 
-    /// Counts one more open file with these ends.
-    pub fn open(&self, ends: Ends) {
-        {
+    /// Counts one more open file with these ends; returns what there was before.
+    pub fn open(&self, ends: Ends) -> PipeStatus {
+        let before = {
             let mut chain = self.queue.lock();
+            let before = PipeStatus::of(&chain);
             let state = &mut chain.state;
             state.readers += usize::from(ends.reads);
             state.readers_seen += u64::from(ends.reads);
             state.writers += usize::from(ends.writes);
             state.writers_seen += u64::from(ends.writes);
-        }
+            before
+        };
         if ends.reads {
             self.writers.wake_all();
         }
         if ends.writes {
             self.readers.wake_all();
         }
+        before
     }
 
     /// Counts one open file with these ends less. The last one of all drops the bytes.

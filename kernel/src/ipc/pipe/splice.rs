@@ -10,6 +10,7 @@ use nucleus::PAGE_SIZE;
 
 use super::{
     queue::Pipe,
+    state::PipeStatus,
     transfer::{Write, with_signal},
 };
 
@@ -52,15 +53,15 @@ impl Pipe {
         Ok(n)
     }
 
-    /// Returns handles of the first `slices` slices, `max` bytes at most, for a file to write. The
-    /// bytes stay in the pipe, and other readers wait, until [`settle`](Pipe::settle) says how many
-    /// were written. Without any bytes nothing is lent.
+    /// Returns handles of the slices that `status` told of, `max` bytes at most, for a file to
+    /// write. The bytes stay in the pipe, and other readers wait, until [`settle`](Pipe::settle)
+    /// says how many were written. Without any bytes nothing is lent.
     ///
     /// # Errors
     /// `ENOMEM`, a restart number.
-    fn lend(&self, max: usize, slices: usize) -> Result<Aggregate> {
+    fn lend(&self, max: usize, status: PipeStatus) -> Result<Aggregate> {
         let _reading = self.lock_reading()?;
-        let lent = self.queue.duplicate(max, slices)?;
+        let lent = self.queue.duplicate(max, status.slices, status.slots)?;
         self.is_lent.store(!lent.is_empty(), Relaxed);
         Ok(lent)
     }
@@ -106,7 +107,7 @@ pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
             return Ok(0);
         };
         to.await_slot(wait)?;
-        let mut copy = from.queue.duplicate(len, status.slices)?;
+        let mut copy = from.queue.duplicate(len, status.slices, status.slots)?;
         match to.append(&mut copy) {
             Ok(0) => continue,
             result => return result,
@@ -128,7 +129,7 @@ pub fn pipe_to_file(
         let Some(status) = from.await_bytes(wait)? else {
             return Ok(0);
         };
-        let mut lent = from.lend(len, status.slices)?;
+        let mut lent = from.lend(len, status)?;
         if lent.is_empty() {
             continue;
         }

@@ -41,6 +41,7 @@ pub(super) fn check(place: &Location, size: u64) -> Result<()> {
 ///
 /// # Errors
 /// `EFBIG` if not even a byte is allowed, and SIGXFSZ is sent; else those of the file.
+#[inline]
 pub(super) fn write(
     limits: &Limits,
     open: &OpenFile,
@@ -49,8 +50,20 @@ pub(super) fn write(
     from: &mut dyn Source,
 ) -> Result<usize> {
     let file = open.writable()?;
-    let limit = limits.soft(raw::RLIMIT_FSIZE);
-    if limit == INFINITY || !is_regular(file) || from.left() == 0 {
+    match limits.soft(raw::RLIMIT_FSIZE) {
+        INFINITY => file.write(at, flags, from),
+        limit => write_within(limit, file, at, flags, from),
+    }
+}
+
+fn write_within(
+    limit: u64,
+    file: &dyn File,
+    at: Option<u64>,
+    flags: OpenFlags,
+    from: &mut dyn Source,
+) -> Result<usize> {
+    if !is_regular(file) || from.left() == 0 {
         return file.write(at, flags, from);
     }
     let start = match at {

@@ -160,8 +160,8 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     call.flags(5, &NO_FLAGS)?;
     let mut local = ranges(call.address(1), call.size(2))?.into_iter();
     let mut remote = ranges(call.address(3), call.size(4))?.into_iter();
-    let view = view(call, 0)?;
-    let (space, own) = (view.space(), call.space());
+    let target = find(call.int(0), pid_table::find_thread)?;
+    let (space, own) = (View::space_of(&target, Ids::Real)?, call.space());
     let mut source = Source::new(if writes { own.map() } else { space.map() })?;
     let mut done = 0;
     let (mut here, mut there) = ([0; 2], [0; 2]);

@@ -170,9 +170,6 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
     let to = call.files().get(call.int(2))?;
     let (from_at, to_at) = (call.address(1), call.address(3));
     let (reader, writer) = (from.readable()?, to.writable()?);
-    if !reader.splices() || !writer.splices() {
-        return Err(Errno::EINVAL);
-    }
     let wait = flags & raw::SPLICE_F_NONBLOCK == 0;
     let waits = |open: &OpenFile| wait && !open.flags().has(raw::O_NONBLOCK);
     match (pipe(&from), pipe(&to)) {
@@ -190,7 +187,7 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             if from_at.0 != 0 {
                 return Err(Errno::ESPIPE);
             }
-            if to.flags().has(raw::O_APPEND) {
+            if to.flags().has(raw::O_APPEND) || !writer.splices() {
                 return Err(Errno::EINVAL);
             }
             let position = Position::read(to_at)?;
@@ -207,6 +204,9 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
         (None, Some(target)) => {
             if to_at.0 != 0 {
                 return Err(Errno::ESPIPE);
+            }
+            if !reader.splices() {
+                return Err(Errno::EINVAL);
             }
             let position = Position::read(from_at)?;
             // A file with a position is read from an explicit one, so that bytes that the pipe does
