@@ -8,7 +8,6 @@ use super::format::{LEAF_SPAN, Pte, index};
 use super::leaf::Leaf;
 use super::mapping::install;
 use super::pending::Pending;
-use super::remove::forget;
 use super::space::Pmap;
 use crate::addr::{Access, Prot};
 use crate::frame::record::record;
@@ -79,7 +78,7 @@ impl Pmap {
             // Wider rights need no flush: at worst a CPU faults once more on its old entry, which
             // makes it look again.
             if !prot.contains(old.prot()) {
-                forget(record(leaf.table).owner(), old, va, pending);
+                self.forget(record(leaf.table).owner(), old, va, pending);
             }
             return true;
         }

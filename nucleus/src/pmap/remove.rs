@@ -1,13 +1,13 @@
 //! Removing mappings, and taking rights from those that stay.
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entries::change as change_entry;
 use super::format::{LEAF_SPAN, Pte};
 use super::large::Why;
 use super::leaf::Leaf;
 use super::mapping::{Keep, empty, narrow, part_of, unmap};
-use super::owner::holders_of;
+use super::owner::{holders_of, owner as owner_of};
 use super::pending::{Pending, bury};
 use super::shootdown::must_be_told;
 use super::space::Pmap;
@@ -45,7 +45,7 @@ impl Pmap {
                 empty(&leaf, |entry, va| {
                     // Processors knew a large page as a whole, and are told so.
                     if !leaf.is_large() {
-                        forget(owner, entry, va, pending);
+                        self.forget(owner, entry, va, pending);
                     }
                     Keep::Pending
                 });
@@ -106,7 +106,7 @@ impl Pmap {
             let owner = record(leaf.table).owner();
             for i in leaf.used(first, stop) {
                 if let Some(old) = narrow(leaf.entry(i), prot) {
-                    forget(owner, old, leaf.base + i * PAGE_SIZE, pending);
+                    self.forget(owner, old, leaf.base + i * PAGE_SIZE, pending);
                 }
             }
             range.start = leaf.base + LEAF_SPAN;
@@ -153,6 +153,19 @@ impl Pmap {
         }
     }
 
+    /// The old state of an entry was replaced: a TLB may hold it. The `owner` of the entry's table,
+    /// which is pinned, is read after the change: a fork may have shared the table since.
+    #[inline]
+    pub(super) fn forget(&self, owner: &AtomicU64, old: Pte, va: VirtAddr, pending: &mut Pending) {
+        if !must_be_told(old) {
+            Counter::tlb_skipped_unaccessed.add(1);
+        } else if owner.load(Ordering::SeqCst) == owner_of(self) {
+            pending.invalidate(self.holders(), va);
+        } else {
+            forget_shared(owner, va, pending);
+        }
+    }
+
     /// Takes the mapping out of an entry and puts `instead` there; its handle goes to `pending`,
     /// which is not full. False if there was none. The use count of the table is the caller's
     /// business.
@@ -166,7 +179,7 @@ impl Pmap {
         match unmap(leaf.table, i, instead) {
             Some(old) => {
                 let va = VirtAddr(leaf.base.0 + i * PAGE_SIZE);
-                forget(record(leaf.table).owner(), old, va, pending);
+                self.forget(record(leaf.table).owner(), old, va, pending);
                 pending.add_frame(old.frame());
                 true
             }
@@ -175,15 +188,10 @@ impl Pmap {
     }
 }
 
-/// The old state of an entry was replaced: a TLB may hold it. The `owner` of the entry's table,
-/// which is pinned, is read after the change: a fork may have shared the table since it was pinned.
-#[inline]
-pub(super) fn forget(owner: &AtomicU64, old: Pte, va: VirtAddr, pending: &mut Pending) {
-    if must_be_told(old) {
-        // SAFETY: a CPU that takes the table away from its owner makes a living member of the
-        // owner's family its owner, and a pmap ends only after its tables are no longer pinned.
-        pending.invalidate(unsafe { holders_of(owner) }, va);
-    } else {
-        Counter::tlb_skipped_unaccessed.add(1);
-    }
+/// As [`Pmap::forget`] for a table that a fork has shared since it was pinned.
+#[cold]
+fn forget_shared(owner: &AtomicU64, va: VirtAddr, pending: &mut Pending) {
+    // SAFETY: a CPU that takes the table away from its owner makes a living member of the owner's
+    // family its owner, and a pmap ends only after its tables are no longer pinned.
+    pending.invalidate(unsafe { holders_of(owner) }, va);
 }

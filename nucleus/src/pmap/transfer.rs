@@ -12,7 +12,6 @@ use super::large::Why;
 use super::leaf::Leaf;
 use super::mapping::{install, part_of, unmap};
 use super::pending::Pending;
-use super::remove::forget;
 use super::space::Pmap;
 use super::table::Found;
 use crate::frame::record::record;
@@ -96,7 +95,7 @@ impl Pmap {
                     continue;
                 };
                 let va = VirtAddr(leaf.base.0 + next * PAGE_SIZE);
-                forget(owner, old, va, &mut pending);
+                self.forget(owner, old, va, &mut pending);
                 batch.push(old, (va - range.start) / PAGE_SIZE);
                 leaf.remove_entry();
             }
