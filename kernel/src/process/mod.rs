@@ -32,6 +32,7 @@ mod pid;
 pub mod pid_table;
 mod pidfd;
 mod record;
+mod restrictions;
 pub mod rseq;
 mod scheduling;
 pub mod seccomp;

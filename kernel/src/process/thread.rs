@@ -9,6 +9,7 @@ use nucleus::{
     trap::UserContext,
 };
 
+use super::restrictions::Restrictions;
 use super::{
     Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling, seccomp,
 };
@@ -40,6 +41,8 @@ pub struct Thread {
     pub io: IoCounts,
     /// `PR_SET_TIMERSLACK`, nanoseconds.
     timer_slack: AtomicU64,
+    /// `PR_SET_SPECULATION_CTRL`.
+    pub restrictions: Restrictions,
     /// Its own scheduling, and the best rank of the waiters for words that it owns. Its task's
     /// priority is set with it held.
     scheduling: SpinLock<(Scheduling, Option<scheduling::Rank>)>,
@@ -162,6 +165,7 @@ impl Thread {
             faults: Default::default(),
             io: IoCounts::default(),
             timer_slack: AtomicU64::new(like.map_or(TIMER_SLACK, Thread::timer_slack)),
+            restrictions: like.map_or_else(Restrictions::default, |l| l.restrictions.copy()),
             scheduling: SpinLock::new(
                 Rank::Leaf,
                 (

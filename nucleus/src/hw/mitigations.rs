@@ -103,6 +103,11 @@ bitflags! {
         const BARRIER = 1 << 7;
         /// The return stack is filled at each switch of tasks.
         const FILL_RETURNS = 1 << 8;
+        /// Programs may have their loads wait for earlier stores.
+        const STORES_BY_PROGRAM = 1 << 9;
+        /// Programs may share no predictions, with the other thread of the core either if the CPU
+        /// can do that.
+        const BRANCHES_BY_PROGRAM = 1 << 10;
     }
 }
 
@@ -182,7 +187,16 @@ impl Measures {
                 controls & control::BHI_DIS_S != 0 && ibrs == Measures::ENHANCED_IBRS,
             );
             chosen.set(Measures::BARRIER, facts.has_barrier());
+            chosen.set(
+                Measures::BRANCHES_BY_PROGRAM,
+                facts.has_barrier() || controls & control::STIBP != 0,
+            );
         }
+        chosen.set(
+            Measures::STORES_BY_PROGRAM,
+            settings.wants("mitigations", bugs.contains(Bugs::SPEC_STORE_BYPASS))
+                && facts.controls() & control::SSBD != 0,
+        );
         chosen
     }
 
@@ -195,6 +209,51 @@ impl Measures {
         bit(Measures::IBRS | Measures::ENHANCED_IBRS, control::IBRS)
             | bit(Measures::OWN_HISTORY, control::BHI_DIS_S)
     }
+}
+
+/// Speculation that a program may restrict for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Speculation {
+    /// Loads pass earlier stores to addresses that are not known yet.
+    Stores,
+    /// Indirect branches go where others have taught them to go.
+    Branches,
+}
+
+/// What a program may do about a kind of speculation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The CPU does not have the fault.
+    NotAffected,
+    /// Nothing: it is always allowed.
+    Always,
+    /// It is allowed unless the program says otherwise.
+    ByProgram,
+}
+
+/// What programs may do about a kind of speculation.
+pub(crate) fn choice(facts: &Facts, measures: Measures, kind: Speculation) -> Choice {
+    let (bug, measure) = match kind {
+        Speculation::Stores => (Bugs::SPEC_STORE_BYPASS, Measures::STORES_BY_PROGRAM),
+        Speculation::Branches => (Bugs::SPECTRE_V2, Measures::BRANCHES_BY_PROGRAM),
+    };
+    match (Bugs::of(facts).contains(bug), measures.contains(measure)) {
+        (false, _) => Choice::NotAffected,
+        (true, false) => Choice::Always,
+        (true, true) => Choice::ByProgram,
+    }
+}
+
+/// The bits of `SPEC_CTRL` for a program that wants these kinds restricted, of those that it may.
+pub(crate) fn restrictions(facts: &Facts, measures: Measures, stores: bool, branches: bool) -> u64 {
+    let mut bits = 0;
+    if stores && measures.contains(Measures::STORES_BY_PROGRAM) {
+        bits |= control::SSBD;
+    }
+    if branches && measures.contains(Measures::BRANCHES_BY_PROGRAM) {
+        bits |= control::STIBP;
+    }
+    bits & facts.controls()
 }
 
 /// What is done about each fault, in Linux's words for the files of
@@ -265,6 +324,10 @@ pub(crate) fn vulnerabilities(facts: &Facts, measures: Measures) -> Vec<(&'stati
         true => "Unknown: No mitigations",
         false => &cleared,
     };
+    let stores = match has(Measures::STORES_BY_PROGRAM) {
+        true => "Mitigation: Speculative Store Bypass disabled via prctl",
+        false => "Vulnerable",
+    };
     let state = |name, bug, state: &str| {
         let words = match bugs.intersects(bug) {
             true => state,
@@ -284,7 +347,7 @@ pub(crate) fn vulnerabilities(facts: &Facts, measures: Measures) -> Vec<(&'stati
         state("reg_file_data_sampling", Bugs::RFDS, register_files),
         state("retbleed", Bugs::RETBLEED, retbleed),
         state("spec_rstack_overflow", Bugs::SRSO, "Vulnerable"),
-        state("spec_store_bypass", Bugs::SPEC_STORE_BYPASS, "Vulnerable"),
+        state("spec_store_bypass", Bugs::SPEC_STORE_BYPASS, stores),
         state("spectre_v1", Bugs::SPECTRE_V1, swaps),
         state("spectre_v2", Bugs::SPECTRE_V2, &predicted),
         state("srbds", Bugs::SRBDS, by_host),
@@ -340,7 +403,8 @@ mod tests {
         let updated = IBRS_AND_IBPB | STIBP | SSBD | MD_CLEAR | CAPABILITIES;
         let swaps = Measures::FENCE;
         let old = Measures::ISOLATE | Measures::CLEAR | swaps | Measures::FILL_RETURNS;
-        let predicted = Measures::BARRIER | Measures::FILL_RETURNS;
+        let asked = Measures::STORES_BY_PROGRAM;
+        let predicted = Measures::BARRIER | Measures::FILL_RETURNS | Measures::BRANCHES_BY_PROGRAM;
         let cascade_lake = RDCL_NO | IBRS_ALL | MDS_NO | TAA_NO;
         let no_more = cascade_lake | MMIO_NO | GDS_NO | SSB_NO | PSCHANGE_MC_NO | RFDS_NO;
         for (name, facts, expected) in [
@@ -348,12 +412,12 @@ mod tests {
             (
                 "Skylake with new microcode",
                 intel(0x5e, updated, 0),
-                old | Measures::IBRS | Measures::BARRIER,
+                old | Measures::IBRS | predicted | asked,
             ),
             (
                 "Cascade Lake",
                 intel(0x55, updated, cascade_lake),
-                Measures::CLEAR | swaps | Measures::ENHANCED_IBRS | predicted,
+                Measures::CLEAR | swaps | Measures::ENHANCED_IBRS | predicted | asked,
             ),
             (
                 "Sapphire Rapids",
@@ -366,7 +430,7 @@ mod tests {
             (
                 "Alder Lake",
                 intel(0x97, updated, RDCL_NO | IBRS_ALL | MDS_NO | TAA_NO),
-                Measures::CLEAR | swaps | Measures::ENHANCED_IBRS | predicted,
+                Measures::CLEAR | swaps | Measures::ENHANCED_IBRS | predicted | asked,
             ),
             ("a first Atom", intel(0x1c, 0, 0), Measures::empty()),
             ("K8, as emulated", amd(0x0f, 0, 0), Measures::FILL_RETURNS),
@@ -396,7 +460,7 @@ mod tests {
     #[test]
     fn a_switch_says_it_for_one_mechanism() {
         let zen = amd(0x17, 1 << 12, 0);
-        let predicted = Measures::BARRIER | Measures::FILL_RETURNS;
+        let predicted = Measures::BARRIER | Measures::FILL_RETURNS | Measures::BRANCHES_BY_PROGRAM;
         for (line, expected) in [
             ("pti=on", predicted | Measures::ISOLATE),
             (
@@ -462,6 +526,10 @@ mod tests {
             let bugs = Bugs::of(&facts);
             assert_eq!(measures.controls() & !facts.controls(), 0, "{why}");
             let has = |measure| measures.contains(measure);
+            let asked = restrictions(&facts, measures, true, true);
+            assert_eq!(asked & !facts.controls(), 0, "{why}");
+            let can_ask = choice(&facts, measures, Speculation::Stores) == Choice::ByProgram;
+            assert!(!can_ask || asked & control::SSBD != 0, "{why}");
             assert!(!has(Measures::BARRIER) || facts.has_barrier(), "{why}");
             assert!(
                 !has(Measures::AUTOMATIC_IBRS) || facts.has_automatic_ibrs(),

@@ -2,7 +2,8 @@
 #![allow(missing_docs, reason = "fields and variants whose names say it")]
 
 pub use super::bugs::Bugs;
-pub use super::machine::{bugs, caches, processor, vulnerabilities};
+pub use super::machine::{bugs, caches, choice_of, processor, vulnerabilities};
+pub use super::mitigations::{Choice, Speculation};
 
 /// A CPU; all are alike.
 #[derive(Clone, Copy, Debug)]

@@ -144,6 +144,14 @@ impl UserContext {
         self.state.reset();
     }
 
+    /// Restricts the program's speculation, of what it [may](crate::processor::choice_of): that its
+    /// loads pass earlier stores, and that its branches go where the core's other thread has taught
+    /// them to go.
+    pub fn restrict(&mut self, stores: bool, branches: bool) {
+        self.state
+            .set_restrictions(machine::restrictions(stores, branches));
+    }
+
     /// The data selectors that the program has now.
     pub fn selectors(&mut self) -> Selectors {
         self.state.selectors()

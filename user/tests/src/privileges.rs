@@ -9,6 +9,7 @@ pub const TESTS: &[Test] = &[
     ("privileges: the death of a parent", parent_death),
     ("privileges: four calls are left", strict),
     ("privileges: barriers", barriers),
+    ("privileges: speculation", speculation),
     ("privileges: the system's name for old programs", names),
 ];
 
@@ -306,6 +307,61 @@ fn about_itself() -> Outcome {
     refused!(EINVAL, prctl(PR_SET_PDEATHSIG, 65 as c_ulong));
     refused!(EFAULT, prctl(PR_SET_NAME, 8 as c_ulong));
     refused!(EINVAL, prctl(9999, 0 as c_ulong));
+    Ok(())
+}
+
+/// Whether a program may restrict a kind of speculation depends on the processor; if it may, what
+/// it says holds for its children.
+fn speculation() -> Outcome {
+    const GET: c_int = 52;
+    const SET: c_int = 53;
+    const BY_PROGRAM: c_int = 1;
+    const ENABLE: c_ulong = 2;
+    const DISABLE: c_ulong = 4;
+    const FORCE_DISABLE: c_ulong = 8;
+    const DISABLE_NOEXEC: c_ulong = 16;
+    let get = |kind: c_ulong| -> Result<c_int> { Ok(call!(prctl(GET, kind, 0, 0, 0))) };
+    let shown = |file: &str| fs::read_to_string(format!("/sys/devices/system/cpu/{file}"));
+    refused!(ENODEV, prctl(GET, 3 as c_ulong, 0, 0, 0));
+    refused!(EINVAL, prctl(GET, 0 as c_ulong, 1, 0, 0));
+    refused!(EINVAL, prctl(SET, 0 as c_ulong, ENABLE, 1, 0));
+    equal!(get(2)?, FORCE_DISABLE as c_int);
+    refused!(EPERM, prctl(SET, 2 as c_ulong, ENABLE, 0, 0));
+    for (kind, file) in [(0, "spec_store_bypass"), (1, "spectre_v2")] {
+        let state = shown(&format!("vulnerabilities/{file}"))?;
+        let found = get(kind)?;
+        equal!(found == 0, state.starts_with("Not affected"), found, state);
+        if found & BY_PROGRAM == 0 {
+            match kind {
+                0 => refused!(ENXIO, prctl(SET, kind, DISABLE, 0, 0)),
+                _ => refused!(EPERM, prctl(SET, kind, DISABLE, 0, 0)),
+            }
+            continue;
+        }
+        child(|| {
+            equal!(found, BY_PROGRAM | ENABLE as c_int);
+            refused!(ERANGE, prctl(SET, kind, 3 as c_ulong, 0, 0));
+            call!(prctl(SET, kind, DISABLE, 0, 0));
+            equal!(get(kind)?, BY_PROGRAM | DISABLE as c_int);
+            child(|| {
+                equal!(get(kind)?, BY_PROGRAM | DISABLE as c_int, kind);
+                call!(prctl(SET, kind, FORCE_DISABLE, 0, 0));
+                refused!(EPERM, prctl(SET, kind, ENABLE, 0, 0));
+                equal!(get(kind)?, BY_PROGRAM | FORCE_DISABLE as c_int);
+                Ok(())
+            })?;
+            call!(prctl(SET, kind, ENABLE, 0, 0));
+            equal!(get(kind)?, found);
+            if kind == 0 {
+                call!(prctl(SET, kind, DISABLE_NOEXEC, 0, 0));
+                equal!(get(kind)?, BY_PROGRAM | DISABLE_NOEXEC as c_int);
+            } else {
+                refused!(ERANGE, prctl(SET, kind, DISABLE_NOEXEC, 0, 0));
+            }
+            Ok(())
+        })?;
+        equal!(get(kind)?, found);
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use abi::{
     Errno, Result,
     raw::{general as raw, prctl as raw_prctl},
 };
-use nucleus::{VirtAddr, addr::USER_END, user};
+use nucleus::{VirtAddr, addr::USER_END, processor::Speculation, user};
 
 use super::{
     Call, FlagSet, SystemCall, call, choice,
@@ -49,6 +49,8 @@ const OPTIONS: FlagSet = choice!(
         raw_prctl::PR_SET_THP_DISABLE,
         raw_prctl::PR_GET_THP_DISABLE,
         raw_prctl::PR_CAP_AMBIENT,
+        raw_prctl::PR_GET_SPECULATION_CTRL,
+        raw_prctl::PR_SET_SPECULATION_CTRL,
     ],
     EINVAL
 );
@@ -163,6 +165,21 @@ fn prctl(call: &mut Call<'_>) -> Result<usize> {
             call.space().map().allow_large_pages(value == 0);
         }
         raw_prctl::PR_CAP_AMBIENT if rest_is_zero(3) => return ambient(call),
+        raw_prctl::PR_GET_SPECULATION_CTRL if rest_is_zero(2) => {
+            return Ok(match speculation(value)? {
+                Some(kind) => call.thread.restrictions.get(kind),
+                None => raw_prctl::PR_SPEC_FORCE_DISABLE,
+            } as usize);
+        }
+        raw_prctl::PR_SET_SPECULATION_CTRL if rest_is_zero(3) => {
+            let kind = speculation(value)?.ok_or(Errno::EPERM)?;
+            let thread = call.thread;
+            thread.restrictions.set(kind, call.args[2])?;
+            thread.restrictions.apply(call.context);
+            if kind == Speculation::Branches && thread.restrictions.has_own_branches() {
+                call.space().distrust();
+            }
+        }
         raw_prctl::PR_GET_KEEPCAPS
         | raw_prctl::PR_SET_KEEPCAPS
         | raw_prctl::PR_GET_SECUREBITS
@@ -172,6 +189,17 @@ fn prctl(call: &mut Call<'_>) -> Result<usize> {
         _ => return Err(Errno::EINVAL),
     }
     Ok(0)
+}
+
+/// The kind of speculation that `PR_SPEC_*` names. None: the first-level cache is never flushed, as
+/// on Linux without the option for it.
+fn speculation(name: u64) -> Result<Option<Speculation>> {
+    match u32::try_from(name) {
+        Ok(raw_prctl::PR_SPEC_STORE_BYPASS) => Ok(Some(Speculation::Stores)),
+        Ok(raw_prctl::PR_SPEC_INDIRECT_BRANCH) => Ok(Some(Speculation::Branches)),
+        Ok(raw_prctl::PR_SPEC_L1D_FLUSH) => Ok(None),
+        _ => Err(Errno::ENODEV),
+    }
 }
 
 /// Options about the bounding set and what `execve` and a change of ids do to capabilities.

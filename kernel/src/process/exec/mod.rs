@@ -85,6 +85,9 @@ pub fn replace(
     if process.large_pages_disabled.load(Relaxed) {
         loaded.space.map().allow_large_pages(false);
     }
+    if thread.restrictions.has_own_branches() {
+        loaded.space.distrust();
+    }
     let leaving = Leaving::begin();
     let old = core::mem::replace(&mut own.space, loaded.space);
     // Credentials, space and its dumpability are seen together.
@@ -101,6 +104,8 @@ pub fn replace(
     thread.set_name(&loaded.name);
     process.has_executed.store(true, Relaxed);
     begin(context, loaded.class, loaded.entry, loaded.stack);
+    thread.restrictions.executed();
+    thread.restrictions.apply(context);
     Ok(())
 }
 

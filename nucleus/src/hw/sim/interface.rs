@@ -293,6 +293,16 @@ pub fn bugs() -> crate::hw::bugs::Bugs {
     crate::hw::bugs::Bugs::empty()
 }
 
+/// Programs may restrict nothing: see [`bugs`].
+pub fn choice_of(_kind: crate::hw::mitigations::Speculation) -> crate::hw::mitigations::Choice {
+    crate::hw::mitigations::Choice::NotAffected
+}
+
+/// There are none.
+pub(crate) fn restrictions(_stores: bool, _branches: bool) -> u32 {
+    0
+}
+
 /// There are none, and no files about them.
 pub fn vulnerabilities() -> Vec<(&'static str, std::string::String)> {
     Vec::new()

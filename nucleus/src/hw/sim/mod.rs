@@ -40,7 +40,8 @@ pub use counted_heap::CountedHeap;
 pub(crate) use fiber::Stack;
 pub(crate) use interface::*;
 pub use interface::{
-    bugs, caches, console_input, console_output, point, processor, random_u64, vulnerabilities,
+    bugs, caches, choice_of, console_input, console_output, point, processor, random_u64,
+    vulnerabilities,
 };
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};

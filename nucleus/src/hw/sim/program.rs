@@ -56,6 +56,8 @@ impl UserState {
         self.selectors = selectors;
     }
 
+    pub(crate) fn set_restrictions(&mut self, _bits: u32) {}
+
     pub(crate) fn descriptors(&self) -> [u64; TLS_SEGMENTS] {
         self.descriptors
     }

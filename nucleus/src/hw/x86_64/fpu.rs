@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::cpu::{self, Features, features, msr, write_msr};
 use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
-use super::percpu;
+use super::{mitigations, percpu};
 use crate::OutOfMemory;
 use crate::hw::registers::{Selectors, TLS_SEGMENTS};
 
@@ -101,6 +101,8 @@ struct Inner {
     descriptors: [u64; TLS_SEGMENTS],
     /// The data selectors as the program last had them.
     selectors: Selectors,
+    /// The program's bits of `SPEC_CTRL`.
+    restrictions: u32,
     // The save area follows, marked as a signal frame's is.
 }
 
@@ -384,6 +386,13 @@ impl UserState {
         }
     }
 
+    /// Sets the program's bits of `SPEC_CTRL`.
+    pub fn set_restrictions(&mut self, bits: u32) {
+        self.take();
+        // SAFETY: owned by `self`, and not live any more.
+        unsafe { self.inner.as_mut().restrictions = bits };
+    }
+
     /// The descriptors that the thread has set; 0 for none.
     pub fn descriptors(&self) -> [u64; TLS_SEGMENTS] {
         // SAFETY: owned by `self`; the CPU's copy is never changed.
@@ -451,6 +460,8 @@ impl UserState {
             save_live();
             // SAFETY: interrupts are off; the state is valid by construction.
             unsafe { Inner::load(self.inner) };
+            // SAFETY: owned by `self`.
+            mitigations::restrict_program(unsafe { self.inner.as_ref().restrictions });
             let this = self.inner.as_ptr() as usize;
             percpu::this().live.store(this, Ordering::Relaxed);
         }

@@ -11,7 +11,7 @@ use super::cpu::{msr, read_msr, write_msr};
 use super::percpu;
 use crate::hw::bugs::{Bugs, Facts};
 use crate::hw::counters::Counter;
-use crate::hw::mitigations::{self, Measures, Settings};
+use crate::hw::mitigations::{self, Choice, Measures, Settings, Speculation};
 
 /// What the boot CPU says of itself, and the settings.
 struct Found(UnsafeCell<(Facts, Settings)>);
@@ -47,6 +47,10 @@ pub fn choose(facts: Facts, command_line: &str) {
     CHOSEN.store(chosen.bits(), Ordering::Relaxed);
 }
 
+fn chosen() -> Measures {
+    Measures::from_bits_truncate(CHOSEN.load(Ordering::Relaxed))
+}
+
 /// Whether any of these was chosen.
 #[inline]
 pub fn has(any: Measures) -> bool {
@@ -74,7 +78,7 @@ pub fn is_told_of_spaces() -> bool {
 /// Turns on, on this CPU, what is a matter of its registers. After
 /// [`set_controls`](super::cpu::set_controls).
 pub fn set_up_cpu() {
-    let chosen = Measures::from_bits_truncate(CHOSEN.load(Ordering::Relaxed));
+    let chosen = chosen();
     // SAFETY: chosen where the registers and bits exist; they only restrict predictions.
     unsafe {
         if chosen.controls() != 0 {
@@ -101,6 +105,32 @@ pub(crate) fn forget_predictions() {
     }
 }
 
+/// What programs may do about a kind of speculation.
+pub fn choice_of(kind: Speculation) -> Choice {
+    mitigations::choice(&found().0, chosen(), kind)
+}
+
+/// The bits of `SPEC_CTRL` for a program that wants these kinds of speculation restricted.
+pub fn restrictions(stores: bool, branches: bool) -> u32 {
+    mitigations::restrictions(&found().0, chosen(), stores, branches) as u32
+}
+
+/// Gives a program its bits of `SPEC_CTRL`, from [`restrictions`], while it runs on this CPU.
+/// Interrupts are off.
+#[inline]
+pub fn restrict_program(bits: u32) {
+    let cpu = percpu::this();
+    if cpu.program_controls.load(Ordering::Relaxed) != bits {
+        cpu.program_controls.store(bits, Ordering::Relaxed);
+        // The kernel keeps them, beside its own: one register does for both where it need not
+        // change on each way in and out.
+        let all = chosen().controls() as u32 | bits;
+        cpu.kernel_controls.store(all, Ordering::Relaxed);
+        // SAFETY: bits that the CPU has; they only restrict predictions.
+        unsafe { write_msr(msr::SPEC_CTRL, all.into()) };
+    }
+}
+
 /// The faults of the CPUs.
 pub fn bugs() -> Bugs {
     Bugs::of(&found().0)
@@ -114,6 +144,5 @@ pub(crate) fn choice(name: &str) -> u32 {
 /// What is done about each fault, in Linux's words for the files of
 /// `/sys/devices/system/cpu/vulnerabilities`.
 pub fn vulnerabilities() -> Vec<(&'static str, String)> {
-    let chosen = Measures::from_bits_truncate(CHOSEN.load(Ordering::Relaxed));
-    mitigations::vulnerabilities(&found().0, chosen)
+    mitigations::vulnerabilities(&found().0, chosen())
 }

@@ -46,7 +46,8 @@ pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
 pub(crate) use layout::ptr;
 pub(crate) use loader::take_seed as take_loader_seed;
-pub use mitigations::{bugs, vulnerabilities};
+pub(crate) use mitigations::restrictions;
+pub use mitigations::{bugs, choice_of, vulnerabilities};
 pub(crate) use mitigations::{choice, forget_predictions};
 pub(crate) use percpu::{
     MAX_COUNTERS, MAX_CPUS, counter_add, counter_read, cpu, cpu_count, preempt, preempt_count,

@@ -164,6 +164,11 @@ pub struct Plan<'a> {
     entropy: bool,
 }
 
+/// A processor that needs every mitigation. The emulator only says that it has the registers for
+/// them, and ignores what is written there.
+pub const FAULTY_CPU: &str = "max,-erms,-fsrm,vendor=GenuineIntel,family=6,model=94,\
+                              x-force-features=on,+spec-ctrl,+stibp,+ssbd,+md-clear";
+
 impl Plan<'_> {
     /// The processor has no generator of random numbers, and there is no device with any.
     pub fn without_entropy(mut self) -> Self {

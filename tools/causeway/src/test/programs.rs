@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 
 use super::Report;
-use super::boot::{Bench, Finished};
+use super::boot::{Bench, FAULTY_CPU, Finished, Plan};
 use crate::guest::Ending;
 
 /// The machines that run all tests.
@@ -22,7 +22,15 @@ const VARIANTS: [(&str, &str, &[&str]); 5] = [
     ("single frames only", "fragment=1", FRAMES),
 ];
 /// Those that the ways into the kernel and back, and the roots of programs, matter to.
-const WAYS: &[&str] = &["signals", "memory:", "threads", "exec", "faults", "narrow"];
+const WAYS: &[&str] = &[
+    "signals",
+    "memory:",
+    "threads",
+    "exec",
+    "faults",
+    "narrow",
+    "privileges",
+];
 /// Short ones, which the mechanisms of memory matter to.
 const PART: &[&str] = &[
     "memory:",
@@ -49,6 +57,12 @@ pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
         if report.wants(&format!("guest: test programs, {name}")) {
             boot(bench, report, name, 2, options, tests);
         }
+    }
+    let name = "a CPU with faults";
+    if report.wants(&format!("guest: test programs, {name}")) {
+        let guest = bench.guest(&[&["/tests/guest-tests"], WAYS].concat());
+        let guest = guest.words(["-cpu", FAULTY_CPU]);
+        finish(report, name, guest.cpus(2).timeout(240));
     }
     for cpus in [2, 4] {
         if report.wants(&format!("guest: random calls, {cpus} CPUs")) {
@@ -85,7 +99,15 @@ fn boot(
     tests: &[&str],
 ) {
     let guest = bench.guest(&[&["/tests/guest-tests"], tests].concat());
-    let guest = guest.cpus(cpus).option(options).timeout(240);
+    finish(
+        report,
+        machine,
+        guest.cpus(cpus).option(options).timeout(240),
+    );
+}
+
+/// Runs a guest with the test program.
+fn finish(report: &mut Report, machine: &str, guest: Plan<'_>) {
     match guest.run_shown() {
         Ok(finished) => count(report, machine, &finished),
         Err(why) => report.note(&format!("guest tests, {machine}"), Err(why)),

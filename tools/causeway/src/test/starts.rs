@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Report;
-use super::boot::{Bench, Finished, causeway, finish, shown, text};
+use super::boot::{Bench, FAULTY_CPU, Finished, causeway, finish, shown, text};
 use crate::guest::Ending;
 use crate::outcome;
 use crate::qemu::Boot;
@@ -278,16 +278,14 @@ fn host_command(bench: &Bench, report: &mut Report) {
     report.run("host command: the ways in and out with mitigations", || {
         // What the emulator's own CPU does not need, one by one; then processors that need it, with
         // registers that the emulator only says it has, and ignores.
-        let intel = "max,-erms,-fsrm,vendor=GenuineIntel,family=6,model=94,x-force-features=on,\
-                     +spec-ctrl,+stibp,+ssbd,+md-clear";
         for (cpu, option) in [
             ("max", "pti=on"),
             ("max", "mds=full"),
             ("max", "spectre_v1=on"),
             ("max", "mitigations=full"),
-            (intel, "mitigations=auto"),
-            (intel, "mitigations=off"),
-            (intel, "mitigations=off spectre_v2=on"),
+            (FAULTY_CPU, "mitigations=auto"),
+            (FAULTY_CPU, "mitigations=off"),
+            (FAULTY_CPU, "mitigations=off spectre_v2=on"),
             ("EPYC-Rome,x-force-features=on", "mitigations=auto"),
         ] {
             let option = format!("fault_injection=machine {option}");
