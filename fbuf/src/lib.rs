@@ -11,6 +11,7 @@
 //!   - [`BytesSink`], [`BytesSource`]: the kernel's own bytes; [`DiscardSink`]: drops them;
 //!     [`Clipped`]: the first bytes of another source.
 //! - [`queue`]: the byte queue of pipes, TCP and stream sockets of the Unix family.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

@@ -10,6 +10,7 @@
 //! - [`ramfs`]: the in-memory file system; [`cpio`]: the root archive unpacked into it;
 //! - [`ext2`]: the file system of disks; [`ninep`]: the client of a 9P server, such as the host;
 //! - [`pseudofs`]: directories and files that are generated on demand, the base of `/proc`.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

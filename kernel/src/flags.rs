@@ -1,9 +1,12 @@
 //! The flags and options that calls know, and the count of those that programs asked for in vain.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::collections::BTreeMap;
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::{
+    Pieces,
+    sync::{Rank, SpinLock},
+};
 
 /// How a call treats a flag or option that it does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,9 +158,8 @@ pub fn note_unsupported(call: Caller, argument: &'static str, value: u64) {
 }
 
 /// Returns all counts, and the sum of those that are not told apart.
-pub fn unsupported() -> (Vec<(Unsupported, u32)>, u32) {
-    let mut list = Vec::with_capacity(UNSUPPORTED_MAX);
+pub fn unsupported() -> (Pieces<(Unsupported, u32)>, u32) {
     let (counts, others) = &*UNSUPPORTED.lock();
-    list.extend(counts.iter().map(|(what, count)| (what.clone(), *count)));
-    (list, *others)
+    let counts = counts.iter().map(|(what, count)| (what.clone(), *count));
+    (counts.collect(), *others)
 }

@@ -14,6 +14,7 @@
 //! - [`linux`]: the loop of a thread, from the number of a system call to a function; the calls of
 //!   32-bit programs.
 //! - [`start`](mod@start): the kernel's command line, the root, the first processes.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

@@ -30,6 +30,7 @@
 //!       socket's state, stream's chain Leaf: spinning, a few loads and stores
 //! ```
 //! Sending and receiving on an established connection takes no lock of the protocol.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! All protocols of one machine.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 use core::time::Duration;
 
-use nucleus::sync::Mutex;
+use nucleus::{Pieces, sync::Mutex};
 use vm::account;
 
 use crate::{
@@ -56,13 +56,13 @@ impl Stack {
     }
 
     /// Lists all TCP sockets that have a name, and the connections in TIME-WAIT.
-    pub fn tcp_sockets(&self) -> Vec<tcp::Connection> {
+    pub fn tcp_sockets(&self) -> Pieces<tcp::Connection> {
         self.tcp.lock().list()
     }
 
     /// Lists the datagram sockets of a protocol that have a name, or all raw sockets: the number
     /// in `Protocol::Raw` is ignored.
-    pub fn datagram_sockets(&self, protocol: Protocol) -> Vec<Arc<datagram::Socket>> {
+    pub fn datagram_sockets(&self, protocol: Protocol) -> Pieces<Arc<datagram::Socket>> {
         self.table(protocol).lock().list().cloned().collect()
     }
 

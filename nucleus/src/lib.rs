@@ -28,6 +28,7 @@ mod error;
 mod hw;
 mod lock;
 mod mem;
+mod pieces;
 pub mod pmap;
 pub mod random;
 mod selftest;
@@ -46,6 +47,7 @@ pub use hw::{counters, log, power, processor};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;
+pub use pieces::Pieces;
 pub use pmap::Pmap;
 pub use selftest::hw_cost;
 pub use slots::{Chunk, Slots};

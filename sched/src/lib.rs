@@ -12,6 +12,7 @@
 //! | [`idle`] | how long a CPU without work polls its queue before it sleeps |
 //! | [`run_queue`] | which task of a CPU runs first, and when the running one gives way |
 //! | [`placement`] | which CPU a task goes to, and whether that CPU is told at once |
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

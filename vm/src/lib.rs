@@ -44,6 +44,7 @@
 //!   memory try-locks all the chunks of its span.
 //! - Page-in, [`Pager::page_in`] and waiting for memory happen with none of these locks held.
 //! - The pagedaemon takes no map lock and only try-locks chunks to inspect their pages.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
 #![forbid(unsafe_code)]
 

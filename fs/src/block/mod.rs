@@ -26,6 +26,7 @@
 mod command;
 mod device;
 #[cfg(not(target_os = "none"))]
+#[allow(clippy::disallowed_methods, reason = "only tests use it")]
 mod faulty;
 mod memory;
 mod pieces;

@@ -34,6 +34,7 @@ struct Lane {
 }
 
 impl Lane {
+    #[allow(clippy::disallowed_methods, reason = "2 KiB")]
     fn new() -> Lane {
         Lane {
             sorted: Vec::with_capacity(ROOM),

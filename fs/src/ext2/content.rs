@@ -97,7 +97,7 @@ impl Content {
                         len: 1 << self.block_shift,
                     };
                     let sector = first as u64 * changing.fs.geometry.sectors() as u64;
-                    let parts = alloc::vec![part; count as usize];
+                    let parts = nucleus::try_filled(count as usize, part)?;
                     changing.fs.device().write(sector, parts)?;
                 }
                 self.unwritten.remove_range(logical..logical + count);

@@ -1,6 +1,6 @@
 //! The text of a symbolic link: in the inode if it is short, else in a block.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 use abi::{Errno, Result};
 
@@ -44,7 +44,7 @@ impl Inode {
         let record = self.record().clone();
         let damaged = || self.fs.damaged("a link's text can't be; inode", self.ino);
         let len = usize::try_from(record.size).map_err(|_| damaged())?;
-        let mut text = vec![0; len.min(self.fs.geometry.block_size)];
+        let mut text = nucleus::try_filled(len.min(self.fs.geometry.block_size), 0)?;
         if record.has_blocks(self.fs.geometry.sectors()) {
             if len == 0 || len >= self.fs.geometry.block_size {
                 return Err(damaged());

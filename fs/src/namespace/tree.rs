@@ -4,7 +4,10 @@ use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result};
-use nucleus::sync::{Mutex, Rank, SpinLock};
+use nucleus::{
+    Pieces,
+    sync::{Mutex, Rank, SpinLock},
+};
 
 use crate::{
     Kind, Location, Mount, MountFlags, MountRequest, Vnode,
@@ -209,6 +212,7 @@ impl Namespace {
             };
             let root = old.root().clone();
             let new = copy(&mut table, &old, &root, &at)?;
+            made.try_reserve(1)?;
             made.push((old, new));
         }
         Ok(())
@@ -378,20 +382,20 @@ impl Namespace {
 
     /// Returns the roots of all mounts, in the order of mounting. They keep no mount busy, which
     /// matters to a caller that takes long.
-    pub fn roots(&self) -> Vec<Arc<dyn Vnode>> {
+    pub fn roots(&self) -> Pieces<Arc<dyn Vnode>> {
         let table = self.table.lock();
         let roots = table.mounts.iter().map(|mount| mount.root().clone());
         roots.collect()
     }
 
     /// Returns all mounts, in the order of mounting. None can be unmounted while the list exists.
-    pub fn all(&self) -> Vec<Arc<Mount>> {
-        self.table.lock().mounts.clone()
+    pub fn all(&self) -> Pieces<Arc<Mount>> {
+        self.table.lock().mounts.iter().cloned().collect()
     }
 
     /// Returns what `/proc/mounts` shows to a process whose root is `root`: the mounts that it can
     /// reach.
-    pub fn mounts(&self, root: &Location) -> Vec<MountLine> {
+    pub fn mounts(&self, root: &Location) -> Pieces<MountLine> {
         let lines = self.all().into_iter().filter_map(|mount| {
             let at = Location::of_mount(&mount).path_below(root)?;
             Some(MountLine { mount, at })

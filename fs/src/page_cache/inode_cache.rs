@@ -8,7 +8,7 @@
 //! ends it, since its last user may hold any lock.
 
 use alloc::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, LinkedList, VecDeque},
     sync::{Arc, Weak},
 };
 use core::{
@@ -122,8 +122,8 @@ static TABLES: SpinLock<VecDeque<Weak<dyn Recycler>>> = SpinLock::new(Rank::Leaf
 /// Counts the inodes that became unused.
 static CLOCK: AtomicU64 = AtomicU64::new(1);
 /// Removed files without users, to be ended.
-static ENDING: SpinLock<VecDeque<(Weak<dyn Recycler>, u64)>> =
-    SpinLock::new(Rank::Leaf, VecDeque::new());
+static ENDING: SpinLock<LinkedList<(Weak<dyn Recycler>, u64)>> =
+    SpinLock::new(Rank::Leaf, LinkedList::new());
 static TO_END: WaitQueue = WaitQueue::new();
 
 impl<I: InCore> InodeCache<I> {

@@ -160,10 +160,8 @@ pub trait File: Any + Send + Sync {
         Vec::new()
     }
 
-    /// Returns further lines of `/proc/PID/fdinfo/N`, each with its newline.
-    fn details(&self) -> Vec<u8> {
-        Vec::new()
-    }
+    /// Passes on further lines of `/proc/PID/fdinfo/N`, each with its newline.
+    fn details(&self, _: &mut dyn FnMut(&[u8])) {}
 
     /// Returns where the same object can be opened again (`/proc/PID/fd/N`), if it has no location.
     fn reopen(&self) -> Option<Location> {

@@ -91,6 +91,7 @@ fn start(found: virtio::Found) -> core::result::Result<Share, Error> {
     if len > TAG_MAX {
         return Err(Error::Broken);
     }
+    #[allow(clippy::disallowed_methods, reason = "TAG_MAX bytes at most")]
     let mut tag = alloc::vec![0; len];
     device.read_config(2, &mut tag)?;
     Ok(Share {

@@ -7,6 +7,7 @@ use core::{
 };
 
 use nucleus::{
+    Pieces,
     sync::{Rank, SpinLock},
     task::WaitQueue,
 };
@@ -127,7 +128,7 @@ impl Process {
     }
 
     /// All threads that have not ended.
-    pub fn threads(&self) -> Vec<Arc<Thread>> {
+    pub fn threads(&self) -> Pieces<Arc<Thread>> {
         self.signals.threads()
     }
 

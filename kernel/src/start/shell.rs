@@ -1,6 +1,6 @@
 //! Returns the login shell: the superuser's in the root's `/etc/passwd`.
 
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 use fbuf::BytesSink;
 use fs::{Kind, Walk};
@@ -18,7 +18,7 @@ pub fn of_root(walk: &Walk<'_>) -> Vec<u8> {
     };
     let read = || {
         let place = walk.resolve(b"/etc/passwd", true).ok()?;
-        let mut text = vec![0; LOOKED_AT];
+        let mut text = nucleus::try_filled(LOOKED_AT, 0).ok()?;
         let length = place.vnode().read(0, &mut BytesSink::new(&mut text)).ok()?;
         text.truncate(length);
         shell_in(&text).map(<[u8]>::to_vec)

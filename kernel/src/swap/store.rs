@@ -22,6 +22,9 @@ use vm::swap::{Done, StoreFailed, SwapStore};
 
 use super::header::Header;
 
+/// Frames of one request: a list of them fits a page.
+const MOST_PARTS: u64 = 128;
+
 /// Sectors of a page.
 const PAGE_SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 
@@ -138,7 +141,7 @@ impl DiskStore {
                 gather.failed.store(true, Release);
                 break;
             };
-            let count = neighbours.min(left);
+            let count = neighbours.min(left).min(MOST_PARTS);
             let parts: Vec<Part> = frames.by_ref().take(count as usize).collect();
             gather.left.fetch_add(1, AcqRel);
             let gather = gather.clone();

@@ -30,7 +30,7 @@ pub fn get() -> Arc<Tty> {
     if let Some(tty) = made {
         return tty;
     }
-    let new = Tty::new(DEVICE, Box::new(Port));
+    let new = Tty::new(DEVICE, Box::new(Port)).expect("the machine starts with memory");
     // Two first callers: the slower one's terminal goes, outside the lock.
     CONSOLE.lock().get_or_insert_with(|| new.clone()).clone()
 }

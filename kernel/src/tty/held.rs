@@ -37,6 +37,11 @@ impl Held {
         self.quoting
     }
 
+    /// Makes room for a byte; returns whether there is.
+    pub fn reserve(&mut self) -> bool {
+        self.bytes.try_reserve(1).is_ok()
+    }
+
     /// Appends a byte; `quotes` says that it quotes the next one unless it is quoted itself.
     pub fn push(&mut self, byte: u8, quotes: bool) {
         self.quoting = quotes && !self.quoting;

@@ -9,6 +9,8 @@ use abi::raw::general::{
     VSUSP, VTIME, VWERASE, termios2,
 };
 
+use nucleus::OutOfMemory;
+
 use super::{
     output::{Output, Screen},
     ring::Ring,
@@ -83,15 +85,15 @@ pub struct Line {
 
 impl Line {
     /// Nothing typed, default settings.
-    pub fn new() -> Line {
-        Line {
+    pub fn new() -> Result<Line, OutOfMemory> {
+        Ok(Line {
             settings: default_settings(),
-            ring: Ring::new(),
+            ring: Ring::new()?,
             output: Output::default(),
             stopped: false,
             literal_next: false,
             erasing: false,
-        }
+        })
     }
 
     /// The settings in force.

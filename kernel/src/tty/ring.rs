@@ -2,6 +2,8 @@
 
 use alloc::collections::VecDeque;
 
+use nucleus::OutOfMemory;
+
 /// Bytes a terminal keeps for its readers, as on Linux.
 pub const CAPACITY: usize = 4096;
 
@@ -21,11 +23,10 @@ pub struct Ring {
 
 impl Ring {
     /// Nothing typed. All memory is allocated here.
-    pub fn new() -> Ring {
-        Ring {
-            typed: VecDeque::with_capacity(CAPACITY),
-            finished: 0,
-        }
+    pub fn new() -> Result<Ring, OutOfMemory> {
+        let mut typed = VecDeque::new();
+        typed.try_reserve_exact(CAPACITY).map_err(|_| OutOfMemory)?;
+        Ok(Ring { typed, finished: 0 })
     }
 
     /// Typed bytes not yet read, the unfinished line included.

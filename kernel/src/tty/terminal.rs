@@ -149,14 +149,14 @@ impl Batch<'_> {
 
 impl Tty {
     /// A terminal on `driver` with default settings.
-    pub fn new(device: u64, driver: Box<dyn Driver>) -> Arc<Tty> {
-        Arc::new(Tty {
+    pub fn new(device: u64, driver: Box<dyn Driver>) -> Result<Arc<Tty>> {
+        Ok(Arc::new(Tty {
             device,
             driver,
             state: Mutex::new(
                 crate::rank::TTY,
                 State {
-                    line: Line::new(),
+                    line: Line::new()?,
                     held: Held::new(),
                     echo: Vec::new(),
                 },
@@ -179,7 +179,7 @@ impl Tty {
             hangups: AtomicU64::new(0),
             exclusive: AtomicBool::new(false),
             drained: WaitQueue::new(),
-        })
+        }))
     }
 
     /// The terminal's device number.
@@ -217,7 +217,7 @@ impl Tty {
             let in_turn = state.held.is_empty() && state.line.has_room();
             if in_turn || (!state.held.quotes_next() && state.line.is_urgent(byte)) {
                 self.input(&mut state, byte);
-            } else if state.held.len() < HELD && !frame::is_scarce() {
+            } else if state.held.len() < HELD && !frame::is_scarce() && state.held.reserve() {
                 // Beyond this the byte is lost, as on a wire without flow control.
                 let quotes = state.line.quotes(byte);
                 state.held.push(byte, quotes);

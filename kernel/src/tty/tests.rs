@@ -20,7 +20,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         Bench {
-            line: Line::new(),
+            line: Line::new().unwrap(),
             shown: Vec::new(),
             keys: Vec::new(),
         }

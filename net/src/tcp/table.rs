@@ -10,7 +10,7 @@ use core::net::SocketAddr;
 use crate::counters::Counter;
 use abi::Errno;
 use nucleus::{
-    random,
+    Pieces, random,
     sync::{Mutex, MutexGuard},
 };
 
@@ -286,7 +286,7 @@ impl ConnectionTable {
             listener.is_some_and(|listener| core::ptr::eq(listener.as_ptr(), &**socket))
         };
         let embryos = self.ends.iter().filter(|(_, end)| own(end));
-        let embryos: Vec<Pair> = embryos.map(|(pair, _)| *pair).collect();
+        let embryos: Pieces<Pair> = embryos.map(|(pair, _)| *pair).collect();
         for pair in embryos {
             self.reset(&pair);
         }
@@ -380,8 +380,8 @@ impl ConnectionTable {
     }
 
     /// Lists all that `/proc/net/tcp` shows.
-    pub fn list(&self) -> Vec<Connection> {
-        let mut entries = Vec::new();
+    pub fn list(&self) -> Pieces<Connection> {
+        let mut entries = Pieces::new();
         for socket in self.listeners.values().flatten() {
             let local = socket.inner().local;
             entries.extend(local.map(|local| Connection {

@@ -186,6 +186,7 @@ impl Wire {
 }
 
 impl Block {
+    #[allow(clippy::disallowed_methods, reason = "16 bytes")]
     fn new() -> Block {
         let buffer = || SocketBuffer::new(vec![0; WINDOW]);
         let mut socket = Socket::new(buffer(), buffer());

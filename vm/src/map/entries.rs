@@ -58,6 +58,7 @@ impl Row {
         }
     }
 
+    #[allow(clippy::disallowed_methods, reason = "256 bytes")]
     fn with_one(place: Place) -> Row {
         let mut places = Vec::with_capacity(LEAST);
         let first = place.start;
@@ -206,6 +207,7 @@ impl Entries {
                 return self.after(at);
             }
             Some(ROW) => {
+                #[allow(clippy::disallowed_methods, reason = "1 KiB")]
                 let mut half = Vec::with_capacity(ROW);
                 half.extend(self.rows[at.row].places.drain(ROW / 2..));
                 self.rows.insert(at.row + 1, Row::new(half));

@@ -6,8 +6,6 @@
 mod names;
 mod records;
 
-use alloc::vec;
-
 use abi::{Errno, Result};
 use nucleus::sync::{ReadGuard, RwLock, WriteGuard};
 
@@ -115,7 +113,7 @@ impl Directory {
     /// Emits the names from byte `cursor` of the directory on, copying one block at a time.
     pub fn list(&self, inode: &Inode, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {
         let size = inode.block_size();
-        let mut bytes = vec![0; size];
+        let mut bytes = nucleus::try_filled(size, 0)?;
         let mut index = u32::try_from(cursor / size as u64).unwrap_or(u32::MAX);
         loop {
             {
@@ -237,14 +235,14 @@ impl Inode {
 
     /// Gives a new directory its first block.
     pub(super) fn make_first_block(&self, parent: u32) -> Result<()> {
-        let mut bytes = vec![0; self.block_size()];
+        let mut bytes = nucleus::try_filled(self.block_size(), 0)?;
         records::first_block(&mut bytes, self.ino, parent, self.code(Kind::Directory));
         self.grow(&bytes)
     }
 
     /// Finds "..".
     pub(super) fn find_parent(&self) -> Result<Found> {
-        let mut bytes = vec![0; self.block_size()];
+        let mut bytes = nucleus::try_filled(self.block_size(), 0)?;
         self.read(0, 0, &mut bytes)?;
         for record in Records::new(&bytes, 0) {
             let record = record.map_err(|it| self.damaged(0, it.at))?;

@@ -5,7 +5,7 @@
 //! record that still fits. The names themselves stay in the blocks: on a matching hash the record
 //! is compared.
 
-use alloc::{collections::BTreeSet, vec, vec::Vec};
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use abi::{Errno, Result};
 use nucleus::frame;
@@ -72,7 +72,7 @@ impl Names {
         };
         let count = blocks.count();
         names.room.try_reserve_exact(count as usize)?;
-        let mut bytes = vec![0; blocks.block_size()];
+        let mut bytes = nucleus::try_filled(blocks.block_size(), 0)?;
         for index in 0..count {
             require_memory()?;
             blocks.read(index, 0, &mut bytes)?;
@@ -142,7 +142,7 @@ impl Names {
     pub fn add(&mut self, blocks: &dyn Blocks, name: &[u8], inode: u32, kind: u8) -> Result<()> {
         require_memory()?;
         let size = records::record_size(name.len()) as u16;
-        let mut bytes = vec![0; blocks.block_size()];
+        let mut bytes = nucleus::try_filled(blocks.block_size(), 0)?;
         let index = match self.room.iter().position(|&room| room >= size) {
             Some(index) => {
                 blocks.read(index as u32, 0, &mut bytes)?;
@@ -177,7 +177,7 @@ impl Names {
     /// # Errors
     /// `EIO`, `ENOMEM`; nothing has changed then.
     pub fn remove(&mut self, blocks: &dyn Blocks, name: &[u8], found: &Found) -> Result<()> {
-        let mut bytes = vec![0; blocks.block_size()];
+        let mut bytes = nucleus::try_filled(blocks.block_size(), 0)?;
         let index = (found.position / bytes.len() as u64) as u32;
         let at = (found.position % bytes.len() as u64) as usize;
         let damaged = |it: Damaged| blocks.damaged(index, it.at);
@@ -198,7 +198,7 @@ pub(in super::super) fn set(
     inode: u32,
     kind: u8,
 ) -> Result<()> {
-    let mut bytes = vec![0; blocks.block_size()];
+    let mut bytes = nucleus::try_filled(blocks.block_size(), 0)?;
     let index = (position / bytes.len() as u64) as u32;
     let at = (position % bytes.len() as u64) as usize;
     blocks.read(index, 0, &mut bytes)?;
@@ -215,6 +215,7 @@ fn require_memory() -> Result<()> {
 mod tests {
     use super::*;
     use crate::support::Random;
+    use alloc::vec;
     use core::cell::RefCell;
     use std::collections::BTreeMap;
 

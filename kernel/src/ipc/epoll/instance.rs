@@ -12,7 +12,7 @@ use alloc::{
 };
 use fs::{File, Ready as Bits};
 use nucleus::{
-    VirtAddr, frame,
+    Pieces, VirtAddr, frame,
     sync::Mutex,
     task::{ObserverSet, Sleep, Watch, Woken},
     user,
@@ -280,9 +280,9 @@ impl File for Epoll {
         b"anon_inode:[eventpoll]".to_vec()
     }
 
-    fn details(&self) -> Vec<u8> {
+    fn details(&self, out: &mut dyn FnMut(&[u8])) {
         // A description may go away while it is looked at here, and then wants the lock.
-        let watched: Vec<_> = {
+        let watched: Pieces<_> = {
             let items = self.items.lock();
             let watched = |item: &Arc<Item>| {
                 let interest = self.ready.interest(item.place);
@@ -290,7 +290,6 @@ impl File for Epoll {
             };
             items.values().map(watched).collect()
         };
-        let mut text = Vec::new();
         for (fd, interest, open) in watched {
             let Some(open) = open.upgrade() else { continue };
             let Ok(attributes) = open.attributes() else {
@@ -304,9 +303,8 @@ impl File for Epoll {
                 attributes.inode,
                 attributes.device,
             );
-            text.extend_from_slice(line.as_bytes());
+            out(line.as_bytes());
         }
-        text
     }
 }
 

@@ -108,8 +108,8 @@ impl File for EventFile {
         b"anon_inode:[eventfd]".to_vec()
     }
 
-    fn details(&self) -> Vec<u8> {
+    fn details(&self, out: &mut dyn FnMut(&[u8])) {
         let count = *self.count.lock();
-        format!("eventfd-count: {count:16x}\neventfd-id: {}\n", self.id).into_bytes()
+        out(format!("eventfd-count: {count:16x}\neventfd-id: {}\n", self.id).as_bytes());
     }
 }

@@ -157,8 +157,8 @@ impl File for SignalFile {
         b"anon_inode:[signalfd]".to_vec()
     }
 
-    fn details(&self) -> Vec<u8> {
-        format!("sigmask:\t{:016x}\n", self.set().0).into_bytes()
+    fn details(&self, out: &mut dyn FnMut(&[u8])) {
+        out(format!("sigmask:\t{:016x}\n", self.set().0).as_bytes());
     }
 }
 

@@ -317,12 +317,12 @@ impl File for TimerFile {
         b"anon_inode:[timerfd]".to_vec()
     }
 
-    fn details(&self) -> Vec<u8> {
+    fn details(&self, out: &mut dyn FnMut(&[u8])) {
         let state = self.state.lock();
         let (ticks, flags) = (state.expiries(), state.flags);
         let Setting { value, interval } = state.setting();
         drop(state);
-        format!(
+        let lines = format!(
             "clockid: {}\nticks: {ticks}\nsettime flags: 0{flags:o}\n\
              it_value: ({}, {})\nit_interval: ({}, {})\n",
             self.clock.0,
@@ -330,8 +330,8 @@ impl File for TimerFile {
             value.subsec_nanos(),
             interval.as_secs(),
             interval.subsec_nanos(),
-        )
-        .into_bytes()
+        );
+        out(lines.as_bytes());
     }
 }
 

@@ -19,7 +19,7 @@ use fs::{
     notify::{self, Event, Listener, Mark},
 };
 use nucleus::{
-    VirtAddr, frame,
+    Pieces, VirtAddr, frame,
     sync::{Rank, SpinLock},
     task::{self, WaitQueue},
     user,
@@ -334,12 +334,11 @@ impl File for Inotify {
         b"anon_inode:inotify".to_vec()
     }
 
-    fn details(&self) -> Vec<u8> {
-        let watches: Vec<_> = {
+    fn details(&self, out: &mut dyn FnMut(&[u8])) {
+        let watches: Pieces<_> = {
             let state = self.shared.state.lock();
             state.watches.values().cloned().collect()
         };
-        let mut text = Vec::new();
         for watch in watches {
             let vnode = watch.mark.lock().as_ref().and_then(Mark::vnode);
             let Some(Ok(attributes)) = vnode.map(|vnode| vnode.attributes()) else {
@@ -352,9 +351,8 @@ impl File for Inotify {
                 attributes.device,
                 watch.mask.load(Relaxed) & !IN_ONESHOT,
             );
-            text.extend_from_slice(line.as_bytes());
+            out(line.as_bytes());
         }
-        text
     }
 }
 

@@ -45,7 +45,7 @@ const CLASSES: FlagSet = choice!(
 );
 
 /// The threads that the first two arguments name.
-fn named(call: &Call<'_>) -> Result<alloc::vec::Vec<alloc::sync::Arc<crate::process::Thread>>> {
+fn named(call: &Call<'_>) -> Result<nucleus::Pieces<alloc::sync::Arc<crate::process::Thread>>> {
     let by = match call.choice(0, &WHICH)? {
         IOPRIO_WHO_PROCESS => Chosen::Thread,
         IOPRIO_WHO_PGRP => Chosen::Group,

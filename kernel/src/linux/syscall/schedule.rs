@@ -1,10 +1,10 @@
 //! Processors and priorities.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{task, user};
+use nucleus::{Pieces, task, user};
 
 use super::{Call, SystemCall, call, write_timespec};
 use crate::flags::{FlagSet, choice, flag_set};
@@ -312,9 +312,9 @@ pub(super) enum Chosen {
 ///
 /// # Errors
 /// `ESRCH` if there is none.
-pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Vec<Arc<Thread>>> {
+pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Pieces<Arc<Thread>>> {
     let who = call.int(1);
-    let threads: Vec<Arc<Thread>> = match by {
+    let threads: Pieces<Arc<Thread>> = match by {
         Chosen::Thread => call.thread_named(1).into_iter().collect(),
         Chosen::Group => {
             let group = match who {
@@ -350,7 +350,7 @@ const WHICH: FlagSet = choice!(
 );
 
 /// The threads that `getpriority` and `setpriority` are about.
-fn prioritized(call: &Call<'_>) -> Result<Vec<Arc<Thread>>> {
+fn prioritized(call: &Call<'_>) -> Result<Pieces<Arc<Thread>>> {
     let by = match call.choice(0, &WHICH)? {
         raw::PRIO_PROCESS => Chosen::Thread,
         raw::PRIO_PGRP => Chosen::Group,

@@ -330,8 +330,8 @@ fn take_descriptors<'a>(
     call: &'a Call<'_>,
     control: &mut ControlSink,
     rights: Vec<Arc<OpenFile>>,
-) -> Vec<(crate::process::files::Reservation<'a>, Arc<OpenFile>)> {
-    let mut taken = Vec::new();
+) -> nucleus::Pieces<(crate::process::files::Reservation<'a>, Arc<OpenFile>)> {
+    let mut taken = nucleus::Pieces::new();
     let mut numbers = Vec::new();
     let room = control.room_for_numbers();
     for open in rights {

@@ -73,6 +73,7 @@ pub struct Stack<'a> {
 
 impl<'a> Stack<'a> {
     /// Starts at `top`; at most `limit` bytes, words as `class` has them.
+    #[allow(clippy::disallowed_methods, reason = "one page")]
     pub fn new(map: &'a Map, top: VirtAddr, limit: usize, class: Class) -> Stack<'a> {
         Stack {
             map,

@@ -1,9 +1,10 @@
 //! State changes that a parent learns of its children: stops, ends, and waiting for them.
 
-use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
+use alloc::{collections::BTreeSet, sync::Arc};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use abi::{Errno, Result, raw::general as raw};
+use nucleus::Pieces;
 
 use super::{INIT, Member, PIDS, PidTable};
 use crate::process::{
@@ -31,14 +32,14 @@ impl PidTable {
         &mut self,
         children: BTreeSet<Pid>,
         guardian: Pid,
-        gone: &mut Vec<Member>,
+        gone: &mut Pieces<Member>,
         news: &mut signal::News,
-    ) -> Vec<Arc<Process>> {
+    ) -> Pieces<Arc<Process>> {
         let new_parent = self.members.get(&guardian).map(|m| m.process.clone());
         let wants = new_parent
             .as_ref()
             .is_some_and(|p| !p.signals.child_rules().no_zombies);
-        let mut processes = Vec::with_capacity(children.len());
+        let mut processes = Pieces::new();
         for child in children {
             let Some(member) = self.members.get_mut(&child) else {
                 continue;
@@ -124,7 +125,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
         (raw::CLD_KILLED, status & 0x7f)
     };
     let mut info = news(process, code, value, 0);
-    let mut gone = Vec::new();
+    let mut gone = Pieces::new();
 
     let mut pids = PIDS.lock();
     let Some(member) = pids.members.get_mut(&pid) else {
@@ -133,13 +134,11 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     let children = core::mem::take(&mut member.children);
     let (parent, mut exit_signal) = (member.parent, member.exit_signal);
     let parent_executed = member.parent_executed;
-    let mut groups: Vec<Pid> = children
+    let mut groups: BTreeSet<Pid> = children
         .iter()
         .filter_map(|child| pids.members.get(child).map(|m| m.group.id))
         .collect();
-    groups.push(process.group_id());
-    groups.sort_unstable();
-    groups.dedup();
+    groups.insert(process.group_id());
     // Groups that are no orphans now and will be are told.
     groups.retain(|id| !pids.is_orphaned(*id));
 

@@ -1,13 +1,16 @@
 //! Process groups and sessions.
 
-use alloc::{collections::BTreeSet, sync::Arc, vec::Vec};
+use alloc::{collections::BTreeSet, sync::Arc};
 use core::{
     any::Any,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use abi::{Errno, Result};
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::{
+    Pieces,
+    sync::{Rank, SpinLock},
+};
 
 use super::{INIT, PIDS, PidTable};
 use crate::process::{Pid, Process};
@@ -169,9 +172,9 @@ pub(super) fn new_session(id: Pid) -> Arc<Group> {
     })
 }
 
-pub fn members(group: Pid) -> Vec<Arc<Process>> {
+pub fn members(group: Pid) -> Pieces<Arc<Process>> {
     let pids = PIDS.lock();
-    pids.groups.get(&group).map_or(Vec::new(), |entry| {
+    pids.groups.get(&group).map_or(Pieces::new(), |entry| {
         entry
             .members
             .iter()

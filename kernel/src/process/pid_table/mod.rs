@@ -11,13 +11,12 @@ mod groups;
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    vec::Vec,
 };
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::counters::Counter;
 use abi::{Errno, Result, raw::general::SIGCHLD};
-use nucleus::sync::SpinLock;
+use nucleus::{Pieces, sync::SpinLock};
 
 use super::{Pid, Process, Thread};
 use groups::{GroupEntry, new_session};
@@ -218,7 +217,7 @@ pub fn set_threads_max(max: u32) -> Result<()> {
 }
 
 /// The children of a process, by rising id.
-pub fn children(pid: Pid) -> Vec<Pid> {
+pub fn children(pid: Pid) -> Pieces<Pid> {
     let pids = PIDS.lock();
     let children = pids.members.get(&pid).map(|member| &member.children);
     children.into_iter().flatten().copied().collect()

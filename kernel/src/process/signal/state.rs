@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Seq
 
 use abi::{Errno, Result};
 use nucleus::{
+    Pieces,
     sync::{SpinGuard, SpinLock},
     task::{Sleep, Task, WaitQueue},
 };
@@ -152,8 +153,8 @@ impl ProcessSignals {
     }
 
     /// The threads that have not ended.
-    pub fn threads(&self) -> Vec<Arc<Thread>> {
-        self.lock().threads.clone()
+    pub fn threads(&self) -> Pieces<Arc<Thread>> {
+        self.lock().threads.iter().cloned().collect()
     }
 
     /// How many threads have not ended.

@@ -102,7 +102,7 @@ impl Directory for Positions {
             writeln!(out, "mnt_id:\t{mount}");
             let attributes = open.attributes()?;
             writeln!(out, "ino:\t{}", attributes.inode);
-            out.push(&open.file().details());
+            open.file().details(&mut |line| out.push(line));
             Ok(())
         });
         Ok(owned(entry.mode(0o400), &self.subject.process))

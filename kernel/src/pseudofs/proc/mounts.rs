@@ -1,13 +1,12 @@
 //! `/proc/PID/mounts`, `mountinfo`, `mountstats`: the mounts that a process can reach.
 
 use abi::Result;
-use alloc::vec::Vec;
 use fs::{Location, MountFlags, namespace::MountLine, pseudofs::Text};
 
 use super::subject::Subject;
 use crate::mounts;
 
-fn lines(subject: &Subject) -> Vec<MountLine> {
+fn lines(subject: &Subject) -> nucleus::Pieces<MountLine> {
     let namespace = mounts::namespace();
     let facts = subject.facts();
     let root = facts.map_or_else(|| namespace.root(), |facts| facts.reaches());

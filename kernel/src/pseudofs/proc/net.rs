@@ -48,7 +48,10 @@ pub fn directory() -> Table {
         .with("sockstat6", shown(sockstat6))
         .with("tcp", shown(|out| tcp_sockets(out, Family::V4)))
         .with("tcp6", shown(|out| tcp_sockets(out, Family::V6)))
-        .with("unix", shown(|out| out.push(&unix::listing::text())));
+        .with(
+            "unix",
+            shown(|out| unix::listing::list(&mut |text| out.push(text))),
+        );
     datagrams
         .into_iter()
         .fold(table, |table, (name, family, protocol)| {

@@ -1,9 +1,9 @@
 //! A directory a process, and in it a directory a thread.
 
 use alloc::{
+    collections::BTreeSet,
     string::ToString,
     sync::{Arc, Weak},
-    vec::Vec,
 };
 
 use abi::{Errno, Result};
@@ -238,8 +238,8 @@ impl Directory for Threads {
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
-        let mut ids: Vec<Pid> = self.process.threads().iter().map(|t| t.tid()).collect();
-        ids.sort_unstable();
+        let threads = self.process.threads();
+        let ids: BTreeSet<Pid> = threads.iter().map(|t| t.tid()).collect();
         for tid in ids.into_iter().filter(|&tid| u64::from(tid) > cursor) {
             if !emit(tid.to_string().as_bytes(), Kind::Directory, tid.into()) {
                 break;

@@ -13,7 +13,7 @@ use abi::{
 };
 use fs::Ready;
 use nucleus::{
-    VirtAddr, frame, random,
+    Pieces, VirtAddr, frame, random,
     sync::{Mutex, Rank, SpinLock},
     task::Watch,
     user,
@@ -103,7 +103,7 @@ pub struct SocketEntry {
 }
 
 /// All sockets with a port.
-pub fn list() -> Vec<SocketEntry> {
+pub fn list() -> Pieces<SocketEntry> {
     let ports = PORTS.lock();
     let sockets = ports.values().filter_map(Weak::upgrade);
     let entry = |socket: Arc<NetlinkSocket>| {
@@ -208,7 +208,7 @@ impl NetlinkSocket {
 
     /// Sends to all that are in a group.
     fn send_to_group(&self, group: u32, from: u32, data: &[u8]) -> Result<()> {
-        let members: Vec<Arc<NetlinkSocket>> = {
+        let members: Pieces<Arc<NetlinkSocket>> = {
             let ports = PORTS.lock();
             let sockets = ports.values().filter_map(Weak::upgrade);
             let is_member = |socket: &Arc<NetlinkSocket>| {

@@ -16,7 +16,7 @@ use abi::{
     raw::net::{AF_UNIX, SOCK_STREAM},
 };
 use nucleus::{
-    PAGE_SIZE,
+    PAGE_SIZE, Pieces,
     sync::{Mutex, OnceBox, Rank, SpinLock},
     task::WaitQueue,
 };
@@ -285,14 +285,14 @@ impl End {
     }
 
     /// The ends of connections that wait to be accepted here.
-    fn with_waiting(&self) -> Vec<Arc<End>> {
+    fn with_waiting(&self) -> Pieces<Arc<End>> {
         match &*self.stage.lock() {
             Stage::Listening(listener) => listener
                 .waiting
                 .iter()
                 .map(|socket| socket.end().clone())
                 .collect(),
-            _ => Vec::new(),
+            _ => Pieces::new(),
         }
     }
 

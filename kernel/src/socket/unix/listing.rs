@@ -1,6 +1,6 @@
 //! `/proc/net/unix`.
 
-use alloc::{format, sync::Arc, vec::Vec};
+use alloc::{format, sync::Arc};
 
 use super::end::{self, Stage};
 
@@ -10,10 +10,9 @@ const UNCONNECTED: u32 = 1;
 const CONNECTING: u32 = 2;
 const CONNECTED: u32 = 3;
 
-/// The text: a line a socket.
-pub fn text() -> Vec<u8> {
-    let mut text =
-        Vec::from(b"Num       RefCount Protocol Flags    Type St Inode Path\n".as_slice());
+/// Passes on the text: a line a socket.
+pub fn list(out: &mut dyn FnMut(&[u8])) {
+    out(b"Num       RefCount Protocol Flags    Type St Inode Path\n");
     for end in end::all() {
         let (flags, state) = match &*end.stage.lock() {
             Stage::Listening(_) => (ACCEPTS, UNCONNECTED),
@@ -30,12 +29,11 @@ pub fn text() -> Vec<u8> {
             end.common.kind,
             end.common.inode
         );
-        text.extend_from_slice(line.as_bytes());
+        out(line.as_bytes());
         if let Some(name) = end.name() {
-            text.push(b' ');
-            text.extend_from_slice(&name.text());
+            out(b" ");
+            out(&name.text());
         }
-        text.push(b'\n');
+        out(b"\n");
     }
-    text
 }

@@ -1,7 +1,7 @@
 //! The messages on their way to one end: datagrams, and the packets of a connection.
 
 use alloc::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Weak},
     vec::Vec,
 };
@@ -13,7 +13,7 @@ use core::{
 use abi::{Errno, Result};
 use fbuf::{Aggregate, Sink, Slice, Source};
 use nucleus::{
-    Frame, PAGE_SIZE,
+    Frame, PAGE_SIZE, Pieces,
     frame::Contents,
     sync::{Rank, SpinLock},
 };
@@ -39,8 +39,8 @@ struct Queue {
     messages: VecDeque<Arc<Message>>,
     /// The receiving side is closed.
     closed: bool,
-    /// Senders that found the queue full and wait to be told of room.
-    waiting: Vec<Weak<End>>,
+    /// Senders that found the queue full and wait to be told of room, by their addresses.
+    waiting: BTreeMap<usize, Weak<End>>,
 }
 
 /// A message.
@@ -265,10 +265,13 @@ impl Messages {
         if queue.closed || queue.messages.len() <= max {
             return false;
         }
-        let known = |waiting: &Weak<End>| core::ptr::eq(waiting.as_ptr(), Arc::as_ptr(who));
-        if !queue.waiting.iter().any(known) {
-            queue.waiting.retain(|waiting| waiting.strong_count() > 0);
-            queue.waiting.push(Arc::downgrade(who));
+        // The address is not another end's while a weak reference to this one stands here.
+        let address = Arc::as_ptr(who).addr();
+        if !queue.waiting.contains_key(&address) {
+            queue
+                .waiting
+                .retain(|_, waiting| waiting.strong_count() > 0);
+            queue.waiting.insert(address, Arc::downgrade(who));
         }
         true
     }
@@ -307,7 +310,7 @@ impl Messages {
         (queue.messages.len(), first)
     }
 
-    fn snapshot(&self) -> Vec<Arc<Message>> {
+    fn snapshot(&self) -> Pieces<Arc<Message>> {
         self.queue.lock().messages.iter().cloned().collect()
     }
 }
@@ -349,8 +352,8 @@ impl DataQueue for Messages {
     }
 }
 
-fn wake(waiting: Vec<Weak<End>>) {
-    for end in waiting {
+fn wake(waiting: BTreeMap<usize, Weak<End>>) {
+    for end in waiting.into_values() {
         if let Some(end) = end.upgrade() {
             end.common.writers.wake_shared(false);
         }

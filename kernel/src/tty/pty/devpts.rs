@@ -4,7 +4,6 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::ToString,
     sync::{Arc, Weak},
-    vec::Vec,
 };
 use core::{
     any::Any,
@@ -18,7 +17,7 @@ use fs::{
     vnode::{self, Change, Emit, FileSystem, Place, Space, new_device},
 };
 use nucleus::{
-    PAGE_SIZE, frame,
+    PAGE_SIZE, Pieces, frame,
     sync::{Rank, SpinLock},
     time,
 };
@@ -205,7 +204,8 @@ impl Devpts {
             (shared.credentials.fs.uid, shared.credentials.fs.gid)
         });
         let device = device::number(MAJOR + (number >> 8), number & 0xff);
-        let tty = Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone())));
+        let tty = Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone())))
+            .inspect_err(|_| _ = self.nodes.lock().taken.remove(&number))?;
         // There is no modem to hang up.
         tty.adjust_settings(|settings| settings.c_cflag &= !HUPCL);
         let node = Arc::new(SlaveNode {
@@ -295,7 +295,7 @@ impl vnode::Directory for Devpts {
             return Ok(());
         }
         let from = u32::try_from(cursor.saturating_sub(1)).unwrap_or(u32::MAX);
-        let numbers: Vec<u32> = {
+        let numbers: Pieces<u32> = {
             let nodes = self.nodes.lock();
             nodes.listed.range(from..).map(|(n, _)| *n).collect()
         };

@@ -31,6 +31,8 @@ const WAYS: &[&str] = &[
     "narrow",
     "privileges",
 ];
+/// Each allocation of this number fails, for the program of random calls.
+const FAIL_EACH: [u32; 2] = [7, 37];
 /// Short ones, which the mechanisms of memory matter to.
 const PART: &[&str] = &[
     "memory:",
@@ -70,6 +72,22 @@ pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
             let guest = bench.guest(&words).cpus(cpus).timeout(seconds + 60);
             let outcome = guest.run_shown().and_then(|finished| finished.ended(0));
             report.note(&format!("random calls, {cpus} CPUs"), outcome);
+        }
+    }
+    for each in FAIL_EACH {
+        if report.wants(&format!("guest: random calls, failing allocations, {each}")) {
+            // Calls fail; the machine must not, and with all of memory again it must answer. The
+            // shell makes no process while allocations fail.
+            let script = format!(
+                "/tests/random-calls --seconds {seconds} & \
+                 echo {each} >/proc/causeway/failalloc; wait; \
+                 until echo 0 >/proc/causeway/failalloc; do :; done; \
+                 exec /tests/guest-tests 'files: a file' 'memory: '"
+            );
+            let guest = bench.guest(&["/bin/sh", "-c", &script]).cpus(2);
+            let finished = guest.timeout(seconds + 240).run_shown();
+            let name = format!("random calls, each {each}th allocation fails");
+            report.note(&name, finished.and_then(|finished| finished.ended(0)));
         }
     }
 }
