@@ -1,5 +1,6 @@
 //! The common part of sockets: type, pending error, and the options of `SOL_SOCKET`.
 
+use alloc::sync::Arc;
 use core::{
     sync::atomic::{
         AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
@@ -17,7 +18,7 @@ use abi::{
 };
 use nucleus::{task::WaitQueue, time, user::as_bytes};
 
-use vm::account::{Charge, Kind};
+use vm::account::{Account, Charge, Kind};
 
 use super::{Answer, PeerCredentials, Socket, Value, control::ControlSink};
 use crate::{
@@ -90,7 +91,7 @@ pub struct Common {
     /// User and group id of the maker.
     pub owner: (u32, u32),
     /// What the socket without its data is charged with.
-    _charge: Option<Charge>,
+    charge: Option<Charge>,
     /// Since the epoch.
     pub created: Duration,
     /// The number of a pending error, 0 for none.
@@ -132,7 +133,7 @@ impl Common {
             protocol,
             inode: INODES.fetch_add(1, Relaxed),
             owner: owner.unwrap_or_default(),
-            _charge: charge,
+            charge,
             created: time::since_epoch(),
             error: AtomicU32::new(0),
             switches: AtomicU64::new(0),
@@ -148,6 +149,11 @@ impl Common {
             readers: WaitQueue::new(),
             writers: WaitQueue::new(),
         }
+    }
+
+    /// Returns the account of its maker; `None` for a socket of the kernel's own.
+    pub fn account(&self) -> Option<&Arc<Account>> {
+        self.charge.as_ref().map(Charge::account)
     }
 
     /// Leaves an error for the next call; the caller wakes the waiters.

@@ -1,10 +1,7 @@
 //! The open file of a pipe or FIFO.
 
 use alloc::{format, sync::Arc, vec::Vec};
-use core::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
@@ -15,7 +12,7 @@ use abi::{
 };
 use fbuf::{Sink, Source};
 use fs::{Asynchronous, Attributes, File, Kind, Location, Mount, OpenFlags, Ready, Vnode, vnode};
-use nucleus::{VirtAddr, task::Watch, time, user};
+use nucleus::{VirtAddr, task::Watch, user};
 
 use super::{fifo::open_pipe, queue::Pipe, state::Ends};
 
@@ -33,8 +30,6 @@ pub struct End {
     writers_seen: AtomicU64,
     /// The name of a FIFO.
     location: Option<Location>,
-    /// When it was made, since the epoch.
-    created: Duration,
 }
 
 /// Makes a pipe; returns its reading and its writing end.
@@ -76,7 +71,6 @@ impl End {
             mask,
             writers_seen: AtomicU64::new(writers_seen),
             location,
-            created: time::since_epoch(),
         })
     }
 
@@ -178,13 +172,12 @@ impl File for End {
     }
 
     fn attributes(&self) -> Result<Attributes> {
-        Ok(attributes(&self.pipe, self.created))
+        Ok(attributes(&self.pipe))
     }
 
     fn reopen(&self) -> Option<Location> {
         let nameless = Nameless {
             pipe: self.pipe.clone(),
-            created: self.created,
         };
         Some(Mount::nameless(Arc::new(nameless), "pipefs"))
     }
@@ -197,12 +190,11 @@ impl File for End {
 /// The vnode of a pipe without a name, made for a path through `/proc/PID/fd`.
 struct Nameless {
     pipe: Arc<Pipe>,
-    created: Duration,
 }
 
 impl Vnode for Nameless {
     fn attributes(&self) -> Result<Attributes> {
-        Ok(attributes(&self.pipe, self.created))
+        Ok(attributes(&self.pipe))
     }
 
     fn kind(&self) -> Kind {
@@ -218,10 +210,10 @@ impl vnode::Directory for Nameless {}
 
 impl vnode::FileData for Nameless {}
 
-fn attributes(pipe: &Pipe, created: Duration) -> Attributes {
+fn attributes(pipe: &Pipe) -> Attributes {
     Attributes {
         device: PIPE_DEVICE,
         inode: pipe.inode,
-        ..Attributes::of(Kind::Fifo, 0o600, created)
+        ..Attributes::of(Kind::Fifo, 0o600, pipe.created)
     }
 }

@@ -1,7 +1,10 @@
 //! A pipe: its queue, and the tasks that wait for it.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
 use abi::{Errno, Result};
 use fbuf::queue::{Queue, Reading, State};
@@ -9,6 +12,7 @@ use fs::Ready;
 use nucleus::{
     PAGE_SIZE, frame,
     task::{Sleep, WaitQueue},
+    time,
 };
 
 use vm::account::{self, Charge, Kind, Stock};
@@ -32,6 +36,8 @@ pub struct Pipe {
     pub(super) loans: WaitQueue,
     /// The number that `stat` and `/proc/PID/fd` show.
     pub(super) inode: u64,
+    /// When it was made, since the epoch.
+    pub(super) created: Duration,
 }
 
 impl Pipe {
@@ -56,6 +62,7 @@ impl Pipe {
             is_lent: AtomicBool::new(false),
             loans: WaitQueue::new(),
             inode: INODES.fetch_add(1, Relaxed),
+            created: time::since_epoch(),
         }))
     }
 

@@ -168,8 +168,10 @@ impl End {
             SOCK_STREAM => Inbox::Bytes(Channel::new()),
             _ => Inbox::Messages(Messages::new()),
         };
+        let common = Common::new(AF_UNIX, kind, 0);
+        let stock = Stock::new(common.account().cloned(), Kind::Sockets);
         let end = Arc::new(End {
-            common: Common::new(AF_UNIX, kind, 0),
+            common,
             inbox,
             name: OnceBox::new(),
             stage: SpinLock::new(Rank::Leaf, Stage::Fresh),
@@ -177,7 +179,7 @@ impl End {
             shut: AtomicU32::new(0),
             peer: AtomicUsize::new(0),
             sent: AtomicUsize::new(0),
-            stock: Stock::of_current(Kind::Sockets),
+            stock,
             tail: Mutex::new(fbuf::rank::QUEUE_WRITING, Tail::new()),
         });
         ALL.lock().insert(end.common.inode, Arc::downgrade(&end));
