@@ -66,6 +66,8 @@ fn fragment() -> Outcome {
         -1,
     )?;
     call!(madvise(area.cast(), size, MADV_NOHUGEPAGE));
+    // Children would share its page tables, one after the other: another attack.
+    call!(madvise(area.cast(), size, MADV_DONTFORK));
     let mut filled = 0;
     while filled < size && free()? > LEFT {
         for _ in 0..256 {
