@@ -69,6 +69,7 @@ fn main() {
         list,
         limit: time + GRACE,
         afterwards: || {
+            nothing_runs()?;
             answers()?;
             memory_is_back()
         },
@@ -137,6 +138,23 @@ pub fn beside(attack: impl FnOnce() -> Outcome) -> Outcome {
     println!("  late by {late} µs at most");
     ensure!(late < MOST_LATE.as_micros() as u64, late);
     outcome
+}
+
+/// Ends what an attack has left running: the out-of-memory rule may have ended the process that was
+/// to do it, and the next attack shall not meet this user's limits.
+fn nothing_runs() -> Outcome {
+    child(|| {
+        become_user(USER)?;
+        for _ in 0..500 {
+            // SAFETY: signals the processes of a user that has none but the attack's.
+            if unsafe { kill(-1, SIGKILL) } == -1 {
+                equal!(errno(), ESRCH);
+                return Ok(());
+            }
+            pause_ms(10);
+        }
+        Err("processes of the attack do not end".into())
+    })
 }
 
 /// A program can be started, and ends.
