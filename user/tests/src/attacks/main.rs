@@ -140,23 +140,38 @@ pub fn beside(attack: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-/// Ends what an attack has left running: the out-of-memory rule may have ended the process that was
-/// to do it, and the next attack shall not meet this user's limits.
+/// Ends what an attack has left running, and waits until its user may have new processes: the
+/// out-of-memory rule may have ended the process that was to clean up, and holds its user back.
 fn nothing_runs() -> Outcome {
     child(|| {
         become_user(USER)?;
-        for _ in 0..500 {
+        wait_until("processes of the attack do not end", || {
             // SAFETY: signals the processes of a user that has none but the attack's.
-            if unsafe { kill(-1, SIGKILL) } == -1 {
-                let error = errno();
-                // EPERM: there are processes of other users.
-                ensure!(error == ESRCH || error == EPERM, error);
-                return Ok(());
+            if unsafe { kill(-1, SIGKILL) } == 0 {
+                return Ok(false);
             }
-            pause_ms(10);
-        }
-        Err("processes of the attack do not end".into())
+            // EPERM: there are processes of other users.
+            ensure!([ESRCH, EPERM].contains(&errno()));
+            Ok(true)
+        })?;
+        // SAFETY: the child only exits.
+        wait_until("its user gets no process", || match unsafe { fork() } {
+            0 => exit(0),
+            -1 => Ok(false),
+            pid => wait_ok(pid).map(|()| true),
+        })
     })
+}
+
+/// Waits up to ten seconds until `is_so`.
+fn wait_until(why: &str, is_so: impl Fn() -> Result<bool>) -> Outcome {
+    for _ in 0..1000 {
+        if is_so()? {
+            return Ok(());
+        }
+        pause_ms(10);
+    }
+    Err(why.into())
 }
 
 /// A program can be started, and ends.
