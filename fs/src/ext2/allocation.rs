@@ -24,6 +24,8 @@ impl Volume {
                 && let Some(run) = self.search_blocks(goal, most)?
             {
                 self.free.add_blocks(-(run.count as i64));
+                // Zeros that failed after its last owner had freed it.
+                self.buffers.forget_unwritten(run);
                 return Ok(run);
             }
             self.free_more(before, |pending| !pending.blocks.is_empty())?;
@@ -86,12 +88,16 @@ impl Volume {
     /// Frees blocks with the next commit. Nothing refers to them any more, not even in a dirty
     /// block that is yet to be stored.
     pub(super) fn free_blocks(&self, run: Run) {
+        self.buffers.forget_unwritten(run);
         self.pending.lock().add_blocks(run);
     }
 
     /// As [`free_blocks`](Volume::free_blocks), for several.
     pub(super) fn free_all(&self, freed: Pending) {
         if !freed.is_empty() {
+            for run in &freed.blocks {
+                self.buffers.forget_unwritten(*run);
+            }
             self.pending.lock().append(freed);
         }
     }

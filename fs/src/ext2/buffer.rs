@@ -7,15 +7,21 @@
 //! The pages belong to a file of their own, so that they are reclaimed like all others, and the
 //! flusher commits them in time.
 //!
-//! Locks: the set of dirty blocks has a lock of rank `Leaf`. The bytes of a block have none: each
+//! *Unwritten* blocks of files are known here, too: nothing on the disk may refer to them before
+//! their bytes are there, or a power failure would leave files with bytes of others. What a write
+//! does not bring until a commit, zeros replace.
+//!
+//! Locks: the sets of dirty and of unwritten blocks have one lock of rank `Leaf`. The bytes of a block have none: each
 //! block belongs to an object with a lock (a group's bitmap, an inode's map, a directory), and the
 //! records in a block of an inode table do not overlap.
 
 use alloc::{
+    boxed::Box,
     collections::BTreeMap,
     sync::{Arc, Weak},
     vec::Vec,
 };
+use core::ops::Range;
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -26,9 +32,9 @@ use nucleus::{
     task::{Sleep, WaitQueue},
 };
 
-use super::batch::Batch;
+use super::{batch::Batch, pending::Run, unwritten::Unwritten};
 use crate::{
-    block::{Device, Done, Request, SECTOR},
+    block::{Device, Done, Request, SECTOR, make_room},
     device::DeviceStore,
     page_cache::{BlockStore, PageCache, WriteBack},
 };
@@ -65,12 +71,35 @@ impl Block {
 /// Dirty blocks, by number.
 type Set = BTreeMap<u32, Change>;
 
-/// The dirty blocks.
+/// The blocks that are not on the disk as they should be.
 struct Changed {
+    /// The dirty ones.
     set: Set,
+    /// Those of files.
+    unwritten: Unwritten,
     /// Blocks that refer to others are being written, with whatever bytes they have during the
-    /// write: no block becomes [fresh](Buffers::fresh) meanwhile.
+    /// write: no block becomes [fresh](Buffers::fresh) or
+    /// [unwritten](Buffers::note_unwritten) meanwhile.
     closed: bool,
+}
+
+/// What completions of writes need, even after the file system's end.
+struct Shared {
+    changed: SpinLock<Changed>,
+    /// Woken when blocks may become fresh or unwritten again.
+    opened: WaitQueue,
+    /// Woken when first bytes have arrived.
+    arrived: WaitQueue,
+}
+
+impl Shared {
+    /// The first write of those of `blocks` that had none is over.
+    fn arrived(&self, blocks: Range<u64>, result: Result<()>) {
+        let any = self.changed.lock().unwritten.arrived(blocks, result);
+        if any {
+            self.arrived.wake_all();
+        }
+    }
 }
 
 /// A dirty block.
@@ -127,9 +156,9 @@ pub(super) struct Buffers {
     pub device: Arc<Device>,
     pages: Arc<PageCache<WriteBack<Metadata>>>,
     block_size: usize,
-    changed: SpinLock<Changed>,
-    /// Woken when blocks may become fresh again.
-    opened: WaitQueue,
+    /// A page of zeros.
+    zeros: Frame,
+    shared: Arc<Shared>,
 }
 
 impl Changed {
@@ -154,8 +183,9 @@ impl Changed {
 }
 
 impl Buffers {
-    /// Returns the metadata of a device with blocks of `block_size` bytes.
-    pub fn new(device: Arc<Device>, block_size: usize) -> Buffers {
+    /// Returns the metadata of a device with blocks of `block_size` bytes; `zeros` is a page of
+    /// zeros.
+    pub fn new(device: Arc<Device>, block_size: usize, zeros: Frame) -> Buffers {
         let store = Metadata {
             device: DeviceStore::new(device.clone()),
             committer: SpinLock::new(Rank::Leaf, None),
@@ -164,14 +194,19 @@ impl Buffers {
             pages: PageCache::new(store, device.size(), DeviceStore::properties(&device)),
             device,
             block_size,
-            changed: SpinLock::new(
-                Rank::Leaf,
-                Changed {
-                    set: Set::new(),
-                    closed: false,
-                },
-            ),
-            opened: WaitQueue::new(),
+            zeros,
+            shared: Arc::new(Shared {
+                changed: SpinLock::new(
+                    Rank::Leaf,
+                    Changed {
+                        set: Set::new(),
+                        unwritten: Unwritten::new(),
+                        closed: false,
+                    },
+                ),
+                opened: WaitQueue::new(),
+                arrived: WaitQueue::new(),
+            }),
         }
     }
 
@@ -218,21 +253,119 @@ impl Buffers {
     pub fn fresh(&self, number: u32) -> Result<Block> {
         let block = self.get(number)?;
         ephemeral::map(&block.frame).fill(block.start, self.block_size, 0);
-        let opened = || {
-            let mut changed = self.changed.lock();
-            (!changed.closed).then(|| changed.note(&block, true))
-        };
-        // An uninterruptible sleep ends by its condition.
-        if let Ok(true) = self.opened.wait(Sleep::SOUND, opened) {
+        if self.when_open(|changed| changed.note(&block, true)) {
             self.pages.note_changed();
         }
         Ok(block)
     }
 
+    /// Calls `change` when no blocks that refer to others are being written.
+    fn when_open<R>(&self, mut change: impl FnMut(&mut Changed) -> R) -> R {
+        let mut opened = || {
+            let mut changed = self.shared.changed.lock();
+            (!changed.closed).then(|| change(&mut changed))
+        };
+        loop {
+            // An uninterruptible sleep ends by its condition.
+            if let Ok(result) = self.shared.opened.wait(Sleep::SOUND, &mut opened) {
+                return result;
+            }
+        }
+    }
+
+    /// Notes that blocks become a file's: they hold bytes of others until they are written. The
+    /// caller stores references to them only after this returns. May sleep while other blocks are
+    /// written.
+    pub fn note_unwritten(&self, run: Run) {
+        self.when_open(|changed| changed.unwritten.add(run.blocks()));
+    }
+
+    /// Notes that nothing refers to blocks any more.
+    pub fn forget_unwritten(&self, run: Run) {
+        self.shared.changed.lock().unwritten.forget(run.blocks());
+    }
+
+    /// The first one of these blocks that has no bytes of its file on the disk: it reads as zeros.
+    pub fn next_unwritten(&self, blocks: Range<u64>) -> Option<u64> {
+        self.shared.changed.lock().unwritten.next(blocks)
+    }
+
+    /// Before a write of these blocks, all of them; returns what the completion of the write calls.
+    /// Sleeps while zeros are written to some of them.
+    pub fn first_write(&self, blocks: Range<u64>) -> impl FnOnce(Result<()>) + Send + 'static {
+        let claimed = || {
+            let mut changed = self.shared.changed.lock();
+            changed.unwritten.claim(blocks.clone()).then_some(())
+        };
+        // An uninterruptible sleep ends by its condition.
+        while self.shared.arrived.wait(Sleep::SOUND, claimed).is_err() {}
+        let shared = self.shared.clone();
+        move |result| shared.arrived(blocks, result)
+    }
+
+    /// Sees to it that all blocks of files have bytes of theirs on the disk, whose cache is to be
+    /// flushed: zeros, unless a write is under way. Those that fail stay unwritten. No block
+    /// becomes unwritten meanwhile.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn clear_unwritten(&self) -> Result<()> {
+        let per_page = (PAGE_SIZE / self.block_size) as u64;
+        let most = MOST_PARTS as u64 * per_page;
+        let mut from = 0;
+        let batch = Batch::new();
+        let mut begun = Ok(());
+        loop {
+            let claimed = self.shared.changed.lock().unwritten.claim_next(from, most);
+            let Some(blocks) = claimed else { break };
+            from = blocks.end;
+            match self.zeros(blocks.clone()) {
+                Ok(request) => {
+                    let (done, shared) = (batch.expect(()), self.shared.clone());
+                    let ended = move |result: Result<()>| {
+                        shared.arrived(blocks, result);
+                        done(result);
+                    };
+                    self.device.submit(request, Box::new(ended));
+                }
+                Err(error) => {
+                    self.shared.arrived(blocks, Err(error));
+                    begun = Err(error);
+                    break;
+                }
+            }
+        }
+        // Who writes to what failed gets that error.
+        let _ = batch.wait();
+        let all = || {
+            let changed = self.shared.changed.lock();
+            changed.unwritten.none_on_their_way().then_some(())
+        };
+        while self.shared.arrived.wait(Sleep::SOUND, all).is_err() {}
+        begun
+    }
+
+    /// A request that writes zeros.
+    fn zeros(&self, blocks: Range<u64>) -> Result<Request> {
+        let mut left = (blocks.end - blocks.start) as usize * self.block_size;
+        let mut parts = Vec::new();
+        make_room(&mut parts, left.div_ceil(PAGE_SIZE))?;
+        while left > 0 {
+            let len = left.min(PAGE_SIZE);
+            parts.push(Part {
+                frame: self.zeros.clone(),
+                offset: 0,
+                len,
+            });
+            left -= len;
+        }
+        Ok(Request::write(self.sector(blocks.start as u32), parts))
+    }
+
     /// Copies bytes into a block, from offset `at` on, and marks it dirty.
     pub fn store(&self, block: &Block, at: usize, bytes: &[u8]) {
         ephemeral::map(&block.frame).write(block.start + at, bytes);
-        if self.changed.lock().note(block, false) {
+        if self.shared.changed.lock().note(block, false) {
             self.pages.note_changed();
         }
     }
@@ -245,51 +378,69 @@ impl Buffers {
     /// Notes that the block is no metadata any more and must not be written: its next owner's data
     /// will be there.
     pub fn forget(&self, number: u32) {
-        let change = self.changed.lock().set.remove(&number);
+        let change = self.shared.changed.lock().set.remove(&number);
         drop(change);
     }
 
     /// The number of dirty blocks.
     pub fn changed(&self) -> usize {
-        self.changed.lock().set.len()
+        self.shared.changed.lock().set.len()
     }
 
-    /// Writes all dirty blocks: first fresh ones, then, once these are on stable storage, those
-    /// that refer to them. Sleeps. One call at a time.
+    /// Writes all dirty blocks: first fresh ones, then, once these and the first bytes of files'
+    /// blocks are on stable storage, those that refer to them. Sleeps. One call at a time.
     ///
     /// # Errors
-    /// `EIO`; blocks that could not be written stay dirty.
+    /// `EIO`, `ENOMEM`; blocks that could not be written stay dirty.
     pub fn write_back(&self) -> Result<()> {
-        let fresh = self.changed.lock().take_fresh();
+        let fresh = self.shared.changed.lock().take_fresh();
         self.write_fresh(fresh)?;
         // Few blocks have become fresh meanwhile, and now no others do, so whatever the rest refers
         // to is on the disk first.
         let (fresh, others) = {
-            let mut changed = self.changed.lock();
+            let mut changed = self.shared.changed.lock();
             changed.closed = true;
             (changed.take_fresh(), core::mem::take(&mut changed.set))
         };
-        let result = match self.write_fresh(fresh) {
+        let result = match self.write_referred(fresh) {
             Ok(()) => self.write_set(others),
             Err(error) => {
                 self.take_back(others);
                 Err(error)
             }
         };
-        self.changed.lock().closed = false;
-        self.opened.wake_all();
+        self.shared.changed.lock().closed = false;
+        self.shared.opened.wake_all();
         result
     }
 
-    /// Writes fresh blocks, and flushes the disk's cache.
-    fn write_fresh(&self, fresh: Set) -> Result<()> {
-        if fresh.is_empty() {
-            return Ok(());
+    /// Writes all that the dirty blocks but `fresh` may refer to.
+    fn write_referred(&self, fresh: Set) -> Result<()> {
+        if let Err(error) = self.clear_unwritten() {
+            self.take_back(fresh);
+            return Err(error);
         }
+        self.write_fresh(fresh)
+    }
+
+    /// Writes fresh blocks, and flushes the disk's cache if these or first bytes of files' blocks
+    /// are in it.
+    fn write_fresh(&self, fresh: Set) -> Result<()> {
         let all = fresh.clone();
         self.write_set(fresh)?;
+        let first_bytes = self.shared.changed.lock().unwritten.take_unflushed();
+        if all.is_empty() && !first_bytes {
+            return Ok(());
+        }
         // After a failed flush their state on the disk is unknown.
-        self.device.flush().inspect_err(|_| self.take_back(all))
+        self.device.flush().inspect_err(|_| {
+            self.take_back(all);
+            self.shared
+                .changed
+                .lock()
+                .unwritten
+                .put_unflushed(first_bytes);
+        })
     }
 
     /// Writes blocks, merging consecutive ones, all at once; those that cannot be written become
@@ -319,7 +470,7 @@ impl Buffers {
     }
 
     fn take_back(&self, set: Set) {
-        let mut changed = self.changed.lock();
+        let mut changed = self.shared.changed.lock();
         for (number, old) in set {
             let change = changed.set.entry(number).or_insert(Change {
                 frame: old.frame,

@@ -3,7 +3,7 @@
 //! From [`reserve`](BlockStore::reserve) on, all blocks of a page within the file's size are
 //! allocated: a full disk is detected before any bytes are accepted. Until the page is written
 //! these blocks still hold another file's bytes. They are *unwritten*: they read as zeros, and
-//! those that are still unwritten when the file is synced or evicted are cleared on the disk.
+//! before anything on the disk refers to them they are written, or cleared there.
 
 use alloc::sync::{Arc, Weak};
 use core::{
@@ -12,26 +12,24 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, dma::Part};
+use nucleus::{Frame, PAGE_SIZE};
 
 use super::inode::{Inode, RecordChange};
 use crate::{
     block::{Done, Transfer},
-    page_cache::{BlockStore, PageSet},
+    page_cache::BlockStore,
 };
 
 pub(super) const PAGE: u64 = PAGE_SIZE as u64;
 /// The most blocks of one reservation, so that other tasks get their turn at the file.
 const MOST_RESERVED: u64 = 4096;
-/// Segments of one request that clears blocks.
-const MOST_PARTS: u32 = 64;
 
 /// The link from a page cache to its inode.
 pub(super) struct Content {
     /// Empty only for pages that outlive a forgotten file.
-    inode: Weak<Inode>,
-    /// Allocated blocks of the file that were never written, by their position in the file.
-    pub(super) unwritten: PageSet,
+    pub(super) inode: Weak<Inode>,
+    /// The file system knows that it has new blocks: see [`Growing`](super::growing::Growing).
+    pub(super) listed: AtomicBool,
     /// Its blocks are pinned: see [`pinned`](super::pinned).
     pub(super) pinned: AtomicBool,
     /// There may be blocks beyond the end that [`cut`](BlockStore::cut) could not free.
@@ -45,7 +43,7 @@ impl Content {
     pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32) -> Content {
         Content {
             inode,
-            unwritten: PageSet::new(),
+            listed: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
             uncut: AtomicBool::new(false),
             size_max,
@@ -72,54 +70,14 @@ impl Content {
         size.div_ceil(1 << self.block_shift)
     }
 
-    /// Clears reserved, unwritten blocks on the disk.
-    ///
-    /// # Errors
-    /// `EIO`; `ENOMEM` if an indirect block cannot be read.
-    pub fn clear_unwritten(&self) -> Result<()> {
-        if self.unwritten.next(0..u64::MAX).is_none() {
-            return Ok(());
-        }
-        let inode = self.inode()?;
-        // The lock keeps writes to these blocks from starting.
-        inode.change(|changing| {
-            let mut from = 0;
-            while let Some(logical) = self.unwritten.next(from..u64::MAX) {
-                let extent = changing
-                    .fs
-                    .locate(changing.record, logical as u32, MOST_PARTS)?;
-                let run = (1..extent.count as u64).find(|i| !self.unwritten.contains(logical + i));
-                let count = run.unwrap_or(extent.count as u64);
-                if let Some(first) = extent.first {
-                    let part = Part {
-                        frame: changing.fs.zeros.clone(),
-                        offset: 0,
-                        len: 1 << self.block_shift,
-                    };
-                    let sector = first as u64 * changing.fs.geometry.sectors() as u64;
-                    let parts = nucleus::try_filled(count as usize, part)?;
-                    changing.fs.device().write(sector, parts)?;
-                }
-                self.unwritten.remove_range(logical..logical + count);
-                from = logical + count;
-            }
-            Ok(())
-        })
-    }
-
-    /// Marks blocks as unwritten.
-    pub fn note_unwritten(&self, blocks: Range<u64>) {
-        for logical in blocks {
-            self.unwritten.insert(logical);
-        }
-    }
-
     /// Allocates blocks for the holes in `blocks`.
     fn fill_holes(&self, changing: &mut RecordChange<'_>, blocks: Range<u64>) -> Result<()> {
         let narrow = |logical: u64| u32::try_from(logical).map_err(|_| Errno::EFBIG);
         let range = narrow(blocks.start)?..narrow(blocks.end)?;
-        changing.fill_holes_noting(range, &mut |filled| {
-            self.note_unwritten(filled.start as u64..filled.end as u64);
+        let fs = changing.fs;
+        changing.fill_holes_noting(range, &mut |run| {
+            fs.buffers.note_unwritten(run);
+            fs.growing.add(self);
         })
     }
 
@@ -136,11 +94,6 @@ impl Content {
             logical += extent.count as u64;
         }
         Ok(blocks.end)
-    }
-
-    fn free(&self, changing: &mut RecordChange<'_>, blocks: Range<u64>) -> Result<()> {
-        self.unwritten.remove_range(blocks.clone());
-        changing.free_range(blocks)
     }
 
     /// Frees what [`cut`](BlockStore::cut) left, before the end moves past it. The caller
@@ -201,7 +154,7 @@ impl BlockStore for Content {
     fn cut(&self, size: u64) -> Result<()> {
         let cut = self.inode()?.change(|changing| {
             changing.record.size = size;
-            self.free(changing, self.blocks_of(size)..u64::MAX)
+            changing.free_range(self.blocks_of(size)..u64::MAX)
         });
         self.uncut.store(cut.is_err(), Ordering::Release);
         cut
@@ -209,7 +162,7 @@ impl BlockStore for Content {
 
     fn release(&self, pages: Range<u64>) -> Result<()> {
         let blocks = self.blocks(pages);
-        self.inode()?.change(|changing| self.free(changing, blocks))
+        self.inode()?.change(|changing| changing.free_range(blocks))
     }
 
     fn seek(&self, pages: Range<u64>, hole: bool) -> Result<Option<u64>> {
@@ -254,7 +207,6 @@ impl BlockStore for Content {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.clear_unwritten()?;
         self.inode()?.sync(data_only)
     }
 

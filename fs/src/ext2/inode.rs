@@ -26,7 +26,7 @@ use super::{
     content::Content,
     home::{RecordPlace, now},
     layout::{Flags, InodeRecord},
-    pending::Pending,
+    pending::{Pending, Run},
     removed::Removed,
 };
 use crate::{
@@ -281,19 +281,14 @@ impl Inode {
         }
     }
 
-    /// Writes its dirty pages, and clears unwritten blocks.
+    /// Writes its dirty pages.
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`. Write errors of pages are reported by the pages.
+    /// `ENOMEM`. Write errors of pages are reported by the pages.
     pub fn write_pages(&self) -> Result<()> {
-        let Some(pages) = &self.pages else {
-            return Ok(());
-        };
-        pages.write_through(0..u64::MAX)?;
-        match pages.blocks().clear_unwritten() {
-            // It was freed during a walk over all files.
-            Err(Errno::ESTALE) => Ok(()),
-            result => result,
+        match &self.pages {
+            Some(pages) => pages.write_through(0..u64::MAX),
+            None => Ok(()),
         }
     }
 
@@ -340,7 +335,7 @@ impl RecordChange<'_> {
     pub fn fill_holes_noting(
         &mut self,
         range: Range<u32>,
-        note: &mut dyn FnMut(Range<u32>),
+        note: &mut dyn FnMut(Run),
     ) -> Result<()> {
         self.fs.fill_holes(self.record, self.group, range, note)
     }

@@ -140,13 +140,13 @@ impl Volume {
 
     /// Allocates a block with stale content for each hole in `range` of a file, near `home`'s group
     /// at first, then after the previous block. Blocks allocated before an error stay. Calls `note`
-    /// with the file's blocks that were holes, before the file refers to the new ones.
+    /// with new blocks before the file refers to them.
     pub(super) fn fill_holes(
         &self,
         record: &mut InodeRecord,
         home: u32,
         range: Range<u32>,
-        note: &mut dyn FnMut(Range<u32>),
+        note: &mut dyn FnMut(Run),
     ) -> Result<()> {
         let mut logical = range.start;
         while logical < range.end {
@@ -166,7 +166,7 @@ impl Volume {
         record: &mut InodeRecord,
         home: u32,
         hole: Range<u32>,
-        note: &mut dyn FnMut(Range<u32>),
+        note: &mut dyn FnMut(Run),
     ) -> Result<()> {
         let mut logical = hole.start;
         let mut goal = self.goal(record, home, logical)?;
@@ -179,7 +179,7 @@ impl Volume {
             };
             let most = (slots - index).min(hole.end - logical);
             let run = self.take_blocks(goal, most)?;
-            note(logical..logical + run.count);
+            note(run);
             for i in 0..run.count {
                 match &leaf {
                     None => record.blocks[(index + i) as usize] = run.first + i,

@@ -47,6 +47,7 @@ mod directory;
 mod entries;
 mod free;
 mod group;
+mod growing;
 mod home;
 mod inode;
 mod layout;
@@ -64,6 +65,7 @@ mod removed;
 mod rename;
 mod state;
 mod transfer;
+mod unwritten;
 mod volume;
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use nucleus::{
 
 use super::{
     buffer::Committer,
+    growing::Growing,
     inode::{Inode, ROOT},
     layout::Refused,
     mount_state::{Change, MountState},
@@ -31,6 +32,8 @@ pub struct Ext2 {
     /// The inodes in memory, which refer to the file system: taken out at its end.
     table: SpinLock<Option<Arc<InodeCache<Inode>>>>,
     pub(super) mounting: MountState,
+    /// Files with new blocks.
+    pub(super) growing: Growing,
 }
 
 impl Deref for Ext2 {
@@ -43,7 +46,7 @@ impl Deref for Ext2 {
 
 impl Committer for Ext2 {
     fn commit(&self) -> Result<()> {
-        self.volume.commit()
+        Ext2::commit(self)
     }
 
     fn wait_for_ends(&self) -> Result<()> {
@@ -64,6 +67,7 @@ impl Ext2 {
             volume: Volume::open(device)?,
             table: SpinLock::new(Rank::Leaf, Some(InodeCache::new())),
             mounting: MountState::new(),
+            growing: Growing::new(),
         });
         let parent = Arc::downgrade(&fs);
         fs.buffers.serve(parent);
@@ -99,6 +103,15 @@ impl Ext2 {
     pub fn sync_all(&self) -> Result<()> {
         self.write_files()?;
         self.commit_with_freed()
+    }
+
+    /// As [`Volume::commit`], with the bytes of new blocks written first. The caller holds no lock.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn commit(&self) -> Result<()> {
+        self.growing.write_out();
+        self.volume.commit()
     }
 
     fn write_files(&self) -> Result<()> {

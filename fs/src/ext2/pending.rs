@@ -7,6 +7,7 @@
 //! writes all metadata, in which no reference is left, and only then clears the bits.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use nucleus::log;
 
@@ -15,6 +16,13 @@ use nucleus::log;
 pub(super) struct Run {
     pub first: u32,
     pub count: u32,
+}
+
+impl Run {
+    /// Their numbers.
+    pub fn blocks(self) -> Range<u64> {
+        u64::from(self.first)..u64::from(self.first) + u64::from(self.count)
+    }
 }
 
 /// The blocks and inodes that the next commit frees.

@@ -15,9 +15,8 @@ use crate::block::{Request, Transfer, make_room};
 /// Consecutive blocks of a transfer, from `first` on the disk.
 struct Piece {
     first: u32,
+    count: u64,
     parts: Vec<Part>,
-    /// The unwritten ones among them, by their place in the file.
-    unwritten: Vec<Range<u64>>,
 }
 
 impl Content {
@@ -62,16 +61,11 @@ impl Content {
             if write {
                 // Without a reference to the inode: dropping the last one unmounts the file system,
                 // which must not wait in the disk's own task.
-                let (pages, done) = (inode.pages().cloned(), transfer.expect());
+                let first = u64::from(piece.first);
+                let first_write = inode.fs.buffers.first_write(first..first + piece.count);
+                let done = transfer.expect();
                 let ended = move |result: Result<()>| {
-                    if result.is_err()
-                        && let Some(pages) = pages
-                    {
-                        // The blocks hold their old content, or part of the new.
-                        for blocks in piece.unwritten {
-                            pages.blocks().note_unwritten(blocks);
-                        }
-                    }
+                    first_write(result);
                     done(result);
                 };
                 device.submit(Request::write(sector, piece.parts), Box::new(ended));
@@ -83,7 +77,7 @@ impl Content {
     }
 
     /// Splits `frames`, of which the first is page `first`, into pieces to transfer; for a read,
-    /// zero-fills the rest. For a write, the blocks are no longer unwritten from now on.
+    /// zero-fills the rest.
     fn pieces(
         &self,
         inode: &Inode,
@@ -94,7 +88,6 @@ impl Content {
         let blocks = self.blocks(first..first + frames.len() as u64);
         let clear = |hole: Range<u64>| self.clear(frames, blocks.start, hole);
         let mut pieces: Vec<Piece> = Vec::new();
-        // Clearing unwritten blocks takes this lock for writing.
         let record = inode.record();
         let end = blocks.end.min(self.blocks_of(self.size_max));
         let mut logical = blocks.start;
@@ -105,34 +98,30 @@ impl Content {
             match extent.first {
                 None if write => {}
                 None => clear(logical..logical + count),
-                Some(_) if !write && self.unwritten.contains(logical) => {
-                    count = 1;
-                    clear(logical..logical + 1);
-                }
                 Some(first) => {
-                    if !write && let Some(next) = self.unwritten.next(logical..logical + count) {
-                        count = next - logical;
+                    let on_disk = u64::from(first)..u64::from(first) + count;
+                    let unwritten = match write {
+                        true => None,
+                        false => inode.fs.buffers.next_unwritten(on_disk.clone()),
+                    };
+                    if unwritten == Some(on_disk.start) {
+                        count = 1;
+                        clear(logical..logical + 1);
+                    } else {
+                        count = unwritten.unwrap_or(on_disk.end) - on_disk.start;
+                        make_room(&mut pieces, 1)?;
+                        pieces.push(Piece {
+                            first,
+                            count,
+                            parts: self.parts(frames, blocks.start, logical..logical + count)?,
+                        });
                     }
-                    let its = logical..logical + count;
-                    make_room(&mut pieces, 1)?;
-                    pieces.push(Piece {
-                        first,
-                        parts: self.parts(frames, blocks.start, its.clone())?,
-                        unwritten: match write {
-                            true => self.unwritten_of(its)?,
-                            false => Vec::new(),
-                        },
-                    });
                 }
             }
             logical += count;
         }
         if !write && end < blocks.end {
             clear(end.max(blocks.start)..blocks.end);
-        }
-        // All of them will be written: nothing can fail any more.
-        for blocks in pieces.iter().flat_map(|piece| &piece.unwritten) {
-            self.unwritten.remove_range(blocks.clone());
         }
         Ok(pieces)
     }
@@ -148,23 +137,6 @@ impl Content {
             ephemeral::map(frame).fill(offset as usize, len as usize, 0);
             at += len;
         }
-    }
-
-    /// The unwritten ones among `blocks`.
-    fn unwritten_of(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
-        let mut found: Vec<Range<u64>> = Vec::new();
-        let mut from = blocks.start;
-        while let Some(logical) = self.unwritten.next(from..blocks.end) {
-            from = logical + 1;
-            match found.last_mut() {
-                Some(last) if last.end == logical => last.end = from,
-                _ => {
-                    make_room(&mut found, 1)?;
-                    found.push(logical..from);
-                }
-            }
-        }
-        Ok(found)
     }
 
     /// The segments of `frames`, which start with block `start` of the file, for `blocks` of it.

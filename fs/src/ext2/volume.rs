@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::{Errno, Result};
 use nucleus::{
-    Frame, PAGE_SIZE,
+    PAGE_SIZE,
     dma::Part,
     ephemeral,
     frame::Contents,
@@ -56,8 +56,6 @@ pub struct Volume {
     pub(super) orphans: Orphans,
     read_only: AtomicBool,
     options: SpinLock<Options>,
-    /// Zeros for blocks that were never written, so that writeback needs no memory for them.
-    pub(super) zeros: Frame,
     /// It was valid when mounted, and no damage has been found since.
     sound: AtomicBool,
 }
@@ -78,13 +76,13 @@ impl Volume {
         if geometry.block_size < device.limits().block_size as usize {
             return Err(Refused::invalid("its blocks are smaller than its device's"));
         }
-        let buffers = Buffers::new(device, geometry.block_size);
+        let zeros = vm::alloc_frame(Contents::Zeroed).map_err(Errno::from)?;
+        let buffers = Buffers::new(device, geometry.block_size, zeros);
         let place = Superblock::OFFSET as usize;
         let block = buffers.get((place / geometry.block_size) as u32)?;
         let head = (block, place % geometry.block_size);
         let free = Free::default();
         let groups = read_groups(&buffers, &geometry, &free)?;
-        let zeros = vm::alloc_frame(Contents::Zeroed).map_err(Errno::from)?;
         Ok(Volume {
             buffers,
             geometry,
@@ -101,7 +99,6 @@ impl Volume {
             sound: AtomicBool::new(superblock.state == State::VALID),
             orphans: Orphans::new(superblock.last_orphan),
             options: SpinLock::new(Rank::Leaf, Options::default()),
-            zeros,
             superblock,
         })
     }
