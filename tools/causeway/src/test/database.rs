@@ -120,7 +120,8 @@ fn mounts(bench: &Bench, image: &Path) -> Result<()> {
 
 /// Makes a database of so many bytes, then changes it for ever, and says each time when it is done.
 /// With less than `extra`, sqlite does not sync the directory from which it removes a journal, and
-/// the last change may be taken back.
+/// the last change may be taken back. The flusher is at work all the time from then on: what it
+/// writes must not be worse than nothing.
 fn build(bytes: u64) -> String {
     format!(
         "
@@ -130,6 +131,7 @@ create table change(number integer primary key)'
 while [ $(stat -c %s base) -lt {bytes} ]; do
   sql 'insert into item(mark, body) select random(), zeroblob(6000) from generate_series(1, 1000)' || exit 1
 done
+echo 50 > /proc/sys/vm/dirty_expire_centisecs; echo 10 > /proc/sys/vm/dirty_writeback_centisecs
 echo built
 n=0; while true; do n=$((n + 1))
   sql \"begin; update item set mark = random() where id % 97 = $n % 97; delete from item where id % 1009 = $n;
