@@ -76,12 +76,9 @@ pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
     }
     for each in FAIL_EACH {
         if report.wants(&format!("guest: random calls, failing allocations, {each}")) {
-            // Calls fail; the machine must not, and with all of memory again it must answer. The
-            // shell makes no process while allocations fail.
+            // Calls fail; the machine must not, and with all of memory again it must answer.
             let script = format!(
-                "/tests/random-calls --seconds {seconds} & \
-                 echo {each} >/proc/causeway/failalloc; wait; \
-                 until echo 0 >/proc/causeway/failalloc; do :; done; \
+                "/tests/random-calls --seconds {seconds} --failing {each} && \
                  exec /tests/guest-tests 'files: a file' 'memory: '"
             );
             let guest = bench.guest(&["/bin/sh", "-c", &script]).cpus(2);

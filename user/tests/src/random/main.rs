@@ -1,7 +1,7 @@
 //! Makes random system calls with random arguments, forks, maps and faults: the kernel must survive
 //! and get all memory back.
 //!
-//! usage: `random-calls [--seconds N] [--seed N] [--processes N]`
+//! usage: `random-calls [--seconds N] [--seed N] [--processes N] [--failing N]`
 //!
 //! It prints its seed first. Children work for a moment each: as root or as an ordinary user, by
 //! the 64-bit entry or by `int 0x80`, alone or with threads beside them. Half of their calls have
@@ -55,6 +55,7 @@ struct Child {
 fn main() {
     let mut seconds = 60;
     let mut processes = 4;
+    let mut failing = None;
     let mut seed = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(1, |time| time.as_nanos() as u64);
@@ -65,8 +66,11 @@ fn main() {
             ("--seconds", Some(value)) => seconds = value,
             ("--seed", Some(value)) => seed = value,
             ("--processes", Some(value)) if value as usize <= CHILDREN => processes = value,
+            ("--failing", Some(value)) => failing = Some(value),
             _ => {
-                eprintln!("usage: random-calls [--seconds N] [--seed N] [--processes N]");
+                eprintln!(
+                    "usage: random-calls [--seconds N] [--seed N] [--processes N] [--failing N]"
+                );
                 std::process::exit(2);
             }
         }
@@ -103,7 +107,14 @@ fn main() {
     let mut traces = traces::Traces::new();
     for _ in 0..ROUNDS {
         let end = Instant::now() + Duration::from_secs(seconds) / ROUNDS as u32;
-        match round(shared, &mut next, processes as usize, end) {
+        if let Some(each) = failing {
+            fail_each(each);
+        }
+        let ended = round(shared, &mut next, processes as usize, end);
+        if failing.is_some() {
+            fail_each(0);
+        }
+        match ended {
             Ok(count) => died += count,
             Err(stuck) => {
                 why = Some(stuck);
@@ -136,6 +147,11 @@ fn main() {
         Some(why) => println!("FAIL random-calls (seed {seed}): {why}"),
     }
     std::process::exit(i32::from(why.is_some()));
+}
+
+/// Makes each `n`th allocation of the kernel fail, none if `n` is 0. To open the file may fail, too.
+fn fail_each(n: u64) {
+    while std::fs::write("/proc/causeway/failalloc", n.to_string()).is_err() {}
 }
 
 /// Keeps children at work until `end`; returns how many ended.
