@@ -11,9 +11,9 @@
 //! their bytes are there, or a power failure would leave files with bytes of others. What a write
 //! does not bring until a commit, zeros replace.
 //!
-//! Locks: the sets of dirty and of unwritten blocks have one lock of rank `Leaf`. The bytes of a block have none: each
-//! block belongs to an object with a lock (a group's bitmap, an inode's map, a directory), and the
-//! records in a block of an inode table do not overlap.
+//! Locks: the sets of dirty and of unwritten blocks have one lock of rank `Leaf`. The bytes of a
+//! block have none: each block belongs to an object with a lock (a group's bitmap, an inode's map,
+//! a directory), and the records in a block of an inode table do not overlap.
 
 use alloc::{
     boxed::Box,

@@ -149,7 +149,8 @@ fn main() {
     std::process::exit(i32::from(why.is_some()));
 }
 
-/// Makes each `n`th allocation of the kernel fail, none if `n` is 0. To open the file may fail, too.
+/// Makes each `n`th allocation of the kernel fail, none if `n` is 0. To open the file may fail,
+/// too.
 fn fail_each(n: u64) {
     while std::fs::write("/proc/causeway/failalloc", n.to_string()).is_err() {}
 }
