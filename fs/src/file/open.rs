@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    CAP_FSETID, IN_ACCESS, IN_MODIFY, O_APPEND, O_DSYNC, O_SYNC, SEEK_CUR, SEEK_DATA, SEEK_END,
-    SEEK_HOLE, SEEK_SET,
+    IN_ACCESS, IN_MODIFY, O_APPEND, O_DSYNC, O_SYNC, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE,
+    SEEK_SET,
 };
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
@@ -13,7 +13,7 @@ use vm::Pager;
 
 use super::listing;
 use crate::{
-    Attributes, Credentials, File, Kind, Location, MountFlags, OpenFlags, Ready, Writing, notify,
+    Attributes, File, Kind, Location, MountFlags, OpenFlags, Ready, Writing, notify,
     page_cache::{Cached, ErrorMark},
     vnode::Emit,
 };
@@ -26,8 +26,6 @@ use crate::{
 pub struct VnodeFile {
     location: Location,
     position: Mutex<u64>,
-    /// Writing clears the set-id bits: the opener may not set them for others.
-    clears_privilege: bool,
     /// The writeback errors that it has reported.
     told: ErrorMark,
     /// Keeps programs from running it.
@@ -35,11 +33,11 @@ pub struct VnodeFile {
 }
 
 impl VnodeFile {
-    /// Opens `location` for `who`, with permission checked.
+    /// Opens `location`, with permission checked.
     ///
     /// # Errors
     /// `ETXTBSY` for writing to a program that runs.
-    pub fn new(location: Location, flags: OpenFlags, who: &Credentials) -> Result<Arc<VnodeFile>> {
+    pub fn new(location: Location, flags: OpenFlags) -> Result<Arc<VnodeFile>> {
         let writing = match flags.writes() {
             true => Some(Writing::begin(location.vnode())?),
             false => None,
@@ -47,7 +45,6 @@ impl VnodeFile {
         let cached = location.vnode().cached();
         Ok(Arc::new(VnodeFile {
             told: cached.map_or_else(ErrorMark::default, |pages| pages.errors().mark()),
-            clears_privilege: flags.writes() && !who.may_use(CAP_FSETID),
             location,
             position: Mutex::new(crate::rank::FILE, 0),
             _writing: writing,
@@ -102,7 +99,7 @@ impl File for VnodeFile {
         if !flags.writes() {
             return Err(Errno::EBADF);
         }
-        if self.clears_privilege && from.left() > 0 {
+        if !flags.contains(OpenFlags::KEEPS_PRIVILEGE) && from.left() > 0 {
             self.location.clear_privilege()?;
         }
         let vnode = self.location.vnode();

@@ -115,7 +115,7 @@ impl Walk<'_> {
         if let Some(file) = place.vnode.clone().open(place, flags)? {
             return Ok(file);
         }
-        Ok(VnodeFile::new(place.clone(), flags, self.who)?)
+        Ok(VnodeFile::new(place.clone(), flags)?)
     }
 
     /// `O_TMPFILE`.

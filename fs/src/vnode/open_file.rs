@@ -17,7 +17,12 @@ bitflags! {
     /// The `open` flags, in Linux's values, `O_ACCMODE` bits included. The constants of `abi::raw`
     /// name the bits; this type only keeps them apart from other integers.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct OpenFlags: u32 { const ALL = !0; }
+    pub struct OpenFlags: u32 {
+        /// For one write, no flag of `open`: the writer may leave set-id bits in place
+        /// (`CAP_FSETID`).
+        const KEEPS_PRIVILEGE = 1 << 31;
+        const ALL = !0;
+    }
 
     /// Readiness: the `EPOLL*` and `POLL*` bits of Linux.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

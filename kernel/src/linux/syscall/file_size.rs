@@ -1,11 +1,13 @@
-//! `RLIMIT_FSIZE`: how large a process may make a file.
+//! Writes to files: how large a process may make one (`RLIMIT_FSIZE`), and whether its set-id bits
+//! stay.
 
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::{Clipped, Source};
 use fs::{File, Kind, Location, OpenFlags};
 
+use super::Call;
 use crate::process::{
-    INFINITY, Limits,
+    INFINITY,
     files::OpenFile,
     signal::{self, Info},
     thread,
@@ -37,20 +39,25 @@ pub(super) fn check(place: &Location, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes as [`File::write`], but a regular file not beyond the limit of the writing process.
+/// Writes as [`File::write`] for the calling thread, but a regular file not beyond the limit of its
+/// process. Whether set-id bits stay is judged by the writer, whoever opened the file.
 ///
 /// # Errors
 /// `EFBIG` if not even a byte is allowed, and SIGXFSZ is sent; else those of the file.
 #[inline]
 pub(super) fn write(
-    limits: &Limits,
+    call: &Call<'_>,
     open: &OpenFile,
     at: Option<u64>,
-    flags: OpenFlags,
+    mut flags: OpenFlags,
     from: &mut dyn Source,
 ) -> Result<usize> {
     let file = open.writable()?;
-    match limits.soft(raw::RLIMIT_FSIZE) {
+    flags.set(
+        OpenFlags::KEEPS_PRIVILEGE,
+        call.credentials().may(raw::CAP_FSETID),
+    );
+    match call.process().limits().soft(raw::RLIMIT_FSIZE) {
         INFINITY => file.write(at, flags, from),
         limit => write_within(limit, file, at, flags, from),
     }

@@ -67,8 +67,7 @@ fn write_to(
     from: &mut dyn Source,
 ) -> Result<usize> {
     let flags = OpenFlags::from_bits_retain(open.flags().bits() | extra);
-    let limits = call.thread.process().limits();
-    let result = file_size::write(limits, open, at, flags, from);
+    let result = file_size::write(call, open, at, flags, from);
     call.thread.io.count_write(&result);
     result
 }

@@ -64,7 +64,7 @@ fn memfd_create(call: &mut Call<'_>) -> Result<usize> {
     let shown = [PREFIX, &name].concat();
     let place = Location::unnamed(&mount, vnode, &shown);
     let open_flags = OpenFlags::from_bits_retain(raw::O_RDWR | raw::O_LARGEFILE);
-    let file = VnodeFile::new(place, open_flags, who)?;
+    let file = VnodeFile::new(place, open_flags)?;
     let close_on_exec = flags & raw::MFD_CLOEXEC != 0;
     Ok(slot.install(OpenFile::new(file, open_flags), close_on_exec))
 }

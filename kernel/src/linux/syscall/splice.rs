@@ -110,8 +110,7 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     if pipe(&to).is_some() {
         to_flags.remove(OpenFlags::from_bits_retain(raw::O_DIRECT));
     }
-    let limits = call.process().limits();
-    let write = |_, source: &mut dyn Source| file_size::write(limits, &to, None, to_flags, source);
+    let write = |_, source: &mut dyn Source| file_size::write(call, &to, None, to_flags, source);
     let n = moving::file_to_file((reader, from.flags(), start), write, len)?;
     position.advance(&from, start, n, true)?;
     Ok(n)
@@ -145,9 +144,8 @@ fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
     if same && from_start < to_start + len as u64 && to_start < from_start + len as u64 {
         return Err(Errno::EINVAL);
     }
-    let limits = call.process().limits();
     let write = |moved, source: &mut dyn Source| {
-        file_size::write(limits, &to, Some(to_start + moved), to.flags(), source)
+        file_size::write(call, &to, Some(to_start + moved), to.flags(), source)
     };
     let n = moving::file_to_file((reader, from.flags(), from_start), write, len)?;
     from_position.advance(&from, from_start, n, true)?;
@@ -192,9 +190,8 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             }
             let position = Position::read(to_at)?;
             let at = position.explicit();
-            let limits = call.process().limits();
             let write =
-                |source: &mut dyn Source| file_size::write(limits, &to, at, to.flags(), source);
+                |source: &mut dyn Source| file_size::write(call, &to, at, to.flags(), source);
             let n = moving::pipe_to_file(source, write, len, waits(&from));
             if let (Ok(n), Some(start)) = (&n, at) {
                 position.advance(&to, start, *n, false)?;

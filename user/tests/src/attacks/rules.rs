@@ -18,6 +18,10 @@ pub const TESTS: &[Test] = &[
         "attacks: rights that survive a change of the file",
         kept_rights,
     ),
+    (
+        "attacks: rights of a file that root has opened for others",
+        lent_file,
+    ),
     ("attacks: a group's rights for a stranger", strangers_group),
     ("attacks: files larger than allowed", larger_files),
 ];
@@ -210,6 +214,48 @@ fn kept_rights() -> Outcome {
             let found = fs::metadata(&path).map_err(|why| why.to_string())?.mode() & 0o7777;
             equal!(found, after, name, before);
         }
+    }
+    Ok(())
+}
+
+/// Rights go with what the writer may do: a user that writes by root's descriptor leaves none, and
+/// root takes none by the user's.
+fn lent_file() -> Outcome {
+    let path = format!("{}/program", folder("lent")?);
+    type Write = fn(c_int) -> Outcome;
+    let writes: [(&str, Write); 3] = [
+        ("write", |file| write_bytes(&file, b"x")),
+        ("pwritev2", |file| {
+            let part = iovec {
+                iov_base: c"x".as_ptr().cast_mut().cast(),
+                iov_len: 1,
+            };
+            call!(pwritev2(file, &part, 1, 3, 0));
+            Ok(())
+        }),
+        ("splice", |file| {
+            let (reader, writer) = pipe(0)?;
+            write_bytes(&writer, b"x")?;
+            call!(splice(reader, null_mut(), file, null_mut(), 1, 0));
+            Ok(())
+        }),
+    ];
+    for (name, change) in writes {
+        let bits = || Ok::<_, Failure>(fs::metadata(&path)?.mode() & 0o7777);
+        write(&path, "contents")?;
+        mode(&path, 0o6777)?;
+        let roots = call!(open(c(&path).as_ptr(), O_RDWR));
+        as_user(|| change(roots))?;
+        equal!(bits()?, 0o777, name);
+        mode(&path, 0o6777)?;
+        child(|| {
+            call!(setresuid(USER, USER, 0));
+            let users = call!(open(c(&path).as_ptr(), O_RDWR));
+            call!(setresuid(0, 0, 0));
+            change(users)
+        })?;
+        equal!(bits()?, 0o6777, name);
+        call!(close(roots));
     }
     Ok(())
 }
