@@ -16,7 +16,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::frame::record::{self, Type};
-use super::frame::{give_run, take_own};
+use super::frame::{give_run, has_block, take_of_block};
 use crate::hw::counters::Counter;
 use crate::hw::x86_64::layout::BLOCKS;
 use crate::hw::x86_64::space::{self, ADDRESS, DATA, PRESENT};
@@ -115,20 +115,23 @@ fn give_slot(bottom: usize) {
 /// Maps a new frame at an address of a slot.
 fn map_page(address: usize) -> Option<()> {
     let entry = space::make_entry(address).ok()?;
-    let frame = take_own(Type::Heap).ok()?;
+    let frame = take_of_block().ok()?;
     // SAFETY: the entry belongs to the slot, which is the caller's.
     unsafe { entry.write_volatile(record::address(frame).0 | DATA) };
     Some(())
 }
 
 /// Allocates a block of this many pages, aligned to `align` pages, a power of two. Any context.
-/// `None` when there are no frames or addresses.
+/// `None` when there are no frames but those of the reserve, or no addresses.
 pub fn alloc(pages: usize, align: usize) -> Option<*mut u8> {
     let order = (pages + 1).max(align).next_power_of_two().ilog2() as usize;
     if order > LARGEST {
         return None;
     }
     let order = order.max(SMALLEST);
+    if !has_block(pages) {
+        return None;
+    }
     let found = attempt(order, pages);
     let found = found.or_else(|| (may_wait() && trim()).then(|| attempt(order, pages))?)?;
     Counter::heap_blocks_mapped.add(1);

@@ -12,14 +12,17 @@ use crate::lock::{Rank, SpinLock};
 pub(crate) const MAX_ORDER: usize = 10;
 
 /// How deep into the reserve an allocation may go. Programs' pages end first, then page tables,
-/// then new kernel objects ([`is_scarce`](super::is_scarce)); the heap goes to the last frame, so
-/// that what has begun can end.
+/// then new kernel objects ([`is_scarce`](super::is_scarce)) and heap blocks of several frames, all
+/// of which may fail; the rest of the heap goes to the last frame, so that what has begun can end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Depth {
     /// Pages of programs and files.
     Data,
     /// Page tables and stacks.
     Table,
+    /// Heap blocks of several frames: one of them could use the reserve up.
+    #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+    Block,
     /// Kernel heap.
     #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
     Heap,
@@ -74,6 +77,7 @@ pub(super) fn reserved(depth: Depth) -> usize {
     match depth {
         Depth::Data => reserve,
         Depth::Table => reserve / 4 * 3,
+        Depth::Block => scarce_below(),
         Depth::Heap => 0,
     }
 }

@@ -271,12 +271,29 @@ static TOTAL: AtomicUsize = AtomicUsize::new(0);
 /// this.
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub(crate) fn take_own(kind: Type) -> Result<u32, OutOfMemory> {
-    let depth = if kind == Type::Heap {
-        Depth::Heap
-    } else {
-        Depth::Table
-    };
-    if depth != Depth::Heap && fails() {
+    take_own_to(
+        match kind {
+            Type::Heap => Depth::Heap,
+            _ => Depth::Table,
+        },
+        kind,
+    )
+}
+
+/// Takes one of the frames of a heap block of several, which may not use the reserve up.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) fn take_of_block() -> Result<u32, OutOfMemory> {
+    take_own_to(Depth::Block, Type::Heap)
+}
+
+/// Whether there are frames for such a block.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) fn has_block(frames: usize) -> bool {
+    available() >= buddy::reserved(Depth::Block) + frames
+}
+
+fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
+    if kind != Type::Heap && fails() {
         return Err(OutOfMemory);
     }
     let attempt = || cache::take(depth);
@@ -294,7 +311,7 @@ pub(crate) fn take_neighbours(order: usize) -> Option<u32> {
     if refuses_blocks() || order > MAX_ORDER {
         return None;
     }
-    let index = buddy::take_spare(order, Depth::Heap)?;
+    let index = buddy::take_spare(order, Depth::Block)?;
     for i in index..index + (1 << order) {
         check_junk(i);
         record(i).set_kind(Type::Free, Type::Heap);
