@@ -107,6 +107,12 @@ kinds! {
     InotifyWatches = "inotify_watches",
     /// Signals that wait with their details, and timers that send some.
     Signals = "signals",
+    /// Tables of more descriptors than a new one has room for; their number is that of descriptors.
+    Descriptors = "descriptors",
+    /// Pseudo terminals.
+    Terminals = "terminals",
+    /// Filters of system calls; their number is that of instructions.
+    Filters = "seccomp_filters",
 }
 
 /// Whose account it is.

@@ -155,6 +155,9 @@ pub fn clone(
             &parent.user(),
         );
         child.inherit(parent);
+        if !request.has(raw::CLONE_FILES) {
+            shared.files.charge_to(&child.account());
+        }
         child
     };
     if !request.has(raw::CLONE_VM) || request.has(raw::CLONE_VFORK) {

@@ -29,6 +29,9 @@ impl Ring {
         Ok(Ring { typed, finished: 0 })
     }
 
+    /// The bytes of memory that it takes.
+    pub const BYTES: usize = CAPACITY * size_of::<Typed>();
+
     /// Typed bytes not yet read, the unfinished line included.
     pub fn len(&self) -> usize {
         self.typed.len()

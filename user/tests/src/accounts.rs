@@ -19,6 +19,10 @@ pub const TESTS: &[Test] = &[
     ("accounts: a reader that the log overtakes", overtaken),
     ("accounts: what a process makes is charged", charged),
     ("accounts: a charge stays with the user", charged_user),
+    (
+        "accounts: tables, terminals and filters are charged",
+        charged_objects,
+    ),
     ("accounts: a user's pipes are limited", pipe_limits),
     ("accounts: a user's segments are limited", segment_limit),
 ];
@@ -477,6 +481,51 @@ fn charged() -> Outcome {
     ensure!(charged_here()? >= before + 64, charged_here()?);
     call!(close(memory));
     equal!(charged_here()?, before);
+    equal!(field("/proc/causeway/accounts", "unbalanced")?, 0);
+    Ok(())
+}
+
+/// A table of descriptors is its process's, a terminal its opener's, a filter its author's.
+fn charged_objects() -> Outcome {
+    let before = charged_here()?;
+    let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
+    ensure!(charged_here()? >= before + 32, charged_here()?);
+    call!(close(master));
+    equal!(charged_here()?, before);
+
+    child(|| {
+        let before = charged_here()?;
+        call!(setrlimit(RLIMIT_NOFILE, &limit_of(4096)));
+        call!(dup2(0, 4000));
+        let with_table = charged_here()?;
+        ensure!(with_table >= before + 32, before, with_table);
+        child(|| {
+            // The copy of the table is charged to the child.
+            ensure!(charged_here()? >= with_table - 1, charged_here()?);
+            Ok(())
+        })?;
+        equal!(charged_here()?, with_table);
+        Ok(())
+    })?;
+
+    child(|| {
+        let before = charged_here()?;
+        call!(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        let mut steps = [sock_filter {
+            code: (BPF_RET | BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: SECCOMP_RET_ALLOW,
+        }; 4096];
+        let program = sock_fprog {
+            len: 4096,
+            filter: steps.as_mut_ptr(),
+        };
+        let how = SECCOMP_SET_MODE_FILTER;
+        call!(syscall(SYS_seccomp, how, 0, &program));
+        ensure!(charged_here()? >= before + 32, before, charged_here()?);
+        Ok(())
+    })?;
     equal!(field("/proc/causeway/accounts", "unbalanced")?, 0);
     Ok(())
 }

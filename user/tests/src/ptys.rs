@@ -12,6 +12,7 @@ pub const TESTS: &[Test] = &[
     ("ptys: waiting for room", waiting_for_room),
     ("ptys: quoted keys behind a full terminal", quoted_keys),
     ("ptys: an instance of its own", instance),
+    ("ptys: their number is limited", limited),
 ];
 
 const TIOCGPTPEER: c_ulong = 0x5441;
@@ -353,6 +354,29 @@ fn quoted_keys() -> Outcome {
         &[&vec![b'y'; 200][..], b"\x16\x16\x03end\n"].concat(),
     )?;
     expect(terminal, b"end\n")
+}
+
+fn limited() -> Outcome {
+    const MAX: &str = "/proc/sys/kernel/pty/max";
+    let count = || Ok::<u64, Failure>(read_text("/proc/sys/kernel/pty/nr")?.trim().parse()?);
+    let (before, max) = (count()?, read_text(MAX)?);
+    // As on Linux, the last one of the number is never made.
+    fs::write(MAX, format!("{}", before + 3))?;
+    let outcome = child(|| {
+        let first = call!(posix_openpt(O_RDWR | O_NOCTTY));
+        let _second = call!(posix_openpt(O_RDWR | O_NOCTTY));
+        equal!(count()?, before + 2);
+        refused!(ENOSPC, posix_openpt(O_RDWR | O_NOCTTY));
+        equal!(count()?, before + 2);
+        call!(close(first));
+        equal!(count()?, before + 1);
+        call!(posix_openpt(O_RDWR | O_NOCTTY));
+        Ok(())
+    });
+    fs::write(MAX, max)?;
+    outcome?;
+    equal!(count()?, before);
+    Ok(())
 }
 
 fn instance() -> Outcome {

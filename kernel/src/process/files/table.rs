@@ -9,6 +9,8 @@ use nucleus::{
     sync::{OnceBox, Rank, SpinLock},
 };
 
+use vm::account::{self, Account, Charge, Kind};
+
 use super::{OpenFile, locks};
 
 /// Descriptors that a new table has room for.
@@ -59,10 +61,18 @@ struct Slots {
     close_on_exec: Vec<u64>,
     /// No free descriptor below.
     lowest: usize,
+    /// Of more than [`FIRST_SIZE`]: a thread's charge covers those.
+    charge: Option<Charge>,
+}
+
+/// What a table of `size` descriptors is charged with.
+fn charge(account: &Arc<Account>, size: usize) -> Charge {
+    let bytes = size * size_of::<Option<Arc<OpenFile>>>() + size / 4;
+    account.charge(Kind::Descriptors, size, bytes)
 }
 
 impl Slots {
-    /// Room for `size` descriptors and none open.
+    /// Room for `size` descriptors and none open; charged to the current process.
     fn with_size(size: usize) -> Result<Slots> {
         let mut slots = Slots::default();
         let no_memory = |_| Errno::ENOMEM;
@@ -75,6 +85,9 @@ impl Slots {
         slots.files.resize_with(size, || None);
         slots.used.resize(size / 64, 0);
         slots.close_on_exec.resize(size / 64, 0);
+        if size > FIRST_SIZE {
+            slots.charge = account::current().map(|account| charge(&account, size));
+        }
         Ok(slots)
     }
 
@@ -178,6 +191,16 @@ impl FileTable {
             }
             drop(slots);
             return Ok(Arc::new(FileTable::with(copy)));
+        }
+    }
+
+    /// Charges the table to `account`: that of the process for which its maker made it.
+    pub fn charge_to(&self, account: &Arc<Account>) {
+        let size = self.size();
+        if size > FIRST_SIZE {
+            let new = charge(account, size);
+            let old = self.slots.lock().charge.replace(new);
+            drop(old);
         }
     }
 
@@ -322,15 +345,24 @@ impl FileTable {
 
     /// Closes the descriptors marked close-on-exec.
     pub fn close_on_exec(&self) {
+        let mut word = 0;
         loop {
             let mut slots = self.slots.lock();
-            let marked = (0..slots.files.len())
-                .find(|&fd| Slots::is(&slots.close_on_exec, fd) && slots.files[fd].is_some());
-            let Some(open) = marked.and_then(|fd| slots.release(fd)) else {
-                return;
+            // Each word is left once it has none: nobody else uses the table.
+            let marked = loop {
+                let Some(&marked) = slots.close_on_exec.get(word) else {
+                    return;
+                };
+                match marked & slots.used[word] {
+                    0 => word += 1,
+                    marked => break word * 64 + marked.trailing_zeros() as usize,
+                }
             };
+            let open = slots.release(marked);
             drop(slots);
-            self.closed(open);
+            if let Some(open) = open {
+                self.closed(open);
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use abi::{
     },
 };
 use nucleus::sync::{Rank, SpinLock};
+use vm::account::{Charge, Kind};
 
 use super::{LogLimit, Pid, Thread};
 
@@ -28,6 +29,8 @@ pub use program::{DATA_WORDS, Program};
 const MOST_INSTRUCTIONS: usize = 32 << 10;
 /// What a filter counts besides its instructions.
 const OVERHEAD: usize = 4;
+/// What a filter is charged with besides its program, in bytes.
+const FILTER_BYTES: usize = 128;
 
 /// Filters are numbered as they are made: in a list, the numbers fall.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -43,6 +46,8 @@ pub struct Filter {
     count: usize,
     /// Their instructions together, and the overhead of each.
     size: usize,
+    /// On the process that added it: the others share it.
+    _charge: Charge,
 }
 
 impl Filter {
@@ -192,6 +197,7 @@ pub fn add(
     synchronize: bool,
 ) -> Result<Option<Pid>> {
     let program = Arc::new(program);
+    let account = thread.process().account();
     loop {
         let older = thread.seccomp.filter();
         let (count, size) = older
@@ -211,14 +217,14 @@ pub fn add(
                 .map(|filter| filter.id),
         );
         let id = NEXT_ID.fetch_add(1, Relaxed);
-        let program = program.clone();
         let filter = Arc::new(Filter {
             id,
-            program,
+            program: program.clone(),
             logs,
             older,
             count: count + 1,
             size,
+            _charge: account.charge(Kind::Filters, program.len(), program.bytes() + FILTER_BYTES),
         });
         let is_own = |other: &Seccomp| match &*other.filter.lock() {
             Some(filter) => own.binary_search_by(|id| filter.id.cmp(id)).is_ok(),

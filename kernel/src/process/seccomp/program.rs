@@ -106,6 +106,11 @@ impl Program {
         self.0.len()
     }
 
+    /// The bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        self.0.capacity() * size_of::<Instruction>()
+    }
+
     /// Runs it on the words of `struct seccomp_data`. It takes at most [`len`](Self::len) steps.
     pub fn run(&self, data: &[u32; DATA_WORDS]) -> u32 {
         let (mut a, mut x) = (0u32, 0u32);

@@ -21,6 +21,7 @@ use crate::{
     device::kmsg,
     ipc::{epoll, inotify, mqueue::limits as queues, pipe, quota::Quota},
     process::{SET_ID_DUMPABLE, pid_table},
+    tty::pty,
     uts,
 };
 
@@ -177,6 +178,7 @@ fn kernel() -> Table {
                 |max| pid_table::set_pid_max(max as u32),
             ),
         )
+        .with("pty", Entry::directory(terminals()))
         .with("random", Entry::directory(random_files(boot_id)))
         .with("randomize_va_space", value("2"))
         .with("tainted", value("0"))
@@ -188,6 +190,15 @@ fn kernel() -> Table {
             ),
         )
         .with("version", bytes(|| uts::release().1.to_vec()))
+}
+
+fn terminals() -> Table {
+    Table::new()
+        .with(
+            "max",
+            setting(|| pty::limit() as usize, |max| pty::set_limit(max as u32)),
+        )
+        .with("nr", line(pty::count))
 }
 
 fn random_files(boot_id: String) -> Table {

@@ -203,7 +203,7 @@ impl Devpts {
         let (uid, gid) = thread::current_shared().map_or((0, 0), |shared| {
             (shared.credentials.fs.uid, shared.credentials.fs.gid)
         });
-        let device = device::number(MAJOR + (number >> 8), number & 0xff);
+        let device = device::number(MAJOR, number);
         let tty = Tty::new(device, alloc::boxed::Box::new(Slave(pair.clone())))
             .inspect_err(|_| _ = self.nodes.lock().taken.remove(&number))?;
         // There is no modem to hang up.

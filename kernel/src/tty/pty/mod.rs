@@ -12,6 +12,8 @@ pub mod devpts;
 mod master;
 mod pair;
 
+pub use pair::{count, limit, set_limit};
+
 use alloc::sync::Arc;
 
 use abi::{Errno, Result};

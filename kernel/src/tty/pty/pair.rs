@@ -14,8 +14,9 @@ use nucleus::{
     sync::{Rank, SpinGuard, SpinLock},
     task::WaitQueue,
 };
+use vm::account::{self, Charge, Kind};
 
-use crate::tty::terminal::Driver;
+use crate::tty::{ring::Ring, terminal::Driver};
 
 /// Printed bytes that wait for the master before programs that print have to wait: what Linux's two
 /// buffers hold.
@@ -24,15 +25,40 @@ const PRINTED: usize = 8192 + 4096;
 /// between both.
 const PRINTED_MAX: usize = 2 * PRINTED;
 
-/// Pseudo terminals that there may be.
-const LIMIT: u32 = 4096;
+/// What a pair is charged with, in bytes: its input, its output and its echo at their largest, as
+/// what their buffers have grown to is kept, and its records.
+const BYTES: usize = Ring::BYTES + 2 * INPUT_LIMIT + PRINTED_MAX.next_power_of_two() + 4096 + 4096;
+
+/// Bytes that the master may type ahead of the line discipline.
+const INPUT_LIMIT: usize = 8192;
+
+/// The number that there may not be: as on Linux, one more than the most pseudo terminals
+/// (`/proc/sys/kernel/pty/max`).
+static LIMIT: AtomicU32 = AtomicU32::new(4096);
 static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Returns `/proc/sys/kernel/pty/max`.
+pub fn limit() -> u32 {
+    LIMIT.load(Relaxed)
+}
+
+/// Sets `/proc/sys/kernel/pty/max`; the pseudo terminals that there are stay.
+pub fn set_limit(limit: u32) {
+    LIMIT.store(limit, Relaxed);
+}
+
+/// Returns how many pseudo terminals there are.
+pub fn count() -> u32 {
+    COUNT.load(Relaxed)
+}
 
 /// The wire between both sides. Its lock is held for a copy of a few hundred bytes at most.
 pub struct Pair {
     wire: SpinLock<Wire>,
     /// Woken when the master has something to read, or never will.
     pub(super) readers: WaitQueue,
+    /// On the process that opened the master.
+    _charge: Option<Charge>,
 }
 
 /// The state of the wire.
@@ -74,7 +100,7 @@ impl Pair {
     /// # Errors
     /// `ENOSPC` for one too many.
     pub(super) fn new() -> Result<Arc<Pair>> {
-        if COUNT.fetch_add(1, Relaxed) >= LIMIT {
+        if COUNT.fetch_add(1, Relaxed) + 1 >= limit() {
             COUNT.fetch_sub(1, Relaxed);
             return Err(Errno::ENOSPC);
         }
@@ -85,6 +111,7 @@ impl Pair {
         Ok(Arc::new(Pair {
             wire: SpinLock::new(Rank::Leaf, wire),
             readers: WaitQueue::new(),
+            _charge: account::current().map(|account| account.charge(Kind::Terminals, 1, BYTES)),
         }))
     }
 
@@ -221,7 +248,7 @@ impl Driver for Slave {
     }
 
     fn input_limit(&self) -> usize {
-        8192
+        INPUT_LIMIT
     }
 
     fn opened(&self) -> Result<()> {

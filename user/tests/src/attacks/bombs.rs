@@ -41,6 +41,12 @@ pub const TESTS: &[Test] = &[
     ("attacks: bombs: watches of directories", watches),
     ("attacks: bombs: timers", timers),
     ("attacks: bombs: terminals", terminals),
+    (
+        "attacks: bombs: terminals of a single process",
+        single_terminals,
+    ),
+    ("attacks: bombs: tables of descriptors", descriptors),
+    ("attacks: bombs: filters of system calls", filters),
     ("attacks: bombs: processes", forks),
     (
         "attacks: bombs: processes, each with a little memory",
@@ -523,6 +529,72 @@ fn terminals() -> Outcome {
             let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
             call!(unlockpt(master));
             fill(master)
+        })
+    })
+}
+
+/// As many terminals as one process can have, each with its buffers full.
+fn single_terminals() -> Outcome {
+    bomb_of(1, || {
+        // SAFETY: sets a limit of this process from a local.
+        unsafe { setrlimit(RLIMIT_NOFILE, &limit_of(4096)) };
+        until_refused(|| {
+            let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
+            call!(unlockpt(master));
+            fill(master)
+        })
+    })
+}
+
+/// Processes of a user that may have many descriptors, as services may: each with the largest
+/// table, for one file.
+fn descriptors() -> Outcome {
+    const MOST: u64 = 1 << 20;
+    let mut before = limit_of(0);
+    call!(getrlimit(RLIMIT_NOFILE, &mut before));
+    call!(setrlimit(RLIMIT_NOFILE, &limit_of(MOST)));
+    let outcome = bomb_of(1, || {
+        until_refused(|| {
+            spawn(|| {
+                call!(dup2(0, MOST as c_int - 1));
+                loop {
+                    pause_ms(1000);
+                }
+            })?;
+            Ok(())
+        })
+    });
+    call!(setrlimit(RLIMIT_NOFILE, &before));
+    outcome
+}
+
+/// Threads that each have as long a list of filters as there may be.
+fn filters() -> Outcome {
+    bomb_of(2, || {
+        call!(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        until_refused(|| {
+            let stack = thread::Builder::new().stack_size(64 * 1024);
+            stack.spawn(|| {
+                let step = sock_filter {
+                    code: (BPF_RET | BPF_K) as u16,
+                    jt: 0,
+                    jf: 0,
+                    k: SECCOMP_RET_ALLOW,
+                };
+                let mut steps = [step; 1000];
+                let program = sock_fprog {
+                    len: 1000,
+                    filter: steps.as_mut_ptr(),
+                };
+                // SAFETY: the call reads a program that outlives it.
+                let add = || unsafe {
+                    let how = SECCOMP_SET_MODE_FILTER;
+                    syscall(SYS_seccomp, how, 0, &program)
+                };
+                while add() == 0 {}
+                thread::sleep(Duration::from_secs(1000));
+            })?;
+            Ok(())
         })
     })
 }
