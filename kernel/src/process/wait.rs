@@ -40,7 +40,7 @@ pub fn wait(
 
 impl Thread {
     /// Sleeps until `ready` gives a value; only the end of the process interrupts it. `None` then.
-    pub(super) fn wait_unless_killed<T>(
+    pub fn wait_unless_killed<T>(
         &self,
         queue: &nucleus::task::WaitQueue,
         mut ready: impl FnMut() -> Option<T>,

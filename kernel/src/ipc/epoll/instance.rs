@@ -59,11 +59,12 @@ impl Epoll {
     ///
     /// # Errors
     /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `EINVAL` for too many
-    /// paths upwards from one file, `ENOSPC` for too many watches, `ENOMEM`.
+    /// paths upwards from one file, `ENOSPC` for too many watches, `ENOMEM`, `EINTR` for a thread
+    /// that is killed.
     pub fn add(&self, open: &Arc<OpenFile>, fd: i32, interest: Interest) -> Result<()> {
         frame::check_not_scarce()?;
         let inner = open.downcast::<Epoll>();
-        let mut nesting = inner.map(|_| nesting::lock());
+        let mut nesting = inner.map(|_| nesting::lock()).transpose()?;
         if let (Some(inner), Some(nesting)) = (inner, &nesting) {
             nesting.check_depth(self, inner)?;
         }
@@ -75,7 +76,7 @@ impl Epoll {
                 break items;
             }
             drop(items);
-            nesting = Some(nesting::lock());
+            nesting = Some(nesting::lock()?);
         };
         let key = key(open, fd);
         if items.contains_key(&key) {

@@ -12,10 +12,16 @@ use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::{Errno, Result};
-use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
+use nucleus::{
+    sync::{Mutex, MutexGuard, Rank, SpinLock},
+    task::WaitQueue,
+};
 
 use super::{Epoll, item::Item};
-use crate::process::files::{AttachedList, each_attached};
+use crate::process::{
+    files::{AttachedList, each_attached},
+    thread,
+};
 
 /// The number of epolls that may stand in a chain, each watching the next. A wake-up runs along the
 /// chain, on one stack.
@@ -30,6 +36,10 @@ type Paths = [u32; LONGEST];
 
 /// Held while an epoll is added to another: two of them could make a circle together.
 static NESTING: Mutex<()> = Mutex::new(crate::rank::NESTING, ());
+
+/// Threads that wait for it. A check takes a time that programs can make long, and many may wait: a
+/// thread that is killed waits no longer.
+static TURNS: WaitQueue = WaitQueue::new();
 
 /// The rounds that were begun, each of which visits an epoll once.
 static ROUND: AtomicU64 = AtomicU64::new(0);
@@ -96,11 +106,28 @@ impl Node {
 }
 
 /// The right to change which epoll watches which.
-pub(super) struct Nesting(#[allow(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
+pub(super) struct Nesting(Option<MutexGuard<'static, ()>>);
 
 /// No epoll begins to watch another meanwhile.
-pub(super) fn lock() -> Nesting {
-    Nesting(NESTING.lock())
+///
+/// # Errors
+/// `EINTR` if the current thread is killed.
+pub(super) fn lock() -> Result<Nesting> {
+    let take = || NESTING.try_lock().map(|guard| Nesting(Some(guard)));
+    thread::with_current(|me| me.wait_unless_killed(&TURNS, take))
+        .flatten()
+        .ok_or_else(|| {
+            // The wake-up may have come to this thread.
+            TURNS.wake_one();
+            Errno::EINTR
+        })
+}
+
+impl Drop for Nesting {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        TURNS.wake_one();
+    }
 }
 
 fn new_round() -> u64 {

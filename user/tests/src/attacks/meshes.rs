@@ -13,6 +13,10 @@ pub const TESTS: &[Test] = &[
     ),
     ("attacks: meshes of epolls built by many", builders),
     ("attacks: circles of epolls built by many", circles),
+    (
+        "attacks: a crowd that waits to nest epolls",
+        waiting_builders,
+    ),
     ("attacks: thousands of watches of one timer", watched_timer),
     (
         "attacks: thousands of watches of one counter",
@@ -43,6 +47,63 @@ pub const TESTS: &[Test] = &[
         watched_children,
     ),
 ];
+
+/// Each of many processes has an epoll with very many watches looked through, one after the other:
+/// those that wait for it end when they are killed.
+fn waiting_builders() -> Outcome {
+    const CROWD: usize = 64;
+    beside(|| {
+        many_files()?;
+        let inner = make()?;
+        let add = || {
+            let outer = make()?;
+            let start = Instant::now();
+            // Mostly refused: too many paths begin at each file.
+            try_add(outer, inner, EPOLLIN);
+            call!(close(outer));
+            Ok::<_, Failure>(start.elapsed())
+        };
+        // The watches last as long as the files, which have one descriptor that stays.
+        let mut time = Duration::ZERO;
+        for _ in 0..40 {
+            let file = call!(eventfd(0, 0));
+            for fd in 200..4000 {
+                call!(dup2(file, fd));
+                if !try_add(inner, fd, EPOLLIN) {
+                    break;
+                }
+            }
+            time = add()?.min(add()?).min(add()?);
+            if time > Duration::from_millis(40) {
+                break;
+            }
+        }
+        let mut crowd = Vec::new();
+        for _ in 0..CROWD {
+            crowd.push(spawn(|| {
+                loop {
+                    add()?;
+                }
+            })?);
+        }
+        while_attacking(|| {
+            pause_ms(50);
+            Ok(())
+        })?;
+        let start = Instant::now();
+        for &child in &crowd {
+            call!(kill(child, SIGKILL));
+        }
+        for child in crowd {
+            equal!(wait(child)?, End::Signal(SIGKILL));
+        }
+        let end = start.elapsed();
+        let most = time * CROWD as u32 / 2 + Duration::from_millis(300);
+        println!("  a look takes {time:?}, the crowd ended in {end:?}");
+        ensure!(end < most, end, most);
+        Ok(())
+    })
+}
 
 /// Epolls of one level of a mesh.
 const WIDTH: usize = 32;
