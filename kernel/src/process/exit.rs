@@ -24,6 +24,9 @@ pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     let usage = thread.usage();
     process.spent.lock().threads.add(&usage);
     thread.signals.set_task(None);
+    let credentials = Some(own.credentials.clone());
+    let before = core::mem::replace(&mut *process.last_credentials.lock(), credentials);
+    drop(before);
     let leaving = Leaving::begin();
     thread.publish(None);
     // The last user tears the address space down, and must not run in it any more.

@@ -14,7 +14,7 @@ use nucleus::{
 use vm::account::{Account, Kind};
 
 use super::{
-    Limits, Pid, Spent, Thread,
+    Credentials, Limits, Pid, Spent, Thread,
     signal::{self, Actions},
     user,
 };
@@ -49,6 +49,8 @@ pub struct Process {
     pub(crate) exceeds_user: AtomicBool,
     /// The name of the thread that ended last, for a zombie.
     pub(super) last_name: SpinLock<Vec<u8>>,
+    /// The credentials of the thread that ended last.
+    pub(super) last_credentials: SpinLock<Option<Arc<Credentials>>>,
     /// `personality`; `ADDR_NO_RANDOMIZE` counts, and the bits that `uname` looks at.
     pub personality: AtomicU32,
     /// How much sooner (above 0) or later than its size says it is ended when memory runs out, in
@@ -91,6 +93,7 @@ impl Process {
             account: SpinLock::new(Rank::Leaf, Account::of_process(pid, user)),
             exceeds_user: AtomicBool::new(false),
             last_name: SpinLock::new(Rank::Leaf, Vec::new()),
+            last_credentials: SpinLock::new(Rank::Leaf, None),
             personality: AtomicU32::new(0),
             oom_adjustment: AtomicI32::new(0),
             login: [const { AtomicU32::new(u32::MAX) }; 2],
@@ -125,6 +128,13 @@ impl Process {
     /// `None` for a zombie.
     pub fn leader(&self) -> Option<Arc<Thread>> {
         self.signals.first_thread()
+    }
+
+    /// The credentials of its leader, of a zombie those that its last thread had. `None` before it
+    /// has a thread.
+    pub fn credentials(&self) -> Option<Arc<Credentials>> {
+        let leader = self.leader().and_then(|leader| leader.credentials());
+        leader.or_else(|| self.last_credentials.lock().clone())
     }
 
     /// All threads that have not ended.

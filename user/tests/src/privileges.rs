@@ -5,6 +5,7 @@ use support::prelude::*;
 pub const TESTS: &[Test] = &[
     ("privileges: each right by its capability", by_capability),
     ("privileges: capability sets", sets),
+    ("privileges: of a process that has ended", of_zombie),
     ("privileges: what a program sets about itself", about_itself),
     ("privileges: the death of a parent", parent_death),
     ("privileges: four calls are left", strict),
@@ -54,6 +55,50 @@ pub(crate) fn drop_one(capability: u32) -> Outcome {
     sets[capability as usize / 32][0] &= !(1 << (capability % 32));
     call!(syscall(libc::SYS_capset, &HEADER, &sets));
     Ok(())
+}
+
+/// Who a zombie was is still to be asked, and decides who may signal it.
+fn of_zombie() -> Outcome {
+    const USER: u32 = 1000;
+    let own = capabilities()?;
+    let child = spawn(|| {
+        call!(setgroups(1, [77].as_ptr()));
+        call!(setresgid(5, 6, 7));
+        call!(setresuid(0, USER, 0));
+        Ok(())
+    })?;
+    // SAFETY: the call fills a local.
+    unsafe {
+        let mut info: siginfo_t = zeroed();
+        call!(waitid(P_PID, child as u32, &mut info, WEXITED | WNOWAIT));
+    }
+    let mut sets: Sets = [[7; 3]; 2];
+    let of_child = Header {
+        pid: child,
+        ..HEADER
+    };
+    call!(syscall(libc::SYS_capget, &of_child, &mut sets));
+    equal!(sets, [[0, own[0][1], own[0][2]], [0, own[1][1], own[1][2]]]);
+    let status = read_text(&format!("/proc/{child}/status"))?;
+    for line in [
+        "Uid:\t0\t1000\t0\t1000\n",
+        "Gid:\t5\t6\t7\t6\n",
+        "Groups:\t77 \n",
+        "CapEff:\t0000000000000000\n",
+    ] {
+        ensure!(status.contains(line), line, status);
+    }
+    support::prelude::child(|| {
+        call!(setresuid(USER, USER, USER));
+        // Neither its real user nor its saved one.
+        refused!(EPERM, kill(child, 0));
+        refused!(
+            EPERM,
+            prlimit(child, RLIMIT_NOFILE, null(), &mut limit_of(0))
+        );
+        Ok(())
+    })?;
+    wait_ok(child)
 }
 
 fn bind_low() -> c_long {
@@ -312,6 +357,27 @@ fn about_itself() -> Outcome {
 
 /// Whether a program may restrict a kind of speculation depends on the processor; if it may, what
 /// it says holds for its children.
+/// `/proc/self/status` says of a kind of speculation what the answer to `PR_GET_SPECULATION_CTRL`
+/// means.
+fn in_status(kind: c_ulong, answer: c_int) -> Outcome {
+    let line = match (kind, answer) {
+        (0, 0) => "Speculation_Store_Bypass:\tnot vulnerable",
+        (0, 2) => "Speculation_Store_Bypass:\tvulnerable",
+        (0, 3) => "Speculation_Store_Bypass:\tthread vulnerable",
+        (0, 5) => "Speculation_Store_Bypass:\tthread mitigated",
+        (0, 9) => "Speculation_Store_Bypass:\tthread force mitigated",
+        (1, 0) => "SpeculationIndirectBranch:\tnot affected",
+        (1, 2) => "SpeculationIndirectBranch:\talways enabled",
+        (1, 3) => "SpeculationIndirectBranch:\tconditional enabled",
+        (1, 5) => "SpeculationIndirectBranch:\tconditional disabled",
+        (1, 9) => "SpeculationIndirectBranch:\tconditional force disabled",
+        _ => return Err(format!("{kind} {answer}").into()),
+    };
+    let status = read_text("/proc/self/status")?;
+    ensure!(status.lines().any(|it| it == line), line, status);
+    Ok(())
+}
+
 fn speculation() -> Outcome {
     const GET: c_int = 52;
     const SET: c_int = 53;
@@ -330,6 +396,7 @@ fn speculation() -> Outcome {
     for (kind, file) in [(0, "spec_store_bypass"), (1, "spectre_v2")] {
         let state = shown(&format!("vulnerabilities/{file}"))?;
         let found = get(kind)?;
+        in_status(kind, found)?;
         equal!(found == 0, state.starts_with("Not affected"), found, state);
         if found & BY_PROGRAM == 0 {
             match kind {
@@ -343,11 +410,13 @@ fn speculation() -> Outcome {
             refused!(ERANGE, prctl(SET, kind, 3 as c_ulong, 0, 0));
             call!(prctl(SET, kind, DISABLE, 0, 0));
             equal!(get(kind)?, BY_PROGRAM | DISABLE as c_int);
+            in_status(kind, get(kind)?)?;
             child(|| {
                 equal!(get(kind)?, BY_PROGRAM | DISABLE as c_int, kind);
                 call!(prctl(SET, kind, FORCE_DISABLE, 0, 0));
                 refused!(EPERM, prctl(SET, kind, ENABLE, 0, 0));
                 equal!(get(kind)?, BY_PROGRAM | FORCE_DISABLE as c_int);
+                in_status(kind, get(kind)?)?;
                 Ok(())
             })?;
             call!(prctl(SET, kind, ENABLE, 0, 0));

@@ -4,7 +4,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::{VirtAddr, user};
 
 use super::{Call, SystemCall, call, credentials::adopt};
-use crate::process::{CapabilitySet, Credentials, Pid, pid_table};
+use crate::process::{CapabilitySet, Credentials, Pid, Process, pid_table};
 
 pub(super) const CALLS: &[SystemCall] = &[call!(__NR_capget, capget), call!(__NR_capset, capset)];
 
@@ -39,8 +39,10 @@ fn capget(call: &mut Call<'_>) -> Result<usize> {
         0 => call.credentials().clone(),
         id => {
             let id = Pid::try_from(id).map_err(|_| Errno::EINVAL)?;
-            let thread = pid_table::find_thread(id).ok_or(Errno::ESRCH)?;
-            thread.credentials().ok_or(Errno::ESRCH)?
+            let thread = pid_table::find_thread(id).and_then(|thread| thread.credentials());
+            // A zombie has them still.
+            let of_process = || Process::find(id).and_then(|process| process.credentials());
+            thread.or_else(of_process).ok_or(Errno::ESRCH)?
         }
     };
     if call.args[1] == 0 {

@@ -1,13 +1,10 @@
 //! Looking into other processes: `kcmp`, `process_vm_readv`, `process_vm_writev`.
 
-use alloc::{sync::Arc, vec::Vec};
-use core::{
-    cmp::Ordering,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::cmp::Ordering;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, user};
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, random, sync::OnceBox, user};
 use vm::Map;
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice};
@@ -19,6 +16,7 @@ const KCMP_VM: u32 = 1;
 const KCMP_FILES: u32 = 2;
 const KCMP_FS: u32 = 3;
 const KCMP_SIGHAND: u32 = 4;
+const KINDS: usize = 5;
 const KCMP_TYPES: FlagSet = choice!(
     "type",
     [KCMP_FILE, KCMP_VM, KCMP_FILES, KCMP_FS, KCMP_SIGHAND],
@@ -36,26 +34,18 @@ fn view(call: &Call<'_>, n: usize) -> Result<View> {
     View::of(&find(call.int(n), pid_table::find_thread)?, Ids::Real)
 }
 
-/// Mixes an address so that no program learns it, and there is still an order.
-fn mixed(address: usize) -> usize {
-    // A bijection: different things stay different.
-    address.wrapping_mul(key())
+/// Mixes the address of something of a kind so that no program learns it, and there is still an
+/// order. The orders of two kinds say nothing about each other.
+fn mixed(kind: u32, address: usize) -> usize {
+    // Bijections: different things stay different.
+    let [mask, factor] = keys()[kind as usize];
+    (address ^ mask).wrapping_mul(factor | 1)
 }
 
-/// An odd random number, the same as long as the machine runs.
-fn key() -> usize {
-    static KEY: AtomicUsize = AtomicUsize::new(0);
-    let known = KEY.load(Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let mut bytes = [0; size_of::<usize>()];
-    nucleus::random::fill(&mut bytes);
-    let fresh = usize::from_ne_bytes(bytes) | 1;
-    // The first caller has chosen.
-    KEY.compare_exchange(0, fresh, Relaxed, Relaxed)
-        .err()
-        .unwrap_or(fresh)
+/// Two random numbers for each kind, the same as long as the machine runs.
+fn keys() -> &'static [[usize; 2]; KINDS] {
+    static KEYS: OnceBox<[[usize; 2]; KINDS]> = OnceBox::new();
+    KEYS.get_or_insert(|| Box::new([(); KINDS].map(|()| [(); 2].map(|()| random::u64() as usize))))
 }
 
 /// 0 if both share it, else 1 or 2 by an order that stays.
@@ -84,7 +74,7 @@ fn kcmp(call: &mut Call<'_>) -> Result<usize> {
             [&one, &two].map(|view| view.place_of(part))
         }
     };
-    let [a, b] = places.map(mixed);
+    let [a, b] = places.map(|place| mixed(kind, place));
     Ok(match a.cmp(&b) {
         Ordering::Equal => 0,
         Ordering::Less => 1,

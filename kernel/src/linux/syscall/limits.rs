@@ -67,9 +67,8 @@ fn prlimit64(call: &mut Call<'_>) -> Result<usize> {
     let resource = resource(call, 1)?;
     let target = call.process_named(0)?;
     if !Arc::ptr_eq(&target, call.process()) {
-        let theirs = target.leader().and_then(|leader| leader.credentials());
-        let own = call.credentials();
-        if !theirs.map_or(own.may(raw::CAP_SYS_RESOURCE), |c| own.may_limit(&c)) {
+        let theirs = target.credentials().ok_or(Errno::ESRCH)?;
+        if !call.credentials().may_limit(&theirs) {
             return Err(Errno::EPERM);
         }
     }

@@ -167,15 +167,7 @@ fn check_permission(call: &Call<'_>, target: &Process, signal: u32) -> Result<()
     if Arc::as_ptr(call.process()) == core::ptr::from_ref(target) {
         return Ok(());
     }
-    let Some(theirs) = target.leader().and_then(|leader| leader.credentials()) else {
-        // A zombie: the remaining ids decide about the permission.
-        let own = call.credentials();
-        return if own.may(raw::CAP_KILL) || own.real_uid == target.real_uid() {
-            Ok(())
-        } else {
-            Err(Errno::EPERM)
-        };
-    };
+    let theirs = target.credentials().ok_or(Errno::ESRCH)?;
     let same_session = target.session_id() == call.process().session_id();
     if call.credentials().may_signal(&theirs) || (signal == raw::SIGCONT && same_session) {
         Ok(())

@@ -154,7 +154,7 @@ impl Owner {
     fn tell_one(&self, process: &Process, thread: Option<&Thread>, fd: i32, code: u32) {
         let receiver = match thread {
             Some(thread) => thread.credentials(),
-            None => process.leader().and_then(|leader| leader.credentials()),
+            None => process.credentials(),
         };
         // A zombie hears nothing.
         let Some(receiver) = receiver else { return };

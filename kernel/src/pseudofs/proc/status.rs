@@ -1,10 +1,19 @@
 //! The numbers of a process: `stat`, `statm`, `status`, `limits`.
 
-use abi::{Result, raw::general as raw};
+use abi::{
+    Result,
+    raw::{
+        general as raw,
+        prctl::{
+            PR_SPEC_DISABLE, PR_SPEC_DISABLE_NOEXEC, PR_SPEC_ENABLE, PR_SPEC_FORCE_DISABLE,
+            PR_SPEC_NOT_AFFECTED, PR_SPEC_PRCTL,
+        },
+    },
+};
 use alloc::{format, string::String};
 use core::sync::atomic::Ordering::Relaxed;
 use fs::pseudofs::Text;
-use nucleus::PAGE_SIZE;
+use nucleus::{PAGE_SIZE, processor::Speculation};
 use vm::account::Kind;
 
 use super::{
@@ -148,6 +157,11 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     let process = &subject.process;
     let thread = subject.thread().ok();
     let facts = thread.as_ref().and_then(|thread| thread.facts());
+    let zombies = || process.credentials();
+    let credentials = facts
+        .as_ref()
+        .map(|facts| facts.credentials().clone())
+        .or_else(zombies);
     let state = state(subject);
     let word = match state {
         'R' => "running",
@@ -169,20 +183,21 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "Pid:\t{}", subject.tid.unwrap_or(process.pid()));
     writeln!(out, "PPid:\t{}", process.parent_pid());
     writeln!(out, "TracerPid:\t0");
-    if let Some(facts) = &facts {
-        let who = facts.credentials();
+    if let Some(who) = &credentials {
         let mut ids = |name, real, effective, saved, file| {
             writeln!(out, "{name}:\t{real}\t{effective}\t{saved}\t{file}");
         };
         let (uid, gid) = (who.fs.uid, who.fs.gid);
         ids("Uid", who.real_uid, who.effective_uid, who.saved_uid, uid);
         ids("Gid", who.real_gid, who.effective_gid, who.saved_gid, gid);
-        writeln!(out, "FDSize:\t{}", facts.descriptors());
-        write!(out, "Groups:\t");
-        for group in &who.fs.groups {
-            write!(out, "{group} ");
-        }
-        writeln!(out);
+    }
+    let descriptors = facts.as_ref().map_or(0, |facts| facts.descriptors());
+    write!(out, "FDSize:\t{descriptors}\nGroups:\t");
+    for group in credentials.iter().flat_map(|who| &who.fs.groups) {
+        write!(out, "{group} ");
+    }
+    writeln!(out);
+    if let Some(facts) = &facts {
         // There is one name space of ids.
         let id = subject.tid.unwrap_or(process.pid());
         writeln!(out, "NStgid:\t{}\nNSpid:\t{id}", process.pid());
@@ -214,10 +229,6 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("HugetlbPages", 0);
         let large = !subject.process.large_pages_disabled.load(Relaxed);
         writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t{}", u8::from(large));
-    } else {
-        let uid = process.real_uid();
-        writeln!(out, "Uid:\t{uid}\t{uid}\t{uid}\t{uid}");
-        writeln!(out, "Gid:\t0\t0\t0\t0\nFDSize:\t0\nGroups:\t");
     }
     writeln!(out, "Threads:\t{}", process.threads().len());
     let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
@@ -236,14 +247,13 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "SigBlk:\t{blocked:016x}");
     writeln!(out, "SigIgn:\t{:016x}", ignored.0);
     writeln!(out, "SigCgt:\t{:016x}", caught.0);
-    let sets = match &facts {
-        Some(facts) => {
-            let own = &facts.credentials().capabilities;
-            let effective = facts.credentials().fs.capabilities;
+    let sets = match &credentials {
+        Some(who) => {
+            let own = &who.capabilities;
             [
                 own.inheritable,
                 own.permitted,
-                effective,
+                who.fs.capabilities,
                 own.bounding,
                 own.ambient,
             ]
@@ -260,6 +270,12 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         None => (0, 0),
     };
     writeln!(out, "Seccomp:\t{mode}\nSeccomp_filters:\t{filters}");
+    if let Some(thread) = &thread {
+        let stores = stores(thread.restrictions.get(Speculation::Stores));
+        let branches = branches(thread.restrictions.get(Speculation::Branches));
+        writeln!(out, "Speculation_Store_Bypass:\t{stores}");
+        writeln!(out, "SpeculationIndirectBranch:\t{branches}");
+    }
     let usage = thread.as_ref().map(|thread| thread.usage());
     let switches = usage.map_or([0; 2], |usage| usage.switches);
     let cpus = thread.map_or(1, |thread| thread.cpus());
@@ -270,6 +286,38 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     writeln!(out, "voluntary_ctxt_switches:\t{waited}");
     writeln!(out, "nonvoluntary_ctxt_switches:\t{displaced}");
     Ok(())
+}
+
+/// Linux's words for what `PR_GET_SPECULATION_CTRL` says of passing stores.
+fn stores(choice: u32) -> &'static str {
+    const FOR_GOOD: u32 = PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE;
+    const OFF: u32 = PR_SPEC_PRCTL | PR_SPEC_DISABLE;
+    const UNTIL_EXECVE: u32 = PR_SPEC_PRCTL | PR_SPEC_DISABLE_NOEXEC;
+    const ON: u32 = PR_SPEC_PRCTL | PR_SPEC_ENABLE;
+    match choice {
+        PR_SPEC_NOT_AFFECTED => "not vulnerable",
+        FOR_GOOD => "thread force mitigated",
+        OFF | UNTIL_EXECVE => "thread mitigated",
+        ON => "thread vulnerable",
+        PR_SPEC_DISABLE => "globally mitigated",
+        _ => "vulnerable",
+    }
+}
+
+/// Linux's words for what it says of predicted branches.
+fn branches(choice: u32) -> &'static str {
+    const FOR_GOOD: u32 = PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE;
+    const OFF: u32 = PR_SPEC_PRCTL | PR_SPEC_DISABLE;
+    const ON: u32 = PR_SPEC_PRCTL | PR_SPEC_ENABLE;
+    match choice {
+        PR_SPEC_NOT_AFFECTED => "not affected",
+        FOR_GOOD => "conditional force disabled",
+        OFF => "conditional disabled",
+        ON => "conditional enabled",
+        PR_SPEC_ENABLE => "always enabled",
+        PR_SPEC_DISABLE => "always disabled",
+        _ => "unknown",
+    }
 }
 
 /// The bits that are set, as `0-2,5`.

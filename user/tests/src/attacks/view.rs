@@ -51,6 +51,10 @@ pub const TESTS: &[Test] = &[
     ("attacks: a file that changes hands", changing_owner),
     ("attacks: a file that gives capabilities", capabilities),
     ("attacks: a timer for a thread whose id is root's", taken_id),
+    (
+        "attacks: the time of a thread whose id is root's",
+        taken_clock,
+    ),
 ];
 
 /// The folder that only root enters, and that victims hold.
@@ -855,4 +859,69 @@ fn taken_id() -> Outcome {
     });
     fs::write(setting, before)?;
     outcome
+}
+
+/// A timer on the processor time of a thread that has ended shows nothing of the process that gets
+/// its id.
+fn taken_clock() -> Outcome {
+    let setting = "/proc/sys/kernel/pid_max";
+    let before = fs::read_to_string(setting)?;
+    fs::write(setting, "400")?;
+    let outcome = while_attacking(clock_of_taken_id);
+    fs::write(setting, before)?;
+    outcome
+}
+
+fn clock_of_taken_id() -> Outcome {
+    let [attackers, own] = socket_pair(SOCK_STREAM)?;
+    let attacker = spawn(|| {
+        become_user(USER)?;
+        let (sender, answers) = mpsc::channel();
+        let one = thread::spawn(move || {
+            let mut timer = null_mut();
+            // SAFETY: no event is the default, and the call fills a local.
+            let made = unsafe { timer_create(CLOCK_THREAD_CPUTIME_ID, null_mut(), &mut timer) };
+            // SAFETY: a question without memory.
+            let _ = sender.send((made, timer as usize, unsafe { gettid() }));
+        });
+        let (made, timer, tid) = answers.recv()?;
+        equal!(made, 0);
+        let _ = one.join();
+        let timer = timer as timer_t;
+        let later = timer_spec(time_spec(1000, 0), 0);
+        call!(timer_settime(timer, TIMER_ABSTIME, &later, null_mut()));
+        write_bytes(&attackers, &tid.to_le_bytes())?;
+        // The id is root's now, and its process has used some time.
+        read_bytes(&attackers, 1)?;
+        // SAFETY: all zeros is a valid setting.
+        let mut left: itimerspec = unsafe { zeroed() };
+        call!(timer_gettime(timer, &mut left));
+        equal!(left.it_value.tv_sec, 1000);
+        Ok(())
+    })?;
+    let mut tid = [0; 4];
+    tid.copy_from_slice(&read_bytes(&own, 4)?);
+    let tid = c_int::from_le_bytes(tid);
+    let mut victim = None;
+    for _ in 0..1000 {
+        let child = spawn(|| {
+            let end = Instant::now() + Duration::from_millis(300);
+            // SAFETY: a question without memory.
+            while unsafe { gettid() } == tid && Instant::now() < end {}
+            loop {
+                pause_ms(1000);
+            }
+        })?;
+        if child == tid {
+            victim = Some(child);
+            break;
+        }
+        kill_child(child)?;
+    }
+    let victim = victim.ok_or("the id does not come again")?;
+    pause_ms(400);
+    write_bytes(&own, b"x")?;
+    wait_ok(attacker)?;
+    kill_child(victim)?;
+    Ok(())
 }

@@ -82,9 +82,10 @@ fn remainder(time: Duration, interval: Duration) -> Duration {
 /// still at nothing.
 fn now_on(process: &Process, clock: Clock) -> Duration {
     match clock {
-        Clock::Thread(tid) => {
-            pid_table::find_thread(tid).map_or(Duration::ZERO, |thread| thread.times().total())
-        }
+        // The id may be another process's by now.
+        Clock::Thread(tid) => pid_table::find_thread(tid)
+            .filter(|thread| core::ptr::eq(&**thread.process(), process))
+            .map_or(Duration::ZERO, |thread| thread.times().total()),
         Clock::Boot | Clock::Epoch => time::since_boot(),
         Clock::Processor { kernel_too } => {
             let times = process.times();
