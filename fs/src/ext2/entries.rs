@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Credentials, Kind, Vnode,
-    vnode::{self, Emit, Make, Place, check_name},
+    vnode::{self, Emit, Judged, Make, Place, check_name, is_same},
 };
 
 /// The largest link count of an inode, as on Linux.
@@ -226,12 +226,15 @@ impl vnode::Directory for Node {
         Ok(())
     }
 
-    fn remove(&self, name: &[u8], is_directory: bool) -> Result<()> {
+    fn remove(&self, name: &[u8], judged: &dyn Vnode, is_directory: bool) -> Result<()> {
         let directory = self.directory()?;
         let me = self.handle()?;
         let _change = self.fs.begin_change()?;
         let child = loop {
             let child = self.look_up(name)?;
+            if !is_same(&*child, judged) {
+                return Err(Errno::ESTALE);
+            }
             match (child.is_directory(), is_directory) {
                 (true, false) => return Err(Errno::EISDIR),
                 (false, true) => return Err(Errno::ENOTDIR),
@@ -268,8 +271,15 @@ impl vnode::Directory for Node {
         Ok(())
     }
 
-    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
-        self.rename_entry(name, self.of_same(to)?, to_name, flags)
+    fn rename(
+        &self,
+        name: &[u8],
+        to: &Arc<dyn Vnode>,
+        to_name: &[u8],
+        flags: u32,
+        judged: Judged<'_>,
+    ) -> Result<()> {
+        self.rename_entry(name, self.of_same(to)?, to_name, flags, judged)
     }
 
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Credentials, Kind, Vnode,
-    vnode::{LockedPair, Place, Rename, RenameStep, check_name},
+    vnode::{Judged, LockedPair, Place, Rename, RenameStep, check_name},
 };
 
 type Pair<'a> = LockedPair<Writing<'a>>;
@@ -91,6 +91,7 @@ impl Inode {
         to: &Inode,
         to_name: &[u8],
         flags: u32,
+        judged: Judged<'_>,
     ) -> Result<()> {
         self.directory()?;
         to.directory()?;
@@ -139,6 +140,7 @@ impl Inode {
             to: &*to_handle,
             target: target.as_ref().map(|(_, target)| &**target as &dyn Vnode),
             flags,
+            judged,
         };
         match (&target, rename.check()?) {
             (_, RenameStep::Nothing) => return Ok(()),

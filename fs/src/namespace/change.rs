@@ -6,14 +6,16 @@ use abi::raw::general::{CAP_MKNOD, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHI
 use abi::{Errno, Result};
 
 use super::{
-    Walk, protect,
+    Walk,
+    moving::Moving,
+    protect,
     walk::{Child, Component, Last, Walker},
 };
 use crate::{
     Kind, Location, Vnode,
     credentials::{EXECUTE, WRITE},
     notify,
-    vnode::{Make, same_vnode},
+    vnode::{Judged, Make, same_vnode},
 };
 
 impl Walk<'_> {
@@ -72,27 +74,7 @@ impl Walk<'_> {
             Last::Root => return Err(Errno::EBUSY),
         };
         walker.mount().require_writable()?;
-        let child = walker.look_up(&c)?;
-        let is_directory = child.vnode.kind() == Kind::Directory;
-        if !directory && c.slash {
-            return Err(match is_directory {
-                true => Errno::EISDIR,
-                false => Errno::ENOTDIR,
-            });
-        }
-        walker.may_remove(&child)?;
-        if directory && !is_directory {
-            return Err(Errno::ENOTDIR);
-        }
-        if !directory && is_directory {
-            return Err(Errno::EISDIR);
-        }
-        if child.crossed() {
-            return Err(Errno::EBUSY);
-        }
-        walker.vnode().remove(walker.name(&c), directory)?;
-        notify::removed(walker.vnode(), walker.name(&c), child.vnode);
-        walker.settle()
+        until_settled(|| walker.remove_child(&c, directory))
     }
 
     /// `renameat2`; `to` walks from its own start.
@@ -125,8 +107,69 @@ impl Walk<'_> {
             return Err(if keep { Errno::EEXIST } else { Errno::EBUSY });
         };
         from.mount().require_writable()?;
-        let source = from.look_up(&a)?;
-        let target = match to.look_up(&b) {
+        until_settled(|| from.rename_child(&a, (&to, &b), flags))
+    }
+}
+
+impl Walker<'_> {
+    /// Walks to the directory of a new entry, and returns its name. Only the name of a directory
+    /// may end in a slash.
+    fn new_name(&mut self, directory: bool) -> Result<Component> {
+        let Last::Name(c) = self.run()? else {
+            return Err(Errno::EEXIST);
+        };
+        match self.look_up(&c) {
+            Ok(_) => Err(Errno::EEXIST),
+            Err(Errno::ENOENT) if c.slash && !directory => Err(Errno::ENOENT),
+            Err(Errno::ENOENT) => Ok(c),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the entry `c`.
+    ///
+    /// # Errors
+    /// `ESTALE` if it became another vnode's since that was judged, and those of [`Walk::remove`].
+    fn remove_child(&self, c: &Component, directory: bool) -> Result<()> {
+        let child = self.look_up(c)?;
+        let is_directory = child.vnode.kind() == Kind::Directory;
+        if !directory && c.slash {
+            return Err(match is_directory {
+                true => Errno::EISDIR,
+                false => Errno::ENOTDIR,
+            });
+        }
+        self.may_remove(&child)?;
+        if directory && !is_directory {
+            return Err(Errno::ENOTDIR);
+        }
+        if !directory && is_directory {
+            return Err(Errno::EISDIR);
+        }
+        if child.crossed() {
+            return Err(Errno::EBUSY);
+        }
+        self.vnode()
+            .remove(self.name(c), &*child.vnode, directory)?;
+        notify::removed(self.vnode(), self.name(c), child.vnode);
+        self.settle()
+    }
+
+    /// Renames the entry `a` to `b` in the directory where `to` is.
+    ///
+    /// # Errors
+    /// `ESTALE` if one of both names became another vnode's since that was judged, and those of
+    /// [`Walk::rename`].
+    fn rename_child(
+        &self,
+        a: &Component,
+        (to, b): (&Walker<'_>, &Component),
+        flags: u32,
+    ) -> Result<()> {
+        let exchange = flags & RENAME_EXCHANGE != 0;
+        let keep = flags & RENAME_NOREPLACE != 0;
+        let source = self.look_up(a)?;
+        let target = match to.look_up(b) {
             Ok(_) if keep => return Err(Errno::EEXIST),
             Ok(target) => Some(target),
             Err(Errno::ENOENT) if exchange => return Err(Errno::ENOENT),
@@ -148,8 +191,8 @@ impl Walk<'_> {
         {
             return Err(Errno::ENOTDIR);
         }
-        from.may_remove(&source)?;
-        let same_directory = same_vnode(from.vnode(), to.vnode());
+        self.may_remove(&source)?;
+        let same_directory = same_vnode(self.vnode(), to.vnode());
         match &target {
             Some(target) => {
                 to.may_remove(target)?;
@@ -157,11 +200,11 @@ impl Walk<'_> {
                     return Err(Errno::EBUSY);
                 }
                 if exchange && target_is_directory && !same_directory {
-                    target.vnode.access(self.who, WRITE)?;
+                    target.vnode.access(self.walk.who, WRITE)?;
                 }
             }
             None => {
-                to.vnode().access(self.who, WRITE | EXECUTE)?;
+                to.vnode().access(self.walk.who, WRITE | EXECUTE)?;
                 if source.crossed() {
                     return Err(Errno::EBUSY);
                 }
@@ -169,14 +212,21 @@ impl Walk<'_> {
         }
         if source_is_directory && !same_directory {
             // Its ".." changes.
-            source.vnode.access(self.who, WRITE)?;
+            source.vnode.access(self.walk.who, WRITE)?;
         }
-        from.vnode()
-            .rename(from.name(&a), to.vnode(), to.name(&b), flags)?;
         let target = target.as_ref().map(|target| &target.vnode);
+        let judged = Judged {
+            source: &*source.vnode,
+            target: target.map(|target| &**target),
+        };
+        let moves = source_is_directory || exchange && target_is_directory;
+        let _moving = (moves && !same_directory).then(Moving::begin);
+        let (name, new_name) = (self.name(a), to.name(b));
+        self.vnode()
+            .rename(name, to.vnode(), new_name, flags, judged)?;
         // Two names of one file stay as they are.
         if target.is_none_or(|target| !same_vnode(target, &source.vnode)) {
-            let (old, new) = ((from.vnode(), from.name(&a)), (to.vnode(), to.name(&b)));
+            let (old, new) = ((self.vnode(), self.name(a)), (to.vnode(), to.name(b)));
             match target.filter(|_| exchange) {
                 None => notify::moved(old, new, &source.vnode, target),
                 Some(target) => {
@@ -185,24 +235,8 @@ impl Walk<'_> {
                 }
             }
         }
-        from.settle()?;
+        self.settle()?;
         to.settle()
-    }
-}
-
-impl Walker<'_> {
-    /// Walks to the directory of a new entry, and returns its name. Only the name of a directory
-    /// may end in a slash.
-    fn new_name(&mut self, directory: bool) -> Result<Component> {
-        let Last::Name(c) = self.run()? else {
-            return Err(Errno::EEXIST);
-        };
-        match self.look_up(&c) {
-            Ok(_) => Err(Errno::EEXIST),
-            Err(Errno::ENOENT) if c.slash && !directory => Err(Errno::ENOENT),
-            Err(Errno::ENOENT) => Ok(c),
-            Err(error) => Err(error),
-        }
     }
 
     /// Checks that the entry for `child` may be removed from the walker's directory.
@@ -212,4 +246,17 @@ impl Walker<'_> {
         directory.access(who, WRITE | EXECUTE)?;
         Errno::EPERM.unless(who.may_remove(&directory.attributes()?, &child.vnode.attributes()?))
     }
+}
+
+/// Makes a change, once more if it fails with `ESTALE`: a name has changed its vnode after that was
+/// judged. Programs that change names all the time, or a server, may cause that without end.
+fn until_settled(mut change: impl FnMut() -> Result<()>) -> Result<()> {
+    const TRIES: usize = 100;
+    for _ in 1..TRIES {
+        match change() {
+            Err(Errno::ESTALE) => {}
+            result => return result,
+        }
+    }
+    change()
 }

@@ -2,7 +2,8 @@
 //!
 //! `tree`: all mounts; `walk`: from a path to a [`Location`](crate::Location); `open`, `change`,
 //! `extended` and `location`: the operations of system calls on paths and locations; `protect`:
-//! what others may not do in directories that everyone may write to.
+//! what others may not do in directories that everyone may write to; `moving`: directories that get
+//! another parent while a walk must not leave one.
 //!
 //! A walk takes the lock of one directory at a time, for the look-up only, and no lock that all
 //! walks share: mounts are searched only where a vnode's [`MountPoint`](crate::vnode::MountPoint)
@@ -11,6 +12,7 @@
 mod change;
 mod extended;
 mod location;
+mod moving;
 mod open;
 pub mod protect;
 mod tree;

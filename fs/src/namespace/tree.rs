@@ -9,6 +9,7 @@ use nucleus::{
     sync::{Mutex, Rank, SpinLock},
 };
 
+use super::moving::Moving;
 use crate::{
     Kind, Location, Mount, MountFlags, MountRequest, Vnode,
     vnode::{is_below, same_vnode},
@@ -65,6 +66,7 @@ impl MountTable {
 /// Adds `mount` where walks find it.
 fn attach(at: &Location, mount: &Arc<Mount>) -> Result<()> {
     let covered = at.vnode.mount_point().ok_or(Errno::EINVAL)?;
+    let _moving = Moving::begin();
     let mut children = at.mount.children.write();
     children.try_reserve(1)?;
     children.push((at.vnode.clone(), mount.clone()));
@@ -74,6 +76,7 @@ fn attach(at: &Location, mount: &Arc<Mount>) -> Result<()> {
 
 /// Removes `mount` from where walks find it.
 fn detach(at: &Location, mount: &Arc<Mount>) {
+    let _moving = Moving::begin();
     let gone: Vec<_> = at
         .mount
         .children

@@ -10,7 +10,7 @@ use abi::{
     },
 };
 
-use super::{LINKS_MAX, NAME_MAX, PATH_MAX, protect};
+use super::{LINKS_MAX, NAME_MAX, PATH_MAX, moving::Still, protect};
 use crate::{
     Credentials, Kind, Location, Mount, MountFlags, Vnode,
     credentials::{EXECUTE, WRITE},
@@ -114,6 +114,8 @@ pub(super) struct Walker<'w> {
     links: u32,
     /// `RESOLVE_*` of `openat2`.
     rules: u32,
+    /// For a walk that is confined.
+    still: Option<Still>,
     mount: Cow<'w, Arc<Mount>>,
     vnode: Cow<'w, Arc<dyn Vnode>>,
     /// The directory and name of the walker's position, unless it was reached by a name in its
@@ -143,8 +145,10 @@ impl<'w> Walker<'w> {
     /// make the start its root.
     pub(super) fn with_rules(walk: &Walk<'w>, path: &'w [u8], rules: u32) -> Result<Walker<'w>> {
         let mut walk = *walk;
+        let mut still = None;
         if rules & SCOPED != 0 {
             walk.root = walk.start;
+            still = Some(Still::begin());
         }
         if path.is_empty() {
             return Err(Errno::ENOENT);
@@ -160,6 +164,7 @@ impl<'w> Walker<'w> {
         Ok(Walker {
             walk,
             rules,
+            still,
             path: Cow::Borrowed(path),
             position: 0,
             slash: false,
@@ -349,6 +354,10 @@ impl<'w> Walker<'w> {
     }
 
     /// Goes one directory up, out of a mount if at its root, never above the walk's root.
+    ///
+    /// # Errors
+    /// `EXDEV` by the walk's rules; `EAGAIN` if the walk is confined, and a directory that it is
+    /// below may have moved.
     fn go_up(&mut self) -> Result<()> {
         loop {
             if Arc::ptr_eq(&self.mount, &self.walk.root.mount)
@@ -375,7 +384,10 @@ impl<'w> Walker<'w> {
             let parent = cross(&self.mount, parent);
             self.enter(parent);
         }
-        Ok(())
+        match self.still.is_none_or(Still::holds) {
+            true => Ok(()),
+            false => Err(Errno::EAGAIN),
+        }
     }
 
     /// Follows the link that `c` names: to a location, or along its text and the rest of the path.

@@ -27,7 +27,7 @@ use crate::{
     credentials::EXECUTE,
     device,
     device::Attachment,
-    vnode::{self, Change, Emit, FileSystem, Make, MountPoint, Place, Space},
+    vnode::{self, Change, Emit, FileSystem, Judged, Make, MountPoint, Place, Space},
 };
 
 /// A file, directory, link or device of the server.
@@ -427,7 +427,7 @@ impl vnode::Directory for Node {
         Ok(())
     }
 
-    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+    fn remove(&self, name: &[u8], _: &dyn Vnode, directory: bool) -> Result<()> {
         self.require_directory()?;
         let node = self.known(name);
         if let Some(node) = &node {
@@ -443,7 +443,14 @@ impl vnode::Directory for Node {
         Ok(())
     }
 
-    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+    fn rename(
+        &self,
+        name: &[u8],
+        to: &Arc<dyn Vnode>,
+        to_name: &[u8],
+        flags: u32,
+        _: Judged<'_>,
+    ) -> Result<()> {
         self.require_directory()?;
         let to = self.of_same(to)?;
         to.require_directory()?;

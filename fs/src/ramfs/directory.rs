@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Credentials, Kind, Vnode,
     name_hash::name_hash,
-    vnode::{self, Emit, EntryCount, Make, check_name},
+    vnode::{self, Emit, EntryCount, Judged, Make, check_name, is_same},
 };
 
 /// Entries in the order of their hashes, which are also the cursors of a listing: an entry's cursor
@@ -314,11 +314,14 @@ impl vnode::Directory for Node {
         Ok(())
     }
 
-    fn remove(&self, name: &[u8], is_directory: bool) -> Result<()> {
+    fn remove(&self, name: &[u8], judged: &dyn Vnode, is_directory: bool) -> Result<()> {
         let directory = self.as_directory()?;
         let me = self.handle()?;
         let mut entries = directory.entries.write();
         let node = entries.get(&self.fs, name).ok_or(Errno::ENOENT)?;
+        if !is_same(&**node, judged) {
+            return Err(Errno::ESTALE);
+        }
         match (&node.body, is_directory) {
             (Body::Directory(child), true) => child.count.die()?,
             (Body::Directory(_), false) => return Err(Errno::EISDIR),
@@ -339,8 +342,15 @@ impl vnode::Directory for Node {
         Ok(())
     }
 
-    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
-        self.rename_entry(name, self.of_same(to)?, to_name, flags)
+    fn rename(
+        &self,
+        name: &[u8],
+        to: &Arc<dyn Vnode>,
+        to_name: &[u8],
+        flags: u32,
+        judged: Judged<'_>,
+    ) -> Result<()> {
+        self.rename_entry(name, self.of_same(to)?, to_name, flags, judged)
     }
 
     fn list(&self, cursor: u64, emit: &mut Emit<'_>) -> Result<()> {

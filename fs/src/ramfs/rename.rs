@@ -9,7 +9,7 @@ use nucleus::sync::{RwLock, WriteGuard};
 
 use crate::{
     Credentials, Vnode,
-    vnode::{LockedPair, Rename, RenameStep},
+    vnode::{Judged, LockedPair, Rename, RenameStep},
 };
 
 use super::{
@@ -35,6 +35,7 @@ impl Node {
         to: &Node,
         to_name: &[u8],
         flags: u32,
+        judged: Judged<'_>,
     ) -> Result<()> {
         let (from_directory, to_directory) = (self.as_directory()?, to.as_directory()?);
         let fs = &self.fs;
@@ -64,6 +65,7 @@ impl Node {
             to,
             target: target.as_deref().map(|target| target as &dyn Vnode),
             flags,
+            judged,
         };
         let step = rename.check()?;
         let gone = match (target, step) {

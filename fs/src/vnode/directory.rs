@@ -85,13 +85,22 @@ pub trait Directory {
         Err(Errno::EPERM)
     }
 
-    /// Removes an entry, as `rmdir` if `directory` is set and else as `unlink`.
-    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+    /// Removes the entry of `judged`, which the caller has looked up and may remove, as `rmdir` if
+    /// `directory` is set and else as `unlink`; `ESTALE` if the name stands for another vnode now.
+    fn remove(&self, name: &[u8], judged: &dyn Vnode, directory: bool) -> Result<()> {
         Err(Errno::EPERM)
     }
 
-    /// Renames within the file system; `flags` are valid ones of `renameat2`.
-    fn rename(&self, name: &[u8], to: &Arc<dyn Vnode>, to_name: &[u8], flags: u32) -> Result<()> {
+    /// Renames within the file system; `flags` are valid ones of `renameat2`. `ESTALE` if one of
+    /// both names stands for another vnode than was judged.
+    fn rename(
+        &self,
+        name: &[u8],
+        to: &Arc<dyn Vnode>,
+        to_name: &[u8],
+        flags: u32,
+        judged: Judged<'_>,
+    ) -> Result<()> {
         Err(Errno::EPERM)
     }
 
@@ -222,6 +231,16 @@ impl EntryCount {
     }
 }
 
+/// What the names of a rename stood for when the caller looked them up and found that it may change
+/// them.
+#[derive(Clone, Copy)]
+pub struct Judged<'a> {
+    /// The vnode of the old name.
+    pub source: &'a dyn Vnode,
+    /// The vnode of the new name.
+    pub target: Option<&'a dyn Vnode>,
+}
+
 /// The locked entries of the two directories of a rename, which may be one.
 pub(crate) enum LockedPair<T> {
     Same(T),
@@ -252,6 +271,7 @@ pub(crate) struct Rename<'a> {
     pub to: &'a dyn Vnode,
     pub target: Option<&'a dyn Vnode>,
     pub flags: u32,
+    pub judged: Judged<'a>,
 }
 
 /// What a rename has to do.
@@ -269,9 +289,17 @@ impl Rename<'_> {
     /// Checks the rules that do not depend on the file system.
     ///
     /// # Errors
-    /// `EINVAL` to move a directory below itself, `ENOTEMPTY`, `EEXIST`, `ENOENT`, `ENOTDIR`,
-    /// `EISDIR`.
+    /// `ESTALE` if these are not the vnodes that were judged, `EINVAL` to move a directory below
+    /// itself, `ENOTEMPTY`, `EEXIST`, `ENOENT`, `ENOTDIR`, `EISDIR`.
     pub fn check(&self) -> Result<RenameStep> {
+        let same_target = match (self.target, self.judged.target) {
+            (Some(target), Some(judged)) => is_same(target, judged),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same(self.source, self.judged.source) || !same_target {
+            return Err(Errno::ESTALE);
+        }
         let exchanges = self.flags & RENAME_EXCHANGE != 0;
         let across = !is_same(self.from, self.to);
         let is_directory = self.source.kind() == Kind::Directory;
@@ -303,7 +331,8 @@ impl Rename<'_> {
     }
 }
 
-fn is_same(a: &dyn Vnode, b: &dyn Vnode) -> bool {
+/// Whether both are the same vnode.
+pub fn is_same(a: &dyn Vnode, b: &dyn Vnode) -> bool {
     core::ptr::addr_eq(a, b)
 }
 

@@ -36,7 +36,7 @@ mod ownership;
 pub use attributes::{Attributes, Change, Kind, major, minor, new_device, number};
 pub use credentials::{CapabilitySet, Credentials};
 pub use deny_write::DenyWrite;
-pub use directory::{Directory, Emit, Make, NAME_MAX};
+pub use directory::{Directory, Emit, Judged, Make, NAME_MAX, is_same};
 pub(crate) use directory::{
     EntryCount, LockedPair, Rename, RenameStep, check_name, inherited, is_below, own,
 };

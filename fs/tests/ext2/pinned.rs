@@ -10,6 +10,7 @@ use abi::{
     raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, RENAME_EXCHANGE},
 };
 use fbuf::BytesSource;
+use fs::vnode::Judged;
 use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral, frame::Contents};
 
 use super::{
@@ -66,8 +67,19 @@ fn blocks_that_are_pinned_stay_and_nothing_else_writes_them() {
             let folder = walk.resolve(b"/", true).unwrap();
             let folder = folder.vnode();
             walk.open(b"/other", FLAGS, 0o600).unwrap();
-            assert_eq!(folder.remove(b"swap", false), Err(Errno::EPERM));
-            let rename = |from: &[u8], to: &[u8], how| folder.rename(from, folder, to, how);
+            let swap = folder.lookup(b"swap").unwrap();
+            let other = folder.lookup(b"other").unwrap();
+            assert_eq!(folder.remove(b"swap", &*swap, false), Err(Errno::EPERM));
+            let stale = folder.remove(b"swap", &*other, false);
+            assert_eq!(stale, Err(Errno::ESTALE));
+            let rename = |from: &[u8], to: &[u8], how| {
+                let (source, target) = (folder.lookup(from).unwrap(), folder.lookup(to).ok());
+                let judged = Judged {
+                    source: &*source,
+                    target: target.as_deref(),
+                };
+                folder.rename(from, folder, to, how, judged)
+            };
             assert_eq!(rename(b"swap", b"new", 0), Err(Errno::EPERM));
             assert_eq!(rename(b"other", b"swap", 0), Err(Errno::EPERM));
             let exchange = RENAME_EXCHANGE;

@@ -202,7 +202,8 @@ fn the_reserve_is_for_those_who_may_have_it() {
             let got = fill(&root, name, who);
             assert!(near(reserve, got), "{got} of {reserve}");
             assert!(root.space().free < 8 && root.space().available == 0);
-            root.remove(name, false).unwrap();
+            let child = root.lookup(name).unwrap();
+            root.remove(name, &*child, false).unwrap();
         }
         assert!(near(root.space().free, reserve));
     });

@@ -92,7 +92,8 @@ fn behaves_as_a_tree_of_maps() {
         let (content, model) = machine::run(seed, 1, empty, move |machine| {
             let mut both = Both::new(machine.mount(), seed);
             let root = both.namespace.root().vnode().clone();
-            root.remove(b"lost+found", true).unwrap();
+            let found = root.lookup(b"lost+found").unwrap();
+            root.remove(b"lost+found", &*found, true).unwrap();
             drop(root);
             for i in 0..700 {
                 both.step();

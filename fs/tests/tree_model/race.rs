@@ -167,12 +167,20 @@ fn deep_trees_go_without_recursion() {
         }
         let mut up = at.parent();
         while let Some(directory) = up {
-            if directory.remove(b"d", true).is_err() {
+            let Ok(child) = directory.lookup(b"d") else {
+                break;
+            };
+            if directory.remove(b"d", &*child, true).is_err() {
                 break;
             }
             up = directory.parent();
         }
-        assert_eq!(namespace.root().vnode().remove(b"e", true), Ok(()));
+        let root = namespace.root();
+        let last = root.vnode().lookup(b"e").unwrap();
+        // Not the vnode of another name.
+        let other = root.vnode().remove(b"e", &*at, true);
+        assert_eq!(other, Err(Errno::ESTALE));
+        assert_eq!(root.vnode().remove(b"e", &*last, true), Ok(()));
         assert_eq!(at.lookup(b"d").err(), Some(Errno::ENOENT));
         assert_eq!(
             at.create(b"d", Make::Fifo, 0, &who).err(),

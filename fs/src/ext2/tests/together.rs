@@ -163,7 +163,9 @@ fn removed_files_end_while_a_remount_waits() {
         assert!(written.is_ok());
         fs.sync_all().unwrap();
         let root = fs.root().unwrap();
-        root.remove(b"f0", false).unwrap();
+        let first = root.lookup(b"f0").unwrap();
+        root.remove(b"f0", &*first, false).unwrap();
+        drop(first);
         let tasks = Arc::new(Tasks::default());
         let begun = Arc::new(AtomicBool::new(false));
         let (writing, changes) = (fs.clone(), begun.clone());

@@ -13,7 +13,7 @@ use abi::{
 use fs::{
     Attributes, Credentials, File, Kind, Location, Mount, OpenFlags, Vnode, Walk,
     namespace::NAME_MAX,
-    vnode::{self, Change, Directory, Emit, FileSystem, Make, Place, Space, new_device},
+    vnode::{self, Change, Directory, Emit, FileSystem, Make, Place, Space, is_same, new_device},
 };
 use nucleus::{
     PAGE_SIZE, frame,
@@ -265,11 +265,15 @@ impl Directory for Folder {
         }
     }
 
-    fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
+    fn remove(&self, name: &[u8], judged: &dyn Vnode, directory: bool) -> Result<()> {
         if directory {
             return Err(Errno::ENOTDIR);
         }
         let mut state = self.state.lock();
+        let node = state.nodes.get(name).ok_or(Errno::ENOENT)?;
+        if !is_same(&**node, judged) {
+            return Err(Errno::ESTALE);
+        }
         let node = state.nodes.remove(name);
         state.modified = time::since_epoch();
         drop(state);

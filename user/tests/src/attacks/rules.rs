@@ -1,6 +1,6 @@
 //! Files of others: names, links and rights that are not the attacker's.
 
-use crate::{USER, as_user, become_user};
+use crate::{USER, as_user, become_user, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -23,6 +23,22 @@ pub const TESTS: &[Test] = &[
         lent_file,
     ),
     ("attacks: a group's rights for a stranger", strangers_group),
+    (
+        "attacks: a name that becomes root's before it is removed",
+        names_of_others,
+    ),
+    (
+        "attacks: a name that becomes root's before it is replaced",
+        replaced_names,
+    ),
+    (
+        "attacks: a folder that is moved away below a confined walk",
+        moved_away,
+    ),
+    (
+        "attacks: a folder that is exchanged for one that is closed",
+        exchanged,
+    ),
     ("attacks: files larger than allowed", larger_files),
 ];
 
@@ -285,6 +301,194 @@ fn strangers_group() -> Outcome {
         }
         Ok(())
     })
+}
+
+/// Runs `race` in a process of the user for as long as root's `body` attacks; root's fails first.
+fn beside_users(races: &[&dyn Fn() -> Outcome], body: impl FnMut() -> Outcome) -> Outcome {
+    let mut racers = Vec::new();
+    for race in races {
+        racers.push(spawn(|| {
+            become_user(USER)?;
+            loop {
+                race()?;
+            }
+        })?);
+    }
+    let outcome = while_attacking(body);
+    for racer in racers {
+        kill_child(racer)?;
+    }
+    outcome
+}
+
+/// Root makes a file in a folder as `/tmp` is, and nobody else removes it.
+fn root_keeps(name: &str) -> Outcome {
+    let path = c(name);
+    // SAFETY: the path lives across the calls.
+    unsafe {
+        let file = open(path.as_ptr(), O_CREAT | O_EXCL | O_WRONLY, 0o644);
+        if file == -1 {
+            return Ok(());
+        }
+        let mut own: stat = zeroed();
+        let mut found: stat = zeroed();
+        call!(fstat(file, &mut own));
+        for _ in 0..20 {
+            sched_yield();
+            call!(stat(path.as_ptr(), &mut found));
+            equal!(found.st_ino, own.st_ino, "root's file was replaced");
+        }
+        call!(unlink(path.as_ptr()));
+        call!(close(file));
+    }
+    Ok(())
+}
+
+/// The user removes a file of its own, whose name is root's file's by then.
+fn names_of_others() -> Outcome {
+    let public = public_folder()?;
+    let name = format!("{public}/lock");
+    let path = c(&name);
+    // SAFETY: the path lives across the calls.
+    let make = || unsafe {
+        let file = open(path.as_ptr(), O_CREAT | O_EXCL | O_WRONLY, 0o600);
+        if file != -1 {
+            close(file);
+        }
+        unlink(path.as_ptr());
+        Ok(())
+    };
+    // SAFETY: as above.
+    let remove = || unsafe {
+        unlink(path.as_ptr());
+        Ok(())
+    };
+    beside_users(&[&make, &remove, &remove], || root_keeps(&name))
+}
+
+/// The user gives a name to another file of its own, moves that away, or exchanges it.
+fn replaced_names() -> Outcome {
+    let public = public_folder()?;
+    let name = format!("{public}/lock");
+    let path = c(&name);
+    let makers = c(&format!("{public}/own"));
+    // SAFETY: the paths live across the calls.
+    let make = || unsafe {
+        let file = open(path.as_ptr(), O_CREAT | O_EXCL | O_WRONLY, 0o600);
+        if file != -1 {
+            close(file);
+        }
+        unlink(path.as_ptr());
+        Ok(())
+    };
+    let rename_by = |flags: u32, out: bool| {
+        let (path, own) = (path.clone(), makers.clone());
+        // SAFETY: as above.
+        move || unsafe {
+            let file = open(own.as_ptr(), O_CREAT | O_WRONLY, 0o600);
+            if file != -1 {
+                close(file);
+            }
+            let (from, to) = if out { (&path, &own) } else { (&own, &path) };
+            renameat2(AT_FDCWD, from.as_ptr(), AT_FDCWD, to.as_ptr(), flags);
+            Ok(())
+        }
+    };
+    let replace = rename_by(0, false);
+    let exchange = rename_by(RENAME_EXCHANGE, false);
+    let take = rename_by(0, true);
+    beside_users(&[&make, &replace, &exchange, &take], || root_keeps(&name))
+}
+
+/// `RESOLVE_BENEATH` and `RESOLVE_IN_ROOT` keep a walk in a folder, from which another process
+/// moves the one that the walk is in.
+fn moved_away() -> Outcome {
+    const RESOLVE_BENEATH: u64 = 8;
+    const RESOLVE_IN_ROOT: u64 = 16;
+    let at = folder("moved")?;
+    for inner in ["in/a/b", "out"] {
+        fs::create_dir_all(format!("{at}/{inner}"))?;
+    }
+    write(&format!("{at}/secret"), "outside")?;
+    write(&format!("{at}/in/public"), "inside")?;
+    let inside = call!(open(c(&format!("{at}/in")).as_ptr(), O_PATH));
+    let [here, there] = [format!("{at}/in/a/b"), format!("{at}/out/b")].map(|path| c(&path));
+    let mover = spawn(|| {
+        loop {
+            // SAFETY: both paths live.
+            unsafe {
+                rename(here.as_ptr(), there.as_ptr());
+                rename(there.as_ptr(), here.as_ptr());
+            }
+        }
+    })?;
+    let outcome = while_attacking(|| {
+        for rules in [RESOLVE_BENEATH, RESOLVE_IN_ROOT] {
+            // A name below the folder and one beside it, wherever the middle is.
+            for path in [c"a/b/../../secret", c"a/b/../../in/public"] {
+                let how = [O_RDONLY as u64, 0, rules];
+                // SAFETY: the path and the three words of `struct open_how` live.
+                let file = unsafe { syscall(SYS_openat2, inside, path.as_ptr(), &how, 24usize) };
+                let why = errno();
+                ensure!(file == -1, path, rules, "the walk has left its folder");
+                ensure!([ENOENT, EAGAIN, EXDEV].contains(&why), why);
+            }
+        }
+        Ok(())
+    });
+    kill_child(mover)?;
+    outcome?;
+    // Without moves there is no reason to refuse.
+    // SAFETY: both paths live.
+    unsafe { rename(there.as_ptr(), here.as_ptr()) };
+    let how = [O_RDONLY as u64, 0, RESOLVE_BENEATH];
+    let path = c"a/b/../../public";
+    call!(syscall(SYS_openat2, inside, path.as_ptr(), &how, 24usize));
+    Ok(())
+}
+
+/// Two folders change names all the time, one of which the user may search: it never gets at what
+/// is in the other one, by a path, a working directory or a descriptor.
+fn exchanged() -> Outcome {
+    let at = folder("exchanged")?;
+    let [open_one, closed] = ["open", "closed"].map(|name| format!("{at}/{name}"));
+    for (folder, bits, text) in [(&open_one, 0o755, "public"), (&closed, 0o700, "secret")] {
+        fs::create_dir_all(format!("{folder}/deep"))?;
+        write(&format!("{folder}/deep/file"), text)?;
+        mode(&format!("{folder}/deep/file"), 0o644)?;
+        mode(folder, bits)?;
+    }
+    let [a, b] = [c(&open_one), c(&closed)];
+    let mover = spawn(|| {
+        loop {
+            let (a, b) = (a.as_ptr(), b.as_ptr());
+            call!(renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE));
+        }
+    })?;
+    let outcome = as_user(|| {
+        let file = format!("{open_one}/deep/file");
+        let deep = c(&format!("{open_one}/deep"));
+        while_attacking(|| {
+            if let Ok(text) = fs::read_to_string(&file) {
+                equal!(text, "public");
+            }
+            // SAFETY: the path lives.
+            if unsafe { chdir(deep.as_ptr()) } == 0 {
+                equal!(read_text("file")?, "public");
+            }
+            // SAFETY: as above.
+            let folder = unsafe { open(deep.as_ptr(), O_PATH | O_DIRECTORY) };
+            if folder != -1 {
+                let file = call!(openat(folder, c"file".as_ptr(), O_RDONLY));
+                equal!(read_bytes(&file, 6)?, b"public");
+                call!(close(file));
+                call!(close(folder));
+            }
+            Ok(())
+        })
+    });
+    kill_child(mover)?;
+    outcome
 }
 
 /// `RLIMIT_FSIZE` holds for every call that makes a file larger.
