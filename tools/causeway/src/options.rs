@@ -396,6 +396,9 @@ pub struct Test {
     /// How long each attack goes on, in seconds
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub attack_seconds: u64,
+    /// With --attack: so many attacks at a time, chosen at random again and again
+    #[arg(long, value_name = "N", requires = "attack")]
+    pub attack_mixed: Option<u64>,
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,

@@ -16,13 +16,18 @@ const MOST: u64 = 120;
 const BOMBS: &str = "attacks: bombs";
 const SWAP: &str = "128M";
 
+/// In a whole test: how many attacks at a time, for how many seconds.
+const MIXED: (u64, u64) = (6, 20);
+
 /// Runs the attacks with one of these words in their names, or all, each for so many seconds.
 pub fn run(bench: &Bench, report: &mut Report, words: &[String], seconds: u64) {
+    let (each, bombs) = (seconds.to_string(), [BOMBS.to_owned()]);
     for cpus in CPUS {
         let machine = format!("{cpus} CPUs");
         if !words.is_empty() || report.wants(&format!("attacks, {machine}")) {
-            let words: Vec<_> = words.iter().map(String::as_str).collect();
-            attack(bench, report, &machine, &words, (cpus, seconds), None);
+            let command = command(words, &["--seconds", &each]);
+            let limit = if words.is_empty() { MOST } else { 40 } * (seconds + GRACE) / 4 + 60;
+            attack(bench, report, &machine, &command, (cpus, limit), None);
         }
     }
     let machine = "2 CPUs and swap";
@@ -32,26 +37,67 @@ pub fn run(bench: &Bench, report: &mut Report, words: &[String], seconds: u64) {
     };
     if wanted {
         match space(bench, SWAP) {
-            Ok(swap) => attack(bench, report, machine, &[BOMBS], (2, seconds), Some(swap)),
+            Ok(swap) => {
+                let command = command(&bombs, &["--seconds", &each]);
+                let limit = 40 * (seconds + GRACE) / 4 + 60;
+                attack(bench, report, machine, &command, (2, limit), Some(swap));
+            }
             Err(why) => report.note(&format!("attacks, {machine}"), Err(why)),
         }
     }
+    if words.is_empty() && report.wants("attacks, mixed") {
+        mix(bench, report, words, 2, MIXED);
+    }
 }
 
-/// Boots once for the attacks with one of these words in their names.
+/// Runs attacks with one of these words in their names, so many at a time, for so many seconds.
+pub fn mixed(bench: &Bench, report: &mut Report, words: &[String], how: (u64, u64)) {
+    for cpus in CPUS {
+        mix(bench, report, words, cpus, how);
+    }
+}
+
+fn mix(
+    bench: &Bench,
+    report: &mut Report,
+    words: &[String],
+    cpus: u32,
+    (at_once, seconds): (u64, u64),
+) {
+    let machine = format!("{at_once} mixed, {cpus} CPUs");
+    let (at_once, for_seconds) = (at_once.to_string(), seconds.to_string());
+    let options = ["--mixed", &at_once, "--seconds", &for_seconds];
+    let limit = seconds * 2 + 180;
+    attack(
+        bench,
+        report,
+        &machine,
+        &command(words, &options),
+        (cpus, limit),
+        None,
+    );
+}
+
+/// The program and its arguments.
+fn command<'a>(words: &'a [String], options: &[&'a str]) -> Vec<&'a str> {
+    let words = words.iter().map(String::as_str);
+    ["/tests/attacks"]
+        .into_iter()
+        .chain(options.iter().copied())
+        .chain(words)
+        .collect()
+}
+
+/// Boots once for this command.
 fn attack(
     bench: &Bench,
     report: &mut Report,
     machine: &str,
-    words: &[&str],
-    (cpus, seconds): (u32, u64),
+    command: &[&str],
+    (cpus, limit): (u32, u64),
     swap: Option<Disk>,
 ) {
-    let seconds_each = seconds.to_string();
-    let mut command = vec!["/tests/attacks", "--seconds", &seconds_each];
-    command.extend(words);
-    let limit = if words.is_empty() { MOST } else { 40 } * (seconds + GRACE) / 4 + 60;
-    let mut guest = bench.guest(&command).cpus(cpus).memory("256M");
+    let mut guest = bench.guest(command).cpus(cpus).memory("256M");
     if let Some(swap) = swap {
         guest = guest.disk(swap).option("swap=/dev/vda");
     }

@@ -192,7 +192,11 @@ pub fn test(options: &options::Test) -> Result<u8> {
     if !options.attack.is_empty() {
         let kernel = project::kernel(Profile::Develop)?;
         let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
-        attacks::run(&bench, &mut report, &options.attack, options.attack_seconds);
+        let (words, seconds) = (&options.attack, options.attack_seconds);
+        match options.attack_mixed {
+            Some(at_once) => attacks::mixed(&bench, &mut report, words, (at_once, seconds)),
+            None => attacks::run(&bench, &mut report, words, seconds),
+        }
         return report.summary(start);
     }
     // Debian's roots beside the builds of the kernels, if all of them are needed.

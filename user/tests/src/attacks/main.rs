@@ -1,8 +1,9 @@
 //! Programs of an ordinary user that attack the kernel: they try to stop it, to gain rights, or to
 //! use memory that others need.
 //!
-//! usage: `attacks [--list] [--seconds N] [WORD...]`: runs those whose names contain a WORD, or
-//! all, for N seconds each. It starts as root, and prepares what an attack finds on a machine
+//! usage: `attacks [--list] [--seconds N] [--mixed N] [WORD...]`: runs those whose names contain a
+//! WORD, or all, for N seconds each; with `--mixed`, so many of them at a time, chosen at random
+//! again and again, for N seconds in all. It starts as root, and prepares what an attack finds on a machine
 //! (programs with a set-id bit, files of others); the attack itself is an ordinary user's.
 //!
 //! After each attack the machine must answer, and its memory must be back.
@@ -10,6 +11,7 @@
 mod bombs;
 mod mappings;
 mod meshes;
+mod mixed;
 mod randomness;
 mod rules;
 mod signals;
@@ -43,17 +45,18 @@ static TIME: OnceLock<Duration> = OnceLock::new();
 static MEMORY: OnceLock<i64> = OnceLock::new();
 
 fn main() {
-    let (mut words, mut list, mut seconds) = (Vec::new(), false, 1);
+    let (mut words, mut list, mut seconds, mut at_once) = (Vec::new(), false, 1, None);
     let mut rest = std::env::args().skip(1);
     while let Some(word) = rest.next() {
         match word.as_str() {
             "--list" => list = true,
+            "--mixed" => at_once = rest.next().and_then(|n| n.parse().ok()),
             "--seconds" => seconds = rest.next().and_then(|n| n.parse().ok()).unwrap_or(seconds),
             _ => words.push(word),
         }
     }
     let time = Duration::from_secs(seconds);
-    TIME.get_or_init(|| time);
+    TIME.get_or_init(|| at_once.map_or(time, |_: usize| mixed::EACH));
     let attacks: Vec<Test> = attacks_of! {
         signals,
         mappings,
@@ -77,6 +80,19 @@ fn main() {
     // What the machine keeps after a first process of each kind is no loss.
     if !list && answers().and_then(|()| child(|| Ok(()))).is_ok() {
         MEMORY.get_or_init(|| available().unwrap_or(0));
+    }
+    if let Some(at_once) = at_once {
+        let chosen = |(name, _): &&Test| runner.words.iter().any(|word| name.contains(word));
+        let attacks: Vec<Test> = match runner.words.is_empty() {
+            true => attacks,
+            false => attacks.iter().filter(chosen).copied().collect(),
+        };
+        let outcome = mixed::run(&attacks, at_once, time);
+        match &outcome {
+            Ok(()) => println!("ok attacks: mixed\nattacks: 1 passed, 0 failed"),
+            Err(why) => println!("FAIL attacks: mixed: {why}\nattacks: 0 passed, 1 failed"),
+        }
+        std::process::exit(i32::from(outcome.is_err()));
     }
     std::process::exit(runner.run("attacks", &attacks));
 }

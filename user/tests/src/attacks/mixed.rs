@@ -1,0 +1,136 @@
+//! Several attacks at a time, chosen at random again and again: each meets what others leave for a
+//! moment. Whether one gains something is the business of its own test; here the machine must
+//! answer all the while, and its memory must be back at the end.
+
+use support::numbers::Numbers;
+use support::prelude::*;
+
+use crate::{USER, become_user, memory_is_back, nothing_runs};
+
+/// How long one attack goes on, and after how long it is ended.
+pub const EACH: Duration = Duration::from_secs(2);
+const MOST: Duration = Duration::from_secs(60);
+/// How long a program of root's may take to start and end beside them.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An attack at work.
+struct Attack {
+    /// Also its process group.
+    pid: pid_t,
+    begun: Instant,
+}
+
+/// Keeps `at_once` of the attacks at work for `time`.
+pub fn run(attacks: &[Test], at_once: usize, time: Duration) -> Outcome {
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    println!("  seed {}", seed.as_nanos() as u64);
+    let mut numbers = Numbers::new(seed.as_nanos() as u64);
+    let mut at_work: Vec<Attack> = Vec::new();
+    let (mut count, mut worst) = (0, Duration::ZERO);
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        while at_work.len() < at_once {
+            let (_, attack) = attacks[numbers.below(attacks.len() as u64) as usize];
+            at_work.extend(begin(attack)?);
+            count += 1;
+        }
+        worst = worst.max(program_of_root()?);
+        let mut status = 0;
+        // Also those that lost their parents.
+        // SAFETY: the status is a local.
+        while let pid @ 1.. = unsafe { waitpid(-1, &mut status, WNOHANG) } {
+            at_work.retain(|attack| attack.pid != pid || finish(attack));
+        }
+        at_work.retain(|attack| attack.begun.elapsed() < MOST || finish(attack));
+        pause_ms(20);
+    }
+    at_work.retain(finish);
+    nothing_runs()?;
+    clear()?;
+    println!("  {count} attacks; a program of root's took {worst:?} at most");
+    memory_is_back()
+}
+
+/// Starts an attack whose output and outcome nobody looks at.
+fn begin(attack: fn() -> Outcome) -> Result<Option<Attack>> {
+    // SAFETY: this program has one thread.
+    let pid = unsafe { fork() };
+    match pid {
+        0 => {
+            call!(setpgid(0, 0));
+            let nowhere = File::options().write(true).open("/dev/null")?;
+            call!(dup2(nowhere.as_raw_fd(), 1));
+            call!(dup2(nowhere.as_raw_fd(), 2));
+            exit(i32::from(attack().is_err()))
+        }
+        // Memory is short for a moment.
+        -1 => Ok(None),
+        pid => {
+            // SAFETY: both sides set the group, so that it exists before either goes on.
+            unsafe { setpgid(pid, pid) };
+            let begun = Instant::now();
+            Ok(Some(Attack { pid, begun }))
+        }
+    }
+}
+
+/// Ends an attack with all of its group; returns false, for it is no longer at work.
+fn finish(attack: &Attack) -> bool {
+    // SAFETY: the group is this attack's own; who has been waited for is not found.
+    unsafe {
+        kill(-attack.pid, SIGKILL);
+        waitpid(attack.pid, null_mut(), 0);
+    }
+    false
+}
+
+/// How long a program of root's takes that does nothing.
+fn program_of_root() -> Result<Duration> {
+    let start = Instant::now();
+    // Memory for it may be missing for a moment.
+    while !Command::new("/bin/true")
+        .status()
+        .is_ok_and(|it| it.success())
+    {
+        let time = start.elapsed();
+        ensure!(time < PATIENCE, time);
+        pause_ms(20);
+    }
+    Ok(start.elapsed())
+}
+
+/// Removes what ended attacks would have removed.
+fn clear() -> Outcome {
+    for folder in ["/tmp", "/dev/shm"] {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
+        }
+    }
+    child(|| {
+        become_user(USER)?;
+        let ids =
+            |name| read_text(&format!("/proc/sysvipc/{name}")).map(|text| second_numbers(&text));
+        for id in ids("msg")? {
+            // SAFETY: removes an object of a user that has none but the attacks'.
+            unsafe { msgctl(id, IPC_RMID, null_mut()) };
+        }
+        for id in ids("sem")? {
+            // SAFETY: removes an object of a user that has none but the attacks'.
+            unsafe { semctl(id, 0, IPC_RMID) };
+        }
+        for id in ids("shm")? {
+            // SAFETY: removes an object of a user that has none but the attacks'.
+            unsafe { shmctl(id, IPC_RMID, null_mut()) };
+        }
+        Ok(())
+    })
+}
+
+/// The second word of each line but the first: the ids of a table in `/proc/sysvipc`.
+fn second_numbers(table: &str) -> Vec<c_int> {
+    let lines = table.lines().skip(1);
+    lines
+        .filter_map(|line| line.split_whitespace().nth(1)?.parse().ok())
+        .collect()
+}
