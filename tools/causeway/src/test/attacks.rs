@@ -67,7 +67,7 @@ fn mix(
     let machine = format!("{at_once} mixed, {cpus} CPUs");
     let (at_once, for_seconds) = (at_once.to_string(), seconds.to_string());
     let options = ["--mixed", &at_once, "--seconds", &for_seconds];
-    let limit = seconds * 2 + 180;
+    let limit = seconds * 2 + 600;
     attack(
         bench,
         report,

@@ -11,7 +11,7 @@ use crate::{USER, become_user, memory_is_back, nothing_runs};
 pub const EACH: Duration = Duration::from_secs(2);
 const MOST: Duration = Duration::from_secs(60);
 /// How long a program of root's may take to start and end beside them.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An attack at work.
 struct Attack {
