@@ -107,12 +107,23 @@ impl Aggregate {
     /// slices, and what `to` has room for without an allocation.
     pub fn share_front(&self, to: &mut Aggregate, max: usize, slices: usize) {
         debug_assert!(to.is_empty());
-        if self.len <= max && self.slices.len() <= slices.min(to.capacity()) {
+        let slices = slices.min(to.capacity());
+        // Mostly there is one slice, which is wanted whole.
+        if let Some(only) = self.slices.front()
+            && only.len == self.len
+            && self.len <= max
+            && slices > 0
+        {
+            to.slices.push_back(only.clone());
+            to.len = self.len;
+            return;
+        }
+        if self.len <= max && self.slices.len() <= slices {
             to.slices.extend(self.slices.iter().cloned());
             to.len = self.len;
             return;
         }
-        for slice in self.slices.iter().take(slices.min(to.capacity())) {
+        for slice in self.slices.iter().take(slices) {
             let len = slice.len.min(max - to.len);
             if len == 0 {
                 break;

@@ -158,6 +158,11 @@ impl Map {
         thousandths / 1000
     }
 
+    /// About how many pages of the kernel's memory its entries take. Sleeps for the map's lock only.
+    pub fn pages_of_entries(&self) -> usize {
+        self.space.read().pages_of_entries()
+    }
+
     /// Returns the address of the `n`th page that is mapped in `range`, by bisection; any one if
     /// there are fewer by now.
     fn resident_page(&self, range: VirtRange, mut n: usize) -> VirtAddr {

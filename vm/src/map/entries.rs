@@ -10,13 +10,15 @@
 //! most once in 32 times, one or two words of each row: the default limit of 65,530 entries makes
 //! 2,000 rows.
 
-use alloc::{boxed::Box, vec::Vec};
-use nucleus::VirtAddr;
+use alloc::{boxed::Box, collections::TryReserveError, vec::Vec};
+use nucleus::{PAGE_SIZE, VirtAddr};
 
 use super::entry::MapEntry;
 
 /// Entries of a row: 1 KiB of addresses.
 const ROW: usize = 64;
+/// Rows that one change of a map adds at most: one for each entry.
+const MORE_ROWS: usize = 4;
 /// Initial capacity of a row: about the number of entries of a new program.
 const LEAST: usize = 16;
 
@@ -80,6 +82,11 @@ impl Entries {
     #[inline]
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// About how many pages of the kernel's memory they take.
+    pub fn pages(&self) -> usize {
+        self.count * (size_of::<MapEntry>() + size_of::<Place>()) / PAGE_SIZE
     }
 
     /// The last entry that starts at `va` or below.
@@ -182,7 +189,17 @@ impl Entries {
         entries.skip(at.place).map(|place| &mut *place.entry)
     }
 
-    /// Inserts an entry where there is none, and returns its position.
+    /// Makes room for the entries of one change, which are few.
+    ///
+    /// # Errors
+    /// No memory.
+    #[inline]
+    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.rows.try_reserve(MORE_ROWS)
+    }
+
+    /// Inserts an entry where there is none, and returns its position. There is
+    /// [room](Entries::reserve) for it.
     pub fn insert(&mut self, entry: MapEntry) -> Position {
         let place = Place {
             start: entry.range.start.0,
@@ -264,7 +281,7 @@ impl Entries {
 mod tests {
     use super::super::request::{Lock, MapRequest};
     use super::*;
-    use nucleus::{PAGE_SIZE, Prot, VirtRange};
+    use nucleus::{Prot, VirtRange};
     use std::collections::BTreeMap;
 
     fn entry(start: usize, pages: usize) -> MapEntry {

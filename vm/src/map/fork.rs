@@ -16,7 +16,6 @@ use core::sync::atomic::{AtomicUsize, Ordering, Ordering::SeqCst};
 use nucleus::{
     OutOfMemory, PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
     addr::USER_END,
-    frame,
     pmap::{Fork, Pending, PmapRef, Writes, fork_mode},
     task::Sleep,
 };
@@ -90,11 +89,8 @@ impl Map {
                 && !entry.shared
                 && !entry.needs_copy
                 && entry.prot.contains(Prot::WRITE);
-            let copy = match frame::is_scarce() {
-                true => Err(OutOfMemory),
-                false => entry.inherit(pending),
-            };
-            let Ok(copy) = copy else {
+            let allowed = copies.allow_more();
+            let Ok(copy) = allowed.and_then(|()| Ok(entry.inherit(pending)?)) else {
                 let copies = copies.take_all().into_all();
                 copies.for_each(|copy| removed.put(Some(copy)));
                 return Err(MapError::NoMemory);

@@ -57,7 +57,7 @@ impl Map {
         if space.lock_future != Lock::None {
             space.check_locked(pages)?;
         }
-        space.check_count()?;
+        space.allow_more()?;
         if !space.is_free(range) {
             return Err(MapError::NoMemory);
         }

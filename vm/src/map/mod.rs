@@ -218,7 +218,7 @@ impl Map {
                 false => Err(MapError::Invalid),
             }
         };
-        space.check_count()?;
+        space.allow_more()?;
         match place {
             Place::Hint(start) => {
                 if let Ok(range) = at(start.page_floor())

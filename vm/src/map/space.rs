@@ -4,7 +4,7 @@
 use crate::counters::Counter;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, sync::CpuWriteGuard};
+use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, frame, sync::CpuWriteGuard};
 
 use super::entries::{Entries, FIRST, Position};
 use super::entry::{MapEntry, Removed};
@@ -329,7 +329,7 @@ impl Space {
         let Some((position, _)) = self.find(at).filter(|(_, entry)| entry.range.start != at) else {
             return Ok(());
         };
-        self.check_count()?;
+        self.allow_more()?;
         if let Some(entry) = self.entries.get_mut(position) {
             let upper = entry.split_off(at)?;
             Counter::map_entries.add(1);
@@ -344,12 +344,20 @@ impl Space {
         self.clip(range.end)
     }
 
-    /// Checks whether another entry is allowed.
-    pub fn check_count(&self) -> Result<(), MapError> {
-        match self.count() < max_entries() {
-            true => Ok(()),
-            false => Err(MapError::NoMemory),
+    /// About how many pages of the kernel's memory the entries take.
+    pub fn pages_of_entries(&self) -> usize {
+        self.entries.pages()
+    }
+
+    /// Checks whether another entry is allowed, and makes room for the few of one change.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`], also while memory is scarce.
+    pub fn allow_more(&mut self) -> Result<(), MapError> {
+        if self.count() >= max_entries() || frame::is_scarce() {
+            return Err(MapError::NoMemory);
         }
+        self.entries.reserve().map_err(|_| MapError::NoMemory)
     }
 
     fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {

@@ -6,7 +6,7 @@ use vm::{Lock, Map, MapError};
 
 use super::{
     Call, FlagSet, SystemCall, call, flag_set,
-    memory::{errno, in_pieces},
+    memory::{errno, in_pieces, with_memory},
 };
 
 pub(super) const CALLS: &[SystemCall] = &[
@@ -77,7 +77,7 @@ fn lock_range(call: &mut Call<'_>, lock: Lock) -> Result<usize> {
     may_lock(call)?;
     let range = touched(call)?;
     let map = call.space().map().clone();
-    map.lock(range, lock).map_err(|error| match error {
+    with_memory(|| map.lock(range, lock)).map_err(|error| match error {
         MapError::Again => Errno::ENOMEM,
         error => errno(error),
     })?;
@@ -96,7 +96,7 @@ fn mlock2(call: &mut Call<'_>) -> Result<usize> {
 
 fn munlock(call: &mut Call<'_>) -> Result<usize> {
     let range = touched(call)?;
-    call.space().map().lock(range, Lock::None).map_err(errno)?;
+    with_memory(|| call.space().map().lock(range, Lock::None)).map_err(errno)?;
     Ok(0)
 }
 
@@ -115,7 +115,7 @@ fn mlockall(call: &mut Call<'_>) -> Result<usize> {
         _ => lock,
     };
     let map = call.space().map().clone();
-    map.lock_all(current, future).map_err(errno)?;
+    with_memory(|| map.lock_all(current, future)).map_err(errno)?;
     if current == Some(Lock::Full) {
         let mut at = VirtAddr(0);
         while let Some(range) = map.next_locked(at) {
@@ -131,6 +131,6 @@ fn mlockall(call: &mut Call<'_>) -> Result<usize> {
 
 fn munlockall(call: &mut Call<'_>) -> Result<usize> {
     let map = call.space().map();
-    map.lock_all(Some(Lock::None), Lock::None).map_err(errno)?;
+    with_memory(|| map.lock_all(Some(Lock::None), Lock::None)).map_err(errno)?;
     Ok(0)
 }

@@ -2,11 +2,11 @@
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::MountFlags;
-use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, frame};
 use vm::{Backing, LargeAdvice, MapError, MapRequest, Place};
 
 use super::{Call, SystemCall, call, lock, memfd};
-use crate::process::exec::elf::Class;
+use crate::process::{self, exec::elf::Class};
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_mmap, mmap),
@@ -49,6 +49,25 @@ pub(super) fn errno(error: MapError) -> Errno {
         MapError::Io => Errno::EIO,
         MapError::Unsupported => Errno::EOPNOTSUPP,
     }
+}
+
+/// How often a change of an address space waits for memory.
+const ATTEMPTS: u32 = 8;
+
+/// Changes an address space; waits for memory where that is scarce.
+///
+/// # Errors
+/// Those of `change`.
+pub(super) fn with_memory<T>(
+    mut change: impl FnMut() -> core::result::Result<T, MapError>,
+) -> core::result::Result<T, MapError> {
+    for _ in 0..ATTEMPTS {
+        match change() {
+            Err(MapError::NoMemory) if frame::is_scarce() && !process::is_scarce() => {}
+            result => return result,
+        }
+    }
+    change()
 }
 
 fn prot(bits: u32) -> Prot {
@@ -272,7 +291,7 @@ fn munmap(call: &mut Call<'_>) -> Result<usize> {
     if range.is_empty() || !is_user(range) {
         return Err(Errno::EINVAL);
     }
-    call.space().map().unmap(range).map_err(errno)?;
+    with_memory(|| call.space().map().unmap(range)).map_err(errno)?;
     Ok(0)
 }
 
@@ -307,10 +326,7 @@ fn mprotect(call: &mut Call<'_>) -> Result<usize> {
         }
         range = VirtRange::new(first.ok_or(Errno::EINVAL)?, range.end);
     }
-    call.space()
-        .map()
-        .protect(range, prot(bits))
-        .map_err(errno)?;
+    with_memory(|| call.space().map().protect(range, prot(bits))).map_err(errno)?;
     Ok(0)
 }
 
@@ -349,11 +365,8 @@ fn mremap(call: &mut Call<'_>) -> Result<usize> {
             return Err(Errno::EINVAL);
         }
     }
-    match call
-        .space()
-        .map()
-        .remap(old, new_len, may_move, to, keep_old)
-    {
+    let map = call.space().map();
+    match with_memory(|| map.remap(old, new_len, may_move, to, keep_old)) {
         Ok(at) => Ok(at.0),
         Err(MapError::NotMapped) => Err(Errno::EFAULT),
         Err(error) => Err(errno(error)),

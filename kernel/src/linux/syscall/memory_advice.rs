@@ -8,7 +8,7 @@ use vm::{Advice, Fault, Map};
 
 use super::{
     Call, FlagSet, NO_FLAGS, SystemCall, call, choice, inspect,
-    memory::{errno, in_pieces, is_user, pages},
+    memory::{errno, in_pieces, is_user, pages, with_memory},
     pidfd,
 };
 
@@ -103,7 +103,7 @@ fn advise(call: &Call<'_>, map: &Map, range: VirtRange, advice: u32) -> Result<(
     if !is_user(range) {
         return Err(Errno::ENOMEM);
     }
-    map.advise(range, advice).map_err(errno)
+    with_memory(|| map.advise(range, advice)).map_err(errno)
 }
 
 fn populate(call: &Call<'_>, map: &Map, range: VirtRange, access: Access) -> Result<()> {

@@ -37,6 +37,7 @@ pub const TESTS: &[Test] = &[
     ),
     ("attacks: bombs: anonymous memory", anonymous),
     ("attacks: bombs: page tables", tables),
+    ("attacks: bombs: mappings", mappings),
     ("attacks: bombs: watches of epolls", epolls),
     ("attacks: bombs: watches of directories", watches),
     ("attacks: bombs: timers", timers),
@@ -164,7 +165,7 @@ fn processes_of_user() -> Result<usize> {
 }
 
 /// Removes what outlives processes.
-fn remove_objects() -> Outcome {
+pub fn remove_objects() -> Outcome {
     for file in ["msg", "shm", "sem"] {
         for line in read_text(&format!("/proc/sysvipc/{file}"))?.lines().skip(1) {
             let id = line
@@ -457,6 +458,20 @@ fn anonymous() -> Outcome {
             for at in (0..1 << 20).step_by(PAGE) {
                 poke(memory.wrapping_add(at), 1);
             }
+            Ok(())
+        })
+    })
+}
+
+/// As many mappings of nothing as a process may have.
+fn mappings() -> Outcome {
+    const SIZE: usize = 130_000 * PAGE;
+    bomb(|| {
+        let area = map_with(SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
+        let mut pages = (0..SIZE).step_by(2 * PAGE);
+        until_refused(|| {
+            let at = area.wrapping_add(pages.next().ok_or("all")?);
+            call!(mprotect(at.cast(), PAGE, PROT_READ));
             Ok(())
         })
     })

@@ -5,7 +5,7 @@
 use support::numbers::Numbers;
 use support::prelude::*;
 
-use crate::{USER, become_user, memory_is_back, nothing_runs};
+use crate::{bombs, memory_is_back, nothing_runs};
 
 /// How long one attack goes on, and after how long it is ended.
 pub const EACH: Duration = Duration::from_secs(2);
@@ -107,30 +107,5 @@ fn clear() -> Outcome {
             let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
     }
-    child(|| {
-        become_user(USER)?;
-        let ids =
-            |name| read_text(&format!("/proc/sysvipc/{name}")).map(|text| second_numbers(&text));
-        for id in ids("msg")? {
-            // SAFETY: removes an object of a user that has none but the attacks'.
-            unsafe { msgctl(id, IPC_RMID, null_mut()) };
-        }
-        for id in ids("sem")? {
-            // SAFETY: removes an object of a user that has none but the attacks'.
-            unsafe { semctl(id, 0, IPC_RMID) };
-        }
-        for id in ids("shm")? {
-            // SAFETY: removes an object of a user that has none but the attacks'.
-            unsafe { shmctl(id, IPC_RMID, null_mut()) };
-        }
-        Ok(())
-    })
-}
-
-/// The second word of each line but the first: the ids of a table in `/proc/sysvipc`.
-fn second_numbers(table: &str) -> Vec<c_int> {
-    let lines = table.lines().skip(1);
-    lines
-        .filter_map(|line| line.split_whitespace().nth(1)?.parse().ok())
-        .collect()
+    bombs::remove_objects()
 }
