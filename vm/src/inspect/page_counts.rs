@@ -158,7 +158,8 @@ impl Map {
         thousandths / 1000
     }
 
-    /// About how many pages of the kernel's memory its entries take. Sleeps for the map's lock only.
+    /// About how many pages of the kernel's memory its entries take. Sleeps for the map's lock
+    /// only.
     pub fn pages_of_entries(&self) -> usize {
         self.space.read().pages_of_entries()
     }
