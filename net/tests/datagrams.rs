@@ -95,7 +95,9 @@ fn a_full_queue_drops() {
             assert_eq!((summary.unread / 500, summary.dropped), (2, 3));
             socket.shut(true, true).unwrap_err();
             assert!(socket.readiness().hung_up);
-            assert_eq!(send(&socket, None, b"x"), Err(Errno::EPIPE));
+            assert_eq!(send(&socket, None, b"x"), Err(Errno::EDESTADDRREQ));
+            let to = Some(at(Family::V4, 7));
+            assert_eq!(send(&socket, to, b"x"), Err(Errno::EPIPE));
             socket.close();
         }
     });

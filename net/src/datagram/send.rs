@@ -60,17 +60,23 @@ impl Socket {
     /// that is not this machine's, `ENETUNREACH`, `EACCES`, `EAGAIN` when no port is left, the
     /// pending error, that of the source, `ENOMEM`.
     pub fn send(self: &Arc<Socket>, data: &mut dyn Source, how: SendOptions) -> Result<usize> {
-        let (options, remote) = {
+        // What is wrong with the call is told before the state of the socket.
+        let (options, remote, to) = {
             let mut inner = self.inner();
+            let to = how.to.or(inner.remote).ok_or(Errno::EDESTADDRREQ)?;
+            let longest = if to.is_ipv4() { MAX_V4 } else { MAX_V6 };
+            let is_raw = matches!(self.protocol(), Protocol::Raw(_));
+            if data.left() > longest && !is_raw {
+                return Err(Errno::EMSGSIZE);
+            }
             if let Some(error) = inner.error.take() {
                 return Err(error);
             }
             if inner.write_shut {
                 return Err(Errno::EPIPE);
             }
-            (inner.options, inner.remote)
+            (inner.options, inner.remote, ip::destination(to))
         };
-        let to = ip::destination(how.to.or(remote).ok_or(Errno::EDESTADDRREQ)?);
         if let Protocol::Raw(number) = self.protocol() {
             return self.send_packet(number, to.ip(), data, &options, how);
         }
@@ -86,10 +92,6 @@ impl Socket {
         how: SendOptions,
     ) -> Result<usize> {
         let len = data.left();
-        let longest = if to.is_ipv4() { MAX_V4 } else { MAX_V6 };
-        if len > longest {
-            return Err(Errno::EMSGSIZE);
-        }
         if to.port() == 0 {
             return Err(Errno::EINVAL);
         }

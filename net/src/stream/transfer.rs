@@ -135,6 +135,11 @@ impl Drain<StreamState> for Reading<'_> {
 }
 
 impl Stream {
+    /// Whether it has ended or was reset: nothing more can be added.
+    pub fn takes_nothing(&self) -> bool {
+        self.queue.lock().state.refusal() == Some(Written::Ended)
+    }
+
     /// Adds what fits of the source's bytes. Wakes the reader.
     ///
     /// # Errors

@@ -49,6 +49,18 @@ impl Socket {
         }
     }
 
+    /// Whether bytes may be sent, for a call without any.
+    ///
+    /// # Errors
+    /// As [`send`](Socket::send).
+    pub fn check_sends(&self) -> Result<()> {
+        match self.way_out()? {
+            Way::To(outbound) if outbound.takes_nothing() => Err(self.why_ended()),
+            Way::To(_) => Ok(()),
+            Way::NotYet | Way::None => Err(Errno::EAGAIN),
+        }
+    }
+
     /// Sends one byte as urgent data.
     ///
     /// # Errors

@@ -15,7 +15,8 @@ pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_setsockopt, setsockopt).flags(&[&SETTABLE]).note(
         "TCP's options of pace (`TCP_NODELAY`, `TCP_CORK`, `TCP_QUICKACK`, times of keepalive) \
              are kept and have nothing to change: between programs of one machine nothing is held \
-             back, and an end that is gone is always told",
+             back, and an end that is gone is always told; `SO_PEEK_OFF` is for local sockets \
+             (`EOPNOTSUPP` else, as for TCP before Linux 6.9)",
     ),
 ];
 

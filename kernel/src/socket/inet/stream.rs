@@ -263,6 +263,11 @@ impl Socket for Stream {
     }
 
     fn send(&self, message: &mut Outgoing<'_>) -> Result<usize> {
+        if message.data.left() == 0 {
+            // Nothing is sent, but a connection has to be there.
+            let checked = self.when_writable(message.timeout, || self.tcp.check_sends());
+            return checked.map(|()| 0);
+        }
         if message.has(raw::MSG_OOB) {
             return self.send_urgent(message);
         }

@@ -9,6 +9,7 @@ pub const TESTS: &[Test] = &[
     ("inet: many connections", many),
     ("inet: refusals and resets", resets),
     ("inet: connecting without waiting", nonblocking),
+    ("inet: sending nothing where nothing can be sent", nothing),
 ];
 
 fn connection() -> Outcome {
@@ -31,6 +32,56 @@ fn connection() -> Outcome {
     ensure!(n == 0, "{n} bytes behind the end");
     let written = server.write(b"x").map_err(|error| error.kind());
     ensure!(written == Err(ErrorKind::BrokenPipe), "{written:?}");
+    Ok(())
+}
+
+/// A send without bytes says whether there is a connection to send on.
+fn nothing() -> Outcome {
+    static PIPES: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn note_pipe(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+        PIPES.fetch_add(1, SeqCst);
+    }
+    let nothing = |socket: &dyn AsRawFd| {
+        // SAFETY: no bytes are read.
+        match unsafe { send(socket.as_raw_fd(), c"".as_ptr().cast(), 0, MSG_NOSIGNAL) } {
+            -1 => Err(errno()),
+            n => Ok(n),
+        }
+    };
+    // SAFETY: a new descriptor.
+    let fresh = unsafe { OwnedFd::from_raw_fd(call!(socket(AF_INET, SOCK_STREAM, 0))) };
+    equal!(nothing(&fresh), Err(EPIPE));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    equal!(nothing(&listener), Err(EPIPE));
+    let (client, server) = pair()?;
+    equal!(nothing(&client), Ok(0));
+    client.shutdown(Shutdown::Write)?;
+    equal!(nothing(&client), Err(EPIPE));
+    // The other direction stays open.
+    equal!(nothing(&server), Ok(0));
+    handle(SIGPIPE, note_pipe, 0)?;
+    refused!(EPIPE, write(client.as_raw_fd(), c"".as_ptr().cast(), 0));
+    equal!(PIPES.load(SeqCst), 1);
+    let (client, server) = pair()?;
+    let at_once = linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    set_option(&server, SOL_SOCKET, SO_LINGER, at_once)?;
+    drop(server);
+    equal!(nothing(&client), Err(ECONNRESET));
+    equal!(nothing(&client), Err(EPIPE));
+    // A datagram is as long as it may be, whatever the buffer.
+    let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    udp.connect(udp.local_addr()?)?;
+    set_option(&udp, SOL_SOCKET, SO_SNDBUF, 4096)?;
+    call!(shutdown(udp.as_raw_fd(), SHUT_WR));
+    for len in [0, 1, 60_000] {
+        let sent = udp.send(&vec![0; len]).map_err(|why| why.raw_os_error());
+        equal!(sent, Err(Some(EPIPE)), len);
+    }
+    let sent = udp.send(&[0; 65_508]).map_err(|why| why.raw_os_error());
+    equal!(sent, Err(Some(EMSGSIZE)));
     Ok(())
 }
 
