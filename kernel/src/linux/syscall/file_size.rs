@@ -53,10 +53,9 @@ pub(super) fn write(
     from: &mut dyn Source,
 ) -> Result<usize> {
     let file = open.writable()?;
-    flags.set(
-        OpenFlags::KEEPS_PRIVILEGE,
-        call.credentials().may(raw::CAP_FSETID),
-    );
+    if call.credentials().may(raw::CAP_FSETID) {
+        flags |= OpenFlags::KEEPS_PRIVILEGE;
+    }
     match call.process().limits().soft(raw::RLIMIT_FSIZE) {
         INFINITY => file.write(at, flags, from),
         limit => write_within(limit, file, at, flags, from),
