@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::{
     any::Any,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use abi::{
@@ -43,8 +43,8 @@ pub struct OpenFile {
     flags: AtomicU32,
     /// The owner that gets SIGIO; empty until one is named.
     pub(in crate::process) sigio: OnceBox<Arc<dyn Attached>>,
-    /// A lock was once asked for: the drop has to look.
-    has_locks: AtomicBool,
+    /// Whose locks end when this is dropped.
+    ownership: locks::Ownership,
     /// Empty until something is attached.
     attached: OnceBox<Arc<AttachedList>>,
 }
@@ -61,7 +61,7 @@ impl OpenFile {
             file,
             flags: AtomicU32::new(flags.bits() & !ONLY_AT_OPEN),
             sigio: OnceBox::new(),
-            has_locks: AtomicBool::new(false),
+            ownership: locks::Ownership::new(),
             attached: OnceBox::new(),
         })
     }
@@ -147,18 +147,14 @@ impl OpenFile {
     }
 
     /// Returns this description as an owner of locks.
-    pub(super) fn lock_owner(&self) -> locks::Owner {
-        locks::Owner(core::ptr::from_ref(self).addr())
+    pub(super) fn ownership(&self) -> &locks::Ownership {
+        &self.ownership
     }
 
     /// Returns the list of what is told when the description goes away.
     pub fn attached(&self) -> &Arc<AttachedList> {
         self.attached
             .get_or_insert(|| Box::new(Arc::new(SpinLock::new(Rank::Leaf, Slots::new()))))
-    }
-
-    pub(super) fn note_locks(&self) {
-        self.has_locks.store(true, Relaxed);
     }
 }
 
@@ -173,9 +169,7 @@ impl Drop for OpenFile {
             };
             notify::happened(place.vnode(), mask);
         }
-        if *self.has_locks.get_mut() {
-            locks::release_all(self, self.lock_owner());
-        }
+        self.ownership.release_all(self);
         if let Some(sigio) = self.sigio.get() {
             sigio.released();
         }

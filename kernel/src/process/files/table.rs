@@ -1,7 +1,6 @@
 //! Descriptor tables.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -47,8 +46,8 @@ pub fn collect_garbage() {
 pub struct FileTable {
     /// Held for a few instructions; never while an open file is closed or memory is allocated.
     slots: SpinLock<Slots>,
-    /// A record lock was once asked for through this table: closing has to look.
-    has_locks: AtomicBool,
+    /// Whose record locks on a file end with each close of it.
+    ownership: locks::Ownership,
 }
 
 /// Room for `files.len()` descriptors, always a multiple of 64.
@@ -160,7 +159,7 @@ impl FileTable {
     fn with(slots: Slots) -> FileTable {
         FileTable {
             slots: SpinLock::new(Rank::Leaf, slots),
-            has_locks: AtomicBool::new(false),
+            ownership: locks::Ownership::new(),
         }
     }
 
@@ -400,20 +399,24 @@ impl FileTable {
     }
 
     /// Returns this table as an owner of record locks.
-    pub(super) fn lock_owner(&self) -> locks::Owner {
-        locks::Owner(core::ptr::from_ref(self).addr())
+    pub(super) fn ownership(&self) -> &locks::Ownership {
+        &self.ownership
     }
 
-    pub(super) fn note_locks(&self) {
-        self.has_locks.store(true, Relaxed);
+    /// Whether descriptor `fd` leads to `open`.
+    pub fn leads_to(&self, fd: i32, open: &OpenFile) -> bool {
+        self.get(fd).is_ok_and(|it| core::ptr::eq(&*it, open))
+    }
+
+    /// Ends all record locks that this table has on the file that `open` is of.
+    pub fn release_locks(&self, open: &OpenFile) {
+        self.ownership.release_all(open);
     }
 
     /// A descriptor of this table no longer refers to `open`.
     fn closed(&self, open: Arc<OpenFile>) {
         // Any close of a file ends all record locks that the process has on it, as POSIX wants.
-        if self.has_locks.load(Relaxed) {
-            locks::release_all(&open, self.lock_owner());
-        }
+        self.release_locks(&open);
         open.file().closed();
         let collector = COLLECTOR.get().filter(|it| (it.may_leave_garbage)(&open));
         drop(open);

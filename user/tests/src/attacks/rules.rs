@@ -40,6 +40,7 @@ pub const TESTS: &[Test] = &[
         exchanged,
     ),
     ("attacks: files larger than allowed", larger_files),
+    ("attacks: locks on files that are closed", locks_of_nobody),
 ];
 
 /// Another ordinary user.
@@ -539,4 +540,58 @@ fn larger_files() -> Outcome {
         }
         Ok(())
     })
+}
+
+/// A thread waits for a record lock while another one closes the file; when the lock is free, the
+/// process must not have it: nothing would end it, and it would be on whatever file comes next at
+/// the same place.
+fn locks_of_nobody() -> Outcome {
+    as_user(|| {
+        while_attacking(|| {
+            let path = format!("/tmp/lock-{}", std::process::id());
+            let holder = File::create(&path)?;
+            record_lock(&holder, F_SETLK)?;
+            let (reader, writer) = pipe(O_CLOEXEC)?;
+            let waiter = spawn(|| {
+                let own = OwnedFd::from(File::options().write(true).open(&path)?);
+                call!(close(holder.as_raw_fd()));
+                let fd = own.as_raw_fd();
+                let thread = thread::spawn(move || {
+                    let lock = whole_file();
+                    // SAFETY: a lock of a local; the descriptor is closed by the other thread.
+                    let _ = unsafe { libc::fcntl(fd, F_SETLKW, &lock) };
+                });
+                pause_ms(5);
+                drop(own);
+                write_bytes(&writer, b"x")?;
+                thread.join().map_err(|_| "the thread has panicked")?;
+                pause_ms(5);
+                Ok(())
+            })?;
+            read_bytes(&reader, 1)?;
+            drop(holder);
+            wait_ok(waiter)?;
+            record_lock(&File::options().write(true).open(&path)?, F_SETLK)?;
+            fs::remove_file(&path)?;
+            call!(close(reader));
+            call!(close(writer));
+            Ok(())
+        })
+    })
+}
+
+/// The record lock of a writer on all bytes of a file.
+fn whole_file() -> flock {
+    // SAFETY: all zeros is a valid value.
+    let mut lock: flock = unsafe { zeroed() };
+    lock.l_type = F_WRLCK as c_short;
+    lock
+}
+
+/// Asks for the record lock of a writer on all bytes.
+#[track_caller]
+fn record_lock(file: &File, command: c_int) -> Outcome {
+    let lock = whole_file();
+    call!(fcntl(file.as_raw_fd(), command, &lock));
+    Ok(())
 }

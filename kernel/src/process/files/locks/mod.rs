@@ -30,15 +30,55 @@ use super::{FileTable, OpenFile};
 
 use crate::process::{Pid, signal};
 
-/// The owner of a lock: an open file description or a descriptor table, by its address, which is
-/// unique while it lives; its locks end before it does.
+/// The owner of a lock: an open file description or a descriptor table, by a number that no other
+/// ever gets; its locks end before it does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Owner(pub(super) usize);
+pub struct Owner(u64);
 
 impl Owner {
     /// A number, for an order.
     fn key(self) -> u64 {
-        self.0 as u64
+        self.0
+    }
+}
+
+/// The number of the next owner.
+static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
+
+/// What an open file description or a descriptor table is as an owner of locks: none until it asks
+/// for the first one.
+#[derive(Debug)]
+pub(super) struct Ownership(AtomicU64);
+
+impl Ownership {
+    /// No owner yet.
+    pub const fn new() -> Ownership {
+        Ownership(AtomicU64::new(0))
+    }
+
+    /// The owner, which may have locks; one without any if it never asked for one.
+    pub fn owner(&self) -> Owner {
+        Owner(self.0.load(Relaxed))
+    }
+
+    /// The owner, which is about to have a lock.
+    fn become_owner(&self) -> Owner {
+        match self.owner() {
+            Owner(0) => {
+                let new = NEXT_OWNER.fetch_add(1, Relaxed);
+                let was = self.0.compare_exchange(0, new, Relaxed, Relaxed);
+                Owner(was.map_or_else(|other| other, |_| new))
+            }
+            owner => owner,
+        }
+    }
+
+    /// Ends all its locks on the file that `open` is of.
+    pub fn release_all(&self, open: &OpenFile) {
+        let owner = self.owner();
+        if owner != Owner(0) {
+            release_all(open, owner);
+        }
     }
 }
 
@@ -324,14 +364,14 @@ fn may_allocate() -> Result<()> {
 /// # Errors
 /// `EAGAIN` if another has it and `wait` is false, a restart number, `ENOLCK`.
 pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> Result<()> {
-    let owner = open.lock_owner();
     let Some(mode) = mode else {
+        let owner = open.ownership().owner();
         release(id(open)?, |held| held.unlock_whole(owner));
         return Ok(());
     };
     may_allocate()?;
     let file = find_or_add(id(open)?);
-    open.note_locks();
+    let owner = open.ownership().become_owner();
     let attempt = || {
         let mut held = file.held.lock();
         // A change of mode is not atomic: the old lock goes first, as on Linux.
@@ -377,11 +417,11 @@ pub enum For<'a> {
     Description,
 }
 
-impl For<'_> {
-    fn owner(self, open: &OpenFile) -> Owner {
+impl<'a> For<'a> {
+    fn ownership(self, open: &'a OpenFile) -> &'a Ownership {
         match self {
-            For::Process(table) => table.lock_owner(),
-            For::Description => open.lock_owner(),
+            For::Process(table) => table.ownership(),
+            For::Description => open.ownership(),
         }
     }
 }
@@ -394,7 +434,8 @@ pub fn conflicting_record(open: &OpenFile, by: For<'_>, record: &Record) -> Resu
     let Some(file) = find(id(open)?) else {
         return Ok(None);
     };
-    let found = file.held.lock().records.conflict(by.owner(open), record);
+    let owner = by.ownership(open).owner();
+    let found = file.held.lock().records.conflict(owner, record);
     put(file);
     Ok(found.map(|(_, held)| held))
 }
@@ -408,7 +449,7 @@ const NODES: usize = 4;
 /// Those of `fstat`; `ENOLCK` if a lock would become two and there is no memory, or its user has
 /// too many.
 pub fn unlock_record(open: &OpenFile, by: For<'_>, range: &Record) -> Result<()> {
-    let owner = by.owner(open);
+    let owner = by.ownership(open).owner();
     let mut spare = Spare::default();
     let may_split = spare.add(NODES).is_ok();
     let mut result = Ok(());
@@ -441,15 +482,11 @@ pub fn lock_record(
     wait: bool,
     account: &Arc<Account>,
 ) -> Result<()> {
-    let owner = by.owner(open);
     may_allocate()?;
     let mut spare = Spare::default();
     spare.add(NODES).map_err(|_| Errno::ENOLCK)?;
     let file = find_or_add(id(open)?);
-    match by {
-        For::Process(table) => table.note_locks(),
-        For::Description => open.note_locks(),
-    }
+    let owner = by.ownership(open).become_owner();
     let key = (owner, TICKET.fetch_add(1, Relaxed));
     let attempt = || -> Option<Result<()>> {
         let mut held = file.held.lock();
@@ -543,7 +580,7 @@ impl HeldLocks {
 }
 
 /// Ends all locks of `owner` on the file that `open` is of.
-pub(super) fn release_all(open: &OpenFile, owner: Owner) {
+fn release_all(open: &OpenFile, owner: Owner) {
     let Ok(file) = id(open) else {
         return;
     };
