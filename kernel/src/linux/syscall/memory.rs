@@ -58,16 +58,24 @@ const ATTEMPTS: u32 = 8;
 ///
 /// # Errors
 /// Those of `change`.
+#[inline(always)]
 pub(super) fn with_memory<T>(
     mut change: impl FnMut() -> core::result::Result<T, MapError>,
 ) -> core::result::Result<T, MapError> {
+    let mut result = change();
     for _ in 0..ATTEMPTS {
-        match change() {
-            Err(MapError::NoMemory) if frame::is_scarce() && !process::is_scarce() => {}
-            result => return result,
+        if !matches!(result, Err(MapError::NoMemory)) || !waited() {
+            break;
         }
+        result = change();
     }
-    change()
+    result
+}
+
+/// Waits for memory if it is scarce; returns whether there is some now.
+#[cold]
+fn waited() -> bool {
+    frame::is_scarce() && !process::is_scarce()
 }
 
 fn prot(bits: u32) -> Prot {
