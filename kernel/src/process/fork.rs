@@ -275,6 +275,8 @@ pub fn make_process(
 ) -> Result<Arc<Thread>> {
     let limits = super::Limits::initial();
     let process = Process::new(pid, Actions::new(), unkillable, limits, &users::find(0));
+    // Of the first process, whose thread is a task of the kernel's.
+    *process.last_credentials.lock() = Some(Arc::default());
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
     process.signals.add_thread(thread.clone(), None)?;
     pid_table::add_thread(thread.clone());

@@ -49,7 +49,7 @@ pub struct Process {
     pub(crate) exceeds_user: AtomicBool,
     /// The name of the thread that ended last, for a zombie.
     pub(super) last_name: SpinLock<Vec<u8>>,
-    /// The credentials of the thread that ended last.
+    /// The credentials of the thread that ended last, or of a thread that is the kernel's.
     pub(super) last_credentials: SpinLock<Option<Arc<Credentials>>>,
     /// `personality`; `ADDR_NO_RANDOMIZE` counts, and the bits that `uname` looks at.
     pub personality: AtomicU32,
