@@ -138,10 +138,10 @@ impl Ready {
     }
 
     /// The watch may be ready: puts it at the end of the list and wakes a thread that waits for
-    /// events. Not in interrupt context. Returns whether there was one, and the wake-up is news for
-    /// the watch's interest.
+    /// events. Not in interrupt context. Returns whether there was one that had nothing to look at
+    /// before, and the wake-up is news for the watch's interest.
     pub fn note(&self, item: &Item, is_news: impl FnOnce(Interest) -> bool) -> bool {
-        let interest = {
+        let (interest, was_empty) = {
             let mut list = self.lock();
             let place = list.at(item.place);
             let current = place
@@ -153,12 +153,15 @@ impl Ready {
                 return false;
             }
             let interest = place.interest;
+            let was_empty = list.len == 0;
             list.link(item.place, false);
-            interest
+            (interest, was_empty)
         };
         let woken = self.waiters.wake_one();
         self.pollers.wake_all();
-        woken && is_news(interest)
+        // A thread that is about to look at the list, rather than asleep, counts once: an earlier
+        // event is what it finds.
+        woken && was_empty && is_news(interest)
     }
 
     /// Puts a watch that is still ready back at the end.
