@@ -76,11 +76,11 @@ pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
     }
     for each in FAIL_EACH {
         if report.wants(&format!("guest: random calls, failing allocations, {each}")) {
-            // Calls fail; the machine must not, and with all of memory again it must answer. What is
-            // asked then needs no /dev/null: children that are root may have removed it.
+            // Calls fail; the machine must not, and with all of memory again it must answer. What
+            // is asked then needs no /dev/null: children that are root may have removed it.
             let script = format!(
                 "/tests/random-calls --seconds {seconds} --failing {each} && \
-                 exec /tests/guest-tests 'files: a file' 'memory: copy' 'memory: many' 'memory: random'"
+                 exec /tests/guest-tests 'files: a file' 'memory: copy' 'memory: many'"
             );
             let guest = bench.guest(&["/bin/sh", "-c", &script]).cpus(2);
             let finished = guest.timeout(seconds + 240).run_shown();
