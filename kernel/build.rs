@@ -9,5 +9,7 @@ fn main() {
         println!("cargo:rustc-link-arg-bins=-T{root}/../nucleus/kernel.ld");
         println!("cargo:rustc-link-arg-bins=-zmax-page-size=4096");
         println!("cargo:rustc-link-arg-bins=--build-id=none");
+        // For the table by which the kernel moves itself (tools/causeway/src/relocations.rs).
+        println!("cargo:rustc-link-arg-bins=--emit-relocs");
     }
 }

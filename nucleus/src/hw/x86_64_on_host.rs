@@ -12,6 +12,8 @@ mod acpi;
 mod loader;
 #[path = "x86_64/memory.rs"]
 mod memory;
+#[path = "x86_64/placement.rs"]
+mod placement;
 
 /// Physical memory: a MiB of each test's own.
 mod layout {
@@ -400,4 +402,42 @@ fn a_seed_is_taken_out_of_the_command_line() {
     loader::keep_seed(&found.seed.unwrap());
     assert_eq!(loader::take_seed(), found.seed);
     assert_eq!(loader::take_seed(), None);
+}
+
+/// Wherever chance puts them, no two regions overlap, all are canonical, and the image stays within
+/// what its code reaches.
+#[test]
+fn the_kernel_has_room_in_every_place() {
+    const GIB: usize = 1 << 30;
+    let mut images = std::collections::BTreeSet::new();
+    for seed in 0..20_000 {
+        let numbers = Random::new(seed);
+        let memory_end = 1u64 << (27 + numbers.below(20)) | numbers.below(1 << 40);
+        let image_end = 0x10_0000 + numbers.below(16 << 20);
+        let extreme = numbers.below(3);
+        let below = |limit: u64| match extreme {
+            0 => 0,
+            1 => limit - 1,
+            _ => numbers.below(limit),
+        };
+        let to = placement::choose(below, image_end, memory_end);
+        images.insert(to.image);
+        assert!(to.image % (2 << 20) == 0 && to.direct_map % GIB == 0);
+        assert!(to.image as u64 + image_end <= (2 << 30) - (2 << 20));
+        let direct_end = to.direct_map + memory_end as usize;
+        let room = layout::DIRECT_MAP_SIZE;
+        assert!(
+            direct_end <= room || memory_end as usize > room - GIB,
+            "{to:x?}"
+        );
+        assert!(to.direct_map >> 30 & 511 <= 508, "{to:x?}");
+        let [stacks, window, devices, blocks] = to.regions;
+        let slot = |at: usize| at >> 39 & 511;
+        assert!((384..511).contains(&slot(stacks)) && stacks >> 47 == 0x1_ffff);
+        assert!(stacks + 2 * GIB <= window && window + GIB <= devices);
+        assert!(slot(stacks) == slot(window) && slot(stacks) == slot(devices + GIB - 1));
+        assert!((384..511).contains(&slot(blocks)) && slot(blocks) != slot(stacks));
+        assert!(slot(blocks) == slot(blocks + 320 * GIB - 1) && blocks >> 47 == 0x1_ffff);
+    }
+    assert!(images.len() > 1000, "{}", images.len());
 }

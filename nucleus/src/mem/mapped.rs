@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use super::frame::record::{self, Type};
 use super::frame::{give_run, has_block, take_of_block};
 use crate::hw::counters::Counter;
-use crate::hw::x86_64::layout::BLOCKS;
+use crate::hw::x86_64::layout::blocks;
 use crate::hw::x86_64::space::{self, ADDRESS, DATA, PRESENT};
 use crate::hw::x86_64::{cpu, kernel_flush, percpu};
 use crate::lock::{Rank, SpinLock};
@@ -62,17 +62,17 @@ static STALE_PAGES: AtomicUsize = AtomicUsize::new(0);
 /// Whether an address is in such a block.
 #[inline]
 pub(crate) fn contains(address: *mut u8) -> bool {
-    (address as usize).wrapping_sub(BLOCKS) < SIZES * AREA
+    (address as usize).wrapping_sub(blocks()) < SIZES * AREA
 }
 
 fn bottom_of(order: usize, slot: u32) -> usize {
-    BLOCKS + (order - SMALLEST) * AREA + ((slot as usize) << (order + PAGE_SHIFT))
+    blocks() + (order - SMALLEST) * AREA + ((slot as usize) << (order + PAGE_SHIFT))
 }
 
 /// The inverse of [`bottom_of`].
 fn slot_of(bottom: usize) -> (usize, u32) {
-    let order = (bottom - BLOCKS) / AREA + SMALLEST;
-    let slot = ((bottom - BLOCKS) % AREA) >> (order + PAGE_SHIFT);
+    let order = (bottom - blocks()) / AREA + SMALLEST;
+    let slot = ((bottom - blocks()) % AREA) >> (order + PAGE_SHIFT);
     (order, slot as u32)
 }
 

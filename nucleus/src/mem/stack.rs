@@ -6,7 +6,7 @@
 //! thread changes no mapping and flushes nothing. Only when many are free do some give their memory
 //! back, all with one flush.
 
-use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, STACKS};
+use crate::hw::x86_64::layout::{MAX_STACKS, STACK_SIZE, STACK_SLOT, stacks};
 use crate::hw::x86_64::{cpu, kernel_flush, percpu, space};
 use crate::lock::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE};
@@ -41,11 +41,11 @@ static STACKS_STATE: SpinLock<Stacks> = SpinLock::new(
 );
 
 fn bottom_of(slot: usize) -> usize {
-    STACKS + (slot + 1) * STACK_SLOT - STACK_SIZE
+    stacks() + (slot + 1) * STACK_SLOT - STACK_SIZE
 }
 
 fn slot_of(bottom: usize) -> usize {
-    (bottom - STACKS) / STACK_SLOT
+    (bottom - stacks()) / STACK_SLOT
 }
 
 impl Stacks {

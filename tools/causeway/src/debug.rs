@@ -24,7 +24,9 @@ pub fn debug(options: &options::Debug) -> Result<u8> {
         Accelerator::Auto => Accelerator::Tcg,
         asked => asked,
     };
-    let mut machine = options.guest.machine(
+    // The addresses in the kernel's file are those in its memory.
+    let guest = options.guest.unmoved();
+    let mut machine = guest.machine(
         &kernel,
         console,
         &options.command,

@@ -1,10 +1,11 @@
 //! The host command: builds the kernel and a root for it, and runs them in QEMU.
 //!
 //! A run goes through the modules in this order: [`options`] has the command line, [`project`]
-//! builds the kernel, [`root`] and [`cpio`] pack the guest's files, [`share`] shows it the host's,
-//! [`qemu`] writes the machine's command line, [`guest`] starts it and waits for its end, [`run`]
-//! connects it to the user through [`terminal`] and [`input`], [`symbols`] makes a panic readable,
-//! and [`outcome`] is the exit status. [`test`] does all this many times.
+//! builds the kernel, [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files,
+//! [`share`] shows it the host's, [`qemu`] writes the machine's command line, [`guest`] starts it
+//! and waits for its end, [`run`] connects it to the user through [`terminal`] and [`input`],
+//! [`symbols`] makes a panic readable, and [`outcome`] is the exit status. [`test`] does all this
+//! many times.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -21,6 +22,7 @@ mod outcome;
 mod profile;
 mod project;
 mod qemu;
+mod relocations;
 mod root;
 mod run;
 mod screen;

@@ -51,7 +51,7 @@ pub enum Command {
 }
 
 /// Options of every guest.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Guest {
     /// Use this folder as the guest's root, or this image with an ext2 file system, which the guest
     /// changes unless `:ro` stands behind it [default: Debian's busybox with its applets]
@@ -105,6 +105,13 @@ impl Guest {
     /// When it does not build.
     pub fn kernel(&self) -> Result<PathBuf> {
         kernel_of(self.kernel.as_deref(), self.profile)
+    }
+
+    /// The same guest with the kernel where it was linked, not at a random place.
+    pub fn unmoved(&self) -> Guest {
+        let mut guest = self.clone();
+        guest.append.push("kaslr=off".into());
+        guest
     }
 
     /// The machine that boots `kernel` with the root and the shares that the user asked for, and

@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use crate::relocations;
+
 /// The kernel's target.
 pub const TARGET: &str = "x86_64-unknown-none";
 
@@ -82,10 +84,8 @@ pub fn kernel_of(home: &Path, folder: &Path, profile: Profile) -> Result<PathBuf
         }
     }
     run_quiet_when_fresh(&mut build, "the kernel")?;
-    Ok(folder
-        .join(TARGET)
-        .join(profile.name())
-        .join("causeway-kernel"))
+    let folder = folder.join(TARGET).join(profile.name());
+    relocations::with_table(&folder.join("causeway-kernel"))
 }
 
 /// Builds all guest programs and returns the folder that they are in.

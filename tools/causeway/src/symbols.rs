@@ -9,6 +9,8 @@ use crate::profile::Detail;
 
 /// The word that starts a log line of return addresses.
 const BACKTRACE: &str = "backtrace:";
+/// The word that starts the line before it: how far the kernel is from where it was linked.
+const SLIDE: &str = "slide:";
 
 /// Each line of `log` from the panic on, the return addresses replaced by functions and lines of
 /// `kernel`.
@@ -18,14 +20,18 @@ pub fn panic_report(log: &[String], kernel: Option<&Path>) -> Vec<String> {
     };
     let loader = kernel.and_then(|kernel| Loader::new(kernel).ok());
     let mut report = Vec::new();
-    let mut depth = 0;
+    let (mut depth, mut slide) = (0, 0);
     for line in &log[first..] {
+        if let Some(distance) = line.strip_prefix(SLIDE) {
+            slide = u64::from_str_radix(distance.trim(), 16).unwrap_or(0);
+            continue;
+        }
         let Some((_, addresses)) = line.split_once(BACKTRACE) else {
             report.push(line.clone());
             continue;
         };
         for address in addresses.split_ascii_whitespace() {
-            report.extend(frames(loader.as_ref(), address, depth));
+            report.extend(frames(loader.as_ref(), address, slide, depth));
             depth += 1;
         }
     }
@@ -48,12 +54,14 @@ pub fn message(line: &str) -> &str {
     }
 }
 
-fn frames(loader: Option<&Loader>, address: &str, depth: usize) -> Vec<String> {
+fn frames(loader: Option<&Loader>, address: &str, slide: u64, depth: usize) -> Vec<String> {
     let digits = address.trim_start_matches("0x");
     let known = || {
         let loader = loader?;
         // A return address is that of the next instruction; the call is the byte before.
-        let call = u64::from_str_radix(digits, 16).ok()?.checked_sub(1)?;
+        let call = u64::from_str_radix(digits, 16)
+            .ok()?
+            .checked_sub(slide + 1)?;
         let mut lines = Vec::new();
         let mut found = loader.find_frames(call).ok()?;
         while let Ok(Some(frame)) = found.next() {
@@ -139,7 +147,13 @@ mod tests {
 
     #[test]
     fn the_report_starts_at_the_panic() {
-        let log = ["[0.1] up", "[0.2] panic: boom", "backtrace: 10 0x20"].map(String::from);
+        let log = [
+            "[0.1] up",
+            "[0.2] panic: boom",
+            "slide: 8",
+            "backtrace: 10 0x20",
+        ];
+        let log = log.map(String::from);
         let report = panic_report(&log, None);
         assert_eq!(report[0], "[0.2] panic: boom");
         assert_eq!(report.len(), 3);

@@ -76,9 +76,6 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         bad_start("there is too little memory");
     }
     set(found.command_line(), found.archive);
-    if let Some(seed) = &found.seed {
-        loader::keep_seed(seed);
-    }
 
     cpu::set_controls(!mitigations::is_isolated());
     fpu::enable();

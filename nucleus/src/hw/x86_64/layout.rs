@@ -1,24 +1,28 @@
 //! The kernel's half of every address space.
 //!
-//! | from | what |
-//! |---|---|
-//! | `DIRECT_MAP` | all physical memory, never executable |
-//! | `STACKS` | kernel stacks between guard pages |
-//! | `WINDOW` | mappings of frames for a short time, where the direct map is not used for them |
-//! | `BLOCKS` | large blocks of the heap whose frames are not neighbours |
-//! | `DEVICES` | device registers, uncached |
-//! | `KERNEL_BASE` | the kernel image: text, read-only data, data |
+//! | region | what | where |
+//! |---|---|---|
+//! | [`ptr`] | all physical memory, never executable: the direct map | at a GiB of the lower half |
+//! | [`stacks`] | kernel stacks between guard pages | in 512 GiB of the upper half |
+//! | [`window`] | mappings of frames for a short time, where the direct map is not used for them | behind them |
+//! | [`devices`] | device registers, uncached | behind that |
+//! | [`blocks`] | large blocks of the heap whose frames are not neighbours | in another 512 GiB of the upper half |
+//! | [`image`] | the kernel image: text, read-only data, data | in the last 2 GiB, which the code's 32-bit addresses reach |
+//!
+//! `place` (in `boot`) moves all of them by random distances before anything else runs. The
+//! direct map's address is an immediate operand in the code, which the move changes.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::PhysAddr;
 
-/// Where physical address 0 is mapped.
+/// Where physical address 0 is mapped in a kernel that was not moved.
 pub const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
-/// Bytes that the direct map may grow to.
+/// Bytes from [`DIRECT_MAP`] on in which the direct map is.
 pub const DIRECT_MAP_SIZE: usize = 64 << 40;
 /// Physical memory that the boot page tables map, in bytes.
 pub const BOOT_MAPPED: u64 = 4 << 30;
-/// The kernel stacks.
-pub const STACKS: usize = 0xffff_c000_0000_0000;
 /// Bytes of a stack. The deepest chains, from a system call through a fault and a page's arrival to
 /// an interrupt, take about a third of it in builds with assertions.
 pub const STACK_SIZE: usize = 32 << 10;
@@ -26,14 +30,50 @@ pub const STACK_SIZE: usize = 32 << 10;
 pub const STACK_SLOT: usize = 64 << 10;
 /// Stacks at most, and so threads at most.
 pub const MAX_STACKS: usize = 32 << 10;
-/// Short-lived mappings, in the level-3 table of the stacks.
-pub const WINDOW: usize = 0xffff_c040_0000_0000;
-/// Device registers.
-pub const DEVICES: usize = 0xffff_c080_0000_0000;
-/// Large heap blocks, in a level-3 table of their own: 512 GiB.
-pub const BLOCKS: usize = 0xffff_c100_0000_0000;
 /// What the kernel image is linked at, for physical address 0.
 pub const KERNEL_BASE: usize = 0xffff_ffff_8000_0000;
+/// What it is loaded at.
+const LOAD_ADDRESS: usize = 0x10_0000;
+
+/// Where the regions with page tables of their own begin: stacks, window, devices, blocks. The
+/// first three are in the 512 GiB of one level-3 table, blocks in those of another; `space` makes
+/// both tables.
+static REGIONS: [AtomicUsize; 4] = [
+    AtomicUsize::new(0xffff_c000_0000_0000),
+    AtomicUsize::new(0xffff_c040_0000_0000),
+    AtomicUsize::new(0xffff_c060_0000_0000),
+    AtomicUsize::new(0xffff_c100_0000_0000),
+];
+
+/// Moves the regions with page tables of their own. Once, before any is used.
+pub fn move_regions(to: [usize; 4]) {
+    for (region, to) in REGIONS.iter().zip(to) {
+        region.store(to, Ordering::Relaxed);
+    }
+}
+
+/// The kernel stacks.
+#[inline]
+pub fn stacks() -> usize {
+    REGIONS[0].load(Ordering::Relaxed)
+}
+
+/// Short-lived mappings.
+#[inline]
+pub fn window() -> usize {
+    REGIONS[1].load(Ordering::Relaxed)
+}
+
+/// Device registers.
+pub fn devices() -> usize {
+    REGIONS[2].load(Ordering::Relaxed)
+}
+
+/// Large heap blocks.
+#[inline]
+pub fn blocks() -> usize {
+    REGIONS[3].load(Ordering::Relaxed)
+}
 
 unsafe extern "C" {
     static __image_start: u8;
@@ -51,9 +91,20 @@ pub struct Image {
     pub end: u64,
 }
 
+/// How far the image has moved from where it was linked.
+pub fn slide() -> usize {
+    &raw const __image_start as usize - (KERNEL_BASE + LOAD_ADDRESS)
+}
+
+/// Where physical address 0 is in the image's mapping.
+pub fn image_base() -> usize {
+    KERNEL_BASE + slide()
+}
+
 /// Where the linker and the loader put the image.
 pub fn image() -> Image {
-    let at = |symbol: *const u8| (symbol as usize - KERNEL_BASE) as u64;
+    let base = image_base();
+    let at = |symbol: *const u8| (symbol as usize - base) as u64;
     Image {
         start: at(&raw const __image_start),
         text_end: at(&raw const __text_end),
@@ -62,14 +113,28 @@ pub fn image() -> Image {
     }
 }
 
+/// Where physical address 0 is in the direct map.
+#[inline(always)]
+fn direct_map() -> usize {
+    let base;
+    // SAFETY: gives a number, which the start of the kernel changes in place (`start`): the operand
+    // is the last eight bytes of the instruction, which always has ten.
+    unsafe {
+        asm!("2: movabs {}, {}", ".pushsection .direct_sites, \"a\"", ".long 2b + 2 - .",
+            ".popsection", out(reg) base, const DIRECT_MAP as i64,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    base
+}
+
 /// A byte of memory in the direct map.
 #[inline]
 pub fn ptr(at: PhysAddr) -> *mut u8 {
-    (DIRECT_MAP + at.0 as usize) as *mut u8
+    (direct_map() + at.0 as usize) as *mut u8
 }
 
 /// Whether an address lies in the guard below a stack, or so near above it that a push goes there.
 pub fn is_stack_guard(address: usize) -> bool {
-    let within = address.wrapping_sub(STACKS);
+    let within = address.wrapping_sub(stacks());
     within < MAX_STACKS * STACK_SLOT && within % STACK_SLOT < STACK_SLOT - STACK_SIZE + 256
 }

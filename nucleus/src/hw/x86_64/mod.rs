@@ -1,11 +1,12 @@
 //! A virtual machine with x86-64 CPUs.
 //!
 //! In the order of a boot, which [`boot`](crate::boot) leads: `start` (first instructions),
-//! `loader` and `memory` (what the loader left), `acpi` (what the firmware tells), `layout` and
-//! `space` (the kernel's address space), `percpu`, `gdt` and `entry` (each CPU's data, tables and
-//! ways in), `apic` and `clock` (interrupts, time). While it runs: `fault` and `irq` (traps and
-//! interrupts), `user`, `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived
-//! mappings), `serial`. At the end: `panic`, `backtrace`, `power`.
+//! `loader` and `memory` (what the loader left), `placement` (where the kernel goes), `acpi` (what
+//! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt` and
+//! `entry` (each CPU's data, tables and ways in), `apic` and `clock` (interrupts, time). While it
+//! runs: `fault` and `irq` (traps and interrupts), `user`, `fpu`, `copy` and `vdso` (programs and
+//! their memory), `window` (short-lived mappings), `serial`. At the end: `panic`, `backtrace`,
+//! `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;
@@ -26,6 +27,7 @@ pub(crate) mod memory;
 pub(crate) mod mitigations;
 pub(crate) mod panic;
 pub(crate) mod percpu;
+pub(crate) mod placement;
 pub(crate) mod port;
 pub(crate) mod power;
 pub(crate) mod serial;

@@ -7,7 +7,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{Features, features};
-use super::layout::{BLOCKS, DEVICES, DIRECT_MAP, Image, KERNEL_BASE, STACKS, image, ptr};
+use super::layout::{Image, blocks, devices, image, image_base, ptr, stacks};
 use super::memory::MemoryMap;
 use super::{mitigations, percpu};
 use crate::hw::handlers;
@@ -138,7 +138,7 @@ impl Builder<'_> {
             (fixed.end, end, DATA),
         ];
         for (from, to, rights) in parts {
-            self.map(DIRECT_MAP + from as usize, from, to, rights);
+            self.map(ptr(PhysAddr(from)) as usize, from, to, rights);
         }
     }
 }
@@ -164,21 +164,21 @@ pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2]) {
         builder.map_direct(range.start << PAGE_SHIFT, range.end << PAGE_SHIFT, &image);
     }
     let mut section = |from: u64, to: u64, rights| {
-        builder.map(KERNEL_BASE + from as usize, from, to, rights);
+        builder.map(image_base() + from as usize, from, to, rights);
     };
     section(image.start, image.text_end, CODE);
     section(image.text_end, image.rodata_end, CONSTANTS);
     section(image.rodata_end, image.end, DATA);
-    builder.descend(STACKS, 3);
-    builder.descend(BLOCKS, 3);
+    builder.descend(stacks(), 3);
+    builder.descend(blocks(), 3);
     for table in 0..DEVICE_TABLES {
-        builder.descend(DEVICES + table * 512 * PAGE_SIZE, 1);
+        builder.descend(devices() + table * 512 * PAGE_SIZE, 1);
     }
     ROOT.store(builder.root, Ordering::Relaxed);
     if mitigations::is_isolated() {
         builder.root = builder.new_table();
         let mut part = |from: usize, bytes: usize, rights: u64| {
-            let at = (from - KERNEL_BASE) as u64;
+            let at = (from - image_base()) as u64;
             builder.map(from, at, at + bytes as u64, rights);
         };
         let [text, table] = ways_in;
@@ -207,13 +207,13 @@ pub(crate) fn map_device(at: u64, bytes: usize) -> Option<*mut u8> {
         return None;
     }
     for page in 0..pages {
-        let va = DEVICES + (first + page) * PAGE_SIZE;
+        let va = devices() + (first + page) * PAGE_SIZE;
         let entry = find(va)?;
         let frame = at - offset as u64 + (page * PAGE_SIZE) as u64;
         // SAFETY: `find` gives an entry of the device window, which no other caller was given.
         unsafe { entry.write_volatile(frame | REGISTERS) };
     }
-    Some((DEVICES + first * PAGE_SIZE + offset) as *mut u8)
+    Some((devices() + first * PAGE_SIZE + offset) as *mut u8)
 }
 
 /// How many pages of device registers can still be mapped.

@@ -3,7 +3,10 @@
 //! Two doors lead in, the PVH note (`qemu -kernel`) and the multiboot2 header (GRUB). Both give
 //! 32-bit protected mode without paging and a physical address in `ebx`. The boot page tables map
 //! the first 4 GiB three times: at 0, at the direct map, and (the first GiB) at the kernel image's
-//! base; `space` builds the real ones.
+//! base. `nucleus_place` then chooses where the kernel goes on, and maps image and direct map
+//! there; from the mapping at 0, the code changes each address in the image (the table of
+//! relocations, which `tools/causeway/src/relocations.rs` makes, and the direct map's immediates),
+//! and jumps to the new place. `space` builds the real page tables.
 
 use core::arch::global_asm;
 
@@ -141,9 +144,6 @@ no_cpu_text:
 
     .code64
 start64:
-    movabsq $1f, %rax
-    jmpq *%rax
-1:
     xorl %eax, %eax
     movl %eax, %ds
     movl %eax, %es
@@ -151,11 +151,74 @@ start64:
     movl %eax, %gs
     movl %eax, %ss
     movabsq $boot_stack_top, %rsp
-    movl %esi, %edi
-    movl %ebp, %esi
+    movl %esi, %ebx
+    movl %ebp, %r12d
     xorl %ebp, %ebp
+    movl %ebx, %edi
+    movl %r12d, %esi
+    movabsq $nucleus_place, %rax
+    callq *%rax
+    /* rax: how far the image moves, rdx: how far the direct map. No code of the image runs but this
+       until all of it has changed. */
+    leaq kernel_relocations(%rip), %rsi
+    movl (%rsi), %ecx
+    movl 4(%rsi), %r8d
+    addq $8, %rsi
+    jmp 2f
+1:
+    movl (%rsi), %edi
+    addq %rax, (%rdi)
+    addq $4, %rsi
+    decl %ecx
+2:
+    testl %ecx, %ecx
+    jnz 1b
+    jmp 4f
+3:
+    movl (%rsi), %edi
+    addl %eax, (%rdi)
+    addq $4, %rsi
+    decl %r8d
+4:
+    testl %r8d, %r8d
+    jnz 3b
+    /* Each site of the direct map's address is named by its distance. */
+    leaq __direct_sites_start(%rip), %rsi
+    leaq __direct_sites_end(%rip), %rcx
+    jmp 6f
+5:
+    movslq (%rsi), %rdi
+    addq %rdx, (%rsi, %rdi)
+    addq $4, %rsi
+6:
+    cmpq %rcx, %rsi
+    jb 5b
+    /* The image's place, in the two last GiB. */
+    leaq boot_l2_image + 3(%rip), %rcx
+    movq %rcx, boot_l3_image + 510 * 8(%rip)
+    addq $0x1000, %rcx
+    movq %rcx, boot_l3_image + 511 * 8(%rip)
+    movq %cr3, %rcx
+    movq %rcx, %cr3
+    leaq 7f(%rip), %rcx
+    leaq (%rcx, %rax), %rax
+    movabsq $BASE, %rcx
+    addq %rcx, %rax
+    jmpq *%rax
+7:
+    leaq boot_stack_top(%rip), %rsp
+    movl %ebx, %edi
+    movl %r12d, %esi
     call nucleus_main
     ud2
+
+    /* Counts of the places below: a kernel without a table stays where it was linked. */
+    .section .relocations, "a"
+    .balign 8
+    .globl kernel_relocations
+kernel_relocations:
+    .long 0, 0
+    .section .boot.text, "ax"
 
     .balign 8
     .globl boot_gdt, boot_gdt_pointer
@@ -175,8 +238,13 @@ boot_l4:
     .skip 4096
 boot_l3:
     .skip 4096
+    .globl boot_l3_direct, boot_l2, boot_l2_image
 boot_l3_image:
     .skip 4096
+boot_l3_direct:
+    .skip 4096
+boot_l2_image:
+    .skip 2 * 4096
 boot_l2:
     .skip 4 * 4096
     .skip 32768

@@ -4,7 +4,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::layout::WINDOW;
+use super::layout;
 use super::space::{DATA, invalidate_page, make_entry};
 use crate::{OutOfMemory, PAGE_SIZE, PhysAddr, VirtAddr};
 
@@ -19,7 +19,7 @@ static TABLES: [AtomicPtr<u64>; WINDOW_PAGES / ENTRIES] =
     [const { AtomicPtr::new(ptr::null_mut()) }; WINDOW_PAGES / ENTRIES];
 
 fn address_of(slot: usize) -> usize {
-    WINDOW + slot * PAGE_SIZE
+    layout::window() + slot * PAGE_SIZE
 }
 
 /// The entry of an address. The window was started.

@@ -35,7 +35,9 @@ pub fn profile(options: &options::Profile) -> Result<u8> {
     let kernel = options.guest.kernel()?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let console = Console::of(true);
-    let mut machine = options.guest.machine(
+    // The addresses that are counted are those in the kernel's file.
+    let guest = options.guest.unmoved();
+    let mut machine = guest.machine(
         &kernel,
         console,
         &options.command,

@@ -1,6 +1,7 @@
 //! Starts: one command with its status, input and output as they are, damaged archives and options,
 //! all numbers of CPUs, the GRUB image, a panic, a hang.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -94,6 +95,9 @@ pub fn run(bench: &Bench, report: &mut Report) {
     if report.wants("starts: randomness") {
         randomness(bench, report);
     }
+    if report.wants("starts: placement") {
+        placement(bench, report);
+    }
     if report.wants("starts: a folder as root") {
         report.run("a folder as root", || folder_as_root(bench));
     }
@@ -145,6 +149,49 @@ fn randomness(bench: &Bench, report: &mut Report) {
             Ok(())
         },
     );
+}
+
+/// Two starts put the kernel and a program's memory elsewhere; `kaslr=off` leaves the kernel where
+/// it was linked.
+fn placement(bench: &Bench, report: &mut Report) {
+    let slide = |option: &str| -> Result<u64> {
+        let plan = bench.shell("sleep 5").option("fault_injection=panic");
+        let finished = match option {
+            "" => plan.run()?,
+            option => plan.option(option).run()?,
+        };
+        let line = finished
+            .log
+            .iter()
+            .find_map(|line| line.strip_prefix("slide: "));
+        Ok(u64::from_str_radix(
+            line.context("no panic with a slide")?,
+            16,
+        )?)
+    };
+    report.run("placement: a kernel moves, unless it shall not", || {
+        ensure!(slide("kaslr=off")? == 0);
+        let slides: BTreeSet<u64> = (0..3).map(|_| slide("")).collect::<Result<_>>()?;
+        // Twice the same of 2^10 places is rare, three times no chance.
+        ensure!(slides.len() > 1, "{slides:x?}");
+        ensure!(
+            slides.iter().all(|slide| slide % (2 << 20) == 0),
+            "{slides:x?}"
+        );
+        Ok(())
+    });
+    report.run("placement: programs differ from start to start", || {
+        let line = "grep -e stack -e heap -e vdso /proc/self/maps; cat /proc/sys/kernel/random/*id";
+        let mut seen = BTreeSet::new();
+        for _ in 0..2 {
+            let text = bench.shell(line).run()?.text();
+            for line in text.lines() {
+                ensure!(seen.insert(line.to_owned()), "{line} twice");
+            }
+        }
+        ensure!(seen.len() >= 8, "{seen:?}");
+        Ok(())
+    });
 }
 
 /// A change to an archive.

@@ -14,6 +14,18 @@ pub const TESTS: &[Test] = &[
     ),
     ("attacks: interrupted waits for random bytes", interrupted),
     ("attacks: entropy that a user makes up", made_up_entropy),
+    (
+        "attacks: kernel addresses in files that everybody reads",
+        addresses_in_files,
+    ),
+    (
+        "attacks: kernel addresses in what calls return",
+        addresses_in_answers,
+    ),
+    (
+        "attacks: kernel addresses in a signal's frame",
+        addresses_in_frames,
+    ),
 ];
 
 /// Flag of `getrandom`: whatever there is.
@@ -191,6 +203,246 @@ fn made_up_entropy() -> Outcome {
         while_attacking(|| {
             fs::write("/dev/urandom", [0xff; 8192])?;
             random_bytes::<64>(GRND_INSECURE)?;
+            Ok(())
+        })
+    })
+}
+
+/// Returns whether a word looks like an address of the kernel's. Small negative numbers and the
+/// page of old system calls, which is at the same place everywhere, do not.
+fn is_kernel_address(word: u64) -> bool {
+    const OLD_CALLS: u64 = 0xffff_ffff_ff60_0000;
+    (0xffff_8000_0000_0000..0xffff_ffff_ffff_0000).contains(&word)
+        && !(OLD_CALLS..=OLD_CALLS + 0x1000).contains(&word)
+}
+
+/// No eight bytes of `bytes` at a multiple of four are an address of the kernel's.
+fn check_bytes(what: &str, bytes: &[u8]) -> Outcome {
+    for (n, part) in bytes.windows(8).enumerate().step_by(4) {
+        let word = u64::from_ne_bytes(part.try_into().unwrap());
+        ensure!(
+            !is_kernel_address(word),
+            format!("{what}: {word:#x} at byte {n}")
+        );
+    }
+    Ok(())
+}
+
+/// No number in `text`, decimal or hexadecimal, is an address of the kernel's.
+fn check_text(what: &str, text: &str) -> Outcome {
+    for word in text.split(|letter: char| !letter.is_ascii_alphanumeric()) {
+        let digits = word.trim_start_matches("0x");
+        let both = [u64::from_str_radix(digits, 16), digits.parse()];
+        let is_hexadecimal = digits.len() == 16;
+        let secret = both[1].clone().is_ok_and(is_kernel_address)
+            || is_hexadecimal && both[0].clone().is_ok_and(is_kernel_address);
+        ensure!(!secret, format!("{what}: {word}"));
+    }
+    Ok(())
+}
+
+/// Reads what an ordinary user may read of `/proc` and `/sys`, and looks for addresses.
+fn addresses_in_files() -> Outcome {
+    /// Files with these names wait, or measure.
+    const SLOW: [&str; 4] = ["kmsg", "hw_cost", "floors", "pagemap"];
+    /// Bytes that are read of a file at most.
+    const MOST: usize = 1 << 18;
+    fn look(folder: &Path, depth: usize, files: &mut usize) -> Outcome {
+        let Ok(list) = fs::read_dir(folder) else {
+            return Ok(());
+        };
+        for entry in list.flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let name = name.to_string_lossy();
+            let Ok(kind) = entry.file_type() else {
+                continue;
+            };
+            if kind.is_dir() && depth > 0 {
+                look(&path, depth - 1, files)?;
+            }
+            if !kind.is_file() || SLOW.contains(&&*name) || name == "mem" {
+                continue;
+            }
+            let open = fs::OpenOptions::new()
+                .read(true)
+                .custom_flags(O_NONBLOCK)
+                .open(&path);
+            let mut bytes = Vec::new();
+            let Ok(file) = open else {
+                continue;
+            };
+            // What can be read of a file that then fails counts too.
+            let _ = file.take(MOST as u64).read_to_end(&mut bytes);
+            let what = path.display().to_string();
+            match std::str::from_utf8(&bytes) {
+                Ok(text) => check_text(&what, text)?,
+                Err(_) => check_bytes(&what, &bytes)?,
+            }
+            *files += 1;
+        }
+        Ok(())
+    }
+    // Programs and sockets of another user, to be listed.
+    let other = spawn_sleeper()?;
+    let _pair = socket_pair(SOCK_STREAM)?;
+    let _listener = TcpListener::bind("127.0.0.1:0")?;
+    as_user(|| {
+        let mut files = 0;
+        while_attacking(|| {
+            files = 0;
+            look(Path::new("/proc"), 4, &mut files)?;
+            look(Path::new("/sys"), 8, &mut files)
+        })?;
+        ensure!(files > 100, files);
+        Ok(())
+    })?;
+    kill_child(other)?;
+    Ok(())
+}
+
+/// A buffer for a structure, filled with bytes that are no address.
+struct Answer([u64; 512]);
+
+impl Answer {
+    fn new() -> Answer {
+        Answer([0x5a5a_5a5a_5a5a_5a5a; 512])
+    }
+
+    fn at<T>(&mut self) -> *mut T {
+        self.0.as_mut_ptr().cast()
+    }
+
+    fn check(&self, what: &str) -> Outcome {
+        let bytes = self.0.map(u64::to_ne_bytes);
+        check_bytes(what, bytes.as_flattened())
+    }
+}
+
+/// Fields and what is between them, of structures that calls fill in.
+fn addresses_in_answers() -> Outcome {
+    /// Makes a call whose last argument but for others is the answer, and looks at this.
+    macro_rules! answers {
+        ($($name:literal, $answer:ident => $call:expr;)*) => {$(
+            let mut $answer = Answer::new();
+            // SAFETY: the answer is larger than what the call writes.
+            unsafe { $call };
+            $answer.check($name)?;
+        )*};
+    }
+    as_user(|| {
+        let pair = socket_pair(SOCK_STREAM)?;
+        let end = pair[0].as_raw_fd();
+        let tcp = TcpListener::bind("127.0.0.1:0")?;
+        let tcp = tcp.as_raw_fd();
+        let folder = File::open("/proc/self")?;
+        let folder = folder.as_raw_fd();
+        let segment = call!(shmget(IPC_PRIVATE, PAGE, 0o600));
+        let queue = call!(msgget(IPC_PRIVATE, 0o600));
+        let set = call!(semget(IPC_PRIVATE, 3, 0o600));
+        let events = call!(epoll_create1(0));
+        let mut wanted = epoll_event {
+            events: EPOLLOUT as u32,
+            u64: 7,
+        };
+        call!(epoll_ctl(events, EPOLL_CTL_ADD, end, &mut wanted));
+        let mut length = 1024 as socklen_t;
+        while_attacking(|| {
+            answers! {
+                "stat", to => stat(c"/proc/self/exe".as_ptr(), to.at());
+                "fstat of a socket", to => fstat(end, to.at());
+                "statx", to => statx(AT_FDCWD, c"/dev/null".as_ptr(), 0, 0xfff, to.at());
+                "statfs", to => statfs(c"/proc".as_ptr(), to.at());
+                "getdents64", to => syscall(SYS_getdents64, folder, to.at::<u8>(), 4096);
+                "getdents", to => syscall(SYS_getdents, folder, to.at::<u8>(), 4096);
+                "getrusage", to => getrusage(RUSAGE_SELF, to.at());
+                "sysinfo", to => sysinfo(to.at());
+                "uname", to => uname(to.at());
+                "times", to => times(to.at());
+                "adjtimex", to => {
+                    to.at::<u32>().write(0);
+                    adjtimex(to.at())
+                };
+                "getitimer", to => getitimer(ITIMER_REAL, to.at());
+                "prlimit", to => prlimit(0, RLIMIT_NOFILE, null(), to.at());
+                "sigaltstack", to => sigaltstack(null(), to.at());
+                "sigaction", to => syscall(SYS_rt_sigaction, SIGUSR1, 0, to.at::<u8>(), 8);
+                "sched_getattr", to => syscall(SYS_sched_getattr, 0, to.at::<u8>(), 56, 0);
+                "getsockname", to => getsockname(end, to.at(), &mut length);
+                "SO_PEERCRED", to => getsockopt(end, SOL_SOCKET, SO_PEERCRED, to.at(), &mut length);
+                "TCP_INFO", to => getsockopt(tcp, IPPROTO_TCP, TCP_INFO, to.at(), &mut length);
+                "SIOCGIFCONF", to => {
+                    to.at::<i32>().write(2048);
+                    to.at::<u64>().add(1).write(to.at::<u64>().add(8) as u64);
+                    ioctl(tcp, 0x8912, to.at::<u8>())
+                };
+                "shmctl", to => shmctl(segment, IPC_STAT, to.at());
+                "msgctl", to => msgctl(queue, IPC_STAT, to.at());
+                "semctl", to => semctl(set, 0, IPC_STAT, to.at::<u8>());
+                "IPC_INFO", to => shmctl(0, 3, to.at());
+                "epoll_wait", to => epoll_wait(events, to.at(), 8, 0);
+                "fcntl F_GETLK", to => fcntl(folder, F_GETLK, to.at::<flock>());
+                "rt_sigpending", to => syscall(SYS_rt_sigpending, to.at::<u8>(), 8);
+                "capget", to => syscall(SYS_capget, &raw const length, to.at::<u8>());
+                "get_robust_list", to =>
+                    syscall(SYS_get_robust_list, 0, to.at::<u64>(), to.at::<u64>().add(1));
+            }
+            // Of a signal that was queued, of a child that has ended.
+            block(&[SIGUSR1])?;
+            for how in ["kill", "sigqueue"] {
+                let value = sigval {
+                    sival_ptr: null_mut(),
+                };
+                match how {
+                    "kill" => call!(kill(getpid(), SIGUSR1)),
+                    _ => call!(sigqueue(getpid(), SIGUSR1, value)),
+                };
+                let set = set_of(&[SIGUSR1]);
+                answers! { "sigwaitinfo", to => sigwaitinfo(&set, to.at()); }
+            }
+            let child = spawn(|| Ok(()))?;
+            answers! { "waitid", to => waitid(P_PID, child as id_t, to.at(), WEXITED); }
+            Ok(())
+        })?;
+        call!(shmctl(segment, IPC_RMID, null_mut()));
+        call!(msgctl(queue, IPC_RMID, null_mut()));
+        call!(semctl(set, 0, IPC_RMID));
+        Ok(())
+    })
+}
+
+/// What a handler finds on its stack: registers, FPU state, and all below that was free.
+fn addresses_in_frames() -> Outcome {
+    static FOUND: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn handler(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+        // The frame, and what was written around it.
+        let start = context as usize & !(PAGE - 1);
+        for word in (start..start + PAGE).step_by(8) {
+            // SAFETY: the alternate stack, whose pages are mapped.
+            let word = unsafe { (word as *const u64).read_volatile() };
+            if is_kernel_address(word) {
+                FOUND.store(word, SeqCst);
+            }
+        }
+    }
+    as_user(|| {
+        let stack = map(16 * PAGE)?;
+        let alternate = stack_t {
+            ss_sp: stack.cast(),
+            ss_flags: 0,
+            ss_size: 16 * PAGE,
+        };
+        call!(sigaltstack(&alternate, null_mut()));
+        // SAFETY: all zeros is a valid one.
+        let mut action: sigaction = unsafe { zeroed() };
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        call!(sigaction(SIGUSR1, &action, null_mut()));
+        while_attacking(|| {
+            for _ in 0..200 {
+                call!(raise(SIGUSR1));
+            }
+            let found = FOUND.load(SeqCst);
+            ensure!(found == 0, format!("{found:#x}"));
             Ok(())
         })
     })
