@@ -388,12 +388,13 @@ fn a_seed_is_taken_out_of_the_command_line() {
     assert_eq!(found.command_line(), left);
     let seed: Vec<u8> = [0, 0xff].repeat(16);
     assert_eq!(found.seed.as_ref().map(<[u8; 32]>::as_slice), Some(&*seed));
-    let behind = memory.get(LINE, line.len() - 1);
-    let erased = String::from_utf8(behind).expect("it was text");
-    assert_eq!(
-        erased.split_ascii_whitespace().collect::<Vec<_>>(),
-        left.split(' ').collect::<Vec<_>>()
-    );
+    let behind = memory.get(LINE, line.len());
+    let end = behind.iter().position(|&byte| byte == 0).expect("it ends");
+    assert_eq!(behind[..end], *left.as_bytes());
+    assert!(behind[end..].iter().all(|&byte| byte == 0));
+    // The line is read once for the kernel's place, and again for everything else.
+    let again = loader::read_all(1, START_INFO as u64).expect("it is right");
+    assert_eq!((again.command_line(), again.seed), (&*left, None));
 
     let line = format!("seed={digits}\0");
     let _memory = pvh(line.as_bytes(), (0, 0));

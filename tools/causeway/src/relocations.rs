@@ -21,6 +21,8 @@ const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
 /// filled with addresses without noting so.
 const TABLE: &str = "kernel_relocations";
 const WORDS: [&str; 2] = ["__got_start", "__got_end"];
+/// The symbols at the image's borders.
+const IMAGE: [&str; 2] = ["__image_start", "__image_end"];
 /// Bytes to which a segment in the file is aligned as in memory.
 const PAGE: usize = 4096;
 
@@ -107,6 +109,11 @@ fn places(file: &[u8]) -> Result<Option<Places>> {
             is_own.then(|| file.read_bytes_at(offset, count as u64).ok())?
         })
     };
+    let border = |name| {
+        let at = value(name).with_context(|| format!("no symbol {name}"))?;
+        Ok::<u64, anyhow::Error>(at.wrapping_sub(KERNEL_BASE))
+    };
+    let image = border(IMAGE[0])?..=border(IMAGE[1])?;
     let physical = |at: u64| u32::try_from(at.wrapping_sub(KERNEL_BASE)).ok();
     let mut places = [Vec::new(), Vec::new()];
     let mut note = |kind: usize, at: u64| -> Result<()> {
@@ -115,10 +122,16 @@ fn places(file: &[u8]) -> Result<Option<Places>> {
             [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])) as u64,
             _ => u64::from_le_bytes(word.try_into()?),
         };
-        // Others are physical addresses, or numbers.
         if address >= KERNEL_BASE {
             places[kind].push(physical(at).context("an address outside of the kernel")?);
+            return Ok(());
         }
+        // Physical addresses stay. Another number is a difference that the linker took: it would
+        // need to change by something else.
+        ensure!(
+            image.contains(&address),
+            "{address:#x} at {at:#x} is no address"
+        );
         Ok(())
     };
     for section in sections.iter() {

@@ -93,7 +93,14 @@ pub struct Image {
 
 /// How far the image has moved from where it was linked.
 pub fn slide() -> usize {
-    &raw const __image_start as usize - (KERNEL_BASE + LOAD_ADDRESS)
+    let start: usize;
+    // SAFETY: gives an address. The compiler must not know whose: it would let the linker take the
+    // difference below, which has no place in the image, so that it would not change.
+    unsafe {
+        asm!("lea {}, [rip + {}]", out(reg) start, sym __image_start,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    start - (KERNEL_BASE + LOAD_ADDRESS)
 }
 
 /// Where physical address 0 is in the image's mapping.

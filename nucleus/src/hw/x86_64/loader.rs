@@ -168,10 +168,14 @@ fn read_command_line(at: u64, end: u64, found: &mut Found) -> Result<(), Problem
         }
     }
     let (line, len) = (&mut found.command_line, &mut found.command_line_len);
-    take_seed_from(line, len, &mut found.seed, |i| {
-        // SAFETY: a byte of the command line, which was read from there.
-        unsafe { *ptr(PhysAddr(at + i as u64)) = b' ' };
-    });
+    let read = *len;
+    take_seed_from(line, len, &mut found.seed);
+    if *len < read {
+        for (i, byte) in line[..read].iter().enumerate() {
+            // SAFETY: a byte of the command line, which was read from there.
+            unsafe { *ptr(PhysAddr(at + i as u64)) = *byte };
+        }
+    }
     // What is not UTF-8 becomes a question mark, byte by byte.
     let mut from = 0;
     while let Err(error) = core::str::from_utf8(&found.command_line[from..found.command_line_len]) {
@@ -186,15 +190,10 @@ fn read_command_line(at: u64, end: u64, found: &mut Found) -> Result<(), Problem
 const SEED: &[u8] = b"seed=";
 const SEED_DIGITS: usize = 64;
 
-/// Takes the words with a seed out of the options of the command line `line` of `len` bytes, and
-/// erases them by `erase` in the loader's memory, byte by byte. The last one counts.
-fn take_seed_from(
-    line: &mut [u8],
-    len: &mut usize,
-    seed: &mut Option<[u8; 32]>,
-    mut erase: impl FnMut(usize),
-) {
-    let (mut at, mut removed) = (0, 0);
+/// Takes the words with a seed out of the options of the command line `line` of `len` bytes, which
+/// closes up; zeros follow it. The last one counts.
+fn take_seed_from(line: &mut [u8], len: &mut usize, seed: &mut Option<[u8; 32]>) {
+    let mut at = 0;
     while at < *len {
         let end = line[at..*len].iter().position(|&byte| byte == b' ');
         let end = end.map_or(*len, |blank| at + blank);
@@ -207,10 +206,8 @@ fn take_seed_from(
             continue;
         };
         *seed = from_digits(digits).or(*seed);
-        (at..end).for_each(|i| erase(i + removed));
         line.copy_within(next..*len, at);
         line[*len - (next - at)..*len].fill(0);
-        removed += next - at;
         *len -= next - at;
     }
 }
