@@ -72,7 +72,28 @@ fn add_table(file: &mut Vec<u8>) -> Result<bool> {
     let size = (table.len() as u64).to_le_bytes();
     file[at + OFFSET..at + OFFSET + 8].copy_from_slice(&offset.to_le_bytes());
     file[at + SIZES..at + SIZES + 16].copy_from_slice(&[size, size].concat());
+    drop_sections(file)?;
     Ok(true)
+}
+
+/// Marks the sections of relocations as unused: GRUB refuses a file that has some.
+fn drop_sections(file: &mut [u8]) -> Result<()> {
+    /// Where a section's header has its type.
+    const TYPE: usize = 4;
+    let header = FileHeader64::<Little>::parse(&*file)?;
+    let sections = header.sections(Little, &*file)?;
+    let start = header.e_shoff(Little) as usize + TYPE;
+    let size = usize::from(header.e_shentsize(Little));
+    let mut types = Vec::new();
+    for (n, section) in sections.iter().enumerate() {
+        if section.sh_type(Little) == elf::SHT_RELA {
+            types.push(start + n * size);
+        }
+    }
+    for at in types {
+        file[at..at + 4].copy_from_slice(&elf::SHT_NULL.to_le_bytes());
+    }
+    Ok(())
 }
 
 /// The place in the file of the segment's header, and the places of 64-bit and 32-bit addresses.
