@@ -70,8 +70,8 @@ pub use fault::{fault_ahead, set_fault_ahead};
 pub use inspect::{MappedPage, PageCounts};
 pub use map::{
     Advice, Backing, Entry, Fault, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock, Map,
-    MapError, MapRequest, Overcommit, Place, Sizes, large_pages, locked_pages, max_entries,
-    overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
+    MapError, MapRequest, Overcommit, Place, Randomness, Sizes, large_pages, locked_pages,
+    max_entries, overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::PinnedPages;

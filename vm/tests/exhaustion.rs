@@ -70,7 +70,9 @@ fn page(base: VirtAddr, i: usize) -> VirtAddr {
 
 /// A sequence of all operations that allocate.
 fn life(file: &Arc<File>) {
-    let map = insist(MapError::NoMemory, || Map::new(Limits::NONE, false));
+    let map = insist(MapError::NoMemory, || {
+        Map::new(Limits::NONE, vm::Randomness::Everything)
+    });
     place(&map, HERE, 6, |_| {});
     for i in 0..6 {
         write(&map, page(HERE, i), i as u8 + 1);

@@ -142,7 +142,7 @@ fn number(at: VirtAddr) -> usize {
 
 impl Model {
     fn new(seed: u64, cpus: usize) -> Model {
-        let map = Map::new(Limits::NONE, false).expect("a map");
+        let map = Map::new(Limits::NONE, vm::Randomness::Everything).expect("a map");
         let files = (0..2).map(|i| {
             let pages = (0..12).map(|p| (p, vec![File::byte(i, p); PAGE_SIZE]));
             let store = Rc::new(RefCell::new(pages.collect()));

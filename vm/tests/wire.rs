@@ -22,7 +22,7 @@ fn limited(pages: usize) -> Arc<Map> {
         locked: (pages * PAGE_SIZE) as u64,
         ..Limits::NONE
     };
-    Map::new(limits, true).expect("a map")
+    Map::new(limits, vm::Randomness::Nothing).expect("a map")
 }
 
 #[test]

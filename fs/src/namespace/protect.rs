@@ -1,8 +1,8 @@
 //! What others may not do through directories that everyone may write to: Linux's
-//! `/proc/sys/fs/protected_*`, with Debian's values at the start.
+//! `/proc/sys/fs/protected_*`, with Debian's values at the start; 0 is off.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{
     Errno, Result,
@@ -15,49 +15,17 @@ use crate::{
     vnode::Vnode,
 };
 
-/// One of the settings; 0 is off.
-pub struct Protection {
-    level: AtomicU8,
-    most: u8,
-}
-
 /// A symbolic link in a sticky directory that everyone may write to is followed, at the end of a
 /// path, only by its owner, or if the directory's owner made it.
-pub static SYMLINKS: Protection = Protection::new(1, 1);
+pub static SYMLINKS: AtomicU32 = AtomicU32::new(1);
 /// A name for a file of somebody else is made only by who may read and write it, and never for a
 /// file whose execution would give rights.
-pub static HARDLINKS: Protection = Protection::new(1, 1);
+pub static HARDLINKS: AtomicU32 = AtomicU32::new(1);
 /// `O_CREAT` does not open somebody else's FIFO in a sticky directory that everyone (1) or its
 /// group (2) may write to, unless it belongs to the directory's owner.
-pub static FIFOS: Protection = Protection::new(1, 2);
+pub static FIFOS: AtomicU32 = AtomicU32::new(1);
 /// The same for regular files.
-pub static REGULAR: Protection = Protection::new(2, 2);
-
-impl Protection {
-    const fn new(level: u8, most: u8) -> Protection {
-        Protection {
-            level: AtomicU8::new(level),
-            most,
-        }
-    }
-
-    /// The level, from 0 on.
-    pub fn level(&self) -> u8 {
-        self.level.load(Relaxed)
-    }
-
-    /// Sets the level.
-    ///
-    /// # Errors
-    /// `EINVAL` if there is no such one.
-    pub fn set_level(&self, level: u8) -> Result<()> {
-        if level > self.most {
-            return Err(Errno::EINVAL);
-        }
-        self.level.store(level, Relaxed);
-        Ok(())
-    }
-}
+pub static REGULAR: AtomicU32 = AtomicU32::new(2);
 
 const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
@@ -72,7 +40,7 @@ pub(super) fn may_follow(
     directory: &Arc<dyn Vnode>,
     link: &Arc<dyn Vnode>,
 ) -> Result<()> {
-    if SYMLINKS.level() == 0 {
+    if SYMLINKS.load(Relaxed) == 0 {
         return Ok(());
     }
     let directory = directory.attributes()?;
@@ -91,7 +59,7 @@ pub(super) fn may_follow(
 /// # Errors
 /// `EPERM` if not; those of the attributes.
 pub(super) fn may_link(who: &Credentials, file: &Arc<dyn Vnode>) -> Result<()> {
-    if HARDLINKS.level() == 0 {
+    if HARDLINKS.load(Relaxed) == 0 {
         return Ok(());
     }
     let found = file.attributes()?;
@@ -116,8 +84,8 @@ pub(super) fn may_open_as_new(
     file: &Arc<dyn Vnode>,
 ) -> Result<()> {
     let level = match file.kind() {
-        Kind::Fifo => FIFOS.level(),
-        Kind::Regular => REGULAR.level(),
+        Kind::Fifo => FIFOS.load(Relaxed),
+        Kind::Regular => REGULAR.load(Relaxed),
         _ => 0,
     };
     if level == 0 {

@@ -208,7 +208,7 @@ pub fn in_tasks(count: usize, body: impl Fn(usize) + Send + Sync + 'static) {
 /// Runs `body` in `count` tasks of one address space, and waits for all.
 pub fn in_space(count: usize, body: impl Fn(&Arc<Map>, usize) + Send + Sync + 'static) {
     user::set_fault_hook(resolve);
-    let map = Map::new(Limits::NONE, true).unwrap();
+    let map = Map::new(Limits::NONE, vm::Randomness::Nothing).unwrap();
     let (tasks, body) = (Arc::new(Tasks::default()), Arc::new(body));
     for i in 0..count {
         let (inner, body) = (map.clone(), body.clone());

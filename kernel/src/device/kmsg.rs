@@ -2,7 +2,7 @@
 
 use alloc::{format, sync::Arc};
 use core::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -33,7 +33,7 @@ pub const LINE: usize = 512;
 const PRIORITY: u32 = 6;
 
 /// `kernel.dmesg_restrict`: only who has `CAP_SYSLOG` reads the log. Set as in Debian.
-pub static RESTRICTED: AtomicBool = AtomicBool::new(true);
+pub static RESTRICTED: AtomicU32 = AtomicU32::new(1);
 
 /// Checks that `who` may read the log.
 ///
@@ -41,7 +41,7 @@ pub static RESTRICTED: AtomicBool = AtomicBool::new(true);
 /// `EPERM`.
 pub fn check_reader(who: &Credentials) -> Result<()> {
     let trusted = who.may(CAP_SYSLOG) || who.may(CAP_SYS_ADMIN);
-    Errno::EPERM.unless(trusted || !RESTRICTED.load(Relaxed))
+    Errno::EPERM.unless(trusted || RESTRICTED.load(Relaxed) == 0)
 }
 
 struct Kmsg {

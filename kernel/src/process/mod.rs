@@ -57,6 +57,7 @@ pub use credentials::{
     CapabilitySet, Credentials, Ids, KEEP_CAPS, LAST_CAPABILITY, NO_AMBIENT_RAISE, SECURE_BITS,
     SECURE_LOCKS,
 };
+pub use exec::load::RANDOMIZE;
 pub use handoff::Handoff;
 pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};

@@ -212,7 +212,7 @@ fn space() -> (Arc<Space>, VirtAddr) {
 
 /// An address space with so many pages of memory.
 fn space_of(pages: usize) -> (Arc<Space>, VirtAddr) {
-    let map = Map::new(Limits::NONE, false).unwrap();
+    let map = Map::new(Limits::NONE, vm::Randomness::Everything).unwrap();
     let page = map
         .map(MapRequest::zero(
             pages * PAGE_SIZE,

@@ -255,8 +255,10 @@ impl Life<'_> {
     }
 
     fn space(&self) -> Option<Space> {
-        self.insist("a map", || Map::new(Limits::NONE, false))
-            .map(Space)
+        self.insist("a map", || {
+            Map::new(Limits::NONE, vm::Randomness::Everything)
+        })
+        .map(Space)
     }
 
     fn place(&self, map: &Map, at: VirtAddr, shared: bool, file: Option<&dyn File>) -> Option<()> {

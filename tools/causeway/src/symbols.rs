@@ -23,6 +23,7 @@ pub fn panic_report(log: &[String], kernel: Option<&Path>) -> Vec<String> {
     let (mut depth, mut slide) = (0, 0);
     for line in &log[first..] {
         if let Some(distance) = line.strip_prefix(SLIDE) {
+            let distance = distance.split(',').next().unwrap_or_default();
             slide = u64::from_str_radix(distance.trim(), 16).unwrap_or(0);
             continue;
         }
@@ -150,7 +151,7 @@ mod tests {
         let log = [
             "[0.1] up",
             "[0.2] panic: boom",
-            "slide: 8",
+            "slide: 8, direct map: ffff800000000000",
             "backtrace: 10 0x20",
         ];
         let log = log.map(String::from);

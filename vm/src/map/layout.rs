@@ -39,6 +39,17 @@ const MMAP_RANDOM_32: u64 = 1 << 8;
 /// The lowest start of a position-independent 32-bit program.
 const PROGRAM_BASE_32: usize = 0x40_0000;
 
+/// How much of a layout is random.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Randomness {
+    /// Every layout is the same.
+    Nothing,
+    /// All but the start of the heap, which follows the program at once.
+    ButHeap,
+    /// Stack, mappings, program and heap.
+    Everything,
+}
+
 /// The layout of one address space.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
@@ -60,24 +71,16 @@ fn random_pages(below: u64) -> usize {
 }
 
 impl Layout {
-    /// Returns a layout for a stack of at most `stack_limit` bytes, random unless `fixed`.
-    pub fn new(stack_limit: u64, fixed: bool) -> Layout {
-        Layout::within(
-            USER_END,
-            PROGRAM_BASE,
-            [STACK_RANDOM, MMAP_RANDOM].map(|pages| if fixed { 0 } else { pages }),
-            stack_limit,
-        )
+    /// Returns a layout for a stack of at most `stack_limit` bytes.
+    pub fn new(stack_limit: u64, randomness: Randomness) -> Layout {
+        let pages = [STACK_RANDOM, MMAP_RANDOM];
+        Layout::within(USER_END, PROGRAM_BASE, pages, stack_limit, randomness)
     }
 
     /// As [`new`](Layout::new) for a 32-bit program.
-    pub fn for_32_bits(stack_limit: u64, fixed: bool) -> Layout {
-        Layout::within(
-            END_32,
-            PROGRAM_BASE_32,
-            [STACK_RANDOM_32, MMAP_RANDOM_32].map(|pages| if fixed { 0 } else { pages }),
-            stack_limit,
-        )
+    pub fn for_32_bits(stack_limit: u64, randomness: Randomness) -> Layout {
+        let pages = [STACK_RANDOM_32, MMAP_RANDOM_32];
+        Layout::within(END_32, PROGRAM_BASE_32, pages, stack_limit, randomness)
     }
 
     /// Returns whether addresses have 32 bits.
@@ -88,9 +91,18 @@ impl Layout {
     fn within(
         end: VirtAddr,
         program_base: usize,
-        [stack_random, mmap_random]: [u64; 2],
+        random: [u64; 2],
         stack_limit: u64,
+        randomness: Randomness,
     ) -> Layout {
+        let [stack_random, mmap_random] = match randomness {
+            Randomness::Nothing => [0, 0],
+            Randomness::ButHeap | Randomness::Everything => random,
+        };
+        let heap_random = match randomness {
+            Randomness::Nothing | Randomness::ButHeap => 0,
+            Randomness::Everything => HEAP_RANDOM,
+        };
         let random = |pages| if pages == 0 { 0 } else { random_pages(pages) };
         let stack_room = usize::try_from(stack_limit)
             .unwrap_or(usize::MAX)
@@ -100,7 +112,6 @@ impl Layout {
             + ((stack_random as usize) << PAGE_SHIFT);
         // The random part is far smaller than what remains above the largest room for stacks.
         let mmap_top = (end.0 - stack_room - random(mmap_random)) & !(PAGE_SIZE - 1);
-        let heap_random = if mmap_random == 0 { 0 } else { HEAP_RANDOM };
         Layout {
             end,
             stack_top: end - random(stack_random),

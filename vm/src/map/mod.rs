@@ -44,7 +44,7 @@ pub(crate) use entry::{MapEntry, ObjectRef};
 pub use fork::set_shared_tables;
 pub use large::{LargePages, large_pages, set_large_pages};
 pub(crate) use large::{SPAN, span_around};
-pub use layout::Layout;
+pub use layout::{Layout, Randomness};
 pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};
 pub use request::{
     Advice, Backing, Entry, Fault, Inherit, LargeAdvice, Limits, Lock, MapError, MapRequest, Place,
@@ -101,12 +101,12 @@ pub(crate) fn page_range(range: VirtRange) -> Result<VirtRange, MapError> {
 }
 
 impl Map {
-    /// Returns an empty address space. Its layout is random unless `fixed_layout`.
+    /// Returns an empty address space.
     ///
     /// # Errors
     /// [`MapError::NoMemory`].
-    pub fn new(limits: Limits, fixed_layout: bool) -> Result<Arc<Map>, MapError> {
-        Map::with_layout(limits, Layout::new(limits.stack, fixed_layout))
+    pub fn new(limits: Limits, randomness: Randomness) -> Result<Arc<Map>, MapError> {
+        Map::with_layout(limits, Layout::new(limits.stack, randomness))
     }
 
     /// Returns an empty address space with this layout.

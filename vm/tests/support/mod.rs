@@ -71,7 +71,7 @@ pub fn map_zero(map: &Map, range: VirtRange, shared: bool) {
 }
 
 pub fn new_map() -> Arc<Map> {
-    Map::new(Limits::NONE, false).expect("a map")
+    Map::new(Limits::NONE, vm::Randomness::Everything).expect("a map")
 }
 
 /// A map with private zero-fill memory in `range`.

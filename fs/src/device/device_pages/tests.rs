@@ -177,7 +177,7 @@ fn no_page_keeps_what_was_written_past() {
         let disk = FaultyDisk::new(vec![1; SIZE], random_u64());
         let device = Device::new("vdt", 0xfe00, disk.clone()).unwrap();
         let opened = device.open();
-        let map = Map::new(Limits::NONE, true).unwrap();
+        let map = Map::new(Limits::NONE, vm::Randomness::Nothing).unwrap();
         let request = MapRequest {
             backing: Backing::Object {
                 pager: opened.pager(),

@@ -1,11 +1,12 @@
 //! From a file to an address space that is ready to run.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::{Kind, Location, MountFlags, Running, credentials::READ, namespace::Walk};
 use nucleus::PAGE_SIZE;
-use vm::Map;
+use vm::{Map, Randomness};
 
 use super::{
     elf::{self, Class, Program, Script},
@@ -31,6 +32,9 @@ const READ_IMPLIES_EXEC: u32 = 0x040_0000;
 /// Those that would make a set-id program easier to attack.
 const CLEARED_BY_SET_ID: u32 =
     ADDR_NO_RANDOMIZE | MMAP_PAGE_ZERO | ADDR_COMPAT_LAYOUT | READ_IMPLIES_EXEC;
+
+/// `/proc/sys/kernel/randomize_va_space`: 0 (fixed layouts), 1 (the heap follows the program), 2.
+pub static RANDOMIZE: AtomicU32 = AtomicU32::new(2);
 
 /// The program to run, and its credentials.
 pub struct Request<'a> {
@@ -114,7 +118,12 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         true => personality & !CLEARED_BY_SET_ID,
         false => personality,
     };
-    let fixed_layout = personality & ADDR_NO_RANDOMIZE != 0;
+    let randomness = match RANDOMIZE.load(Relaxed) {
+        _ if personality & ADDR_NO_RANDOMIZE != 0 => Randomness::Nothing,
+        0 => Randomness::Nothing,
+        1 => Randomness::ButHeap,
+        _ => Randomness::Everything,
+    };
 
     let class = program.header.class;
     let stack_limit = match limits.soft(raw::RLIMIT_STACK) {
@@ -126,8 +135,8 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         ..limits.of_map()
     };
     let places = match class {
-        Class::X64 => vm::Layout::new(stack_limit, fixed_layout),
-        Class::I386 => vm::Layout::for_32_bits(stack_limit, fixed_layout),
+        Class::X64 => vm::Layout::new(stack_limit, randomness),
+        Class::I386 => vm::Layout::for_32_bits(stack_limit, randomness),
     };
     let map = Map::with_layout(of_map, places).map_err(image::no_memory)?;
     let build = || {

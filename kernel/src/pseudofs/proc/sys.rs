@@ -1,12 +1,15 @@
 //! `/proc/sys`: settings. What can't be changed here is read-only.
 
-use core::{ops::RangeInclusive, sync::atomic::Ordering::Relaxed};
+use core::{
+    ops::RangeInclusive,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use abi::{Errno, Result};
 use alloc::{format, string::String, vec::Vec};
 
 use fs::{
-    namespace::protect::{self, Protection},
+    namespace::protect,
     page_cache::dirty::{self, Setting},
     pseudofs::{Entry, Table},
 };
@@ -20,7 +23,7 @@ use super::{
 use crate::{
     device::kmsg,
     ipc::{epoll, inotify, mqueue::limits as queues, pipe, quota::Quota},
-    process::{SET_ID_DUMPABLE, pid_table},
+    process::{RANDOMIZE, SET_ID_DUMPABLE, pid_table},
     tty::pty,
     uts,
 };
@@ -44,9 +47,14 @@ fn checked(get: fn() -> usize, set: impl Fn(usize) -> Result<()> + Send + Sync +
     })
 }
 
-/// The level of a protection, which root may change.
-fn protection(setting: &'static Protection) -> Entry {
-    line(|| setting.level()).writable(|bytes| setting.set_level(identity::parse(bytes)?))
+/// A number up to `most`, which root may change.
+fn level(setting: &'static AtomicU32, most: u32) -> Entry {
+    line(|| setting.load(Relaxed)).writable(move |bytes| {
+        let value = identity::parse(bytes)?;
+        Errno::EINVAL.unless(value <= most)?;
+        setting.store(value, Relaxed);
+        Ok(())
+    })
 }
 
 /// A line that root may change; the part behind a newline or a NUL is ignored.
@@ -124,23 +132,11 @@ fn files() -> Table {
         .with("pipe-max-size", checked(pipe::max_size, pipe::set_max_size))
         .with("pipe-user-pages-hard", setting(pipe::hard, pipe::set_hard))
         .with("pipe-user-pages-soft", setting(pipe::soft, pipe::set_soft))
-        .with("protected_fifos", protection(&protect::FIFOS))
-        .with("protected_hardlinks", protection(&protect::HARDLINKS))
-        .with("protected_regular", protection(&protect::REGULAR))
-        .with("protected_symlinks", protection(&protect::SYMLINKS))
-        .with(
-            "suid_dumpable",
-            checked(
-                || SET_ID_DUMPABLE.load(Relaxed) as usize,
-                |value| match value {
-                    0..=2 => {
-                        SET_ID_DUMPABLE.store(value as u32, Relaxed);
-                        Ok(())
-                    }
-                    _ => Err(Errno::EINVAL),
-                },
-            ),
-        )
+        .with("protected_fifos", level(&protect::FIFOS, 2))
+        .with("protected_hardlinks", level(&protect::HARDLINKS, 1))
+        .with("protected_regular", level(&protect::REGULAR, 2))
+        .with("protected_symlinks", level(&protect::SYMLINKS, 1))
+        .with("suid_dumpable", level(&SET_ID_DUMPABLE, 2))
 }
 
 fn kernel() -> Table {
@@ -149,19 +145,7 @@ fn kernel() -> Table {
         .with("cap_last_cap", value("40"))
         .with("core_pattern", value("core"))
         .with("core_uses_pid", value("0"))
-        .with(
-            "dmesg_restrict",
-            checked(
-                || usize::from(kmsg::RESTRICTED.load(Relaxed)),
-                |value| match value {
-                    0..=1 => {
-                        kmsg::RESTRICTED.store(value == 1, Relaxed);
-                        Ok(())
-                    }
-                    _ => Err(Errno::EINVAL),
-                },
-            ),
-        )
+        .with("dmesg_restrict", level(&kmsg::RESTRICTED, 1))
         .with("hostname", name(uts::hostname, uts::change_hostname))
         .with("domainname", name(uts::domainname, uts::change_domainname))
         .with("ngroups_max", value("65536"))
@@ -180,7 +164,7 @@ fn kernel() -> Table {
         )
         .with("pty", Entry::directory(terminals()))
         .with("random", Entry::directory(random_files(boot_id)))
-        .with("randomize_va_space", value("2"))
+        .with("randomize_va_space", level(&RANDOMIZE, 2))
         .with("tainted", value("0"))
         .with(
             "threads-max",

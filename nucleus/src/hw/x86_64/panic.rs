@@ -5,6 +5,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{apic, backtrace, clock, cpu, layout, percpu, serial};
+use crate::PhysAddr;
 use crate::power::Stop;
 
 /// The CPU that panics, plus 1; all ones when the machine stops for another reason.
@@ -58,7 +59,12 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     }
     let _ = writeln!(Log, "CPU {})", me - 1);
     // For whoever looks for the addresses in the kernel's file.
-    let _ = writeln!(Log, "slide: {:x}", layout::slide());
+    let direct_map = layout::ptr(PhysAddr(0)) as usize;
+    let _ = writeln!(
+        Log,
+        "slide: {:x}, direct map: {direct_map:x}",
+        layout::slide()
+    );
     let _ = write!(Log, "backtrace:");
     let origin = ORIGIN.each_ref().map(|word| word.load(Ordering::Relaxed));
     let start = if origin[0] != 0 {

@@ -154,30 +154,29 @@ fn randomness(bench: &Bench, report: &mut Report) {
 /// Two starts put the kernel and a program's memory elsewhere; `kaslr=off` leaves the kernel where
 /// it was linked.
 fn placement(bench: &Bench, report: &mut Report) {
-    let slide = |option: &str| -> Result<u64> {
+    let places = |option: &str| -> Result<[u64; 2]> {
         let plan = bench.shell("sleep 5").option("fault_injection=panic");
         let finished = match option {
             "" => plan.run()?,
             option => plan.option(option).run()?,
         };
-        let line = finished
-            .log
-            .iter()
-            .find_map(|line| line.strip_prefix("slide: "));
-        Ok(u64::from_str_radix(
-            line.context("no panic with a slide")?,
-            16,
-        )?)
+        let line = finished.log.iter().find_map(|line| {
+            let line = line.strip_prefix("slide: ")?;
+            line.split_once(", direct map: ")
+        });
+        let (slide, direct_map) = line.context("no panic with a slide")?;
+        let number = |digits| u64::from_str_radix(digits, 16);
+        Ok([number(slide)?, number(direct_map)?])
     };
     report.run("placement: a kernel moves, unless it shall not", || {
-        ensure!(slide("kaslr=off")? == 0);
-        let slides: BTreeSet<u64> = (0..3).map(|_| slide("")).collect::<Result<_>>()?;
-        // Twice the same of 2^10 places is rare, three times no chance.
-        ensure!(slides.len() > 1, "{slides:x?}");
-        ensure!(
-            slides.iter().all(|slide| slide % (2 << 20) == 0),
-            "{slides:x?}"
-        );
+        ensure!(places("kaslr=off")? == [0, 0xffff_8000_0000_0000]);
+        let places: Vec<_> = (0..3).map(|_| places("")).collect::<Result<_>>()?;
+        for (n, step) in [2 << 20, 1 << 30].into_iter().enumerate() {
+            let moved: BTreeSet<u64> = places.iter().map(|place| place[n]).collect();
+            // Twice the same of 2^10 places is rare, three times no chance.
+            ensure!(moved.len() > 1, "{places:x?}");
+            ensure!(moved.iter().all(|at| at % step == 0), "{places:x?}");
+        }
         Ok(())
     });
     report.run("placement: programs differ from start to start", || {

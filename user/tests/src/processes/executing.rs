@@ -7,7 +7,45 @@ pub const TESTS: &[Test] = &[
     ("processes: exec refuses", exec_refusals),
     ("processes: scripts", scripts),
     ("processes: close on exec", close_on_exec),
+    ("processes: randomize_va_space", randomize),
 ];
+
+/// 0 gives each program the same addresses, 1 leaves the heap right behind the program, 2 nothing.
+fn randomize() -> Outcome {
+    let setting = "/proc/sys/kernel/randomize_va_space";
+    let maps = || -> Result<String, Failure> {
+        let output = std::process::Command::new("/bin/cat")
+            .arg("/proc/self/maps")
+            .output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // Bytes between the end of the program and its heap.
+    let gap = |maps: &str| {
+        let lines: Vec<_> = maps.lines().collect();
+        let heap = lines.iter().position(|line| line.ends_with("[heap]"))?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (start, _) = lines[heap].split_once('-')?;
+        let (_, rest) = lines[heap.checked_sub(1)?].split_once('-')?;
+        Some(number(start)? - number(rest.split(' ').next()?)?)
+    };
+    let check = || {
+        equal!(read_text(setting)?, "2\n");
+        let (one, other) = (maps()?, maps()?);
+        ensure!(one != other && gap(&one) != gap(&other), "{one}\n{other}");
+        fs::write(setting, "1")?;
+        let (one, other) = (maps()?, maps()?);
+        ensure!(one != other, "{one}");
+        equal!((gap(&one), gap(&other)), (Some(0), Some(0)), one);
+        fs::write(setting, "0")?;
+        equal!(maps()?, maps()?);
+        let error = fs::write(setting, "3").map_err(|error| error.raw_os_error());
+        equal!(error, Err(Some(EINVAL)));
+        Ok(())
+    };
+    let outcome = check();
+    fs::write(setting, "2")?;
+    outcome
+}
 
 fn exec() -> Outcome {
     let long = "x".repeat(100_000);
