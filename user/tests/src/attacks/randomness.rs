@@ -1,6 +1,7 @@
 //! Numbers that should be random, and addresses that should be secret.
 
 use crate::{as_user, while_attacking};
+use std::ops::Range;
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -208,11 +209,16 @@ fn made_up_entropy() -> Outcome {
     })
 }
 
-/// Returns whether a word looks like an address of the kernel's. Small negative numbers and the
-/// page of old system calls, which is at the same place everywhere, do not.
+/// Returns whether a word looks like an address of the kernel's: of memory that it maps somewhere
+/// in the upper half, or of its image. Small negative numbers, the page of old system calls, which
+/// is at the same place everywhere, and the limit of shared memory do not.
 fn is_kernel_address(word: u64) -> bool {
     const OLD_CALLS: u64 = 0xffff_ffff_ff60_0000;
-    (0xffff_8000_0000_0000..0xffff_ffff_ffff_0000).contains(&word)
+    const SHMALL: u64 = u64::MAX - (1 << 24);
+    const MEMORY: Range<u64> = 0xffff_8000_0000_0000..0xffff_ff80_0000_0000;
+    const IMAGE: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_ffff_0000;
+    word != SHMALL
+        && (MEMORY.contains(&word) || IMAGE.contains(&word))
         && !(OLD_CALLS..=OLD_CALLS + 0x1000).contains(&word)
 }
 
