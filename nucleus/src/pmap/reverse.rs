@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::format::ENTRIES;
-use crate::frame::record::{Mappings, NONE, bytes, managed};
+use crate::frame::record::{Mappings, NONE, bytes, first_managed};
 
 #[repr(C)]
 struct Link {
@@ -21,13 +21,13 @@ const _: () = assert!(ENTRIES * size_of::<Link>() == crate::PAGE_SIZE);
 
 #[inline]
 fn slot(table: u32, index: usize) -> u32 {
-    (table - managed().start) * ENTRIES as u32 + index as u32
+    (table - first_managed()) * ENTRIES as u32 + index as u32
 }
 
 /// The table and the index in it of a slot.
 pub(super) fn entry_of(slot: u32) -> (u32, usize) {
     (
-        slot / ENTRIES as u32 + managed().start,
+        slot / ENTRIES as u32 + first_managed(),
         slot as usize % ENTRIES,
     )
 }

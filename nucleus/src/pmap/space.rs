@@ -9,7 +9,7 @@ use super::entries::entry;
 use super::format::{ENTRIES, Pte};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
-use crate::mem::frame::record::{NONE, managed};
+use crate::mem::frame::record::{NONE, first_managed};
 use crate::mem::frame::{Table, give_table, take_table};
 use crate::{OutOfMemory, PhysAddr};
 
@@ -201,7 +201,7 @@ impl Pmap {
     /// Names the pmap in shootdowns: its root's number among the managed frames.
     #[inline]
     pub(super) fn space(&self) -> u32 {
-        self.root - managed().start
+        self.root - first_managed()
     }
 
     /// The CPUs that have this pmap loaded.

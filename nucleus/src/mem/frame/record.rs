@@ -119,9 +119,15 @@ static END: AtomicU32 = AtomicU32::new(0);
 /// differ from [`NONE`].
 pub(crate) const MAX_FRAMES: usize = (1 << 23) - 1;
 
+/// The first frame that has a record.
+#[inline]
+pub(crate) fn first_managed() -> u32 {
+    FIRST.load(Ordering::Relaxed)
+}
+
 /// The frames that have records.
 pub(crate) fn managed() -> core::ops::Range<u32> {
-    FIRST.load(Ordering::Relaxed)..END.load(Ordering::Relaxed)
+    first_managed()..END.load(Ordering::Relaxed)
 }
 
 /// The record of a frame.
