@@ -1,4 +1,6 @@
 //! Runs tests, each in a process group of its own with a time limit, and prints a line each.
+//!
+//! A word that is in no test's name is a test that fails: a misspelt or stale word would pass.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +19,29 @@ pub struct Runner {
 }
 
 impl Runner {
+    /// Returns those of the tests with one of the words in their names.
+    pub fn chosen(&self, tests: &[Test]) -> Vec<Test> {
+        let is_chosen = |(name, _): &&Test| {
+            self.words.is_empty() || self.words.iter().any(|word| name.contains(word.as_str()))
+        };
+        tests.iter().filter(is_chosen).copied().collect()
+    }
+
+    /// Prints which words are in no test's name; returns how many.
+    pub fn unknown(&self, tests: &[Test]) -> i32 {
+        let is_unknown =
+            |word: &&String| !tests.iter().any(|(name, _)| name.contains(word.as_str()));
+        let unknown = self.words.iter().filter(is_unknown);
+        unknown.fold(0, |count, word| {
+            println!("FAIL {word}: no test has a name with this word");
+            count + 1
+        })
+    }
+
     /// Runs the tests in their order; `name` begins the last line. Returns the exit status.
     pub fn run(&self, name: &str, tests: &[Test]) -> i32 {
-        let (mut passed, mut failed) = (0, 0);
-        for (name, test) in tests {
-            if !self.words.is_empty() && !self.words.iter().any(|word| name.contains(word.as_str()))
-            {
-                continue;
-            }
+        let (mut passed, mut failed) = (0, self.unknown(tests));
+        for (name, test) in &self.chosen(tests) {
             if self.list {
                 println!("{name}");
                 continue;

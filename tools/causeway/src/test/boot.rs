@@ -94,15 +94,16 @@ impl Bench {
                 ("tests", "attacks"),
                 ("bin", "bench"),
             ] {
-                root.host_file(
-                    Path::new(place).join(name),
-                    &self.programs.join(name),
-                    0o755,
-                )?;
+                root.host_file(Path::new(place).join(name), &self.program(name), 0o755)?;
             }
             root.write(&path).context("the guests' root")?;
         }
         Ok(path)
+    }
+
+    /// The file on the host of a test program.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
     }
 
     /// Plans a boot that runs a command: by default on the checked kernel with [`Bench::root`], one

@@ -82,12 +82,10 @@ fn main() {
         MEMORY.get_or_init(|| available().unwrap_or(0));
     }
     if let Some(at_once) = at_once {
-        let chosen = |(name, _): &&Test| runner.words.iter().any(|word| name.contains(word));
-        let attacks: Vec<Test> = match runner.words.is_empty() {
-            true => attacks,
-            false => attacks.iter().filter(chosen).copied().collect(),
+        let outcome = match runner.unknown(&attacks) {
+            0 => mixed::run(&runner.chosen(&attacks), at_once, time),
+            _ => Err("not all words are known".into()),
         };
-        let outcome = mixed::run(&attacks, at_once, time);
         match &outcome {
             Ok(()) => println!("ok attacks: mixed\nattacks: 1 passed, 0 failed"),
             Err(why) => println!("FAIL attacks: mixed: {why}\nattacks: 0 passed, 1 failed"),
