@@ -19,8 +19,9 @@
 //!                     Futex                       reads the word: may fault, so before the map
 //!                       FileEnd -> FileMap -> Commit -> Allocation  a file's blocks
 //!                         Map -> Amap -> Object   uvm.txt: map, amap, object
+//!                           PriorityInheritance   who waits for whose word: chains may be long
 //!                           HwCost                one task measures the machine at a time
-//! spinning                  PriorityInheritance -> Family -> Signals -> ThreadSignals
+//! spinning                  Family -> Signals -> ThreadSignals
 //!                             TimerFile           a timerfd, before the queue of what is due
 //!                             Anon                the page of an anon that several amaps refer to
 //!                             Leaf                holds nothing else, except
@@ -62,7 +63,7 @@ nucleus::lock_ranks! {
     /// A bucket of futex waiters; the word is read with it held, so it comes before the map.
     FUTEX = 45,
     /// Which thread waits for which owner of a futex; with it, priorities of threads are set.
-    PRIORITY_INHERITANCE = 90,
+    PRIORITY_INHERITANCE = 62,
     /// The table of ids and the links between processes, groups and sessions.
     FAMILY = 95,
     /// A process's signals.

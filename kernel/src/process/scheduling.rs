@@ -84,6 +84,9 @@ impl Scheduling {
 pub struct Rank(i16);
 
 impl Rank {
+    /// Before all others.
+    pub(super) const FIRST: Rank = Rank(i16::MIN);
+
     /// Two a level, below all nice values: threads without time slices before those with.
     fn level(level: u8, turns: bool) -> Rank {
         Rank(i16::from(turns) - 100 - 2 * i16::from(level))

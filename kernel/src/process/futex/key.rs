@@ -8,7 +8,7 @@ use nucleus::{VirtAddr, user};
 use crate::process::Space;
 
 /// Names a word in all address spaces that can reach it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     /// Address of the address space, or of the object.
     owner: usize,
@@ -18,7 +18,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// No word's.
+    /// No word's, and before all others.
     pub(super) const NONE: Key = Key {
         owner: 0,
         offset: 0,

@@ -1,47 +1,65 @@
 //! The owner that each waiter waits for, and the priority that an owner inherits from its waiters.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use core::sync::atomic::{
     AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
 
 use abi::{Errno, Result};
-use nucleus::sync::SpinLock;
+use nucleus::{frame, sync::Mutex};
 
 use super::Key;
-use crate::process::{Scheduling, Thread};
-
-/// `waiter` waits for `owner` to give up the word of `key`.
-struct Link {
-    waiter: Arc<Thread>,
-    owner: Arc<Thread>,
-    key: Key,
-}
+use crate::process::{Scheduling, Thread, scheduling::Rank};
 
 /// Owners of a chain, each of which waits for the next, at most: as on Linux.
 const LONGEST: usize = 1024;
 
-/// All that wait. A thread waits for one word at most, so waiters and owners form trees.
-///
-/// Programs decide how many there are, and a spin lock is held meanwhile: what is done for a thread
-/// looks at its own waiters and at the owners above it, and at no other thread.
-struct Links {
-    /// By the waiter's address.
-    links: Vec<Link>,
-    /// The waiters of each owner, by the owner's address.
-    waiters: Vec<(usize, Arc<Thread>)>,
+/// A thread that waits for a word.
+struct Waiter {
+    /// Its address is no other thread's meanwhile.
+    _thread: Arc<Thread>,
+    key: Key,
+    /// Under which it stands in the word's line.
+    rank: Rank,
 }
 
-static LINKS: SpinLock<Links> = SpinLock::new(
-    crate::rank::PRIORITY_INHERITANCE,
-    Links {
-        links: Vec::new(),
-        waiters: Vec::new(),
-    },
-);
+/// A word that threads wait for.
+struct Word {
+    owner: Arc<Thread>,
+    /// Most urgent first; threads by their address.
+    line: BTreeSet<(Rank, usize)>,
+}
 
-/// How many there are: a thread that ends mostly has nothing to look for.
+impl Word {
+    fn best(&self) -> Option<Rank> {
+        self.line.first().map(|(rank, _)| *rank)
+    }
+
+    /// Its entry among the words that are owed.
+    fn debt(&self, key: Key) -> Option<(usize, Rank, Key)> {
+        Some((address(&self.owner), self.best()?, key))
+    }
+}
+
+/// All that wait. A thread waits for one word at most, so waiters and owners form trees.
+///
+/// Programs decide how many there are. Each step takes time in their number's logarithm, and as
+/// many steps are taken as a chain has owners: the lock sleeps, since these are not few.
+struct Links {
+    /// By the waiter's address.
+    waiters: BTreeMap<usize, Waiter>,
+    words: BTreeMap<Key, Word>,
+    /// The owner of each word, by address, with the rank of the word's most urgent waiter.
+    owed: BTreeSet<(usize, Rank, Key)>,
+}
+
+static LINKS: Mutex<Links> = Mutex::new(crate::rank::PRIORITY_INHERITANCE, Links::new());
+
+/// How many wait: a thread that ends mostly has nothing to look for.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn address(thread: &Thread) -> usize {
@@ -49,124 +67,169 @@ fn address(thread: &Thread) -> usize {
 }
 
 impl Links {
-    /// The place of a waiter's link, or the one where it would be.
-    fn place(&self, waiter: &Thread) -> core::result::Result<usize, usize> {
-        let wanted = address(waiter);
-        self.links
-            .binary_search_by_key(&wanted, |link| address(&link.waiter))
-    }
-
-    fn of(&self, waiter: &Thread) -> Option<&Link> {
-        self.place(waiter).ok().map(|at| &self.links[at])
-    }
-
-    /// The waiters of an owner.
-    fn waiters_of(&self, owner: &Thread) -> &[(usize, Arc<Thread>)] {
-        let wanted = address(owner);
-        let first = self.waiters.partition_point(|it| it.0 < wanted);
-        let rest = &self.waiters[first..];
-        &rest[..rest.partition_point(|it| it.0 == wanted)]
-    }
-
-    /// # Errors
-    /// `ENOMEM`.
-    fn add(&mut self, link: Link) -> Result<()> {
-        self.links.try_reserve(1)?;
-        self.waiters.try_reserve(1)?;
-        let owner = address(&link.owner);
-        let at = self.waiters.partition_point(|it| it.0 < owner);
-        self.waiters.insert(at, (owner, link.waiter.clone()));
-        let (Ok(at) | Err(at)) = self.place(&link.waiter);
-        self.links.insert(at, link);
-        COUNT.store(self.links.len(), SeqCst);
-        Ok(())
-    }
-
-    /// Gives the link, whose handles are dropped without the lock.
-    #[must_use]
-    fn remove(&mut self, waiter: &Thread) -> Option<Link> {
-        let link = self.links.remove(self.place(waiter).ok()?);
-        let owner = address(&link.owner);
-        let first = self.waiters.partition_point(|it| it.0 < owner);
-        let own = |it: &(usize, Arc<Thread>)| core::ptr::eq(&*it.1, waiter);
-        if let Some(at) = self.waiters[first..].iter().position(own) {
-            // The link has another handle.
-            self.waiters.remove(first + at);
+    const fn new() -> Links {
+        Links {
+            waiters: BTreeMap::new(),
+            words: BTreeMap::new(),
+            owed: BTreeSet::new(),
         }
-        COUNT.store(self.links.len(), SeqCst);
-        Some(link)
     }
 
-    /// Makes all that wait for the word of `key` wait for `owner`.
-    fn give(&mut self, key: Key, owner: &Arc<Thread>) {
-        let mut any = false;
-        for link in self.links.iter_mut().filter(|link| link.key == key) {
-            // The last handle of none: the caller has both.
-            link.owner = owner.clone();
-            any = true;
+    /// Changes the word of `key`, and what is said about it.
+    fn change<R>(&mut self, key: Key, change: impl FnOnce(&mut Word) -> R) -> Option<R> {
+        let word = self.words.get_mut(&key)?;
+        let before = word.debt(key);
+        let result = change(word);
+        let after = word.debt(key);
+        if before != after {
+            if let Some(before) = before {
+                self.owed.remove(&before);
+            }
+            self.owed.extend(after);
         }
-        if !any {
-            return;
-        }
-        for (link, (owner, waiter)) in self.links.iter().zip(&mut self.waiters) {
-            *owner = address(&link.owner);
-            waiter.clone_from(&link.waiter);
-        }
-        self.waiters.sort_unstable_by_key(|it| it.0);
+        Some(result)
+    }
+
+    /// Makes a thread wait for the word of `key`; the word has this owner if it had no waiter.
+    fn add(&mut self, thread: &Arc<Thread>, owner: &Arc<Thread>, key: Key) {
+        // Before the look at the rank: a later change of it is told to the owner.
+        COUNT.store(self.waiters.len() + 1, SeqCst);
+        let rank = thread.priority();
+        self.words.entry(key).or_insert_with(|| Word {
+            owner: owner.clone(),
+            line: BTreeSet::new(),
+        });
+        self.change(key, |word| word.line.insert((rank, address(thread))));
+        let waiter = Waiter {
+            _thread: thread.clone(),
+            key,
+            rank,
+        };
+        self.waiters.insert(address(thread), waiter);
+    }
+
+    /// Makes a thread wait no longer; gives what is dropped without the lock: the waiter, the
+    /// word's owner, and the word with its last waiter.
+    fn remove(&mut self, thread: &Thread) -> Option<(Waiter, Arc<Thread>, Option<Word>)> {
+        let waiter = self.waiters.remove(&address(thread))?;
+        COUNT.store(self.waiters.len(), SeqCst);
+        let own = (waiter.rank, address(thread));
+        let (owner, is_last) = self.change(waiter.key, |word| {
+            word.line.remove(&own);
+            (word.owner.clone(), word.line.is_empty())
+        })?;
+        let word = if is_last {
+            self.words.remove(&waiter.key)
+        } else {
+            None
+        };
+        Some((waiter, owner, word))
+    }
+
+    /// Gives the word of `key` another owner, if any thread waits for it; returns the former one.
+    fn give(&mut self, key: Key, owner: &Arc<Thread>) -> Option<Arc<Thread>> {
+        self.change(key, |word| {
+            core::mem::replace(&mut word.owner, owner.clone())
+        })
+    }
+
+    /// The words of an owner that threads wait for, that of the most urgent one first.
+    fn owed_by(&self, owner: &Thread) -> Option<(Rank, Key)> {
+        let owner = address(owner);
+        let first = (owner, Rank::FIRST, Key::NONE);
+        let (of, rank, key) = self.owed.range(first..).next()?;
+        (*of == owner).then_some((*rank, *key))
     }
 
     /// Gives `owner`, and the owners that it waits for in turn, the best priority of their waiters.
-    fn lend(&self, owner: &Arc<Thread>) {
-        let mut at = owner;
+    fn lend(&mut self, owner: &Arc<Thread>) {
+        let mut at = owner.clone();
         for _ in 0..=LONGEST {
-            let waiters = self.waiters_of(at).iter();
-            let best = waiters.map(|(_, waiter)| waiter.priority()).min();
+            let best = self.owed_by(&at).map(|(rank, _)| rank);
             if !at.set_lent(best) {
                 return;
             }
-            match self.of(at) {
-                Some(link) => at = &link.owner,
+            match self.refresh(&at) {
+                Some(next) => at = next,
                 None => return,
             }
         }
     }
+
+    /// The priority of a thread may have changed, and its place in the line for a word with it.
+    /// Returns the word's owner.
+    fn refresh(&mut self, thread: &Thread) -> Option<Arc<Thread>> {
+        let own = address(thread);
+        let waiter = self.waiters.get_mut(&own)?;
+        let key = waiter.key;
+        let new = thread.priority();
+        let old = core::mem::replace(&mut waiter.rank, new);
+        self.change(key, |word| {
+            if old != new {
+                word.line.remove(&(old, own));
+                word.line.insert((new, own));
+            }
+            word.owner.clone()
+        })
+    }
+
+    /// Whether a thread that waits for `owner` could be `waiter`, or wait for the word of `key`:
+    /// then none would ever go on. As much is said of a chain that is too long.
+    fn is_circle(&self, waiter: &Thread, owner: &Arc<Thread>, key: Key) -> bool {
+        let mut at = owner;
+        for _ in 0..LONGEST {
+            if core::ptr::eq(&raw const **at, waiter) {
+                return true;
+            }
+            let Some(link) = self.waiters.get(&address(at)) else {
+                return false;
+            };
+            match self.words.get(&link.key) {
+                Some(word) if link.key != key => at = &word.owner,
+                _ => return true,
+            }
+        }
+        true
+    }
 }
 
-/// Records that `waiter` is about to wait for `owner`, which inherits its priority from now on.
+/// Records that `waiter` is about to wait for the word of `key`, which `owner` has: it inherits
+/// the waiter's priority from now on. A word that others wait for has the owner that it was
+/// [passed on](pass_on) to, which may not have entered itself yet.
 ///
 /// # Errors
 /// `EDEADLK` if `owner` waits for `waiter`, however indirectly, or more than [`LONGEST`] threads
 /// wait for each other in turn; `EAGAIN` if `owner` ends just now; `ENOMEM`.
 pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> Result<()> {
     let mut links = LINKS.lock();
-    if owner.gives_nothing_up.load(Relaxed) {
-        return Err(Errno::EAGAIN);
+    let known = links.words.get(&key).map(|word| word.owner.clone());
+    let known = known.filter(|known| !Arc::ptr_eq(known, waiter));
+    let owner = known.as_ref().unwrap_or(owner);
+    let outcome = if owner.gives_nothing_up.load(Relaxed) {
+        Err(Errno::EAGAIN)
+    } else if links.is_circle(waiter, owner, key) {
+        Err(Errno::EDEADLK)
+    } else {
+        frame::check_not_scarce().map_err(Errno::from)
+    };
+    let mut former = None;
+    if outcome.is_ok() {
+        // It was passed on to the waiter, and another thread has entered itself.
+        former = links.give(key, owner);
+        links.add(waiter, owner, key);
+        links.lend(owner);
     }
-    let mut at = owner;
-    for length in 0.. {
-        if Arc::ptr_eq(at, waiter) || length == LONGEST {
-            return Err(Errno::EDEADLK);
-        }
-        match links.of(at) {
-            Some(link) => at = &link.owner,
-            None => break,
-        }
-    }
-    links.add(Link {
-        waiter: waiter.clone(),
-        owner: owner.clone(),
-        key,
-    })?;
-    links.lend(owner);
-    Ok(())
+    drop(links);
+    drop(former);
+    outcome
 }
 
 /// `waiter` no longer waits.
 pub(super) fn stop(waiter: &Arc<Thread>) {
     let mut links = LINKS.lock();
     let gone = links.remove(waiter);
-    if let Some(gone) = &gone {
-        links.lend(&gone.owner);
+    if let Some((_, owner, _)) = &gone {
+        links.lend(owner);
     }
     drop(links);
     drop(gone);
@@ -177,10 +240,10 @@ pub(super) fn stop(waiter: &Arc<Thread>) {
 pub(super) fn pass_on(key: Key, to: &Arc<Thread>) {
     let mut links = LINKS.lock();
     let gone = links.remove(to);
-    links.give(key, to);
+    let former = links.give(key, to);
     links.lend(to);
     drop(links);
-    drop(gone);
+    drop((gone, former));
 }
 
 /// `owner` has given up a word. It calls this when it holds no lock any more: with its own priority
@@ -200,9 +263,7 @@ pub(super) fn owed_by(owner: &Arc<Thread>, for_good: bool) -> Option<Key> {
     if COUNT.load(SeqCst) == 0 {
         return None;
     }
-    let links = LINKS.lock();
-    let (_, waiter) = links.waiters_of(owner).first()?;
-    links.of(waiter).map(|link| link.key)
+    LINKS.lock().owed_by(owner).map(|(_, key)| key)
 }
 
 impl Thread {
@@ -218,8 +279,11 @@ fn priority_changed(thread: &Thread) {
     if COUNT.load(SeqCst) == 0 {
         return;
     }
-    let links = LINKS.lock();
-    if let Some(link) = links.of(thread) {
-        links.lend(&link.owner);
+    let mut links = LINKS.lock();
+    let owner = links.refresh(thread);
+    if let Some(owner) = &owner {
+        links.lend(owner);
     }
+    drop(links);
+    drop(owner);
 }

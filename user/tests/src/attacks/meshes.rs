@@ -30,6 +30,14 @@ pub const TESTS: &[Test] = &[
         "attacks: a chain of owners, each of which waits for the next",
         owners,
     ),
+    (
+        "attacks: a thousand waiters for a word each beside two others",
+        waiters_for_many,
+    ),
+    (
+        "attacks: a thousand waiters for one word beside two others",
+        waiters_for_one,
+    ),
     ("attacks: signals for files of a crowd", asynchronous),
     ("attacks: one folder watched by all", watched_folder),
     ("attacks: thousands of files polled by many", polled),
@@ -437,24 +445,106 @@ fn futex_waiters() -> Outcome {
     })
 }
 
+/// Takes a word, after a sleep if it has an owner.
+fn lock(word: &AtomicU32) {
+    // SAFETY: asks for a number.
+    let own = unsafe { gettid() } as u32;
+    if word.compare_exchange(0, own, SeqCst, SeqCst).is_err() {
+        futex(word, FUTEX_LOCK_PI, 0, None);
+    }
+}
+
+fn unlock(word: &AtomicU32) {
+    // SAFETY: asks for a number.
+    let own = unsafe { gettid() } as u32;
+    if word.compare_exchange(own, 0, SeqCst, SeqCst).is_err() {
+        futex(word, FUTEX_UNLOCK_PI, 0, None);
+    }
+}
+
+/// The shortest of many times in which a word is handed to the thread that waits for it.
+fn hand_over() -> Duration {
+    let word = AtomicU32::new(0);
+    let turn = AtomicU32::new(0);
+    let mut shortest = Duration::MAX;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=100 {
+                while turn.load(SeqCst) != round {
+                    thread::yield_now();
+                }
+                lock(&word);
+                unlock(&word);
+                turn.store(0, SeqCst);
+            }
+        });
+        for round in 1..=100 {
+            lock(&word);
+            turn.store(round, SeqCst);
+            while word.load(SeqCst) & FUTEX_WAITERS == 0 {
+                thread::yield_now();
+            }
+            let start = Instant::now();
+            unlock(&word);
+            shortest = shortest.min(start.elapsed());
+            while turn.load(SeqCst) != 0 {
+                thread::yield_now();
+            }
+        }
+    });
+    shortest
+}
+
+/// A word is handed over while a thousand threads wait for those of `owned`, a word each or all
+/// for one. They cost the two threads nothing.
+fn beside_waiters(owned: usize) -> Outcome {
+    beside(|| {
+        let alone = hand_over();
+        let words: Vec<_> = (0..owned).map(|_| AtomicU32::new(0)).collect();
+        words.iter().for_each(lock);
+        let next = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            let (words, next) = (&words, &next);
+            let wait = move || {
+                let word = &words[next.fetch_add(1, SeqCst) % words.len()];
+                lock(word);
+                unlock(word);
+            };
+            let start = |_| {
+                let builder = thread::Builder::new().stack_size(16 << 10);
+                builder.spawn_scoped(scope, wait).ok()
+            };
+            let count = (0..1000).map_while(start).count();
+            while next.load(SeqCst) < count {
+                thread::yield_now();
+            }
+            pause_ms(50);
+            let mut with = Duration::MAX;
+            let attacked = while_attacking(|| {
+                with = with.min(hand_over());
+                Ok(())
+            });
+            words.iter().for_each(unlock);
+            println!("  handed over in {alone:?}, beside {count} waiters in {with:?}");
+            attacked?;
+            ensure!(with < alone * 4, alone, with);
+            Ok(())
+        })
+    })
+}
+
+fn waiters_for_many() -> Outcome {
+    beside_waiters(1000)
+}
+
+fn waiters_for_one() -> Outcome {
+    beside_waiters(1)
+}
+
 /// Threads that own a word each and wait for that of the next one: priorities are inherited along
 /// the chain.
 fn owners() -> Outcome {
     const OWNERS: usize = 800;
-    fn lock(word: &AtomicU32) {
-        // SAFETY: asks for a number.
-        let own = unsafe { gettid() } as u32;
-        if word.compare_exchange(0, own, SeqCst, SeqCst).is_err() {
-            futex(word, FUTEX_LOCK_PI, 0, None);
-        }
-    }
-    fn unlock(word: &AtomicU32) {
-        // SAFETY: asks for a number.
-        let own = unsafe { gettid() } as u32;
-        if word.compare_exchange(own, 0, SeqCst, SeqCst).is_err() {
-            futex(word, FUTEX_UNLOCK_PI, 0, None);
-        }
-    }
     beside(|| {
         while_attacking(|| {
             let words: Vec<_> = (0..=OWNERS).map(|_| AtomicU32::new(0)).collect();
