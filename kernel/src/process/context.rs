@@ -1,19 +1,17 @@
 //! Working directory, root directory and umask.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{
-    AtomicU32, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed},
-};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use fs::Location;
 use nucleus::sync::{Rank, SpinLock};
 
+use super::thread::Sharers;
+
 /// Shared by the threads of a process, or by processes with `CLONE_FS`.
 pub struct FsContext {
     umask: AtomicU32,
-    /// The threads that have it.
-    users: AtomicUsize,
+    sharers: Sharers,
     places: SpinLock<Places>,
 }
 
@@ -28,7 +26,7 @@ impl FsContext {
     pub fn new(root: Location) -> Arc<FsContext> {
         Arc::new(FsContext {
             umask: AtomicU32::new(0o022),
-            users: AtomicUsize::new(0),
+            sharers: Sharers::default(),
             places: SpinLock::new(
                 Rank::Leaf,
                 Places {
@@ -44,24 +42,14 @@ impl FsContext {
         let places = self.places.lock().clone();
         Arc::new(FsContext {
             umask: AtomicU32::new(self.umask()),
-            users: AtomicUsize::new(0),
+            sharers: Sharers::default(),
             places: SpinLock::new(Rank::Leaf, places),
         })
     }
 
-    /// Another thread has it.
-    pub(super) fn join(&self) {
-        self.users.fetch_add(1, AcqRel);
-    }
-
-    /// A thread has it no longer.
-    pub(super) fn leave(&self) {
-        self.users.fetch_sub(1, AcqRel);
-    }
-
-    /// How many threads have it.
-    pub(super) fn users(&self) -> usize {
-        self.users.load(Acquire)
+    /// The threads that have it.
+    pub(super) fn sharers(&self) -> &Sharers {
+        &self.sharers
     }
 
     pub fn cwd(&self) -> Location {

@@ -1,7 +1,12 @@
 //! Threads.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+
+use abi::Errno;
 
 use nucleus::{
     sync::{Rank, SpinLock},
@@ -96,19 +101,36 @@ pub struct Shared {
     pub credentials: Arc<Credentials>,
 }
 
-/// The resources of a thread as others see them: counts it among the users of its places.
+/// How many threads have something that threads can share. Those that only look at it
+/// ([`Thread::shared`]) do not count.
+#[derive(Default)]
+pub struct Sharers(AtomicUsize);
+
+impl Sharers {
+    /// The count. Only the threads that have the thing make more of them.
+    pub fn count(&self) -> usize {
+        self.0.load(Acquire)
+    }
+}
+
+/// The resources of a thread as others see them: counts it among those that have its descriptors
+/// and its places.
 struct Published(Shared);
 
 impl Published {
     fn new(shared: Shared) -> Published {
-        shared.fs.join();
+        for sharers in [shared.fs.sharers(), shared.files.sharers()] {
+            sharers.0.fetch_add(1, AcqRel);
+        }
         Published(shared)
     }
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        self.0.fs.leave();
+        for sharers in [self.0.fs.sharers(), self.0.files.sharers()] {
+            sharers.0.fetch_sub(1, AcqRel);
+        }
     }
 }
 
@@ -130,6 +152,17 @@ impl Own {
             undo: None,
             vfork: None,
         }
+    }
+
+    /// Gives the thread descriptors that no other thread has. The caller publishes them.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn unshare_files(&mut self) -> Result<(), Errno> {
+        if self.files.sharers().count() > 1 {
+            self.files = self.files.duplicate()?;
+        }
+        Ok(())
     }
 
     /// The copy that others may look at.

@@ -302,7 +302,7 @@ impl Process {
             shared.is_some_and(|shared| Arc::ptr_eq(&shared.fs, places))
         };
         let own = self.threads().into_iter().filter(has_them).count();
-        places.users() > own
+        places.sharers().count() > own
     }
 }
 

@@ -93,20 +93,23 @@ fn run(
         true => Class::I386,
         false => Class::X64,
     };
-    let loaded = load::load(Request {
-        file,
-        path,
-        arguments: stack::words(arguments, max, class)?,
-        environment: stack::words(environment, max, class)?,
-        credentials: call.credentials(),
-        fs: call.fs(),
-        limits: process.limits(),
-        personality: process.personality.load(Relaxed),
-        withheld: Withheld {
-            no_new_privileges: process.no_new_privileges.load(Relaxed),
-            shares_places: process.shares_places(call.fs()),
-        },
-    })?;
-    exec::replace(call.thread, call.own, call.context, loaded)?;
-    Ok(0)
+    loop {
+        let loaded = load::load(Request {
+            file: file.clone(),
+            path: path.clone(),
+            arguments: stack::words(arguments, max, class)?,
+            environment: stack::words(environment, max, class)?,
+            credentials: call.credentials(),
+            fs: call.fs(),
+            limits: process.limits(),
+            personality: process.personality.load(Relaxed),
+            withheld: Withheld {
+                no_new_privileges: process.no_new_privileges.load(Relaxed),
+                shares_places: process.shares_places(call.fs()),
+            },
+        })?;
+        if exec::replace(call.thread, call.own, call.context, loaded)? {
+            return Ok(0);
+        }
+    }
 }

@@ -186,7 +186,8 @@ fn close_range(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        call.own.files = call.own.files.duplicate()?;
+        call.own.unshare_files()?;
+        call.thread.publish(Some(call.own.shared()));
     }
     call.files()
         .close_range(first, last, flags & CLOSE_RANGE_CLOEXEC != 0);

@@ -215,7 +215,7 @@ fn unshare(call: &mut Call<'_>) -> Result<usize> {
     }
     // The only step that can fail comes first.
     if flags & raw::CLONE_FILES != 0 {
-        call.own.files = call.files().duplicate()?;
+        call.own.unshare_files()?;
     }
     if flags & raw::CLONE_FS != 0 {
         call.own.fs = call.own.fs.duplicate();

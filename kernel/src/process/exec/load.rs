@@ -64,6 +64,8 @@ pub struct Loaded {
     pub secure: bool,
     /// It has rights that the caller does not have.
     pub raised: bool,
+    /// The caller had renounced further rights.
+    pub no_new_privileges: bool,
     /// It acts as somebody else than the caller, or may do more.
     pub changed: bool,
     /// The process's new `personality`.
@@ -194,6 +196,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
             name,
             secure,
             raised,
+            no_new_privileges: withheld.no_new_privileges,
             changed,
             personality,
             stack_limit,

@@ -19,35 +19,36 @@ pub mod rights;
 pub mod stack;
 mod vdso;
 
-use super::{Own, Thread, files, futex, pid_table, space::Leaving};
+use super::{Own, Thread, futex, pid_table, space::Leaving};
 use elf::Class;
 use load::Loaded;
 
 /// Makes the current thread run the loaded program: the other threads of its process end, and state
-/// that does not outlive `execve` is dropped.
+/// that does not outlive `execve` is dropped. False if one of them has renounced the rights that the
+/// program was to have since it was loaded: it is to be loaded again, then.
 ///
 /// # Errors
 /// `EAGAIN` if the process is ending, or took on a user with too many threads; `ENOMEM`. Nothing
-/// has changed then, but the other threads may be gone.
+/// has changed then, nor when the answer is false, but the other threads may be gone.
 pub fn replace(
     thread: &Arc<Thread>,
     own: &mut Own,
     context: &mut trap::UserContext,
     loaded: Loaded,
-) -> Result<()> {
-    // A table shared with another process stays as it is for that one. The thread itself holds it
-    // twice: once by its `Own`, once where others may look at it.
-    let files: Arc<files::FileTable> = if Arc::strong_count(&own.files) > 2 {
-        own.files.duplicate()?
-    } else {
-        own.files.clone()
-    };
+) -> Result<bool> {
     let process = thread.process();
     if process.exceeds_user.load(Relaxed) && process.has_too_many_threads(0) {
         return Err(Errno::EAGAIN);
     }
     process.exceeds_user.store(false, Relaxed);
     process.signals.become_only(thread)?;
+    // Their filters of system calls may be the thread's now.
+    if loaded.raised && !loaded.no_new_privileges && process.no_new_privileges.load(Relaxed) {
+        return Ok(false);
+    }
+    // A table shared with another process stays as it is for that one; one that is not keeps the
+    // record locks.
+    own.unshare_files()?;
     let leader = process.pid();
     if thread.tid() != leader {
         let old = thread.tid();
@@ -58,8 +59,7 @@ pub fn replace(
     futex::leave(thread, own, false);
     process.signals.own_actions();
     process.timers.clear_posix();
-    files.close_on_exec();
-    own.files = files;
+    own.files.close_on_exec();
     own.alt_stack = Default::default();
     own.restart = None;
     if own.rseq.take().is_some() {
@@ -78,7 +78,7 @@ pub fn replace(
     }
     // A process that was made meanwhile to share the places does not lead a set-id program astray.
     // The thread is the only one of its process.
-    if loaded.raised && own.fs.users() > 1 {
+    if loaded.raised && own.fs.sharers().count() > 1 {
         own.fs = own.fs.duplicate();
     }
     pid_table::executed(leader);
@@ -106,7 +106,7 @@ pub fn replace(
     begin(context, loaded.class, loaded.entry, loaded.stack);
     thread.restrictions.executed();
     thread.restrictions.apply(context);
-    Ok(())
+    Ok(true)
 }
 
 /// Sets the registers for the start of a program.

@@ -11,6 +11,7 @@ use nucleus::{
 use vm::account::{self, Account, Charge, Kind};
 
 use super::{OpenFile, locks};
+use crate::process::thread::Sharers;
 
 /// Descriptors that a new table has room for.
 const FIRST_SIZE: usize = 64;
@@ -48,6 +49,7 @@ pub struct FileTable {
     slots: SpinLock<Slots>,
     /// Whose record locks on a file end with each close of it.
     ownership: locks::Ownership,
+    sharers: Sharers,
 }
 
 /// Room for `files.len()` descriptors, always a multiple of 64.
@@ -160,7 +162,13 @@ impl FileTable {
         FileTable {
             slots: SpinLock::new(Rank::Leaf, slots),
             ownership: locks::Ownership::new(),
+            sharers: Sharers::default(),
         }
+    }
+
+    /// The threads that have it.
+    pub fn sharers(&self) -> &Sharers {
+        &self.sharers
     }
 
     /// A copy with the same open files (`fork`, `execve` and `unshare` of a shared table).

@@ -138,6 +138,19 @@ pub fn rights() -> Code {
         .end_beaten_by_zero()
 }
 
+/// Ends with [`BEATEN`] if it is root and somebody else's filters stand before its system calls.
+pub fn filtered() -> Code {
+    const PR_GET_SECCOMP: u32 = 21;
+    // test eax, eax; jz over the exit; PR_GET_SECCOMP; sub eax, SECCOMP_MODE_FILTER
+    Code::default()
+        .call(SYS_geteuid, [0; 3])
+        .and(&[0x85, 0xc0, 0x74, 22])
+        .end()
+        .call(SYS_prctl, [PR_GET_SECCOMP, 0, 0])
+        .and(&[0x83, 0xe8, 2])
+        .end_beaten_by_zero()
+}
+
 /// Ends with [`BEATEN`] if it may change its root directory.
 pub fn changes_root() -> Code {
     Code::default()

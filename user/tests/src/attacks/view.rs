@@ -47,6 +47,7 @@ pub const TESTS: &[Test] = &[
         "attacks: a parent's end kills a set-uid program",
         parents_signal,
     ),
+    ("attacks: filters that come during an execve", late_filters),
     ("attacks: a link that moves during an execve", moving_link),
     ("attacks: a file that changes hands", changing_owner),
     ("attacks: a file that gives capabilities", capabilities),
@@ -615,6 +616,57 @@ fn fixed_addresses() -> Outcome {
             seen.insert(format!("{:?}", wait(child)?));
         }
         ensure!(seen.len() > 2, seen);
+        Ok(())
+    })
+}
+
+/// One thread executes a set-uid program while others put filters before its system calls: these
+/// would decide what a program of root's is told.
+fn late_filters() -> Outcome {
+    let place = place()?;
+    let victim = place.victim(victims::filtered())?;
+    let long = CString::new(vec![b'x'; 100_000]).unwrap_or_default();
+    let filter = || {
+        let mut allow = sock_filter {
+            code: (BPF_RET | BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: SECCOMP_RET_ALLOW,
+        };
+        let program = sock_fprog {
+            len: 1,
+            filter: &mut allow,
+        };
+        // SAFETY: the call reads a program that outlives it.
+        unsafe {
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            let flags = SECCOMP_FILTER_FLAG_TSYNC;
+            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+        }
+    };
+    as_user(|| {
+        let (mut ends, mut delay) = (BTreeSet::new(), 0);
+        while_attacking(|| {
+            delay = (delay + 37) % 1500;
+            let child = spawn(|| {
+                for n in 0..3 {
+                    thread::spawn(move || {
+                        thread::sleep(Duration::from_micros(delay + 20 * n));
+                        filter();
+                    });
+                }
+                // It takes time to copy long arguments.
+                let mut words = vec![long.as_ptr(); 15];
+                words.push(null());
+                call!(execve(victim.as_ptr(), words.as_ptr(), null()));
+                Ok(())
+            })?;
+            let end = wait(child)?;
+            ensure!(end != End::Exit(BEATEN), delay);
+            ends.insert(format!("{end:?}"));
+            Ok(())
+        })?;
+        equal!(ends, BTreeSet::from([format!("{:?}", End::Exit(0))]));
         Ok(())
     })
 }

@@ -7,8 +7,79 @@ pub const TESTS: &[Test] = &[
     ("processes: exec refuses", exec_refusals),
     ("processes: scripts", scripts),
     ("processes: close on exec", close_on_exec),
+    ("processes: record locks and exec", kept_locks),
+    ("processes: descriptors of its own", unshared),
     ("processes: randomize_va_space", randomize),
 ];
+
+/// A lock on all of a file.
+fn write_lock() -> flock {
+    // SAFETY: all zeros is a valid one.
+    let mut lock: flock = unsafe { zeroed() };
+    lock.l_type = F_WRLCK as i16;
+    lock
+}
+
+/// The process keeps its record locks when it executes a program, whatever threads it had, and
+/// whoever looks at it.
+fn kept_locks() -> Outcome {
+    let (path, own) = file("kept_locks", b"x")?;
+    let (reader, writer) = pipe(0)?;
+    let child = spawn(|| {
+        call!(close(writer));
+        call!(dup2(reader, 0));
+        call!(fcntl(own, F_SETLK, &write_lock()));
+        for _ in 0..3 {
+            thread::spawn(|| thread::sleep(Duration::from_secs(1000)));
+        }
+        let words = [c"cat".as_ptr(), null()];
+        call!(execv(c"/bin/cat".as_ptr(), words.as_ptr()));
+        Ok(())
+    })?;
+    call!(close(own));
+    while read_text(&format!("/proc/{child}/comm"))? != "cat\n" {
+        read_text(&format!("/proc/{child}/status"))?;
+    }
+    let other = call!(open(c(&path).as_ptr(), O_RDWR));
+    refused!(EAGAIN, fcntl(other, F_SETLK, &write_lock()));
+    call!(close(writer));
+    equal!(wait(child)?, End::Exit(0));
+    call!(fcntl(other, F_SETLK, &write_lock()));
+    call!(close(other));
+    call!(close(reader));
+    Ok(())
+}
+
+/// A process that asks for descriptors of its own, and has them, keeps its locks; nothing else
+/// keeps the files that it closes.
+fn unshared() -> Outcome {
+    let (path, own) = file("unshared", b"x")?;
+    for by_close_range in [true, false] {
+        call!(fcntl(own, F_SETLK, &write_lock()));
+        let (reader, writer) = pipe(O_NONBLOCK)?;
+        let number = writer as u32;
+        match by_close_range {
+            true => drop(call!(close_range(
+                number,
+                number,
+                CLOSE_RANGE_UNSHARE as c_int
+            ))),
+            false => {
+                call!(unshare(CLONE_FILES));
+                call!(close(writer));
+            }
+        }
+        equal!(read_bytes(&reader, 1)?, b"");
+        call!(close(reader));
+        child(|| {
+            let other = call!(open(c(&path).as_ptr(), O_RDWR));
+            refused!(EAGAIN, fcntl(other, F_SETLK, &write_lock()));
+            Ok(())
+        })?;
+    }
+    call!(close(own));
+    Ok(())
+}
 
 /// 0 gives each program the same addresses, 1 leaves the heap right behind the program, 2 nothing.
 fn randomize() -> Outcome {
