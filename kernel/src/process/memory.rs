@@ -78,14 +78,16 @@ fn make_room() -> bool {
         if !frame::is_scarce() {
             return true;
         }
+        let goes_on = thread::with_current(|thread| {
+            let retries = wait == MemoryWait::Retry;
+            !thread.is_dying() && (retries || kill_largest(Some(thread.process())))
+        });
+        // A task of the kernel ends no process.
+        if !goes_on.unwrap_or(wait == MemoryWait::Retry) {
+            break;
+        }
         if wait == MemoryWait::Retry {
             continue;
-        }
-        let goes_on = thread::with_current(|thread| {
-            !thread.is_dying() && kill_largest(Some(thread.process()))
-        });
-        if goes_on != Some(true) {
-            break;
         }
         task::sleep(Sleep::within(REST));
     }
@@ -102,7 +104,8 @@ pub(crate) fn resolve_for_kernel(addr: VirtAddr, access: Access) -> bool {
     .unwrap_or(false)
 }
 
-/// The address space of the process that was ended last, until all of its memory is back.
+/// The address space of the process that was ended last, and until when the others wait for its
+/// memory.
 static VICTIM: SpinLock<Option<(Weak<Map>, Duration)>> = SpinLock::new(Rank::Leaf, None);
 
 /// Another thread is choosing the next one.
@@ -119,18 +122,36 @@ pub fn kill_largest(for_call: Option<&Process>) -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
     }
-    let answer = victim_is_leaving() || choose(for_call);
+    let answer = match last_victim() {
+        Victim::Leaves => true,
+        Victim::Gone => choose(for_call, |_| true),
+        Victim::Stays => choose(for_call, |process| !is_ending(process)),
+    };
     CHOOSING.store(false, Release);
     answer
 }
 
-fn victim_is_leaving() -> bool {
-    let mut victim = VICTIM.lock();
-    let is_leaving = |(map, until): &(Weak<Map>, Duration)| {
-        map.strong_count() > 0 && time::since_boot() < *until
-    };
-    *victim = victim.take().filter(is_leaving);
-    victim.is_some()
+/// What became of the process that was ended last.
+enum Victim {
+    Gone,
+    /// Its memory may come back at any time.
+    Leaves,
+    /// It was waited for in vain.
+    Stays,
+}
+
+fn last_victim() -> Victim {
+    match &*VICTIM.lock() {
+        Some((map, until)) if map.strong_count() > 0 => match time::since_boot() < *until {
+            true => Victim::Leaves,
+            false => Victim::Stays,
+        },
+        _ => Victim::Gone,
+    }
+}
+
+fn is_ending(process: &Process) -> bool {
+    matches!(process.signals.ending(), Some(Ending::Exit(_)))
 }
 
 /// The adjustment of a process that is never to be ended.
@@ -237,12 +258,12 @@ fn worst(may_end: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
         .map(|(_, process)| process)
 }
 
-fn choose(for_call: Option<&Process>) -> bool {
+fn choose(for_call: Option<&Process>, may_end: impl Fn(&Process) -> bool) -> bool {
     let Some(left) = Leaving::none() else {
         return true;
     };
     weigh();
-    let Some(victim) = worst(|_| true) else {
+    let Some(victim) = worst(may_end) else {
         return false;
     };
     // A process that has begun to leave meanwhile may be the largest, and was not found.
@@ -287,7 +308,7 @@ fn choose(for_call: Option<&Process>) -> bool {
 fn end(victim: &Process) -> usize {
     let account = victim.account();
     let weight = account.weight.load(Relaxed);
-    if !matches!(victim.signals.ending(), Some(Ending::Exit(_))) {
+    if !is_ending(victim) {
         nucleus::log!(
             "out of memory: killed process {} ({}) of user {} with {weight} pages of the user's {}",
             victim.pid(),

@@ -43,12 +43,17 @@ struct Judge {
 }
 
 impl Judge {
-    fn current(ids: Ids) -> Judge {
-        let caller = thread::with_current(|me| Some((me.process().clone(), me.credentials()?)));
-        Judge {
+    /// # Errors
+    /// `EPERM` for a thread that has given its credentials up: it ends.
+    fn current(ids: Ids) -> Result<Judge> {
+        let caller = thread::with_current(|me| {
+            let credentials = me.credentials().ok_or(Errno::EPERM)?;
+            Ok::<_, Errno>((me.process().clone(), credentials))
+        });
+        Ok(Judge {
             ids,
-            caller: caller.flatten(),
-        }
+            caller: caller.transpose()?,
+        })
     }
 
     /// Returns the resources that `thread` has now.
@@ -84,7 +89,7 @@ impl View {
     /// # Errors
     /// `EPERM`; `ESRCH` for a thread without resources: it has ended, or is the kernel's.
     pub fn of(thread: &Arc<Thread>, ids: Ids) -> Result<View> {
-        let judge = Judge::current(ids);
+        let judge = Judge::current(ids)?;
         let shared = judge.look(thread)?;
         Ok(View {
             thread: thread.clone(),
@@ -98,7 +103,7 @@ impl View {
     /// # Errors
     /// Those of [`View::of`].
     pub fn space_of(thread: &Thread, ids: Ids) -> Result<Arc<Space>> {
-        Ok(Judge::current(ids).look(thread)?.space)
+        Ok(Judge::current(ids)?.look(thread)?.space)
     }
 
     /// The address space, which is that of the program that was judged.

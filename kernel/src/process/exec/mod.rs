@@ -24,12 +24,11 @@ use elf::Class;
 use load::Loaded;
 
 /// Makes the current thread run the loaded program: the other threads of its process end, and state
-/// that does not outlive `execve` is dropped. False if one of them has renounced the rights that the
-/// program was to have since it was loaded: it is to be loaded again, then.
+/// that does not outlive `execve` is dropped. False if one of them has renounced new rights, which
+/// the program was to have: it is to be loaded again. Nothing but the threads is gone then.
 ///
 /// # Errors
-/// `EAGAIN` if the process is ending, or took on a user with too many threads; `ENOMEM`. Nothing
-/// has changed then, nor when the answer is false, but the other threads may be gone.
+/// `EAGAIN` if the process is ending, or took on a user with too many threads; `ENOMEM`. As above.
 pub fn replace(
     thread: &Arc<Thread>,
     own: &mut Own,

@@ -7,7 +7,7 @@
 //! operation takes logarithmic time for each lock that it changes. Programs without locks never
 //! come here.
 //!
-//! Lock order: the waiters for record locks, then one file's locks.
+//! Lock order: the table, or the waiters for record locks; then one file's locks.
 
 mod tree;
 
@@ -217,9 +217,9 @@ impl Records {
 
     /// Gives the bytes of `range` its mode, or (`is_lock` false) no lock of `owner`. The parts of
     /// its locks on both sides stay, and neighbours of the same mode are joined. `spare` has nodes
-    /// for two more locks.
-    fn set(&mut self, owner: Owner, range: &Record, is_lock: bool, spare: &mut Spare) {
-        let mut joined = *range;
+    /// for two more locks. Returns whether others may have more than before.
+    fn set(&mut self, owner: Owner, range: &Record, is_lock: bool, spare: &mut Spare) -> bool {
+        let (mut joined, mut frees) = (*range, false);
         let mut from = range.start.saturating_sub(1);
         while let Some(held) = self.next_of(owner, from) {
             if held.start > range.last.saturating_add(1) {
@@ -231,6 +231,7 @@ impl Records {
                 joined.last = joined.last.max(held.last);
             } else if held.overlaps(range) {
                 self.remove(owner, &held, spare);
+                frees |= !is_lock || held.mode == Mode::Exclusive;
                 if held.start < range.start {
                     let last = range.start - 1;
                     self.insert(owner, Record { last, ..held }, spare);
@@ -248,6 +249,7 @@ impl Records {
         if is_lock {
             self.insert(owner, joined, spare);
         }
+        frees
     }
 
     /// Has the locks of `owner` charged to `account`, unless it has some already.
@@ -316,35 +318,68 @@ fn put(file: Arc<FileLocks>) {
     drop(file);
 }
 
-/// Notes that a thread of `owner` waits to lock `record`; tells whether it would wait for itself.
+/// Notes that a thread of `owner` waits to lock `record`, unless it would wait for itself: true.
 ///
 /// What a waiter waits for is looked up here: one whose conflict has ended waits no more, even if
-/// it has not run since.
+/// it has not run since. That is done with no other lock held, since a file's may be held for long,
+/// and once more at one moment if it finds a cycle. The last waiter of a cycle finds it.
 fn would_deadlock(key: (Owner, u64), file: &Arc<FileLocks>, record: &Record) -> bool {
-    let mut waiting = WAITING.lock();
     let (owner, _) = key;
-    let conflict = |file: &FileLocks, owner, record| {
-        let found = file.held.lock().records.conflict(owner, record);
-        found.map(|(holder, _)| holder)
-    };
-    let mut holder = conflict(file, owner, record);
-    for _ in 0..LONGEST_CYCLE {
-        let Some(at) = holder.filter(|&at| at != owner) else {
-            break;
-        };
-        let mut threads = waiting.range((at, 0)..=(at, u64::MAX));
-        holder = threads
-            .next()
-            .and_then(|(_, it)| conflict(&it.file, at, &it.record));
-    }
-    if holder == Some(owner) {
-        return true;
-    }
-    waiting.entry(key).or_insert_with(|| Waiting {
+    let new = || Waiting {
         file: file.clone(),
         record: *record,
-    });
-    false
+    };
+    WAITING.lock().entry(key).or_insert_with(new);
+    let next = |at| {
+        let (file, record) = {
+            let waiting = WAITING.lock();
+            let it = thread_of(&waiting, at)?;
+            (it.file.clone(), it.record)
+        };
+        let holder = holder(&file, at, &record);
+        put(file);
+        holder
+    };
+    if !leads_back(owner, holder(file, owner, record), next) {
+        return false;
+    }
+    let mut waiting = WAITING.lock();
+    let next = |at| {
+        let it = thread_of(&waiting, at)?;
+        holder(&it.file, at, &it.record)
+    };
+    let is_cycle = leads_back(owner, holder(file, owner, record), next);
+    if is_cycle {
+        waiting.remove(&key);
+    }
+    is_cycle
+}
+
+/// A thread of `owner` that waits.
+fn thread_of(waiting: &BTreeMap<(Owner, u64), Waiting>, owner: Owner) -> Option<&Waiting> {
+    let mut threads = waiting.range((owner, 0)..=(owner, u64::MAX));
+    threads.next().map(|(_, it)| it)
+}
+
+/// Who keeps `record` from `owner`.
+fn holder(file: &FileLocks, owner: Owner, record: &Record) -> Option<Owner> {
+    let found = file.held.lock().records.conflict(owner, record);
+    found.map(|(holder, _)| holder)
+}
+
+/// Whether `holder` waits for `owner`, itself or by others; `next` tells who keeps an owner waiting.
+fn leads_back(
+    owner: Owner,
+    mut holder: Option<Owner>,
+    mut next: impl FnMut(Owner) -> Option<Owner>,
+) -> bool {
+    for _ in 0..LONGEST_CYCLE {
+        match holder {
+            Some(at) if at != owner => holder = next(at),
+            _ => break,
+        }
+    }
+    holder == Some(owner)
 }
 
 fn id(open: &OpenFile) -> Result<FileId> {
@@ -401,10 +436,11 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> 
 }
 
 impl HeldLocks {
-    fn unlock_whole(&mut self, owner: Owner) {
-        if let Some((mode, _)) = self.whole.remove(&owner) {
-            self.exclusive -= usize::from(mode == Mode::Exclusive);
-        }
+    /// Returns whether there was a lock to end.
+    fn unlock_whole(&mut self, owner: Owner) -> bool {
+        let ended = self.whole.remove(&owner);
+        self.exclusive -= usize::from(ended.is_some_and(|(mode, _)| mode == Mode::Exclusive));
+        ended.is_some()
     }
 }
 
@@ -463,10 +499,9 @@ pub fn unlock_record(open: &OpenFile, by: For<'_>, range: &Record) -> Result<()>
                 result = Err(Errno::ENOLCK);
             }
         }
-        if result.is_ok() {
-            records.set(owner, range, false, &mut spare);
-            records.settle(owner);
-        }
+        let frees = result.is_ok() && records.set(owner, range, false, &mut spare);
+        records.settle(owner);
+        frees
     });
     result
 }
@@ -493,12 +528,12 @@ pub fn lock_record(
         let records = &mut held.records;
         if records.conflict(owner, &record).is_none() {
             let charged = records.charge(owner, account);
-            if charged.is_ok() {
-                records.set(owner, &record, true, &mut spare);
-            }
-            drop(held);
             // A lock that became weaker lets others in.
-            file.ended.wake_all();
+            let frees = charged.is_ok() && records.set(owner, &record, true, &mut spare);
+            drop(held);
+            if frees {
+                file.ended.wake_all();
+            }
             return Some(charged);
         }
         drop(held);
@@ -579,26 +614,43 @@ impl HeldLocks {
     }
 }
 
+/// Locks that are ended in one turn, so that others who use the file need not wait for long.
+const AT_ONCE: usize = 64;
+
 /// Ends all locks of `owner` on the file that `open` is of.
 fn release_all(open: &OpenFile, owner: Owner) {
-    let Ok(file) = id(open) else {
+    let Ok(id) = id(open) else {
         return;
     };
-    let mut ended = Spare::default();
-    release(file, |held| {
-        held.unlock_whole(owner);
-        while let Some(record) = held.records.next_of(owner, 0) {
-            held.records.remove(owner, &record, &mut ended);
-        }
-        held.records.settle(owner);
-    });
+    let mut is_done = false;
+    while !is_done {
+        let mut ended = Spare::default();
+        // A file without locks is not found.
+        is_done = true;
+        release(id, |held| {
+            let mut frees = held.unlock_whole(owner);
+            for _ in 0..AT_ONCE {
+                let Some(record) = held.records.next_of(owner, 0) else {
+                    held.records.settle(owner);
+                    return frees;
+                };
+                held.records.remove(owner, &record, &mut ended);
+                frees = true;
+            }
+            is_done = false;
+            frees
+        });
+    }
 }
 
-fn release(file: FileId, how: impl FnOnce(&mut HeldLocks)) {
+/// Changes a file's locks by `how`, which returns whether others may have more than before.
+fn release(file: FileId, how: impl FnOnce(&mut HeldLocks) -> bool) {
     let Some(file) = find(file) else {
         return;
     };
-    how(&mut file.held.lock());
-    file.ended.wake_all();
+    let frees = how(&mut file.held.lock());
+    if frees {
+        file.ended.wake_all();
+    }
     put(file);
 }
