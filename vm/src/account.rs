@@ -29,7 +29,7 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 
 use nucleus::{PAGE_SIZE, frame, sync::OnceBox};
@@ -408,6 +408,21 @@ impl Stock {
         }
     }
 
+    /// As [`cover`](Stock::cover) for pages that other CPUs count at the same time; `now` reads the
+    /// count.
+    #[inline]
+    pub fn cover_counted(&self, pages: usize, now: impl Fn() -> usize) {
+        let mut pages = pages;
+        loop {
+            self.cover(pages);
+            // What was counted before another CPU covered less is seen after it.
+            pages = now();
+            if pages <= self.pages.load(Acquire) || self.account.is_none() {
+                return;
+            }
+        }
+    }
+
     /// Whether the owner may have this object with `pages` if it outlives its process:
     /// [`Account::may_keep`].
     #[inline]
@@ -425,7 +440,7 @@ impl Stock {
         let Some(account) = &self.account else { return };
         let target = pages.next_multiple_of(BATCH);
         // The swap makes calls that race add and take back what the figure says, in any order.
-        let before = self.pages.swap(target, Relaxed);
+        let before = self.pages.swap(target, AcqRel);
         if target > before {
             account.add(self.kind, 0, (target - before) * PAGE_SIZE);
         } else {
@@ -491,6 +506,35 @@ mod tests {
         assert!(other.charge_within(Kind::Signals, 1, 64, 2).is_some());
         first.set_things(5);
         assert_eq!((first.things(), user.things(Kind::Signals)), (5, 6));
+    }
+
+    /// Whoever comes last with an old count, what is there is charged at the end.
+    #[test]
+    fn a_stock_covers_what_others_count_meanwhile() {
+        let user = Account::of_user(1);
+        let account = Account::of_process(10, &user);
+        for _ in 0..300 {
+            let stock = Stock::new(Some(account.clone()), Kind::Files);
+            let count = AtomicUsize::new(0);
+            let change = |pages: usize, more: bool| {
+                let now = || count.load(Relaxed);
+                let new = match more {
+                    true => count.fetch_add(pages, Relaxed) + pages,
+                    false => count.fetch_sub(pages, Relaxed) - pages,
+                };
+                stock.cover_counted(new, now);
+            };
+            change(20 * BATCH, true);
+            std::thread::scope(|scope| {
+                scope.spawn(|| (0..20).for_each(|_| change(BATCH, false)));
+                scope.spawn(|| (0..20).for_each(|_| change(2 * BATCH, true)));
+            });
+            assert!(
+                stock.pages() >= count.load(Relaxed),
+                "{count:?} of {stock:?}"
+            );
+        }
+        assert_eq!((user.pages(), account.pages()), (0, 0));
     }
 
     #[test]

@@ -530,7 +530,8 @@ impl Object {
     pub(crate) fn count_more(&self, pages: usize) {
         let before = self.count.fetch_add(pages, Ordering::Relaxed);
         if self.swap_backed {
-            self.stock.cover(before + pages);
+            self.stock
+                .cover_counted(before + pages, || self.count.load(Ordering::Relaxed));
         }
     }
 
@@ -538,7 +539,9 @@ impl Object {
     pub(crate) fn count_less(&self, pages: usize) {
         let before = self.count.fetch_sub(pages, Ordering::Relaxed);
         if self.swap_backed {
-            self.stock.cover(before.saturating_sub(pages));
+            let left = before.saturating_sub(pages);
+            self.stock
+                .cover_counted(left, || self.count.load(Ordering::Relaxed));
         }
     }
 

@@ -246,11 +246,18 @@ impl End {
         self.sent.load(Acquire) * 4 <= self.common.send_buffer()
     }
 
+    /// Charges `sent` bytes of messages, each byte twice.
+    fn cover(&self, sent: usize) {
+        let pages = |sent| 2 * sent / PAGE_SIZE;
+        self.stock
+            .cover_counted(pages(sent), || pages(self.sent.load(SeqCst)));
+    }
+
     /// Counts a message of `bytes` bytes.
     pub fn charge(self: &Arc<End>, bytes: usize) -> Charge {
         let bytes = bytes + MESSAGE_OVERHEAD;
         let sent = self.sent.fetch_add(bytes, SeqCst) + bytes;
-        self.stock.cover(2 * sent / PAGE_SIZE);
+        self.cover(sent);
         let to = self.clone();
         Charge { to, bytes }
     }
@@ -258,7 +265,7 @@ impl End {
     /// Takes back the charge, and wakes waiters for room once there is enough of it.
     pub fn give_back(&self, bytes: usize) {
         let before = self.sent.fetch_sub(bytes, SeqCst);
-        self.stock.cover(2 * (before - bytes) / PAGE_SIZE);
+        self.cover(before - bytes);
         let limit = self.common.send_buffer();
         if before * 4 > limit && self.is_writable() {
             self.common.writers.wake_shared(false);

@@ -321,8 +321,8 @@ fn put(file: Arc<FileLocks>) {
 /// Notes that a thread of `owner` waits to lock `record`, unless it would wait for itself: true.
 ///
 /// What a waiter waits for is looked up here: one whose conflict has ended waits no more, even if
-/// it has not run since. That is done with no other lock held, since a file's may be held for long,
-/// and once more at one moment if it finds a cycle. The last waiter of a cycle finds it.
+/// it has not run since. A cycle is looked for with no other lock held, found by its last waiter,
+/// and looked at again at one moment.
 fn would_deadlock(key: (Owner, u64), file: &Arc<FileLocks>, record: &Record) -> bool {
     let (owner, _) = key;
     let new = || Waiting {
@@ -367,7 +367,7 @@ fn holder(file: &FileLocks, owner: Owner, record: &Record) -> Option<Owner> {
     found.map(|(holder, _)| holder)
 }
 
-/// Whether `holder` waits for `owner`, itself or by others; `next` tells who keeps an owner waiting.
+/// Whether `holder` waits for `owner`, itself or by others; `next`: who keeps an owner waiting.
 fn leads_back(
     owner: Owner,
     mut holder: Option<Owner>,
