@@ -439,12 +439,20 @@ impl Stock {
     fn adjust(&self, pages: usize) {
         let Some(account) = &self.account else { return };
         let target = pages.next_multiple_of(BATCH);
-        // The swap makes calls that race add and take back what the figure says, in any order.
-        let before = self.pages.swap(target, AcqRel);
-        if target > before {
-            account.add(self.kind, 0, (target - before) * PAGE_SIZE);
-        } else {
-            account.take_back(self.kind, 0, (before - target) * PAGE_SIZE);
+        loop {
+            let before = self.pages.load(Relaxed);
+            // What the figure says is charged at each moment: added before, taken back after.
+            let more = target.saturating_sub(before) * PAGE_SIZE;
+            account.add(self.kind, 0, more);
+            let changed = self.pages.compare_exchange(before, target, AcqRel, Relaxed);
+            let too_much = match changed {
+                Ok(_) => before.saturating_sub(target) * PAGE_SIZE,
+                Err(_) => more,
+            };
+            account.take_back(self.kind, 0, too_much);
+            if changed.is_ok() {
+                return;
+            }
         }
     }
 }
@@ -508,32 +516,47 @@ mod tests {
         assert_eq!((first.things(), user.things(Kind::Signals)), (5, 6));
     }
 
-    /// Whoever comes last with an old count, what is there is charged at the end.
+    /// Whoever comes last with an old count, what is there is charged at the end, and no more is
+    /// taken back than was added.
     #[test]
     fn a_stock_covers_what_others_count_meanwhile() {
         let user = Account::of_user(1);
         let account = Account::of_process(10, &user);
-        for _ in 0..300 {
-            let stock = Stock::new(Some(account.clone()), Kind::Files);
-            let count = AtomicUsize::new(0);
-            let change = |pages: usize, more: bool| {
-                let now = || count.load(Relaxed);
-                let new = match more {
-                    true => count.fetch_add(pages, Relaxed) + pages,
-                    false => count.fetch_sub(pages, Relaxed) - pages,
-                };
-                stock.cover_counted(new, now);
+        let stock = Stock::new(Some(account.clone()), Kind::Files);
+        stock.cover(100 * BATCH);
+        stock.cover_counted(10 * BATCH, || 100 * BATCH);
+        assert!(stock.pages() >= 100 * BATCH);
+        stock.cover(0);
+        let count = AtomicUsize::new(0);
+        let change = |pages: usize, more: bool| {
+            let new = match more {
+                true => count.fetch_add(pages, Relaxed) + pages,
+                false => count.fetch_sub(pages, Relaxed) - pages,
             };
-            change(20 * BATCH, true);
-            std::thread::scope(|scope| {
-                scope.spawn(|| (0..20).for_each(|_| change(BATCH, false)));
-                scope.spawn(|| (0..20).for_each(|_| change(2 * BATCH, true)));
-            });
-            assert!(
-                stock.pages() >= count.load(Relaxed),
-                "{count:?} of {stock:?}"
-            );
-        }
+            stock.cover_counted(new, || count.load(Relaxed));
+        };
+        change(20 * BATCH, true);
+        let arrived = AtomicUsize::new(0);
+        let meet = |times: usize| {
+            arrived.fetch_add(1, AcqRel);
+            while arrived.load(Acquire) < 2 * times {
+                std::thread::yield_now();
+            }
+        };
+        let work = |more: bool| {
+            for round in 0..20_000 {
+                meet(2 * round + 1);
+                change(4 * BATCH, more);
+                meet(2 * round + 2);
+                let there = count.load(Relaxed);
+                assert!(stock.pages() >= there, "{there} of {stock:?}");
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| work(true));
+            scope.spawn(|| work(false));
+        });
+        drop(stock);
         assert_eq!((user.pages(), account.pages()), (0, 0));
     }
 

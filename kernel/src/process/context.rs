@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use fs::Location;
 use nucleus::sync::{Rank, SpinLock};
 
-use super::thread::Sharers;
+use super::sharers::Sharers;
 
 /// Shared by the threads of a process, or by processes with `CLONE_FS`.
 pub struct FsContext {

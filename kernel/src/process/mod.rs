@@ -37,6 +37,7 @@ pub mod rseq;
 mod scheduling;
 pub mod seccomp;
 pub mod segment;
+mod sharers;
 pub mod sigio;
 pub mod signal;
 mod space;

@@ -1,10 +1,7 @@
 //! Threads.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed},
-};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use abi::Errno;
 
@@ -101,36 +98,22 @@ pub struct Shared {
     pub credentials: Arc<Credentials>,
 }
 
-/// How many threads have something that threads can share. Those that only look at it
-/// ([`Thread::shared`]) do not count.
-#[derive(Default)]
-pub struct Sharers(AtomicUsize);
-
-impl Sharers {
-    /// The count. Only the threads that have the thing make more of them.
-    pub fn count(&self) -> usize {
-        self.0.load(Acquire)
-    }
-}
-
 /// The resources of a thread as others see them: counts it among those that have its descriptors
 /// and its places.
 struct Published(Shared);
 
 impl Published {
     fn new(shared: Shared) -> Published {
-        for sharers in [shared.fs.sharers(), shared.files.sharers()] {
-            sharers.0.fetch_add(1, AcqRel);
-        }
+        shared.fs.sharers().join();
+        shared.files.sharers().join();
         Published(shared)
     }
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        for sharers in [self.0.fs.sharers(), self.0.files.sharers()] {
-            sharers.0.fetch_sub(1, AcqRel);
-        }
+        self.0.fs.sharers().leave();
+        self.0.files.sharers().leave();
     }
 }
 

@@ -11,7 +11,7 @@ use nucleus::{
 use vm::account::{self, Account, Charge, Kind};
 
 use super::{OpenFile, locks};
-use crate::process::thread::Sharers;
+use crate::process::sharers::Sharers;
 
 /// Descriptors that a new table has room for.
 const FIRST_SIZE: usize = 64;

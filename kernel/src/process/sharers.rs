@@ -1,0 +1,27 @@
+//! What threads share.
+
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{AcqRel, Acquire},
+};
+
+/// How many threads have something that threads can share. Those that only look at it do not count.
+#[derive(Default)]
+pub struct Sharers(AtomicUsize);
+
+impl Sharers {
+    /// Another thread has it.
+    pub(super) fn join(&self) {
+        self.0.fetch_add(1, AcqRel);
+    }
+
+    /// A thread has it no longer.
+    pub(super) fn leave(&self) {
+        self.0.fetch_sub(1, AcqRel);
+    }
+
+    /// The count. Only the threads that have the thing make more of them.
+    pub fn count(&self) -> usize {
+        self.0.load(Acquire)
+    }
+}
