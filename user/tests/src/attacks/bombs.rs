@@ -3,6 +3,8 @@
 //! Beside each of them a small program of root's, as a shell is one, goes on taking a little memory
 //! and making processes: it must live, and get on. What the bomb took must be back afterwards.
 
+use std::sync::OnceLock;
+
 use crate::{USER, become_user, while_attacking};
 use support::prelude::*;
 
@@ -61,6 +63,66 @@ const SHELL: usize = 300;
 /// Processes that share a bomb's work: each has descriptors of its own.
 const WORKERS: usize = 24;
 
+/// What the processes of a bomb got.
+struct Loot {
+    /// How many objects, or steps of one that grows.
+    count: AtomicUsize,
+    /// The refusals that neither a limit nor want of memory explains.
+    strange: AtomicUsize,
+}
+
+/// That of this test's bomb, for all of its processes.
+static LOOT: OnceLock<&Loot> = OnceLock::new();
+
+/// A process of the bomb has got one more.
+fn got_one() {
+    if let Some(loot) = LOOT.get() {
+        loot.count.fetch_add(1, Relaxed);
+    }
+}
+
+/// Whether a limit or want of memory explains why a bomb got no more. Failures are texts: those of
+/// calls name the error, those of children say that they were killed.
+fn is_refusal(why: &Failure) -> bool {
+    const LIMITS: [c_int; 13] = [
+        ENOMEM,
+        EAGAIN,
+        EMFILE,
+        ENFILE,
+        ENOSPC,
+        ENOBUFS,
+        EDQUOT,
+        EPERM,
+        ETOOMANYREFS,
+        EADDRNOTAVAIL,
+        EADDRINUSE,
+        ENOTCONN,
+        ECONNREFUSED,
+    ];
+    let why = why.to_string();
+    let is_named = |error: &c_int| why.contains(&format!("(os error {error})"));
+    // A child has noted why it ended with 1.
+    let ends = ["Signal(9)", "Exit(1)"];
+    LIMITS.iter().any(is_named) || ends.iter().any(|end| why.contains(end))
+}
+
+/// Notes how a process of the bomb got no more.
+fn noted(outcome: Outcome) -> Outcome {
+    if let Err(why) = &outcome
+        && !is_refusal(why)
+        && let Some(loot) = LOOT.get()
+    {
+        loot.strange.fetch_add(1, Relaxed);
+        println!("  {why}");
+    }
+    outcome
+}
+
+/// A child of a process of the bomb, which is refused as its parent is.
+fn child_of_bomb(body: impl FnOnce() -> Outcome) -> Outcome {
+    child(|| noted(body()))
+}
+
 /// Runs `fill` in several processes of an ordinary user, each of which keeps what it got when the
 /// kernel gives it no more; beside them a program of root's, which must get on.
 fn bomb(fill: impl Fn() -> Outcome) -> Outcome {
@@ -69,6 +131,11 @@ fn bomb(fill: impl Fn() -> Outcome) -> Outcome {
 
 fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
     let rounds = shared_value(AtomicUsize::new(0))?;
+    let loot = shared_value(Loot {
+        count: AtomicUsize::new(0),
+        strange: AtomicUsize::new(0),
+    })?;
+    LOOT.get_or_init(|| loot);
     // The processor time of a thousand others is theirs: this is about memory.
     call!(setpriority(PRIO_PROCESS, 0, -20));
     let shell = spawn(|| be_shell(rounds))?;
@@ -78,7 +145,7 @@ fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
         for _ in 0..workers {
             spawn(|| {
                 // It ends by an error of the call that is refused, or is killed.
-                let _ = fill();
+                let _ = noted(fill());
                 loop {
                     pause_ms(1000);
                 }
@@ -104,6 +171,9 @@ fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
     remove_objects()?;
     ensure!(gets_on, "root's program has ended or stands still");
     kill_child(shell)?;
+    let (count, strange) = (loot.count.load(Relaxed), loot.strange.load(Relaxed));
+    println!("  {count} before the end or a refusal");
+    ensure!(count > 0 && strange == 0, count, strange);
     result
 }
 
@@ -190,10 +260,11 @@ pub fn remove_objects() -> Outcome {
 /// Where the user's files are.
 const FOLDER: &str = "/tmp/bombs";
 
-/// Repeats `body` until it fails.
+/// Repeats `body`, each run of which gets something, until it fails.
 fn until_refused(mut body: impl FnMut() -> Outcome) -> Outcome {
     loop {
         body()?;
+        got_one();
     }
 }
 
@@ -241,7 +312,7 @@ fn orphans() -> Outcome {
     bomb_of(4, || {
         until_refused(|| {
             let sockets = socket_pair(SOCK_SEQPACKET)?;
-            child(|| {
+            child_of_bomb(|| {
                 for _ in 0..16 {
                     let (from, to) = pipe(0)?;
                     fill(to)?;
@@ -338,6 +409,7 @@ fn udp() -> Outcome {
             from.connect(to.local_addr()?)?;
             for _ in 0..400 {
                 from.send(&[1; 1200])?;
+                got_one();
             }
             mem::forget((to, from));
             Ok(())
@@ -399,7 +471,7 @@ fn posix_queues() -> Outcome {
                     null::<u8>(),
                 );
                 if queue == -1 {
-                    return Err("refused".into());
+                    return Err(Failure::of_call("mq_open", line!()));
                 }
                 let bytes = [1_u8; 8192];
                 while mq_send(queue, bytes.as_ptr().cast(), bytes.len(), 0) == 0 {}
@@ -429,6 +501,7 @@ fn memory_files() -> Outcome {
             let mut file = unsafe { File::from_raw_fd(fd) };
             for _ in 0..64 {
                 file.write_all(&[1; 64 * 1024])?;
+                got_one();
             }
             mem::forget(file);
             Ok(())
@@ -441,7 +514,7 @@ fn shared() -> Outcome {
     bomb_of(4, || {
         until_refused(|| {
             let memory = shared_map(1 << 20)?;
-            child(|| {
+            child_of_bomb(|| {
                 for at in (0..1 << 20).step_by(PAGE) {
                     poke(memory.wrapping_add(at), 1);
                 }
@@ -470,6 +543,7 @@ fn mappings() -> Outcome {
         let area = map_with(SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
         let mut pages = (0..SIZE).step_by(2 * PAGE);
         until_refused(|| {
+            // The last one is not reached: fewer mappings are allowed.
             let at = area.wrapping_add(pages.next().ok_or("all")?);
             call!(mprotect(at.cast(), PAGE, PROT_READ));
             Ok(())
@@ -486,6 +560,7 @@ fn tables() -> Outcome {
         // Zeros are mapped, and no memory is taken but for the tables.
         for at in (0..SIZE).step_by(2 << 20) {
             peek(memory.wrapping_add(at));
+            got_one();
         }
         Ok(())
     })
@@ -538,14 +613,24 @@ fn timers() -> Outcome {
     })
 }
 
+/// A terminal whose buffers of both directions are full. It is raw: one that edits lines takes any
+/// number of bytes, and drops them.
+fn full_terminal() -> Outcome {
+    let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
+    call!(unlockpt(master));
+    // SAFETY: all zeros is a valid value, which the call fills.
+    let mut modes: termios = unsafe { zeroed() };
+    call!(tcgetattr(master, &mut modes));
+    // SAFETY: changes a local.
+    unsafe { cfmakeraw(&mut modes) };
+    call!(tcsetattr(master, TCSANOW, &modes));
+    let slave = call!(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
+    fill(master)?;
+    fill(slave)
+}
+
 fn terminals() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
-            call!(unlockpt(master));
-            fill(master)
-        })
-    })
+    bomb(|| until_refused(full_terminal))
 }
 
 /// As many terminals as one process can have, each with its buffers full.
@@ -553,11 +638,7 @@ fn single_terminals() -> Outcome {
     bomb_of(1, || {
         // SAFETY: sets a limit of this process from a local.
         unsafe { setrlimit(RLIMIT_NOFILE, &limit_of(4096)) };
-        until_refused(|| {
-            let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
-            call!(unlockpt(master));
-            fill(master)
-        })
+        until_refused(full_terminal)
     })
 }
 
@@ -619,7 +700,9 @@ fn forks() -> Outcome {
     bomb_of(1, || {
         loop {
             // SAFETY: both go on.
-            unsafe { fork() };
+            if unsafe { fork() } > 0 {
+                got_one();
+            }
         }
     })
 }

@@ -36,8 +36,11 @@ const GRACE: Duration = Duration::from_secs(30);
 /// The memory in KiB that an attack may leave in caches.
 const LEFT_IN_CACHES: i64 = 8192;
 
-/// How late a sleeper of root may wake beside an attack, on any host.
-const MOST_LATE: Duration = Duration::from_secs(2);
+/// How late a sleeper of root may wake beside an attack in any case: hosts that are busy with other
+/// things, too, were seen to be late by 200 ms.
+const LATE: Duration = Duration::from_millis(250);
+/// How much later than beside programs that only compute, in the same machine at the same time.
+const TIMES: u32 = 10;
 
 /// How long an attack goes on.
 static TIME: OnceLock<Duration> = OnceLock::new();
@@ -123,16 +126,27 @@ pub fn as_user(body: impl FnOnce() -> Outcome) -> Outcome {
     })
 }
 
-/// Runs `attack` as an ordinary user while root sleeps for a millisecond again and again on each
-/// CPU; prints the longest time by which a sleep was late.
+/// Runs `attack` as an ordinary user while root sleeps again and again on each CPU; prints the
+/// longest time by which a sleep was late.
 ///
-/// Fails if the attack does, or a sleep was late by [`MOST_LATE`]: on a host that does nothing else
-/// it should be a hundredth of that.
+/// Fails if the attack does, or a sleep was late by more than [`LATE`] and [`TIMES`] the worst of
+/// a second beside programs that only compute.
 #[track_caller]
 pub fn beside(attack: impl FnOnce() -> Outcome) -> Outcome {
-    let late = shared_map(PAGE)?.cast::<AtomicU64>();
-    // SAFETY: the page lives as long as this process and its children.
-    let late = unsafe { &*late };
+    let late = latest(|| as_user(attack))?;
+    println!("  late by {} µs at most", late.as_micros());
+    if late > LATE {
+        let own = latest(|| as_user(compute))?;
+        println!("  late by {} µs beside computation", own.as_micros());
+        ensure!(late < LATE + own * TIMES, late, own);
+    }
+    Ok(())
+}
+
+/// Runs `body` while root sleeps for a millisecond again and again on each CPU; returns the longest
+/// time by which a sleep was late.
+fn latest(body: impl FnOnce() -> Outcome) -> Result<Duration> {
+    let late = shared_value(AtomicU64::new(0))?;
     let mut sleepers = Vec::new();
     for cpu in 0..cpus() {
         sleepers.push(spawn(|| {
@@ -144,14 +158,27 @@ pub fn beside(attack: impl FnOnce() -> Outcome) -> Outcome {
             }
         })?);
     }
-    let outcome = as_user(attack);
+    let outcome = body();
     for sleeper in sleepers {
         kill_child(sleeper)?;
     }
-    let late = late.load(Relaxed).saturating_sub(1000);
-    println!("  late by {late} µs at most");
-    ensure!(late < MOST_LATE.as_micros() as u64, late);
-    outcome
+    outcome?;
+    Ok(Duration::from_micros(
+        late.load(Relaxed).saturating_sub(1000),
+    ))
+}
+
+/// Keeps each CPU busy for a second, twice over, without a call of the kernel.
+fn compute() -> Outcome {
+    let end = Instant::now() + Duration::from_secs(1);
+    let busy = || {
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        Ok(())
+    };
+    let busy = (0..2 * cpus()).map(|_| spawn(busy));
+    wait_all(busy.collect::<Result<Vec<_>>>()?)
 }
 
 /// Ends what an attack has left running, and waits until its user may have new processes: the

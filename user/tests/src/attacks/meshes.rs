@@ -12,7 +12,7 @@ pub const TESTS: &[Test] = &[
         levels_of_pipe,
     ),
     ("attacks: meshes of epolls built by many", builders),
-    ("attacks: circles of epolls built by many", circles),
+    ("attacks: cycles of epolls built by many", cycles),
     (
         "attacks: a crowd that waits to nest epolls",
         waiting_builders,
@@ -132,6 +132,17 @@ fn make() -> Result<c_int> {
     Ok(call!(epoll_create1(EPOLL_CLOEXEC)))
 }
 
+/// Watches a file unless a limit forbids it; returns whether it does.
+fn add(epoll: c_int, file: c_int, events: c_int) -> Result<bool> {
+    let is_watched = try_add(epoll, file, events);
+    if !is_watched {
+        // Too many paths, too long a chain or a cycle, too many watches, too little memory.
+        let limits = [EINVAL, ELOOP, ENOSPC, ENOMEM];
+        ensure!(limits.contains(&errno()), errno());
+    }
+    Ok(is_watched)
+}
+
 /// Watches a file if the kernel lets it.
 fn try_add(epoll: c_int, file: c_int, events: c_int) -> bool {
     let mut event = epoll_entry(events, 0);
@@ -163,18 +174,22 @@ fn start(timer: c_int, microseconds: i64) -> Outcome {
 }
 
 /// Levels of epolls, each of which watches all of the level below it as far as the kernel allows;
-/// the lowest ones watch `file`.
+/// the lowest ones watch `file`. All of these do, some of each other level, and not all of all.
 fn mesh(file: c_int) -> Result<Vec<c_int>> {
     let mut all = Vec::new();
     let mut below = vec![file];
-    for _ in 0..LEVELS {
-        let mut level = Vec::new();
+    for number in 0..LEVELS {
+        let (mut level, mut watches) = (Vec::new(), 0);
         for _ in 0..WIDTH {
             let epoll = make()?;
             for &inner in &below {
-                try_add(epoll, inner, EPOLLIN | EPOLLET);
+                watches += usize::from(add(epoll, inner, EPOLLIN | EPOLLET)?);
             }
             level.push(epoll);
+        }
+        match number {
+            0 => equal!(watches, WIDTH),
+            _ => ensure!((1..WIDTH * WIDTH).contains(&watches), number, watches),
         }
         all.extend(&level);
         below = level;
@@ -238,34 +253,66 @@ fn builders() -> Outcome {
     })
 }
 
-/// However many try at once, no circle comes about.
-fn circles() -> Outcome {
+/// However many try at once, no cycle comes about.
+fn cycles() -> Outcome {
+    const EPOLLS: usize = 6;
     beside(|| {
-        let epolls: Vec<_> = (0..6).map(|_| make()).collect::<Result<_>>()?;
-        let mut builders = Vec::new();
-        for seed in 1..4 {
-            let epolls = epolls.clone();
-            builders.push(spawn(move || {
+        let epolls: Vec<_> = (0..EPOLLS).map(|_| make()).collect::<Result<_>>()?;
+        let (mut seed, mut watches) = (0, 0);
+        while_attacking(|| {
+            let mut builders = Vec::new();
+            for _ in 0..3 {
+                seed += 1;
                 let mut random = Numbers::new(seed);
-                let mut event = epoll_entry(EPOLLIN, 0);
-                while_attacking(|| {
+                let mut any = || epolls[random.below(EPOLLS as u64) as usize];
+                builders.push(spawn(|| {
+                    let mut event = epoll_entry(EPOLLIN, 0);
                     for _ in 0..200 {
-                        let a = epolls[random.below(6) as usize];
-                        let b = epolls[random.below(6) as usize];
-                        try_add(a, b, EPOLLIN);
-                        let c = epolls[random.below(6) as usize];
-                        // SAFETY: one may watch another or not; the calls fill a local.
+                        let (outer, inner) = (any(), any());
+                        if !try_add(outer, inner, EPOLLIN) {
+                            // Watched already, or itself, or it would be a cycle.
+                            ensure!([EEXIST, EINVAL, ELOOP].contains(&errno()), errno());
+                        }
+                        let (outer, inner) = (any(), any());
+                        // SAFETY: one may watch the other or not; the calls fill a local.
                         unsafe {
-                            epoll_ctl(a, EPOLL_CTL_DEL, c, &mut event);
-                            epoll_wait(c, &mut event, 1, 0);
+                            epoll_ctl(outer, EPOLL_CTL_DEL, inner, &mut event);
+                            epoll_wait(inner, &mut event, 1, 0);
                         }
                     }
                     Ok(())
-                })
-            })?);
-        }
-        wait_all(builders)
+                })?);
+            }
+            wait_all(builders)?;
+            watches += count_without_cycle(&epolls)?;
+            Ok(())
+        })?;
+        ensure!(watches > 0);
+        Ok(())
     })
+}
+
+/// Returns how many of these epolls watch each other; there must be an order in which none watches
+/// an earlier one.
+fn count_without_cycle(epolls: &[c_int]) -> Result<usize> {
+    let mut event = epoll_entry(EPOLLIN, 0);
+    let mut watches = Vec::new();
+    for &outer in epolls {
+        for &inner in epolls {
+            // SAFETY: a watch that is there stays as it is; the call reads a local.
+            if unsafe { epoll_ctl(outer, EPOLL_CTL_MOD, inner, &mut event) } == 0 {
+                watches.push((outer, inner));
+            }
+        }
+    }
+    let mut left = epolls.to_vec();
+    while !left.is_empty() {
+        let is_watching = |it: &c_int| watches.iter().any(|(a, b)| a == it && left.contains(b));
+        let rest: Vec<_> = left.iter().copied().filter(is_watching).collect();
+        ensure!(rest.len() < left.len(), watches);
+        left = rest;
+    }
+    Ok(watches.len())
 }
 
 /// Epolls that watch one file under many descriptors: as many observers of its queue.

@@ -38,14 +38,17 @@ tables! {
 }
 
 /// Runs `grow` as an ordinary user whose memory is fragmented. Where page tables cannot be had
-/// either, that user's program is what the out-of-memory rule ends.
+/// either, that user's program is what the out-of-memory rule ends, but not before it grows.
 fn in_single_pages(grow: fn() -> Outcome) -> Outcome {
+    let is_growing = shared_value(AtomicBool::new(false))?;
     let pid = spawn(|| {
         become_user(USER)?;
         fragment()?;
+        is_growing.store(true, SeqCst);
         grow()
     })?;
     let end = wait(pid)?;
+    ensure!(is_growing.load(SeqCst), end);
     let fits = [End::Exit(0), End::Signal(SIGKILL), End::Signal(SIGSEGV)];
     ensure!(fits.contains(&end), end);
     Ok(())
