@@ -101,8 +101,8 @@ fn is_refusal(why: &Failure) -> bool {
     ];
     let why = why.to_string();
     let is_named = |error: &c_int| why.contains(&format!("(os error {error})"));
-    // A child has noted why it ended with 1.
-    let ends = ["Signal(9)", "Exit(1)"];
+    // A child has noted why it failed.
+    let ends = ["Signal(9)", "Exit(99)"];
     LIMITS.iter().any(is_named) || ends.iter().any(|end| why.contains(end))
 }
 
