@@ -10,24 +10,51 @@ use core::sync::atomic::{
     fence,
 };
 
-/// Moves that have begun.
-static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// Moves that have ended.
-static ENDED: AtomicU64 = AtomicU64::new(0);
+/// The moves in all file systems.
+static MOVES: Moves = Moves::new();
 
-/// A move in progress, up to its drop.
-pub(super) struct Moving(());
+struct Moves {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
 
-impl Moving {
-    pub fn begin() -> Moving {
-        BEGUN.fetch_add(1, AcqRel);
-        Moving(())
+impl Moves {
+    const fn new() -> Moves {
+        Moves {
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+        }
+    }
+
+    fn begin(&self) -> Moving<'_> {
+        self.begun.fetch_add(1, AcqRel);
+        Moving(self)
+    }
+
+    fn ended(&self) -> u64 {
+        self.ended.load(Acquire)
+    }
+
+    /// Whether no more have begun than had ended at an earlier look.
+    fn have_begun_only(&self, ended: u64) -> bool {
+        // A move that was in progress then, or began later, has begun but was not counted.
+        fence(Acquire);
+        self.begun.load(Relaxed) == ended
     }
 }
 
-impl Drop for Moving {
+/// A move in progress, up to its drop.
+pub(super) struct Moving<'a>(&'a Moves);
+
+impl Moving<'_> {
+    pub fn begin() -> Moving<'static> {
+        MOVES.begin()
+    }
+}
+
+impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        ENDED.fetch_add(1, AcqRel);
+        self.0.ended.fetch_add(1, AcqRel);
     }
 }
 
@@ -38,14 +65,12 @@ pub(super) struct Still(u64);
 impl Still {
     /// A walk begins.
     pub fn begin() -> Still {
-        Still(ENDED.load(Acquire))
+        Still(MOVES.ended())
     }
 
     /// Whether nothing has moved since then: what was read before was so all the time.
     pub fn holds(self) -> bool {
-        // A move that was in progress then, or began later, has begun but was not counted.
-        fence(Acquire);
-        BEGUN.load(Relaxed) == self.0
+        MOVES.have_begun_only(self.0)
     }
 }
 
@@ -55,12 +80,22 @@ mod tests {
 
     #[test]
     fn a_move_before_during_or_after_the_start() {
-        // No other test of this crate moves a directory at the same time as another one looks.
-        let still = Still::begin();
-        let moving = Moving::begin();
-        assert!(!still.holds());
-        let during = Still::begin();
+        // Not those of all file systems: other tests move directories meanwhile.
+        let moves = Moves::new();
+        let at_first = moves.ended();
+        assert!(moves.have_begun_only(at_first));
+        let moving = moves.begin();
+        let during = moves.ended();
+        assert!(!moves.have_begun_only(at_first) && !moves.have_begun_only(during));
         drop(moving);
-        assert!(!still.holds() && !during.holds());
+        assert!(!moves.have_begun_only(at_first) && !moves.have_begun_only(during));
+        let afterwards = moves.ended();
+        assert!(moves.have_begun_only(afterwards));
+        let (one, other) = (moves.begin(), moves.begin());
+        drop(one);
+        let between = moves.ended();
+        drop(other);
+        assert!(!moves.have_begun_only(afterwards) && !moves.have_begun_only(between));
+        assert!(moves.have_begun_only(moves.ended()));
     }
 }

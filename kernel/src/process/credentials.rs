@@ -123,8 +123,10 @@ impl Credentials {
             && [self.real_gid, self.effective_gid, self.saved_gid] == [gid; 3]
     }
 
-    /// Returns the credentials in effect for the real user id (`access`).
-    pub fn of_real_uid(&self) -> CapabilitySet {
+    /// Returns the capabilities by which `access` judges, which asks for the real user id: those of
+    /// root are its permitted ones, other users have none; with `SECBIT_NO_SETUID_FIXUP`, those in
+    /// effect.
+    pub fn capabilities_of_real_uid(&self) -> CapabilitySet {
         if self.capabilities.secure_bits & NO_SETUID_FIXUP != 0 {
             self.fs.capabilities
         } else if self.real_uid == 0 {

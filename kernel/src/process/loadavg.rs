@@ -40,7 +40,7 @@ pub fn fixed_point() -> [u64; 3] {
 
 /// Threads that run or want to.
 pub fn running() -> usize {
-    pid_table::threads_by_id()
+    pid_table::threads_after(0)
         .filter(|thread| thread.task().is_some_and(|task| task.is_runnable()))
         .count()
 }

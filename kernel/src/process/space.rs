@@ -125,7 +125,7 @@ impl Space {
         self.map.pmap().set_trust(None);
     }
 
-    /// Its memory holds what its user need not know.
+    /// Its memory holds data that its user may not read: as after a set-id program.
     pub fn make_private(&self) {
         self.set_dumpable(SET_ID_DUMPABLE.load(Relaxed));
     }

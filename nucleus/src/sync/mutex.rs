@@ -83,7 +83,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 
     /// Takes the lock while others of its rank may be held: all takers do so from the outer to the
-    /// inner of things that are nested in each other without a circle.
+    /// inner of things that are nested in each other without a cycle.
     #[inline]
     #[track_caller]
     pub fn lock_nested(&self) -> MutexGuard<'_, T> {

@@ -6,7 +6,7 @@ use std::fmt;
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::DiGraph;
 
-/// The largest number of files of one top-level module that may use each other in a circle.
+/// The largest number of files of one top-level module that may use each other in a cycle.
 pub const LARGEST_COMPONENT: usize = 6;
 
 /// A use of an item of another file.
@@ -44,9 +44,9 @@ pub enum Violation {
         /// The path as written.
         path: String,
     },
-    /// Top-level modules that use each other in a circle.
+    /// Top-level modules that use each other in a cycle.
     Cycle(Vec<String>),
-    /// More than [`LARGEST_COMPONENT`] files that use each other in a circle.
+    /// More than [`LARGEST_COMPONENT`] files that use each other in a cycle.
     Component(Vec<String>),
     /// A top-level module that the declared order leaves out, or names without need.
     Undeclared(String),
@@ -62,9 +62,9 @@ impl fmt::Display for Violation {
             } => {
                 write!(f, "{place}: {from} uses {to} above it ({path})")
             }
-            Self::Cycle(modules) => write!(f, "modules in a circle: {}", modules.join(" ")),
+            Self::Cycle(modules) => write!(f, "modules in a cycle: {}", modules.join(" ")),
             Self::Component(files) => {
-                write!(f, "{} files in a circle: {}", files.len(), files.join(" "))
+                write!(f, "{} files in a cycle: {}", files.len(), files.join(" "))
             }
             Self::Undeclared(module) => {
                 write!(
@@ -98,7 +98,7 @@ impl Graph {
         &self.arrows
     }
 
-    /// Returns the groups of two or more top-level modules that use each other in a circle.
+    /// Returns the groups of two or more top-level modules that use each other in a cycle.
     pub fn module_cycles(&self) -> Vec<Vec<String>> {
         let edges = self
             .arrows
@@ -107,7 +107,7 @@ impl Graph {
         components(edges.filter(|(from, to)| from != to))
     }
 
-    /// Returns the groups of two or more files that use each other in a circle, largest first.
+    /// Returns the groups of two or more files that use each other in a cycle, largest first.
     pub fn file_cycles(&self) -> Vec<Vec<String>> {
         components(
             self.arrows

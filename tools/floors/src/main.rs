@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p floors` judges every crate of the workspace that declares floors;
 //! `cargo run -p floors -- CRATE` prints the arrows between the crate's top-level modules, too;
-//! `cargo run -p floors -- CRATE MODULE` prints the arrows between files of circles inside that
+//! `cargo run -p floors -- CRATE MODULE` prints the arrows between files of cycles inside that
 //! module.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,7 @@ fn show(one: &Crate, graph: &Graph) {
     }
 }
 
-/// Prints the arrows between files of these modules that are in one circle.
+/// Prints the arrows between files of these modules that are in one cycle.
 fn show_inside(graph: &Graph, modules: &[String]) {
     for cycle in graph.file_cycles() {
         let files: BTreeSet<&String> = cycle.iter().collect();
@@ -83,7 +83,7 @@ fn show_inside(graph: &Graph, modules: &[String]) {
             .filter(|it| is_here(it.from) && is_here(it.to))
             .collect();
         if !arrows.is_empty() {
-            println!("{} files in a circle:", cycle.len());
+            println!("{} files in a cycle:", cycle.len());
         }
         for arrow in arrows {
             let (from, to) = (&graph.files[arrow.from], &graph.files[arrow.to]);

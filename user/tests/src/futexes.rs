@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = &[
     ("futexes: an inheriting lock's refusals", pi_refusals),
     ("futexes: an inheriting lock between processes", pi_shared),
     ("futexes: waiters move to an inheriting lock", pi_requeue),
+    ("futexes: the best waiters move first", pi_requeue_best),
     ("futexes: robust locks of a dead thread", robust),
     (
         "futexes: robust inheriting locks of a dead thread",
@@ -400,6 +401,55 @@ fn pi_requeue() -> Outcome {
     let result = futex_with(&CONDITION, FUTEX_WAIT_REQUEUE_PI, 0, &end, &LOCK, 0);
     ensure!(result == -1 && errno() == ETIMEDOUT, result);
     ensure!(LOCK.load(SeqCst) == 0, "the lock is not free");
+    Ok(())
+}
+
+/// Waiters of different priorities move in two turns: the best becomes the owner, and the others
+/// follow by their priorities.
+fn pi_requeue_best() -> Outcome {
+    const WAITERS: usize = 8;
+    static CONDITION: AtomicU32 = AtomicU32::new(0);
+    static LOCK: AtomicU32 = AtomicU32::new(0);
+    static ORDER: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let mut threads = Vec::new();
+    for number in 0..WAITERS {
+        threads.push(thread::spawn(move || -> Outcome {
+            // Neither ascending nor descending, and two of each priority.
+            let sched_priority = 1 + (number * 3 % WAITERS / 2) as c_int;
+            call!(sched_setscheduler(
+                0,
+                SCHED_FIFO,
+                &sched_param { sched_priority }
+            ));
+            let end = time(CLOCK_MONOTONIC, Duration::from_secs(20))?;
+            let result = futex_with(&CONDITION, FUTEX_WAIT_REQUEUE_PI, 0, &end, &LOCK, 0);
+            ensure!(result == 0, "a waiter: {result}, errno {}", errno());
+            ORDER.lock().map_err(|_| "poisoned")?.push(number);
+            pi_give(&LOCK)
+        }));
+        pause_ms(20);
+    }
+    let order = || ORDER.lock().map_or(Vec::new(), |order| order.clone());
+    let requeue = |moves| {
+        let operation = FUTEX_CMP_REQUEUE_PI;
+        futex_with(&CONDITION, operation, 1, number(moves), &LOCK, 0)
+    };
+    equal!(requeue(2), 3);
+    for _ in 0..1000 {
+        if order().len() == 3 {
+            break;
+        }
+        pause_ms(5);
+    }
+    equal!(order(), [2, 5, 4]);
+    pi_take(&LOCK)?;
+    equal!(requeue(WAITERS), WAITERS as i64 - 3);
+    pi_give(&LOCK)?;
+    for thread in threads {
+        thread.join()??;
+    }
+    equal!(order(), [2, 5, 4, 7, 1, 6, 0, 3]);
+    equal!(LOCK.load(SeqCst), 0);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ pub const TESTS: &[Test] = &[
     ("proc: stat, status and cmdline", process),
     ("proc: exe, cwd and fd", links),
     ("proc: processes are listed", listed),
+    ("proc: threads are listed piece by piece", listed_threads),
     ("proc: a child is alive before it runs", newborn),
     ("proc: the machine", machine),
     ("proc: faults of the processor", faults),
@@ -14,6 +15,66 @@ pub const TESTS: &[Test] = &[
     ("proc: Causeway's counters", counters),
     ("proc: unknown calls are counted", unknown_calls),
 ];
+
+/// Each thread is listed once, by rising id, whatever the size of the buffer; those of others are
+/// not, and places far behind the end are no error.
+fn listed_threads() -> Outcome {
+    const THREADS: usize = 50;
+    let (over, others) = (AtomicBool::new(false), spawn_sleeper()?);
+    let outcome = thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let wait = || {
+                while !over.load(SeqCst) {
+                    pause_ms(5);
+                }
+            };
+            scope.spawn(wait);
+        }
+        let outcome = (|| {
+            let folder = File::open("/proc/self/task")?;
+            let mut found = Vec::new();
+            loop {
+                let names = entries(&folder)?;
+                if names.is_empty() {
+                    break;
+                }
+                ensure!(names.len() < 10);
+                found.extend(names.iter().filter_map(|name| name.parse::<pid_t>().ok()));
+            }
+            equal!(found.len(), THREADS + 1);
+            ensure!(found.is_sorted_by(|one, next| one < next), found);
+            ensure!(found.contains(&call!(getpid())) && !found.contains(&others));
+            for place in [i64::from(u32::MAX), 1 << 32, i64::MAX] {
+                call!(lseek(folder.as_raw_fd(), place, SEEK_SET));
+                ensure!(entries(&folder)?.is_empty(), place);
+            }
+            for name in [others, 0] {
+                let path = format!("/proc/self/task/{name}");
+                ensure!(fs::metadata(&path).is_err(), path);
+            }
+            Ok(())
+        })();
+        over.store(true, SeqCst);
+        outcome
+    });
+    kill_child(others)?;
+    outcome
+}
+
+/// Reads some names of a directory, into a small buffer.
+fn entries(folder: &File) -> Result<Vec<String>> {
+    let mut bytes = [0_u8; 200];
+    let (fd, size) = (folder.as_raw_fd(), bytes.len());
+    let got = call!(syscall(SYS_getdents64, fd, bytes.as_mut_ptr(), size)) as usize;
+    let (mut names, mut at) = (Vec::new(), 0);
+    while at < got {
+        let length = u16::from_ne_bytes([bytes[at + 16], bytes[at + 17]]) as usize;
+        let name = CStr::from_bytes_until_nul(&bytes[at + 19..at + length]);
+        names.push(name.map_err(|_| "no end")?.to_string_lossy().into_owned());
+        at += length;
+    }
+    Ok(names)
+}
 
 /// The line in `cpuinfo` and the files in `/sys` say the same.
 fn faults() -> Outcome {

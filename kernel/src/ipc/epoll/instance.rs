@@ -58,7 +58,7 @@ impl Epoll {
     /// `EPOLL_CTL_ADD`: watches `open`, which the caller has as descriptor `fd`.
     ///
     /// # Errors
-    /// `EEXIST`, `ELOOP` for a circle or a chain of more than five epolls, `EINVAL` for too many
+    /// `EEXIST`, `ELOOP` for a cycle or a chain of more than five epolls, `EINVAL` for too many
     /// paths upwards from one file, `ENOSPC` for too many watches, `ENOMEM`, `EINTR` for a thread
     /// that is killed.
     pub fn add(&self, open: &Arc<OpenFile>, fd: i32, interest: Interest) -> Result<()> {

@@ -4,7 +4,7 @@
 //!   events.
 //! - `item`: one watch, which observes the wait queues of its file.
 //! - `ready`: the list of the watches whose queues were woken since they were last found not ready.
-//! - `nesting`: an epoll may watch another, not in a circle and not too deep.
+//! - `nesting`: an epoll may watch another, not in a cycle and not too deep.
 //!
 //! A wake-up of a watched file puts the watch on the ready list and wakes the waiters of the epoll,
 //! in any context and without an allocation. A waiter takes the watches off, asks each file for its

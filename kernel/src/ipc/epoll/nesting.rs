@@ -34,7 +34,7 @@ const LIMITS: [u32; LONGEST] = [u32::MAX, 500, 100, 50, 10];
 /// Paths upwards from an epoll, by the number of epolls above it.
 type Paths = [u32; LONGEST];
 
-/// Held while an epoll is added to another: two of them could make a circle together.
+/// Held while an epoll is added to another: two of them could make a cycle together.
 static NESTING: Mutex<()> = Mutex::new(crate::rank::NESTING, ());
 
 /// Threads that wait for it. A check takes a time that programs can make long, and many may wait: a
@@ -135,10 +135,10 @@ fn new_round() -> u64 {
 }
 
 impl Nesting {
-    /// Whether `outer` may begin to watch `inner`, as far as depth and circles go.
+    /// Whether `outer` may begin to watch `inner`, as far as depth and cycles go.
     ///
     /// # Errors
-    /// `ELOOP`: that would make a circle, or a chain longer than [`LONGEST`].
+    /// `ELOOP`: that would make a cycle, or a chain longer than [`LONGEST`].
     pub fn check_depth(&self, outer: &Epoll, inner: &Epoll) -> Result<()> {
         let round = new_round();
         let below = depth(outer, inner, round).ok_or(Errno::ELOOP)?;

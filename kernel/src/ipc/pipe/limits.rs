@@ -32,7 +32,7 @@ static HARD: AtomicUsize = AtomicUsize::new(0);
 const DEFAULT: usize = usize::MAX;
 /// Linux's soft limit: 64 MiB.
 const SOFT_MOST: usize = 16_384;
-/// And the most of memory that it is here: one part in so many.
+/// The part of memory that the soft limit is at most: an eighth.
 const SOFT_PART: usize = 8;
 
 /// Returns the largest size in bytes that a pipe may be given.

@@ -186,7 +186,7 @@ fn check_access(
             uid: credentials.real_uid,
             gid: credentials.real_gid,
             groups: credentials.fs.groups.clone(),
-            capabilities: credentials.of_real_uid(),
+            capabilities: credentials.capabilities_of_real_uid(),
         };
         &real
     };

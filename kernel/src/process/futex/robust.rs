@@ -1,6 +1,6 @@
 //! The words that a thread owns when it leaves its address space.
 //!
-//! A program keeps a list of its locks in its own memory (`set_robust_list`): a circle of links,
+//! A program keeps a list of its locks in its own memory (`set_robust_list`): a cycle of links,
 //! the head being one of them, the distance from a link to its word, and a link that is being put
 //! in or out.
 
@@ -13,7 +13,7 @@ use nucleus::{VirtAddr, user};
 use super::{Key, pi, table::load, wake};
 use crate::process::{Own, Thread};
 
-/// How many entries of a robust list are looked at, as on Linux: the list may be a circle.
+/// How many entries of a robust list are looked at, as on Linux: the list may be a cycle.
 const ROBUST_LIST_MAX: usize = 2048;
 
 /// The thread leaves its address space, by its end (`for_good`) or by `execve`: its locks are

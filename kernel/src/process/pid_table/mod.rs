@@ -12,7 +12,10 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::{
+    ops::Bound::{Excluded, Unbounded},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
 use crate::counters::Counter;
 use abi::{Errno, Result, raw::general::SIGCHLD};
@@ -223,13 +226,12 @@ pub fn children(pid: Pid) -> Pieces<Pid> {
     children.into_iter().flatten().copied().collect()
 }
 
-/// Visits the threads by rising id, without memory of its own. One that comes or goes meanwhile may
-/// be seen or not.
-pub fn threads_by_id() -> impl Iterator<Item = Arc<Thread>> {
-    let mut last = 0;
+/// Visits the threads whose ids are above `last`, by rising id, without memory of its own. One that
+/// comes or goes meanwhile may be seen or not.
+pub fn threads_after(mut last: Pid) -> impl Iterator<Item = Arc<Thread>> {
     core::iter::from_fn(move || {
         let pids = PIDS.lock();
-        let (id, thread) = pids.threads.range(last + 1..).next()?;
+        let (id, thread) = pids.threads.range((Excluded(last), Unbounded)).next()?;
         last = *id;
         Some(thread.clone())
     })
@@ -360,10 +362,14 @@ impl Process {
     /// Visits the processes, zombies included, by rising id, without memory of its own. One that
     /// comes or goes meanwhile may be seen or not.
     pub fn by_id() -> impl Iterator<Item = Arc<Process>> {
-        let mut last = 0;
+        Self::after(0)
+    }
+
+    /// As [`Process::by_id`], those whose ids are above `last`.
+    pub fn after(mut last: Pid) -> impl Iterator<Item = Arc<Process>> {
         core::iter::from_fn(move || {
             let pids = PIDS.lock();
-            let (pid, member) = pids.members.range(last + 1..).next()?;
+            let (pid, member) = pids.members.range((Excluded(last), Unbounded)).next()?;
             last = *pid;
             Some(member.process.clone())
         })

@@ -28,7 +28,7 @@ pub(super) fn transfers(subject: &Subject, out: &mut Text) -> Result<()> {
         Some(_) => thread.io.get(),
         None => subject.process.usage().io,
     };
-    let io = match subject.with_memory()? {
+    let io = match subject.view_with_memory()? {
         Some(view) => view.while_same(io).map_err(refused)?,
         None => io(&*subject.thread()?),
     };

@@ -1,7 +1,6 @@
 //! A directory a process, and in it a directory a thread.
 
 use alloc::{
-    collections::BTreeSet,
     string::ToString,
     sync::{Arc, Weak},
 };
@@ -42,16 +41,19 @@ impl Directory for Processes {
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
-        for process in Process::by_id() {
-            let pid = process.pid();
-            if u64::from(pid) > cursor
-                && !emit(pid.to_string().as_bytes(), Kind::Directory, pid.into())
-            {
-                break;
-            }
-        }
-        Ok(())
+        let last = cursor.try_into().unwrap_or(Pid::MAX);
+        list(Process::after(last).map(|process| process.pid()), emit)
     }
+}
+
+/// Lists directories of processes or threads; the cursor of one is its id.
+fn list(ids: impl Iterator<Item = Pid>, emit: &mut EmitName<'_>) -> Result<()> {
+    for id in ids {
+        if !emit(id.to_string().as_bytes(), Kind::Directory, id.into()) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// `uid_map` and its like: there is one name space of ids, and all numbers mean themselves.
@@ -62,7 +64,7 @@ type Make = fn(Subject) -> Entry;
 const FILES: &[(&str, Make)] = &[
     ("auxv", |s| {
         Entry::bound(move || {
-            let space = s.with_memory()?.map(|view| view.space().clone());
+            let space = s.view_with_memory()?.map(|view| view.space().clone());
             let space = space.as_ref().map_or(Weak::new(), Arc::downgrade);
             Ok(move |out: &mut Text| {
                 let Some(space) = space.upgrade() else {
@@ -109,7 +111,7 @@ const FILES: &[(&str, Make)] = &[
     ("cwd", |s| place(s, View::cwd)),
     ("environ", |s| {
         Entry::bound(move || {
-            let view = s.with_memory()?;
+            let view = s.view_with_memory()?;
             let environment = view.map(|view| {
                 let space = view.space();
                 (Arc::downgrade(space.map()), space.layout.environment)
@@ -238,14 +240,10 @@ impl Directory for Threads {
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
-        let threads = self.process.threads();
-        let ids: BTreeSet<Pid> = threads.iter().map(|t| t.tid()).collect();
-        for tid in ids.into_iter().filter(|&tid| u64::from(tid) > cursor) {
-            if !emit(tid.to_string().as_bytes(), Kind::Directory, tid.into()) {
-                break;
-            }
-        }
-        Ok(())
+        let last = cursor.try_into().unwrap_or(Pid::MAX);
+        let threads = pid_table::threads_after(last);
+        let own = threads.filter(|thread| Arc::ptr_eq(thread.process(), &self.process));
+        list(own.map(|thread| thread.tid()), emit)
     }
 }
 

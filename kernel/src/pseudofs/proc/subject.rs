@@ -10,7 +10,7 @@ use fs::{Location, pseudofs::Entry};
 use vm::Map;
 
 use crate::mounts;
-use crate::process::{Facts, Ids, Pid, Process, Thread, View, thread};
+use crate::process::{Facts, Ids, Pid, Process, Thread, View, pid_table, thread};
 
 /// A process, or one of its threads.
 #[derive(Clone)]
@@ -33,11 +33,8 @@ impl Subject {
     pub fn thread(&self) -> Result<Arc<Thread>> {
         match self.tid {
             None => self.process.leader(),
-            Some(tid) => self
-                .process
-                .threads()
-                .into_iter()
-                .find(|thread| thread.tid() == tid),
+            Some(tid) => pid_table::find_thread(tid)
+                .filter(|thread| Arc::ptr_eq(thread.process(), &self.process)),
         }
         .ok_or(Errno::ESRCH)
     }
@@ -62,7 +59,7 @@ impl Subject {
     ///
     /// # Errors
     /// `EACCES`, `ESRCH`.
-    pub fn with_memory(&self) -> Result<Option<View>> {
+    pub fn view_with_memory(&self) -> Result<Option<View>> {
         match self.view() {
             Err(Errno::ENOENT) => Ok(None),
             view => view.map(Some),
@@ -75,7 +72,7 @@ impl Subject {
     /// # Errors
     /// `EACCES`, `ESRCH`.
     pub fn memory(&self) -> Result<Weak<Map>> {
-        let view = self.with_memory()?;
+        let view = self.view_with_memory()?;
         Ok(view.map_or(Weak::new(), |view| Arc::downgrade(view.space().map())))
     }
 }

@@ -112,7 +112,7 @@ fn all() -> Vec<(DeviceFunction, Identity)> {
             ));
             if info.header_type == HeaderType::PciPciBridge {
                 let behind = (read_word(place(at), SECONDARY_BUS) >> 8) as u8;
-                // What the firmware left may be a circle.
+                // What the firmware left may be a cycle.
                 if behind != 0 && !buses.contains(&behind) {
                     buses.push(behind);
                 }

@@ -51,7 +51,7 @@ pub fn run(attacks: &[Test], at_once: usize, time: Duration) -> Outcome {
     memory_is_back()
 }
 
-/// Starts an attack whose output and outcome nobody looks at.
+/// Starts an attack; its output and outcome are dropped.
 fn begin(attack: fn() -> Outcome) -> Result<Option<Attack>> {
     // SAFETY: this program has one thread.
     let pid = unsafe { fork() };
@@ -76,7 +76,7 @@ fn begin(attack: fn() -> Outcome) -> Result<Option<Attack>> {
 
 /// Ends an attack with all of its group; returns false, for it is no longer at work.
 fn finish(attack: &Attack) -> bool {
-    // SAFETY: the group is this attack's own; who has been waited for is not found.
+    // SAFETY: the group is this attack's own; a process that was waited for is not found.
     unsafe {
         kill(-attack.pid, SIGKILL);
         waitpid(attack.pid, null_mut(), 0);
