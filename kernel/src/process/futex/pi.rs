@@ -5,7 +5,7 @@
 //! to the waiter with the best priority. While they wait, the owner has the best of their
 //! priorities.
 
-use alloc::{collections::VecDeque, sync::Arc};
+use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
@@ -52,14 +52,13 @@ enum Claim {
     Of(Pid),
 }
 
-/// Makes the thread `own` the word's owner if it has none, or the one that died. The bucket of
-/// `key` is locked.
+/// Makes the thread `own` the word's owner if it has none, or the one that died; `others_wait` says
+/// whether there are more waiters for it. The word's bucket is locked.
 fn claim(
-    bucket: &VecDeque<QueuedWaiter>,
-    key: Key,
     address: VirtAddr,
     own: Pid,
     dead: Option<Pid>,
+    others_wait: impl Fn() -> bool,
 ) -> Result<Claim> {
     loop {
         let value = load(address)?;
@@ -72,7 +71,7 @@ fn claim(
             if owner != 0 {
                 new |= raw::FUTEX_OWNER_DIED;
             }
-            if best(bucket, key).is_some() {
+            if others_wait() {
                 new |= raw::FUTEX_WAITERS;
             }
             if exchange(address, value, new)? {
@@ -96,7 +95,7 @@ pub fn try_lock(thread: &Thread, key: Key, address: VirtAddr) -> Result<()> {
     if owner != 0 && owner != thread.tid() {
         return Err(Errno::EAGAIN);
     }
-    match claim(&bucket, key, address, thread.tid(), None)? {
+    match claim(address, thread.tid(), None, || best(&bucket, key).is_some())? {
         Claim::Mine => Ok(()),
         Claim::Of(_) => Err(Errno::EAGAIN),
     }
@@ -119,7 +118,7 @@ pub fn lock(
     loop {
         {
             let mut bucket = key.bucket().lock();
-            let owner = match claim(&bucket, key, address, thread.tid(), dead)? {
+            let owner = match claim(address, thread.tid(), dead, || best(&bucket, key).is_some())? {
                 Claim::Mine => return Ok(()),
                 Claim::Of(owner) => pid_table::find_thread(owner).ok_or(Errno::ESRCH)?,
             };
@@ -220,11 +219,11 @@ pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
 
 /// `FUTEX_CMP_REQUEUE_PI`: of the waiters for the word of `from` that are to move to that of `to`,
 /// the best becomes its owner if it has none, and up to `moves` others wait for it. Returns how
-/// many were woken or moved.
+/// many were woken or moved. Each waiter is looked at a fixed number of times: they are sorted once.
 ///
 /// # Errors
 /// `EAGAIN` if the word of `from` is not `expected`, `EINVAL` if one waits for anything else,
-/// `ESRCH`, `EDEADLK`, `EFAULT`, `ENOMEM`.
+/// `ESRCH`, `EDEADLK`, `EFAULT`; `ENOMEM`, and nothing was done.
 pub fn requeue(
     from: Key,
     to: Key,
@@ -244,60 +243,80 @@ pub fn requeue(
         if source.iter().any(|entry| entry.key == from && !fits(entry)) {
             return Err(Errno::EINVAL);
         }
-        let mut done = 0;
-        while done <= moves {
-            let Some((at, more)) = best(source, from) else {
-                break;
+        let count = source.iter().filter(|entry| entry.key == from).count();
+        let mut waiters = Vec::new();
+        waiters.try_reserve_exact(count)?;
+        if let Some(target) = &mut target {
+            target.try_reserve(count)?;
+        }
+        let others = target.as_deref().unwrap_or(&*source);
+        let mut others_wait = others.iter().any(|entry| entry.key == to);
+        for place in 0..source.len() {
+            match source.pop_front() {
+                Some(QueuedWaiter {
+                    key,
+                    bits,
+                    waiter,
+                    pi: Some(pi),
+                }) if key == from => waiters.push((pi.thread.priority(), place, bits, waiter, pi)),
+                entry => source.extend(entry),
+            }
+        }
+        waiters.sort_unstable_by_key(|&(priority, place, ..)| (priority, place));
+        let (mut done, mut outcome) = (0, Ok(()));
+        for (left, (.., bits, waiter, mut pi)) in (0..count).rev().zip(waiters) {
+            let turn = match outcome.is_ok() && done <= moves {
+                true => take_turn(&pi.thread, to, target_address, others_wait || left > 0),
+                false => Ok(Turn::Stays),
             };
-            let Some(waiter) = source[at].pi.as_ref().map(|pi| pi.thread.clone()) else {
-                break;
-            };
-            let others = target.as_deref().unwrap_or(&*source);
-            let owner = match claim(others, to, target_address, waiter.tid(), None)? {
-                Claim::Mine => {
-                    if more {
-                        say_that_some_wait(target_address)?;
-                    }
-                    if let Some(entry) = source.remove(at) {
-                        entry.waiter.wake(Outcome::Owner);
-                    }
+            let key = match turn {
+                Ok(Turn::Owns) => {
                     done += 1;
+                    waiter.wake(Outcome::Owner);
                     continue;
                 }
-                Claim::Of(owner) => pid_table::find_thread(owner).ok_or(Errno::ESRCH)?,
-            };
-            priority_inheritance::wait_for(&waiter, &owner, to)?;
-            let move_one = |entry: &mut QueuedWaiter| {
-                entry.key = to;
-                entry.waiter.settle(to);
-                if let Some(pi) = &mut entry.pi {
+                Ok(Turn::Waits) => {
+                    done += 1;
+                    others_wait = true;
+                    waiter.settle(to);
                     pi.moves_to = None;
+                    to
                 }
+                Ok(Turn::Stays) => from,
+                Err(error) => {
+                    outcome = Err(error);
+                    from
+                }
+            };
+            let entry = QueuedWaiter {
+                key,
+                bits,
+                waiter,
+                pi: Some(pi),
             };
             match &mut target {
-                None => move_one(&mut source[at]),
-                Some(target) => {
-                    if target.try_reserve(1).is_err() {
-                        priority_inheritance::stop(&waiter);
-                        return Err(Errno::ENOMEM);
-                    }
-                    if let Some(mut entry) = source.remove(at) {
-                        move_one(&mut entry);
-                        target.push_back(entry);
-                    }
-                }
+                Some(target) if key == to => target.push_back(entry),
+                _ => source.push_back(entry),
             }
-            done += 1;
         }
-        Ok(done)
+        outcome.map(|()| done)
     })
 }
 
-fn say_that_some_wait(address: VirtAddr) -> Result<()> {
-    loop {
-        let value = load(address)?;
-        if exchange(address, value, value | raw::FUTEX_WAITERS)? {
-            return Ok(());
+/// What [`requeue`] makes of a waiter.
+enum Turn {
+    Owns,
+    Waits,
+    Stays,
+}
+
+/// Makes a waiter the owner of the word of `to`, or lets its owner inherit from the waiter.
+fn take_turn(waiter: &Arc<Thread>, to: Key, address: VirtAddr, others_wait: bool) -> Result<Turn> {
+    match claim(address, waiter.tid(), None, || others_wait)? {
+        Claim::Mine => Ok(Turn::Owns),
+        Claim::Of(owner) => {
+            let owner = pid_table::find_thread(owner).ok_or(Errno::ESRCH)?;
+            priority_inheritance::wait_for(waiter, &owner, to).map(|()| Turn::Waits)
         }
     }
 }
