@@ -75,7 +75,7 @@ pub fn clone(
 ) -> Result<Pid> {
     let parent = thread.process();
     request.check(parent)?;
-    if super::is_scarce() {
+    if super::cannot_make_room() {
         return Err(Errno::ENOMEM);
     }
     if parent.has_too_many_threads(1)

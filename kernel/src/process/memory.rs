@@ -58,10 +58,10 @@ pub fn resolve_fault(
     }
 }
 
-/// Whether memory is scarce even after the pagedaemon had a chance to free some, and processes of
-/// other users were ended that have most of it: what would make objects of the kernel's is refused
-/// then. With no lock held.
-pub fn is_scarce() -> bool {
+/// Makes room if memory is scarce: waits for the pagedaemon, and ends processes of other users that
+/// have most of it. Returns whether that was in vain: what would make objects of the kernel's is
+/// refused then. With no lock held.
+pub fn cannot_make_room() -> bool {
     // Most calls pay two loads.
     frame::is_scarce() && !make_room()
 }
@@ -219,7 +219,7 @@ fn weigh() {
 /// A user's processes weigh together, and the largest of them goes first, so thousands of small
 /// ones are no way to be overlooked. Root's processes, the machine's services, each weigh alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Guilt {
+struct Badness {
     /// Its end does not stop the machine.
     is_expendable: bool,
     /// The user's pages, and the process's adjustment.
@@ -228,9 +228,9 @@ struct Guilt {
     own: i64,
 }
 
-impl Guilt {
+impl Badness {
     /// `None` if it is never to be ended, or has no memory any more.
-    fn of(process: &Process) -> Option<Guilt> {
+    fn of(process: &Process) -> Option<Badness> {
         let account = process.account();
         let adjustment = adjustment(process)?;
         if process.pid() == super::pid_table::INIT || process.leader().is_none() {
@@ -241,7 +241,7 @@ impl Guilt {
             0 => own,
             _ => account.user().weight.load(Relaxed) as i64 + adjustment,
         };
-        Some(Guilt {
+        Some(Badness {
             is_expendable: process.pid() != COMMAND,
             user,
             own,
@@ -253,8 +253,8 @@ impl Guilt {
 fn worst(may_end: impl Fn(&Process) -> bool) -> Option<Arc<Process>> {
     Process::by_id()
         .filter(|process| may_end(process))
-        .filter_map(|process| Some((Guilt::of(&process)?, process)))
-        .max_by_key(|(guilt, _)| *guilt)
+        .filter_map(|process| Some((Badness::of(&process)?, process)))
+        .max_by_key(|(badness, _)| *badness)
         .map(|(_, process)| process)
 }
 

@@ -78,7 +78,7 @@ impl Judge {
 pub enum Part {
     Memory,
     Files,
-    Places,
+    FsContext,
     SignalActions,
 }
 
@@ -173,7 +173,7 @@ impl View {
         match part {
             Part::Memory => place(self.shared.space.map()),
             Part::Files => place::<FileTable>(&self.shared.files),
-            Part::Places => place(&self.shared.fs),
+            Part::FsContext => place(&self.shared.fs),
             Part::SignalActions => place(&self.thread.process().signals.actions()),
         }
     }
@@ -301,7 +301,7 @@ impl Thread {
 impl Process {
     /// Whether threads of other processes have the places of one of this process's. While threads
     /// of the process come and go the answer may be wrong.
-    pub fn shares_places(&self, places: &Arc<FsContext>) -> bool {
+    pub fn shares_fs_context(&self, places: &Arc<FsContext>) -> bool {
         let has_them = |thread: &Arc<Thread>| {
             let shared = thread.shared();
             shared.is_some_and(|shared| Arc::ptr_eq(&shared.fs, places))

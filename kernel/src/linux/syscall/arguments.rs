@@ -132,7 +132,7 @@ impl Call<'_> {
     /// `ENOMEM`.
     #[inline]
     pub fn takes_memory(&self) -> Result<()> {
-        match process::is_scarce() {
+        match process::cannot_make_room() {
             true => Err(Errno::ENOMEM),
             false => Ok(()),
         }

@@ -105,7 +105,7 @@ fn run(
             personality: process.personality.load(Relaxed),
             withheld: Withheld {
                 no_new_privileges: process.no_new_privileges.load(Relaxed),
-                shares_places: process.shares_places(call.fs()),
+                shares_fs_context: process.shares_fs_context(call.fs()),
             },
         })?;
         if exec::replace(call.thread, call.own, call.context, loaded)? {

@@ -303,8 +303,7 @@ fn record_lock(call: &Call<'_>, open: &OpenFile, command: u32) -> Result<usize> 
         Some(_) => {
             let wait = matches!(command, F_SETLKW | F_OFD_SETLKW);
             locks::lock_record(open, by, record, wait, &call.process().account())?;
-            // A thread that closed the descriptor meanwhile found no lock to release; later ones will
-            // not look.
+            // A close of the descriptor meanwhile found no lock to release, and no later one will.
             if !of_description && !call.files().leads_to(call.int(0), open) {
                 call.files().release_locks(open);
                 return Err(Errno::EBADF);

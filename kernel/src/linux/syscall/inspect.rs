@@ -68,7 +68,7 @@ fn kcmp(call: &mut Call<'_>) -> Result<usize> {
             let part = match kind {
                 KCMP_VM => Part::Memory,
                 KCMP_FILES => Part::Files,
-                KCMP_FS => Part::Places,
+                KCMP_FS => Part::FsContext,
                 _ => Part::SignalActions,
             };
             [&one, &two].map(|view| view.place_of(part))

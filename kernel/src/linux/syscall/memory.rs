@@ -75,7 +75,7 @@ pub(super) fn with_memory<T>(
 /// Waits for memory if it is scarce; returns whether there is some now.
 #[cold]
 fn waited() -> bool {
-    frame::is_scarce() && !process::is_scarce()
+    frame::is_scarce() && !process::cannot_make_room()
 }
 
 fn prot(bits: u32) -> Prot {

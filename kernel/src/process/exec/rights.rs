@@ -35,12 +35,12 @@ pub struct Withheld {
     /// `PR_SET_NO_NEW_PRIVS`.
     pub no_new_privileges: bool,
     /// Another process can change where its relative names lead (`CLONE_FS`).
-    pub shares_places: bool,
+    pub shares_fs_context: bool,
 }
 
 impl Withheld {
     fn any(self) -> bool {
-        self.no_new_privileges || self.shares_places
+        self.no_new_privileges || self.shares_fs_context
     }
 }
 
@@ -239,11 +239,11 @@ mod tests {
     };
     const NO_NEW: Withheld = Withheld {
         no_new_privileges: true,
-        shares_places: false,
+        shares_fs_context: false,
     };
     const SHARED: Withheld = Withheld {
         no_new_privileges: false,
-        shares_places: true,
+        shares_fs_context: true,
     };
 
     #[test]

@@ -219,7 +219,7 @@ pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
 
 /// `FUTEX_CMP_REQUEUE_PI`: of the waiters for the word of `from` that are to move to that of `to`,
 /// the best becomes its owner if it has none, and up to `moves` others wait for it. Returns how
-/// many were woken or moved. Each waiter is looked at a fixed number of times: they are sorted once.
+/// many were woken or moved. The waiters are sorted once, and each has one turn.
 ///
 /// # Errors
 /// `EAGAIN` if the word of `from` is not `expected`, `EINVAL` if one waits for anything else,

@@ -175,7 +175,7 @@ impl Links {
 
     /// Whether a thread that waits for `owner` could be `waiter`, or wait for the word of `key`:
     /// then none would ever go on. As much is said of a chain that is too long.
-    fn is_circle(&self, waiter: &Thread, owner: &Arc<Thread>, key: Key) -> bool {
+    fn is_cycle(&self, waiter: &Thread, owner: &Arc<Thread>, key: Key) -> bool {
         let mut at = owner;
         for _ in 0..LONGEST {
             if core::ptr::eq(&raw const **at, waiter) {
@@ -207,7 +207,7 @@ pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> R
     let owner = known.as_ref().unwrap_or(owner);
     let outcome = if owner.gives_nothing_up.load(Relaxed) {
         Err(Errno::EAGAIN)
-    } else if links.is_circle(waiter, owner, key) {
+    } else if links.is_cycle(waiter, owner, key) {
         Err(Errno::EDEADLK)
     } else {
         frame::check_not_scarce().map_err(Errno::from)
