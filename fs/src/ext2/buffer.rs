@@ -304,17 +304,16 @@ impl Buffers {
     }
 
     /// Sees to it that all blocks of files have bytes of theirs on the disk, whose cache is to be
-    /// flushed: zeros, unless a write is under way. Those that fail stay unwritten. No block
-    /// becomes unwritten meanwhile.
+    /// flushed: zeros, unless a write is under way. No block becomes unwritten meanwhile.
     ///
     /// # Errors
-    /// `ENOMEM`.
+    /// `EIO`, `ENOMEM`: some blocks stay unwritten, and nothing that refers to them may be written.
     fn clear_unwritten(&self) -> Result<()> {
         let per_page = (PAGE_SIZE / self.block_size) as u64;
         let most = MOST_PARTS as u64 * per_page;
         let mut from = 0;
         let batch = Batch::new();
-        let mut begun = Ok(());
+        let mut begun: Result<()> = Ok(());
         loop {
             let claimed = self.shared.changed.lock().unwritten.claim_next(from, most);
             let Some(blocks) = claimed else { break };
@@ -335,14 +334,22 @@ impl Buffers {
                 }
             }
         }
-        // Who writes to what failed gets that error.
-        let _ = batch.wait();
-        let all = || {
+        let (cleared, _) = batch.wait();
+        let arrived = || {
             let changed = self.shared.changed.lock();
-            changed.unwritten.none_on_their_way().then_some(())
+            let unwritten = &changed.unwritten;
+            unwritten
+                .none_on_their_way()
+                .then(|| unwritten.next(0..u64::MAX).is_none())
         };
-        while self.shared.arrived.wait(Sleep::SOUND, all).is_err() {}
-        begun
+        // An uninterruptible sleep ends by its condition.
+        let all = loop {
+            if let Ok(all) = self.shared.arrived.wait(Sleep::SOUND, arrived) {
+                break all;
+            }
+        };
+        // A write of a file's own bytes may have failed as well.
+        begun.and(cleared).and(Errno::EIO.unless(all))
     }
 
     /// A request that writes zeros.
@@ -427,7 +434,10 @@ impl Buffers {
     /// are in it.
     fn write_fresh(&self, fresh: Set) -> Result<()> {
         let all = fresh.clone();
-        self.write_set(fresh)?;
+        self.write_set(fresh).inspect_err(|_| {
+            // Others may have reached the disk's cache, and no block may remain to be retried.
+            self.shared.changed.lock().unwritten.put_unflushed(true);
+        })?;
         let first_bytes = self.shared.changed.lock().unwritten.take_unflushed();
         if all.is_empty() && !first_bytes {
             return Ok(());
@@ -451,8 +461,8 @@ impl Buffers {
         let mut set = set.into_iter().peekable();
         while let Some((number, change)) = set.next() {
             run.push((number, change));
-            let continue_on_damage = set.peek().is_some_and(|(next, _)| *next == number + 1);
-            if continue_on_damage && run.len() < MOST_PARTS {
+            let is_consecutive = set.peek().is_some_and(|(next, _)| *next == number + 1);
+            if is_consecutive && run.len() < MOST_PARTS {
                 continue;
             }
             let parts = run

@@ -126,19 +126,17 @@ impl Volume {
             });
         }
         self.check_data(first)?;
-        let continue_on_damage = |i: u32| {
+        let is_consecutive = |i: u32| {
             let next = pointer(i);
             Some(next) == first.checked_add(i) && self.is_data(next)
         };
         Ok(Extent {
             first: Some(first),
-            count: (1..count)
-                .find(|&i| !continue_on_damage(i))
-                .unwrap_or(count),
+            count: (1..count).find(|&i| !is_consecutive(i)).unwrap_or(count),
         })
     }
 
-    /// Allocates a block with stale content for each hole in `range` of a file, near `home`'s group
+    /// Allocates an unwritten block for each hole in `range` of a file, near `home`'s group
     /// at first, then after the previous block. Blocks allocated before an error stay. Calls `note`
     /// with new blocks before the file refers to them.
     pub(super) fn fill_holes(
