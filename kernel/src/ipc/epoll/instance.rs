@@ -91,7 +91,7 @@ impl Epoll {
         self.ready.enter(&item, interest);
         let found = observe(&item, open, interest).and_then(|found| {
             if let (Some(inner), Some(nesting)) = (inner, &nesting) {
-                inner.node.watched_by(nesting, &self.node)?;
+                item.nest(nesting, inner)?;
                 nesting.check_paths(inner)?;
             }
             Ok(found)

@@ -8,7 +8,7 @@ use alloc::{
 use core::{
     any::Any,
     sync::atomic::{
-        AtomicU64, AtomicUsize,
+        AtomicBool, AtomicU64, AtomicUsize,
         Ordering::{Relaxed, SeqCst},
     },
 };
@@ -24,7 +24,11 @@ use nucleus::{
 };
 use vm::account::Charge;
 
-use super::{Epoll, nesting::Node, ready::Ready};
+use super::{
+    Epoll,
+    nesting::{Nesting, Node},
+    ready::Ready,
+};
 use crate::process::files::{Attached, AttachedList, OpenFile, attach};
 
 /// How an item is triggered, rather than by what.
@@ -78,6 +82,8 @@ pub(super) struct Item {
     ready: Arc<Ready>,
     /// The epoll among those that watch each other.
     pub node: Arc<Node>,
+    /// Whether the epoll that is watched knows of this watch.
+    nested: AtomicBool,
     epoll: Weak<Epoll>,
     pub open: Weak<OpenFile>,
     /// The watches of the description, this one among them.
@@ -110,6 +116,7 @@ impl Item {
             place,
             ready: epoll.ready.clone(),
             node: epoll.node.clone(),
+            nested: AtomicBool::new(false),
             epoll: epoll.me.clone(),
             open: Arc::downgrade(open),
             watches: open.attached().clone(),
@@ -153,6 +160,16 @@ impl Item {
         }
     }
 
+    /// Tells `inner`, the epoll that is watched, until the watch is retired.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn nest(&self, nesting: &Nesting, inner: &Epoll) -> Result<()> {
+        inner.node.watched_by(nesting, &self.node)?;
+        self.nested.store(true, SeqCst);
+        Ok(())
+    }
+
     /// Calls `f` with the epoll that is watched, if it is one and not closed.
     pub fn with_inner<R>(&self, f: impl FnOnce(&Epoll) -> R) -> Option<R> {
         let file = self.file.lock_nested();
@@ -184,7 +201,9 @@ impl Item {
         // exists in a watch. The description still holds its own, so this is not the last.
         let mut file = self.file.lock_nested();
         let any = file.as_deref().map(|file| file as &dyn Any);
-        if let Some(inner) = any.and_then(|any| any.downcast_ref::<Epoll>()) {
+        if let Some(inner) = any.and_then(|any| any.downcast_ref::<Epoll>())
+            && self.nested.swap(false, SeqCst)
+        {
             inner.node.unwatched_by(&self.node);
         }
         *file = None;

@@ -96,11 +96,18 @@ impl Node {
         drop(gone);
     }
 
+    /// Calls `f` with the epoll of each watch that lasts. Under `NESTING`, so that none is added;
+    /// watches may end meanwhile. The last one then moves into the gap: a walk from the end has
+    /// seen it already, and sees it at most once more.
     fn each_outer(&self, mut f: impl FnMut(&Node)) {
-        let mut at = 0;
-        while let Some(outer) = { self.outer.lock().get(at).cloned() } {
+        let mut left = usize::MAX;
+        while let Some(outer) = {
+            let list = self.outer.lock();
+            left = left.min(list.len());
+            left.checked_sub(1).map(|at| list[at].clone())
+        } {
             f(&outer);
-            at += 1;
+            left -= 1;
         }
     }
 }
@@ -262,4 +269,35 @@ fn add_watches(mut sum: Paths, watches: &AttachedList, round: u64) -> bool {
         add(&mut sum, &paths(&item.node, round));
         is_within(&sum)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_misses_no_outer_while_others_leave() {
+        let inner = Node::new();
+        let outers: Vec<_> = (0..8).map(|_| Node::new()).collect();
+        for gone in 0..outers.len() {
+            for when in 0..outers.len() {
+                for outer in &outers {
+                    inner.watched_by(&Nesting(None), outer).unwrap();
+                }
+                let mut seen = Vec::new();
+                inner.each_outer(|outer| {
+                    if seen.len() == when {
+                        inner.unwatched_by(&outers[gone]);
+                    }
+                    seen.push(core::ptr::from_ref(outer));
+                });
+                for (i, outer) in outers.iter().enumerate() {
+                    let was_seen = seen.contains(&Arc::as_ptr(outer));
+                    assert!(was_seen || i == gone, "{i} when {gone} left at {when}");
+                    inner.unwatched_by(outer);
+                }
+                assert!(inner.is_top());
+            }
+        }
+    }
 }
