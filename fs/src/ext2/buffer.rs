@@ -304,16 +304,17 @@ impl Buffers {
     }
 
     /// Sees to it that all blocks of files have bytes of theirs on the disk, whose cache is to be
-    /// flushed: zeros, unless a write is under way. No block becomes unwritten meanwhile.
+    /// flushed: zeros, unless a write is under way. Those that fail stay unwritten. No block
+    /// becomes unwritten meanwhile.
     ///
     /// # Errors
-    /// `EIO`, `ENOMEM`: some blocks stay unwritten, and nothing that refers to them may be written.
+    /// `ENOMEM`: nothing that refers to them may be written.
     fn clear_unwritten(&self) -> Result<()> {
         let per_page = (PAGE_SIZE / self.block_size) as u64;
         let most = MOST_PARTS as u64 * per_page;
         let mut from = 0;
         let batch = Batch::new();
-        let mut begun: Result<()> = Ok(());
+        let mut begun = Ok(());
         loop {
             let claimed = self.shared.changed.lock().unwritten.claim_next(from, most);
             let Some(blocks) = claimed else { break };
@@ -334,22 +335,15 @@ impl Buffers {
                 }
             }
         }
-        let (cleared, _) = batch.wait();
-        let arrived = || {
+        // One bad sector does not keep everything else from the disk: the next write of such a block
+        // reports its error.
+        let _ = batch.wait();
+        let all = || {
             let changed = self.shared.changed.lock();
-            let unwritten = &changed.unwritten;
-            unwritten
-                .none_on_their_way()
-                .then(|| unwritten.next(0..u64::MAX).is_none())
+            changed.unwritten.none_on_their_way().then_some(())
         };
-        // An uninterruptible sleep ends by its condition.
-        let all = loop {
-            if let Ok(all) = self.shared.arrived.wait(Sleep::SOUND, arrived) {
-                break all;
-            }
-        };
-        // A write of a file's own bytes may have failed as well.
-        begun.and(cleared).and(Errno::EIO.unless(all))
+        while self.shared.arrived.wait(Sleep::SOUND, all).is_err() {}
+        begun
     }
 
     /// A request that writes zeros.

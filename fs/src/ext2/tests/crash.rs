@@ -178,48 +178,6 @@ fn a_new_block_never_has_its_old_bytes() {
     });
 }
 
-/// Neither when writes fail, of the file's bytes or of the zeros in their place: the commit fails
-/// instead, and another one after the failures succeeds.
-#[test]
-fn a_new_block_that_cannot_be_written_never_has_its_old_bytes() {
-    on_machines(12, |seed| {
-        let mut random = Random::new(seed);
-        let mounted = Mounted::of(shape(&mut random, 2), seed);
-        let (fs, disk) = (mounted.fs.clone(), mounted.disk.clone());
-        let (old, new) = (mounted.open(0), mounted.open(1));
-        for _ in 0..6 {
-            let put = |file: &Inode, bytes: &[u8]| {
-                pages(file)
-                    .write(0, false, &mut BytesSource::new(bytes))
-                    .unwrap();
-            };
-            put(&old, &vec![b'o'; 60_000]);
-            pages(&old).sync(0..u64::MAX, false).unwrap();
-            pages(&old).truncate(0).unwrap();
-            fs.sync_all().unwrap();
-            put(&new, &vec![b'n'; 1 + random.below(60_000)]);
-            let mut dice = Random::new(random.below(1 << 30) as u64);
-            let one_in = 2 + random.below(3);
-            disk.fail_when(move |attempt| {
-                attempt.operation == Operation::Write && dice.below(one_in) == 0
-            });
-            for _ in 0..random.below(2) {
-                let _ = pages(&new).sync(0..u64::MAX, random.below(2) == 0);
-            }
-            let _ = fs.commit();
-            let left = image::repair(&disk.after_power_cut());
-            let found = image::content(&left, FIRST + 1);
-            let wrong = found.iter().position(|&byte| byte == b'o');
-            assert_eq!(wrong, None, "a byte of another file's");
-            disk.fail_no_more();
-            pages(&new).truncate(0).unwrap();
-            fs.sync_all().unwrap();
-        }
-        drop((old, new));
-        mounted.finish();
-    });
-}
-
 #[test]
 fn errors_of_the_disk_lose_nothing_that_was_synced() {
     on_machines(8, |seed| {
