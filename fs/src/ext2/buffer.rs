@@ -335,8 +335,8 @@ impl Buffers {
                 }
             }
         }
-        // One bad sector keeps nothing else from the disk: the next write of such a block reports its
-        // error.
+        // One bad sector keeps nothing else from the disk. The next write of such a block reports
+        // its error.
         let _ = batch.wait();
         let all = || {
             let changed = self.shared.changed.lock();
