@@ -200,6 +200,23 @@ fn send_to_all(
     answer
 }
 
+/// Sends to all that the caller may send to, good if these are none: `ESRCH` without any process,
+/// else the last error that is not `EPERM`, if no later process is reached.
+fn send_to_most(
+    call: &Call<'_>,
+    targets: impl Iterator<Item = Arc<Process>>,
+    info: Info,
+) -> Result<()> {
+    let mut answer = None;
+    for target in targets {
+        match send(call, &target, info) {
+            Err(Errno::EPERM) => answer = answer.or(Some(Ok(()))),
+            sent => answer = Some(sent),
+        }
+    }
+    answer.unwrap_or(Err(Errno::ESRCH))
+}
+
 fn kill(call: &mut Call<'_>) -> Result<usize> {
     let signal = signal_or_zero(call, 1)?;
     let info = sender(call, signal, raw::SI_USER as i32);
@@ -213,7 +230,7 @@ fn kill(call: &mut Call<'_>) -> Result<usize> {
             let own = call.process().pid();
             // Those that are forked meanwhile have higher ids, or their parent sees the signal.
             let others = Process::by_id().filter(|p| p.pid() != own && p.pid() != pid_table::INIT);
-            send_to_all(call, others, info)?;
+            send_to_most(call, others, info)?;
         }
         pid if pid < 0 => send_to_all(call, pid_table::members(pid.unsigned_abs()), info)?,
         pid => {

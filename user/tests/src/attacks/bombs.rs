@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use crate::{USER, become_user, while_attacking};
+use crate::{USER, become_user, processes_of_user, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -219,19 +219,6 @@ fn kill_users() -> Outcome {
         pause_ms(10);
     }
     Err("processes of the user are left".into())
-}
-
-/// Returns how many processes the user has that have not ended.
-fn processes_of_user() -> Result<usize> {
-    let mut count = 0;
-    for entry in fs::read_dir("/proc")? {
-        let entry = entry?;
-        let status = read_text(&format!("{}/status", entry.path().display()));
-        let of_user = format!("Uid:\t{USER}");
-        count +=
-            usize::from(status.is_ok_and(|text| text.contains(&of_user) && !text.contains("Z (")));
-    }
-    Ok(count)
 }
 
 /// Removes what outlives processes.

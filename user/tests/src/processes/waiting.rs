@@ -3,6 +3,7 @@
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
+    ("processes: a signal to all that may have it", signal_to_all),
     ("processes: exit statuses", statuses),
     ("processes: waiting", waiting),
     ("processes: wait4 and waitid tell more", wait_more),
@@ -109,4 +110,19 @@ fn zombies() -> Outcome {
         ensure!(!fs::exists(format!("/proc/{child}")).unwrap_or(true), child);
     }
     Ok(())
+}
+
+/// Those that may not be signalled are no error.
+fn signal_to_all() -> Outcome {
+    child(|| {
+        call!(setresgid(4711, 4711, 4711));
+        call!(setresuid(4711, 4711, 4711));
+        call!(kill(-1, SIGTERM));
+        let one = spawn_sleeper()?;
+        call!(kill(-1, SIGTERM));
+        equal!(wait(one)?, End::Signal(SIGTERM));
+        call!(kill(-1, 0));
+        refused!(EPERM, kill(1, 0));
+        Ok(())
+    })
 }
