@@ -210,6 +210,7 @@ pub fn clone(
         false => start(&child, child_own, child_context, set_child_tid),
     };
     if let Err(error) = started {
+        child.publish(None);
         process.signals.remove_thread(&child, 0);
         pid_table::remove_thread(&child);
         if !same_process {

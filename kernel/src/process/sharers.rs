@@ -15,9 +15,9 @@ impl Sharers {
         self.0.fetch_add(1, AcqRel);
     }
 
-    /// A thread has it no longer.
-    pub(super) fn leave(&self) {
-        self.0.fetch_sub(1, AcqRel);
+    /// A thread has it no longer; returns whether that was the last one.
+    pub(in crate::process) fn leave(&self) -> bool {
+        self.0.fetch_sub(1, AcqRel) == 1
     }
 
     /// The count. Only the threads that have the thing make more of them.

@@ -13,7 +13,8 @@ use nucleus::{
 
 use super::restrictions::Restrictions;
 use super::{
-    Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling, seccomp,
+    Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, pid_table, scheduling,
+    seccomp,
 };
 use crate::process::{call::Handler, files, futex, signal, undo::UndoList};
 
@@ -23,9 +24,33 @@ pub const NAME_LEN: usize = 16;
 /// How late a sleep may end, in nanoseconds, unless the program says otherwise.
 pub const TIMER_SLACK: u64 = 50_000;
 
+/// Names a thread for good: its id may be another one's later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LastingId {
+    tid: Pid,
+    number: u64,
+}
+
+impl LastingId {
+    /// The thread, if it has not ended, nor taken on another id.
+    pub fn find(self) -> Option<Arc<Thread>> {
+        pid_table::find_thread(self.tid).filter(|thread| thread.number == self.number)
+    }
+
+    /// Whether it names `thread`.
+    pub fn is(self, thread: &Thread) -> bool {
+        self.number == thread.number
+    }
+}
+
+/// The number of the next thread.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
 /// A thread: what runs a program.
 pub struct Thread {
     tid: AtomicU32,
+    /// No other thread ever has it.
+    number: u64,
     process: Arc<Process>,
     /// Pending signals, mask.
     pub signals: signal::ThreadSignals,
@@ -113,7 +138,7 @@ impl Published {
 impl Drop for Published {
     fn drop(&mut self) {
         self.0.fs.sharers().leave();
-        self.0.files.sharers().leave();
+        self.0.files.leave();
     }
 }
 
@@ -171,6 +196,7 @@ impl Thread {
     ) -> Arc<Thread> {
         Arc::new(Thread {
             tid: AtomicU32::new(tid),
+            number: NEXT_NUMBER.fetch_add(1, Relaxed),
             process,
             signals: signal::ThreadSignals::new(mask),
             futex: futex::Waiter::new(),
@@ -198,6 +224,14 @@ impl Thread {
 
     pub fn tid(&self) -> Pid {
         self.tid.load(Relaxed)
+    }
+
+    /// Returns what names it for good.
+    pub fn lasting_id(&self) -> LastingId {
+        LastingId {
+            tid: self.tid(),
+            number: self.number,
+        }
     }
 
     pub(crate) fn set_tid(&self, tid: Pid) {

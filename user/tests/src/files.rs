@@ -3,6 +3,12 @@
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
+    ("files: a table that becomes a process's own", own_table),
+    (
+        "files: locks outlive the other threads of a program",
+        locks_through_exec,
+    ),
+    ("files: large tables are copied whole", large_tables),
     ("files: a file against a model", model),
     ("files: holes", holes),
     ("files: flags of open", open_flags),
@@ -424,4 +430,118 @@ fn to_and_fro() -> Outcome {
         set(F_UNLCK, 1)?;
     }
     wait_all([other])
+}
+
+fn own_table() -> Outcome {
+    let (path, open) = file("own_table", b"")?;
+    let (reader, writer) = pipe(O_CLOEXEC | O_NONBLOCK)?;
+    let is_locked = || {
+        child(|| {
+            let open = call!(open(c(&path).as_ptr(), O_RDWR));
+            refused!(EAGAIN, fcntl(open, F_SETLK, &lock_of(F_WRLCK, 0)));
+            Ok(())
+        })
+    };
+    child(|| {
+        call!(fcntl(open, F_SETLK, &lock_of(F_WRLCK, 0)));
+        call!(unshare(CLONE_FILES));
+        is_locked()
+    })?;
+    child(|| {
+        call!(fcntl(open, F_SETLK, &lock_of(F_WRLCK, 0)));
+        let fd = writer as c_uint;
+        call!(syscall(libc::SYS_close_range, fd, fd, CLOSE_RANGE_UNSHARE));
+        // The test's own end is open.
+        is_locked()
+    })?;
+    // The last writer is closed by the call, not later.
+    let fd = writer as c_uint;
+    call!(syscall(libc::SYS_close_range, fd, fd, CLOSE_RANGE_UNSHARE));
+    let mut byte = 0u8;
+    equal!(call!(read(reader, (&raw mut byte).cast(), 1)), 0);
+    call!(close(reader));
+    call!(close(open));
+    Ok(())
+}
+
+fn locks_through_exec() -> Outcome {
+    let (_, open) = file("through_exec", b"")?;
+    let locker = spawn(|| {
+        call!(fcntl(open, F_SETLK, &lock_of(F_WRLCK, 0)));
+        thread::spawn(|| pause_ms(60_000));
+        pause_ms(20);
+        let words = [c("/bin/sleep"), c("60")];
+        let words = [words[0].as_ptr(), words[1].as_ptr(), null()];
+        call!(execv(words[0], words.as_ptr()));
+        Ok(())
+    })?;
+    let name = format!("/proc/{locker}/comm");
+    while read_text(&name)?.trim() != "sleep" {
+        pause_ms(5);
+    }
+    let mut asked = lock_of(F_WRLCK, 0);
+    call!(fcntl(open, F_GETLK, &mut asked));
+    equal!(asked.l_type, F_WRLCK as c_short);
+    equal!(asked.l_pid, locker);
+    kill_child(locker)?;
+    call!(close(open));
+    Ok(())
+}
+
+/// A child's table is as its parent's was at one time, while other threads change that.
+fn large_tables() -> Outcome {
+    const COUNT: c_int = 20_000;
+    const LOW: c_int = 50;
+    const HIGH: c_int = COUNT + 50;
+    child(|| {
+        let limit = rlimit {
+            rlim_cur: 30_000,
+            rlim_max: 30_000,
+        };
+        call!(setrlimit(RLIMIT_NOFILE, &limit));
+        let file = call!(eventfd(0, 0));
+        for fd in 100..COUNT {
+            call!(dup2(file, fd));
+        }
+        let over = AtomicBool::new(false);
+        let is_open = |fd| {
+            // SAFETY: a question about a number.
+            unsafe { fcntl(fd, F_GETFD) >= 0 }
+        };
+        thread::scope(|scope| {
+            // The file of one of two descriptors moves between them.
+            // SAFETY: numbers.
+            unsafe { dup2(file, LOW) };
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    for (from, to) in [(LOW, HIGH), (HIGH, LOW)] {
+                        // SAFETY: numbers.
+                        unsafe {
+                            dup2(from, to);
+                            libc::close(from);
+                        }
+                    }
+                }
+            });
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    // Marks and descriptors that change beside.
+                    // SAFETY: numbers.
+                    unsafe {
+                        libc::close(dup2(file, COUNT + 60));
+                        fcntl(file, F_SETFD, FD_CLOEXEC);
+                    }
+                }
+            });
+            let outcome = (0..20).try_for_each(|_| {
+                child(|| {
+                    ensure!((100..COUNT).all(is_open), "not all are there");
+                    ensure!(is_open(LOW) || is_open(HIGH), "it is in neither place");
+                    Ok(())
+                })
+            });
+            over.store(true, SeqCst);
+            outcome
+        })
+    })
 }

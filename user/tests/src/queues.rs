@@ -11,6 +11,10 @@ pub const TESTS: &[Test] = &[
     ),
     ("queues: between processes", between),
     ("queues: notices by signal", notices),
+    (
+        "queues: a notice stays with a table that becomes its own",
+        notice_of_own_table,
+    ),
     ("queues: a notice that starts a thread", notice_by_thread),
     ("queues: poll", polling),
     ("queues: what a user may have", quotas),
@@ -332,6 +336,16 @@ fn notices() -> Outcome {
     bad.sigev_signo = 65;
     refused!(EINVAL, mq_notify(queue.fd, &bad));
     refused!(EBADF, mq_notify(1, &event(SIGEV_NONE)));
+    Ok(())
+}
+
+/// A table of files that is no other process's already stays the same.
+fn notice_of_own_table() -> Outcome {
+    let queue = Queue::new("own-table", 0, 4, 64)?;
+    call!(mq_notify(queue.fd, &event(SIGEV_SIGNAL)));
+    call!(unshare(CLONE_FILES));
+    refused!(EBUSY, mq_notify(queue.fd, &event(SIGEV_NONE)));
+    call!(mq_notify(queue.fd, null()));
     Ok(())
 }
 

@@ -14,6 +14,7 @@ pub const TESTS: &[Test] = &[
         "timers: processor time of threads and processes",
         processor_time,
     ),
+    ("timers: a thread that gets another's id", id_of_another),
     ("timers: the time of day is set", time_of_day),
     ("timers: the clock's discipline", discipline),
     ("timers: a user's signals are limited", limited),
@@ -333,6 +334,46 @@ fn to_a_thread() -> Outcome {
     let monotonic = CLOCK_MONOTONIC;
     refused! { syscall(libc::SYS_timer_create, monotonic, &mut event, &mut id) => EINVAL; }
     Ok(())
+}
+
+/// A timer that was to signal a thread signals no later one with its id.
+fn id_of_another() -> Outcome {
+    let setting = "/proc/sys/kernel/pid_max";
+    let before = fs::read_to_string(setting)?;
+    // Few ids: they come again soon.
+    fs::write(setting, "400")?;
+    let outcome = child(|| {
+        let signals = block(&[SIGNAL])?;
+        // SAFETY: a question without memory.
+        let id = || unsafe { gettid() };
+        // Lower ones do not come again.
+        while thread::spawn(id).join()? < 300 {}
+        let (sender, ids) = mpsc::channel();
+        let first = thread::spawn(move || {
+            let _ = sender.send(id());
+            pause_ms(100);
+        });
+        let tid = ids.recv()?;
+        let timer = create(CLOCK_MONOTONIC, Some(tid), 5)?;
+        set(timer, 0, timespec_of(1500), 0)?;
+        let _ = first.join();
+        for _ in 0..1000 {
+            let next = thread::spawn(move || {
+                if id() != tid {
+                    return Ok(false);
+                }
+                ensure!(take_signal(&signals, 3000)?.is_none(), "it has the signal");
+                Ok(true)
+            });
+            let is_it: Result<bool> = next.join()?;
+            if is_it? {
+                return delete(timer);
+            }
+        }
+        Err("the id does not come again".into())
+    });
+    fs::write(setting, before)?;
+    outcome
 }
 
 fn spin(time: Duration) {

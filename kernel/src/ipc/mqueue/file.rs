@@ -88,8 +88,6 @@ impl File for QueueFile {
 
     /// A process that closes the queue is not told of messages any more.
     fn closed(&self) {
-        if let Some(pid) = thread::with_current(|thread| thread.process().pid()) {
-            self.queue.forget(pid);
-        }
+        thread::with_current(|thread| self.queue.forget(thread.process()));
     }
 }

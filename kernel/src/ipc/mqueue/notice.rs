@@ -56,6 +56,11 @@ impl Notice {
         }
     }
 
+    /// Whether `process` asked for it: another may have its id by now.
+    pub fn is_of(&self, process: &Process) -> bool {
+        core::ptr::eq(self.process.as_ptr(), process)
+    }
+
     /// Way and signal, as the queue's file shows them.
     pub fn shown(&self) -> (u32, u32) {
         match &self.how {

@@ -20,7 +20,7 @@ use vm::account::Charge;
 use super::{Notice, limits::Size};
 use crate::{
     ipc::sysv::message::Message,
-    process::{Credentials, Handoff, Pid, signal},
+    process::{Credentials, Handoff, Pid, Process, signal},
 };
 
 pub struct Queue {
@@ -210,11 +210,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes back what process `pid` asked for.
-    pub fn forget(&self, pid: Pid) {
+    /// Takes back what `process` asked for.
+    pub fn forget(&self, process: &Process) {
         let mut state = self.state.lock();
         let notice = match &state.notice {
-            Some(notice) if notice.pid == pid => state.notice.take(),
+            Some(notice) if notice.is_of(process) => state.notice.take(),
             _ => None,
         };
         drop(state);

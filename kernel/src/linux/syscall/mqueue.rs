@@ -139,7 +139,7 @@ fn mq_notify(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let queue = QueueFile::of(&open)?;
     match how {
-        None => queue.forget(call.process().pid()),
+        None => queue.forget(call.process()),
         Some(how) => queue.ask(Notice::new(call.process(), how))?,
     }
     Ok(0)

@@ -118,7 +118,7 @@ fn notification(call: &Call<'_>) -> Result<Notify> {
                 .filter(|t| Arc::ptr_eq(t.process(), call.process()))
                 .ok_or(Errno::EINVAL)?;
             Ok(Notify {
-                thread: Some(target.tid()),
+                thread: Some(target.lasting_id()),
                 ..process_wide
             })
         }
@@ -137,7 +137,7 @@ fn timer_create(call: &mut Call<'_>) -> Result<usize> {
         Source::Process(process) if Arc::ptr_eq(&process, call.process()) => {
             Clock::Processor { kernel_too: true }
         }
-        Source::Thread(thread) => Clock::Thread(thread.tid()),
+        Source::Thread(thread) => Clock::Thread(thread.lasting_id()),
         Source::Process(_) => {
             note_unsupported(call.caller(), "clockid", u64::from(call.unsigned(0)));
             return Err(Errno::EOPNOTSUPP);

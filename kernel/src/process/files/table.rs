@@ -1,11 +1,11 @@
 //! Descriptor tables.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
-
 use abi::{Errno, Result};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use nucleus::{
     frame, speculation,
-    sync::{OnceBox, Rank, SpinLock},
+    sync::{OnceBox, Rank, SpinGuard, SpinLock},
+    task::{Sleep, WaitQueue},
 };
 
 use vm::account::{self, Account, Charge, Kind};
@@ -15,6 +15,9 @@ use crate::process::sharers::Sharers;
 
 /// Descriptors that a new table has room for.
 const FIRST_SIZE: usize = 64;
+/// Descriptors and words of bits that are looked at or copied at most before the lock of a table is
+/// released for a moment: some microseconds.
+const PIECE: usize = 512;
 /// No limit lets a table grow beyond this (`NR_OPEN` of Linux).
 const LARGEST: usize = 1 << 20;
 
@@ -45,8 +48,11 @@ pub fn collect_garbage() {
 
 /// The descriptor table of a process (or of several, `CLONE_FILES`).
 pub struct FileTable {
-    /// Held for a few instructions; never while an open file is closed or memory is allocated.
+    /// Held for a few instructions, or while a [`PIECE`] is copied; never while an open file is
+    /// closed or memory is allocated.
     slots: SpinLock<Slots>,
+    /// Changes of a table that is [`Frozen`] wait here.
+    thawed: WaitQueue,
     /// Whose record locks on a file end with each close of it.
     ownership: locks::Ownership,
     sharers: Sharers,
@@ -62,6 +68,8 @@ struct Slots {
     close_on_exec: Vec<u64>,
     /// No free descriptor below.
     lowest: usize,
+    /// Copies in progress, during which nothing changes.
+    frozen: usize,
     /// Of more than [`FIRST_SIZE`]: a thread's charge covers those.
     charge: Option<Charge>,
 }
@@ -108,6 +116,24 @@ impl Slots {
         start.max(self.files.len())
     }
 
+    /// The first open descriptor from `from` on.
+    fn next(&self, from: usize) -> Option<usize> {
+        let mut mask = !0 << (from % 64);
+        for word in from / 64..self.used.len() {
+            let mut left = self.used[word] & mask;
+            while left != 0 {
+                let fd = word * 64 + left.trailing_zeros() as usize;
+                // Not one that is only reserved.
+                if self.files[fd].is_some() {
+                    return Some(fd);
+                }
+                left &= left - 1;
+            }
+            mask = !0;
+        }
+        None
+    }
+
     fn set(bits: &mut [u64], fd: usize, on: bool) {
         if on {
             bits[fd / 64] |= 1 << (fd % 64);
@@ -137,7 +163,7 @@ pub struct Reservation<'a> {
 impl Reservation<'_> {
     /// Makes the descriptor refer to `open`.
     pub fn install(self, open: Arc<OpenFile>, close_on_exec: bool) -> usize {
-        let mut slots = self.table.slots.lock();
+        let mut slots = self.table.change();
         slots.files[self.fd] = Some(open);
         Slots::set(&mut slots.close_on_exec, self.fd, close_on_exec);
         drop(slots);
@@ -149,7 +175,7 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.table.slots.lock().release(self.fd);
+        self.table.change().release(self.fd);
     }
 }
 
@@ -161,6 +187,7 @@ impl FileTable {
     fn with(slots: Slots) -> FileTable {
         FileTable {
             slots: SpinLock::new(Rank::Leaf, slots),
+            thawed: WaitQueue::new(),
             ownership: locks::Ownership::new(),
             sharers: Sharers::default(),
         }
@@ -171,7 +198,65 @@ impl FileTable {
         &self.sharers
     }
 
-    /// A copy with the same open files (`fork`, `execve` and `unshare` of a shared table).
+    /// A thread has it no longer. The last one closes all: what a close does for a process must not
+    /// be done for one that happens to look at the table then.
+    pub(in crate::process) fn leave(&self) {
+        if self.sharers.leave() {
+            self.close_all();
+        }
+    }
+
+    /// Locks the slots for a change, after a copy that may be in progress. May sleep.
+    #[inline]
+    fn change(&self) -> SpinGuard<'_, Slots> {
+        let slots = self.slots.lock();
+        if slots.frozen == 0 {
+            return slots;
+        }
+        drop(slots);
+        self.change_later()
+    }
+
+    #[cold]
+    fn change_later(&self) -> SpinGuard<'_, Slots> {
+        loop {
+            // Nothing else ends such a sleep.
+            let is_thawed = || (self.slots.lock().frozen == 0).then_some(());
+            let _ = self.thawed.wait(Sleep::SOUND, is_thawed);
+            let slots = self.slots.lock();
+            if slots.frozen == 0 {
+                return slots;
+            }
+        }
+    }
+
+    /// Copies open files to the same descriptors of `to`, which has room for them, from the word
+    /// `first` of the bits on. Returns the word where the next piece begins.
+    fn copy_piece(slots: &Slots, to: &mut Slots, first: usize) -> usize {
+        let mut work = 0;
+        // Few of a table are in use, mostly: one look for each 64.
+        let words = slots.used.len().min(to.used.len());
+        for word in first..words {
+            if work >= PIECE {
+                return word;
+            }
+            work += 1 + slots.used[word].count_ones() as usize;
+            let mut left = slots.used[word];
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                let fd = word * 64 + bit as usize;
+                to.files[fd].clone_from(&slots.files[fd]);
+                // Reserved descriptors are free in the copy.
+                to.used[word] |= u64::from(to.files[fd].is_some()) << bit;
+            }
+            to.close_on_exec[word] = slots.close_on_exec[word] & to.used[word];
+        }
+        words
+    }
+
+    /// A copy with the same open files (`fork`, `execve` and `unshare` of a shared table). May
+    /// sleep.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -183,22 +268,30 @@ impl FileTable {
             if slots.files.len() != size {
                 continue;
             }
-            // Few of a table are in use, mostly: one look for each 64.
-            for (word, &used) in slots.used.iter().enumerate() {
-                let mut left = used;
-                while left != 0 {
-                    let bit = left.trailing_zeros();
-                    left &= left - 1;
-                    let fd = word * 64 + bit as usize;
-                    copy.files[fd].clone_from(&slots.files[fd]);
-                    // Reserved descriptors are free in the copy.
-                    copy.used[word] |= u64::from(copy.files[fd].is_some()) << bit;
-                }
-                copy.close_on_exec[word] = slots.close_on_exec[word] & copy.used[word];
+            match FileTable::copy_piece(&slots, &mut copy, 0) {
+                all if all == slots.used.len() => drop(slots),
+                some => drop(self.copy_rest(slots, &mut copy, some)),
             }
-            drop(slots);
             return Ok(Arc::new(FileTable::with(copy)));
         }
+    }
+
+    /// Copies open files to `to`, which has room for them, from the word `next` of the bits on.
+    /// Lets nothing change until the result is dropped; another copy may be in progress.
+    fn copy_rest(
+        &self,
+        mut slots: SpinGuard<'_, Slots>,
+        to: &mut Slots,
+        mut next: usize,
+    ) -> Frozen<'_> {
+        let words = slots.used.len();
+        slots.frozen += 1;
+        drop(slots);
+        let frozen = Frozen(self);
+        while next < words {
+            next = FileTable::copy_piece(&self.slots.lock(), to, next);
+        }
+        frozen
     }
 
     /// Charges the table to `account`: that of the process for which its maker made it.
@@ -246,7 +339,7 @@ impl FileTable {
     pub fn reserve(&self, min: usize, limit: u64) -> Result<Reservation<'_>> {
         let limit = usize::try_from(limit).unwrap_or(LARGEST).min(LARGEST);
         loop {
-            let mut slots = self.slots.lock();
+            let mut slots = self.change();
             let fd = slots.free(min);
             if fd >= limit {
                 return Err(Errno::EMFILE);
@@ -288,7 +381,7 @@ impl FileTable {
             return Err(Errno::EBADF);
         }
         let old = loop {
-            let mut slots = self.slots.lock();
+            let mut slots = self.change();
             if fd < slots.files.len() {
                 if Slots::is(&slots.used, fd) && slots.files[fd].is_none() {
                     return Err(Errno::EBUSY);
@@ -312,7 +405,7 @@ impl FileTable {
     /// `EBADF`.
     pub fn close(&self, fd: i32) -> Result<()> {
         let fd = fd as u32 as usize;
-        let mut slots = self.slots.lock();
+        let mut slots = self.change();
         if slots.files.get(fd).is_none_or(Option::is_none) {
             return Err(Errno::EBADF);
         }
@@ -328,15 +421,8 @@ impl FileTable {
     pub fn close_range(&self, first: u32, last: u32, only_mark: bool) {
         let mut fd = first as usize;
         loop {
-            let mut slots = self.slots.lock();
-            let Some(found) = slots
-                .files
-                .iter()
-                .skip(fd)
-                .position(Option::is_some)
-                .map(|ahead| fd + ahead)
-                .filter(|&found| found <= last as usize)
-            else {
+            let mut slots = self.change();
+            let Some(found) = slots.next(fd).filter(|&found| found <= last as usize) else {
                 return;
             };
             fd = found;
@@ -354,7 +440,7 @@ impl FileTable {
     pub fn close_on_exec(&self) {
         let mut word = 0;
         loop {
-            let mut slots = self.slots.lock();
+            let mut slots = self.change();
             // Each word is left once it has none: nobody else uses the table.
             let marked = loop {
                 let Some(&marked) = slots.close_on_exec.get(word) else {
@@ -388,7 +474,7 @@ impl FileTable {
     /// # Errors
     /// `EBADF`.
     pub fn set_close_on_exec(&self, fd: i32, on: bool) -> Result<()> {
-        let mut slots = self.slots.lock();
+        let mut slots = self.change();
         let fd = slots.check(fd)?;
         Slots::set(&mut slots.close_on_exec, fd, on);
         Ok(())
@@ -396,9 +482,7 @@ impl FileTable {
 
     /// The first open descriptor from `from` on, for listings.
     pub fn next(&self, from: usize) -> Option<usize> {
-        let slots = self.slots.lock();
-        let ahead = slots.files.get(from..)?.iter().position(Option::is_some)?;
-        Some(from + ahead)
+        self.slots.lock().next(from)
     }
 
     /// Descriptors that there is room for now (`FDSize` of `/proc/PID/status`).
@@ -437,19 +521,57 @@ impl FileTable {
         frame::check_not_scarce()?;
         let size = wanted.next_power_of_two().clamp(FIRST_SIZE, LARGEST);
         let mut bigger = Slots::with_size(size)?;
-        let mut slots = self.slots.lock();
+        let mut slots = self.change();
+        let mut frozen = None;
         let old = slots.files.len();
         if old >= size {
             return Ok(());
         }
-        bigger.files[..old].swap_with_slice(&mut slots.files);
+        if old <= PIECE {
+            bigger.files[..old].swap_with_slice(&mut slots.files);
+            bigger.close_on_exec[..old / 64].copy_from_slice(&slots.close_on_exec);
+        } else {
+            frozen = Some(self.copy_rest(slots, &mut bigger, 0));
+            slots = self.slots.lock();
+            if slots.files.len() != old {
+                // Another thread made it larger meanwhile.
+                drop(slots);
+                drop(bigger);
+                return Ok(());
+            }
+        }
+        // Those that are reserved, too.
         bigger.used[..old / 64].copy_from_slice(&slots.used);
-        bigger.close_on_exec[..old / 64].copy_from_slice(&slots.close_on_exec);
         bigger.lowest = slots.lowest;
+        bigger.frozen = slots.frozen;
         let empty = core::mem::replace(&mut *slots, bigger);
         drop(slots);
         drop(empty);
+        drop(frozen);
         Ok(())
+    }
+
+    /// Closes all descriptors.
+    fn close_all(&self) {
+        let slots = core::mem::take(&mut *self.change());
+        for open in slots.files.into_iter().flatten() {
+            self.closed(open);
+        }
+    }
+}
+
+/// Nothing changes in the table.
+struct Frozen<'a>(&'a FileTable);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let mut slots = self.0.slots.lock();
+        slots.frozen -= 1;
+        let is_thawed = slots.frozen == 0;
+        drop(slots);
+        if is_thawed {
+            self.0.thawed.wake_all();
+        }
     }
 }
 
@@ -465,9 +587,7 @@ impl Slots {
 
 impl Drop for FileTable {
     fn drop(&mut self) {
-        let files = core::mem::take(&mut self.slots.get_mut().files);
-        for open in files.into_iter().flatten() {
-            self.closed(open);
-        }
+        // One that no thread ever had.
+        self.close_all();
     }
 }

@@ -207,9 +207,12 @@ fn nothing_runs() -> Outcome {
 pub fn processes_of_user() -> Result<usize> {
     let mut count = 0;
     for entry in fs::read_dir("/proc")? {
-        let entry = entry?;
-        let status = read_text(&format!("{}/status", entry.path().display()));
-        let of_user = format!("Uid:\t{USER}");
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<pid_t>().ok()) else {
+            continue;
+        };
+        let status = read_text(&format!("/proc/{pid}/status"));
+        let of_user = format!("Uid:\t{USER}\t");
         count +=
             usize::from(status.is_ok_and(|text| text.contains(&of_user) && !text.contains("Z (")));
     }

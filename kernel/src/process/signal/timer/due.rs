@@ -25,12 +25,12 @@ use nucleus::{
 use super::list::{Id, Notify, TICK, Timer};
 use crate::{
     process::{
-        Process, Thread, pid_table,
+        Process,
         signal::{
             Fields, Info, SignalSet,
             send::{send_expiry, send_kernels},
         },
-        thread,
+        thread::{self, LastingId},
         turn::Turn,
     },
     wall_clock::Deadline,
@@ -263,10 +263,7 @@ pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) -> b
     if notify.signal == 0 {
         return false;
     }
-    // Another process may have a thread with that id by now.
-    let own = |thread: &Arc<Thread>| core::ptr::eq(Arc::as_ptr(thread.process()), process);
-    let find = |tid| pid_table::find_thread(tid).filter(own);
-    let target = notify.thread.map(find);
+    let target = notify.thread.map(LastingId::find);
     // The thread that was to get it has ended.
     if let Some(None) = target {
         return false;

@@ -13,7 +13,7 @@ use nucleus::{
     time,
 };
 
-use crate::process::{Pid, signal::Charged};
+use crate::process::{signal::Charged, thread::LastingId};
 
 /// The interval at which timers of processor time are checked, and after which a timer of
 /// wall-clock time goes on at the earliest while its signal is not taken.
@@ -41,8 +41,8 @@ pub enum Clock {
     Epoch,
     /// Processor time of the process, in programs only or with the kernel's part.
     Processor { kernel_too: bool },
-    /// Processor time of the thread with this id.
-    Thread(Pid),
+    /// Processor time of this thread.
+    Thread(LastingId),
 }
 
 /// The effect of an expiry.
@@ -52,7 +52,7 @@ pub struct Notify {
     pub signal: u32,
     pub value: u64,
     /// One thread rather than the process.
-    pub thread: Option<Pid>,
+    pub thread: Option<LastingId>,
 }
 
 pub(super) struct Timer {

@@ -25,10 +25,7 @@ pub use due::{WakeUp, clock_was_set, dropped, start, taken};
 use list::Timer;
 pub use list::{Clock, Id, Notify, Setting, Timers};
 
-use crate::{
-    process::{Process, pid_table},
-    wall_clock::Deadline,
-};
+use crate::{process::Process, wall_clock::Deadline};
 
 impl Timers {
     /// Removes a POSIX timer.
@@ -82,9 +79,8 @@ fn remainder(time: Duration, interval: Duration) -> Duration {
 /// still at nothing.
 fn now_on(process: &Process, clock: Clock) -> Duration {
     match clock {
-        // The id may be another process's by now.
-        Clock::Thread(tid) => pid_table::find_thread(tid)
-            .filter(|thread| core::ptr::eq(&**thread.process(), process))
+        Clock::Thread(thread) => thread
+            .find()
             .map_or(Duration::ZERO, |thread| thread.times().total()),
         Clock::Boot | Clock::Epoch => time::since_boot(),
         Clock::Processor { kernel_too } => {

@@ -63,7 +63,7 @@ impl Timers {
                 let now = match timer.clock {
                     Clock::Processor { kernel_too: true } => times.total(),
                     Clock::Processor { kernel_too: false } => times.user,
-                    Clock::Thread(tid) if tid == thread.tid() => own,
+                    Clock::Thread(of) if of.is(thread) => own,
                     // Its own ticks find it.
                     Clock::Thread(_) => {
                         running |= timer.deadline.is_some();
