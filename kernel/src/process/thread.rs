@@ -11,11 +11,10 @@ use nucleus::{
     trap::UserContext,
 };
 
-use super::restrictions::Restrictions;
 use super::{
-    Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, pid_table, scheduling,
-    seccomp,
+    Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling, seccomp,
 };
+use super::{pid::LastingId, restrictions::Restrictions};
 use crate::process::{call::Handler, files, futex, signal, undo::UndoList};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
@@ -23,25 +22,6 @@ pub const NAME_LEN: usize = 16;
 
 /// How late a sleep may end, in nanoseconds, unless the program says otherwise.
 pub const TIMER_SLACK: u64 = 50_000;
-
-/// Names a thread for good: its id may be another one's later.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LastingId {
-    tid: Pid,
-    number: u64,
-}
-
-impl LastingId {
-    /// The thread, if it has not ended, nor taken on another id.
-    pub fn find(self) -> Option<Arc<Thread>> {
-        pid_table::find_thread(self.tid).filter(|thread| thread.number == self.number)
-    }
-
-    /// Whether it names `thread`.
-    pub fn is(self, thread: &Thread) -> bool {
-        self.number == thread.number
-    }
-}
 
 /// The number of the next thread.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);

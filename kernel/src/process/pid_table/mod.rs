@@ -21,7 +21,7 @@ use crate::counters::Counter;
 use abi::{Errno, Result, raw::general::SIGCHLD};
 use nucleus::{Pieces, sync::SpinLock};
 
-use super::{Pid, Process, Thread};
+use super::{Pid, Process, Thread, pid::LastingId};
 use groups::{GroupEntry, new_session};
 
 pub use change::{
@@ -319,6 +319,11 @@ pub fn remove_unborn(pid: Pid) {
 
 pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
     PIDS.lock().threads.get(&tid).cloned()
+}
+
+/// Returns the thread that was named, if it has not ended, nor taken on another id.
+pub fn find_lasting(id: LastingId) -> Option<Arc<Thread>> {
+    find_thread(id.tid).filter(|thread| thread.lasting_id() == id)
 }
 
 /// How many there are.

@@ -25,12 +25,12 @@ use nucleus::{
 use super::list::{Id, Notify, TICK, Timer};
 use crate::{
     process::{
-        Process,
+        Process, pid_table,
         signal::{
             Fields, Info, SignalSet,
             send::{send_expiry, send_kernels},
         },
-        thread::{self, LastingId},
+        thread,
         turn::Turn,
     },
     wall_clock::Deadline,
@@ -263,7 +263,7 @@ pub(super) fn send(process: &Process, id: Id, notify: &Notify, missed: i32) -> b
     if notify.signal == 0 {
         return false;
     }
-    let target = notify.thread.map(LastingId::find);
+    let target = notify.thread.map(pid_table::find_lasting);
     // The thread that was to get it has ended.
     if let Some(None) = target {
         return false;

@@ -13,7 +13,7 @@ use nucleus::{
     time,
 };
 
-use crate::process::{signal::Charged, thread::LastingId};
+use crate::process::{pid::LastingId, signal::Charged};
 
 /// The interval at which timers of processor time are checked, and after which a timer of
 /// wall-clock time goes on at the earliest while its signal is not taken.

@@ -25,7 +25,10 @@ pub use due::{WakeUp, clock_was_set, dropped, start, taken};
 use list::Timer;
 pub use list::{Clock, Id, Notify, Setting, Timers};
 
-use crate::{process::Process, wall_clock::Deadline};
+use crate::{
+    process::{Process, pid_table},
+    wall_clock::Deadline,
+};
 
 impl Timers {
     /// Removes a POSIX timer.
@@ -79,9 +82,9 @@ fn remainder(time: Duration, interval: Duration) -> Duration {
 /// still at nothing.
 fn now_on(process: &Process, clock: Clock) -> Duration {
     match clock {
-        Clock::Thread(thread) => thread
-            .find()
-            .map_or(Duration::ZERO, |thread| thread.times().total()),
+        Clock::Thread(thread) => {
+            pid_table::find_lasting(thread).map_or(Duration::ZERO, |thread| thread.times().total())
+        }
         Clock::Boot | Clock::Epoch => time::since_boot(),
         Clock::Processor { kernel_too } => {
             let times = process.times();

@@ -63,7 +63,7 @@ impl Timers {
                 let now = match timer.clock {
                     Clock::Processor { kernel_too: true } => times.total(),
                     Clock::Processor { kernel_too: false } => times.user,
-                    Clock::Thread(of) if of.is(thread) => own,
+                    Clock::Thread(of) if of.number == thread.lasting_id().number => own,
                     // Its own ticks find it.
                     Clock::Thread(_) => {
                         running |= timer.deadline.is_some();
