@@ -400,9 +400,10 @@ pub struct Test {
         allow_hyphen_values = true
     )]
     pub append: String,
-    /// How long each attack goes on, in seconds
-    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pub attack_seconds: u64,
+    /// How long each attack goes on, in seconds [default: 1; in a whole test 1 on 2 CPUs, and one
+    /// round of it on 1 and 4]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
+    pub attack_seconds: Option<u64>,
     /// With --attack: so many attacks at a time, chosen at random again and again
     #[arg(long, value_name = "N", requires = "attack")]
     pub attack_mixed: Option<u64>,

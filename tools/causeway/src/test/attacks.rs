@@ -25,8 +25,10 @@ const SWAP: &str = "128M";
 /// In a whole test: how many attacks at a time, for how many seconds.
 const MIXED: (u64, u64) = (6, 20);
 
-/// Runs the attacks with one of these words in their names, or all, each for so many seconds.
-pub fn run(bench: &Bench, report: &mut Report, words: &[String], seconds: u64) {
+/// Runs the attacks with one of these words in their names, or all, each for so many seconds. If
+/// none are given, all attacks together go on where a race is most likely only.
+pub fn run(bench: &Bench, report: &mut Report, words: &[String], given: Option<u64>) {
+    let seconds = given.unwrap_or(1);
     let (each, bombs) = (seconds.to_string(), [BOMBS.to_owned()]);
     let limit = |words: &[String]| Ok(number_of(bench, words)? * (seconds + BESIDE) + START);
     let limits = limit(words).and_then(|all| Ok((all, limit(&bombs)?)));
@@ -37,7 +39,11 @@ pub fn run(bench: &Bench, report: &mut Report, words: &[String], seconds: u64) {
     for cpus in CPUS {
         let machine = format!("{cpus} CPUs");
         if !words.is_empty() || report.wants(&format!("attacks, {machine}")) {
-            let command = command(words, &["--seconds", &each]);
+            let each = match given.is_none() && words.is_empty() && cpus != 2 {
+                true => "0",
+                false => &each,
+            };
+            let command = command(words, &["--seconds", each]);
             attack(bench, report, &machine, &command, (cpus, limit), None);
         }
     }

@@ -194,7 +194,10 @@ pub fn test(options: &options::Test) -> Result<u8> {
         let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
         let (words, seconds) = (&options.attack, options.attack_seconds);
         match options.attack_mixed {
-            Some(at_once) => attacks::mixed(&bench, &mut report, words, (at_once, seconds)),
+            Some(at_once) => {
+                let how = (at_once, seconds.unwrap_or(1));
+                attacks::mixed(&bench, &mut report, words, how);
+            }
             None => attacks::run(&bench, &mut report, words, seconds),
         }
         return report.summary(start);
