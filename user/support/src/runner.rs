@@ -49,7 +49,8 @@ impl Runner {
             let start = Instant::now();
             let outcome = in_its_group(*test, start + self.limit);
             let time = start.elapsed().as_millis();
-            match outcome.and_then(|()| (self.afterwards)()) {
+            let afterwards = (self.afterwards)();
+            match outcome.and(afterwards) {
                 Ok(()) => {
                     passed += 1;
                     println!("ok {name} ({time} ms)");

@@ -82,9 +82,10 @@ fn fragment() -> Outcome {
     for page in (0..filled).step_by(2 * PAGE) {
         call!(madvise(area.wrapping_add(page).cast(), PAGE, MADV_DONTNEED));
     }
-    // Each page table takes two neighbouring frames of what was left, but for the last MiB.
+    // Each page table takes two neighbouring frames of what was left, but for what is each CPU's:
+    // with less the out-of-memory rule ends this process.
     let span = 2 << 20;
-    let tables = left.saturating_sub(1 << 10) / 8;
+    let tables = left.saturating_sub((1 + cpus()) << 9) / 8;
     let area = map_with(
         tables * span,
         READ_WRITE,
