@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::Report;
-use super::boot::Bench;
-use super::programs::{CPUS, count};
+use super::boot::{Bench, Plan};
+use super::programs::{CPUS, count, shown};
 use super::swap::space;
 use crate::disk::Disk;
 
@@ -25,45 +25,42 @@ const SWAP: &str = "128M";
 /// In a whole test: how many attacks at a time, for how many seconds.
 const MIXED: (u64, u64) = (6, 20);
 
-/// Runs the attacks with one of these words in their names, or all, each for so many seconds. If
-/// none are given, all attacks together go on where a race is most likely only.
-pub fn run(bench: &Bench, report: &mut Report, words: &[String], given: Option<u64>) {
-    let seconds = given.unwrap_or(1);
-    let (each, bombs) = (seconds.to_string(), [BOMBS.to_owned()]);
-    let limit = |words: &[String]| Ok(number_of(bench, words)? * (seconds + BESIDE) + START);
-    let limits = limit(words).and_then(|all| Ok((all, limit(&bombs)?)));
-    let (limit, limit_of_bombs) = match limits {
-        Ok(limits) => limits,
-        Err(why) => return report.note("attacks", Err(why)),
-    };
-    for cpus in CPUS {
+/// Runs the attacks with one of these words in their names, or all, each for so many seconds, on
+/// machines with these numbers of CPUs. If no time is given, all attacks together go on where a
+/// race is most likely only.
+pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], given: Option<u64>) {
+    for &cpus in cpus {
         let machine = format!("{cpus} CPUs");
-        if !words.is_empty() || report.wants(&format!("attacks, {machine}")) {
-            let each = match given.is_none() && words.is_empty() && cpus != 2 {
-                true => "0",
-                false => &each,
-            };
-            let command = command(words, &["--seconds", each]);
-            attack(bench, report, &machine, &command, (cpus, limit), None);
+        if words.is_empty() && !report.wants(&format!("attacks, {machine}")) {
+            continue;
         }
+        let seconds = match given.is_none() && words.is_empty() && cpus != 2 {
+            true => 0,
+            false => given.unwrap_or(1),
+        };
+        attack(bench, report, &machine, words, (cpus, seconds), None);
     }
-    let machine = "2 CPUs and swap";
-    let wanted = match words.is_empty() {
-        true => report.wants(&format!("attacks, {machine}")),
-        false => words.iter().any(|word| BOMBS.contains(word.as_str())),
-    };
-    if wanted {
-        match space(bench, SWAP) {
-            Ok(swap) => {
-                let command = command(&bombs, &["--seconds", &each]);
-                let how = (2, limit_of_bombs);
-                attack(bench, report, machine, &command, how, Some(swap));
-            }
-            Err(why) => report.note(&format!("attacks, {machine}"), Err(why)),
-        }
+    if words.iter().any(|word| BOMBS.contains(word.as_str())) {
+        with_swap(bench, report, given.unwrap_or(1));
     }
-    if words.is_empty() && report.wants("attacks, mixed") {
-        mix(bench, report, words, 2, MIXED);
+}
+
+/// Runs those that take all memory with swap space, and then several at a time.
+pub fn together(bench: &Bench, report: &mut Report, given: Option<u64>) {
+    if report.wants("attacks, 2 CPUs and swap") {
+        with_swap(bench, report, given.unwrap_or(1));
+    }
+    if report.wants("attacks, mixed") {
+        mix(bench, report, &[], 2, MIXED);
+    }
+}
+
+/// Runs those that take all memory with swap space.
+fn with_swap(bench: &Bench, report: &mut Report, seconds: u64) {
+    let (machine, bombs) = ("2 CPUs and swap", [BOMBS.to_owned()]);
+    match space(bench, SWAP) {
+        Ok(swap) => attack(bench, report, machine, &bombs, (2, seconds), Some(swap)),
+        Err(why) => report.note(&format!("attacks, {machine}"), Err(why)),
     }
 }
 
@@ -84,15 +81,8 @@ fn mix(
     let machine = format!("{at_once} mixed, {cpus} CPUs");
     let (at_once, for_seconds) = (at_once.to_string(), seconds.to_string());
     let options = ["--mixed", &at_once, "--seconds", &for_seconds];
-    let limit = seconds * 2 + 600;
-    attack(
-        bench,
-        report,
-        &machine,
-        &command(words, &options),
-        (cpus, limit),
-        None,
-    );
+    let guest = bench.guest(&command(words, &options)).cpus(cpus);
+    judge(report, &machine, &guest.timeout(seconds * 2 + 600));
 }
 
 /// Returns how many attacks have one of these words in their names, or are there at all: the
@@ -119,20 +109,31 @@ fn command<'a>(words: &'a [String], options: &[&'a str]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Boots once for this command.
+/// Boots once for the attacks with one of these words in their names, each for so many seconds.
 fn attack(
     bench: &Bench,
     report: &mut Report,
     machine: &str,
-    command: &[&str],
-    (cpus, limit): (u32, u64),
+    words: &[String],
+    (cpus, seconds): (u32, u64),
     swap: Option<Disk>,
 ) {
-    let mut guest = bench.guest(command).cpus(cpus).memory("256M");
+    let number = match number_of(bench, words) {
+        Ok(number) => number,
+        Err(why) => return report.note(&format!("attacks, {machine}"), Err(why)),
+    };
+    let each = seconds.to_string();
+    let mut guest = bench.guest(&command(words, &["--seconds", &each]));
     if let Some(swap) = swap {
         guest = guest.disk(swap).option("swap=/dev/vda");
     }
-    match guest.timeout(limit).run_shown() {
+    let limit = number * (seconds + BESIDE) + START;
+    judge(report, machine, &guest.cpus(cpus).timeout(limit));
+}
+
+/// Boots a guest with little memory that runs attacks, and counts them.
+fn judge(report: &mut Report, machine: &str, guest: &Plan<'_>) {
+    match shown(machine, &guest.clone().memory("256M")) {
         Ok(finished) => count(report, machine, &finished),
         Err(why) => report.note(&format!("attacks, {machine}"), Err(why)),
     }

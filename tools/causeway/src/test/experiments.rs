@@ -12,9 +12,12 @@ use crate::bench::lines::{self, Line};
 /// How long a run may take on a busy host.
 const PATIENCE: u64 = 300;
 
-/// Boots and judges it on 1 and on 2 CPUs.
-pub fn run(bench: &Bench, report: &mut Report) {
-    for cpus in [1, 2] {
+/// The machines.
+const CPUS: [u32; 2] = [1, 2];
+
+/// Boots and judges it on those of the machines that have one of these numbers of CPUs.
+pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
+    for cpus in CPUS.into_iter().filter(|own| cpus.contains(own)) {
         let name = format!("guest: experiments, {cpus} CPUs");
         if report.wants(&name) {
             report.run(&name, || measure(bench, cpus));

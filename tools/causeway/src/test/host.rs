@@ -124,7 +124,6 @@ fn has(helper: &str) -> bool {
 /// # Errors
 /// When there is no cargo, or the tests do not build.
 pub fn check(all: bool) -> Result<u8> {
-    let start = Instant::now();
     let home = project::home()?;
     let mut report = Report::new(&[]);
     lints(&mut report, &home);
@@ -152,7 +151,7 @@ pub fn check(all: bool) -> Result<u8> {
             kept.len()
         );
     }
-    report.summary(start)
+    report.summary()
 }
 
 /// A test program of the workspace.

@@ -39,9 +39,11 @@ mod swap;
 
 use std::path::PathBuf;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
+
+use programs::CPUS;
 
 use crate::options;
 use crate::project::{self, Profile};
@@ -54,6 +56,8 @@ pub struct Report {
     words: Vec<String>,
     /// Whether there was such a group.
     any: bool,
+    /// When the tests began.
+    start: Instant,
 }
 
 impl Report {
@@ -64,12 +68,16 @@ impl Report {
             failed: Vec::new(),
             words: words.to_vec(),
             any: false,
+            start: Instant::now(),
         }
     }
 
     /// A report for tests that run beside these.
     fn beside(&self) -> Self {
-        Self::new(&self.words)
+        Self {
+            start: self.start,
+            ..Self::new(&self.words)
+        }
     }
 
     /// Adds the counts of a report that ran beside.
@@ -79,13 +87,13 @@ impl Report {
         self.any |= beside.any;
     }
 
-    /// Whether a group of tests is to be run.
+    /// Whether a group of tests is to be run; if so, prints its name and when it begins.
     pub fn wants(&mut self, group: &str) -> bool {
         let wanted =
             self.words.is_empty() || self.words.iter().any(|word| group.contains(word.as_str()));
         if wanted {
             self.any = true;
-            println!("== {group}");
+            println!("== {group} (after {})", minutes(self.start.elapsed()));
         }
         wanted
     }
@@ -109,12 +117,11 @@ impl Report {
         }
     }
 
-    /// Prints the failed tests and the counts of a run that began at `start`; returns the exit
-    /// status.
+    /// Prints the failed tests, the counts and the time; returns the exit status.
     ///
     /// # Errors
     /// When no group was asked for that exists.
-    fn summary(&self, start: Instant) -> Result<u8> {
+    fn summary(&self) -> Result<u8> {
         let words = self.words.join(" or ");
         ensure!(
             self.any || words.is_empty(),
@@ -124,13 +131,11 @@ impl Report {
         for name in &self.failed {
             println!("failed: {name}");
         }
-        let time = start.elapsed().as_secs();
         println!(
-            "{} passed, {} failed ({}:{:02} minutes)",
+            "{} passed, {} failed ({})",
             self.passed,
             self.failed.len(),
-            time / 60,
-            time % 60
+            minutes(self.start.elapsed())
         );
         Ok(u8::from(!self.failed.is_empty()))
     }
@@ -144,6 +149,12 @@ impl Report {
             outcome,
         );
     }
+}
+
+/// A time as `1:02 minutes`.
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02} minutes", seconds / 60, seconds % 60)
 }
 
 /// Runs two or more guests at once, one for each item.
@@ -169,7 +180,6 @@ fn side_by_side<T: Sync, R: Send>(
 /// # Errors
 /// When something that the tests need cannot be built.
 pub fn test(options: &options::Test) -> Result<u8> {
-    let start = Instant::now();
     let mut report = Report::new(&options.groups);
     if options.record {
         let kernel = project::kernel(Profile::Release)?;
@@ -187,7 +197,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
         let kernel = project::kernel(Profile::Develop)?;
         let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
         programs::some(&bench, &mut report, &options.guest, &options.append);
-        return report.summary(start);
+        return report.summary();
     }
     if !options.attack.is_empty() {
         let kernel = project::kernel(Profile::Develop)?;
@@ -198,9 +208,9 @@ pub fn test(options: &options::Test) -> Result<u8> {
                 let how = (at_once, seconds.unwrap_or(1));
                 attacks::mixed(&bench, &mut report, words, how);
             }
-            None => attacks::run(&bench, &mut report, words, seconds),
+            None => attacks::run(&bench, &mut report, &CPUS, words, seconds),
         }
-        return report.summary(start);
+        return report.summary();
     }
     // Debian's roots beside the builds of the kernels, if all of them are needed.
     let all = options.groups.is_empty();
@@ -216,7 +226,7 @@ pub fn test(options: &options::Test) -> Result<u8> {
     let _ = roots.join();
     guests?;
     report.add(host?);
-    report.summary(start)
+    report.summary()
 }
 
 /// Runs all but the tests of [`host`].
@@ -241,8 +251,21 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     stress::run(&bench, report, options.long)?;
     pressure::run(&bench, report, options.long)?;
     python::run(&bench, report, options.long)?;
-    experiments::run(&bench, report);
-    programs::run(&bench, report, options.seconds);
-    attacks::run(&bench, report, &[], options.attack_seconds);
+    // Guests with one CPU beside those with more, which do not need all of the host's processors
+    // all the time.
+    bench.root()?;
+    let mut beside = report.beside();
+    let machines = |report: &mut Report, cpus: &[u32]| {
+        experiments::run(&bench, report, cpus);
+        programs::run(&bench, report, cpus);
+        attacks::run(&bench, report, cpus, &[], options.attack_seconds);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| machines(&mut beside, &[1]));
+        machines(report, &[2, 4]);
+        programs::variants(&bench, report, options.seconds);
+        attacks::together(&bench, report, options.attack_seconds);
+    });
+    report.add(beside);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The guest test programs, on 1, 2 and 4 CPUs.
 
-use anyhow::anyhow;
+use anyhow::{Result, anyhow};
 
 use super::Report;
 use super::boot::{Bench, FAULTY_CPU, Finished, Plan};
@@ -48,13 +48,18 @@ const PART: &[&str] = &[
 /// Of those, what needs no large pages.
 const FRAMES: &[&str] = PART.split_at(PART.len() - 1).0;
 
-/// Boots and runs them; the program of random calls runs for `seconds`.
-pub fn run(bench: &Bench, report: &mut Report, seconds: u64) {
-    for cpus in CPUS {
+/// Boots and runs all of them on machines with these numbers of CPUs.
+pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
+    for &cpus in cpus {
         if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
             boot(bench, report, &format!("{cpus} CPUs"), cpus, "", &[]);
         }
     }
+}
+
+/// Boots kernels and machines of other kinds and runs some of them; the program of random calls
+/// runs for `seconds`.
+pub fn variants(bench: &Bench, report: &mut Report, seconds: u64) {
     for (name, options, tests) in VARIANTS {
         if report.wants(&format!("guest: test programs, {name}")) {
             boot(bench, report, name, 2, options, tests);
@@ -124,10 +129,17 @@ fn boot(
 
 /// Runs a guest with the test program.
 fn finish(report: &mut Report, machine: &str, guest: Plan<'_>) {
-    match guest.run_shown() {
+    match shown(machine, &guest) {
         Ok(finished) => count(report, machine, &finished),
         Err(why) => report.note(&format!("guest tests, {machine}"), Err(why)),
     }
+}
+
+/// Runs a guest and shows each line of its output, with the machine's name: another may run beside
+/// it.
+pub fn shown(machine: &str, guest: &Plan<'_>) -> Result<Finished> {
+    let machine = machine.to_owned();
+    guest.run_with(move |line| println!("  {machine}: {line}"))
 }
 
 /// Counts the lines of a test program on a machine.

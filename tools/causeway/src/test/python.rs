@@ -29,8 +29,10 @@ struct Batch {
 
 /// Neighbours run at the same time: of about the same length.
 const BATCHES: &[Batch] = &[
-    short("test_os test_mmap test_tempfile test_shutil test_select test_epoll test_selectors"),
-    short("test_poll test_signal test_threading"),
+    short(
+        "test_os test_mmap test_tempfile test_shutil test_select test_epoll test_selectors test_poll",
+    ),
+    short("test_signal test_threading"),
     long("test_subprocess"),
     long("test_socket"),
     long("test_asyncio"),
