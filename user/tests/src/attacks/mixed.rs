@@ -86,17 +86,18 @@ fn finish(attack: &Attack) -> bool {
 
 /// How long a program of root's takes that does nothing.
 fn program_of_root() -> Result<Duration> {
-    let start = Instant::now();
+    let (start, mut refused) = (Instant::now(), 0);
     // Memory for it may be missing for a moment.
-    while !Command::new("/bin/true")
-        .status()
-        .is_ok_and(|it| it.success())
-    {
+    loop {
+        let outcome = Command::new("/bin/true").status();
+        if outcome.as_ref().is_ok_and(|status| status.success()) {
+            return Ok(start.elapsed());
+        }
+        refused += 1;
         let time = start.elapsed();
-        ensure!(time < PATIENCE, time);
+        ensure!(time < PATIENCE, time, refused, outcome);
         pause_ms(20);
     }
-    Ok(start.elapsed())
 }
 
 /// Removes what ended attacks would have removed.
