@@ -8,29 +8,39 @@ use crate::prelude::*;
 
 /// Which tests to run, and how.
 pub struct Runner {
-    /// Only those with one of these words in their names; empty: all.
+    /// Only those with one of these words in their names; empty: all. None of those that have a
+    /// word in theirs that stands here behind a `!`.
     pub words: Vec<String>,
     /// Print the names only.
     pub list: bool,
     /// The time limit of one test.
     pub limit: Duration,
-    /// What must hold after each test that passed.
+    /// What must hold after each test.
     pub afterwards: fn() -> Outcome,
+    /// Each allocation of the kernel of this number fails while a test runs, if it is not 0. Then a
+    /// test may fail, and passes if it ends: what is judged is the machine.
+    pub failing: u64,
 }
 
 impl Runner {
     /// Returns those of the tests with one of the words in their names.
     pub fn chosen(&self, tests: &[Test]) -> Vec<Test> {
+        let (without, with): (Vec<_>, Vec<_>) =
+            self.words.iter().partition(|word| word.starts_with('!'));
         let is_chosen = |(name, _): &&Test| {
-            self.words.is_empty() || self.words.iter().any(|word| name.contains(word.as_str()))
+            (with.is_empty() || with.iter().any(|word| name.contains(word.as_str())))
+                && !without.iter().any(|word| name.contains(&word[1..]))
         };
         tests.iter().filter(is_chosen).copied().collect()
     }
 
     /// Prints which words are in no test's name; returns how many.
     pub fn unknown(&self, tests: &[Test]) -> i32 {
-        let is_unknown =
-            |word: &&String| !tests.iter().any(|(name, _)| name.contains(word.as_str()));
+        let is_unknown = |word: &&String| {
+            !tests
+                .iter()
+                .any(|(name, _)| name.contains(word.trim_start_matches('!')))
+        };
         let unknown = self.words.iter().filter(is_unknown);
         unknown.fold(0, |count, word| {
             println!("FAIL {word}: no test has a name with this word");
@@ -47,7 +57,14 @@ impl Runner {
                 continue;
             }
             let start = Instant::now();
-            let outcome = in_its_group(*test, start + self.limit);
+            let outcome = in_its_group(*test, start + self.limit, self.failing);
+            let outcome = match outcome {
+                Err(why) if self.failing != 0 => {
+                    println!("{why}");
+                    Ok(())
+                }
+                outcome => outcome,
+            };
             let time = start.elapsed().as_millis();
             let afterwards = (self.afterwards)();
             match outcome.and(afterwards) {
@@ -71,8 +88,15 @@ impl Runner {
     }
 }
 
-/// Runs one test in a process group of its own, which is killed afterwards.
-fn in_its_group(test: fn() -> Outcome, deadline: Instant) -> Outcome {
+/// Makes each `n`th allocation of the kernel fail, none if `n` is 0. To open the file may fail,
+/// too.
+pub fn fail_each(n: u64) {
+    while std::fs::write("/proc/causeway/failalloc", n.to_string()).is_err() {}
+}
+
+/// Runs one test in a process group of its own, which is killed afterwards. While it runs, each
+/// allocation of the number `failing` fails.
+fn in_its_group(test: fn() -> Outcome, deadline: Instant, failing: u64) -> Outcome {
     let (reader, writer) = pipe(O_CLOEXEC)?;
     let child = call!(fork());
     if child == 0 {
@@ -90,6 +114,9 @@ fn in_its_group(test: fn() -> Outcome, deadline: Instant) -> Outcome {
     // SAFETY: both sides set the group, so that it exists before either goes on.
     unsafe { libc::setpgid(child, child) };
     call!(close(writer));
+    if failing != 0 {
+        fail_each(failing);
+    }
     let end = loop {
         let mut status = 0;
         if call!(waitpid(child, &mut status, WNOHANG)) == child {
@@ -102,6 +129,9 @@ fn in_its_group(test: fn() -> Outcome, deadline: Instant) -> Outcome {
     };
     // SAFETY: the group is this test's own.
     unsafe { libc::kill(-child, SIGKILL) };
+    if failing != 0 {
+        fail_each(0);
+    }
     let outcome = match end {
         Some(End::Exit(0)) => Ok(()),
         Some(End::Exit(1)) => Err(String::from_utf8_lossy(&read_bytes(&reader, 4096)?)

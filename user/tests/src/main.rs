@@ -1,7 +1,8 @@
 //! The tests of what programs see of the kernel.
 //!
-//! usage: `guest-tests [--list] [--seconds N] [WORD...]`: runs the tests whose names contain a
-//! WORD, or all; each may take N seconds.
+//! usage: `guest-tests [--list] [--seconds N] [--failing N] [WORD...]`: runs the tests whose names
+//! contain a WORD, or all; each may take N seconds. With `--failing`, each Nth allocation of the
+//! kernel fails meanwhile, and the tests need only end.
 
 mod accounts;
 mod attributes;
@@ -76,11 +77,12 @@ fn main() {
     let mut seconds = 60;
     let mut words = Vec::new();
     let mut rest = arguments.iter().skip(1);
-    let mut list = false;
+    let (mut list, mut failing) = (false, 0);
     while let Some(word) = rest.next() {
         match word.as_str() {
             "--list" => list = true,
             "--seconds" => seconds = rest.next().and_then(|n| n.parse().ok()).unwrap_or(seconds),
+            "--failing" => failing = rest.next().and_then(|n| n.parse().ok()).unwrap_or(failing),
             _ => words.push(word.clone()),
         }
     }
@@ -104,6 +106,7 @@ fn main() {
         list,
         limit: Duration::from_secs(seconds),
         afterwards: || Ok(()),
+        failing,
     };
     std::process::exit(runner.run("guest tests", &tests));
 }

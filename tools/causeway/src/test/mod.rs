@@ -261,7 +261,10 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
         attacks::run(&bench, report, cpus, &[], options.attack_seconds);
     };
     thread::scope(|scope| {
-        scope.spawn(|| machines(&mut beside, &[1]));
+        scope.spawn(|| {
+            machines(&mut beside, &[1]);
+            programs::short_of_memory(&bench, &mut beside);
+        });
         machines(report, &[2, 4]);
         programs::variants(&bench, report, options.seconds);
         attacks::together(&bench, report, options.attack_seconds);

@@ -10,7 +10,7 @@ use crate::guest::Ending;
 pub const CPUS: [u32; 3] = [1, 2, 4];
 /// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, their options, and
 /// the tests that they run.
-const VARIANTS: [(&str, &str, &[&str]); 5] = [
+const VARIANTS: [(&str, &str, &[&str]); 4] = [
     ("old mappings", "ephemeral=uncached", PART),
     ("mitigations", "mitigations=full", WAYS),
     (
@@ -19,7 +19,6 @@ const VARIANTS: [(&str, &str, &[&str]); 5] = [
         PART,
     ),
     ("small pages only", "large=off", PART),
-    ("single frames only", "fragment=1", FRAMES),
 ];
 /// Those that the ways into the kernel and back, and the roots of programs, matter to.
 const WAYS: &[&str] = &[
@@ -45,15 +44,28 @@ const PART: &[&str] = &[
     "large:",
 ];
 
-/// Of those, what needs no large pages.
-const FRAMES: &[&str] = PART.split_at(PART.len() - 1).0;
-
 /// Boots and runs all of them on machines with these numbers of CPUs.
 pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
     for &cpus in cpus {
         if report.wants(&format!("guest: test programs, {cpus} CPUs")) {
             boot(bench, report, &format!("{cpus} CPUs"), cpus, "", &[]);
         }
+    }
+}
+
+/// Boots kernels that have no two frames together, and such whose allocations fail, and runs all.
+pub fn short_of_memory(bench: &Bench, report: &mut Report) {
+    let name = "single frames only";
+    if report.wants(&format!("guest: test programs, {name}")) {
+        boot(bench, report, name, 2, "fragment=1", &["!large"]);
+    }
+    let each = FAIL_EACH[0];
+    let name = format!("failing allocations, {each}");
+    if report.wants(&format!("guest: test programs, {name}")) {
+        // What hangs on a failure is ended soon.
+        let each = each.to_string();
+        let words = ["--failing", &each, "--seconds", "3"];
+        boot(bench, report, &name, 2, "", &words);
     }
 }
 

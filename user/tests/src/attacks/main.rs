@@ -79,6 +79,7 @@ fn main() {
             answers()?;
             memory_is_back()
         },
+        failing: 0,
     };
     // What the machine keeps after a first process of each kind is no loss.
     if !list && answers().and_then(|()| child(|| Ok(()))).is_ok() {

@@ -17,7 +17,7 @@ mod traces;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{legacy::int80, numbers::Numbers};
+use support::{legacy::int80, numbers::Numbers, runner::fail_each};
 
 use arguments::{ARENA, Arguments, PLAYGROUND};
 use calls::ROWS;
@@ -147,12 +147,6 @@ fn main() {
         Some(why) => println!("FAIL random-calls (seed {seed}): {why}"),
     }
     std::process::exit(i32::from(why.is_some()));
-}
-
-/// Makes each `n`th allocation of the kernel fail, none if `n` is 0. To open the file may fail,
-/// too.
-fn fail_each(n: u64) {
-    while std::fs::write("/proc/causeway/failalloc", n.to_string()).is_err() {}
 }
 
 /// Keeps children at work until `end`; returns how many ended.
