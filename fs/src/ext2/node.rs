@@ -26,7 +26,7 @@ use crate::{
     credentials::{EXECUTE, WRITE},
     device,
     page_cache::{Cached, InCore, PageCache, WriteBack},
-    vnode::{self, Change, FileSystem, MountPoint, Place, Space},
+    vnode::{self, Change, FileSystem, MountPoint, Place, SizeLimit, Space},
 };
 
 impl Inode {
@@ -196,22 +196,28 @@ impl vnode::FileData for Node {
         self.content()?.read(offset, to)
     }
 
-    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+    fn write_within(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
         let pages = self.content()?;
         let _change = self.fs.begin_change()?;
         self.require_unpinned()?;
-        pages.write(offset, append, from)
+        pages.write_within(limit, offset, append, from)
     }
 
-    fn truncate(&self, size: u64) -> Result<()> {
+    fn truncate_within(&self, limit: &SizeLimit, size: u64) -> Result<()> {
         let pages = self.content()?;
         let _change = self.fs.begin_change()?;
         self.require_mutable(true)?;
         self.require_unpinned()?;
-        pages.truncate(size)
+        pages.truncate_within(limit, size)
     }
 
-    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+    fn allocate_within(&self, limit: &SizeLimit, mode: u32, offset: u64, len: u64) -> Result<()> {
         let pages = self.content().map_err(|error| match error {
             Errno::EINVAL => Errno::ENODEV,
             error => error,
@@ -220,7 +226,7 @@ impl vnode::FileData for Node {
         // Append-only files may get blocks but lose nothing.
         self.require_mutable(mode & !FALLOC_FL_KEEP_SIZE != 0)?;
         self.require_unpinned()?;
-        pages.fallocate(mode, offset, len)
+        pages.fallocate_within(limit, mode, offset, len)
     }
 
     fn deny_write(&self) -> Option<&DenyWrite> {

@@ -15,7 +15,7 @@ use super::listing;
 use crate::{
     Attributes, File, Kind, Location, MountFlags, OpenFlags, Ready, Writing, notify,
     page_cache::{Cached, ErrorMark},
-    vnode::Emit,
+    vnode::{Emit, SizeLimit},
 };
 
 /// An open regular file or directory: a position in a vnode that is read and written by offset.
@@ -96,24 +96,39 @@ impl File for VnodeFile {
     }
 
     fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
+        self.write_within(&SizeLimit::none(), at, flags, from)
+    }
+
+    fn write_within(
+        &self,
+        limit: &SizeLimit,
+        at: Option<u64>,
+        flags: OpenFlags,
+        from: &mut dyn Source,
+    ) -> Result<usize> {
         if !flags.writes() {
             return Err(Errno::EBADF);
         }
-        if !flags.contains(OpenFlags::KEEPS_PRIVILEGE) && from.left() > 0 {
+        let clears = !flags.contains(OpenFlags::KEEPS_PRIVILEGE) && from.left() > 0;
+        if clears {
             self.location.clear_privilege()?;
         }
         let vnode = self.location.vnode();
         let append = flags.has(O_APPEND);
         let n = match at {
-            Some(at) => vnode.write(at, append, from)?.0,
+            Some(at) => vnode.write_within(limit, at, append, from)?.0,
             None => {
                 let mut position = self.position.lock();
-                let (n, end) = vnode.write(*position, append, from)?;
+                let (n, end) = vnode.write_within(limit, *position, append, from)?;
                 *position = end;
                 n
             }
         };
         if n > 0 {
+            if clears {
+                // Bits that were set meanwhile were set for other contents.
+                self.location.clear_privilege()?;
+            }
             notify::happened(vnode, IN_MODIFY);
             let mount = self.location.mount().flags();
             if flags.bits() & O_SYNC != 0 || mount.contains(MountFlags::SYNCHRONOUS) {

@@ -12,7 +12,7 @@ use crate::{
     Attributes, Credentials, Kind, Location,
     credentials::WRITE,
     notify,
-    vnode::{Change, Name, drop_capabilities, hold_ownership},
+    vnode::{Change, Name, SizeLimit, drop_capabilities, hold_ownership},
 };
 
 impl Location {
@@ -80,12 +80,22 @@ impl Location {
     /// Sets the size of a regular file for `who`, with permission checked.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub fn truncate(&self, who: &Credentials, size: u64) -> Result<()> {
-        if !who.may_use(CAP_FSETID) {
+    /// `EFBIG` beyond the limit; those of the file system.
+    pub fn truncate(&self, who: &Credentials, limit: &SizeLimit, size: u64) -> Result<()> {
+        self.change_content(who, || self.vnode.truncate_within(limit, size))
+    }
+
+    /// Changes the content of a regular file for `who`. Its set-id bits do not survive, not even
+    /// those that were set meanwhile, for other contents.
+    fn change_content(&self, who: &Credentials, change: impl Fn() -> Result<()>) -> Result<()> {
+        let clears = !who.may_use(CAP_FSETID);
+        if clears {
             self.clear_privilege()?;
         }
-        self.vnode.truncate(size)?;
+        change()?;
+        if clears {
+            self.clear_privilege()?;
+        }
         notify::happened(&self.vnode, IN_MODIFY);
         Ok(())
     }
@@ -93,14 +103,16 @@ impl Location {
     /// Reserves space or punches holes (`fallocate`, its mode bits), with permission checked.
     ///
     /// # Errors
-    /// Those of the file system.
-    pub fn allocate(&self, who: &Credentials, mode: u32, offset: u64, len: u64) -> Result<()> {
-        if !who.may_use(CAP_FSETID) {
-            self.clear_privilege()?;
-        }
-        self.vnode.allocate(mode, offset, len)?;
-        notify::happened(&self.vnode, IN_MODIFY);
-        Ok(())
+    /// `EFBIG` beyond the limit; those of the file system.
+    pub fn allocate(
+        &self,
+        who: &Credentials,
+        limit: &SizeLimit,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.change_content(who, || self.vnode.allocate_within(limit, mode, offset, len))
     }
 
     /// `chmod`.

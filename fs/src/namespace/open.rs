@@ -16,7 +16,7 @@ use crate::{
     Credentials, File, Kind, Location, MountFlags, OpenFlags, Writing,
     credentials::{EXECUTE, READ, WRITE},
     file::{PlaceFile, VnodeFile},
-    vnode::Make,
+    vnode::{Make, SizeLimit},
 };
 
 impl Walk<'_> {
@@ -92,7 +92,7 @@ impl Walk<'_> {
             false => None,
         };
         if flags.has(O_TRUNC) && kind == Kind::Regular {
-            place.truncate(self.who, 0)?;
+            place.truncate(self.who, &SizeLimit::none(), 0)?;
         }
         let file = self.finish_open(place, flags);
         drop(writing);

@@ -27,7 +27,7 @@ use crate::{
     credentials::EXECUTE,
     device,
     device::Attachment,
-    vnode::{self, Change, Emit, FileSystem, Judged, Make, MountPoint, Place, Space},
+    vnode::{self, Change, Emit, FileSystem, Judged, Make, MountPoint, Place, SizeLimit, Space},
 };
 
 /// A file, directory, link or device of the server.
@@ -524,12 +524,19 @@ impl vnode::FileData for Node {
         content.read_asking(self, offset, to)
     }
 
-    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
-        self.regular()?.write_served(self, offset, append, from)
+    fn write_within(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
+        let content = self.regular()?;
+        content.write_served(self, limit, offset, append, from)
     }
 
-    fn truncate(&self, size: u64) -> Result<()> {
-        self.regular()?.truncate(size)
+    fn truncate_within(&self, limit: &SizeLimit, size: u64) -> Result<()> {
+        self.regular()?.truncate_within(limit, size)
     }
 
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {

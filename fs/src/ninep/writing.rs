@@ -12,7 +12,10 @@ use nucleus::{
 use vm::PagerError;
 
 use super::{client::Fid, content::Content, node::Node, reading::slices_of};
-use crate::page_cache::{PAGE, new_page};
+use crate::{
+    page_cache::{PAGE, new_page},
+    vnode::SizeLimit,
+};
 
 /// Bytes on their way to the server.
 struct Batch {
@@ -25,10 +28,11 @@ struct Batch {
 }
 
 impl Content {
-    /// As [`Vnode::write`](crate::Vnode::write).
+    /// As [`FileData::write_within`](crate::vnode::FileData::write_within).
     pub(super) fn write_served(
         &self,
         node: &Node,
+        limit: &SizeLimit,
         offset: u64,
         append: bool,
         from: &mut dyn Source,
@@ -41,7 +45,8 @@ impl Content {
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = self.store.properties.size_max.saturating_sub(start);
+        let most = self.store.properties.size_max.saturating_sub(start);
+        let room = limit.room(start)?.min(most);
         if room == 0 {
             return Err(Errno::EFBIG);
         }

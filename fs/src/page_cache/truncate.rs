@@ -7,23 +7,34 @@ use abi::{
     raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE},
 };
 
+use crate::vnode::SizeLimit;
+
 use super::{
     backing_store::BackingStore,
     cache::{PAGE, PageCache},
 };
 
 impl<S: BackingStore> PageCache<S> {
-    /// As [`Vnode::truncate`](crate::Vnode::truncate).
+    /// As [`truncate_within`](PageCache::truncate_within) without a limit.
+    ///
+    /// # Errors
+    /// Those of it.
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        self.truncate_within(&SizeLimit::none(), size)
+    }
+
+    /// As [`FileData::truncate_within`](crate::vnode::FileData::truncate_within).
     ///
     /// # Errors
     /// `EFBIG`; `EPERM` of a sealed file; `EIO`, `ENOMEM` and `ENOSPC` when the last page can't be
     /// read in and cleared: nothing has changed then; those of [`BackingStore::free`].
-    pub fn truncate(&self, size: u64) -> Result<()> {
+    pub fn truncate_within(&self, limit: &SizeLimit, size: u64) -> Result<()> {
         if size > self.store.properties().size_max {
             return Err(Errno::EFBIG);
         }
         let _turn = self.writers.lock();
         let old = self.size();
+        limit.check(old, size)?;
         S::may_resize(self, size)?;
         if size > old {
             self.clear_behind_end(old, u64::MAX)?;
@@ -76,12 +87,18 @@ impl<S: BackingStore> PageCache<S> {
         Ok(())
     }
 
-    /// As [`FileData::allocate`](crate::vnode::FileData::allocate).
+    /// As [`FileData::allocate_within`](crate::vnode::FileData::allocate_within).
     ///
     /// # Errors
     /// Those of [`punch`](PageCache::punch) and [`allocate`](PageCache::allocate); `EOPNOTSUPP` for
     /// other modes.
-    pub fn fallocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+    pub fn fallocate_within(
+        &self,
+        limit: &SizeLimit,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
         let keep_size = mode & FALLOC_FL_KEEP_SIZE != 0;
         let end = offset
             .checked_add(len)
@@ -91,13 +108,24 @@ impl<S: BackingStore> PageCache<S> {
             FALLOC_FL_PUNCH_HOLE if keep_size => return self.punch(offset, end),
             FALLOC_FL_ZERO_RANGE => {
                 // Nothing has changed if it must not grow.
+                if !keep_size {
+                    limit.check(self.size(), end)?;
+                }
                 S::may_resize(self, end.max(self.size()))?;
                 self.punch(offset, end)?;
             }
             0 => {}
             _ => return Err(Errno::EOPNOTSUPP),
         }
-        self.allocate(offset, end, keep_size)
+        self.allocate_within(limit, offset, end, keep_size)
+    }
+
+    /// As [`allocate_within`](PageCache::allocate_within) without a limit.
+    ///
+    /// # Errors
+    /// Those of it.
+    pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
+        self.allocate_within(&SizeLimit::none(), from, to, keep_size)
     }
 
     /// Reserves room for bytes `from..to`, so that no later write is refused for want of it
@@ -107,7 +135,13 @@ impl<S: BackingStore> PageCache<S> {
     /// # Errors
     /// Those of [`BackingStore::reserve`]: the size is what it was then; `EFBIG`, `EPERM`, `EIO`,
     /// `ENOMEM`.
-    pub fn allocate(&self, from: u64, to: u64, keep_size: bool) -> Result<()> {
+    fn allocate_within(
+        &self,
+        limit: &SizeLimit,
+        from: u64,
+        to: u64,
+        keep_size: bool,
+    ) -> Result<()> {
         if to > self.store.properties().size_max {
             return Err(Errno::EFBIG);
         }
@@ -116,6 +150,7 @@ impl<S: BackingStore> PageCache<S> {
         S::may_resize(self, to.max(old))?;
         // A page behind the end could be mapped, which must fail: with `keep_size` none are made.
         let end = if keep_size { to.min(old) } else { to };
+        limit.check(old, end)?;
         let pages = from / PAGE..end.div_ceil(PAGE);
         if end > old {
             self.clear_behind_end(old, u64::MAX)?;

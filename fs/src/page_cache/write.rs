@@ -8,25 +8,42 @@ use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, pmap};
 use vm::Lookup;
 
+use crate::vnode::SizeLimit;
+
 use super::{
     backing_store::BackingStore,
     cache::{PAGE, PageCache, errno, new_page},
 };
 
 impl<S: BackingStore> PageCache<S> {
-    /// As [`Vnode::write`](crate::Vnode::write).
+    /// As [`write_within`](PageCache::write_within) without a limit.
+    ///
+    /// # Errors
+    /// Those of it.
+    pub fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        self.write_within(&SizeLimit::none(), offset, append, from)
+    }
+
+    /// As [`FileData::write_within`](crate::vnode::FileData::write_within).
     ///
     /// # Errors
     /// `EFBIG`, `ENOSPC` and other errors of [`BackingStore::reserve`], `EPERM` of a sealed file,
     /// `EIO`, `ENOMEM`, and those of the source, if nothing was written before.
-    pub fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+    pub fn write_within(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
         let _turn = self.writers.lock();
         let old = self.size();
         let start = if append { old } else { offset };
         if from.left() == 0 {
             return Ok((0, start));
         }
-        let room = self.store.properties().size_max.saturating_sub(start);
+        let most = self.store.properties().size_max.saturating_sub(start);
+        let room = limit.room(start)?.min(most);
         if room == 0 {
             return Err(Errno::EFBIG);
         }

@@ -13,7 +13,7 @@ use super::{Directory, Entry, entry::Body, text::TextFile};
 use crate::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode,
     credentials::WRITE,
-    vnode::{self, Emit, FileSystem, Place, Space, new_device},
+    vnode::{self, Emit, FileSystem, Place, SizeLimit, Space, new_device},
 };
 
 /// A name that was looked up.
@@ -172,7 +172,7 @@ impl vnode::Directory for Node {
 }
 
 impl vnode::FileData for Node {
-    fn truncate(&self, _: u64) -> Result<()> {
+    fn truncate_within(&self, _: &SizeLimit, _: u64) -> Result<()> {
         // `> /proc/sys/...`: the write replaces the value anyway.
         match &self.entry.body {
             Body::Text { store: Some(_), .. } | Body::File(_) => Ok(()),

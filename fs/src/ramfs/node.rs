@@ -28,7 +28,9 @@ use crate::{
     device::{self, Attachment},
     notify,
     page_cache::Cached,
-    vnode::{self, Change, ExtendedAttributes, FileSystem, Make, MountPoint, Place, Sealable},
+    vnode::{
+        self, Change, ExtendedAttributes, FileSystem, Make, MountPoint, Place, Sealable, SizeLimit,
+    },
 };
 
 /// A file, directory, link or device.
@@ -382,27 +384,33 @@ impl vnode::FileData for Node {
         self.as_regular()?.pages.read(offset, to)
     }
 
-    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+    fn write_within(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
         let file = self.as_regular()?;
-        let (n, end) = file.pages.write(offset, append, from)?;
+        let (n, end) = file.pages.write_within(limit, offset, append, from)?;
         if n > 0 {
             self.touch_modified();
         }
         Ok((n, end))
     }
 
-    fn truncate(&self, size: u64) -> Result<()> {
-        self.as_regular()?.pages.truncate(size)?;
+    fn truncate_within(&self, limit: &SizeLimit, size: u64) -> Result<()> {
+        self.as_regular()?.pages.truncate_within(limit, size)?;
         self.touch_modified();
         Ok(())
     }
 
-    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+    fn allocate_within(&self, limit: &SizeLimit, mode: u32, offset: u64, len: u64) -> Result<()> {
         let file = match self.as_regular() {
             Err(Errno::EINVAL) => return Err(Errno::ENODEV),
             file => file?,
         };
-        file.pages.fallocate(mode, offset, len)?;
+        file.pages.fallocate_within(limit, mode, offset, len)?;
         self.touch_modified();
         Ok(())
     }

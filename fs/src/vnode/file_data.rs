@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use vm::Pager;
 
-use super::DenyWrite;
+use super::{DenyWrite, SizeLimit};
 use crate::{block::PinnedBlocks, page_cache::Cached};
 
 /// The operations on a vnode's data. Permission was checked by the caller; a vnode without data
@@ -19,20 +19,41 @@ pub trait FileData {
         Err(Errno::EINVAL)
     }
 
-    /// Writes at `offset`, or at the end with `append`; returns the bytes written and the offset
-    /// after them.
-    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+    /// Writes at `offset`, or at the end with `append`, but not beyond the limit; returns the bytes
+    /// written and the offset after them.
+    fn write_within(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
         Err(Errno::EINVAL)
+    }
+
+    /// As [`write_within`](FileData::write_within) without a limit.
+    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
+        self.write_within(&SizeLimit::none(), offset, append, from)
     }
 
     /// Sets the size.
-    fn truncate(&self, size: u64) -> Result<()> {
+    fn truncate_within(&self, limit: &SizeLimit, size: u64) -> Result<()> {
         Err(Errno::EINVAL)
     }
 
+    /// As [`truncate_within`](FileData::truncate_within) without a limit.
+    fn truncate(&self, size: u64) -> Result<()> {
+        self.truncate_within(&SizeLimit::none(), size)
+    }
+
     /// Reserves space or punches holes (`fallocate`, with its mode bits).
-    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+    fn allocate_within(&self, limit: &SizeLimit, mode: u32, offset: u64, len: u64) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// As [`allocate_within`](FileData::allocate_within) without a limit.
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.allocate_within(&SizeLimit::none(), mode, offset, len)
     }
 
     /// Tells whether it may only grow: nothing in it may change (`chattr +a`).

@@ -10,7 +10,7 @@ use fbuf::{Sink, Source};
 use nucleus::{VirtAddr, task::Watch};
 use vm::Pager;
 
-use super::{Attributes, Emit, Kind, Location};
+use super::{Attributes, Emit, Kind, Location, SizeLimit};
 use crate::page_cache::Cached;
 
 bitflags! {
@@ -101,6 +101,17 @@ pub trait File: Any + Send + Sync {
     /// Writes likewise. A file that returns `EPIPE` has sent SIGPIPE.
     fn write(&self, at: Option<u64>, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
         Err(Errno::EINVAL)
+    }
+
+    /// Writes likewise, but makes a file of a file system no larger than the limit.
+    fn write_within(
+        &self,
+        limit: &SizeLimit,
+        at: Option<u64>,
+        flags: OpenFlags,
+        from: &mut dyn Source,
+    ) -> Result<usize> {
+        self.write(at, flags, from)
     }
 
     /// Moves the position: `whence` as `lseek`.

@@ -12,7 +12,7 @@ use fbuf::{BytesSink, BytesSource};
 use fs::{
     Kind, Namespace, OpenFlags, ninep,
     ramfs::{self, Options},
-    vnode::Make,
+    vnode::{Make, SizeLimit},
 };
 use support::{FLAGS, Random, names, with_walk};
 use wire::{Manners, Wire};
@@ -74,7 +74,8 @@ fn step(random: &mut Random, namespace: &Namespace) -> Outcome {
         }
         9 => {
             let place = walk.resolve(&a, false)?;
-            place.truncate(walk.who, offset).map(none)
+            let limit = SizeLimit::none();
+            place.truncate(walk.who, &limit, offset).map(none)
         }
         10 => {
             let flags = FLAGS | OpenFlags::from_bits_retain(O_TRUNC);

@@ -13,7 +13,7 @@ use fs::{
     ext2, ninep,
     page_cache::{self, Cached},
     ramfs::{self, Options},
-    vnode::{Directory, FileData},
+    vnode::{Directory, FileData, SizeLimit},
 };
 use vm::Pager;
 
@@ -57,16 +57,22 @@ impl FileData for DiskFile {
         self.0.read(offset, to)
     }
 
-    fn write(&self, offset: u64, append: bool, from: &mut dyn Source) -> Result<(usize, u64)> {
-        self.0.write(offset, append, from)
+    fn write_within(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
+        self.0.write_within(limit, offset, append, from)
     }
 
-    fn truncate(&self, size: u64) -> Result<()> {
-        self.0.truncate(size)
+    fn truncate_within(&self, limit: &SizeLimit, size: u64) -> Result<()> {
+        self.0.truncate_within(limit, size)
     }
 
-    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
-        self.0.fallocate(mode, offset, len)
+    fn allocate_within(&self, limit: &SizeLimit, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.0.fallocate_within(limit, mode, offset, len)
     }
 
     fn pager(self: Arc<Self>) -> Option<Arc<dyn Pager>> {

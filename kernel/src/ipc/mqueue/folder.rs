@@ -13,7 +13,10 @@ use abi::{
 use fs::{
     Attributes, Credentials, File, Kind, Location, Mount, OpenFlags, Vnode, Walk,
     namespace::NAME_MAX,
-    vnode::{self, Change, Directory, Emit, FileSystem, Make, Place, Space, is_same, new_device},
+    vnode::{
+        self, Change, Directory, Emit, FileSystem, Make, Place, SizeLimit, Space, is_same,
+        new_device,
+    },
 };
 use nucleus::{
     PAGE_SIZE, frame,
@@ -349,7 +352,7 @@ impl Directory for Node {}
 
 impl vnode::FileData for Node {
     /// Its size is not that of a content: there is nothing to cut off.
-    fn truncate(&self, _: u64) -> Result<()> {
+    fn truncate_within(&self, _: &SizeLimit, _: u64) -> Result<()> {
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use abi::{
     Errno, Result,
     raw::general::{
-        AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, FALLOC_FL_KEEP_SIZE, UTIME_NOW, UTIME_OMIT,
+        AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, UTIME_NOW, UTIME_OMIT,
         W_OK,
     },
 };
@@ -197,9 +197,10 @@ fn truncate(call: &mut Call<'_>) -> Result<usize> {
     }
     place.writable()?;
     place.vnode().access(&call.credentials().fs, W_OK)?;
-    file_size::check(&place, size)?;
     let _writing = fs::Writing::begin(place.vnode())?;
-    place.truncate(&call.credentials().fs, size)?;
+    file_size::within(call, |limit| {
+        place.truncate(&call.credentials().fs, limit, size)
+    })?;
     Ok(0)
 }
 
@@ -210,8 +211,9 @@ fn ftruncate(call: &mut Call<'_>) -> Result<usize> {
     if place.vnode().kind() != Kind::Regular || !open.flags().writes() {
         return Err(Errno::EINVAL);
     }
-    file_size::check(place, size)?;
-    place.truncate(&call.credentials().fs, size)?;
+    file_size::within(call, |limit| {
+        place.truncate(&call.credentials().fs, limit, size)
+    })?;
     Ok(0)
 }
 
@@ -232,10 +234,9 @@ fn fallocate(call: &mut Call<'_>) -> Result<usize> {
         Kind::Fifo => return Err(Errno::ESPIPE),
         _ => return Err(Errno::ENODEV),
     }
-    if call.unsigned(1) & FALLOC_FL_KEEP_SIZE == 0 {
-        file_size::check(place, at as u64 + len as u64)?;
-    }
-    let mode = call.unsigned(1);
-    place.allocate(&call.credentials().fs, mode, at as u64, len as u64)?;
+    let (mode, who) = (call.unsigned(1), &call.credentials().fs);
+    file_size::within(call, |limit| {
+        place.allocate(who, limit, mode, at as u64, len as u64)
+    })?;
     Ok(0)
 }

@@ -40,6 +40,14 @@ pub const TESTS: &[Test] = &[
         exchanged,
     ),
     ("attacks: files larger than allowed", larger_files),
+    (
+        "attacks: files larger than allowed, by many at a time",
+        larger_together,
+    ),
+    (
+        "attacks: contents that change after their rights",
+        late_contents,
+    ),
     ("attacks: locks on files that are closed", locks_of_nobody),
 ];
 
@@ -538,6 +546,73 @@ fn larger_files() -> Outcome {
             let size = call!(lseek(to, 0, SEEK_END));
             equal!(size, if partly { MOST as off_t } else { 0 }, name);
         }
+        Ok(())
+    })
+}
+
+/// Processes that append to one file at a time: each knows an end that is no longer the end.
+fn larger_together() -> Outcome {
+    const MOST: u64 = 200_000;
+    as_user(|| {
+        call!(signal(SIGXFSZ, SIG_IGN));
+        call!(setrlimit(RLIMIT_FSIZE, &limit_of(MOST)));
+        let path = format!("/tmp/larger-{}", std::process::id());
+        let outcome = while_attacking(|| {
+            let file = File::create(&path)?;
+            let append = |_| {
+                spawn(|| {
+                    let own = File::options().append(true).open(&path)?;
+                    let bytes = vec![7; 9001];
+                    // SAFETY: writes bytes that live.
+                    while unsafe { libc::write(own.as_raw_fd(), bytes.as_ptr().cast(), 9001) } > 0 {
+                    }
+                    equal!(errno(), EFBIG);
+                    Ok(())
+                })
+            };
+            wait_all((0..4).map(append).collect::<Result<Vec<_>>>()?)?;
+            equal!(file.metadata()?.len(), MOST);
+            Ok(())
+        });
+        fs::remove_file(&path)?;
+        outcome
+    })
+}
+
+/// A user writes into root's program, which is open to all, while root gives it a set-id bit: what
+/// root then runs as the owner must not be what is written afterwards.
+fn late_contents() -> Outcome {
+    const SIZE: usize = 4 << 20;
+    let path = format!("{}/late", folder("late")?);
+    while_attacking(|| {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)?;
+        file.set_len(SIZE as u64)?;
+        mode(&path, 0o777)?;
+        let writer = spawn(|| {
+            become_user(USER)?;
+            let own = File::options().write(true).open(&path)?;
+            let bytes = vec![7; SIZE];
+            equal!(own.write_at(&bytes, 0)?, SIZE);
+            Ok(())
+        })?;
+        let byte = |at: usize| -> Result<u8> {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at as u64)?;
+            Ok(byte[0])
+        };
+        while byte(0)? == 0 {
+            thread::yield_now();
+        }
+        mode(&path, 0o4777)?;
+        let comes_later = byte(SIZE - 1)? == 0;
+        wait_ok(writer)?;
+        let has_right = file.metadata()?.mode() & 0o4000 != 0;
+        ensure!(!(comes_later && has_right), comes_later, has_right);
         Ok(())
     })
 }
