@@ -2,10 +2,7 @@
 
 use abi::{
     Errno, Result,
-    raw::general::{
-        AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, UTIME_NOW, UTIME_OMIT,
-        W_OK,
-    },
+    raw::general::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, UTIME_NOW, UTIME_OMIT, W_OK},
 };
 use core::time::Duration;
 use fs::{Kind, Location};
