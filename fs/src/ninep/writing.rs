@@ -12,10 +12,7 @@ use nucleus::{
 use vm::PagerError;
 
 use super::{client::Fid, content::Content, node::Node, reading::slices_of};
-use crate::{
-    page_cache::{PAGE, new_page},
-    vnode::SizeLimit,
-};
+use crate::page_cache::{PAGE, SizeLimit, new_page};
 
 /// Bytes on their way to the server.
 struct Batch {

@@ -5,7 +5,7 @@
 //! - `backing_store`: what differs between stores, [`BackingStore`]; `cache`: a file's pages,
 //!   [`PageCache`], the vnode's pager.
 //! - `read`, `write`, `truncate`: the same for all stores: bytes go out of and into pages;
-//!   truncation, holes, allocation.
+//!   truncation, holes, allocation; [`SizeLimit`]: how large a caller may make a file.
 //! - `block_store`: a file's blocks, [`BlockStore`]; `block_backed`: the store that writes pages
 //!   back to blocks, [`WriteBack`]; `cached`: the operations that need not know the file system,
 //!   [`Cached`]. tmpfs and 9P have their stores beside their vnodes.
@@ -40,6 +40,7 @@ mod pressure;
 mod read;
 mod readahead;
 mod reclaim;
+mod size_limit;
 mod truncate;
 mod write;
 mod writeback;
@@ -59,6 +60,7 @@ pub use page_set::PageSet;
 pub use readahead::{Access, Streams};
 pub(crate) use reclaim::SHORTAGE;
 pub use reclaim::{Evictable, Listing, Rereadable, count, reclaim, reclaim_clean};
+pub use size_limit::SizeLimit;
 
 /// Starts the tasks that write pages back and end removed files.
 ///

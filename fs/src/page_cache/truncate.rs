@@ -7,9 +7,8 @@ use abi::{
     raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE},
 };
 
-use crate::vnode::SizeLimit;
-
 use super::{
+    SizeLimit,
     backing_store::BackingStore,
     cache::{PAGE, PageCache},
 };

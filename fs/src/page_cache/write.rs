@@ -8,9 +8,8 @@ use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, pmap};
 use vm::Lookup;
 
-use crate::vnode::SizeLimit;
-
 use super::{
+    SizeLimit,
     backing_store::BackingStore,
     cache::{PAGE, PageCache, errno, new_page},
 };

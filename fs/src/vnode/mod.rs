@@ -9,7 +9,7 @@
 //! - [`Location`] (`location`): a vnode reached through a [`Mount`] (`mount`); `mapped`: its pager;
 //! - [`File`] (`open_file`): what a descriptor refers to;
 //! - [`credentials`]: the users and capabilities that are checked; `deny_write`: writers against
-//!   running programs; [`SizeLimit`]: how large a caller may make a file;
+//!   running programs;
 //! - [`ExtendedAttributes`] and [`Sealable`]: what only some vnodes have.
 
 use alloc::{sync::Arc, vec::Vec};
@@ -32,8 +32,8 @@ mod mapped;
 mod mount;
 mod open_file;
 mod ownership;
-mod size_limit;
 
+pub use crate::page_cache::SizeLimit;
 pub use attributes::{Attributes, Change, Kind, major, minor, new_device, number};
 pub use credentials::{CapabilitySet, Credentials};
 pub use deny_write::DenyWrite;
@@ -49,7 +49,6 @@ pub(crate) use mapped::Mapped;
 pub use mount::{Mount, MountFlags, MountRequest};
 pub use open_file::{Asynchronous, File, OpenFlags, Ready};
 pub(crate) use ownership::{drop_capabilities, hold_ownership};
-pub use size_limit::SizeLimit;
 
 /// The name of a vnode in its file system.
 #[allow(missing_docs)]
