@@ -50,7 +50,7 @@ pub use mem::heap;
 pub use pieces::Pieces;
 pub use pmap::Pmap;
 pub use selftest::hw_cost;
-pub use slots::{Chunk, Slots};
+pub use slots::{Slots, Spare, SpareSize};
 pub use time::vdso;
 
 /// Running a program until it traps.

@@ -1,7 +1,8 @@
 //! A list whose elements have numbers and keep their places.
 //!
 //! Memory comes in chunks that never move, so that an addition is short however long the list is,
-//! and a lock around it is held briefly: the owner makes a chunk without the lock.
+//! and a lock around it is held briefly: the owner makes a chunk, and room for it in the table of
+//! chunks, without the lock ([`Slots::add_with`]).
 
 use alloc::{boxed::Box, vec::Vec};
 use core::mem;
@@ -14,10 +15,20 @@ const LARGEST: usize = 64;
 /// Chunks that are smaller than the largest ones, and their slots.
 const SMALL_CHUNKS: usize = (LARGEST / FIRST).ilog2() as usize;
 const SMALL_SLOTS: usize = LARGEST - FIRST;
+/// Chunks in a row of the table: a table that grows in one piece would be copied under the owner's
+/// lock. 2 KiB, the largest block that is a part of a frame.
+const ROW: usize = 128;
+/// The least room of a table.
+const LEAST: usize = 4;
+
+type Chunk<T> = Box<[Slot<T>]>;
 
 /// The list.
 pub struct Slots<T> {
-    chunks: Vec<Chunk<T>>,
+    /// The first row, which grows to [`ROW`] chunks.
+    first: Vec<Chunk<T>>,
+    /// The further rows, all but the last of them full.
+    rows: Vec<Vec<Chunk<T>>>,
     /// Slots in all chunks.
     made: usize,
     /// The first of the chain of free slots; `made` or more ends it.
@@ -32,32 +43,73 @@ enum Slot<T> {
 }
 
 /// Memory for more elements of a [`Slots`].
-pub struct Chunk<T>(Box<[Slot<T>]>);
+pub struct Spare<T> {
+    size: SpareSize,
+    /// Taken by the list that uses the memory.
+    chunk: Option<Chunk<T>>,
+    /// A larger first row, or a further one; the one that was replaced afterwards.
+    row: Vec<Chunk<T>>,
+    /// A larger table of rows; the one that was replaced afterwards.
+    rows: Vec<Vec<Chunk<T>>>,
+}
+
+/// What a [`Slots`] needs for more elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpareSize {
+    slots: usize,
+    /// Chunks of the larger or further row, 0 if there is room for the chunk.
+    row: usize,
+    /// Rows of the larger table of rows, 0 if it has room.
+    rows: usize,
+}
 
 impl<T> Slots<T> {
     /// An empty list.
     pub const fn new() -> Slots<T> {
         Slots {
-            chunks: Vec::new(),
+            first: Vec::new(),
+            rows: Vec::new(),
             made: 0,
             free: 0,
             used: 0,
         }
     }
 
-    /// Adds an element, in a chunk that was made for it if there is no other room. Returns its
-    /// number.
+    /// Adds an element to a list that a lock protects. `add` takes the lock and calls
+    /// [`add`](Slots::add) with its arguments; memory is made and freed without the lock. Returns
+    /// what `add` does.
     ///
     /// # Errors
-    /// Without room and chunk the element is returned, with the number of slots that the chunk
-    /// should have.
-    pub fn add(&mut self, value: T, chunk: &mut Option<Chunk<T>>) -> Result<usize, (T, usize)> {
+    /// [`OutOfMemory`].
+    pub fn add_with(
+        mut value: T,
+        mut add: impl FnMut(T, &mut Option<Spare<T>>) -> Result<usize, (T, SpareSize)>,
+    ) -> Result<usize, OutOfMemory> {
+        let mut spare = None;
+        loop {
+            match add(value, &mut spare) {
+                Ok(at) => return Ok(at),
+                Err((again, size)) => {
+                    value = again;
+                    spare = Some(Spare::new(size)?);
+                }
+            }
+        }
+    }
+
+    /// Adds an element, in memory that was made for it if there is no other room. Returns its
+    /// number. Allocates and frees nothing: memory that the list no longer needs is left in
+    /// `spare`, for the caller to drop without its lock.
+    ///
+    /// # Errors
+    /// Without room and memory of the right size the element is returned, with that size.
+    pub fn add(&mut self, value: T, spare: &mut Option<Spare<T>>) -> Result<usize, (T, SpareSize)> {
         if self.free >= self.made {
-            let wanted = size_of_chunk(self.chunks.len());
-            let fits = |chunk: &mut Chunk<T>| chunk.0.len() == wanted;
-            match chunk.take_if(fits) {
-                Some(chunk) if self.chunks.try_reserve(1).is_ok() => self.extend(chunk),
-                _ => return Err((value, wanted)),
+            let size = self.spare_size();
+            let spare = spare.as_mut().filter(|spare| spare.size == size);
+            match spare.and_then(|spare| Some((spare.chunk.take()?, spare))) {
+                Some((chunk, spare)) => self.extend(chunk, spare),
+                None => return Err((value, size)),
             }
         }
         let at = self.free;
@@ -69,18 +121,65 @@ impl<T> Slots<T> {
         Ok(at)
     }
 
-    fn extend(&mut self, mut chunk: Chunk<T>) {
-        for (i, slot) in chunk.0.iter_mut().enumerate() {
+    /// The number of chunks.
+    fn chunks(&self) -> usize {
+        match self.rows.last() {
+            None => self.first.len(),
+            Some(last) => self.rows.len() * ROW + last.len(),
+        }
+    }
+
+    fn spare_size(&self) -> SpareSize {
+        let chunks = self.chunks();
+        let mut size = SpareSize {
+            slots: size_of_chunk(chunks),
+            row: 0,
+            rows: 0,
+        };
+        if chunks < ROW {
+            if chunks == self.first.capacity() {
+                size.row = (chunks * 2).clamp(LEAST, ROW);
+            }
+        } else if chunks.is_multiple_of(ROW) {
+            size.row = ROW;
+            if self.rows.len() == self.rows.capacity() {
+                size.rows = (self.rows.len() * 2).max(LEAST);
+            }
+        }
+        size
+    }
+
+    fn extend(&mut self, mut chunk: Chunk<T>, spare: &mut Spare<T>) {
+        for (i, slot) in chunk.iter_mut().enumerate() {
             *slot = Slot::Free(self.made + i + 1);
         }
         self.free = self.made;
-        self.made += chunk.0.len();
-        self.chunks.push(chunk);
+        self.made += chunk.len();
+        if self.first.len() < ROW {
+            if spare.size.row > 0 {
+                replace_table(&mut self.first, &mut spare.row);
+            }
+            self.first.push(chunk);
+            return;
+        }
+        if spare.size.rows > 0 {
+            replace_table(&mut self.rows, &mut spare.rows);
+        }
+        if spare.size.row > 0 {
+            self.rows.push(mem::take(&mut spare.row));
+        }
+        if let Some(last) = self.rows.last_mut() {
+            last.push(chunk);
+        }
     }
 
     fn slot(&mut self, at: usize) -> &mut Slot<T> {
         let (chunk, place) = place(at);
-        &mut self.chunks[chunk].0[place]
+        let chunk = match chunk < ROW {
+            true => &mut self.first[chunk],
+            false => &mut self.rows[chunk / ROW - 1][chunk % ROW],
+        };
+        &mut chunk[place]
     }
 
     /// Removes an element, whose number may be another's from now on.
@@ -103,10 +202,25 @@ impl<T> Slots<T> {
             return None;
         }
         let (chunk, place) = place(at);
-        Some(match &self.chunks[chunk].0[place] {
+        let chunk = match chunk < ROW {
+            true => &self.first[chunk],
+            false => &self.rows[chunk / ROW - 1][chunk % ROW],
+        };
+        Some(match &chunk[place] {
             Slot::Used(value) => Some(value),
             Slot::Free(_) => None,
         })
+    }
+
+    /// Returns the element with a number, if there is one.
+    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        if at >= self.made {
+            return None;
+        }
+        match self.slot(at) {
+            Slot::Used(value) => Some(value),
+            Slot::Free(_) => None,
+        }
     }
 
     /// Returns the number of elements.
@@ -126,16 +240,27 @@ impl<T> Default for Slots<T> {
     }
 }
 
-impl<T> Chunk<T> {
-    /// Makes a chunk of so many slots, as [`Slots::add`] wants.
+impl<T> Spare<T> {
+    /// Makes the memory that [`Slots::add`] wants.
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(slots: usize) -> Result<Chunk<T>, OutOfMemory> {
-        let mut chunk = try_vec(slots)?;
-        chunk.resize_with(slots, || Slot::Free(0));
-        Ok(Chunk(chunk.into_boxed_slice()))
+    fn new(size: SpareSize) -> Result<Spare<T>, OutOfMemory> {
+        let mut chunk = try_vec(size.slots)?;
+        chunk.resize_with(size.slots, || Slot::Free(0));
+        Ok(Spare {
+            size,
+            chunk: Some(chunk.into_boxed_slice()),
+            row: try_vec(size.row)?,
+            rows: try_vec(size.rows)?,
+        })
     }
+}
+
+/// Moves all that is in `table` to `larger`, which has the room, and exchanges the two.
+fn replace_table<T>(table: &mut Vec<T>, larger: &mut Vec<T>) {
+    larger.append(table);
+    mem::swap(table, larger);
 }
 
 fn size_of_chunk(chunk: usize) -> usize {
@@ -180,17 +305,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let growing = step / 1000 % 2 == 0;
             if (seed >> 33) % 8 < if growing { 6 } else { 2 } {
-                let mut chunk = None;
-                let at = loop {
-                    match slots.add(step, &mut chunk) {
-                        Ok(at) => break at,
-                        Err((value, size)) => {
-                            assert_eq!(value, step);
-                            assert!(chunk.is_none());
-                            chunk = Some(Chunk::new(size).unwrap());
-                        }
-                    }
-                };
+                let at = Slots::add_with(step, |value, spare| slots.add(value, spare)).unwrap();
                 assert!(model.insert(at, step).is_none());
             } else if let Some((&at, _)) = model.iter().nth((seed >> 40) as usize % 50) {
                 assert_eq!(slots.remove(at), model.remove(&at));

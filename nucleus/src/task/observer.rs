@@ -8,7 +8,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use super::queue::WaitQueue;
 use crate::{
-    Chunk, OutOfMemory, Slots,
+    OutOfMemory, Slots,
     lock::{OnceBox, Rank, SpinLock, lockdep},
 };
 
@@ -83,18 +83,8 @@ impl WaitQueue {
 }
 
 impl Observers {
-    fn add(&self, mut new: Entry) -> Result<usize, OutOfMemory> {
-        let mut chunk = None;
-        loop {
-            let added = self.slots.lock_irq().add(new, &mut chunk);
-            match added {
-                Ok(slot) => return Ok(slot),
-                Err((entry, size)) => {
-                    new = entry;
-                    chunk = Some(Chunk::new(size)?);
-                }
-            }
-        }
+    fn add(&self, new: Entry) -> Result<usize, OutOfMemory> {
+        Slots::add_with(new, |new, spare| self.slots.lock_irq().add(new, spare))
     }
 
     /// The number of observers.

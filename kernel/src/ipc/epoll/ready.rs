@@ -4,19 +4,17 @@
 //! Places are made when a watch is added, so that a wake-up links without an allocation and
 //! a watch anywhere in the chain is unlinked in a few steps.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 use core::mem;
 
 use abi::Result;
 use nucleus::{
+    Slots,
     sync::{SpinIrqGuard, SpinLock},
     task::WaitQueue,
 };
 
 use super::item::{Interest, Item};
-
-/// Places that are made together: the largest number that the heap's slabs hold.
-const CHUNK: usize = 51;
 
 const NONE: u32 = u32::MAX;
 
@@ -30,12 +28,7 @@ pub(super) struct Ready {
 }
 
 struct List {
-    /// Boxed: the list of chunks grows without moving them.
-    #[allow(clippy::vec_box)]
-    chunks: Vec<Box<[Place; CHUNK]>>,
-    /// Places below are in use or in the chain of free ones.
-    made: u32,
-    free: u32,
+    places: Slots<Place>,
     first: u32,
     last: u32,
     /// Places from `first` to `last`.
@@ -43,13 +36,18 @@ struct List {
 }
 
 struct Place {
+    /// The watch, once it is entered.
     item: Option<Arc<Item>>,
-    interest: Interest,
+    /// The two of [`Interest`].
+    events: u32,
+    data: u64,
     listed: bool,
     prev: u32,
-    /// The next of the chain, or of the free places.
     next: u32,
 }
+
+// Several stand in one block of the heap, of at most half a frame.
+const _: () = assert!(size_of::<Place>() == 32);
 
 /// A watch taken off the list, and its interest.
 pub(super) struct Taken {
@@ -59,7 +57,8 @@ pub(super) struct Taken {
 
 const EMPTY: Place = Place {
     item: None,
-    interest: Interest { events: 0, data: 0 },
+    events: 0,
+    data: 0,
     listed: false,
     prev: NONE,
     next: NONE,
@@ -71,9 +70,7 @@ impl Ready {
             list: SpinLock::new(
                 crate::rank::READY,
                 List {
-                    chunks: Vec::new(),
-                    made: 0,
-                    free: NONE,
+                    places: Slots::new(),
                     first: NONE,
                     last: NONE,
                     len: 0,
@@ -93,20 +90,8 @@ impl Ready {
     /// # Errors
     /// `ENOMEM`.
     pub fn reserve(&self) -> Result<u32> {
-        let mut list = self.lock();
-        if list.free != NONE {
-            let at = list.free;
-            list.free = list.at(at).next;
-            return Ok(at);
-        }
-        let at = list.made;
-        if at as usize == list.chunks.len() * CHUNK {
-            // Wake-ups wait while this is made: 2 KiB, out of the CPU's own cache.
-            list.chunks.try_reserve(1)?;
-            list.chunks.push(Box::new([EMPTY; CHUNK]));
-        }
-        list.made += 1;
-        Ok(at)
+        let place = Slots::add_with(EMPTY, |empty, spare| self.lock().places.add(empty, spare))?;
+        Ok(place as u32)
     }
 
     /// Puts a watch into its place: from now on wake-ups count.
@@ -114,27 +99,24 @@ impl Ready {
         let mut list = self.lock();
         let place = list.at(item.place);
         place.item = Some(item.clone());
-        place.interest = interest;
+        place.set_interest(interest);
     }
 
     /// Gives a place back, and what stood in it.
     pub fn leave(&self, at: u32) -> Option<Arc<Item>> {
         let mut list = self.lock();
         list.unlink(at);
-        let item = list.at(at).item.take();
-        let free = mem::replace(&mut list.free, at);
-        list.at(at).next = free;
-        item
+        list.places.remove(at as usize)?.item
     }
 
     /// Returns the interest of the watch in this place.
     pub fn interest(&self, at: u32) -> Interest {
-        self.lock().at(at).interest
+        self.lock().at(at).interest()
     }
 
     /// Changes the interest of the watch in this place.
     pub fn set_interest(&self, at: u32, interest: Interest) {
-        self.lock().at(at).interest = interest;
+        self.lock().at(at).set_interest(interest);
     }
 
     /// The watch may be ready: puts it at the end of the list and wakes a thread that waits for
@@ -143,16 +125,15 @@ impl Ready {
     pub fn note(&self, item: &Item, is_news: impl FnOnce(Interest) -> bool) -> bool {
         let (interest, was_empty) = {
             let mut list = self.lock();
-            let place = list.at(item.place);
-            let current = place
-                .item
-                .as_ref()
-                .is_some_and(|own| core::ptr::eq(&**own, item));
             // The place may be another watch's by now, and one that fired once waits for a change.
-            if !current || place.interest.is_spent() {
+            let place = list.places.get_mut(item.place as usize);
+            let Some(place) = place.filter(|place| place.is_of(item)) else {
+                return false;
+            };
+            let interest = place.interest();
+            if interest.is_spent() {
                 return false;
             }
-            let interest = place.interest;
             let was_empty = list.len == 0;
             list.link(item.place, false);
             (interest, was_empty)
@@ -184,7 +165,7 @@ impl Ready {
             if let Some(item) = &place.item {
                 return Some(Taken {
                     item: item.clone(),
-                    interest: place.interest,
+                    interest: place.interest(),
                 });
             }
         }
@@ -196,9 +177,29 @@ impl Ready {
     }
 }
 
+impl Place {
+    fn interest(&self) -> Interest {
+        Interest {
+            events: self.events,
+            data: self.data,
+        }
+    }
+
+    fn set_interest(&mut self, interest: Interest) {
+        (self.events, self.data) = (interest.events, interest.data);
+    }
+
+    fn is_of(&self, item: &Item) -> bool {
+        let own = self.item.as_deref();
+        own.is_some_and(|own| core::ptr::eq(own, item))
+    }
+}
+
 impl List {
+    /// The place with a number, which is reserved.
     fn at(&mut self, place: u32) -> &mut Place {
-        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+        let place = self.places.get_mut(place as usize);
+        place.expect("a place is reserved while a watch or the chain names it")
     }
 
     /// Puts a place in front of the list or at its end, unless it is listed.

@@ -23,7 +23,7 @@ use abi::{
 use fbuf::Sink;
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
-    Chunk, Slots,
+    Slots,
     sync::{Rank, SpinLock},
     task::{WaitQueue, Watch},
     time,
@@ -214,24 +214,17 @@ impl TimerFile {
 
     /// Has the timer set anew when the time of day is set.
     fn enlist(self: &Arc<Self>) -> Result<()> {
-        let mut chunk = None;
-        while self.place.load(Relaxed) == NOWHERE {
-            let size = {
-                let mut list = BY_TIME_OF_DAY.lock();
-                // Another call for the same timer may have been here first.
-                if self.place.load(Relaxed) != NOWHERE {
-                    break;
-                }
-                match list.add(Arc::downgrade(self), &mut chunk) {
-                    Ok(place) => {
-                        self.place.store(place, Relaxed);
-                        break;
-                    }
-                    Err((_, size)) => size,
-                }
-            };
-            chunk = Some(Chunk::new(size)?);
-        }
+        Slots::add_with(Arc::downgrade(self), |me, spare| {
+            let mut list = BY_TIME_OF_DAY.lock();
+            // Another call for the same timer may have been here first.
+            let known = self.place.load(Relaxed);
+            if known != NOWHERE {
+                return Ok(known);
+            }
+            let place = list.add(me, spare)?;
+            self.place.store(place, Relaxed);
+            Ok(place)
+        })?;
         Ok(())
     }
 

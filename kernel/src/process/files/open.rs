@@ -15,7 +15,7 @@ use abi::{
 };
 use fs::{Attributes, File, Location, OpenFlags, notify};
 use nucleus::{
-    Chunk, Slots,
+    Slots,
     sync::{OnceBox, Rank, SpinLock},
 };
 
@@ -190,18 +190,10 @@ impl Drop for OpenFile {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn attach(list: &AttachedList, mut what: Arc<dyn Attached>) -> Result<usize> {
-    let mut chunk = None;
-    loop {
-        let added = list.lock().add(what, &mut chunk);
-        match added {
-            Ok(place) => return Ok(place),
-            Err((again, size)) => {
-                what = again;
-                chunk = Some(Chunk::new(size)?);
-            }
-        }
-    }
+pub fn attach(list: &AttachedList, what: Arc<dyn Attached>) -> Result<usize> {
+    Ok(Slots::add_with(what, |what, spare| {
+        list.lock().add(what, spare)
+    })?)
 }
 
 /// Calls `f` with each object of type `T` of this list, until one gives false. Returns whether none
