@@ -161,7 +161,7 @@ impl Epoll {
     }
 
     /// Takes everything from a watch that it has from others.
-    fn end(&self, item: &Item) {
+    pub(super) fn end(&self, item: &Item) {
         item.retire();
         drop(self.ready.leave(item.place));
     }

@@ -273,7 +273,41 @@ fn add_watches(mut sum: Paths, watches: &AttachedList, round: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{WATCHES, item::key},
+        *,
+    };
+    use crate::process::files::OpenFile;
+    use fs::OpenFlags;
+    use nucleus::sim::{self, Config};
+    use vm::account::Account;
+
+    #[test]
+    fn a_watch_that_failed_leaves_the_edge_of_another() {
+        let body = || {
+            let account = Account::of_user(70_200);
+            let [outer, inner] = [(); 2].map(|()| Epoll::new(account.clone()).unwrap());
+            let open = OpenFile::new(inner.clone(), OpenFlags::from_bits_retain(2));
+            let watch = |fd| {
+                let charge = WATCHES.charge(&account).unwrap();
+                let place = outer.ready.reserve().unwrap();
+                Item::new(key(&open, fd), place, &outer, &open, charge)
+            };
+            let first = watch(3);
+            first.nest(&Nesting(None), &inner).unwrap();
+            // As `add` does where the file cannot be observed: it ends before it was nested.
+            outer.end(&watch(4));
+            assert!(!inner.node.is_top());
+            // Once, however often it ends.
+            watch(5).nest(&Nesting(None), &inner).unwrap();
+            outer.end(&first);
+            first.retire();
+            assert!(!inner.node.is_top());
+        };
+        if let Err(failure) = sim::run(Config::default(), body) {
+            panic!("{failure}");
+        }
+    }
 
     #[test]
     fn a_walk_misses_no_outer_while_others_leave() {
