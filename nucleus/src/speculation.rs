@@ -30,19 +30,43 @@ pub fn get<T>(slice: &[T], index: usize) -> Option<&T> {
     Some(unsafe { slice.get_unchecked(index) })
 }
 
+/// Returns the element at `index`, which a program chose, to be changed.
+#[inline(always)]
+pub fn get_mut<T>(slice: &mut [T], index: usize) -> Option<&mut T> {
+    if index >= slice.len() {
+        return None;
+    }
+    let index = mask_index(index, slice.len());
+    // SAFETY: the index as it was, or 0; the slice is not empty.
+    Some(unsafe { slice.get_unchecked_mut(index) })
+}
+
+/// Returns `slice` from `index` on, where a program chose to begin: empty for an index beyond it.
+#[inline(always)]
+pub fn rest<T>(slice: &[T], index: usize) -> &[T] {
+    // SAFETY: at most the length.
+    unsafe { slice.get_unchecked(at_most(index, slice.len())..) }
+}
+
+/// Returns the lesser of the two, without a branch.
+#[inline(always)]
+fn at_most(index: usize, most: usize) -> usize {
+    let mut index = index;
+    // SAFETY: computes with registers.
+    unsafe {
+        asm!("cmp {index}, {most}", "cmova {index}, {most}", index = inlateout(reg) index,
+            most = in(reg) most, options(pure, nomem, nostack));
+    }
+    index
+}
+
 /// Returns the element at `index`, which a program chose, or the last one for an index beyond it.
 /// There is a last one.
 #[inline(always)]
 pub fn get_or_last<T, const N: usize>(table: &[T; N], index: usize) -> &T {
     const { assert!(N > 0) };
-    let mut index = index;
-    // SAFETY: computes with registers.
-    unsafe {
-        asm!("cmp {index}, {last}", "cmova {index}, {last}", index = inlateout(reg) index,
-            last = in(reg) N - 1, options(pure, nomem, nostack));
-    }
     // SAFETY: at most N - 1.
-    unsafe { table.get_unchecked(index) }
+    unsafe { table.get_unchecked(at_most(index, N - 1)) }
 }
 
 #[cfg(test)]
@@ -57,6 +81,12 @@ mod tests {
                 let masked = mask_index(index, len);
                 assert_eq!(masked, if index < len { index } else { 0 });
                 assert_eq!(get(&table[..len], index), table[..len].get(index));
+                let mut copy = table;
+                assert_eq!(
+                    get_mut(&mut copy[..len], index).copied(),
+                    table[..len].get(index).copied()
+                );
+                assert_eq!(rest(&table[..len], index), &table[index.min(len)..len]);
             }
             assert_eq!(*get_or_last(&table, index), table[index.min(3)]);
         }

@@ -3,6 +3,7 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use abi::{Errno, Result};
+use nucleus::speculation;
 
 use super::{Directory, EmitName, Entry};
 
@@ -49,9 +50,9 @@ impl Directory for Table {
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
         if cursor < BEHIND {
-            let entries = self.entries.iter().enumerate().skip(cursor as usize);
-            for (i, (name, entry)) in entries {
-                if !emit(name.as_bytes(), entry.kind(), i as u64 + 1) {
+            let entries = speculation::rest(&self.entries, cursor as usize).iter();
+            for ((name, entry), next) in entries.zip(1..) {
+                if !emit(name.as_bytes(), entry.kind(), cursor + next) {
                     return Ok(());
                 }
             }

@@ -1,7 +1,10 @@
 //! The segments that threads of 32-bit programs set for themselves (`struct user_desc`).
 
 use abi::{Errno, Result};
-use nucleus::trap::{FIRST_TLS_SEGMENT, Segment, TLS_SEGMENTS};
+use nucleus::{
+    speculation,
+    trap::{FIRST_TLS_SEGMENT, Segment, TLS_SEGMENTS},
+};
 
 /// A `struct user_desc`: number, base, limit, and bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +90,7 @@ pub fn place(number: i32) -> Result<usize> {
         .ok()
         .and_then(|number| number.checked_sub(FIRST_TLS_SEGMENT))
         .filter(|n| *n < TLS_SEGMENTS)
+        .map(|n| speculation::mask_index(n, TLS_SEGMENTS))
         .ok_or(Errno::EINVAL)
 }
 

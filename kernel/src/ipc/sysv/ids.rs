@@ -159,7 +159,7 @@ impl<T: Object> Ids<T> {
     /// Takes the object out, if it still is in. The caller drops it with no lock held.
     pub fn remove(&self, id: i32) -> Option<Arc<T>> {
         let mut table = self.table.write();
-        let place = table.places.get_mut(index(id))?;
+        let place = speculation::get_mut(&mut table.places, index(id))?;
         let object = place.take_if(|object| object.id() == id)?;
         table.in_use -= 1;
         table.forget_key(object.permission().key, id);

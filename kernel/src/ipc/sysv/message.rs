@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use abi::{Errno, Result, raw::general as raw};
 use fbuf::{Aggregate, Sink, Source};
 use nucleus::{
-    PAGE_SIZE,
+    PAGE_SIZE, speculation,
     sync::{Mutex, MutexGuard},
     task::Sleep,
 };
@@ -366,7 +366,8 @@ impl Queue {
         let state = self.allowed(caller, READ)?;
         let message = usize::try_from(at)
             .ok()
-            .and_then(|at| state.messages.get(at))
+            .filter(|at| *at < state.messages.len())
+            .map(|at| &state.messages[speculation::mask_index(at, state.messages.len())])
             .ok_or(Errno::ENOMSG)?;
         if message.len() > room {
             return Err(if cut { Errno::EINVAL } else { Errno::E2BIG });

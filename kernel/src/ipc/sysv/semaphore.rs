@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::{
+    speculation,
     sync::{Mutex, MutexGuard},
     task::{Sleep, Woken},
 };
@@ -182,13 +183,16 @@ impl Set {
     pub fn operate(
         self: &Arc<Set>,
         caller: Caller<'_>,
-        operations: Vec<Operation>,
+        mut operations: Vec<Operation>,
         list: Option<&UndoList>,
         how: Sleep,
     ) -> Result<()> {
-        let beyond = |operation: &Operation| usize::from(operation.semaphore) >= self.count;
-        if operations.iter().any(beyond) {
-            return Err(Errno::EFBIG);
+        for operation in &mut operations {
+            let number = usize::from(operation.semaphore);
+            if number >= self.count {
+                return Err(Errno::EFBIG);
+            }
+            operation.semaphore = speculation::mask_index(number, self.count) as u16;
         }
         let alters = operations.iter().any(|operation| operation.change != 0);
         let list = list.filter(|_| operations.iter().any(|o| o.flags & SEM_UNDO != 0));
@@ -267,6 +271,7 @@ impl Set {
         usize::try_from(number)
             .ok()
             .filter(|number| *number < self.count)
+            .map(|number| speculation::mask_index(number, self.count))
             .ok_or(Errno::EINVAL)
     }
 

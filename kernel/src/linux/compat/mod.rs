@@ -29,6 +29,7 @@ mod waiting;
 
 use super::syscall::{COUNT, Call, Handler, native_handler, unknown};
 use abi::Result;
+use nucleus::speculation;
 use row::{Row, Translation};
 
 const CALLS: &[&[Row]] = &[
@@ -80,12 +81,12 @@ static ROWS: [Option<&Row>; COUNT] = {
 
 /// The handler of the calls that a list translates.
 fn by_list(call: &mut Call<'_>) -> Result<usize> {
-    match ROWS[call.number as usize] {
-        Some(&Row {
+    match speculation::get(&ROWS, call.number as usize) {
+        Some(&Some(&Row {
             native,
             translation: Translation::List(list),
             ..
-        }) => translate::call_native(call, native, list),
+        })) => translate::call_native(call, native, list),
         _ => unknown(call),
     }
 }

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::cmp::Ordering;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, random, sync::OnceBox, user};
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, random, speculation, sync::OnceBox, user};
 use vm::Map;
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice};
@@ -38,7 +38,7 @@ fn view(call: &Call<'_>, n: usize) -> Result<View> {
 /// order. The orders of two kinds say nothing about each other.
 fn mixed(kind: u32, address: usize) -> usize {
     // Bijections: different things stay different.
-    let [mask, factor] = keys()[kind as usize];
+    let [mask, factor] = keys()[speculation::mask_index(kind as usize, KINDS)];
     (address ^ mask).wrapping_mul(factor | 1)
 }
 

@@ -118,6 +118,11 @@ impl Slots {
 
     /// The first open descriptor from `from` on.
     fn next(&self, from: usize) -> Option<usize> {
+        if from >= self.files.len() {
+            return None;
+        }
+        // A program chose it (`close_range`).
+        let from = speculation::mask_index(from, self.files.len());
         let mut mask = !0 << (from % 64);
         for word in from / 64..self.used.len() {
             let mut left = self.used[word] & mask;
@@ -376,13 +381,14 @@ impl FileTable {
         close_on_exec: bool,
         limit: u64,
     ) -> Result<()> {
-        let fd = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
+        let mut fd = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         if fd as u64 >= limit || fd >= LARGEST {
             return Err(Errno::EBADF);
         }
         let old = loop {
             let mut slots = self.change();
             if fd < slots.files.len() {
+                fd = speculation::mask_index(fd, slots.files.len());
                 if Slots::is(&slots.used, fd) && slots.files[fd].is_none() {
                     return Err(Errno::EBUSY);
                 }
@@ -404,11 +410,8 @@ impl FileTable {
     /// # Errors
     /// `EBADF`.
     pub fn close(&self, fd: i32) -> Result<()> {
-        let fd = fd as u32 as usize;
         let mut slots = self.change();
-        if slots.files.get(fd).is_none_or(Option::is_none) {
-            return Err(Errno::EBADF);
-        }
+        let fd = slots.check(fd)?;
         let open = slots.release(fd);
         drop(slots);
         if let Some(open) = open {
@@ -576,12 +579,16 @@ impl Drop for Frozen<'_> {
 }
 
 impl Slots {
+    /// The index of a descriptor that refers to an open file, also while the CPU only guesses that
+    /// there is one.
+    #[inline]
     fn check(&self, fd: i32) -> Result<usize> {
         let fd = fd as u32 as usize;
-        match self.files.get(fd) {
-            Some(Some(_)) => Ok(fd),
-            _ => Err(Errno::EBADF),
+        if fd >= self.files.len() {
+            return Err(Errno::EBADF);
         }
+        let fd = speculation::mask_index(fd, self.files.len());
+        self.files[fd].as_ref().map(|_| fd).ok_or(Errno::EBADF)
     }
 }
 

@@ -10,6 +10,7 @@ use fs::{
     Kind, Location,
     pseudofs::{Directory, EmitName, Entry, Text},
 };
+use nucleus::speculation;
 use vm::Map;
 
 use super::{
@@ -206,7 +207,7 @@ impl Directory for Subject {
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
-        for (i, (name, _)) in FILES.iter().enumerate().skip(cursor as usize) {
+        for ((name, _), next) in speculation::rest(FILES, cursor as usize).iter().zip(1..) {
             if !self.has(name) {
                 continue;
             }
@@ -215,7 +216,7 @@ impl Directory for Subject {
                 "cwd" | "exe" | "root" => Kind::Link,
                 _ => Kind::Regular,
             };
-            if !emit(name.as_bytes(), kind, i as u64 + 1) {
+            if !emit(name.as_bytes(), kind, cursor + next) {
                 break;
             }
         }

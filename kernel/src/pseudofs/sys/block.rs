@@ -9,7 +9,7 @@ use fs::{
     device::{major, minor},
     pseudofs::{Directory, EmitName, Entry, Table, Text},
 };
-use nucleus::PAGE_SIZE;
+use nucleus::{PAGE_SIZE, speculation};
 
 use super::{directory, line, link, shown, value};
 use crate::pseudofs::proc::disks;
@@ -31,8 +31,10 @@ impl Directory for Devices {
     }
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
-        for (i, device) in block::all().iter().enumerate().skip(cursor as usize) {
-            if !emit((self.name)(device).as_bytes(), self.kind, i as u64 + 1) {
+        let devices = block::all();
+        let from_cursor = speculation::rest(&devices, cursor as usize).iter();
+        for (device, next) in from_cursor.zip(1..) {
+            if !emit((self.name)(device).as_bytes(), self.kind, cursor + next) {
                 break;
             }
         }

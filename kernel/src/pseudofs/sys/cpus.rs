@@ -9,7 +9,7 @@ use fs::{
 use nucleus::{
     frame,
     processor::{self, Cache, CacheKind},
-    task,
+    speculation, task,
 };
 
 use super::{directory, line, list, mask, numbered::Numbered, shown, value};
@@ -113,7 +113,7 @@ fn topology(cpu: usize) -> Table {
 }
 
 fn cache(cpu: usize, index: usize) -> Table {
-    let Some(&cache) = processor::caches().get(index) else {
+    let Some(&cache) = speculation::get(&processor::caches(), index) else {
         return Table::new();
     };
     let count = task::cpu_count();

@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::cpu::{self, Features, features, msr, write_msr};
 use super::gdt::{self, FIRST_TLS, USER_CODE, USER_CODE_32, USER_DATA};
 use super::{mitigations, percpu};
-use crate::OutOfMemory;
 use crate::hw::registers::{Selectors, TLS_SEGMENTS};
+use crate::{OutOfMemory, speculation};
 
 /// x87, SSE, AVX and the three parts of AVX-512: what programs get if the CPU has it.
 const WANTED: u64 = 0b1110_0111;
@@ -193,8 +193,7 @@ fn loadable(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> u16 {
     let there = match index {
         0 => true,
         _ if [USER_CODE_32, USER_DATA, USER_CODE].contains(&(selector | 3)) => true,
-        _ => descriptors
-            .get(index.wrapping_sub(FIRST_TLS))
+        _ => speculation::get(descriptors, index.wrapping_sub(FIRST_TLS))
             .is_some_and(|descriptor| *descriptor != 0),
     };
     let local = selector & 4 != 0;
@@ -236,7 +235,7 @@ unsafe fn load_selectors(inner: &Inner) {
 /// The base of the segment that a selector names, if it is one of a thread's own.
 fn base_of(selector: u16, descriptors: &[u64; TLS_SEGMENTS]) -> Option<u64> {
     let index = usize::from(selector >> 3).checked_sub(FIRST_TLS)?;
-    let descriptor = *descriptors.get(index)?;
+    let descriptor = *speculation::get(descriptors, index)?;
     Some(descriptor >> 16 & 0xff_ffff | descriptor >> 56 << 24)
 }
 
