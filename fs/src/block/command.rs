@@ -10,7 +10,7 @@ use abi::{Errno, Result};
 use nucleus::{
     dma::Part,
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue},
+    task::WaitQueue,
 };
 
 use super::{Done, Operation, Request, worker::Core};
@@ -41,8 +41,7 @@ impl Sleeper {
 
     #[track_caller]
     pub(crate) fn wait(&self) -> Result<()> {
-        let result = self.woken.wait(Sleep::SOUND, || *self.result.lock());
-        result.unwrap_or(Err(Errno::EIO))
+        self.woken.wait_soundly(|| *self.result.lock())
     }
 
     pub(crate) fn tell(&self, result: Result<()>) {

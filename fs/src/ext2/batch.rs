@@ -5,7 +5,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use abi::Result;
 use nucleus::{
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue},
+    task::WaitQueue,
 };
 
 use crate::block::Done;
@@ -65,12 +65,7 @@ impl<T: Send + 'static> Batch<T> {
             let all = state.under_way == 0;
             all.then(|| (state.result, core::mem::take(&mut state.failed)))
         };
-        loop {
-            // An uninterruptible sleep ends by its condition.
-            if let Ok(result) = self.0.queue.wait(Sleep::SOUND, ended) {
-                return result;
-            }
-        }
+        self.0.queue.wait_soundly(ended)
     }
 }
 

@@ -29,7 +29,7 @@ use nucleus::{
     dma::Part,
     ephemeral,
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue},
+    task::WaitQueue,
 };
 
 use super::{batch::Batch, pending::Run, unwritten::Unwritten};
@@ -261,16 +261,11 @@ impl Buffers {
 
     /// Calls `change` when no blocks that refer to others are being written.
     fn when_open<R>(&self, mut change: impl FnMut(&mut Changed) -> R) -> R {
-        let mut opened = || {
+        let opened = || {
             let mut changed = self.shared.changed.lock();
             (!changed.closed).then(|| change(&mut changed))
         };
-        loop {
-            // An uninterruptible sleep ends by its condition.
-            if let Ok(result) = self.shared.opened.wait(Sleep::SOUND, &mut opened) {
-                return result;
-            }
-        }
+        self.shared.opened.wait_soundly(opened)
     }
 
     /// Notes that blocks become a file's: they hold bytes of others until they are written. The
@@ -297,8 +292,7 @@ impl Buffers {
             let mut changed = self.shared.changed.lock();
             changed.unwritten.claim(blocks.clone()).then_some(())
         };
-        // An uninterruptible sleep ends by its condition.
-        while self.shared.arrived.wait(Sleep::SOUND, claimed).is_err() {}
+        self.shared.arrived.wait_soundly(claimed);
         let shared = self.shared.clone();
         move |result| shared.arrived(blocks, result)
     }
@@ -342,7 +336,7 @@ impl Buffers {
             let changed = self.shared.changed.lock();
             changed.unwritten.none_on_their_way().then_some(())
         };
-        while self.shared.arrived.wait(Sleep::SOUND, all).is_err() {}
+        self.shared.arrived.wait_soundly(all);
         begun
     }
 

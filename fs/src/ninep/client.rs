@@ -172,7 +172,7 @@ impl Client {
     }
 
     fn take_tag(&self) -> Result<Tag<'_>> {
-        let tag = self.tag_free.wait(Sleep::SOUND, || {
+        let number = self.tag_free.wait_soundly(|| {
             self.collect(MAX_POSTED);
             let mut tags = self.tags.lock();
             let number = (!tags.used).trailing_zeros();
@@ -181,7 +181,6 @@ impl Client {
                 number as u16
             })
         });
-        let number = tag.map_err(|_| Errno::EINTR)?;
         Ok(Tag {
             client: self,
             number,

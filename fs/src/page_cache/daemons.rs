@@ -72,7 +72,6 @@ mod end {
         ENDS.store(true, SeqCst);
         wake();
         let none = || (RUNNING.load(SeqCst) == 0).then_some(());
-        // Nothing else ends such a sleep.
-        let _ = ENDED.wait(Sleep::SOUND, none);
+        ENDED.wait_soundly(none);
     }
 }

@@ -20,7 +20,7 @@ use abi::Result;
 use nucleus::{
     OutOfMemory,
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue},
+    task::WaitQueue,
 };
 
 use super::{cached::Cached, daemons};
@@ -163,8 +163,7 @@ impl<I: InCore> InodeCache<I> {
                 }
             }
             let is_free = || (!self.is_busy(number)).then_some(());
-            // Nothing else ends such a sleep.
-            let _ = self.changed.wait(Sleep::SOUND, is_free);
+            self.changed.wait_soundly(is_free);
         }
         let inode = read();
         let mut inner = self.inner.lock();
@@ -261,8 +260,7 @@ impl<I: InCore> InodeCache<I> {
     /// Waits until the removed files without users have ended: their blocks are free then.
     pub fn wait_for_ends(&self) {
         let none = || (self.to_end.load(Ordering::Acquire) == 0).then_some(());
-        // Nothing else ends such a sleep.
-        let _ = self.changed.wait(Sleep::SOUND, none);
+        self.changed.wait_soundly(none);
     }
 
     /// Writes back and frees all unused inodes, for an unmount, also those that become unused by
@@ -485,11 +483,11 @@ pub(super) fn reclaim(pages: usize) -> usize {
 pub(super) fn start() -> core::result::Result<(), OutOfMemory> {
     daemons::start("ender", || {
         while !daemons::are_to_end() {
-            let next = TO_END.wait(Sleep::SOUND, || {
+            let next = TO_END.wait_soundly(|| {
                 let next = ENDING.lock().pop_front();
                 (next.is_some() || daemons::are_to_end()).then_some(next)
             });
-            if let Ok(Some((table, number))) = next
+            if let Some((table, number)) = next
                 && let Some(table) = table.upgrade()
             {
                 table.end(number);

@@ -8,7 +8,6 @@ use abi::{Errno, Result};
 use nucleus::{
     Frame, Prot,
     pmap::{self, Pending},
-    task::Sleep,
 };
 
 use super::{
@@ -187,8 +186,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// Waits while too many requests are under way.
     fn wait_for_turn(&self) {
         let free = || (self.store.requests.load(Ordering::Acquire) < REQUESTS).then_some(());
-        // Nothing else ends such a sleep.
-        let _ = self.store.written.wait(Sleep::SOUND, free);
+        self.store.written.wait_soundly(free);
     }
 }
 
@@ -209,7 +207,7 @@ impl<B: BlockStore> Cached for PageCache<WriteBack<B>> {
         let mut at = pages.start;
         while let Some(index) = self.store.writing.next(at..pages.end) {
             let over = || (!self.store.writing.contains(index)).then_some(());
-            let _ = self.store.written.wait(Sleep::SOUND, over);
+            self.store.written.wait_soundly(over);
             at = index + 1;
         }
     }

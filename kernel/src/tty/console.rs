@@ -6,7 +6,7 @@ use abi::raw::general::{ECHO, ONLCR};
 use nucleus::{
     OutOfMemory, console,
     sync::{Rank, SpinLock},
-    task::{self, Priority, Sleep, Spawn},
+    task::{self, Priority, Spawn},
 };
 
 use super::terminal::{Driver, Tty};
@@ -73,12 +73,10 @@ fn pump(tty: &Tty, patient: bool) {
         if patient {
             tty.wait_for_room();
         }
-        let n = console::arrivals().wait(Sleep::SOUND, || {
+        let n = console::arrivals().wait_soundly(|| {
             let n = console::read(&mut bytes);
             (n > 0).then_some(n)
         });
-        if let Ok(n) = n {
-            tty.receive(&bytes[..n]);
-        }
+        tty.receive(&bytes[..n]);
     }
 }

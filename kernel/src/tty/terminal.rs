@@ -241,10 +241,8 @@ impl Tty {
     /// Waits until less than half of the held bytes' room is taken: for a sender that can wait,
     /// where no key may be lost.
     pub fn wait_for_room(&self) {
-        // Nothing interrupts a sound sleep.
-        let _ = self.drained.wait(Sleep::SOUND, || {
-            (self.state.lock().held.len() < HELD / 2).then_some(())
-        });
+        let has_room = || (self.state.lock().held.len() < HELD / 2).then_some(());
+        self.drained.wait_soundly(has_room);
     }
 
     fn wake_readers(&self, state: &State) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use super::simulated::{Config, check, run, seeds};
 use crate::hw::sim::random_u64;
 use crate::mem::frame;
-use crate::task::{self, Sleep, Spawn, Task, WaitQueue};
+use crate::task::{self, Spawn, Task, WaitQueue};
 
 /// A repeatable source of choices (xorshift64).
 pub struct Random(u64);
@@ -139,8 +139,7 @@ impl Gate {
     /// Waits until `n` have passed.
     pub fn wait_for(&self, n: usize) {
         let passed = || (self.passed() >= n).then_some(());
-        // Nothing interrupts a sound sleep.
-        let _ = self.queue.wait(Sleep::SOUND, passed);
+        self.queue.wait_soundly(passed);
     }
 }
 

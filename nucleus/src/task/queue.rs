@@ -125,6 +125,16 @@ impl WaitQueue {
         }
     }
 
+    /// Sleeps until `ready` gives a value, as [`wait`](WaitQueue::wait): nothing else ends the
+    /// sleep.
+    #[track_caller]
+    pub fn wait_soundly<T>(&self, ready: impl FnMut() -> Option<T>) -> T {
+        match self.wait(Sleep::SOUND, ready) {
+            Ok(value) => value,
+            Err(woken) => unreachable!("a sound sleep ends with its condition: {woken:?}"),
+        }
+    }
+
     /// Whether a task may wait for what the caller has made true: see [above](WaitQueue).
     #[inline]
     fn may_have_waiters(&self) -> bool {

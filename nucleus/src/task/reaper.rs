@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use super::dead::{is_wanted, reap};
-use super::queue::{Sleep, WaitQueue};
+use super::queue::WaitQueue;
 use super::spawn::{Spawn, spawn};
 use crate::cpu::percpu::Restart;
 
@@ -20,8 +20,7 @@ pub(super) fn start() {
     let how = Spawn::kernel("reaper");
     let body = Box::new(|| {
         loop {
-            // A sound sleep ends with its condition only.
-            let _ = REAPER.wait(Sleep::SOUND, || is_wanted().then_some(()));
+            REAPER.wait_soundly(|| is_wanted().then_some(()));
             reap();
         }
     });

@@ -17,7 +17,6 @@ use nucleus::{
     OutOfMemory, PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
     addr::USER_END,
     pmap::{Fork, Pending, PmapRef, Writes, fork_mode},
-    task::Sleep,
 };
 
 use super::Map;
@@ -63,7 +62,7 @@ impl Map {
             drop(space);
             let unpinned = || (self.write_pins.load(SeqCst) == 0).then_some(());
             // Pins end with their transfer.
-            let _ = self.unpinned.wait(Sleep::SOUND, unpinned);
+            self.unpinned.wait_soundly(unpinned);
         }
     }
 

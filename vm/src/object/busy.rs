@@ -3,11 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
-use nucleus::{
-    Frame,
-    frame::Contents,
-    task::{Sleep, WaitQueue},
-};
+use nucleus::{Frame, frame::Contents, task::WaitQueue};
 
 use super::pager::{Pager, PagerError};
 use super::{Object, Page};
@@ -79,7 +75,7 @@ impl Object {
     /// Sleeps while `other` has the page.
     fn wait_for(&self, index: u64, other: u32) {
         // No signal ends the sleep: the holder of busy pages ends in any case.
-        let _ = self.waiters().wait(Sleep::SOUND, || {
+        self.waiters().wait_soundly(|| {
             let pages = self.chunk(index).ok()?.lock();
             let same = matches!(pages[index as usize % SLOTS], Page::Busy(it) if it == other);
             (!same).then_some(())

@@ -73,8 +73,7 @@ pub fn stop_pagedaemon() {
     memory_wait::set_running(false);
     if STATE.swap(STOPPING, SeqCst) != IDLE {
         arrived();
-        // An uninterruptible sleep ends by its condition.
-        let _ = STOPPED.wait(Sleep::SOUND, || (STATE.load(SeqCst) == IDLE).then_some(()));
+        STOPPED.wait_soundly(|| (STATE.load(SeqCst) == IDLE).then_some(()));
     }
     STATE.store(IDLE, SeqCst);
     caches::forget_all();

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use nucleus::{
     Frame, OutOfMemory,
     frame::{self, Contents},
-    task::{Sleep, WaitQueue},
+    task::WaitQueue,
 };
 
 use super::slot::SlotNumber;
@@ -153,8 +153,8 @@ fn read(run: &Run, frames: &[Frame]) -> Result<(), StoreFailed> {
         UNDER_WAY => None,
         state => Some(state),
     };
-    match completion.ended.wait(Sleep::SOUND, ended) {
-        Ok(DONE) => Ok(()),
+    match completion.ended.wait_soundly(ended) {
+        DONE => Ok(()),
         _ => Err(StoreFailed),
     }
 }

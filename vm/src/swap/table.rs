@@ -11,10 +11,7 @@ use core::{
     ops::Deref,
     sync::atomic::{AtomicUsize, Ordering},
 };
-use nucleus::{
-    sync::SpinLock,
-    task::{Sleep, WaitQueue},
-};
+use nucleus::{sync::SpinLock, task::WaitQueue};
 
 use super::bitmap::{Bitmap, Mark};
 use super::slot::{MOST_DEVICES, MOST_SLOTS, SlotNumber, SwapSlot};
@@ -406,7 +403,7 @@ pub(crate) fn wait(number: SlotNumber) {
         (!busy).then_some(())
     };
     // Every transfer ends: the store reports failures, too.
-    let _ = WAITERS[number.queue() % WAITERS.len()].wait(Sleep::SOUND, idle);
+    WAITERS[number.queue() % WAITERS.len()].wait_soundly(idle);
 }
 
 /// Adds a swap device. Pages go to the device of highest `priority` that has room, round robin

@@ -5,7 +5,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use nucleus::{
     frame, speculation,
     sync::{OnceBox, Rank, SpinGuard, SpinLock},
-    task::{Sleep, WaitQueue},
+    task::WaitQueue,
 };
 
 use vm::account::{self, Account, Charge, Kind};
@@ -225,9 +225,8 @@ impl FileTable {
     #[cold]
     fn change_later(&self) -> SpinGuard<'_, Slots> {
         loop {
-            // Nothing else ends such a sleep.
             let is_thawed = || (self.slots.lock().frozen == 0).then_some(());
-            let _ = self.thawed.wait(Sleep::SOUND, is_thawed);
+            self.thawed.wait_soundly(is_thawed);
             let slots = self.slots.lock();
             if slots.frozen == 0 {
                 return slots;

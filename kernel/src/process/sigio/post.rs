@@ -10,7 +10,7 @@ use abi::Result;
 use nucleus::{
     OutOfMemory,
     sync::{Mutex, SpinLock},
-    task::{self, Priority, Sleep, Spawn, WaitQueue},
+    task::{self, Priority, Spawn, WaitQueue},
 };
 
 use super::Sigio;
@@ -100,10 +100,7 @@ pub fn start() -> core::result::Result<(), OutOfMemory> {
         ..Spawn::kernel("sigio")
     };
     let serve = || loop {
-        // Nothing but work ends the sleep.
-        let _ = WORK.wait(Sleep::SOUND, || {
-            (!WOKEN.lock_irq().is_empty()).then_some(())
-        });
+        WORK.wait_soundly(|| (!WOKEN.lock_irq().is_empty()).then_some(()));
         let mut turn = Turn::new();
         while tell_next() {
             turn.next();

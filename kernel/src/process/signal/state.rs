@@ -7,7 +7,7 @@ use abi::{Errno, Result};
 use nucleus::{
     Pieces,
     sync::{SpinGuard, SpinLock},
-    task::{Sleep, Task, WaitQueue},
+    task::{Task, WaitQueue},
 };
 
 use super::{Actions, Queue, SignalSet, action::ChildRules};
@@ -242,7 +242,7 @@ impl ProcessSignals {
             }
             self.resume.wake_all();
         }
-        let alone = self.gone.wait(Sleep::SOUND, || {
+        let alone = self.gone.wait_soundly(|| {
             let state = self.lock();
             match state.ending {
                 Some(Ending::Exit(_)) => Some(false),
@@ -250,7 +250,7 @@ impl ProcessSignals {
             }
         });
         let mut state = self.lock();
-        if alone == Ok(true) && matches!(state.ending, Some(Ending::Exec(_))) {
+        if alone && matches!(state.ending, Some(Ending::Exec(_))) {
             state.ending = None;
             return Ok(());
         }

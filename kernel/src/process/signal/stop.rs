@@ -1,7 +1,5 @@
 //! Stops and ends of threads that the parent process has to hear of.
 
-use nucleus::task::Sleep;
-
 use super::{Ending, ProcessSignals};
 use crate::process::{Thread, pid_table};
 
@@ -57,8 +55,7 @@ impl ProcessSignals {
         if let Some(signal) = complete {
             pid_table::report_stopped(thread.process(), signal);
         }
-        // Only the condition ends this sleep.
-        let _ = self.resume.wait(Sleep::SOUND, || {
+        self.resume.wait_soundly(|| {
             let state = self.lock();
             (state.stop.is_none() || state.ending.is_some()).then_some(())
         });

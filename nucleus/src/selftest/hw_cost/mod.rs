@@ -20,7 +20,7 @@ use crate::OutOfMemory;
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::sync::Mutex;
-use crate::task::{self, Sleep, Spawn, WaitQueue};
+use crate::task::{self, Spawn, WaitQueue};
 
 /// One cost of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,11 +86,7 @@ pub fn measure() -> Result<Vec<HwCost>, OutOfMemory> {
             to.done.wake_all();
         }),
     )?;
-    let outcome = report
-        .done
-        .wait(Sleep::SOUND, || report.outcome.lock().take());
-    // Nothing but the outcome ends a sound sleep.
-    outcome.unwrap_or(Err(OutOfMemory))
+    report.done.wait_soundly(|| report.outcome.lock().take())
 }
 
 /// What the task hands over.

@@ -9,7 +9,7 @@ use core::{
 use abi::{Errno, Result};
 use nucleus::{
     sync::{Rank, SpinLock},
-    task::{Sleep, WaitQueue},
+    task::WaitQueue,
     time,
 };
 
@@ -164,9 +164,7 @@ impl Timers {
         &self,
         mut change: impl FnMut(&mut Vec<Timer>) -> Result<Option<T>>,
     ) -> Result<T> {
-        let changed = SENT.wait(Sleep::SOUND, || change(&mut self.list.lock()).transpose());
-        // Nothing else ends such a sleep.
-        changed.unwrap_or(Err(Errno::EINTR))
+        SENT.wait_soundly(|| change(&mut self.list.lock()).transpose())
     }
 
     /// The signal of an expiry that `sending` counts has been sent, or could not be.
