@@ -41,7 +41,7 @@ pub(super) use end::stop;
 mod end {
     use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-    use nucleus::task::{Sleep, WaitQueue};
+    use nucleus::task::WaitQueue;
 
     static ENDS: AtomicBool = AtomicBool::new(false);
     static RUNNING: AtomicUsize = AtomicUsize::new(0);

@@ -362,7 +362,8 @@ fn about_itself() -> Outcome {
 fn in_status(kind: c_ulong, answer: c_int) -> Outcome {
     let line = match (kind, answer) {
         (0, 0) => "Speculation_Store_Bypass:\tnot vulnerable",
-        (0, 2) => "Speculation_Store_Bypass:\tvulnerable",
+        // Linux has no word for 17: until the next `execve`.
+        (0, 2 | 17) => "Speculation_Store_Bypass:\tvulnerable",
         (0, 3) => "Speculation_Store_Bypass:\tthread vulnerable",
         (0, 5) => "Speculation_Store_Bypass:\tthread mitigated",
         (0, 9) => "Speculation_Store_Bypass:\tthread force mitigated",
@@ -424,6 +425,7 @@ fn speculation() -> Outcome {
             if kind == 0 {
                 call!(prctl(SET, kind, DISABLE_NOEXEC, 0, 0));
                 equal!(get(kind)?, BY_PROGRAM | DISABLE_NOEXEC as c_int);
+                in_status(kind, get(kind)?)?;
             } else {
                 refused!(ERANGE, prctl(SET, kind, DISABLE_NOEXEC, 0, 0));
             }

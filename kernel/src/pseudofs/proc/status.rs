@@ -5,8 +5,8 @@ use abi::{
     raw::{
         general as raw,
         prctl::{
-            PR_SPEC_DISABLE, PR_SPEC_DISABLE_NOEXEC, PR_SPEC_ENABLE, PR_SPEC_FORCE_DISABLE,
-            PR_SPEC_NOT_AFFECTED, PR_SPEC_PRCTL,
+            PR_SPEC_DISABLE, PR_SPEC_ENABLE, PR_SPEC_FORCE_DISABLE, PR_SPEC_NOT_AFFECTED,
+            PR_SPEC_PRCTL,
         },
     },
 };
@@ -288,16 +288,16 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
     Ok(())
 }
 
-/// Linux's words for what `PR_GET_SPECULATION_CTRL` says of passing stores.
+/// Linux's words for what `PR_GET_SPECULATION_CTRL` says of passing stores. As there, a thread that
+/// is protected until it executes another program (`PR_SPEC_DISABLE_NOEXEC`) has none of its own.
 fn stores(choice: u32) -> &'static str {
     const FOR_GOOD: u32 = PR_SPEC_PRCTL | PR_SPEC_FORCE_DISABLE;
     const OFF: u32 = PR_SPEC_PRCTL | PR_SPEC_DISABLE;
-    const UNTIL_EXECVE: u32 = PR_SPEC_PRCTL | PR_SPEC_DISABLE_NOEXEC;
     const ON: u32 = PR_SPEC_PRCTL | PR_SPEC_ENABLE;
     match choice {
         PR_SPEC_NOT_AFFECTED => "not vulnerable",
         FOR_GOOD => "thread force mitigated",
-        OFF | UNTIL_EXECVE => "thread mitigated",
+        OFF => "thread mitigated",
         ON => "thread vulnerable",
         PR_SPEC_DISABLE => "globally mitigated",
         _ => "vulnerable",
