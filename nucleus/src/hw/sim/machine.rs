@@ -3,6 +3,7 @@
 use core::cell::{Cell, RefCell};
 use std::{
     collections::{BTreeMap, VecDeque},
+    io::Write,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -241,10 +242,15 @@ impl Machine {
     }
 
     /// A task panicked: the run ends with the next thing that happens. A panic on top of a panic
-    /// ends it here.
+    /// ends the process, with both messages: the run cannot end here, inside the panic hook, whose
+    /// lock the test harness wants in the end, and what follows is an abort without a message.
     pub(crate) fn panicked(&self, message: String) {
-        if self.outcome.borrow().is_some() {
-            self.end(Ok(()));
+        if let Some(Err(first)) = &*self.outcome.borrow() {
+            let seed = self.config.seed;
+            let text = format!("{first}\nand on top of it, {message}\nrepeat with SEED={seed}\n");
+            // Not captured by the harness, unlike what is printed.
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            std::process::exit(101);
         }
         *self.outcome.borrow_mut() = Some(Err(message));
         self.countdown.set(0);

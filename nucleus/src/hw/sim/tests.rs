@@ -1,9 +1,11 @@
 //! The simulated machine itself.
 
+use std::process::{Command, Stdio};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
+use std::time::Duration;
 
 use super::{console_input, console_output, point, random_u64};
 use crate::boot::fixture::spawn;
@@ -60,6 +62,47 @@ fn a_panic_names_its_seed() {
     assert!(failure.message.contains("on purpose"));
     // And the next run finds nothing of it.
     run(config, || drop(spawn(|| ()))).unwrap();
+}
+
+/// Panics while it is dropped.
+struct PanicsToo;
+
+impl Drop for PanicsToo {
+    fn drop(&mut self) {
+        panic!("the second");
+    }
+}
+
+#[test]
+fn a_panic_on_top_of_a_panic_ends_with_the_first() {
+    const TWICE: &str = "PANIC_TWICE";
+    let name = "hw::sim::tests::a_panic_on_top_of_a_panic_ends_with_the_first";
+    if std::env::var_os(TWICE).is_some() {
+        let twice = || {
+            let _second = PanicsToo;
+            panic!("the first");
+        };
+        drop(run(Config::default(), move || drop(spawn(twice))));
+        return;
+    }
+    let mut tests = Command::new(std::env::current_exe().unwrap());
+    let tests = tests.args(["--exact", name]).env(TWICE, "1");
+    let mut child = tests.stderr(Stdio::piped()).spawn().unwrap();
+    for _ in 0..600 {
+        if child.try_wait().unwrap().is_some() {
+            let output = child.wait_with_output().unwrap();
+            let shown = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success());
+            assert!(
+                shown.contains("the first") && shown.contains("the second"),
+                "{shown}"
+            );
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.kill().unwrap();
+    panic!("hangs");
 }
 
 #[test]
