@@ -5,8 +5,8 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// The host's allocator, with counts of the bytes in use and of its calls. A test declares one as its
-/// `#[global_allocator]`; what the simulated machine itself allocates is counted, too.
+/// The host's allocator, with counts of the bytes in use and of its calls. A test declares one
+/// as its `#[global_allocator]`; what the simulated machine itself allocates is counted, too.
 pub struct CountedHeap {
     bytes: AtomicUsize,
     calls: AtomicUsize,
