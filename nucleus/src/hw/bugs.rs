@@ -251,7 +251,9 @@ impl Bugs {
             if matches!(facts.family, 0x15..=0x18) && facts.amd_ebx >> 29 & 1 == 0 {
                 bugs |= Bugs::RETBLEED;
             }
-            if matches!(facts.family, 0x17 | 0x19) && facts.amd_eax >> 29 & 1 == 0 {
+            // One bit denies it, another only what programs could do to the kernel.
+            let is_denied = facts.amd_eax & (1 << 29 | 1 << 30) != 0;
+            if matches!(facts.family, 0x17..=0x1a) && !is_denied {
                 bugs |= Bugs::SRSO;
             }
         }
@@ -334,6 +336,18 @@ mod tests {
             ..amd
         };
         assert_eq!(Bugs::of(&denies), Bugs::SPECTRE_V1 | Bugs::SPECTRE_V2);
+        let of_family = |family, amd_eax| {
+            Bugs::of(&Facts {
+                family,
+                amd_eax,
+                ..amd
+            })
+        };
+        let returns = Bugs::RETBLEED | Bugs::SRSO;
+        assert_eq!(of_family(0x18, 0) & returns, returns);
+        assert_eq!(of_family(0x19, 0) & returns, Bugs::SRSO);
+        assert_eq!(of_family(0x1a, 0) & returns, Bugs::SRSO);
+        assert_eq!(of_family(0x1a, 1 << 30) & returns, Bugs::empty());
         assert_eq!(Bugs::of(&intel(0x1c)), Bugs::empty());
         assert!(!Bugs::of(&intel(0x5c)).intersects(Bugs::L1TF | Bugs::MDS));
         assert!(Bugs::of(&intel(0x5c)).contains(Bugs::MELTDOWN));
