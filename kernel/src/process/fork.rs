@@ -182,18 +182,13 @@ pub fn clone(
     process.signals.add_thread(child.clone(), Some(thread))?;
     pid_table::add_thread(child.clone());
     if !same_process {
-        let (above, exit_signal) = if request.has(raw::CLONE_PARENT) {
-            // A sibling ends as the caller does.
-            (parent.parent_pid(), pid_table::exit_signal(parent.pid()))
-        } else {
-            (parent.pid(), request.exit_signal)
+        let sibling = request.has(raw::CLONE_PARENT);
+        let exit_signal = match sibling {
+            // It ends as the caller does.
+            true => pid_table::exit_signal(parent.pid()),
+            false => request.exit_signal,
         };
-        pid_table::add_process(
-            process.clone(),
-            Some(above),
-            Some(parent.pid()),
-            exit_signal,
-        );
+        pid_table::add_process(process.clone(), Some(parent.pid()), sibling, exit_signal);
     }
     drop(id);
     if request.has(raw::CLONE_PARENT_SETTID) {
@@ -281,6 +276,6 @@ pub fn make_process(
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
     process.signals.add_thread(thread.clone(), None)?;
     pid_table::add_thread(thread.clone());
-    pid_table::add_process(process, parent, parent, raw::SIGCHLD);
+    pid_table::add_process(process, parent, false, raw::SIGCHLD);
     Ok(thread)
 }

@@ -144,7 +144,7 @@ fn groups_and_sessions_follow_the_rules() {
         assert_eq!(pid_table::set_group(shell, pid, pid), Ok(()));
         assert_eq!(pid_table::set_group(pid, pid, pid), Ok(()));
         assert_eq!(child.process().group_id(), pid);
-        assert_eq!(pid_table::members(pid).len(), 1);
+        assert_eq!(pid_table::members(pid).count(), 1);
         assert!(!pid_table::is_orphaned(pid));
         assert!(pid_table::is_orphaned(shell));
         assert_eq!(pid_table::set_session(pid), Err(Errno::EPERM));

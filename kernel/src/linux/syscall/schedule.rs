@@ -322,7 +322,6 @@ pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Pieces<Arc<Thread>>>
                 id => Pid::try_from(id).map_err(|_| Errno::ESRCH)?,
             };
             pid_table::members(group)
-                .iter()
                 .flat_map(|process| process.threads())
                 .collect()
         }

@@ -6,7 +6,10 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::Pieces;
 
-use super::{INIT, Member, PIDS, PidTable};
+use super::{
+    INIT, Member, PIDS, PidTable, STEPS,
+    groups::{continues, is_stranded},
+};
 use crate::process::{
     Pid, Process, Times,
     signal::{self, Fields, Info},
@@ -18,7 +21,7 @@ impl PidTable {
     fn guardian_below(&self, parent: Pid) -> Pid {
         let mut at = parent;
         while let Some(member) = self.members.get(&at) {
-            if member.process.subreaper.load(Relaxed) && member.ended.is_none() {
+            if member.process.subreaper.load(Relaxed) && !member.leaving {
                 return at;
             }
             at = member.parent;
@@ -26,39 +29,94 @@ impl PidTable {
         INIT
     }
 
-    /// Makes `guardian` the parent of `children`, whom it returns. Zombies whom it does not want go
-    /// to `gone`.
-    fn hand_over(
-        &mut self,
-        children: BTreeSet<Pid>,
-        guardian: Pid,
-        gone: &mut Pieces<Member>,
-        news: &mut signal::News,
-    ) -> Pieces<Arc<Process>> {
+    /// Returns the parent of a new sibling of `maker`: its own, or that one's heir.
+    pub(super) fn parent_of_sibling(&self, maker: Pid) -> Pid {
+        let parent_of = |pid: Pid| self.members.get(&pid).map_or(INIT, |member| member.parent);
+        let parent = parent_of(maker);
+        match self.members.get(&parent).is_some_and(|it| it.leaving) {
+            true => self.guardian_below(parent_of(parent)),
+            false => parent,
+        }
+    }
+
+    /// Gives some children of the process `pid`, which is leaving, a new parent.
+    fn hand_over(&mut self, pid: Pid) -> HandedOver {
+        let mut some = HandedOver::default();
+        let Some(own) = self.members.get(&pid) else {
+            return some;
+        };
+        let own_group = own.group.clone();
+        let guardian = self.guardian_below(own.parent);
         let new_parent = self.members.get(&guardian).map(|m| m.process.clone());
         let wants = new_parent
             .as_ref()
             .is_some_and(|p| !p.signals.child_rules().no_zombies);
-        let mut processes = Pieces::new();
-        for child in children {
+        for place in 0..HandedOver::MOST {
+            let children = self.members.get_mut(&pid).map(|own| &mut own.children);
+            let Some(child) = children.and_then(BTreeSet::pop_first) else {
+                break;
+            };
             let Some(member) = self.members.get_mut(&child) else {
                 continue;
             };
             member.parent = guardian;
             member.exit_signal = raw::SIGCHLD;
             member.process.parent.store(guardian, Relaxed);
-            processes.push(member.process.clone());
+            some.children[place] = Some(member.process.clone());
             let zombie = member.ended.is_some();
+            if !member.leaving && continues(&own_group, &member.group) {
+                let group = member.group.id;
+                some.groups[place] = self.ask(group);
+            }
             if let Some(guardian) = self.members.get_mut(&guardian) {
                 guardian.children.insert(child);
             }
             if zombie && !wants {
-                gone.extend(self.reap(child));
+                some.gone[place] = self.reap(child);
             } else if zombie && let Some(parent) = &new_parent {
-                signal::send_locked(parent, Info::kernel(raw::SIGCHLD), news);
+                signal::send_locked(parent, Info::kernel(raw::SIGCHLD), &mut some.news);
             }
         }
-        processes
+        some.guardian = new_parent;
+        some
+    }
+
+    /// Notes that it will be looked at whether a group has become an orphan; returns its id if that
+    /// was not noted yet.
+    fn ask(&mut self, group: Pid) -> Option<Pid> {
+        let entry = self.groups.get_mut(&group)?;
+        (!core::mem::replace(&mut entry.asked, true)).then_some(group)
+    }
+}
+
+/// Children that have got a new parent, and what is left to do for them without the lock.
+#[derive(Default)]
+struct HandedOver {
+    children: [Option<Arc<Process>>; HandedOver::MOST],
+    guardian: Option<Arc<Process>>,
+    news: signal::News,
+    /// Zombies that the guardian does not want.
+    gone: [Option<Member>; HandedOver::MOST],
+    /// Groups that have lost an anchor.
+    groups: [Option<Pid>; HandedOver::MOST],
+}
+
+impl HandedOver {
+    const MOST: usize = 16;
+
+    /// Tells all of them that `parent` has ended; returns whether there were any.
+    fn tell(self, parent: &Process) -> bool {
+        let mut any = false;
+        for child in self.children.into_iter().flatten() {
+            child.parent_ended(parent);
+            any = true;
+        }
+        if any && let Some(guardian) = self.guardian {
+            // Zombies among them are the guardian's to wait for now.
+            self.news.tell(&guardian);
+            guardian.child_events.wake_all();
+        }
+        any
     }
 }
 
@@ -125,33 +183,39 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
         (raw::CLD_KILLED, status & 0x7f)
     };
     let mut info = news(process, code, value, 0);
-    let mut gone = Pieces::new();
+    let mut gone = None;
+
+    let mut groups = Pieces::new();
+    {
+        let mut pids = PIDS.lock();
+        let is_anchor = pids.is_anchor(pid);
+        let Some(member) = pids.members.get_mut(&pid) else {
+            return;
+        };
+        member.leaving = true;
+        let group = member.group.id;
+        let asked = is_anchor.then(|| pids.ask(group)).flatten();
+        drop(pids);
+        groups.extend(asked);
+    }
+    loop {
+        let some = PIDS.lock().hand_over(pid);
+        groups.extend(some.groups.iter().copied().flatten());
+        if !some.tell(process) {
+            break;
+        }
+    }
 
     let mut pids = PIDS.lock();
     let Some(member) = pids.members.get_mut(&pid) else {
         return;
     };
-    let children = core::mem::take(&mut member.children);
     let (parent, mut exit_signal) = (member.parent, member.exit_signal);
     let parent_executed = member.parent_executed;
-    let mut groups: BTreeSet<Pid> = children
-        .iter()
-        .filter_map(|child| pids.members.get(child).map(|m| m.group.id))
-        .collect();
-    groups.insert(process.group_id());
-    // Groups that are no orphans now and will be are told.
-    groups.retain(|id| !pids.is_orphaned(*id));
-
-    let guardian = pids.guardian_below(parent);
-    let mut guardian_news = signal::News::default();
-    let bereaved = pids.hand_over(children, guardian, &mut gone, &mut guardian_news);
-    if let Some(member) = pids.members.get_mut(&pid) {
-        member.ended = Some(status);
-        process.ended.store(true, Release);
-        member.stopped = None;
-        member.continued = false;
-    }
-    groups.retain(|id| pids.is_orphaned(*id) && pids.has_stopped_member(*id));
+    member.ended = Some(status);
+    process.ended.store(true, Release);
+    member.stopped = None;
+    member.continued = false;
 
     let parent = pids.members.get(&parent);
     if parent.is_some_and(|parent| parent.executed != parent_executed) {
@@ -169,7 +233,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
             signal::send_locked(parent, info, &mut news);
         }
         if usual && rules.no_zombies {
-            gone.extend(pids.reap(pid));
+            gone = pids.reap(pid);
         }
     }
     drop(pids);
@@ -177,19 +241,11 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     process.end_events.wake_all();
 
     for group in groups {
-        // A group that vanished in the meantime needs no signal.
-        let _ = signal::send_to_group(group, Info::kernel(raw::SIGHUP));
-        let _ = signal::send_to_group(group, Info::kernel(raw::SIGCONT));
-    }
-    if !bereaved.is_empty() {
-        // Zombies among them are the guardian's to wait for now.
-        if let Some(guardian) = Process::find(guardian) {
-            guardian_news.tell(&guardian);
-            guardian.child_events.wake_all();
+        if is_stranded(group) {
+            // A group that vanished in the meantime needs no signal.
+            let _ = signal::send_to_group(group, Info::kernel(raw::SIGHUP));
+            let _ = signal::send_to_group(group, Info::kernel(raw::SIGCONT));
         }
-    }
-    for child in bereaved {
-        child.parent_ended(process);
     }
     if let Some(parent) = parent {
         news.tell(&parent);
@@ -252,55 +308,77 @@ pub enum Change {
 /// # Errors
 /// `ECHILD` if there is no such child.
 pub fn take_change(parent: Pid, wanted: &WaitRequest) -> Result<Option<(Arc<Process>, Change)>> {
-    let mut pids = PIDS.lock();
-    let children = &pids.members.get(&parent).ok_or(Errno::ECHILD)?.children;
+    let (mut from, to) = match wanted.which {
+        Which::Child(pid) => (pid, pid),
+        _ => (0, Pid::MAX),
+    };
     let mut exists = false;
-    let mut found = None;
-    let one = match wanted.which {
-        Which::Child(pid) => pid..=pid,
-        _ => 0..=Pid::MAX,
-    };
-    for pid in children.range(one) {
-        let Some(member) = pids.members.get(pid) else {
-            continue;
-        };
-        let fits = match wanted.which {
-            Which::Group(id) => member.group.id == id,
-            _ => true,
-        } && match wanted.clones {
-            Clones::All => true,
-            Clones::Only => member.exit_signal != raw::SIGCHLD,
-            Clones::Without => member.exit_signal == raw::SIGCHLD,
-        };
-        if !fits {
-            continue;
+    loop {
+        let mut pids = PIDS.lock();
+        let children = &pids.members.get(&parent).ok_or(Errno::ECHILD)?.children;
+        let mut looked_at = 0;
+        for &pid in children.range(from..=to).take(STEPS) {
+            (from, looked_at) = (pid + 1, looked_at + 1);
+            let Some(member) = pids.members.get(&pid).filter(|it| wanted.fits(it)) else {
+                continue;
+            };
+            exists = true;
+            let Some(change) = wanted.change_of(member) else {
+                continue;
+            };
+            let process = member.process.clone();
+            let gone = match wanted.keep {
+                true => None,
+                false => pids.take(pid, change),
+            };
+            drop(pids);
+            drop(gone);
+            return Ok(Some((process, change)));
         }
-        exists = true;
-        found = match (member.ended, member.stopped) {
-            (Some(status), _) if wanted.ended => Some(Change::Ended(status)),
-            (_, Some(signal)) if wanted.stopped => Some(Change::Stopped(signal)),
-            _ if wanted.continued && member.continued => Some(Change::Continued),
-            _ => None,
+        if looked_at < STEPS {
+            return if exists { Ok(None) } else { Err(Errno::ECHILD) };
         }
-        .map(|change| (*pid, change));
-        if found.is_some() {
-            break;
-        }
+        // Others get their turn. A child that changes behind this wakes the waiter.
     }
-    let Some((pid, change)) = found else {
-        return if exists { Ok(None) } else { Err(Errno::ECHILD) };
-    };
-    let process = pids.members[&pid].process.clone();
-    if !wanted.keep {
-        let mut gone = None;
-        match (change, pids.members.get_mut(&pid)) {
-            (Change::Ended(_), _) => gone = pids.reap(pid),
+}
+
+impl PidTable {
+    /// A change was waited for. What it returns is to be dropped without the lock.
+    #[must_use]
+    fn take(&mut self, pid: Pid, change: Change) -> Option<Member> {
+        match (change, self.members.get_mut(&pid)) {
+            (Change::Ended(_), _) => return self.reap(pid),
             (Change::Stopped(_), Some(member)) => member.stopped = None,
             (Change::Continued, Some(member)) => member.continued = false,
             (_, None) => {}
         }
-        drop(pids);
-        drop(gone);
+        None
     }
-    Ok(Some((process, change)))
+}
+
+impl WaitRequest {
+    /// Whether it is for this child.
+    fn fits(&self, member: &Member) -> bool {
+        let is_usual = member.exit_signal == raw::SIGCHLD;
+        let is_in = match self.which {
+            Which::Group(id) => member.group.id == id,
+            _ => true,
+        };
+        is_in
+            && match self.clones {
+                Clones::All => true,
+                Clones::Only => !is_usual,
+                Clones::Without => is_usual,
+            }
+    }
+
+    /// The change of a child that it is for.
+    fn change_of(&self, member: &Member) -> Option<Change> {
+        match (member.ended, member.stopped) {
+            (Some(status), _) if self.ended => Some(Change::Ended(status)),
+            (_, Some(signal)) if self.stopped => Some(Change::Stopped(signal)),
+            _ if self.continued && member.continued => Some(Change::Continued),
+            _ => None,
+        }
+    }
 }

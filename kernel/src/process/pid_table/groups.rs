@@ -3,16 +3,14 @@
 use alloc::{collections::BTreeSet, sync::Arc};
 use core::{
     any::Any,
+    ops::Bound::{Excluded, Unbounded},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use abi::{Errno, Result};
-use nucleus::{
-    Pieces,
-    sync::{Rank, SpinLock},
-};
+use nucleus::sync::{Rank, SpinLock};
 
-use super::{INIT, PIDS, PidTable};
+use super::{INIT, PIDS, PidTable, STEPS};
 use crate::process::{Pid, Process};
 
 /// The controlling terminal of a session.
@@ -31,6 +29,8 @@ pub trait ControllingTerminal: Any + Send + Sync {
 pub(super) struct GroupEntry {
     pub(super) group: Arc<Group>,
     pub(super) members: BTreeSet<Pid>,
+    /// A process that ends is going to look whether it has become an orphan.
+    pub(super) asked: bool,
 }
 
 pub struct Group {
@@ -81,35 +81,17 @@ impl Session {
 }
 
 impl PidTable {
-    pub(super) fn is_orphaned(&self, group: Pid) -> bool {
-        let Some(entry) = self.groups.get(&group) else {
-            return true;
-        };
-        !entry.members.iter().any(|pid| self.is_anchor(*pid, entry))
-    }
-
-    /// Whether a member's parent is in the same session and another group, so that it can continue
-    /// the group.
-    fn is_anchor(&self, pid: Pid, entry: &GroupEntry) -> bool {
+    /// Whether the parent of a process is in the same session and another group, so that it can
+    /// continue the group of the process.
+    pub(super) fn is_anchor(&self, pid: Pid) -> bool {
         let Some(member) = self.members.get(&pid) else {
             return false;
         };
-        if member.ended.is_some() || member.parent == INIT {
+        if member.leaving || member.parent == INIT {
             return false;
         }
-        self.members.get(&member.parent).is_some_and(|parent| {
-            parent.group.id != entry.group.id && parent.group.session.id == entry.group.session.id
-        })
-    }
-
-    pub(super) fn has_stopped_member(&self, group: Pid) -> bool {
-        self.groups.get(&group).is_some_and(|entry| {
-            entry.members.iter().any(|pid| {
-                self.members
-                    .get(pid)
-                    .is_some_and(|m| m.process.signals.stopped().is_some())
-            })
-        })
+        let parent = self.members.get(&member.parent);
+        parent.is_some_and(|parent| !parent.leaving && continues(&parent.group, &member.group))
     }
 
     /// Moves a process to a group, which is made if need be. Returns the old one, to be dropped
@@ -135,6 +117,7 @@ impl PidTable {
             GroupEntry {
                 group,
                 members: BTreeSet::new(),
+                asked: false,
             }
         });
         entry.members.insert(pid);
@@ -151,10 +134,12 @@ impl PidTable {
         let session = entry.group.session.id;
         // Its last member has, or had until now, a reference of its own: nothing is freed here.
         self.groups.remove(&group);
+        self.left(group);
         if let Some(groups) = self.sessions.get_mut(&session) {
             *groups -= 1;
             if *groups == 0 {
                 self.sessions.remove(&session);
+                self.left(session);
             }
         }
     }
@@ -172,21 +157,61 @@ pub(super) fn new_session(id: Pid) -> Arc<Group> {
     })
 }
 
-pub fn members(group: Pid) -> Pieces<Arc<Process>> {
-    let pids = PIDS.lock();
-    pids.groups.get(&group).map_or(Pieces::new(), |entry| {
-        entry
-            .members
-            .iter()
-            .filter_map(|pid| pids.members.get(pid).map(|m| m.process.clone()))
-            .collect()
+/// Whether a parent in one group can continue another one.
+pub(super) fn continues(parents: &Group, group: &Group) -> bool {
+    parents.id != group.id && parents.session.id == group.session.id
+}
+
+/// Visits the members of a group by rising id, without memory of its own. One that comes or goes
+/// meanwhile may be seen or not.
+pub fn members(group: Pid) -> impl Iterator<Item = Arc<Process>> {
+    let mut last = 0;
+    core::iter::from_fn(move || {
+        let pids = PIDS.lock();
+        let members = &pids.groups.get(&group)?.members;
+        last = *members.range((Excluded(last), Unbounded)).next()?;
+        pids.members.get(&last).map(|m| m.process.clone())
     })
 }
 
 /// Whether no member of the group has a parent in another group of the same session: a stop by the
 /// terminal would be for ever.
 pub fn is_orphaned(group: Pid) -> bool {
-    PIDS.lock().is_orphaned(group)
+    find_member(group, PidTable::is_anchor).is_none()
+}
+
+/// Whether a group that has lost an anchor was left without one, and with a member that has
+/// stopped: nothing would continue it.
+pub(super) fn is_stranded(group: Pid) -> bool {
+    if let Some(entry) = PIDS.lock().groups.get_mut(&group) {
+        entry.asked = false;
+    }
+    let has_stopped = |pids: &PidTable, pid: Pid| {
+        let member = pids.members.get(&pid);
+        member.is_some_and(|m| m.process.signals.stopped().is_some())
+    };
+    is_orphaned(group) && find_member(group, has_stopped).is_some()
+}
+
+/// Looks for a member of the group for which `is_it` holds. With many members the table is unlocked
+/// in between, so one that comes meanwhile may be missed.
+fn find_member(group: Pid, is_it: impl Fn(&PidTable, Pid) -> bool) -> Option<Pid> {
+    let mut last = 0;
+    loop {
+        let pids = PIDS.lock();
+        let rest = &pids.groups.get(&group)?.members;
+        let (seen, mut count) = (last, 0);
+        for &pid in rest.range((Excluded(seen), Unbounded)).take(STEPS) {
+            if is_it(&pids, pid) {
+                return Some(pid);
+            }
+            last = pid;
+            count += 1;
+        }
+        if count < STEPS {
+            return None;
+        }
+    }
 }
 
 /// `setsid`: the process leads a new session and a new group.

@@ -2,11 +2,13 @@
 //! changes that a parent has not been told yet.
 //!
 //! One spin lock guards all of it. It is taken when a process or thread comes, goes, stops, is
-//! waited for or changes its group, for a few steps in maps by id; never on the way of any other
-//! system call, which reads copies in atomics ([`Process::parent_pid`] and similar).
+//! waited for or changes its group, for a few steps in maps by id, and for at most [`STEPS`] of
+//! them where there are many children or members; never on the way of any other system call, which
+//! reads copies in atomics ([`Process::parent_pid`] and similar).
 
 mod change;
 mod groups;
+mod ids;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +21,11 @@ use core::{
 
 use crate::counters::Counter;
 use abi::{Errno, Result, raw::general::SIGCHLD};
-use nucleus::{Pieces, sync::SpinLock};
+use nucleus::sync::SpinLock;
 
 use super::{Pid, Process, Thread, pid::LastingId};
 use groups::{GroupEntry, new_session};
+use ids::Ids;
 
 pub use change::{
     Change, Clones, WaitRequest, Which, end_process, report_continued, report_stopped, take_change,
@@ -36,11 +39,14 @@ pub const LAST_PID: Pid = 32_767;
 /// After the highest id the search for a free one goes on here.
 const FIRST_AGAIN: Pid = 300;
 pub const INIT: Pid = 1;
+/// How many children or members are looked at with the table locked.
+const STEPS: usize = 64;
 
 static PIDS: SpinLock<PidTable> = SpinLock::new(crate::rank::FAMILY, PidTable::new());
 
 struct PidTable {
-    last: Pid,
+    /// Those that stand in any of the maps below.
+    ids: Ids,
     /// Given out, and not yet a thread's.
     promised: BTreeSet<Pid>,
     threads: BTreeMap<Pid, Arc<Thread>>,
@@ -56,6 +62,8 @@ struct Member {
     parent: Pid,
     children: BTreeSet<Pid>,
     group: Arc<Group>,
+    /// Its last thread is ending: it gets no more children, and keeps no group in its session.
+    leaving: bool,
     /// Its wait status, once it has ended.
     ended: Option<i32>,
     /// The stop signal that `wait` has not reported yet.
@@ -79,7 +87,7 @@ pub struct Population {
 impl PidTable {
     const fn new() -> PidTable {
         PidTable {
-            last: 0,
+            ids: Ids::new(),
             promised: BTreeSet::new(),
             threads: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -88,29 +96,27 @@ impl PidTable {
         }
     }
 
-    /// An id that no thread, process, group or session has.
-    fn free_id(&mut self) -> Result<Pid> {
+    /// Promises an id that no thread, process, group or session has.
+    fn promise(&mut self) -> Result<Pid> {
         if self.threads.len() >= THREADS_MAX.load(Relaxed) as usize {
             return Err(Errno::EAGAIN);
         }
-        let highest = HIGHEST.load(Relaxed);
-        let mut id = self.last;
-        for _ in 0..highest {
-            id = if id >= highest { FIRST_AGAIN } else { id + 1 };
-            if !self.is_taken(id) {
-                self.last = id;
-                return Ok(id);
-            }
-        }
-        Err(Errno::EAGAIN)
+        let id = self.ids.take_next(HIGHEST.load(Relaxed));
+        let id = id.ok_or(Errno::EAGAIN)?;
+        self.promised.insert(id);
+        Ok(id)
     }
 
-    fn is_taken(&self, id: Pid) -> bool {
-        self.threads.contains_key(&id)
+    /// An id has left one of the maps: it is free if it stands in none.
+    fn left(&mut self, id: Pid) {
+        let is_taken = self.threads.contains_key(&id)
             || self.members.contains_key(&id)
             || self.groups.contains_key(&id)
             || self.sessions.contains_key(&id)
-            || self.promised.contains(&id)
+            || self.promised.contains(&id);
+        if !is_taken {
+            self.ids.free(id);
+        }
     }
 
     /// Forgets a process that has ended and was waited for. What it returns is to be dropped
@@ -119,6 +125,7 @@ impl PidTable {
     fn reap(&mut self, pid: Pid) -> Option<Member> {
         let member = self.members.remove(&pid)?;
         self.leave(pid, member.group.id);
+        self.left(pid);
         if let Some(parent) = self.members.get_mut(&member.parent) {
             parent.children.remove(&pid);
         }
@@ -138,7 +145,9 @@ impl NewId {
 
 impl Drop for NewId {
     fn drop(&mut self) {
-        PIDS.lock().promised.remove(&self.0);
+        let mut pids = PIDS.lock();
+        pids.promised.remove(&self.0);
+        pids.left(self.0);
     }
 }
 
@@ -147,10 +156,7 @@ impl Drop for NewId {
 /// # Errors
 /// `EAGAIN` when all are taken, or there are too many threads.
 pub fn new_id() -> Result<NewId> {
-    let mut pids = PIDS.lock();
-    let id = pids.free_id()?;
-    pids.promised.insert(id);
-    Ok(NewId(id))
+    PIDS.lock().promise().map(NewId)
 }
 
 /// Takes this id (`set_tid` of `clone3`).
@@ -162,7 +168,7 @@ pub fn claim_id(id: Pid) -> Result<NewId> {
         return Err(Errno::EINVAL);
     }
     let mut pids = PIDS.lock();
-    if pids.is_taken(id) {
+    if !pids.ids.take(id) {
         return Err(Errno::EEXIST);
     }
     pids.promised.insert(id);
@@ -219,11 +225,16 @@ pub fn set_threads_max(max: u32) -> Result<()> {
     Ok(())
 }
 
-/// The children of a process, by rising id.
-pub fn children(pid: Pid) -> Pieces<Pid> {
-    let pids = PIDS.lock();
-    let children = pids.members.get(&pid).map(|member| &member.children);
-    children.into_iter().flatten().copied().collect()
+/// Visits the children of a process by rising id, without memory of its own. One that comes or goes
+/// meanwhile may be seen or not.
+pub fn children(pid: Pid) -> impl Iterator<Item = Pid> {
+    let mut last = 0;
+    core::iter::from_fn(move || {
+        let pids = PIDS.lock();
+        let children = &pids.members.get(&pid)?.children;
+        last = *children.range((Excluded(last), Unbounded)).next()?;
+        Some(last)
+    })
 }
 
 /// Visits the threads whose ids are above `last`, by rising id, without memory of its own. One that
@@ -246,6 +257,7 @@ pub fn remove_thread(thread: &Arc<Thread>) {
     } else {
         None
     };
+    pids.left(thread.tid());
     drop(pids);
     drop(gone);
 }
@@ -255,20 +267,20 @@ pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
     let mut pids = PIDS.lock();
     let own = pids.threads.remove(&old);
     let leader = pids.threads.insert(new, thread.clone());
+    pids.left(old);
     drop(pids);
     drop((own, leader));
 }
 
-/// Adds a process below `parent`, in the group of `maker`, which is another where the two are
-/// siblings (`CLONE_PARENT`); in a session of its own without one.
-pub fn add_process(
-    process: Arc<Process>,
-    parent: Option<Pid>,
-    maker: Option<Pid>,
-    exit_signal: u32,
-) {
+/// Adds a process in the group of `maker`, below it or as its sibling (`CLONE_PARENT`); in a
+/// session of its own and without a parent if there is none.
+pub fn add_process(process: Arc<Process>, maker: Option<Pid>, sibling: bool, exit_signal: u32) {
     let pid = process.pid();
     let mut pids = PIDS.lock();
+    let parent = maker.map(|maker| match sibling {
+        true => pids.parent_of_sibling(maker),
+        false => maker,
+    });
     let group = maker
         .and_then(|p| pids.members.get(&p))
         .map_or_else(|| new_session(pid), |p| p.group.clone());
@@ -276,8 +288,8 @@ pub fn add_process(
     process.session.store(group.session.id, Relaxed);
     process.parent.store(parent.unwrap_or(0), Relaxed);
     // A sibling of its maker has its word that the parent is the one that asked for the signal.
-    let sibling = maker.filter(|maker| Some(*maker) != parent);
-    let told = sibling.and_then(|maker| pids.members.get(&maker));
+    let told = maker.filter(|_| sibling);
+    let told = told.and_then(|maker| pids.members.get(&maker));
     let told = told.map(|maker| maker.parent_executed);
     let mut parent_executed = 0;
     if let Some(parent) = parent.and_then(|p| pids.members.get_mut(&p)) {
@@ -292,6 +304,7 @@ pub fn add_process(
             parent: parent.unwrap_or(0),
             children: BTreeSet::new(),
             group,
+            leaving: false,
             ended: None,
             stopped: None,
             continued: false,
@@ -331,7 +344,7 @@ pub fn population() -> Population {
     let pids = PIDS.lock();
     Population {
         threads: pids.threads.len(),
-        last_pid: pids.last,
+        last_pid: pids.ids.last(),
     }
 }
 

@@ -31,14 +31,9 @@ pub fn send_to_process(process: &Process, info: Info) -> Result<()> {
 /// # Errors
 /// `ESRCH` if the group has no members.
 pub fn send_to_group(group: Pid, info: Info) -> Result<()> {
-    let members = pid_table::members(group);
-    if members.is_empty() {
-        return Err(Errno::ESRCH);
-    }
-    for process in members {
-        post(&process, None, info)?;
-    }
-    Ok(())
+    let mut members = pid_table::members(group).peekable();
+    members.peek().ok_or(Errno::ESRCH)?;
+    members.try_for_each(|process| post(&process, None, info).map(drop))
 }
 
 /// Sends SIGPIPE to the current thread, which writes to a pipe or a connection that nothing reads.

@@ -42,6 +42,9 @@ const LATE: Duration = Duration::from_millis(250);
 /// How much later than beside programs that only compute, in the same machine at the same time.
 const TIMES: u32 = 10;
 
+/// The setting that some attacks change as root: few ids come again soon.
+pub const PID_MAX: &str = "/proc/sys/kernel/pid_max";
+
 /// How long an attack goes on.
 static TIME: OnceLock<Duration> = OnceLock::new();
 /// The memory in KiB that could be allocated before the first attack.
@@ -185,6 +188,8 @@ fn compute() -> Outcome {
 /// Ends what an attack has left running, and waits until its user may have new processes: the
 /// out-of-memory rule may have ended the process that was to clean up, and holds its user back.
 fn nothing_runs() -> Outcome {
+    // One that was ended has not set it back.
+    fs::write(PID_MAX, "32768")?;
     child(|| {
         become_user(USER)?;
         wait_until("processes of the attack do not end", || {

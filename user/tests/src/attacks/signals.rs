@@ -10,6 +10,15 @@ pub const TESTS: &[Test] = &[
     ),
     ("attacks: a ring of processes that signal each other", ring),
     ("attacks: timers that expire each microsecond", fast_timers),
+    (
+        "attacks: a parent of thousands of zombies ends",
+        zombies_of_one,
+    ),
+    (
+        "attacks: a parent of many groups that have stopped ends",
+        stopped_groups,
+    ),
+    ("attacks: waits beside thousands of zombies", waits),
 ];
 
 /// A queue of signals is bounded for the user, however many processes it has.
@@ -39,6 +48,79 @@ fn queued() -> Outcome {
         ensure!(refused > 0, "no signal was refused");
         kill_child(blocked)?;
         Ok(())
+    })
+}
+
+/// How many children the kernel must hand over, or look through, at once.
+const CHILDREN: usize = 600;
+
+/// Makes [`CHILDREN`], or as many as the kernel allows, that run `body` and end.
+fn many_children(body: impl Fn()) -> Result<usize> {
+    for count in 0..CHILDREN {
+        // SAFETY: this process has one thread.
+        match unsafe { fork() } {
+            0 => {
+                body();
+                exit(0)
+            }
+            -1 => return Ok(count),
+            _ => {}
+        }
+    }
+    Ok(CHILDREN)
+}
+
+/// All of them get the first process as their parent at once, which is told of each.
+fn zombies_of_one() -> Outcome {
+    beside(|| {
+        while_attacking(|| {
+            let parent = spawn(|| {
+                ensure!(many_children(|| ())? > 100, "too few");
+                Ok(())
+            })?;
+            wait_ok(parent)
+        })
+    })
+}
+
+/// With their parent, groups lose what could continue them: they get signals.
+fn stopped_groups() -> Outcome {
+    beside(|| {
+        while_attacking(|| {
+            let parent = spawn(|| {
+                let stop = || {
+                    // SAFETY: a group of its own, and a signal to itself.
+                    unsafe {
+                        setpgid(0, 0);
+                        raise(SIGSTOP);
+                    }
+                };
+                ensure!(many_children(stop)? > 100, "too few");
+                Ok(())
+            })?;
+            wait_ok(parent)
+        })
+    })
+}
+
+/// Each wait for a child that goes on looks at all that have ended and are not asked for.
+fn waits() -> Outcome {
+    beside(|| {
+        let made = many_children(|| ())?;
+        ensure!(made > 100, made);
+        while_attacking(|| {
+            let mut status = 0;
+            for _ in 0..100 {
+                // SAFETY: asks for children of a group that has none.
+                let none = unsafe { waitpid(-getpid() - 100_000, &mut status, WNOHANG) };
+                equal!((none, errno()), (-1, ECHILD));
+                // SAFETY: likewise, for children that have stopped: all have ended.
+                let mut info: siginfo_t = unsafe { zeroed() };
+                // SAFETY: fills a local.
+                unsafe { waitid(P_ALL, 0, &mut info, WSTOPPED | WNOHANG) };
+            }
+            Ok(())
+        })
     })
 }
 

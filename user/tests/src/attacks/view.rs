@@ -2,7 +2,7 @@
 //! and what a program leaves behind for a set-id program that it executes.
 
 use crate::victims::{self, BEATEN, SECRET, WORD};
-use crate::{USER, as_user, become_user, while_attacking};
+use crate::{PID_MAX, USER, as_user, become_user, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -859,10 +859,8 @@ fn capabilities() -> Outcome {
 
 /// A timer that was to signal a thread does not signal the process of root's that got its id.
 fn taken_id() -> Outcome {
-    let setting = "/proc/sys/kernel/pid_max";
-    let before = fs::read_to_string(setting)?;
-    // Few ids: they come again soon.
-    fs::write(setting, "400")?;
+    let before = fs::read_to_string(PID_MAX)?;
+    fs::write(PID_MAX, "400")?;
     let outcome = while_attacking(|| {
         let (reader, writer) = pipe(O_CLOEXEC)?;
         let attacker = spawn(|| {
@@ -909,18 +907,17 @@ fn taken_id() -> Outcome {
         kill_child(victim)?;
         Ok(())
     });
-    fs::write(setting, before)?;
+    fs::write(PID_MAX, before)?;
     outcome
 }
 
 /// A timer on the processor time of a thread that has ended shows nothing of the process that gets
 /// its id.
 fn taken_clock() -> Outcome {
-    let setting = "/proc/sys/kernel/pid_max";
-    let before = fs::read_to_string(setting)?;
-    fs::write(setting, "400")?;
+    let before = fs::read_to_string(PID_MAX)?;
+    fs::write(PID_MAX, "400")?;
     let outcome = while_attacking(clock_of_taken_id);
-    fs::write(setting, before)?;
+    fs::write(PID_MAX, before)?;
     outcome
 }
 
