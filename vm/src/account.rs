@@ -416,8 +416,8 @@ impl Stock {
         loop {
             self.cover(pages);
             // What was counted before another CPU covered less is seen after it.
-            pages = now();
-            if pages <= self.pages.load(Acquire) || self.account.is_none() {
+            let seen = core::mem::replace(&mut pages, now());
+            if pages == seen || self.account.is_none() {
                 return;
             }
         }
