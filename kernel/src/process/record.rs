@@ -127,7 +127,7 @@ impl Process {
     /// The thread that stands for the process in `/proc/PID`: the leader, as long as it lives.
     /// `None` for a zombie.
     pub fn leader(&self) -> Option<Arc<Thread>> {
-        self.signals.first_thread()
+        self.signals.thread_or_first(self.pid())
     }
 
     /// The credentials of its leader, of a zombie those that its last thread had. `None` before it

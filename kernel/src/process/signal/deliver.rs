@@ -103,7 +103,7 @@ fn next(thread: &Thread) -> Work {
                 return Work::Stop(signal);
             }
             Fate::Terminate => {
-                process.signals.begin_end(&mut state, signal as i32);
+                process.signals.begin_end(state, signal as i32);
                 return Work::End(signal as i32);
             }
         }
@@ -135,9 +135,7 @@ fn stop(thread: &Thread, signal: u32) {
         return;
     }
     state.stop.get_or_insert(signal);
-    for other in &state.threads {
-        other.signals.notify();
-    }
+    process.signals.notify_all(state, None);
 }
 
 /// Makes the program run a handler.

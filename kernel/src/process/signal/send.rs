@@ -203,7 +203,7 @@ fn replace(
         // A stopped process dies when it goes on.
         && state.stop.is_none();
     if deadly || signal == raw::SIGKILL {
-        process.signals.begin_end(&mut state, signal as i32);
+        process.signals.begin_end(state, signal as i32);
         return Ok(false);
     }
 

@@ -37,6 +37,7 @@ pub struct ProcessSignals {
 pub(super) struct SignalState {
     pub pending: Queue,
     pub actions: Arc<Actions>,
+    /// By rising id.
     pub threads: Vec<Arc<Thread>>,
     pub ending: Option<Ending>,
     /// The signal that stopped the process, or is about to.
@@ -162,8 +163,24 @@ impl ProcessSignals {
         self.lock().threads.len()
     }
 
-    pub fn first_thread(&self) -> Option<Arc<Thread>> {
-        self.lock().threads.first().cloned()
+    /// Returns the thread with this id, or else the first one.
+    pub fn thread_or_first(&self, id: Pid) -> Option<Arc<Thread>> {
+        let state = self.lock();
+        let place = state.threads.partition_point(|it| it.tid() < id);
+        let named = state.threads.get(place).filter(|it| it.tid() == id);
+        named.or_else(|| state.threads.first()).cloned()
+    }
+
+    /// Visits the threads whose ids are above `last`, by rising id, without memory of its own. One
+    /// that comes or goes meanwhile may be seen or not.
+    pub fn threads_after(&self, mut last: Pid) -> impl Iterator<Item = Arc<Thread>> {
+        core::iter::from_fn(move || {
+            let state = self.lock();
+            let place = state.threads.partition_point(|it| it.tid() <= last);
+            let thread = state.threads.get(place)?;
+            last = thread.tid();
+            Some(thread.clone())
+        })
     }
 
     /// Whether the process is to end; a killed one has no business sleeping on.
@@ -199,24 +216,49 @@ impl ProcessSignals {
             thread.seccomp.inherit(&maker.seccomp);
         }
         thread.process().charge_thread();
-        state.threads.push(thread);
+        let place = state.threads.partition_point(|it| it.tid() < thread.tid());
+        state.threads.insert(place, thread);
         Ok(())
     }
 
     /// Ends the process with a wait status, unless it is ending already.
     pub fn end(&self, status: i32) {
-        self.begin_end(&mut self.lock(), status);
+        self.begin_end(self.lock(), status);
     }
 
-    pub(super) fn begin_end(&self, state: &mut SignalState, status: i32) {
+    pub(super) fn begin_end(&self, mut state: SpinGuard<'_, SignalState>, status: i32) {
         if !matches!(state.ending, Some(Ending::Exit(_))) {
             state.ending = Some(Ending::Exit(status));
             state.stop = None;
-            for thread in &state.threads {
-                thread.signals.notify();
-            }
+            self.notify_all(state, None);
             self.resume.wake_all();
             self.gone.wake_all();
+        }
+    }
+
+    /// Notifies all threads but `except`, a few at a time with the lock held. The caller has noted
+    /// in the state why, so that none that is added meanwhile need be notified.
+    pub(super) fn notify_all<'a>(
+        &'a self,
+        mut state: SpinGuard<'a, SignalState>,
+        except: Option<&Thread>,
+    ) {
+        const AT_ONCE: usize = 64;
+        let is_other = |thread: &&Arc<Thread>| except.is_none_or(|it| it.tid() != thread.tid());
+        let mut start = 0;
+        loop {
+            let rest = &state.threads[start..];
+            let some = &rest[..rest.len().min(AT_ONCE)];
+            for thread in some.iter().filter(is_other) {
+                thread.signals.notify();
+            }
+            let last = match some.last() {
+                Some(last) if some.len() < rest.len() => last.tid(),
+                _ => return,
+            };
+            drop(state);
+            state = self.lock();
+            start = state.threads.partition_point(|it| it.tid() <= last);
         }
     }
 
@@ -235,11 +277,7 @@ impl ProcessSignals {
             }
             state.ending = Some(Ending::Exec(thread.tid()));
             state.stop = None;
-            for other in &state.threads {
-                if other.tid() != thread.tid() {
-                    other.signals.notify();
-                }
-            }
+            self.notify_all(state, Some(thread));
             self.resume.wake_all();
         }
         let alone = self.gone.wait_soundly(|| {

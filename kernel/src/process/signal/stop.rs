@@ -9,10 +9,11 @@ impl ProcessSignals {
     pub fn remove_thread(&self, thread: &Thread, status: i32) -> Option<i32> {
         let mut state = self.lock();
         let mut gone = None;
-        if let Some(at) = state
+        let at = state.threads.partition_point(|it| it.tid() < thread.tid());
+        if state
             .threads
-            .iter()
-            .position(|t| core::ptr::eq(&**t, thread))
+            .get(at)
+            .is_some_and(|it| core::ptr::eq(&**it, thread))
         {
             gone = Some(state.threads.remove(at));
             thread.process().release_thread();
@@ -30,9 +31,11 @@ impl ProcessSignals {
             .filter(|_| !last && state.parked == state.threads.len());
         // Signals for the process that this thread was to take go to another one.
         let pending = state.pending.set();
-        for other in &state.threads {
-            if !pending.without(other.signals.mask()).is_empty() {
-                other.signals.notify();
+        if !pending.is_empty() && !matches!(state.ending, Some(Ending::Exit(_))) {
+            for other in &state.threads {
+                if !pending.without(other.signals.mask()).is_empty() {
+                    other.signals.notify();
+                }
             }
         }
         drop(state);

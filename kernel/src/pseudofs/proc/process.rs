@@ -242,9 +242,8 @@ impl Directory for Threads {
 
     fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
         let last = cursor.try_into().unwrap_or(Pid::MAX);
-        let threads = pid_table::threads_after(last);
-        let own = threads.filter(|thread| Arc::ptr_eq(thread.process(), &self.process));
-        list(own.map(|thread| thread.tid()), emit)
+        let threads = self.process.signals.threads_after(last);
+        list(threads.map(|thread| thread.tid()), emit)
     }
 }
 
