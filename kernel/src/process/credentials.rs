@@ -92,6 +92,11 @@ impl Credentials {
         self.fs.may_use(capability)
     }
 
+    /// Whether the limits of a user do not hold: on processes, pipes and files in flight.
+    pub fn may_exceed_limits(&self) -> bool {
+        self.may(raw::CAP_SYS_RESOURCE) || self.may(raw::CAP_SYS_ADMIN)
+    }
+
     /// Whether a signal may be sent to a process with these credentials.
     pub fn may_signal(&self, target: &Credentials) -> bool {
         self.may(raw::CAP_KILL)

@@ -78,10 +78,8 @@ pub fn clone(
     if super::cannot_make_room() {
         return Err(Errno::ENOMEM);
     }
-    if parent.has_too_many_threads(1)
-        && !own.credentials.may(raw::CAP_SYS_RESOURCE)
-        && !own.credentials.may(raw::CAP_SYS_ADMIN)
-    {
+    let is_limited = !own.credentials.may_exceed_limits();
+    if is_limited && parent.has_too_many_threads(1) {
         return Err(Errno::EAGAIN);
     }
     if super::memory::is_held_back(parent) {
@@ -199,8 +197,10 @@ pub fn clone(
         .has(raw::CLONE_CHILD_SETTID)
         .then_some(request.child_tid);
     // A process that is killed leaves no child behind of which the killer knew nothing: the table
-    // had it in time for the killer to see, or this sees the kill.
-    let started = match thread.is_dying() {
+    // had it in time for the killer to see, or this sees the kill. Of several that take the last
+    // place of a user, none gets it: by now the new thread counts.
+    let too_many = is_limited && process.has_too_many_threads(0);
+    let started = match thread.is_dying() || too_many {
         true => Err(Errno::EAGAIN),
         false => start(&child, child_own, child_context, set_child_tid),
     };

@@ -3,10 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use abi::{
-    Errno, Result,
-    raw::general::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE},
-};
+use abi::{Errno, Result};
 use fbuf::queue::Queue;
 use nucleus::{PAGE_SIZE, frame};
 use vm::account::{Account, Charge, Kind};
@@ -143,6 +140,9 @@ fn is_within(used: usize, limit: usize) -> bool {
 
 /// Whether the limits of users do not hold for the current thread.
 fn is_privileged() -> bool {
-    let who = thread::with_current(|thread| thread.credentials()).flatten();
-    who.is_none_or(|who| who.may(CAP_SYS_RESOURCE) || who.may(CAP_SYS_ADMIN))
+    match thread::with_current(|thread| thread.credentials()) {
+        // The kernel's own.
+        None => true,
+        Some(who) => who.is_some_and(|who| who.may_exceed_limits()),
+    }
 }

@@ -15,10 +15,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
-use abi::{
-    Errno, Result,
-    raw::general::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE, RLIMIT_NOFILE},
-};
+use abi::{Errno, Result, raw::general::RLIMIT_NOFILE};
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
 use vm::account::{Charge, Kind};
 
@@ -91,14 +88,13 @@ impl Rights {
     pub fn new(files: Vec<Arc<OpenFile>>, process: &Process, who: &Shared) -> Result<Rights> {
         let account = process.account();
         let limit = process.limits().soft(RLIMIT_NOFILE);
-        if account.user().things(Kind::FilesInFlight) as u64 > limit
-            && !who.credentials.may(CAP_SYS_RESOURCE)
-            && !who.credentials.may(CAP_SYS_ADMIN)
-        {
-            return Err(Errno::ETOOMANYREFS);
-        }
         let count = files.len();
         let charge = account.charge(Kind::FilesInFlight, count, count * FILE_BYTES);
+        // Those before these: the last message may go beyond the limit.
+        let before = account.user().things(Kind::FilesInFlight) - count;
+        if before as u64 > limit && !who.credentials.may_exceed_limits() {
+            return Err(Errno::ETOOMANYREFS);
+        }
         let has_sockets = files.iter().any(|file| is_unix_socket(file));
         if has_sockets {
             let mut sockets = SOCKETS.lock();

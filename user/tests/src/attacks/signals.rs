@@ -19,6 +19,10 @@ pub const TESTS: &[Test] = &[
         stopped_groups,
     ),
     ("attacks: waits beside thousands of zombies", waits),
+    (
+        "attacks: processes for the last places of a user",
+        last_places,
+    ),
 ];
 
 /// A queue of signals is bounded for the user, however many processes it has.
@@ -119,6 +123,55 @@ fn waits() -> Outcome {
                 // SAFETY: fills a local.
                 unsafe { waitid(P_ALL, 0, &mut info, WSTOPPED | WNOHANG) };
             }
+            Ok(())
+        })
+    })
+}
+
+/// Many fork at the same time where `RLIMIT_NPROC` has room for a few.
+fn last_places() -> Outcome {
+    const RACERS: u32 = 8;
+    const ROOM: u32 = 3;
+    as_user(|| {
+        let most = u64::from(1 + RACERS + ROOM);
+        call!(setrlimit(RLIMIT_NPROC, &limit_of(most)));
+        while_attacking(|| {
+            let count = || shared_value(AtomicU32::new(0));
+            let (ready, tried, made, done) = (count()?, count()?, count()?, count()?);
+            let wait_for = |count: &AtomicU32, value: u32| {
+                while count.load(SeqCst) != value {
+                    thread::yield_now();
+                }
+            };
+            let racer = |_| {
+                spawn(|| {
+                    ready.fetch_add(1, SeqCst);
+                    wait_for(ready, RACERS);
+                    // SAFETY: this process has one thread.
+                    match unsafe { fork() } {
+                        0 => {
+                            wait_for(done, 1);
+                            exit(0)
+                        }
+                        -1 => {
+                            equal!(errno(), EAGAIN);
+                            tried.fetch_add(1, SeqCst);
+                            Ok(())
+                        }
+                        pid => {
+                            made.fetch_add(1, SeqCst);
+                            tried.fetch_add(1, SeqCst);
+                            wait_ok(pid)
+                        }
+                    }
+                })
+            };
+            let racers = (0..RACERS).map(racer).collect::<Result<Vec<_>>>()?;
+            wait_for(tried, RACERS);
+            let made = made.load(SeqCst);
+            done.store(1, SeqCst);
+            wait_all(racers)?;
+            ensure!(made <= ROOM, made);
             Ok(())
         })
     })
