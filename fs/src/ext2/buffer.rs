@@ -73,8 +73,11 @@ type Set = BTreeMap<u32, Change>;
 
 /// The blocks that are not on the disk as they should be.
 struct Changed {
-    /// The dirty ones.
+    /// The dirty ones that blocks on the disk may refer to.
     set: Set,
+    /// The dirty ones to which nothing on the disk refers, and nothing must before they are
+    /// written. No block is in both sets.
+    fresh: Set,
     /// Those of files.
     unwritten: Unwritten,
     /// Blocks that refer to others are being written, with whatever bytes they have during the
@@ -106,8 +109,6 @@ impl Shared {
 #[derive(Clone)]
 struct Change {
     frame: Frame,
-    /// Nothing on the disk refers to it yet, and nothing must before it is written.
-    fresh: bool,
 }
 
 /// The file system above the metadata.
@@ -151,6 +152,16 @@ impl Metadata {
 /// The most segments of a transfer: fits a queue of 128 descriptors with room to spare.
 const MOST_PARTS: usize = 96;
 
+/// The most blocks that become unwritten, or no longer are, in one hold of the lock.
+const PORTION: u64 = 64;
+
+/// The blocks of `run`, in portions for one hold of the lock each.
+fn portions(run: Run) -> impl Iterator<Item = Range<u64>> {
+    let Range { start, end } = run.blocks();
+    let firsts = (start..end).step_by(PORTION as usize);
+    firsts.map(move |first| first..(first + PORTION).min(end))
+}
+
 /// The metadata of one device.
 pub(super) struct Buffers {
     pub device: Arc<Device>,
@@ -162,23 +173,35 @@ pub(super) struct Buffers {
 }
 
 impl Changed {
-    /// Marks a block dirty. Returns whether it is the only one.
+    /// Marks a block dirty, and fresh if `fresh`; it stays fresh if it is. Returns whether it is the
+    /// only one.
     fn note(&mut self, block: &Block, fresh: bool) -> bool {
-        let first = self.set.is_empty();
-        let change = self.set.entry(block.number).or_insert_with(|| Change {
+        let change = Change {
             frame: block.frame.clone(),
-            fresh,
-        });
-        change.fresh |= fresh;
+        };
+        self.put(block.number, change, fresh)
+    }
+
+    /// As [`note`](Changed::note).
+    fn put(&mut self, number: u32, change: Change, fresh: bool) -> bool {
+        let first = self.count() == 0;
+        if fresh {
+            let change = self.set.remove(&number).unwrap_or(change);
+            self.fresh.entry(number).or_insert(change);
+        } else if !self.fresh.contains_key(&number) {
+            self.set.entry(number).or_insert(change);
+        }
         first
+    }
+
+    /// The number of dirty blocks.
+    fn count(&self) -> usize {
+        self.set.len() + self.fresh.len()
     }
 
     /// Takes the fresh blocks.
     fn take_fresh(&mut self) -> Set {
-        let all = core::mem::take(&mut self.set);
-        let (fresh, others) = all.into_iter().partition(|(_, change)| change.fresh);
-        self.set = others;
-        fresh
+        core::mem::take(&mut self.fresh)
     }
 }
 
@@ -200,6 +223,7 @@ impl Buffers {
                     Rank::Leaf,
                     Changed {
                         set: Set::new(),
+                        fresh: Set::new(),
                         unwritten: Unwritten::new(),
                         closed: false,
                     },
@@ -272,12 +296,16 @@ impl Buffers {
     /// caller stores references to them only after this returns. May sleep while other blocks are
     /// written.
     pub fn note_unwritten(&self, run: Run) {
-        self.when_open(|changed| changed.unwritten.add(run.blocks()));
+        for blocks in portions(run) {
+            self.when_open(|changed| changed.unwritten.add(blocks.clone()));
+        }
     }
 
     /// Notes that nothing refers to blocks any more.
     pub fn forget_unwritten(&self, run: Run) {
-        self.shared.changed.lock().unwritten.forget(run.blocks());
+        for blocks in portions(run) {
+            self.shared.changed.lock().unwritten.forget(blocks);
+        }
     }
 
     /// The first one of these blocks that has no bytes of its file on the disk: it reads as zeros.
@@ -373,13 +401,15 @@ impl Buffers {
     /// Notes that the block is no metadata any more and must not be written: its next owner's data
     /// will be there.
     pub fn forget(&self, number: u32) {
-        let change = self.shared.changed.lock().set.remove(&number);
+        let mut changed = self.shared.changed.lock();
+        let change = (changed.set.remove(&number), changed.fresh.remove(&number));
+        drop(changed);
         drop(change);
     }
 
     /// The number of dirty blocks.
     pub fn changed(&self) -> usize {
-        self.shared.changed.lock().set.len()
+        self.shared.changed.lock().count()
     }
 
     /// Writes all dirty blocks: first fresh ones, then, once these and the first bytes of files'
@@ -398,9 +428,9 @@ impl Buffers {
             (changed.take_fresh(), core::mem::take(&mut changed.set))
         };
         let result = match self.write_referred(fresh) {
-            Ok(()) => self.write_set(others),
+            Ok(()) => self.write_set(others, false),
             Err(error) => {
-                self.take_back(others);
+                self.take_back(others, false);
                 Err(error)
             }
         };
@@ -412,7 +442,7 @@ impl Buffers {
     /// Writes all that the dirty blocks but `fresh` may refer to.
     fn write_referred(&self, fresh: Set) -> Result<()> {
         if let Err(error) = self.clear_unwritten() {
-            self.take_back(fresh);
+            self.take_back(fresh, true);
             return Err(error);
         }
         self.write_fresh(fresh)
@@ -422,7 +452,7 @@ impl Buffers {
     /// are in it.
     fn write_fresh(&self, fresh: Set) -> Result<()> {
         let all = fresh.clone();
-        self.write_set(fresh).inspect_err(|_| {
+        self.write_set(fresh, true).inspect_err(|_| {
             // Others may have reached the disk's cache, and no block may remain to be retried.
             self.shared.changed.lock().unwritten.put_unflushed(true);
         })?;
@@ -432,7 +462,7 @@ impl Buffers {
         }
         // After a failed flush their state on the disk is unknown.
         self.device.flush().inspect_err(|_| {
-            self.take_back(all);
+            self.take_back(all, true);
             self.shared
                 .changed
                 .lock()
@@ -442,8 +472,8 @@ impl Buffers {
     }
 
     /// Writes blocks, merging consecutive ones, all at once; those that cannot be written become
-    /// dirty again.
-    fn write_set(&self, set: Set) -> Result<()> {
+    /// dirty again, and fresh if `fresh`.
+    fn write_set(&self, set: Set, fresh: bool) -> Result<()> {
         let batch = Batch::new();
         let mut run: Vec<(u32, Change)> = Vec::new();
         let mut set = set.into_iter().peekable();
@@ -462,21 +492,17 @@ impl Buffers {
         }
         let (result, failed) = batch.wait();
         for run in failed {
-            self.take_back(run.into_iter().collect());
+            self.take_back(run, fresh);
         }
         result
     }
 
-    fn take_back(&self, set: Set) {
-        let mut changed = self.shared.changed.lock();
-        for (number, old) in set {
-            let change = changed.set.entry(number).or_insert(Change {
-                frame: old.frame,
-                fresh: old.fresh,
-            });
-            change.fresh |= old.fresh;
+    /// Makes blocks dirty again, and fresh if `fresh`. Takes the lock for each of them, so that no
+    /// hold of it grows with their number.
+    fn take_back(&self, blocks: impl IntoIterator<Item = (u32, Change)>, fresh: bool) {
+        for (number, old) in blocks {
+            self.shared.changed.lock().put(number, old, fresh);
         }
-        drop(changed);
         self.pages.note_changed();
     }
 
