@@ -173,8 +173,8 @@ pub(super) struct Buffers {
 }
 
 impl Changed {
-    /// Marks a block dirty, and fresh if `fresh`; it stays fresh if it is. Returns whether it is the
-    /// only one.
+    /// Marks a block dirty, and fresh if `fresh`; it stays fresh if it is. Returns whether it is
+    /// the only one.
     fn note(&mut self, block: &Block, fresh: bool) -> bool {
         let change = Change {
             frame: block.frame.clone(),
