@@ -156,6 +156,8 @@ fn last_places() -> Outcome {
                         -1 => {
                             equal!(errno(), EAGAIN);
                             tried.fetch_add(1, SeqCst);
+                            // Its end would make room.
+                            wait_for(done, 1);
                             Ok(())
                         }
                         pid => {
