@@ -43,7 +43,7 @@ pub mod signal;
 mod space;
 pub mod thread;
 mod times;
-mod turn;
+pub mod turn;
 pub mod undo;
 pub mod user;
 mod view;

@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_millis(1);
 
 /// A turn of the current task, which has [`Priority::KERNEL`] and gets it back when this is
 /// dropped.
-pub(super) struct Turn {
+pub struct Turn {
     end: Duration,
     is_over: bool,
 }

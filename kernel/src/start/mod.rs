@@ -25,6 +25,7 @@ use crate::{
     device::{disk, entropy},
     process::{self, loadavg, sigio, signal},
     shutdown::finish,
+    socket::unix,
     switches, tty, uts,
 };
 
@@ -53,6 +54,7 @@ pub fn start() -> ! {
     let tasks = tty::console::start(options.onlcr, options.echo)
         .and_then(|()| signal::timer::start())
         .and_then(|()| sigio::start())
+        .and_then(|()| unix::start())
         .and_then(|()| loadavg::start())
         .and_then(|()| fs::page_cache::start())
         .and_then(|()| vm::start_pagedaemon());

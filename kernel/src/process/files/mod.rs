@@ -9,7 +9,7 @@ mod open;
 mod table;
 
 pub use open::{Attached, AttachedList, OpenFile, attach, each_attached};
-pub use table::{Collector, FileTable, Reservation, collect_garbage, set_collector};
+pub use table::{Collector, FileTable, Reservation, set_collector};
 
 #[cfg(test)]
 mod tests;

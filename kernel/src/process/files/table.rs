@@ -26,6 +26,7 @@ const LARGEST: usize = 1 << 20;
 pub struct Collector {
     /// Whether the close of a file may leave others unreachable.
     pub may_leave_garbage: fn(&Arc<OpenFile>) -> bool,
+    /// Has garbage looked for soon.
     pub collect: fn(),
 }
 
@@ -36,13 +37,6 @@ static COLLECTOR: OnceBox<Collector> = OnceBox::new();
 pub fn set_collector(collector: Collector) {
     if COLLECTOR.get().is_none() {
         COLLECTOR.get_or_insert(|| Box::new(collector));
-    }
-}
-
-/// Closes the open files that only each other lead to.
-pub fn collect_garbage() {
-    if let Some(collector) = COLLECTOR.get() {
-        (collector.collect)();
     }
 }
 

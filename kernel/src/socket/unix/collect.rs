@@ -10,9 +10,13 @@
 //! that is not held from outside can't come to be except by arriving. A handle that comes or goes
 //! elsewhere makes a node look held at worst.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
-use nucleus::{OutOfMemory, try_vec};
+use nucleus::{
+    OutOfMemory,
+    task::{self, Priority, Spawn},
+    try_vec,
+};
 
 use super::{
     UnixSocket,
@@ -25,8 +29,20 @@ use crate::process::files::{self, Collector, OpenFile};
 pub fn register() {
     files::set_collector(Collector {
         may_leave_garbage: rights::is_in_flight,
-        collect,
+        collect: rights::suspect,
     });
+}
+
+/// Starts the task that closes files that have not arrived, and looks for garbage.
+///
+/// # Errors
+/// No memory.
+pub fn start() -> Result<(), OutOfMemory> {
+    let spawn = Spawn {
+        priority: Priority::KERNEL,
+        ..Spawn::kernel("rights")
+    };
+    task::spawn(spawn, Box::new(|| rights::serve(collect))).map(drop)
 }
 
 /// A graph of sockets by number.
@@ -99,7 +115,7 @@ impl Graph {
 
 /// Looks for garbage and empties its queues. Without memory for that it stays, until the next
 /// close.
-pub fn collect() {
+fn collect() {
     let _ = try_collect();
 }
 

@@ -42,6 +42,7 @@ use abi::{
 };
 
 use super::{Family, Socket};
+pub use collect::start;
 use end::{End, Stage};
 pub use socket::UnixSocket;
 

@@ -16,14 +16,14 @@ use core::sync::atomic::{
 };
 
 use abi::{Errno, Result, raw::general::RLIMIT_NOFILE};
-use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
+use nucleus::{
+    sync::{Mutex, MutexGuard, Rank, SpinLock},
+    task::WaitQueue,
+};
 use vm::account::{Charge, Kind};
 
 use crate::{
-    process::{
-        Process, Shared,
-        files::{self, OpenFile},
-    },
+    process::{Process, Shared, files::OpenFile, turn::Turn},
     socket::SocketFile,
 };
 
@@ -233,29 +233,62 @@ static GRAVE: SpinLock<Option<Box<Flight>>> = SpinLock::new(Rank::Leaf, None);
 static DIGGING: AtomicBool = AtomicBool::new(false);
 /// Sockets have come into it since the last search for garbage.
 static SUSPICION: AtomicBool = AtomicBool::new(false);
+/// The task that does the rest sleeps here.
+static WORK: WaitQueue = WaitQueue::new();
+/// How many messages' files a thread closes that only drops rights itself: others may bury more as
+/// fast as it digs.
+const AT_ONCE: usize = 1024;
 
-/// Closes files that have not arrived. Closing a socket drops its queue, which may hold sockets
-/// again: files that come meanwhile wait for the thread that is at it, so no chain of sockets is
-/// closed by recursion. When all are closed, garbage is looked for once; the found files wait for
-/// that thread too.
+/// Closes files that have not arrived, as many as one thread may be asked for; a task closes the
+/// rest, and looks for garbage. Closing a socket drops its queue, which may hold sockets again:
+/// files that come meanwhile wait for the thread that is at it, so no chain of sockets is closed by
+/// recursion.
 fn dig() {
-    while GRAVE.lock().is_some() {
-        if DIGGING
-            .compare_exchange(false, true, SeqCst, Acquire)
-            .is_err()
-        {
-            return;
+    dig_some(AT_ONCE);
+    if has_work() {
+        WORK.wake_all();
+    }
+}
+
+/// Closes the files of at most `most` messages, unless another thread is at it, which then sees
+/// that there are more. Returns whether there were that many.
+fn dig_some(most: usize) -> bool {
+    if DIGGING
+        .compare_exchange(false, true, SeqCst, Acquire)
+        .is_err()
+    {
+        return false;
+    }
+    let closed = (0..most).map_while(|_| next_buried()).map(drop).count();
+    DIGGING.store(false, SeqCst);
+    closed == most
+}
+
+/// Whether there is something to do, and no thread at it, which would say so when it stops.
+fn has_work() -> bool {
+    !DIGGING.load(SeqCst) && (SUSPICION.load(SeqCst) || GRAVE.lock().is_some())
+}
+
+/// A socket in flight was closed: only sockets in flight may lead to it now.
+pub fn suspect() {
+    SUSPICION.store(true, SeqCst);
+    WORK.wake_all();
+}
+
+/// Does what is left to a task, forever: closes files, and calls `collect` when there may be
+/// garbage.
+pub fn serve(collect: fn()) -> ! {
+    loop {
+        WORK.wait_soundly(|| has_work().then_some(()));
+        let mut turn = Turn::new();
+        while dig_some(1) {
+            turn.next();
         }
-        loop {
-            while let Some(flight) = next_buried() {
-                drop(flight);
-            }
-            if !SUSPICION.swap(false, SeqCst) {
-                break;
-            }
-            files::collect_garbage();
+        if SUSPICION.swap(false, SeqCst) {
+            // It looks at all sockets in flight.
+            turn.end();
+            collect();
         }
-        DIGGING.store(false, SeqCst);
     }
 }
 
