@@ -20,8 +20,14 @@ use crate::process::exec::{
 /// Longest path, the NUL included.
 const PATH_MAX: usize = raw::PATH_MAX as usize;
 
-pub(super) const CALLS: &[SystemCall] =
-    &[call!(__NR_execve, execve), call!(__NR_execveat, execveat)];
+/// On Linux, such an error ends the process.
+const LATE: &str = "an error that comes late (no memory, a file that changes meanwhile) is returned \
+                    to a program whose other threads have ended";
+
+pub(super) const CALLS: &[SystemCall] = &[
+    call!(__NR_execve, execve).note(LATE),
+    call!(__NR_execveat, execveat).note(LATE),
+];
 
 fn path(address: VirtAddr) -> Result<Vec<u8>> {
     user::copy_in_string(address, PATH_MAX - 1)?.ok_or(Errno::ENAMETOOLONG)

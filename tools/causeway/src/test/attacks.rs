@@ -48,7 +48,7 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], g
 /// Runs those that take all memory with swap space, and then several at a time.
 pub fn together(bench: &Bench, report: &mut Report, given: Option<u64>) {
     if report.wants("attacks, 2 CPUs and swap") {
-        with_swap(bench, report, given.unwrap_or(1));
+        with_swap(bench, report, given.unwrap_or(0));
     }
     if report.wants("attacks, mixed") {
         mix(bench, report, &[], 2, MIXED);

@@ -251,8 +251,8 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     stress::run(&bench, report, options.long)?;
     pressure::run(&bench, report, options.long)?;
     python::run(&bench, report, options.long)?;
-    // Guests with one CPU beside those with more, which do not need all of the host's processors
-    // all the time.
+    // Guests with one CPU, and kernels of other kinds, beside those with more, which do not need all
+    // of the host's processors all the time.
     bench.root()?;
     let mut beside = report.beside();
     let machines = |report: &mut Report, cpus: &[u32]| {
@@ -264,9 +264,9 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
         scope.spawn(|| {
             machines(&mut beside, &[1]);
             programs::short_of_memory(&bench, &mut beside);
+            programs::variants(&bench, &mut beside, options.seconds);
         });
         machines(report, &[2, 4]);
-        programs::variants(&bench, report, options.seconds);
         attacks::together(&bench, report, options.attack_seconds);
     });
     report.add(beside);

@@ -18,7 +18,7 @@ use crate::project;
 use crate::root::{BUSYBOX, Root};
 
 /// How large the file is that the long pipeline reads.
-const BIG: usize = 50 << 20;
+const BIG: usize = 20 << 20;
 
 /// The pipeline of six stages.
 const PIPELINE: &str =
@@ -71,7 +71,7 @@ pub fn run(bench: &Bench, report: &mut Report) -> Result<()> {
         root.write(&archive)?;
         for cpus in [1, 4] {
             report.run(
-                &format!("a pipeline of six stages over 50 MiB, {cpus} CPUs"),
+                &format!("a pipeline of six stages over 20 MiB, {cpus} CPUs"),
                 || {
                     let line = format!("cd /; {PIPELINE}");
                     let guest = bench.shell(&line).root(&archive).cpus(cpus);

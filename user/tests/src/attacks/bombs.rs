@@ -159,13 +159,14 @@ fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
         pause_ms(100);
         Ok(())
     });
-    // It is left to itself as long as it takes to get on.
+    // It is left to itself as long as it takes to get on, and the bomb until it has got something.
     let before = rounds.load(SeqCst);
     let end = Instant::now() + Duration::from_secs(20);
-    while rounds.load(SeqCst) < before + 2 && Instant::now() < end {
+    let gets_on = || rounds.load(SeqCst) >= before + 2;
+    while !(gets_on() && loot.count.load(Relaxed) > 0) && Instant::now() < end {
         pause_ms(10);
     }
-    let gets_on = rounds.load(SeqCst) >= before + 2;
+    let gets_on = gets_on();
     kill_users()?;
     let _ = wait(culprit)?;
     remove_objects()?;

@@ -37,8 +37,8 @@ const GRACE: Duration = Duration::from_secs(30);
 const LEFT_IN_CACHES: i64 = 8192;
 
 /// How late a sleeper of root may wake beside an attack in any case: hosts that are busy with other
-/// things, too, were seen to be late by 200 ms.
-const LATE: Duration = Duration::from_millis(250);
+/// things, too, were seen to be late by 350 ms. How late it is on an idle host the bench measures.
+const LATE: Duration = Duration::from_secs(1);
 /// How much later than beside programs that only compute, in the same machine at the same time.
 const TIMES: u32 = 10;
 

@@ -583,8 +583,9 @@ fn larger_together() -> Outcome {
 /// root then runs as the owner must not be what is written afterwards.
 fn late_contents() -> Outcome {
     const SIZE: usize = 4 << 20;
-    let path = format!("{}/late", folder("late")?);
-    while_attacking(|| {
+    let folder = folder("late")?;
+    let path = format!("{folder}/late");
+    let outcome = while_attacking(|| {
         let file = File::options()
             .read(true)
             .write(true)
@@ -614,7 +615,9 @@ fn late_contents() -> Outcome {
         let has_right = file.metadata()?.mode() & 0o4000 != 0;
         ensure!(!(comes_later && has_right), comes_later, has_right);
         Ok(())
-    })
+    });
+    fs::remove_dir_all(folder)?;
+    outcome
 }
 
 /// A thread waits for a record lock while another one closes the file; when the lock is free, the
