@@ -251,8 +251,8 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     stress::run(&bench, report, options.long)?;
     pressure::run(&bench, report, options.long)?;
     python::run(&bench, report, options.long)?;
-    // Guests with one CPU, and kernels of other kinds, beside those with more, which do not need all
-    // of the host's processors all the time.
+    // Guests with one CPU, and kernels of other kinds, beside those with more, which do not need
+    // all of the host's processors all the time.
     bench.root()?;
     let mut beside = report.beside();
     let machines = |report: &mut Report, cpus: &[u32]| {
