@@ -126,8 +126,9 @@ impl File for VnodeFile {
         };
         if n > 0 {
             if clears {
-                // Bits that were set meanwhile were set for other contents.
-                self.location.clear_privilege()?;
+                // Bits that were set meanwhile were set for other contents. The bytes are written
+                // even if this fails.
+                let _ = self.location.clear_privilege();
             }
             notify::happened(vnode, IN_MODIFY);
             let mount = self.location.mount().flags();

@@ -29,7 +29,7 @@ pub fn end_thread(thread: Arc<Thread>, mut own: Own, status: i32) {
     drop(before);
     // A close may sleep for as long as a server pleases: the choice of a process to be ended for
     // memory must not wait for that.
-    own.files.about_to_leave();
+    thread.leave_files();
     let leaving = Leaving::begin();
     thread.publish(None);
     // The last user tears the address space down, and must not run in it any more.

@@ -178,15 +178,17 @@ pub fn clone(
 
     let child = Thread::new(tid, process.clone(), mask, Some(shared), Some(thread));
     process.signals.add_thread(child.clone(), Some(thread))?;
+    // Of several that take the last place of a user, none gets it: by now the new thread counts.
+    if is_limited && process.has_too_many_threads(0) {
+        child.publish(None);
+        process.signals.remove_thread(&child, 0);
+        return Err(Errno::EAGAIN);
+    }
     pid_table::add_thread(child.clone());
     if !same_process {
-        let sibling = request.has(raw::CLONE_PARENT);
-        let exit_signal = match sibling {
-            // It ends as the caller does.
-            true => pid_table::exit_signal(parent.pid()),
-            false => request.exit_signal,
-        };
-        pid_table::add_process(process.clone(), Some(parent.pid()), sibling, exit_signal);
+        let is_child = !request.has(raw::CLONE_PARENT);
+        let exit_signal = is_child.then_some(request.exit_signal);
+        pid_table::add_process(process.clone(), Some(parent.pid()), exit_signal);
     }
     drop(id);
     if request.has(raw::CLONE_PARENT_SETTID) {
@@ -197,10 +199,8 @@ pub fn clone(
         .has(raw::CLONE_CHILD_SETTID)
         .then_some(request.child_tid);
     // A process that is killed leaves no child behind of which the killer knew nothing: the table
-    // had it in time for the killer to see, or this sees the kill. Of several that take the last
-    // place of a user, none gets it: by now the new thread counts.
-    let too_many = is_limited && process.has_too_many_threads(0);
-    let started = match thread.is_dying() || too_many {
+    // had it in time for the killer to see, or this sees the kill.
+    let started = match thread.is_dying() {
         true => Err(Errno::EAGAIN),
         false => start(&child, child_own, child_context, set_child_tid),
     };
@@ -276,6 +276,6 @@ pub fn make_process(
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);
     process.signals.add_thread(thread.clone(), None)?;
     pid_table::add_thread(thread.clone());
-    pid_table::add_process(process, parent, false, raw::SIGCHLD);
+    pid_table::add_process(process, parent, Some(raw::SIGCHLD));
     Ok(thread)
 }

@@ -105,20 +105,29 @@ pub struct Shared {
 
 /// The resources of a thread as others see them: counts it among those that have its descriptors
 /// and its places.
-struct Published(Shared);
+struct Published {
+    shared: Shared,
+    /// It has [left](Thread::leave_files) the descriptors.
+    has_left: bool,
+}
 
 impl Published {
     fn new(shared: Shared) -> Published {
         shared.fs.sharers().join();
         shared.files.sharers().join();
-        Published(shared)
+        Published {
+            shared,
+            has_left: false,
+        }
     }
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        self.0.fs.sharers().leave();
-        self.0.files.leave();
+        self.shared.fs.sharers().leave();
+        if !self.has_left {
+            self.shared.files.leave();
+        }
     }
 }
 
@@ -231,17 +240,23 @@ impl Thread {
     /// another thread are seen through a [`View`](super::View), and its own through
     /// [`current_shared`].
     pub(in crate::process) fn shared(&self) -> Option<Shared> {
-        self.shared.lock().as_ref().map(|shared| shared.0.clone())
+        self.shared
+            .lock()
+            .as_ref()
+            .map(|shared| shared.shared.clone())
     }
 
     /// Its credentials; `None` when it has ended.
     pub fn credentials(&self) -> Option<Arc<Credentials>> {
-        self.shared.lock().as_ref().map(|s| s.0.credentials.clone())
+        self.shared
+            .lock()
+            .as_ref()
+            .map(|s| s.shared.credentials.clone())
     }
 
     /// The address space it runs in; `None` when it has ended.
     pub(in crate::process) fn space(&self) -> Option<Arc<Space>> {
-        self.shared.lock().as_ref().map(|s| s.0.space.clone())
+        self.shared.lock().as_ref().map(|s| s.shared.space.clone())
     }
 
     /// Publishes the resources of the thread. The thread itself calls it after each change of its
@@ -251,6 +266,17 @@ impl Thread {
         let new = shared.map(Published::new);
         let old = core::mem::replace(&mut *self.shared.lock(), new);
         drop(old);
+    }
+
+    /// The thread is about to end: of those that share its descriptors, the last one closes them.
+    pub(in crate::process) fn leave_files(&self) {
+        let files = self.shared.lock().as_mut().map(|published| {
+            published.has_left = true;
+            published.shared.files.clone()
+        });
+        if let Some(files) = files {
+            files.leave();
+        }
     }
 
     /// The name (`comm`) without padding.

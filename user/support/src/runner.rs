@@ -91,7 +91,9 @@ impl Runner {
 /// Makes each `n`th allocation of the kernel fail, none if `n` is 0. To open the file may fail,
 /// too.
 pub fn fail_each(n: u64) {
-    while std::fs::write("/proc/causeway/failalloc", n.to_string()).is_err() {}
+    while let Err(why) = fs::write("/proc/causeway/failalloc", n.to_string()) {
+        assert!(why.raw_os_error() == Some(ENOMEM), "failalloc: {why}");
+    }
 }
 
 /// Runs one test in a process group of its own, which is killed afterwards. While it runs, each

@@ -205,14 +205,6 @@ impl FileTable {
         }
     }
 
-    /// The calling thread is about to [`leave`](Self::leave): the last one closes the files now.
-    pub(in crate::process) fn about_to_leave(&self) {
-        // Only threads that have the table share it with more.
-        if self.sharers.count() == 1 {
-            self.close_all();
-        }
-    }
-
     /// Locks the slots for a change, after a copy that may be in progress. May sleep.
     #[inline]
     fn change(&self) -> SpinGuard<'_, Slots> {

@@ -29,24 +29,32 @@ impl PidTable {
         INIT
     }
 
-    /// Returns the parent of a new sibling of `maker`: its own, or that one's heir.
-    pub(super) fn parent_of_sibling(&self, maker: Pid) -> Pid {
-        let parent_of = |pid: Pid| self.members.get(&pid).map_or(INIT, |member| member.parent);
-        let parent = parent_of(maker);
-        match self.members.get(&parent).is_some_and(|it| it.leaving) {
-            true => self.guardian_below(parent_of(parent)),
-            false => parent,
+    /// Returns the parent of a new sibling of `maker`, the signal that it gets when the sibling
+    /// ends, and how many programs it had executed when it asked for that signal. These are
+    /// `maker`'s; but who takes the place of a parent that is leaving has asked for nothing.
+    pub(super) fn as_sibling_of(&self, maker: Pid) -> (Option<Pid>, u32, Option<u64>) {
+        let Some(own) = self.members.get(&maker) else {
+            return (Some(INIT), raw::SIGCHLD, None);
+        };
+        match self.members.get(&own.parent).filter(|it| it.leaving) {
+            Some(leaving) => {
+                let heir = self.guardian_below(leaving.parent);
+                (Some(heir), raw::SIGCHLD, None)
+            }
+            None => (Some(own.parent), own.exit_signal, Some(own.parent_executed)),
         }
     }
 
     /// Gives some children of the process `pid`, which is leaving, a new parent.
-    fn hand_over(&mut self, pid: Pid) -> HandedOver {
+    fn hand_over(&mut self, pid: Pid, guardian: &mut Option<Pid>) -> HandedOver {
         let mut some = HandedOver::default();
         let Some(own) = self.members.get(&pid) else {
             return some;
         };
         let own_group = own.group.clone();
-        let guardian = self.guardian_below(own.parent);
+        // It may be far above: it is looked for again only if it leaves, too.
+        let found = guardian.filter(|it| self.members.get(it).is_some_and(|it| !it.leaving));
+        let guardian = *guardian.insert(found.unwrap_or_else(|| self.guardian_below(own.parent)));
         let new_parent = self.members.get(&guardian).map(|m| m.process.clone());
         let wants = new_parent
             .as_ref()
@@ -198,8 +206,9 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
         drop(pids);
         groups.extend(asked);
     }
+    let mut guardian = None;
     loop {
-        let some = PIDS.lock().hand_over(pid);
+        let some = PIDS.lock().hand_over(pid, &mut guardian);
         groups.extend(some.groups.iter().copied().flatten());
         if !some.tell(process) {
             break;
@@ -240,16 +249,16 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     drop(gone);
     process.end_events.wake_all();
 
+    if let Some(parent) = parent {
+        news.tell(&parent);
+        parent.child_events.wake_all();
+    }
     for group in groups {
         if is_stranded(group) {
             // A group that vanished in the meantime needs no signal.
             let _ = signal::send_to_group(group, Info::kernel(raw::SIGHUP));
             let _ = signal::send_to_group(group, Info::kernel(raw::SIGCONT));
         }
-    }
-    if let Some(parent) = parent {
-        news.tell(&parent);
-        parent.child_events.wake_all();
     }
 }
 

@@ -175,11 +175,6 @@ pub fn claim_id(id: Pid) -> Result<NewId> {
     Ok(NewId(id))
 }
 
-/// Returns the signal for the parent of a process when that ends; 0 for none.
-pub fn exit_signal(pid: Pid) -> u32 {
-    PIDS.lock().members.get(&pid).map_or(0, |m| m.exit_signal)
-}
-
 /// Adds a thread to the table of ids.
 pub fn add_thread(thread: Arc<Thread>) {
     Counter::forks.add(1);
@@ -272,25 +267,22 @@ pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
     drop((own, leader));
 }
 
-/// Adds a process in the group of `maker`, below it or as its sibling (`CLONE_PARENT`); in a
-/// session of its own and without a parent if there is none.
-pub fn add_process(process: Arc<Process>, maker: Option<Pid>, sibling: bool, exit_signal: u32) {
+/// Adds a process in the group of `maker`, in a session of its own and without a parent if there is
+/// none. With an exit signal it is a child of `maker`, without one its sibling (`CLONE_PARENT`),
+/// which ends as `maker` does.
+pub fn add_process(process: Arc<Process>, maker: Option<Pid>, exit_signal: Option<u32>) {
     let pid = process.pid();
     let mut pids = PIDS.lock();
-    let parent = maker.map(|maker| match sibling {
-        true => pids.parent_of_sibling(maker),
-        false => maker,
-    });
+    let (parent, exit_signal, told) = match (maker, exit_signal) {
+        (Some(maker), None) => pids.as_sibling_of(maker),
+        (maker, exit_signal) => (maker, exit_signal.unwrap_or(SIGCHLD), None),
+    };
     let group = maker
         .and_then(|p| pids.members.get(&p))
         .map_or_else(|| new_session(pid), |p| p.group.clone());
     process.group.store(group.id, Relaxed);
     process.session.store(group.session.id, Relaxed);
     process.parent.store(parent.unwrap_or(0), Relaxed);
-    // A sibling of its maker has its word that the parent is the one that asked for the signal.
-    let told = maker.filter(|_| sibling);
-    let told = told.and_then(|maker| pids.members.get(&maker));
-    let told = told.map(|maker| maker.parent_executed);
     let mut parent_executed = 0;
     if let Some(parent) = parent.and_then(|p| pids.members.get_mut(&p)) {
         parent.children.insert(pid);
@@ -326,8 +318,18 @@ pub fn executed(pid: Pid) {
 
 /// Takes back [`add_process`] for a process that never ran.
 pub fn remove_unborn(pid: Pid) {
-    let gone = PIDS.lock().reap(pid);
+    let mut pids = PIDS.lock();
+    let gone = pids.reap(pid);
+    let parent = gone
+        .as_ref()
+        .and_then(|gone| pids.members.get(&gone.parent));
+    let parent = parent.map(|parent| parent.process.clone());
+    drop(pids);
     drop(gone);
+    if let Some(parent) = parent {
+        // A wait may have seen it, and have no other child to wait for.
+        parent.child_events.wake_all();
+    }
 }
 
 pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {

@@ -10,15 +10,16 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
+use core::ops::Range;
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
-    Ordering::{Acquire, Relaxed, SeqCst},
+    Ordering::{Relaxed, SeqCst},
 };
 
 use abi::{Errno, Result, raw::general::RLIMIT_NOFILE};
 use nucleus::{
     sync::{Mutex, MutexGuard, Rank, SpinLock},
-    task::WaitQueue,
+    task::{self, WaitQueue},
 };
 use vm::account::{Charge, Kind};
 
@@ -39,11 +40,11 @@ pub struct Rights {
 
 struct Flight {
     files: Vec<Arc<OpenFile>>,
-    /// Of their sender.
-    charge: Option<Charge>,
+    /// Of their sender; taken back when the files are closed.
+    _charge: Option<Charge>,
     /// Some of them are local sockets.
     has_sockets: bool,
-    /// The next in the [`GRAVE`].
+    /// The next of those [`UNDELIVERED`].
     next: Option<Box<Flight>>,
 }
 
@@ -113,7 +114,7 @@ impl Rights {
     fn begin(files: Vec<Arc<OpenFile>>, charge: Option<Charge>, has_sockets: bool) -> Rights {
         let flight = Flight {
             files,
-            charge,
+            _charge: charge,
             has_sockets,
             next: None,
         };
@@ -158,30 +159,29 @@ impl Rights {
 }
 
 impl Rights {
-    /// They will not arrive, if they have not: the files are left to [`dig`]. Returns whether there
-    /// are any.
+    /// They will not arrive, if they have not: the files are left to [`close_undelivered`]. Returns
+    /// whether there are any.
     fn end(&mut self) -> bool {
         let Some(mut flight) = self.flight.take() else {
             return false;
         };
         let had_sockets = flight.has_sockets;
         flight.land(None);
-        let mut grave = GRAVE.lock();
-        flight.next = grave.take();
-        *grave = Some(flight);
+        let mut first = UNDELIVERED.lock();
+        flight.next = first.take();
+        *first = Some(flight);
+        drop(first);
         if had_sockets {
-            // Sockets may have been reachable by these only. Set before another thread can take
-            // them out of the grave.
-            SUSPICION.store(true, SeqCst);
+            // Sockets may have been reachable by these only.
+            MAY_BE_GARBAGE.store(true, SeqCst);
         }
         true
     }
 }
 
 impl Flight {
-    /// Takes back the charges of files that are no longer in flight.
+    /// Takes sockets that are no longer in flight off the list.
     fn land(&mut self, sockets: Option<&mut Sockets>) {
-        self.charge = None;
         if !core::mem::take(&mut self.has_sockets) {
             return;
         }
@@ -206,7 +206,7 @@ impl Drop for Rights {
     fn drop(&mut self) {
         // Where they arrived there is nothing to close, and the caller may hold locks.
         if self.end() {
-            dig();
+            close_undelivered();
         }
     }
 }
@@ -218,7 +218,7 @@ pub fn drop_all(all: Vec<Rights>) {
         any |= rights.end();
     }
     if any {
-        dig();
+        close_undelivered();
     }
 }
 
@@ -227,51 +227,97 @@ pub fn is_in_flight(file: &Arc<OpenFile>) -> bool {
     any_sockets() && is_unix_socket(file) && SOCKETS.lock().contains_key(&key(file))
 }
 
-/// Files to be closed.
-static GRAVE: SpinLock<Option<Box<Flight>>> = SpinLock::new(Rank::Leaf, None);
-/// A thread empties the grave and will look again.
-static DIGGING: AtomicBool = AtomicBool::new(false);
+/// Files that have not arrived, to be closed. They are charged until they are.
+static UNDELIVERED: SpinLock<Option<Box<Flight>>> = SpinLock::new(Rank::Leaf, None);
 /// Sockets have come into it since the last search for garbage.
-static SUSPICION: AtomicBool = AtomicBool::new(false);
+static MAY_BE_GARBAGE: AtomicBool = AtomicBool::new(false);
 /// The task that does the rest sleeps here.
 static WORK: WaitQueue = WaitQueue::new();
-/// How many messages' files a thread closes that only drops rights itself: others may bury more as
-/// fast as it digs.
+/// How many messages' files a thread closes that only drops rights itself: others may drop more as
+/// fast as it closes them.
 const AT_ONCE: usize = 1024;
+
+/// The tasks that close files, by address; 0 is free. The first place is the kernel's task's own.
+static CLOSERS: SpinLock<[usize; CLOSERS_MAX]> = SpinLock::new(Rank::Leaf, [0; CLOSERS_MAX]);
+const CLOSERS_MAX: usize = 8;
+
+/// The current task closes files that have not arrived.
+struct Closing {
+    place: usize,
+}
+
+impl Closing {
+    /// Begins.
+    ///
+    /// # Errors
+    /// [`Busy`].
+    fn begin(mut places: Range<usize>) -> core::result::Result<Closing, Busy> {
+        let task = Arc::as_ptr(&task::current()).addr();
+        let mut closers = CLOSERS.lock();
+        if closers.contains(&task) {
+            return Err(Busy::Nested);
+        }
+        let place = places.find(|&place| closers[place] == 0);
+        let place = place.ok_or(Busy::Full)?;
+        closers[place] = task;
+        Ok(Closing { place })
+    }
+
+    /// Closes the files of one message; returns whether there was one.
+    fn close_next(&self) -> bool {
+        let mut first = UNDELIVERED.lock();
+        let Some(mut flight) = first.take() else {
+            return false;
+        };
+        *first = flight.next.take();
+        drop(first);
+        drop(flight);
+        true
+    }
+}
+
+/// Why a task does not close files now.
+enum Busy {
+    /// It closes one already, which led here, and will go on with the next.
+    Nested,
+    /// As many others as may be are at it.
+    Full,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        CLOSERS.lock()[self.place] = 0;
+    }
+}
 
 /// Closes files that have not arrived, as many as one thread may be asked for; a task closes the
 /// rest, and looks for garbage. Closing a socket drops its queue, which may hold sockets again:
-/// files that come meanwhile wait for the thread that is at it, so no chain of sockets is closed by
-/// recursion.
-fn dig() {
-    dig_some(AT_ONCE);
+/// those are closed by the same thread when it comes back from the first, so no chain of sockets is
+/// closed by recursion.
+fn close_undelivered() {
+    match Closing::begin(1..CLOSERS_MAX) {
+        Err(Busy::Nested) => return,
+        Err(Busy::Full) => {}
+        Ok(closing) => {
+            for _ in 0..AT_ONCE {
+                if !closing.close_next() {
+                    break;
+                }
+            }
+        }
+    }
     if has_work() {
         WORK.wake_all();
     }
 }
 
-/// Closes the files of at most `most` messages, unless another thread is at it, which then sees
-/// that there are more. Returns whether there were that many.
-fn dig_some(most: usize) -> bool {
-    if DIGGING
-        .compare_exchange(false, true, SeqCst, Acquire)
-        .is_err()
-    {
-        return false;
-    }
-    let closed = (0..most).map_while(|_| next_buried()).map(drop).count();
-    DIGGING.store(false, SeqCst);
-    closed == most
-}
-
-/// Whether there is something to do, and no thread at it, which would say so when it stops.
 fn has_work() -> bool {
-    !DIGGING.load(SeqCst) && (SUSPICION.load(SeqCst) || GRAVE.lock().is_some())
+    MAY_BE_GARBAGE.load(SeqCst) || UNDELIVERED.lock().is_some()
 }
 
 /// A socket in flight was closed: only sockets in flight may lead to it now.
 pub fn suspect() {
-    SUSPICION.store(true, SeqCst);
+    MAY_BE_GARBAGE.store(true, SeqCst);
     WORK.wake_all();
 }
 
@@ -281,20 +327,15 @@ pub fn serve(collect: fn()) -> ! {
     loop {
         WORK.wait_soundly(|| has_work().then_some(()));
         let mut turn = Turn::new();
-        while dig_some(1) {
-            turn.next();
+        if let Ok(closing) = Closing::begin(0..1) {
+            while closing.close_next() {
+                turn.next();
+            }
         }
-        if SUSPICION.swap(false, SeqCst) {
+        if MAY_BE_GARBAGE.swap(false, SeqCst) {
             // It looks at all sockets in flight.
             turn.end();
             collect();
         }
     }
-}
-
-fn next_buried() -> Option<Box<Flight>> {
-    let mut grave = GRAVE.lock();
-    let mut first = grave.take()?;
-    *grave = first.next.take();
-    Some(first)
 }

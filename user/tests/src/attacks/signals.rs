@@ -1,6 +1,6 @@
 //! Signals without end.
 
-use crate::{as_user, beside, while_attacking};
+use crate::{USER, as_user, become_user, beside, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -19,6 +19,10 @@ pub const TESTS: &[Test] = &[
         stopped_groups,
     ),
     ("attacks: waits beside thousands of zombies", waits),
+    (
+        "attacks: a signal for whoever takes the parent's place",
+        signal_for_heir,
+    ),
     (
         "attacks: processes for the last places of a user",
         last_places,
@@ -123,6 +127,45 @@ fn waits() -> Outcome {
                 // SAFETY: fills a local.
                 unsafe { waitid(P_ALL, 0, &mut info, WSTOPPED | WNOHANG) };
             }
+            Ok(())
+        })
+    })
+}
+
+/// A process makes siblings that end with a signal for its parent while the parent ends: root's
+/// process, which takes its place, must not get that signal.
+fn signal_for_heir() -> Outcome {
+    static RECEIVED: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn note(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+        RECEIVED.fetch_add(1, SeqCst);
+    }
+    child(|| {
+        call!(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));
+        handle(SIGUSR1, note, SA_RESTART)?;
+        while_attacking(|| {
+            let parent = spawn(|| {
+                become_user(USER)?;
+                // It takes a while until all of them have another parent.
+                many_children(|| ())?;
+                // SAFETY: as a fork, but the end of the child is told by another signal.
+                let maker = unsafe { syscall(SYS_clone, SIGUSR1, 0, 0, 0, 0) };
+                if maker == 0 {
+                    for _ in 0..200 {
+                        // SAFETY: likewise, for a sibling, which ends at once.
+                        if unsafe { syscall(SYS_clone, CLONE_PARENT, 0, 0, 0, 0) } == 0 {
+                            exit(0);
+                        }
+                    }
+                    exit(0);
+                }
+                pause_ms(5);
+                Ok(())
+            })?;
+            let mut status = 0;
+            // SAFETY: waits for children, all of which end, into a local.
+            while unsafe { waitpid(-1, &mut status, __WALL) } != -1 {}
+            let _ = parent;
+            equal!(RECEIVED.load(SeqCst), 0);
             Ok(())
         })
     })
