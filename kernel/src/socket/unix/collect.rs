@@ -163,7 +163,7 @@ fn try_collect() -> Result<(), OutOfMemory> {
             ends[number].take_rights(&mut garbage);
         }
     }
-    rights::drop_all(garbage);
+    drop(garbage);
     Ok(())
 }
 

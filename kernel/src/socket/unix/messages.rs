@@ -328,7 +328,7 @@ impl DataQueue for Messages {
     fn discard(&self) -> bool {
         let mut rights = Vec::new();
         self.take_rights(&mut rights);
-        rights::drop_all(rights);
+        drop(rights);
         let mut any = false;
         while let Some(message) = self.pop() {
             any = true;

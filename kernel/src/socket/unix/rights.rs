@@ -10,7 +10,6 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::ops::Range;
 use core::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
@@ -44,7 +43,7 @@ struct Flight {
     _charge: Option<Charge>,
     /// Some of them are local sockets.
     has_sockets: bool,
-    /// The next of those [`UNDELIVERED`].
+    /// The next in a list of those [`UNDELIVERED`].
     next: Option<Box<Flight>>,
 }
 
@@ -159,23 +158,16 @@ impl Rights {
 }
 
 impl Rights {
-    /// They will not arrive, if they have not: the files are left to [`close_undelivered`]. Returns
-    /// whether there are any.
-    fn end(&mut self) -> bool {
-        let Some(mut flight) = self.flight.take() else {
-            return false;
-        };
+    /// They will not arrive: returns the files, if they have not arrived already.
+    fn end(&mut self) -> Option<Box<Flight>> {
+        let mut flight = self.flight.take()?;
         let had_sockets = flight.has_sockets;
         flight.land(None);
-        let mut first = UNDELIVERED.lock();
-        flight.next = first.take();
-        *first = Some(flight);
-        drop(first);
         if had_sockets {
             // Sockets may have been reachable by these only.
             MAY_BE_GARBAGE.store(true, SeqCst);
         }
-        true
+        Some(flight)
     }
 }
 
@@ -205,20 +197,9 @@ impl Flight {
 impl Drop for Rights {
     fn drop(&mut self) {
         // Where they arrived there is nothing to close, and the caller may hold locks.
-        if self.end() {
-            close_undelivered();
+        if let Some(flight) = self.end() {
+            close(flight);
         }
-    }
-}
-
-/// Drops rights together, and looks for garbage once.
-pub fn drop_all(all: Vec<Rights>) {
-    let mut any = false;
-    for mut rights in all {
-        any |= rights.end();
-    }
-    if any {
-        close_undelivered();
     }
 }
 
@@ -227,92 +208,97 @@ pub fn is_in_flight(file: &Arc<OpenFile>) -> bool {
     any_sockets() && is_unix_socket(file) && SOCKETS.lock().contains_key(&key(file))
 }
 
-/// Files that have not arrived, to be closed. They are charged until they are.
-static UNDELIVERED: SpinLock<Option<Box<Flight>>> = SpinLock::new(Rank::Leaf, None);
-/// Sockets have come into it since the last search for garbage.
+/// Sockets have come into a list of files to be closed since the last search for garbage.
 static MAY_BE_GARBAGE: AtomicBool = AtomicBool::new(false);
 /// The task that does the rest sleeps here.
 static WORK: WaitQueue = WaitQueue::new();
-/// How many messages' files a thread closes that only drops rights itself: others may drop more as
-/// fast as it closes them.
+/// The files of how many messages a thread closes that drops rights.
 const AT_ONCE: usize = 1024;
+/// How many lists there are: one of the task's own, one for each thread that closes files, and the
+/// last for what finds no other.
+const LISTS: usize = 9;
+const LAST: usize = LISTS - 1;
 
-/// The tasks that close files, by address; 0 is free. The first place is the kernel's task's own.
-static CLOSERS: SpinLock<[usize; CLOSERS_MAX]> = SpinLock::new(Rank::Leaf, [0; CLOSERS_MAX]);
-const CLOSERS_MAX: usize = 8;
+/// Files that have not arrived, to be closed. They are charged until they are.
+static UNDELIVERED: SpinLock<[Undelivered; LISTS]> =
+    SpinLock::new(Rank::Leaf, [const { Undelivered::new() }; LISTS]);
 
-/// The current task closes files that have not arrived.
-struct Closing {
-    place: usize,
+/// Files to be closed by one task.
+struct Undelivered {
+    /// The address of the task; 0 for what is left to the kernel's.
+    task: usize,
+    first: Option<Box<Flight>>,
 }
 
-impl Closing {
-    /// Begins.
-    ///
-    /// # Errors
-    /// [`Busy`].
-    fn begin(mut places: Range<usize>) -> core::result::Result<Closing, Busy> {
-        let task = Arc::as_ptr(&task::current()).addr();
-        let mut closers = CLOSERS.lock();
-        if closers.contains(&task) {
-            return Err(Busy::Nested);
+impl Undelivered {
+    const fn new() -> Self {
+        Undelivered {
+            task: 0,
+            first: None,
         }
-        let place = places.find(|&place| closers[place] == 0);
-        let place = place.ok_or(Busy::Full)?;
-        closers[place] = task;
-        Ok(Closing { place })
     }
 
-    /// Closes the files of one message; returns whether there was one.
-    fn close_next(&self) -> bool {
-        let mut first = UNDELIVERED.lock();
-        let Some(mut flight) = first.take() else {
-            return false;
-        };
-        *first = flight.next.take();
-        drop(first);
-        drop(flight);
-        true
+    fn push(&mut self, mut flight: Box<Flight>) {
+        flight.next = self.first.take();
+        self.first = Some(flight);
+    }
+
+    fn pop(&mut self) -> Option<Box<Flight>> {
+        let mut flight = self.first.take()?;
+        self.first = flight.next.take();
+        Some(flight)
     }
 }
 
-/// Why a task does not close files now.
-enum Busy {
-    /// It closes one already, which led here, and will go on with the next.
-    Nested,
-    /// As many others as may be are at it.
-    Full,
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        CLOSERS.lock()[self.place] = 0;
-    }
-}
-
-/// Closes files that have not arrived, as many as one thread may be asked for; a task closes the
-/// rest, and looks for garbage. Closing a socket drops its queue, which may hold sockets again:
-/// those are closed by the same thread when it comes back from the first, so no chain of sockets is
-/// closed by recursion.
-fn close_undelivered() {
-    match Closing::begin(1..CLOSERS_MAX) {
-        Err(Busy::Nested) => return,
-        Err(Busy::Full) => {}
-        Ok(closing) => {
-            for _ in 0..AT_ONCE {
-                if !closing.close_next() {
-                    break;
-                }
+/// Closes files that have not arrived. Closing a socket drops its queue, which may hold sockets
+/// again: those wait in the thread's list until it comes back from the first, so no chain of sockets
+/// is closed by recursion. What is more than one thread may be asked for is left to a task.
+fn close(flight: Box<Flight>) {
+    let task = Arc::as_ptr(&task::current()).addr();
+    let place = {
+        let mut lists = UNDELIVERED.lock();
+        if let Some(own) = lists.iter_mut().find(|list| list.task == task) {
+            own.push(flight);
+            return;
+        }
+        let is_free = |list: &Undelivered| list.task == 0 && list.first.is_none();
+        let free = lists[1..LAST].iter().position(is_free);
+        let place = free.map_or(LAST, |place| place + 1);
+        lists[place].push(flight);
+        if place < LAST {
+            lists[place].task = task;
+        }
+        place
+    };
+    if place < LAST {
+        for _ in 0..AT_ONCE {
+            let next = UNDELIVERED.lock()[place].pop();
+            if next.is_none() {
+                break;
             }
+            drop(next);
         }
+        UNDELIVERED.lock()[place].task = 0;
     }
     if has_work() {
         WORK.wake_all();
     }
 }
 
+/// Returns what the task is to close next: what it has come upon itself, or what others left.
+fn next_for_task() -> Option<Box<Flight>> {
+    let mut lists = UNDELIVERED.lock();
+    let own = lists[0].pop();
+    own.or_else(|| {
+        let mut left = lists[1..].iter_mut().filter(|list| list.task == 0);
+        left.find_map(Undelivered::pop)
+    })
+}
+
 fn has_work() -> bool {
-    MAY_BE_GARBAGE.load(SeqCst) || UNDELIVERED.lock().is_some()
+    let lists = UNDELIVERED.lock();
+    let is_left = |list: &Undelivered| list.task == 0 && list.first.is_some();
+    MAY_BE_GARBAGE.load(SeqCst) || lists[0].first.is_some() || lists[1..].iter().any(is_left)
 }
 
 /// A socket in flight was closed: only sockets in flight may lead to it now.
@@ -324,13 +310,13 @@ pub fn suspect() {
 /// Does what is left to a task, forever: closes files, and calls `collect` when there may be
 /// garbage.
 pub fn serve(collect: fn()) -> ! {
+    UNDELIVERED.lock()[0].task = Arc::as_ptr(&task::current()).addr();
     loop {
         WORK.wait_soundly(|| has_work().then_some(()));
         let mut turn = Turn::new();
-        if let Ok(closing) = Closing::begin(0..1) {
-            while closing.close_next() {
-                turn.next();
-            }
+        while let Some(flight) = next_for_task() {
+            drop(flight);
+            turn.next();
         }
         if MAY_BE_GARBAGE.swap(false, SeqCst) {
             // It looks at all sockets in flight.

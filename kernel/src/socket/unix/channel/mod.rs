@@ -20,11 +20,7 @@ mod tests;
 mod transfer;
 mod urgent;
 
-use super::{
-    credentials::Sender,
-    end::DataQueue,
-    rights::{self, Rights},
-};
+use super::{credentials::Sender, end::DataQueue, rights::Rights};
 use crate::process::files::OpenFile;
 
 /// Marks that a channel takes for each page of its limit: more than the messages of one byte that
@@ -183,7 +179,7 @@ impl DataQueue for Channel {
     fn discard(&self) -> bool {
         let mut rights = Vec::new();
         self.take_rights(&mut rights);
-        rights::drop_all(rights);
+        drop(rights);
         let any = self.queue.discard(|_| true);
         let marks = core::mem::take(&mut self.queue.lock().state.marks);
         drop(marks);
