@@ -251,8 +251,8 @@ impl Undelivered {
 }
 
 /// Closes files that have not arrived. Closing a socket drops its queue, which may hold sockets
-/// again: those wait in the thread's list until it comes back from the first, so no chain of sockets
-/// is closed by recursion. What is more than one thread may be asked for is left to a task.
+/// again: those wait in the thread's list until it comes back from the first, so no chain of
+/// sockets is closed by recursion. What is more than one thread may be asked for is left to a task.
 fn close(flight: Box<Flight>) {
     let task = Arc::as_ptr(&task::current()).addr();
     let place = {
