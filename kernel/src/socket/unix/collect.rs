@@ -8,7 +8,8 @@
 //!
 //! The list of sockets in flight stays locked meanwhile, so no socket arrives anywhere; and one
 //! that is not held from outside can't come to be except by arriving. A handle that comes or goes
-//! elsewhere makes a node look held at worst.
+//! elsewhere makes a node look held at worst. Who closes a chain of sockets locks that list for each
+//! of them before it closes them: the collector's own handles, gone by then, delay no close.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
@@ -123,14 +124,13 @@ fn try_collect() -> Result<(), OutOfMemory> {
     if !rights::any_sockets() {
         return Ok(());
     }
-    // Handles taken here are dropped when the list is unlocked: a drop may close a file.
-    let mut files: Vec<Arc<OpenFile>>;
-    let mut ends: Vec<Arc<End>>;
     let mut garbage: Vec<Rights> = Vec::new();
     {
         let sockets = rights::sockets();
-        files = try_vec(sockets.len())?;
-        ends = try_vec(sockets.len())?;
+        // These handles go before the list is unlocked, and none is a file's last: each file has
+        // one in flight, which is not dropped before the file is taken off the list.
+        let mut files: Vec<Arc<OpenFile>> = try_vec(sockets.len())?;
+        let mut ends: Vec<Arc<End>> = try_vec(sockets.len())?;
         let mut keys = try_vec(sockets.len())?;
         for (&key, socket) in sockets.iter() {
             let Some(file) = socket.file.upgrade() else {
