@@ -7,7 +7,6 @@ use core::{
 };
 
 use nucleus::{
-    Pieces,
     sync::{Rank, SpinLock},
     task::WaitQueue,
 };
@@ -137,9 +136,9 @@ impl Process {
         leader.or_else(|| self.last_credentials.lock().clone())
     }
 
-    /// All threads that have not ended.
-    pub fn threads(&self) -> Pieces<Arc<Thread>> {
-        self.signals.threads()
+    /// Visits the threads that have not ended, as [`ProcessSignals::threads_after`] does.
+    pub fn threads(&self) -> impl Iterator<Item = Arc<Thread>> {
+        self.signals.threads_after(0)
     }
 
     /// Whether it has ended and waits to be waited for.

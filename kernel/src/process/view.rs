@@ -306,7 +306,7 @@ impl Process {
             let shared = thread.shared();
             shared.is_some_and(|shared| Arc::ptr_eq(&shared.fs, places))
         };
-        let own = self.threads().into_iter().filter(has_them).count();
+        let own = self.threads().filter(has_them).count();
         places.sharers().count() > own
     }
 }

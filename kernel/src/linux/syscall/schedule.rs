@@ -308,6 +308,12 @@ pub(super) enum Chosen {
     User,
 }
 
+fn threads_of(processes: impl Iterator<Item = Arc<Process>>) -> Pieces<Arc<Thread>> {
+    let mut threads = Pieces::new();
+    processes.for_each(|process| threads.extend(process.threads()));
+    threads
+}
+
 /// The threads that argument 1 names; 0 is the caller, or its group or user.
 ///
 /// # Errors
@@ -321,19 +327,14 @@ pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Pieces<Arc<Thread>>>
                 0 => call.process().group_id(),
                 id => Pid::try_from(id).map_err(|_| Errno::ESRCH)?,
             };
-            pid_table::members(group)
-                .flat_map(|process| process.threads())
-                .collect()
+            threads_of(pid_table::members(group))
         }
         Chosen::User => {
             let uid = match who {
                 0 => call.credentials().real_uid,
                 uid => uid as u32,
             };
-            Process::by_id()
-                .filter(|process| process.real_uid() == uid)
-                .flat_map(|process| process.threads())
-                .collect()
+            threads_of(Process::by_id().filter(|process| process.real_uid() == uid))
         }
     };
     if threads.is_empty() {

@@ -228,8 +228,10 @@ fn kill(call: &mut Call<'_>) -> Result<usize> {
         }
         -1 => {
             let own = call.process().pid();
-            // Those that are forked meanwhile have higher ids, or their parent sees the signal.
-            let others = Process::by_id().filter(|p| p.pid() != own && p.pid() != pid_table::INIT);
+            // A child of one that is killed meanwhile is visited, too, or is not made: `fork` looks
+            // whether its caller is dying when the child is in the table.
+            let others =
+                Process::by_birth().filter(|p| p.pid() != own && p.pid() != pid_table::INIT);
             send_to_most(call, others, info)?;
         }
         pid if pid < 0 => send_to_all(call, pid_table::members(pid.unsigned_abs()), info)?,

@@ -1,16 +1,15 @@
 //! Process groups and sessions.
 
-use alloc::{collections::BTreeSet, sync::Arc};
+use alloc::sync::Arc;
 use core::{
     any::Any,
-    ops::Bound::{Excluded, Unbounded},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use abi::{Errno, Result};
 use nucleus::sync::{Rank, SpinLock};
 
-use super::{INIT, PIDS, PidTable, STEPS};
+use super::{Birth, Births, INIT, PIDS, PidTable, STEPS, by_birth};
 use crate::process::{Pid, Process};
 
 /// The controlling terminal of a session.
@@ -28,7 +27,7 @@ pub trait ControllingTerminal: Any + Send + Sync {
 
 pub(super) struct GroupEntry {
     pub(super) group: Arc<Group>,
-    pub(super) members: BTreeSet<Pid>,
+    pub(super) members: Births,
     /// A process that ends is going to look whether it has become an orphan.
     pub(super) asked: bool,
 }
@@ -103,31 +102,32 @@ impl PidTable {
             // Parent and child may both ask for the same.
             return Some(group);
         }
+        let birth = member.birth;
         let old = core::mem::replace(&mut member.group, group.clone());
         member.process.group.store(group.id, Relaxed);
         member.process.session.store(group.session.id, Relaxed);
-        self.enter(pid, group);
-        self.leave(pid, old.id);
+        self.enter(pid, birth, group);
+        self.leave(birth, old.id);
         Some(old)
     }
 
-    pub(super) fn enter(&mut self, pid: Pid, group: Arc<Group>) {
+    pub(super) fn enter(&mut self, pid: Pid, birth: Birth, group: Arc<Group>) {
         let entry = self.groups.entry(group.id).or_insert_with(|| {
             *self.sessions.entry(group.session.id).or_insert(0) += 1;
             GroupEntry {
                 group,
-                members: BTreeSet::new(),
+                members: Births::new(),
                 asked: false,
             }
         });
-        entry.members.insert(pid);
+        entry.members.insert(birth, pid);
     }
 
-    pub(super) fn leave(&mut self, pid: Pid, group: Pid) {
+    pub(super) fn leave(&mut self, birth: Birth, group: Pid) {
         let Some(entry) = self.groups.get_mut(&group) else {
             return;
         };
-        entry.members.remove(&pid);
+        entry.members.remove(&birth);
         if !entry.members.is_empty() {
             return;
         }
@@ -162,16 +162,10 @@ pub(super) fn continues(parents: &Group, group: &Group) -> bool {
     parents.id != group.id && parents.session.id == group.session.id
 }
 
-/// Visits the members of a group by rising id, without memory of its own. One that comes or goes
-/// meanwhile may be seen or not.
+/// Visits the members of a group in the order in which the processes came, as
+/// [`Process::by_birth`] does. One that joins or leaves the group meanwhile may be seen or not.
 pub fn members(group: Pid) -> impl Iterator<Item = Arc<Process>> {
-    let mut last = 0;
-    core::iter::from_fn(move || {
-        let pids = PIDS.lock();
-        let members = &pids.groups.get(&group)?.members;
-        last = *members.range((Excluded(last), Unbounded)).next()?;
-        pids.members.get(&last).map(|m| m.process.clone())
-    })
+    by_birth(move |pids| Some(&pids.groups.get(&group)?.members))
 }
 
 /// Whether no member of the group has a parent in another group of the same session: a stop by the
@@ -196,16 +190,16 @@ pub(super) fn is_stranded(group: Pid) -> bool {
 /// Looks for a member of the group for which `is_it` holds. With many members the table is unlocked
 /// in between, so one that comes meanwhile may be missed.
 fn find_member(group: Pid, is_it: impl Fn(&PidTable, Pid) -> bool) -> Option<Pid> {
-    let mut last = 0;
+    let mut from = 0;
     loop {
         let pids = PIDS.lock();
-        let rest = &pids.groups.get(&group)?.members;
-        let (seen, mut count) = (last, 0);
-        for &pid in rest.range((Excluded(seen), Unbounded)).take(STEPS) {
+        let rest = pids.groups.get(&group)?.members.range(from..);
+        let mut count = 0;
+        for (&birth, &pid) in rest.take(STEPS) {
             if is_it(&pids, pid) {
                 return Some(pid);
             }
-            last = pid;
+            from = birth + 1;
             count += 1;
         }
         if count < STEPS {

@@ -54,11 +54,21 @@ struct PidTable {
     groups: BTreeMap<Pid, GroupEntry>,
     /// How many groups each session has.
     sessions: BTreeMap<Pid, usize>,
+    /// The members in the order in which they came.
+    births: Births,
+    /// How many processes there have been.
+    born: Birth,
 }
+
+/// How many processes there were before this one. Of two, the younger has the higher number, which
+/// ids do not tell.
+type Birth = u64;
+type Births = BTreeMap<Birth, Pid>;
 
 /// A process that has not been waited for.
 struct Member {
     process: Arc<Process>,
+    birth: Birth,
     parent: Pid,
     children: BTreeSet<Pid>,
     group: Arc<Group>,
@@ -93,6 +103,8 @@ impl PidTable {
             members: BTreeMap::new(),
             groups: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            births: BTreeMap::new(),
+            born: 0,
         }
     }
 
@@ -124,7 +136,8 @@ impl PidTable {
     #[must_use]
     fn reap(&mut self, pid: Pid) -> Option<Member> {
         let member = self.members.remove(&pid)?;
-        self.leave(pid, member.group.id);
+        self.births.remove(&member.birth);
+        self.leave(member.birth, member.group.id);
         self.left(pid);
         if let Some(parent) = self.members.get_mut(&member.parent) {
             parent.children.remove(&pid);
@@ -288,11 +301,15 @@ pub fn add_process(process: Arc<Process>, maker: Option<Pid>, exit_signal: Optio
         parent.children.insert(pid);
         parent_executed = told.unwrap_or(parent.executed);
     }
-    pids.enter(pid, group.clone());
+    let birth = pids.born;
+    pids.born += 1;
+    pids.births.insert(birth, pid);
+    pids.enter(pid, birth, group.clone());
     pids.members.insert(
         pid,
         Member {
             process,
+            birth,
             parent: parent.unwrap_or(0),
             children: BTreeSet::new(),
             group,
@@ -330,6 +347,19 @@ pub fn remove_unborn(pid: Pid) {
         // A wait may have seen it, and have no other child to wait for.
         parent.child_events.wake_all();
     }
+}
+
+/// Visits the processes of a list, as [`Process::by_birth`] does.
+fn by_birth(list: impl Fn(&PidTable) -> Option<&Births>) -> impl Iterator<Item = Arc<Process>> {
+    let mut from = 0;
+    let mut end = None;
+    core::iter::from_fn(move || {
+        let pids = PIDS.lock();
+        let end = *end.get_or_insert(pids.born + Birth::from(LAST_PID));
+        let (&birth, pid) = list(&pids)?.range(from..end).next()?;
+        from = birth + 1;
+        pids.members.get(pid).map(|member| member.process.clone())
+    })
 }
 
 pub fn find_thread(tid: Pid) -> Option<Arc<Thread>> {
@@ -377,6 +407,12 @@ impl Process {
         let member = pids.members.get(&id).map(|member| &member.process);
         let of_thread = || pids.threads.get(&id).map(|thread| thread.process());
         member.or_else(of_thread).cloned()
+    }
+
+    /// Visits the processes, zombies included, in the order in which they came, without memory of
+    /// its own. Those that come meanwhile are visited, too, up to as many as there can be.
+    pub fn by_birth() -> impl Iterator<Item = Arc<Process>> {
+        by_birth(|pids| Some(&pids.births))
     }
 
     /// Visits the processes, zombies included, by rising id, without memory of its own. One that

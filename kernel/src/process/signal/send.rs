@@ -5,6 +5,7 @@ use abi::{Errno, Result, raw::general as raw};
 use super::{
     Action, DEFAULT, IGNORE, Info, Queue, SignalSet,
     action::{Fate, default_of},
+    state::SignalState,
     timer,
 };
 use crate::process::{Pid, Process, Thread, pid_table, thread};
@@ -111,13 +112,11 @@ fn post_by(
     put: impl FnOnce(&mut Queue) -> Result<()>,
 ) -> Result<bool> {
     let opposites = opposites(info.signal);
-    let waits = replace(process, target, info, opposites, put);
-    let news = News {
-        waits: waits == Ok(true),
-        opposites,
-    };
+    let sent = replace(process, target, info, opposites, put);
+    let mut news = News::default();
+    news.add(&sent, opposites);
     news.tell(process);
-    waits
+    sent.map(|sent| sent == Sent::Waits)
 }
 
 /// Job control: the signals that `signal` undoes, whatever becomes of itself.
@@ -129,20 +128,43 @@ fn opposites(signal: u32) -> SignalSet {
     }
 }
 
-/// What others are to be told after signals were sent to a process.
+/// What has become of a signal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Ignored,
+    Waits,
+    /// The process is to end with this wait status.
+    Deadly(i32),
+}
+
+/// What is to be done, and others to be told, after signals were sent to a process.
 #[derive(Clone, Copy, Default)]
 #[must_use]
 pub struct News {
     /// One waits to be taken.
     waits: bool,
+    /// One ends the process, with this wait status.
+    deadly: Option<i32>,
     /// Signals that were dropped.
     opposites: SignalSet,
 }
 
 impl News {
-    /// Tells them. No locks are held: there may be any number of observers, and the timers of
-    /// dropped signals look for their process.
+    fn add(&mut self, sent: &Result<Sent>, opposites: SignalSet) {
+        match sent {
+            Ok(Sent::Waits) => self.waits = true,
+            Ok(Sent::Deadly(status)) => self.deadly = Some(*status),
+            Ok(Sent::Ignored) | Err(_) => {}
+        }
+        self.opposites = self.opposites.union(opposites);
+    }
+
+    /// Does so. No locks are held: there may be any number of threads and observers, and the timers
+    /// of dropped signals look for their process.
     pub fn tell(self, process: &Process) {
+        if let Some(status) = self.deadly {
+            process.signals.end(status);
+        }
         if self.waits {
             process.signals.arrivals.wake_shared(false);
         }
@@ -156,23 +178,23 @@ impl News {
 /// added to `news`. A real-time signal that finds no room is lost.
 pub fn send_locked(process: &Process, info: Info, news: &mut News) {
     let opposites = opposites(info.signal);
-    let waits = replace(process, None, info, opposites, within_limit(process, info));
-    news.waits |= waits == Ok(true);
-    news.opposites = news.opposites.union(opposites);
+    let sent = replace(process, None, info, opposites, within_limit(process, info));
+    news.add(&sent, opposites);
 }
 
-/// Posts as [`post_by`] does, in the place of the pending signals of `opposites`.
+/// Posts as [`post_by`] does, in the place of the pending signals of `opposites`. It looks at the
+/// process's threads until one takes the signal, as Linux does.
 fn replace(
     process: &Process,
     target: Option<&Thread>,
     info: Info,
     opposites: SignalSet,
     put: impl FnOnce(&mut Queue) -> Result<()>,
-) -> Result<bool> {
+) -> Result<Sent> {
     let signal = info.signal;
     let mut state = process.signals.lock();
     if state.threads.is_empty() {
-        return Ok(false);
+        return Ok(Sent::Ignored);
     }
     if !opposites.is_empty() {
         state.forget(opposites);
@@ -183,43 +205,43 @@ fn replace(
 
     let action = state.actions.get(signal);
     let open = |thread: &Thread| !thread.signals.mask().has(signal);
-    let (wanted, unblocked) = match target {
-        Some(thread) => (thread.signals.wants(signal), open(thread)),
-        None => (
-            state.threads.iter().any(|t| t.signals.wants(signal)),
-            state.threads.iter().any(|t| open(t)),
-        ),
+    let has_stopped = state.stop.is_some();
+    let is_unkillable = state.unkillable;
+    let SignalState {
+        pending, threads, ..
+    } = &mut *state;
+    let taker = match target {
+        Some(thread) => Some(thread).filter(|it| it.signals.wants(signal)),
+        None => threads
+            .iter()
+            .find(|it| it.signals.wants(signal))
+            .map(|it| &**it),
     };
+    // Who wants it and blocks it waits for it in `sigtimedwait`.
+    let unblocked = taker.is_some_and(open)
+        || target.is_none() && taker.is_some() && threads.iter().any(|it| open(it));
     // A blocked signal waits even if it would be ignored now: the action may change before it is
     // taken.
-    let ignored = action.ignores(signal) || state.unkillable && action.handler == DEFAULT;
+    let ignored = action.ignores(signal) || is_unkillable && action.handler == DEFAULT;
     if ignored && unblocked {
-        return Ok(false);
+        return Ok(Sent::Ignored);
     }
     let deadly = action.handler == DEFAULT
         && default_of(signal) == Fate::Terminate
         && !SignalSet::CORE.has(signal)
         && unblocked
         // A stopped process dies when it goes on.
-        && state.stop.is_none();
+        && !has_stopped;
     if deadly || signal == raw::SIGKILL {
-        process.signals.begin_end(state, signal as i32);
-        return Ok(false);
+        return Ok(Sent::Deadly(signal as i32));
     }
 
     match target {
-        Some(thread) => {
-            put(&mut thread.signals.inner.lock().pending)?;
-            if wanted {
-                thread.signals.notify();
-            }
-        }
-        None => {
-            put(&mut state.pending)?;
-            if let Some(thread) = state.threads.iter().find(|t| t.signals.wants(signal)) {
-                thread.signals.notify();
-            }
-        }
+        Some(thread) => put(&mut thread.signals.inner.lock().pending)?,
+        None => put(pending)?,
     }
-    Ok(true)
+    if let Some(thread) = taker {
+        thread.signals.notify();
+    }
+    Ok(Sent::Waits)
 }

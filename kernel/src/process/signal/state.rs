@@ -5,7 +5,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::Seq
 
 use abi::{Errno, Result};
 use nucleus::{
-    Pieces,
     sync::{SpinGuard, SpinLock},
     task::{Task, WaitQueue},
 };
@@ -151,11 +150,6 @@ impl ProcessSignals {
     /// Returns the signals pending for the process as a whole.
     pub fn pending(&self) -> SignalSet {
         self.lock().pending.set()
-    }
-
-    /// The threads that have not ended.
-    pub fn threads(&self) -> Pieces<Arc<Thread>> {
-        self.lock().threads.iter().cloned().collect()
     }
 
     /// How many threads have not ended.

@@ -78,7 +78,7 @@ pub(super) fn stat(subject: &Subject, with_addresses: bool, out: &mut Text) -> R
         ticks(children.user),
         ticks(children.system),
         priority,
-        process.threads().len(),
+        process.signals.thread_count(),
         ticks(process.started),
     );
     let limit = process.limits().soft(raw::RLIMIT_RSS);
@@ -230,7 +230,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         let large = !subject.process.large_pages_disabled.load(Relaxed);
         writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t{}", u8::from(large));
     }
-    writeln!(out, "Threads:\t{}", process.threads().len());
+    writeln!(out, "Threads:\t{}", process.signals.thread_count());
     let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
     writeln!(
         out,

@@ -1,10 +1,12 @@
 //! Process groups and sessions.
 
+use crate::pidfd::{CloneArgs, clone3};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("processes: groups and sessions", groups),
     ("processes: signals to a group", group_signals),
+    ("processes: a group that forks and ends is killed", hop),
 ];
 
 fn groups() -> Outcome {
@@ -56,5 +58,57 @@ fn group_signals() -> Outcome {
         Ok(())
     })?;
     wait_ok(leader)?;
+    Ok(())
+}
+
+/// Each process of a group forks one and ends, and ids fall: a kill of the group reaches the last.
+fn hop() -> Outcome {
+    const FIRST: c_int = 30_000;
+    call!(prctl(PR_SET_CHILD_SUBREAPER, 1));
+    for round in 0..20 {
+        let (reader, writer) = pipe(0)?;
+        let leader = spawn(|| {
+            call!(setpgid(0, 0));
+            call!(write(writer, b"x".as_ptr().cast(), 1));
+            let mut id = FIRST;
+            loop {
+                let arguments = CloneArgs {
+                    exit_signal: SIGCHLD as u64,
+                    set_tid: (&raw const id) as u64,
+                    set_tid_size: 1,
+                    ..CloneArgs::default()
+                };
+                match clone3(&arguments, size_of::<CloneArgs>()) {
+                    0 => id -= 1,
+                    -1 => return Err(format!("clone3: {}", errno()).into()),
+                    _ => exit(0),
+                }
+            }
+        })?;
+        read_bytes(&reader, 1)?;
+        pause_ms(5 + round % 7);
+        call!(kill(-leader, SIGKILL));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let mut status = 0;
+        let is_left = loop {
+            // SAFETY: writes into a live status.
+            match unsafe { libc::waitpid(-leader, &mut status, WNOHANG) } {
+                -1 => break false,
+                _ if Instant::now() > deadline => break true,
+                0 => pause_ms(1),
+                _ => {}
+            }
+        };
+        if is_left {
+            // SAFETY: takes and returns numbers.
+            while unsafe { libc::kill(-leader, SIGKILL) } == 0 {
+                // SAFETY: writes into a live status.
+                while unsafe { libc::waitpid(-leader, &mut status, WNOHANG) } > 0 {}
+            }
+        }
+        ensure!(!is_left, "one of them lives on in round {round}");
+        call!(close(reader));
+        call!(close(writer));
+    }
     Ok(())
 }
