@@ -61,25 +61,38 @@ fn group_signals() -> Outcome {
     Ok(())
 }
 
-/// Each process of a group forks one and ends, and ids fall: a kill of the group reaches the last.
+/// Forks a process with this id; returns 0 in the child.
+fn fork_as(id: c_int) -> c_long {
+    let arguments = CloneArgs {
+        exit_signal: SIGCHLD as u64,
+        set_tid: (&raw const id) as u64,
+        set_tid_size: 1,
+        ..CloneArgs::default()
+    };
+    clone3(&arguments, size_of::<CloneArgs>())
+}
+
+/// A process of a group forks one and ends, the child does the same, and so on; their ids are in
+/// turn above and below those of many that sleep. A kill of the group leaves none.
 fn hop() -> Outcome {
-    const FIRST: c_int = 30_000;
+    const SLEEPERS: c_int = 20_000;
     call!(prctl(PR_SET_CHILD_SUBREAPER, 1));
     for round in 0..20 {
         let (reader, writer) = pipe(0)?;
         let leader = spawn(|| {
             call!(setpgid(0, 0));
+            for id in SLEEPERS..SLEEPERS + 100 {
+                match fork_as(id) {
+                    0 => pause_ms(60_000),
+                    -1 => return Err(format!("clone3: {}", errno()).into()),
+                    _ => {}
+                }
+            }
             call!(write(writer, b"x".as_ptr().cast(), 1));
-            let mut id = FIRST;
+            let (mut id, mut next) = (SLEEPERS - 1, SLEEPERS + 100);
             loop {
-                let arguments = CloneArgs {
-                    exit_signal: SIGCHLD as u64,
-                    set_tid: (&raw const id) as u64,
-                    set_tid_size: 1,
-                    ..CloneArgs::default()
-                };
-                match clone3(&arguments, size_of::<CloneArgs>()) {
-                    0 => id -= 1,
+                match fork_as(id) {
+                    0 => (id, next) = (next, id + if id < SLEEPERS { -1 } else { 1 }),
                     -1 => return Err(format!("clone3: {}", errno()).into()),
                     _ => exit(0),
                 }
