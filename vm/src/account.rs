@@ -312,9 +312,20 @@ impl Account {
         bytes: usize,
         limit: usize,
     ) -> Option<Charge> {
-        // Two that race for the last place may both fail, but never both succeed.
+        self.charge_if(kind, things, bytes, |user| user.things(kind) <= limit)
+    }
+
+    /// As [`charge`](Account::charge), if `may` says that the user may have what is charged by then,
+    /// this included. Two that race for the last place may both fail, but never both succeed.
+    pub fn charge_if(
+        self: &Arc<Account>,
+        kind: Kind,
+        things: usize,
+        bytes: usize,
+        may: impl FnOnce(&Arc<Account>) -> bool,
+    ) -> Option<Charge> {
         let charge = self.charge(kind, things, bytes);
-        (self.user().things(kind) <= limit).then_some(charge)
+        may(self.user()).then_some(charge)
     }
 }
 

@@ -125,13 +125,11 @@ pub(super) fn charge_more(queue: &Queue<PipeState>, slots: usize) -> Result<Opti
     if slots <= now {
         return Ok(None);
     }
-    let more = account.charge(Kind::Pipes, slots - now, 0);
-    let used = account.user().things(Kind::Pipes);
-    let fits = is_within(used, soft()) && is_within(used, hard());
-    match fits || is_privileged() {
-        true => Ok(Some(more)),
-        false => Err(Errno::EPERM),
-    }
+    let more = account.charge_if(Kind::Pipes, slots - now, 0, |user| {
+        let used = user.things(Kind::Pipes);
+        is_within(used, soft()) && is_within(used, hard()) || is_privileged()
+    });
+    more.map(Some).ok_or(Errno::EPERM)
 }
 
 fn is_within(used: usize, limit: usize) -> bool {

@@ -59,11 +59,8 @@ fn charge(kind: Kind, things: usize, bytes: usize) -> Result<Option<Charge>> {
     let Some(account) = account::current() else {
         return Ok(None);
     };
-    let charge = account.charge(kind, things, bytes);
-    match account.may_keep(kind, 0, PART) {
-        true => Ok(Some(charge)),
-        false => Err(Errno::ENOSPC),
-    }
+    let charge = account.charge_if(kind, things, bytes, |user| user.may_keep(kind, 0, PART));
+    charge.map(Some).ok_or(Errno::ENOSPC)
 }
 
 /// Seconds since the epoch, as the objects' time stamps are given.

@@ -18,7 +18,7 @@ use nucleus::{
 };
 use vm::{
     Description, Object as Pages, Pager,
-    account::{self, Charge, Kind, Stock},
+    account::{self, Account, Charge, Kind, Stock},
 };
 
 use super::{
@@ -125,15 +125,12 @@ impl Segment {
         }
         let account = account::current();
         // Nothing else counts pages that are not there yet.
+        let may = |user: &Arc<Account>| user.may_keep(Kind::Segments, 0, 1);
         let charge = account.as_ref().map(|account| {
-            let charge = account.charge(Kind::Segments, count, 0);
-            account.may_keep(Kind::Segments, 0, 1).then_some(charge)
+            let charge = account.charge_if(Kind::Segments, count, 0, may);
+            charge.ok_or(Errno::ENOSPC)
         });
-        let charge = match charge {
-            Some(None) => return Err(Errno::ENOSPC),
-            Some(charge) => charge,
-            None => None,
-        };
+        let charge = charge.transpose()?;
         let stock = Stock::new(account, Kind::Segments);
         // The table's lock is held: no other thread makes a segment.
         PAGES.fetch_add(count, Relaxed);

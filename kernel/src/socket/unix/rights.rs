@@ -89,12 +89,13 @@ impl Rights {
         let account = process.account();
         let limit = process.limits().soft(RLIMIT_NOFILE);
         let count = files.len();
-        let charge = account.charge(Kind::FilesInFlight, count, count * FILE_BYTES);
-        // Those before these: the last message may go beyond the limit.
-        let before = account.user().things(Kind::FilesInFlight) - count;
-        if before as u64 > limit && !who.credentials.may_exceed_limits() {
-            return Err(Errno::ETOOMANYREFS);
-        }
+        let kind = Kind::FilesInFlight;
+        let charge = account.charge_if(kind, count, count * FILE_BYTES, |user| {
+            // Those before these: the last message may go beyond the limit.
+            let before = user.things(kind) - count;
+            before as u64 <= limit || who.credentials.may_exceed_limits()
+        });
+        let charge = charge.ok_or(Errno::ETOOMANYREFS)?;
         let has_sockets = files.iter().any(|file| is_unix_socket(file));
         if has_sockets {
             let mut sockets = SOCKETS.lock();
