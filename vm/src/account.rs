@@ -410,13 +410,16 @@ impl Stock {
         self.pages.load(Relaxed)
     }
 
-    /// Charges what the object has now, `pages`. Most calls compare, and change nothing.
+    /// Charges what the object has now, `pages`. Most calls compare, and change nothing; returns
+    /// whether this one did.
     #[inline]
-    pub fn cover(&self, pages: usize) {
+    pub fn cover(&self, pages: usize) -> bool {
         let charged = self.pages.load(Relaxed);
-        if pages > charged || pages + 3 * BATCH < charged {
+        let changes = pages > charged || pages + 3 * BATCH < charged;
+        if changes {
             self.adjust(pages);
         }
+        changes
     }
 
     /// As [`cover`](Stock::cover) for pages that other CPUs count at the same time; `now` reads the
@@ -424,9 +427,8 @@ impl Stock {
     #[inline]
     pub fn cover_counted(&self, pages: usize, now: impl Fn() -> usize) {
         let mut pages = pages;
-        loop {
-            self.cover(pages);
-            // What was counted before another CPU covered less is seen after it.
+        while self.cover(pages) {
+            // Another CPU may have counted since: whoever changes the charge last sees all.
             let seen = core::mem::replace(&mut pages, now());
             if pages == seen || self.account.is_none() {
                 return;

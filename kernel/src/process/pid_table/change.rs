@@ -7,7 +7,7 @@ use abi::{Errno, Result, raw::general as raw};
 use nucleus::Pieces;
 
 use super::{
-    INIT, Member, PIDS, PidTable, STEPS,
+    Birth, INIT, Member, PIDS, PidTable, STEPS,
     groups::{continues, is_stranded},
 };
 use crate::process::{
@@ -15,18 +15,37 @@ use crate::process::{
     signal::{self, Fields, Info},
 };
 
-impl PidTable {
-    /// Returns the new parent for the children of a process whose parent is `parent`: the nearest
-    /// living ancestor that asked for it (`PR_SET_CHILD_SUBREAPER`), else the first process.
-    fn guardian_below(&self, parent: Pid) -> Pid {
-        let mut at = parent;
-        while let Some(member) = self.members.get(&at) {
-            if member.process.subreaper.load(Relaxed) && !member.leaving {
-                return at;
+/// Finds the new parent for the children of a process: the nearest living ancestor that asked for
+/// it (`PR_SET_CHILD_SUBREAPER`), `None` for the first process. With many ancestors the table is
+/// unlocked in between.
+fn find_reaper(pid: Pid) -> Option<Birth> {
+    let mut at = pid;
+    loop {
+        let pids = PIDS.lock();
+        for _ in 0..STEPS {
+            let Some(parent) = pids.members.get(&at).map(|member| member.parent) else {
+                // It was waited for meanwhile: those below it have another parent.
+                at = pid;
+                break;
+            };
+            if parent <= INIT {
+                return None;
             }
-            at = member.parent;
+            let birth = pids.members.get(&parent).map(|member| member.birth);
+            if let Some(birth) = birth.filter(|&birth| pids.reaper(birth).is_some()) {
+                return Some(birth);
+            }
+            at = parent;
         }
-        INIT
+    }
+}
+
+impl PidTable {
+    /// Returns the id of this process if it takes the children of those below it that end.
+    fn reaper(&self, birth: Birth) -> Option<Pid> {
+        let &pid = self.births.get(&birth)?;
+        let is_one = |it: &&Member| !it.leaving && it.process.subreaper.load(Relaxed);
+        self.members.get(&pid).filter(is_one).map(|_| pid)
     }
 
     /// Returns the parent of a new sibling of `maker`, the signal that it gets when the sibling
@@ -38,28 +57,30 @@ impl PidTable {
         };
         match self.members.get(&own.parent).filter(|it| it.leaving) {
             Some(leaving) => {
-                let heir = self.guardian_below(leaving.parent);
-                (Some(heir), raw::SIGCHLD, None)
+                let heir = leaving.reaper.and_then(|birth| self.reaper(birth));
+                (Some(heir.unwrap_or(INIT)), raw::SIGCHLD, None)
             }
             None => (Some(own.parent), own.exit_signal, Some(own.parent_executed)),
         }
     }
 
-    /// Gives some children of the process `pid`, which is leaving, a new parent.
-    fn hand_over(&mut self, pid: Pid, guardian: &mut Option<Pid>) -> HandedOver {
-        let mut some = HandedOver::default();
+    /// Gives some children of the process `pid`, which is leaving, to its reaper; `None` if that is
+    /// leaving, too.
+    fn reparent(&mut self, pid: Pid) -> Option<Reparented> {
+        let mut some = Reparented::default();
         let Some(own) = self.members.get(&pid) else {
-            return some;
+            return Some(some);
         };
         let own_group = own.group.clone();
-        // It may be far above: it is looked for again only if it leaves, too.
-        let found = guardian.filter(|it| self.members.get(it).is_some_and(|it| !it.leaving));
-        let guardian = *guardian.insert(found.unwrap_or_else(|| self.guardian_below(own.parent)));
-        let new_parent = self.members.get(&guardian).map(|m| m.process.clone());
+        let reaper = match own.reaper {
+            Some(birth) => self.reaper(birth)?,
+            None => INIT,
+        };
+        let new_parent = self.members.get(&reaper).map(|m| m.process.clone());
         let wants = new_parent
             .as_ref()
             .is_some_and(|p| !p.signals.child_rules().no_zombies);
-        for place in 0..HandedOver::MOST {
+        for place in 0..Reparented::MOST {
             let children = self.members.get_mut(&pid).map(|own| &mut own.children);
             let Some(child) = children.and_then(BTreeSet::pop_first) else {
                 break;
@@ -67,17 +88,17 @@ impl PidTable {
             let Some(member) = self.members.get_mut(&child) else {
                 continue;
             };
-            member.parent = guardian;
+            member.parent = reaper;
             member.exit_signal = raw::SIGCHLD;
-            member.process.parent.store(guardian, Relaxed);
+            member.process.parent.store(reaper, Relaxed);
             some.children[place] = Some(member.process.clone());
             let zombie = member.ended.is_some();
             if !member.leaving && continues(&own_group, &member.group) {
                 let group = member.group.id;
                 some.groups[place] = self.ask(group);
             }
-            if let Some(guardian) = self.members.get_mut(&guardian) {
-                guardian.children.insert(child);
+            if let Some(reaper) = self.members.get_mut(&reaper) {
+                reaper.children.insert(child);
             }
             if zombie && !wants {
                 some.gone[place] = self.reap(child);
@@ -85,8 +106,8 @@ impl PidTable {
                 signal::send_locked(parent, Info::kernel(raw::SIGCHLD), &mut some.news);
             }
         }
-        some.guardian = new_parent;
-        some
+        some.reaper = new_parent;
+        Some(some)
     }
 
     /// Notes that it will be looked at whether a group has become an orphan; returns its id if that
@@ -99,17 +120,17 @@ impl PidTable {
 
 /// Children that have got a new parent, and what is left to do for them without the lock.
 #[derive(Default)]
-struct HandedOver {
-    children: [Option<Arc<Process>>; HandedOver::MOST],
-    guardian: Option<Arc<Process>>,
+struct Reparented {
+    children: [Option<Arc<Process>>; Reparented::MOST],
+    reaper: Option<Arc<Process>>,
     news: signal::News,
-    /// Zombies that the guardian does not want.
-    gone: [Option<Member>; HandedOver::MOST],
+    /// Zombies that the reaper does not want.
+    gone: [Option<Member>; Reparented::MOST],
     /// Groups that have lost an anchor.
-    groups: [Option<Pid>; HandedOver::MOST],
+    groups: [Option<Pid>; Reparented::MOST],
 }
 
-impl HandedOver {
+impl Reparented {
     const MOST: usize = 16;
 
     /// Tells all of them that `parent` has ended; returns whether there were any.
@@ -119,10 +140,10 @@ impl HandedOver {
             child.parent_ended(parent);
             any = true;
         }
-        if any && let Some(guardian) = self.guardian {
-            // Zombies among them are the guardian's to wait for now.
-            self.news.tell(&guardian);
-            guardian.child_events.wake_all();
+        if any && let Some(reaper) = self.reaper {
+            // Zombies among them are the reaper's to wait for now.
+            self.news.tell(&reaper);
+            reaper.child_events.wake_all();
         }
         any
     }
@@ -194,21 +215,16 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     let mut gone = None;
 
     let mut groups = Pieces::new();
-    {
-        let mut pids = PIDS.lock();
-        let is_anchor = pids.is_anchor(pid);
-        let Some(member) = pids.members.get_mut(&pid) else {
-            return;
-        };
-        member.leaving = true;
-        let group = member.group.id;
-        let asked = is_anchor.then(|| pids.ask(group)).flatten();
-        drop(pids);
-        groups.extend(asked);
-    }
-    let mut guardian = None;
+    groups.extend(leave(pid));
     loop {
-        let some = PIDS.lock().hand_over(pid, &mut guardian);
+        let some = PIDS.lock().reparent(pid);
+        let Some(some) = some else {
+            let reaper = find_reaper(pid);
+            if let Some(member) = PIDS.lock().members.get_mut(&pid) {
+                member.reaper = reaper;
+            }
+            continue;
+        };
         groups.extend(some.groups.iter().copied().flatten());
         if !some.tell(process) {
             break;
@@ -259,6 +275,28 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
             let _ = signal::send_to_group(group, Info::kernel(raw::SIGHUP));
             let _ = signal::send_to_group(group, Info::kernel(raw::SIGCONT));
         }
+    }
+}
+
+/// The last thread of a process is ending: from now on the process gets no children. Returns its
+/// group, if it was an anchor of that.
+fn leave(pid: Pid) -> Option<Pid> {
+    let mut reaper = None;
+    loop {
+        let mut pids = PIDS.lock();
+        let is_anchor = pids.is_anchor(pid);
+        // Without children nothing asks for the reaper. It may be far above.
+        let has_children = !pids.members.get(&pid)?.children.is_empty();
+        if has_children && reaper.is_none() {
+            drop(pids);
+            reaper = Some(find_reaper(pid));
+            continue;
+        }
+        let member = pids.members.get_mut(&pid)?;
+        member.leaving = true;
+        member.reaper = reaper.flatten();
+        let group = member.group.id;
+        return is_anchor.then(|| pids.ask(group)).flatten();
     }
 }
 

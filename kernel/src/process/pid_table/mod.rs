@@ -74,6 +74,8 @@ struct Member {
     group: Arc<Group>,
     /// Its last thread is ending: it gets no more children, and keeps no group in its session.
     leaving: bool,
+    /// When it is leaving, the process that gets its children; `None` is the first one.
+    reaper: Option<Birth>,
     /// Its wait status, once it has ended.
     ended: Option<i32>,
     /// The stop signal that `wait` has not reported yet.
@@ -314,6 +316,7 @@ pub fn add_process(process: Arc<Process>, maker: Option<Pid>, exit_signal: Optio
             children: BTreeSet::new(),
             group,
             leaving: false,
+            reaper: None,
             ended: None,
             stopped: None,
             continued: false,

@@ -297,9 +297,15 @@ impl Messages {
         let (message, waiting) = {
             let mut queue = self.queue.lock();
             let message = queue.messages.pop_front();
-            (message, core::mem::take(&mut queue.waiting))
+            let are_waiting = !queue.waiting.is_empty();
+            (
+                message,
+                are_waiting.then(|| core::mem::take(&mut queue.waiting)),
+            )
         };
-        wake(waiting);
+        if let Some(waiting) = waiting {
+            wake(waiting);
+        }
         message
     }
 

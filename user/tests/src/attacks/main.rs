@@ -3,8 +3,9 @@
 //!
 //! usage: `attacks [--list] [--seconds N] [--mixed N] [WORD...]`: runs those whose names contain a
 //! WORD, or all, for N seconds each; with `--mixed`, so many of them at a time, chosen at random
-//! again and again, for N seconds in all. It starts as root, and prepares what an attack finds on a
-//! machine (programs with a set-id bit, files of others); the attack itself is an ordinary user's.
+//! again and again (or all), for N seconds in all. It starts as root, and prepares what an attack
+//! finds on a machine (programs with a set-id bit, files of others); the attack itself is an
+//! ordinary user's.
 //!
 //! After each attack the machine must answer, and its memory must be back.
 

@@ -1,4 +1,5 @@
-//! Several attacks at a time, chosen at random again and again: each meets what others leave for a
+//! Several attacks at a time, chosen at random again and again among those that are not at work; or
+//! all of them at once, each begun again when it has ended: each meets what others leave for a
 //! moment. Whether one gains something is the business of its own test; here the machine must
 //! answer all the while, and its memory must be back at the end.
 
@@ -15,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// An attack at work.
 struct Attack {
+    /// Its place among the attacks.
+    place: usize,
     /// Also its process group.
     pid: pid_t,
     begun: Instant,
@@ -27,11 +30,20 @@ pub fn run(attacks: &[Test], at_once: usize, time: Duration) -> Outcome {
     let mut numbers = Numbers::new(seed.as_nanos() as u64);
     let mut at_work: Vec<Attack> = Vec::new();
     let (mut count, mut worst) = (0, Duration::ZERO);
+    let at_once = at_once.min(attacks.len());
     let end = Instant::now() + time;
     while Instant::now() < end {
         while at_work.len() < at_once {
-            let (_, attack) = attacks[numbers.below(attacks.len() as u64) as usize];
-            at_work.extend(begin(attack)?);
+            let place = numbers.below(attacks.len() as u64) as usize;
+            if at_work.iter().any(|attack| attack.place == place) {
+                continue;
+            }
+            // Memory may be short for a moment.
+            let Some(pid) = begin(attacks[place].1)? else {
+                break;
+            };
+            let begun = Instant::now();
+            at_work.push(Attack { place, pid, begun });
             count += 1;
         }
         worst = worst.max(program_of_root()?);
@@ -51,8 +63,8 @@ pub fn run(attacks: &[Test], at_once: usize, time: Duration) -> Outcome {
     memory_is_back()
 }
 
-/// Starts an attack; its output and outcome are dropped.
-fn begin(attack: fn() -> Outcome) -> Result<Option<Attack>> {
+/// Starts an attack, if there is memory; its output and outcome are dropped.
+fn begin(attack: fn() -> Outcome) -> Result<Option<pid_t>> {
     // SAFETY: this program has one thread.
     let pid = unsafe { fork() };
     match pid {
@@ -63,13 +75,11 @@ fn begin(attack: fn() -> Outcome) -> Result<Option<Attack>> {
             call!(dup2(nowhere.as_raw_fd(), 2));
             exit(i32::from(attack().is_err()))
         }
-        // Memory is short for a moment.
         -1 => Ok(None),
         pid => {
             // SAFETY: both sides set the group, so that it exists before either goes on.
             unsafe { setpgid(pid, pid) };
-            let begun = Instant::now();
-            Ok(Some(Attack { pid, begun }))
+            Ok(Some(pid))
         }
     }
 }
