@@ -101,7 +101,7 @@ kinds! {
     Locks = "locks",
     /// Watches of epoll instances.
     EpollWatches = "epoll_watches",
-    /// Inotify instances.
+    /// Inotify instances, and the events that wait there.
     InotifyInstances = "inotify_instances",
     /// Watches of inotify instances.
     InotifyWatches = "inotify_watches",
@@ -109,6 +109,8 @@ kinds! {
     Signals = "signals",
     /// Tables of more descriptors than a new one has room for; their number is that of descriptors.
     Descriptors = "descriptors",
+    /// Open files, other than pipes' and sockets' data.
+    OpenFiles = "open_files",
     /// Pseudo terminals.
     Terminals = "terminals",
     /// Filters of system calls; their number is that of instructions.

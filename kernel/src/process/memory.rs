@@ -66,14 +66,16 @@ pub fn cannot_make_room() -> bool {
     frame::is_scarce() && !make_room()
 }
 
-/// How often a call waits for the memory of others before it is refused some.
+/// How often a call lets the pagedaemon work in vain before it is refused memory.
 const ATTEMPTS: usize = 100;
 
-/// Waits until memory is not scarce. Processes of the caller's user, or of root's, are not ended
-/// for that: the call fails.
+/// Waits until memory is not scarce: as long as processes that have most of it are ending, however
+/// long that takes. Processes of the caller's user, or of root's, are not ended for that: the call
+/// fails.
 #[cold]
 fn make_room() -> bool {
-    for _ in 0..ATTEMPTS {
+    let mut attempts = 0;
+    while attempts < ATTEMPTS {
         let wait = vm::wait_for_memory();
         if !frame::is_scarce() {
             return true;
@@ -87,6 +89,7 @@ fn make_room() -> bool {
             break;
         }
         if wait == MemoryWait::Retry {
+            attempts += 1;
             continue;
         }
         task::sleep(Sleep::within(REST));
@@ -114,6 +117,8 @@ static CHOOSING: AtomicBool = AtomicBool::new(false);
 /// How long to wait for a victim's memory before another one is chosen: the first may sleep on
 /// something that only the others can give it.
 const GRACE: Duration = Duration::from_secs(5);
+/// How much longer a call waits for it that may end no other one.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Ends the process that has most, of the user that has most, unless the memory of one that was
 /// ended before, or of one that ended by itself, is still on its way back. Nothing is ended if it
@@ -125,7 +130,10 @@ pub fn kill_largest(for_call: Option<&Process>) -> bool {
     let answer = match last_victim() {
         Victim::Leaves => true,
         Victim::Gone => choose(for_call, |_| true),
-        Victim::Stays => choose(for_call, |process| !is_ending(process)),
+        Victim::Stays(until) => {
+            choose(for_call, |process| !is_ending(process))
+                || for_call.is_some() && time::since_boot() < until + PATIENCE
+        }
     };
     CHOOSING.store(false, Release);
     answer
@@ -136,15 +144,15 @@ enum Victim {
     Gone,
     /// Its memory may come back at any time.
     Leaves,
-    /// It was waited for in vain.
-    Stays,
+    /// It was waited for in vain until then.
+    Stays(Duration),
 }
 
 fn last_victim() -> Victim {
     match &*VICTIM.lock() {
         Some((map, until)) if map.strong_count() > 0 => match time::since_boot() < *until {
             true => Victim::Leaves,
-            false => Victim::Stays,
+            false => Victim::Stays(*until),
         },
         _ => Victim::Gone,
     }

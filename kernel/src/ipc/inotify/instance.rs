@@ -29,7 +29,7 @@ use super::{
     INSTANCES, WATCHES,
     queue::{Queue, Queued},
 };
-use vm::account::{Account, Charge};
+use vm::account::{Account, Charge, Kind::InotifyInstances, Stock};
 
 use crate::process::signal;
 
@@ -80,7 +80,7 @@ impl Inotify {
                 state: SpinLock::new(
                     fs::rank::NOTIFY,
                     State {
-                        queue: Queue::default(),
+                        queue: Queue::new(Stock::new(Some(account.clone()), InotifyInstances)),
                         watches: BTreeMap::new(),
                         numbers: BTreeMap::new(),
                         last: 0,
@@ -263,7 +263,9 @@ impl Listener for Watch {
             // Linux sets the bit only for events outside of it.
             mask &= !IN_ISDIR;
         }
-        let name = copy(event.name.unwrap_or_default());
+        // Where memory is scarce, others need it more: the event is lost.
+        let room = frame::check_not_scarce().map_err(Errno::from);
+        let name = room.and_then(|()| copy(event.name.unwrap_or_default()));
         {
             let mut state = self.shared.state.lock();
             if !state.lists(self) {

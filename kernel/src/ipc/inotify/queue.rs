@@ -4,6 +4,8 @@ use alloc::{boxed::Box, collections::VecDeque};
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::raw::general::{IN_IGNORED, IN_Q_OVERFLOW};
+use nucleus::PAGE_SIZE;
+use vm::account::Stock;
 
 use super::MAX_QUEUED;
 
@@ -50,15 +52,32 @@ impl Queued {
     }
 }
 
-#[derive(Default)]
 pub(super) struct Queue {
     events: VecDeque<Queued>,
     /// Bytes that a reader would get of all of them.
     bytes: usize,
     overflowed: bool,
+    /// Charges their memory.
+    stock: Stock,
 }
 
 impl Queue {
+    /// No events. Those to come are charged by `stock`.
+    pub fn new(stock: Stock) -> Queue {
+        Queue {
+            events: VecDeque::new(),
+            bytes: 0,
+            overflowed: false,
+            stock,
+        }
+    }
+
+    /// Charges the events. What a reader gets of one is a little more than its name takes.
+    fn cover(&self) {
+        let bytes = self.events.capacity() * size_of::<Queued>() + self.bytes;
+        self.stock.cover(bytes.div_ceil(PAGE_SIZE));
+    }
+
     /// Adds an event unless it repeats the last one. Where there is no room, one that says so takes
     /// its place.
     pub fn push(&mut self, event: Queued) {
@@ -72,6 +91,7 @@ impl Queue {
         }
         self.bytes += event.size();
         self.events.push_back(event);
+        self.cover();
     }
 
     /// An event was lost.
@@ -100,6 +120,7 @@ impl Queue {
             // A storm must not keep its memory.
             self.events.shrink_to(64);
         }
+        self.cover();
         Some(event)
     }
 
@@ -116,6 +137,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vm::account::Kind;
 
     fn event(mask: u32, name: &[u8]) -> Queued {
         Queued {
@@ -135,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_repeats_the_last_is_left_out() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(Stock::new(None, Kind::InotifyInstances));
         for (mask, name) in [(2, &b"a"[..]), (2, b"a"), (2, b"b"), (2, b"a"), (1, b"a")] {
             queue.push(event(mask, name));
         }
@@ -150,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_says_so_once() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(Stock::new(None, Kind::InotifyInstances));
         let most = MAX_QUEUED.load(Relaxed);
         for i in 0..most as u32 + 5 {
             queue.push(event(i + 1, b""));

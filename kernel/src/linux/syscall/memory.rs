@@ -52,7 +52,7 @@ pub(super) fn errno(error: MapError) -> Errno {
 }
 
 /// How often a change of an address space waits for memory.
-const ATTEMPTS: u32 = 8;
+const ATTEMPTS: u32 = 100;
 
 /// Changes an address space; waits for memory where that is scarce.
 ///
@@ -62,20 +62,30 @@ const ATTEMPTS: u32 = 8;
 pub(super) fn with_memory<T>(
     mut change: impl FnMut() -> core::result::Result<T, MapError>,
 ) -> core::result::Result<T, MapError> {
-    let mut result = change();
-    for _ in 0..ATTEMPTS {
-        if !matches!(result, Err(MapError::NoMemory)) || !waited() {
-            break;
-        }
-        result = change();
+    match change() {
+        Err(MapError::NoMemory) => change_later(&mut change),
+        result => result,
     }
-    result
 }
 
-/// Waits for memory if it is scarce; returns whether there is some now.
 #[cold]
-fn waited() -> bool {
-    frame::is_scarce() && !process::cannot_make_room()
+fn change_later<T>(
+    change: &mut dyn FnMut() -> core::result::Result<T, MapError>,
+) -> core::result::Result<T, MapError> {
+    let mut was_scarce = true;
+    for _ in 0..ATTEMPTS {
+        let is_scarce = frame::is_scarce();
+        // Others may have given some back since it was refused; otherwise it is not for want of it.
+        if !is_scarce && !was_scarce || process::cannot_make_room() {
+            break;
+        }
+        was_scarce = is_scarce;
+        match change() {
+            Err(MapError::NoMemory) => {}
+            result => return result,
+        }
+    }
+    Err(MapError::NoMemory)
 }
 
 fn prot(bits: u32) -> Prot {
@@ -247,7 +257,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn map(call: &Call<'_>, request: MapRequest) -> Result<usize> {
-    match call.space().map().map(request) {
+    match with_memory(|| call.space().map().map(request.clone())) {
         Ok(at) => Ok(at.0),
         // A place outside of the addresses that programs may map.
         Err(MapError::NotMapped) => Err(Errno::ENOMEM),
@@ -383,6 +393,8 @@ fn mremap(call: &mut Call<'_>) -> Result<usize> {
 
 fn brk(call: &mut Call<'_>) -> Result<usize> {
     lock::renew_privilege(call);
+    // Where there is none even so, the break stays.
+    let _ = process::cannot_make_room();
     Ok(call.space().map().set_break(call.address(0)).0)
 }
 

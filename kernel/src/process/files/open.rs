@@ -19,8 +19,12 @@ use nucleus::{
     sync::{OnceBox, Rank, SpinLock},
 };
 
+use vm::account::{self, Charge, Kind};
+
 use super::locks;
 
+/// What an open file description is charged with, in bytes: itself, and a file that goes with it.
+const FILE_BYTES: usize = 1024;
 /// Flags that `F_SETFL` changes.
 const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT;
 /// Flags that act only while a file is opened; `F_GETFL` does not show them.
@@ -47,6 +51,8 @@ pub struct OpenFile {
     ownership: locks::Ownership,
     /// Empty until something is attached.
     attached: OnceBox<Arc<AttachedList>>,
+    /// None for the kernel's own.
+    _charge: Option<Charge>,
 }
 
 impl OpenFile {
@@ -63,6 +69,7 @@ impl OpenFile {
             sigio: OnceBox::new(),
             ownership: locks::Ownership::new(),
             attached: OnceBox::new(),
+            _charge: account::current().map(|it| it.charge(Kind::OpenFiles, 1, FILE_BYTES)),
         })
     }
 

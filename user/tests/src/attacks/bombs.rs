@@ -42,6 +42,8 @@ pub const TESTS: &[Test] = &[
     ("attacks: bombs: mappings", mappings),
     ("attacks: bombs: watches of epolls", epolls),
     ("attacks: bombs: watches of directories", watches),
+    ("attacks: bombs: events that nobody reads", events),
+    ("attacks: bombs: open files", open_files),
     ("attacks: bombs: timers", timers),
     ("attacks: bombs: terminals", terminals),
     (
@@ -205,7 +207,7 @@ fn be_shell(rounds: &AtomicUsize) -> Outcome {
 
 /// Kills all processes of the user.
 fn kill_users() -> Outcome {
-    for _ in 0..100 {
+    for _ in 0..1000 {
         // As root: a user that may have no more processes could not fork the killer.
         let killer = spawn(|| {
             become_user(USER)?;
@@ -582,6 +584,45 @@ fn watches() -> Outcome {
             let name = format!("{FOLDER}/{}-{number}", unsafe { getpid() });
             File::create(&name)?;
             call!(inotify_add_watch(inotify, c(&name).as_ptr(), IN_ALL_EVENTS));
+            Ok(())
+        })
+    })
+}
+
+/// Each change of one folder is told to many that watch it.
+fn events() -> Outcome {
+    fs::create_dir_all(FOLDER)?;
+    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
+    bomb_of(4, || {
+        for _ in 0..32 {
+            let inotify = call!(inotify_init1(0));
+            call!(inotify_add_watch(inotify, c(FOLDER).as_ptr(), IN_ALL_EVENTS));
+        }
+        // SAFETY: asks for the id of this process.
+        let number = unsafe { getpid() };
+        let names = ["a", "b"].map(|it| format!("{FOLDER}/{number}-{}", it.repeat(240)));
+        until_refused(|| {
+            for name in &names {
+                File::create(name)?;
+            }
+            Ok(())
+        })
+    })
+}
+
+/// As many files as a user's processes may have open, each opened by itself.
+fn open_files() -> Outcome {
+    bomb_of(1, || {
+        until_refused(|| {
+            spawn(|| {
+                // SAFETY: sets a limit of this process from a local.
+                unsafe { setrlimit(RLIMIT_NOFILE, &limit_of(4096)) };
+                // SAFETY: takes and returns numbers.
+                while unsafe { memfd_create(c"bomb".as_ptr(), 0) } >= 0 {}
+                loop {
+                    pause_ms(1000);
+                }
+            })?;
             Ok(())
         })
     })

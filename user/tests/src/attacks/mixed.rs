@@ -106,6 +106,8 @@ fn program_of_root() -> Result<Duration> {
             return Ok(start.elapsed());
         }
         refused += 1;
+        // All ids may be taken, where an attack has had root leave few.
+        fs::write(PID_MAX, "32768")?;
         let time = start.elapsed();
         ensure!(time < PATIENCE, time, refused, outcome);
         pause_ms(20);
