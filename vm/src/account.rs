@@ -88,6 +88,8 @@ kinds! {
     Messages = "messages",
     /// System V sets of semaphores.
     Semaphores = "semaphores",
+    /// What is undone in sets of semaphores when processes end.
+    Undos = "semaphore_undos",
     /// System V segments: pages that they have, in frames or in swap; their number is that of their
     /// pages, present or not.
     Segments = "segments",

@@ -9,7 +9,11 @@ use core::{
 use abi::raw::general::{SEEK_CUR, SEEK_SET};
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::{
+    PAGE_SIZE,
+    sync::{Rank, SpinLock},
+};
+use vm::account::{Kind, Stock};
 
 use super::entry::{Show, Store};
 use crate::{Attributes, File, Location, OpenFlags};
@@ -140,6 +144,8 @@ pub(super) struct TextFile {
     show: Arc<Show>,
     store: Option<Arc<Store>>,
     content: SpinLock<Option<Arc<Vec<u8>>>>,
+    /// Charges it to who opened the file.
+    stock: Stock,
     position: AtomicU64,
 }
 
@@ -150,6 +156,7 @@ impl TextFile {
             show,
             store,
             content: SpinLock::new(Rank::Leaf, None),
+            stock: Stock::of_current(Kind::OpenFiles),
             position: AtomicU64::new(0),
         }
     }
@@ -168,7 +175,12 @@ impl TextFile {
             return Err(Errno::ENOMEM);
         }
         let content = Arc::new(text.bytes);
-        let old = self.content.lock().replace(content.clone());
+        let old = {
+            let mut kept = self.content.lock();
+            // A small text is part of what an open file is charged with.
+            self.stock.cover(content.len() / PAGE_SIZE);
+            kept.replace(content.clone())
+        };
         // Freed after the lock was released.
         drop(old);
         Ok(content)

@@ -5,15 +5,11 @@
 //! share one (`CLONE_SYSVSEM`).
 
 use alloc::{
+    collections::BTreeMap,
     sync::{Arc, Weak},
-    vec::Vec,
 };
-use core::{
-    ptr,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use abi::Result;
 use nucleus::sync::{Rank, SpinLock};
 
 use super::Pid;
@@ -28,7 +24,15 @@ pub trait Undo: Send + Sync {
 pub struct UndoList {
     /// Names it in the sets.
     pub number: u64,
-    sets: SpinLock<Vec<Weak<dyn Undo>>>,
+    sets: SpinLock<Sets>,
+}
+
+#[derive(Default)]
+struct Sets {
+    /// By their addresses.
+    known: BTreeMap<usize, Weak<dyn Undo>>,
+    /// With so many, those that are gone are forgotten.
+    most: usize,
 }
 
 impl UndoList {
@@ -36,27 +40,25 @@ impl UndoList {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Arc::new(UndoList {
             number: NEXT.fetch_add(1, Relaxed),
-            sets: SpinLock::new(Rank::Leaf, Vec::new()),
+            sets: SpinLock::new(Rank::Leaf, Sets::default()),
         })
     }
 
-    /// Notes that `set` has adjustments of this list. Sets that are gone are forgotten on the
-    /// occasion.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn add(&self, set: &Arc<impl Undo + 'static>) -> Result<()> {
+    /// Notes that `set` has adjustments of this list. Sets that are gone are forgotten whenever
+    /// there are twice as many as were left the last time.
+    pub fn add(&self, set: &Arc<impl Undo + 'static>) {
+        let address = Arc::as_ptr(set).addr();
         let mut sets = self.sets.lock();
-        sets.retain(|set| set.strong_count() > 0);
-        if !sets
-            .iter()
-            .any(|known| ptr::addr_eq(known.as_ptr(), Arc::as_ptr(set)))
-        {
-            sets.try_reserve(1)?;
-            let set: Weak<dyn Undo> = Arc::downgrade(set) as _;
-            sets.push(set);
+        // The address is not another set's while a weak reference to this one stands here.
+        if sets.known.contains_key(&address) {
+            return;
         }
-        Ok(())
+        let weak: Weak<dyn Undo> = Arc::downgrade(set) as _;
+        sets.known.insert(address, weak);
+        if sets.known.len() > sets.most {
+            sets.known.retain(|_, set| set.strong_count() > 0);
+            sets.most = 2 * sets.known.len().max(16);
+        }
     }
 }
 
@@ -65,7 +67,7 @@ pub fn leave(list: &mut Option<Arc<UndoList>>, pid: Pid) {
     let Some(list) = list.take().and_then(Arc::into_inner) else {
         return;
     };
-    for set in list.sets.into_inner() {
+    for set in list.sets.into_inner().known.into_values() {
         if let Some(set) = set.upgrade() {
             set.undo(list.number, pid);
         }

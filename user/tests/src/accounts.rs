@@ -526,8 +526,91 @@ fn charged_objects() -> Outcome {
         ensure!(charged_here()? >= before + 32, before, charged_here()?);
         Ok(())
     })?;
+
+    for keep in [text, answers, events, undo] {
+        child(|| {
+            let before = charged_here()?;
+            let freed = keep()?;
+            ensure!(charged_here()? >= before + 32, before, charged_here()?);
+            freed()?;
+            // Their tables may have grown.
+            ensure!(charged_here()? <= before + 4, before, charged_here()?);
+            Ok(())
+        })?;
+    }
     equal!(field("/proc/causeway/accounts", "unbalanced")?, 0);
     Ok(())
+}
+
+/// Frees what was kept.
+type Free = Box<dyn FnOnce() -> Outcome>;
+
+fn close_later(fd: c_int) -> Result<Free> {
+    Ok(Box::new(move || {
+        call!(close(fd));
+        Ok(())
+    }))
+}
+
+/// Keeps the long text of a file.
+fn text() -> Result<Free> {
+    const PAGES: usize = 400;
+    let memory = map(PAGES * PAGE)?;
+    for page in (0..PAGES).step_by(2) {
+        call!(mprotect(
+            memory.wrapping_add(page * PAGE).cast(),
+            PAGE,
+            PROT_READ
+        ));
+    }
+    let file = call!(open(c"/proc/self/smaps".as_ptr(), O_RDONLY));
+    read_bytes(&file, 1)?;
+    unmap(memory, PAGES * PAGE)?;
+    close_later(file)
+}
+
+/// Keeps answers of the kernel's in a socket.
+fn answers() -> Result<Free> {
+    let socket = call!(socket(AF_NETLINK, SOCK_RAW, 0));
+    let mut question = [0_u8; 32];
+    question[0] = 32;
+    question[4..6].copy_from_slice(&RTM_GETLINK.to_le_bytes());
+    question[6..8].copy_from_slice(&((NLM_F_REQUEST | NLM_F_DUMP) as u16).to_le_bytes());
+    for _ in 0..300 {
+        // SAFETY: sends from a buffer that is this long; it may be refused.
+        unsafe { send(socket, question.as_ptr().cast(), 32, MSG_DONTWAIT) };
+    }
+    close_later(socket)
+}
+
+/// Keeps events of a folder.
+fn events() -> Result<Free> {
+    let folder = "/tmp/charged";
+    fs::create_dir_all(folder)?;
+    let inotify = call!(inotify_init1(0));
+    call!(inotify_add_watch(inotify, c(folder).as_ptr(), IN_ALL_EVENTS));
+    for number in 0..300 {
+        File::create(format!("{folder}/{}", number % 2))?;
+    }
+    fs::remove_dir_all(folder)?;
+    close_later(inotify)
+}
+
+/// Keeps what is to be undone in a set of semaphores, which is charged itself.
+fn undo() -> Result<Free> {
+    let set = call!(semget(IPC_PRIVATE, 32_000, 0o600));
+    let with_set = charged_here()?;
+    let mut operation = sembuf {
+        sem_num: 0,
+        sem_op: 1,
+        sem_flg: SEM_UNDO as i16,
+    };
+    call!(semop(set, &mut operation, 1));
+    ensure!(charged_here()? >= with_set + 60, with_set, charged_here()?);
+    Ok(Box::new(move || {
+        call!(semctl(set, 0, IPC_RMID));
+        Ok(())
+    }))
 }
 
 /// A change of the user moves threads, and no other charge.

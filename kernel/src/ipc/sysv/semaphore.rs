@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use abi::{Errno, Result};
 use nucleus::{
-    speculation,
+    frame, speculation,
     sync::{Mutex, MutexGuard},
     task::{Sleep, Woken},
 };
 
-use vm::account::{Charge, Kind};
+use vm::account::{self, Charge, Kind};
 
 use super::{
     Caller, IPC_NOWAIT, charge,
@@ -78,6 +78,8 @@ struct Semaphore {
 struct Adjustments {
     list: u64,
     adjustments: Vec<i16>,
+    /// Of the first process that has the list.
+    _charge: Option<Charge>,
 }
 
 /// A call that waits.
@@ -197,7 +199,7 @@ impl Set {
         let alters = operations.iter().any(|operation| operation.change != 0);
         let list = list.filter(|_| operations.iter().any(|o| o.flags & SEM_UNDO != 0));
         if let Some(list) = list {
-            list.add(self)?;
+            list.add(self);
         }
         let list = list.map(|list| list.number);
         let sleeper = {
@@ -370,9 +372,15 @@ impl State {
         if self.undos.iter().any(|undo| undo.list == list) {
             return Ok(());
         }
+        frame::check_not_scarce()?;
         let adjustments = nucleus::try_filled(count, 0)?;
         self.undos.try_reserve(1)?;
-        self.undos.push(Adjustments { list, adjustments });
+        let bytes = size_of::<Adjustments>() + count * size_of::<i16>();
+        self.undos.push(Adjustments {
+            list,
+            adjustments,
+            _charge: account::current().map(|it| it.charge(Kind::Undos, 1, bytes)),
+        });
         Ok(())
     }
 

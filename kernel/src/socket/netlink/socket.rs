@@ -13,11 +13,13 @@ use abi::{
 };
 use fs::Ready;
 use nucleus::{
-    Pieces, VirtAddr, frame, random,
+    PAGE_SIZE, Pieces, VirtAddr, frame, random,
     sync::{Mutex, Rank, SpinLock},
     task::Watch,
     user,
 };
+
+use vm::account::{Kind, Stock};
 
 use super::{
     name::{self, AF_NETLINK},
@@ -76,11 +78,18 @@ struct State {
     peer_groups: u32,
 }
 
-#[derive(Default)]
 struct Queue {
     datagrams: VecDeque<Datagram>,
     /// Their cost, as it counts against the receive buffer.
     cost: usize,
+    /// Charges them to the maker of the socket.
+    stock: Stock,
+}
+
+impl Queue {
+    fn cover(&self) {
+        self.stock.cover(self.cost.div_ceil(PAGE_SIZE));
+    }
 }
 
 /// A datagram that waits to be received.
@@ -132,7 +141,14 @@ impl NetlinkSocket {
             common: Common::new(AF_NETLINK, kind, netlink::NETLINK_ROUTE),
             own: own.clone(),
             state: SpinLock::new(Rank::Leaf, State::default()),
-            queue: SpinLock::new(Rank::Leaf, Queue::default()),
+            queue: SpinLock::new(
+                Rank::Leaf,
+                Queue {
+                    datagrams: VecDeque::new(),
+                    cost: 0,
+                    stock: Stock::of_current(Kind::Sockets),
+                },
+            ),
             options: AtomicU32::new(0),
         })
     }
@@ -191,6 +207,7 @@ impl NetlinkSocket {
             }
             queue.cost += cost;
             queue.datagrams.extend(datagram.take());
+            queue.cover();
         }
         self.common.readers.wake_shared(false);
         Some(())
@@ -236,6 +253,7 @@ impl NetlinkSocket {
             }
             let next = queue.datagrams.pop_front()?;
             queue.cost -= next.data.len() + OVERHEAD;
+            queue.cover();
             next
         };
         self.common.writers.wake_shared(false);

@@ -44,6 +44,9 @@ pub const TESTS: &[Test] = &[
     ("attacks: bombs: watches of directories", watches),
     ("attacks: bombs: events that nobody reads", events),
     ("attacks: bombs: open files", open_files),
+    ("attacks: bombs: texts that stay open", texts),
+    ("attacks: bombs: answers that nobody reads", answers),
+    ("attacks: bombs: operations to be undone", undos),
     ("attacks: bombs: timers", timers),
     ("attacks: bombs: terminals", terminals),
     (
@@ -619,6 +622,66 @@ fn open_files() -> Outcome {
                 unsafe { setrlimit(RLIMIT_NOFILE, &limit_of(4096)) };
                 // SAFETY: takes and returns numbers.
                 while unsafe { memfd_create(c"bomb".as_ptr(), 0) } >= 0 {}
+                loop {
+                    pause_ms(1000);
+                }
+            })?;
+            Ok(())
+        })
+    })
+}
+
+/// The text of a file that is read stays as long as it is open.
+fn texts() -> Outcome {
+    bomb(|| {
+        const PAGES: usize = 2000;
+        let memory = map(PAGES * PAGE)?;
+        for page in (0..PAGES).step_by(2) {
+            call!(mprotect(memory.wrapping_add(page * PAGE).cast(), PAGE, PROT_READ));
+        }
+        until_refused(|| {
+            let mut file = File::open("/proc/self/smaps")?;
+            file.read_exact(&mut [0; 100])?;
+            mem::forget(file);
+            Ok(())
+        })
+    })
+}
+
+/// Sockets that ask the kernel for its interfaces, and leave the answers where they are.
+fn answers() -> Outcome {
+    bomb(|| {
+        until_refused(|| {
+            let socket = call!(socket(AF_NETLINK, SOCK_RAW, 0));
+            let mut question = [0_u8; 32];
+            question[0] = 32;
+            question[4..6].copy_from_slice(&RTM_GETLINK.to_le_bytes());
+            question[6..8].copy_from_slice(&((NLM_F_REQUEST | NLM_F_DUMP) as u16).to_le_bytes());
+            for _ in 0..300 {
+                // SAFETY: sends from a buffer that is this long; it may be refused.
+                unsafe { send(socket, question.as_ptr().cast(), 32, MSG_DONTWAIT) };
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Processes that each have something to be undone in many sets of semaphores.
+fn undos() -> Outcome {
+    bomb_of(1, || {
+        let sets = (0..32).map(|_| Ok(call!(semget(IPC_PRIVATE, 32_000, 0o600))));
+        let sets = sets.collect::<Result<Vec<c_int>>>()?;
+        until_refused(|| {
+            spawn(|| {
+                for &set in &sets {
+                    let mut operation = sembuf {
+                        sem_num: 0,
+                        sem_op: 1,
+                        sem_flg: SEM_UNDO as i16,
+                    };
+                    // SAFETY: the operation is a local; it may be refused.
+                    unsafe { semop(set, &mut operation, 1) };
+                }
                 loop {
                     pause_ms(1000);
                 }
