@@ -75,9 +75,7 @@ pub fn clone(
 ) -> Result<Pid> {
     let parent = thread.process();
     request.check(parent)?;
-    if super::cannot_make_room() {
-        return Err(Errno::ENOMEM);
-    }
+    super::make_room()?;
     let is_limited = !own.credentials.may_exceed_limits();
     if is_limited && parent.has_too_many_threads(1) {
         return Err(Errno::EAGAIN);

@@ -11,7 +11,7 @@ use core::{
 
 use crate::counters::Counter;
 use nucleus::{
-    Access, VirtAddr, frame,
+    Access, OutOfMemory, VirtAddr, frame,
     sync::{Rank, SpinLock},
     task::{self, Sleep},
     time,
@@ -59,11 +59,17 @@ pub fn resolve_fault(
 }
 
 /// Makes room if memory is scarce: waits for the pagedaemon, and ends processes of other users that
-/// have most of it. Returns whether that was in vain: what would make objects of the kernel's is
-/// refused then. With no lock held.
-pub fn cannot_make_room() -> bool {
+/// have most of it. With no lock held.
+///
+/// # Errors
+/// That was in vain: what would make objects of the kernel's is refused.
+#[inline]
+pub fn make_room() -> Result<(), OutOfMemory> {
     // Most calls pay two loads.
-    frame::is_scarce() && !make_room()
+    match frame::is_scarce() && !wait_for_room() {
+        true => Err(OutOfMemory),
+        false => Ok(()),
+    }
 }
 
 /// How often a call lets the pagedaemon work in vain before it is refused memory.
@@ -73,7 +79,7 @@ const ATTEMPTS: usize = 100;
 /// long that takes. Processes of the caller's user, or of root's, are not ended for that: the call
 /// fails.
 #[cold]
-fn make_room() -> bool {
+fn wait_for_room() -> bool {
     let mut attempts = 0;
     while attempts < ATTEMPTS {
         let wait = vm::wait_for_memory();

@@ -132,10 +132,7 @@ impl Call<'_> {
     /// `ENOMEM`.
     #[inline]
     pub fn takes_memory(&self) -> Result<()> {
-        match process::cannot_make_room() {
-            true => Err(Errno::ENOMEM),
-            false => Ok(()),
-        }
+        Ok(process::make_room()?)
     }
 
     /// The path in argument `n`, from the working directory on.

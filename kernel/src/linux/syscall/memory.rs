@@ -76,7 +76,7 @@ fn change_later<T>(
     for _ in 0..ATTEMPTS {
         let is_scarce = frame::is_scarce();
         // Others may have given some back since it was refused; otherwise it is not for want of it.
-        if !is_scarce && !was_scarce || process::cannot_make_room() {
+        if !is_scarce && !was_scarce || process::make_room().is_err() {
             break;
         }
         was_scarce = is_scarce;
@@ -394,7 +394,7 @@ fn mremap(call: &mut Call<'_>) -> Result<usize> {
 fn brk(call: &mut Call<'_>) -> Result<usize> {
     lock::renew_privilege(call);
     // Where there is none even so, the break stays.
-    let _ = process::cannot_make_room();
+    let _ = process::make_room();
     Ok(call.space().map().set_break(call.address(0)).0)
 }
 
