@@ -111,7 +111,7 @@ kinds! {
     Signals = "signals",
     /// Tables of more descriptors than a new one has room for; their number is that of descriptors.
     Descriptors = "descriptors",
-    /// Open files, other than pipes' and sockets' data.
+    /// Open files with descriptors beyond the first ones, and texts that files keep.
     OpenFiles = "open_files",
     /// Pseudo terminals.
     Terminals = "terminals",
@@ -319,8 +319,8 @@ impl Account {
         self.charge_if(kind, things, bytes, |user| user.things(kind) <= limit)
     }
 
-    /// As [`charge`](Account::charge), if `may` says that the user may have what is charged by then,
-    /// this included. Two that race for the last place may both fail, but never both succeed.
+    /// As [`charge`](Account::charge), if `may` says that the user may have what is charged by
+    /// then, this included. Two that race for the last place may both fail, but never both succeed.
     pub fn charge_if(
         self: &Arc<Account>,
         kind: Kind,

@@ -588,7 +588,11 @@ fn events() -> Result<Free> {
     let folder = "/tmp/charged";
     fs::create_dir_all(folder)?;
     let inotify = call!(inotify_init1(0));
-    call!(inotify_add_watch(inotify, c(folder).as_ptr(), IN_ALL_EVENTS));
+    call!(inotify_add_watch(
+        inotify,
+        c(folder).as_ptr(),
+        IN_ALL_EVENTS
+    ));
     for number in 0..300 {
         File::create(format!("{folder}/{}", number % 2))?;
     }

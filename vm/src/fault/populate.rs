@@ -15,6 +15,14 @@ impl Map {
     /// # Errors
     /// As [`MapError`] says; nothing has changed then.
     pub fn map(&self, request: MapRequest) -> Result<VirtAddr, MapError> {
+        self.map_as(&request)
+    }
+
+    /// As [`map`](Map::map), for a caller that may ask again.
+    ///
+    /// # Errors
+    /// Those of [`map`](Map::map).
+    pub fn map_as(&self, request: &MapRequest) -> Result<VirtAddr, MapError> {
         let (range, populate) = self.establish(request)?;
         if populate {
             let _ = self.populate(range);

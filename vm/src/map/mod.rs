@@ -23,7 +23,6 @@ mod widen;
 mod wire;
 
 use alloc::sync::Arc;
-use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 use nucleus::{
     PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
@@ -153,7 +152,7 @@ impl Map {
     ///
     /// # Errors
     /// As [`MapError`] says; nothing has changed then.
-    pub(crate) fn establish(&self, mut request: MapRequest) -> Result<(VirtRange, bool), MapError> {
+    pub(crate) fn establish(&self, request: &MapRequest) -> Result<(VirtRange, bool), MapError> {
         let len = whole_pages(request.len)?;
         if frame::is_scarce() {
             return Err(MapError::NoMemory);
@@ -164,7 +163,7 @@ impl Map {
         }
         let phase = request.phase(len);
         let writable = request.shared && request.max_prot.contains(Prot::WRITE);
-        let object = match mem::replace(&mut request.backing, Backing::Zero) {
+        let object = match &request.backing {
             Backing::Zero if !request.shared => None,
             Backing::Zero => {
                 let memory = Anonymous::new((len >> PAGE_SHIFT) as u64)?;
@@ -176,7 +175,11 @@ impl Map {
                 {
                     return Err(MapError::Invalid);
                 }
-                Some(ObjectRef::new(pager, offset >> PAGE_SHIFT, writable))
+                Some(ObjectRef::new(
+                    pager.clone(),
+                    offset >> PAGE_SHIFT,
+                    writable,
+                ))
             }
         };
         let mut space = self.change();
@@ -195,7 +198,7 @@ impl Map {
         let phase = phase.filter(|_| !space.layout.is_32_bits());
         let start = self.make_room(&mut space, request.place, len, phase)?;
         let range = VirtRange::new(start, start + len);
-        space.insert(MapEntry::new(range, &request, lock, object));
+        space.insert(MapEntry::new(range, request, lock, object));
         Ok((range, request.populate || lock == Lock::Full))
     }
 

@@ -89,7 +89,7 @@ impl Map {
                 ..MapRequest::zero(len, entry.prot)
             }
         };
-        let (range, populate) = self.establish(request)?;
+        let (range, populate) = self.establish(&request)?;
         Ok((range.start, populate.then_some(range)))
     }
 

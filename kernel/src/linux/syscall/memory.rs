@@ -257,7 +257,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn map(call: &Call<'_>, request: MapRequest) -> Result<usize> {
-    match with_memory(|| call.space().map().map(request.clone())) {
+    match with_memory(|| call.space().map().map_as(&request)) {
         Ok(at) => Ok(at.0),
         // A place outside of the addresses that programs may map.
         Err(MapError::NotMapped) => Err(Errno::ENOMEM),

@@ -51,8 +51,8 @@ pub struct OpenFile {
     ownership: locks::Ownership,
     /// Empty until something is attached.
     attached: OnceBox<Arc<AttachedList>>,
-    /// None for the kernel's own.
-    _charge: Option<Charge>,
+    /// Empty until it has had a high descriptor.
+    charge: OnceBox<Charge>,
 }
 
 impl OpenFile {
@@ -69,8 +69,20 @@ impl OpenFile {
             sigio: OnceBox::new(),
             ownership: locks::Ownership::new(),
             attached: OnceBox::new(),
-            _charge: account::current().map(|it| it.charge(Kind::OpenFiles, 1, FILE_BYTES)),
+            charge: OnceBox::new(),
         })
+    }
+
+    /// Charges it to the current process, unless it is charged. Files with low descriptors only are
+    /// not: few of them are not worth the time.
+    #[cold]
+    pub(super) fn charge(&self) {
+        if self.charge.get().is_none()
+            && let Some(account) = account::current()
+        {
+            let charge = || Box::new(account.charge(Kind::OpenFiles, 1, FILE_BYTES));
+            self.charge.get_or_insert(charge);
+        }
     }
 
     #[inline]

@@ -13,7 +13,8 @@ use vm::account::{self, Account, Charge, Kind};
 use super::{OpenFile, locks};
 use crate::process::sharers::Sharers;
 
-/// Descriptors that a new table has room for.
+/// Descriptors that a new table has room for. Whatever else a process has weighs more than these
+/// and their open files.
 const FIRST_SIZE: usize = 64;
 /// Descriptors and words of bits that are looked at or copied at most before the lock of a table is
 /// released for a moment: some microseconds.
@@ -162,6 +163,9 @@ pub struct Reservation<'a> {
 impl Reservation<'_> {
     /// Makes the descriptor refer to `open`.
     pub fn install(self, open: Arc<OpenFile>, close_on_exec: bool) -> usize {
+        if self.fd >= FIRST_SIZE {
+            open.charge();
+        }
         let mut slots = self.table.change();
         slots.files[self.fd] = Some(open);
         Slots::set(&mut slots.close_on_exec, self.fd, close_on_exec);
@@ -377,6 +381,9 @@ impl FileTable {
         let mut fd = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         if fd as u64 >= limit || fd >= LARGEST {
             return Err(Errno::EBADF);
+        }
+        if fd >= FIRST_SIZE {
+            open.charge();
         }
         let old = loop {
             let mut slots = self.change();

@@ -599,7 +599,11 @@ fn events() -> Outcome {
     bomb_of(4, || {
         for _ in 0..32 {
             let inotify = call!(inotify_init1(0));
-            call!(inotify_add_watch(inotify, c(FOLDER).as_ptr(), IN_ALL_EVENTS));
+            call!(inotify_add_watch(
+                inotify,
+                c(FOLDER).as_ptr(),
+                IN_ALL_EVENTS
+            ));
         }
         // SAFETY: asks for the id of this process.
         let number = unsafe { getpid() };
@@ -637,7 +641,11 @@ fn texts() -> Outcome {
         const PAGES: usize = 2000;
         let memory = map(PAGES * PAGE)?;
         for page in (0..PAGES).step_by(2) {
-            call!(mprotect(memory.wrapping_add(page * PAGE).cast(), PAGE, PROT_READ));
+            call!(mprotect(
+                memory.wrapping_add(page * PAGE).cast(),
+                PAGE,
+                PROT_READ
+            ));
         }
         until_refused(|| {
             let mut file = File::open("/proc/self/smaps")?;

@@ -246,8 +246,8 @@ fn cycles() -> Outcome {
     Ok(())
 }
 
-/// Each socket is in flight in the queue of the next: the last close frees all, at once, though each
-/// close before it had the kernel look for cycles.
+/// Each socket is in flight in the queue of the next: the last close frees all, at once, though
+/// each close before it had the kernel look for cycles.
 fn deep_chain() -> Outcome {
     for _ in 0..20 {
         one_deep_chain()?;
