@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::guest::Guest;
 use crate::options;
 use crate::qemu::Accelerator;
-use crate::run::{Console, attend};
+use crate::console::{Console, attend};
 
 /// Starts a guest whose CPUs stand still until gdb lets them go, and returns the exit status.
 ///

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::options;
 use crate::root::Root;
-use crate::run::Console;
+use crate::console::Console;
 
 /// Makes the image.
 ///

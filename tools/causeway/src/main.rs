@@ -2,20 +2,24 @@
 //!
 //! A run goes through the modules in this order: [`options`] has the command line, [`project`]
 //! builds the kernel, [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files,
-//! [`share`] shows it the host's, [`qemu`] writes the machine's command line, [`guest`] starts it
-//! and waits for its end, [`run`] connects it to the user through [`terminal`] and [`input`],
-//! [`symbols`] makes a panic readable, and [`outcome`] is the exit status. [`test`] does all this
-//! many times.
+//! [`share`] shows it the host's, [`qemu`] writes the machine's command line, [`launch`] ties it to
+//! this program, [`guest`] starts it and waits for its end, [`sessions`] moves the bytes between its
+//! programs and the host, [`supervisor`] decides over it and lets [`commands`] reach it, [`symbols`]
+//! makes a panic readable, and [`outcome`] is the exit status. Machines without sessions have a
+//! [`console`]. [`terminal`] and [`input`] are the user's. [`test`] does all this many times.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod commands;
 mod compare;
+mod console;
 mod cpio;
 mod debug;
 mod disk;
 mod guest;
 mod image;
 mod input;
+mod launch;
 mod linux;
 mod options;
 mod outcome;
@@ -26,7 +30,9 @@ mod relocations;
 mod root;
 mod run;
 mod screen;
+mod sessions;
 mod share;
+mod supervisor;
 mod swap;
 mod symbols;
 mod terminal;
@@ -53,6 +59,14 @@ fn main() -> ExitCode {
     };
     let ended = match &options.command {
         Command::Run(options) => run::run(options),
+        Command::Ps(options) => options.run(),
+        Command::Logs(options) => options.run(),
+        Command::Exec(options) => options.run(),
+        Command::Attach(options) => options.run(),
+        Command::Stop(options) => options.run(),
+        Command::Kill(options) => options.run(),
+        Command::Rm(options) => options.run(),
+        Command::Cp(options) => options.run(),
         Command::Root(options) => options.make().map(|()| 0),
         Command::Debug(options) => debug::debug(options),
         Command::Profile(options) => profile::profile(options),
@@ -65,6 +79,7 @@ fn main() -> ExitCode {
             println!("{}", kernel.display());
             0
         }),
+        Command::Launch(options) => launch::launch(options),
     };
     ended
         .unwrap_or_else(|error| {

@@ -23,7 +23,7 @@ use crate::guest::{Ending, Guest};
 use crate::linux::{Linux, Mitigations};
 use crate::qemu::Machine;
 use crate::root::Root;
-use crate::run::Console;
+use crate::console::Console;
 use crate::symbols;
 
 /// The guest's first program.

@@ -19,7 +19,7 @@ use crate::guest::Guest;
 use crate::options;
 use crate::qemu::Machine;
 use crate::root::{BUSYBOX, Root};
-use crate::run::Console;
+use crate::console::Console;
 use crate::screen::{Screen, Watch};
 use crate::swap::Swap;
 

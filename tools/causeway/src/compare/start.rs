@@ -15,7 +15,7 @@ use crate::guest::Guest;
 use crate::options;
 use crate::qemu::{self, Machine};
 use crate::root::Root;
-use crate::run::Console;
+use crate::console::Console;
 use crate::screen::{Screen, Watch};
 
 /// The shell's prompt, by `/etc/profile` of the default root.

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::options;
 use crate::qemu::{Accelerator, QEMU};
-use crate::run::{Console, attend};
+use crate::console::{Console, attend};
 use crate::symbols::Functions;
 use counts::Counts;
 pub use table::Detail;

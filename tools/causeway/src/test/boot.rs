@@ -16,7 +16,7 @@ use crate::guest::{Ending, Guest};
 use crate::input::Bytes;
 use crate::qemu::{self, Accelerator, Boot, Machine};
 use crate::root::Root;
-use crate::run::Console;
+use crate::console::Console;
 use crate::screen::{Screen, Watch};
 use crate::symbols;
 

@@ -15,7 +15,7 @@ use super::Report;
 use super::boot::{Bench, causeway};
 use crate::guest::{Ending, Guest};
 use crate::outcome;
-use crate::run::Console;
+use crate::console::Console;
 use crate::screen::{Screen, Watch};
 
 /// The prompt of the default root's shell.
