@@ -42,8 +42,9 @@ pub const VERSION: u16 = 1;
 /// The number of the control port; the device keeps port 0 for itself.
 pub const CONTROL: u32 = 1;
 
-/// The most sessions of a guest, its first program's included.
-pub const MAX_SESSIONS: u8 = 16;
+/// The most sessions of a guest, its first program's included: QEMU's device names 32 ports at once,
+/// and tells of no more.
+pub const MAX_SESSIONS: u8 = 15;
 
 /// The longest message, in bytes, without its frame.
 pub const MAX_MESSAGE: usize = 256 * 1024;
@@ -160,7 +161,8 @@ pub enum ToGuest<'a> {
         signal: u8,
     },
     /// The session's host side is gone: its terminal hangs up, its pipes are closed at this side,
-    /// and its program gets `SIGHUP`, unless it is the guest's first one.
+    /// and its program gets `SIGHUP`, unless it is the guest's first one. `EndOfInput` is sent all
+    /// the same.
     HangUp {
         /// The session.
         session: u8,

@@ -36,8 +36,9 @@ const MESSAGES: u16 = 4;
 const CONTROL: usize = 8;
 /// What a control message may have behind it: the name of a port.
 const CONTROL_MAX: usize = 128;
-/// Control messages that the device may send before they are looked at.
-const CONTROLS: usize = 16;
+/// Control messages that the device may send before they are looked at: it names all its ports at
+/// once, and drops what finds no room.
+const CONTROLS: usize = 32;
 /// Events, as the specification numbers them.
 const DEVICE_READY: u16 = 0;
 const DEVICE_ADD: u16 = 1;
@@ -170,7 +171,7 @@ impl Ports {
 
 /// Gives the device a request for its next control message, whose place is in `page`.
 fn listen(queue: &Queue, request: &Arc<Request>, page: &Buffer, place: usize) -> Result<(), Error> {
-    const { assert!(CONTROLS * CONTROL_MAX <= PAGE_SIZE) };
+    const { assert!(CONTROLS * CONTROL_MAX <= PAGE_SIZE && CONTROLS <= SLOTS) };
     let part = page.part(place * CONTROL_MAX, CONTROL_MAX);
     request.renew(0, |parts| parts.push(part));
     queue.submit(request)

@@ -371,8 +371,8 @@ mod tests {
 
     #[test]
     fn sessions_and_the_name_of_the_host() {
-        let options = parse("sessions=16 hostname=a-1.b").unwrap();
-        assert_eq!(options.sessions, Some(16));
+        let options = parse("sessions=15 hostname=a-1.b").unwrap();
+        assert_eq!(options.sessions, Some(15));
         assert_eq!(options.hostname, Some(b"a-1.b".to_vec()));
     }
 
@@ -498,8 +498,8 @@ mod tests {
             ("swap", "/dev/vdb"),
             ("hostname=", "hostname"),
             ("hostname=a/b", "plain"),
-            ("sessions=0", "1 to 16"),
-            ("sessions=17", "1 to 16"),
+            ("sessions=0", "1 to 15"),
+            ("sessions=16", "1 to 15"),
             ("release", "digit"),
             ("release=x1", "release=x1"),
             ("release=6.1/2", "plain"),

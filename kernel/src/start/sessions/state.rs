@@ -143,7 +143,6 @@ impl Session {
     pub(super) fn hang_up(&self) {
         let tells = self.change(|state| {
             state.hung_up = true;
-            state.input_end.get_or_insert(0);
             !state.is_first
         });
         if tells {
