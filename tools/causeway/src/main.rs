@@ -1,7 +1,8 @@
 //! The host command: builds the kernel and a root for it, and runs them in QEMU.
 //!
 //! A run goes through the modules in this order: [`options`] has the command line, [`project`]
-//! builds the kernel, [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files,
+//! builds the kernel unless [`fresh`] finds it up to date, [`relocations`] lets it move, [`root`] and
+//! [`cpio`] pack the guest's files,
 //! [`share`] shows it the host's, [`qemu`] writes the machine's command line, [`guest`] starts it
 //! and waits for its end, [`run`] connects it to the user through [`terminal`] and [`input`],
 //! [`symbols`] makes a panic readable, and [`outcome`] is the exit status. [`test`] does all this
@@ -13,6 +14,7 @@ mod compare;
 mod cpio;
 mod debug;
 mod disk;
+mod fresh;
 mod guest;
 mod image;
 mod input;
