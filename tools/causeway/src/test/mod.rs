@@ -47,6 +47,7 @@ use programs::CPUS;
 
 use crate::options;
 use crate::project::{self, Profile};
+use crate::qemu::Accelerator;
 
 /// Counts and prints the tests that passed and failed.
 pub struct Report {
@@ -56,6 +57,8 @@ pub struct Report {
     words: Vec<String>,
     /// Whether there was such a group.
     any: bool,
+    /// The names of all groups, where they are only asked for and none is run.
+    names: Option<Vec<String>>,
     /// When the tests began.
     start: Instant,
 }
@@ -68,7 +71,16 @@ impl Report {
             failed: Vec::new(),
             words: words.to_vec(),
             any: false,
+            names: None,
             start: Instant::now(),
+        }
+    }
+
+    /// Of no group: only their names are asked for.
+    fn of_names() -> Self {
+        Self {
+            names: Some(Vec::new()),
+            ..Self::new(&[])
         }
     }
 
@@ -76,6 +88,7 @@ impl Report {
     fn beside(&self) -> Self {
         Self {
             start: self.start,
+            names: self.names.as_ref().map(|_| Vec::new()),
             ..Self::new(&self.words)
         }
     }
@@ -85,10 +98,17 @@ impl Report {
         self.passed += beside.passed;
         self.failed.extend(beside.failed);
         self.any |= beside.any;
+        if let Some(names) = &mut self.names {
+            names.extend(beside.names.into_iter().flatten());
+        }
     }
 
     /// Whether a group of tests is to be run; if so, prints its name and when it begins.
     pub fn wants(&mut self, group: &str) -> bool {
+        if let Some(names) = &mut self.names {
+            names.push(group.into());
+            return false;
+        }
         let wanted =
             self.words.is_empty() || self.words.iter().any(|word| group.contains(word.as_str()));
         if wanted {
@@ -175,11 +195,36 @@ fn side_by_side<T: Sync, R: Send>(
     })
 }
 
+/// Refuses words that no group has in its name, before anything is built.
+fn check_words(options: &options::Test) -> Result<()> {
+    let mut report = Report::of_names();
+    host::run(&mut report)?;
+    report::run(&mut report);
+    let none = PathBuf::new;
+    let bench = boot::Bench::with(none(), none(), none(), Accelerator::Tcg)?;
+    groups(&bench, &mut report, options)?;
+    let names = report.names.unwrap_or_default();
+    for word in &options.groups {
+        let is_known = names.iter().any(|name| name.contains(word.as_str()));
+        ensure!(
+            is_known,
+            "no group of tests has a name with `{word}`; the groups are:\n  {}",
+            names.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
 /// Runs the tests and returns the exit status.
 ///
 /// # Errors
-/// When something that the tests need cannot be built.
+/// When something that the tests need cannot be built, or a word is in no group's name.
 pub fn test(options: &options::Test) -> Result<u8> {
+    // The names of some groups come from files of the source.
+    project::home()?;
+    if !options.groups.is_empty() {
+        check_words(options)?;
+    }
     let mut report = Report::new(&options.groups);
     if options.record {
         let kernel = project::kernel(Profile::Release)?;
@@ -236,38 +281,45 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     let fast_kernel = project::kernel(Profile::Release)?;
     let programs = project::guest_programs()?;
     let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
-    bench::run(&bench, report);
-    icount::run(&bench, report, false);
-    starts::run(&bench, report);
-    shares::run(&bench, report);
-    disk::run(&bench, report);
-    ext2::run(&bench, report);
-    database::run(&bench, report, options.long);
-    compare::run(&bench, report);
-    swap::run(&bench, report);
-    session::run(&bench, report);
-    strangers::run(&bench, report)?;
-    debian::run(&bench, report, options)?;
-    stress::run(&bench, report, options.long)?;
-    pressure::run(&bench, report, options.long)?;
-    python::run(&bench, report, options.long)?;
+    groups(&bench, report, options)
+}
+
+/// Runs the groups that boot guests.
+fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> Result<()> {
+    bench::run(bench, report);
+    icount::run(bench, report, false);
+    starts::run(bench, report);
+    shares::run(bench, report);
+    disk::run(bench, report);
+    ext2::run(bench, report);
+    database::run(bench, report, options.long);
+    compare::run(bench, report);
+    swap::run(bench, report);
+    session::run(bench, report);
+    strangers::run(bench, report)?;
+    debian::run(bench, report, options)?;
+    stress::run(bench, report, options.long)?;
+    pressure::run(bench, report, options.long)?;
+    python::run(bench, report, options.long)?;
     // Guests with one CPU, and kernels of other kinds, beside those with more, which do not need
     // all of the host's processors all the time.
-    bench.root()?;
+    if report.names.is_none() {
+        bench.root()?;
+    }
     let mut beside = report.beside();
     let machines = |report: &mut Report, cpus: &[u32]| {
-        experiments::run(&bench, report, cpus);
-        programs::run(&bench, report, cpus);
-        attacks::run(&bench, report, cpus, &[], options.attack_seconds);
+        experiments::run(bench, report, cpus);
+        programs::run(bench, report, cpus);
+        attacks::run(bench, report, cpus, &[], options.attack_seconds);
     };
     thread::scope(|scope| {
         scope.spawn(|| {
             machines(&mut beside, &[1]);
-            programs::short_of_memory(&bench, &mut beside);
-            programs::variants(&bench, &mut beside, options.seconds);
+            programs::short_of_memory(bench, &mut beside);
+            programs::variants(bench, &mut beside, options.seconds);
         });
         machines(report, &[2, 4]);
-        attacks::together(&bench, report, options.attack_seconds);
+        attacks::together(bench, report, options.attack_seconds);
     });
     report.add(beside);
     Ok(())
