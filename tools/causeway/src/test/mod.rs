@@ -2,17 +2,18 @@
 //!
 //! [`host`] runs the tests of the workspace, beside all others: [`programs`] boots guests that run
 //! the test programs of `user/`, [`attacks`] those that an ordinary user would attack the kernel
-//! with, [`strangers`] runs scripts in a guest and on the host and compares
-//! their outputs, [`disk`] gives guests disks and looks at the images, [`ext2`] does so with roots
-//! that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives
-//! small guests swap space, [`debian`] compares the output of scripts of Debian's programs with
-//! Linux's, [`bench`] runs `causeway bench` on a few rows, [`experiments`] each row of the guest's
-//! bench once, [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`]
-//! compares instruction counts with the last release's, [`stress`] runs Debian's `stress-ng`,
-//! [`pressure`] does so in a machine that is too small for it, [`python`] compares the outcomes of
-//! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
-//! types at a guest's console, and [`starts`] starts guests that must fail, or start in unusual
-//! ways. [`boot`] plans and runs a boot for all of them.
+//! with, [`strangers`] runs scripts in a guest and on the host and compares their outputs, [`disk`]
+//! gives guests disks and looks at the images, [`ext2`] does so with roots that stay or whose
+//! machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives small guests swap
+//! space, [`debian`] compares the output of scripts of Debian's programs with Linux's, [`install`]
+//! installs the host command and runs it without the source, [`bench`] runs `causeway bench` on a
+//! few rows, [`experiments`] each row of the guest's bench once, [`compare`] runs `causeway
+//! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
+//! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
+//! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`]
+//! starts guests that must fail, or start in unusual ways. [`boot`] plans and runs a boot for all
+//! of them.
 
 mod attacks;
 mod bench;
@@ -25,6 +26,7 @@ mod experiments;
 mod ext2;
 pub mod host;
 mod icount;
+mod install;
 mod pressure;
 mod programs;
 mod python;
@@ -289,6 +291,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     bench::run(bench, report);
     icount::run(bench, report, false);
     starts::run(bench, report);
+    install::run(bench, report);
     shares::run(bench, report);
     disk::run(bench, report);
     ext2::run(bench, report);
@@ -323,4 +326,34 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     });
     report.add(beside);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::{Command, Options};
+
+    #[test]
+    fn words_of_no_group_are_refused_before_anything_is_built() {
+        let check = |words: &[&str]| {
+            let all = ["causeway", "test"].iter().chain(words);
+            match Options::try_parse_from(all).unwrap().command {
+                Command::Test(options) => check_words(&options).map_err(|why| why.to_string()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            check(&["starts", "python", "attacks, 4 CPUs", "sqlite"]),
+            Ok(())
+        );
+        for words in [&["nosuch"][..], &["starts", "nosuch"]] {
+            let why = check(words).unwrap_err();
+            assert!(
+                why.contains("`nosuch`") && why.contains("starts: CPUs"),
+                "{why}"
+            );
+        }
+    }
 }
