@@ -22,14 +22,18 @@ pub enum Newlines {
 }
 
 /// Returns the terminal that a guest's program gets in place of this program's: those of standard
-/// input, output and error that are one.
+/// input, output and error that are one. Where only input is, the program gets pipes, and the
+/// terminal goes on to edit lines.
 pub fn of_streams() -> Option<Terminal> {
     let streams = [
         io::stdin().is_terminal(),
         io::stdout().is_terminal(),
         io::stderr().is_terminal(),
     ];
-    let [keys, screen, _] = streams;
+    let [keys, screen, messages] = streams;
+    if !screen && !messages {
+        return None;
+    }
     Some(Terminal {
         window: window()?,
         streams,

@@ -71,7 +71,10 @@ pub fn detach(options: &options::Run) -> Result<u8> {
         }
         Err(_) => {
             // It has said why, on the standard error that is this one's.
-            let ended = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
+            let ended = child
+                .wait()?
+                .code()
+                .and_then(|code| u8::try_from(code).ok());
             Ok(ended.unwrap_or(outcome::FAILURE))
         }
     }

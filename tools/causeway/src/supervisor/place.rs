@@ -52,7 +52,6 @@ pub struct Found {
 /// A name that belongs to this process.
 pub struct Place {
     folder: PathBuf,
-    name: String,
     /// Keeps the name while it is open.
     lock: File,
 }
@@ -168,15 +167,9 @@ impl Place {
             // A lock of a file that has been removed is of no use.
             let inode = fs::metadata(&path).map(|is| is.ino());
             if inode.is_ok_and(|inode| lock.metadata().is_ok_and(|is| is.ino() == inode)) {
-                let name = name.into();
-                return Ok(Some(Self { folder, name, lock }));
+                return Ok(Some(Self { folder, lock }));
             }
         }
-    }
-
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// The folder.
