@@ -4,16 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench;
 use crate::disk::Disk;
+use crate::image;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Machine};
-use crate::root::{Root as Files, debian, ext2};
+use crate::root::place::{Place, RootBy};
+use crate::root::{debian, ext2, inventory};
 use crate::run::{Console, kernel_of};
 use crate::share::Share;
 use crate::swap::Swap;
@@ -32,6 +34,8 @@ pub enum Command {
     Run(Run),
     /// Make a folder or a disk that can be a guest's root
     Root(Root),
+    /// Show what is kept in the cache folder, or remove it
+    Cache(inventory::Cache),
     /// Start a guest that waits for gdb
     Debug(Debug),
     /// Count which of the kernel's functions the instructions of a command go to
@@ -57,11 +61,15 @@ pub struct Guest {
     /// changes unless `:ro` stands behind it [default: Debian's busybox with its applets]
     #[arg(long, value_name = "DIR|FILE")]
     pub root: Option<PathBuf>,
+    /// How the guest gets a folder as root [default: memory, and ext2 for a folder of more than
+    /// 128 MiB]
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub root_by: Option<RootBy>,
     /// CPUs, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub smp: u32,
-    /// Memory, in M or G [default: 512M, and more for a large root]
+    /// Memory, in M or G [default: 512M, and more for a large root in memory]
     #[arg(long = "mem", value_name = "SIZE")]
     pub memory: Option<String>,
     /// Show this folder of the host in the guest, `:ro` behind it for reading only; may be repeated
@@ -127,14 +135,10 @@ impl Guest {
         accelerator: Accelerator,
         temporary: &Path,
     ) -> Result<Machine> {
-        let disk = self.root_disk()?;
-        let root = match disk {
-            Some(_) => None,
-            None => Some(Files::archive(self.root.as_deref(), temporary)?),
-        };
-        let size = match &root {
-            Some(root) => fs::metadata(root)?.len(),
-            None => 0,
+        let place = Place::of(self.root.as_deref(), self.root_by, temporary)?;
+        let size = match &place {
+            Place::Archive(root) => fs::metadata(root)?.len(),
+            Place::Disk(..) | Place::Share(..) => 0,
         };
         let memory = match &self.memory {
             Some(memory) => {
@@ -152,11 +156,20 @@ impl Guest {
                 .zip(&self.shares)
                 .map(|(number, share)| share.option(number)),
         );
-        let mut disks: Vec<Disk> = disk.iter().chain(&self.disks).cloned().collect();
-        if let Some(disk) = &disk {
-            let mode = if disk.is_writable() { "rw" } else { "ro" };
-            append.push(format!("root=/dev/vda {mode}"));
-        }
+        let (mut disks, mut shares) = (self.disks.clone(), self.shares.clone());
+        let root = match place {
+            Place::Archive(archive) => Some(archive),
+            Place::Disk(disk, mode) => {
+                append.push(format!("root=/dev/vda {mode}"));
+                disks.insert(0, disk);
+                None
+            }
+            Place::Share(share, mode) => {
+                append.push(format!("{} {mode}", share.root_option(shares.len())));
+                shares.push(share);
+                None
+            }
+        };
         if let Some(swap) = &self.swap {
             append.push(format!("swap=/dev/{}", Disk::name(disks.len())));
             disks.push(swap.disk(temporary)?);
@@ -166,20 +179,7 @@ impl Guest {
             root,
             command_line: console.command_line(&append, command),
         };
-        Ok(self.with(boot, memory, accelerator, &disks))
-    }
-
-    /// The root, if it is an image and no folder: the first disk.
-    ///
-    /// # Errors
-    /// When it can't be one.
-    fn root_disk(&self) -> Result<Option<Disk>> {
-        let Some(root) = self.root.as_deref().filter(|root| !root.is_dir()) else {
-            return Ok(None);
-        };
-        let disk = root.display().to_string().parse();
-        disk.map(Some)
-            .map_err(|why: anyhow::Error| anyhow!("the root {why}"))
+        Ok(self.with(boot, memory, accelerator, &disks, &shares))
     }
 
     /// The options for the kernel's command line that do not depend on the machine.
@@ -192,7 +192,8 @@ impl Guest {
     pub fn image_machine(&self, image: &Path, accelerator: Accelerator) -> Machine {
         let memory = self.memory.clone();
         let memory = memory.unwrap_or_else(|| qemu::memory_for(0));
-        self.with(Boot::Image(image.into()), memory, accelerator, &self.disks)
+        let boot = Boot::Image(image.into());
+        self.with(boot, memory, accelerator, &self.disks, &self.shares)
     }
 
     fn with(
@@ -201,8 +202,9 @@ impl Guest {
         memory: String,
         accelerator: Accelerator,
         disks: &[Disk],
+        shares: &[Share],
     ) -> Machine {
-        let shares = (0..).zip(&self.shares);
+        let shares = (0..).zip(shares);
         let disks = (0..).zip(disks);
         Machine {
             boot,
@@ -231,7 +233,7 @@ pub struct Run {
     #[arg(long)]
     pub log: bool,
     /// Boot this CD image, made by `causeway image`, which has its own root and options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "shares", "swap", "release", "command"])]
+    #[arg(long, value_name = "FILE", value_parser = image::bootable, conflicts_with_all = ["root", "append", "shares", "swap", "release", "command"])]
     pub image: Option<PathBuf>,
     /// Run this program with these arguments in place of a shell, and end with its status
     #[arg(value_name = "CMD", trailing_var_arg = true)]
