@@ -14,6 +14,7 @@ use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Machine};
+use crate::root::debian::There;
 use crate::root::place::{Place, RootBy};
 use crate::root::{debian, ext2, inventory};
 use crate::run::{Console, kernel_of};
@@ -189,11 +190,15 @@ impl Guest {
     }
 
     /// The machine that boots a CD image.
-    pub fn image_machine(&self, image: &Path, accelerator: Accelerator) -> Machine {
+    ///
+    /// # Errors
+    /// When the memory is too little.
+    pub fn image_machine(&self, image: &Path, accelerator: Accelerator) -> Result<Machine> {
         let memory = self.memory.clone();
         let memory = memory.unwrap_or_else(|| qemu::memory_for(0));
+        qemu::at_least(&memory, qemu::LEAST_OF_IMAGE, "")?;
         let boot = Boot::Image(image.into());
-        self.with(boot, memory, accelerator, &self.disks, &self.shares)
+        Ok(self.with(boot, memory, accelerator, &self.disks, &self.shares))
     }
 
     fn with(
@@ -256,6 +261,9 @@ pub enum System {
         /// Debian's packages; NAME:i386 for a 32-bit one [default: bash coreutils findutils grep
         /// mount sed gawk tar gzip procps python3 sqlite3]
         packages: Vec<String>,
+        /// Install these packages in a root that is there; its other files stay as they are
+        #[arg(long, requires = "packages", conflicts_with_all = ["replace", "fresh"])]
+        add: bool,
         /// Make the folder anew if it is such a root already: what was changed in it is lost
         #[arg(long)]
         replace: bool,
@@ -287,9 +295,17 @@ impl Root {
             System::Debian {
                 folder,
                 packages,
+                add,
                 replace,
                 fresh,
-            } => debian::make(folder, packages, *replace, *fresh),
+            } => {
+                let there = match (add, replace) {
+                    (true, _) => There::Add,
+                    (_, true) => There::Replace,
+                    _ => There::Refuse,
+                };
+                debian::make(folder, packages, there, *fresh)
+            }
             System::Ext2 {
                 image,
                 folder,
