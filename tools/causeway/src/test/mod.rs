@@ -11,8 +11,9 @@
 //! compares instruction counts with the last release's, [`stress`] runs Debian's `stress-ng`,
 //! [`pressure`] does so in a machine that is too small for it, [`python`] compares the outcomes of
 //! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
-//! types at a guest's console, and [`starts`] starts guests that must fail, or start in unusual
-//! ways. [`boot`] plans and runs a boot for all of them.
+//! types at a guest's console, [`starts`] starts guests that must fail, or start in unusual ways,
+//! and [`ways`] gives guests a folder as root in each way. [`boot`] plans and runs a boot for all of
+//! them.
 
 mod attacks;
 mod bench;
@@ -36,6 +37,7 @@ mod starts;
 mod strangers;
 mod stress;
 mod swap;
+mod ways;
 
 use std::path::PathBuf;
 use std::thread;
@@ -239,6 +241,7 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     bench::run(&bench, report);
     icount::run(&bench, report, false);
     starts::run(&bench, report);
+    ways::run(&bench, report);
     shares::run(&bench, report);
     disk::run(&bench, report);
     ext2::run(&bench, report);
