@@ -191,7 +191,8 @@ impl Root {
         Ok(())
     }
 
-    /// The commands by which `debugfs` sets the owners of all files.
+    /// The commands by which `debugfs` sets the owners of all files, and removes what is not part
+    /// of the tree.
     fn owners(&self, marked: bool) -> Result<Vec<u8>> {
         let me = rustix::process::geteuid().as_raw();
         let mut script = Vec::new();
@@ -200,24 +201,41 @@ impl Root {
             if me == 0 && (node.uid, node.gid) == (0, 0) {
                 continue;
             }
-            let name = path.to_string_lossy();
-            if name.contains('\n') {
-                bail!("{name:?}: debugfs has no way to name this; try --root-by memory");
-            }
-            // Two quotes are one, inside of quotes.
-            let bytes = path.as_os_str().as_bytes();
-            let pieces: Vec<&[u8]> = bytes.split(|&byte| byte == b'"').collect();
+            let name = quoted(path)?;
             for (field, id) in [("uid", node.uid), ("gid", node.gid)] {
-                script.extend_from_slice(b"sif \"/");
-                script.extend_from_slice(&pieces.join(&b"\"\""[..]));
-                writeln!(script, "\" {field} {id}")?;
+                script.extend_from_slice(b"sif ");
+                script.extend_from_slice(&name);
+                writeln!(script, " {field} {id}")?;
             }
+        }
+        // mke2fs has copied them.
+        for socket in &self.sockets {
+            script.extend_from_slice(b"rm ");
+            script.extend_from_slice(&quoted(socket)?);
+            script.push(b'\n');
         }
         if marked {
             writeln!(script, "rm /{MARK}")?;
         }
         Ok(script)
     }
+}
+
+/// A path as `debugfs` takes it.
+///
+/// # Errors
+/// When the path has a newline, which ends a command.
+fn quoted(path: &Path) -> Result<Vec<u8>> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.contains(&b'\n') {
+        bail!(
+            "{}: debugfs has no way to name this; try --root-by memory",
+            path.display()
+        );
+    }
+    // Two quotes are one, inside of quotes.
+    let pieces: Vec<&[u8]> = bytes.split(|&byte| byte == b'"').collect();
+    Ok([b"\"/", &pieces.join(&b"\"\""[..])[..], b"\""].concat())
 }
 
 /// The file of a program of e2fsprogs, if it is where Debian keeps it.

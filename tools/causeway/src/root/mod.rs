@@ -69,6 +69,9 @@ struct Node {
 #[derive(Default, Debug)]
 pub struct Root {
     nodes: BTreeMap<PathBuf, Node>,
+    /// The sockets of the folder, which are not part of the tree: a socket is nothing without the
+    /// process that listens on it.
+    sockets: Vec<PathBuf>,
 }
 
 impl Root {
@@ -236,7 +239,8 @@ impl Root {
         } else if kind.is_file() {
             Contents::HostFile(host.into())
         } else if kind.is_socket() {
-            return Ok(()); // A socket is nothing without the process that listens on it.
+            self.sockets.push(path.into());
+            return Ok(());
         } else {
             Contents::Nothing
         };

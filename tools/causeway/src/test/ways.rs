@@ -28,7 +28,7 @@ md5sum sparse 'it is "odd"' hard; [ one -ef hard ] && echo same; find /run; exit
 const SEEN: [&str; 7] = [
     ". directory 750 0:0",
     "./it is \"odd\" regular file 640 7:9 ",
-    "./set-id regular file 4751 0:0 ",
+    "./set-id regular empty file 4751 0:0 ",
     "./shared directory 3775 0:50",
     "/run/kept",
     "same",
@@ -116,7 +116,7 @@ fn same_files(bench: &Bench) -> Result<()> {
     let device = makedev(1, 7);
     let _ = mknodat(
         CWD,
-        at("device"),
+        at("node"),
         FileType::CharacterDevice,
         Mode::RUSR,
         device,
@@ -209,14 +209,19 @@ fn waits(bench: &Bench) -> Result<()> {
     let mut child = guest(bench, &root, &["--root-by", "ext2"], "echo up").spawn()?;
     let errors = child.stderr.take().context("no pipe")?;
     let mut line = String::new();
-    BufReader::new(errors).read_line(&mut line)?;
+    // It stays open: more lines follow.
+    let mut errors = BufReader::new(errors);
+    errors.read_line(&mut line)?;
     drop(lock);
     let mut said = String::new();
     let mut output = child.stdout.take().context("no pipe")?;
     output.read_to_string(&mut said)?;
-    child.wait()?;
+    let ended = child.wait()?;
     let me = format!("process {} (", std::process::id());
-    ensure!(line.contains(&me) && line.contains("waiting"), "{line:?}");
+    ensure!(
+        line.contains(&me) && line.contains("waiting"),
+        "{line:?}, {ended}"
+    );
     ensure!(said == "up\n", "{said:?}");
     Ok(())
 }
