@@ -5,7 +5,9 @@ set -eu
 cd "$1"
 [ -f .causeway-root ] || exit 0
 while read -r word uid gid path; do
-    [ "$word" = owner ] && [ -e "$path" ] && [ "$(stat -c %u:%g "$path")" = 0:0 ] || continue
+    [ "$word" = owner ] || continue
+    [ -e "$path" ] || [ -L "$path" ] || continue
+    [ "$(stat -c %u:%g "$path")" = 0:0 ] || continue
     mode=$(stat -c %a "$path")
     chown -h "$uid:$gid" "$path"
     [ -L "$path" ] || chmod "$mode" "$path"

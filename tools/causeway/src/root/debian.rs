@@ -425,7 +425,8 @@ fn explain(said: &[String]) -> String {
             line.trim()
         );
     }
-    if find("newuidmap").is_some() || find("subuid").is_some() {
+    let no_namespace = ["newuidmap", "subuid", "unable to pick chroot mode"];
+    if no_namespace.iter().any(|text| find(text).is_some()) {
         return "this needs root, or a user with subordinate ids: install Debian's package uidmap \
                 and add a line for this user to /etc/subuid and /etc/subgid (`usermod \
                 --add-subuids 100000-165535 --add-subgids 100000-165535 USER`)"
@@ -624,6 +625,8 @@ mod tests {
         assert!(said("E: Package 'bar' has no installation candidate").ends_with("package bar"));
         assert!(said("W: Temporary failure resolving 'x'").contains("cannot be reached"));
         assert!(said("I: a\nE: something else").ends_with("E: something else"));
+        let mode = "E: unable to pick chroot mode automatically (use --mode for manual selection)";
+        assert!(said(mode).contains("uidmap"));
         let names = "causeway: name sqlite3\ncauseway: name squid\ncauseway: name zip";
         let missing = said(&format!("E: Unable to locate package sqlite\n{names}"));
         assert!(missing.ends_with("sqlite (is it sqlite3?)"), "{missing}");
