@@ -56,6 +56,7 @@ fn main() -> ExitCode {
     let ended = match &options.command {
         Command::Run(options) => run::run(options),
         Command::Root(options) => options.make().map(|()| 0),
+        Command::Cache(options) => options.run().map(|()| 0),
         Command::Debug(options) => debug::debug(options),
         Command::Profile(options) => profile::profile(options),
         Command::Image(options) => image::image(options).map(|()| 0),

@@ -31,7 +31,7 @@ pub fn run(options: &options::Run) -> Result<u8> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let console = Console::of(!options.command.is_empty());
     let machine = match &options.image {
-        Some(image) => options.guest.image_machine(image, accelerator),
+        Some(image) => options.guest.image_machine(image, accelerator)?,
         None => options.guest.machine(
             &kernel,
             console,
