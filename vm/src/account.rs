@@ -14,7 +14,8 @@
 //!   of a file in memory. It charges [`BATCH`] pages at a time, so the accounts' cache lines stay
 //!   out of the path of each write and fault.
 //!
-//! An object is charged to the process that makes it. The charge stays there when the object is
+//! An object is charged to the process that makes it, or to that one's user if it outlives
+//! processes. The charge stays there when the object is
 //! passed on, when the process ends, and when its user changes: the account lives as long as it has
 //! charges, and the user's figures include it. Only freeing the memory ends a charge. A page with
 //! several holders (`tee`, a loan) counts once for each: any of them alone would keep it.
@@ -95,7 +96,8 @@ kinds! {
     Segments = "segments",
     /// POSIX queues of messages; their bytes are those that `RLIMIT_MSGQUEUE` limits.
     PosixQueues = "posix_queues",
-    /// Pages of files with a place in a file system in memory, in frames or in swap.
+    /// Files with a place in a file system in memory: their pages, in frames or in swap, names,
+    /// records, texts of links and extended attributes; their number is that of files and names.
     Files = "files",
     /// Pages that go with their last user, in frames or in swap: shared mappings, `memfd_create`.
     SharedMemory = "shared_memory",
@@ -177,6 +179,17 @@ pub fn set_current(current: Current) {
 /// Returns the account that the caller's objects are charged to; `None` for the kernel's own.
 pub fn current() -> Option<Arc<Account>> {
     CURRENT.get().and_then(|current| current())
+}
+
+/// As [`current`], for an object of this kind. What outlives processes is charged to their user at
+/// once: the end of the process would not free it, and the account of a process that has ended
+/// would be kept for nothing.
+pub fn current_for(kind: Kind) -> Option<Arc<Account>> {
+    let account = current()?;
+    Some(match kind.outlives_processes() {
+        true => account.user().clone(),
+        false => account,
+    })
 }
 
 impl Account {
@@ -405,9 +418,9 @@ impl Stock {
         }
     }
 
-    /// An object of the current process.
+    /// An object of the current process, or of its user: [`current_for`].
     pub fn of_current(kind: Kind) -> Stock {
-        Stock::new(current(), kind)
+        Stock::new(current_for(kind), kind)
     }
 
     /// Returns the account.
@@ -550,11 +563,7 @@ mod tests {
         // The bytes of both together are 2^64.
         let pages = (1 << 52) - there;
         let may = |user: &Arc<Account>| user.may_keep(Kind::Segments, 0, 1);
-        assert!(
-            account
-                .charge_if(Kind::Segments, pages, 0, may)
-                .is_none()
-        );
+        assert!(account.charge_if(Kind::Segments, pages, 0, may).is_none());
         let segment = account.charge(Kind::Segments, pages, 0);
         assert_eq!(user.kept_pages(), 1 << 52);
         assert!(!account.may_keep(Kind::Files, 1, 1));
