@@ -1,27 +1,16 @@
 //! Descriptor tables and locks, against plain models.
 
 use alloc::{
-    boxed::Box,
     collections::BTreeMap,
     sync::{Arc, Weak},
     vec,
     vec::Vec,
 };
-use core::{
-    sync::atomic::{
-        AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
-    },
-    time::Duration,
-};
+use core::time::Duration;
 
 use abi::Errno;
 use fs::{Attributes, File, Kind, OpenFlags};
-use nucleus::{
-    frame,
-    sim::{self, Config, Random},
-    task::{self, Spawn},
-};
+use nucleus::sim::{self, Config, Random};
 use vm::account::{self, Account};
 
 use super::{
@@ -261,54 +250,6 @@ fn record_locks_agree_with_an_array_of_bytes() {
                 assert_eq!(conflict.unwrap().is_some(), left > 0);
             }
         }
-    });
-}
-
-/// Calls on many files at a time do not exceed the limit of a user's locks together: each of these
-/// makes three locks of one, and there is room for one of them.
-#[test]
-fn record_locks_of_many_files_are_limited_together() {
-    let config = Config {
-        cpus: 3,
-        ..Config::default()
-    };
-    sim::check("locks of many files", 0..40, config, || {
-        let most = frame::total() * 2;
-        let user = Account::of_user(1);
-        let tables: Vec<_> = (0..3).map(|_| FileTable::new()).collect();
-        let lock = |n: u64, table: &FileTable, mode, (start, last)| {
-            let by = For::Process(table);
-            locks::lock_record(&open(n), by, record(mode, start, last), false, &user)
-        };
-        for (n, table) in (0..).zip(&tables) {
-            lock(n, table, Mode::Exclusive, (0, 9)).unwrap();
-        }
-        let there = user.things(account::Kind::Locks);
-        assert_eq!(there, tables.len());
-        let rest = user.charge(account::Kind::Locks, most - there - 2, 0);
-        // How many calls have ended, and how many of them got their locks.
-        let ended = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0)));
-        for (n, table) in (0..).zip(&tables) {
-            let (user, table, ended) = (user.clone(), table.clone(), ended.clone());
-            let body = move || {
-                let by = For::Process(&table);
-                let inner = record(Mode::Shared, 4, 5);
-                let done = locks::lock_record(&open(n), by, inner, false, &user);
-                assert!(matches!(done, Ok(()) | Err(Errno::ENOLCK)), "{done:?}");
-                ended.1.fetch_add(usize::from(done.is_ok()), Relaxed);
-                ended.0.fetch_add(1, Release);
-            };
-            task::spawn(Spawn::kernel("locker"), Box::new(body)).unwrap();
-        }
-        while ended.0.load(Acquire) < tables.len() {
-            task::yield_now();
-        }
-        assert!(ended.1.load(Relaxed) <= 1);
-        assert!(user.things(account::Kind::Locks) <= most);
-        for (n, table) in (0..).zip(&tables) {
-            table.release_locks(&open(n));
-        }
-        drop(rest);
     });
 }
 
