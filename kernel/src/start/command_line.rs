@@ -4,7 +4,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use nucleus::{PAGE_SIZE, switches::Setting};
 
-use crate::switches;
+use crate::{switches, uts};
 
 /// The settings on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +27,11 @@ pub struct Options {
     pub swaps: Vec<String>,
     /// The kernel release that programs see (`release=STRING`), if not its own.
     pub release: Option<Vec<u8>>,
+    /// The host's name (`hostname=NAME`), if not its own.
+    pub hostname: Option<Vec<u8>>,
+    /// How many sessions the host may have at once (`sessions=N`): the command comes by the first
+    /// one then. None for the serial console.
+    pub sessions: Option<u8>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
     pub init: Option<Vec<u8>>,
     /// The command and its arguments; empty for a login shell.
@@ -72,6 +77,8 @@ pub fn parse(line: &str) -> Result<Options, String> {
         memory_disks: Vec::new(),
         swaps: Vec::new(),
         release: None,
+        hostname: None,
+        sessions: None,
         init: None,
         command: Vec::new(),
     };
@@ -121,6 +128,20 @@ pub fn parse(line: &str) -> Result<Options, String> {
                     format!("release wants 1 to {RELEASE_MAX} plain characters, a digit first");
                 let text = need(word, value.filter(|text| is_release(text)), &help)?;
                 options.release = Some(text.as_bytes().to_vec());
+            }
+            ("hostname", _) => {
+                let help = format!("hostname wants 1 to {} plain characters", uts::NAME_MAX);
+                let name = need(word, value.filter(|name| is_hostname(name)), &help)?;
+                options.hostname = Some(name.as_bytes().to_vec());
+            }
+            ("sessions", _) => {
+                let help = format!(
+                    "sessions wants a number from 1 to {}",
+                    session::MAX_SESSIONS
+                );
+                let number = value.and_then(|value| value.parse().ok());
+                let number = number.filter(|number| (1..=session::MAX_SESSIONS).contains(number));
+                options.sessions = Some(need(word, number, &help)?);
             }
             ("init", _) => {
                 let path = value.filter(|path| path.starts_with('/'));
@@ -184,6 +205,12 @@ fn device_name(value: &str) -> Option<&str> {
 
 /// The longest release that `uname` has room for.
 const RELEASE_MAX: usize = 64;
+
+/// Whether a host may have this name.
+fn is_hostname(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    (1..=uts::NAME_MAX).contains(&name.len()) && name.chars().all(plain)
+}
 
 /// Whether programs that parse a release can do so with this one.
 fn is_release(text: &str) -> bool {
@@ -334,10 +361,19 @@ mod tests {
                 memory_disks: Vec::new(),
                 swaps: Vec::new(),
                 release: None,
+                hostname: None,
+                sessions: None,
                 init: None,
                 command: Vec::new()
             })
         );
+    }
+
+    #[test]
+    fn sessions_and_the_name_of_the_host() {
+        let options = parse("sessions=15 hostname=a-1.b").unwrap();
+        assert_eq!(options.sessions, Some(15));
+        assert_eq!(options.hostname, Some(b"a-1.b".to_vec()));
     }
 
     #[test]
@@ -460,6 +496,10 @@ mod tests {
             ("root=/dev/vda ro=1", "ro=1"),
             ("swap=vdb", "/dev/vdb"),
             ("swap", "/dev/vdb"),
+            ("hostname=", "hostname"),
+            ("hostname=a/b", "plain"),
+            ("sessions=0", "1 to 15"),
+            ("sessions=16", "1 to 15"),
             ("release", "digit"),
             ("release=x1", "release=x1"),
             ("release=6.1/2", "plain"),

@@ -1,11 +1,11 @@
 //! The host command: builds the kernel and a root for it, and runs them in QEMU.
 //!
-//! A run goes through the modules in this order: [`options`] has the command line, [`project`]
-//! builds the kernel, [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files,
-//! [`share`] shows it the host's, [`qemu`] writes the machine's command line, [`guest`] starts it
-//! and waits for its end, [`run`] connects it to the user through [`terminal`] and [`input`],
-//! [`symbols`] makes a panic readable, and [`outcome`] is the exit status. [`test`] does all this
-//! many times.
+//! A run goes through the modules in this order: [`options`] has the command line, [`install`]
+//! finds the kernel or lets [`project`] build it, unless [`fresh`] knows that nothing has changed,
+//! [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files, [`share`] shows it
+//! the host's, [`qemu`] writes the machine's command line, [`guest`] starts it and waits for its
+//! end, [`run`] connects it to the user through [`terminal`] and [`input`], [`symbols`] makes a
+//! panic readable, and [`outcome`] is the exit status. [`test`] does all this many times.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -13,9 +13,11 @@ mod compare;
 mod cpio;
 mod debug;
 mod disk;
+mod fresh;
 mod guest;
 mod image;
 mod input;
+mod install;
 mod linux;
 mod options;
 mod outcome;
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::test(options),
         Command::Bench(options) => bench::bench(options),
         Command::CompareLinux(options) => compare::compare(options).map(|()| 0),
+        Command::Install(options) => install::install(options).map(|()| 0),
         Command::Build(options) => project::kernel(options.profile).map(|kernel| {
             println!("{}", kernel.display());
             0

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench;
 use crate::disk::Disk;
+use crate::install;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
@@ -48,6 +49,9 @@ pub enum Command {
     CompareLinux(Compare),
     /// Build the kernel and print where it is
     Build(Build),
+    /// Put this program, its kernel, its manual and its completion below a prefix
+    #[command(hide = true)]
+    Install(install::Install),
 }
 
 /// Options of every guest.
@@ -99,12 +103,15 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// The kernel's file, built if need be.
+    /// The kernel's file: the one that the user named, else the one that [`install::kernel`] finds.
     ///
     /// # Errors
-    /// When it does not build.
+    /// When there is none, or it does not build.
     pub fn kernel(&self) -> Result<PathBuf> {
-        kernel_of(self.kernel.as_deref(), self.profile)
+        match &self.kernel {
+            Some(kernel) => kernel_of(Some(kernel), self.profile),
+            None => install::kernel(self.profile),
+        }
     }
 
     /// The same guest with the kernel where it was linked, not at a random place.
@@ -480,6 +487,36 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Options::command().debug_assert();
+    }
+
+    /// Text after the options is wrapped line by line: a sentence must not be broken in the source,
+    /// and lines of a table must fit.
+    #[test]
+    fn help_is_not_broken_in_mid_sentence() {
+        let mut command = Options::command();
+        command.build();
+        install::for_each(&command, &mut |command| {
+            let help = command.get_after_help().map(ToString::to_string);
+            let lines: Vec<_> = help.iter().flat_map(|help| help.lines()).collect();
+            let name = command.get_name();
+            for line in &lines {
+                assert!(!line.starts_with(' ') || line.len() <= 80, "{name}: {line}");
+            }
+            for pair in lines.windows(2) {
+                let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                let are_broken = pair.iter().all(|line| is_prose(line));
+                assert!(!are_broken, "{name}: {pair:?}");
+            }
+            let width = |command: &clap::Command, columns: usize| {
+                let mut command = command.clone().term_width(columns);
+                let help = command.render_long_help().to_string();
+                help.lines().map(str::len).max().unwrap_or(0)
+            };
+            assert!(
+                width(command, 80) <= 80 && width(command, 100) <= 100,
+                "{name}"
+            );
+        });
     }
 
     #[test]

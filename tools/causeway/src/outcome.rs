@@ -22,7 +22,8 @@ Exit status:
   0                  the guest was powered off or restarted from inside
   121                the guest was ended with Ctrl-A x, or its output was closed
   122                the kernel could not start: bad options, archive or program
-  123                the kernel panicked, or the machine went away; what is known is on standard error
+  123                the kernel panicked, or the machine went away; standard
+                     error has what is known
   124                the guest did not end within --timeout
   125                causeway itself failed; the message says what to do
 

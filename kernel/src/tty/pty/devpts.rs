@@ -195,7 +195,7 @@ impl Devpts {
         at: Location,
         pts: Location,
         _: OpenFlags,
-    ) -> Result<Arc<dyn File>> {
+    ) -> Result<Arc<Master>> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
         }
@@ -244,6 +244,14 @@ impl Devpts {
 }
 
 impl SlaveNode {
+    /// Makes a user its owner.
+    pub(super) fn give_to(&self, uid: u32) {
+        self.attributes.change(Change {
+            uid: Some(uid),
+            ..Change::default()
+        });
+    }
+
     /// The master is gone: the node goes.
     pub(super) fn remove(&self) {
         self.removed.store(true, Relaxed);
@@ -353,7 +361,8 @@ impl Vnode for PtmxNode {
     fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
         let fs = self.fs.upgrade().ok_or(Errno::ENODEV)?;
         let pts = Location::inside(at.mount(), fs.clone());
-        fs.open_master(at.clone(), pts, flags).map(Some)
+        let master = fs.open_master(at.clone(), pts, flags)?;
+        Ok(Some(master))
     }
 
     fn file_system(&self) -> Option<&dyn FileSystem> {
