@@ -323,7 +323,7 @@ pub(super) fn visit_chosen(
         found = true;
         visit(&thread)
     };
-    let mut visit_all = |processes: &mut dyn Iterator<Item = Arc<Process>>| {
+    let mut visit_all = |processes: &mut dyn Iterator<Item = Arc<Process>>| -> Result<()> {
         for process in processes {
             process.threads().try_for_each(&mut note)?;
         }
