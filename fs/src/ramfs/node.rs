@@ -141,7 +141,8 @@ impl Body {
 }
 
 impl Node {
-    /// Creates a node, whose place and pages are taken already, with one name (two for a directory) at `place`, or without.
+    /// Creates a node, whose place and pages are taken already, with one name (two for a directory)
+    /// at `place`, or without.
     pub(super) fn new(
         fs: Arc<Ramfs>,
         body: Body,

@@ -3,7 +3,8 @@
 //!
 //! [`place`] decides by which way a guest gets its root, [`stored`] keeps archives and disks of
 //! large folders in the [`cache`], [`debian`] makes a folder of Debian's packages, [`ext2`] a disk
-//! of any, [`inventory`] shows and empties the cache, and [`progress`] shows how far a long step is.
+//! of any, [`inventory`] shows and empties the cache, and [`progress`] shows how far a long step
+//! is.
 
 mod cache;
 pub mod debian;
