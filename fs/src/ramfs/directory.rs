@@ -33,7 +33,7 @@ pub(super) struct Directory {
 pub(super) struct Entry {
     pub(super) name: Arc<[u8]>,
     pub(super) node: Arc<Node>,
-    /// For the user who gave the name.
+    /// For the user who gave the name; the first name of a node is charged with the node.
     _charge: Option<Charge>,
 }
 
@@ -50,12 +50,21 @@ fn entry_bytes(name: &[u8]) -> usize {
 }
 
 impl Entry {
+    /// Makes an entry for the first name of a node that is [charged](Node::make_file) for both.
+    fn first(name: Arc<[u8]>, node: Arc<Node>) -> Entry {
+        Entry {
+            name,
+            node,
+            _charge: None,
+        }
+    }
+
     /// Makes an entry, charged to the current user.
     ///
     /// # Errors
     /// `ENOSPC` if that one may not keep it.
     pub(super) fn new(name: Arc<[u8]>, node: Arc<Node>) -> Result<Entry> {
-        let charge = charge(account::Kind::Files, entry_bytes(&name))?;
+        let charge = charge(account::Kind::Files, 1, entry_bytes(&name))?;
         Ok(Entry {
             name,
             node,
@@ -69,7 +78,7 @@ impl Entry {
         let kind = account::Kind::Files;
         let bytes = entry_bytes(&name);
         let grows = bytes > entry_bytes(old);
-        let charge = charge_if(kind, bytes, |user| !grows || user.may_keep(kind, 0, 1))?;
+        let charge = charge_if(kind, 1, bytes, |user| !grows || user.may_keep(kind, 0, 1))?;
         Ok(Entry {
             name,
             node,
@@ -207,7 +216,8 @@ impl Node {
         ))
     }
 
-    /// As [`make_node`](Node::make_node), charged as a file with a place.
+    /// As [`make_node`](Node::make_node), charged as a file with a place, and for its first name:
+    /// one charge for both, which stays as long as the node.
     pub(super) fn make_file(
         &self,
         body: Body,
@@ -215,7 +225,11 @@ impl Node {
         who: &Credentials,
         place: Option<(&Weak<Node>, Arc<[u8]>)>,
     ) -> Result<Arc<Node>> {
-        let charge = charge(account::Kind::Files, body.bytes())?;
+        let (names, name) = match &place {
+            Some((_, name)) => (1, entry_bytes(name)),
+            None => (0, 0),
+        };
+        let charge = charge(account::Kind::Files, 1 + names, body.bytes() + name)?;
         self.make_node(body, mode, who, place, charge)
     }
 
@@ -334,7 +348,7 @@ impl vnode::Directory for Node {
         };
         let body = Body::make(&self.fs, make)?;
         let node = self.make_file(body, mode, who, Some((&self.me, name.clone())))?;
-        let entry = Entry::new(name, node.clone())?;
+        let entry = Entry::first(name, node.clone());
         {
             let mut entries = directory.entries.write();
             if entries.get(&self.fs, &entry.name).is_some() {

@@ -92,7 +92,7 @@ impl Extended {
                 let [name, data] = [name, value].map(|it| heap::size_of_block(it.len()));
                 let bytes = ATTRIBUTE_BYTES + name + data;
                 Some(Value {
-                    _charge: charge(account::Kind::Files, bytes)?,
+                    _charge: charge(account::Kind::Files, 1, bytes)?,
                     bytes: nucleus::try_copy(value)?.into_boxed_slice(),
                 })
             }

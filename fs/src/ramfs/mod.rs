@@ -91,29 +91,30 @@ pub fn create_sealed(
     let any: &dyn Any = root.as_ref();
     let root = any.downcast_ref::<node::Node>().ok_or(Errno::EXDEV)?;
     let body = node::Body::Regular(regular::Regular::with_seals(&root.fs, seals));
-    let charge = charge(account::Kind::SharedMemory, node::BYTES)?;
+    let charge = charge(account::Kind::SharedMemory, 1, node::BYTES)?;
     let node = root.make_node(body, mode, who, None, charge)?;
     Ok(node)
 }
 
-/// Charges a file, a name or an attribute of so many bytes to the current process or its user, if
-/// that one may keep it.
+/// Charges files, names or attributes of so many bytes together to the current process or its user,
+/// if that one may keep them.
 ///
 /// # Errors
 /// `ENOSPC`.
-fn charge(kind: account::Kind, bytes: usize) -> Result<Option<Charge>> {
-    charge_if(kind, bytes, |user| user.may_keep(kind, 0, 1))
+fn charge(kind: account::Kind, things: usize, bytes: usize) -> Result<Option<Charge>> {
+    charge_if(kind, things, bytes, |user| user.may_keep(kind, 0, 1))
 }
 
 fn charge_if(
     kind: account::Kind,
+    things: usize,
     bytes: usize,
     may: impl FnOnce(&Arc<Account>) -> bool,
 ) -> Result<Option<Charge>> {
     let Some(account) = account::current_for(kind) else {
         return Ok(None);
     };
-    let charge = account.charge_if(kind, 1, bytes, may);
+    let charge = account.charge_if(kind, things, bytes, may);
     charge.map(Some).ok_or(Errno::ENOSPC)
 }
 
