@@ -42,8 +42,8 @@ pub const VERSION: u16 = 1;
 /// The number of the control port; the device keeps port 0 for itself.
 pub const CONTROL: u32 = 1;
 
-/// The most sessions of a guest, its first program's included: QEMU's device names 32 ports at once,
-/// and tells of no more.
+/// The most sessions of a guest, its first program's included: QEMU's device names 32 ports at
+/// once, and tells of no more.
 pub const MAX_SESSIONS: u8 = 15;
 
 /// The longest message, in bytes, without its frame.

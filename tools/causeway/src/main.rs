@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         Command::Rm(options) => options.run(),
         Command::Cp(options) => options.run(),
         Command::Root(options) => options.make().map(|()| 0),
+        Command::Cache(options) => options.run().map(|()| 0),
         Command::Debug(options) => debug::debug(options),
         Command::Profile(options) => profile::profile(options),
         Command::Image(options) => image::image(options).map(|()| 0),

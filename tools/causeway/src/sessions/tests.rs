@@ -11,6 +11,7 @@ use session::{Part, Stream, Terminal, ToHost, Window};
 
 use super::fake::{Fake, Heard, framed};
 use super::flow::Record;
+use super::flow::Recorder;
 use super::*;
 use crate::input::Keys;
 

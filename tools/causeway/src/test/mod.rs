@@ -11,9 +11,9 @@
 //! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
 //! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
 //! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
-//! opens the page of a bench in a browser, [`session`] types at a guest's console, and [`starts`]
-//! starts guests that must fail, or start in unusual ways. [`boot`] plans and runs a boot for all
-//! of them.
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`starts`]
+//! starts guests that must fail, or start in unusual ways, and [`ways`] gives guests a folder as
+//! root in each way. [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
 mod bench;
@@ -38,6 +38,7 @@ mod starts;
 mod strangers;
 mod stress;
 mod swap;
+mod ways;
 
 use std::path::PathBuf;
 use std::thread;
@@ -292,6 +293,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     icount::run(bench, report, false);
     starts::run(bench, report);
     install::run(bench, report);
+    ways::run(bench, report);
     shares::run(bench, report);
     disk::run(bench, report);
     ext2::run(bench, report);
