@@ -18,6 +18,10 @@ pub const PANIC: u8 = 123;
 pub const TIMEOUT: u8 = 124;
 /// This program failed before or beside the guest.
 pub const FAILURE: u8 = 125;
+/// The command can't be executed.
+pub const NOT_EXECUTED: u8 = 126;
+/// The command is not found.
+pub const NOT_FOUND: u8 = 127;
 /// Plus its number: this program was ended by a signal.
 pub const SIGNAL: u8 = 128;
 
@@ -25,11 +29,14 @@ pub const SIGNAL: u8 = 128;
 pub const HELP: &str = "\
 Exit status:
   that of CMD        the command ended (128 + N: by signal N)
-  0                  the guest was powered off or restarted from inside, and there was no CMD
+  0                  the guest was powered off or restarted from inside,
+                     and there was no CMD
   120                it was powered off or restarted before CMD had ended
-  121                the guest was ended with Ctrl-A x, by `causeway stop`, or from outside
+  121                the guest was ended with Ctrl-A x, by `causeway stop`, or
+                     from outside
   122                the kernel could not start: bad options or archive
-  123                the kernel panicked, or the machine went away; what is known is on standard error
+  123                the kernel panicked, or the machine went away; standard
+                     error has what is known
   124                the guest did not end within --timeout
   125                causeway itself failed; the message says what to do
   126                CMD can't be executed, or its user or folder is wrong

@@ -32,6 +32,13 @@ pub struct Slot {
     pub session: Option<Session>,
 }
 
+impl Slot {
+    /// Whether the number is about to be free.
+    pub fn is_ending(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_ending)
+    }
+}
+
 /// How far a session is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -104,6 +111,11 @@ impl Session {
     /// Whether the program runs, or has run.
     pub fn has_started(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Ended(_))
+    }
+
+    /// Whether the guest only has to say that the number is free.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_) | Phase::Failed) && self.observer.is_none()
     }
 
     /// Whether this name means the session, or the client that is attached to it.

@@ -11,14 +11,16 @@
 //! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
 //! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
 //! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
-//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`starts`]
-//! starts guests that must fail, or start in unusual ways, and [`ways`] gives guests a folder as
-//! root in each way. [`boot`] plans and runs a boot for all of them.
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`console`] uses
+//! guests as commands, [`starts`] starts guests that must fail, or start in unusual ways, and
+//! [`ways`] gives guests a folder as root in each way. [`boot`] plans and runs a boot for all of
+//! them.
 
 mod attacks;
 mod bench;
 mod boot;
 mod compare;
+mod console;
 mod database;
 mod debian;
 mod disk;
@@ -301,6 +303,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     compare::run(bench, report);
     swap::run(bench, report);
     session::run(bench, report);
+    console::run(bench, report);
     strangers::run(bench, report)?;
     debian::run(bench, report, options)?;
     stress::run(bench, report, options.long)?;
