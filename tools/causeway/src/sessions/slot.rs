@@ -159,6 +159,11 @@ impl Session {
             }
             (ToHost::InputClosed { .. }, _) => self.input.discard(),
             (ToHost::Free { .. }, Phase::Ended(_) | Phase::Failed) => self.is_free = true,
+            // A guest need not follow a program to its end that nobody waits for.
+            (ToHost::Free { .. }, Phase::Running) if self.is_hung_up => {
+                self.is_free = true;
+                self.last(Event::Detached);
+            }
             _ => return Err(Wrong),
         }
         Ok(())
