@@ -10,6 +10,7 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
+mod holdups;
 mod mappings;
 mod meshes;
 mod mixed;
@@ -72,7 +73,8 @@ fn main() {
         bombs,
         rules,
         tables,
-        view
+        view,
+        holdups
     };
     let runner = Runner {
         words,

@@ -1,0 +1,78 @@
+//! Programs of root's that are held up: by threads that wait for them, by locks of the kernel that
+//! unimportant programs hold, by memory that comes back too slowly.
+
+use crate::{USER, become_user, bombs::kill_users, while_attacking};
+use support::prelude::*;
+
+pub const TESTS: &[Test] = &[(
+    "attacks: words that name a stranger as their owner",
+    named_owner,
+)];
+
+/// How long root's most urgent program may stand still.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Runs `attack` as an ordinary user and, beside it, `round` as root again and again, which must
+/// take no longer than [`PATIENCE`] once. All that the attack starts is killed.
+fn urgent(attack: impl FnOnce() -> Outcome, round: impl Fn() -> Outcome) -> Outcome {
+    // The processor time of others is theirs.
+    call!(setpriority(PRIO_PROCESS, 0, -20));
+    let attacker = spawn(|| {
+        call!(setpriority(PRIO_PROCESS, 0, 0));
+        become_user(USER)?;
+        attack()?;
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    pause_ms(500);
+    let mut worst = Duration::ZERO;
+    let outcome = while_attacking(|| {
+        let start = Instant::now();
+        round()?;
+        worst = worst.max(start.elapsed());
+        pause_ms(5);
+        Ok(())
+    });
+    kill_users()?;
+    let _ = wait(attacker)?;
+    println!("  root's program stood still for {worst:?} at most");
+    outcome?;
+    ensure!(worst < PATIENCE, worst);
+    Ok(())
+}
+
+/// Hundreds of threads wait for words of their own, each with the id of a thread of root's, while
+/// that runs another program and ends: it gives all words up.
+fn named_owner() -> Outcome {
+    let owner = shared_value(AtomicU32::new(0))?;
+    let attack = || {
+        for _ in 0..400 {
+            let waiter = thread::Builder::new().stack_size(16 << 10);
+            let started = waiter.spawn(|| {
+                loop {
+                    let word = AtomicU32::new(owner.load(SeqCst));
+                    let answer = futex(&word, FUTEX_LOCK_PI, 0, None);
+                    if word.load(SeqCst) == 0 || answer != 0 {
+                        // Its processor time is not what the attack is about.
+                        pause_ms(20);
+                    }
+                }
+            });
+            if started.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    urgent(attack, || {
+        wait_ok(spawn(|| {
+            // SAFETY: asks for a number.
+            owner.store(unsafe { getpid() } as u32, SeqCst);
+            pause_ms(100);
+            let program = c("/bin/true");
+            call!(execv(program.as_ptr(), [program.as_ptr(), null()].as_ptr()));
+            Ok(())
+        })?)
+    })
+}
