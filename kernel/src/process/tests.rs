@@ -314,6 +314,54 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
     });
 }
 
+/// Processes with one address space are ended together, and it weighs once; none is ended if one of
+/// them may not be.
+#[test]
+fn those_that_share_memory_are_ended_together() {
+    const LARGE: usize = 48;
+    under_schedules(2, || {
+        let make_user = |shared: &Shared| {
+            let id = pid_table::new_id().unwrap();
+            fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap()
+        };
+        let make_space = |pages| {
+            let (space, at) = space_of(pages);
+            for page in 0..pages {
+                let fault = space.map().fault(at + page * PAGE_SIZE, Access::Write);
+                assert!(fault.is_ok());
+            }
+            shared(space)
+        };
+        // The first process is never ended.
+        let first = make(None);
+        let both = make_space(LARGE);
+        let sharers = [make_user(&both), make_user(&both)];
+        let single = make_user(&make_space(LARGE / 2));
+        *MAP.lock() = None;
+        drop(both);
+        let is_ended = |thread: &Arc<Thread>| thread.process().signals.ending().is_some();
+        let never = &sharers[1].process().oom_adjustment;
+        never.store(memory::OOM_NEVER, SeqCst);
+        assert!(memory::kill_largest(None));
+        assert!(is_ended(&single) && !sharers.iter().any(is_ended));
+        never.store(0, SeqCst);
+        let finish = |thread: &Arc<Thread>| {
+            thread.publish(None);
+            end(thread, 0);
+            pid_table::remove_unborn(thread.process().pid());
+        };
+        finish(&single);
+        assert!(memory::kill_largest(None));
+        assert!(sharers.iter().all(is_ended));
+        let weight = |thread: &Arc<Thread>| thread.process().account().weight.load(SeqCst);
+        let user = sharers[0].process().user().weight.load(SeqCst);
+        assert!(weight(&sharers[0]) >= LARGE && weight(&sharers[1]) >= LARGE);
+        assert!(user < 2 * LARGE, "weighed {user}");
+        sharers.iter().for_each(finish);
+        finish(&first);
+    });
+}
+
 /// A thread that runs another program gives each of its words up once, though their waiters name it
 /// as the owner again at once.
 #[test]

@@ -4,10 +4,16 @@
 use crate::{USER, become_user, bombs::kill_users, while_attacking};
 use support::prelude::*;
 
-pub const TESTS: &[Test] = &[(
-    "attacks: words that name a stranger as their owner",
-    named_owner,
-)];
+pub const TESTS: &[Test] = &[
+    (
+        "attacks: words that name a stranger as their owner",
+        named_owner,
+    ),
+    (
+        "attacks: processes that share memory and fill it",
+        shared_memory,
+    ),
+];
 
 /// How long root's most urgent program may stand still.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -74,5 +80,48 @@ fn named_owner() -> Outcome {
             call!(execv(program.as_ptr(), [program.as_ptr(), null()].as_ptr()));
             Ok(())
         })?)
+    })
+}
+
+/// The memory that processes share, and how much of it they have filled.
+static SHARED: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static FILLED: AtomicUsize = AtomicUsize::new(0);
+const SHARED_SIZE: usize = 1 << 30;
+
+/// Touches what no other process has touched yet, then sleeps.
+extern "C" fn fill_shared(_: *mut c_void) -> c_int {
+    loop {
+        let at = FILLED.fetch_add(PAGE, SeqCst);
+        if at >= SHARED_SIZE {
+            // SAFETY: sleeps.
+            unsafe { pause() };
+            continue;
+        }
+        poke(SHARED.load(SeqCst).wrapping_add(at), 1);
+    }
+}
+
+/// Processes with one address space fill it: its memory is back only when the last has ended.
+fn shared_memory() -> Outcome {
+    const SHARERS: usize = 32;
+    const STACK: usize = 4 * PAGE;
+    let attack = || {
+        let lazy = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        SHARED.store(map_with(SHARED_SIZE, READ_WRITE, lazy, -1)?, SeqCst);
+        let flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | SIGCHLD;
+        for _ in 0..SHARERS {
+            let top = map(STACK)?.wrapping_add(STACK);
+            call!(clone(fill_shared, top.cast(), flags, null_mut()));
+        }
+        fill_shared(null_mut());
+        Ok(())
+    };
+    urgent(attack, || {
+        let own = map(64 * PAGE)?;
+        for page in 0..64 {
+            poke(own.wrapping_add(page * PAGE), 1);
+        }
+        unmap(own, 64 * PAGE)?;
+        child(|| Ok(()))
     })
 }
