@@ -13,6 +13,12 @@ pub const TESTS: &[Test] = &[
         "attacks: processes that share memory and fill it",
         shared_memory,
     ),
+    ("attacks: locks held by idle programs", idle_holders),
+    ("attacks: locks held by nice programs", nice_holders),
+    (
+        "attacks: weights looked at by idle programs",
+        idle_observers,
+    ),
 ];
 
 /// How long root's most urgent program may stand still.
@@ -124,4 +130,108 @@ fn shared_memory() -> Outcome {
         unmap(own, 64 * PAGE)?;
         child(|| Ok(()))
     })
+}
+
+/// Programs that take a lock again and again, of which `yields` says how they give way to all
+/// others, beside programs that only compute.
+fn beside_computation(yields: impl Fn() -> Outcome, hold: impl Fn(usize) -> Outcome) -> Outcome {
+    const HOLDERS: usize = 8;
+    const COMPUTING: usize = 30;
+    for number in 0..HOLDERS {
+        spawn(|| {
+            yields()?;
+            loop {
+                hold(number)?;
+            }
+        })?;
+    }
+    pause_ms(300);
+    for _ in 0..COMPUTING {
+        spawn(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        })?;
+    }
+    Ok(())
+}
+
+fn become_idle() -> Outcome {
+    call!(sched_setscheduler(
+        0,
+        SCHED_IDLE,
+        &sched_param { sched_priority: 0 }
+    ));
+    Ok(())
+}
+
+fn become_nice() -> Outcome {
+    call!(setpriority(PRIO_PROCESS, 0, 19));
+    Ok(())
+}
+
+/// Renames a file from a folder to another one, and back: this takes the lock of all folders. Some
+/// of the names are long, so that more is done with it held.
+fn rename_both_ways(folder: &str, number: usize) -> Outcome {
+    let (one, two) = (
+        format!("{folder}/one/{number}"),
+        format!("{folder}/two/{number}{}", "x".repeat(200)),
+    );
+    if !Path::new(&one).exists() {
+        fs::write(&one, "")?;
+    }
+    let (one, two) = (c(&one), c(&two));
+    for _ in 0..100 {
+        call!(rename(one.as_ptr(), two.as_ptr()));
+        call!(rename(two.as_ptr(), one.as_ptr()));
+    }
+    Ok(())
+}
+
+fn held_by(yields: impl Fn() -> Outcome) -> Outcome {
+    let both = [folder("held")?, folder("needed")?];
+    for name in both
+        .iter()
+        .flat_map(|folder| ["one", "two"].map(|name| format!("{folder}/{name}")))
+    {
+        fs::create_dir(&name)?;
+        fs::set_permissions(&name, Permissions::from_mode(0o777))?;
+    }
+    let attack = || beside_computation(yields, |number| rename_both_ways(&both[0], number));
+    urgent(attack, || rename_both_ways(&both[1], 0))
+}
+
+fn idle_holders() -> Outcome {
+    held_by(become_idle)
+}
+
+fn nice_holders() -> Outcome {
+    held_by(become_nice)
+}
+
+/// A look at the weight of a process is not to keep that from using its memory.
+fn idle_observers() -> Outcome {
+    // SAFETY: asks for a number.
+    let victim = unsafe { getpid() };
+    let look = |_| {
+        let weight = File::open(format!("/proc/{victim}/oom_score"))?;
+        let mut text = [0; 16];
+        for _ in 0..100 {
+            weight.read_at(&mut text, 0)?;
+        }
+        Ok(())
+    };
+    urgent(
+        || beside_computation(become_idle, look),
+        || {
+            for _ in 0..100 {
+                let own = map(32 * PAGE)?;
+                for page in 0..32 {
+                    poke(own.wrapping_add(page * PAGE), 1);
+                }
+                unmap(own, 32 * PAGE)?;
+            }
+            Ok(())
+        },
+    )
 }
