@@ -79,7 +79,7 @@ fn refusal(what: &[u8], error: Errno) -> String {
 
 /// Makes the current task the first process.
 fn be_first() -> Result<Arc<Thread>> {
-    let id = pid_table::new_id()?;
+    let id = pid_table::new_id(true)?;
     let pid = id.get();
     let thread = fork::make_process(pid, None, true, None)?;
     thread.set_name(b"init");
@@ -188,7 +188,7 @@ fn begin(
         fs: fs.clone(),
         credentials,
     };
-    let id = pid_table::new_id()?;
+    let id = pid_table::new_id(true)?;
     let pid = id.get();
     let thread = fork::make_process(pid, parent, parent.is_none(), Some(shared.clone()))?;
     thread.set_name(&name);

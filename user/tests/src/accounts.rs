@@ -527,7 +527,7 @@ fn charged_objects() -> Outcome {
         Ok(())
     })?;
 
-    for keep in [text, answers, events, undo] {
+    for keep in [text, answers, events, undo, waits] {
         child(|| {
             let before = charged_here()?;
             let freed = keep()?;
@@ -548,6 +548,33 @@ type Free = Box<dyn FnOnce() -> Outcome>;
 fn close_later(fd: c_int) -> Result<Free> {
     Ok(Box::new(move || {
         call!(close(fd));
+        Ok(())
+    }))
+}
+
+/// Sleeps in calls that wait for many files and words.
+fn waits() -> Result<Free> {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    let event = call!(eventfd(0, 0));
+    let polled = thread::spawn(move || {
+        let mut all = vec![poll_entry(event, POLLIN); 500];
+        call!(poll(all.as_mut_ptr(), 500, -1));
+        Ok::<(), Failure>(())
+    });
+    let waited = thread::spawn(|| {
+        let words = [[0, WORD.as_ptr() as u64, 2_u64]; 128];
+        call!(syscall(SYS_futex_waitv, words.as_ptr(), 128, 0, null::<u8>(), 0));
+        Ok::<(), Failure>(())
+    });
+    pause_ms(100);
+    Ok(Box::new(move || {
+        call!(write(event, 1_u64.to_ne_bytes().as_ptr().cast(), 8));
+        while futex(&WORD, FUTEX_WAKE, 1, None) == 0 {
+            pause_ms(1);
+        }
+        polled.join()??;
+        waited.join()??;
+        call!(close(event));
         Ok(())
     }))
 }

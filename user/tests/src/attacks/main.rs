@@ -10,6 +10,7 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
+mod exhausted;
 mod mappings;
 mod meshes;
 mod mixed;
@@ -72,7 +73,8 @@ fn main() {
         bombs,
         rules,
         tables,
-        view
+        view,
+        exhausted
     };
     let runner = Runner {
         words,
