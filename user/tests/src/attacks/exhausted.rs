@@ -146,7 +146,9 @@ fn polls() -> Outcome {
     // The kernel writes the same answer into the entries of all threads.
     POLLED.get_or_init(|| [no_event(), i32::from(POLLIN)].repeat(COUNT));
     sleepers(|| {
-        let all = POLLED.get().map_or(null_mut(), |all| all.as_ptr().cast_mut());
+        let all = POLLED
+            .get()
+            .map_or(null_mut(), |all| all.as_ptr().cast_mut());
         // SAFETY: the entries live; only zeros are written into them.
         unsafe { poll(all.cast(), COUNT as u64, -1) };
     })

@@ -47,10 +47,7 @@ pub const TESTS: &[Test] = &[
         "attacks: a parent's end kills a set-uid program",
         parents_signal,
     ),
-    (
-        "attacks: a message kills a set-uid program",
-        queues_signal,
-    ),
+    ("attacks: a message kills a set-uid program", queues_signal),
     ("attacks: filters that come during an execve", late_filters),
     ("attacks: a link that moves during an execve", moving_link),
     ("attacks: a file that changes hands", changing_owner),
@@ -754,7 +751,12 @@ fn queues_signal() -> Outcome {
     let victim = place.victim(victims::watch_for_long())?;
     as_user(|| {
         let name = c"/attack-by-message";
-        let queue = call!(mq_open(name.as_ptr(), O_CREAT | O_RDWR, 0o600, null::<mq_attr>()));
+        let queue = call!(mq_open(
+            name.as_ptr(),
+            O_CREAT | O_RDWR,
+            0o600,
+            null::<mq_attr>()
+        ));
         call!(mq_unlink(name.as_ptr()));
         let mut buffer = [0; 8192];
         while_attacking(|| {
@@ -769,7 +771,12 @@ fn queues_signal() -> Outcome {
             })?;
             pause_ms(30);
             call!(mq_send(queue, c"x".as_ptr(), 1, 0));
-            call!(mq_receive(queue, buffer.as_mut_ptr(), buffer.len(), null_mut()));
+            call!(mq_receive(
+                queue,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                null_mut()
+            ));
             pause_ms(20);
             let mut status = 0;
             equal!(call!(waitpid(victim, &mut status, WNOHANG)), 0);
