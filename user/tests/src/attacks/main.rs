@@ -10,6 +10,7 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
+mod exhausted;
 mod holdups;
 mod limits;
 mod mappings;
@@ -76,7 +77,8 @@ fn main() {
         tables,
         limits,
         view,
-        holdups
+        holdups,
+        exhausted
     };
     let runner = Runner {
         words,
