@@ -5,9 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::console::Console;
 use crate::options;
 use crate::root::Root;
-use crate::console::Console;
 
 /// Makes the image.
 ///

@@ -22,7 +22,11 @@ pub struct Launch {
     #[arg(value_name = "PID")]
     parent: i32,
     /// The program and its arguments
-    #[arg(value_name = "CMD", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<OsString>,
 }
 
@@ -46,5 +50,5 @@ pub fn launch(options: &Launch) -> Result<u8> {
     }
     let (program, arguments) = options.command.split_first().context("no program")?;
     let error: Error = Command::new(program).args(arguments).exec();
-    Err(error).with_context(|| crate::qemu::missing())
+    Err(error).with_context(crate::qemu::missing)
 }

@@ -45,4 +45,3 @@ pub fn kernel_of(named: Option<&Path>, profile: project::Profile) -> Result<Path
         None => project::kernel(profile),
     }
 }
-

@@ -151,7 +151,9 @@ impl There<'_> {
     /// Runs a packer in the guest, and unpacks here what it writes.
     fn unpack(&self, words: impl Iterator<Item = OsString>, into: &Path) -> Result<()> {
         let mut tar = Command::new("tar");
-        tar.arg("-C").arg(into).args(["-xf", "-", "--no-same-owner"]);
+        tar.arg("-C")
+            .arg(into)
+            .args(["-xf", "-", "--no-same-owner"]);
         let mut tar = spawn(tar.stdin(Stdio::piped()))?;
         let archive = tar.stdin.take().context("no pipe to tar")?;
         let null = sessions::null()?;
@@ -174,7 +176,9 @@ impl There<'_> {
             "the guest has no folder {}",
             path.display()
         );
-        let name = path.file_name().context("the path in the guest has no name")?;
+        let name = path
+            .file_name()
+            .context("the path in the guest has no name")?;
         let parent = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),

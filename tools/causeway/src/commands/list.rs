@@ -63,7 +63,9 @@ fn row(guest: &Found) -> Row {
         command => command,
     };
     // One line for each guest, whatever the words are.
-    let command = command.chars().map(|c| if c.is_control() { '?' } else { c });
+    let command = command
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c });
     [
         guest.name.clone(),
         status,

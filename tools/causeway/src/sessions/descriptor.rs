@@ -106,9 +106,7 @@ impl Descriptor {
                 send(&self.descriptor, bytes, flags)?
             }
             Kind::Own | Kind::File => rustix::io::write(&self.descriptor, bytes)?,
-            Kind::Shared => {
-                rustix::io::write(&self.descriptor, &bytes[..bytes.len().min(ATOMIC)])?
-            }
+            Kind::Shared => rustix::io::write(&self.descriptor, &bytes[..bytes.len().min(ATOMIC)])?,
         };
         Ok(count)
     }

@@ -17,8 +17,14 @@ pub struct Fake {
 /// A message of the host's, as the tests look at it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Heard {
-    Start { session: u8, arguments: Vec<u8> },
-    EndOfInput { session: u8, after: u64 },
+    Start {
+        session: u8,
+        arguments: Vec<u8>,
+    },
+    EndOfInput {
+        session: u8,
+        after: u64,
+    },
     Other(String),
     /// The host has closed the port.
     Nothing,

@@ -24,8 +24,8 @@ mod switch;
 mod tests;
 
 pub use descriptor::{Descriptor, null};
-pub use flow::{Record, Recorder};
+pub use flow::Record;
 pub use handle::{Event, FIRST, Handle, Observer, Streams};
-pub use ports::{Ends, Ports};
+pub use ports::Ports;
 pub use program::Program;
 pub use switch::Switch;

@@ -135,10 +135,7 @@ impl Program {
                 }
             }
             Part::Directory => (format!("{}: {why}", text(&self.directory)), 126),
-            Part::User => (
-                format!("the guest has no user {}", text(&self.user)),
-                126,
-            ),
+            Part::User => (format!("the guest has no user {}", text(&self.user)), 126),
             Part::Session => (format!("the guest can't start the program: {why}"), 126),
         }
     }
@@ -203,9 +200,7 @@ mod tests {
         let own = words(&["A=2", "E=", "none_such"]);
         program.set_environment(&[file], &own).unwrap();
         let path = std::env::var("PATH").unwrap();
-        let wanted = format!(
-            "B= two words \0C=#3\0PATH={path}\0D=x=y\0A=2\0E=\0"
-        );
+        let wanted = format!("B= two words \0C=#3\0PATH={path}\0D=x=y\0A=2\0E=\0");
         assert_eq!(String::from_utf8(program.environment).unwrap(), wanted);
     }
 

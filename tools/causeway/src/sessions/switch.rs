@@ -215,7 +215,11 @@ impl Switch {
         self.openings
             .retain(|opening| opening.id == FIRST || !late(opening.since, PATIENCE));
         if self.gone.is_some_and(|since| late(since, GRACE)) {
-            for session in self.slots.iter_mut().filter_map(|slot| slot.session.as_mut()) {
+            for session in self
+                .slots
+                .iter_mut()
+                .filter_map(|slot| slot.session.as_mut())
+            {
                 if !session.is_named(FIRST) || session.outputs[0].is_recorded() {
                     session.forget_sinks();
                 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use session::{Part, Stream, Terminal, ToHost, Window};
 
 use super::fake::{Fake, Heard, framed};
-use super::flow::Record;
+use super::flow::Recorder;
 use super::*;
 use crate::input::Keys;
 
@@ -298,7 +298,10 @@ fn closed_ends_are_passed_on_in_both_directions() {
     let Heard::Other(closed) = fake.hear() else {
         panic!("nothing is said of the closed output");
     };
-    assert!(closed.starts_with("CloseOutput") && closed.contains("Output }"), "{closed}");
+    assert!(
+        closed.starts_with("CloseOutput") && closed.contains("Output }"),
+        "{closed}"
+    );
     fake.data(session).write_all(&[0; 500_000]).unwrap();
     // A program that closes its input: the host stops reading.
     user.input.write_all(b"abc").unwrap();
@@ -381,7 +384,11 @@ fn a_guest_that_ends_at_any_byte_ends_the_sessions() {
             last = bench.event();
         }
         let is_whole = cut == all.len();
-        let wanted = if is_whole { Event::Ended(5) } else { Event::Gone };
+        let wanted = if is_whole {
+            Event::Ended(5)
+        } else {
+            Event::Gone
+        };
         assert_eq!(last, wanted, "cut at {cut}");
         assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Gone);
         drop(waiting);
@@ -405,10 +412,22 @@ fn messages_that_make_no_sense_end_the_machine() {
     let bad: &[(&str, Vec<u8>)] = &[
         ("no message", vec![1, 0, 0, 0, 0xff]),
         ("a long message", vec![0xff; 4]),
-        ("a session that is not", framed(&ToHost::Free { session: 9 })),
-        ("nobody's session", framed(&ToHost::Ended { session: 1, status: 0 })),
+        (
+            "a session that is not",
+            framed(&ToHost::Free { session: 9 }),
+        ),
+        (
+            "nobody's session",
+            framed(&ToHost::Ended {
+                session: 1,
+                status: 0,
+            }),
+        ),
         ("an early end", framed(&ended)),
-        ("a second start", [framed(&started), framed(&started)].concat()),
+        (
+            "a second start",
+            [framed(&started), framed(&started)].concat(),
+        ),
         (
             "a second length",
             [framed(&started), framed(&end(1)), framed(&end(2))].concat(),
@@ -674,7 +693,10 @@ fn a_client_is_attached_and_leaves() {
     }
     fake.end(session, [total as u64, 0], 0);
     assert_eq!(bench.event(), Event::Ended(0));
-    assert_eq!(kept.lock().unwrap().0, b"before meanwhile meanwhile meanwhile ");
+    assert_eq!(
+        kept.lock().unwrap().0,
+        b"before meanwhile meanwhile meanwhile "
+    );
     drop(fake);
     bench.join();
 }

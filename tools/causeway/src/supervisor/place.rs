@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek};
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -52,7 +52,6 @@ pub struct Found {
 /// A name that belongs to this process.
 pub struct Place {
     folder: PathBuf,
-    name: String,
     /// Keeps the name while it is open.
     lock: File,
 }
@@ -168,15 +167,9 @@ impl Place {
             // A lock of a file that has been removed is of no use.
             let inode = fs::metadata(&path).map(|is| is.ino());
             if inode.is_ok_and(|inode| lock.metadata().is_ok_and(|is| is.ino() == inode)) {
-                let name = name.into();
-                return Ok(Some(Self { folder, name, lock }));
+                return Ok(Some(Self { folder, lock }));
             }
         }
-    }
-
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// The folder.
@@ -312,17 +305,6 @@ pub fn remove(name: &str) -> Result<()> {
     let place = place.with_context(|| format!("the guest {name} is ending"))?;
     place.remove();
     Ok(())
-}
-
-/// Reads the rest of a file.
-///
-/// # Errors
-/// When it can't be read.
-pub fn rest(file: &mut File) -> Result<String> {
-    file.rewind()?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

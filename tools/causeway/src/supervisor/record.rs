@@ -55,7 +55,11 @@ impl Record for Writer {
         while !bytes.is_empty() {
             let (written, segment) = (self.written, self.segment);
             let Some(file) = self.file() else { return };
-            let left = if written >= segment { segment } else { segment - written };
+            let left = if written >= segment {
+                segment
+            } else {
+                segment - written
+            };
             let most = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             let (part, rest) = bytes.split_at(most);
             if file.write_all(part).is_err() {

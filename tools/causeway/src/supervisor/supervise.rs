@@ -184,12 +184,7 @@ fn attend(
 }
 
 /// Returns the exit status, and says what explains it.
-fn judge(
-    shared: &Shared,
-    ending: Ending,
-    program: &Program,
-    explain: impl FnOnce(&Ending),
-) -> u8 {
+fn judge(shared: &Shared, ending: Ending, program: &Program, explain: impl FnOnce(&Ending)) -> u8 {
     let course = shared.course();
     if let Some((part, error)) = course.failed {
         let (why, status) = program.failure(part, error);
@@ -221,18 +216,15 @@ fn judge(
 }
 
 /// The machine, whose kernel knows of its sessions.
-fn machine(
-    options: &options::Run,
-    kernel: &Path,
-    ports: &Ports,
-    folder: &Path,
-) -> Result<Machine> {
+fn machine(options: &options::Run, kernel: &Path, ports: &Ports, folder: &Path) -> Result<Machine> {
     let (accelerator, why) = qemu::choose(options.guest.accelerator, kernel)?;
     if options.log {
         eprintln!("accelerator: {accelerator:?} ({why})");
     }
     let mut guest = options.guest.clone();
-    guest.append.push(format!("sessions={}", ports.streams.len()));
+    guest
+        .append
+        .push(format!("sessions={}", ports.streams.len()));
     if let Some(hostname) = options.guest_name.hostname() {
         guest.append.push(format!("hostname={hostname}"));
     }
