@@ -8,12 +8,18 @@
 # make image               causeway.iso: boots by GRUB
 # make debug               a guest that waits for gdb
 # make setup               installs what is missing (all of the above do)
+# make install             the host command with its kernel, manual and completion, in /usr/local
+# make install PREFIX=DIR  the same in DIR/bin and DIR/share; make uninstall removes it again
 #
 # BENCH='fork pipe --full' gives names and options to `causeway bench` (--switches); see
 # target/debug/causeway bench --help. RUN='--smp 4 --mem 1G' gives options to `causeway run`; see
 # target/debug/causeway run --help.
 
 causeway := target/debug/causeway
+# Which build of it is installed: the tests take the one that is there.
+BUILD ?= release
+PREFIX ?= /usr/local
+DESTDIR ?=
 sources := $(shell find tools Cargo.toml Cargo.lock -type f)
 rust = . target/toolchain.sh &&
 
@@ -28,7 +34,8 @@ folder := $(if $(filter debian,$(ROOT)),$(debian),$(ROOT))
 root := $(if $(folder),--root '$(folder)')
 shell := $(if $(filter debian,$(ROOT)),/bin/bash,/bin/sh)
 
-.PHONY: run guest check test bench image debug setup setup-test setup-bench setup-debian clean help
+.PHONY: run guest check test bench image debug install uninstall \
+	setup setup-test setup-bench setup-debian clean help
 
 run: guest
 	$(if $(CMD),$(eval load target/status.so)$(leave $(file < target/status)))
@@ -38,6 +45,7 @@ guest: $(causeway) $(if $(CMD),target/status.so) $(if $(filter debian,$(ROOT)),$
 	$(causeway) run $(root) $(RUN) -- $(shell) -c "$$CMD"; echo $$? >target/status
 
 $(debian)/.causeway-root: | $(causeway) setup-debian
+	@echo 'make: making a root of Debian packages in $(debian) (a few minutes)' >&2
 	@$(causeway) root debian $(debian) >&2
 
 check: $(causeway)
@@ -54,6 +62,22 @@ image: setup-test $(causeway)
 
 debug: $(causeway)
 	@$(rust) $(causeway) debug $(root) $(RUN)
+
+# Root may have another Rust than the user who calls sudo, or none: what that user has built is
+# installed as it is.
+kernel := target/x86_64-unknown-none/release/causeway-kernel.relocatable
+built := $(if $(SUDO_USER),$(and $(wildcard target/$(BUILD)/causeway),$(wildcard $(kernel))))
+
+install: $(if $(built),,target/$(BUILD)/causeway)
+	@$(rust) target/$(BUILD)/causeway install --prefix '$(PREFIX)' \
+		$(if $(DESTDIR),--destdir '$(DESTDIR)') $(if $(built),--kernel $(built))
+
+uninstall:
+	@[ -e '$(DESTDIR)$(PREFIX)/share/causeway/installed' ] || \
+		{ echo 'make: nothing is installed in $(DESTDIR)$(PREFIX)' >&2; exit 1; }
+	@cd '$(DESTDIR)$(PREFIX)' && while read -r file; do rm -f -- "$$file" || exit; done \
+		<share/causeway/installed
+	@rmdir '$(DESTDIR)$(PREFIX)/share/causeway'
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -74,8 +98,9 @@ clean:
 	rm -rf target user/target causeway.iso
 
 # Cargo is asked only when a source is newer: a run prints nothing but the guest's output.
-$(causeway): $(sources) | setup
-	@$(rust) cargo build --package causeway >&2 && touch $@
+target/debug/causeway target/release/causeway: target/%/causeway: $(sources) | setup
+	@echo 'make: building the host command $@ (a minute or two, after a change less)' >&2
+	@$(rust) cargo build --package causeway $(if $(filter release,$*),--release) >&2 && touch $@
 
 target/status.so: scripts/status.c | setup
 	@cc -shared -fPIC -O -o $@ $<

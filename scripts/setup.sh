@@ -103,7 +103,7 @@ if [ -n "$packages" ]; then
         say "run as root: apt-get install --no-install-recommends$packages"
         exit 1
     fi
-    say "installing with apt-get:$packages"
+    say "installing with apt-get (a minute or more):$packages"
     say "updating the package lists"
     $as_root apt-get update -q >&2 || say "the package lists could not all be updated; going on"
     # shellcheck disable=SC2086 # A list of words.

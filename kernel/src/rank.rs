@@ -2,7 +2,9 @@
 //! floor.
 //!
 //! ```text
-//! sleeping  Mount
+//! sleeping  Session             one port of a session, for the task that serves it
+//!             SessionLine       messages to the host
+//!           Mount
 //!             Sigio -> Epoll    turns to send signals of files; asks these what is ready
 //!             QueueReading      splice: the reader's side, before what it writes to
 //!             Nesting -> Epoll  an outer epoll before an inner one
@@ -41,6 +43,10 @@
 //! ```
 
 nucleus::lock_ranks! {
+    /// One port of a session; held by the task that serves it, which reads and writes files.
+    SESSION = 5,
+    /// Messages to the host.
+    SESSION_LINE = 6,
     /// Turns to tell the owners of files that those are ready.
     SIGIO = 21,
     /// Which epoll watches which.

@@ -4,9 +4,27 @@ use fs::{device, ext2};
 use nucleus::{
     log,
     power::{self, Stop},
+    sync::{Rank, SpinLock},
 };
 
 use crate::mounts;
+
+/// Runs first, with the wait status of the first program if that has ended.
+type Before = fn(Option<i32>);
+
+static BEFORE: SpinLock<Option<Before>> = SpinLock::new(Rank::Leaf, None);
+
+/// Has `before` run at the end of the machine, before anything else; it may sleep.
+pub fn set_before(before: Before) {
+    *BEFORE.lock() = Some(before);
+}
+
+fn say_before(status: Option<i32>) {
+    let before = *BEFORE.lock();
+    if let Some(before) = before {
+        before(status);
+    }
+}
 
 /// Writes everything back; nothing changes on disks after it.
 fn write_back() {
@@ -26,6 +44,7 @@ pub fn finish(status: i32) -> ! {
         // As a shell counts a death by signal.
         128 + (status & 0x7f)
     };
+    say_before(Some(status));
     write_back();
     log!("exit: status {code}");
     power::stop(Stop::Done)
@@ -33,6 +52,7 @@ pub fn finish(status: i32) -> ! {
 
 /// `poweroff` and `halt`: an orderly end.
 pub fn power_off() -> ! {
+    say_before(None);
     write_back();
     log!("exit: status 0");
     power::stop(Stop::Done)
@@ -40,6 +60,7 @@ pub fn power_off() -> ! {
 
 /// `reboot`: an orderly end and a new start.
 pub fn restart() -> ! {
+    say_before(None);
     write_back();
     power::stop(Stop::Restart)
 }

@@ -5,11 +5,12 @@
 //! | port | carries |
 //! |---|---|
 //! | [`CONTROL`] | messages in both directions, each framed by [`frame`] |
-//! | [`data_port`]`(n)` | standard input of session `n` to the guest; its standard output, or all that its terminal shows, to the host |
-//! | [`error_port`]`(n)` | standard error of session `n` to the host, where that is not the terminal |
+//! | [`data_port`]`(n)` | standard input of session `n` to the guest, its standard output to the host |
+//! | [`error_port`]`(n)` | standard error of session `n` to the host |
 //!
-//! The streams are bytes as they are. Their ends are messages that count them, since the device
-//! does not keep ports in step with each other.
+//! What a terminal shows goes with standard output if that is the terminal, else with standard
+//! error: one of the two is, where there is a terminal. The streams are bytes as they are. Their
+//! ends are messages that count them, since the device does not keep ports in step with each other.
 //!
 //! # A session's life
 //!
@@ -25,8 +26,9 @@
 //!       ◀───────────────────────────── Free: the number may be used again
 //! ```
 //!
-//! [`EndOfOutput`](ToHost::EndOfOutput) is sent once for [`Stream::Output`] and once for
-//! [`Stream::Error`] (after no bytes, where that is the terminal), also after `CloseOutput`.
+//! The host sends input after `Started` only. [`EndOfOutput`](ToHost::EndOfOutput) is sent once for
+//! [`Stream::Output`] and once for [`Stream::Error`] (after no bytes, where that is the terminal),
+//! also after `CloseOutput`.
 //! After a session whose program is the guest's first one the machine powers off, once all output
 //! has left it; no `Free` follows then.
 #![no_std]
@@ -40,8 +42,9 @@ pub const VERSION: u16 = 1;
 /// The number of the control port; the device keeps port 0 for itself.
 pub const CONTROL: u32 = 1;
 
-/// The most sessions of a guest, its first program's included.
-pub const MAX_SESSIONS: u8 = 16;
+/// The most sessions of a guest, its first program's included: QEMU's device names 32 ports at
+/// once, and tells of no more.
+pub const MAX_SESSIONS: u8 = 15;
 
 /// The longest message, in bytes, without its frame.
 pub const MAX_MESSAGE: usize = 256 * 1024;
@@ -82,7 +85,8 @@ pub enum Stream {
 pub struct Terminal {
     /// Its size.
     pub window: Window,
-    /// Whether standard input, output and error are the terminal; the others are pipes.
+    /// Whether standard input, output and error are the terminal; the others are pipes. Output or
+    /// error is it.
     pub streams: [bool; 3],
     /// Whether the guest puts a carriage return before each newline: the host's terminal is raw.
     pub newlines: bool,
@@ -157,7 +161,8 @@ pub enum ToGuest<'a> {
         signal: u8,
     },
     /// The session's host side is gone: its terminal hangs up, its pipes are closed at this side,
-    /// and its program gets `SIGHUP`, unless it is the guest's first one.
+    /// and its program gets `SIGHUP`, unless it is the guest's first one. `EndOfInput` is sent all
+    /// the same.
     HangUp {
         /// The session.
         session: u8,

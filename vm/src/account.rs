@@ -14,7 +14,8 @@
 //!   of a file in memory. It charges [`BATCH`] pages at a time, so the accounts' cache lines stay
 //!   out of the path of each write and fault.
 //!
-//! An object is charged to the process that makes it. The charge stays there when the object is
+//! An object is charged to the process that makes it, or to that one's user if it outlives
+//! processes. The charge stays there when the object is
 //! passed on, when the process ends, and when its user changes: the account lives as long as it has
 //! charges, and the user's figures include it. Only freeing the memory ends a charge. A page with
 //! several holders (`tee`, a loan) counts once for each: any of them alone would keep it.
@@ -95,7 +96,8 @@ kinds! {
     Segments = "segments",
     /// POSIX queues of messages; their bytes are those that `RLIMIT_MSGQUEUE` limits.
     PosixQueues = "posix_queues",
-    /// Pages of files with a place in a file system in memory, in frames or in swap.
+    /// Files with a place in a file system in memory: their pages, in frames or in swap, names,
+    /// records, texts of links and extended attributes; their number is that of files and names.
     Files = "files",
     /// Pages that go with their last user, in frames or in swap: shared mappings, `memfd_create`.
     SharedMemory = "shared_memory",
@@ -179,6 +181,17 @@ pub fn current() -> Option<Arc<Account>> {
     CURRENT.get().and_then(|current| current())
 }
 
+/// As [`current`], for an object of this kind. What outlives processes is charged to their user at
+/// once: the end of the process would not free it, and the account of a process that has ended
+/// would be kept for nothing.
+pub fn current_for(kind: Kind) -> Option<Arc<Account>> {
+    let account = current()?;
+    Some(match kind.outlives_processes() {
+        true => account.user().clone(),
+        false => account,
+    })
+}
+
 impl Account {
     /// Makes the account of the user with this id.
     pub fn of_user(uid: u32) -> Arc<Account> {
@@ -245,22 +258,28 @@ impl Account {
             1 => user.kept_pages(),
             _ => user.bytes(kind) / PAGE_SIZE,
         };
-        user.owner == Owner::User(0) || kept() + pages <= user_share() / part
+        user.owner == Owner::User(0) || kept().saturating_add(pages) <= user_share() / part
     }
 
     /// Returns the pages of all kinds together that are freed when processes end, rounded down.
     pub fn pages(&self) -> usize {
         let kinds = Kind::ALL.iter().filter(|kind| !kind.outlives_processes());
-        kinds.map(|&kind| self.bytes(kind)).sum::<usize>() / PAGE_SIZE
+        self.pages_of(kinds.copied())
     }
 
-    /// Returns the pages of the other kinds, rounded down. A segment counts with its size.
+    /// Returns the pages of the other kinds, rounded down. A segment counts with its size, in
+    /// pages: its maker chooses that, so in bytes it might wrap.
     pub fn kept_pages(&self) -> usize {
-        let bytes = |kind| match kind {
-            Kind::Segments => self.things(kind) * PAGE_SIZE,
-            _ => self.bytes(kind),
-        };
-        Kind::KEPT.map(bytes).into_iter().sum::<usize>() / PAGE_SIZE
+        let others = Kind::KEPT
+            .into_iter()
+            .filter(|&kind| kind != Kind::Segments);
+        self.pages_of(others)
+            .saturating_add(self.things(Kind::Segments))
+    }
+
+    fn pages_of(&self, kinds: impl Iterator<Item = Kind>) -> usize {
+        let bytes = kinds.map(|kind| self.bytes(kind));
+        bytes.fold(0, usize::saturating_add) / PAGE_SIZE
     }
 
     /// Adds to this account and to those above.
@@ -399,9 +418,9 @@ impl Stock {
         }
     }
 
-    /// An object of the current process.
+    /// An object of the current process, or of its user: [`current_for`].
     pub fn of_current(kind: Kind) -> Stock {
-        Stock::new(current(), kind)
+        Stock::new(current_for(kind), kind)
     }
 
     /// Returns the account.
@@ -531,6 +550,31 @@ mod tests {
         assert!(other.charge_within(Kind::Signals, 1, 64, 2).is_some());
         first.set_things(5);
         assert_eq!((first.things(), user.things(Kind::Signals)), (5, 6));
+    }
+
+    /// Sizes that programs choose do not wrap: neither when a segment's pages become bytes, nor in
+    /// sums with what there is already.
+    #[test]
+    fn a_size_that_would_wrap_is_too_much() {
+        let user = Account::of_user(1);
+        let account = Account::of_process(10, &user);
+        let there = 4097;
+        let _files = account.charge(Kind::Files, 0, there * PAGE_SIZE);
+        // The bytes of both together are 2^64.
+        let pages = (1 << 52) - there;
+        let may = |user: &Arc<Account>| user.may_keep(Kind::Segments, 0, 1);
+        assert!(account.charge_if(Kind::Segments, pages, 0, may).is_none());
+        let segment = account.charge(Kind::Segments, pages, 0);
+        assert_eq!(user.kept_pages(), 1 << 52);
+        assert!(!account.may_keep(Kind::Files, 1, 1));
+        drop(segment);
+        let _files = account.charge(Kind::Files, 0, usize::MAX - there * PAGE_SIZE);
+        let _messages = account.charge(Kind::Messages, 0, 2 * PAGE_SIZE);
+        assert_eq!(user.kept_pages(), usize::MAX / PAGE_SIZE);
+        for part in [1, 8] {
+            assert!(!account.may_keep(Kind::Files, usize::MAX, part));
+            assert!(!account.may_keep(Kind::Messages, usize::MAX, part));
+        }
     }
 
     /// Whoever comes last with an old count, what is there is charged at the end, and no more is

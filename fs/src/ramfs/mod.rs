@@ -14,6 +14,8 @@ mod node;
 mod options;
 mod regular;
 mod rename;
+#[cfg(test)]
+mod tests;
 
 use alloc::sync::Arc;
 use core::{
@@ -22,7 +24,8 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, frame, random, sync::Mutex, time};
+use nucleus::{PAGE_SIZE, frame, heap, random, sync::Mutex, time};
+use vm::account::{self, Account, Charge};
 
 use crate::{
     Credentials, Vnode,
@@ -70,6 +73,7 @@ pub fn root(options: Options) -> Arc<dyn Vnode> {
         options.mode,
         options.owner,
         None,
+        None,
     )
 }
 
@@ -87,8 +91,35 @@ pub fn create_sealed(
     let any: &dyn Any = root.as_ref();
     let root = any.downcast_ref::<node::Node>().ok_or(Errno::EXDEV)?;
     let body = node::Body::Regular(regular::Regular::with_seals(&root.fs, seals));
-    let node = root.make_node(body, mode, who, None)?;
+    let charge = charge(account::Kind::SharedMemory, node::BYTES)?;
+    let node = root.make_node(body, mode, who, None, charge)?;
     Ok(node)
+}
+
+/// Charges a file, a name or an attribute of so many bytes to the current process or its user, if
+/// that one may keep it.
+///
+/// # Errors
+/// `ENOSPC`.
+fn charge(kind: account::Kind, bytes: usize) -> Result<Option<Charge>> {
+    charge_if(kind, bytes, |user| user.may_keep(kind, 0, 1))
+}
+
+fn charge_if(
+    kind: account::Kind,
+    bytes: usize,
+    may: impl FnOnce(&Arc<Account>) -> bool,
+) -> Result<Option<Charge>> {
+    let Some(account) = account::current_for(kind) else {
+        return Ok(None);
+    };
+    let charge = account.charge_if(kind, 1, bytes, may);
+    charge.map(Some).ok_or(Errno::ENOSPC)
+}
+
+/// Returns the bytes of the heap that shared bytes of this length take, reference counts included.
+fn shared_bytes(len: usize) -> usize {
+    heap::size_of_block(2 * size_of::<usize>() + len)
 }
 
 impl Ramfs {
@@ -116,7 +147,7 @@ impl Ramfs {
         self.pages.fetch_sub(n as u64, Ordering::Relaxed);
     }
 
-    /// Charges a vnode; its drop releases it.
+    /// Charges a vnode, whose drop releases it, or a name of it beyond the first one.
     fn take_node(&self) -> Result<()> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
@@ -184,3 +215,5 @@ const ENTRY_SIZE: u64 = 20;
 
 /// The longest text of a symbolic link.
 const LINK_MAX: usize = 4095;
+/// The longest text of a symbolic link that takes no page of the file system's, as on Linux.
+const SHORT_LINK_MAX: usize = 127;

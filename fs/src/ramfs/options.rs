@@ -69,9 +69,10 @@ impl Options {
     }
 }
 
-/// 0 means no limit.
+/// 0 means no limit; the largest one leaves room for sums.
 fn limit(n: u64) -> u64 {
-    if n == 0 { u64::MAX / 2 } else { n }
+    const NONE: u64 = u64::MAX / 2;
+    if n == 0 { NONE } else { n.min(NONE) }
 }
 
 fn number(digits: &[u8], radix: u32) -> Option<u64> {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 use super::{
-    directory::{Directory, Entries},
+    directory::{Directory, Entries, Entry},
     node::{Body, Node, TreePlace},
 };
 
@@ -43,7 +43,7 @@ impl Node {
         // there.
         let whiteout = match flags & RENAME_WHITEOUT {
             0 => None,
-            _ => Some(self.make_node(
+            _ => Some(self.make_file(
                 Body::CharDevice(0),
                 0,
                 &Credentials::default(),
@@ -99,8 +99,9 @@ impl Node {
             }
             (None, _) => {
                 let new_name: Arc<[u8]> = to_name.into();
+                let entry = Entry::renamed(name, new_name.clone(), source.clone())?;
                 to_directory.count.add()?;
-                if let Err(error) = pair.to().insert(fs, new_name.clone(), source.clone()) {
+                if let Err(error) = pair.to().insert(fs, entry) {
                     to_directory.count.remove();
                     return Err(error);
                 }

@@ -10,6 +10,7 @@ pub mod disk;
 pub mod entropy;
 pub mod kmsg;
 mod memory;
+pub mod ports;
 mod random;
 pub mod share;
 mod terminal;

@@ -1,7 +1,7 @@
 //! Folders of the host's: 9P servers behind virtio devices (`virtio-9p`), and the file system type
 //! `9p`.
 
-use alloc::{boxed::Box, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
 use fbuf::Slice;
@@ -54,14 +54,18 @@ pub fn mount(tag: &[u8], options: &[u8]) -> Result<Arc<dyn Vnode>> {
     ninep::root(server, name)
 }
 
-/// The tags of the devices that there are, for a message.
-pub fn tags() -> String {
+/// The message that no device has the tag `tag`, with the tags that there are.
+pub fn none_with(tag: &str) -> String {
     let shares = SHARES.lock();
     let tags = shares.iter().flatten();
     let tags: Vec<_> = tags
         .map(|share| String::from_utf8_lossy(&share.tag))
         .collect();
-    tags.join(", ")
+    let there = match &tags[..] {
+        [] => "none".into(),
+        tags => tags.join(", "),
+    };
+    format!("no device shares '{tag}'; there are: {there}")
 }
 
 fn find(tag: &[u8]) -> Result<Option<Arc<Server>>> {

@@ -31,6 +31,8 @@ pub fn open(at: &Location, device: u64, flags: OpenFlags) -> Result<Arc<dyn File
         thread::with_current(|thread| Tty::of_session(&thread.process().session()))
             .flatten()
             .ok_or(Errno::ENXIO)?
+    } else if is_console {
+        tty::console::front()
     } else {
         tty::console::get()
     };

@@ -268,7 +268,10 @@ pub fn make_process(
     shared: Option<super::Shared>,
 ) -> Result<Arc<Thread>> {
     let limits = super::Limits::initial();
-    let process = Process::new(pid, Actions::new(), unkillable, limits, &users::find(0));
+    let uid = shared
+        .as_ref()
+        .map_or(0, |shared| shared.credentials.real_uid);
+    let process = Process::new(pid, Actions::new(), unkillable, limits, &users::find(uid));
     // Of the first process, whose thread is a task of the kernel's.
     *process.last_credentials.lock() = Some(Arc::default());
     let thread = Thread::new(pid, process.clone(), SignalSet::EMPTY, shared, None);

@@ -61,6 +61,12 @@ impl Process {
         self.ended.load(core::sync::atomic::Ordering::Acquire)
     }
 
+    /// Returns the wait status of a process that [has ended](Process::has_ended).
+    pub fn end_status(&self) -> Option<i32> {
+        let status = || self.end_status.load(core::sync::atomic::Ordering::Relaxed);
+        self.has_ended().then(status)
+    }
+
     /// Whether it was waited for, so that its id may be another process's.
     pub fn is_reaped(self: &Arc<Self>) -> bool {
         !Process::find(self.pid()).is_some_and(|found| Arc::ptr_eq(&found, self))

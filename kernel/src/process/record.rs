@@ -35,6 +35,8 @@ pub struct Process {
     pub(crate) child_events: WaitQueue,
     /// All threads have ended, and the table of ids knows.
     pub(in crate::process) ended: AtomicBool,
+    /// The wait status, once `ended` is set.
+    pub(in crate::process) end_status: AtomicI32,
     /// Woken when `ended` is set.
     pub(crate) end_events: WaitQueue,
     /// Timers that send signals.
@@ -85,6 +87,7 @@ impl Process {
             signals: signal::ProcessSignals::new(actions, unkillable),
             child_events: WaitQueue::new(),
             ended: AtomicBool::new(false),
+            end_status: AtomicI32::new(0),
             end_events: WaitQueue::new(),
             timers: signal::timer::Timers::new(),
             limits,

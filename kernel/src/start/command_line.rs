@@ -4,7 +4,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use nucleus::{PAGE_SIZE, switches::Setting};
 
-use crate::switches;
+use crate::{switches, uts};
 
 /// The settings on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,9 +15,9 @@ pub struct Options {
     pub echo: bool,
     /// Mechanisms, with their settings: the defaults, and after them those of the command line.
     pub switches: Vec<(&'static str, Setting)>,
-    /// The disk that is the root (`root=/dev/NAME [rootfstype=TYPE] [ro|rw]`); none for the
-    /// archive.
-    pub root: Option<DiskRoot>,
+    /// The disk or the folder of the host's that is the root (`root=/dev/NAME [rootfstype=TYPE]`
+    /// or `root=9p:TAG`, `[ro|rw] [fresh]`); none for the archive.
+    pub root: Option<StoredRoot>,
     /// Folders of the host's to mount (`share=TAG:DIR[:ro]`, any number of times).
     pub shares: Vec<Share>,
     /// Sizes of memory disks, in bytes (`md=SIZE[,SIZE]`).
@@ -27,21 +27,36 @@ pub struct Options {
     pub swaps: Vec<String>,
     /// The kernel release that programs see (`release=STRING`), if not its own.
     pub release: Option<Vec<u8>>,
+    /// The host's name (`hostname=NAME`), if not its own.
+    pub hostname: Option<Vec<u8>>,
+    /// How many sessions the host may have at once (`sessions=N`): the command comes by the first
+    /// one then. None for the serial console.
+    pub sessions: Option<u8>,
     /// The program to run as the first process (`init=PATH`); none for the kernel's own.
     pub init: Option<Vec<u8>>,
     /// The command and its arguments; empty for a login shell.
     pub command: Vec<Vec<u8>>,
 }
 
-/// A root on a disk.
+/// A root that is not unpacked into memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DiskRoot {
-    /// The name of its device, without `/dev/`.
-    pub device: String,
+pub struct StoredRoot {
+    pub source: RootSource,
     /// Its file system.
     pub fstype: String,
     /// Whether it is mounted so that nothing is changed.
     pub read_only: bool,
+    /// Whether it is a copy that no earlier boot has changed.
+    pub is_fresh: bool,
+}
+
+/// The place of a root's files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RootSource {
+    /// The disk with this name, without `/dev/`.
+    Disk(String),
+    /// The folder of the host's that the device with this tag offers.
+    Share(String),
 }
 
 /// The file system of a root on a disk where none is named.
@@ -72,11 +87,14 @@ pub fn parse(line: &str) -> Result<Options, String> {
         memory_disks: Vec::new(),
         swaps: Vec::new(),
         release: None,
+        hostname: None,
+        sessions: None,
         init: None,
         command: Vec::new(),
     };
     let (own, command) = split(line);
-    let (mut root_device, mut root_type, mut root_read_only) = (None, None, None);
+    let (mut root_source, mut root_type, mut root_read_only) = (None, None, None);
+    let mut root_is_fresh = false;
     for word in own.split_ascii_whitespace() {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -86,8 +104,8 @@ pub fn parse(line: &str) -> Result<Options, String> {
             ("onlcr", _) => options.onlcr = need(word, value.and_then(bit), "onlcr is 0 or 1")?,
             ("echo", _) => options.echo = need(word, value.and_then(bit), "echo is 0 or 1")?,
             ("root", _) => {
-                let help = "root wants a device, as in /dev/vda";
-                root_device = Some(need(word, value.and_then(device_name), help)?);
+                let help = "root wants a device, as in /dev/vda, or a share, as in 9p:root";
+                root_source = Some(need(word, value.and_then(source_of_root), help)?);
             }
             ("rootfstype", _) => {
                 let name = value.filter(|name| !name.is_empty());
@@ -99,6 +117,7 @@ pub fn parse(line: &str) -> Result<Options, String> {
             }
             ("ro", None) => root_read_only = Some(true),
             ("rw", None) => root_read_only = Some(false),
+            ("fresh", None) => root_is_fresh = true,
             ("share", _) => {
                 let help = "share wants a tag and an absolute path, as in data:/mnt:ro";
                 options
@@ -122,6 +141,20 @@ pub fn parse(line: &str) -> Result<Options, String> {
                 let text = need(word, value.filter(|text| is_release(text)), &help)?;
                 options.release = Some(text.as_bytes().to_vec());
             }
+            ("hostname", _) => {
+                let help = format!("hostname wants 1 to {} plain characters", uts::NAME_MAX);
+                let name = need(word, value.filter(|name| is_hostname(name)), &help)?;
+                options.hostname = Some(name.as_bytes().to_vec());
+            }
+            ("sessions", _) => {
+                let help = format!(
+                    "sessions wants a number from 1 to {}",
+                    session::MAX_SESSIONS
+                );
+                let number = value.and_then(|value| value.parse().ok());
+                let number = number.filter(|number| (1..=session::MAX_SESSIONS).contains(number));
+                options.sessions = Some(need(word, number, &help)?);
+            }
             ("init", _) => {
                 let path = value.filter(|path| path.starts_with('/'));
                 let path = need(word, path, "init wants an absolute path")?;
@@ -142,14 +175,21 @@ pub fn parse(line: &str) -> Result<Options, String> {
             }
         }
     }
-    options.root = match root_device {
-        Some(device) => Some(DiskRoot {
-            device: device.into(),
-            fstype: root_type.unwrap_or(ROOT_TYPE).into(),
+    options.root = match root_source {
+        Some(RootSource::Share(_)) if root_type.is_some() => {
+            return Err("rootfstype is for a root on a disk, and this one is a share".into());
+        }
+        Some(source) => Some(StoredRoot {
+            fstype: match source {
+                RootSource::Disk(_) => root_type.unwrap_or(ROOT_TYPE).into(),
+                RootSource::Share(_) => "9p".into(),
+            },
+            source,
             read_only: root_read_only.unwrap_or(false),
+            is_fresh: root_is_fresh,
         }),
-        None if root_type.is_some() || root_read_only.is_some() => {
-            return Err("rootfstype, ro and rw are for a root on a disk: root is missing".into());
+        None if root_type.is_some() || root_read_only.is_some() || root_is_fresh => {
+            return Err("rootfstype, ro, rw and fresh need a root: root is missing".into());
         }
         None => None,
     };
@@ -176,6 +216,15 @@ fn bit(value: &str) -> Option<bool> {
     }
 }
 
+/// `/dev/NAME` or `9p:TAG`.
+fn source_of_root(value: &str) -> Option<RootSource> {
+    match value.strip_prefix("9p:") {
+        Some("") => None,
+        Some(tag) => Some(RootSource::Share(tag.into())),
+        None => Some(RootSource::Disk(device_name(value)?.into())),
+    }
+}
+
 /// `/dev/NAME`.
 fn device_name(value: &str) -> Option<&str> {
     let name = value.strip_prefix("/dev/")?;
@@ -184,6 +233,12 @@ fn device_name(value: &str) -> Option<&str> {
 
 /// The longest release that `uname` has room for.
 const RELEASE_MAX: usize = 64;
+
+/// Whether a host may have this name.
+fn is_hostname(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    (1..=uts::NAME_MAX).contains(&name.len()) && name.chars().all(plain)
+}
 
 /// Whether programs that parse a release can do so with this one.
 fn is_release(text: &str) -> bool {
@@ -334,10 +389,19 @@ mod tests {
                 memory_disks: Vec::new(),
                 swaps: Vec::new(),
                 release: None,
+                hostname: None,
+                sessions: None,
                 init: None,
                 command: Vec::new()
             })
         );
+    }
+
+    #[test]
+    fn sessions_and_the_name_of_the_host() {
+        let options = parse("sessions=15 hostname=a-1.b").unwrap();
+        assert_eq!(options.sessions, Some(15));
+        assert_eq!(options.hostname, Some(b"a-1.b".to_vec()));
     }
 
     #[test]
@@ -400,18 +464,31 @@ mod tests {
     #[test]
     fn a_disk_can_be_the_root() {
         let root = |line| parse(line).unwrap().root;
-        let disk = |fstype: &str, read_only| DiskRoot {
-            device: "vdb".into(),
+        let disk = |fstype: &str, read_only| StoredRoot {
+            source: RootSource::Disk("vdb".into()),
             fstype: fstype.into(),
             read_only,
+            is_fresh: false,
         };
         assert_eq!(root(""), None);
         assert_eq!(root("root=/dev/vdb"), Some(disk("ext2", false)));
         assert_eq!(
-            root("ro root=/dev/vdb rootfstype=9p"),
-            Some(disk("9p", true))
+            root("ro root=/dev/vdb rootfstype=other"),
+            Some(disk("other", true))
         );
         assert_eq!(root("root=/dev/vdb ro rw"), Some(disk("ext2", false)));
+        assert!(root("root=/dev/vdb fresh").unwrap().is_fresh);
+    }
+
+    #[test]
+    fn a_share_can_be_the_root() {
+        let wanted = StoredRoot {
+            source: RootSource::Share("top".into()),
+            fstype: "9p".into(),
+            read_only: true,
+            is_fresh: false,
+        };
+        assert_eq!(parse("root=9p:top ro").unwrap().root, Some(wanted));
     }
 
     #[test]
@@ -457,9 +534,16 @@ mod tests {
             ("root=/dev/vda rootfstype=", "rootfstype="),
             ("rootfstype=ext2", "root is missing"),
             ("ro", "root is missing"),
+            ("fresh", "root is missing"),
+            ("root=9p:", "9p:root"),
+            ("root=9p:top rootfstype=ext2", "a share"),
             ("root=/dev/vda ro=1", "ro=1"),
             ("swap=vdb", "/dev/vdb"),
             ("swap", "/dev/vdb"),
+            ("hostname=", "hostname"),
+            ("hostname=a/b", "plain"),
+            ("sessions=0", "1 to 15"),
+            ("sessions=16", "1 to 15"),
             ("release", "digit"),
             ("release=x1", "release=x1"),
             ("release=6.1/2", "plain"),

@@ -76,7 +76,7 @@ const AT_START: &[(&[u8], &str, MountFlags, &[u8], u32)] = &[
     (b"/dev/mqueue", "mqueue", BARE, b"", 0o1777),
     (b"/tmp", "tmpfs", MountFlags::empty(), b"mode=1777", 0o1777),
 ];
-const ON_DISK: &[(&[u8], &str, MountFlags, &[u8], u32)] =
+const USED: &[(&[u8], &str, MountFlags, &[u8], u32)] =
     &[(b"/run", "tmpfs", SHARED, b"mode=755", 0o755)];
 
 /// Makes devices and file systems known by name.
@@ -92,12 +92,12 @@ pub fn register_all() -> Result<()> {
 }
 
 /// Sets the tree of mounts and mounts the file systems that every Linux program expects, where
-/// there is such a directory or one can be made. `on_disk`: the root has the files of the last
+/// there is such a directory or one can be made. `is_used`: the root has the files of the last
 /// boot.
 ///
 /// # Errors
 /// Those of making the nodes in `/dev`.
-pub fn start(namespace: Arc<Namespace>, on_disk: bool) -> Result<()> {
+pub fn start(namespace: Arc<Namespace>, is_used: bool) -> Result<()> {
     mounts::set_namespace(namespace.clone());
     let root = namespace.root();
     let who = fs::Credentials::default();
@@ -106,7 +106,7 @@ pub fn start(namespace: Arc<Namespace>, on_disk: bool) -> Result<()> {
         start: &root,
         who: &who,
     };
-    let also = if on_disk { ON_DISK } else { &[] };
+    let also = if is_used { USED } else { &[] };
     for &(path, name, flags, options, mode) in AT_START.iter().chain(also) {
         // A root that is there already may have the directory, or have something else by that name.
         let at = match walk.make(path, Make::Directory, mode) {

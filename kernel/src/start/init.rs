@@ -5,23 +5,19 @@
 use alloc::{format, string::String, sync::Arc, vec, vec::Vec};
 
 use abi::{Errno, Result, raw::general as raw};
-use fs::{Location, Namespace, OpenFlags, Walk};
-use nucleus::{
-    task::{self, Sleep},
-    trap::UserContext,
-};
+use fs::{Namespace, OpenFlags, Walk};
+use nucleus::task::{self, Sleep};
 
-use super::{Options, shell};
+use super::{
+    Options,
+    program::{self, Program},
+    sessions,
+    users::User,
+};
 use crate::{
-    linux,
     process::{
-        Credentials, FsContext, Limits, Own, Shared, Thread,
-        exec::{
-            self,
-            load::{self, Loaded, Request},
-            stack::Word,
-        },
-        files::{FileTable, OpenFile},
+        Thread,
+        files::OpenFile,
         fork,
         pid_table::{self, Change, Clones, WaitRequest, Which},
         signal::{Action, SignalSet},
@@ -31,8 +27,6 @@ use crate::{
     tty,
 };
 
-/// Where a command without a slash is looked for.
-const PATH: &str = "/bin:/sbin:/usr/bin:/usr/sbin:/usr/local/bin";
 /// The signals that the kernel as first process obeys.
 const OBEYED: SignalSet = SignalSet::of(&[raw::SIGUSR1, raw::SIGUSR2, raw::SIGTERM]);
 
@@ -45,31 +39,34 @@ pub fn run(
     namespace: &Arc<Namespace>,
     walk: &Walk<'_>,
 ) -> core::result::Result<i32, String> {
+    if let Some(count) = options.sessions {
+        return sessions::run(count, namespace);
+    }
     if let Some(path) = &options.init {
         let mut arguments = vec![path.clone()];
         arguments.extend(options.command.iter().cloned());
-        begin(namespace, path.clone(), arguments, None).map_err(|e| refusal(path, e))?;
-        loop {
-            // The end of that process stops the machine.
-            task::sleep(Sleep::SOUND);
-        }
+        begin(namespace, walk, arguments, None).map_err(|e| refusal(path, e))?;
+        rest();
     }
     let init = be_first().map_err(|e| refusal(b"the first process", e))?;
-    let (path, arguments) = match options.command.first() {
-        None => {
-            let shell = shell::of_root(walk);
-            let name = shell.rsplit(|&byte| byte == b'/').next().unwrap_or(&shell);
-            // The dash tells a shell that it serves a login.
-            let arguments = vec![[b"-", name].concat()];
-            (shell, arguments)
-        }
-        Some(name) => (name.clone(), options.command.clone()),
-    };
-    let first = begin(namespace, path.clone(), arguments, Some(pid_table::INIT))
-        .map_err(|e| refusal(&path, e))?;
+    let first = begin(
+        namespace,
+        walk,
+        options.command.clone(),
+        Some(pid_table::INIT),
+    );
+    let what = options.command.first().map_or(&b"a shell"[..], |name| name);
+    let first = first.map_err(|e| refusal(what, e))?;
     let pid = first.process().pid();
     drop(first);
     Ok(look_after(&init, pid))
+}
+
+/// Sleeps until the end of the first process, a program, stops the machine.
+pub(super) fn rest() -> ! {
+    loop {
+        task::sleep(Sleep::SOUND);
+    }
 }
 
 fn refusal(what: &[u8], error: Errno) -> String {
@@ -78,7 +75,7 @@ fn refusal(what: &[u8], error: Errno) -> String {
 }
 
 /// Makes the current task the first process.
-fn be_first() -> Result<Arc<Thread>> {
+pub(super) fn be_first() -> Result<Arc<Thread>> {
     let id = pid_table::new_id()?;
     let pid = id.get();
     let thread = fork::make_process(pid, None, true, None)?;
@@ -99,7 +96,7 @@ fn be_first() -> Result<Arc<Thread>> {
 }
 
 /// Waits for children until the one with id `pid` has ended; returns its wait status.
-fn look_after(init: &Arc<Thread>, pid: u32) -> i32 {
+pub(super) fn look_after(init: &Arc<Thread>, pid: u32) -> i32 {
     let wanted = WaitRequest {
         which: Which::Any,
         ended: true,
@@ -129,106 +126,28 @@ fn look_after(init: &Arc<Thread>, pid: u32) -> i32 {
     }
 }
 
-/// Starts a program in a session of its own on the console.
+/// Starts a program on the serial console.
 fn begin(
     namespace: &Arc<Namespace>,
-    path: Vec<u8>,
+    walk: &Walk<'_>,
     arguments: Vec<Vec<u8>>,
     parent: Option<u32>,
 ) -> Result<Arc<Thread>> {
-    let root = namespace.root();
-    let credentials = Arc::new(Credentials::default());
-    let fs = FsContext::new(root.clone());
-    let walk = Walk {
-        root: &root,
-        start: &root,
-        who: &credentials.fs,
-    };
-    let home: &[u8] = match walk.resolve(b"/root", true) {
-        Ok(place) if place.vnode().kind() == fs::Kind::Directory => {
-            fs.set_cwd(place);
-            b"/root"
-        }
-        _ => b"/",
-    };
-    let limits = Limits::initial();
-    let (file, path) = find(&walk, path)?;
-    let environment = [
-        format!("PATH={PATH}").into_bytes(),
-        [b"HOME=", home].concat(),
-        b"TERM=linux".to_vec(),
-        b"USER=root".to_vec(),
-        b"LOGNAME=root".to_vec(),
-        [b"SHELL=", &*shell::of_root(&walk)].concat(),
-    ];
-    let Loaded {
-        class,
-        space,
-        entry,
-        stack,
-        credentials,
-        name,
-        ..
-    } = load::load(Request {
-        file,
-        path,
-        arguments: arguments.into_iter().map(Word::Bytes).collect(),
-        environment: environment.into_iter().map(Word::Bytes).collect(),
-        credentials: &credentials,
-        fs: &fs,
-        limits: &limits,
-        personality: 0,
-        withheld: exec::rights::Withheld::default(),
-    })?;
-
-    let files = FileTable::new();
-    let shared = Shared {
-        space,
-        files: files.clone(),
-        fs: fs.clone(),
-        credentials,
-    };
-    let id = pid_table::new_id()?;
-    let pid = id.get();
-    let thread = fork::make_process(pid, parent, parent.is_none(), Some(shared.clone()))?;
-    thread.set_name(&name);
-    if parent.is_some() {
-        pid_table::set_session(pid)?;
-    }
     let console = tty::console::get();
-    console.take_control_if_free(thread.process());
     let flags = OpenFlags::from_bits_retain(raw::O_RDWR);
-    let walk = Walk {
-        root: &root,
-        start: &root,
-        who: &shared.credentials.fs,
-    };
     let file = match walk.open(b"/dev/console", flags, 0) {
         Ok(file) => file,
-        Err(_) => tty::open(console, flags, None)?,
+        Err(_) => tty::open(console.clone(), flags, None)?,
     };
     let open = OpenFile::new(file, flags);
-    let limit = limits.soft(raw::RLIMIT_NOFILE);
-    for _ in 0..3 {
-        files.install(open.clone(), false, limit)?;
-    }
-
-    let mut context = UserContext::new()?;
-    exec::begin(&mut context, class, entry, stack);
-    fork::start(&thread, Own::new(shared, linux::run), context, None)?;
-    Ok(thread)
-}
-
-/// The program's file and path: a name without a slash is looked for along [`PATH`].
-fn find(walk: &Walk<'_>, name: Vec<u8>) -> Result<(Location, Vec<u8>)> {
-    if name.contains(&b'/') {
-        return Ok((walk.resolve(&name, true)?, name));
-    }
-    for folder in PATH.split(':') {
-        let path = [folder.as_bytes(), b"/", &name].concat();
-        if let Ok(place) = walk.resolve(&path, true) {
-            return Ok((place, path));
-        }
-    }
-    Err(Errno::ENOENT)
+    let program = Program {
+        arguments,
+        environment: vec![b"TERM=linux".to_vec()],
+        directory: b"",
+        user: User::root(walk),
+        parent,
+        files: [open.clone(), open.clone(), open],
+        terminal: Some(console),
+    };
+    program::start(namespace, program).map_err(|refused| refused.error)
 }

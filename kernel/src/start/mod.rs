@@ -1,16 +1,20 @@
 //! From the first task to the first program.
 //!
-//! [`command_line`] parses the settings, [`root`] unpacks the archive, or mounts a disk, and mounts
-//! the file systems in it, [`shares`] mounts folders of the host's, [`swaps`] gives devices to the
-//! swap space, [`init`] is the first process, in the kernel or a program.
+//! [`command_line`] parses the settings, [`root`] unpacks the archive, or mounts a disk or a
+//! share, and mounts the file systems in it, [`shares`] mounts folders of the host's, [`swaps`]
+//! gives devices to the swap space, [`init`] is the first process, in the kernel or a program,
+//! [`sessions`] starts programs that the host asks for, [`program`] is how any of them begins,
+//! [`users`] as whom.
 
 mod command_line;
 mod file_systems;
 mod init;
+mod program;
 mod root;
+mod sessions;
 mod shares;
-mod shell;
 mod swaps;
+mod users;
 
 use alloc::format;
 
@@ -29,7 +33,7 @@ use crate::{
     switches, tty, uts,
 };
 
-pub use command_line::{DiskRoot, Options};
+pub use command_line::{Options, RootSource, StoredRoot};
 
 /// The first task: everything in the nucleus is ready.
 pub fn start() -> ! {
@@ -43,6 +47,10 @@ pub fn start() -> ! {
     }
     if let Some(release) = &options.release {
         uts::set_release(release);
+    }
+    if let Some(name) = &options.hostname {
+        // It was parsed by the same rule.
+        let _ = uts::change_hostname(name);
     }
     vm::account::set_current(|| process::thread::with_current(|thread| thread.process().account()));
     fs::credentials::set_actor(|see| {

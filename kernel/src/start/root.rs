@@ -1,4 +1,4 @@
-//! The root file system: the archive unpacked into memory, or a disk.
+//! The root file system: the archive unpacked into memory, a disk, or a folder of the host's.
 
 use alloc::{format, string::String, sync::Arc};
 
@@ -14,44 +14,55 @@ use nucleus::{
     frame, log,
 };
 
-use super::{DiskRoot, file_systems};
-use crate::mounts::{self, MountSource};
+use super::{RootSource, StoredRoot, file_systems};
+use crate::{
+    device::share,
+    mounts::{self, MountSource},
+};
 
 /// Mounts the root, and what every program expects.
 ///
 /// # Errors
 /// A sentence that describes the error.
-pub fn mount(disk: Option<&DiskRoot>) -> Result<Arc<Namespace>, String> {
+pub fn mount(stored: Option<&StoredRoot>) -> Result<Arc<Namespace>, String> {
     file_systems::register_all()
         .map_err(|error| format!("can't make devices known: {}", error.name()))?;
-    let namespace = match disk {
-        Some(disk) => on_disk(disk)?,
+    let namespace = match stored {
+        Some(stored) => mount_stored(stored)?,
         None => in_memory()?,
     };
-    file_systems::start(namespace.clone(), disk.is_some())
+    let is_used = stored.is_some_and(|stored| !stored.is_fresh);
+    file_systems::start(namespace.clone(), is_used)
         .map_err(|error| format!("can't mount /proc, /dev or /tmp: {}", error.name()))?;
     Ok(namespace)
 }
 
-/// Mounts a disk as the root.
-fn on_disk(disk: &DiskRoot) -> Result<Arc<Namespace>, String> {
-    let DiskRoot {
-        device,
-        fstype,
-        read_only,
-    } = disk;
-    let source = format!("/dev/{device}");
-    let found = block::by_name(device.as_bytes());
-    let found = found.ok_or_else(|| format!("there is no device {source} for the root"))?;
+/// Mounts a disk or a folder of the host's as the root.
+fn mount_stored(stored: &StoredRoot) -> Result<Arc<Namespace>, String> {
+    let StoredRoot {
+        fstype, read_only, ..
+    } = stored;
+    let (source, device) = match &stored.source {
+        RootSource::Disk(name) => {
+            let source = format!("/dev/{name}");
+            let found = block::by_name(name.as_bytes());
+            let found = found.ok_or_else(|| format!("there is no device {source} for the root"))?;
+            (source, found.number())
+        }
+        RootSource::Share(tag) => (tag.clone(), 0),
+    };
     let wanted = MountSource {
         source: source.as_bytes(),
-        device: found.number(),
+        device,
         options: b"",
         read_only: *read_only,
     };
     let (fstype, root) =
         mounts::make_root(fstype.as_bytes(), &wanted).map_err(|error| match error {
             Errno::ENODEV => format!("the file system {fstype} is not known"),
+            Errno::ENOENT if matches!(stored.source, RootSource::Share(_)) => {
+                share::none_with(&source)
+            }
             error => format!("can't mount {source} as the root: {}", error.name()),
         })?;
     let mut flags = MountFlags::RELATIVE_ACCESS_TIMES;

@@ -20,13 +20,7 @@ pub fn mount(shares: &[Share], namespace: &Namespace, walk: &Walk<'_>) -> Result
     for wanted in shares {
         let Share { tag, at, .. } = wanted;
         mount_one(wanted, namespace, walk).map_err(|error| match error {
-            Errno::ENOENT => format!(
-                "no device shares '{tag}' (wanted at {at}); there are: {}",
-                match share::tags() {
-                    tags if tags.is_empty() => "none".into(),
-                    tags => tags,
-                }
-            ),
+            Errno::ENOENT => share::none_with(tag),
             error => format!("can't mount the share '{tag}' at {at}: {}", error.name()),
         })?;
         log!("share: {tag} at {at}");

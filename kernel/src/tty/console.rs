@@ -1,4 +1,4 @@
-//! The terminal on the serial console.
+//! The terminal on the serial console, and which one `/dev/console` is.
 
 use alloc::{boxed::Box, sync::Arc};
 
@@ -15,6 +15,9 @@ use super::terminal::{Driver, Tty};
 pub const DEVICE: u64 = 4 << 8 | 64;
 
 static CONSOLE: SpinLock<Option<Arc<Tty>>> = SpinLock::new(Rank::Leaf, None);
+
+/// The terminal that `/dev/console` is instead.
+static FRONT: SpinLock<Option<Arc<Tty>>> = SpinLock::new(Rank::Leaf, None);
 
 struct Port;
 
@@ -33,6 +36,19 @@ pub fn get() -> Arc<Tty> {
     let new = Tty::new(DEVICE, Box::new(Port)).expect("the machine starts with memory");
     // Two first callers: the slower one's terminal goes, outside the lock.
     CONSOLE.lock().get_or_insert_with(|| new.clone()).clone()
+}
+
+/// Returns the terminal that `/dev/console` is: that of the first program's session, else the
+/// serial console's.
+pub fn front() -> Arc<Tty> {
+    let front = FRONT.lock().clone();
+    front.unwrap_or_else(get)
+}
+
+/// Makes `/dev/console` this terminal, which lasts as long as the machine.
+pub fn set_front(tty: Arc<Tty>) {
+    let before = FRONT.lock().replace(tty);
+    drop(before);
 }
 
 /// Makes the console's terminal, with `ONLCR` and `ECHO` or without (without echo, input comes from

@@ -26,7 +26,7 @@ mod ring;
 mod settings;
 mod terminal;
 
-pub use file::open;
+pub use file::{TtyFile, open};
 pub use terminal::Tty;
 
 #[cfg(test)]

@@ -167,7 +167,8 @@ impl Tty {
         Ok(0)
     }
 
-    fn set_window(&self, window: winsize) -> Result<usize> {
+    /// Gives the terminal another size, and tells the foreground group.
+    pub fn set_window(&self, window: winsize) -> Result<usize> {
         let mut control = self.control.lock();
         let size = |w: &winsize| (w.ws_row, w.ws_col, w.ws_xpixel, w.ws_ypixel);
         let changed = size(&control.window) != size(&window);

@@ -16,6 +16,8 @@ pub struct Disk {
     /// The file here, with all links resolved.
     file: PathBuf,
     read_only: bool,
+    /// Whether the guest's changes go to a file of QEMU's that ends with the machine.
+    is_private: bool,
 }
 
 impl FromStr for Disk {
@@ -43,7 +45,11 @@ impl FromStr for Disk {
                 anyhow!("{name}: {error}{hint}")
             })?;
         ensure!(file.to_str().is_some(), "{name}: the name is not UTF-8");
-        Ok(Self { file, read_only })
+        Ok(Self {
+            file,
+            read_only,
+            is_private: false,
+        })
     }
 }
 
@@ -84,7 +90,16 @@ impl Disk {
         Ok(Self {
             file: fs::canonicalize(to)?,
             read_only: self.read_only,
+            is_private: false,
         })
+    }
+
+    /// The same disk, but the file stays as it is: the guest's changes end with the machine.
+    pub fn private(self) -> Self {
+        Self {
+            is_private: true,
+            ..self
+        }
     }
 
     /// Where it is here.
@@ -114,11 +129,15 @@ impl Disk {
     pub fn qemu(&self, number: usize) -> [String; 4] {
         // QEMU takes a comma for the end of a value unless it is doubled.
         let file = self.file.display().to_string().replace(',', ",,");
-        let read_only = if self.read_only { ",readonly=on" } else { "" };
+        let mode = match (self.read_only, self.is_private) {
+            (true, _) => ",readonly=on",
+            (false, true) => ",snapshot=on",
+            (false, false) => "",
+        };
         [
             "-drive".into(),
             format!(
-                "file={file},format=raw,if=none,id=disk{number},cache=writeback,discard=unmap{read_only}"
+                "file={file},format=raw,if=none,id=disk{number},cache=writeback,discard=unmap{mode}"
             ),
             "-device".into(),
             format!("virtio-blk-pci,disable-legacy=on,drive=disk{number},serial=disk{number}"),
@@ -162,6 +181,8 @@ mod tests {
         assert!(device.contains("drive=disk2"), "{device}");
         let disk: Disk = format!("{name}:ro").parse().unwrap();
         assert!(disk.qemu(0)[1].ends_with(",readonly=on"));
+        let disk: Disk = name.parse().unwrap();
+        assert!(disk.private().qemu(0)[1].ends_with(",snapshot=on"));
         assert_eq!([0, 25, 26].map(Disk::name), ["vda", "vdz", "vdaa"]);
         let parse = |name: &str| name.parse::<Disk>().unwrap_err().to_string();
         assert!(parse("/nowhere/at/all").starts_with("/nowhere/at/all: "));

@@ -1,11 +1,12 @@
 //! The host command: builds the kernel and a root for it, and runs them in QEMU.
 //!
-//! A run goes through the modules in this order: [`options`] has the command line, [`project`]
-//! builds the kernel, [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files,
-//! [`share`] shows it the host's, [`qemu`] writes the machine's command line, [`launch`] ties it to
-//! this program, [`guest`] starts it and waits for its end, [`sessions`] moves the bytes between its
-//! programs and the host, [`supervisor`] decides over it and lets [`commands`] reach it, [`symbols`]
-//! makes a panic readable, and [`outcome`] is the exit status. Machines without sessions have a
+//! A run goes through the modules in this order: [`options`] has the command line, [`install`]
+//! finds the kernel or lets [`project`] build it, unless [`fresh`] knows that nothing has changed,
+//! [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files, [`share`] shows it
+//! the host's, [`qemu`] writes the machine's command line, [`launch`] ties it to this program,
+//! [`guest`] starts it and waits for its end, [`sessions`] moves the bytes between its programs and
+//! the host, [`supervisor`] decides over it and lets [`commands`] reach it, [`symbols`] makes a
+//! panic readable, and [`outcome`] is the exit status. Machines without sessions have a
 //! [`console`]. [`terminal`] and [`input`] are the user's. [`test`] does all this many times.
 #![forbid(unsafe_code)]
 
@@ -16,9 +17,11 @@ mod console;
 mod cpio;
 mod debug;
 mod disk;
+mod fresh;
 mod guest;
 mod image;
 mod input;
+mod install;
 mod launch;
 mod linux;
 mod options;
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Rm(options) => options.run(),
         Command::Cp(options) => options.run(),
         Command::Root(options) => options.make().map(|()| 0),
+        Command::Cache(options) => options.run().map(|()| 0),
         Command::Debug(options) => debug::debug(options),
         Command::Profile(options) => profile::profile(options),
         Command::Image(options) => image::image(options).map(|()| 0),
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::test(options),
         Command::Bench(options) => bench::bench(options),
         Command::CompareLinux(options) => compare::compare(options).map(|()| 0),
+        Command::Install(options) => install::install(options).map(|()| 0),
         Command::Build(options) => project::kernel(options.profile).map(|kernel| {
             println!("{}", kernel.display());
             0

@@ -5,19 +5,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench;
 use crate::commands;
 use crate::console::Console;
 use crate::disk::Disk;
+use crate::image;
+use crate::install;
 use crate::launch::Launch;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
 use crate::qemu::{self, Accelerator, Boot, Machine};
-use crate::root::{Root as Files, debian, ext2};
+use crate::root::debian::There;
+use crate::root::place::{Place, RootBy};
+use crate::root::{debian, ext2, inventory};
 use crate::run::kernel_of;
 use crate::share::Share;
 use crate::swap::Swap;
@@ -52,6 +56,8 @@ pub enum Command {
     Cp(commands::Cp),
     /// Make a folder or a disk that can be a guest's root
     Root(Root),
+    /// Show what is kept in the cache folder, or remove it
+    Cache(inventory::Cache),
     /// Start a guest that waits for gdb
     Debug(Debug),
     /// Count which of the kernel's functions the instructions of a command go to
@@ -70,6 +76,9 @@ pub enum Command {
     Build(Build),
     #[command(hide = true)]
     Launch(Launch),
+    /// Put this program, its kernel, its manual and its completion below a prefix
+    #[command(hide = true)]
+    Install(install::Install),
 }
 
 /// Options of every guest.
@@ -79,11 +88,15 @@ pub struct Guest {
     /// changes unless `:ro` stands behind it [default: Debian's busybox with its applets]
     #[arg(long, value_name = "DIR|FILE")]
     pub root: Option<PathBuf>,
+    /// How the guest gets a folder as root [default: memory, and ext2 for a folder of more than
+    /// 128 MiB]
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub root_by: Option<RootBy>,
     /// CPUs, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub smp: u32,
-    /// Memory, in M or G [default: 512M, and more for a large root]
+    /// Memory, in M or G [default: 512M, and more for a large root in memory]
     #[arg(long = "mem", value_name = "SIZE")]
     pub memory: Option<String>,
     /// Show this folder of the host in the guest, `:ro` behind it for reading only; may be repeated
@@ -121,12 +134,15 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// The kernel's file, built if need be.
+    /// The kernel's file: the one that the user named, else the one that [`install::kernel`] finds.
     ///
     /// # Errors
-    /// When it does not build.
+    /// When there is none, or it does not build.
     pub fn kernel(&self) -> Result<PathBuf> {
-        kernel_of(self.kernel.as_deref(), self.profile)
+        match &self.kernel {
+            Some(kernel) => kernel_of(Some(kernel), self.profile),
+            None => install::kernel(self.profile),
+        }
     }
 
     /// The same guest with the kernel where it was linked, not at a random place.
@@ -149,14 +165,10 @@ impl Guest {
         accelerator: Accelerator,
         temporary: &Path,
     ) -> Result<Machine> {
-        let disk = self.root_disk()?;
-        let root = match disk {
-            Some(_) => None,
-            None => Some(Files::archive(self.root.as_deref(), temporary)?),
-        };
-        let size = match &root {
-            Some(root) => fs::metadata(root)?.len(),
-            None => 0,
+        let place = Place::of(self.root.as_deref(), self.root_by, temporary)?;
+        let size = match &place {
+            Place::Archive(root) => fs::metadata(root)?.len(),
+            Place::Disk(..) | Place::Share(..) => 0,
         };
         let memory = match &self.memory {
             Some(memory) => {
@@ -174,11 +186,20 @@ impl Guest {
                 .zip(&self.shares)
                 .map(|(number, share)| share.option(number)),
         );
-        let mut disks: Vec<Disk> = disk.iter().chain(&self.disks).cloned().collect();
-        if let Some(disk) = &disk {
-            let mode = if disk.is_writable() { "rw" } else { "ro" };
-            append.push(format!("root=/dev/vda {mode}"));
-        }
+        let (mut disks, mut shares) = (self.disks.clone(), self.shares.clone());
+        let root = match place {
+            Place::Archive(archive) => Some(archive),
+            Place::Disk(disk, mode) => {
+                append.push(format!("root=/dev/vda {mode}"));
+                disks.insert(0, disk);
+                None
+            }
+            Place::Share(share, mode) => {
+                append.push(format!("{} {mode}", share.root_option(shares.len())));
+                shares.push(share);
+                None
+            }
+        };
         if let Some(swap) = &self.swap {
             append.push(format!("swap=/dev/{}", Disk::name(disks.len())));
             disks.push(swap.disk(temporary)?);
@@ -188,20 +209,7 @@ impl Guest {
             root,
             command_line: console.command_line(&append, command),
         };
-        Ok(self.with(boot, memory, accelerator, &disks))
-    }
-
-    /// The root, if it is an image and no folder: the first disk.
-    ///
-    /// # Errors
-    /// When it can't be one.
-    fn root_disk(&self) -> Result<Option<Disk>> {
-        let Some(root) = self.root.as_deref().filter(|root| !root.is_dir()) else {
-            return Ok(None);
-        };
-        let disk = root.display().to_string().parse();
-        disk.map(Some)
-            .map_err(|why: anyhow::Error| anyhow!("the root {why}"))
+        Ok(self.with(boot, memory, accelerator, &disks, &shares))
     }
 
     /// The options for the kernel's command line that do not depend on the machine.
@@ -211,10 +219,15 @@ impl Guest {
     }
 
     /// The machine that boots a CD image.
-    pub fn image_machine(&self, image: &Path, accelerator: Accelerator) -> Machine {
+    ///
+    /// # Errors
+    /// When the memory is too little.
+    pub fn image_machine(&self, image: &Path, accelerator: Accelerator) -> Result<Machine> {
         let memory = self.memory.clone();
         let memory = memory.unwrap_or_else(|| qemu::memory_for(0));
-        self.with(Boot::Image(image.into()), memory, accelerator, &self.disks)
+        qemu::at_least(&memory, qemu::LEAST_OF_IMAGE, "")?;
+        let boot = Boot::Image(image.into());
+        Ok(self.with(boot, memory, accelerator, &self.disks, &self.shares))
     }
 
     fn with(
@@ -223,8 +236,9 @@ impl Guest {
         memory: String,
         accelerator: Accelerator,
         disks: &[Disk],
+        shares: &[Share],
     ) -> Machine {
-        let shares = (0..).zip(&self.shares);
+        let shares = (0..).zip(shares);
         let disks = (0..).zip(disks);
         Machine {
             boot,
@@ -253,7 +267,7 @@ pub struct Run {
     #[arg(long)]
     pub log: bool,
     /// Boot this CD image, made by `causeway image`, which has its own root and options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["root", "append", "shares", "swap",
+    #[arg(long, value_name = "FILE", value_parser = image::bootable, conflicts_with_all = ["root", "append", "shares", "swap",
           "release", "command", "name", "detach", "hostname", "init", "environment", "files",
           "directory", "user"])]
     pub image: Option<PathBuf>,
@@ -282,6 +296,9 @@ pub enum System {
         /// Debian's packages; NAME:i386 for a 32-bit one [default: bash coreutils findutils grep
         /// mount sed gawk tar gzip procps python3 sqlite3]
         packages: Vec<String>,
+        /// Install these packages in a root that is there; its other files stay as they are
+        #[arg(long, requires = "packages", conflicts_with_all = ["replace", "fresh"])]
+        add: bool,
         /// Make the folder anew if it is such a root already: what was changed in it is lost
         #[arg(long)]
         replace: bool,
@@ -313,9 +330,17 @@ impl Root {
             System::Debian {
                 folder,
                 packages,
+                add,
                 replace,
                 fresh,
-            } => debian::make(folder, packages, *replace, *fresh),
+            } => {
+                let there = match (add, replace) {
+                    (true, _) => There::Add,
+                    (_, true) => There::Replace,
+                    _ => There::Refuse,
+                };
+                debian::make(folder, packages, there, *fresh)
+            }
             System::Ext2 {
                 image,
                 folder,
@@ -508,6 +533,36 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Options::command().debug_assert();
+    }
+
+    /// Text after the options is wrapped line by line: a sentence must not be broken in the source,
+    /// and lines of a table must fit.
+    #[test]
+    fn help_is_not_broken_in_mid_sentence() {
+        let mut command = Options::command();
+        command.build();
+        install::for_each(&command, &mut |command| {
+            let help = command.get_after_help().map(ToString::to_string);
+            let lines: Vec<_> = help.iter().flat_map(|help| help.lines()).collect();
+            let name = command.get_name();
+            for line in &lines {
+                assert!(!line.starts_with(' ') || line.len() <= 80, "{name}: {line}");
+            }
+            for pair in lines.windows(2) {
+                let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                let are_broken = pair.iter().all(|line| is_prose(line));
+                assert!(!are_broken, "{name}: {pair:?}");
+            }
+            let width = |command: &clap::Command, columns: usize| {
+                let mut command = command.clone().term_width(columns);
+                let help = command.render_long_help().to_string();
+                help.lines().map(str::len).max().unwrap_or(0)
+            };
+            assert!(
+                width(command, 80) <= 80 && width(command, 100) <= 100,
+                "{name}"
+            );
+        });
     }
 
     #[test]

@@ -25,11 +25,14 @@ pub const SIGNAL: u8 = 128;
 pub const HELP: &str = "\
 Exit status:
   that of CMD        the command ended (128 + N: by signal N)
-  0                  the guest was powered off or restarted from inside, and there was no CMD
+  0                  the guest was powered off or restarted from inside, and
+                     there was no CMD
   120                it was powered off or restarted before CMD had ended
-  121                the guest was ended with Ctrl-A x, by `causeway stop`, or from outside
+  121                the guest was ended with Ctrl-A x, by `causeway stop`, or
+                     from outside
   122                the kernel could not start: bad options or archive
-  123                the kernel panicked, or the machine went away; what is known is on standard error
+  123                the kernel panicked, or the machine went away; standard
+                     error has what is known
   124                the guest did not end within --timeout
   125                causeway itself failed; the message says what to do
   126                CMD can't be executed, or its user or folder is wrong

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use crate::fresh::{self, Record};
 use crate::relocations;
 
 /// The kernel's target.
@@ -51,7 +52,7 @@ pub fn home() -> Result<PathBuf> {
         .flat_map(|path| path.ancestors())
         .find(|folder| is_home(folder))
         .map(Path::to_path_buf)
-        .context("cannot find the project's folder: run this inside it, or name a kernel with --kernel FILE")
+        .context("this needs Causeway's source: run it inside the source folder")
 }
 
 /// Builds the kernel and returns its file. Cargo's progress goes to standard error.
@@ -65,10 +66,25 @@ pub fn kernel(profile: Profile) -> Result<PathBuf> {
 }
 
 /// Builds the kernel of the source in `home` with cargo's files in `folder`, and returns its file.
+/// Cargo is not called if nothing has changed since the last build.
 ///
 /// # Errors
 /// As [`kernel`].
 pub fn kernel_of(home: &Path, folder: &Path, profile: Profile) -> Result<PathBuf> {
+    let product = folder
+        .join(TARGET)
+        .join(profile.name())
+        .join("causeway-kernel");
+    let record = Record::of(&product, fresh::conditions(&[profile.name().into()], home));
+    if !record.holds() {
+        let build = record.begin()?;
+        compile_kernel(home, folder, profile)?;
+        build.end(&fresh::files(&product, home)?)?;
+    }
+    relocations::with_table(&product)
+}
+
+fn compile_kernel(home: &Path, folder: &Path, profile: Profile) -> Result<()> {
     let mut build = cargo(home);
     build.env("CARGO_TARGET_DIR", folder);
     build.args(["build", "--package", "kernel", "--bin", "causeway-kernel"]);
@@ -83,9 +99,11 @@ pub fn kernel_of(home: &Path, folder: &Path, profile: Profile) -> Result<PathBuf
             build.arg("-Zbuild-std-features=compiler-builtins-mem");
         }
     }
-    run_quiet_when_fresh(&mut build, "the kernel")?;
-    let folder = folder.join(TARGET).join(profile.name());
-    relocations::with_table(&folder.join("causeway-kernel"))
+    let time = match profile {
+        Profile::Release | Profile::Checked => "about a minute",
+        Profile::Develop => "half a minute, later seconds",
+    };
+    run_quiet_when_fresh(&mut build, &format!("the {} kernel", profile.name()), time)
 }
 
 /// Builds all guest programs and returns the folder that they are in.
@@ -109,7 +127,7 @@ fn guest_build(words: &[&str], what: &str) -> Result<PathBuf> {
     let user = home()?.join("user");
     let mut build = cargo(&user);
     build.args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"]);
-    run_quiet_when_fresh(build.args(words), what)?;
+    run_quiet_when_fresh(build.args(words), what, "half a minute")?;
     let folder = env::var_os("CARGO_TARGET_DIR").map_or(user.join("target"), PathBuf::from);
     Ok(folder.join("x86_64-unknown-linux-gnu/release"))
 }
@@ -140,8 +158,9 @@ fn cargo_by(mut cargo: Command, folder: &Path) -> Command {
     cargo
 }
 
-/// Runs a build and shows its progress, unless there is nothing to build.
-fn run_quiet_when_fresh(build: &mut Command, what: &str) -> Result<()> {
+/// Runs a build, and says what it is, how long it takes at most and how it goes on, unless there is
+/// nothing to build.
+fn run_quiet_when_fresh(build: &mut Command, what: &str, time: &str) -> Result<()> {
     if io::stderr().is_terminal() {
         build.args(["--color", "always"]);
     }
@@ -153,6 +172,7 @@ fn run_quiet_when_fresh(build: &mut Command, what: &str) -> Result<()> {
         .with_context(|| {
             format!("cannot build {what}: no cargo here; `make setup` installs what is missing")
         })?;
+    let mut is_told = false;
     for line in child
         .stderr
         .take()
@@ -161,6 +181,10 @@ fn run_quiet_when_fresh(build: &mut Command, what: &str) -> Result<()> {
     {
         let line = line?;
         if !line.contains("Finished") {
+            if !is_told && !line.contains("Blocking") {
+                eprintln!("causeway: building {what} ({time})");
+                is_told = true;
+            }
             eprintln!("{line}");
         }
     }

@@ -29,7 +29,7 @@ fn boot_image(options: &options::Run, image: &Path) -> Result<u8> {
     if options.log {
         eprintln!("accelerator: {accelerator:?} ({why})");
     }
-    let machine = options.guest.image_machine(image, accelerator);
+    let machine = options.guest.image_machine(image, accelerator)?;
     let console = Console::of(false);
     attend(&machine, &kernel, console, options.timeout, options.log)
 }

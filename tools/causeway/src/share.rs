@@ -78,6 +78,11 @@ impl Share {
         let mode = if self.read_only { "ro" } else { "rw" };
         format!("share={}:{path}:{mode}", tag(number))
     }
+
+    /// The option of the kernel's that makes it the root.
+    pub fn root_option(&self, number: usize) -> String {
+        format!("root=9p:{}", tag(number))
+    }
 }
 
 /// The name by which device and mount find each other.

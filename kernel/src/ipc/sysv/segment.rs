@@ -13,7 +13,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use abi::{Errno, Result, raw::general as raw};
 use fs::device;
 use nucleus::{
-    PAGE_SHIFT, PAGE_SIZE, frame,
+    PAGE_SIZE,
+    addr::USER_END,
+    frame,
     sync::{Rank, SpinLock},
 };
 use vm::{
@@ -109,13 +111,11 @@ pub fn totals() -> (usize, usize, usize) {
 impl Segment {
     fn new(id: i32, key: i32, size: usize, flags: u32, caller: Caller<'_>) -> Result<Arc<Segment>> {
         debug_assert!(key == super::IPC_PRIVATE || flags & IPC_CREAT != 0);
-        if size == 0 || size as u64 > SHMMAX.get() {
+        // One that no address space has room for would only be a number that sums wrap with.
+        if size == 0 || size as u64 > SHMMAX.get() || size > USER_END.0 {
             return Err(Errno::EINVAL);
         }
-        let count = size
-            .checked_next_multiple_of(PAGE_SIZE)
-            .ok_or(Errno::ENOSPC)?
-            >> PAGE_SHIFT;
+        let count = size.div_ceil(PAGE_SIZE);
         let total = PAGES.load(Relaxed).checked_add(count);
         if total.is_none_or(|total| total as u64 > SHMALL.get()) {
             return Err(Errno::ENOSPC);
@@ -123,7 +123,7 @@ impl Segment {
         if flags & SHM_NORESERVE == 0 && count > frame::usage().total {
             return Err(Errno::ENOMEM);
         }
-        let account = account::current();
+        let account = account::current_for(Kind::Segments);
         // Nothing else counts pages that are not there yet.
         let may = |user: &Arc<Account>| user.may_keep(Kind::Segments, 0, 1);
         let charge = account.as_ref().map(|account| {

@@ -238,6 +238,7 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
     let (parent, mut exit_signal) = (member.parent, member.exit_signal);
     let parent_executed = member.parent_executed;
     member.ended = Some(status);
+    process.end_status.store(status, Relaxed);
     process.ended.store(true, Release);
     member.stopped = None;
     member.continued = false;
@@ -276,6 +277,20 @@ pub fn end_process(process: &Arc<Process>, status: i32) {
             let _ = signal::send_to_group(group, Info::kernel(raw::SIGCONT));
         }
     }
+}
+
+/// Forgets a process that has ended and has no parent: the kernel waited for it.
+pub fn reap_parentless(process: &Process) {
+    let mut pids = PIDS.lock();
+    let is_it = |member: &Member| {
+        core::ptr::eq(&*member.process, process) && member.parent == 0 && member.ended.is_some()
+    };
+    let gone = match pids.members.get(&process.pid()).is_some_and(is_it) {
+        true => pids.reap(process.pid()),
+        false => None,
+    };
+    drop(pids);
+    drop(gone);
 }
 
 /// The last thread of a process is ending: from now on the process gets no children. Returns its

@@ -28,7 +28,8 @@ use groups::{GroupEntry, new_session};
 use ids::Ids;
 
 pub use change::{
-    Change, Clones, WaitRequest, Which, end_process, report_continued, report_stopped, take_change,
+    Change, Clones, WaitRequest, Which, end_process, reap_parentless, report_continued,
+    report_stopped, take_change,
 };
 pub use groups::{
     ControllingTerminal, Group, Session, is_orphaned, members, set_group, set_session,

@@ -12,12 +12,14 @@ use core::{
 };
 
 use abi::{Errno, Result, raw::general::HUPCL};
+use core::ops::Bound::{Excluded, Included, Unbounded};
 use fs::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, device,
     vnode::{self, Change, Emit, FileSystem, Place, Space, new_device},
 };
+
 use nucleus::{
-    PAGE_SIZE, Pieces, frame,
+    PAGE_SIZE, frame,
     sync::{Rank, SpinLock},
     time,
 };
@@ -193,7 +195,7 @@ impl Devpts {
         at: Location,
         pts: Location,
         _: OpenFlags,
-    ) -> Result<Arc<dyn File>> {
+    ) -> Result<Arc<Master>> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
         }
@@ -242,6 +244,14 @@ impl Devpts {
 }
 
 impl SlaveNode {
+    /// Makes a user its owner.
+    pub(super) fn give_to(&self, uid: u32) {
+        self.attributes.change(Change {
+            uid: Some(uid),
+            ..Change::default()
+        });
+    }
+
     /// The master is gone: the node goes.
     pub(super) fn remove(&self) {
         self.removed.store(true, Relaxed);
@@ -295,17 +305,17 @@ impl vnode::Directory for Devpts {
             return Ok(());
         }
         let from = u32::try_from(cursor.saturating_sub(1)).unwrap_or(u32::MAX);
-        let numbers: Pieces<u32> = {
+        let fill = |after: Option<u32>, take: &mut dyn FnMut(u32, u32) -> bool| {
             let nodes = self.nodes.lock();
-            nodes.listed.range(from..).map(|(n, _)| *n).collect()
+            let from = after.map_or(Included(from), Excluded);
+            let mut rest = nodes.listed.range((from, Unbounded));
+            rest.all(|(number, _)| take(*number, *number));
         };
-        for number in numbers {
+        nucleus::visit_by_key(fill, |number| {
             let (name, inode) = (number.to_string(), FIRST_INODE + u64::from(number));
             let next = u64::from(number) + 2;
-            if !emit(name.as_bytes(), inode, Kind::CharDevice, next) {
-                break;
-            }
-        }
+            emit(name.as_bytes(), inode, Kind::CharDevice, next)
+        });
         Ok(())
     }
 }
@@ -351,7 +361,8 @@ impl Vnode for PtmxNode {
     fn open(self: Arc<Self>, at: &Location, flags: OpenFlags) -> Result<Option<Arc<dyn File>>> {
         let fs = self.fs.upgrade().ok_or(Errno::ENODEV)?;
         let pts = Location::inside(at.mount(), fs.clone());
-        fs.open_master(at.clone(), pts, flags).map(Some)
+        let master = fs.open_master(at.clone(), pts, flags)?;
+        Ok(Some(master))
     }
 
     fn file_system(&self) -> Option<&dyn FileSystem> {

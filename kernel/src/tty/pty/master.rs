@@ -36,7 +36,7 @@ use crate::{
 const PIECE: usize = 512;
 
 /// An open `/dev/ptmx`: the master of one pseudo terminal. Its drop hangs the terminal up.
-pub(super) struct Master {
+pub struct Master {
     location: Location,
     /// The file system in which the terminal has its node.
     pts: Location,
@@ -61,6 +61,31 @@ impl Master {
         }
     }
 
+    /// Returns the terminal.
+    pub fn tty(&self) -> &Arc<Tty> {
+        &self.tty
+    }
+
+    /// Returns how many printed bytes the master has not read.
+    pub fn unread(&self) -> usize {
+        self.pair.wire().printed.len()
+    }
+
+    /// Lets the terminal be opened, and gives its node to a user.
+    pub fn unlock_for(&self, uid: u32) {
+        self.pair.wire().locked = false;
+        self.node.give_to(uid);
+    }
+
+    /// Opens the terminal, whatever its node is called where the caller is.
+    ///
+    /// # Errors
+    /// Those of [`tty::open`].
+    pub fn open_terminal(&self, flags: OpenFlags) -> Result<Arc<tty::TtyFile>> {
+        let place = Location::inside(self.pts.mount(), self.node.clone());
+        tty::open(self.tty.clone(), flags, Some(place))
+    }
+
     /// Takes bytes, or a status byte, or waits.
     fn take(&self, wait: bool, piece: &mut [u8]) -> Result<Found> {
         let attempt = || match self.pair.take(piece) {
@@ -78,14 +103,13 @@ impl Master {
             .map_err(signal::woken)?
     }
 
-    /// `TIOCGPTPEER`: opens the terminal, whatever its node is called where the caller is.
+    /// `TIOCGPTPEER`: opens the terminal for the caller.
     fn open_peer(&self, flags: u32) -> Result<usize> {
         let flags = OpenFlags::from_bits_retain(flags);
-        let place = Location::inside(self.pts.mount(), self.node.clone());
         let limit = thread::with_current(|me| me.process().limits().soft(RLIMIT_NOFILE));
         let (limit, own) = limit.zip(thread::current_shared()).ok_or(Errno::EIO)?;
         let slot = own.files.reserve(0, limit)?;
-        let file = tty::open(self.tty.clone(), flags, Some(place))?;
+        let file = self.open_terminal(flags)?;
         Ok(slot.install(OpenFile::new(file, flags), flags.has(O_CLOEXEC)))
     }
 

@@ -12,6 +12,7 @@ pub mod devpts;
 mod master;
 mod pair;
 
+pub use master::Master;
 pub use pair::{count, limit, set_limit};
 
 use alloc::sync::Arc;
@@ -24,11 +25,19 @@ pub const MAJOR: u32 = 136;
 /// Minor of `/dev/ptmx`, with major 5.
 pub const PTMX: u32 = 2;
 
-/// Opens a node of `/dev/ptmx`: the file system is the one on `pts` beside it.
+/// Opens a node of `/dev/ptmx`.
+///
+/// # Errors
+/// As [`make`].
+pub fn open_master(at: &Location, _: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
+    make(at, flags).map(|master| master as Arc<dyn File>)
+}
+
+/// Makes a pseudo terminal by a node of `/dev/ptmx`: the file system is the one on `pts` beside it.
 ///
 /// # Errors
 /// `ENODEV` where there is none, and those of [`devpts::Devpts::open_master`].
-pub fn open_master(at: &Location, _: u64, flags: OpenFlags) -> Result<Arc<dyn File>> {
+pub fn make(at: &Location, flags: OpenFlags) -> Result<Arc<Master>> {
     let pts = at.sibling(b"pts").ok_or(Errno::ENODEV)?;
     devpts::of_root(&pts)?.open_master(at.clone(), pts, flags)
 }

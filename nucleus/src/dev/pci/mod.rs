@@ -199,6 +199,12 @@ impl Function {
         (address != 0 && end <= size).then(|| address + u64::from(offset))
     }
 
+    /// How many messages the function can send.
+    pub(crate) fn messages(&self) -> u16 {
+        let found = root().capabilities(self.at).find(|found| found.id == MSIX);
+        found.map_or(0, |found| (found.private_header & 0x7ff) + 1)
+    }
+
     /// Makes message `entry` of the function run `handler`, and lets it send messages. False if it
     /// has none such.
     pub(crate) fn on_message(&mut self, entry: u16, handler: Box<dyn Fn() + Send + Sync>) -> bool {

@@ -56,6 +56,29 @@ pub struct Found {
     never: core::convert::Infallible,
 }
 
+/// How many queues a device is started with, and what each of them takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues {
+    /// How many.
+    pub count: u16,
+    /// The most slots of each.
+    pub slots: usize,
+    /// The messages by which they interrupt, at least 1, as far as the device has so many: queue
+    /// `n` has message `n`, and where there are fewer, queues share them in turn.
+    pub messages: u16,
+}
+
+impl Queues {
+    /// As many queues, each as large as the device lets it be and with a message of its own.
+    pub const fn of_their_own(count: u16) -> Queues {
+        Queues {
+            count,
+            slots: queue::MAX_SLOTS,
+            messages: count,
+        }
+    }
+}
+
 /// A device that runs.
 pub struct Device {
     /// Dropped first, which resets the device: its rings and requests may go after that.
@@ -85,11 +108,19 @@ pub fn take(kind: Kind) -> Vec<Found> {
 
 impl Found {
     /// Starts the device with those of the features `wanted` that it offers, and with `queues`
-    /// queues.
+    /// queues that share nothing.
+    ///
+    /// # Errors
+    /// As [`start_with`](Found::start_with).
+    pub fn start(self, wanted: u64, queues: u16) -> Result<Device, Error> {
+        self.start_with(wanted, Queues::of_their_own(queues))
+    }
+
+    /// Starts the device with those of the features `wanted` that it offers, and with these queues.
     ///
     /// # Errors
     /// [`Error::Lacks`], [`Error::Broken`], [`Error::OutOfMemory`]; the device does nothing then.
-    pub fn start(self, wanted: u64, queues: u16) -> Result<Device, Error> {
+    pub fn start_with(self, wanted: u64, queues: Queues) -> Result<Device, Error> {
         #[cfg(target_os = "none")]
         {
             transport::start(self.function, wanted, queues)

@@ -307,6 +307,12 @@ impl Queue {
         Ok(())
     }
 
+    /// The queue's number at its device.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
     /// Woken when the device has done anything, or has failed. Without
     /// [interrupts](Queue::has_interrupts) only by [`look`](Queue::look).
     pub fn progress(&self) -> &WaitQueue {

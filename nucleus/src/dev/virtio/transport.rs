@@ -1,7 +1,7 @@
 //! Virtio over PCI: the registers, by the crate `virtio-drivers`, and what it leaves out: messages
 //! as interrupts, and a queue's own doorbell.
 
-use core::ptr::NonNull;
+use core::{cell::Cell, ptr::NonNull};
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
@@ -17,7 +17,7 @@ use virtio_drivers::{
 };
 
 use super::{
-    Device, Error, Kind,
+    Device, Error, Kind, Queues,
     queue::{Doorbell, MAX_SLOTS, Queue},
 };
 use crate::{
@@ -129,6 +129,8 @@ struct Own {
     notify: u64,
     notify_len: u32,
     notify_step: u32,
+    /// The page of doorbells that was mapped last, and where: those of one device are neighbours.
+    mapped: Cell<Option<(u64, *mut u8)>>,
 }
 
 impl Own {
@@ -163,6 +165,7 @@ impl Own {
             notify: function.memory(bar, offset, len as usize)?,
             notify_len: len,
             notify_step: step,
+            mapped: Cell::new(None),
         })
     }
 
@@ -181,11 +184,20 @@ impl Own {
         // SAFETY: as above; reading has no effect.
         let step = unsafe { self.register(common::QUEUE_NOTIFY).read_volatile() };
         let offset = u32::from(step).checked_mul(self.notify_step)?;
-        if offset.checked_add(2)? > self.notify_len || !offset.is_multiple_of(2) {
+        if offset.checked_add(2)? > self.notify_len
+            || !(self.notify + u64::from(offset)).is_multiple_of(2)
+        {
             return None;
         }
-        let register = machine::map_device(self.notify + u64::from(offset), 2)?;
-        Some(register.cast())
+        // It is aligned, so it does not cross a page.
+        let at = self.notify + u64::from(offset);
+        let (page, inside) = (at & !(PAGE_SIZE as u64 - 1), at as usize % PAGE_SIZE);
+        let mapped = match self.mapped.get() {
+            Some((known, mapped)) if known == page => mapped,
+            _ => machine::map_device(page, PAGE_SIZE)?,
+        };
+        self.mapped.set(Some((page, mapped)));
+        Some(mapped.wrapping_add(inside).cast())
     }
 
     /// Lets message `entry` say that something is done in a queue. False if the device refuses.
@@ -200,8 +212,8 @@ impl Own {
     }
 }
 
-/// As [`super::Found::start`].
-pub(super) fn start(mut function: Function, wanted: u64, queues: u16) -> Result<Device, Error> {
+/// As [`super::Found::start_with`].
+pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Result<Device, Error> {
     if !function.enable() {
         return Err(Error::Lacks("an address for its registers"));
     }
@@ -219,8 +231,8 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: u16) -> Result<
     if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
         return Err(Error::Broken);
     }
-    for number in 0..queues {
-        let most = transport.max_queue_size(number) as usize;
+    for number in 0..queues.count {
+        let most = (transport.max_queue_size(number) as usize).min(queues.slots);
         if most == 0 {
             return Err(Error::Lacks("a queue"));
         }
@@ -232,22 +244,38 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: u16) -> Result<
             Domain::default(),
             Doorbell::Register(doorbell),
         )?;
-        let queue = Arc::new(queue);
+        made.push(Arc::new(queue));
+    }
+    let messages = queues.messages.min(function.messages());
+    let messages = messages.clamp(1, queues.count.max(1));
+    for entry in 0..messages {
+        let told: Vec<_> = made
+            .iter()
+            .skip(entry.into())
+            .step_by(messages.into())
+            .cloned()
+            .collect();
         let handler = {
-            let queue = queue.clone();
-            Box::new(move || queue.look())
+            let told = told.clone();
+            Box::new(move || told.iter().for_each(|queue| queue.look()))
         };
-        if function.on_message(number, handler) && own.set_vector(number, number) {
-            queue.set_interrupts();
-        } else {
-            crate::log!(
-                "virtio: queue {number} of {} has no interrupt: it is looked at",
-                function.at
-            );
+        let can_tell = function.on_message(entry, handler);
+        for queue in told {
+            if can_tell && own.set_vector(queue.number(), entry) {
+                queue.set_interrupts();
+            } else {
+                crate::log!(
+                    "virtio: queue {} of {} has no interrupt: it is looked at",
+                    queue.number(),
+                    function.at
+                );
+            }
         }
+    }
+    for queue in &made {
         let [descriptors, available, used] = queue.addresses();
-        transport.queue_set(number, slots as u32, descriptors, available, used);
-        made.push(queue);
+        let slots = queue.slots() as u32;
+        transport.queue_set(queue.number(), slots, descriptors, available, used);
     }
     transport.finish_init();
     Ok(Device {

@@ -10,23 +10,23 @@ use crate::options::seconds;
 
 /// For `--help`.
 const HELP: &str = "\
-The kernels are booted together, each in the same machine with the same root, and the same program measures the same rows
-in them in turn, one at a time. The table shows medians; a ratio below 1 is good for Causeway. results.json and report.html are written
-into the folder that --out names.
+The kernels are booted together, each in the same machine with the same root, and the same program \
+measures the same rows in them in turn, one at a time. The table shows medians; a ratio below 1 is \
+good for Causeway. results.json and report.html are written into the folder that --out names.
 
 Examples:
   causeway bench                          the short set against Linux
-  causeway bench fork pipe --full         two experiments, all their rows, and longer
-  causeway bench --against causeway       against itself: shows what is noise
+  causeway bench fork pipe --full         two experiments, all rows, for longer
+  causeway bench --against causeway       against itself: what is noise
   causeway bench --against HEAD~10        against an older state of this source
   causeway bench --against causeway --append faultahead=0,0
-                                          against itself: shows what an option does
-  causeway bench --icount                 in instructions, which repeat to the digit, on one CPU
-  causeway bench --compare A.json B.json  what got better or worse from A to B
-  causeway bench --report A.json          the page of results that are there already
+                                          against itself: what an option does
+  causeway bench --icount                 in instructions, on one CPU
+  causeway bench --compare A.json B.json  what improved or got worse from A to B
+  causeway bench --report A.json          the page of existing results
 
 Exit status:
-  0    everything was measured (--compare: nothing got worse beyond the threshold)
+  0    everything was measured (--compare: nothing got worse beyond --threshold)
   1    something failed; the table says what (--compare: something got worse)
   125  causeway itself failed; the message says what to do
   130  it was ended by Ctrl-C; what was measured until then is kept";

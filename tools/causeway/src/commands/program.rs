@@ -19,7 +19,7 @@ pub struct ProgramOptions {
     #[arg(long = "env-file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Start in this folder, made if it is missing [default: the user's home]
-    #[arg(short, long = "workdir", value_name = "DIR")]
+    #[arg(short = 'w', long = "workdir", value_name = "DIR")]
     directory: Option<OsString>,
     /// Run as this user of the guest's [default: root]
     #[arg(short, long, value_name = "NAME|UID[:GROUP|GID]")]

@@ -12,13 +12,14 @@ use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::{MARK, cache};
+use super::progress::Step;
+use super::{MARK, Root, cache};
 
 /// The packages of a root when the user names none.
 pub const DEFAULT: [&str; 12] = [
@@ -40,21 +41,48 @@ pub const DEFAULT: [&str; 12] = [
 const SUITE: &str = "bookworm";
 /// The program that installs the packages, and its package's name.
 const INSTALLER: &str = "mmdebstrap";
+/// The first step: are there such packages, and how many?
+const LOOK: &str = include_str!("debian-look.sh");
 /// The last step of making a root, after the packages' own scripts.
-const FINISH: &str = include_str!("debian-finish.sh");
+const FINISH: &str = concat!(
+    include_str!("debian-finish.sh"),
+    include_str!("debian-mark.sh")
+);
+/// The mark alone, of a root that exists, and the steps before it.
+const MARK_AGAIN: &str = concat!(
+    "set -eu\nroot=$1\nexport LC_ALL=C\n\
+     rm -rf \"$root/etc/apt/apt.conf.d/99mmdebstrap\" \"$root/var/cache/apt/archives/\"*.deb\n",
+    include_str!("debian-mark.sh")
+);
+const OWNERS: &str = include_str!("debian-owners.sh");
+const ADD: &str = include_str!("debian-add.sh");
 /// The scripts of packages that care about the machine look here.
 const APT_FOLDER: &str = "/var/cache/apt/archives/";
 
-/// Makes `folder` a root with `packages` and all that Debian calls essential.
+/// What to do with a folder that is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum There {
+    /// It must be empty.
+    Refuse,
+    /// A root that this made goes.
+    Replace,
+    /// The packages are installed in a root that this made, whose files stay.
+    Add,
+}
+
+/// Makes `folder` a root with `packages` and all that Debian calls essential, or adds packages to
+/// it.
 ///
-/// A folder that is there already must be empty, or, with `replace`, a root that this made. With
-/// `fresh`, the packages are looked up anew although this set was installed before.
+/// With `fresh`, the packages are looked up anew although this set was installed before.
 ///
 /// # Errors
 /// A sentence with the reason: a package that does not exist, no network, a folder that
 /// is something else.
-pub fn make(folder: &Path, packages: &[String], replace: bool, fresh: bool) -> Result<()> {
-    check_place(folder, replace)?;
+pub fn make(folder: &Path, packages: &[String], there: There, fresh: bool) -> Result<()> {
+    if there == There::Add {
+        return add(folder, packages);
+    }
+    check_place(folder, there == There::Replace)?;
     let packages = checked_names(packages)?;
     let cache = cache::folder("debian")?;
     let _lock = cache::lock(&cache)?;
@@ -62,6 +90,8 @@ pub fn make(folder: &Path, packages: &[String], replace: bool, fresh: bool) -> R
     let tar = cache.join(recipe.name());
     if fresh || !tar.is_file() {
         recipe.install(&cache, &tar)?;
+        // What `causeway cache` shows.
+        let _ = fs::write(tar.with_extension("packages"), recipe.packages.join(" "));
     }
     unpack(&tar, folder)?;
     println!(
@@ -70,6 +100,47 @@ pub fn make(folder: &Path, packages: &[String], replace: bool, fresh: bool) -> R
         recipe.packages.join(" ")
     );
     Ok(())
+}
+
+/// Installs packages in a root that [`make`] made. Its other files stay as they are.
+fn add(folder: &Path, packages: &[String]) -> Result<()> {
+    let status = folder.join("var/lib/dpkg/status");
+    if !folder.join(MARK).is_file() || !status.is_file() {
+        bail!(
+            "{} is no root that `causeway root debian` made: nothing can be added to it",
+            folder.display()
+        );
+    }
+    let status =
+        fs::read_to_string(&status).with_context(|| format!("cannot read {}", status.display()))?;
+    let mut packages = checked_names(packages)?;
+    packages.retain(|name| !is_installed(&status, name));
+    if packages.is_empty() {
+        println!("{}: all of these packages are installed", folder.display());
+        return Ok(());
+    }
+    let cache = cache::folder("debian")?;
+    let _lock = cache::lock(&cache)?;
+    let recipe = Recipe::new(packages)?;
+    let temporary = tempfile::tempdir_in(&cache).context("cannot make a temporary folder")?;
+    let (old, new) = (temporary.path().join("old"), temporary.path().join("new"));
+    pack(folder, &old)?;
+    recipe.add(&cache, &old, &new)?;
+    drop(fs::remove_file(&old));
+    unpack(&new, folder)?;
+    println!("{}: added {}", folder.display(), recipe.packages.join(" "));
+    Ok(())
+}
+
+/// Whether dpkg's database says that a package is installed.
+fn is_installed(status: &str, name: &str) -> bool {
+    let (name, architecture) = name.split_once(':').unwrap_or((name, "amd64"));
+    status.split("\n\n").any(|package| {
+        let is = |line: String| package.lines().any(|other| other == line);
+        is(format!("Package: {name}"))
+            && is("Status: install ok installed".into())
+            && (is(format!("Architecture: {architecture}")) || is("Architecture: all".into()))
+    })
 }
 
 /// Refuses a folder that holds something that is not to be lost.
@@ -86,7 +157,7 @@ fn check_place(folder: &Path, replace: bool) -> Result<()> {
             return Ok(());
         }
         bail!(
-            "{} is a root already; --replace makes it anew",
+            "{} is a root already; --add installs more packages in it, --replace makes it anew",
             folder.display()
         );
     }
@@ -157,30 +228,67 @@ impl Recipe {
 
     /// Installs the packages and writes the root to `tar`.
     fn install(&self, cache: &Path, tar: &Path) -> Result<()> {
+        let mut install = self.installer(cache)?;
+        install.arg("--variant=essential");
+        install.arg(format!("--include={}", self.packages.join(",")));
+        install.arg(format!("--setup-hook={}", self.script("?essential", LOOK)));
+        install.arg(format!("--customize-hook={FINISH}"));
+        self.run(install, tar)
+    }
+
+    /// Installs the packages in the root that is packed in `old`, and writes it to `new`.
+    fn add(&self, cache: &Path, old: &Path, new: &Path) -> Result<()> {
+        let mut install = self.installer(cache)?;
+        install.arg("--variant=custom");
+        install.arg(format!("--setup-hook=tar-in {} /", quoted(old)));
+        install.arg(format!("--setup-hook={OWNERS}"));
+        if self.is_mixed() {
+            let i386 = "dpkg --root=\"$1\" --add-architecture i386";
+            install.arg(format!("--setup-hook={i386}"));
+        }
+        install.arg(format!("--setup-hook={}", self.script("", LOOK)));
+        install.arg(format!("--customize-hook={}", self.script("", ADD)));
+        install.arg(format!("--customize-hook={MARK_AGAIN}"));
+        self.run(install, new)
+    }
+
+    /// Whether there are packages for 32-bit programs.
+    fn is_mixed(&self) -> bool {
+        self.packages.iter().any(|name| name.ends_with(":i386"))
+    }
+
+    /// A script with its variables set.
+    fn script(&self, essential: &str, script: &str) -> String {
+        let packages = self.packages.join(" ");
+        format!("essential='{essential}' packages='{packages}'\n{script}")
+    }
+
+    /// The installer with the options of all its uses.
+    fn installer(&self, cache: &Path) -> Result<Command> {
         let packages = cache.join("packages");
         fs::create_dir_all(&packages)
             .with_context(|| format!("cannot make {}", packages.display()))?;
         let settings = cache.join("apt.conf");
         fs::write(&settings, apt_settings()?)?;
-        let new = tar.with_extension("tar.new");
         let mut install = Command::new(INSTALLER);
-        install.args(["--variant=essential", "--format=tar", "--components=main"]);
-        if self.packages.iter().any(|name| name.ends_with(":i386")) {
+        install.args(["--verbose", "--format=tar", "--components=main"]);
+        if self.is_mixed() {
             install.arg("--architectures=amd64,i386");
         }
-        install.arg(format!("--include={}", self.packages.join(",")));
         install.arg(word("--aptopt=", &settings));
         // The packages of earlier times go in, all of them come out; the guest has a /dev of its
         // own.
         install.arg("--skip=download/empty,essential/unlink,output/dev");
         install.arg(format!("--setup-hook=mkdir -p \"$1\"{APT_FOLDER}"));
-        let quoted = format!(
-            "'{}'",
-            packages.display().to_string().replace('\'', "'\\''")
-        );
+        let quoted = quoted(&packages);
         install.arg(format!("--setup-hook=sync-in {quoted} {APT_FOLDER}"));
         install.arg(format!("--customize-hook=sync-out {APT_FOLDER} {quoted}"));
-        install.arg(format!("--customize-hook={FINISH}"));
+        Ok(install)
+    }
+
+    /// Runs the installer, which writes the root to `tar`, and shows its progress.
+    fn run(&self, mut install: Command, tar: &Path) -> Result<()> {
+        let new = tar.with_extension("tar.new");
         install.arg(SUITE).arg(&new).args(&self.sources);
         install
             .env("LC_ALL", "C")
@@ -193,18 +301,17 @@ impl Recipe {
                  (`make setup-debian` does)"
             )
         })?;
-        let mut said = Vec::new();
+        let (mut said, mut progress) = (Vec::new(), Progress::default());
         for line in child.stderr.take().into_iter().flat_map(|pipe| {
             BufReader::new(pipe)
                 .split(b'\n')
                 .map_while(std::result::Result::ok)
         }) {
             let line = String::from_utf8_lossy(&line).into_owned();
-            if let Some(step) = progress(&line) {
-                eprintln!("causeway: {step}");
-            }
+            progress.line(&line);
             said.push(line);
         }
+        drop(progress);
         if !child.wait()?.success() {
             let _ = fs::remove_file(&new);
             bail!("{}", explain(&said));
@@ -213,16 +320,68 @@ impl Recipe {
     }
 }
 
-/// The step that a line of the installer's announces, if it takes long enough to be told.
-fn progress(line: &str) -> Option<&str> {
-    const STEPS: [&str; 4] = [
-        "running apt-get update...",
-        "downloading packages with apt...",
-        "installing essential packages...",
-        "installing remaining packages inside the chroot...",
-    ];
-    let step = line.strip_prefix("I: ")?;
-    STEPS.contains(&step).then(|| step.trim_end_matches('.'))
+/// Follows the installer by its lines.
+#[derive(Default)]
+struct Progress {
+    step: Option<Step>,
+    /// Packages that will be installed, and those that are.
+    total: u64,
+    done: u64,
+}
+
+impl Progress {
+    fn line(&mut self, line: &str) {
+        const STEPS: [&str; 5] = [
+            "running apt-get update...",
+            "downloading packages with apt...",
+            "installing essential packages...",
+            "installing remaining packages inside the chroot...",
+            "installing more packages inside the chroot...",
+        ];
+        if let Some(step) = line.strip_prefix("I: ").filter(|step| STEPS.contains(step)) {
+            let step = step.trim_end_matches('.');
+            // Its bar goes before the next one comes.
+            self.step = None;
+            self.step = Some(match self.total {
+                0 => Step::unmeasured(step),
+                total => Step::items(step, total, "packages"),
+            });
+        } else if let Some(total) = line.strip_prefix("causeway: packages ") {
+            self.total = total.trim().parse().unwrap_or(0);
+        } else if line.starts_with("Setting up ") {
+            self.done += 1;
+        }
+        if let (Some(step), Some(part)) = (&self.step, part(line)) {
+            step.show(&part);
+            step.reach(self.done.min(self.total));
+        }
+    }
+}
+
+/// The package that a line of apt's or dpkg's is about, and what happens to it.
+fn part(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        [get, _, _, "amd64" | "i386" | "all", name, ..] if get.starts_with("Get:") => {
+            Some(format!("fetching {name}"))
+        }
+        ["Unpacking", name, ..] => Some(format!("unpacking {name}")),
+        ["Setting", "up", name, ..] => Some(format!("setting up {name}")),
+        _ => None,
+    }
+}
+
+/// The best of these names for one that does not exist.
+fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    /// Below this a name has nothing to do with the other.
+    const SIMILAR: f64 = 0.9;
+    let mut near: Vec<(f64, &str)> = names
+        .map(|name| (strsim::jaro_winkler(wanted, name), name))
+        .filter(|&(likeness, _)| likeness >= SIMILAR)
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    near.dedup();
+    near.into_iter().map(|(_, name)| name).take(3).collect()
 }
 
 /// The reason of the installer's failure, from its output: a sentence where the cause is known, and
@@ -240,7 +399,17 @@ fn explain(said: &[String]) -> String {
         })
         .collect();
     if !unknown.is_empty() {
-        return format!("Debian {SUITE} has no package {}", unknown.join(", "));
+        let named = unknown.iter().map(|wanted| {
+            let names = said
+                .iter()
+                .filter_map(|line| line.strip_prefix("causeway: name "));
+            match near(wanted, names) {
+                near if near.is_empty() => (*wanted).to_owned(),
+                near => format!("{wanted} (is it {}?)", near.join(" or ")),
+            }
+        });
+        let named: Vec<String> = named.collect();
+        return format!("Debian {SUITE} has no package {}", named.join(", "));
     }
     let unreachable = [
         "Temporary failure resolving",
@@ -256,17 +425,21 @@ fn explain(said: &[String]) -> String {
             line.trim()
         );
     }
-    if find("newuidmap").is_some() || find("subuid").is_some() {
+    let no_namespace = ["newuidmap", "subuid", "unable to pick chroot mode"];
+    if no_namespace.iter().any(|text| find(text).is_some()) {
         return "this needs root, or a user with subordinate ids: install Debian's package uidmap \
                 and add a line for this user to /etc/subuid and /etc/subgid (`usermod \
                 --add-subuids 100000-165535 --add-subgids 100000-165535 USER`)"
             .into();
     }
-    let own: Vec<&str> = said
-        .iter()
-        .map(|line| line.trim_end())
-        .filter(|line| !line.is_empty() && !line.starts_with("I: "))
-        .collect();
+    let lines = || said.iter().map(|line| line.trim_end());
+    let is_error = |line: &&str| line.starts_with("E: ") || line.starts_with("dpkg: error");
+    let mut own: Vec<&str> = lines().filter(is_error).collect();
+    if own.is_empty() {
+        own = lines()
+            .filter(|line| !line.is_empty() && !line.starts_with("I: "))
+            .collect();
+    }
     let last = &own[own.len().saturating_sub(12)..];
     format!("{INSTALLER} failed:\n  {}", last.join("\n  "))
 }
@@ -334,23 +507,20 @@ fn unpack(tar: &Path, folder: &Path) -> Result<()> {
     };
     let new = beside("new");
     fs::create_dir(&new).with_context(|| format!("cannot make {}", new.display()))?;
-    let output = Command::new("tar")
-        .args(["--extract", "--preserve-permissions", "--numeric-owner"])
-        .arg("--file")
-        .arg(tar)
-        .arg("--directory")
-        .arg(&new)
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot run tar")?;
-    if !output.status.success() {
+    let mut extract = Command::new("tar");
+    extract.args(["--extract", "--preserve-permissions", "--numeric-owner"]);
+    extract.arg("--directory").arg(&new).stdin(Stdio::piped());
+    let from = File::open(tar).with_context(|| format!("cannot read {}", tar.display()))?;
+    let what = format!("unpacking the root into {}", folder.display());
+    let step = Step::bytes(&what, from.metadata()?.len());
+    let extracted = with_tar(extract, |child| {
+        let to = child.stdin.take().context("no pipe to tar")?;
+        copy(from, to, &step)
+    });
+    drop(step);
+    if let Err(why) = extracted {
         let _ = fs::remove_dir_all(&new);
-        let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        bail!(
-            "cannot unpack the root into {}: {}",
-            folder.display(),
-            why.trim()
-        );
+        bail!("cannot unpack the root into {}: {why}", folder.display());
     }
     let old = beside("old");
     let cannot = || format!("cannot put the root into {}", folder.display());
@@ -365,6 +535,59 @@ fn unpack(tar: &Path, folder: &Path) -> Result<()> {
     // The tar file's time says when the root was last used.
     let _ = File::open(tar).and_then(|file| file.set_modified(std::time::SystemTime::now()));
     Ok(())
+}
+
+/// Packs a root into `tar`. Files that belong to the user who runs this belong to root there, if
+/// that is not root.
+fn pack(folder: &Path, tar: &Path) -> Result<()> {
+    let mut create = Command::new("tar");
+    create.args(["--create", "--numeric-owner", "--one-file-system"]);
+    if !rustix::process::geteuid().is_root() {
+        create.args(["--owner=0", "--group=0"]);
+    }
+    create.arg("--directory").arg(folder).arg(".");
+    create.stdin(Stdio::null()).stdout(Stdio::piped());
+    let to = File::create(tar).with_context(|| format!("cannot create {}", tar.display()))?;
+    let what = format!("reading the root {}", folder.display());
+    let step = Step::bytes(&what, Root::folder(folder)?.bytes());
+    with_tar(create, |child| {
+        let from = child.stdout.take().context("no pipe from tar")?;
+        copy(from, to, &step)
+    })
+    .with_context(|| format!("cannot pack the root {}", folder.display()))
+}
+
+/// Runs `tar`, with `move_bytes` at the other end of its pipe.
+fn with_tar(mut tar: Command, move_bytes: impl FnOnce(&mut Child) -> Result<()>) -> Result<()> {
+    // A file has room for any number of complaints while the bytes move.
+    let complaints = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    tar.stderr(complaints.reopen()?);
+    let mut child = tar.spawn().context("cannot run tar")?;
+    let moved = move_bytes(&mut child);
+    if !child.wait()?.success() {
+        let why = fs::read(complaints.path()).unwrap_or_default();
+        bail!("{}", String::from_utf8_lossy(&why).trim());
+    }
+    moved
+}
+
+/// Copies all bytes, and shows how many they are.
+fn copy(mut from: impl Read, mut to: impl Write, step: &Step) -> Result<()> {
+    let (mut buffer, mut bytes) = (vec![0; 1 << 18], 0);
+    loop {
+        let count = from.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        to.write_all(&buffer[..count])?;
+        bytes += count as u64;
+        step.reach(bytes);
+    }
+}
+
+/// A path as a word of the shell.
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
 }
 
 /// An option with a path as its value.
@@ -402,6 +625,42 @@ mod tests {
         assert!(said("E: Package 'bar' has no installation candidate").ends_with("package bar"));
         assert!(said("W: Temporary failure resolving 'x'").contains("cannot be reached"));
         assert!(said("I: a\nE: something else").ends_with("E: something else"));
+        let mode = "E: unable to pick chroot mode automatically (use --mode for manual selection)";
+        assert!(said(mode).contains("uidmap"));
+        let names = "causeway: name sqlite3\ncauseway: name squid\ncauseway: name zip";
+        let missing = said(&format!("E: Unable to locate package sqlite\n{names}"));
+        assert!(missing.ends_with("sqlite (is it sqlite3?)"), "{missing}");
+    }
+
+    #[test]
+    fn installed_packages_are_known() {
+        let status = "Package: git\nStatus: install ok installed\nArchitecture: amd64\n\n\
+                      Package: vim\nStatus: deinstall ok config-files\nArchitecture: amd64\n\n\
+                      Package: netbase\nArchitecture: all\nStatus: install ok installed\n";
+        let there = ["git", "netbase", "git:amd64"].map(|name| is_installed(status, name));
+        assert_eq!(there, [true; 3]);
+        let missing = ["gi", "vim", "git:i386"].map(|name| is_installed(status, name));
+        assert_eq!(missing, [false; 3]);
+    }
+
+    #[test]
+    fn lines_of_packages_are_told() {
+        let get =
+            "Get:12 http://deb.debian.org/debian bookworm/main amd64 gcc-12 amd64 12.2 [2 kB]";
+        assert_eq!(part(get).as_deref(), Some("fetching gcc-12"));
+        let line = "Setting up zip (3.0-13) ...";
+        assert_eq!(part(line).as_deref(), Some("setting up zip"));
+        assert_eq!(part("Reading package lists..."), None);
+    }
+
+    #[test]
+    fn nothing_is_added_to_other_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = add(folder.path(), &["zip".into()]).unwrap_err();
+        assert!(
+            error.to_string().contains("causeway root debian"),
+            "{error}"
+        );
     }
 
     #[test]

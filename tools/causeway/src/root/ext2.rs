@@ -4,17 +4,23 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Contents, DIRECTORY, MARK, Root};
+use super::progress::Step;
+use super::{Contents, DIRECTORY, MARK, Node, Root};
 
 /// The free space of an image when no size is given.
 const ROOM: u64 = 256 << 20;
 const MEBIBYTE: u64 = 1 << 20;
+/// The bytes of a block.
+const BLOCK: u64 = 4096;
 /// The smallest image, in bytes: the file system's own tables fit.
 const LEAST: u64 = MEBIBYTE;
 
@@ -25,7 +31,7 @@ const LEAST: u64 = MEBIBYTE;
 /// When the folder can't be read, the files don't fit, `to` is there already, or e2fsprogs is not.
 pub fn make(folder: Option<&Path>, to: &Path, size: Option<u64>) -> Result<()> {
     let root = folder.map_or_else(Root::busybox, Root::folder)?;
-    let size = size.unwrap_or_else(|| root.bytes() * 2 + ROOM);
+    let size = size.unwrap_or_else(|| root.size_with_room());
     let size = size.div_ceil(MEBIBYTE) * MEBIBYTE;
     if size < LEAST.max(root.bytes()) {
         bail!(
@@ -38,12 +44,57 @@ pub fn make(folder: Option<&Path>, to: &Path, size: Option<u64>) -> Result<()> {
     let made = file
         .set_len(size)
         .context("the image is too large")
-        .and_then(|()| root.fill(folder, to));
+        .and_then(|()| root.fill(folder, to, size, &[]));
     if made.is_err() {
         // Half an image is of no use to anybody.
         let _ = fs::remove_file(to);
     }
     made
+}
+
+/// Makes the image `to` with the tree of `folder` for guests whose changes are dropped: with the
+/// same files as the folder's archive, and no others.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_private(root: &Root, folder: &Path, to: &Path) -> Result<()> {
+    let size = root.size_with_room().div_ceil(MEBIBYTE) * MEBIBYTE;
+    let file = File::create(to).with_context(|| format!("cannot create {}", to.display()))?;
+    file.set_len(size).context("the image is too large")?;
+    let what = format!("copying the root {} to a disk", folder.display());
+    let step = Step::bytes(&what, root.bytes());
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // The blocks that are written are holes no longer.
+            while !is_done.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(50));
+                let written = file.metadata().map_or(0, |about| about.blocks() * 512);
+                step.reach(written.min(root.bytes()));
+            }
+        });
+        // An archive has no extended attributes, and no blocks that only root may use.
+        let made = root.fill(Some(folder), to, size, &["-m", "0", "-E", "no_copy_xattrs"]);
+        is_done.store(true, Ordering::Relaxed);
+        made
+    })?;
+    let mut changes = Vec::new();
+    if !root.nodes.contains_key(Path::new("lost+found")) {
+        writeln!(changes, "rmdir /lost+found")?;
+    }
+    if let Some(top) = root.nodes.get(Path::new("")) {
+        writeln!(changes, "sif / mode 0{:o}", top.mode)?;
+    }
+    edit(to, &changes)
+}
+
+/// Whether this machine has e2fsprogs.
+pub fn is_there() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = |name: &str| std::env::split_paths(&path).any(|at| at.join(name).exists());
+    ["mke2fs", "debugfs"]
+        .iter()
+        .all(|name| installed(name).is_some() || on_path(name))
 }
 
 /// Has `e2fsck` look at an image, without a change to it.
@@ -78,8 +129,15 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 impl Root {
-    /// Makes the file system in `image`.
-    fn fill(&self, folder: Option<&Path>, image: &Path) -> Result<()> {
+    /// The bytes of an image with as much free space as its files take, and more.
+    fn size_with_room(&self) -> u64 {
+        let blocks = |node: &Node| node.host.0.div_ceil(BLOCK).max(1) * BLOCK;
+        self.nodes.values().map(blocks).sum::<u64>() * 2 + ROOM
+    }
+
+    /// Makes the file system in `image`, which has `size` bytes, with `how`, which are words of
+    /// `mke2fs`.
+    fn fill(&self, folder: Option<&Path>, image: &Path, size: u64, how: &[&str]) -> Result<()> {
         let temporary = tempfile::tempdir().context("cannot make a temporary folder")?;
         let from = match folder {
             Some(folder) => folder.to_owned(),
@@ -90,8 +148,19 @@ impl Root {
             }
         };
         let mut mke2fs = tool("mke2fs");
-        mke2fs.args(["-q", "-F", "-t", "ext2", "-b", "4096", "-L", "root", "-d"]);
-        run(mke2fs.arg(&from).arg(image))?;
+        mke2fs.args(["-q", "-F", "-t", "ext2", "-b", "4096", "-L", "root"]);
+        // Small files need more inodes than mke2fs makes by the size.
+        let usual = size
+            / if size < 512 * MEBIBYTE {
+                4 << 10
+            } else {
+                16 << 10
+            };
+        let wanted = self.nodes.len() as u64 * 2;
+        if wanted > usual {
+            mke2fs.arg("-N").arg(wanted.to_string());
+        }
+        run(mke2fs.args(how).arg("-d").arg(&from).arg(image))?;
         edit(image, &self.owners(folder.is_some())?)
     }
 
@@ -122,7 +191,8 @@ impl Root {
         Ok(())
     }
 
-    /// The commands by which `debugfs` sets the owners of all files.
+    /// The commands by which `debugfs` sets the owners of all files, and removes what is not part
+    /// of the tree.
     fn owners(&self, marked: bool) -> Result<Vec<u8>> {
         let me = rustix::process::geteuid().as_raw();
         let mut script = Vec::new();
@@ -131,15 +201,18 @@ impl Root {
             if me == 0 && (node.uid, node.gid) == (0, 0) {
                 continue;
             }
-            let bytes = path.as_os_str().as_bytes();
-            if bytes.iter().any(|byte| matches!(byte, b'"' | b'\n')) {
-                bail!("{}: debugfs has no way to name this", path.display());
-            }
+            let name = quoted(path)?;
             for (field, id) in [("uid", node.uid), ("gid", node.gid)] {
-                script.extend_from_slice(b"sif \"/");
-                script.extend_from_slice(bytes);
-                writeln!(script, "\" {field} {id}")?;
+                script.extend_from_slice(b"sif ");
+                script.extend_from_slice(&name);
+                writeln!(script, " {field} {id}")?;
             }
+        }
+        // mke2fs has copied them.
+        for socket in &self.sockets {
+            script.extend_from_slice(b"rm ");
+            script.extend_from_slice(&quoted(socket)?);
+            script.push(b'\n');
         }
         if marked {
             writeln!(script, "rm /{MARK}")?;
@@ -148,11 +221,32 @@ impl Root {
     }
 }
 
+/// A path as `debugfs` takes it.
+///
+/// # Errors
+/// When the path has a newline, which ends a command.
+fn quoted(path: &Path) -> Result<Vec<u8>> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.contains(&b'\n') {
+        bail!(
+            "{}: debugfs has no way to name this; try --root-by memory",
+            path.display()
+        );
+    }
+    // Two quotes are one, inside of quotes.
+    let pieces: Vec<&[u8]> = bytes.split(|&byte| byte == b'"').collect();
+    Ok([b"\"/", &pieces.join(&b"\"\""[..])[..], b"\""].concat())
+}
+
+/// The file of a program of e2fsprogs, if it is where Debian keeps it.
+fn installed(name: &str) -> Option<PathBuf> {
+    let known = ["/usr/sbin", "/sbin"].map(|folder| PathBuf::from(folder).join(name));
+    known.into_iter().find(|path| path.exists())
+}
+
 /// A program of e2fsprogs, which Debian keeps where users don't look.
 fn tool(name: &str) -> Command {
-    let known = ["/usr/sbin", "/sbin"].map(|folder| PathBuf::from(folder).join(name));
-    let found = known.into_iter().find(|path| path.exists());
-    let mut command = Command::new(found.unwrap_or_else(|| name.into()));
+    let mut command = Command::new(installed(name).unwrap_or_else(|| name.into()));
     command.stdin(Stdio::null());
     command
 }

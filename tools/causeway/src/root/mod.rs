@@ -1,11 +1,18 @@
 //! The guest's root: a tree of files, from a folder of the host or made of Debian's static busybox,
-//! written as the archive that the kernel unpacks. [`debian`] makes such a folder of Debian's
-//! packages, [`ext2`] a disk of any.
+//! written as the archive that the kernel unpacks, or as a disk.
+//!
+//! [`place`] decides by which way a guest gets its root, [`stored`] keeps archives and disks of
+//! large folders in the [`cache`], [`debian`] makes a folder of Debian's packages, [`ext2`] a disk
+//! of any, [`inventory`] shows and empties the cache, and [`progress`] shows how far a long step
+//! is.
 
-mod archive;
 mod cache;
 pub mod debian;
 pub mod ext2;
+pub mod inventory;
+pub mod place;
+mod progress;
+mod stored;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -19,6 +26,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::cpio::{Archive, Header};
+
+use progress::Step;
 
 /// Where Debian's `busybox-static` puts its program.
 pub const BUSYBOX: &str = "/bin/busybox";
@@ -61,6 +70,9 @@ struct Node {
 #[derive(Default, Debug)]
 pub struct Root {
     nodes: BTreeMap<PathBuf, Node>,
+    /// The sockets of the folder, which are not part of the tree: a socket is nothing without the
+    /// process that listens on it.
+    sockets: Vec<PathBuf>,
 }
 
 impl Root {
@@ -228,7 +240,8 @@ impl Root {
         } else if kind.is_file() {
             Contents::HostFile(host.into())
         } else if kind.is_socket() {
-            return Ok(()); // A socket is nothing without the process that listens on it.
+            self.sockets.push(path.into());
+            return Ok(());
         } else {
             Contents::Nothing
         };
@@ -270,6 +283,20 @@ impl Root {
     /// # Errors
     /// When a file of the host cannot be read or `to` cannot be written.
     pub fn write(&self, to: &Path) -> Result<()> {
+        self.write_each(to, |_| ())
+    }
+
+    /// As [`write`](Root::write), with a step over [`bytes`](Root::bytes).
+    ///
+    /// # Errors
+    /// As it.
+    fn write_with(&self, to: &Path, step: &Step) -> Result<()> {
+        self.write_each(to, |bytes| step.reach(bytes))
+    }
+
+    /// Writes the tree as an archive, and tells `reach` how many bytes of files are in it.
+    fn write_each(&self, to: &Path, reach: impl Fn(u64)) -> Result<()> {
+        let mut bytes = 0;
         let output = File::create(to).with_context(|| format!("cannot create {}", to.display()))?;
         let mut archive = Archive::new(BufWriter::with_capacity(1 << 20, output));
         let mut names = HashMap::new();
@@ -312,6 +339,8 @@ impl Root {
                 _ => archive.entry(name, &header, 0, io::empty()),
             }
             .with_context(|| format!("cannot pack {} into {}", path.display(), to.display()))?;
+            bytes += node.host.0;
+            reach(bytes);
         }
         archive
             .finish()

@@ -41,6 +41,19 @@ impl Bench {
     pub fn new(checked: PathBuf, fast: PathBuf, programs: PathBuf) -> Result<Self> {
         let (accelerator, why) = qemu::choose(Accelerator::Auto, &fast)?;
         println!("guests run with {accelerator:?}: {why}");
+        Self::with(checked, fast, programs, accelerator)
+    }
+
+    /// Guests that run by this accelerator.
+    ///
+    /// # Errors
+    /// When there is no place for temporary files.
+    pub fn with(
+        checked: PathBuf,
+        fast: PathBuf,
+        programs: PathBuf,
+        accelerator: Accelerator,
+    ) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         Ok(Self {
             checked,

@@ -2,17 +2,18 @@
 //!
 //! [`host`] runs the tests of the workspace, beside all others: [`programs`] boots guests that run
 //! the test programs of `user/`, [`attacks`] those that an ordinary user would attack the kernel
-//! with, [`strangers`] runs scripts in a guest and on the host and compares
-//! their outputs, [`disk`] gives guests disks and looks at the images, [`ext2`] does so with roots
-//! that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives
-//! small guests swap space, [`debian`] compares the output of scripts of Debian's programs with
-//! Linux's, [`bench`] runs `causeway bench` on a few rows, [`experiments`] each row of the guest's
-//! bench once, [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`]
-//! compares instruction counts with the last release's, [`stress`] runs Debian's `stress-ng`,
-//! [`pressure`] does so in a machine that is too small for it, [`python`] compares the outcomes of
-//! Python's own tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`]
-//! types at a guest's console, and [`starts`] starts guests that must fail, or start in unusual
-//! ways. [`boot`] plans and runs a boot for all of them.
+//! with, [`strangers`] runs scripts in a guest and on the host and compares their outputs, [`disk`]
+//! gives guests disks and looks at the images, [`ext2`] does so with roots that stay or whose
+//! machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives small guests swap
+//! space, [`debian`] compares the output of scripts of Debian's programs with Linux's, [`install`]
+//! installs the host command and runs it without the source, [`bench`] runs `causeway bench` on a
+//! few rows, [`experiments`] each row of the guest's bench once, [`compare`] runs `causeway
+//! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
+//! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
+//! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`starts`]
+//! starts guests that must fail, or start in unusual ways, and [`ways`] gives guests a folder as
+//! root in each way. [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
 mod bench;
@@ -25,6 +26,7 @@ mod experiments;
 mod ext2;
 pub mod host;
 mod icount;
+mod install;
 mod pressure;
 mod programs;
 mod python;
@@ -36,6 +38,7 @@ mod starts;
 mod strangers;
 mod stress;
 mod swap;
+mod ways;
 
 use std::path::PathBuf;
 use std::thread;
@@ -47,6 +50,7 @@ use programs::CPUS;
 
 use crate::options;
 use crate::project::{self, Profile};
+use crate::qemu::Accelerator;
 
 /// Counts and prints the tests that passed and failed.
 pub struct Report {
@@ -56,6 +60,8 @@ pub struct Report {
     words: Vec<String>,
     /// Whether there was such a group.
     any: bool,
+    /// The names of all groups, where they are only asked for and none is run.
+    names: Option<Vec<String>>,
     /// When the tests began.
     start: Instant,
 }
@@ -68,7 +74,16 @@ impl Report {
             failed: Vec::new(),
             words: words.to_vec(),
             any: false,
+            names: None,
             start: Instant::now(),
+        }
+    }
+
+    /// Of no group: only their names are asked for.
+    fn of_names() -> Self {
+        Self {
+            names: Some(Vec::new()),
+            ..Self::new(&[])
         }
     }
 
@@ -76,6 +91,7 @@ impl Report {
     fn beside(&self) -> Self {
         Self {
             start: self.start,
+            names: self.names.as_ref().map(|_| Vec::new()),
             ..Self::new(&self.words)
         }
     }
@@ -85,10 +101,17 @@ impl Report {
         self.passed += beside.passed;
         self.failed.extend(beside.failed);
         self.any |= beside.any;
+        if let Some(names) = &mut self.names {
+            names.extend(beside.names.into_iter().flatten());
+        }
     }
 
     /// Whether a group of tests is to be run; if so, prints its name and when it begins.
     pub fn wants(&mut self, group: &str) -> bool {
+        if let Some(names) = &mut self.names {
+            names.push(group.into());
+            return false;
+        }
         let wanted =
             self.words.is_empty() || self.words.iter().any(|word| group.contains(word.as_str()));
         if wanted {
@@ -175,11 +198,36 @@ fn side_by_side<T: Sync, R: Send>(
     })
 }
 
+/// Refuses words that no group has in its name, before anything is built.
+fn check_words(options: &options::Test) -> Result<()> {
+    let mut report = Report::of_names();
+    host::run(&mut report)?;
+    report::run(&mut report);
+    let none = PathBuf::new;
+    let bench = boot::Bench::with(none(), none(), none(), Accelerator::Tcg)?;
+    groups(&bench, &mut report, options)?;
+    let names = report.names.unwrap_or_default();
+    for word in &options.groups {
+        let is_known = names.iter().any(|name| name.contains(word.as_str()));
+        ensure!(
+            is_known,
+            "no group of tests has a name with `{word}`; the groups are:\n  {}",
+            names.join("\n  ")
+        );
+    }
+    Ok(())
+}
+
 /// Runs the tests and returns the exit status.
 ///
 /// # Errors
-/// When something that the tests need cannot be built.
+/// When something that the tests need cannot be built, or a word is in no group's name.
 pub fn test(options: &options::Test) -> Result<u8> {
+    // The names of some groups come from files of the source.
+    project::home()?;
+    if !options.groups.is_empty() {
+        check_words(options)?;
+    }
     let mut report = Report::new(&options.groups);
     if options.record {
         let kernel = project::kernel(Profile::Release)?;
@@ -236,39 +284,78 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     let fast_kernel = project::kernel(Profile::Release)?;
     let programs = project::guest_programs()?;
     let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
-    bench::run(&bench, report);
-    icount::run(&bench, report, false);
-    starts::run(&bench, report);
-    shares::run(&bench, report);
-    disk::run(&bench, report);
-    ext2::run(&bench, report);
-    database::run(&bench, report, options.long);
-    compare::run(&bench, report);
-    swap::run(&bench, report);
-    session::run(&bench, report);
-    strangers::run(&bench, report)?;
-    debian::run(&bench, report, options)?;
-    stress::run(&bench, report, options.long)?;
-    pressure::run(&bench, report, options.long)?;
-    python::run(&bench, report, options.long)?;
+    groups(&bench, report, options)
+}
+
+/// Runs the groups that boot guests.
+fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> Result<()> {
+    bench::run(bench, report);
+    icount::run(bench, report, false);
+    starts::run(bench, report);
+    install::run(bench, report);
+    ways::run(bench, report);
+    shares::run(bench, report);
+    disk::run(bench, report);
+    ext2::run(bench, report);
+    database::run(bench, report, options.long);
+    compare::run(bench, report);
+    swap::run(bench, report);
+    session::run(bench, report);
+    strangers::run(bench, report)?;
+    debian::run(bench, report, options)?;
+    stress::run(bench, report, options.long)?;
+    pressure::run(bench, report, options.long)?;
+    python::run(bench, report, options.long)?;
     // Guests with one CPU, and kernels of other kinds, beside those with more, which do not need
     // all of the host's processors all the time.
-    bench.root()?;
+    if report.names.is_none() {
+        bench.root()?;
+    }
     let mut beside = report.beside();
     let machines = |report: &mut Report, cpus: &[u32]| {
-        experiments::run(&bench, report, cpus);
-        programs::run(&bench, report, cpus);
-        attacks::run(&bench, report, cpus, &[], options.attack_seconds);
+        experiments::run(bench, report, cpus);
+        programs::run(bench, report, cpus);
+        attacks::run(bench, report, cpus, &[], options.attack_seconds);
     };
     thread::scope(|scope| {
         scope.spawn(|| {
             machines(&mut beside, &[1]);
-            programs::short_of_memory(&bench, &mut beside);
-            programs::variants(&bench, &mut beside, options.seconds);
+            programs::short_of_memory(bench, &mut beside);
+            programs::variants(bench, &mut beside, options.seconds);
         });
         machines(report, &[2, 4]);
-        attacks::together(&bench, report, options.attack_seconds);
+        attacks::together(bench, report, options.attack_seconds);
     });
     report.add(beside);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::{Command, Options};
+
+    #[test]
+    fn words_of_no_group_are_refused_before_anything_is_built() {
+        let check = |words: &[&str]| {
+            let all = ["causeway", "test"].iter().chain(words);
+            match Options::try_parse_from(all).unwrap().command {
+                Command::Test(options) => check_words(&options).map_err(|why| why.to_string()),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            check(&["starts", "python", "attacks, 4 CPUs", "sqlite"]),
+            Ok(())
+        );
+        for words in [&["nosuch"][..], &["starts", "nosuch"]] {
+            let why = check(words).unwrap_err();
+            assert!(
+                why.contains("`nosuch`") && why.contains("starts: CPUs"),
+                "{why}"
+            );
+        }
+    }
 }

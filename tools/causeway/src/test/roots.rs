@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::{database, debian, python, strangers, stress};
 use crate::project;
-use crate::root::debian::make;
+use crate::root::debian::{There, make};
 
 /// One is made at a time, and by one thread.
 static MAKING: Mutex<()> = Mutex::new(());
@@ -31,7 +31,7 @@ pub fn folder(name: &str, packages: &[&str]) -> Result<PathBuf> {
     // Another thread may have made it meanwhile.
     if !is_made() {
         let packages: Vec<String> = packages.iter().map(ToString::to_string).collect();
-        make(&folder, &packages, true, false)?;
+        make(&folder, &packages, There::Replace, false)?;
         fs::write(&list, wanted.as_str())?;
     }
     Ok(folder)

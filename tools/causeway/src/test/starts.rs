@@ -380,6 +380,18 @@ fn host_command(bench: &Bench, report: &mut Report) {
         ensure!(errors.contains(&disk) && told, errors);
         Ok(())
     });
+    report.run("host command: an image that does not boot", || {
+        let image = bench.file("no-image", &[0; 1 << 20])?.display().to_string();
+        let errors = text(&run(&["--image", &image], outcome::FAILURE)?.stderr);
+        ensure!(errors.contains("no bootable CD image"), errors);
+        Ok(())
+    });
+    report.run("host command: too little memory", || {
+        let errors = text(&run(&["--mem", "1M", "--", "true"], outcome::FAILURE)?.stderr);
+        let least = errors.split_once("the least is ");
+        let least = least.and_then(|(_, least)| least.split_whitespace().next());
+        run(&["--mem", least.context(errors.clone())?, "--", "true"], 0).map(drop)
+    });
     report.run("host command: a root that is not there", || {
         let words = ["--root", "/does/not/exist", "--", "true"];
         let errors = text(&run(&words, outcome::FAILURE)?.stderr);

@@ -10,6 +10,7 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
+mod limits;
 mod mappings;
 mod meshes;
 mod mixed;
@@ -72,6 +73,7 @@ fn main() {
         bombs,
         rules,
         tables,
+        limits,
         view
     };
     let runner = Runner {

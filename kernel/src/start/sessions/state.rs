@@ -1,0 +1,225 @@
+//! What the tasks of a session, the host's messages and the machine's end tell each other.
+
+use alloc::sync::Arc;
+
+use abi::raw::general::{SIGHUP, winsize};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::WaitQueue,
+};
+use session::{Stream, Window};
+
+use crate::{
+    process::{
+        Process,
+        signal::{self, Info},
+    },
+    tty::Tty,
+};
+
+/// A session, or its number while there is none.
+pub(super) struct Session {
+    pub(super) number: u8,
+    state: SpinLock<State>,
+    /// Woken after each change.
+    pub(super) changed: WaitQueue,
+}
+
+#[derive(Default)]
+struct State {
+    /// There is one.
+    is_taken: bool,
+    /// Its program's end is the machine's.
+    is_first: bool,
+    process: Option<Arc<Process>>,
+    tty: Option<Arc<Tty>>,
+    /// How many bytes of input there are in all, once the host has said so.
+    input_end: Option<u64>,
+    /// The host reads standard output, and standard error, no more.
+    closed: [bool; 2],
+    /// The host's side is gone.
+    hung_up: bool,
+    /// The wait status of the program.
+    ended: Option<i32>,
+    /// The machine stops.
+    stops: bool,
+    /// Tasks beside the one that ends the session.
+    input_runs: bool,
+    error_runs: bool,
+    /// All that is to be told before the machine stops was told.
+    told: bool,
+}
+
+impl Session {
+    pub(super) fn new(number: u8) -> Session {
+        Session {
+            number,
+            state: SpinLock::new(Rank::Leaf, State::default()),
+            changed: WaitQueue::new(),
+        }
+    }
+
+    /// Changes the state and wakes the tasks.
+    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let result = change(&mut self.state.lock());
+        self.changed.wake_all();
+        result
+    }
+
+    /// Begins a session; returns false if there is one already.
+    pub(super) fn take(&self) -> bool {
+        let mut state = self.state.lock();
+        !core::mem::replace(&mut state.is_taken, true)
+    }
+
+    /// Ends the session: its number is free.
+    pub(super) fn give_back(&self) {
+        let before = self.change(core::mem::take);
+        drop(before);
+    }
+
+    /// Says what the session is, before its tasks begin.
+    pub(super) fn set(&self, is_first: bool, tty: Option<Arc<Tty>>, input: bool, error: bool) {
+        self.change(|state| {
+            state.is_taken = true;
+            state.is_first = is_first;
+            state.tty = tty;
+            (state.input_runs, state.error_runs) = (input, error);
+        });
+    }
+
+    /// The program runs.
+    pub(super) fn set_process(&self, process: Arc<Process>) {
+        let hung_up = self.change(|state| {
+            state.process = Some(process);
+            state.hung_up && !state.is_first
+        });
+        if hung_up {
+            self.signal(SIGHUP as u8);
+        }
+    }
+
+    pub(super) fn process(&self) -> Option<Arc<Process>> {
+        self.state.lock().process.clone()
+    }
+
+    pub(super) fn end_input(&self, after: u64) {
+        self.change(|state| _ = state.input_end.get_or_insert(after));
+    }
+
+    pub(super) fn input_end(&self) -> Option<u64> {
+        self.state.lock().input_end
+    }
+
+    pub(super) fn close_output(&self, stream: Stream) {
+        self.change(|state| state.closed[stream as usize] = true);
+    }
+
+    /// Whether the host takes nothing of a stream any more.
+    pub(super) fn is_closed(&self, stream: Stream) -> bool {
+        let state = self.state.lock();
+        state.closed[stream as usize] || state.hung_up
+    }
+
+    pub(super) fn resize(&self, window: Window) {
+        let tty = self.state.lock().tty.clone();
+        if let Some(tty) = tty {
+            // It has no errors.
+            let _ = tty.set_window(window_size(window));
+        }
+    }
+
+    /// Sends the program a signal.
+    pub(super) fn signal(&self, signal: u8) {
+        if let Some(process) = self.process()
+            && (1..=64).contains(&signal)
+        {
+            // It may have ended.
+            let _ = signal::send_to_process(&process, Info::kernel(signal.into()));
+        }
+    }
+
+    /// The host's side is gone.
+    pub(super) fn hang_up(&self) {
+        let tells = self.change(|state| {
+            state.hung_up = true;
+            !state.is_first
+        });
+        if tells {
+            self.signal(SIGHUP as u8);
+        }
+    }
+
+    pub(super) fn is_hung_up(&self) -> bool {
+        self.state.lock().hung_up
+    }
+
+    /// The program has ended with this wait status.
+    pub(super) fn end(&self, status: i32) {
+        self.change(|state| _ = state.ended.get_or_insert(status));
+    }
+
+    pub(super) fn ended(&self) -> Option<i32> {
+        self.state.lock().ended
+    }
+
+    /// Whether streams are to end with what there is.
+    pub(super) fn is_ending(&self) -> bool {
+        let state = self.state.lock();
+        state.ended.is_some() || state.stops
+    }
+
+    /// Whether input has no reader that counts any more.
+    pub(super) fn takes_no_input(&self) -> bool {
+        self.is_ending() || self.is_hung_up()
+    }
+
+    /// The input task ends.
+    pub(super) fn input_is_over(&self) {
+        self.change(|state| state.input_runs = false);
+    }
+
+    /// The error task ends.
+    pub(super) fn error_is_over(&self) {
+        self.change(|state| state.error_runs = false);
+    }
+
+    pub(super) fn error_runs(&self) -> bool {
+        self.state.lock().error_runs
+    }
+
+    pub(super) fn input_runs(&self) -> bool {
+        self.state.lock().input_runs
+    }
+
+    /// All is told.
+    pub(super) fn is_told(&self) {
+        self.change(|state| state.told = true);
+    }
+
+    /// The machine stops, in the first program's session because of its end with `status`: waits
+    /// until its output has left.
+    pub(super) fn wait_for_end(&self, status: Option<i32>) {
+        let is_there = self.change(|state| {
+            state.stops = true;
+            if state.is_first {
+                state.ended = state.ended.or(status);
+            }
+            state.process.is_some() && state.is_first
+        });
+        if is_there {
+            self.changed
+                .wait_soundly(|| self.state.lock().told.then_some(()));
+        }
+    }
+}
+
+/// Returns the size of a terminal as programs see it.
+pub(super) fn window_size(window: Window) -> winsize {
+    winsize {
+        ws_row: window.rows,
+        ws_col: window.columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}
