@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::console::{Console, attend};
 use crate::guest::Guest;
 use crate::options;
 use crate::qemu::Accelerator;
-use crate::run::{Console, attend};
 
 /// Starts a guest whose CPUs stand still until gdb lets them go, and returns the exit status.
 ///

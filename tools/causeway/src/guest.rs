@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
+use crate::outcome;
 use crate::qemu::{self, Machine};
 use crate::symbols;
 
@@ -155,6 +156,8 @@ impl Guest {
                     .into(),
             ),
             Some(1) if self.log().is_empty() => Ending::Refused,
+            // It was not there to be executed.
+            Some(status) if status == i32::from(outcome::FAILURE) => Ending::Refused,
             _ => Ending::Lost(format!("QEMU ended with {ended}")),
         })
     }

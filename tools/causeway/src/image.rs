@@ -7,10 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::console::Console;
 use crate::options;
 use crate::root::Root;
 use crate::root::place::RootBy;
-use crate::run::Console;
 
 /// Makes the image.
 ///

@@ -17,21 +17,35 @@ pub enum Wish {
     Nothing,
     /// End the machine at once.
     Kill,
+    /// Leave the guest, which goes on.
+    Detach,
 }
 
 /// Finds this program's own commands among the keys.
 #[derive(Default, Debug)]
 pub struct Keys {
     escaped: bool,
+    /// Whether there is a guest that the user can leave.
+    may_detach: bool,
 }
 
 impl Keys {
+    /// The keys of a user who can leave the guest.
+    pub fn attached() -> Self {
+        Self {
+            escaped: false,
+            may_detach: true,
+        }
+    }
+
     /// Appends to `to` the part of `keys` that is meant for the guest: everything except Ctrl-A,
-    /// which introduces a command: `x` ends the machine, a second Ctrl-A or `a` sends one Ctrl-A.
+    /// which introduces a command: `x` ends the machine, `d` leaves it where that is possible, a
+    /// second Ctrl-A or `a` sends one Ctrl-A.
     pub fn pass(&mut self, keys: &[u8], to: &mut Vec<u8>) -> Wish {
         for &key in keys {
             match (std::mem::take(&mut self.escaped), key) {
                 (true, b'x' | b'X') => return Wish::Kill,
+                (true, b'd' | b'D') if self.may_detach => return Wish::Detach,
                 (true, b'a' | ESCAPE) => to.push(ESCAPE),
                 (true, _) => to.extend([ESCAPE, key]),
                 (false, ESCAPE) => self.escaped = true,

@@ -3,13 +3,17 @@
 //! A run goes through the modules in this order: [`options`] has the command line, [`install`]
 //! finds the kernel or lets [`project`] build it, unless [`fresh`] knows that nothing has changed,
 //! [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files, [`share`] shows it
-//! the host's, [`qemu`] writes the machine's command line, [`guest`] starts it and waits for its
-//! end, [`run`] connects it to the user through [`terminal`] and [`input`], [`symbols`] makes a
-//! panic readable, and [`outcome`] is the exit status. [`test`] does all this many times.
+//! the host's, [`qemu`] writes the machine's command line, [`launch`] ties it to this program,
+//! [`guest`] starts it and waits for its end, [`sessions`] moves the bytes between its programs and
+//! the host, [`supervisor`] decides over it and lets [`commands`] reach it, [`symbols`] makes a
+//! panic readable, and [`outcome`] is the exit status. Machines without sessions have a
+//! [`console`]. [`terminal`] and [`input`] are the user's. [`test`] does all this many times.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod commands;
 mod compare;
+mod console;
 mod cpio;
 mod debug;
 mod disk;
@@ -18,6 +22,7 @@ mod guest;
 mod image;
 mod input;
 mod install;
+mod launch;
 mod linux;
 mod options;
 mod outcome;
@@ -28,7 +33,9 @@ mod relocations;
 mod root;
 mod run;
 mod screen;
+mod sessions;
 mod share;
+mod supervisor;
 mod swap;
 mod symbols;
 mod terminal;
@@ -55,6 +62,14 @@ fn main() -> ExitCode {
     };
     let ended = match &options.command {
         Command::Run(options) => run::run(options),
+        Command::Ps(options) => options.run(),
+        Command::Logs(options) => options.run(),
+        Command::Exec(options) => options.run(),
+        Command::Attach(options) => options.run(),
+        Command::Stop(options) => options.run(),
+        Command::Kill(options) => options.run(),
+        Command::Rm(options) => options.run(),
+        Command::Cp(options) => options.run(),
         Command::Root(options) => options.make().map(|()| 0),
         Command::Cache(options) => options.run().map(|()| 0),
         Command::Debug(options) => debug::debug(options),
@@ -69,6 +84,7 @@ fn main() -> ExitCode {
             println!("{}", kernel.display());
             0
         }),
+        Command::Launch(options) => launch::launch(options),
     };
     ended
         .unwrap_or_else(|error| {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,9 +9,12 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench;
+use crate::commands;
+use crate::console::Console;
 use crate::disk::Disk;
 use crate::image;
 use crate::install;
+use crate::launch::Launch;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
@@ -18,7 +22,7 @@ use crate::qemu::{self, Accelerator, Boot, Machine};
 use crate::root::debian::There;
 use crate::root::place::{Place, RootBy};
 use crate::root::{debian, ext2, inventory};
-use crate::run::{Console, kernel_of};
+use crate::run::kernel_of;
 use crate::share::Share;
 use crate::swap::Swap;
 
@@ -34,6 +38,22 @@ pub struct Options {
 pub enum Command {
     /// Start a guest: a shell, or one command
     Run(Run),
+    /// List the guests that have a name
+    Ps(commands::Ps),
+    /// Print what the first program of a detached guest has written
+    Logs(commands::Logs),
+    /// Run a further command in a running guest
+    Exec(commands::Exec),
+    /// Connect this terminal to the first program of a detached guest
+    Attach(commands::Attach),
+    /// End a guest: ask its first program, then end the machine
+    Stop(commands::Stop),
+    /// Send the first program of a guest a signal
+    Kill(commands::Kill),
+    /// Remove what is kept of a guest that has ended
+    Rm(commands::Rm),
+    /// Copy a file or folder between this machine and a running guest
+    Cp(commands::Cp),
     /// Make a folder or a disk that can be a guest's root
     Root(Root),
     /// Show what is kept in the cache folder, or remove it
@@ -54,6 +74,8 @@ pub enum Command {
     CompareLinux(Compare),
     /// Build the kernel and print where it is
     Build(Build),
+    #[command(hide = true)]
+    Launch(Launch),
     /// Put this program, its kernel, its manual and its completion below a prefix
     #[command(hide = true)]
     Install(install::Install),
@@ -245,11 +267,17 @@ pub struct Run {
     #[arg(long)]
     pub log: bool,
     /// Boot this CD image, made by `causeway image`, which has its own root and options
-    #[arg(long, value_name = "FILE", value_parser = image::bootable, conflicts_with_all = ["root", "append", "shares", "swap", "release", "command"])]
+    #[arg(long, value_name = "FILE", value_parser = image::bootable, conflicts_with_all = ["root", "append", "shares", "swap",
+          "release", "command", "name", "detach", "hostname", "init", "environment", "files",
+          "directory", "user"])]
     pub image: Option<PathBuf>,
+    #[command(flatten)]
+    pub guest_name: commands::Name,
+    #[command(flatten)]
+    pub program: commands::ProgramOptions,
     /// Run this program with these arguments in place of a shell, and end with its status
     #[arg(value_name = "CMD", trailing_var_arg = true)]
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

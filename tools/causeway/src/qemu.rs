@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use crate::launch;
+
 /// The emulator's program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
@@ -88,7 +90,7 @@ impl Machine {
     /// QEMU's command line for this machine: the first serial port on QEMU's standard input and
     /// output, the second one connected to the socket `log`.
     pub fn command(&self, log: &Path) -> Command {
-        let mut qemu = with_the_parent(QEMU);
+        let mut qemu = launch::command(QEMU);
         let cpu = match self.accelerator {
             Accelerator::Kvm => "max",
             _ => EMULATED_CPU,
@@ -233,19 +235,6 @@ pub fn kibibytes(size: &str) -> Result<u64> {
         .with_context(|| format!("the memory {size:?} is too much"))
 }
 
-/// A command that is ended by the system when this program ends in whatever way, where there is a
-/// `setpriv` to arrange it.
-fn with_the_parent(program: &str) -> Command {
-    let setpriv = Path::new("/usr/bin/setpriv");
-    if setpriv.exists() {
-        let mut command = Command::new(setpriv);
-        command.args(["--pdeathsig", "KILL", program]);
-        command
-    } else {
-        Command::new(program)
-    }
-}
-
 /// Decides between KVM and emulation, and says why.
 ///
 /// KVM is used where the CPU has virtualisation *and* this kernel, started without a root, gets as
@@ -283,7 +272,7 @@ pub fn choose(wanted: Accelerator, kernel: &Path) -> Result<(Accelerator, &'stat
 
 /// Whether a kernel without a root refuses to start under KVM, as it should.
 fn probe(kernel: &Path) -> Result<bool> {
-    let mut qemu = with_the_parent(QEMU);
+    let mut qemu = launch::command(QEMU);
     qemu.args([
         "-machine",
         "q35",

@@ -1,275 +1,37 @@
-//! `causeway run`: a guest on the user's terminal, or between the user's pipes.
+//! `causeway run`: a guest that behaves like a command.
 
-use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use anyhow::Result;
 
-use crate::guest::{Ending, Guest, Up};
-use crate::input::{Bytes, Keys, Wish};
-use crate::qemu::{self, Machine};
-use crate::terminal::{Newlines, Raw};
-use crate::{options, outcome, project, symbols};
+use crate::console::{Console, attend};
+use crate::options;
+use crate::project;
+use crate::qemu;
+use crate::supervisor;
 
 /// Runs a guest as asked and returns this program's exit status.
 ///
 /// # Errors
 /// When the guest cannot be prepared or started.
 pub fn run(options: &options::Run) -> Result<u8> {
+    match &options.image {
+        Some(image) => boot_image(options, image),
+        None if options.guest_name.is_daemon_wanted() => supervisor::detach(options),
+        None => supervisor::supervise(options),
+    }
+}
+
+/// Boots a CD image, whose kernel has no sessions, with its console on this terminal.
+fn boot_image(options: &options::Run, image: &Path) -> Result<u8> {
     let kernel = options.guest.kernel()?;
     let (accelerator, why) = qemu::choose(options.guest.accelerator, &kernel)?;
     if options.log {
         eprintln!("accelerator: {accelerator:?} ({why})");
     }
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let console = Console::of(!options.command.is_empty());
-    let machine = match &options.image {
-        Some(image) => options.guest.image_machine(image, accelerator)?,
-        None => options.guest.machine(
-            &kernel,
-            console,
-            &options.command,
-            accelerator,
-            folder.path(),
-        )?,
-    };
+    let machine = options.guest.image_machine(image, accelerator)?;
+    let console = Console::of(false);
     attend(&machine, &kernel, console, options.timeout, options.log)
-}
-
-/// Starts `machine`, connects its console to this program's standard input and output until it
-/// ends, and returns the exit status.
-///
-/// # Errors
-/// When QEMU cannot be started.
-pub fn attend(
-    machine: &Machine,
-    kernel: &Path,
-    console: Console,
-    timeout: Option<Duration>,
-    show_log: bool,
-) -> Result<u8> {
-    let deadline = timeout.map(|timeout| Instant::now() + timeout);
-    let killed = Arc::new(AtomicBool::new(false));
-    let signal = Arc::new(AtomicI32::new(0));
-    let (mut guest, input, output) = Guest::start(machine, show_log)?;
-    let raw = console.terminal.and_then(Raw::enter);
-    watch_signals(&signal, guest.killer())?;
-    {
-        let (killed, killer, keys) = (Arc::clone(&killed), guest.killer(), raw.is_some());
-        let up = guest.up();
-        // This thread ends with the program: nothing can interrupt its read.
-        thread::spawn(move || {
-            let wish = if keys {
-                relay_keys(input)
-            } else {
-                relay_bytes(input, &up)
-            };
-            if wish == Wish::Kill {
-                killed.store(true, Ordering::SeqCst);
-                killer.kill();
-            }
-        });
-    }
-    let relay = {
-        let (killed, killer) = (Arc::clone(&killed), guest.killer());
-        thread::spawn(move || {
-            if relay_output(output).is_err() {
-                // The reader has closed the output, so the guest is of no use any more.
-                killed.store(true, Ordering::SeqCst);
-                killer.kill();
-            }
-        })
-    };
-    let ending = guest.wait(deadline);
-    let _ = relay.join();
-    drop(raw);
-    let signal = signal.load(Ordering::SeqCst);
-    if signal != 0 {
-        return Ok(outcome::SIGNAL + signal as u8);
-    }
-    let ending = if killed.load(Ordering::SeqCst) {
-        Ending::Killed
-    } else {
-        ending?
-    };
-    explain(&ending, &guest.log(), kernel, show_log);
-    Ok(outcome::status(&ending))
-}
-
-/// How the guest's console is used.
-#[derive(Clone, Copy)]
-pub struct Console {
-    /// Whether the guest gets a terminal as its standard input, and which side makes newlines.
-    terminal: Option<Newlines>,
-    /// Whether the output is for a program: no carriage returns.
-    plain: bool,
-    /// Whether the input is from a program: no echo.
-    quiet: bool,
-}
-
-impl Console {
-    /// The console for a guest that runs one command, or an interactive one.
-    pub fn of(command: bool) -> Self {
-        let (keys, screen) = (io::stdin().is_terminal(), io::stdout().is_terminal());
-        let plain = command && !(keys && screen);
-        let newlines = if plain {
-            Newlines::Host
-        } else {
-            Newlines::Guest
-        };
-        Self {
-            terminal: keys.then_some(newlines),
-            plain,
-            quiet: command && !keys,
-        }
-    }
-
-    /// The console of a person at a terminal.
-    pub fn person() -> Self {
-        Self {
-            terminal: Some(Newlines::Guest),
-            plain: false,
-            quiet: false,
-        }
-    }
-
-    /// The console of a command between pipes.
-    pub fn pipes() -> Self {
-        Self {
-            terminal: None,
-            plain: true,
-            quiet: true,
-        }
-    }
-
-    /// The kernel's command line for this console, the user's options and command.
-    pub fn command_line(self, append: &[String], command: &[String]) -> String {
-        let mut words: Vec<String> = Vec::new();
-        if self.plain {
-            words.push("onlcr=0".into());
-        }
-        if self.quiet {
-            words.push("echo=0".into());
-        }
-        words.extend(append.iter().cloned());
-        if !command.is_empty() {
-            words.push("--".into());
-            words.extend(command.iter().map(|word| quote(word)));
-        }
-        words.join(" ")
-    }
-}
-
-/// A word as the kernel's command line wants it.
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.into()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
-fn watch_signals(signal: &Arc<AtomicI32>, killer: crate::guest::Killer) -> Result<()> {
-    let signal = Arc::clone(signal);
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
-    thread::spawn(move || {
-        if let Some(number) = signals.forever().next() {
-            signal.store(number, Ordering::SeqCst);
-            killer.kill();
-        }
-    });
-    Ok(())
-}
-
-fn relay_keys(mut guest: ChildStdin) -> Wish {
-    let (mut keys, mut buffer, mut passed) = (Keys::default(), [0; 1024], Vec::new());
-    loop {
-        let count = match io::stdin().read(&mut buffer) {
-            Ok(0) | Err(_) => return Wish::Kill, // The terminal has gone away.
-            Ok(count) => count,
-        };
-        passed.clear();
-        if keys.pass(&buffer[..count], &mut passed) == Wish::Kill {
-            return Wish::Kill;
-        }
-        if guest.write_all(&passed).is_err() {
-            return Wish::Nothing; // The guest has ended.
-        }
-    }
-}
-
-fn relay_bytes(mut guest: ChildStdin, up: &Up) -> Wish {
-    up.wait();
-    let (mut bytes, mut buffer, mut passed) = (Bytes::default(), [0; 4096], Vec::new());
-    loop {
-        let count = io::stdin().read(&mut buffer).unwrap_or(0);
-        passed.clear();
-        if count == 0 {
-            bytes.end(&mut passed);
-        } else {
-            bytes.pass(&buffer[..count], &mut passed);
-        }
-        if guest.write_all(&passed).is_err() {
-            return Wish::Nothing;
-        }
-        if count == 0 {
-            // Closed, QEMU would take the pipe for a hang-up again and again.
-            std::mem::forget(guest);
-            return Wish::Nothing;
-        }
-    }
-}
-
-fn relay_output(mut guest: ChildStdout) -> io::Result<()> {
-    let mut buffer = [0; 1 << 16];
-    let mut out = io::stdout().lock();
-    loop {
-        let count = guest.read(&mut buffer)?;
-        if count == 0 {
-            return Ok(());
-        }
-        out.write_all(&buffer[..count])?;
-        out.flush()?;
-    }
-}
-
-/// Explains the exit status on standard error.
-pub fn explain(ending: &Ending, log: &[String], kernel: &Path, log_shown: bool) {
-    let lines = match ending {
-        Ending::Status(_) | Ending::Restart => return,
-        Ending::Killed => vec!["the machine was ended from outside".into()],
-        Ending::Refused => vec!["QEMU cannot start this machine and says why above".into()],
-        Ending::Panic => {
-            let mut lines = vec!["the kernel panicked:".into()];
-            lines.extend(symbols::panic_report(log, Some(kernel)));
-            lines
-        }
-        Ending::BadStart | Ending::Timeout | Ending::Lost(_) => {
-            let mut lines = vec![match ending {
-                Ending::BadStart => "the kernel could not start".into(),
-                Ending::Timeout => "the guest did not end in time and was killed".into(),
-                Ending::Lost(why) => why.clone(),
-                _ => String::new(),
-            }];
-            if !log_shown && !log.is_empty() {
-                lines.push("the end of its log:".into());
-                lines.extend(log[log.len().saturating_sub(20)..].iter().cloned());
-            }
-            lines
-        }
-    };
-    for line in lines {
-        eprintln!("causeway: {line}");
-    }
 }
 
 /// The kernel's file: the one that the user named, else the project's own, built if need be.
@@ -281,18 +43,5 @@ pub fn kernel_of(named: Option<&Path>, profile: project::Profile) -> Result<Path
         Some(kernel) if kernel.is_file() => Ok(kernel.into()),
         Some(kernel) => anyhow::bail!("the kernel {} is not a file", kernel.display()),
         None => project::kernel(profile),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_quoted_when_they_must_be() {
-        assert_eq!(quote("ls"), "ls");
-        assert_eq!(quote("a b"), "'a b'");
-        assert_eq!(quote("it's"), "'it'\\''s'");
-        assert_eq!(quote(""), "''");
     }
 }

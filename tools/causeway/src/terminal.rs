@@ -1,8 +1,11 @@
 //! The user's terminal, raw while a guest has it.
 
-use std::io;
+use std::io::{self, IsTerminal};
 
-use rustix::termios::{self, InputModes, LocalModes, OptionalActions, OutputModes, Termios};
+use rustix::termios::{
+    self, InputModes, LocalModes, OptionalActions, OutputModes, Termios, tcgetwinsize,
+};
+use session::{Terminal, Window};
 
 /// The terminal on standard input in raw mode; dropping this gives it back as it was.
 pub struct Raw {
@@ -18,7 +21,49 @@ pub enum Newlines {
     Host,
 }
 
+/// Returns the terminal that a guest's program gets in place of this program's: those of standard
+/// input, output and error that are one. Input alone stays a stream, with the host's own echo and
+/// editing: the guest's terminal would have nothing to show them on.
+pub fn of_streams() -> Option<Terminal> {
+    let streams = [
+        io::stdin().is_terminal(),
+        io::stdout().is_terminal(),
+        io::stderr().is_terminal(),
+    ];
+    let [keys, screen, errors] = streams;
+    if !screen && !errors {
+        return None;
+    }
+    Some(Terminal {
+        window: window()?,
+        streams,
+        newlines: keys && screen,
+    })
+}
+
+/// Returns the size of this program's terminal, if it has one.
+pub fn window() -> Option<Window> {
+    let size = tcgetwinsize(io::stdout())
+        .or_else(|_| tcgetwinsize(io::stdin()))
+        .or_else(|_| tcgetwinsize(io::stderr()))
+        .ok()?;
+    Some(Window {
+        rows: size.ws_row,
+        columns: size.ws_col,
+    })
+}
+
 impl Raw {
+    /// Makes the terminal on standard input raw for a program with this terminal.
+    pub fn enter_for(terminal: Option<Terminal>) -> Option<Self> {
+        let terminal = terminal.filter(|terminal| terminal.streams[0])?;
+        Self::enter(if terminal.newlines {
+            Newlines::Guest
+        } else {
+            Newlines::Host
+        })
+    }
+
     /// Makes the terminal raw; `None` when standard input is no terminal.
     pub fn enter(newlines: Newlines) -> Option<Self> {
         let before = termios::tcgetattr(io::stdin()).ok()?;

@@ -18,12 +18,12 @@ use super::lines::{self, Line};
 use super::pin;
 use super::results::Kernel;
 use crate::compare::Ground;
+use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::linux::{Linux, Mitigations};
 use crate::qemu::Machine;
 use crate::root::Root;
-use crate::run::Console;
 use crate::symbols;
 
 /// The guest's first program.

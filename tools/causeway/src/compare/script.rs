@@ -14,12 +14,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::Pair;
+use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::Guest;
 use crate::options;
 use crate::qemu::Machine;
 use crate::root::{BUSYBOX, Root};
-use crate::run::Console;
 use crate::screen::{Screen, Watch};
 use crate::swap::Swap;
 

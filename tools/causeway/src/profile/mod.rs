@@ -13,9 +13,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::console::{Console, attend};
 use crate::options;
 use crate::qemu::{Accelerator, QEMU};
-use crate::run::{Console, attend};
 use crate::symbols::Functions;
 use counts::Counts;
 pub use table::Detail;

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::input::Bytes;
 use crate::qemu::{self, Accelerator, Boot, Machine};
 use crate::root::Root;
-use crate::run::Console;
 use crate::screen::{Screen, Watch};
 use crate::symbols;
 

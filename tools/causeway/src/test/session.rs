@@ -13,9 +13,9 @@ use rustix::termios::{LocalModes, tcgetattr};
 
 use super::Report;
 use super::boot::{Bench, causeway};
+use crate::console::Console;
 use crate::guest::{Ending, Guest};
 use crate::outcome;
-use crate::run::Console;
 use crate::screen::{Screen, Watch};
 
 /// The prompt of the default root's shell.

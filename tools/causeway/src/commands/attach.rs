@@ -1,0 +1,60 @@
+//! `causeway attach`: this terminal on the first program of a detached guest.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::outcome;
+use crate::sessions::Event;
+use crate::supervisor::client::Client;
+use crate::supervisor::place;
+use crate::terminal::{self, Newlines, Raw};
+
+/// Shows what the first program of a detached guest writes from now on, and gives it this
+/// terminal's keys if it has a terminal (`causeway run --detach --tty`). One at a time; a guest
+/// waits for a terminal that does not take its output. Ctrl-A d leaves the guest running, Ctrl-A x
+/// ends it.
+#[derive(Args, Debug)]
+pub struct Attach {
+    /// The guest
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+impl Attach {
+    /// Connects this program's streams; returns the program's status, or 0 when the user leaves.
+    ///
+    /// # Errors
+    /// When the guest does not run, or runs in the foreground.
+    pub fn run(&self) -> Result<u8> {
+        let client = Client::connect(&self.name)?;
+        let (found, _) = place::find(&self.name)?;
+        let is_terminal = terminal::of_streams().is_some_and(|terminal| terminal.streams[0]);
+        let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+        client.pass_signals(false)?;
+        client.attach([input.as_fd(), output.as_fd(), errors.as_fd()])?;
+        let raw = match client.event()? {
+            Event::Started if found.state.has_terminal && is_terminal => {
+                Raw::enter(Newlines::Guest)
+            }
+            Event::Started => None,
+            Event::Refused(why) => bail!("cannot attach to {}: {why}", self.name),
+            _ => bail!("the guest {} has ended", self.name),
+        };
+        let last = client.last();
+        drop(raw);
+        Ok(match last? {
+            Event::Detached => {
+                eprintln!("causeway: {} goes on", self.name);
+                0
+            }
+            Event::Ended(status) => outcome::of_program(status),
+            _ => {
+                eprintln!("causeway: the guest {} ended before its program", self.name);
+                outcome::LEFT
+            }
+        })
+    }
+}

@@ -1,0 +1,278 @@
+//! `causeway cp`: files and folders between this machine and a running guest, by `tar` on both.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::sessions::{self, Event, Program};
+use crate::supervisor::client::Client;
+use crate::supervisor::place::check_name;
+
+/// Copies as `docker cp` does: into DEST if it is a folder, else to that name. Owners become those
+/// who unpack; both machines need `tar`
+#[derive(Args, Debug)]
+pub struct Cp {
+    /// What to copy: PATH here, or NAME:PATH in the guest; a folder with `/.` behind it means what
+    /// is in it
+    #[arg(value_name = "SRC")]
+    from: OsString,
+    /// Where to: the other of both
+    #[arg(value_name = "DEST")]
+    to: OsString,
+}
+
+/// A path in a guest.
+struct There<'a> {
+    name: &'a str,
+    path: &'a OsStr,
+}
+
+impl Cp {
+    /// Copies.
+    ///
+    /// # Errors
+    /// When not exactly one side is in a guest, or `tar` is missing or fails.
+    pub fn run(&self) -> Result<u8> {
+        match (there(&self.from)?, there(&self.to)?) {
+            (Some(from), None) => from.copy_out(Path::new(&self.to))?,
+            (None, Some(to)) => to.copy_in(Path::new(&self.from))?,
+            _ => bail!("one of SRC and DEST is NAME:PATH, the other one a path of this machine"),
+        }
+        Ok(0)
+    }
+}
+
+/// The path in a guest that a word means, if it does not mean one here.
+fn there(word: &OsStr) -> Result<Option<There<'_>>> {
+    let bytes = word.as_bytes();
+    let Some(colon) = bytes.iter().position(|&byte| byte == b':') else {
+        return Ok(None);
+    };
+    let (name, path) = (&bytes[..colon], &bytes[colon + 1..]);
+    let name = std::str::from_utf8(name).unwrap_or("/");
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return Ok(None);
+    }
+    check_name(name)?;
+    ensure!(!path.is_empty(), "{name}: has no path behind it");
+    let path = OsStr::from_bytes(path);
+    Ok(Some(There { name, path }))
+}
+
+impl There<'_> {
+    /// Copies a file or folder of this machine's into the guest.
+    fn copy_in(&self, from: &Path) -> Result<()> {
+        let shown = from.display();
+        let is = fs::metadata(from).with_context(|| shown.to_string())?;
+        let real = fs::canonicalize(from)?;
+        let is_contents = has_dot(from.as_os_str());
+        let name = real.file_name().unwrap_or(OsStr::new("root"));
+        let is_folder = self.is_folder()?;
+        let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let mut tar = Command::new("tar");
+        let into = if is.is_dir() {
+            tar.arg("-C").arg(&real).args(["-cf", "-", "."]);
+            let path = Path::new(self.path);
+            let into = if is_folder && !is_contents {
+                path.join(name)
+            } else {
+                path.into()
+            };
+            self.sh("mkdir -p -- \"$1\"", &into)?;
+            into
+        } else {
+            // A link with the name that the file gets.
+            let (into, name) = self.place(is_folder, name)?;
+            symlink(&real, folder.path().join(&name)).context("cannot name the file")?;
+            tar.arg("-C").arg(folder.path()).args(["-chf", "-", "--"]);
+            tar.arg(&name);
+            into
+        };
+        let mut tar = spawn(tar.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let archive = tar.stdout.take().context("no pipe from tar")?;
+        let words = ["tar", "-C"].map(OsString::from).into_iter();
+        let words = words.chain([into.into(), "-xof".into(), "-".into()]);
+        let null = sessions::null()?;
+        let unpacked = self.exec(words, archive.as_fd(), null.as_fd());
+        // The pipe is closed here, so that a `tar` that still writes ends.
+        drop(archive);
+        let packed = tar.wait()?;
+        self.passed(unpacked?)?;
+        ensure!(packed.success(), "the tar of this machine failed");
+        Ok(())
+    }
+
+    /// Copies a file or folder of the guest's to this machine.
+    fn copy_out(&self, to: &Path) -> Result<()> {
+        let from = Path::new(self.path);
+        let is_folder = self.is_folder()?;
+        let is_contents = has_dot(self.path);
+        let name = from.file_name().unwrap_or(OsStr::new("root"));
+        let words = ["tar", "-C"].map(OsString::from).into_iter();
+        if is_folder {
+            let into = if to.is_dir() && !is_contents {
+                to.join(name)
+            } else {
+                to.into()
+            };
+            fs::create_dir_all(&into).with_context(|| into.display().to_string())?;
+            let tail = ["-cf", "-", "."].map(OsString::from);
+            return self.unpack(words.chain([self.path.into()]).chain(tail), &into);
+        }
+        let target = if to.is_dir() {
+            to.join(name)
+        } else {
+            to.into()
+        };
+        let parent = match target.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        // Unpacked beside its place, since its name may be another one there.
+        let folder = tempfile::tempdir_in(parent).with_context(|| parent.display().to_string())?;
+        let parent = match from.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.as_os_str(),
+            _ => OsStr::new("."),
+        };
+        let tail = ["-cf".into(), "-".into(), "--".into(), name.into()];
+        self.unpack(words.chain([parent.into()]).chain(tail), folder.path())?;
+        let unpacked = folder.path().join(name);
+        fs::rename(unpacked, &target).with_context(|| target.display().to_string())
+    }
+
+    /// Runs a packer in the guest, and unpacks here what it writes.
+    fn unpack(&self, words: impl Iterator<Item = OsString>, into: &Path) -> Result<()> {
+        let mut tar = Command::new("tar");
+        tar.arg("-C")
+            .arg(into)
+            .args(["-xf", "-", "--no-same-owner"]);
+        let mut tar = spawn(tar.stdin(Stdio::piped()))?;
+        let archive = tar.stdin.take().context("no pipe to tar")?;
+        let null = sessions::null()?;
+        let packed = self.exec(words, null.as_fd(), archive.as_fd());
+        drop(archive);
+        let unpacked = tar.wait()?;
+        self.passed(packed?)?;
+        ensure!(unpacked.success(), "the tar of this machine failed");
+        Ok(())
+    }
+
+    /// The folder and the name of a file that is to be copied to the path.
+    fn place(&self, is_folder: bool, name: &OsStr) -> Result<(PathBuf, OsString)> {
+        let path = Path::new(self.path);
+        if is_folder {
+            return Ok((path.into(), name.into()));
+        }
+        ensure!(
+            !self.path.as_bytes().ends_with(b"/"),
+            "the guest has no folder {}",
+            path.display()
+        );
+        let name = path
+            .file_name()
+            .context("the path in the guest has no name")?;
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        Ok((parent.into(), name.into()))
+    }
+
+    /// Whether the path is a folder of the guest's.
+    fn is_folder(&self) -> Result<bool> {
+        let line = "test -d \"$1\" && exit 0; exit 3";
+        let (status, _) = self.run_sh(line, Path::new(self.path))?;
+        match status {
+            0 => Ok(true),
+            3 => Ok(false),
+            status => bail!("the guest's sh ended with {status}"),
+        }
+    }
+
+    /// Runs a line of the guest's shell about a path, which must succeed.
+    fn sh(&self, line: &str, path: &Path) -> Result<()> {
+        let (status, _) = self.run_sh(line, path)?;
+        ensure!(status == 0, "the guest can't make {}", path.display());
+        Ok(())
+    }
+
+    fn run_sh(&self, line: &str, path: &Path) -> Result<(u8, Option<String>)> {
+        let null = sessions::null()?;
+        let words = ["sh", "-c", line, "sh"].map(OsString::from).into_iter();
+        let words = words.chain([path.as_os_str().to_os_string()]);
+        let (status, why) = self.exec(words, null.as_fd(), null.as_fd())?;
+        match why {
+            Some(why) => bail!("the guest {} can't run sh: {why}", self.name),
+            None => Ok((status, why)),
+        }
+    }
+
+    /// Runs a program in the guest; returns its status, and why it has none of its own.
+    fn exec(
+        &self,
+        words: impl Iterator<Item = OsString>,
+        input: BorrowedFd<'_>,
+        output: BorrowedFd<'_>,
+    ) -> Result<(u8, Option<String>)> {
+        let client = Client::connect(self.name)?;
+        let mut program = Program::new(&words.collect::<Vec<_>>());
+        program.set_directory(Some(OsStr::new("/")));
+        let errors = io::stderr();
+        client.exec(&program, [input, output, errors.as_fd()])?;
+        let last: Event = client.last()?;
+        client.status(last, &program)
+    }
+
+    /// Checks the end of the guest's `tar`.
+    fn passed(&self, (status, why): (u8, Option<String>)) -> Result<()> {
+        match why {
+            Some(_) if status == 127 => bail!(
+                "the guest {} has no tar, by which files are copied",
+                self.name
+            ),
+            Some(why) => bail!("the guest {} can't run tar: {why}", self.name),
+            None => {
+                ensure!(status == 0, "the guest's tar ended with status {status}");
+                Ok(())
+            }
+        }
+    }
+}
+
+fn spawn(tar: &mut Command) -> Result<Child> {
+    tar.spawn().context("cannot run tar on this machine")
+}
+
+/// Whether a path means what is in the folder, and not the folder.
+fn has_dot(path: &OsStr) -> bool {
+    path == "." || path.as_bytes().ends_with(b"/.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_path_has_its_name_in_front() {
+        let split = |word| {
+            let there = there(OsStr::new(word)).unwrap();
+            there.map(|there| (there.name.to_string(), there.path.to_os_string()))
+        };
+        let is = |name: &str, path: &str| Some((name.into(), path.into()));
+        assert_eq!(split("web:/etc/x:y"), is("web", "/etc/x:y"));
+        assert_eq!(split("web:x"), is("web", "x"));
+        for here in ["/etc/passwd", "./a:b", "a/b:c", ":x", "x"] {
+            assert_eq!(split(here), None, "{here}");
+        }
+        assert!(there(OsStr::new("web:")).is_err());
+        assert!(there(OsStr::new("a b:/c")).is_err());
+    }
+}

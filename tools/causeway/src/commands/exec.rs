@@ -1,0 +1,50 @@
+//! `causeway exec`: a further command in a running guest.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::ProgramOptions;
+use crate::outcome;
+use crate::supervisor::client::Client;
+use crate::terminal::{self, Raw};
+
+#[derive(Args, Debug)]
+#[command(after_help = outcome::HELP)]
+pub struct Exec {
+    #[command(flatten)]
+    program: ProgramOptions,
+    /// The guest
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Run this program with these arguments in place of a shell, and end with its status
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+impl Exec {
+    /// Runs the command on this program's streams and returns its status.
+    ///
+    /// # Errors
+    /// When the guest does not run, or takes no further command.
+    pub fn run(&self) -> Result<u8> {
+        let client = Client::connect(&self.name)?;
+        let terminal = terminal::of_streams();
+        let program = self.program.program(&self.command, terminal)?;
+        let raw = Raw::enter_for(terminal);
+        // The keys of a raw terminal are the guest's.
+        client.pass_signals(raw.is_none())?;
+        let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+        client.exec(&program, [input.as_fd(), output.as_fd(), errors.as_fd()])?;
+        let last = client.last();
+        drop(raw);
+        let (status, why) = client.status(last?, &program)?;
+        if let Some(why) = why {
+            eprintln!("causeway: {why}");
+        }
+        Ok(status)
+    }
+}

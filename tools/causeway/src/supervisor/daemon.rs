@@ -1,0 +1,147 @@
+//! Guests that go on without a terminal.
+//!
+//! `causeway run --detach` starts itself again, with `--supervisor`, in a session of its own. That
+//! one reports on its standard output, once, that the program runs or why not, and from then on
+//! has nothing of the user's.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use rustix::process::setsid;
+use rustix::stdio::{dup2_stderr, dup2_stdout};
+use serde::{Deserialize, Serialize};
+
+use super::place;
+use crate::launch::SELF;
+use crate::sessions;
+use crate::{options, outcome};
+
+/// The file of the guest's folder that the supervisor's standard error, and QEMU's, goes to.
+pub const MESSAGES: &str = "messages";
+
+/// What the supervisor says to the command that started it.
+#[derive(Serialize, Deserialize)]
+struct Report {
+    /// The exit status, if the program does not run.
+    status: Option<u8>,
+    /// Why it does not.
+    why: String,
+}
+
+/// Starts a guest's supervisor, waits until its program runs, and prints the guest's name.
+///
+/// # Errors
+/// When it can't be started.
+pub fn detach(options: &options::Run) -> Result<u8> {
+    let name = match options.guest_name.name() {
+        Some(name) => name.to_string(),
+        None => place::make_up()?,
+    };
+    place::check_name(&name)?;
+    let mut command = Command::new(SELF);
+    command.args(["run", "--supervisor", &name]);
+    if options.guest.kernel.is_none() {
+        // Built here, where its progress is seen.
+        command.arg("--kernel").arg(options.guest.kernel()?);
+    }
+    // The first word is this program, the second one `run`.
+    command.args(std::env::args_os().skip(2));
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start the supervisor")?;
+    let output = child.stdout.take().context("no pipe to the supervisor")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    match serde_json::from_str(&line) {
+        Ok(Report { status: None, .. }) => {
+            println!("{name}");
+            Ok(0)
+        }
+        Ok(Report {
+            status: Some(status),
+            why,
+        }) => {
+            eprint!("{why}");
+            Ok(status)
+        }
+        Err(_) => {
+            // It has said why, on the standard error that is this one's.
+            let ended = child
+                .wait()?
+                .code()
+                .and_then(|code| u8::try_from(code).ok());
+            Ok(ended.unwrap_or(outcome::FAILURE))
+        }
+    }
+}
+
+/// The supervisor of a detached guest.
+#[derive(Clone)]
+pub struct Daemon {
+    has_reported: Arc<AtomicBool>,
+    messages: Arc<Mutex<Option<File>>>,
+}
+
+impl Daemon {
+    /// Leaves the user's session.
+    pub fn new() -> Self {
+        // The leader of a group, which this is not, would stay where it is.
+        let _ = setsid();
+        Self {
+            has_reported: Arc::new(AtomicBool::new(false)),
+            messages: Arc::new(Mutex::new(None)),
+        }
+    }
+
+    /// Makes standard error a file of the guest's folder.
+    ///
+    /// # Errors
+    /// When it can't be made.
+    pub fn enter(&mut self, folder: &Path) -> Result<()> {
+        let mut open = OpenOptions::new();
+        let open = open.create(true).read(true).append(true).mode(0o600);
+        let messages = open.open(folder.join(MESSAGES))?;
+        dup2_stderr(&messages)?;
+        *self.messages.lock().unwrap_or_else(PoisonError::into_inner) = Some(messages);
+        Ok(())
+    }
+
+    /// Reports that the program runs.
+    pub fn report_start(&self) {
+        if self.report(None, String::new()) {
+            // The folder that the user stood in may be removed or unmounted from now on.
+            let _ = std::env::set_current_dir("/");
+        }
+    }
+
+    /// Reports the end of a guest whose program has never run; returns whether it is that.
+    pub fn report_end(&self, status: u8) -> bool {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut why = Vec::new();
+        if let Some(messages) = messages.as_mut() {
+            // A report without its reason is better than none.
+            let _ = messages.rewind();
+            let _ = messages.read_to_end(&mut why);
+        }
+        self.report(Some(status), String::from_utf8_lossy(&why).into_owned())
+    }
+
+    /// Reports, unless that has been done.
+    fn report(&self, status: Option<u8>, why: String) -> bool {
+        if self.has_reported.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        let report = serde_json::to_string(&Report { status, why }).unwrap_or_default();
+        // The user may have given up waiting.
+        let _ = writeln!(io::stdout(), "{report}");
+        if let Ok(null) = sessions::null() {
+            let _ = dup2_stdout(null);
+        }
+        true
+    }
+}

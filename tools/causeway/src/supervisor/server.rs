@@ -1,0 +1,126 @@
+//! The supervisor's side of the guest's socket: a thread for each client.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::wire::{self, Answer, Note, Request};
+use crate::guest::Killer;
+use crate::input::Keys;
+use crate::sessions::{Descriptor, Event, FIRST, Handle, Observer, Streams};
+
+/// The most clients at a time.
+const CLIENTS: usize = 100;
+
+/// How long a client may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The guest, as its clients use it.
+#[derive(Clone)]
+pub struct Server {
+    pub handle: Handle,
+    pub killer: Killer,
+    /// Set before the machine is ended.
+    pub killed: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// Serves clients for as long as this program runs.
+    pub fn start(self, listener: UnixListener) {
+        let clients = Arc::new(AtomicUsize::new(0));
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                    wire::write_now(&client, &refused("it has too many clients"));
+                    continue;
+                }
+                let (server, clients) = (self.clone(), Arc::clone(&clients));
+                thread::spawn(move || {
+                    // A client that speaks wrongly, or goes away, loses its connection.
+                    let _ = server.attend(&client);
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+        });
+    }
+
+    /// Does what a client asks for, until it is gone.
+    fn attend(&self, client: &UnixStream) -> Result<()> {
+        client.set_read_timeout(Some(PATIENCE))?;
+        let Some((request, descriptors)) = wire::read::<Request>(client)? else {
+            return Ok(());
+        };
+        client.set_read_timeout(None)?;
+        let id = match request {
+            Request::Exec(program) => {
+                let terminal = program.terminal();
+                let keys = terminal.is_some_and(|terminal| terminal.streams[0]);
+                let streams = streams(descriptors, keys.then(Keys::default))?;
+                self.handle.open(program, streams, observer(client)?)
+            }
+            Request::Attach(window) => {
+                let keys = window.map(|_| Keys::attached());
+                let streams = streams(descriptors, keys)?;
+                self.handle.attach(streams, window, observer(client)?)
+            }
+            Request::Signal(signal) => {
+                self.handle.signal(FIRST, signal);
+                return wire::write(client, &Answer::Done, &[]);
+            }
+            Request::End => {
+                self.killed.store(true, Ordering::SeqCst);
+                self.killer.kill();
+                return wire::write(client, &Answer::Done, &[]);
+            }
+        };
+        while let Ok(Some((note, _))) = wire::read::<Note>(client) {
+            match note {
+                Note::Window(window) => self.handle.window(id, window),
+                Note::Signal(signal) => self.handle.signal(id, signal),
+            }
+        }
+        // Of a session that is over this says nothing.
+        self.handle.hang_up(id);
+        Ok(())
+    }
+}
+
+fn refused(why: &str) -> Answer {
+    Answer::Event(Event::Refused(why.into()))
+}
+
+/// The client's standard input, output and error.
+fn streams(descriptors: Vec<OwnedFd>, keys: Option<Keys>) -> Result<Streams> {
+    let descriptors: [OwnedFd; 3] = descriptors.try_into().ok().context("not three streams")?;
+    let [input, output, error] = descriptors;
+    Ok(Streams {
+        input: Some(Descriptor::source(input)),
+        keys,
+        outputs: [output, error].map(|sink| Some(Descriptor::sink(sink))),
+        recorder: None,
+    })
+}
+
+/// A client's connection; it ends with this.
+struct Connection(UnixStream);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The client may have closed it before.
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// Tells a client what happens to its session.
+fn observer(client: &UnixStream) -> Result<Observer> {
+    let connection = Connection(client.try_clone()?);
+    Ok(Box::new(move |event| {
+        wire::write_now(&connection.0, &Answer::Event(event));
+    }))
+}

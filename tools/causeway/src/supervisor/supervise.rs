@@ -1,0 +1,364 @@
+//! A guest from its start to its end.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ChildStdout;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::stdio::{dup2_stdin, dup2_stdout};
+use session::{Part, Terminal, Window};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+use signal_hook::iterator::Signals;
+
+use super::daemon::Daemon;
+use super::place::{self, Place, State};
+use super::record;
+use super::server::Server;
+use crate::console::Console;
+use crate::guest::{Ending, Guest, Killer};
+use crate::input::Keys;
+use crate::options;
+use crate::outcome::{self, explain};
+use crate::qemu::{self, Boot, Machine};
+use crate::sessions::{
+    self, Descriptor, Event, FIRST, Handle, Observer, Ports, Program, Streams, Switch,
+};
+use crate::terminal::{self, Raw};
+
+/// The sessions of a guest that others can reach.
+const SESSIONS: u8 = session::MAX_SESSIONS;
+
+/// How long output is kept for its reader after the machine was ended from outside.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The terminal of a guest that nobody is attached to.
+const UNATTENDED: Terminal = Terminal {
+    window: Window {
+        rows: 24,
+        columns: 80,
+    },
+    streams: [true; 3],
+    newlines: true,
+};
+
+/// What happens to the first program.
+#[derive(Default)]
+struct Course {
+    has_ended: bool,
+    failed: Option<(Part, i32)>,
+    /// Why the guest and this program don't understand each other.
+    fault: Option<String>,
+}
+
+/// What other threads know and decide.
+#[derive(Clone, Default)]
+struct Shared {
+    course: Arc<Mutex<Course>>,
+    /// Whether the machine was ended by a user.
+    killed: Arc<AtomicBool>,
+    /// The signal that ended this program.
+    signal: Arc<AtomicI32>,
+}
+
+impl Shared {
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts a guest, moves its programs' bytes until it ends, and returns the exit status.
+///
+/// # Errors
+/// When the guest can't be prepared or started, or has a name that another one has.
+pub fn supervise(options: &options::Run) -> Result<u8> {
+    let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+    let mut daemon = options.guest_name.supervisor().map(|_| Daemon::new());
+    let name = options.guest_name.name();
+    let mut place = name.map(Place::take).transpose()?;
+    if let (Some(daemon), Some(place)) = (&mut daemon, &place) {
+        daemon.enter(place.folder())?;
+    }
+    let ended = attend(options, deadline, daemon.as_ref(), place.as_ref());
+    let (status, state) = match ended {
+        Ok((status, state)) => (status, Some(state)),
+        Err(error) => {
+            eprintln!("causeway: {error:#}");
+            (outcome::FAILURE, None)
+        }
+    };
+    let was_reported = daemon.is_some_and(|daemon| !daemon.report_end(status));
+    if let Some(place) = place.take() {
+        match state {
+            // It has run without anybody who saw how it ended.
+            Some(state) if was_reported => {
+                let ended = Some((status, place::now()));
+                place.note(&State { ended, ..state })?;
+                place.leave();
+            }
+            _ => place.remove(),
+        }
+    }
+    Ok(status)
+}
+
+/// Runs the guest; returns the exit status, and what is known of the guest.
+fn attend(
+    options: &options::Run,
+    deadline: Option<Instant>,
+    daemon: Option<&Daemon>,
+    place: Option<&Place>,
+) -> Result<(u8, State)> {
+    let terminal = match daemon {
+        None => terminal::of_streams(),
+        Some(_) => options.guest_name.has_terminal().then_some(UNATTENDED),
+    };
+    let program = options.program.program(&options.command, terminal)?;
+    let program = options.guest_name.first(program);
+    let kernel = options.guest.kernel()?;
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let (ports, ends) = Ports::new(if place.is_some() { SESSIONS } else { 1 })?;
+    let machine = machine(options, &kernel, &ports, folder.path())?;
+    let machine = Machine {
+        extra: [machine.extra, ends.qemu()].concat(),
+        ..machine
+    };
+    let state = State {
+        command: program.command(),
+        cpus: machine.cpus,
+        memory: machine.memory.clone(),
+        started: place::now(),
+        is_detached: daemon.is_some(),
+        has_terminal: terminal.is_some(),
+        ended: None,
+    };
+    let listener = place.map(Place::listen).transpose()?;
+    ends.inherit()?;
+    let (mut guest, _keys, serial) = Guest::start(&machine, options.log)?;
+    drop(ends);
+    let serial = Tail::of(serial);
+    let (switch, handle) = Switch::new(ports)?;
+    let shared = Shared::default();
+    let switch = start(switch, &shared, guest.killer());
+    let streams = match (daemon, place) {
+        (Some(_), Some(place)) => Streams {
+            recorder: Some(Arc::new(Mutex::new(record::Writer::new(place.folder())))),
+            ..Streams::default()
+        },
+        _ => own_streams(terminal)?,
+    };
+    let raw = match daemon {
+        None => Raw::enter_for(terminal),
+        Some(_) => None,
+    };
+    watch_signals(&shared, guest.killer(), &handle)?;
+    let observer = observer(&shared, guest.killer(), daemon.cloned());
+    handle.open_first(program.clone(), streams, observer);
+    if let (Some(listener), Some(place)) = (listener, place) {
+        place.note(&state)?;
+        let server = Server {
+            handle: handle.clone(),
+            killer: guest.killer(),
+            killed: Arc::clone(&shared.killed),
+        };
+        server.start(listener);
+    }
+    let ending = guest.wait(deadline);
+    let is_natural = matches!(ending, Ok(Ending::Status(_) | Ending::Restart));
+    finish(switch, &handle, &shared, is_natural);
+    drop(raw);
+    let signal = shared.signal.load(Ordering::SeqCst);
+    if signal != 0 {
+        return Ok((outcome::SIGNAL + signal as u8, state));
+    }
+    let status = judge(&shared, ending?, &program, |ending| {
+        serial.explain(ending);
+        explain(ending, &guest.log(), &kernel, options.log);
+    });
+    Ok((status, state))
+}
+
+/// Returns the exit status, and says what explains it.
+fn judge(shared: &Shared, ending: Ending, program: &Program, explain: impl FnOnce(&Ending)) -> u8 {
+    let course = shared.course();
+    if let Some((part, error)) = course.failed {
+        let (why, status) = program.failure(part, error);
+        eprintln!("causeway: {why}");
+        return status;
+    }
+    if let Some(fault) = &course.fault {
+        eprintln!("causeway: {fault}");
+        return outcome::FAILURE;
+    }
+    let ending = match ending {
+        _ if shared.killed.load(Ordering::SeqCst) => Ending::Killed,
+        ending => ending,
+    };
+    let how = match ending {
+        Ending::Status(_) => "powered off",
+        _ => "restarted",
+    };
+    match ending {
+        Ending::Status(_) | Ending::Restart if program.is_command() && !course.has_ended => {
+            eprintln!("causeway: the guest was {how} before the command had ended");
+            outcome::LEFT
+        }
+        ending => {
+            explain(&ending);
+            outcome::status(&ending)
+        }
+    }
+}
+
+/// The machine, whose kernel knows of its sessions.
+fn machine(options: &options::Run, kernel: &Path, ports: &Ports, folder: &Path) -> Result<Machine> {
+    let (accelerator, why) = qemu::choose(options.guest.accelerator, kernel)?;
+    if options.log {
+        eprintln!("accelerator: {accelerator:?} ({why})");
+    }
+    let mut guest = options.guest.clone();
+    guest
+        .append
+        .push(format!("sessions={}", ports.streams.len()));
+    if let Some(hostname) = options.guest_name.hostname() {
+        guest.append.push(format!("hostname={hostname}"));
+    }
+    let machine = guest.machine(kernel, Console::person(), &[], accelerator, folder)?;
+    let has_kernel = matches!(machine.boot, Boot::Kernel { .. });
+    ensure!(has_kernel, "an image has no sessions");
+    Ok(machine)
+}
+
+/// This program's standard input, output and error. Those that are no terminal are the guest's
+/// alone from now on, so that it can close them.
+fn own_streams(terminal: Option<Terminal>) -> Result<Streams> {
+    let terminals = terminal.map_or([false; 3], |terminal| terminal.streams);
+    let descriptors = [
+        io::stdin().as_fd().try_clone_to_owned()?,
+        io::stdout().as_fd().try_clone_to_owned()?,
+        io::stderr().as_fd().try_clone_to_owned()?,
+    ];
+    let null = sessions::null().context("cannot open /dev/null")?;
+    if !terminals[0] {
+        dup2_stdin(&null)?;
+    }
+    if !terminals[1] {
+        dup2_stdout(&null)?;
+    }
+    let [input, output, error] = descriptors;
+    Ok(Streams {
+        input: Some(Descriptor::source(input)),
+        keys: terminals[0].then(Keys::default),
+        outputs: [output, error].map(|sink| Some(Descriptor::sink(sink))),
+        recorder: None,
+    })
+}
+
+/// Starts the switch's thread.
+fn start(switch: Switch, shared: &Shared, killer: Killer) -> JoinHandle<()> {
+    let shared = shared.clone();
+    thread::spawn(move || {
+        switch.run(|why| {
+            shared.course().fault.get_or_insert_with(|| why.into());
+            killer.kill();
+        });
+    })
+}
+
+/// Follows the first program.
+fn observer(shared: &Shared, killer: Killer, daemon: Option<Daemon>) -> Observer {
+    let shared = shared.clone();
+    Box::new(move |event| match event {
+        Event::Started => {
+            if let Some(daemon) = &daemon {
+                daemon.report_start();
+            }
+        }
+        Event::Ended(_) => shared.course().has_ended = true,
+        Event::Failed { part, error } => {
+            shared.course().failed = Some((part, error));
+            killer.kill();
+        }
+        Event::Kill => {
+            shared.killed.store(true, Ordering::SeqCst);
+            killer.kill();
+        }
+        Event::Gone | Event::Refused(_) | Event::Detached => {}
+    })
+}
+
+/// Ends the machine on a signal that asks this program to end, and passes the terminal's sizes on.
+fn watch_signals(shared: &Shared, killer: Killer, handle: &Handle) -> Result<()> {
+    let (shared, handle) = (shared.clone(), handle.clone());
+    let all = [SIGINT, SIGTERM, SIGHUP, SIGWINCH];
+    let mut signals = Signals::new(all).context("cannot watch for signals")?;
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if signal != SIGWINCH {
+                shared.signal.store(signal, Ordering::SeqCst);
+                killer.kill();
+                handle.stop();
+                return;
+            }
+            if let Some(window) = terminal::window() {
+                handle.window(FIRST, window);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Waits until the output of a machine that has ended is where it belongs. Of one that was ended
+/// from outside what nobody takes is lost.
+fn finish(switch: JoinHandle<()>, handle: &Handle, shared: &Shared, is_natural: bool) {
+    let start = Instant::now();
+    while !switch.is_finished() {
+        let is_killed = !is_natural || shared.killed.load(Ordering::SeqCst);
+        if is_killed && start.elapsed() > GRACE {
+            handle.stop();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    // If it panicked, it has said so.
+    let _ = switch.join();
+}
+
+/// The last of what the kernel itself writes on the console.
+struct Tail(Arc<Mutex<VecDeque<u8>>>);
+
+impl Tail {
+    /// Bytes that are kept.
+    const LENGTH: usize = 8192;
+
+    /// Reads the console to its end.
+    fn of(mut console: ChildStdout) -> Self {
+        let kept = Arc::new(Mutex::new(VecDeque::new()));
+        let bytes = Arc::clone(&kept);
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = console.read(&mut buffer) {
+                let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.extend(&buffer[..count]);
+                let excess = bytes.len().saturating_sub(Self::LENGTH);
+                bytes.drain(..excess);
+            }
+        });
+        Self(kept)
+    }
+
+    /// Shows it where the machine did not end well.
+    fn explain(&self, ending: &Ending) {
+        if matches!(ending, Ending::BadStart | Ending::Lost(_)) {
+            let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let bytes: Vec<u8> = bytes.iter().copied().collect();
+            for line in String::from_utf8_lossy(&bytes).lines() {
+                eprintln!("{}", line.trim_end());
+            }
+        }
+    }
+}
