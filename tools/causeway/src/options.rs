@@ -74,11 +74,11 @@ pub enum Command {
     CompareLinux(Compare),
     /// Build the kernel and print where it is
     Build(Build),
+    #[command(hide = true)]
+    Launch(Launch),
     /// Put this program, its kernel, its manual and its completion below a prefix
     #[command(hide = true)]
     Install(install::Install),
-    #[command(hide = true)]
-    Launch(Launch),
 }
 
 /// Options of every guest.

@@ -29,8 +29,8 @@ pub const SIGNAL: u8 = 128;
 pub const HELP: &str = "\
 Exit status:
   that of CMD        the command ended (128 + N: by signal N)
-  0                  the guest was powered off or restarted from inside,
-                     and there was no CMD
+  0                  the guest was powered off or restarted from inside, and
+                     there was no CMD
   120                it was powered off or restarted before CMD had ended
   121                the guest was ended with Ctrl-A x, by `causeway stop`, or
                      from outside

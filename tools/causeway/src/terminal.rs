@@ -22,16 +22,16 @@ pub enum Newlines {
 }
 
 /// Returns the terminal that a guest's program gets in place of this program's: those of standard
-/// input, output and error that are one. Where only input is, the program gets pipes, and the
-/// terminal goes on to edit lines.
+/// input, output and error that are one. Input alone stays a stream, with the host's own echo and
+/// editing: the guest's terminal would have nothing to show them on.
 pub fn of_streams() -> Option<Terminal> {
     let streams = [
         io::stdin().is_terminal(),
         io::stdout().is_terminal(),
         io::stderr().is_terminal(),
     ];
-    let [keys, screen, messages] = streams;
-    if !screen && !messages {
+    let [keys, screen, errors] = streams;
+    if !screen && !errors {
         return None;
     }
     Some(Terminal {

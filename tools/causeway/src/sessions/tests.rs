@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use session::{Part, Stream, Terminal, ToHost, Window};
 
 use super::fake::{Fake, Heard, framed};
-use super::flow::Record;
 use super::flow::Recorder;
 use super::*;
 use crate::input::Keys;

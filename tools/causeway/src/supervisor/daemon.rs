@@ -5,7 +5,7 @@
 //! has nothing of the user's.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -122,8 +122,13 @@ impl Daemon {
     /// Reports the end of a guest whose program has never run; returns whether it is that.
     pub fn report_end(&self, status: u8) -> bool {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = messages.as_mut().and_then(|file| place::rest(file).ok());
-        self.report(Some(status), why.unwrap_or_default())
+        let mut why = Vec::new();
+        if let Some(messages) = messages.as_mut() {
+            // A report without its reason is better than none.
+            let _ = messages.rewind();
+            let _ = messages.read_to_end(&mut why);
+        }
+        self.report(Some(status), String::from_utf8_lossy(&why).into_owned())
     }
 
     /// Reports, unless that has been done.

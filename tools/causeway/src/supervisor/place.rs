@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek};
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -305,17 +305,6 @@ pub fn remove(name: &str) -> Result<()> {
     let place = place.with_context(|| format!("the guest {name} is ending"))?;
     place.remove();
     Ok(())
-}
-
-/// Reads the rest of a file.
-///
-/// # Errors
-/// When it can't be read.
-pub fn rest(file: &mut File) -> Result<String> {
-    file.rewind()?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
+mod exhausted;
+mod holdups;
 mod limits;
 mod mappings;
 mod meshes;
@@ -74,7 +76,9 @@ fn main() {
         rules,
         tables,
         limits,
-        view
+        view,
+        holdups,
+        exhausted
     };
     let runner = Runner {
         words,
