@@ -1,6 +1,7 @@
 //! Directories: names and their nodes.
 
 use alloc::{
+    boxed::Box,
     collections::BTreeMap,
     sync::{Arc, Weak},
 };
@@ -33,8 +34,9 @@ pub(super) struct Directory {
 pub(super) struct Entry {
     pub(super) name: Arc<[u8]>,
     pub(super) node: Arc<Node>,
-    /// For the user who gave the name; the first name of a node is charged with the node.
-    _charge: Option<Charge>,
+    /// For the user who gave the name; the first name of a node is charged with the node. Boxed: the
+    /// map moves entries, and few have one.
+    _charge: Option<Box<Charge>>,
 }
 
 /// The bytes of a node of the map, which has eleven places.
@@ -68,7 +70,7 @@ impl Entry {
         Ok(Entry {
             name,
             node,
-            _charge: charge,
+            _charge: charge.map(nucleus::try_box).transpose()?,
         })
     }
 
@@ -82,7 +84,7 @@ impl Entry {
         Ok(Entry {
             name,
             node,
-            _charge: charge,
+            _charge: charge.map(nucleus::try_box).transpose()?,
         })
     }
 }
@@ -213,8 +215,11 @@ impl Node {
         let own = (self.mode(), self.gid());
         let (mode, gid) = vnode::inherited(own, false, body.kind(), mode, who);
         self.fs.take_node()?;
-        let pages = self.fs.take_pages(body.text_pages() as u64);
-        pages.inspect_err(|_| self.fs.give_node())?;
+        let pages = body.text_pages();
+        if pages > 0 {
+            let taken = self.fs.take_pages(pages as u64);
+            taken.inspect_err(|_| self.fs.give_node())?;
+        }
         Ok(Node::new(
             self.fs.clone(),
             body,

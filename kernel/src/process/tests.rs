@@ -358,7 +358,7 @@ fn those_that_share_memory_are_ended_together() {
     const LARGE: usize = 48;
     under_schedules(2, || {
         let make_user = |shared: &Shared| {
-            let id = pid_table::new_id().unwrap();
+            let id = pid_table::new_id(true).unwrap();
             fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap()
         };
         let make_space = |pages| {
@@ -408,7 +408,7 @@ fn words_are_given_up_once() {
         let (space, page) = space();
         let shared = shared(space);
         let make_user = || {
-            let id = pid_table::new_id().unwrap();
+            let id = pid_table::new_id(true).unwrap();
             fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap()
         };
         let owner = make_user();
