@@ -22,7 +22,7 @@ use vm::account::{Account, Charge, Kind};
 
 use super::{Answer, PeerCredentials, Socket, Value, control::ControlSink};
 use crate::{
-    flags::{FlagSet, choice},
+    linux::syscall::{FlagSet, choice},
     process::thread,
 };
 

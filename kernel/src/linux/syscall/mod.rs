@@ -67,7 +67,7 @@ mod timer;
 pub(in crate::linux) mod unknown;
 mod wait;
 
-pub(in crate::linux) use crate::flags::{FlagSet, NO_FLAGS, choice, flag_set};
+pub(crate) use crate::flags::{Caller, FlagSet, NO_FLAGS, choice, flag_set, note_unsupported};
 pub use crate::process::{Call, Handler};
 use system_call::call;
 pub use system_call::{COUNT, SystemCall};

@@ -135,7 +135,7 @@ fn stop(thread: &Thread, signal: u32) {
         return;
     }
     state.stop.get_or_insert(signal);
-    process.signals.notify_others(state, None, |_| true);
+    process.signals.notify_all(state, None);
 }
 
 /// Makes the program run a handler.

@@ -13,7 +13,7 @@ use super::{
     numbers as raw, routes,
 };
 use crate::{
-    flags::{Caller, note_unsupported},
+    linux::syscall::{Caller, note_unsupported},
     socket::inet::{AF_INET, AF_INET6, interface},
 };
 

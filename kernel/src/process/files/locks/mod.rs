@@ -134,8 +134,7 @@ struct Records {
     charges: BTreeMap<Owner, (Arc<Account>, usize)>,
 }
 
-static FILES: Mutex<BTreeMap<FileId, Arc<FileLocks>>> =
-    Mutex::new(crate::rank::LOCKED_FILES, BTreeMap::new());
+static FILES: Mutex<BTreeMap<FileId, Arc<FileLocks>>> = Mutex::new(fs::rank::FILE, BTreeMap::new());
 
 /// A thread that waits for a record lock.
 struct Waiting {
@@ -388,7 +387,8 @@ fn leads_back(
 }
 
 fn id(open: &OpenFile) -> Result<FileId> {
-    open.identity()
+    let attributes = open.attributes()?;
+    Ok((attributes.device, attributes.inode))
 }
 
 fn may_allocate() -> Result<()> {
