@@ -119,8 +119,6 @@ kinds! {
     Terminals = "terminals",
     /// Filters of system calls; their number is that of instructions.
     Filters = "seccomp_filters",
-    /// Calls that wait for many files or words; their number is that of those.
-    Waits = "waits",
 }
 
 /// Whose account it is.
@@ -382,13 +380,6 @@ impl Charge {
     /// Returns how many things are charged.
     pub fn things(&self) -> usize {
         self.things
-    }
-
-    /// Charges `things` and `bytes` more.
-    pub fn add(&mut self, things: usize, bytes: usize) {
-        self.account.add(self.kind, things, bytes);
-        self.things += things;
-        self.bytes += bytes;
     }
 
     /// Changes the number of things; the bytes stay.

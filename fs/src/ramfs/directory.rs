@@ -8,7 +8,7 @@ use alloc::{
 use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result};
-use nucleus::{frame, heap, sync::RwLock};
+use nucleus::{heap, sync::RwLock};
 use vm::account::{self, Charge};
 
 use super::{
@@ -99,15 +99,6 @@ pub(super) struct Entries {
 const SAME: u64 = 0xff;
 /// Keys stay below 2^61.
 const KEY_BITS: u32 = 61;
-
-/// Returns a copy of `name` for an entry and its node.
-///
-/// # Errors
-/// `ENOMEM` when memory is scarce: the heap's reserve has room for this name and its entry.
-pub(super) fn entry_name(name: &[u8]) -> Result<Arc<[u8]>> {
-    frame::check_not_scarce()?;
-    Ok(name.into())
-}
 
 /// Returns the first key for a name.
 fn key(fs: &Ramfs, name: &[u8]) -> u64 {
@@ -354,7 +345,7 @@ impl vnode::Directory for Node {
     ) -> Result<Arc<dyn Vnode>> {
         let directory = self.as_directory()?;
         check_name(name)?;
-        let name = entry_name(name)?;
+        let name: Arc<[u8]> = name.into();
         let mode = if matches!(make, Make::Link(_)) {
             0o777
         } else {
@@ -400,7 +391,7 @@ impl vnode::Directory for Node {
             return Err(Errno::EPERM);
         }
         check_name(name)?;
-        let name = entry_name(name)?;
+        let name: Arc<[u8]> = name.into();
         let entry = Entry::new(name.clone(), node.handle()?)?;
         let mut entries = directory.entries.write();
         if entries.get(&self.fs, &name).is_some() {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 use super::{
-    directory::{Directory, Entries, Entry, entry_name},
+    directory::{Directory, Entries, Entry},
     node::{Body, Node, TreePlace},
 };
 
@@ -47,7 +47,7 @@ impl Node {
                 Body::CharDevice(0),
                 0,
                 &Credentials::default(),
-                Some((&self.me, entry_name(name)?)),
+                Some((&self.me, name.into())),
             )?),
         };
         let to_handle = to.handle()?;
@@ -98,7 +98,7 @@ impl Node {
                 Some((Some(target), old))
             }
             (None, _) => {
-                let new_name = entry_name(to_name)?;
+                let new_name: Arc<[u8]> = to_name.into();
                 let entry = Entry::renamed(name, new_name.clone(), source.clone())?;
                 to_directory.count.add()?;
                 if let Err(error) = pair.to().insert(fs, entry) {

@@ -19,10 +19,7 @@ use nucleus::{
     task::{self, Sleep},
     time,
 };
-use vm::{
-    Fault, Map, MemoryWait,
-    account::{self, Charge, Kind},
-};
+use vm::{Fault, Map, MemoryWait};
 
 use abi::raw::general as raw;
 
@@ -80,23 +77,6 @@ pub fn make_room() -> Result<(), OutOfMemory> {
         true => Err(OutOfMemory),
         false => Ok(()),
     }
-}
-
-/// Bytes that a call may have while it sleeps as part of what is charged for its thread.
-const SLEEPERS: usize = 1024;
-
-/// Makes room for a call that waits for `count` files or words at once with `bytes` of memory for
-/// them, and charges the caller as long as the result lives; nothing where it is little. With no
-/// lock held.
-///
-/// # Errors
-/// Memory is scarce, and no room could be made.
-pub fn charge_waits(count: usize, bytes: usize) -> Result<Option<Charge>, OutOfMemory> {
-    if bytes <= SLEEPERS {
-        return Ok(None);
-    }
-    make_room()?;
-    Ok(account::current().map(|account| account.charge(Kind::Waits, count, bytes)))
 }
 
 /// How often a call lets the pagedaemon work in vain before it is refused memory.

@@ -23,11 +23,7 @@ use crate::counters::Counter;
 use abi::{Errno, Result, raw::general::SIGCHLD};
 use nucleus::sync::SpinLock;
 
-use super::{
-    Pid, Process, Thread,
-    pid::LastingId,
-    signal::{self, Info},
-};
+use super::{Pid, Process, Thread, pid::LastingId};
 use groups::{GroupEntry, new_session};
 use ids::Ids;
 
@@ -44,8 +40,6 @@ pub const LAST_PID: Pid = 32_767;
 /// After the highest id the search for a free one goes on here.
 const FIRST_AGAIN: Pid = 300;
 pub const INIT: Pid = 1;
-/// One of so many ids is kept for those that may exceed limits.
-const KEPT: usize = 64;
 /// How many children or members are looked at with the table locked.
 const STEPS: usize = 64;
 
@@ -117,18 +111,12 @@ impl PidTable {
         }
     }
 
-    /// Promises an id that no thread, process, group or session has; one of the last only to those
-    /// that may exceed limits.
-    fn promise(&mut self, may_exceed: bool) -> Result<Pid> {
+    /// Promises an id that no thread, process, group or session has.
+    fn promise(&mut self) -> Result<Pid> {
         if self.threads.len() >= THREADS_MAX.load(Relaxed) as usize {
             return Err(Errno::EAGAIN);
         }
-        let highest = HIGHEST.load(Relaxed);
-        let kept = (highest - FIRST_AGAIN) as usize / KEPT;
-        if !may_exceed && self.ids.free_up_to(highest) <= kept {
-            return Err(Errno::EAGAIN);
-        }
-        let id = self.ids.take_next(highest);
+        let id = self.ids.take_next(HIGHEST.load(Relaxed));
         let id = id.ok_or(Errno::EAGAIN)?;
         self.promised.insert(id);
         Ok(id)
@@ -151,7 +139,6 @@ impl PidTable {
     #[must_use]
     fn reap(&mut self, pid: Pid) -> Option<Member> {
         let member = self.members.remove(&pid)?;
-        member.process.release_leader();
         self.births.remove(&member.birth);
         self.leave(member.birth, member.group.id);
         self.left(pid);
@@ -180,13 +167,12 @@ impl Drop for NewId {
     }
 }
 
-/// Takes a free id for a thread or process that is about to be added; one of the last only if its
-/// maker `may_exceed` limits.
+/// Takes a free id for a thread or process that is about to be added.
 ///
 /// # Errors
 /// `EAGAIN` when all are taken, or there are too many threads.
-pub fn new_id(may_exceed: bool) -> Result<NewId> {
-    PIDS.lock().promise(may_exceed).map(NewId)
+pub fn new_id() -> Result<NewId> {
+    PIDS.lock().promise().map(NewId)
 }
 
 /// Takes this id (`set_tid` of `clone3`).
@@ -292,7 +278,6 @@ pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
     let mut pids = PIDS.lock();
     let own = pids.threads.remove(&old);
     let leader = pids.threads.insert(new, thread.clone());
-    thread.process().release_leader();
     pids.left(old);
     drop(pids);
     drop((own, leader));
@@ -350,26 +335,6 @@ pub fn executed(pid: Pid) {
         member.exit_signal = SIGCHLD;
         member.executed += 1;
     }
-}
-
-/// Returns how many programs a process has executed; 0 once it was waited for.
-pub fn programs(pid: Pid) -> u64 {
-    PIDS.lock().members.get(&pid).map_or(0, |it| it.executed)
-}
-
-/// Sends to a process that has not executed another program since it had executed so many.
-pub fn send_to_program(process: &Arc<Process>, programs: u64, info: Info) {
-    let mut news = signal::News::default();
-    {
-        // The lock is held so that a program that comes meanwhile gets nothing.
-        let pids = PIDS.lock();
-        let member = pids.members.get(&process.pid());
-        let is_same = |it: &&Member| Arc::ptr_eq(&it.process, process) && it.executed == programs;
-        if member.is_some_and(|it| is_same(&it)) {
-            signal::send_locked(process, info, &mut news);
-        }
-    }
-    news.tell(process);
 }
 
 /// Takes back [`add_process`] for a process that never ran.

@@ -10,7 +10,6 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
-mod exhausted;
 mod holdups;
 mod limits;
 mod mappings;
@@ -77,8 +76,7 @@ fn main() {
         tables,
         limits,
         view,
-        holdups,
-        exhausted
+        holdups
     };
     let runner = Runner {
         words,
