@@ -37,11 +37,6 @@ pub(crate) fn wake(task: &Task, interrupting: bool) -> bool {
         Some(!ptr::eq(inner.current, task))
     });
     if woke == Some(true) {
-        if task.nice.load(Ordering::Relaxed) > 0 && task.level() == 0 {
-            // Others come close to its turn while it waits; it may hold locks.
-            let floor = QUEUES[task.cpu()].floor.load(Ordering::Relaxed);
-            task.set_place(task.place().woken(floor));
-        }
         place(task);
     }
     machine::irqs_restore(irqs);

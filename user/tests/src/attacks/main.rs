@@ -10,7 +10,6 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
-mod holdups;
 mod limits;
 mod mappings;
 mod meshes;
@@ -75,8 +74,7 @@ fn main() {
         rules,
         tables,
         limits,
-        view,
-        holdups
+        view
     };
     let runner = Runner {
         words,
