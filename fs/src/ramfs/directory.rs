@@ -34,8 +34,8 @@ pub(super) struct Directory {
 pub(super) struct Entry {
     pub(super) name: Arc<[u8]>,
     pub(super) node: Arc<Node>,
-    /// For the user who gave the name; the first name of a node is charged with the node. Boxed: the
-    /// map moves entries, and few have one.
+    /// For the user who gave the name; the first name of a node is charged with the node. Boxed:
+    /// the map moves entries, and few have one.
     _charge: Option<Box<Charge>>,
 }
 
