@@ -40,6 +40,7 @@ mod mount;
 mod mqueue;
 mod names;
 mod open;
+mod option_names;
 mod path;
 mod pidfd;
 mod poll;
@@ -67,8 +68,9 @@ mod timer;
 pub(in crate::linux) mod unknown;
 mod wait;
 
-pub(crate) use crate::flags::{Caller, FlagSet, NO_FLAGS, choice, flag_set, note_unsupported};
+pub(crate) use crate::flags::{FlagSet, NO_FLAGS, choice, flag_set};
 pub use crate::process::{Call, Handler};
+use crate::unsupported::note_unsupported;
 use system_call::call;
 pub use system_call::{COUNT, SystemCall};
 pub use table::unsupported;

@@ -14,6 +14,10 @@ pub struct SystemCall {
     /// Its number, below [`COUNT`](super::COUNT).
     pub number: u32,
     /// Its name in Linux.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a test compares it with the document")
+    )]
     pub name: &'static str,
     /// Its body.
     pub handler: Handler,

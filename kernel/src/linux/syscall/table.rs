@@ -4,9 +4,13 @@ use fs::pseudofs;
 
 use super::{
     COUNT, Handler, SystemCall,
-    unknown::{unknown, unknown_calls},
+    option_names::{call_name, value_text},
+    unknown::{ANY_OTHER, each_unknown, unknown},
 };
-use crate::flags;
+use crate::{
+    linux::compat,
+    unsupported::{ProgramName, WHOLE_CALL, each_unsupported, forget_unsupported},
+};
 
 /// The lists of the modules with these names.
 macro_rules! calls_of {
@@ -50,29 +54,57 @@ pub(in crate::linux) const fn native_handler(number: u32) -> Handler {
     NATIVE[number as usize]
 }
 
-/// The name of a call of 64-bit programs.
-pub fn name(number: u32) -> Option<&'static str> {
-    let mut entries = CALLS.iter().flat_map(|list| list.iter());
-    Some(entries.find(|entry| entry.number == number)?.name)
-}
-
-/// `/proc/causeway/unsupported`: the calls and flags that programs asked for in vain.
+/// `/proc/causeway/unsupported`: what programs asked for in vain, a line for each call, option and
+/// program with the count. A write empties it, but for numbers beyond Linux's.
 pub fn unsupported() -> pseudofs::Entry {
-    pseudofs::Entry::text(|out| {
-        for (number, count) in unknown_calls() {
-            writeln!(out, "call {number} {count}");
-        }
-        let (list, others) = flags::unsupported();
-        for (what, count) in list {
-            match name(what.call.number).filter(|_| !what.call.compatible) {
-                Some(name) => write!(out, "{name}"),
-                None => write!(out, "i386:{}", what.call.number),
+    let entry = pseudofs::Entry::text(|out| {
+        let dropped = each_unsupported(|what, count| {
+            let native = match what.compatible {
+                true => compat::native_number(what.number),
+                false => Some(what.number),
+            };
+            let name = native.and_then(call_name);
+            if what.compatible {
+                write!(out, "i386:");
             }
-            writeln!(out, " {} {:#x} {count}", what.argument, what.value);
-        }
-        if others > 0 {
-            writeln!(out, "others {others}");
+            match name {
+                Some(name) => write!(out, "{name}"),
+                None => write!(out, "{}", what.number),
+            }
+            match what.argument {
+                WHOLE_CALL => write!(out, " -"),
+                argument => {
+                    let value = value_text(name.unwrap_or_default(), argument, what.value);
+                    write!(out, " {argument}={value}");
+                }
+            }
+            write!(out, " {count} ");
+            push_program(out, &what.program);
+        });
+        each_unknown(|number, count, program| match number {
+            ANY_OTHER => writeln!(out, "others - {count} -"),
+            _ => {
+                write!(out, "{number} - {count} ");
+                push_program(out, program);
+            }
+        });
+        if dropped > 0 {
+            writeln!(out, "dropped - {dropped} -");
         }
         Ok(())
+    });
+    entry.writable(|_| {
+        forget_unsupported();
+        Ok(())
     })
+}
+
+/// Ends a line with the name of a program.
+fn push_program(out: &mut pseudofs::Text, program: &ProgramName) {
+    let name = program.split(|&byte| byte == 0).next().unwrap_or_default();
+    match name {
+        b"" => out.push(b"-"),
+        _ => out.push_escaped(name),
+    }
+    out.push(b"\n");
 }
