@@ -1,9 +1,9 @@
 //! Devices: the files that the nodes in `/dev` open.
 //!
 //! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
-//! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block devices. [`share`]:
-//! folders of the host's. [`entropy`]: its random numbers. [`root`] is the file system with the
-//! nodes.
+//! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block
+//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`root`] is the file
+//! system with the nodes.
 
 mod causeway;
 pub mod disk;

@@ -1,8 +1,8 @@
-//! Calls with numbers that this kernel has not.
+//! Calls whose numbers have no handler here.
 //!
-//! Numbers that Linux may have are recorded with their programs ([`crate::unsupported`]). Those
-//! beyond its table, which the benchmark of the bare way in and out calls, are counted here, without
-//! a lock.
+//! Numbers that Linux may have are recorded with their programs ([`crate::unsupported`]). Numbers
+//! beyond its table, of which the benchmark of the bare way in and out calls one, are counted here,
+//! without a lock.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -14,8 +14,8 @@ use crate::unsupported::{Named, ProgramName};
 /// Stands for all numbers that [`each_unknown`] does not tell apart.
 pub const ANY_OTHER: u32 = u32::MAX;
 
-/// Numbers beyond Linux's. Programs may call any number: only so many are told apart, and the others are
-/// counted together.
+/// Numbers beyond Linux's. Programs may call any number: only so many are told apart, and the
+/// others are counted together.
 static FAR: [Far; 128] = [const { Far::new() }; 128];
 static OTHERS: AtomicU32 = AtomicU32::new(0);
 

@@ -1,8 +1,8 @@
 //! `/sys`: the parts of the machine, in Linux's formats.
 //!
 //! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals,
-//! network interfaces and the clock. `numbered`: names with a number in them. What this machine does not have,
-//! has no file here.
+//! network interfaces and the clock. `numbered`: names with a number in them. What this machine
+//! does not have, has no file here.
 
 mod block;
 mod class;
