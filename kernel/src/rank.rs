@@ -22,7 +22,7 @@
 //!                           PriorityInheritance   who waits for whose word: chains may be long
 //!                           HwCost                one task measures the machine at a time
 //! spinning                  Family -> Signals -> ThreadSignals
-//!                             TimerFile           a timerfd or rtc, before the queue of what is due
+//!                             TimerFile           a timerfd or clock, before what is due
 //!                             Anon                the page of an anon that several amaps refer to
 //!                             Leaf                holds nothing else, except
 //!                               Enrolled          what the pagedaemon goes round

@@ -10,9 +10,9 @@ steps() {
 cd /tmp || exit
 # A step of l1cache is a million passes over what the kernel says that the cache is.
 grep . /sys/devices/system/cpu/cpu0/cache/index0/{level,type,size,ways_of_associativity,coherency_line_size,number_of_sets}
+steps far-branch 1
 for stressor in l1cache:1 far-branch:10; do
     name=${stressor%:*}
-    steps far-branch 1
     measure "$name" steps "$name" "${stressor#*:}"
 done
 # It ends with its time, and then its chain of processes does: the steps are what is compared.

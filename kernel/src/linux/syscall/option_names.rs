@@ -63,18 +63,18 @@ fn name_of(names: &[Name], value: u64) -> Option<&'static str> {
 }
 
 /// Returns Linux's name of the 64-bit call with a number, whether or not this kernel has it.
-pub(super) fn call_name(number: u32) -> Option<&'static str> {
+pub(in crate::linux) fn call_name(number: u32) -> Option<&'static str> {
     name_of(CALLS, number.into())?.strip_prefix("__NR_")
 }
 
 /// Tells whether a request of `ioctl` is known for files of some type: that one of another type
 /// refuses it is no lack.
-pub(super) fn is_known_request(request: u32) -> bool {
+pub(in crate::linux) fn is_known_request(request: u32) -> bool {
     name_of(KNOWN_REQUESTS, request.into()).is_some()
 }
 
 /// Returns how `value` of an argument of a call reads: by its names, or as a number.
-pub(super) fn value_text(call: &str, argument: &str, value: u64) -> String {
+pub(in crate::linux) fn value_text(call: &str, argument: &str, value: u64) -> String {
     let number = |value: u64| format!("{value:#x}");
     match argument {
         // Level and option.
