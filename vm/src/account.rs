@@ -14,7 +14,8 @@
 //!   of a file in memory. It charges [`BATCH`] pages at a time, so the accounts' cache lines stay
 //!   out of the path of each write and fault.
 //!
-//! An object is charged to the process that makes it. The charge stays there when the object is
+//! An object is charged to the process that makes it, or to that one's user if it outlives
+//! processes. The charge stays there when the object is
 //! passed on, when the process ends, and when its user changes: the account lives as long as it has
 //! charges, and the user's figures include it. Only freeing the memory ends a charge. A page with
 //! several holders (`tee`, a loan) counts once for each: any of them alone would keep it.
@@ -95,7 +96,8 @@ kinds! {
     Segments = "segments",
     /// POSIX queues of messages; their bytes are those that `RLIMIT_MSGQUEUE` limits.
     PosixQueues = "posix_queues",
-    /// Pages of files with a place in a file system in memory, in frames or in swap.
+    /// Files with a place in a file system in memory: their pages, in frames or in swap, names,
+    /// records, texts of links and extended attributes; their number is that of files and names.
     Files = "files",
     /// Pages that go with their last user, in frames or in swap: shared mappings, `memfd_create`.
     SharedMemory = "shared_memory",
@@ -137,6 +139,8 @@ pub struct Account {
     /// What ending its processes would free, in pages, when a victim was chosen last. [one thread
     /// at a time chooses]
     pub weight: AtomicUsize,
+    /// The choice that the weight is of. [as the weight]
+    weighed: AtomicU64,
     /// Until when its user gets no new processes, in milliseconds since boot: some were ended
     /// because memory ran out.
     pub held_back: AtomicU64,
@@ -179,6 +183,17 @@ pub fn current() -> Option<Arc<Account>> {
     CURRENT.get().and_then(|current| current())
 }
 
+/// As [`current`], for an object of this kind. What outlives processes is charged to their user at
+/// once: the end of the process would not free it, and the account of a process that has ended
+/// would be kept for nothing.
+pub fn current_for(kind: Kind) -> Option<Arc<Account>> {
+    let account = current()?;
+    Some(match kind.outlives_processes() {
+        true => account.user().clone(),
+        false => account,
+    })
+}
+
 impl Account {
     /// Makes the account of the user with this id.
     pub fn of_user(uid: u32) -> Arc<Account> {
@@ -201,6 +216,7 @@ impl Account {
                 }
             }; Kind::ALL.len()],
             weight: AtomicUsize::new(0),
+            weighed: AtomicU64::new(0),
             held_back: AtomicU64::new(0),
         })
     }
@@ -211,6 +227,7 @@ impl Account {
     }
 
     /// Returns the account of the user, this one or one above.
+    #[inline]
     pub fn user(self: &Arc<Account>) -> &Arc<Account> {
         let mut account = self;
         while let (Owner::Process(_), Some(parent)) = (account.owner, &account.parent) {
@@ -239,13 +256,19 @@ impl Account {
 
     /// Whether the user may hold `pages` more of what outlives processes, within one `part`th of
     /// [`user_share`]: all kinds together with a `part` of 1, else this one. Root may.
+    #[inline]
     pub fn may_keep(self: &Arc<Account>, kind: Kind, pages: usize, part: usize) -> bool {
         let user = self.user();
-        let kept = || match part {
-            1 => user.kept_pages(),
-            _ => user.bytes(kind) / PAGE_SIZE,
+        user.owner == Owner::User(0) || user.may_keep_more(kind, pages, part)
+    }
+
+    /// As [`may_keep`](Account::may_keep), for an ordinary user.
+    fn may_keep_more(&self, kind: Kind, pages: usize, part: usize) -> bool {
+        let kept = match part {
+            1 => self.kept_pages(),
+            _ => self.bytes(kind) / PAGE_SIZE,
         };
-        user.owner == Owner::User(0) || kept().saturating_add(pages) <= user_share() / part
+        kept.saturating_add(pages) <= user_share() / part
     }
 
     /// Returns the pages of all kinds together that are freed when processes end, rounded down.
@@ -267,6 +290,17 @@ impl Account {
     fn pages_of(&self, kinds: impl Iterator<Item = Kind>) -> usize {
         let bytes = kinds.map(|kind| self.bytes(kind));
         bytes.fold(0, usize::saturating_add) / PAGE_SIZE
+    }
+
+    /// Adds `pages` to its weight, which begins with what is charged to it in each `choice` of a
+    /// victim. Choices have rising numbers from 1 on.
+    pub fn weigh(&self, choice: u64, pages: usize) {
+        let is_first = self.weighed.swap(choice, Relaxed) != choice;
+        let before = match is_first {
+            true => self.pages(),
+            false => self.weight.load(Relaxed),
+        };
+        self.weight.store(before + pages, Relaxed);
     }
 
     /// Adds to this account and to those above.
@@ -301,6 +335,24 @@ impl Account {
             }
             next = account.parent.as_deref();
         }
+    }
+
+    /// As [`add`](Account::add), if `may` says that the user may have what is charged by then, this
+    /// included; returns whether it did.
+    #[inline]
+    pub fn add_if(
+        self: &Arc<Account>,
+        kind: Kind,
+        things: usize,
+        bytes: usize,
+        may: impl FnOnce(&Arc<Account>) -> bool,
+    ) -> bool {
+        self.add(kind, things, bytes);
+        let granted = may(self.user());
+        if !granted {
+            self.take_back(kind, things, bytes);
+        }
+        granted
     }
 
     /// Charges `things` and `bytes`, whatever there is already.
@@ -405,9 +457,9 @@ impl Stock {
         }
     }
 
-    /// An object of the current process.
+    /// An object of the current process, or of its user: [`current_for`].
     pub fn of_current(kind: Kind) -> Stock {
-        Stock::new(current(), kind)
+        Stock::new(current_for(kind), kind)
     }
 
     /// Returns the account.
@@ -539,6 +591,19 @@ mod tests {
         assert_eq!((first.things(), user.things(Kind::Signals)), (5, 6));
     }
 
+    /// A user counts afresh in each choice, whichever of its processes comes first.
+    #[test]
+    fn a_weight_is_of_one_choice() {
+        let user = Account::of_user(1);
+        let _pipes = user.charge(Kind::Pipes, 1, 10 * PAGE_SIZE);
+        for choice in 1..4 {
+            user.weigh(choice, 5);
+            assert_eq!(user.weight.load(Relaxed), 15);
+            user.weigh(choice, 7);
+            assert_eq!(user.weight.load(Relaxed), 22);
+        }
+    }
+
     /// Sizes that programs choose do not wrap: neither when a segment's pages become bytes, nor in
     /// sums with what there is already.
     #[test]
@@ -550,11 +615,7 @@ mod tests {
         // The bytes of both together are 2^64.
         let pages = (1 << 52) - there;
         let may = |user: &Arc<Account>| user.may_keep(Kind::Segments, 0, 1);
-        assert!(
-            account
-                .charge_if(Kind::Segments, pages, 0, may)
-                .is_none()
-        );
+        assert!(account.charge_if(Kind::Segments, pages, 0, may).is_none());
         let segment = account.charge(Kind::Segments, pages, 0);
         assert_eq!(user.kept_pages(), 1 << 52);
         assert!(!account.may_keep(Kind::Files, 1, 1));

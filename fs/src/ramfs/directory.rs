@@ -7,12 +7,15 @@ use alloc::{
 use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result};
-use nucleus::sync::RwLock;
+use nucleus::{heap, sync::RwLock};
+use vm::account;
 
 use super::{
-    Ramfs,
+    Payer, Ramfs,
     node::{Body, Node, TreePlace},
+    pay, pay_back, pay_if, payer,
     regular::Regular,
+    shared_bytes,
 };
 use crate::{
     Credentials, Kind, Vnode,
@@ -31,6 +34,49 @@ pub(super) struct Directory {
 pub(super) struct Entry {
     pub(super) name: Arc<[u8]>,
     pub(super) node: Arc<Node>,
+    /// The user who gave the name.
+    payer: Payer,
+}
+
+/// The bytes of a node of the map, which has eleven places.
+pub(super) const MAP_NODE_BYTES: usize =
+    heap::size_of_block(11 * (size_of::<u64>() + size_of::<Entry>()) + 16);
+/// The bytes that an entry is charged with, besides its name: its part of a node of the map, of
+/// whose places five are in use at least. A directory is charged with its first node.
+const ENTRY_BYTES: usize = MAP_NODE_BYTES / 5;
+
+/// Returns the bytes that an entry with a name of this length takes.
+fn entry_bytes(name: &[u8]) -> usize {
+    ENTRY_BYTES + shared_bytes(name.len())
+}
+
+impl Entry {
+    /// Makes an entry, charged to `payer`.
+    ///
+    /// # Errors
+    /// `ENOSPC` if that one may not keep it.
+    pub(super) fn new(name: Arc<[u8]>, node: Arc<Node>, payer: Payer) -> Result<Entry> {
+        pay(&payer, account::Kind::Files, entry_bytes(&name))?;
+        Ok(Entry { name, node, payer })
+    }
+
+    /// As [`new`](Entry::new), for one that takes the place of one with the name `old`: a user at
+    /// the limit may still give shorter names.
+    pub(super) fn renamed(old: &[u8], name: Arc<[u8]>, node: Arc<Node>) -> Result<Entry> {
+        let kind = account::Kind::Files;
+        let bytes = entry_bytes(&name);
+        let grows = bytes > entry_bytes(old);
+        let payer = payer();
+        let may = |user: &Arc<account::Account>| !grows || user.may_keep(kind, 0, 1);
+        pay_if(&payer, kind, bytes, may)?;
+        Ok(Entry { name, node, payer })
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        pay_back(&self.payer, account::Kind::Files, entry_bytes(&self.name));
+    }
 }
 
 /// Entries by hash; those with the same hash are adjacent.
@@ -63,13 +109,13 @@ impl Entries {
     }
 
     /// Adds an entry for a name that is free.
-    pub(super) fn insert(&mut self, fs: &Ramfs, name: Arc<[u8]>, node: Arc<Node>) -> Result<()> {
-        let first = key(fs, &name);
+    pub(super) fn insert(&mut self, fs: &Ramfs, entry: Entry) -> Result<()> {
+        let first = key(fs, &entry.name);
         // More than 256 names with one 53-bit hash occur neither by chance nor by intent: the seed
         // is secret.
         let free = (first..=first | SAME).find(|key| !self.map.contains_key(key));
         let free = free.ok_or(Errno::ENOSPC)?;
-        self.map.insert(free, Entry { name, node });
+        self.map.insert(free, entry);
         Ok(())
     }
 
@@ -137,24 +183,82 @@ impl Directory {
 }
 
 impl Node {
-    /// Creates a node with the owner and mode that a new one in this directory gets.
+    /// Creates a node, charged as of this kind, with the owner and mode that a new one in this
+    /// directory gets.
     pub(super) fn make_node(
         &self,
         body: Body,
         mode: u32,
         who: &Credentials,
         place: Option<(&Weak<Node>, Arc<[u8]>)>,
+        (payer, kind): (&Payer, account::Kind),
     ) -> Result<Arc<Node>> {
         let own = (self.mode(), self.gid());
         let (mode, gid) = vnode::inherited(own, false, body.kind(), mode, who);
         self.fs.take_node()?;
+        let pages = body.text_pages();
+        let taken = match pages {
+            0 => Ok(()),
+            _ => self.fs.take_pages(pages as u64),
+        };
+        taken.inspect_err(|_| self.fs.give_node())?;
+        let paid = pay(payer, kind, body.bytes());
+        paid.inspect_err(|_| {
+            self.fs.give_pages(pages);
+            self.fs.give_node();
+        })?;
         Ok(Node::new(
             self.fs.clone(),
             body,
             mode,
             (who.uid, gid),
             place,
+            (payer.clone(), kind),
         ))
+    }
+
+    /// As [`make_node`](Node::make_node), charged as a file with a place.
+    pub(super) fn make_file(
+        &self,
+        body: Body,
+        mode: u32,
+        who: &Credentials,
+        place: Option<(&Weak<Node>, Arc<[u8]>)>,
+        payer: &Payer,
+    ) -> Result<Arc<Node>> {
+        self.make_node(body, mode, who, place, (payer, account::Kind::Files))
+    }
+
+    /// Counts one more name of a node that is no directory. Each beyond the first takes a place of
+    /// a node, as on Linux.
+    ///
+    /// # Errors
+    /// `ENOENT` for a node that has lost its last name: it can't get a new one, unless it never had
+    /// one. `ENOSPC`, `ENOMEM`.
+    fn gain_name(&self) -> Result<()> {
+        self.fs.take_node()?;
+        let unnamed = self.unnamed.load(Ordering::Relaxed);
+        let more = |links: u32| {
+            (links > 0 || unnamed)
+                .then(|| links.checked_add(1))
+                .flatten()
+        };
+        let before = self
+            .links
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
+        if before.unwrap_or(0) == 0 {
+            self.fs.give_node();
+        }
+        before.map(drop).map_err(|_| Errno::ENOENT)
+    }
+
+    /// Takes back [`gain_name`](Node::gain_name); returns whether that was the last name.
+    fn drop_name(&self) -> bool {
+        let before = self.links.fetch_sub(1, Ordering::AcqRel);
+        if before > 1 {
+            self.fs.give_node();
+        }
+        before == 1
     }
 
     /// Handles the removal of its name `name` in `directory`. A directory is dead already.
@@ -164,7 +268,7 @@ impl Node {
                 self.links.store(0, Ordering::Relaxed);
                 true
             }
-            false => self.links.fetch_sub(1, Ordering::AcqRel) == 1,
+            false => self.drop_name(),
         };
         let was_here = match &*self.place.lock() {
             TreePlace::In(parent, own) => {
@@ -203,7 +307,9 @@ impl Node {
             return;
         };
         let map = core::mem::take(&mut directory.entries.get_mut().map);
-        for Entry { name, node } in map.into_values() {
+        for entry in map.into_values() {
+            let (name, node) = (entry.name.clone(), entry.node.clone());
+            drop(entry);
             if !node.is_directory() || Arc::strong_count(&node) != 1 {
                 continue;
             }
@@ -238,16 +344,19 @@ impl vnode::Directory for Node {
         } else {
             mode
         };
-        let body = Body::make(&self.fs, make)?;
-        let node = self.make_node(body, mode, who, Some((&self.me, name.clone())))?;
+        let payer = payer();
+        let body = Body::make(&self.fs, make, &payer)?;
+        let place = Some((&self.me, name.clone()));
+        let node = self.make_file(body, mode, who, place, &payer)?;
+        let entry = Entry::new(name, node.clone(), payer)?;
         {
             let mut entries = directory.entries.write();
-            if entries.get(&self.fs, &name).is_some() {
+            if entries.get(&self.fs, &entry.name).is_some() {
                 drop(entries);
                 return Err(Errno::EEXIST);
             }
             directory.count.add()?;
-            if let Err(error) = entries.insert(&self.fs, name, node.clone()) {
+            if let Err(error) = entries.insert(&self.fs, entry) {
                 directory.count.remove();
                 return Err(error);
             }
@@ -266,7 +375,9 @@ impl vnode::Directory for Node {
         who: &Credentials,
     ) -> Result<Arc<dyn Vnode>> {
         self.as_directory()?;
-        let node = self.make_node(Body::Regular(Regular::new(&self.fs)), mode, who, None)?;
+        let payer = payer();
+        let body = Body::Regular(Regular::new(&self.fs, payer.clone()));
+        let node = self.make_file(body, mode, who, None, &payer)?;
         node.unnamed.store(may_link, Ordering::Relaxed);
         Ok(node)
     }
@@ -278,30 +389,17 @@ impl vnode::Directory for Node {
         }
         check_name(name)?;
         let name: Arc<[u8]> = name.into();
-        let handle = node.handle()?;
+        let entry = Entry::new(name.clone(), node.handle()?, payer())?;
         let mut entries = directory.entries.write();
         if entries.get(&self.fs, &name).is_some() {
             return Err(Errno::EEXIST);
         }
         directory.count.add()?;
-        // A node that has lost its last name can't get a new one, unless it never had one.
-        let unnamed = node.unnamed.load(Ordering::Relaxed);
-        let more = |links: u32| {
-            (links > 0 || unnamed)
-                .then(|| links.checked_add(1))
-                .flatten()
-        };
-        let counted = node
-            .links
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
-        let inserted = match counted {
-            Ok(_) => entries.insert(&self.fs, name.clone(), handle),
-            Err(_) => Err(Errno::ENOENT),
-        };
-        if let Err(error) = inserted {
-            if counted.is_ok() {
-                node.links.fetch_sub(1, Ordering::AcqRel);
-            }
+        let added = node.gain_name().and_then(|()| {
+            let inserted = entries.insert(&self.fs, entry);
+            inserted.inspect_err(|_| _ = node.drop_name())
+        });
+        if let Err(error) = added {
             directory.count.remove();
             return Err(error);
         }

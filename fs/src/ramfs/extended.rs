@@ -1,12 +1,13 @@
 //! The extended attributes of a vnode.
 
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 
 use abi::{
     Errno, Result,
     raw::general::{XATTR_CREATE, XATTR_LIST_MAX, XATTR_REPLACE},
 };
-use nucleus::{PAGE_SIZE, frame, sync::Mutex};
+use nucleus::{PAGE_SIZE, frame, heap, sync::Mutex};
+use vm::account::{self, Account, Charge, Kind};
 
 use super::Ramfs;
 
@@ -15,19 +16,42 @@ const BYTES_MAX: usize = 128 * 1024;
 /// The bytes that an attribute costs besides its name and value.
 const OVERHEAD: usize = 64;
 
-/// The attributes of one vnode. They are charged as pages of the file system, so its limit covers
-/// them.
+/// The attributes of one vnode. They take pages of the file system, so its limit covers them, and
+/// each is charged to the user who set it.
 pub(super) struct Extended {
     attributes: Mutex<Attributes>,
 }
 
 #[derive(Default)]
 struct Attributes {
-    values: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    values: BTreeMap<Box<[u8]>, Value>,
     /// Bytes of all names and values, [`OVERHEAD`] included.
     bytes: usize,
     /// The bytes of all names, with a NUL after each.
     list_len: usize,
+}
+
+struct Value {
+    bytes: Box<[u8]>,
+    _charge: Option<Charge>,
+}
+
+/// The bytes that an attribute is charged with, besides its name and value: those of a node of the
+/// map, which a single one has for itself.
+const ATTRIBUTE_BYTES: usize = heap::size_of_block(size_of::<Extended>())
+    + heap::size_of_block(11 * (size_of::<Box<[u8]>>() + size_of::<Value>()) + 16);
+
+/// Charges an attribute of so many bytes to the current user, if that one may keep it.
+///
+/// # Errors
+/// `ENOSPC`.
+fn charge(bytes: usize) -> Result<Option<Charge>> {
+    let Some(payer) = account::current_for(Kind::Files) else {
+        return Ok(None);
+    };
+    let may = |user: &Arc<Account>| user.may_keep(Kind::Files, 0, 1);
+    let charge = payer.charge_if(Kind::Files, 1, bytes, may);
+    charge.map(Some).ok_or(Errno::ENOSPC)
 }
 
 fn pages(bytes: usize) -> usize {
@@ -45,7 +69,7 @@ impl Extended {
     pub(super) fn get(&self, name: &[u8]) -> Result<Vec<u8>> {
         let attributes = self.attributes.lock();
         let value = attributes.values.get(name).ok_or(Errno::ENODATA)?;
-        Ok(nucleus::try_copy(value)?)
+        Ok(nucleus::try_copy(&value.bytes)?)
     }
 
     /// As [`ExtendedAttributes::set`](crate::vnode::ExtendedAttributes::set).
@@ -58,7 +82,7 @@ impl Extended {
     ) -> Result<()> {
         let mut attributes = self.attributes.lock();
         let cost = |value: &[u8]| OVERHEAD + name.len() + value.len();
-        let old = attributes.values.get(name).map(|old| cost(old));
+        let old = attributes.values.get(name).map(|old| cost(&old.bytes));
         match old {
             Some(_) if flags & XATTR_CREATE != 0 => return Err(Errno::EEXIST),
             None if flags & XATTR_REPLACE != 0 || value.is_none() => return Err(Errno::ENODATA),
@@ -77,7 +101,14 @@ impl Extended {
         let new = match value {
             None => None,
             Some(_) if frame::is_scarce() => return Err(Errno::ENOMEM),
-            Some(value) => Some(nucleus::try_copy(value)?.into_boxed_slice()),
+            Some(value) => {
+                let [name, data] = [name, value].map(|it| heap::size_of_block(it.len()));
+                let bytes = ATTRIBUTE_BYTES + name + data;
+                Some(Value {
+                    _charge: charge(bytes)?,
+                    bytes: nucleus::try_copy(value)?.into_boxed_slice(),
+                })
+            }
         };
         for taken in 0..after.saturating_sub(before) {
             if let Err(error) = fs.take_page() {

@@ -14,6 +14,8 @@ mod node;
 mod options;
 mod regular;
 mod rename;
+#[cfg(test)]
+mod tests;
 
 use alloc::sync::Arc;
 use core::{
@@ -22,7 +24,8 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, frame, random, sync::Mutex, time};
+use nucleus::{PAGE_SIZE, frame, heap, random, sync::Mutex, time};
+use vm::account::{self, Account};
 
 use crate::{
     Credentials, Vnode,
@@ -70,6 +73,7 @@ pub fn root(options: Options) -> Arc<dyn Vnode> {
         options.mode,
         options.owner,
         None,
+        (None, account::Kind::Files),
     )
 }
 
@@ -87,8 +91,56 @@ pub fn create_sealed(
     let any: &dyn Any = root.as_ref();
     let root = any.downcast_ref::<node::Node>().ok_or(Errno::EXDEV)?;
     let body = node::Body::Regular(regular::Regular::with_seals(&root.fs, seals));
-    let node = root.make_node(body, mode, who, None)?;
+    let kind = account::Kind::SharedMemory;
+    let payer = account::current_for(kind);
+    let node = root.make_node(body, mode, who, None, (&payer, kind))?;
     Ok(node)
+}
+
+/// The account that what a call makes is charged to: looked up once a call.
+type Payer = Option<Arc<Account>>;
+
+/// Returns the payer of files with a place.
+#[inline]
+fn payer() -> Payer {
+    account::current_for(account::Kind::Files)
+}
+
+/// Charges one file, name or attribute of so many bytes to the payer, if its user may keep it. What
+/// it is for keeps the payer, and gives the charge back in its drop: it knows its size, so it has
+/// no [`Charge`](account::Charge), which is four times as large.
+///
+/// # Errors
+/// `ENOSPC`.
+#[inline]
+fn pay(payer: &Payer, kind: account::Kind, bytes: usize) -> Result<()> {
+    pay_if(payer, kind, bytes, |user| user.may_keep(kind, 0, 1))
+}
+
+#[inline]
+fn pay_if(
+    payer: &Payer,
+    kind: account::Kind,
+    bytes: usize,
+    may: impl FnOnce(&Arc<Account>) -> bool,
+) -> Result<()> {
+    let granted = payer
+        .as_ref()
+        .is_none_or(|payer| payer.add_if(kind, 1, bytes, may));
+    Errno::ENOSPC.unless(granted)
+}
+
+/// Ends [`pay`].
+#[inline]
+fn pay_back(payer: &Payer, kind: account::Kind, bytes: usize) {
+    if let Some(payer) = payer {
+        payer.take_back(kind, 1, bytes);
+    }
+}
+
+/// Returns the bytes of the heap that shared bytes of this length take, reference counts included.
+fn shared_bytes(len: usize) -> usize {
+    heap::size_of_block(2 * size_of::<usize>() + len)
 }
 
 impl Ramfs {
@@ -116,7 +168,7 @@ impl Ramfs {
         self.pages.fetch_sub(n as u64, Ordering::Relaxed);
     }
 
-    /// Charges a vnode; its drop releases it.
+    /// Charges a vnode, whose drop releases it, or a name of it beyond the first one.
     fn take_node(&self) -> Result<()> {
         if frame::is_scarce() {
             return Err(Errno::ENOMEM);
@@ -184,3 +236,5 @@ const ENTRY_SIZE: u64 = 20;
 
 /// The longest text of a symbolic link.
 const LINK_MAX: usize = 4095;
+/// The longest text of a symbolic link that takes no page of the file system's, as on Linux.
+const SHORT_LINK_MAX: usize = 127;

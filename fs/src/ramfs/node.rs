@@ -13,13 +13,16 @@ use core::{
 use abi::{Errno, Result, raw::general::CAP_DAC_OVERRIDE};
 use fbuf::{Sink, Source};
 use nucleus::{
-    PAGE_SIZE,
+    PAGE_SIZE, heap,
     sync::{OnceBox, Rank, SpinLock},
 };
-use vm::Pager;
+use vm::{Pager, account};
 
 use super::{
-    BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Ramfs, directory::Directory, extended::Extended, now,
+    BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Payer, Ramfs, SHORT_LINK_MAX,
+    directory::{Directory, MAP_NODE_BYTES},
+    extended::Extended,
+    now, pay_back,
     regular::Regular,
 };
 use crate::{
@@ -51,7 +54,13 @@ pub(super) struct Node {
     mount_point: MountPoint,
     /// Extended attributes, once it had one.
     extended: OnceBox<Extended>,
+    /// What its record, and the text of a link, are charged to, and as what.
+    payer: Payer,
+    paid_as: account::Kind,
 }
+
+/// The bytes that a node is charged with, besides the text of a link.
+pub(super) const BYTES: usize = heap::size_of_block(size_of::<Node>() + 2 * size_of::<usize>());
 
 /// Nanoseconds since the epoch.
 struct Times {
@@ -99,10 +108,10 @@ impl Body {
         Body::Directory(Directory::new())
     }
 
-    /// Creates the body for a new entry.
-    pub(super) fn make(fs: &Arc<Ramfs>, make: Make) -> Result<Body> {
+    /// Creates the body for a new entry, whose pages `payer` is charged with.
+    pub(super) fn make(fs: &Arc<Ramfs>, make: Make, payer: &Payer) -> Result<Body> {
         Ok(match make {
-            Make::Regular => Body::Regular(Regular::new(fs)),
+            Make::Regular => Body::Regular(Regular::new(fs, payer.clone())),
             Make::Directory => Body::directory(),
             Make::Link(text) if text.is_empty() => return Err(Errno::ENOENT),
             Make::Link(text) if text.len() > LINK_MAX => return Err(Errno::ENAMETOOLONG),
@@ -113,16 +122,35 @@ impl Body {
             Make::BlockDevice(number) => Body::BlockDevice(number),
         })
     }
+
+    /// Returns the bytes of the heap that a node of this body takes.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Body::Link(text) => BYTES + heap::size_of_block(text.len()),
+            Body::Directory(_) => BYTES + MAP_NODE_BYTES,
+            _ => BYTES,
+        }
+    }
+
+    /// Returns the pages of the file system that its text takes.
+    pub(super) fn text_pages(&self) -> usize {
+        match self {
+            Body::Link(text) => usize::from(text.len() > SHORT_LINK_MAX),
+            _ => 0,
+        }
+    }
 }
 
 impl Node {
-    /// Creates a node, already charged, with one name (two for a directory) at `place`, or without.
+    /// Creates a node, whose place and pages are taken and paid for already, with one name (two for a directory)
+    /// at `place`, or without.
     pub(super) fn new(
         fs: Arc<Ramfs>,
         body: Body,
         mode: u32,
         owner: (u32, u32),
         place: Option<(&Weak<Node>, Arc<[u8]>)>,
+        (payer, paid_as): (Payer, account::Kind),
     ) -> Arc<Node> {
         let links = match body {
             Body::Directory(_) => 2,
@@ -153,6 +181,8 @@ impl Node {
             ),
             mount_point: MountPoint::new(),
             extended: OnceBox::new(),
+            payer,
+            paid_as,
             body,
         })
     }
@@ -259,7 +289,7 @@ impl Vnode for Node {
         let (size, pages) = match &self.body {
             Body::Regular(file) => (file.pages.size(), file.pages.object.resident_count() as u64),
             Body::Directory(directory) => ((u64::from(directory.count.get()) + 2) * ENTRY_SIZE, 0),
-            Body::Link(text) => (text.len() as u64, 0),
+            Body::Link(text) => (text.len() as u64, self.body.text_pages() as u64),
             _ => (0, 0),
         };
         Ok(Attributes {
@@ -347,7 +377,7 @@ impl Vnode for Node {
 
     fn read_link(&self) -> Result<Vec<u8>> {
         match &self.body {
-            Body::Link(text) => Ok(text.to_vec()),
+            Body::Link(text) => Ok(nucleus::try_copy(text)?),
             _ => Err(Errno::EINVAL),
         }
     }
@@ -476,6 +506,11 @@ impl Drop for Node {
         notify::ended(self.me.as_ptr().addr(), named);
         if let Some(extended) = self.extended.get() {
             self.fs.give_pages(extended.pages());
+        }
+        pay_back(&self.payer, self.paid_as, self.body.bytes());
+        match self.body.text_pages() {
+            0 => {}
+            pages => self.fs.give_pages(pages),
         }
         self.fs.give_node();
         let mut up = self.take_removed_from();

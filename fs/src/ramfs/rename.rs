@@ -13,8 +13,9 @@ use crate::{
 };
 
 use super::{
-    directory::{Directory, Entries},
+    directory::{Directory, Entries, Entry},
     node::{Body, Node, TreePlace},
+    payer,
 };
 
 type Pair<'a> = LockedPair<WriteGuard<'a, Entries>>;
@@ -43,11 +44,12 @@ impl Node {
         // there.
         let whiteout = match flags & RENAME_WHITEOUT {
             0 => None,
-            _ => Some(self.make_node(
+            _ => Some(self.make_file(
                 Body::CharDevice(0),
                 0,
                 &Credentials::default(),
                 Some((&self.me, name.into())),
+                &payer(),
             )?),
         };
         let to_handle = to.handle()?;
@@ -99,8 +101,9 @@ impl Node {
             }
             (None, _) => {
                 let new_name: Arc<[u8]> = to_name.into();
+                let entry = Entry::renamed(name, new_name.clone(), source.clone())?;
                 to_directory.count.add()?;
-                if let Err(error) = pair.to().insert(fs, new_name.clone(), source.clone()) {
+                if let Err(error) = pair.to().insert(fs, entry) {
                     to_directory.count.remove();
                     return Err(error);
                 }
@@ -139,7 +142,7 @@ impl Node {
                     directory.count.remove();
                 }
                 let entry = pair.from().remove(&self.fs, name);
-                entry.map(|entry| entry.node)
+                entry.map(|entry| entry.node.clone())
             }
         };
         if source.is_directory() {

@@ -67,6 +67,14 @@ fn class_of(layout: Layout) -> Option<usize> {
     (class..CLASSES.len()).find(|&c| CLASSES[c].is_multiple_of(layout.align()))
 }
 
+/// Returns the bytes of the heap that an object of so many bytes takes.
+pub const fn size_of_block(bytes: usize) -> usize {
+    match bytes > LARGEST {
+        true => bytes.next_multiple_of(PAGE_SIZE),
+        false => CLASSES[CLASS_OF[bytes.div_ceil(16)] as usize],
+    }
+}
+
 /// Free objects that a CPU keeps per class, and how many move at once: 8 KiB of each class, between
 /// 4 and 32 objects.
 const fn batch(class: usize) -> usize {

@@ -169,7 +169,7 @@ impl Folder {
         let charge = thread::with_current(|thread| {
             let process = thread.process();
             let limit = process.limits().soft(RLIMIT_MSGQUEUE);
-            size.charge(&process.account(), limit)
+            size.charge(&process.user(), limit)
         });
         let charge = charge.transpose()?;
         let now = time::since_epoch();

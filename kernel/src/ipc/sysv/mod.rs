@@ -51,12 +51,12 @@ pub struct Caller<'a> {
 /// semaphores, may be: their memory cannot go to swap.
 const PART: usize = 8;
 
-/// Charges an object to the current process, if its user may have it.
+/// Charges an object to the current user, if that one may have it.
 ///
 /// # Errors
 /// `ENOSPC`.
 fn charge(kind: Kind, things: usize, bytes: usize) -> Result<Option<Charge>> {
-    let Some(account) = account::current() else {
+    let Some(account) = account::current_for(kind) else {
         return Ok(None);
     };
     let charge = account.charge_if(kind, things, bytes, |user| user.may_keep(kind, 0, PART));

@@ -123,7 +123,7 @@ impl Segment {
         if flags & SHM_NORESERVE == 0 && count > frame::usage().total {
             return Err(Errno::ENOMEM);
         }
-        let account = account::current();
+        let account = account::current_for(Kind::Segments);
         // Nothing else counts pages that are not there yet.
         let may = |user: &Arc<Account>| user.may_keep(Kind::Segments, 0, 1);
         let charge = account.as_ref().map(|account| {

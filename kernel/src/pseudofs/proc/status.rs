@@ -225,7 +225,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         line("VmPTE", sizes.page_tables);
         line("VmSwap", facts.swapped());
         let account = process.account();
-        line("VmCharged", account.pages() + account.kept_pages());
+        line("VmCharged", account.pages());
         line("HugetlbPages", 0);
         let large = !subject.process.large_pages_disabled.load(Relaxed);
         writeln!(out, "CoreDumping:\t0\nTHP_enabled:\t{}", u8::from(large));

@@ -29,6 +29,10 @@ pub const TESTS: &[Test] = &[
     ("attacks: bombs: sets of semaphores", semaphores),
     ("attacks: bombs: POSIX queues", posix_queues),
     ("attacks: bombs: files in memory with names", named_files),
+    ("attacks: bombs: many names of one file", hard_links),
+    ("attacks: bombs: long symbolic links", symbolic_links),
+    ("attacks: bombs: directories", directories),
+    ("attacks: bombs: extended attributes", attributes),
     (
         "attacks: bombs: files in memory without a name",
         memory_files,
@@ -483,6 +487,64 @@ fn named_files() -> Outcome {
         // SAFETY: asks for the id of this process.
         let mut file = File::create(format!("{FOLDER}/{}", unsafe { getpid() }))?;
         until_refused(|| Ok(file.write_all(&[1; 64 * 1024])?))
+    })
+}
+
+/// Repeats `make` with a long name that is new, in a folder of the process's own, until it fails.
+fn names_until_refused(make: impl Fn(*const c_char) -> Outcome) -> Outcome {
+    // SAFETY: asks for the id of this process.
+    let own = format!("{FOLDER}/{}", unsafe { getpid() });
+    fs::create_dir(&own)?;
+    std::env::set_current_dir(&own)?;
+    fs::write("file", "")?;
+    let mut number = 0;
+    until_refused(|| {
+        for _ in 0..64 {
+            number += 1;
+            make(c(&format!("{number:0>255}")).as_ptr())?;
+        }
+        Ok(())
+    })
+}
+
+fn names(make: impl Fn(*const c_char) -> Outcome) -> Outcome {
+    fs::create_dir_all(FOLDER)?;
+    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
+    bomb_of(4, || names_until_refused(&make))
+}
+
+fn hard_links() -> Outcome {
+    names(|name| {
+        call!(link(c"file".as_ptr(), name));
+        Ok(())
+    })
+}
+
+fn symbolic_links() -> Outcome {
+    let text = c(&"x".repeat(4095));
+    names(|name| {
+        call!(symlink(text.as_ptr(), name));
+        Ok(())
+    })
+}
+
+fn directories() -> Outcome {
+    names(|name| {
+        call!(mkdir(name, 0o700));
+        Ok(())
+    })
+}
+
+fn attributes() -> Outcome {
+    let value = [1_u8; 2048];
+    names(|name| {
+        call!(close(call!(open(name, O_CREAT | O_WRONLY, 0o600))));
+        for number in 0..4 {
+            let attribute = c(&format!("user.{number}"));
+            let bytes = value.as_ptr().cast();
+            call!(setxattr(name, attribute.as_ptr(), bytes, value.len(), 0));
+        }
+        Ok(())
     })
 }
 
