@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
+use abi::Result;
 use nucleus::{Pieces, sync::Mutex};
 use vm::account;
 
@@ -56,14 +57,21 @@ impl Stack {
     }
 
     /// Lists all TCP sockets that have a name, and the connections in TIME-WAIT.
-    pub fn tcp_sockets(&self) -> Pieces<tcp::Connection> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn tcp_sockets(&self) -> Result<Pieces<tcp::Connection>> {
         self.tcp.lock().list()
     }
 
     /// Lists the datagram sockets of a protocol that have a name, or all raw sockets: the number
     /// in `Protocol::Raw` is ignored.
-    pub fn datagram_sockets(&self, protocol: Protocol) -> Pieces<Arc<datagram::Socket>> {
-        self.table(protocol).lock().list().cloned().collect()
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn datagram_sockets(&self, protocol: Protocol) -> Result<Pieces<Arc<datagram::Socket>>> {
+        let table = self.table(protocol).lock();
+        Ok(Pieces::try_collect(table.list().cloned())?)
     }
 
     /// Runs the timers that are due; returns when the next one will be, since boot.

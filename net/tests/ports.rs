@@ -205,7 +205,7 @@ fn connections_go_to_who_listens() {
             }
             // A name for each connection's ends and each listener; those in TIME-WAIT have no
             // socket.
-            let sockets = stack.tcp_sockets();
+            let sockets = stack.tcp_sockets().unwrap();
             let alive = sockets
                 .iter()
                 .filter(|entry| entry.socket.is_some())
@@ -223,6 +223,7 @@ fn connections_go_to_who_listens() {
         assert!(
             stack
                 .tcp_sockets()
+                .unwrap()
                 .iter()
                 .all(|entry| entry.socket.is_none())
         );

@@ -47,7 +47,7 @@ pub use hw::{counters, log, power, processor};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;
-pub use pieces::Pieces;
+pub use pieces::{Pieces, visit_by_key};
 pub use pmap::Pmap;
 pub use selftest::hw_cost;
 pub use slots::{Slots, Spare, SpareSize};

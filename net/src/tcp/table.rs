@@ -8,7 +8,7 @@ use alloc::{
 use core::net::SocketAddr;
 
 use crate::counters::Counter;
-use abi::Errno;
+use abi::{Errno, Result};
 use nucleus::{
     Pieces, random,
     sync::{Mutex, MutexGuard},
@@ -380,34 +380,37 @@ impl ConnectionTable {
     }
 
     /// Lists all that `/proc/net/tcp` shows.
-    pub fn list(&self) -> Pieces<Connection> {
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn list(&self) -> Result<Pieces<Connection>> {
         let mut entries = Pieces::new();
         for socket in self.listeners.values().flatten() {
             let local = socket.inner().local;
-            entries.extend(local.map(|local| Connection {
+            entries.try_extend(local.map(|local| Connection {
                 local,
                 remote: None,
                 state: None,
                 socket: Some(socket.clone()),
                 left: 0,
-            }));
+            }))?;
         }
-        entries.extend(self.ends.iter().map(|(pair, end)| Connection {
+        entries.try_extend(self.ends.iter().map(|(pair, end)| Connection {
             local: pair.local,
             remote: Some(pair.remote),
             state: Some(end.state),
             socket: Some(end.socket.clone()),
             left: 0,
-        }));
+        }))?;
         let waiting = self.waiting.list(now());
-        entries.extend(waiting.map(|(local, remote, left)| Connection {
+        entries.try_extend(waiting.map(|(local, remote, left)| Connection {
             local,
             remote: Some(remote),
             state: Some(State::TimeWait),
             socket: None,
             left,
-        }));
-        entries
+        }))?;
+        Ok(entries)
     }
 
     /// Returns the state of a socket's connection.

@@ -10,9 +10,11 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
+use core::ops::Bound::{Excluded, Unbounded};
+
 use fs::{File, Ready as Bits};
 use nucleus::{
-    Pieces, VirtAddr, frame,
+    VirtAddr, frame,
     sync::Mutex,
     task::{ObserverSet, Sleep, Watch, Woken},
     user,
@@ -282,19 +284,21 @@ impl File for Epoll {
     }
 
     fn details(&self, out: &mut dyn FnMut(&[u8])) {
-        // A description may go away while it is looked at here, and then wants the lock.
-        let watched: Pieces<_> = {
+        let fill = |after: Option<Key>, take: &mut dyn FnMut(Key, _) -> bool| {
             let items = self.items.lock();
-            let watched = |item: &Arc<Item>| {
+            let after = after.map_or(Unbounded, Excluded);
+            items.range((after, Unbounded)).all(|(key, item)| {
                 let interest = self.ready.interest(item.place);
-                (item.key.1, interest, item.open.clone())
-            };
-            items.values().map(watched).collect()
+                take(*key, (key.1, interest, item.open.clone()))
+            });
         };
-        for (fd, interest, open) in watched {
-            let Some(open) = open.upgrade() else { continue };
+        // A description may go away while it is looked at here, and then wants the lock.
+        nucleus::visit_by_key(fill, |(fd, interest, open)| {
+            let Some(open) = open.upgrade() else {
+                return true;
+            };
             let Ok(attributes) = open.attributes() else {
-                continue;
+                return true;
             };
             let line = format!(
                 "tfd: {fd:8} events: {:8x} data: {:16x}  pos:{} ino:{:x} sdev:{:x}\n",
@@ -305,7 +309,8 @@ impl File for Epoll {
                 attributes.device,
             );
             out(line.as_bytes());
-        }
+            true
+        });
     }
 }
 

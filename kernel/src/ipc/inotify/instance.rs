@@ -13,13 +13,15 @@ use abi::{
         ioctl::FIONREAD,
     },
 };
+use core::ops::Bound::{Excluded, Unbounded};
 use fbuf::Sink;
 use fs::{
     Asynchronous, File, OpenFlags, Ready, Vnode,
     notify::{self, Event, Listener, Mark},
 };
+
 use nucleus::{
-    Pieces, VirtAddr, frame,
+    VirtAddr, frame,
     sync::{Rank, SpinLock},
     task::{self, WaitQueue},
     user,
@@ -337,14 +339,16 @@ impl File for Inotify {
     }
 
     fn details(&self, out: &mut dyn FnMut(&[u8])) {
-        let watches: Pieces<_> = {
+        let fill = |after: Option<i32>, take: &mut dyn FnMut(i32, Arc<Watch>) -> bool| {
             let state = self.shared.state.lock();
-            state.watches.values().cloned().collect()
+            let after = after.map_or(Unbounded, Excluded);
+            let mut rest = state.watches.range((after, Unbounded));
+            rest.all(|(number, watch)| take(*number, watch.clone()));
         };
-        for watch in watches {
+        nucleus::visit_by_key(fill, |watch| {
             let vnode = watch.mark.lock().as_ref().and_then(Mark::vnode);
             let Some(Ok(attributes)) = vnode.map(|vnode| vnode.attributes()) else {
-                continue;
+                return true;
             };
             let line = format!(
                 "inotify wd:{:x} ino:{:x} sdev:{:x} mask:{:x} ignored_mask:0 \n",
@@ -354,7 +358,8 @@ impl File for Inotify {
                 watch.mask.load(Relaxed) & !IN_ONESHOT,
             );
             out(line.as_bytes());
-        }
+            true
+        });
     }
 }
 

@@ -1,14 +1,16 @@
 //! `ioprio_get` and `ioprio_set`: the order in which a disk's queue would take requests. Kept and
 //! inherited; there is no such queue.
 
+use alloc::sync::Arc;
+
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{
     Call, SystemCall, call,
-    schedule::{Chosen, chosen},
+    schedule::{Chosen, visit_chosen},
 };
 use crate::flags::{FlagSet, choice};
-use crate::process::{Policy, Scheduling};
+use crate::process::{Policy, Scheduling, Thread};
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_ioprio_get, ioprio_get).flags(&[&WHICH]),
@@ -44,14 +46,14 @@ const CLASSES: FlagSet = choice!(
     EINVAL
 );
 
-/// The threads that the first two arguments name.
-fn named(call: &Call<'_>) -> Result<nucleus::Pieces<alloc::sync::Arc<crate::process::Thread>>> {
+/// Visits the threads that the first two arguments name.
+fn visit_named(call: &Call<'_>, visit: impl FnMut(&Arc<Thread>) -> Result<()>) -> Result<()> {
     let by = match call.choice(0, &WHICH)? {
         IOPRIO_WHO_PROCESS => Chosen::Thread,
         IOPRIO_WHO_PGRP => Chosen::Group,
         _ => Chosen::User,
     };
-    chosen(call, by)
+    visit_chosen(call, by, visit)
 }
 
 /// The priority of a thread that has not set any.
@@ -69,13 +71,17 @@ fn effective(scheduling: &Scheduling) -> u16 {
 
 /// One thread's own, or the best of several.
 fn ioprio_get(call: &mut Call<'_>) -> Result<usize> {
-    let threads = named(call)?;
-    let scheduling = threads.iter().map(|thread| thread.scheduling());
-    let best = match call.unsigned(0) {
-        IOPRIO_WHO_PROCESS => scheduling.map(|s| s.io_priority).min(),
-        _ => scheduling.map(|s| effective(&s)).min(),
-    };
-    Ok(usize::from(best.unwrap_or(0)))
+    let mut best = u16::MAX;
+    let is_single = call.unsigned(0) == IOPRIO_WHO_PROCESS;
+    visit_named(call, |thread| {
+        let scheduling = thread.scheduling();
+        best = best.min(match is_single {
+            true => scheduling.io_priority,
+            false => effective(&scheduling),
+        });
+        Ok(())
+    })?;
+    Ok(usize::from(best))
 }
 
 fn ioprio_set(call: &mut Call<'_>) -> Result<usize> {
@@ -92,7 +98,7 @@ fn ioprio_set(call: &mut Call<'_>) -> Result<usize> {
         IOPRIO_CLASS_NONE if level != 0 => return Err(Errno::EINVAL),
         _ => {}
     }
-    for thread in named(call)? {
+    visit_named(call, |thread| {
         let same = thread
             .credentials()
             .is_some_and(|theirs| [own.effective_uid, own.real_uid].contains(&theirs.real_uid));
@@ -100,6 +106,7 @@ fn ioprio_set(call: &mut Call<'_>) -> Result<usize> {
             return Err(Errno::EPERM);
         }
         thread.set_scheduling(|scheduling| scheduling.io_priority = priority);
-    }
+        Ok(())
+    })?;
     Ok(0)
 }

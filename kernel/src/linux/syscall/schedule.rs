@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{Pieces, task, user};
+use nucleus::{task, user};
 
 use super::{Call, SystemCall, call, write_timespec};
 use crate::flags::{FlagSet, choice, flag_set};
@@ -308,39 +308,46 @@ pub(super) enum Chosen {
     User,
 }
 
-fn threads_of(processes: impl Iterator<Item = Arc<Process>>) -> Pieces<Arc<Thread>> {
-    let mut threads = Pieces::new();
-    processes.for_each(|process| threads.extend(process.threads()));
-    threads
-}
-
-/// The threads that argument 1 names; 0 is the caller, or its group or user.
+/// Visits the threads that argument 1 names, without memory for a list of them; 0 is the caller, or
+/// its group or user.
 ///
 /// # Errors
-/// `ESRCH` if there is none.
-pub(super) fn chosen(call: &Call<'_>, by: Chosen) -> Result<Pieces<Arc<Thread>>> {
+/// `ESRCH` if there is none; the first of `visit`, which ends the visits.
+pub(super) fn visit_chosen(
+    call: &Call<'_>,
+    by: Chosen,
+    mut visit: impl FnMut(&Arc<Thread>) -> Result<()>,
+) -> Result<()> {
+    let mut found = false;
+    let mut note = |thread: Arc<Thread>| {
+        found = true;
+        visit(&thread)
+    };
+    let mut visit_all = |processes: &mut dyn Iterator<Item = Arc<Process>>| -> Result<()> {
+        for process in processes {
+            process.threads().try_for_each(&mut note)?;
+        }
+        Ok(())
+    };
     let who = call.int(1);
-    let threads: Pieces<Arc<Thread>> = match by {
-        Chosen::Thread => call.thread_named(1).into_iter().collect(),
+    match by {
+        Chosen::Thread => call.thread_named(1).into_iter().try_for_each(&mut note)?,
         Chosen::Group => {
             let group = match who {
                 0 => call.process().group_id(),
                 id => Pid::try_from(id).map_err(|_| Errno::ESRCH)?,
             };
-            threads_of(pid_table::members(group))
+            visit_all(&mut pid_table::members(group))?;
         }
         Chosen::User => {
             let uid = match who {
                 0 => call.credentials().real_uid,
                 uid => uid as u32,
             };
-            threads_of(Process::by_id().filter(|process| process.real_uid() == uid))
+            visit_all(&mut Process::by_id().filter(|process| process.real_uid() == uid))?;
         }
-    };
-    if threads.is_empty() {
-        return Err(Errno::ESRCH);
     }
-    Ok(threads)
+    Errno::ESRCH.unless(found)
 }
 
 const WHICH: FlagSet = choice!(
@@ -349,35 +356,40 @@ const WHICH: FlagSet = choice!(
     EINVAL
 );
 
-/// The threads that `getpriority` and `setpriority` are about.
-fn prioritized(call: &Call<'_>) -> Result<Pieces<Arc<Thread>>> {
+/// Visits the threads that `getpriority` and `setpriority` are about.
+fn visit_prioritized(call: &Call<'_>, visit: impl FnMut(&Arc<Thread>) -> Result<()>) -> Result<()> {
     let by = match call.choice(0, &WHICH)? {
         raw::PRIO_PROCESS => Chosen::Thread,
         raw::PRIO_PGRP => Chosen::Group,
         _ => Chosen::User,
     };
-    chosen(call, by)
+    visit_chosen(call, by, visit)
 }
 
 /// Gives 20 less the nice value, so that no answer looks like an error.
 fn getpriority(call: &mut Call<'_>) -> Result<usize> {
-    let best = prioritized(call)?.iter().map(|thread| thread.nice()).min();
-    Ok((20 - best.unwrap_or(0)) as usize)
+    let mut best = i32::MAX;
+    visit_prioritized(call, |thread| {
+        best = best.min(thread.nice());
+        Ok(())
+    })?;
+    Ok((20 - best) as usize)
 }
 
 fn setpriority(call: &mut Call<'_>) -> Result<usize> {
     let nice = call.int(2).clamp(-20, 19);
     let mut result = Ok(0);
-    for thread in prioritized(call)? {
-        let raises = nice < thread.nice() && !is_within_limit(&thread, nice);
-        if may_change(call, &thread).is_err() {
+    visit_prioritized(call, |thread| {
+        let raises = nice < thread.nice() && !is_within_limit(thread, nice);
+        if may_change(call, thread).is_err() {
             result = Err(Errno::EPERM);
         } else if raises && !call.credentials().may(raw::CAP_SYS_NICE) {
             result = Err(Errno::EACCES);
         } else {
             thread.set_scheduling(|scheduling| scheduling.nice = nice as i8);
         }
-    }
+        Ok(())
+    })?;
     result
 }
 

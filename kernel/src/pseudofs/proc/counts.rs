@@ -2,6 +2,7 @@
 //!
 //! Events without a counter cannot happen on the loopback interface, and are 0.
 
+use abi::Result;
 use fs::pseudofs::Text;
 use net::counters::Counter;
 use net::tcp;
@@ -50,7 +51,7 @@ fn icmp_messages() -> i64 {
 }
 
 /// `/proc/net/snmp`.
-pub fn snmp(out: &mut Text) {
+pub fn snmp(out: &mut Text) -> Result<()> {
     let packets = v4(Counter::loopback_packets, Counter::loopback_packets_v6);
     lines(out, "Ip", IP, |name| match name {
         "Forwarding" => 2,
@@ -85,7 +86,7 @@ pub fn snmp(out: &mut Text) {
         }
     }
     writeln!(out);
-    let established = stack().tcp_sockets().iter().fold(0, |n, entry| {
+    let established = stack().tcp_sockets()?.iter().fold(0, |n, entry| {
         let counts = matches!(
             entry.state,
             Some(tcp::State::Established | tcp::State::CloseWait)
@@ -113,6 +114,7 @@ pub fn snmp(out: &mut Text) {
         "OutDatagrams" => v4(Counter::udp_sent, Counter::udp_sent_v6),
         _ => 0,
     });
+    Ok(())
 }
 
 /// `/proc/net/snmp6`.

@@ -6,6 +6,7 @@ use core::{
     sync::atomic::Ordering::Relaxed,
 };
 
+use abi::Result;
 use fs::pseudofs::{Entry, Table, Text};
 use net::counters::Counter;
 use net::{Family, datagram::Protocol, tcp};
@@ -42,12 +43,12 @@ pub fn directory() -> Table {
         .with("netlink", shown(netlink_sockets))
         .with("netstat", shown(counts::netstat))
         .with("route", shown(route))
-        .with("snmp", shown(counts::snmp))
+        .with("snmp", Entry::text(counts::snmp))
         .with("snmp6", shown(counts::snmp6))
-        .with("sockstat", shown(sockstat))
-        .with("sockstat6", shown(sockstat6))
-        .with("tcp", shown(|out| tcp_sockets(out, Family::V4)))
-        .with("tcp6", shown(|out| tcp_sockets(out, Family::V6)))
+        .with("sockstat", Entry::text(sockstat))
+        .with("sockstat6", Entry::text(sockstat6))
+        .with("tcp", Entry::text(|out| tcp_sockets(out, Family::V4)))
+        .with("tcp6", Entry::text(|out| tcp_sockets(out, Family::V6)))
         .with(
             "unix",
             shown(|out| unix::listing::list(&mut |text| out.push(text))),
@@ -57,7 +58,7 @@ pub fn directory() -> Table {
         .fold(table, |table, (name, family, protocol)| {
             table.with(
                 name,
-                shown(move |out| datagram_sockets(out, family, protocol)),
+                Entry::text(move |out| datagram_sockets(out, family, protocol)),
             )
         })
 }
@@ -110,9 +111,9 @@ fn width(family: Family, datagrams: bool) -> usize {
     }
 }
 
-fn tcp_sockets(out: &mut Text, family: Family) {
+fn tcp_sockets(out: &mut Text, family: Family) -> Result<()> {
     heading(out, family, false);
-    let entries = stack().tcp_sockets();
+    let entries = stack().tcp_sockets()?;
     let shown = entries.iter().filter(|entry| {
         let own = entry.socket.as_ref().map(|socket| socket.family());
         own.unwrap_or(Family::of(entry.local.ip())) == family
@@ -153,12 +154,13 @@ fn tcp_sockets(out: &mut Text, family: Family) {
         }
         pad(out, start, width(family, false));
     }
+    Ok(())
 }
 
 /// Lists the sockets of a protocol. Raw ones show the protocol's number in the port's place.
-fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) {
+fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) -> Result<()> {
     heading(out, family, true);
-    let sockets = stack().datagram_sockets(protocol);
+    let sockets = stack().datagram_sockets(protocol)?;
     for socket in sockets.iter().filter(|socket| socket.family() == family) {
         let start = out.len();
         let summary = socket.summary();
@@ -184,6 +186,7 @@ fn datagram_sockets(out: &mut Text, family: Family, protocol: Protocol) {
         );
         pad(out, start, width(family, true));
     }
+    Ok(())
 }
 
 fn netlink_sockets(out: &mut Text) {
@@ -191,7 +194,7 @@ fn netlink_sockets(out: &mut Text) {
         out,
         "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode"
     );
-    for entry in netlink::list() {
+    netlink::list(|entry| {
         let start = out.len();
         write!(
             out,
@@ -199,7 +202,7 @@ fn netlink_sockets(out: &mut Text) {
             0, 0, entry.port, entry.groups, entry.waiting, 0, 0, 2, 0, entry.inode
         );
         pad(out, start, 0);
-    }
+    });
 }
 
 fn dev(out: &mut Text) {
@@ -248,10 +251,10 @@ fn ipv6_route(out: &mut Text) {
 
 /// Sockets in use: of TCP, UDP, UDP-Lite and raw ones for each family, and those of TCP without a
 /// descriptor.
-fn count() -> ([[usize; 2]; 4], usize) {
+fn count() -> Result<([[usize; 2]; 4], usize)> {
     let place = |family| usize::from(family == Family::V6);
     let (mut used, mut over) = ([[0; 2]; 4], 0);
-    for entry in stack().tcp_sockets() {
+    for entry in stack().tcp_sockets()? {
         match entry.socket {
             Some(socket) => used[0][place(socket.family())] += 1,
             None => over += 1,
@@ -261,15 +264,15 @@ fn count() -> ([[usize; 2]; 4], usize) {
         .into_iter()
         .zip(&mut used[1..])
     {
-        for socket in stack().datagram_sockets(protocol) {
+        for socket in stack().datagram_sockets(protocol)? {
             counts[place(socket.family())] += 1;
         }
     }
-    (used, over)
+    Ok((used, over))
 }
 
-fn sockstat(out: &mut Text) {
-    let (used, over) = count();
+fn sockstat(out: &mut Text) -> Result<()> {
+    let (used, over) = count()?;
     let all: usize = used.iter().flatten().sum();
     let [[tcp, tcp6], [udp, _], [udp_lite, _], [raw, _]] = used;
     writeln!(out, "sockets: used {all}");
@@ -280,15 +283,17 @@ fn sockstat(out: &mut Text) {
     );
     writeln!(out, "UDP: inuse {udp} mem 0\nUDPLITE: inuse {udp_lite}");
     writeln!(out, "RAW: inuse {raw}\nFRAG: inuse 0 memory 0");
+    Ok(())
 }
 
-fn sockstat6(out: &mut Text) {
-    let [[_, tcp], [_, udp], [_, udp_lite], [_, raw]] = count().0;
+fn sockstat6(out: &mut Text) -> Result<()> {
+    let [[_, tcp], [_, udp], [_, udp_lite], [_, raw]] = count()?.0;
     writeln!(out, "TCP6: inuse {tcp}\nUDP6: inuse {udp}");
     writeln!(
         out,
         "UDPLITE6: inuse {udp_lite}\nRAW6: inuse {raw}\nFRAG6: inuse 0 memory 0"
     );
+    Ok(())
 }
 
 /// `/proc/sys/net`.

@@ -11,9 +11,11 @@ use abi::{
     Errno, Result,
     raw::{general::CAP_NET_ADMIN, ioctl::FIONREAD, net as raw, netlink},
 };
+use core::ops::Bound::{Excluded, Unbounded};
 use fs::Ready;
+
 use nucleus::{
-    PAGE_SIZE, Pieces, VirtAddr, frame, random,
+    PAGE_SIZE, VirtAddr, frame, random,
     sync::{Mutex, Rank, SpinLock},
     task::Watch,
     user,
@@ -111,21 +113,39 @@ pub struct SocketEntry {
     pub inode: u64,
 }
 
-/// All sockets with a port.
-pub fn list() -> Pieces<SocketEntry> {
-    let ports = PORTS.lock();
-    let sockets = ports.values().filter_map(Weak::upgrade);
-    let entry = |socket: Arc<NetlinkSocket>| {
-        let state = *socket.state.lock();
-        let waiting = socket.queue.lock().cost;
-        SocketEntry {
-            port: state.port,
-            groups: state.groups as u32,
-            waiting,
-            inode: socket.common.inode,
-        }
+/// Visits all sockets with a port that `wanted` chooses, by port, until `visit` returns false.
+fn visit_sockets(
+    wanted: impl Fn(&NetlinkSocket) -> bool,
+    visit: impl FnMut(Arc<NetlinkSocket>) -> bool,
+) {
+    let fill = |after: Option<u32>, take: &mut dyn FnMut(u32, Arc<NetlinkSocket>) -> bool| {
+        let ports = PORTS.lock();
+        let mut rest = ports.range((after.map_or(Unbounded, Excluded), Unbounded));
+        rest.all(|(port, socket)| match socket.upgrade() {
+            Some(socket) if wanted(&socket) => take(*port, socket),
+            // The last reference is not dropped here, where the table is locked.
+            _ => true,
+        });
     };
-    sockets.map(entry).collect()
+    nucleus::visit_by_key(fill, visit);
+}
+
+/// Visits all sockets with a port.
+pub fn list(mut visit: impl FnMut(SocketEntry)) {
+    visit_sockets(
+        |_| true,
+        |socket| {
+            let state = *socket.state.lock();
+            let waiting = socket.queue.lock().cost;
+            visit(SocketEntry {
+                port: state.port,
+                groups: state.groups as u32,
+                waiting,
+                inode: socket.common.inode,
+            });
+            true
+        },
+    );
 }
 
 impl NetlinkSocket {
@@ -225,20 +245,17 @@ impl NetlinkSocket {
 
     /// Sends to all that are in a group.
     fn send_to_group(&self, group: u32, from: u32, data: &[u8]) -> Result<()> {
-        let members: Pieces<Arc<NetlinkSocket>> = {
-            let ports = PORTS.lock();
-            let sockets = ports.values().filter_map(Weak::upgrade);
-            let is_member = |socket: &Arc<NetlinkSocket>| {
-                let state = *socket.state.lock();
-                state.groups & 1 << (group - 1) != 0 && state.port != from
-            };
-            sockets.filter(is_member).collect()
+        let is_member = |socket: &NetlinkSocket| {
+            let state = *socket.state.lock();
+            state.groups & 1 << (group - 1) != 0 && state.port != from
         };
-        for member in members {
-            let data = nucleus::try_copy(data)?;
-            member.enqueue_or_fail(Datagram { data, from, group });
-        }
-        Ok(())
+        let mut result = Ok(());
+        visit_sockets(is_member, |member| {
+            let copied = nucleus::try_copy(data);
+            result = copied.map(|data| member.enqueue_or_fail(Datagram { data, from, group }));
+            result.is_ok()
+        });
+        Ok(result?)
     }
 
     /// Takes the next datagram, or a copy of it.

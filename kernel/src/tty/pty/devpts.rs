@@ -12,12 +12,14 @@ use core::{
 };
 
 use abi::{Errno, Result, raw::general::HUPCL};
+use core::ops::Bound::{Excluded, Included, Unbounded};
 use fs::{
     Attributes, Credentials, File, Kind, Location, OpenFlags, Vnode, device,
     vnode::{self, Change, Emit, FileSystem, Place, Space, new_device},
 };
+
 use nucleus::{
-    PAGE_SIZE, Pieces, frame,
+    PAGE_SIZE, frame,
     sync::{Rank, SpinLock},
     time,
 };
@@ -295,17 +297,17 @@ impl vnode::Directory for Devpts {
             return Ok(());
         }
         let from = u32::try_from(cursor.saturating_sub(1)).unwrap_or(u32::MAX);
-        let numbers: Pieces<u32> = {
+        let fill = |after: Option<u32>, take: &mut dyn FnMut(u32, u32) -> bool| {
             let nodes = self.nodes.lock();
-            nodes.listed.range(from..).map(|(n, _)| *n).collect()
+            let from = after.map_or(Included(from), Excluded);
+            let mut rest = nodes.listed.range((from, Unbounded));
+            rest.all(|(number, _)| take(*number, *number));
         };
-        for number in numbers {
+        nucleus::visit_by_key(fill, |number| {
             let (name, inode) = (number.to_string(), FIRST_INODE + u64::from(number));
             let next = u64::from(number) + 2;
-            if !emit(name.as_bytes(), inode, Kind::CharDevice, next) {
-                break;
-            }
-        }
+            emit(name.as_bytes(), inode, Kind::CharDevice, next)
+        });
         Ok(())
     }
 }
