@@ -8,11 +8,24 @@ use alloc::{
     collections::BTreeMap,
     sync::{Arc, Weak},
 };
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::{
+    ops::Bound::{Excluded, Unbounded},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-use nucleus::sync::{Rank, SpinLock};
+use abi::Result;
+use nucleus::{
+    frame,
+    sync::{Rank, SpinLock},
+};
+use vm::account::{self, Charge, Kind};
 
 use super::Pid;
+
+/// What a set in a list is charged with: its place, and its record, which stays as long.
+const SET_BYTES: usize = 512;
+/// Sets that are looked at whenever one is added, to forget those that are gone.
+const LOOKS: usize = 2;
 
 /// A semaphore set as a process that ends sees it.
 pub trait Undo: Send + Sync {
@@ -30,9 +43,15 @@ pub struct UndoList {
 #[derive(Default)]
 struct Sets {
     /// By their addresses.
-    known: BTreeMap<usize, Weak<dyn Undo>>,
-    /// With so many, those that are gone are forgotten.
-    most: usize,
+    known: BTreeMap<usize, Known>,
+    /// The address behind which to look for sets that are gone.
+    looked: usize,
+}
+
+struct Known {
+    set: Weak<dyn Undo>,
+    /// For the process that operated on the set first.
+    _charge: Option<Charge>,
 }
 
 impl UndoList {
@@ -44,21 +63,52 @@ impl UndoList {
         })
     }
 
-    /// Notes that `set` has adjustments of this list. Sets that are gone are forgotten whenever
-    /// there are twice as many as were left the last time.
-    pub fn add(&self, set: &Arc<impl Undo + 'static>) {
+    /// Notes that `set` has adjustments of this list, and charges that to the current process.
+    /// [`LOOKS`] other sets are looked at, in turn, so those that are gone are never more than a
+    /// few times those that are left, and no call looks at many.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn add(&self, set: &Arc<impl Undo + 'static>) -> Result<()> {
         let address = Arc::as_ptr(set).addr();
-        let mut sets = self.sets.lock();
         // The address is not another set's while a weak reference to this one stands here.
-        if sets.known.contains_key(&address) {
-            return;
+        if self.sets.lock().known.contains_key(&address) {
+            return Ok(());
         }
-        let weak: Weak<dyn Undo> = Arc::downgrade(set) as _;
-        sets.known.insert(address, weak);
-        if sets.known.len() > sets.most {
-            sets.known.retain(|_, set| set.strong_count() > 0);
-            sets.most = 2 * sets.known.len().max(16);
+        frame::check_not_scarce()?;
+        let known = Known {
+            set: Arc::downgrade(set) as _,
+            _charge: account::current().map(|it| it.charge(Kind::Undos, 1, SET_BYTES)),
+        };
+        let mut gone = [const { None }; LOOKS];
+        let mut sets = self.sets.lock();
+        for gone in &mut gone {
+            *gone = sets.look();
         }
+        let raced = sets.known.insert(address, known);
+        // Freed after the lock was released.
+        drop(sets);
+        drop((gone, raced));
+        Ok(())
+    }
+
+    /// Returns how many sets it knows.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.sets.lock().known.len()
+    }
+}
+
+impl Sets {
+    /// Looks at the next set, and takes it out if it is gone.
+    fn look(&mut self) -> Option<Known> {
+        let next = self.known.range((Excluded(self.looked), Unbounded)).next();
+        let (address, is_gone) = match next {
+            Some((address, known)) => (*address, known.set.strong_count() == 0),
+            None => (0, false),
+        };
+        self.looked = address;
+        is_gone.then(|| self.known.remove(&address)).flatten()
     }
 }
 
@@ -67,8 +117,8 @@ pub fn leave(list: &mut Option<Arc<UndoList>>, pid: Pid) {
     let Some(list) = list.take().and_then(Arc::into_inner) else {
         return;
     };
-    for set in list.sets.into_inner().known.into_values() {
-        if let Some(set) = set.upgrade() {
+    for known in list.sets.into_inner().known.into_values() {
+        if let Some(set) = known.set.upgrade() {
             set.undo(list.number, pid);
         }
     }

@@ -198,17 +198,15 @@ impl Set {
         }
         let alters = operations.iter().any(|operation| operation.change != 0);
         let list = list.filter(|_| operations.iter().any(|o| o.flags & SEM_UNDO != 0));
-        if let Some(list) = list {
-            list.add(self);
-        }
-        let list = list.map(|list| list.number);
+        let wanted = if alters { WRITE } else { READ };
         let sleeper = {
-            let mut state = self.usable()?;
-            let wanted = if alters { WRITE } else { READ };
-            state.status.permission.check(caller.credentials, wanted)?;
+            let mut state = self.allowed(caller, wanted)?;
             if let Some(list) = list {
-                state.have_undo(list, self.count)?;
+                // Before the adjustments: those that no list knows would never be undone.
+                list.add(self)?;
+                state.have_undo(list.number, self.count)?;
             }
+            let list = list.map(|list| list.number);
             match state.attempt(&operations, caller.pid, list) {
                 Attempt::Made => {
                     state.status.operated = now();
@@ -527,5 +525,80 @@ impl Object for Set {
         }
         drop(SETS.remove(self.id));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use nucleus::sim::{self, Config};
+
+    use super::*;
+    use crate::process::{CapabilitySet, Credentials};
+
+    fn on_machine(body: fn()) {
+        if let Err(failure) = sim::run(Config::default(), body) {
+            panic!("{failure}");
+        }
+    }
+
+    fn user(id: u32) -> Credentials {
+        let mut user = Credentials {
+            effective_uid: id,
+            fs: fs::Credentials::user(id, id),
+            ..Credentials::default()
+        };
+        user.capabilities.permitted = CapabilitySet::EMPTY;
+        user
+    }
+
+    fn raise(set: &Arc<Set>, who: &Credentials, list: &UndoList) -> Result<()> {
+        let operation = Operation {
+            semaphore: 0,
+            change: 1,
+            flags: SEM_UNDO,
+        };
+        let caller = Caller {
+            credentials: who,
+            pid: 1,
+        };
+        set.operate(caller, vec![operation], Some(list), Sleep::INTERRUPTIBLE)
+    }
+
+    fn set_of(owner: &Credentials) -> Arc<Set> {
+        let caller = Caller {
+            credentials: owner,
+            pid: 1,
+        };
+        Set::new(0, 0, 4, 0o600, caller).unwrap()
+    }
+
+    #[test]
+    fn a_refused_call_leaves_nothing_to_undo() {
+        on_machine(|| {
+            let (owner, stranger, list) = (user(1), user(2), UndoList::new());
+            let set = set_of(&owner);
+            assert_eq!(raise(&set, &stranger, &list), Err(Errno::EACCES));
+            assert_eq!(list.len(), 0);
+            assert_eq!(raise(&set, &owner, &list), Ok(()));
+            assert_eq!(raise(&set, &owner, &list), Ok(()));
+            assert_eq!(list.len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_list_forgets_sets_that_are_gone() {
+        on_machine(|| {
+            let (owner, list) = (user(1), UndoList::new());
+            let kept: Vec<_> = (0..20).map(|_| set_of(&owner)).collect();
+            for set in &kept {
+                assert_eq!(raise(set, &owner, &list), Ok(()));
+            }
+            for _ in 0..1000 {
+                assert_eq!(raise(&set_of(&owner), &owner, &list), Ok(()));
+                assert!(list.len() <= 4 * kept.len(), "{}", list.len());
+            }
+        });
     }
 }
