@@ -23,7 +23,7 @@ use nucleus::{
     sync::Mutex,
     task::{Sleep, WaitQueue},
 };
-use vm::account::{Account, Kind};
+use vm::account::{Account, Charge, Kind};
 
 use self::tree::{Held, Spare, Tree};
 use super::{FileTable, OpenFile};
@@ -252,17 +252,18 @@ impl Records {
         frees
     }
 
-    /// Has the locks of `owner` charged to `account`, unless it has some already.
+    /// Has the locks of `owner` charged to `account`, unless it has some already. Returns
+    /// [`room`] for one call.
     ///
     /// # Errors
     /// `ENOLCK` if its user has too many.
-    fn charge(&mut self, owner: Owner, account: &Arc<Account>) -> Result<()> {
+    fn charge(&mut self, owner: Owner, account: &Arc<Account>) -> Result<Charge> {
         let known = self.charges.get(&owner);
-        check_room(known.map_or(account, |(account, _)| account))?;
+        let room = room(known.map_or(account, |(account, _)| account))?;
         if known.is_none() {
             self.charges.insert(owner, (account.clone(), 0));
         }
-        Ok(())
+        Ok(room)
     }
 
     /// Forgets the account of an owner without locks.
@@ -277,12 +278,15 @@ impl Records {
     }
 }
 
-/// Tells whether an account's user may have the locks that one call makes.
-fn check_room(account: &Arc<Account>) -> Result<()> {
-    match account.user().things(Kind::Locks) + 2 > most_records() {
-        true => Err(Errno::ENOLCK),
-        false => Ok(()),
-    }
+/// Charges the locks that one call may make to `account` until they are made: calls on other files
+/// count them too, so many at a time do not exceed the limit either.
+///
+/// # Errors
+/// `ENOLCK` if its user may not have as many.
+fn room(account: &Arc<Account>) -> Result<Charge> {
+    let (kind, most) = (Kind::Locks, most_records());
+    let room = account.charge_within(kind, MORE, MORE * tree::LOCK_BYTES, most);
+    room.ok_or(Errno::ENOLCK)
 }
 
 impl HeldLocks {
@@ -476,8 +480,10 @@ pub fn conflicting_record(open: &OpenFile, by: For<'_>, record: &Record) -> Resu
     Ok(found.map(|(_, held)| held))
 }
 
-/// Nodes for the two more locks that a call may make, in two trees each.
-const NODES: usize = 4;
+/// The locks that a call may make beyond those that there are.
+const MORE: usize = 2;
+/// Nodes for them, in two trees each.
+const NODES: usize = 2 * MORE;
 
 /// `F_UNLCK`: ends the locks on the bytes of `range`.
 ///
@@ -492,15 +498,17 @@ pub fn unlock_record(open: &OpenFile, by: For<'_>, range: &Record) -> Result<()>
     release(id(open)?, |held| {
         let records = &mut held.records;
         let cut = records.next_of(owner, range.start);
+        let mut charged = None;
         if cut.is_some_and(|cut| cut.start < range.start && range.last < cut.last) {
             let account = records.charges.get(&owner);
-            result = account.map_or(Ok(()), |(account, _)| check_room(account));
-            if !may_split {
-                result = Err(Errno::ENOLCK);
+            match account.map(|(account, _)| room(account)).transpose() {
+                Ok(room) if may_split => charged = room,
+                _ => result = Err(Errno::ENOLCK),
             }
         }
         let frees = result.is_ok() && records.set(owner, range, false, &mut spare);
         records.settle(owner);
+        drop(charged);
         frees
     });
     result
@@ -534,7 +542,7 @@ pub fn lock_record(
             if frees {
                 file.ended.wake_all();
             }
-            return Some(charged);
+            return Some(charged.map(drop));
         }
         drop(held);
         if !wait {
@@ -653,4 +661,27 @@ fn release(file: FileId, how: impl FnOnce(&mut HeldLocks) -> bool) {
         file.ended.wake_all();
     }
     put(file);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls on several files at a time do not exceed the limit together: what one may make counts
+    /// for the others before it is made.
+    #[test]
+    fn the_room_of_one_call_is_not_anothers() {
+        let user = Account::of_user(1);
+        let (one, other) = (
+            Account::of_process(10, &user),
+            Account::of_process(11, &user),
+        );
+        let most = most_records();
+        let _there = user.charge(Kind::Locks, most - MORE, 0);
+        let first = room(&one).unwrap();
+        assert_eq!(room(&other).err(), Some(Errno::ENOLCK));
+        assert_eq!(user.things(Kind::Locks), most);
+        drop(first);
+        assert!(room(&other).is_ok());
+    }
 }
