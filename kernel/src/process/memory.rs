@@ -5,7 +5,9 @@ use alloc::{
     sync::{Arc, Weak},
 };
 use core::{
-    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release},
+    sync::atomic::{
+        AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    },
     time::Duration,
 };
 
@@ -212,19 +214,18 @@ pub fn oom_score(process: &Process) -> i64 {
 }
 
 /// Works out the [weights](Account::weight) of all processes and users: what they have mapped, and
-/// what is charged to them, by processes that have ended too.
+/// what is charged to them, by processes that have ended too. In one pass: a user's first process
+/// may appear, or a process change its user, while the others are looked at.
 fn weigh() {
-    for process in Process::by_id() {
-        let user = process.user();
-        user.weight.store(user.pages(), Relaxed);
-    }
+    static CHOICE: AtomicU64 = AtomicU64::new(0);
+    let choice = CHOICE.fetch_add(1, Relaxed) + 1;
     for process in Process::by_id() {
         let account = process.account();
         // A zombie, or a process whose last user is leaving the space just now.
         let space = process.leader().and_then(|leader| leader.space());
         let pages = space.map_or(0, |space| mapped(&space, nucleus::random::u64()));
-        account.weight.store(pages + account.pages(), Relaxed);
-        account.user().weight.fetch_add(pages, Relaxed);
+        account.weigh(choice, pages);
+        account.user().weigh(choice, pages);
     }
 }
 
