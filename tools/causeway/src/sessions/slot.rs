@@ -211,7 +211,11 @@ impl Session {
         }
         match self.phase {
             Phase::Failed => self.is_free,
-            _ => self.is_free && self.observer.is_none() && self.input.is_ended(),
+            // Bytes that are left in a port would be the next session's.
+            _ => {
+                let has_all = self.outputs.iter().all(Output::is_complete);
+                self.is_free && self.observer.is_none() && self.input.is_ended() && has_all
+            }
         }
     }
 
