@@ -275,7 +275,7 @@ impl Output {
     }
 
     /// Whether all bytes have come and have gone.
-    fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.pending.is_empty() && (self.is_cut || self.length == Some(self.received))
     }
 

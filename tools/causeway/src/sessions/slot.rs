@@ -147,6 +147,11 @@ impl Session {
             }
             (ToHost::InputClosed { .. }, _) => self.input.discard(),
             (ToHost::Free { .. }, Phase::Ended(_) | Phase::Failed) => self.is_free = true,
+            // The program outlives its session.
+            (ToHost::Free { .. }, Phase::Running) if self.is_hung_up => {
+                self.is_free = true;
+                self.last(Event::Detached);
+            }
             _ => return Err(Wrong),
         }
         Ok(())
@@ -194,7 +199,11 @@ impl Session {
         }
         match self.phase {
             Phase::Failed => self.is_free,
-            _ => self.is_free && self.observer.is_none() && self.input.is_ended(),
+            // Bytes that are left in a port would be the next session's.
+            _ => {
+                let has_all = self.outputs.iter().all(Output::is_complete);
+                self.is_free && self.observer.is_none() && self.input.is_ended() && has_all
+            }
         }
     }
 

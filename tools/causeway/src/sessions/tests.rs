@@ -594,6 +594,60 @@ fn signals_sizes_and_hang_ups_reach_the_session() {
 }
 
 #[test]
+fn a_program_that_outlives_its_session_leaves_no_bytes() {
+    let (mut bench, fake) = bench(2);
+    let _first = bench.first();
+    fake.ready();
+    fake.start();
+    for round in 0..20 {
+        let (user, streams) = pipes();
+        let (observer, events) = observer();
+        let id = bench.handle.open(program("second"), streams, observer);
+        let session = fake.start();
+        assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Started);
+        bench.handle.hang_up(id);
+        assert_eq!(fake.hear(), Heard::Other("HangUp { session: 1 }".into()));
+        assert_eq!(fake.hear(), Heard::EndOfInput { session, after: 0 });
+        // The number is free before the last bytes have been read.
+        for (stream, after) in super::slot::STREAMS.into_iter().zip([100_000, 0]) {
+            fake.say(&ToHost::EndOfOutput {
+                session,
+                stream,
+                after,
+            });
+        }
+        fake.say(&ToHost::Free { session });
+        assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Detached);
+        fake.data(session).write_all(&[1; 100_000]).unwrap();
+        drop(user);
+        // The next one has its own bytes only.
+        let start = Instant::now();
+        let (mut user, events) = loop {
+            let (user, streams) = pipes();
+            let (observer, events) = super::tests::observer();
+            bench.handle.open(program("third"), streams, observer);
+            match events.recv_timeout(Duration::from_millis(20)) {
+                Ok(Event::Refused(_)) => assert!(start.elapsed() < SOON, "round {round}"),
+                _ => break (user, events),
+            }
+        };
+        let session = fake.start();
+        fake.data(session).write_all(b"mine").unwrap();
+        fake.end(session, [4, 0], 0);
+        let mut output = Vec::new();
+        user.output.read_to_end(&mut output).unwrap();
+        assert_eq!(output, b"mine");
+        assert_eq!(fake.hear(), Heard::EndOfInput { session, after: 0 });
+        fake.say(&ToHost::Free { session });
+        assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Started);
+        assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Ended(0));
+        thread::sleep(Duration::from_millis(5));
+    }
+    drop(fake);
+    bench.join();
+}
+
+#[test]
 fn a_flood_of_requests_does_not_fill_memory_or_block_the_streams() {
     let (mut bench, fake) = bench(1);
     let mut user = bench.first();

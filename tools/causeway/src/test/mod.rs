@@ -11,7 +11,8 @@
 //! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
 //! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
 //! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
-//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`starts`]
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`streams`] and [`named`] use
+//! `causeway run` and the commands for guests with names as users do, on a [`pty`], [`starts`]
 //! starts guests that must fail, or start in unusual ways, and [`ways`] gives guests a folder as
 //! root in each way. [`boot`] plans and runs a boot for all of them.
 
@@ -27,8 +28,10 @@ mod ext2;
 pub mod host;
 mod icount;
 mod install;
+mod named;
 mod pressure;
 mod programs;
+mod pty;
 mod python;
 mod report;
 mod roots;
@@ -36,6 +39,7 @@ mod session;
 mod shares;
 mod starts;
 mod strangers;
+mod streams;
 mod stress;
 mod swap;
 mod ways;
@@ -301,6 +305,8 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     compare::run(bench, report);
     swap::run(bench, report);
     session::run(bench, report);
+    streams::run(bench, report);
+    named::run(bench, report);
     strangers::run(bench, report)?;
     debian::run(bench, report, options)?;
     stress::run(bench, report, options.long)?;
