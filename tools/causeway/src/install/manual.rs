@@ -112,7 +112,8 @@ mod tests {
             let name = command.get_display_name().unwrap_or("causeway");
             let page = manual.iter().find(|page| page.0 == format!("{name}.1"));
             let (_, text) = page.unwrap_or_else(|| panic!("no page {name}"));
-            for option in command.get_opts().filter_map(|option| option.get_long()) {
+            let shown = command.get_opts().filter(|option| !option.is_hide_set());
+            for option in shown.filter_map(|option| option.get_long()) {
                 assert!(text.contains(&format!("--{option}")), "{name}: --{option}");
             }
             count += 1;

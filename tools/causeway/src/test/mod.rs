@@ -11,9 +11,9 @@
 //! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
 //! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
 //! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
-//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`streams`] and [`named`] use
-//! `causeway run` and the commands for guests with names as users do, on a [`pty`], [`starts`]
-//! starts guests that must fail, or start in unusual ways, and [`ways`] gives guests a folder as
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`streams`] and
+//! [`named`] use `causeway run` and the commands for guests with names as users do, on a [`pty`],
+//! [`starts`] starts guests that must fail, or start in unusual ways, and [`ways`] gives guests a folder as
 //! root in each way. [`boot`] plans and runs a boot for all of them.
 
 mod attacks;
