@@ -205,17 +205,32 @@ fn sizes(bench: &Bench) -> Result<()> {
             .stdin(pty.side()?)
             .stdout(pty.side()?)
             .stderr(pty.side()?);
-        let mut child = command.spawn()?;
+        let mut child = Running(command.spawn()?);
         drop(command);
-        pty.expect(&format!("{rows} {columns}\r\n"))?;
+        // Without any size, busybox has nothing to say but this.
+        match rows {
+            0 => pty.expect("stty: standard input")?,
+            _ => pty.expect(&format!("{rows} {columns}\r\n"))?,
+        }
         pty.resize(33, 111)?;
-        kill_process(Pid::from_child(&child), Signal::WINCH)?;
+        kill_process(Pid::from_child(&child.0), Signal::WINCH)?;
         pty.expect("33 111\r\n")?;
         pty.press("\x01x")?;
-        let ended = child.wait()?;
+        let ended = child.0.wait()?;
         ensure!(ended.code() == Some(outcome::KILLED.into()), "{ended}");
     }
     Ok(())
+}
+
+/// A command that a test does not leave behind.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// No machine stays when its command is killed.
