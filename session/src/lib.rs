@@ -162,7 +162,7 @@ pub enum ToGuest<'a> {
     },
     /// The session's host side is gone: its terminal hangs up, its pipes are closed at this side,
     /// and its program gets `SIGHUP`, unless it is the guest's first one. `EndOfInput` is sent all
-    /// the same.
+    /// the same. A program that lives on outlives its session: that is `Free` without `Ended` then.
     HangUp {
         /// The session.
         session: u8,

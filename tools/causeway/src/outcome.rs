@@ -18,6 +18,10 @@ pub const PANIC: u8 = 123;
 pub const TIMEOUT: u8 = 124;
 /// This program failed before or beside the guest.
 pub const FAILURE: u8 = 125;
+/// The command can't be executed.
+pub const NOT_EXECUTED: u8 = 126;
+/// The command is not found.
+pub const NOT_FOUND: u8 = 127;
 /// Plus its number: this program was ended by a signal.
 pub const SIGNAL: u8 = 128;
 

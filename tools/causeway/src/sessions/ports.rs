@@ -63,10 +63,10 @@ impl Ends {
     /// Returns QEMU's options for the device with these ports.
     pub fn qemu(&self) -> Vec<String> {
         let most = self.0.iter().map(|(number, _)| number + 1).max();
-        let device = "virtio-serial-pci,disable-legacy=on,id=sessions";
+        let device = "virtio-serial-pci,id=sessions";
         let mut words = vec![
             "-device".into(),
-            format!("{device},max_ports={}", most.unwrap_or(1)),
+            format!("{device},max_ports={},vectors=5", most.unwrap_or(1)),
         ];
         for (number, end) in &self.0 {
             words.extend([
@@ -98,7 +98,7 @@ mod tests {
         let (ports, ends) = Ports::new(2).unwrap();
         assert_eq!(ports.streams.len(), 2);
         let words = ends.qemu();
-        assert!(words[1].ends_with(",max_ports=6"), "{words:?}");
+        assert!(words[1].ends_with(",max_ports=6,vectors=5"), "{words:?}");
         for number in 1..=5 {
             let device = format!("nr={number},chardev=port{number},");
             let found = words.iter().filter(|word| word.contains(&device));

@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use session::{Part, Start, Terminal, Window};
 
+use crate::outcome;
+
 /// A program to start.
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Program {
@@ -129,14 +131,23 @@ impl Program {
                 let mut words = session::words(&self.arguments).ok().into_iter().flatten();
                 let name = words.next().map_or_else(|| "the shell".into(), text);
                 if error == NOT_FOUND {
-                    (format!("{name}: not found"), 127)
+                    (format!("{name}: not found"), outcome::NOT_FOUND)
                 } else {
-                    (format!("{name}: {why}"), 126)
+                    (format!("{name}: {why}"), outcome::NOT_EXECUTED)
                 }
             }
-            Part::Directory => (format!("{}: {why}", text(&self.directory)), 126),
-            Part::User => (format!("the guest has no user {}", text(&self.user)), 126),
-            Part::Session => (format!("the guest can't start the program: {why}"), 126),
+            Part::Directory => (
+                format!("{}: {why}", text(&self.directory)),
+                outcome::NOT_EXECUTED,
+            ),
+            Part::User => (
+                format!("the guest has no user {}", text(&self.user)),
+                outcome::NOT_EXECUTED,
+            ),
+            Part::Session => (
+                format!("the guest can't start the program: {why}"),
+                outcome::NOT_EXECUTED,
+            ),
         }
     }
 }

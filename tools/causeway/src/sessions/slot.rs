@@ -32,6 +32,13 @@ pub struct Slot {
     pub session: Option<Session>,
 }
 
+impl Slot {
+    /// Whether the number is about to be free.
+    pub fn is_ending(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_ending)
+    }
+}
+
 /// How far a session is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -106,6 +113,11 @@ impl Session {
         matches!(self.phase, Phase::Running | Phase::Ended(_))
     }
 
+    /// Whether the guest only has to say that the number is free.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_) | Phase::Failed) && self.observer.is_none()
+    }
+
     /// Whether this name means the session, or the client that is attached to it.
     pub fn is_named(&self, id: u64) -> bool {
         self.id == id || self.is_attached(id)
@@ -147,7 +159,7 @@ impl Session {
             }
             (ToHost::InputClosed { .. }, _) => self.input.discard(),
             (ToHost::Free { .. }, Phase::Ended(_) | Phase::Failed) => self.is_free = true,
-            // The program outlives its session.
+            // A guest need not follow a program to its end that nobody waits for.
             (ToHost::Free { .. }, Phase::Running) if self.is_hung_up => {
                 self.is_free = true;
                 self.last(Event::Detached);

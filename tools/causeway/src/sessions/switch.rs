@@ -194,6 +194,9 @@ impl Switch {
                         &mut self.control,
                     );
                 }
+                None if self.slots[1..].iter().any(Slot::is_ending) => {
+                    self.openings.push_back(opening);
+                }
                 None => {
                     let mut observer = opening.observer;
                     let why = format!("all {} sessions of the guest are in use", self.slots.len());
@@ -208,7 +211,7 @@ impl Switch {
         let late = |since: Instant, patience| since.elapsed() >= patience;
         for opening in &mut self.openings {
             if opening.id != FIRST && late(opening.since, PATIENCE) {
-                let why = "the guest's first program does not start";
+                let why = "the guest starts no further program";
                 (opening.observer)(Event::Refused(why.into()));
             }
         }

@@ -11,15 +11,17 @@
 //! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
 //! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
 //! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
-//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`streams`] and
-//! [`named`] use `causeway run` and the commands for guests with names as users do, on a [`pty`],
-//! [`starts`] starts guests that must fail, or start in unusual ways, and [`ways`] gives guests a folder as
-//! root in each way. [`boot`] plans and runs a boot for all of them.
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`console`] uses
+//! guests as commands, [`streams`] and [`named`] do so with more of the options and commands, on
+//! the terminals of [`pty`], [`starts`] starts guests that must fail, or start in unusual ways, and
+//! [`ways`] gives guests a folder as root in each way. [`boot`] plans and runs a boot for all of
+//! them.
 
 mod attacks;
 mod bench;
 mod boot;
 mod compare;
+mod console;
 mod database;
 mod debian;
 mod disk;
@@ -305,6 +307,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     compare::run(bench, report);
     swap::run(bench, report);
     session::run(bench, report);
+    console::run(bench, report);
     streams::run(bench, report);
     named::run(bench, report);
     strangers::run(bench, report)?;
