@@ -100,10 +100,12 @@ impl Switch {
     /// sentence when the guest does not keep to the protocol: it must end the machine.
     pub fn run(mut self, mut fault: impl FnMut(&str)) {
         while !self.shared.is_stopped.load(Ordering::SeqCst) {
+            // In this order: what one leaves to be done by the next would wake nobody.
             self.obey();
-            self.open();
             self.expire();
-            if self.settle() {
+            self.settle();
+            self.open();
+            if self.is_over() {
                 break;
             }
             if let Err(why) = self.turn() {
@@ -230,8 +232,8 @@ impl Switch {
         }
     }
 
-    /// Brings each session up to date; returns whether the guest is over.
-    fn settle(&mut self) -> bool {
+    /// Brings each session up to date.
+    fn settle(&mut self) {
         let is_gone = self.gone.is_some();
         for slot in &mut self.slots {
             if let Some(session) = &mut slot.session {
@@ -241,8 +243,12 @@ impl Switch {
                 }
             }
         }
+    }
+
+    /// Whether the machine has ended and nothing is left to do for its sessions.
+    fn is_over(&self) -> bool {
         let is_idle = self.slots.iter().all(|slot| slot.session.is_none());
-        is_gone && is_idle && self.openings.is_empty()
+        self.gone.is_some() && is_idle && self.openings.is_empty()
     }
 
     /// The next time at which something is to be given up.
