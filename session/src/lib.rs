@@ -186,7 +186,8 @@ pub enum ToHost {
         /// The guest's number of the process.
         pid: u32,
     },
-    /// The session's program could not be started.
+    /// The session's program could not be started. `EBUSY` for [`Part::Session`] says that the
+    /// number is another program's, which goes on: no `Free` follows then.
     Failed {
         /// The session.
         session: u8,

@@ -86,8 +86,8 @@ pub fn start(
     };
     let home = enter(&walk, directory, &user.home).map_err(Refused::of(Part::Directory))?;
     fs.set_cwd(home.clone());
-    let environment = variables(&user, environment);
     let (of_program, of_session) = (Refused::of(Part::Program), Refused::of(Part::Session));
+    let environment = variables(&user, environment).map_err(&of_session)?;
 
     let from_here = Walk {
         start: &home,
@@ -116,8 +116,8 @@ pub fn start(
     } = load::load(Request {
         file,
         path,
-        arguments: arguments.into_iter().map(Word::Bytes).collect(),
-        environment: environment.into_iter().map(Word::Bytes).collect(),
+        arguments: as_words(arguments).map_err(&of_session)?,
+        environment: as_words(environment).map_err(&of_session)?,
         credentials: &credentials,
         fs: &fs,
         limits: &limits,
@@ -205,8 +205,15 @@ fn value<'a>(environment: &'a [Vec<u8>], name: &[u8]) -> Option<&'a [u8]> {
     all.find_map(|word| word.strip_prefix(name)?.strip_prefix(b"="))
 }
 
+/// Returns the words as `execve` takes them.
+fn as_words(list: Vec<Vec<u8>>) -> Result<Vec<Word>> {
+    let mut words = nucleus::try_vec(list.len())?;
+    words.extend(list.into_iter().map(Word::Bytes));
+    Ok(words)
+}
+
 /// Returns the usual variables, of which those of `wanted` replace some.
-fn variables(user: &User, wanted: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+fn variables(user: &User, wanted: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     let usual: [(&[u8], &[u8]); 5] = [
         (b"PATH", PATH),
         (b"HOME", &user.home),
@@ -214,14 +221,14 @@ fn variables(user: &User, wanted: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         (b"LOGNAME", &user.name),
         (b"SHELL", &user.shell),
     ];
-    let mut all = Vec::new();
+    let mut all = nucleus::try_vec(usual.len() + wanted.len())?;
     for (name, usual) in usual {
         if !usual.is_empty() && value(&wanted, name).is_none() {
             all.push([name, b"=", usual].concat());
         }
     }
     all.extend(wanted);
-    all
+    Ok(all)
 }
 
 /// Returns the program's file and path: a name without a slash is looked for along `PATH`.

@@ -15,7 +15,7 @@ const LOOKED_AT: usize = 1 << 16;
 /// The most supplementary groups that are looked for.
 const GROUPS_MAX: usize = 1024;
 
-/// A user, as a program of his begins.
+/// The user as whom a program starts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
     /// The number.
@@ -56,7 +56,7 @@ impl User {
         Ok(user)
     }
 
-    /// Returns a user of whom nothing but the number is known.
+    /// Returns a user that has a number only.
     fn without_line(uid: u32) -> User {
         User {
             uid,

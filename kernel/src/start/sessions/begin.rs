@@ -7,7 +7,10 @@ use abi::{
     raw::general::{O_RDONLY, O_RDWR, O_WRONLY, ONLCR},
 };
 use fs::{File, Namespace, OpenFlags, Walk};
-use nucleus::task::{self, Spawn, WaitSet, Watch};
+use nucleus::{
+    frame,
+    task::{self, Spawn, WaitSet, Watch},
+};
 use session::{Part, Start, Stream, Terminal, ToHost};
 
 use super::{
@@ -30,13 +33,26 @@ use crate::{
 struct Plumbing {
     files: [Arc<OpenFile>; 3],
     terminal: Option<Arc<Tty>>,
+    /// The stream that has what the terminal shows.
+    shown: Option<Stream>,
     input: End,
     output: End,
     /// None: standard error is the terminal of standard output.
     error: Option<End>,
 }
 
-/// Makes the streams of a session and starts its tasks and its program.
+/// A session whose program runs.
+pub(super) struct Running {
+    line: Arc<Line>,
+    session: Arc<Session>,
+    streams: Arc<Streams>,
+    thread: Arc<Thread>,
+    output: End,
+    has_error: bool,
+}
+
+/// Makes the streams of a session and starts its tasks and its program. The caller sees to it that
+/// the session is [followed](Running::follow).
 ///
 /// # Errors
 /// [`Refused`]; the session's tasks are over then.
@@ -46,8 +62,10 @@ pub(super) fn begin(
     namespace: &Arc<Namespace>,
     start: &Start<'_>,
     parent: Option<u32>,
-) -> core::result::Result<Arc<Thread>, Refused> {
+) -> core::result::Result<Running, Refused> {
     let of_session = Refused::of(Part::Session);
+    // Small allocations from here on, which do not fail, have the reserve.
+    frame::check_not_scarce().map_err(|_| of_session(Errno::ENOMEM))?;
     let root = namespace.root();
     let who = fs::Credentials::default();
     let walk = Walk {
@@ -65,6 +83,7 @@ pub(super) fn begin(
     let Plumbing {
         files,
         terminal,
+        shown,
         input,
         output,
         error,
@@ -84,51 +103,34 @@ pub(super) fn begin(
         files,
         terminal: terminal.clone(),
     };
-    // The tasks wait for it: those that can't be had are missed before it runs.
+    // The tasks begin before the program, so that one that can't be had is missed in time.
     let session = &slot.session;
-    session.set(start.is_first, terminal, true, error.is_some());
     let has_error = error.is_some();
+    session.set(start.is_first, terminal, shown, has_error);
     let spawned = spawn_input(line, slot, input).and_then(|()| match error {
         Some(error) => spawn_error(line, slot, error),
         None => Ok(()),
     });
     let begun = spawned
         .map_err(|_| of_session(Errno::ENOMEM))
-        .and_then(|()| {
-            let thread = program::start(namespace, program)?;
-            session.set_process(thread.process().clone());
-            Ok(thread)
-        });
-    let thread = match begun {
-        Ok(thread) => thread,
-        Err(refused) => {
-            abandon(session);
-            return Err(refused);
-        }
-    };
+        .and_then(|()| program::start(namespace, program));
+    let thread = begun.inspect_err(|_| abandon(session))?;
+    session.set_process(thread.process().clone());
     line.say(&ToHost::Started {
         session: session.number,
         pid: thread.process().pid(),
     });
-    let follower = {
-        let (line, session, streams) = (line.clone(), session.clone(), slot.streams.clone());
-        let process = thread.process().clone();
-        let is_first = start.is_first;
-        let body = move || {
-            let process = (!is_first).then_some(process);
-            follow(&line, &session, &streams, output, has_error, process);
-        };
-        task::spawn(Spawn::kernel("session"), Box::new(body))
-    };
-    if follower.is_err() {
-        // It runs, but nothing can follow it.
-        session.hang_up();
-        session.is_told();
-    }
-    Ok(thread)
+    Ok(Running {
+        line: line.clone(),
+        session: session.clone(),
+        streams: slot.streams.clone(),
+        thread,
+        output,
+        has_error,
+    })
 }
 
-/// The program did not start: the tasks of its session end. No input was sent.
+/// Ends the tasks of a session whose program did not start. No input was sent.
 fn abandon(session: &Session) {
     session.end_input(0);
     session.end(0);
@@ -174,30 +176,32 @@ fn plumb(walk: &Walk<'_>, wanted: Option<Terminal>, uid: u32) -> Result<Plumbing
         let terminal = terminal.as_ref();
         terminal.filter(|(_, _, wanted)| wanted.streams[stream])
     };
-    let from_host = |stream| -> Result<(Arc<OpenFile>, End)> {
+    // The program's side of a stream, and the kernel's.
+    let sides = |stream: usize| -> Result<(Arc<OpenFile>, End)> {
         if let Some((master, file, _)) = is_terminal(stream) {
             return Ok((file.clone(), End::Terminal(master.clone())));
         }
         let (read, write) = pipe::pair()?;
-        Ok((open(read, O_RDONLY), End::Pipe(write)))
+        Ok(match stream {
+            0 => (open(read, O_RDONLY), End::Pipe(write)),
+            _ => (open(write, O_WRONLY), End::Pipe(read)),
+        })
     };
-    let to_host = |stream| -> Result<(Arc<OpenFile>, End)> {
-        if let Some((master, file, _)) = is_terminal(stream) {
-            return Ok((file.clone(), End::Terminal(master.clone())));
-        }
-        let (read, write) = pipe::pair()?;
-        Ok((open(write, O_WRONLY), End::Pipe(read)))
-    };
-    let (input, from) = from_host(0)?;
-    let (output, to) = to_host(1)?;
-    let (error, beside) = to_host(2)?;
-    let both = is_terminal(1).is_some() && is_terminal(2).is_some();
+    let (input, from) = sides(0)?;
+    let (output, to) = sides(1)?;
+    let (error, beside) = sides(2)?;
+    let [by_output, by_error] = [1, 2].map(|stream| is_terminal(stream).is_some());
     Ok(Plumbing {
         files: [input, output, error],
         terminal: terminal.as_ref().map(|(master, ..)| master.tty().clone()),
+        shown: match (by_output, by_error) {
+            (true, _) => Some(Stream::Output),
+            (false, true) => Some(Stream::Error),
+            (false, false) => None,
+        },
         input: from,
         output: to,
-        error: (!both).then_some(beside),
+        error: (!(by_output && by_error)).then_some(beside),
     })
 }
 
@@ -209,12 +213,12 @@ fn spawn_input(
     let (line, session, streams) = (line.clone(), slot.session.clone(), slot.streams.clone());
     let body = move || {
         pump::input(&session, &line, &mut streams.input.lock(), to);
-        session.input_is_over();
+        session.set_input_over();
     };
     let spawned = task::spawn(Spawn::kernel("session input"), Box::new(body));
     spawned.map(drop).inspect_err(|_| {
-        slot.session.input_is_over();
-        slot.session.error_is_over();
+        slot.session.set_input_over();
+        slot.session.set_error_over();
     })
 }
 
@@ -228,62 +232,72 @@ fn spawn_error(
         let mut sender = streams.error.lock();
         let sent = pump::output(&session, Stream::Error, &mut sender, from, None);
         drop(sender);
-        // Of a program that did not start nothing more is told.
+        // A program that did not start has no streams.
         if session.process().is_some() {
             end_of_output(&line, &session, Stream::Error, sent);
         }
-        session.error_is_over();
+        session.set_error_over();
     };
     let spawned = task::spawn(Spawn::kernel("session error"), Box::new(body));
     spawned
         .map(drop)
-        .inspect_err(|_| slot.session.error_is_over())
+        .inspect_err(|_| slot.session.set_error_over())
 }
 
-/// Brings output to the host, waits for the end of the program and of the session's tasks, and
-/// gives the session's number back. `process` is to be waited for; the first program's end is told
-/// by the one that stops the machine.
-fn follow(
-    line: &Line,
-    session: &Session,
-    streams: &Streams,
-    output: End,
-    has_error: bool,
-    process: Option<Arc<Process>>,
-) {
-    let process = process.as_deref();
-    let sent = {
-        let mut sender = streams.output.lock();
-        pump::output(session, Stream::Output, &mut sender, output, process)
-    };
-    end_of_output(line, session, Stream::Output, sent);
-    wait_for(session, process, || {
-        session.is_ending() || session.is_hung_up()
-    });
-    session
-        .changed
-        .wait_soundly(|| (!session.error_runs()).then_some(()));
-    if !has_error {
-        end_of_output(line, session, Stream::Error, 0);
+impl Running {
+    /// Returns the first thread of the program.
+    pub(super) fn thread(&self) -> &Arc<Thread> {
+        &self.thread
     }
-    if let Some(status) = session.ended() {
-        line.say(&ToHost::Ended {
-            session: session.number,
-            status,
+
+    /// Brings output to the host, waits for the end of the program and of the session's tasks, and
+    /// gives the session's number back. The end of the first program is told by
+    /// [`before_stop`](super::before_stop), and its number stays taken.
+    pub(super) fn follow(self) {
+        let Running {
+            line,
+            session,
+            streams,
+            thread,
+            output,
+            has_error,
+        } = self;
+        let process = (!session.is_first()).then(|| thread.process().clone());
+        drop(thread);
+        let process = process.as_deref();
+        let sent = {
+            let mut sender = streams.output.lock();
+            pump::output(&session, Stream::Output, &mut sender, output, process)
+        };
+        end_of_output(&line, &session, Stream::Output, sent);
+        wait_for(&session, process, || {
+            session.is_ending() || session.is_hung_up()
         });
+        session
+            .changed
+            .wait_soundly(|| (!session.error_runs()).then_some(()));
+        if !has_error {
+            end_of_output(&line, &session, Stream::Error, 0);
+        }
+        if let Some(status) = session.ended() {
+            line.say(&ToHost::Ended {
+                session: session.number,
+                status,
+            });
+        }
+        session.set_told();
+        let Some(process) = process else { return };
+        session
+            .changed
+            .wait_soundly(|| (!session.input_runs()).then_some(()));
+        session.give_back();
+        line.say(&ToHost::Free {
+            session: session.number,
+        });
+        // A program that outlives its session is waited for all the same.
+        process.end_events.wait_soundly(|| process.end_status());
+        pid_table::reap_parentless(process);
     }
-    session.is_told();
-    let Some(process) = process else { return };
-    session
-        .changed
-        .wait_soundly(|| (!session.input_runs()).then_some(()));
-    session.give_back();
-    line.say(&ToHost::Free {
-        session: session.number,
-    });
-    // One that outlives its session is waited for all the same.
-    process.end_events.wait_soundly(|| process.end_status());
-    pid_table::reap_parentless(process);
 }
 
 fn end_of_output(line: &Line, session: &Session, stream: Stream, after: u64) {

@@ -3,7 +3,7 @@
 //!
 //! - [`control`]: messages to the host, and those from it;
 //! - [`pump`]: bytes between a port and a pipe or a terminal;
-//! - [`state`]: what the tasks of a session tell each other;
+//! - [`state`]: a session's state, shared by its tasks;
 //! - [`begin`]: its pipes, its terminal, its program.
 //!
 //! # Tasks
@@ -11,12 +11,12 @@
 //! | task | does | ends |
 //! |---|---|---|
 //! | `sessions` | takes messages from the host | with the machine |
-//! | `session` | brings output to the host, waits for the program's end, says so | `Free` |
+//! | `session` | starts the program, brings its output to the host, waits for its end | `Free` |
 //! | `session input` | brings input to the program, discards what comes too late | all input came |
 //! | `session error` | brings standard error to the host, where it is not the terminal | end of output |
 //!
-//! The task of the first program's session says that all is over, and [`before_stop`], by which
-//! the machine's end begins, waits for it.
+//! The machine's end begins with [`before_stop`], which waits until the first program's session has
+//! told the host of its end.
 
 mod begin;
 mod control;
@@ -40,6 +40,7 @@ use crate::{
     process::pid_table,
     shutdown,
 };
+use begin::Running;
 use control::{Inbox, Line};
 use state::Session;
 
@@ -106,10 +107,13 @@ pub fn run(count: u8, namespace: &Arc<Namespace>) -> Result<i32, String> {
     };
     let parent = init.as_ref().map(|_| pid_table::INIT);
     let first = match sessions.begin(&start, parent) {
-        Ok(thread) => thread,
+        Ok(running) => running,
         Err(status) => return Ok(status),
     };
     drop(message);
+    let pid = first.thread().process().pid();
+    let following = task::spawn(Spawn::kernel("session"), Box::new(|| first.follow()));
+    following.map_err(|_| "no memory for sessions")?;
     let taking = {
         let sessions = sessions.clone();
         let body = move || sessions.take_messages(&mut inbox);
@@ -117,8 +121,6 @@ pub fn run(count: u8, namespace: &Arc<Namespace>) -> Result<i32, String> {
     };
     taking.map_err(|_| "no memory for sessions")?;
     let Some(init) = init else { init::rest() };
-    let pid = first.process().pid();
-    drop(first);
     Ok(init::look_after(&init, pid))
 }
 
@@ -151,13 +153,11 @@ impl Sessions {
         Ok((Arc::new(sessions), inbox))
     }
 
-    /// Starts a session's program and says so; returns the wait status of a command that could not
-    /// be run otherwise, as a shell gives it.
-    fn begin(
-        self: &Arc<Self>,
-        start: &Start<'_>,
-        parent: Option<u32>,
-    ) -> Result<Arc<crate::process::Thread>, i32> {
+    /// Starts a session's program and tells the host.
+    ///
+    /// # Errors
+    /// The wait status that a shell gives a command that it can't run, which the host was told of.
+    fn begin(self: &Arc<Self>, start: &Start<'_>, parent: Option<u32>) -> Result<Running, i32> {
         let slot = &self.slots[usize::from(start.session)];
         let result = begin::begin(&self.line, slot, &self.namespace, start, parent);
         result.map_err(|Refused { part, error }| {
@@ -205,7 +205,7 @@ impl Sessions {
             .get(usize::from(number))
             .map(|slot| &slot.session);
         if start.is_first || !session.is_some_and(|session| session.take()) {
-            // It is another program's, which goes on: its number is not free.
+            // The number belongs to another program, which goes on.
             self.line.say(&ToHost::Failed {
                 session: number,
                 part: session::Part::Session,
@@ -216,14 +216,20 @@ impl Sessions {
         let started = nucleus::try_copy(message).and_then(|message| {
             let sessions = self.clone();
             let body = move || {
-                if let Ok(ToGuest::Start(start)) = session::parse(&message)
-                    && sessions.begin(&start, None).is_err()
-                {
-                    sessions.slots[usize::from(number)].session.give_back();
-                    sessions.line.say(&ToHost::Free { session: number });
+                let Ok(ToGuest::Start(start)) = session::parse(&message) else {
+                    return;
+                };
+                let begun = sessions.begin(&start, None);
+                drop(message);
+                match begun {
+                    Ok(running) => running.follow(),
+                    Err(_) => {
+                        sessions.slots[usize::from(number)].session.give_back();
+                        sessions.line.say(&ToHost::Free { session: number });
+                    }
                 }
             };
-            task::spawn(Spawn::kernel("session start"), Box::new(body)).map(drop)
+            task::spawn(Spawn::kernel("session"), Box::new(body)).map(drop)
         });
         if started.is_err() {
             if let Some(session) = session {
@@ -270,8 +276,8 @@ impl Sessions {
     }
 }
 
-/// The machine is to stop: waits until the output of the first program has left it, and its end, if
-/// that is the reason, has been told.
+/// Waits, before the machine stops, until the output of the first program has left it and the host
+/// knows of the program's end with `status`, if that is why the machine stops.
 fn before_stop(status: Option<i32>) {
     let Some(sessions) = SESSIONS.lock().clone() else {
         return;

@@ -50,32 +50,25 @@ fn no_wait() -> OpenFlags {
 /// Slices that are taken from a port before they are given on.
 const SLICES: usize = 16;
 
-/// Brings a session's input to `to`, until all has come. What has no reader is dropped.
+/// Brings a session's input to `to` until all of it has come; input without a reader is dropped.
 pub(super) fn input(session: &Session, line: &Line, from: &mut Receiver, to: End) {
     let mut held = Aggregate::new();
     let mut total = 0;
     bring(session, line, from, &to, &mut held, &mut total);
-    // A pipe ends, and a terminal whose output is over hangs up.
+    // The reader of a pipe sees its end now; a terminal hangs up when its output is over, too.
     drop(to);
     held.clear();
     let queue = from.queue().clone();
+    let mut set = WaitSet::new();
+    set.add(queue.progress());
+    set.add(&session.changed);
+    let is_watched = set.check().is_ok();
     while session.input_end().is_none_or(|end| total < end) && !from.is_broken() {
         let has_all = from.refill();
-        let (mut set, how) = (WaitSet::new(), patience(&queue, has_all));
-        set.add(queue.progress());
-        set.add(&session.changed);
         match from.take() {
             Some(slice) => total += slice.len as u64,
-            // What came between is seen by the set. Without memory for it, a timeout looks again.
-            None if session.input_end().is_none_or(|end| total < end) => {
-                let how = if set.check().is_ok() {
-                    how
-                } else {
-                    patience(&queue, false)
-                };
-                let _ = set.wait(how);
-            }
-            None => {}
+            // The set has noted bytes that came since. A deadline is only a reason to look again.
+            None => _ = set.wait(patience(&queue, has_all && is_watched)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the tasks of a session, the host's messages and the machine's end tell each other.
+//! The state of a session, shared by its tasks, the host's messages and the machine's end.
 
 use alloc::sync::Arc;
 
@@ -33,6 +33,8 @@ struct State {
     is_first: bool,
     process: Option<Arc<Process>>,
     tty: Option<Arc<Tty>>,
+    /// The stream that has what the terminal shows.
+    shown: Option<Stream>,
     /// How many bytes of input there are in all, once the host has said so.
     input_end: Option<u64>,
     /// The host reads standard output, and standard error, no more.
@@ -46,7 +48,7 @@ struct State {
     /// Tasks beside the one that ends the session.
     input_runs: bool,
     error_runs: bool,
-    /// All that is to be told before the machine stops was told.
+    /// The host knows the ends of the streams and of the program.
     told: bool,
 }
 
@@ -79,13 +81,23 @@ impl Session {
     }
 
     /// Says what the session is, before its tasks begin.
-    pub(super) fn set(&self, is_first: bool, tty: Option<Arc<Tty>>, input: bool, error: bool) {
+    pub(super) fn set(
+        &self,
+        is_first: bool,
+        tty: Option<Arc<Tty>>,
+        shown: Option<Stream>,
+        error_runs: bool,
+    ) {
         self.change(|state| {
             state.is_taken = true;
             state.is_first = is_first;
-            state.tty = tty;
-            (state.input_runs, state.error_runs) = (input, error);
+            (state.tty, state.shown) = (tty, shown);
+            (state.input_runs, state.error_runs) = (true, error_runs);
         });
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.state.lock().is_first
     }
 
     /// The program runs.
@@ -169,18 +181,23 @@ impl Session {
         state.ended.is_some() || state.stops
     }
 
-    /// Whether input has no reader that counts any more.
+    /// Whether input goes nowhere any more: the program has ended, or its terminal hangs up.
     pub(super) fn takes_no_input(&self) -> bool {
-        self.is_ending() || self.is_hung_up()
+        let is_dark = {
+            let state = self.state.lock();
+            let is_closed = |stream: Stream| state.closed[stream as usize];
+            state.hung_up || state.shown.is_some_and(is_closed)
+        };
+        is_dark || self.is_ending()
     }
 
     /// The input task ends.
-    pub(super) fn input_is_over(&self) {
+    pub(super) fn set_input_over(&self) {
         self.change(|state| state.input_runs = false);
     }
 
     /// The error task ends.
-    pub(super) fn error_is_over(&self) {
+    pub(super) fn set_error_over(&self) {
         self.change(|state| state.error_runs = false);
     }
 
@@ -192,13 +209,13 @@ impl Session {
         self.state.lock().input_runs
     }
 
-    /// All is told.
-    pub(super) fn is_told(&self) {
+    /// The host knows the ends of the streams and of the program.
+    pub(super) fn set_told(&self) {
         self.change(|state| state.told = true);
     }
 
-    /// The machine stops, in the first program's session because of its end with `status`: waits
-    /// until its output has left.
+    /// Stops the session because the machine stops, by the end of the first program if there is a
+    /// `status`; waits until the output of the first program has left.
     pub(super) fn wait_for_end(&self, status: Option<i32>) {
         let is_there = self.change(|state| {
             state.stops = true;

@@ -46,7 +46,7 @@ impl Cache {
         let (mut shown, mut sum) = (Vec::new(), 0);
         for kind in kinds(&top)? {
             let folder = top.join(&kind);
-            // Nobody may be about to use or make what is removed.
+            // The lock keeps other processes from using or making the files that are removed.
             let locked = self.prune && folder.join(cache::LOCK).exists();
             let _lock = locked.then(|| cache::lock(&folder)).transpose()?;
             for item in items(&kind, &folder)? {

@@ -84,7 +84,7 @@ impl Input {
         }
     }
 
-    /// Gives a terminal's input to someone else, or to nobody.
+    /// Replaces the source of a terminal's input, or takes it away.
     pub fn change_source(&mut self, source: Option<(Descriptor, Keys)>) {
         (self.source, self.keys) = source.unzip();
     }

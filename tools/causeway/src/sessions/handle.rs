@@ -135,7 +135,7 @@ impl Handle {
         self.send(Command::HangUp(id));
     }
 
-    /// Ends the switch at once; output that nobody takes is lost.
+    /// Ends the switch at once; output on its way is lost.
     pub fn stop(&self) {
         self.shared.is_stopped.store(true, Ordering::SeqCst);
         self.shared.wake();

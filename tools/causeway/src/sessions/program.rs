@@ -36,8 +36,8 @@ impl Program {
         }
     }
 
-    /// Sets variables: first those of docker's `--env-file` files, then those of `--env`, and
-    /// `TERM` as the host has it where there is a terminal and nobody has said otherwise.
+    /// Sets variables: the host's `TERM` where there is a terminal, then those of docker's
+    /// `--env-file` files, then those of `--env`; later ones replace earlier ones.
     ///
     /// # Errors
     /// When a file can't be read, or a variable has no name.

@@ -60,9 +60,9 @@ pub struct Session {
     observer: Option<Observer>,
     pub input: Input,
     pub outputs: [Output; 2],
-    /// The client that is attached to a session of nobody's.
+    /// The client that is attached to a detached session.
     attached: Option<(u64, Observer)>,
-    /// Whether the user has gone.
+    /// Whether the client has gone.
     is_hung_up: bool,
     /// A size that the terminal got while the program was being started.
     window: Option<Window>,
@@ -159,7 +159,7 @@ impl Session {
             }
             (ToHost::InputClosed { .. }, _) => self.input.discard(),
             (ToHost::Free { .. }, Phase::Ended(_) | Phase::Failed) => self.is_free = true,
-            // A guest need not follow a program to its end that nobody waits for.
+            // A program that was hung up may outlive its session.
             (ToHost::Free { .. }, Phase::Running) if self.is_hung_up => {
                 self.is_free = true;
                 self.last(Event::Detached);
@@ -284,7 +284,7 @@ impl Session {
         }
     }
 
-    /// Takes away the streams that nobody is to be waited for.
+    /// Takes the sinks away, so that the session waits for no reader.
     pub fn forget_sinks(&mut self) {
         for output in &mut self.outputs {
             output.change_sink(None);

@@ -26,7 +26,7 @@ const REQUESTS: usize = 64;
 /// How long a further program waits until the first one runs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long output is kept, after the machine has ended, for a reader who is not the guest's own.
+/// How long output waits, after the machine has ended, for a client that is not the guest's own.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A program that waits for its session.
@@ -100,7 +100,7 @@ impl Switch {
     /// sentence when the guest does not keep to the protocol: it must end the machine.
     pub fn run(mut self, mut fault: impl FnMut(&str)) {
         while !self.shared.is_stopped.load(Ordering::SeqCst) {
-            // In this order: what one leaves to be done by the next would wake nobody.
+            // In this order: the work that one leaves to the next wakes no `poll`.
             self.obey();
             self.expire();
             self.settle();

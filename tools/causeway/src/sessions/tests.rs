@@ -593,7 +593,7 @@ fn signals_sizes_and_hang_ups_reach_the_session() {
     bench.handle.hang_up(id);
     assert_eq!(heard(&fake), "HangUp { session: 1 }");
     assert_eq!(fake.hear(), Heard::EndOfInput { session, after: 0 });
-    // What it still says is dropped, though nobody reads.
+    // Its further output is dropped, though it has no reader.
     fake.data(session).write_all(&[1; 1_000_000]).unwrap();
     fake.end(session, [1_000_000, 0], 1);
     fake.say(&ToHost::Free { session });

@@ -62,7 +62,7 @@ pub fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// The folder of all guests' folders, which nobody else can use.
+/// Returns the folder of all guests' folders, which other users can't enter.
 ///
 /// # Errors
 /// When it can't be made, or belongs to another user.
@@ -219,7 +219,7 @@ impl Place {
         let _ = fs::remove_dir(&self.folder);
     }
 
-    /// Gives the name back; the folder stays for those who ask how the guest ended.
+    /// Releases the name; the folder stays for commands that ask how the guest ended.
     pub fn leave(self) {
         let _ = fs::remove_file(self.folder.join("socket"));
         drop(self.lock);

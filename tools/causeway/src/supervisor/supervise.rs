@@ -37,7 +37,7 @@ const SESSIONS: u8 = session::MAX_SESSIONS;
 /// How long output is kept for its reader after the machine was ended from outside.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The terminal of a guest that nobody is attached to.
+/// The terminal of a detached guest until a client attaches its own.
 const UNATTENDED: Terminal = Terminal {
     window: Window {
         rows: 24,
@@ -95,7 +95,7 @@ pub fn supervise(options: &options::Run) -> Result<u8> {
     let was_reported = daemon.is_some_and(|daemon| !daemon.report_end(status));
     if let Some(place) = place.take() {
         match state {
-            // It has run without anybody who saw how it ended.
+            // It has run, and its supervisor was its only observer.
             Some(state) if was_reported => {
                 let ended = Some((status, place::now()));
                 place.note(&State { ended, ..state })?;
@@ -313,8 +313,8 @@ fn watch_signals(shared: &Shared, killer: Killer, handle: &Handle) -> Result<()>
     Ok(())
 }
 
-/// Waits until the output of a machine that has ended is where it belongs. Of one that was ended
-/// from outside what nobody takes is lost.
+/// Waits until the output of a machine that has ended is where it belongs. The output of one that
+/// was ended from outside is dropped if its reader does not take it in time.
 fn finish(switch: JoinHandle<()>, handle: &Handle, shared: &Shared, is_natural: bool) {
     let start = Instant::now();
     while !switch.is_finished() {
