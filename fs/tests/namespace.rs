@@ -19,6 +19,7 @@ use fs::{
     ramfs::{self, Options},
     vnode::Make,
 };
+use nucleus::frame;
 
 struct World {
     namespace: Arc<Namespace>,
@@ -251,6 +252,27 @@ fn opening_follows_the_flags() {
         w.remove("d/named").unwrap();
         let again = w.walk().link(file.location().unwrap(), b"d/named");
         assert_eq!(again, Err(Errno::ENOENT));
+    });
+}
+
+#[test]
+fn names_are_refused_when_memory_is_scarce() {
+    support::on_machines(1, 1, |_| {
+        let w = World::new();
+        w.mkdir("a", 0o755).unwrap();
+        w.open("a/f", O_CREAT | O_RDWR).unwrap();
+        frame::seem_scarce_after(Some(0));
+        let long = "n".repeat(255);
+        assert_eq!(w.rename("a/f", &long), Err(Errno::ENOMEM));
+        let file = w.at("a/f").unwrap();
+        assert_eq!(
+            w.walk().link(&file, long.as_bytes()).err(),
+            Some(Errno::ENOMEM)
+        );
+        assert!(w.mkdir(&long, 0o755).is_err());
+        frame::seem_scarce_after(None);
+        assert!(w.at(&long).is_err());
+        w.rename("a/f", &long).unwrap();
     });
 }
 

@@ -119,6 +119,8 @@ kinds! {
     Terminals = "terminals",
     /// Filters of system calls; their number is that of instructions.
     Filters = "seccomp_filters",
+    /// Calls that wait for many files or words; their number is that of those.
+    Waits = "waits",
 }
 
 /// Whose account it is.
@@ -139,6 +141,8 @@ pub struct Account {
     /// What ending its processes would free, in pages, when a victim was chosen last. [one thread
     /// at a time chooses]
     pub weight: AtomicUsize,
+    /// The choice that the weight is of. [as the weight]
+    weighed: AtomicU64,
     /// Until when its user gets no new processes, in milliseconds since boot: some were ended
     /// because memory ran out.
     pub held_back: AtomicU64,
@@ -214,6 +218,7 @@ impl Account {
                 }
             }; Kind::ALL.len()],
             weight: AtomicUsize::new(0),
+            weighed: AtomicU64::new(0),
             held_back: AtomicU64::new(0),
         })
     }
@@ -224,6 +229,7 @@ impl Account {
     }
 
     /// Returns the account of the user, this one or one above.
+    #[inline]
     pub fn user(self: &Arc<Account>) -> &Arc<Account> {
         let mut account = self;
         while let (Owner::Process(_), Some(parent)) = (account.owner, &account.parent) {
@@ -252,13 +258,19 @@ impl Account {
 
     /// Whether the user may hold `pages` more of what outlives processes, within one `part`th of
     /// [`user_share`]: all kinds together with a `part` of 1, else this one. Root may.
+    #[inline]
     pub fn may_keep(self: &Arc<Account>, kind: Kind, pages: usize, part: usize) -> bool {
         let user = self.user();
-        let kept = || match part {
-            1 => user.kept_pages(),
-            _ => user.bytes(kind) / PAGE_SIZE,
+        user.owner == Owner::User(0) || user.may_keep_more(kind, pages, part)
+    }
+
+    /// As [`may_keep`](Account::may_keep), for an ordinary user.
+    fn may_keep_more(&self, kind: Kind, pages: usize, part: usize) -> bool {
+        let kept = match part {
+            1 => self.kept_pages(),
+            _ => self.bytes(kind) / PAGE_SIZE,
         };
-        user.owner == Owner::User(0) || kept().saturating_add(pages) <= user_share() / part
+        kept.saturating_add(pages) <= user_share() / part
     }
 
     /// Returns the pages of all kinds together that are freed when processes end, rounded down.
@@ -280,6 +292,17 @@ impl Account {
     fn pages_of(&self, kinds: impl Iterator<Item = Kind>) -> usize {
         let bytes = kinds.map(|kind| self.bytes(kind));
         bytes.fold(0, usize::saturating_add) / PAGE_SIZE
+    }
+
+    /// Adds `pages` to its weight, which begins with what is charged to it in each `choice` of a
+    /// victim. Choices have rising numbers from 1 on.
+    pub fn weigh(&self, choice: u64, pages: usize) {
+        let is_first = self.weighed.swap(choice, Relaxed) != choice;
+        let before = match is_first {
+            true => self.pages(),
+            false => self.weight.load(Relaxed),
+        };
+        self.weight.store(before + pages, Relaxed);
     }
 
     /// Adds to this account and to those above.
@@ -314,6 +337,24 @@ impl Account {
             }
             next = account.parent.as_deref();
         }
+    }
+
+    /// As [`add`](Account::add), if `may` says that the user may have what is charged by then, this
+    /// included; returns whether it did.
+    #[inline]
+    pub fn add_if(
+        self: &Arc<Account>,
+        kind: Kind,
+        things: usize,
+        bytes: usize,
+        may: impl FnOnce(&Arc<Account>) -> bool,
+    ) -> bool {
+        self.add(kind, things, bytes);
+        let granted = may(self.user());
+        if !granted {
+            self.take_back(kind, things, bytes);
+        }
+        granted
     }
 
     /// Charges `things` and `bytes`, whatever there is already.
@@ -380,6 +421,13 @@ impl Charge {
     /// Returns how many things are charged.
     pub fn things(&self) -> usize {
         self.things
+    }
+
+    /// Charges `things` and `bytes` more.
+    pub fn add(&mut self, things: usize, bytes: usize) {
+        self.account.add(self.kind, things, bytes);
+        self.things += things;
+        self.bytes += bytes;
     }
 
     /// Changes the number of things; the bytes stay.
@@ -550,6 +598,19 @@ mod tests {
         assert!(other.charge_within(Kind::Signals, 1, 64, 2).is_some());
         first.set_things(5);
         assert_eq!((first.things(), user.things(Kind::Signals)), (5, 6));
+    }
+
+    /// A user counts afresh in each choice, whichever of its processes comes first.
+    #[test]
+    fn a_weight_is_of_one_choice() {
+        let user = Account::of_user(1);
+        let _pipes = user.charge(Kind::Pipes, 1, 10 * PAGE_SIZE);
+        for choice in 1..4 {
+            user.weigh(choice, 5);
+            assert_eq!(user.weight.load(Relaxed), 15);
+            user.weigh(choice, 7);
+            assert_eq!(user.weight.load(Relaxed), 22);
+        }
     }
 
     /// Sizes that programs choose do not wrap: neither when a segment's pages become bytes, nor in

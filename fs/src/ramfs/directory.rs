@@ -1,19 +1,19 @@
 //! Directories: names and their nodes.
 
 use alloc::{
-    boxed::Box,
     collections::BTreeMap,
     sync::{Arc, Weak},
 };
 use core::sync::atomic::Ordering;
 
 use abi::{Errno, Result};
-use nucleus::{heap, sync::RwLock};
-use vm::account::{self, Charge};
+use nucleus::{frame, heap, sync::RwLock};
+use vm::account;
 
 use super::{
-    Ramfs, charge, charge_if,
+    Payer, Ramfs,
     node::{Body, Node, TreePlace},
+    pay, pay_back, pay_if, payer,
     regular::Regular,
     shared_bytes,
 };
@@ -34,9 +34,8 @@ pub(super) struct Directory {
 pub(super) struct Entry {
     pub(super) name: Arc<[u8]>,
     pub(super) node: Arc<Node>,
-    /// For the user who gave the name; the first name of a node is charged with the node. Boxed:
-    /// the map moves entries, and few have one.
-    _charge: Option<Box<Charge>>,
+    /// The user who gave the name.
+    payer: Payer,
 }
 
 /// The bytes of a node of the map, which has eleven places.
@@ -52,26 +51,13 @@ fn entry_bytes(name: &[u8]) -> usize {
 }
 
 impl Entry {
-    /// Makes an entry for the first name of a node that is [charged](Node::make_file) for both.
-    fn first(name: Arc<[u8]>, node: Arc<Node>) -> Entry {
-        Entry {
-            name,
-            node,
-            _charge: None,
-        }
-    }
-
-    /// Makes an entry, charged to the current user.
+    /// Makes an entry, charged to `payer`.
     ///
     /// # Errors
     /// `ENOSPC` if that one may not keep it.
-    pub(super) fn new(name: Arc<[u8]>, node: Arc<Node>) -> Result<Entry> {
-        let charge = charge(account::Kind::Files, 1, entry_bytes(&name))?;
-        Ok(Entry {
-            name,
-            node,
-            _charge: charge.map(nucleus::try_box).transpose()?,
-        })
+    pub(super) fn new(name: Arc<[u8]>, node: Arc<Node>, payer: Payer) -> Result<Entry> {
+        pay(&payer, account::Kind::Files, entry_bytes(&name))?;
+        Ok(Entry { name, node, payer })
     }
 
     /// As [`new`](Entry::new), for one that takes the place of one with the name `old`: a user at
@@ -80,12 +66,16 @@ impl Entry {
         let kind = account::Kind::Files;
         let bytes = entry_bytes(&name);
         let grows = bytes > entry_bytes(old);
-        let charge = charge_if(kind, 1, bytes, |user| !grows || user.may_keep(kind, 0, 1))?;
-        Ok(Entry {
-            name,
-            node,
-            _charge: charge.map(nucleus::try_box).transpose()?,
-        })
+        let payer = payer();
+        let may = |user: &Arc<account::Account>| !grows || user.may_keep(kind, 0, 1);
+        pay_if(&payer, kind, bytes, may)?;
+        Ok(Entry { name, node, payer })
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        pay_back(&self.payer, account::Kind::Files, entry_bytes(&self.name));
     }
 }
 
@@ -99,6 +89,15 @@ pub(super) struct Entries {
 const SAME: u64 = 0xff;
 /// Keys stay below 2^61.
 const KEY_BITS: u32 = 61;
+
+/// Returns a copy of `name` for an entry and its node.
+///
+/// # Errors
+/// `ENOMEM` when memory is scarce: the heap's reserve has room for this name and its entry.
+pub(super) fn entry_name(name: &[u8]) -> Result<Arc<[u8]>> {
+    frame::check_not_scarce()?;
+    Ok(name.into())
+}
 
 /// Returns the first key for a name.
 fn key(fs: &Ramfs, name: &[u8]) -> u64 {
@@ -193,49 +192,50 @@ impl Directory {
 }
 
 impl Node {
-    /// Creates a node, charged already, with the owner and mode that a new one in this directory
-    /// gets.
+    /// Creates a node, charged as of this kind, with the owner and mode that a new one in this
+    /// directory gets.
     pub(super) fn make_node(
         &self,
         body: Body,
         mode: u32,
         who: &Credentials,
         place: Option<(&Weak<Node>, Arc<[u8]>)>,
-        charge: Option<Charge>,
+        (payer, kind): (&Payer, account::Kind),
     ) -> Result<Arc<Node>> {
         let own = (self.mode(), self.gid());
         let (mode, gid) = vnode::inherited(own, false, body.kind(), mode, who);
         self.fs.take_node()?;
         let pages = body.text_pages();
-        if pages > 0 {
-            let taken = self.fs.take_pages(pages as u64);
-            taken.inspect_err(|_| self.fs.give_node())?;
-        }
+        let taken = match pages {
+            0 => Ok(()),
+            _ => self.fs.take_pages(pages as u64),
+        };
+        taken.inspect_err(|_| self.fs.give_node())?;
+        let paid = pay(payer, kind, body.bytes());
+        paid.inspect_err(|_| {
+            self.fs.give_pages(pages);
+            self.fs.give_node();
+        })?;
         Ok(Node::new(
             self.fs.clone(),
             body,
             mode,
             (who.uid, gid),
             place,
-            charge,
+            (payer.clone(), kind),
         ))
     }
 
-    /// As [`make_node`](Node::make_node), charged as a file with a place, and for its first name:
-    /// one charge for both, which stays as long as the node.
+    /// As [`make_node`](Node::make_node), charged as a file with a place.
     pub(super) fn make_file(
         &self,
         body: Body,
         mode: u32,
         who: &Credentials,
         place: Option<(&Weak<Node>, Arc<[u8]>)>,
+        payer: &Payer,
     ) -> Result<Arc<Node>> {
-        let (names, name) = match &place {
-            Some((_, name)) => (1, entry_bytes(name)),
-            None => (0, 0),
-        };
-        let charge = charge(account::Kind::Files, 1 + names, body.bytes() + name)?;
-        self.make_node(body, mode, who, place, charge)
+        self.make_node(body, mode, who, place, (payer, account::Kind::Files))
     }
 
     /// Counts one more name of a node that is no directory. Each beyond the first takes a place of
@@ -316,7 +316,9 @@ impl Node {
             return;
         };
         let map = core::mem::take(&mut directory.entries.get_mut().map);
-        for Entry { name, node, .. } in map.into_values() {
+        for entry in map.into_values() {
+            let (name, node) = (entry.name.clone(), entry.node.clone());
+            drop(entry);
             if !node.is_directory() || Arc::strong_count(&node) != 1 {
                 continue;
             }
@@ -345,15 +347,17 @@ impl vnode::Directory for Node {
     ) -> Result<Arc<dyn Vnode>> {
         let directory = self.as_directory()?;
         check_name(name)?;
-        let name: Arc<[u8]> = name.into();
+        let name = entry_name(name)?;
         let mode = if matches!(make, Make::Link(_)) {
             0o777
         } else {
             mode
         };
-        let body = Body::make(&self.fs, make)?;
-        let node = self.make_file(body, mode, who, Some((&self.me, name.clone())))?;
-        let entry = Entry::first(name, node.clone());
+        let payer = payer();
+        let body = Body::make(&self.fs, make, &payer)?;
+        let place = Some((&self.me, name.clone()));
+        let node = self.make_file(body, mode, who, place, &payer)?;
+        let entry = Entry::new(name, node.clone(), payer)?;
         {
             let mut entries = directory.entries.write();
             if entries.get(&self.fs, &entry.name).is_some() {
@@ -380,7 +384,9 @@ impl vnode::Directory for Node {
         who: &Credentials,
     ) -> Result<Arc<dyn Vnode>> {
         self.as_directory()?;
-        let node = self.make_file(Body::Regular(Regular::new(&self.fs)), mode, who, None)?;
+        let payer = payer();
+        let body = Body::Regular(Regular::new(&self.fs, payer.clone()));
+        let node = self.make_file(body, mode, who, None, &payer)?;
         node.unnamed.store(may_link, Ordering::Relaxed);
         Ok(node)
     }
@@ -391,8 +397,8 @@ impl vnode::Directory for Node {
             return Err(Errno::EPERM);
         }
         check_name(name)?;
-        let name: Arc<[u8]> = name.into();
-        let entry = Entry::new(name.clone(), node.handle()?)?;
+        let name = entry_name(name)?;
+        let entry = Entry::new(name.clone(), node.handle()?, payer())?;
         let mut entries = directory.entries.write();
         if entries.get(&self.fs, &name).is_some() {
             return Err(Errno::EEXIST);

@@ -1,15 +1,15 @@
 //! The extended attributes of a vnode.
 
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 
 use abi::{
     Errno, Result,
     raw::general::{XATTR_CREATE, XATTR_LIST_MAX, XATTR_REPLACE},
 };
 use nucleus::{PAGE_SIZE, frame, heap, sync::Mutex};
-use vm::account::{self, Charge};
+use vm::account::{self, Account, Charge, Kind};
 
-use super::{Ramfs, charge};
+use super::Ramfs;
 
 /// The most bytes of names and values of one vnode: as many as two of the largest values.
 const BYTES_MAX: usize = 128 * 1024;
@@ -40,6 +40,19 @@ struct Value {
 /// map, which a single one has for itself.
 const ATTRIBUTE_BYTES: usize = heap::size_of_block(size_of::<Extended>())
     + heap::size_of_block(11 * (size_of::<Box<[u8]>>() + size_of::<Value>()) + 16);
+
+/// Charges an attribute of so many bytes to the current user, if that one may keep it.
+///
+/// # Errors
+/// `ENOSPC`.
+fn charge(bytes: usize) -> Result<Option<Charge>> {
+    let Some(payer) = account::current_for(Kind::Files) else {
+        return Ok(None);
+    };
+    let may = |user: &Arc<Account>| user.may_keep(Kind::Files, 0, 1);
+    let charge = payer.charge_if(Kind::Files, 1, bytes, may);
+    charge.map(Some).ok_or(Errno::ENOSPC)
+}
 
 fn pages(bytes: usize) -> usize {
     bytes.div_ceil(PAGE_SIZE)
@@ -92,7 +105,7 @@ impl Extended {
                 let [name, data] = [name, value].map(|it| heap::size_of_block(it.len()));
                 let bytes = ATTRIBUTE_BYTES + name + data;
                 Some(Value {
-                    _charge: charge(account::Kind::Files, 1, bytes)?,
+                    _charge: charge(bytes)?,
                     bytes: nucleus::try_copy(value)?.into_boxed_slice(),
                 })
             }

@@ -25,7 +25,7 @@ use core::{
 
 use abi::{Errno, Result};
 use nucleus::{PAGE_SIZE, frame, heap, random, sync::Mutex, time};
-use vm::account::{self, Account, Charge};
+use vm::account::{self, Account};
 
 use crate::{
     Credentials, Vnode,
@@ -73,7 +73,7 @@ pub fn root(options: Options) -> Arc<dyn Vnode> {
         options.mode,
         options.owner,
         None,
-        None,
+        (None, account::Kind::Files),
     )
 }
 
@@ -91,31 +91,51 @@ pub fn create_sealed(
     let any: &dyn Any = root.as_ref();
     let root = any.downcast_ref::<node::Node>().ok_or(Errno::EXDEV)?;
     let body = node::Body::Regular(regular::Regular::with_seals(&root.fs, seals));
-    let charge = charge(account::Kind::SharedMemory, 1, node::BYTES)?;
-    let node = root.make_node(body, mode, who, None, charge)?;
+    let kind = account::Kind::SharedMemory;
+    let payer = account::current_for(kind);
+    let node = root.make_node(body, mode, who, None, (&payer, kind))?;
     Ok(node)
 }
 
-/// Charges files, names or attributes of so many bytes together to the current process or its user,
-/// if that one may keep them.
+/// The account that what a call makes is charged to: looked up once a call.
+type Payer = Option<Arc<Account>>;
+
+/// Returns the payer of files with a place.
+#[inline]
+fn payer() -> Payer {
+    account::current_for(account::Kind::Files)
+}
+
+/// Charges one file, name or attribute of so many bytes to the payer, if its user may keep it. What
+/// it is for keeps the payer, and gives the charge back in its drop: it knows its size, so it has
+/// no [`Charge`](account::Charge), which is four times as large.
 ///
 /// # Errors
 /// `ENOSPC`.
-fn charge(kind: account::Kind, things: usize, bytes: usize) -> Result<Option<Charge>> {
-    charge_if(kind, things, bytes, |user| user.may_keep(kind, 0, 1))
+#[inline]
+fn pay(payer: &Payer, kind: account::Kind, bytes: usize) -> Result<()> {
+    pay_if(payer, kind, bytes, |user| user.may_keep(kind, 0, 1))
 }
 
-fn charge_if(
+#[inline]
+fn pay_if(
+    payer: &Payer,
     kind: account::Kind,
-    things: usize,
     bytes: usize,
     may: impl FnOnce(&Arc<Account>) -> bool,
-) -> Result<Option<Charge>> {
-    let Some(account) = account::current_for(kind) else {
-        return Ok(None);
-    };
-    let charge = account.charge_if(kind, things, bytes, may);
-    charge.map(Some).ok_or(Errno::ENOSPC)
+) -> Result<()> {
+    let granted = payer
+        .as_ref()
+        .is_none_or(|payer| payer.add_if(kind, 1, bytes, may));
+    Errno::ENOSPC.unless(granted)
+}
+
+/// Ends [`pay`].
+#[inline]
+fn pay_back(payer: &Payer, kind: account::Kind, bytes: usize) {
+    if let Some(payer) = payer {
+        payer.take_back(kind, 1, bytes);
+    }
 }
 
 /// Returns the bytes of the heap that shared bytes of this length take, reference counts included.

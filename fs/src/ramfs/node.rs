@@ -16,13 +16,13 @@ use nucleus::{
     PAGE_SIZE, heap,
     sync::{OnceBox, Rank, SpinLock},
 };
-use vm::{Pager, account::Charge};
+use vm::{Pager, account};
 
 use super::{
-    BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Ramfs, SHORT_LINK_MAX,
+    BLOCKS_PER_PAGE, ENTRY_SIZE, LINK_MAX, Payer, Ramfs, SHORT_LINK_MAX,
     directory::{Directory, MAP_NODE_BYTES},
     extended::Extended,
-    now,
+    now, pay_back,
     regular::Regular,
 };
 use crate::{
@@ -54,8 +54,9 @@ pub(super) struct Node {
     mount_point: MountPoint,
     /// Extended attributes, once it had one.
     extended: OnceBox<Extended>,
-    /// Its record, and the text of a link, for its maker's user.
-    _charge: Option<Charge>,
+    /// What its record, and the text of a link, are charged to, and as what.
+    payer: Payer,
+    paid_as: account::Kind,
 }
 
 /// The bytes that a node is charged with, besides the text of a link.
@@ -107,10 +108,10 @@ impl Body {
         Body::Directory(Directory::new())
     }
 
-    /// Creates the body for a new entry.
-    pub(super) fn make(fs: &Arc<Ramfs>, make: Make) -> Result<Body> {
+    /// Creates the body for a new entry, whose pages `payer` is charged with.
+    pub(super) fn make(fs: &Arc<Ramfs>, make: Make, payer: &Payer) -> Result<Body> {
         Ok(match make {
-            Make::Regular => Body::Regular(Regular::new(fs)),
+            Make::Regular => Body::Regular(Regular::new(fs, payer.clone())),
             Make::Directory => Body::directory(),
             Make::Link(text) if text.is_empty() => return Err(Errno::ENOENT),
             Make::Link(text) if text.len() > LINK_MAX => return Err(Errno::ENAMETOOLONG),
@@ -141,15 +142,15 @@ impl Body {
 }
 
 impl Node {
-    /// Creates a node, whose place and pages are taken already, with one name (two for a directory)
-    /// at `place`, or without.
+    /// Creates a node, whose place and pages are taken and paid for already, with one name (two for
+    /// a directory) at `place`, or without.
     pub(super) fn new(
         fs: Arc<Ramfs>,
         body: Body,
         mode: u32,
         owner: (u32, u32),
         place: Option<(&Weak<Node>, Arc<[u8]>)>,
-        charge: Option<Charge>,
+        (payer, paid_as): (Payer, account::Kind),
     ) -> Arc<Node> {
         let links = match body {
             Body::Directory(_) => 2,
@@ -180,7 +181,8 @@ impl Node {
             ),
             mount_point: MountPoint::new(),
             extended: OnceBox::new(),
-            _charge: charge,
+            payer,
+            paid_as,
             body,
         })
     }
@@ -505,7 +507,11 @@ impl Drop for Node {
         if let Some(extended) = self.extended.get() {
             self.fs.give_pages(extended.pages());
         }
-        self.fs.give_pages(self.body.text_pages());
+        pay_back(&self.payer, self.paid_as, self.body.bytes());
+        match self.body.text_pages() {
+            0 => {}
+            pages => self.fs.give_pages(pages),
+        }
         self.fs.give_node();
         let mut up = self.take_removed_from();
         while let Some(node) = up {

@@ -19,7 +19,7 @@ use vm::{
 };
 
 use super::{
-    Ramfs,
+    Payer, Ramfs,
     node::{Body, Node},
 };
 use crate::{
@@ -49,22 +49,22 @@ static NO_OBJECT: Object = Object::new();
 
 impl Regular {
     /// Returns an empty file that can't be sealed.
-    pub(super) fn new(fs: &Arc<Ramfs>) -> Regular {
-        Regular::with(fs, F_SEAL_SEAL, Kind::Files)
+    pub(super) fn new(fs: &Arc<Ramfs>, payer: Payer) -> Regular {
+        Regular::with(fs, F_SEAL_SEAL, Stock::new(payer, Kind::Files))
     }
 
     /// Returns an empty file without a name, with these seals.
     pub(super) fn with_seals(fs: &Arc<Ramfs>, seals: u32) -> Regular {
-        Regular::with(fs, seals, Kind::SharedMemory)
+        Regular::with(fs, seals, Stock::of_current(Kind::SharedMemory))
     }
 
-    fn with(fs: &Arc<Ramfs>, seals: u32, kind: Kind) -> Regular {
+    fn with(fs: &Arc<Ramfs>, seals: u32, stock: Stock) -> Regular {
         let store = Swapped {
             fs: fs.clone(),
             seals: AtomicU32::new(seals),
         };
         Regular {
-            pages: PageCache::in_memory(store, Stock::of_current(kind)),
+            pages: PageCache::in_memory(store, stock),
             text: DenyWrite::new(),
         }
     }

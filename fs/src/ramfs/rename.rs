@@ -13,8 +13,9 @@ use crate::{
 };
 
 use super::{
-    directory::{Directory, Entries, Entry},
+    directory::{Directory, Entries, Entry, entry_name},
     node::{Body, Node, TreePlace},
+    payer,
 };
 
 type Pair<'a> = LockedPair<WriteGuard<'a, Entries>>;
@@ -47,7 +48,8 @@ impl Node {
                 Body::CharDevice(0),
                 0,
                 &Credentials::default(),
-                Some((&self.me, name.into())),
+                Some((&self.me, entry_name(name)?)),
+                &payer(),
             )?),
         };
         let to_handle = to.handle()?;
@@ -98,7 +100,7 @@ impl Node {
                 Some((Some(target), old))
             }
             (None, _) => {
-                let new_name: Arc<[u8]> = to_name.into();
+                let new_name = entry_name(to_name)?;
                 let entry = Entry::renamed(name, new_name.clone(), source.clone())?;
                 to_directory.count.add()?;
                 if let Err(error) = pair.to().insert(fs, entry) {
@@ -140,7 +142,7 @@ impl Node {
                     directory.count.remove();
                 }
                 let entry = pair.from().remove(&self.fs, name);
-                entry.map(|entry| entry.node)
+                entry.map(|entry| entry.node.clone())
             }
         };
         if source.is_directory() {

@@ -5,7 +5,9 @@ use alloc::{
     sync::{Arc, Weak},
 };
 use core::{
-    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release},
+    sync::atomic::{
+        AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    },
     time::Duration,
 };
 
@@ -16,7 +18,10 @@ use nucleus::{
     task::{self, Sleep},
     time,
 };
-use vm::{Fault, Map, MemoryWait};
+use vm::{
+    Fault, Map, MemoryWait,
+    account::{self, Charge, Kind},
+};
 
 use abi::raw::general as raw;
 
@@ -70,6 +75,23 @@ pub fn make_room() -> Result<(), OutOfMemory> {
         true => Err(OutOfMemory),
         false => Ok(()),
     }
+}
+
+/// Bytes that a call may have while it sleeps as part of what is charged for its thread.
+const SLEEPERS: usize = 1024;
+
+/// Makes room for a call that waits for `count` files or words at once with `bytes` of memory for
+/// them, and charges the caller as long as the result lives; nothing where it is little. With no
+/// lock held.
+///
+/// # Errors
+/// Memory is scarce, and no room could be made.
+pub fn charge_waits(count: usize, bytes: usize) -> Result<Option<Charge>, OutOfMemory> {
+    if bytes <= SLEEPERS {
+        return Ok(None);
+    }
+    make_room()?;
+    Ok(account::current().map(|account| account.charge(Kind::Waits, count, bytes)))
 }
 
 /// How often a call lets the pagedaemon work in vain before it is refused memory.
@@ -212,19 +234,18 @@ pub fn oom_score(process: &Process) -> i64 {
 }
 
 /// Works out the [weights](Account::weight) of all processes and users: what they have mapped, and
-/// what is charged to them, by processes that have ended too.
+/// what is charged to them, by processes that have ended too. In one pass: a user's first process
+/// may appear, or a process change its user, while the others are looked at.
 fn weigh() {
-    for process in Process::by_id() {
-        let user = process.user();
-        user.weight.store(user.pages(), Relaxed);
-    }
+    static CHOICE: AtomicU64 = AtomicU64::new(0);
+    let choice = CHOICE.fetch_add(1, Relaxed) + 1;
     for process in Process::by_id() {
         let account = process.account();
         // A zombie, or a process whose last user is leaving the space just now.
         let space = process.leader().and_then(|leader| leader.space());
         let pages = space.map_or(0, |space| mapped(&space, nucleus::random::u64()));
-        account.weight.store(pages + account.pages(), Relaxed);
-        account.user().weight.fetch_add(pages, Relaxed);
+        account.weigh(choice, pages);
+        account.user().weigh(choice, pages);
     }
 }
 

@@ -16,10 +16,11 @@ use super::{
     waiter::{Waiter, WaiterList, wake_from},
 };
 use crate::{
-    OutOfMemory,
+    OutOfMemory, PAGE_SIZE, frame,
     hw::machine,
     lock::{Rank, SpinLock, lockdep},
     time::{self, TimerNode},
+    try_box,
 };
 
 /// How a sleep may end besides by its condition.
@@ -338,6 +339,12 @@ struct Alarm {
 }
 
 impl<'a> WaitSet<'a> {
+    /// The memory for a queue in the set, in bytes.
+    pub const PLACE_BYTES: usize = size_of::<Place<'static>>() + size_of::<usize>();
+
+    /// Queues that are added between two questions whether memory is scarce.
+    const UNASKED: usize = PAGE_SIZE / (2 * Self::PLACE_BYTES);
+
     /// Waits on nothing yet.
     pub fn new() -> WaitSet<'a> {
         WaitSet {
@@ -348,22 +355,41 @@ impl<'a> WaitSet<'a> {
     }
 
     fn enlist(&mut self, queue: QueueRef<'a>) {
-        if self.places.try_reserve(1).is_err() {
+        if !self.out_of_memory && self.try_enlist(queue).is_err() {
             self.out_of_memory = true;
-            return;
         }
-        let any = self.any.get_or_insert_with(|| {
-            Box::new(Alarm {
+    }
+
+    fn try_enlist(&mut self, queue: QueueRef<'a>) -> Result<(), OutOfMemory> {
+        // A page of places at most between two looks at the reserve.
+        if self.places.len() % Self::UNASKED == Self::UNASKED - 1 {
+            frame::check_not_scarce()?;
+        }
+        self.places.try_reserve(1).map_err(|_| OutOfMemory)?;
+        let any = match &mut self.any {
+            Some(any) => any,
+            none => none.insert(try_box(Alarm {
                 rings: AtomicBool::new(false),
                 _task: current(),
-            })
-        });
+            })?),
+        };
         // SAFETY: the flag is dropped after the places, each of which takes its queue's lock
         // before it goes away.
         let waiter = unsafe { Waiter::with_flag(&raw const any.rings) };
-        let place = Box::new(Place::new(queue, waiter));
+        let place = try_box(Place::new(queue, waiter))?;
         place.enlist();
         self.places.push(place);
+        Ok(())
+    }
+
+    /// Returns the number of queues that are waited on.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether no queue is waited on.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
     /// Whether all queues that were added are waited on.

@@ -10,6 +10,7 @@ use std::{
 
 use super::*;
 use crate::{
+    frame,
     sim::{self, Gate, on_machines_with, on_many_machines, spawn, spawn_on},
     time,
 };
@@ -263,6 +264,24 @@ fn wait_sets_notice_any_queue() {
             wakers[i].wake_all();
             yield_now();
         }
+    });
+}
+
+#[test]
+fn a_wait_set_takes_no_more_places_when_memory_is_scarce() {
+    on_many_machines("wait set, scarce", || {
+        let queues = [const { WaitQueue::new() }; 100];
+        let filled = |scarce: bool| {
+            frame::seem_scarce_after(scarce.then_some(0));
+            let mut set = WaitSet::new();
+            queues.iter().for_each(|queue| set.add(queue));
+            frame::seem_scarce_after(None);
+            (set.check().is_ok(), set.len())
+        };
+        assert_eq!(filled(false), (true, queues.len()));
+        let (is_complete, len) = filled(true);
+        assert!(!is_complete && len < queues.len(), "{len}");
+        assert!(queues.iter().all(|queue| queue.crowd() == 0));
     });
 }
 

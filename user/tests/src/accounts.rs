@@ -23,6 +23,10 @@ pub const TESTS: &[Test] = &[
         "accounts: tables, terminals and filters are charged",
         charged_objects,
     ),
+    (
+        "accounts: calls that wait for many are charged",
+        charged_waits,
+    ),
     ("accounts: a user's pipes are limited", pipe_limits),
     ("accounts: a user's segments are limited", segment_limit),
 ];
@@ -550,6 +554,39 @@ fn close_later(fd: c_int) -> Result<Free> {
         call!(close(fd));
         Ok(())
     }))
+}
+
+/// A call that waits for many files or words is charged as long as it sleeps.
+fn charged_waits() -> Outcome {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    let waits = || charged_to(0, "waits");
+    let event = call!(eventfd(0, 0));
+    let before = waits()?;
+    let polled = thread::spawn(move || {
+        let mut all = vec![poll_entry(event, POLLIN); 500];
+        call!(poll(all.as_mut_ptr(), 500, -1));
+        Ok::<(), Failure>(())
+    });
+    pause_ms(100);
+    let with_poll = waits()?;
+    ensure!(with_poll >= before + 32, before, with_poll);
+    let waited = thread::spawn(|| {
+        let words = [[0, WORD.as_ptr() as u64, 2_u64]; 128];
+        let list = words.as_ptr();
+        call!(syscall(SYS_futex_waitv, list, 128, 0, null::<u8>(), 0));
+        Ok::<(), Failure>(())
+    });
+    pause_ms(100);
+    ensure!(waits()? >= with_poll + 16, with_poll, waits()?);
+    call!(write(event, 1_u64.to_ne_bytes().as_ptr().cast(), 8));
+    while futex(&WORD, FUTEX_WAKE, 1, None) == 0 {
+        pause_ms(1);
+    }
+    polled.join()??;
+    waited.join()??;
+    equal!(waits()?, before);
+    call!(close(event));
+    Ok(())
 }
 
 /// Keeps the long text of a file.

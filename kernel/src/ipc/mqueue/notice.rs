@@ -8,8 +8,8 @@ use alloc::{
 use abi::raw::general as raw;
 
 use crate::process::{
-    Credentials, Pid, Process,
-    signal::{self, Fields, Info},
+    Credentials, Pid, Process, pid_table,
+    signal::{Fields, Info},
 };
 
 /// Bytes that the C library knows its request by. The kernel sends them back with the last one
@@ -42,6 +42,8 @@ pub enum How {
 /// A process's wish to be told once.
 pub struct Notice {
     process: Weak<Process>,
+    /// How many programs the process had executed: a later one has asked for nothing.
+    programs: u64,
     /// The id of the registered process.
     pub pid: Pid,
     how: How,
@@ -51,6 +53,7 @@ impl Notice {
     pub fn new(process: &Arc<Process>, how: How) -> Notice {
         Notice {
             process: Arc::downgrade(process),
+            programs: pid_table::programs(process.pid()),
             pid: process.pid(),
             how,
         }
@@ -70,7 +73,8 @@ impl Notice {
         }
     }
 
-    /// Tells that a message came, from `sender`.
+    /// Tells that a message came, from `sender`; a program that the process has executed since is
+    /// told nothing, whatever its rights are.
     pub fn tell(self, sender: Pid, who: &Credentials) {
         match self.how {
             How::None => {}
@@ -85,7 +89,7 @@ impl Notice {
                 };
                 let info = Info::new(signal, raw::SI_MESGQ, fields);
                 // Like a timer's, it is lost where there is no room for it.
-                let _ = signal::send_to_process(&process, info);
+                pid_table::send_to_program(&process, self.programs, info);
             }
             How::Thread { socket, cookie } => answer(&*socket, cookie, WOKEN),
         }

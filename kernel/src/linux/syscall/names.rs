@@ -118,6 +118,7 @@ fn remove(call: &Call<'_>, (dirfd, path): At, directory: bool) -> Result<usize> 
 }
 
 fn rename(call: &Call<'_>, (old_dir, old): At, (new_dir, new): At, flags: u32) -> Result<usize> {
+    call.takes_memory()?;
     let (old, new) = (path::read(old)?, path::read(new)?);
     let from = From::new(call, old_dir, &old)?;
     let to = From::new(call, new_dir, &new)?;

@@ -13,9 +13,10 @@ use nucleus::{
     task::{Sleep, WaitSet, Watch, Woken},
     time, user,
 };
+use vm::account::Charge;
 
 use super::{Call, SystemCall, call};
-use crate::process::{files::OpenFile, signal::ERESTARTNOHAND};
+use crate::process::{charge_waits, files::OpenFile, signal::ERESTARTNOHAND};
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_poll, poll),
@@ -106,13 +107,21 @@ fn look<'a>(watched: &'a [Watched], mut set: Option<&mut WaitSet<'a>>) -> usize 
     count
 }
 
+/// Memory for a file that is waited for, most of which have one queue.
+const WATCHED_BYTES: usize = size_of::<Watched>() + WaitSet::PLACE_BYTES;
+
 /// Sleeps until something wanted is ready of one file at least. Returns the number of those files,
-/// 0 after the time.
-fn wait_for_any(watched: &[Watched], sleep: Sleep) -> Result<usize> {
+/// 0 after the time. `charge` is for as many places.
+fn wait_for_any(watched: &[Watched], sleep: Sleep, mut charge: Option<Charge>) -> Result<usize> {
     let mut set = WaitSet::new();
     // From here on every change wakes; what changed since the first look is seen by this one.
     let mut count = look(watched, Some(&mut set));
     set.check()?;
+    if let Some(charge) = &mut charge
+        && let more @ 1.. = set.len().saturating_sub(watched.len())
+    {
+        charge.add(0, more * WaitSet::PLACE_BYTES);
+    }
     while count == 0 {
         let woken = set.wait(sleep);
         count = look(watched, None);
@@ -264,6 +273,7 @@ fn look_at_polled(call: &Call<'_>, polled: Polled) -> Result<usize> {
 /// Sleeps until there is an answer for one entry at least.
 #[cold]
 fn poll_asleep(call: &Call<'_>, polled: Polled, sleep: Sleep) -> Result<usize> {
+    let charge = charge_waits(polled.count, polled.count * WATCHED_BYTES)?;
     let mut watched: Vec<Watched> = nucleus::try_vec(polled.count)?;
     let mut buffer: [pollfd; BLOCK] = user::zeroed();
     // Descriptors that were closed since the look are an answer at once.
@@ -281,7 +291,7 @@ fn poll_asleep(call: &Call<'_>, polled: Polled, sleep: Sleep) -> Result<usize> {
         });
     }
     let ready = match closed {
-        0 => wait_for_any(&watched, sleep)?,
+        0 => wait_for_any(&watched, sleep, charge)?,
         _ => look(&watched, None) + closed,
     };
     for (i, watched) in watched.iter().enumerate() {
@@ -522,7 +532,13 @@ fn look_at_selected(call: &Call<'_>, sets: &mut Sets<'_>) -> Result<usize> {
 #[cold]
 fn select_asleep(call: &Call<'_>, sets: &mut Sets<'_>, sleep: Sleep) -> Result<usize> {
     let count = (0..sets.words).map(|word| sets.any(word).count_ones() as usize);
-    let mut watched: Vec<Watched> = nucleus::try_vec(count.sum())?;
+    let count = count.sum();
+    let sets_bytes = match sets.words {
+        ..=WORDS => 0,
+        _ => size_of_val(sets.asked) + size_of_val(sets.answer),
+    };
+    let charge = charge_waits(count, count * WATCHED_BYTES + sets_bytes)?;
+    let mut watched: Vec<Watched> = nucleus::try_vec(count)?;
     for word in 0..sets.words {
         for bit in bits(sets.any(word)) {
             let open = call.files().get((word * 64 + bit) as i32)?;
@@ -538,7 +554,7 @@ fn select_asleep(call: &Call<'_>, sets: &mut Sets<'_>, sleep: Sleep) -> Result<u
             watched.push(Watched::new(Some(open), wanted));
         }
     }
-    wait_for_any(&watched, sleep)?;
+    wait_for_any(&watched, sleep, charge)?;
     let mut total = 0;
     let mut watched = watched.iter();
     for word in 0..sets.words {

@@ -11,10 +11,19 @@ use nucleus::{
 
 use super::{
     Key, Waiter,
+    bucket::QueuedWaiter,
     table::{enter, load},
     waiter::Outcome,
 };
-use crate::process::signal;
+use crate::process::{charge_waits, signal};
+
+/// Memory for a word that is waited for: its waiter, the place in that one's queue, the entry in a
+/// bucket.
+const WORD_BYTES: usize = size_of::<Wanted>()
+    + size_of::<Arc<Waiter>>()
+    + size_of::<Waiter>()
+    + WaitSet::PLACE_BYTES
+    + size_of::<QueuedWaiter>();
 
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -29,7 +38,9 @@ pub struct Wanted {
 /// # Errors
 /// `EAGAIN` if one is another, `ETIMEDOUT`, a restart number if a signal came, `ENOMEM`, `EFAULT`.
 pub fn wait_for_any(words: &[Wanted], deadline: Option<Duration>) -> Result<usize> {
+    let _charge = charge_waits(words.len(), words.len() * WORD_BYTES)?;
     let mut waiters: Vec<Arc<Waiter>> = nucleus::try_vec(words.len())?;
+    // The reserve has room for those of one call.
     waiters.extend(words.iter().map(|_| Waiter::new()));
     let woken = || {
         let is_woken = |waiter: &Arc<Waiter>| waiter.outcome() != Outcome::Waiting;
@@ -39,6 +50,7 @@ pub fn wait_for_any(words: &[Wanted], deadline: Option<Duration>) -> Result<usiz
     for waiter in &waiters {
         set.add(&waiter.queue);
     }
+    set.check()?;
     let mut answer = Ok(());
     let mut entered = 0;
     for (word, waiter) in words.iter().zip(&waiters) {

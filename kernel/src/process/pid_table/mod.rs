@@ -23,7 +23,11 @@ use crate::counters::Counter;
 use abi::{Errno, Result, raw::general::SIGCHLD};
 use nucleus::sync::SpinLock;
 
-use super::{Pid, Process, Thread, pid::LastingId};
+use super::{
+    Pid, Process, Thread,
+    pid::LastingId,
+    signal::{self, Info},
+};
 use groups::{GroupEntry, new_session};
 use ids::Ids;
 
@@ -335,6 +339,26 @@ pub fn executed(pid: Pid) {
         member.exit_signal = SIGCHLD;
         member.executed += 1;
     }
+}
+
+/// Returns how many programs a process has executed; 0 once it was waited for.
+pub fn programs(pid: Pid) -> u64 {
+    PIDS.lock().members.get(&pid).map_or(0, |it| it.executed)
+}
+
+/// Sends to a process that has not executed another program since it had executed so many.
+pub fn send_to_program(process: &Arc<Process>, programs: u64, info: Info) {
+    let mut news = signal::News::default();
+    {
+        // The lock is held so that a program that comes meanwhile gets nothing.
+        let pids = PIDS.lock();
+        let member = pids.members.get(&process.pid());
+        let is_same = |it: &&Member| Arc::ptr_eq(&it.process, process) && it.executed == programs;
+        if member.is_some_and(|it| is_same(&it)) {
+            signal::send_locked(process, info, &mut news);
+        }
+    }
+    news.tell(process);
 }
 
 /// Takes back [`add_process`] for a process that never ran.

@@ -10,6 +10,7 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
+mod exhausted;
 mod limits;
 mod mappings;
 mod meshes;
@@ -74,7 +75,8 @@ fn main() {
         rules,
         tables,
         limits,
-        view
+        view,
+        exhausted
     };
     let runner = Runner {
         words,

@@ -47,6 +47,7 @@ pub const TESTS: &[Test] = &[
         "attacks: a parent's end kills a set-uid program",
         parents_signal,
     ),
+    ("attacks: a message kills a set-uid program", queues_signal),
     ("attacks: filters that come during an execve", late_filters),
     ("attacks: a link that moves during an execve", moving_link),
     ("attacks: a file that changes hands", changing_owner),
@@ -739,6 +740,47 @@ fn parents_signal() -> Outcome {
             let child = c_int::from_le_bytes(child);
             equal!(call!(waitpid(child, &mut status, WNOHANG)), 0);
             kill_child(child)?;
+            Ok(())
+        })
+    })
+}
+
+/// A message in a queue does not send a set-uid program the signal that what it replaced asked for.
+fn queues_signal() -> Outcome {
+    let place = place()?;
+    let victim = place.victim(victims::watch_for_long())?;
+    as_user(|| {
+        let name = c"/attack-by-message";
+        let queue = call!(mq_open(
+            name.as_ptr(),
+            O_CREAT | O_RDWR,
+            0o600,
+            null::<mq_attr>()
+        ));
+        call!(mq_unlink(name.as_ptr()));
+        let mut buffer = [0; 8192];
+        while_attacking(|| {
+            let victim = spawn(|| {
+                // SAFETY: all zeros is a valid event.
+                let mut event: sigevent = unsafe { zeroed() };
+                event.sigev_notify = SIGEV_SIGNAL;
+                event.sigev_signo = SIGKILL;
+                call!(mq_notify(queue, &event));
+                call!(fcntl(queue, F_SETFD, 0));
+                execute(&victim)
+            })?;
+            pause_ms(30);
+            call!(mq_send(queue, c"x".as_ptr(), 1, 0));
+            call!(mq_receive(
+                queue,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                null_mut()
+            ));
+            pause_ms(20);
+            let mut status = 0;
+            equal!(call!(waitpid(victim, &mut status, WNOHANG)), 0);
+            kill_child(victim)?;
             Ok(())
         })
     })
