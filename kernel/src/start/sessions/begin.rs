@@ -120,6 +120,7 @@ pub(super) fn begin(
         session: session.number,
         pid: thread.process().pid(),
     });
+    session.set_begun(true);
     Ok(Running {
         line: line.clone(),
         session: session.clone(),
@@ -132,6 +133,7 @@ pub(super) fn begin(
 
 /// Ends the tasks of a session whose program did not start. No input was sent.
 fn abandon(session: &Session) {
+    session.set_begun(false);
     session.end_input(0);
     session.end(0);
     let runs = || session.error_runs() || session.input_runs();
@@ -232,8 +234,8 @@ fn spawn_error(
         let mut sender = streams.error.lock();
         let sent = pump::output(&session, Stream::Error, &mut sender, from, None);
         drop(sender);
-        // A program that did not start has no streams.
-        if session.process().is_some() {
+        // The program may have ended before the host knows of it.
+        if session.wait_until_begun() {
             end_of_output(&line, &session, Stream::Error, sent);
         }
         session.set_error_over();

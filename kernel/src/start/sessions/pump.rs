@@ -126,7 +126,7 @@ fn bring(
             let _ = set.wait(patience(&queue, has_memory));
         }
     }
-    if !session.takes_no_input() {
+    if !session.takes_no_input() && session.wait_until_begun() {
         line.say(&ToHost::InputClosed {
             session: session.number,
         });

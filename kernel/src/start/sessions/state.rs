@@ -25,10 +25,25 @@ pub(super) struct Session {
     pub(super) changed: WaitQueue,
 }
 
+/// How far the beginning of a session is.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    /// The number is free, or its session has nothing yet.
+    #[default]
+    None,
+    /// Its tasks and its program begin. The program may have ended before the host is told of it.
+    Begins,
+    /// The host knows of the program, and may be told of its streams.
+    Begun,
+    /// The program was refused.
+    Refused,
+}
+
 #[derive(Default)]
 struct State {
     /// There is one.
     is_taken: bool,
+    phase: Phase,
     /// Its program's end is the machine's.
     is_first: bool,
     process: Option<Arc<Process>>,
@@ -89,11 +104,30 @@ impl Session {
         error_runs: bool,
     ) {
         self.change(|state| {
-            state.is_taken = true;
+            (state.is_taken, state.phase) = (true, Phase::Begins);
             state.is_first = is_first;
             (state.tty, state.shown) = (tty, shown);
             (state.input_runs, state.error_runs) = (true, error_runs);
         });
+    }
+
+    /// The host knows of the program, or that it was refused.
+    pub(super) fn set_begun(&self, is_begun: bool) {
+        self.change(|state| {
+            state.phase = match is_begun {
+                true => Phase::Begun,
+                false => Phase::Refused,
+            };
+        });
+    }
+
+    /// Waits until the host knows of the program; returns false if it was refused.
+    pub(super) fn wait_until_begun(&self) -> bool {
+        let decided = || {
+            let phase = self.state.lock().phase;
+            (phase != Phase::Begins).then_some(phase == Phase::Begun)
+        };
+        self.changed.wait_soundly(decided)
     }
 
     pub(super) fn is_first(&self) -> bool {
@@ -222,7 +256,7 @@ impl Session {
             if state.is_first {
                 state.ended = state.ended.or(status);
             }
-            state.process.is_some() && state.is_first
+            state.is_first && matches!(state.phase, Phase::Begins | Phase::Begun)
         });
         if is_there {
             self.changed

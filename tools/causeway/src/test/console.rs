@@ -104,7 +104,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 9] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 10] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
@@ -113,6 +113,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("a terminal and its sizes", sizes),
         ("each stream a terminal or not", mixed),
         ("guests with names", named),
+        ("programs that end at once", short),
         ("the end of the host command", killed),
     ];
     for (name, test) in tests {
@@ -456,6 +457,25 @@ fn named(bench: &Bench) -> Result<()> {
         0,
         "",
     )
+}
+
+/// Programs that may have ended before the host has heard of them.
+fn short(bench: &Bench) -> Result<()> {
+    for _ in 0..5 {
+        is(
+            &command(bench, &["--init", "echo", "hi"]).output()?,
+            0,
+            "hi\n",
+        )?;
+    }
+    let guest = Detached::start(bench, &["--smp", "2"], "sleep 999")?;
+    for _ in 0..100 {
+        is(&guest.command(&["exec"], &["true"]).output()?, 0, "")?;
+        let ended = guest.exec("echo x >&2; exit 3").output()?;
+        is(&ended, 3, "")?;
+        ensure!(ended.stderr == b"x\n", "{}", shown(&ended));
+    }
+    is(&guest.command(&["kill"], &[]).output()?, 0, "")
 }
 
 /// Files and folders, there and back.
