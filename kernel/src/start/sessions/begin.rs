@@ -289,6 +289,10 @@ impl Running {
         }
         session.set_told();
         let Some(process) = process else { return };
+        if session.is_cut_off() {
+            // The host learns of its end by the machine's.
+            return;
+        }
         session
             .changed
             .wait_soundly(|| (!session.input_runs()).then_some(()));

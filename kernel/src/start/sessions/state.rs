@@ -215,6 +215,12 @@ impl Session {
         state.ended.is_some() || state.stops
     }
 
+    /// Whether the machine stops while the program runs, and the host has not hung up.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let state = self.state.lock();
+        state.stops && state.ended.is_none() && !state.hung_up
+    }
+
     /// Whether input goes nowhere any more: the program has ended, or its terminal hangs up.
     pub(super) fn takes_no_input(&self) -> bool {
         let is_dark = {

@@ -1,20 +1,19 @@
 //! Guests as commands: streams, statuses, terminals, and guests with names.
 
-use std::ffi::OsString;
+mod hostile;
+mod named;
+mod screen;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
+use self::screen::Terminal;
 use super::Report;
 use super::boot::{Bench, causeway, shown};
 use crate::outcome;
@@ -104,7 +103,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 10] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 16] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
@@ -112,9 +111,15 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("a blocked output holds up no other", blocked_output),
         ("a terminal and its sizes", sizes),
         ("each stream a terminal or not", mixed),
-        ("guests with names", named),
-        ("programs that end at once", short),
         ("the end of the host command", killed),
+        ("guests with names", named::life),
+        ("programs that end at once", named::short),
+        ("signals to a guest, and names of none", named::killed),
+        ("a command for a guest that starts or ends", named::early),
+        ("more commands than sessions", named::many),
+        ("users who are killed", named::left),
+        ("a shell that powers off", powers_off),
+        ("a host that sends nonsense", hostile::nonsense),
     ];
     for (name, test) in tests {
         report.run(&format!("console: {name}"), || test(bench));
@@ -225,95 +230,6 @@ fn blocked_output(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// A pseudo-terminal, whose screen a thread keeps.
-struct Terminal {
-    user: File,
-    side: PathBuf,
-    screen: Arc<Mutex<Vec<u8>>>,
-}
-
-impl Terminal {
-    fn new() -> Result<Self> {
-        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
-        grantpt(&pty)?;
-        unlockpt(&pty)?;
-        let side = ptsname(&pty, Vec::new())?.to_string_lossy().into_owned();
-        let user = File::from(pty);
-        let screen: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let mut from = user.try_clone()?;
-        let kept = Arc::clone(&screen);
-        // Open on this side, the terminal has no end before the test's.
-        let held = File::options().read(true).write(true).open(&side)?;
-        thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = from.read(&mut buffer) {
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                kept.extend_from_slice(&buffer[..count]);
-            }
-            drop(held);
-        });
-        let terminal = Self {
-            user,
-            side: side.into(),
-            screen,
-        };
-        terminal.resize(24, 80)?;
-        Ok(terminal)
-    }
-
-    /// The terminal as a program's stream.
-    fn side(&self) -> Result<File> {
-        Ok(File::options().read(true).write(true).open(&self.side)?)
-    }
-
-    fn resize(&self, rows: u16, columns: u16) -> Result<()> {
-        tcsetwinsize(
-            &self.user,
-            Winsize {
-                ws_row: rows,
-                ws_col: columns,
-                ws_xpixel: 0,
-                ws_ypixel: 0,
-            },
-        )?;
-        Ok(())
-    }
-
-    fn is_cooked(&self) -> Result<bool> {
-        let modes = tcgetattr(self.side()?)?.local_modes;
-        Ok(modes.contains(LocalModes::ICANON | LocalModes::ECHO))
-    }
-
-    fn press(&mut self, keys: &str) -> Result<()> {
-        Ok(self.user.write_all(keys.as_bytes())?)
-    }
-
-    fn text(&self) -> String {
-        let screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&screen).into_owned()
-    }
-
-    fn expect(&self, text: &str) -> Result<()> {
-        let seen = wait_for(text, || self.text().contains(text));
-        seen.with_context(|| format!("{:?}", self.text()))
-    }
-
-    /// Starts a command whose chosen streams are this terminal.
-    fn start(&self, command: &mut Command, streams: [bool; 3]) -> Result<Child> {
-        let [input, output, errors] = streams;
-        if input {
-            command.stdin(self.side()?);
-        }
-        if output {
-            command.stdout(self.side()?);
-        }
-        if errors {
-            command.stderr(self.side()?);
-        }
-        Ok(command.spawn()?)
-    }
-}
-
 fn sizes(bench: &Bench) -> Result<()> {
     let mut terminal = Terminal::new()?;
     let line = "trap 'stty size' WINCH; echo $TERM $(tty); stty size; \
@@ -340,6 +256,26 @@ fn sizes(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
+/// A shell is left by its `exit`, or with the machine.
+fn powers_off(bench: &Bench) -> Result<()> {
+    for (word, status) in [("exit 3", 3), ("poweroff", 0), ("reboot", 0)] {
+        let mut terminal = Terminal::new()?;
+        let mut command = command(bench, &[]);
+        let mut child = terminal.start(&mut command, [true; 3])?;
+        drop(command);
+        terminal.expect("# ")?;
+        terminal.press(&format!("{word}\r"))?;
+        let ended = child.wait()?;
+        ensure!(
+            ended.code() == Some(status),
+            "{ended}: {:?}",
+            terminal.text()
+        );
+        ensure!(terminal.is_cooked()?, "the terminal is not given back");
+    }
+    Ok(())
+}
+
 fn mixed(bench: &Bench) -> Result<()> {
     let line = "for n in 0 1 2; do test -t $n && echo $n >>/tmp/is; done; \
                 cat /tmp/is 2>/dev/null | tr -d '\\n' >/tmp/all; read all </tmp/all; exit 4$all";
@@ -362,144 +298,6 @@ fn mixed(bench: &Bench) -> Result<()> {
             shown(&ended)
         );
     }
-    Ok(())
-}
-
-/// A detached guest, stopped at the test's end.
-struct Detached<'a> {
-    bench: &'a Bench,
-    name: String,
-}
-
-impl<'a> Detached<'a> {
-    fn start(bench: &'a Bench, options: &[&str], line: &str) -> Result<Self> {
-        let words = [&["--detach"], options, &["sh", "-c", line]].concat();
-        let ended = command(bench, &words).output()?;
-        ensure!(ended.status.success(), "{}", shown(&ended));
-        let name = String::from_utf8_lossy(&ended.stdout).trim().to_string();
-        Ok(Self { bench, name })
-    }
-
-    fn command(&self, before: &[&str], behind: &[&str]) -> Command {
-        let words = [before, &[&self.name], behind].concat();
-        of_guest(self.bench, &words)
-    }
-
-    fn exec(&self, line: &str) -> Command {
-        self.command(&["exec"], &["sh", "-c", line])
-    }
-}
-
-impl Drop for Detached<'_> {
-    fn drop(&mut self) {
-        // It has ended, if the test passed.
-        let _ = self.command(&["stop", "--time", "0"], &[]).output();
-    }
-}
-
-fn named(bench: &Bench) -> Result<()> {
-    let line = "trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
-    let guest = Detached::start(bench, &["--name", "web", "--tty"], line)?;
-    ensure!(guest.name == "web", "{}", guest.name);
-    is(&of_guest(bench, &["ps", "--quiet"]).output()?, 0, "web\n")?;
-    let mode = fs::metadata(bench.path("causeway"))?.permissions().mode();
-    ensure!(mode & 0o777 == 0o700, "{mode:o}");
-    let second = command(bench, &["--name", "web", "true"]).output()?;
-    is(&second, outcome::FAILURE, "")?;
-    let mut logs = guest.command(&["logs", "--follow"], &[]).spawn()?;
-    // Pipes of its own, a terminal of its own, statuses.
-    let ended = guest.exec("cat; echo err >&2; exit 9").output()?;
-    is(&ended, 9, "")?;
-    ensure!(ended.stderr == b"err\n", "{}", shown(&ended));
-    let none = guest.command(&["exec"], &["no-such"]).output()?;
-    is(&none, outcome::NOT_FOUND, "")?;
-    let mut terminal = Terminal::new()?;
-    let mut child = terminal.start(&mut guest.exec("tty; read key; exit 8"), [true; 3])?;
-    terminal.expect("/dev/")?;
-    terminal.press("\r")?;
-    ensure!(child.wait()?.code() == Some(8), "{:?}", terminal.text());
-    copies(bench, &guest)?;
-    // A user who looks, and goes.
-    let mut terminal = Terminal::new()?;
-    let mut child = terminal.start(&mut guest.command(&["attach"], &[]), [true; 3])?;
-    wait_for("a raw terminal", || {
-        terminal.is_cooked().is_ok_and(|is| !is)
-    })?;
-    terminal.press("\x01d")?;
-    ensure!(child.wait()?.code() == Some(0), "{:?}", terminal.text());
-    // A further program whose host side is killed gets SIGHUP.
-    let mut child = guest
-        .exec("trap 'echo >/tmp/gone; exit' HUP; echo up; sleep 9 & wait")
-        .spawn()?;
-    let mut output = child.stdout.take().context("no pipe")?;
-    output.read_exact(&mut [0; 3])?;
-    child.kill()?;
-    child.wait()?;
-    wait_for("the hang-up", || {
-        let ended = guest.exec("test -e /tmp/gone").output();
-        ended.is_ok_and(|ended| ended.status.success())
-    })?;
-    // The end, seen by all.
-    let mut waiting = guest.exec("sleep 99").spawn()?;
-    is(&guest.command(&["stop"], &[]).output()?, 0, "")?;
-    let waiting = waiting.wait()?.code();
-    ensure!(waiting == Some(outcome::LEFT.into()), "{waiting:?}");
-    wait_for("the end of the log", || {
-        logs.try_wait().is_ok_and(|ended| ended.is_some())
-    })?;
-    is(&logs.wait_with_output()?, 0, "ready\r\nasked\r\n")?;
-    is(&guest.exec("true").output()?, outcome::FAILURE, "")?;
-    let all = of_guest(bench, &["ps", "--all"]).output()?;
-    ensure!(shown(&all).contains("ended (5)"), "{}", shown(&all));
-    is(&guest.command(&["rm"], &[]).output()?, 0, "")?;
-    is(
-        &of_guest(bench, &["ps", "--all", "--quiet"]).output()?,
-        0,
-        "",
-    )
-}
-
-/// Programs that may have ended before the host has heard of them.
-fn short(bench: &Bench) -> Result<()> {
-    for _ in 0..5 {
-        is(
-            &command(bench, &["--init", "echo", "hi"]).output()?,
-            0,
-            "hi\n",
-        )?;
-    }
-    let guest = Detached::start(bench, &["--smp", "2"], "sleep 999")?;
-    for _ in 0..100 {
-        is(&guest.command(&["exec"], &["true"]).output()?, 0, "")?;
-        let ended = guest.exec("echo x >&2; exit 3").output()?;
-        is(&ended, 3, "")?;
-        ensure!(ended.stderr == b"x\n", "{}", shown(&ended));
-    }
-    is(&guest.command(&["kill"], &[]).output()?, 0, "")
-}
-
-/// Files and folders, there and back.
-fn copies(bench: &Bench, guest: &Detached<'_>) -> Result<()> {
-    let folder = bench.fresh_folder("copied")?;
-    let from = folder.join("from");
-    fs::create_dir_all(from.join("deep"))?;
-    let bytes: Vec<u8> = (0..300_000u32).map(|n| (n / 7) as u8).collect();
-    fs::write(from.join("deep/file"), &bytes)?;
-    let there = |path: &str| OsString::from(format!("{}:{path}", guest.name));
-    let copy = |from: OsString, to: OsString| -> Result<()> {
-        let ended = of_guest(bench, &["cp"]).arg(from).arg(to).output()?;
-        is(&ended, 0, "")
-    };
-    let here = |path: &Path| path.as_os_str().to_os_string();
-    copy(here(&from), there("/tmp"))?;
-    copy(there("/tmp/from"), here(&folder.join("back")))?;
-    ensure!(
-        fs::read(folder.join("back/deep/file"))? == bytes,
-        "a folder"
-    );
-    copy(here(&from.join("deep/file")), there("/tmp/other"))?;
-    copy(there("/tmp/other"), here(&folder.join("file")))?;
-    ensure!(fs::read(folder.join("file"))? == bytes, "a file");
     Ok(())
 }
 
