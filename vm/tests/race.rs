@@ -481,6 +481,32 @@ fn nothing_is_lost_on_disk(cpus: usize) {
     map.tear_down();
 }
 
+/// A map is weighed while its threads map pages and discard them: its first page may come between
+/// two looks.
+fn weighing(cpus: usize) {
+    let map = zero_map(pages(0, PAGES));
+    let tasks = Tasks::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    for cpu in 1..cpus {
+        let stop = stop.clone();
+        tasks.spawn_in(&map, cpu, move |map| {
+            while !stop.load(Ordering::SeqCst) {
+                user::write(page(cpu), &1u64).expect("a writable page");
+                map.advise(pages(0, PAGES), Advice::DontNeed)
+                    .expect("a mapping");
+            }
+        });
+    }
+    tasks.spawn_in(&map, 0, move |map| {
+        for round in 0..300 {
+            assert!(map.own_pages(8, round) <= PAGES);
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    tasks.wait_until(0);
+    map.tear_down();
+}
+
 fn run(name: &str, seeds: u64, body: impl Fn(usize) + Copy + Send + Sync + 'static) {
     for cpus in 2..=4 {
         support::check(name, 0..seeds, support::on_cpus(cpus), move || {
@@ -545,4 +571,9 @@ fn reads_that_fail_leave_nothing_behind() {
 #[test]
 fn pages_come_back_from_the_disk_as_they_were() {
     run("disk", 4, nothing_is_lost_on_disk);
+}
+
+#[test]
+fn a_map_may_grow_while_it_is_weighed() {
+    run("weighing", 4, weighing);
 }

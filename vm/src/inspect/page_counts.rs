@@ -139,7 +139,8 @@ impl Map {
             if pages == 0 {
                 continue;
             }
-            let wanted = (pages * samples).div_ceil(all).min(pages);
+            // Threads of the map may have mapped pages since all were counted.
+            let wanted = (pages * samples).div_ceil(all.max(pages)).min(pages);
             let mut sum = 0;
             for _ in 0..wanted {
                 // The constants of Knuth's generator.
