@@ -470,6 +470,10 @@ pub struct Compare {
     /// How many runs of each, in turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub pairs: u32,
+    /// How the guest's instructions are run; with `icount`, on one CPU, a microsecond is 1000
+    /// instructions
+    #[arg(long = "accel", value_enum, default_value = "auto")]
+    pub accelerator: Accelerator,
     /// CPUs, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=16))]

@@ -64,7 +64,8 @@ impl Ground {
             cpus: self.cpus,
             memory: self.memory.clone(),
             accelerator: self.accelerator,
-            entropy: true,
+            // The host's numbers would make no two runs the same.
+            entropy: self.accelerator != Accelerator::Icount,
             extra: Vec::new(),
         }
     }
@@ -78,7 +79,7 @@ pub fn compare(options: &options::Compare) -> Result<()> {
     qemu::kibibytes(&options.memory)?;
     let kernel = project::kernel(Profile::Release)?;
     let linux = Linux::find(options.linux.as_deref())?;
-    let (accelerator, why) = qemu::choose(Accelerator::Auto, &kernel)?;
+    let (accelerator, why) = qemu::choose(options.accelerator, &kernel)?;
     let pair = Pair {
         kernel,
         linux,

@@ -117,10 +117,14 @@ struct Run {
     output: String,
 }
 
+/// The measurements of all runs by name: of each turn, one place for each system.
+type Rows = BTreeMap<String, Vec<Vec<Option<Measured>>>>;
+
 /// Runs the script in turn in both and prints a table.
 ///
 /// # Errors
-/// When there is no such root or script, or when the outputs differ.
+/// When there is no such root or script. When the outputs differ, a run fails, or a system lacks a
+/// measurement: after the table of what was measured.
 pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) -> Result<()> {
     let folder = options
         .root
@@ -154,64 +158,150 @@ pub(super) fn compare(options: &options::Compare, pair: &Pair, script: &Path) ->
     // The kernel's own messages must not appear between the script's lines.
     let words = [&swap[..], &["loglevel=1".to_owned()]].concat();
     sides.push(("Linux".to_owned(), pair.theirs(&archive, &words)));
-    let mut rows: BTreeMap<String, Vec<Vec<Measured>>> = BTreeMap::new();
-    for number in 1..=options.pairs {
-        let mut outputs: Vec<String> = Vec::new();
-        for (at, (name, machine)) in sides.iter().enumerate() {
-            let run = run(machine, &disks)?;
-            match outputs.first() {
-                None if number == 1 => print!("{}", run.output),
-                Some(first) if *first != run.output => bail!(
-                    "the outputs differ.\nHere:\n{first}\n{name}:\n{}",
-                    run.output
-                ),
-                _ => {}
-            }
-            outputs.push(run.output);
+    let names: Vec<_> = sides.iter().map(|(name, _)| name.as_str()).collect();
+    let runs = |at: usize| run(&sides[at].1, &disks);
+    let Turns { rows, faults } = take_turns(&names, options.pairs as usize, runs);
+    print!("{}", table(&names, &rows));
+    fail_with(&[faults, lacks(&names, &rows)].concat())
+}
+
+/// What the runs of all systems gave.
+#[derive(Default)]
+struct Turns {
+    rows: Rows,
+    /// Differences of output and failures, in words.
+    faults: Vec<String>,
+}
+
+/// Runs the script in each system in turn, `pairs` times: `run` gets a system's place in `systems`.
+/// Ends early when a run fails.
+fn take_turns(systems: &[&str], pairs: usize, mut run: impl FnMut(usize) -> Result<Run>) -> Turns {
+    let mut turns = Turns::default();
+    for pair in 0..pairs {
+        let mut first: Option<String> = None;
+        for (at, name) in systems.iter().enumerate() {
+            let run = match run(at) {
+                Ok(run) => run,
+                Err(error) => {
+                    let fault = format!("{name} failed in pair {}: {error:#}", pair + 1);
+                    turns.faults.push(fault);
+                    return turns;
+                }
+            };
             for (what, value) in run.measured {
-                let turns = rows.entry(what).or_default();
-                turns.resize(number as usize, Vec::new());
-                let turn = &mut turns[number as usize - 1];
-                if turn.len() == at {
-                    turn.push(value);
+                let row = turns.rows.entry(what).or_default();
+                row.resize(pair + 1, vec![None; systems.len()]);
+                row[pair][at] = Some(value);
+            }
+            match &first {
+                Some(first) => {
+                    if let Some(lines) = difference(first, &run.output) {
+                        turns.faults.push(format!(
+                            "the outputs differ in pair {}: {} (-) and {name} (+)\n{lines}",
+                            pair + 1,
+                            systems[0]
+                        ));
+                    }
+                }
+                None => {
+                    if pair == 0 {
+                        print!("{}", run.output);
+                    }
+                    first = Some(run.output);
                 }
             }
         }
-        eprintln!("pair {number} of {} is done", options.pairs);
+        eprintln!("pair {} of {pairs} is done", pair + 1);
     }
-    let names: Vec<_> = sides.iter().map(|(name, _)| name.as_str()).collect();
-    print!("{}", table(&names, rows)?);
-    Ok(())
+    turns
+}
+
+/// The lines between the first and the last that differ, with their numbers; `None` if the texts
+/// are the same.
+fn difference(one: &str, other: &str) -> Option<String> {
+    if one == other {
+        return None;
+    }
+    let (one, other): (Vec<_>, Vec<_>) = (one.lines().collect(), other.lines().collect());
+    let same = |(a, b): &(&&str, &&str)| a == b;
+    let begin = one.iter().zip(&other).take_while(same).count();
+    let (one, other) = (&one[begin..], &other[begin..]);
+    let end = one.iter().rev().zip(other.iter().rev());
+    let end = end.take_while(same).count();
+    let mut text = String::new();
+    for (sign, lines) in [('-', one), ('+', other)] {
+        for (number, line) in lines[..lines.len() - end].iter().enumerate() {
+            text += &format!("{sign}{:4} {line}\n", begin + number + 1);
+        }
+    }
+    Some(text)
+}
+
+/// Which systems lack which measurements, in words, a line for each.
+fn lacks(systems: &[&str], rows: &Rows) -> Vec<String> {
+    let mut lacks = Vec::new();
+    for (name, turns) in rows {
+        for (at, system) in systems.iter().enumerate() {
+            let count = turns.iter().filter(|turn| turn[at].is_none()).count();
+            if count > 0 {
+                lacks.push(format!(
+                    "{name}: {count} of {} is missing for {system}",
+                    turns.len()
+                ));
+            }
+        }
+    }
+    lacks
+}
+
+/// # Errors
+/// When there are any faults: their text.
+fn fail_with(faults: &[String]) -> Result<()> {
+    if faults.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", faults.join("\n"))
 }
 
 /// The table: of each measurement the turn whose ratio, of the first system to the last, is in the
-/// middle.
-///
-/// # Errors
-/// When a system lacks a measurement.
-fn table(systems: &[&str], rows: BTreeMap<String, Vec<Vec<Measured>>>) -> Result<String> {
+/// middle. A measurement that no turn has of all systems has no ratio, and a dash for each system
+/// that lacks it.
+fn table(systems: &[&str], rows: &Rows) -> String {
     let mut text = format!(
         "| measured | {} | ratio | least | most |\n",
         systems.join(" | ")
     );
     text += &format!("|{}\n", "---|".repeat(systems.len() + 4));
-    for (name, mut turns) in rows {
-        if turns.iter().any(|turn| turn.len() != systems.len()) {
-            bail!("{name} was not measured by each of {}", systems.join(", "));
-        }
+    for (name, turns) in rows {
+        let whole = turns.iter().filter_map(|turn| {
+            let turn: Option<Vec<Measured>> = turn.iter().copied().collect();
+            turn
+        });
+        let mut whole: Vec<_> = whole.collect();
         let ratio = |turn: &[Measured]| turn[0].number() / turn[systems.len() - 1].number();
-        turns.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
-        let middle = &turns[turns.len() / 2];
-        let values: Vec<_> = middle.iter().map(Measured::to_string).collect();
+        whole.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let (values, ratios) = match whole.get(whole.len() / 2) {
+            Some(middle) => {
+                let ratios = [middle, &whole[0], &whole[whole.len() - 1]];
+                let ratios = ratios.map(|turn| format!("{:.2}", ratio(turn)));
+                (middle.iter().map(Measured::to_string).collect(), ratios)
+            }
+            None => {
+                let any = |at: usize| turns.iter().find_map(|turn| turn[at]);
+                let values = (0..systems.len()).map(|at| match any(at) {
+                    Some(value) => value.to_string(),
+                    None => "-".into(),
+                });
+                (values.collect::<Vec<_>>(), ["-"; 3].map(String::from))
+            }
+        };
         text += &format!(
-            "| {name} | {} | {:.2} | {:.2} | {:.2} |\n",
+            "| {name} | {} | {} |\n",
             values.join(" | "),
-            ratio(middle),
-            ratio(&turns[0]),
-            ratio(&turns[turns.len() - 1])
+            ratios.join(" | ")
         );
     }
-    Ok(text)
+    text
 }
 
 /// The disks that each run has copies of.
@@ -344,14 +434,81 @@ mod tests {
         assert!(none.is_empty() && none.option().is_none());
     }
 
+    fn counted(lines: &[(&str, f64)], output: &str) -> Run {
+        let measured = lines.iter();
+        let measured = measured.map(|&(name, count)| (name.to_owned(), Measured::Count(count)));
+        Run {
+            measured: measured.collect(),
+            output: output.into(),
+        }
+    }
+
     #[test]
-    fn the_middle_turn_is_shown_and_none_may_lack() {
-        let turn = |ours, theirs| vec![Measured::Count(ours), Measured::Count(theirs)];
+    fn the_middle_turn_is_shown() {
+        let turn = |ours, theirs| [ours, theirs].map(|n| Some(Measured::Count(n))).to_vec();
         let turns = vec![turn(3.0, 2.0), turn(1.0, 2.0), turn(2.0, 2.0)];
-        let text = table(&["A", "B"], BTreeMap::from([("row".into(), turns)])).unwrap();
+        let text = table(&["A", "B"], &BTreeMap::from([("row".into(), turns)]));
         let last = text.lines().last().unwrap();
         assert_eq!(last, "| row | 2 | 2 | 1.00 | 0.50 | 1.50 |");
-        let lacks = vec![vec![Measured::Count(1.0)]];
-        assert!(table(&["A", "B"], BTreeMap::from([("row".into(), lacks)])).is_err());
+    }
+
+    #[test]
+    fn a_difference_or_a_gap_leaves_the_table_and_fails() {
+        let systems = ["A", "B"];
+        let mut runs = vec![
+            counted(&[("both", 1.0), ("ours", 5.0)], "same\nhere\nend\n"),
+            counted(&[("both", 2.0), ("theirs", 6.0)], "same\nthere\nend\n"),
+        ]
+        .into_iter();
+        let Turns { rows, faults } = take_turns(&systems, 1, |_| Ok(runs.next().unwrap()));
+        let text = table(&systems, &rows);
+        let lines: Vec<_> = text.lines().skip(2).collect();
+        let expected = [
+            "| both | 1 | 2 | 0.50 | 0.50 | 0.50 |",
+            "| ours | 5 | - | - | - | - |",
+            "| theirs | - | 6 | - | - | - |",
+        ];
+        assert_eq!(lines, expected);
+        let faults = [faults, lacks(&systems, &rows)].concat();
+        let text = fail_with(&faults).unwrap_err().to_string();
+        let expected = [
+            "the outputs differ in pair 1: A (-) and B (+)",
+            "-   2 here",
+            "+   2 there",
+            "",
+            "ours: 1 of 1 is missing for B",
+            "theirs: 1 of 1 is missing for A",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_run_that_fails_leaves_what_was_measured_before() {
+        let systems = ["A", "B"];
+        let mut runs = 0;
+        let turns = take_turns(&systems, 2, |_| {
+            runs += 1;
+            match runs {
+                1 | 2 => Ok(counted(&[("row", f64::from(runs))], "")),
+                _ => bail!("no prompt"),
+            }
+        });
+        assert_eq!(turns.faults, ["A failed in pair 2: no prompt"]);
+        let text = table(&systems, &turns.rows);
+        assert!(
+            text.ends_with("| row | 1 | 2 | 0.50 | 0.50 | 0.50 |\n"),
+            "{text}"
+        );
+        assert!(fail_with(&turns.faults).is_err() && fail_with(&[]).is_ok());
+    }
+
+    #[test]
+    fn a_difference_is_the_lines_between_its_ends() {
+        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
+        assert_eq!(difference("a\nb\n", "a\n").as_deref(), Some("-   2 b\n"));
+        assert_eq!(difference("a\n", "a\nb\n").as_deref(), Some("+   2 b\n"));
+        assert_eq!(difference("a\na\n", "a\n").as_deref(), Some("-   2 a\n"));
+        // A last line without its end is no other line.
+        assert!(difference("a\n", "a").is_some());
     }
 }
