@@ -24,7 +24,7 @@
 //!                           PriorityInheritance   who waits for whose word: chains may be long
 //!                           HwCost                one task measures the machine at a time
 //! spinning                  Family -> Signals -> ThreadSignals
-//!                             TimerFile           a timerfd, before the queue of what is due
+//!                             TimerFile           a timerfd or clock, before what is due
 //!                             Anon                the page of an anon that several amaps refer to
 //!                             Leaf                holds nothing else, except
 //!                               Enrolled          what the pagedaemon goes round
@@ -76,7 +76,7 @@ nucleus::lock_ranks! {
     SIGNALS = 100,
     /// One thread's pending signals, inside its process's.
     THREAD_SIGNALS = 102,
-    /// The setting of a timerfd; with it, its wake-up is queued.
+    /// The setting of a timerfd or of the real-time clock's file; with it, its wake-up is queued.
     TIMER_FILE = 104,
     /// What an observer notes a wake-up in (`epoll`'s list of ready files).
     READY = 152,

@@ -7,7 +7,7 @@
 //! - [`ephemeral`]: the only way for the floors above to touch the bytes of a frame.
 //! - [`speculation`]: indices that programs choose, kept in range while a CPU guesses.
 //! - [`user`]: the only way to touch the bytes of the current program's address space.
-//! - [`dma`], [`virtio`]: devices, and the frames that they read and write.
+//! - [`dma`], [`virtio`]: devices, and the frames that they read and write; [`rtc`]: the date.
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
 //! - [`vdso`]: what programs call for the time without a system call.
@@ -41,9 +41,9 @@ pub mod time;
 pub mod user;
 
 pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
-pub use dev::{console, dma, virtio};
+pub use dev::{console, dma, rtc, virtio};
 pub use error::{OutOfMemory, try_box, try_copy, try_filled, try_vec};
-pub use hw::{counters, log, power, processor};
+pub use hw::{counters, date::Date, log, power, processor};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;

@@ -1,9 +1,9 @@
 //! Devices: the files that the nodes in `/dev` open.
 //!
 //! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
-//! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`disk`]: block devices. [`share`]:
-//! folders of the host's. [`entropy`]: its random numbers. [`root`] is the file system with the
-//! nodes.
+//! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block
+//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`root`] is the file
+//! system with the nodes.
 
 mod causeway;
 pub mod disk;
@@ -12,6 +12,7 @@ pub mod kmsg;
 mod memory;
 pub mod ports;
 mod random;
+pub mod rtc;
 pub mod share;
 mod terminal;
 
@@ -46,17 +47,19 @@ const NODES: &[(&[u8], u64, u32)] = &[
     (b"tty", number(TERMINAL, terminal::CONTROLLING), 0o666),
     (b"ptmx", number(TERMINAL, pty::PTMX), 0o666),
     (b"console", number(TERMINAL, terminal::CONSOLE), 0o600),
+    (b"rtc0", number(rtc::MAJOR, rtc::MINOR), 0o600),
 ];
 
 /// Debian's group `disk`, whose members may use disks past their file systems.
 const DISK_GROUP: u32 = 6;
 
-/// Symbolic links to the open files of a process.
+/// Symbolic links: to the open files of a process, and to the first clock.
 const LINKS: &[(&[u8], &[u8])] = &[
     (b"fd", b"/proc/self/fd"),
     (b"stdin", b"/proc/self/fd/0"),
     (b"stdout", b"/proc/self/fd/1"),
     (b"stderr", b"/proc/self/fd/2"),
+    (b"rtc", b"rtc0"),
 ];
 
 /// Registers the functions that open device nodes and FIFOs with the file systems.
@@ -79,6 +82,7 @@ pub fn register() -> Result<()> {
     let causeway = causeway::MINOR..=causeway::MINOR;
     register_char_device(causeway::MAJOR, causeway, causeway::open)?;
     register_char_device(pty::MAJOR, 0..=u32::MAX, pty::open_stray)?;
+    rtc::register()?;
     register_fifo(pipe::open_fifo);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Devices: the console, PCI functions and virtio queues.
+//! Devices: the console, the real-time clock, PCI functions and virtio queues.
 
 pub mod console;
 pub mod dma;
@@ -6,4 +6,5 @@ pub mod dma;
 pub(crate) mod interrupts;
 #[cfg(target_os = "none")]
 pub(crate) mod pci;
+pub mod rtc;
 pub mod virtio;

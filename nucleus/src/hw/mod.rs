@@ -4,12 +4,13 @@
 //! Nothing here uses a module above: interrupts, faults and the scheduler are reached through
 //! [`handlers`]. Beside the two machines stand what both share: the switch between threads
 //! ([`context`]), per-CPU [`counters`], the [`log`], the [`processor`]'s description with its
-//! [`bugs`] and their [`mitigations`], [`registers`] and [`user_context`] of a program, and the
-//! machine's end ([`power`]).
+//! [`bugs`] and their [`mitigations`], [`registers`] and [`user_context`] of a program, a clock's
+//! [`date`], and the machine's end ([`power`]).
 
 pub mod bugs;
 pub(crate) mod context;
 pub mod counters;
+pub mod date;
 pub(crate) mod handlers;
 pub mod log;
 #[cfg_attr(

@@ -46,6 +46,7 @@ mod processes;
 mod protection;
 mod ptys;
 mod queues;
+mod rtc;
 mod scheduling;
 mod seccomp;
 mod sequences;
@@ -96,7 +97,7 @@ fn main() {
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
         unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, entries,
-        cached, modes, mounted, swap, files, names, clock, vdso, proc, queues, sysv::segments,
+        cached, modes, mounted, swap, files, names, clock, rtc, vdso, proc, queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
         bad_pointers, bad_elf, leaks, exhaustion

@@ -9,7 +9,7 @@ use fs::{
     pseudofs::{Entry, Table, Text},
 };
 use nucleus::{
-    PAGE_SIZE, boot,
+    Date, PAGE_SIZE, boot,
     counters::Counter as NucleusCounter,
     frame::{self, RUN_FRAMES},
     pmap, processor, task, time,
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     counters::Counter as KernelCounter,
+    device::rtc,
     mounts,
     process::{Process, files::locks, loadavg, pid_table, ticks},
     swap, uts,
@@ -35,6 +36,7 @@ pub fn add(table: Table) -> Table {
         .with("cpuinfo", shown(cpuinfo))
         .with("devices", shown(devices))
         .with("diskstats", shown(disks::statistics))
+        .with("driver", Entry::directory(drivers()))
         .with("execdomains", value("0-0\tLinux           \t[kernel]"))
         .with("filesystems", shown(filesystems))
         .with("interrupts", shown(interrupts))
@@ -109,9 +111,43 @@ fn devices(out: &mut Text) {
     writeln!(
         out,
         "Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n\
-         136 pts\n\nBlock devices:"
+         136 pts\n{} rtc\n\nBlock devices:",
+        rtc::MAJOR
     );
     disks::drivers(out);
+}
+
+/// `driver`.
+fn drivers() -> Table {
+    Table::new().with("rtc", Entry::text(clock))
+}
+
+/// The real-time clock. It raises no interrupts: those that programs get are emulated.
+fn clock(out: &mut Text) -> Result<()> {
+    let now = rtc::now()?;
+    let (alarm, alarm_is_on) = rtc::alarm()?;
+    let (updates, periodic, rate) = rtc::interrupts();
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    for (prefix, date) in [("rtc", now), ("alrm", alarm)] {
+        let Date {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+        } = date;
+        writeln!(out, "{prefix}_time\t: {hour:02}:{minute:02}:{second:02}");
+        writeln!(out, "{prefix}_date\t: {year:04}-{month:02}-{day:02}");
+    }
+    writeln!(out, "alarm_IRQ\t: {}", yes(alarm_is_on));
+    writeln!(out, "alrm_pending\t: no");
+    writeln!(out, "update IRQ enabled\t: {}", yes(updates));
+    writeln!(out, "periodic IRQ enabled\t: {}", yes(periodic));
+    writeln!(out, "periodic IRQ frequency\t: {rate}");
+    writeln!(out, "max user IRQ frequency\t: {}", rtc::USER_RATE);
+    writeln!(out, "24hr\t\t: yes");
+    Ok(())
 }
 
 /// The first serial port is the console that programs see; the kernel's own lines go elsewhere.

@@ -1,12 +1,13 @@
 //! `/sys/class`, the devices behind it, and their numbers.
 
-use alloc::format;
+use alloc::{format, string::String};
 
 use fs::pseudofs::{Entry, Table};
 use net::counters::Counter;
+use nucleus::Date;
 
 use super::{block, directory, line, link, value};
-use crate::socket::inet::interface;
+use crate::{device::rtc, socket::inet::interface};
 
 /// Terminals: name and number.
 const TERMINALS: [(&str, &str); 4] = [
@@ -26,7 +27,46 @@ pub(super) fn classes() -> Table {
     Table::new()
         .with("block", block::class())
         .with("net", directory(interfaces))
+        .with("rtc", directory(Table::new().with("rtc0", link(CLOCK))))
         .with("tty", directory(terminals))
+}
+
+/// The real-time clock, from a folder two below the root.
+const CLOCK: &str = "../../devices/platform/rtc_cmos/rtc/rtc0";
+
+/// `devices/platform`.
+pub(super) fn platform() -> Table {
+    let clocks = Table::new().with("rtc0", directory(clock()));
+    let driver = Table::new().with("rtc", directory(clocks));
+    Table::new().with("rtc_cmos", directory(driver))
+}
+
+fn clock() -> Table {
+    let number = || format!("{}:{}", rtc::MAJOR, rtc::MINOR);
+    let event = || {
+        let (major, minor) = (rtc::MAJOR, rtc::MINOR);
+        format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=rtc0")
+    };
+    let now = |show: fn(Date) -> String| {
+        Entry::text(move |out| {
+            writeln!(out, "{}", show(rtc::now()?));
+            Ok(())
+        })
+    };
+    let date = |it: Date| format!("{:04}-{:02}-{:02}", it.year, it.month, it.day);
+    let time = |it: Date| format!("{:02}:{:02}:{:02}", it.hour, it.minute, it.second);
+    Table::new()
+        .with("date", now(date))
+        .with("dev", line(number))
+        .with("device", link("../../../rtc_cmos"))
+        // The time of day begins at this clock's date.
+        .with("hctosys", value("1"))
+        .with("max_user_freq", value(rtc::USER_RATE))
+        .with("name", value(rtc::NAME))
+        .with("since_epoch", now(|it| format!("{}", it.seconds())))
+        .with("subsystem", link("../../../../../class/rtc"))
+        .with("time", now(time))
+        .with("uevent", line(event))
 }
 
 /// `dev`: the same by number.
@@ -36,7 +76,9 @@ pub(super) fn numbers() -> Table {
         .fold(Table::new(), |table, &(name, number)| {
             let to = move || Ok(format!("../../devices/virtual/tty/{name}").into_bytes());
             table.with(number, Entry::link(to))
-        });
+        })
+        .with("254:0", link(CLOCK));
+    const { assert!(rtc::MAJOR == 254 && rtc::MINOR == 0) };
     Table::new()
         .with("block", block::by_number())
         .with("char", directory(characters))

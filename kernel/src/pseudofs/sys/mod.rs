@@ -1,8 +1,8 @@
 //! `/sys`: the parts of the machine, in Linux's formats.
 //!
-//! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals and
-//! network interfaces. `numbered`: names with a number in them. What this machine does not have,
-//! has no file here.
+//! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals,
+//! network interfaces and the clock. `numbered`: names with a number in them. What this machine
+//! does not have, has no file here.
 
 mod block;
 mod class;
@@ -25,6 +25,7 @@ use super::{line, link, shown, value};
 /// The root of a new `/sys`. All of them show the same.
 pub fn root() -> Arc<dyn Vnode> {
     let devices = Table::new()
+        .with("platform", directory(class::platform()))
         .with("system", directory(cpus::system()))
         .with("virtual", directory(class::devices()));
     let memory = Table::new()

@@ -2,12 +2,14 @@
 //! which nothing happens.
 
 use super::machine::{Interrupt, machine, required};
+use crate::hw::date::Date;
 use crate::hw::power::Stop;
 use crate::hw::processor::{Cache, Processor};
 use crate::{PAGE_SIZE, PhysAddr};
 
 /// The real-time clock's reading at the start of every run, nanoseconds.
 const EPOCH: u64 = 1_700_000_000_000_000_000;
+const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The CPU this runs on.
 #[inline]
@@ -192,6 +194,23 @@ pub(crate) fn nanoseconds() -> u64 {
 /// Since the Unix epoch, at boot.
 pub(crate) fn epoch_at_boot() -> u64 {
     EPOCH
+}
+
+/// The real-time clock's date. It changes in no time.
+pub(crate) fn date() -> Option<Date> {
+    let set_ahead = machine().map_or(0, |m| m.set_ahead.get());
+    let now = (EPOCH + nanoseconds()) / NANOSECONDS;
+    Some(Date::after_epoch(now.saturating_add_signed(set_ahead)))
+}
+
+/// Sets that date, if there is such a one.
+pub(crate) fn set_date(date: &Date) -> bool {
+    if date.is_valid() {
+        let now = (EPOCH + nanoseconds()) / NANOSECONDS;
+        let ahead = date.seconds() as i64 - now as i64;
+        required().set_ahead.set(ahead);
+    }
+    date.is_valid()
 }
 
 /// Sets this CPU's one-shot timer.

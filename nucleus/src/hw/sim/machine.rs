@@ -94,6 +94,8 @@ pub(crate) struct Machine {
     pub(crate) memory: *mut u8,
     pub(crate) memory_bytes: usize,
     pub(crate) clock: Cell<u64>,
+    /// Seconds by which the real-time clock was set ahead.
+    pub(crate) set_ahead: Cell<i64>,
     /// Points so far.
     pub(crate) points: Cell<u64>,
     /// Points until something happens.
@@ -172,6 +174,7 @@ impl Machine {
             memory_bytes,
             // Programs of the tests may look at times before the start.
             clock: Cell::new(1_000_000_000),
+            set_ahead: Cell::new(0),
             points: Cell::new(0),
             countdown: Cell::new(1),
             stride,

@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::apic;
+use super::cmos;
 use super::cpu::{Features, features, msr, time_stamp, write_msr};
 use super::port::{in8, out8};
 use core::arch::x86_64::{__cpuid, __cpuid_count};
@@ -236,66 +237,11 @@ pub fn delay(ns: u64) {
     }
 }
 
-fn rtc(register: u8) -> u8 {
-    // SAFETY: the clock's registers are read only; the index leaves NMIs on.
-    unsafe {
-        out8(0x70, register);
-        in8(0x71)
-    }
-}
-
 /// Seconds since the epoch by the real-time clock; it is taken to run in UTC.
 fn date() -> u64 {
-    let read = || {
-        // An update takes 2 ms at most.
-        for _ in 0..10_000 {
-            if rtc(0x0a) & 0x80 == 0 {
-                break;
-            }
-        }
-        [0, 2, 4, 7, 8, 9, 0x32].map(rtc)
-    };
-    // Twice the same, or an update came between two registers. A clock that is broken for good
-    // gives some date.
-    let mut now = read();
-    for _ in 0..10 {
-        let again = read();
-        if again == now {
-            break;
-        }
-        now = again;
-    }
-    let format = rtc(0x0b);
-    let afternoon = now[2] & 0x80 != 0;
-    now[2] &= 0x7f;
-    let plain = |v: u8| match format & 4 {
-        0 => (v >> 4) * 10 + (v & 15),
-        _ => v,
-    };
-    let [second, minute, hour, day, month, year, century] = now.map(|v| u64::from(plain(v)));
-    let hour = match format & 2 {
-        0 => hour % 12 + if afternoon { 12 } else { 0 },
-        _ => hour,
-    };
-    // Not all clocks have one.
-    let century = match century {
-        19..=29 => century,
-        _ => 20,
-    };
-    let days = days_since_epoch(century * 100 + year, month.clamp(1, 12), day.clamp(1, 31));
-    ((days * 24 + hour) * 60 + minute) * 60 + second
-}
-
-/// Days from 1970-01-01 to a date of the Gregorian calendar.
-fn days_since_epoch(year: u64, month: u64, day: u64) -> u64 {
-    // Years that begin in March put the leap day at their end.
-    let (year, month) = if month > 2 {
-        (year, month - 3)
-    } else {
-        (year - 1, month + 9)
-    };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
-    days.saturating_sub(719_468)
+    // An update takes 2 ms at most; a clock that is broken for good gives some date.
+    let date = (0..10_000).find_map(|_| cmos::date());
+    date.unwrap_or_else(cmos::date_now).seconds()
 }
 
 /// Lets a moment pass in a loop that waits for another CPU for a while; whether it is before

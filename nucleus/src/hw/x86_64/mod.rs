@@ -3,15 +3,16 @@
 //! In the order of a boot, which [`boot`](crate::boot) leads: `start` (first instructions),
 //! `loader` and `memory` (what the loader left), `placement` (where the kernel goes), `acpi` (what
 //! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt` and
-//! `entry` (each CPU's data, tables and ways in), `apic` and `clock` (interrupts, time). While it
-//! runs: `fault` and `irq` (traps and interrupts), `user`, `fpu`, `copy` and `vdso` (programs and
-//! their memory), `window` (short-lived mappings), `serial`. At the end: `panic`, `backtrace`,
-//! `power`.
+//! `entry` (each CPU's data, tables and ways in), `apic`, `clock` and `cmos` (interrupts, time).
+//! While it runs: `fault` and `irq` (traps and interrupts), `user`, `fpu`, `copy` and `vdso`
+//! (programs and their memory), `window` (short-lived mappings), `serial`. At the end: `panic`,
+//! `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;
 pub(crate) mod backtrace;
 pub(crate) mod clock;
+pub(crate) mod cmos;
 pub(crate) mod copy;
 pub(crate) mod cpu;
 pub(crate) mod entry;
@@ -39,6 +40,7 @@ pub(crate) mod vectors;
 pub(crate) mod window;
 
 pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, set_timer};
+pub(crate) use cmos::{date, set_date};
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use cpu::{
     irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,

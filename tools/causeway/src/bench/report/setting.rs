@@ -109,26 +109,9 @@ fn method(view: &View) -> Markup {
 
 /// A time since 1970 as a date and a time of day (UTC).
 fn date(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years of 365.2425 days that begin in March, so that a leap day comes last.
-    let days = days as i64 + 719_468;
-    let era = days.div_euclid(146_097);
-    let day = days.rem_euclid(146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, later) = if month < 10 {
-        (month + 3, 0)
-    } else {
-        (month - 9, 1)
-    };
-    format!(
-        "{}-{month:02}-{day:02} {:02}:{:02} UTC",
-        year + era * 400 + later,
-        second / 3600,
-        second / 60 % 60
-    )
+    let seconds = seconds.min(datealgo::RD_SECONDS_MAX as u64) as i64;
+    let (year, month, day, hour, minute, _) = datealgo::secs_to_datetime(seconds);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
 #[cfg(test)]
