@@ -1,12 +1,8 @@
-//! The flags and options that calls know, and the count of those that programs asked for in vain.
-
-use alloc::collections::BTreeMap;
+//! The flags and options that calls know. Others are counted ([`crate::unsupported`]).
 
 use abi::{Errno, Result};
-use nucleus::{
-    Pieces,
-    sync::{Rank, SpinLock},
-};
+
+use crate::unsupported::{Caller, note_unsupported};
 
 /// How a call treats a flag or option that it does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +52,7 @@ impl FlagSet {
     ///
     /// # Errors
     /// The set's own for unknown values.
-    pub fn check(&self, call: Caller, value: u64) -> Result<u64> {
+    pub fn check(&self, call: Caller<'_>, value: u64) -> Result<u64> {
         let known = match self.shape {
             Shape::Bits => value & !self.mask == 0,
             Shape::Choice => self.known.iter().any(|(_, known)| *known == value),
@@ -113,53 +109,3 @@ pub(crate) use {choice, flag_set, otherwise};
 
 /// The flags of a call that has none yet.
 pub const NO_FLAGS: FlagSet = flag_set!("flags", [], EINVAL);
-
-/// The call that asked: its number, and the entry that it came by.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Caller {
-    /// The number in the table of its entry.
-    pub number: u32,
-    /// It came by `int 0x80`.
-    pub compatible: bool,
-}
-
-/// A flag or option that a program asked for in vain.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Unsupported {
-    /// By whom.
-    pub call: Caller,
-    /// In which argument.
-    pub argument: &'static str,
-    /// The bits or the value that were not known.
-    pub value: u64,
-}
-
-/// Counts of unsupported flags. Programs may ask for anything: a bounded number is told apart, the
-/// others are counted together.
-static UNSUPPORTED: SpinLock<(BTreeMap<Unsupported, u32>, u32)> =
-    SpinLock::new(Rank::Leaf, (BTreeMap::new(), 0));
-const UNSUPPORTED_MAX: usize = 256;
-
-/// Counts something that a program asked for and that is not there.
-pub fn note_unsupported(call: Caller, argument: &'static str, value: u64) {
-    let what = Unsupported {
-        call,
-        argument,
-        value,
-    };
-    let (counts, others) = &mut *UNSUPPORTED.lock();
-    if let Some(count) = counts.get_mut(&what) {
-        *count = count.saturating_add(1);
-    } else if counts.len() < UNSUPPORTED_MAX {
-        counts.insert(what, 1);
-    } else {
-        *others = others.saturating_add(1);
-    }
-}
-
-/// Returns all counts, and the sum of those that are not told apart.
-pub fn unsupported() -> (Pieces<(Unsupported, u32)>, u32) {
-    let (counts, others) = &*UNSUPPORTED.lock();
-    let counts = counts.iter().map(|(what, count)| (what.clone(), *count));
-    (counts.collect(), *others)
-}

@@ -2,8 +2,8 @@
 //!
 //! From the bottom up; `Cargo.toml` declares the order, and a test checks it:
 //!
-//! - [`flags`], [`uts`], [`wall_clock`]: flags that calls know, names of the system, the time of
-//!   day.
+//! - [`unsupported`], [`flags`], [`uts`], [`wall_clock`]: what programs asked for in vain, flags
+//!   that calls know, names of the system, the time of day.
 //! - [`switches`]: the settings of mechanisms.
 //! - [`swap`], [`mounts`], [`shutdown`]: swap devices, the tree of mounts, the end of the machine.
 //! - [`process`]: processes and threads, their signals, descriptors and futexes; fork, execve,
@@ -35,6 +35,7 @@ mod start;
 pub mod swap;
 mod switches;
 mod tty;
+mod unsupported;
 mod uts;
 mod wall_clock;
 

@@ -16,6 +16,7 @@ use super::{
 };
 use super::{pid::LastingId, restrictions::Restrictions};
 use crate::process::{call::Handler, files, futex, signal, undo::UndoList};
+use crate::unsupported::{Named, ProgramName};
 
 /// Bytes of a thread's name, the NUL included (`TASK_COMM_LEN`).
 pub const NAME_LEN: usize = 16;
@@ -399,6 +400,12 @@ pub fn all_cpus() -> u64 {
 /// kernel.
 pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {
     task::with_attachment(|attachment| attachment?.downcast_ref::<Thread>().map(f))
+}
+
+impl Named for Thread {
+    fn program(&self) -> ProgramName {
+        *self.name.lock()
+    }
 }
 
 /// Returns what the current thread shares with others; `None` in a task of the kernel.

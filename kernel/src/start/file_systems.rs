@@ -11,14 +11,14 @@ use fs::{
 use crate::{
     device,
     ipc::mqueue,
-    linux::syscall,
+    linux::unsupported,
     mounts::{self, FileSystem, MountSource},
     pseudofs::{proc, sys},
     tty::pty::devpts,
 };
 
 /// Files of `/proc/causeway` that the system-call interface makes.
-const CAUSEWAY: &[(&str, fn() -> Entry)] = &[("unsupported", syscall::unsupported)];
+const CAUSEWAY: &[(&str, fn() -> Entry)] = &[("unsupported", unsupported::file)];
 
 /// The file systems that are always there.
 const ALWAYS: &[FileSystem] = &[

@@ -14,6 +14,10 @@ pub const TESTS: &[Test] = &[
     ("proc: mounts", mounts),
     ("proc: Causeway's counters", counters),
     ("proc: unknown calls are counted", unknown_calls),
+    (
+        "proc: refused options have names and programs",
+        refused_options,
+    ),
 ];
 
 /// Each thread is listed once, by rising id, whatever the size of the buffer; those of others are
@@ -326,17 +330,88 @@ fn unknown_calls() -> Outcome {
     for _ in 0..3 {
         crate::refused!(ENOSYS, syscall(777));
     }
-    let found = fs::read_dir("/proc/causeway")?.any(|entry| {
-        entry.is_ok_and(|entry| {
-            fs::read_to_string(entry.path()).is_ok_and(|text| {
-                text.lines().any(|line| {
-                    line.split(|c: char| !c.is_ascii_digit())
-                        .any(|w| w == "777")
-                })
-            })
-        })
-    });
-    ensure!(found, "no file of /proc/causeway tells of call 777");
+    let text = read_text("/proc/causeway/unsupported")?;
+    let is_it = |line: &str| line.starts_with("777 - ") && line.split(' ').count() == 4;
+    ensure!(
+        text.lines().any(is_it),
+        "nothing tells of call 777:\n{text}"
+    );
+    Ok(())
+}
+
+/// Each is recorded under the name of its program, once however often it was asked for, and the
+/// names of a program that changes its own take no room without end.
+fn refused_options() -> Outcome {
+    const FILE: &str = "/proc/causeway/unsupported";
+    const NAMES: u64 = 3000;
+    only_causeway()?;
+    fs::write(FILE, "0\n")?;
+    child(|| {
+        call!(prctl(PR_SET_NAME, c"asks a lot".as_ptr()));
+        for _ in 0..2 {
+            refused!(ENOSYS, syscall(SYS_io_uring_setup, 1, 0));
+            refused!(EINVAL, prctl(PR_SET_MM, 1, 0, 0, 0));
+        }
+        let (reader, writer) = pipe(0)?;
+        refused!(ENOTTY, ioctl(reader, 0x1234));
+        // Refused on Linux too, where it is no terminal.
+        refused!(ENOTTY, ioctl(reader, TIOCGWINSZ, 0));
+        call!(close(writer));
+        let [socket, _peer] = socket_pair(SOCK_STREAM)?;
+        refused!(
+            ENOPROTOOPT,
+            setsockopt(
+                socket.as_raw_fd(),
+                SOL_SOCKET,
+                250,
+                (&raw const reader).cast(),
+                4
+            )
+        );
+        call!(setuid(1000));
+        Ok(())
+    })?;
+    let text = read_text(FILE)?;
+    let wanted = [
+        r"io_uring_setup - 2 asks\040a\040lot",
+        r"prctl option=PR_SET_MM 2 asks\040a\040lot",
+        r"ioctl request=0x1234 1 asks\040a\040lot",
+        r"setsockopt optname=SOL_SOCKET:0xfa 1 asks\040a\040lot",
+    ];
+    for line in wanted {
+        ensure!(text.lines().any(|it| it == line), "no {line}:\n{text}");
+    }
+    ensure!(!text.contains("TIOCGWINSZ"), text);
+    // More names than there is room for.
+    child(|| {
+        for number in 0..NAMES {
+            let name = c(&format!("n{number}"));
+            call!(prctl(PR_SET_NAME, name.as_ptr()));
+            refused!(EINVAL, prctl(PR_SET_MM, 1, 0, 0, 0));
+        }
+        Ok(())
+    })?;
+    let text = read_text(FILE)?;
+    ensure!(text.lines().count() < 1000, text.lines().count());
+    let count = |line: &str| -> Option<u64> {
+        let mut words = line.split(' ');
+        let is_one = line.starts_with("prctl option=PR_SET_MM ") && line.contains(" n");
+        let is_rest = words.next() == Some("dropped");
+        let count = words.nth(1)?.parse().ok()?;
+        (is_one || is_rest).then_some(count)
+    };
+    equal!(text.lines().filter_map(count).sum::<u64>(), NAMES);
+    let line = wanted[1];
+    ensure!(text.lines().any(|it| it == line), "no {line}:\n{text}");
+    // Only root may empty it.
+    child(|| {
+        call!(setuid(1000));
+        ensure!(fs::write(FILE, "0\n").is_err());
+        ensure!(!read_text(FILE)?.is_empty());
+        Ok(())
+    })?;
+    fs::write(FILE, "0\n")?;
+    ensure!(!read_text(FILE)?.contains("PR_SET_MM"));
     Ok(())
 }
 

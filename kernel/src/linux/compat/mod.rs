@@ -79,6 +79,12 @@ static ROWS: [Option<&Row>; COUNT] = {
     rows
 };
 
+/// Returns the number of the 64-bit call that serves a 32-bit one.
+pub(super) fn native_number(number: u32) -> Option<u32> {
+    let row = ROWS.get(usize::try_from(number).ok()?)?;
+    row.map(|row| row.native)
+}
+
 /// The handler of the calls that a list translates.
 fn by_list(call: &mut Call<'_>) -> Result<usize> {
     match speculation::get(&ROWS, call.number as usize) {

@@ -187,6 +187,7 @@ fn name_to_handle_at(call: &mut Call<'_>) -> Result<usize> {
         how |= raw::AT_SYMLINK_NOFOLLOW;
     }
     path::target(call, call.int(0), call.address(1), how)?;
+    call.note_refused();
     Err(Errno::EOPNOTSUPP)
 }
 

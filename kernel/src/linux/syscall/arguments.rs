@@ -10,16 +10,23 @@ use nucleus::{
 };
 
 use super::{Call, path::At, read_timespec};
-use crate::flags::{Caller, FlagSet};
+use crate::flags::FlagSet;
 use crate::process::{self, Pid, Process, Thread, files::OpenFile, pid_table};
+use crate::unsupported::{Caller, WHOLE_CALL, note_unsupported};
 
 impl Call<'_> {
     /// Returns the caller for [`FlagSet::check`] where the value is not an argument by itself.
-    pub fn caller(&self) -> Caller {
+    pub fn caller(&self) -> Caller<'_> {
         Caller {
             number: self.number,
             compatible: self.own.compatible_call,
+            thread: &**self.thread,
         }
+    }
+
+    /// Counts the call as one that is refused whatever its arguments.
+    pub fn note_refused(&self) {
+        note_unsupported(self.caller(), WHOLE_CALL, 0);
     }
 
     /// Argument `n` as flags of `set`, of which unknown ones are counted and refused, or left out

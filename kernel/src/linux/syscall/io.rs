@@ -12,7 +12,10 @@ use fbuf::{Sink, Source, UserBuffers};
 use fs::{Kind, OpenFlags};
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, call, fcntl, file_size, flag_set};
+use super::{
+    Call, FlagSet, SystemCall, call, fcntl, file_size, flag_set, note_unsupported,
+    option_names::is_known_request,
+};
 use crate::{
     process::files::OpenFile,
     socket::{SocketFile, inet::interface},
@@ -170,6 +173,15 @@ fn lseek(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn ioctl(call: &mut Call<'_>) -> Result<usize> {
+    let request = call.unsigned(1);
+    let result = control(call);
+    if matches!(result, Err(Errno::ENOTTY | Errno::EOPNOTSUPP)) && !is_known_request(request) {
+        note_unsupported(call.caller(), "request", request.into());
+    }
+    result
+}
+
+fn control(call: &mut Call<'_>) -> Result<usize> {
     let (fd, command, argument) = (call.int(0), call.unsigned(1), call.address(2));
     let open = call.files().get(fd)?;
     if open.is_path() {

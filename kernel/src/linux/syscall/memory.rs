@@ -5,7 +5,7 @@ use fs::MountFlags;
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, frame};
 use vm::{Backing, LargeAdvice, MapError, MapRequest, Place};
 
-use super::{Call, SystemCall, call, lock, memfd};
+use super::{Call, SystemCall, call, lock, memfd, note_unsupported};
 use crate::process::{self, exec::elf::Class};
 
 pub(super) const CALLS: &[SystemCall] = &[
@@ -181,6 +181,7 @@ fn mmap(call: &mut Call<'_>) -> Result<usize> {
     };
     if flags & raw::MAP_HUGETLB != 0 {
         // There are no huge pages set aside.
+        note_unsupported(call.caller(), "flags", raw::MAP_HUGETLB.into());
         return Err(if flags & raw::MAP_ANONYMOUS != 0 {
             Errno::ENOMEM
         } else {

@@ -6,7 +6,7 @@ use abi::{Errno, Result, raw::general as raw};
 use fs::{Kind, Location, MountFlags, MountRequest};
 use nucleus::{PAGE_SIZE, VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, call, flag_set, path, path::check_flags};
+use super::{Call, FlagSet, SystemCall, call, flag_set, note_unsupported, path, path::check_flags};
 use crate::{
     mounts::{self, MountSource},
     process::follow_root,
@@ -143,7 +143,15 @@ fn mount(call: &mut Call<'_>) -> Result<usize> {
             read_only: flags & raw::MS_RDONLY != 0,
         };
         let from = path::From::new(call, raw::AT_FDCWD, &source)?;
-        let (fstype, root) = mounts::make(&fstype, wanted, &from.walk())?;
+        let made = mounts::make(&fstype, wanted, &from.walk());
+        if matches!(made, Err(Errno::ENODEV)) {
+            let mut name = [0; 8];
+            let len = fstype.len().min(name.len());
+            name[..len].copy_from_slice(&fstype[..len]);
+            let name = u64::from_le_bytes(name);
+            note_unsupported(call.caller(), "filesystemtype", name);
+        }
+        let (fstype, root) = made?;
         let shown: &[u8] = if source.is_empty() { b"none" } else { &source };
         let how = MountRequest {
             fstype,

@@ -17,7 +17,7 @@ use abi::{
 };
 use nucleus::{VirtAddr, user};
 
-use super::{Call, FlagSet, SystemCall, call, choice, flag_set};
+use super::{Call, FlagSet, SystemCall, call, choice, flag_set, note_unsupported};
 use crate::process::seccomp::{self, Program};
 
 const OPERATIONS: FlagSet = choice!(
@@ -61,7 +61,10 @@ fn seccomp(call: &mut Call<'_>) -> Result<usize> {
             | SECCOMP_RET_TRACE
             | SECCOMP_RET_LOG
             | SECCOMP_RET_ALLOW => Ok(0),
-            _ => Err(Errno::EOPNOTSUPP),
+            other => {
+                note_unsupported(call.caller(), "action", other.into());
+                Err(Errno::EOPNOTSUPP)
+            }
         },
         _ if call.args[2] != 0 => Err(Errno::EINVAL),
         _ => restrict(call),

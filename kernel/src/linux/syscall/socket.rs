@@ -22,7 +22,7 @@ use super::{
     socket_message::{recv, recvfrom, recvmmsg, recvmsg, send, sendmmsg, sendmsg, sendto},
     socket_option::{getsockopt, setsockopt},
 };
-use crate::flags::note_unsupported;
+use crate::unsupported::note_unsupported;
 use crate::{
     process::files::OpenFile,
     socket::{self, Address, BACKLOG_MAX, Family, Shutdown, SocketFile, Timeout},
@@ -85,6 +85,7 @@ fn asked(call: &Call<'_>) -> Result<Asked> {
         .inspect_err(|_| note_unsupported(call.caller(), "domain", domain.into()))?;
     // Numbers in between are types that no family has.
     if !matches!(kind, SOCK_STREAM..=10) {
+        note_unsupported(call.caller(), "type", kind.into());
         return Err(Errno::EINVAL);
     }
     Ok(Asked {

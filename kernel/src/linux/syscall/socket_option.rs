@@ -4,11 +4,11 @@ use abi::{Errno, Result, raw::net::SOL_SOCKET};
 use nucleus::user::{self, as_bytes};
 
 use super::{Call, SystemCall, call};
-use crate::flags::note_unsupported;
 use crate::socket::{
     Answer, SocketFile, Value,
     common::{self, READABLE, SETTABLE},
 };
+use crate::unsupported::note_unsupported;
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getsockopt, getsockopt).flags(&[&READABLE]),

@@ -1,12 +1,6 @@
 //! The calls of 64-bit programs by number.
 
-use fs::pseudofs;
-
-use super::{
-    COUNT, Handler, SystemCall,
-    unknown::{unknown, unknown_calls},
-};
-use crate::flags;
+use super::{COUNT, Handler, SystemCall, unknown};
 
 /// The lists of the modules with these names.
 macro_rules! calls_of {
@@ -44,35 +38,14 @@ const fn table() -> [Handler; COUNT] {
     table
 }
 
+/// Returns the name of a 64-bit call that this kernel has.
+pub(super) fn name(number: u32) -> Option<&'static str> {
+    let mut calls = CALLS.iter().copied().flatten();
+    Some(calls.find(|call| call.number == number)?.name)
+}
+
 /// The handler of a 64-bit call.
 pub(in crate::linux) const fn native_handler(number: u32) -> Handler {
     const NATIVE: [Handler; COUNT] = table();
     NATIVE[number as usize]
-}
-
-/// The name of a call of 64-bit programs.
-pub fn name(number: u32) -> Option<&'static str> {
-    let mut entries = CALLS.iter().flat_map(|list| list.iter());
-    Some(entries.find(|entry| entry.number == number)?.name)
-}
-
-/// `/proc/causeway/unsupported`: the calls and flags that programs asked for in vain.
-pub fn unsupported() -> pseudofs::Entry {
-    pseudofs::Entry::text(|out| {
-        for (number, count) in unknown_calls() {
-            writeln!(out, "call {number} {count}");
-        }
-        let (list, others) = flags::unsupported();
-        for (what, count) in list {
-            match name(what.call.number).filter(|_| !what.call.compatible) {
-                Some(name) => write!(out, "{name}"),
-                None => write!(out, "i386:{}", what.call.number),
-            }
-            writeln!(out, " {} {:#x} {count}", what.argument, what.value);
-        }
-        if others > 0 {
-            writeln!(out, "others {others}");
-        }
-        Ok(())
-    })
 }

@@ -10,7 +10,7 @@ use nucleus::{
     time, user,
 };
 
-use super::{Call, SystemCall, call};
+use super::{Call, SystemCall, call, note_unsupported};
 use crate::flags::{FlagSet, flag_set};
 use crate::{
     ipc::event,
@@ -113,7 +113,10 @@ pub(super) fn source(call: &Call<'_>, clock: i32) -> Result<Source> {
                 }
             }
         }
-        _ => return Err(Errno::EINVAL),
+        _ => {
+            note_unsupported(call.caller(), "clockid", u64::from(clock as u32));
+            return Err(Errno::EINVAL);
+        }
     })
 }
 

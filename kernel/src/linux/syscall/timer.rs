@@ -9,7 +9,6 @@ use super::{
     Call, SystemCall, call,
     time::{Source, duration, has_timers, is_alarm, source, timeval},
 };
-use crate::flags::note_unsupported;
 use crate::process::{
     pid_table,
     signal::{
@@ -17,6 +16,7 @@ use crate::process::{
         timer::{self, Clock, Id, Notify, Setting},
     },
 };
+use crate::unsupported::note_unsupported;
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_getitimer, getitimer),

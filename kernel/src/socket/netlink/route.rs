@@ -13,8 +13,9 @@ use super::{
     numbers as raw, routes,
 };
 use crate::{
-    linux::syscall::{Caller, note_unsupported},
+    process::thread,
     socket::inet::{AF_INET, AF_INET6, interface},
+    unsupported::{Caller, note_unsupported},
 };
 
 /// The requester.
@@ -62,11 +63,15 @@ pub fn serve(bytes: &[u8], asker: &Asker) -> Vec<Vec<u8>> {
             Err(error) => Some(error),
         };
         if error == Some(Errno::EOPNOTSUPP) {
-            let caller = Caller {
-                number: __NR_sendto,
-                compatible: false,
-            };
-            note_unsupported(caller, "nlmsg_type", request.kind.into());
+            // The requests of a socket are served as they are sent.
+            thread::with_current(|thread| {
+                let caller = Caller {
+                    number: __NR_sendto,
+                    compatible: false,
+                    thread,
+                };
+                note_unsupported(caller, "nlmsg_type", request.kind.into());
+            });
         }
         let mut writer = Writer::new(&request, asker.port);
         writer.outcome(&request, error, asker.caps_outcomes);
