@@ -3,10 +3,21 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use abi::raw::general as raw;
-use nucleus::frame;
+use nucleus::{PAGE_SIZE, frame};
 
 pub const INFINITY: u64 = u64::MAX;
 pub const RESOURCES: usize = 16;
+
+/// Bytes of a thread's stack in the kernel, as Linux counts them.
+const THREAD_SIZE: usize = 16 << 10;
+/// The least of [`threads_by_memory`].
+const FEWEST_THREADS: u32 = 128;
+
+/// Returns how many threads have stacks that are an eighth of memory.
+pub(super) fn threads_by_memory() -> u32 {
+    let threads = frame::total() * PAGE_SIZE / (8 * THREAD_SIZE);
+    u32::try_from(threads).map_or(u32::MAX, |it| it.max(FEWEST_THREADS))
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -27,8 +38,8 @@ impl Limits {
             soft: [const { AtomicU64::new(INFINITY) }; RESOURCES],
             hard: [const { AtomicU64::new(INFINITY) }; RESOURCES],
         };
-        // As on Linux, half of the threads whose stacks would be an eighth of memory.
-        let threads = (frame::total() as u64 / 64).max(64);
+        // As on Linux, half of all that there may be.
+        let threads = u64::from(threads_by_memory() / 2);
         for (resource, soft, hard) in [
             (raw::RLIMIT_STACK, raw::_STK_LIM as u64, INFINITY),
             (raw::RLIMIT_CORE, 0, INFINITY),

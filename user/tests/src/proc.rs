@@ -14,6 +14,7 @@ pub const TESTS: &[Test] = &[
     ("proc: mounts", mounts),
     ("proc: Causeway's counters", counters),
     ("proc: unknown calls are counted", unknown_calls),
+    ("proc: memory limits the threads", threads_max),
     (
         "proc: refused options have names and programs",
         refused_options,
@@ -336,6 +337,17 @@ fn unknown_calls() -> Outcome {
         text.lines().any(is_it),
         "nothing tells of call 777:\n{text}"
     );
+    Ok(())
+}
+
+/// A superuser's programs, which no limit of their own binds, leave memory for others.
+fn threads_max() -> Outcome {
+    // Of 128 KiB each, as long as no test has set it.
+    let memory = field("/proc/meminfo", "MemTotal")?;
+    let most: u64 = read_text("/proc/sys/kernel/threads-max")?.trim().parse()?;
+    let wanted = memory / 128;
+    ensure!(most <= wanted + wanted / 8, most, wanted);
+    ensure!(most >= (wanted - wanted / 8).min(4000), most, wanted);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ use abi::{Errno, Result, raw::general::SIGCHLD};
 use nucleus::sync::SpinLock;
 
 use super::{
-    Pid, Process, Thread,
+    Pid, Process, Thread, limits,
     pid::LastingId,
     signal::{self, Info},
 };
@@ -117,7 +117,7 @@ impl PidTable {
 
     /// Promises an id that no thread, process, group or session has.
     fn promise(&mut self) -> Result<Pid> {
-        if self.threads.len() >= THREADS_MAX.load(Relaxed) as usize {
+        if self.threads.len() >= threads_max() as usize {
             return Err(Errno::EAGAIN);
         }
         let id = self.ids.take_next(HIGHEST.load(Relaxed));
@@ -203,8 +203,8 @@ pub fn add_thread(thread: Arc<Thread>) {
 
 /// The highest id that is given to a new thread or process, in `FIRST_AGAIN + 1..=LAST_PID`.
 static HIGHEST: AtomicU32 = AtomicU32::new(LAST_PID);
-/// The most threads of all processes together.
-static THREADS_MAX: AtomicU32 = AtomicU32::new(LAST_PID + 1);
+/// The most threads of all processes together; 0 as long as it was not set.
+static THREADS_MAX: AtomicU32 = AtomicU32::new(0);
 
 /// Above every id (`kernel.pid_max`).
 pub fn pid_max() -> u32 {
@@ -223,9 +223,14 @@ pub fn set_pid_max(max: u32) -> Result<()> {
     Ok(())
 }
 
-/// The most threads of all processes together (`kernel.threads-max`).
+/// The most threads of all processes together (`kernel.threads-max`). Unless it was set, as on
+/// Linux, so many that their stacks would be an eighth of memory: a superuser's programs, which
+/// `RLIMIT_NPROC` does not bind, leave memory for others.
 pub fn threads_max() -> u32 {
-    THREADS_MAX.load(Relaxed)
+    match THREADS_MAX.load(Relaxed) {
+        0 => limits::threads_by_memory(),
+        max => max,
+    }
 }
 
 /// Sets [`threads_max`].
