@@ -1,5 +1,7 @@
 //! Everything that a program used is freed when it exits.
 
+use std::collections::BTreeMap;
+
 use crate::proc::only_causeway;
 use support::prelude::*;
 
@@ -14,17 +16,12 @@ pub const TESTS: &[Test] = &[
     ("leaks: page tables", page_tables),
 ];
 
-/// Returns the memory in use, in bytes, by kind. Objects in per-CPU caches, and free objects in the
-/// frames that these pin, do not count as used: such frames are freed late.
-const KINDS: [&str; 5] = [
-    "data",
-    "page tables",
-    "the kernel",
-    "large pieces of heap",
-    "objects in the heap",
-];
+/// Memory in use, in bytes, by kind: frames, and objects of the heap by size. Objects in per-CPU
+/// caches, and free objects in the frames that these pin, do not count as used: such frames are
+/// freed late.
+type InUse = BTreeMap<String, i64>;
 
-fn in_use() -> Result<[i64; KINDS.len()]> {
+fn in_use() -> Result<InUse> {
     let lines = |path: &str| -> Result<Vec<Vec<String>>> {
         let text = fs::read_to_string(path)?;
         let words = |line: &str| line.split(' ').map(str::to_owned).collect();
@@ -36,19 +33,19 @@ fn in_use() -> Result<[i64; KINDS.len()]> {
         let line = memory.iter().find(|line| line[0] == name);
         number(&line.ok_or("no such line")?[1]).map(|frames| frames * PAGE as i64)
     };
+    let mut in_use = InUse::new();
+    let mut slabs = 0;
     // For each size: bytes, frames, objects in use, objects in per-CPU caches.
-    let (mut slabs, mut objects) = (0, 0);
     for line in lines("/proc/causeway/heap")? {
         slabs += number(&line[1])? * PAGE as i64;
-        objects += number(&line[0])? * number(&line[2])?;
+        let kind = format!("objects of {} bytes", line[0]);
+        in_use.insert(kind, number(&line[0])? * number(&line[2])?);
     }
-    Ok([
-        frames("data")?,
-        frames("page_tables")?,
-        frames("kernel")?,
-        frames("heap")? - slabs,
-        objects,
-    ])
+    for kind in ["data", "page_tables", "kernel"] {
+        in_use.insert(kind.to_owned(), frames(kind)?);
+    }
+    in_use.insert("large pieces of heap".to_owned(), frames("heap")? - slabs);
+    Ok(in_use)
 }
 
 /// Waits for a moment on so many words that every wait queue had a waiter: a queue keeps its
@@ -89,16 +86,16 @@ fn nothing_lost(storm: fn() -> Outcome) -> Outcome {
     child(storm)?;
     child(storm)?;
     // A leak shows in every run.
-    let mut losses = [const { Vec::new() }; KINDS.len()];
+    let mut losses = BTreeMap::<String, Vec<i64>>::new();
     for _ in 0..4 {
         let before = settled()?;
         child(storm)?;
-        let after = settled()?;
-        for (kind, losses) in losses.iter_mut().enumerate() {
-            losses.push(after[kind] - before[kind]);
+        for (kind, after) in settled()? {
+            let lost = after - before[&kind];
+            losses.entry(kind).or_default().push(lost);
         }
     }
-    for (kind, losses) in KINDS.iter().zip(losses) {
+    for (kind, losses) in losses {
         ensure!(losses.iter().any(|lost| *lost <= 0), kind, losses);
     }
     Ok(())
