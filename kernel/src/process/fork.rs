@@ -128,7 +128,7 @@ pub fn clone(
     };
     let id = match request.wanted_id {
         Some(id) => pid_table::claim_id(id)?,
-        None => pid_table::new_id()?,
+        None => pid_table::new_id(!is_limited)?,
     };
     let tid = id.get();
     let mask = thread.signals.mask();

@@ -46,6 +46,8 @@ pub struct Process {
     pub(super) spent: SpinLock<Spent>,
     /// What it has made, and its threads; the parent is its real user, a zombie's too.
     account: SpinLock<Arc<Account>>,
+    /// Its leader has ended and is charged to the account still. [`account`]
+    counts_as_leader: AtomicBool,
     /// Its user changed when that one had too many threads (`RLIMIT_NPROC`).
     pub(crate) exceeds_user: AtomicBool,
     /// The name of the thread that ended last, for a zombie.
@@ -93,6 +95,7 @@ impl Process {
             limits,
             spent: SpinLock::new(Rank::Leaf, Spent::default()),
             account: SpinLock::new(Rank::Leaf, Account::of_process(pid, user)),
+            counts_as_leader: AtomicBool::new(false),
             exceeds_user: AtomicBool::new(false),
             last_name: SpinLock::new(Rank::Leaf, Vec::new()),
             last_credentials: SpinLock::new(Rank::Leaf, None),
@@ -193,10 +196,26 @@ impl Process {
         account.add(Kind::Threads, 1, user::THREAD_BYTES);
     }
 
-    /// Takes back the charge of a thread that has ended.
-    pub(super) fn release_thread(&self) {
+    /// Takes back the charge of a thread that has ended. The leader goes on counting, with less
+    /// memory: its id stays taken until the process has been waited for.
+    pub(super) fn release_thread(&self, tid: Pid) {
         let account = self.account.lock();
-        account.take_back(Kind::Threads, 1, user::THREAD_BYTES);
+        if tid == self.pid {
+            self.counts_as_leader.store(true, Relaxed);
+            let bytes = user::THREAD_BYTES - user::PROCESS_BYTES;
+            account.take_back(Kind::Threads, 0, bytes);
+        } else {
+            account.take_back(Kind::Threads, 1, user::THREAD_BYTES);
+        }
+    }
+
+    /// Takes back what an ended leader counts: the process has been waited for, or another thread
+    /// has taken its id over.
+    pub(super) fn release_leader(&self) {
+        let account = self.account.lock();
+        if self.counts_as_leader.swap(false, Relaxed) {
+            account.take_back(Kind::Threads, 1, user::PROCESS_BYTES);
+        }
     }
 
     /// Whether its user has more threads than it may have here, `more` included.
@@ -257,5 +276,12 @@ impl Process {
             Some(leader) => leader.name(),
             None => self.last_name.lock().clone(),
         }
+    }
+}
+
+impl Drop for Process {
+    /// One that was not added to the table of ids was not waited for.
+    fn drop(&mut self) {
+        self.release_leader();
     }
 }

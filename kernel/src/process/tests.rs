@@ -11,7 +11,7 @@ use nucleus::{
     task::{self, Spawn},
     user,
 };
-use vm::{Limits, Map, MapRequest};
+use vm::{Limits, Map, MapRequest, account::Kind};
 
 use super::{
     FsContext, Layout, Own, Pid, Process, Shared, Space, Thread, exit, fork, memory,
@@ -51,7 +51,7 @@ fn task(thread: &Arc<Thread>, body: impl FnOnce() + Send + 'static) {
 
 /// A process of one thread that runs no program.
 fn make(parent: Option<Pid>) -> Arc<Thread> {
-    let id = pid_table::new_id().unwrap();
+    let id = pid_table::new_id(true).unwrap();
     fork::make_process(id.get(), parent, false, None).unwrap()
 }
 
@@ -101,6 +101,43 @@ fn every_child_is_waited_for_once() {
             // No process waits for the parent itself.
             pid_table::remove_unborn(waiter.process().pid());
         });
+    });
+}
+
+#[test]
+fn a_process_counts_until_it_is_waited_for() {
+    under_schedules(2, || {
+        let parent = make(None);
+        let account = parent.process().user();
+        let count = move || account.things(Kind::Threads);
+        let before = count();
+        let child = make(Some(parent.process().pid()));
+        task(&child.clone(), move || end(&child, 0));
+        let waiter = parent.clone();
+        task(&parent, move || {
+            let look = WaitRequest { keep: true, ..ANY };
+            assert!(wait::wait(waiter.process(), &look, true).is_ok());
+            assert_eq!(count(), before + 1);
+            assert!(wait::wait(waiter.process(), &ANY, true).is_ok());
+            assert_eq!(count(), before);
+            end(&waiter, 0);
+            pid_table::remove_unborn(waiter.process().pid());
+        });
+    });
+}
+
+#[test]
+fn the_last_ids_are_for_those_that_may_exceed_limits() {
+    under_schedules(1, || {
+        pid_table::set_pid_max(1000).unwrap();
+        let mut ids = Vec::new();
+        while let Ok(id) = pid_table::new_id(false) {
+            ids.push(id);
+        }
+        let kept: Vec<_> = (0..2).map(|_| pid_table::new_id(true)).collect();
+        assert!(kept.iter().all(Result::is_ok), "{}", ids.len());
+        assert!(pid_table::new_id(false).is_err());
+        pid_table::set_pid_max(pid_table::LAST_PID + 1).unwrap();
     });
 }
 
@@ -278,7 +315,7 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
         let shared = shared(space.clone());
         let count = page + 64;
         for _ in 0..4 {
-            let id = pid_table::new_id().unwrap();
+            let id = pid_table::new_id(true).unwrap();
             let thread = fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap();
             let space = space.clone();
             let user = thread.clone();
@@ -328,7 +365,7 @@ fn who_ends_by_itself_is_waited_for() {
                 assert!(fault.is_ok());
             }
             let shared = shared(space);
-            let id = pid_table::new_id().unwrap();
+            let id = pid_table::new_id(true).unwrap();
             let thread = fork::make_process(id.get(), None, false, Some(shared.clone()));
             (thread.unwrap(), Own::new(shared, |_, _, _| {}))
         };

@@ -13,6 +13,10 @@ use vm::account::{Account, Kind};
 /// its registers, and its share of the process's tables.
 pub(super) const THREAD_BYTES: usize = 6 * nucleus::PAGE_SIZE;
 
+/// What stays of a process until it has been waited for, in bytes: its records, its signal actions,
+/// its id.
+pub(super) const PROCESS_BYTES: usize = nucleus::PAGE_SIZE;
+
 /// The accounts that a process has, or something that a process made.
 static USERS: SpinLock<BTreeMap<u32, Weak<Account>>> =
     SpinLock::new(crate::rank::FAMILY, BTreeMap::new());
@@ -50,9 +54,9 @@ pub fn all() -> abi::Result<Vec<Arc<Account>>> {
 
 /// Moves the threads of one account to another one: their process changes its user.
 pub(super) fn move_threads(from: &Account, to: &Account) {
-    let threads = from.things(Kind::Threads);
-    from.take_back(Kind::Threads, threads, threads * THREAD_BYTES);
-    to.add(Kind::Threads, threads, threads * THREAD_BYTES);
+    let (threads, bytes) = (from.things(Kind::Threads), from.bytes(Kind::Threads));
+    from.take_back(Kind::Threads, threads, bytes);
+    to.add(Kind::Threads, threads, bytes);
 }
 
 #[cfg(test)]

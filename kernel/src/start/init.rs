@@ -76,7 +76,7 @@ fn refusal(what: &[u8], error: Errno) -> String {
 
 /// Makes the current task the first process.
 pub(super) fn be_first() -> Result<Arc<Thread>> {
-    let id = pid_table::new_id()?;
+    let id = pid_table::new_id(true)?;
     let pid = id.get();
     let thread = fork::make_process(pid, None, true, None)?;
     thread.set_name(b"init");

@@ -139,7 +139,7 @@ pub fn start(
     };
     let mut context = UserContext::new().map_err(|_| of_session(Errno::ENOMEM))?;
     exec::begin(&mut context, class, entry, stack);
-    let id = pid_table::new_id().map_err(&of_session)?;
+    let id = pid_table::new_id(true).map_err(&of_session)?;
     let pid = id.get();
     let is_init = pid == pid_table::INIT;
     let thread = fork::make_process(pid, parent, is_init, Some(shared.clone()));

@@ -8,6 +8,8 @@ const WORDS: usize = (LAST_PID as usize + 1).div_ceil(64);
 /// A bit for each id: to find a free one takes some hundred steps at most, however many are taken.
 pub(super) struct Ids {
     taken: [u64; WORDS],
+    /// Those from [`FIRST_AGAIN`] on that are taken.
+    count: usize,
     /// The last one that was found.
     last: Pid,
 }
@@ -16,6 +18,7 @@ impl Ids {
     pub(super) const fn new() -> Self {
         Self {
             taken: [0; WORDS],
+            count: 0,
             last: 0,
         }
     }
@@ -39,12 +42,21 @@ impl Ids {
         let (word, bit) = (&mut self.taken[id as usize / 64], 1 << (id % 64));
         let was_free = *word & bit == 0;
         *word |= bit;
+        self.count += usize::from(was_free && id >= FIRST_AGAIN);
         was_free
     }
 
     /// Frees an id.
     pub(super) fn free(&mut self, id: Pid) {
-        self.taken[id as usize / 64] &= !(1 << (id % 64));
+        let (word, bit) = (&mut self.taken[id as usize / 64], 1 << (id % 64));
+        self.count -= usize::from(*word & bit != 0 && id >= FIRST_AGAIN);
+        *word &= !bit;
+    }
+
+    /// Returns how many of [`FIRST_AGAIN`]`..=highest` are free; fewer if higher ones are taken.
+    pub(super) fn free_up_to(&self, highest: Pid) -> usize {
+        let all = (highest + 1).saturating_sub(FIRST_AGAIN) as usize;
+        all.saturating_sub(self.count)
     }
 
     /// The last id that was found by [`take_next`](Self::take_next).
@@ -100,6 +112,9 @@ mod tests {
                             last = id;
                         }
                         assert_eq!(ids.last(), last);
+                        let taken = set.range(FIRST_AGAIN..).count();
+                        let all = (highest + 1 - FIRST_AGAIN) as usize;
+                        assert_eq!(ids.free_up_to(highest), all.saturating_sub(taken));
                     }
                     60..65 => {
                         let id = 1 + random.below(LAST_PID as usize) as Pid;

@@ -44,6 +44,8 @@ pub const LAST_PID: Pid = 32_767;
 /// After the highest id the search for a free one goes on here.
 const FIRST_AGAIN: Pid = 300;
 pub const INIT: Pid = 1;
+/// One of so many ids is kept for those that may exceed limits.
+const KEPT: usize = 64;
 /// How many children or members are looked at with the table locked.
 const STEPS: usize = 64;
 
@@ -115,12 +117,18 @@ impl PidTable {
         }
     }
 
-    /// Promises an id that no thread, process, group or session has.
-    fn promise(&mut self) -> Result<Pid> {
+    /// Promises an id that no thread, process, group or session has; one of the last only to those
+    /// that may exceed limits.
+    fn promise(&mut self, may_exceed: bool) -> Result<Pid> {
         if self.threads.len() >= threads_max() as usize {
             return Err(Errno::EAGAIN);
         }
-        let id = self.ids.take_next(HIGHEST.load(Relaxed));
+        let highest = HIGHEST.load(Relaxed);
+        let kept = (highest - FIRST_AGAIN) as usize / KEPT;
+        if !may_exceed && self.ids.free_up_to(highest) <= kept {
+            return Err(Errno::EAGAIN);
+        }
+        let id = self.ids.take_next(highest);
         let id = id.ok_or(Errno::EAGAIN)?;
         self.promised.insert(id);
         Ok(id)
@@ -143,6 +151,7 @@ impl PidTable {
     #[must_use]
     fn reap(&mut self, pid: Pid) -> Option<Member> {
         let member = self.members.remove(&pid)?;
+        member.process.release_leader();
         self.births.remove(&member.birth);
         self.leave(member.birth, member.group.id);
         self.left(pid);
@@ -171,12 +180,13 @@ impl Drop for NewId {
     }
 }
 
-/// Takes a free id for a thread or process that is about to be added.
+/// Takes a free id for a thread or process that is about to be added; one of the last only if its
+/// maker `may_exceed` limits.
 ///
 /// # Errors
 /// `EAGAIN` when all are taken, or there are too many threads.
-pub fn new_id() -> Result<NewId> {
-    PIDS.lock().promise().map(NewId)
+pub fn new_id(may_exceed: bool) -> Result<NewId> {
+    PIDS.lock().promise(may_exceed).map(NewId)
 }
 
 /// Takes this id (`set_tid` of `clone3`).
@@ -287,6 +297,7 @@ pub fn rename_thread(thread: &Arc<Thread>, old: Pid, new: Pid) {
     let mut pids = PIDS.lock();
     let own = pids.threads.remove(&old);
     let leader = pids.threads.insert(new, thread.clone());
+    thread.process().release_leader();
     pids.left(old);
     drop(pids);
     drop((own, leader));

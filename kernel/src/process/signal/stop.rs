@@ -16,7 +16,7 @@ impl ProcessSignals {
             .is_some_and(|it| core::ptr::eq(&**it, thread))
         {
             gone = Some(state.threads.remove(at));
-            thread.process().release_thread();
+            thread.process().release_thread(thread.tid());
         }
         if thread.tid() == thread.process().pid() {
             state.leader_status = status;

@@ -13,6 +13,7 @@ pub const TESTS: &[Test] = &[
     ("processes: names and identities", identities),
     ("processes: fork among threads", fork_among_threads),
     ("processes: fork with large memory", large),
+    ("processes: one counts until it is waited for", zombies),
 ];
 
 fn vfork() -> Outcome {
@@ -141,6 +142,40 @@ fn fork_among_threads() -> Outcome {
     say("");
     let _ = wait_with;
     Ok(())
+}
+
+/// A process that has ended keeps its place among those of its user until its parent asks for it.
+fn zombies() -> Outcome {
+    const MOST: u64 = 20;
+    child(|| {
+        call!(setrlimit(RLIMIT_NPROC, &limit_of(MOST)));
+        // No other test has processes of this user.
+        call!(setresuid(4711, 4711, 4711));
+        let fork_one = || -> Result<bool> {
+            // SAFETY: the child ends at once.
+            match unsafe { fork() } {
+                0 => exit(0),
+                -1 => {
+                    equal!(errno(), EAGAIN);
+                    Ok(false)
+                }
+                _ => Ok(true),
+            }
+        };
+        for round in 0..3 {
+            let mut made = 0;
+            while fork_one()? {
+                made += 1;
+                ensure!(made < MOST, round);
+            }
+            equal!(made, MOST - 1, round);
+            for _ in 0..made {
+                let mut status = 0;
+                call!(waitpid(-1, &mut status, 0));
+            }
+        }
+        Ok(())
+    })
 }
 
 /// A fork that shares page tables at first: the child finds the parent's memory, neither sees the
