@@ -665,23 +665,27 @@ fn release(file: FileId, how: impl FnOnce(&mut HeldLocks) -> bool) {
 
 #[cfg(test)]
 mod tests {
+    use nucleus::sim::{self, Config};
+
     use super::*;
 
     /// Calls on several files at a time do not exceed the limit together: what one may make counts
     /// for the others before it is made.
     #[test]
     fn the_room_of_one_call_is_not_anothers() {
-        let user = Account::of_user(1);
-        let (one, other) = (
-            Account::of_process(10, &user),
-            Account::of_process(11, &user),
-        );
-        let most = most_records();
-        let _there = user.charge(Kind::Locks, most - MORE, 0);
-        let first = room(&one).unwrap();
-        assert_eq!(room(&other).err(), Some(Errno::ENOLCK));
-        assert_eq!(user.things(Kind::Locks), most);
-        drop(first);
-        assert!(room(&other).is_ok());
+        sim::check("locks", 1..2, Config::default(), || {
+            let user = Account::of_user(1);
+            let (one, other) = (
+                Account::of_process(10, &user),
+                Account::of_process(11, &user),
+            );
+            let most = most_records();
+            let _there = user.charge(Kind::Locks, most - MORE, 0);
+            let first = room(&one).unwrap();
+            assert_eq!(room(&other).err(), Some(Errno::ENOLCK));
+            assert_eq!(user.things(Kind::Locks), most);
+            drop(first);
+            assert!(room(&other).is_ok());
+        });
     }
 }
