@@ -1,6 +1,6 @@
 //! A hash of names that programs can not make collide: it has a secret seed.
 
-/// All 64 bits of it are as good as random to who does not know `seed`.
+/// All 64 bits of it are as good as random without knowledge of `seed`.
 pub(crate) fn name_hash(seed: u64, name: &[u8]) -> u64 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut hash = seed ^ name.len() as u64;

@@ -2,13 +2,18 @@
 //!
 //! A [`Mark`] ties a [`Listener`] to a vnode. Events of a vnode go to its own listeners and, with
 //! the name, to those of its directory. Without any listener, an event costs one load; listeners
-//! are found by the vnode's address.
+//! are found by the vnode's address, in a time that grows with those of this vnode only. They are
+//! told one at a time, without the table's lock, in the order in which they came; an event
+//! allocates nothing.
 
 use alloc::{
+    collections::BTreeMap,
     sync::{Arc, Weak},
-    vec::Vec,
 };
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::{
+    iter,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+};
 
 use abi::{
     Result,
@@ -17,7 +22,7 @@ use abi::{
         IN_MOVED_TO, IN_UNMOUNT,
     },
 };
-use nucleus::sync::SpinLock;
+use nucleus::{frame, sync::SpinLock};
 
 use crate::{Kind, Vnode};
 
@@ -58,10 +63,13 @@ pub trait Listener: Send + Sync {
 
 /// Ties a listener to a vnode as long as it lives.
 pub struct Mark {
-    key: usize,
-    listener: Arc<dyn Listener>,
+    place: Place,
     vnode: Held,
 }
+
+/// Where a mark stands in its bucket: the vnode's key, and the mark's number. Those of one vnode
+/// are neighbours, the oldest one first.
+type Place = (usize, u64);
 
 /// A vnode that reports its end is not kept alive; others are, so that they are found again.
 enum Held {
@@ -70,25 +78,30 @@ enum Held {
 }
 
 struct MarkEntry {
-    key: usize,
     /// The device of a vnode that the mark keeps alive; `None` of others.
     keeps: Option<u64>,
     listener: Arc<dyn Listener>,
 }
 
-const BUCKETS: usize = 64;
+type Bucket = BTreeMap<Place, MarkEntry>;
 
-static TABLE: [SpinLock<Vec<MarkEntry>>; BUCKETS] =
-    [const { SpinLock::new(crate::rank::NOTIFY_TABLE, Vec::new()) }; BUCKETS];
+const BUCKETS: usize = 64;
+/// Marks that an unmount looks at in one hold of a bucket's lock: some microseconds.
+const AT_ONCE: usize = 64;
+
+static TABLE: [SpinLock<Bucket>; BUCKETS] =
+    [const { SpinLock::new(crate::rank::NOTIFY_TABLE, BTreeMap::new()) }; BUCKETS];
 /// All marks.
 static MARKS: AtomicU32 = AtomicU32::new(0);
+/// The number of the newest mark.
+static NEWEST: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a vnode while there is a mark on it.
 pub fn key(vnode: &Arc<dyn Vnode>) -> usize {
     Arc::as_ptr(vnode).addr()
 }
 
-fn bucket(key: usize) -> &'static SpinLock<Vec<MarkEntry>> {
+fn bucket(key: usize) -> &'static SpinLock<Bucket> {
     let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &TABLE[(hash >> 58) as usize % BUCKETS]
 }
@@ -99,30 +112,20 @@ impl Mark {
     /// # Errors
     /// `ENOMEM`.
     pub fn new(vnode: &Arc<dyn Vnode>, listener: Arc<dyn Listener>) -> Result<Mark> {
-        let key = key(vnode);
+        let place = (key(vnode), NEWEST.fetch_add(1, Relaxed) + 1);
         let keeps = match vnode.tells_its_end() {
             true => None,
             false => Some(vnode.attributes()?.device),
         };
-        {
-            let mut bucket = bucket(key).lock();
-            bucket.try_reserve(1)?;
-            bucket.push(MarkEntry {
-                key,
-                keeps,
-                listener: listener.clone(),
-            });
-        }
+        frame::check_not_scarce()?;
+        let entry = MarkEntry { keeps, listener };
+        bucket(place.0).lock().insert(place, entry);
         MARKS.fetch_add(1, Relaxed);
         let vnode = match keeps {
             None => Held::Weakly(Arc::downgrade(vnode)),
             Some(_) => Held::Firmly(vnode.clone()),
         };
-        Ok(Mark {
-            key,
-            listener,
-            vnode,
-        })
+        Ok(Mark { place, vnode })
     }
 
     /// Returns the vnode, if it still exists.
@@ -136,14 +139,7 @@ impl Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        let gone = {
-            let mut bucket = bucket(self.key).lock();
-            let own = |entry: &MarkEntry| {
-                entry.key == self.key && Arc::ptr_eq(&entry.listener, &self.listener)
-            };
-            let at = bucket.iter().position(own);
-            at.map(|at| bucket.remove(at))
-        };
+        let gone = bucket(self.place.0).lock().remove(&self.place);
         drop(gone);
         MARKS.fetch_sub(1, Relaxed);
     }
@@ -155,16 +151,17 @@ pub fn is_active() -> bool {
     MARKS.load(Relaxed) != 0
 }
 
-/// Returns the listeners of the vnode with this key.
-fn listeners(key: usize) -> Vec<Arc<dyn Listener>> {
-    let bucket = bucket(key).lock();
-    let own = bucket.iter().filter(|entry| entry.key == key);
-    let mut list = Vec::new();
-    // Listeners for which there is no memory miss the event.
-    if list.try_reserve_exact(own.clone().count()).is_ok() {
-        list.extend(own.map(|entry| entry.listener.clone()));
-    }
-    list
+/// Iterates over the listeners of the vnode with this key. The bucket's lock is free between them;
+/// those that come meanwhile are not among them.
+fn listeners(key: usize) -> impl Iterator<Item = Arc<dyn Listener>> {
+    let newest = NEWEST.load(Relaxed);
+    let mut from = 0;
+    iter::from_fn(move || {
+        let bucket = bucket(key).lock();
+        let (&(_, number), entry) = bucket.range((key, from)..(key, newest + 1)).next()?;
+        from = number + 1;
+        Some(entry.listener.clone())
+    })
 }
 
 fn tell(key: usize, event: &Event<'_>) {
@@ -294,15 +291,108 @@ pub fn unmounted(device: u64) {
         return;
     }
     for bucket in &TABLE {
-        loop {
-            let found = {
-                let mut bucket = bucket.lock();
-                let at = bucket.iter().position(|entry| entry.keeps == Some(device));
-                at.map(|at| bucket.remove(at))
-            };
-            let Some(entry) = found else { break };
-            entry.listener.told(&Event::of_vnode(IN_UNMOUNT));
-            entry.listener.ended();
+        let mut from = Some((0, 0));
+        while let Some(start) = from {
+            let (next, gone) = take_kept(&mut bucket.lock(), start, device);
+            from = next;
+            if let Some(entry) = gone {
+                entry.listener.told(&Event::of_vnode(IN_UNMOUNT));
+                entry.listener.ended();
+            }
         }
+    }
+}
+
+/// Looks at [`AT_ONCE`] marks from `from` on and takes the first one that keeps a vnode of `device`
+/// alive. Returns where to go on, `None` behind the last mark.
+fn take_kept(bucket: &mut Bucket, from: Place, device: u64) -> (Option<Place>, Option<MarkEntry>) {
+    let mut looked = bucket.range(from..).take(AT_ONCE + 1);
+    for seen in 0.. {
+        let Some((&place, entry)) = looked.next() else {
+            break;
+        };
+        if seen == AT_ONCE {
+            return (Some(place), None);
+        }
+        if entry.keeps == Some(device) {
+            return (Some(place), bucket.remove(&place));
+        }
+    }
+    (None, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nucleus::sync::Rank;
+
+    /// Counts the events, and adds a listener at each of them.
+    struct Counter {
+        told: AtomicU32,
+        key: usize,
+        added: SpinLock<u64>,
+    }
+
+    impl Listener for Counter {
+        fn told(&self, _: &Event<'_>) {
+            self.told.fetch_add(1, Relaxed);
+            let mut added = self.added.lock();
+            if *added > 0 {
+                *added -= 1;
+                insert(self.key, counter(self.key, *added));
+            }
+        }
+
+        fn ended(&self) {}
+    }
+
+    fn counter(key: usize, added: u64) -> Arc<Counter> {
+        Arc::new(Counter {
+            told: AtomicU32::new(0),
+            key,
+            added: SpinLock::new(Rank::Leaf, added),
+        })
+    }
+
+    fn insert(key: usize, listener: Arc<dyn Listener>) -> Place {
+        let place = (key, NEWEST.fetch_add(1, Relaxed) + 1);
+        let keeps = None;
+        bucket(key)
+            .lock()
+            .insert(place, MarkEntry { keeps, listener });
+        place
+    }
+
+    #[test]
+    fn an_event_reaches_its_vnode_alone_and_ends() {
+        let (own, other) = (counter(8, 3), counter(16, 0));
+        insert(8, own.clone());
+        insert(16, other.clone());
+        tell(8, &Event::of_vnode(IN_ATTRIB));
+        assert_eq!(own.told.load(Relaxed), 1);
+        assert_eq!(listeners(8).count(), 2);
+        assert_eq!(other.told.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn an_unmount_looks_at_a_part_in_each_hold() {
+        let mut marks = Bucket::new();
+        let devices = [7, 9];
+        for at in 0..1000 {
+            let listener = counter(0, 0);
+            let keeps = Some(devices[usize::from(at % 300 == 299)]);
+            marks.insert((at, 1), MarkEntry { keeps, listener });
+        }
+        let (mut from, mut holds, mut gone) = (Some((0, 0)), 0, 0);
+        while let Some(start) = from {
+            let (next, entry) = take_kept(&mut marks, start, 9);
+            let seen = marks.range(start..next.unwrap_or((usize::MAX, 0))).count();
+            assert!(seen <= AT_ONCE);
+            (from, holds) = (next, holds + 1);
+            gone += u32::from(entry.is_some());
+        }
+        assert_eq!(gone, 3);
+        assert!(holds >= 1000 / AT_ONCE);
+        assert!(marks.values().all(|entry| entry.keeps == Some(7)));
     }
 }

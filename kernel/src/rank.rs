@@ -11,7 +11,9 @@
 //!               Files -> File   a table of descriptors, an open file's offset
 //!                 Ownership     owner and mode of a file, from a check to the change
 //!                 Changing -> Ending -> Rename    a change of a file system on a disk
-//!                   Directory -> Covered -> Vnode path walks, then contents
+//!                   Directory -> Covered          path walks
+//!                   LockedFiles                   which files have locks
+//!                   Vnode                         contents
 //!                   BlockOpen                     the last close of a block device writes it back
 //!                   LockWaiters -> Locks          waiters for record locks, one file's locks
 //!                   Tty | Locks | QueueWriting    what a descriptor leads to
@@ -53,6 +55,8 @@ nucleus::lock_ranks! {
     NESTING = 23,
     /// What an epoll watches, and the file of one watch.
     EPOLL = 24,
+    /// Which files have advisory locks; taken before those of one file.
+    LOCKED_FILES = 34,
     /// Which threads wait for which record locks.
     LOCK_WAITERS = 37,
     /// A terminal.

@@ -21,7 +21,7 @@
 //! several holders (`tee`, a loan) counts once for each: any of them alone would keep it.
 //!
 //! There is no node above the users: a sum over all of them would be a cache line that all CPUs
-//! share, and is only needed where somebody reads it.
+//! share, and is only needed by its readers.
 //!
 //! Everything here is atomic: no lock, no allocation and bounded work, so charges may change under
 //! spin locks and in interrupts. When the last reference to an account is dropped, its figures must
@@ -64,7 +64,7 @@ macro_rules! kinds {
 
 impl Kind {
     /// Whether things of this kind stay when all processes that used them have ended, until
-    /// somebody removes them.
+    /// they are removed.
     pub fn outlives_processes(self) -> bool {
         Kind::KEPT.contains(&self)
     }
@@ -695,12 +695,12 @@ mod tests {
                 _ => pages.saturating_sub(step % 101),
             };
             stock.cover(pages);
-            assert!(stock.pages() >= pages && stock.pages() <= pages + 3 * BATCH + BATCH);
+            assert!(stock.pages() >= pages && stock.pages() <= pages + 3 * BATCH);
             assert_eq!(user.bytes(Kind::Files), stock.pages() * PAGE_SIZE);
         }
         drop(stock);
         assert_eq!((user.pages(), account.pages()), (0, 0));
-        // The kernel's own objects charge nobody.
+        // The kernel's own objects are charged to no account.
         Stock::new(None, Kind::Files).cover(100);
     }
 }

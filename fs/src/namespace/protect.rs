@@ -18,10 +18,10 @@ use crate::{
 /// A symbolic link in a sticky directory that everyone may write to is followed, at the end of a
 /// path, only by its owner, or if the directory's owner made it.
 pub static SYMLINKS: AtomicU32 = AtomicU32::new(1);
-/// A name for a file of somebody else is made only by who may read and write it, and never for a
-/// file whose execution would give rights.
+/// A name for another user's file is made only by a caller that may read and write it, and never
+/// for a file whose execution would give rights.
 pub static HARDLINKS: AtomicU32 = AtomicU32::new(1);
-/// `O_CREAT` does not open somebody else's FIFO in a sticky directory that everyone (1) or its
+/// `O_CREAT` does not open another user's FIFO in a sticky directory that everyone (1) or its
 /// group (2) may write to, unless it belongs to the directory's owner.
 pub static FIFOS: AtomicU32 = AtomicU32::new(1);
 /// The same for regular files.

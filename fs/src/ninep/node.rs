@@ -304,6 +304,11 @@ impl Node {
 }
 
 impl Vnode for Node {
+    /// The server is not asked: the file may be gone there.
+    fn identity(&self) -> Result<(u64, u64)> {
+        Ok((self.fs.device, self.qid.path))
+    }
+
     fn attributes(&self) -> Result<Attributes> {
         let it = self.recent()?;
         Ok(Attributes {

@@ -115,6 +115,16 @@ pub trait Vnode: Any + Send + Sync + Directory + FileData {
     /// Returns what `stat` shows.
     fn attributes(&self) -> Result<Attributes>;
 
+    /// Returns its device and inode, which never change. A file system whose attributes may be
+    /// refused answers without them, so that locks can always be found and released.
+    ///
+    /// # Errors
+    /// Those of [`attributes`](Vnode::attributes).
+    fn identity(&self) -> Result<(u64, u64)> {
+        let attributes = self.attributes()?;
+        Ok((attributes.device, attributes.inode))
+    }
+
     /// Returns its kind, which never changes.
     fn kind(&self) -> Kind;
 

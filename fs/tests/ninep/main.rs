@@ -161,6 +161,10 @@ fn a_server_that_is_gone_is_an_error() {
         let data = vec![7; 5000];
         let written = file.write(Some(0), FLAGS, &mut BytesSource::new(&data));
         assert_eq!(written, Ok(data.len()));
+        // Locks are kept by it, and must be found again.
+        let identity = || file.location().unwrap().vnode().identity();
+        let known = identity();
+        assert!(known.is_ok());
         wire.behave(Manners::Gone);
         let written = file.write(Some(0), FLAGS, &mut BytesSource::new(&data));
         assert_eq!(written, Err(Errno::EIO));
@@ -169,5 +173,6 @@ fn a_server_that_is_gone_is_an_error() {
             let error = step(&mut random, &namespace).expect_err("there is no server");
             assert_eq!(error, Errno::EIO);
         }
+        assert_eq!(identity(), known);
     });
 }

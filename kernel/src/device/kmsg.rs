@@ -32,7 +32,7 @@ pub const LINE: usize = 512;
 /// "Informational", from the kernel itself.
 const PRIORITY: u32 = 6;
 
-/// `kernel.dmesg_restrict`: only who has `CAP_SYSLOG` reads the log. Set as in Debian.
+/// `kernel.dmesg_restrict`: only programs with `CAP_SYSLOG` read the log. Set as in Debian.
 pub static RESTRICTED: AtomicU32 = AtomicU32::new(1);
 
 /// Checks that `who` may read the log.

@@ -7,8 +7,8 @@ use nucleus::{
     time,
 };
 
-/// How long a task of the kernel may run before all programs. What is left after it competes with
-/// them: programs decide how much work there is.
+/// How long a task of the kernel may run before all programs. Work that is left after it competes
+/// with them: programs decide how much work there is.
 const LONGEST: Duration = Duration::from_millis(1);
 
 /// A turn of the current task, which has [`Priority::KERNEL`] and gets it back when this is

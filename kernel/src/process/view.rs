@@ -1,7 +1,7 @@
 //! What one process may see of another.
 //!
 //! A program may execute a set-id program, or give up its rights, at any time, and its threads
-//! replace their resources one by one. What a check has judged is therefore what is used:
+//! replace their resources one by one. A check therefore judges the resources that are used:
 //! [`View::of`] takes the resources of one moment (credentials, address space and its dumpability,
 //! files, places), judges these, and returns them. There is no other way from outside this module's
 //! parent to the memory or files of a thread that is not the current one; [`Facts`] are the numbers

@@ -22,7 +22,7 @@ use vm::account::{Account, Charge, Kind};
 
 use super::{Answer, PeerCredentials, Socket, Value, control::ControlSink};
 use crate::{
-    linux::syscall::{FlagSet, choice},
+    flags::{FlagSet, choice},
     process::thread,
 };
 

@@ -71,7 +71,7 @@ pub struct Socket {
     pub(super) tcp: Arc<Tcp>,
     family: Family,
     waits: Arc<Waits>,
-    /// Who is charged for its data; nobody for the kernel's own.
+    /// The account that its data is charged to; none for the kernel's own.
     account: Option<Arc<Account>>,
     /// Changes only under the table's lock too.
     state: SpinLock<Inner>,

@@ -7,16 +7,16 @@
 //! - `nesting`: an epoll may watch another, not in a cycle and not too deep.
 //!
 //! A wake-up of a watched file puts the watch on the ready list and wakes the waiters of the epoll,
-//! in any context and without an allocation. A waiter takes the watches off, asks each file for its
-//! readiness, and puts level-triggered ones that stay ready back: the work grows with the number of
-//! ready files, not with that of watched ones.
+//! without an allocation, wherever the queue is woken but in an interrupt handler. A waiter takes
+//! the watches off, asks each file for its readiness, and puts level-triggered ones that stay ready
+//! back: the work grows with the number of ready files, not with that of watched ones.
 //!
 //! # Lifetimes
 //!
 //! A watch belongs to an open file description and must not keep it alive: it has a handle of the
 //! *file*, which the description takes away before it drops its own
 //! ([`Attached`](crate::process::files::Attached)). A wake-up on another CPU may hold the last
-//! handle of a watch, in an interrupt handler: the watch then owns nothing but memory.
+//! handle of a watch, with spin locks held: the watch then owns nothing but memory.
 //!
 //! # Locks
 //!

@@ -72,7 +72,7 @@ fn get_triple(call: &Call<'_>, ids: Ids) -> Result<usize> {
 pub(super) fn adopt(call: &mut Call<'_>, new: Credentials) {
     let old = call.credentials();
     if new.acts_differently(old) {
-        // Before the new credentials are seen, nobody may look into the space any more.
+        // Before the new credentials are seen: other processes may not look into the space.
         call.space().make_private();
         call.thread.parent_death_signal.store(0, Relaxed);
     }

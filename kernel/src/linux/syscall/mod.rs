@@ -68,7 +68,7 @@ mod timer;
 pub(in crate::linux) mod unknown;
 mod wait;
 
-pub(crate) use crate::flags::{FlagSet, NO_FLAGS, choice, flag_set};
+pub(in crate::linux) use crate::flags::{FlagSet, NO_FLAGS, choice, flag_set};
 pub use crate::process::{Call, Handler};
 use crate::unsupported::note_unsupported;
 use system_call::call;

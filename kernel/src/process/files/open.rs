@@ -165,6 +165,18 @@ impl OpenFile {
         }
     }
 
+    /// Returns the device and inode of the file.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn identity(&self) -> Result<(u64, u64)> {
+        if let Some(place) = self.location() {
+            return place.vnode().identity();
+        }
+        let attributes = self.file.attributes()?;
+        Ok((attributes.device, attributes.inode))
+    }
+
     /// Returns this description as an owner of locks.
     pub(super) fn ownership(&self) -> &locks::Ownership {
         &self.ownership

@@ -13,8 +13,8 @@ use vm::account::{self, Account, Charge, Kind};
 use super::{OpenFile, locks};
 use crate::process::sharers::Sharers;
 
-/// Descriptors that a new table has room for. Whatever else a process has weighs more than these
-/// and their open files.
+/// Descriptors that a new table has room for. Nothing is charged for these and their open files: up
+/// to 64 KiB of a process go uncounted, the price of an `open` that touches no account.
 const FIRST_SIZE: usize = 64;
 /// Descriptors and words of bits that are looked at or copied at most before the lock of a table is
 /// released for a moment: some microseconds.
@@ -65,7 +65,7 @@ struct Slots {
     lowest: usize,
     /// Copies in progress, during which nothing changes.
     frozen: usize,
-    /// Of more than [`FIRST_SIZE`]: a thread's charge covers those.
+    /// Of more than [`FIRST_SIZE`]: a thread's charge covers the table itself of those.
     charge: Option<Charge>,
 }
 

@@ -50,7 +50,7 @@ impl PidTable {
 
     /// Returns the parent of a new sibling of `maker`, the signal that it gets when the sibling
     /// ends, and how many programs it had executed when it asked for that signal. These are
-    /// `maker`'s; but who takes the place of a parent that is leaving has asked for nothing.
+    /// `maker`'s; but a process that takes the place of a leaving parent has asked for nothing.
     pub(super) fn as_sibling_of(&self, maker: Pid) -> (Option<Pid>, u32, Option<u64>) {
         let Some(own) = self.members.get(&maker) else {
             return (Some(INIT), raw::SIGCHLD, None);

@@ -1,26 +1,22 @@
 //! The descriptions whose queues were woken, and the task that sends their signals.
 
-use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
-use core::{
-    mem,
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
-};
+use alloc::{boxed::Box, collections::LinkedList, sync::Arc};
+use core::mem;
 
 use abi::Result;
 use nucleus::{
-    OutOfMemory,
-    sync::{Mutex, SpinLock},
+    OutOfMemory, frame,
+    sync::{Mutex, Rank, SpinLock},
     task::{self, Priority, Spawn, WaitQueue},
 };
 
 use super::Sigio;
 use crate::process::{Thread, thread, turn::Turn};
 
-/// Those that were woken and not looked at, each once. There is room for all that exist: a wake-up
+/// Those that were woken and not looked at, each once, in the nodes of their rooms: a wake-up
 /// allocates nothing.
-static WOKEN: SpinLock<VecDeque<Arc<Sigio>>> = SpinLock::new(crate::rank::READY, VecDeque::new());
-/// How many [`Room`]s there are.
-static ROOMS: AtomicUsize = AtomicUsize::new(0);
+static WOKEN: SpinLock<LinkedList<Option<Arc<Sigio>>>> =
+    SpinLock::new(crate::rank::READY, LinkedList::new());
 /// Owners that a thread tells on its way to its program. What is left after as many, others have
 /// woken at the same time, and the task tells.
 const MOST: usize = 64;
@@ -30,42 +26,49 @@ static TURN: Mutex<()> = Mutex::new(crate::rank::SIGIO, ());
 static WORK: WaitQueue = WaitQueue::new();
 
 /// A place in the list of those that were woken.
-pub(super) struct Room;
+pub(super) struct Room {
+    /// One node without a value, while the description is not in the list.
+    node: SpinLock<LinkedList<Option<Arc<Sigio>>>>,
+}
 
 impl Room {
     /// # Errors
     /// `ENOMEM`.
     pub fn reserve() -> Result<Room> {
-        let wanted = ROOMS.fetch_add(1, SeqCst) + 1;
-        let room = Room;
-        let mut bigger = VecDeque::new();
-        loop {
-            {
-                let mut woken = WOKEN.lock_irq();
-                if woken.capacity() < wanted && bigger.capacity() >= wanted {
-                    // Nothing is allocated or freed under the lock.
-                    bigger.append(&mut woken);
-                    mem::swap(&mut bigger, &mut woken);
-                }
-                if woken.capacity() >= wanted {
-                    return Ok(room);
-                }
-            }
-            bigger = VecDeque::new();
-            bigger.try_reserve_exact(wanted * 2)?;
+        frame::check_not_scarce()?;
+        Ok(Room {
+            node: SpinLock::new(Rank::Leaf, LinkedList::from([None])),
+        })
+    }
+
+    /// Puts the description that has this room into the list, unless it stands there.
+    fn enter(&self, sigio: &Arc<Sigio>) {
+        let mut node = mem::take(&mut *self.node.lock_irq());
+        if let Some(value) = node.front_mut() {
+            *value = Some(sigio.clone());
+            WOKEN.lock_irq().append(&mut node);
         }
     }
 }
 
-impl Drop for Room {
-    fn drop(&mut self) {
-        ROOMS.fetch_sub(1, SeqCst);
-    }
+/// Takes the first description out of the list.
+fn leave() -> Option<Arc<Sigio>> {
+    let mut node = {
+        let mut woken = WOKEN.lock_irq();
+        if woken.is_empty() {
+            return None;
+        }
+        let rest = woken.split_off(1);
+        mem::replace(&mut *woken, rest)
+    };
+    let sigio = node.front_mut()?.take()?;
+    *sigio.room().node.lock_irq() = node;
+    Some(sigio)
 }
 
 /// A queue of this description was woken. Any context.
 pub(super) fn note(sigio: Arc<Sigio>) {
-    WOKEN.lock_irq().push_back(sigio);
+    sigio.room().enter(&sigio);
     WORK.wake_one();
     thread::with_current(|thread| thread.signals.note_woken_file());
 }
@@ -83,7 +86,7 @@ pub fn catch_up(thread: &Thread) {
 /// been told.
 fn tell_next() -> bool {
     let _turn = TURN.lock();
-    let Some(sigio) = WOKEN.lock_irq().pop_front() else {
+    let Some(sigio) = leave() else {
         return false;
     };
     sigio.look();

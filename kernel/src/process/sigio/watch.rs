@@ -38,7 +38,7 @@ pub struct Sigio {
     /// The queues woken since the last look.
     woken: AtomicU8,
     /// Its place among those that were woken.
-    _room: Room,
+    room: Room,
 }
 
 struct Watching {
@@ -69,7 +69,7 @@ impl Sigio {
             owner: SpinLock::new(Rank::Leaf, Owner::nobody()),
             watching: Mutex::new(crate::rank::EPOLL, None),
             woken: AtomicU8::new(0),
-            _room: room,
+            room,
         }))
     }
 
@@ -111,6 +111,11 @@ impl Sigio {
             _observations: bells.observations,
         });
         Ok(())
+    }
+
+    /// Returns its place among those that were woken.
+    pub(super) fn room(&self) -> &Room {
+        &self.room
     }
 
     pub fn end(&self) {

@@ -135,7 +135,7 @@ fn stop(thread: &Thread, signal: u32) {
         return;
     }
     state.stop.get_or_insert(signal);
-    process.signals.notify_all(state, None);
+    process.signals.notify_others(state, None, |_| true);
 }
 
 /// Makes the program run a handler.

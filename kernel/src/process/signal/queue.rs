@@ -1,8 +1,13 @@
 //! Signals that wait to be taken.
+//!
+//! A target's user may have thousands waiting, so no operation walks over them: each signal has its
+//! own list, by the order of arrival, and a timer's signal is found by the timer. The locks of
+//! signals are held meanwhile. A lone signal, the usual case, takes no memory.
 
-use alloc::{collections::VecDeque, sync::Arc};
+use alloc::{collections::BTreeMap, sync::Arc};
 
 use abi::{Errno, Result, raw::general as raw};
+use nucleus::frame;
 use vm::account::{Account, Kind};
 
 use super::{Fields, Info, SignalSet};
@@ -11,8 +16,40 @@ use super::{Fields, Info, SignalSet};
 #[derive(Default)]
 pub struct Queue {
     set: SignalSet,
-    /// With the charge on the target's user.
-    infos: VecDeque<(Info, Option<Charged>)>,
+    /// One that came while no other waited; older than those of its signal in `lists`.
+    lone: Option<Waiting>,
+    /// By signal; none of them is empty.
+    lists: BTreeMap<u32, List>,
+}
+
+/// With the charge on the target's user.
+type Waiting = (Info, Option<Charged>);
+
+/// Waiting signals of one number.
+#[derive(Default)]
+struct List {
+    /// By arrival.
+    waiting: BTreeMap<u64, Waiting>,
+    /// The places of POSIX timers' signals in `waiting`, by timer.
+    timers: BTreeMap<i32, u64>,
+    /// The place of the next one.
+    next: u64,
+}
+
+/// Signals that were removed, any number of them. To be dropped without locks.
+#[derive(Default)]
+#[must_use]
+pub struct Removed {
+    _lone: Option<Waiting>,
+    _lists: BTreeMap<u32, List>,
+}
+
+/// Returns the timer whose expiry `info` reports.
+fn timer(info: &Info) -> Option<i32> {
+    match info.fields {
+        Fields::Timer { id, .. } => Some(id),
+        _ => None,
+    }
 }
 
 impl Queue {
@@ -37,65 +74,103 @@ impl Queue {
         let exempt = standard && info.code >= 0;
         let limit = if exempt { u64::MAX } else { limit };
         let charge = charge(user, limit);
-        if charge.is_some() && self.infos.try_reserve(1).is_ok() {
-            self.infos.push_back((info, charge));
-        } else if !standard && info.code != raw::SI_USER as i32 {
+        let has_details = charge.is_some() && self.put((info, charge));
+        if !has_details && !standard && info.code != raw::SI_USER as i32 {
             return Err(Errno::EAGAIN);
         }
         self.set = self.set.union(SignalSet::one(info.signal));
         Ok(())
     }
 
+    /// Puts a signal behind those of its number; returns whether there was memory. A tree takes a
+    /// node for each of its levels at most.
+    fn put(&mut self, waiting: Waiting) -> bool {
+        if self.lone.is_none() && self.lists.is_empty() {
+            self.lone = Some(waiting);
+            return true;
+        }
+        if frame::is_scarce() {
+            return false;
+        }
+        let list = self.lists.entry(waiting.0.signal).or_default();
+        if let Some(id) = timer(&waiting.0) {
+            list.timers.insert(id, list.next);
+        }
+        list.waiting.insert(list.next, waiting);
+        list.next += 1;
+        true
+    }
+
     /// Adds a POSIX timer's signal. It is charged to the timer; while it waits, a further expiry is
     /// only counted in it.
     pub fn push_expiry(&mut self, info: Info) {
-        let same = |other: &Info| match (other.fields, info.fields) {
-            (Fields::Timer { id: a, .. }, Fields::Timer { id: b, .. }) => {
-                a == b && other.signal == info.signal
-            }
-            _ => false,
-        };
-        let waiting = self.infos.iter_mut().find(|(other, _)| same(other));
-        if let Some((waiting, _)) = waiting {
-            if let (Fields::Timer { overrun: total, .. }, Fields::Timer { overrun, .. }) =
-                (&mut waiting.fields, info.fields)
-            {
+        if let (Some((waiting, _)), Fields::Timer { overrun, .. }) =
+            (self.waiting_expiry(&info), info.fields)
+        {
+            if let Fields::Timer { overrun: total, .. } = &mut waiting.fields {
                 *total = total.saturating_add(overrun).saturating_add(1);
             }
             return;
         }
         // Without memory it loses its details.
-        if self.infos.try_reserve(1).is_ok() {
-            self.infos.push_back((info, None));
-        }
+        self.put((info, None));
         self.set = self.set.union(SignalSet::one(info.signal));
     }
 
+    /// Returns the waiting signal of the timer whose expiry `info` reports.
+    fn waiting_expiry(&mut self, info: &Info) -> Option<&mut Waiting> {
+        let id = timer(info)?;
+        if let Some(lone) = &mut self.lone
+            && lone.0.signal == info.signal
+            && timer(&lone.0) == Some(id)
+        {
+            return self.lone.as_mut();
+        }
+        let list = self.lists.get_mut(&info.signal)?;
+        list.waiting.get_mut(list.timers.get(&id)?)
+    }
+
+    /// Takes the first signal of `wanted`: the oldest one of the lowest number.
     pub fn take(&mut self, wanted: SignalSet) -> Option<Info> {
         let signal = self.set.and(wanted).first()?;
-        let mut found = None;
-        let mut more = false;
-        for (at, (info, _)) in self.infos.iter().enumerate() {
-            if info.signal == signal {
-                if found.is_some() {
-                    more = true;
-                    break;
-                }
-                found = Some(at);
-            }
-        }
-        if !more {
+        let taken = match self.lone.take_if(|(info, _)| info.signal == signal) {
+            Some(lone) => Some(lone),
+            None => self.take_listed(signal),
+        };
+        if !self.lists.contains_key(&signal) {
             self.set = self.set.without(SignalSet::one(signal));
         }
-        let taken = found.and_then(|at| self.infos.remove(at));
         Some(taken.map_or(Info::user(signal, 0, 0), |(info, _)| info))
     }
 
-    pub fn remove(&mut self, set: SignalSet) {
-        if !self.set.and(set).is_empty() {
-            self.set = self.set.without(set);
-            self.infos.retain(|(info, _)| !set.has(info.signal));
+    /// Takes the first one of a signal's list.
+    fn take_listed(&mut self, signal: u32) -> Option<Waiting> {
+        let list = self.lists.get_mut(&signal)?;
+        let (_, first) = list.waiting.pop_first()?;
+        if let Some(id) = timer(&first.0) {
+            list.timers.remove(&id);
         }
+        if list.waiting.is_empty() {
+            self.lists.remove(&signal);
+        }
+        Some(first)
+    }
+
+    /// Removes the signals of a set.
+    pub fn remove(&mut self, set: SignalSet) -> Removed {
+        let mut removed = Removed::default();
+        if self.set.and(set).is_empty() {
+            return removed;
+        }
+        self.set = self.set.without(set);
+        removed._lone = self.lone.take_if(|(info, _)| set.has(info.signal));
+        // At most one list for each signal.
+        for signal in (1..=u64::BITS).filter(|&signal| set.has(signal)) {
+            if let Some(list) = self.lists.remove(&signal) {
+                removed._lists.insert(signal, list);
+            }
+        }
+        removed
     }
 }
 
@@ -182,8 +257,31 @@ mod tests {
         let user = user::find(80_003);
         queue.push(queued(raw::SIGCONT, 0), &user, 9).unwrap();
         queue.push(queued(raw::SIGHUP, 0), &user, 9).unwrap();
-        queue.remove(SignalSet::one(raw::SIGCONT));
+        drop(queue.remove(SignalSet::one(raw::SIGCONT)));
         assert_eq!(queue.set(), SignalSet::one(raw::SIGHUP));
         assert_eq!(queue.take(SignalSet::one(raw::SIGCONT)), None);
+    }
+
+    #[test]
+    fn a_long_queue_costs_no_walk() {
+        const MANY: u64 = 100_000;
+        let mut queue = Queue::default();
+        let user = user::find(80_004);
+        for value in 0..MANY {
+            queue.push(queued(40, value), &user, MANY * 2).unwrap();
+        }
+        for value in 0..MANY {
+            queue.push(queued(41, value), &user, MANY * 2).unwrap();
+        }
+        // Behind all of the others, or a look at each of them for each one.
+        for value in 0..MANY {
+            assert_eq!(queue.take(SignalSet::one(41)), Some(queued(41, value)));
+        }
+        assert_eq!(queue.set(), SignalSet::one(40));
+        let removed = queue.remove(SignalSet::one(40));
+        assert_eq!(user.things(Kind::Signals) as u64, MANY);
+        drop(removed);
+        assert_eq!(user.things(Kind::Signals), 0);
+        assert_eq!(queue.take(SignalSet(!0)), None);
     }
 }

@@ -197,7 +197,7 @@ fn replace(
         return Ok(Sent::Ignored);
     }
     if !opposites.is_empty() {
-        state.forget(opposites);
+        state.forget_standard(opposites);
     }
     if signal == raw::SIGCONT {
         process.signals.go_on(&mut state);
@@ -217,7 +217,7 @@ fn replace(
             .find(|it| it.signals.wants(signal))
             .map(|it| &**it),
     };
-    // Who wants it and blocks it waits for it in `sigtimedwait`.
+    // A thread that wants it and blocks it waits for it in `sigtimedwait`.
     let unblocked = taker.is_some_and(open)
         || target.is_none() && taker.is_some() && threads.iter().any(|it| open(it));
     // A blocked signal waits even if it would be ignored now: the action may change before it is

@@ -9,7 +9,7 @@ use nucleus::{
     task::{Task, WaitQueue},
 };
 
-use super::{Actions, Queue, SignalSet, action::ChildRules};
+use super::{Actions, Queue, SignalSet, action::ChildRules, queue::Removed};
 use crate::process::{Pid, Thread};
 
 /// Why all threads of a process, or all but one, shall end.
@@ -54,12 +54,12 @@ pub(super) struct SignalState {
 }
 
 impl SignalState {
-    /// Drops pending signals of the process and all its threads. Their timers are to
-    /// [hear](super::timer::dropped) of it.
-    pub fn forget(&mut self, set: SignalSet) {
-        self.pending.remove(set);
+    /// Drops pending standard signals of the process and all its threads; each has one of each at
+    /// most. Their timers are to [hear](super::timer::dropped) of it.
+    pub fn forget_standard(&mut self, set: SignalSet) {
+        drop(self.pending.remove(set));
         for thread in &self.threads {
-            thread.signals.inner.lock().pending.remove(set);
+            drop(thread.signals.inner.lock().pending.remove(set));
         }
     }
 }
@@ -136,15 +136,41 @@ impl ProcessSignals {
     /// Sets the action of `signal`, if there is a new one, and returns the old one. What is pending
     /// and would now be ignored is dropped; its timers are to [hear](super::timer::dropped) of it.
     pub fn set_action(&self, signal: u32, new: Option<super::Action>) -> super::Action {
-        let mut state = self.lock();
+        let state = self.lock();
         let Some(new) = new else {
             return state.actions.get(signal);
         };
         let old = state.actions.set(signal, new);
         if new.ignores(signal) {
-            state.forget(SignalSet::one(signal));
+            self.forget(state, SignalSet::one(signal));
         }
         old
+    }
+
+    /// Drops pending signals of the process and all its threads, a few threads at a time with the
+    /// lock held. Their timers are to [hear](super::timer::dropped) of it.
+    pub(super) fn forget(&self, mut state: SpinGuard<'_, SignalState>, set: SignalSet) {
+        let removed = state.pending.remove(set);
+        drop(state);
+        drop(removed);
+        let mut last = None;
+        loop {
+            let mut removed: [Removed; 8] = Default::default();
+            let state = self.lock();
+            let start = last.map_or(0, |last| {
+                state.threads.partition_point(|it| it.tid() <= last)
+            });
+            let rest = &state.threads[start..];
+            for (thread, removed) in rest.iter().zip(&mut removed) {
+                *removed = thread.signals.inner.lock().pending.remove(set);
+                last = Some(thread.tid());
+            }
+            let is_last = rest.len() <= removed.len();
+            drop(state);
+            if is_last {
+                return;
+            }
+        }
     }
 
     /// Returns the signals pending for the process as a whole.
@@ -224,18 +250,19 @@ impl ProcessSignals {
         if !matches!(state.ending, Some(Ending::Exit(_))) {
             state.ending = Some(Ending::Exit(status));
             state.stop = None;
-            self.notify_all(state, None);
+            self.notify_others(state, None, |_| true);
             self.resume.wake_all();
             self.gone.wake_all();
         }
     }
 
-    /// Notifies all threads but `except`, a few at a time with the lock held. The caller has noted
-    /// in the state why, so that none that is added meanwhile need be notified.
-    pub(super) fn notify_all<'a>(
+    /// Notifies all threads but `except` that are `wanted`, a few at a time with the lock held. The
+    /// caller has noted in the state why, so that none that is added meanwhile need be notified.
+    pub(super) fn notify_others<'a>(
         &'a self,
         mut state: SpinGuard<'a, SignalState>,
         except: Option<&Thread>,
+        wanted: impl Fn(&Thread) -> bool,
     ) {
         const AT_ONCE: usize = 64;
         let is_other = |thread: &&Arc<Thread>| except.is_none_or(|it| it.tid() != thread.tid());
@@ -243,7 +270,7 @@ impl ProcessSignals {
         loop {
             let rest = &state.threads[start..];
             let some = &rest[..rest.len().min(AT_ONCE)];
-            for thread in some.iter().filter(is_other) {
+            for thread in some.iter().filter(is_other).filter(|it| wanted(it)) {
                 thread.signals.notify();
             }
             let last = match some.last() {
@@ -271,7 +298,7 @@ impl ProcessSignals {
             }
             state.ending = Some(Ending::Exec(thread.tid()));
             state.stop = None;
-            self.notify_all(state, Some(thread));
+            self.notify_others(state, Some(thread), |_| true);
             self.resume.wake_all();
         }
         let alone = self.gone.wait_soundly(|| {
@@ -424,12 +451,9 @@ impl Thread {
         // Another thread may take the signals that this one blocks from now on.
         let passed_on = pending.and(mask.without(old));
         if !passed_on.is_empty() {
-            for other in &state.threads {
-                if !passed_on.without(other.signals.mask()).is_empty() && other.tid() != self.tid()
-                {
-                    other.signals.notify();
-                }
-            }
+            let wants = |it: &Thread| !passed_on.without(it.signals.mask()).is_empty();
+            let signals = &self.process().signals;
+            signals.notify_others(state, Some(self), wants);
         }
         old
     }

@@ -32,13 +32,11 @@ impl ProcessSignals {
         // Signals for the process that this thread was to take go to another one.
         let pending = state.pending.set();
         if !pending.is_empty() && !matches!(state.ending, Some(Ending::Exit(_))) {
-            for other in &state.threads {
-                if !pending.without(other.signals.mask()).is_empty() {
-                    other.signals.notify();
-                }
-            }
+            let wants = |it: &Thread| !pending.without(it.signals.mask()).is_empty();
+            self.notify_others(state, None, wants);
+        } else {
+            drop(state);
         }
-        drop(state);
         drop(gone);
         self.gone.wake_all();
         if let Some(signal) = stopped {

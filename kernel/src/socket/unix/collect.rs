@@ -8,8 +8,9 @@
 //!
 //! The list of sockets in flight stays locked meanwhile, so no socket arrives anywhere; and one
 //! that is not held from outside can't come to be except by arriving. A handle that comes or goes
-//! elsewhere makes a node look held at worst. Who closes a chain of sockets locks that list for
-//! each of them before it closes them: the collector's own handles, gone by then, delay no close.
+//! elsewhere makes a node look held at worst. A thread that closes a chain of sockets locks that
+//! list for each of them before it closes them: the collector's own handles, gone by then, delay no
+//! close. Where the last handle from outside was a call's, the next regular search finds the node.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 

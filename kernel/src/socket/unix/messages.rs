@@ -41,6 +41,8 @@ struct Queue {
     closed: bool,
     /// Senders that found the queue full and wait to be told of room, by their addresses.
     waiting: BTreeMap<usize, Weak<End>>,
+    /// The one of them that was looked at last, for its end.
+    looked: usize,
 }
 
 /// A message.
@@ -221,6 +223,24 @@ fn put(slice: &Slice, to: &mut dyn Sink, skip: &mut usize, total: &mut usize) ->
     Ok(())
 }
 
+impl Queue {
+    /// Looks at two waiting senders, in turn, and removes those that have ended. Done before each
+    /// new one is added, that keeps the ended ones fewer than those that came in the last round.
+    fn forget_ended(&mut self) {
+        for _ in 0..2 {
+            let next = self.waiting.range(self.looked + 1..).next();
+            let Some((&address, waiting)) = next else {
+                self.looked = 0;
+                return;
+            };
+            self.looked = address;
+            if waiting.strong_count() == 0 {
+                self.waiting.remove(&address);
+            }
+        }
+    }
+}
+
 /// A queue's answer to a message.
 pub enum Push {
     Done,
@@ -268,9 +288,7 @@ impl Messages {
         // The address is not another end's while a weak reference to this one stands here.
         let address = Arc::as_ptr(who).addr();
         if !queue.waiting.contains_key(&address) {
-            queue
-                .waiting
-                .retain(|_, waiting| waiting.strong_count() > 0);
+            queue.forget_ended();
             queue.waiting.insert(address, Arc::downgrade(who));
         }
         true

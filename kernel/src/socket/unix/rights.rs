@@ -10,15 +10,19 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{Relaxed, SeqCst},
+use core::{
+    sync::atomic::{
+        AtomicBool, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
+    time::Duration,
 };
 
 use abi::{Errno, Result, raw::general::RLIMIT_NOFILE};
 use nucleus::{
     sync::{Mutex, MutexGuard, Rank, SpinLock},
-    task::{self, WaitQueue},
+    task::{self, Sleep, WaitQueue},
+    time,
 };
 use vm::account::{Charge, Kind};
 
@@ -302,6 +306,11 @@ fn has_work() -> bool {
     MAY_BE_GARBAGE.load(SeqCst) || lists[0].first.is_some() || lists[1..].iter().any(is_left)
 }
 
+/// How long after a search the next one comes while sockets are in flight. The last handle from
+/// outside may be a call's own, which ends without a close: a `sendmsg` of a socket over itself
+/// that another thread closes meanwhile. A search takes a time that is linear in what is in flight.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
 /// A socket in flight was closed: only sockets in flight may lead to it now.
 pub fn suspect() {
     MAY_BE_GARBAGE.store(true, SeqCst);
@@ -313,13 +322,17 @@ pub fn suspect() {
 pub fn serve(collect: fn()) -> ! {
     UNDELIVERED.lock()[0].task = Arc::as_ptr(&task::current()).addr();
     loop {
-        WORK.wait_soundly(|| has_work().then_some(()));
+        let sleep = Sleep {
+            deadline: Some(time::since_boot() + AGAIN_AFTER),
+            ..Sleep::SOUND
+        };
+        let is_due = WORK.wait(sleep, || has_work().then_some(())).is_err() && any_sockets();
         let mut turn = Turn::new();
         while let Some(flight) = next_for_task() {
             drop(flight);
             turn.next();
         }
-        if MAY_BE_GARBAGE.swap(false, SeqCst) {
+        if MAY_BE_GARBAGE.swap(false, SeqCst) || is_due {
             // It looks at all sockets in flight.
             turn.end();
             collect();

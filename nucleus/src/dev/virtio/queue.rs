@@ -115,7 +115,7 @@ impl Request {
         self.state.store(READY, Ordering::Release);
     }
 
-    /// Makes a request that no device took done, and lets go of its frames. One that a device has
+    /// Makes a request that no device took done, and drops its frames. One that a device has
     /// stays as it is.
     pub fn abandon(&self) {
         {
@@ -128,7 +128,7 @@ impl Request {
         self.done.wake_all();
     }
 
-    /// Lets go of the frames of a request that is done.
+    /// Drops the frames of a request that is done.
     pub fn clear(&self) {
         let mut parts = self.parts.lock();
         if self.result().is_some() {

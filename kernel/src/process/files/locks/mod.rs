@@ -134,7 +134,8 @@ struct Records {
     charges: BTreeMap<Owner, (Arc<Account>, usize)>,
 }
 
-static FILES: Mutex<BTreeMap<FileId, Arc<FileLocks>>> = Mutex::new(fs::rank::FILE, BTreeMap::new());
+static FILES: Mutex<BTreeMap<FileId, Arc<FileLocks>>> =
+    Mutex::new(crate::rank::LOCKED_FILES, BTreeMap::new());
 
 /// A thread that waits for a record lock.
 struct Waiting {
@@ -387,8 +388,7 @@ fn leads_back(
 }
 
 fn id(open: &OpenFile) -> Result<FileId> {
-    let attributes = open.attributes()?;
-    Ok((attributes.device, attributes.inode))
+    open.identity()
 }
 
 fn may_allocate() -> Result<()> {
