@@ -6,7 +6,8 @@ use alloc::{
 };
 use core::{
     sync::atomic::{
-        AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+        AtomicBool, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
     },
     time::Duration,
 };
@@ -25,7 +26,11 @@ use vm::{
 
 use abi::raw::general as raw;
 
-use super::{Pid, Process, Thread, space::Leaving, thread};
+use super::{
+    Pid, Process, Space, Thread,
+    space::{Leaving, Weighing},
+    thread,
+};
 use crate::process::signal::Ending;
 
 /// How long to wait for the memory of a process that was told to end.
@@ -135,8 +140,7 @@ pub(crate) fn resolve_for_kernel(addr: VirtAddr, access: Access) -> bool {
     .unwrap_or(false)
 }
 
-/// The address space of the process that was ended last, and until when the others wait for its
-/// memory.
+/// The address space of those that were ended last, and until when the others wait for its memory.
 static VICTIM: SpinLock<Option<(Weak<Map>, Duration)>> = SpinLock::new(Rank::Leaf, None);
 
 /// Another thread is choosing the next one.
@@ -148,9 +152,10 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How much longer a call waits for it that may end no other one.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ends the process that has most, of the user that has most, unless the memory of one that was
-/// ended before, or of one that ended by itself, is still on its way back. Nothing is ended if it
-/// would be a process of root's, or of the user of `for_call`. Returns whether waiting makes sense.
+/// Ends the process that has most, of the user that has most, and those that have its address space
+/// too, unless the memory of one that was ended before, or of one that ended by itself, is still on
+/// its way back. Nothing is ended if it would be a process of root's, or of the user of `for_call`.
+/// Returns whether waiting makes sense.
 pub fn kill_largest(for_call: Option<&Process>) -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
@@ -205,7 +210,7 @@ const HELD_BACK: Duration = Duration::from_secs(1);
 /// Returns the pages that ending a process frees, but for objects of the kernel's: its part of
 /// anonymous memory, in frames or in swap, and page tables. Pages of files can be read again, and
 /// shared ones are charged to their maker.
-fn mapped(space: &super::Space, seed: u64) -> usize {
+fn mapped(space: &Space, seed: u64) -> usize {
     let map = space.map();
     // A page that leaves the swap space makes room for another one.
     map.own_pages(SAMPLES, seed)
@@ -221,21 +226,26 @@ fn adjustment(process: &Process) -> Option<i64> {
     (adjustment > OOM_NEVER).then(|| i64::from(adjustment) * share)
 }
 
-/// The number of `/proc/PID/oom_score`, 0 to 2000, as Linux works it out.
+/// The number of `/proc/PID/oom_score`, 0 to 2000, as Linux works it out from resident pages and
+/// page tables; without those in swap. Everybody may ask, so it takes no sleeping lock of the
+/// process's.
 pub fn oom_score(process: &Process) -> i64 {
     let space = process.leader().and_then(|leader| leader.space());
     let total = (frame::total() as i64).max(1);
     let (Some(space), Some(adjustment)) = (space, adjustment(process)) else {
         return 0;
     };
-    let pages = mapped(&space, nucleus::random::u64()) + process.account().pages();
+    let resident = space.map().pmap().resident();
+    let pages = resident.pages + resident.page_tables + process.account().pages();
     let weight = pages as i64 + adjustment;
     ((1000 + weight * 1000 / total) * 2 / 3).max(0)
 }
 
 /// Works out the [weights](Account::weight) of all processes and users: what they have mapped, and
-/// what is charged to them, by processes that have ended too. In one pass: a user's first process
-/// may appear, or a process change its user, while the others are looked at.
+/// what is charged to them, by processes that have ended too. An address space that several
+/// processes have weighs as much for each, since they end together, and once for the user. In one
+/// pass: a user's first process may appear, or a process change its user, while the others are
+/// looked at.
 fn weigh() {
     static CHOICE: AtomicU64 = AtomicU64::new(0);
     let choice = CHOICE.fetch_add(1, Relaxed) + 1;
@@ -243,10 +253,28 @@ fn weigh() {
         let account = process.account();
         // A zombie, or a process whose last user is leaving the space just now.
         let space = process.leader().and_then(|leader| leader.space());
-        let pages = space.map_or(0, |space| mapped(&space, nucleus::random::u64()));
+        let (mut pages, mut users) = (0, 0);
+        if let Some(space) = space {
+            let seen = &space.weighing;
+            if seen.choice.swap(choice, Relaxed) != choice {
+                users = mapped(&space, nucleus::random::u64());
+                seen.pages.store(users, Relaxed);
+                for flag in [&seen.is_last, &seen.is_spared, &seen.is_roots] {
+                    flag.store(false, Relaxed);
+                }
+            }
+            seen.is_last.fetch_or(process.pid() == COMMAND, Relaxed);
+            seen.is_spared.fetch_or(is_spared(&process), Relaxed);
+            seen.is_roots.fetch_or(account.uid() == 0, Relaxed);
+            pages = seen.pages.load(Relaxed);
+        }
         account.weigh(choice, pages);
-        account.user().weigh(choice, pages);
+        account.user().weigh(choice, users);
     }
+}
+
+fn is_spared(process: &Process) -> bool {
+    process.pid() == super::pid_table::INIT || adjustment(process).is_none()
 }
 
 /// How much a process deserves to be ended, by [weights](weigh); the larger, the more.
@@ -264,20 +292,27 @@ struct Badness {
 }
 
 impl Badness {
-    /// `None` if it is never to be ended, or has no memory any more.
+    /// `None` if it is never to be ended, as its address space may not be or because it has no
+    /// memory any more.
     fn of(process: &Process) -> Option<Badness> {
         let account = process.account();
         let adjustment = adjustment(process)?;
-        if process.pid() == super::pid_table::INIT || process.leader().is_none() {
+        let leader = process.leader()?;
+        let space = leader.space();
+        let is = |flag: fn(&Weighing) -> &AtomicBool| {
+            let seen = space.as_ref().map(|space| flag(&space.weighing));
+            seen.is_some_and(|flag| flag.load(Relaxed))
+        };
+        if is_spared(process) || is(|seen| &seen.is_spared) {
             return None;
         }
         let own = account.weight.load(Relaxed) as i64 + adjustment;
-        let user = match account.uid() {
-            0 => own,
-            _ => account.user().weight.load(Relaxed) as i64 + adjustment,
+        let user = match account.uid() == 0 || is(|seen| &seen.is_roots) {
+            true => own,
+            false => account.user().weight.load(Relaxed) as i64 + adjustment,
         };
         Some(Badness {
-            is_expendable: process.pid() != COMMAND,
+            is_expendable: process.pid() != COMMAND && !is(|seen| &seen.is_last),
             user,
             own,
         })
@@ -309,21 +344,28 @@ fn choose(for_call: Option<&Process>, may_end: impl Fn(&Process) -> bool) -> boo
         return true;
     }
     let account = victim.account();
-    let is_roots = account.uid() == 0;
+    let is_roots = account.uid() == 0 || space.weighing.is_roots.load(Relaxed);
     if let Some(caller) = for_call
         && (is_roots || caller.real_uid() == account.uid())
     {
         return false;
     }
+    // The caller may have looked before the last victim's memory was back.
+    if !(vm::is_exhausted() || for_call.is_some() && frame::is_scarce()) {
+        return true;
+    }
     let until = time::since_boot() + GRACE;
     *VICTIM.lock() = Some((Arc::downgrade(space.map()), until));
-    let mut freed = end(&victim);
+    let user = account.user();
+    if !is_roots {
+        let held_back = time::since_boot() + HELD_BACK;
+        user.held_back.store(held_back.as_millis() as u64, Relaxed);
+    }
+    let mut freed = end(&victim, &space);
+    drop(space);
     if is_roots {
         return true;
     }
-    let user = account.user();
-    let held_back = time::since_boot() + HELD_BACK;
-    user.held_back.store(held_back.as_millis() as u64, Relaxed);
     // The end of one small process among thousands would be no progress.
     let needed = frame::targets().high.saturating_sub(frame::available());
     for _ in 1..AT_ONCE {
@@ -334,28 +376,52 @@ fn choose(for_call: Option<&Process>, may_end: impl Fn(&Process) -> bool) -> boo
             Arc::ptr_eq(process.account().user(), user) && process.signals.ending().is_none()
         };
         let Some(next) = worst(is_next) else { break };
-        freed += end(&next);
+        let Some(space) = next.leader().and_then(|leader| leader.space()) else {
+            continue;
+        };
+        freed += end(&next, &space);
     }
     true
 }
 
-/// Ends a process, unless it is ending already; returns what it weighs.
-fn end(victim: &Process) -> usize {
-    let account = victim.account();
-    let weight = account.weight.load(Relaxed);
-    if !is_ending(victim) {
-        nucleus::log!(
-            "out of memory: killed process {} ({}) of user {} with {weight} pages of the user's {}",
-            victim.pid(),
-            String::from_utf8_lossy(&victim.name()),
-            account.uid(),
-            account.user().weight.load(Relaxed),
-        );
-        nucleus::log!("memory in pages: {:?}", frame::usage());
-        Counter::out_of_memory_kills.add(1);
-        victim.signals.end(raw::SIGKILL as i32);
+/// Ends a process and all others that have its address space, which comes back only with the last
+/// of them; returns what they weigh.
+fn end(victim: &Arc<Process>, space: &Arc<Space>) -> usize {
+    let mut freed = space.weighing.pages.load(Relaxed);
+    end_one(victim);
+    freed += victim.account().pages();
+    // Those that they make meanwhile come later, or are not made.
+    for process in Process::by_birth() {
+        let has_it = |leader: Arc<Thread>| {
+            leader
+                .space()
+                .is_some_and(|other| Arc::ptr_eq(&other, space))
+        };
+        if !Arc::ptr_eq(&process, victim) && process.leader().is_some_and(has_it) {
+            end_one(&process);
+            freed += process.account().pages();
+        }
     }
-    weight
+    freed
+}
+
+/// Ends a process, unless it is ending already.
+fn end_one(victim: &Process) {
+    if is_ending(victim) {
+        return;
+    }
+    let account = victim.account();
+    nucleus::log!(
+        "out of memory: killed process {} ({}) of user {} with {} pages of the user's {}",
+        victim.pid(),
+        String::from_utf8_lossy(&victim.name()),
+        account.uid(),
+        account.weight.load(Relaxed),
+        account.user().weight.load(Relaxed),
+    );
+    nucleus::log!("memory in pages: {:?}", frame::usage());
+    Counter::out_of_memory_kills.add(1);
+    victim.signals.end(raw::SIGKILL as i32);
 }
 
 /// Whether processes of this one's user were ended a moment ago because memory ran out: it gets no

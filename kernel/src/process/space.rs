@@ -2,7 +2,7 @@
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::{
-    AtomicU32, AtomicUsize,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -23,6 +23,24 @@ pub struct Space {
     /// `PR_SET_DUMPABLE`: whether other processes of its user may look into it. It belongs to the
     /// space, so that no other program is judged by it.
     dumpable: AtomicU32,
+    /// Of the last choice of a process to be ended for memory.
+    pub(super) weighing: Weighing,
+}
+
+/// What the choice of a process to be ended for memory knows of an address space that several may
+/// have: it weighs once, and they end together. Changed by the thread alone that chooses.
+#[derive(Default)]
+pub(super) struct Weighing {
+    /// The number of the choice of which the rest is.
+    pub choice: AtomicU64,
+    /// The pages that its end frees.
+    pub pages: AtomicUsize,
+    /// The process that is ended last has it.
+    pub is_last: AtomicBool,
+    /// A process that is never ended has it.
+    pub is_spared: AtomicBool,
+    /// A process of root's has it.
+    pub is_roots: AtomicBool,
 }
 
 /// The user's other processes may look into a space that is dumpable like this.
@@ -85,6 +103,7 @@ impl Space {
             layout,
             barriers: AtomicU32::new(0),
             dumpable: AtomicU32::new(BY_USER),
+            weighing: Weighing::default(),
         })
     }
 

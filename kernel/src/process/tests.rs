@@ -3,7 +3,9 @@
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 
 use abi::{Errno, raw::general as raw};
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use fs::{Namespace, ramfs};
+
 use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame,
     sim::{self, Config},
@@ -346,6 +348,110 @@ fn a_futex_lock_keeps_all_but_one_out_and_loses_no_wake_up() {
             });
         }
         let _: Own = Own::new(shared, |_, _, _| {});
+    });
+}
+
+/// Processes with one address space are ended together, and it weighs once; none is ended if one of
+/// them may not be.
+#[test]
+fn those_that_share_memory_are_ended_together() {
+    const LARGE: usize = 48;
+    under_schedules(2, || {
+        let make_user = |shared: &Shared| {
+            let id = pid_table::new_id(true).unwrap();
+            fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap()
+        };
+        let make_space = |pages| {
+            let (space, at) = space_of(pages);
+            for page in 0..pages {
+                let fault = space.map().fault(at + page * PAGE_SIZE, Access::Write);
+                assert!(fault.is_ok());
+            }
+            shared(space)
+        };
+        // The first process is never ended.
+        let first = make(None);
+        let both = make_space(LARGE);
+        let sharers = [make_user(&both), make_user(&both)];
+        let single = make_user(&make_space(LARGE / 2));
+        *MAP.lock() = None;
+        drop(both);
+        let is_ended = |thread: &Arc<Thread>| thread.process().signals.ending().is_some();
+        let never = &sharers[1].process().oom_adjustment;
+        never.store(memory::OOM_NEVER, SeqCst);
+        assert!(memory::kill_largest(None));
+        assert!(is_ended(&single) && !sharers.iter().any(is_ended));
+        never.store(0, SeqCst);
+        let finish = |thread: &Arc<Thread>| {
+            thread.publish(None);
+            end(thread, 0);
+            pid_table::remove_unborn(thread.process().pid());
+        };
+        finish(&single);
+        assert!(memory::kill_largest(None));
+        assert!(sharers.iter().all(is_ended));
+        let weight = |thread: &Arc<Thread>| thread.process().account().weight.load(SeqCst);
+        let user = sharers[0].process().user().weight.load(SeqCst);
+        assert!(weight(&sharers[0]) >= LARGE && weight(&sharers[1]) >= LARGE);
+        assert!(user < 2 * LARGE, "weighed {user}");
+        sharers.iter().for_each(finish);
+        finish(&first);
+    });
+}
+
+/// A thread that runs another program gives each of its words up once, though their waiters name it
+/// as the owner again at once.
+#[test]
+fn words_are_given_up_once() {
+    const WAITERS: usize = 4;
+    under_schedules(3, || {
+        let (space, page) = space();
+        let shared = shared(space);
+        let make_user = || {
+            let id = pid_table::new_id(true).unwrap();
+            fork::make_process(id.get(), None, false, Some(shared.clone())).unwrap()
+        };
+        let owner = make_user();
+        let handed_over = Arc::new([const { AtomicUsize::new(0) }; 2]);
+        let phase = Arc::new(AtomicUsize::new(0));
+        for n in 0..WAITERS {
+            let waiter = make_user();
+            let own = Own::new(shared.clone(), |_, _, _| {});
+            let (owner, handed_over, phase) = (owner.clone(), handed_over.clone(), phase.clone());
+            task(&waiter.clone(), move || {
+                let word = page + 64 * n;
+                let key = Key::new(&own.space, word, true).unwrap();
+                while phase.load(SeqCst) < 2 {
+                    user::write(word, &owner.tid()).unwrap();
+                    match futex::pi::lock(&waiter, key, word, None, None) {
+                        Ok(()) => {
+                            let phase = phase.load(SeqCst).min(1);
+                            handed_over[phase].fetch_add(1, SeqCst);
+                        }
+                        Err(Errno::ESRCH) => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+                user::write(word, &0u32).unwrap();
+                exit::end_thread(waiter.clone(), own, 0);
+                pid_table::remove_unborn(waiter.process().pid());
+            });
+        }
+        let mut own = Own::new(shared, |_, _, _| {});
+        task(&owner.clone(), move || {
+            for _ in 0..20 {
+                task::yield_now();
+            }
+            assert_eq!(handed_over[0].load(SeqCst), 0);
+            phase.store(1, SeqCst);
+            futex::leave(&owner, &mut own, false);
+            let count = handed_over[1].load(SeqCst);
+            assert!(count <= WAITERS, "{count} were handed over");
+            phase.store(2, SeqCst);
+            *MAP.lock() = None;
+            exit::end_thread(owner.clone(), own, 0);
+            pid_table::remove_unborn(owner.process().pid());
+        });
     });
 }
 

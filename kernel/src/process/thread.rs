@@ -1,7 +1,7 @@
 //! Threads.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use abi::Errno;
 
@@ -35,7 +35,7 @@ pub struct Thread {
     process: Arc<Process>,
     /// Pending signals, mask.
     pub signals: signal::ThreadSignals,
-    /// The place where it sleeps in `futex`.
+    /// The place where it sleeps in `futex`, and whether others may wait for words that it owns.
     pub(crate) futex: Arc<futex::Waiter>,
     shared: SpinLock<Option<Published>>,
     /// The calls that it may make.
@@ -54,9 +54,6 @@ pub struct Thread {
     /// Its own scheduling, and the best rank of the waiters for words that it owns. Its task's
     /// priority is set with it held.
     scheduling: SpinLock<(Scheduling, Option<scheduling::Rank>)>,
-    /// It ends, and no thread may begin to wait for words that it owns [changed with the lock of
-    /// the waiters].
-    pub(super) gives_nothing_up: AtomicBool,
     /// Head of the robust futex list, and of that of 32-bit code; 0 for none.
     pub(crate) robust_list: AtomicU64,
     pub(crate) robust_list_32: AtomicU64,
@@ -205,7 +202,6 @@ impl Thread {
                     None,
                 ),
             ),
-            gives_nothing_up: AtomicBool::new(false),
             robust_list: AtomicU64::new(0),
             robust_list_32: AtomicU64::new(0),
             cpus: AtomicU64::new(like.map_or(all_cpus(), Thread::cpus)),

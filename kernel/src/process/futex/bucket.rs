@@ -6,6 +6,7 @@ use nucleus::sync::Mutex;
 
 use super::{
     key::Key,
+    priority_inheritance,
     waiter::{Outcome, Waiter},
 };
 use crate::process::Thread;
@@ -42,7 +43,8 @@ impl Key {
 }
 
 impl Waiter {
-    /// Takes its entry out of the bucket that it is in; false if it was woken before.
+    /// Takes its entry out of the bucket that it is in, and lends its priority no longer; false if
+    /// it was woken before.
     pub(super) fn withdraw(self: &Arc<Self>) -> bool {
         loop {
             let home = self.home();
@@ -58,6 +60,13 @@ impl Waiter {
                 .iter()
                 .position(|entry| Arc::ptr_eq(&entry.waiter, self));
             let gone = at.and_then(|at| bucket.remove(at));
+            if let Some(Pi {
+                thread,
+                moves_to: None,
+            }) = gone.as_ref().and_then(|gone| gone.pi.as_ref())
+            {
+                priority_inheritance::stop(thread);
+            }
             drop(bucket);
             return gone.is_some();
         }

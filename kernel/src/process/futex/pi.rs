@@ -8,18 +8,14 @@
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{
-    VirtAddr,
-    task::{self, Woken},
-    user,
-};
+use nucleus::{VirtAddr, task::Woken, user};
 
 use super::{
     Key,
     bucket::{Pi, QueuedWaiter, with_both},
-    priority_inheritance,
+    priority_inheritance::{self, Refusal},
     table::{enter, load},
-    waiter::Outcome,
+    waiter::{Outcome, Ownership},
 };
 use crate::{
     process::{Pid, Thread, pid_table, signal},
@@ -101,12 +97,20 @@ pub fn try_lock(thread: &Thread, key: Key, address: VirtAddr) -> Result<()> {
     }
 }
 
+/// The error of a wait for a word that ended without it.
+fn interrupted(why: Woken) -> Errno {
+    match why {
+        Woken::TimedOut => Errno::ETIMEDOUT,
+        Woken::Interrupted => signal::ERESTARTNOINTR,
+    }
+}
+
 /// `FUTEX_LOCK_PI`: the thread becomes the owner of the word, after a sleep if the word has another
 /// owner than `dead`, a thread that died.
 ///
 /// # Errors
 /// `EDEADLK` if the thread would wait for itself; `ESRCH` if there is no such thread as the word's
-/// owner; `ETIMEDOUT`; a restart number if a signal came; `EAGAIN`, `ENOMEM`, `EFAULT`.
+/// owner; `ETIMEDOUT`; a restart number if a signal came; `ENOMEM`, `EFAULT`.
 pub fn lock(
     thread: &Arc<Thread>,
     key: Key,
@@ -120,17 +124,27 @@ pub fn lock(
             let mut bucket = key.bucket().lock();
             let owner = match claim(address, thread.tid(), dead, || best(&bucket, key).is_some())? {
                 Claim::Mine => return Ok(()),
-                Claim::Of(owner) => pid_table::find_thread(owner).ok_or(Errno::ESRCH)?,
+                Claim::Of(owner) => owner,
             };
-            match priority_inheritance::wait_for(thread, &owner, key) {
+            let found = pid_table::find_thread(owner).ok_or(Refusal::Errno(Errno::ESRCH));
+            match found.and_then(|owner| priority_inheritance::wait_for(thread, &owner, key)) {
                 Ok(()) => {}
-                Err(Errno::EAGAIN) if !thread.signals.needs_attention() => {
-                    // It is ending: soon the word says so, or no thread has its id.
+                Err(Refusal::Ending(owner)) => {
                     drop(bucket);
-                    task::yield_now();
+                    let slept = owner.futex.sleep_while_ending(deadline);
+                    slept.map_err(interrupted)?;
                     continue;
                 }
-                Err(error) => return Err(error),
+                // It marks its words before it has ended.
+                Err(Refusal::Errno(Errno::ESRCH))
+                    if load(address)? & raw::FUTEX_TID_MASK != owner =>
+                {
+                    if thread.signals.needs_attention() {
+                        return Err(signal::ERESTARTNOINTR);
+                    }
+                    continue;
+                }
+                Err(Refusal::Errno(error)) => return Err(error),
             }
             let pi = Pi {
                 thread: thread.clone(),
@@ -145,11 +159,7 @@ pub fn lock(
         if let Err(why) = slept
             && waiter.withdraw()
         {
-            priority_inheritance::stop(thread);
-            return Err(match why {
-                Woken::TimedOut => Errno::ETIMEDOUT,
-                Woken::Interrupted => signal::ERESTARTNOINTR,
-            });
+            return Err(interrupted(why));
         }
         match waiter.outcome() {
             Outcome::OwnerDied(owner) => dead = Some(owner),
@@ -199,22 +209,24 @@ fn hand_over(bucket: &mut VecDeque<QueuedWaiter>, at: usize, outcome: Outcome) {
 
 /// The thread owns nothing any more: the best waiter for each of its words is told that the owner
 /// is no more. `for_good`: it ends; else it runs another program.
+///
+/// Any thread may be named as a word's owner, by strangers too. There is one step for each word
+/// that is waited for when it begins: later waiters sleep until the thread has given up all.
 pub(super) fn give_up_all(thread: &Arc<Thread>, for_good: bool) {
-    while let Some(key) = priority_inheritance::owed_by(thread, for_good) {
-        let mut bucket = key.bucket().lock();
-        match best(&bucket, key) {
-            Some((at, _)) => {
+    if priority_inheritance::refuse_waiters(thread) {
+        while let Some(key) = priority_inheritance::owed_by(thread) {
+            let mut bucket = key.bucket().lock();
+            // If there is none, the waiter has given up meanwhile.
+            if let Some((at, _)) = best(&bucket, key) {
                 hand_over(&mut bucket, at, Outcome::OwnerDied(thread.tid()));
-                drop(bucket);
-                priority_inheritance::give_back(thread);
-            }
-            // The waiter has given up and is about to say so.
-            None => {
-                drop(bucket);
-                task::yield_now();
             }
         }
+        priority_inheritance::give_back(thread);
     }
+    thread.futex.set_ownership(match for_good {
+        true => Ownership::Ended,
+        false => Ownership::Allowed,
+    });
 }
 
 /// `FUTEX_CMP_REQUEUE_PI`: of the waiters for the word of `from` that are to move to that of `to`,
@@ -316,7 +328,11 @@ fn take_turn(waiter: &Arc<Thread>, to: Key, address: VirtAddr, others_wait: bool
         Claim::Mine => Ok(Turn::Owns),
         Claim::Of(owner) => {
             let owner = pid_table::find_thread(owner).ok_or(Errno::ESRCH)?;
-            priority_inheritance::wait_for(waiter, &owner, to).map(|()| Turn::Waits)
+            match priority_inheritance::wait_for(waiter, &owner, to) {
+                Ok(()) => Ok(Turn::Waits),
+                Err(Refusal::Ending(_)) => Err(Errno::EAGAIN),
+                Err(Refusal::Errno(error)) => Err(error),
+            }
         }
     }
 }
@@ -354,13 +370,9 @@ pub fn wait_requeue(
         && waiter.withdraw()
     {
         let moved = waiter.home() == to;
-        if moved {
-            priority_inheritance::stop(thread);
-        }
         return Err(match why {
-            Woken::TimedOut => Errno::ETIMEDOUT,
             Woken::Interrupted if moved => Errno::EAGAIN,
-            Woken::Interrupted => signal::ERESTARTNOINTR,
+            why => interrupted(why),
         });
     }
     match waiter.outcome() {

@@ -4,15 +4,12 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use core::sync::atomic::{
-    AtomicUsize,
-    Ordering::{Relaxed, SeqCst},
-};
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use abi::{Errno, Result};
+use abi::Errno;
 use nucleus::{frame, sync::Mutex};
 
-use super::Key;
+use super::{Key, waiter::Ownership};
 use crate::process::{Scheduling, Thread, scheduling::Rank};
 
 /// Owners of a chain, each of which waits for the next, at most: as on Linux.
@@ -193,24 +190,43 @@ impl Links {
     }
 }
 
+/// Why a thread can't wait for a word.
+pub(super) enum Refusal {
+    /// The owner is giving up its words: the waiter may ask again
+    /// [afterwards](super::Waiter::sleep_while_ending).
+    Ending(Arc<Thread>),
+    Errno(Errno),
+}
+
+impl From<Errno> for Refusal {
+    fn from(error: Errno) -> Refusal {
+        Refusal::Errno(error)
+    }
+}
+
 /// Records that `waiter` is about to wait for the word of `key`, which `owner` has: it inherits
 /// the waiter's priority from now on. A word that others wait for has the owner that it was
-/// [passed on](pass_on) to, which may not have entered itself yet.
+/// [passed on](pass_on) to, which may not have entered itself yet. The word's bucket is locked.
 ///
 /// # Errors
 /// `EDEADLK` if `owner` waits for `waiter`, however indirectly, or more than [`LONGEST`] threads
-/// wait for each other in turn; `EAGAIN` if `owner` ends just now; `ENOMEM`.
-pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> Result<()> {
+/// wait for each other in turn; `ESRCH` if `owner` has ended; `ENOMEM`.
+pub(super) fn wait_for(
+    waiter: &Arc<Thread>,
+    owner: &Arc<Thread>,
+    key: Key,
+) -> core::result::Result<(), Refusal> {
     let mut links = LINKS.lock();
     let known = links.words.get(&key).map(|word| word.owner.clone());
     let known = known.filter(|known| !Arc::ptr_eq(known, waiter));
     let owner = known.as_ref().unwrap_or(owner);
-    let outcome = if owner.gives_nothing_up.load(Relaxed) {
-        Err(Errno::EAGAIN)
-    } else if links.is_cycle(waiter, owner, key) {
-        Err(Errno::EDEADLK)
-    } else {
-        frame::check_not_scarce().map_err(Errno::from)
+    // Before the look at the owner: an owner that ends after the look finds the waiter counted.
+    COUNT.store(links.waiters.len() + 1, SeqCst);
+    let outcome = match owner.futex.ownership() {
+        Ownership::Ending => Err(Refusal::Ending(owner.clone())),
+        Ownership::Ended => Err(Errno::ESRCH.into()),
+        Ownership::Allowed if links.is_cycle(waiter, owner, key) => Err(Errno::EDEADLK.into()),
+        Ownership::Allowed => frame::check_not_scarce().map_err(|error| Errno::from(error).into()),
     };
     let mut former = None;
     if outcome.is_ok() {
@@ -218,13 +234,16 @@ pub(super) fn wait_for(waiter: &Arc<Thread>, owner: &Arc<Thread>, key: Key) -> R
         former = links.give(key, owner);
         links.add(waiter, owner, key);
         links.lend(owner);
+    } else {
+        COUNT.store(links.waiters.len(), SeqCst);
     }
     drop(links);
     drop(former);
     outcome
 }
 
-/// `waiter` no longer waits.
+/// `waiter` no longer waits. The word's bucket is locked, so that what waits by the bucket and by
+/// the links is the same.
 pub(super) fn stop(waiter: &Arc<Thread>) {
     let mut links = LINKS.lock();
     let gone = links.remove(waiter);
@@ -252,17 +271,15 @@ pub(super) fn give_back(owner: &Arc<Thread>) {
     LINKS.lock().lend(owner);
 }
 
-/// Returns a word that others wait for `owner` to release. With `for_good` no thread will wait for
-/// it any more.
-pub(super) fn owed_by(owner: &Arc<Thread>, for_good: bool) -> Option<Key> {
-    if for_good {
-        // Before the look: `wait_for` refuses later waiters.
-        let _links = LINKS.lock();
-        owner.gives_nothing_up.store(true, Relaxed);
-    }
-    if COUNT.load(SeqCst) == 0 {
-        return None;
-    }
+/// Begins to give up all words of `owner`, the caller: no thread begins to wait for one of them
+/// until its [`Ownership`] changes again. Returns whether threads may wait for some.
+pub(super) fn refuse_waiters(owner: &Thread) -> bool {
+    owner.futex.set_ownership(Ownership::Ending);
+    COUNT.load(SeqCst) != 0
+}
+
+/// Returns a word that others wait for `owner` to release.
+pub(super) fn owed_by(owner: &Thread) -> Option<Key> {
     LINKS.lock().owed_by(owner).map(|(_, key)| key)
 }
 

@@ -213,7 +213,7 @@ fn be_shell(rounds: &AtomicUsize) -> Outcome {
 }
 
 /// Kills all processes of the user.
-fn kill_users() -> Outcome {
+pub fn kill_users() -> Outcome {
     for _ in 0..1000 {
         // As root: a user that may have no more processes could not fork the killer.
         let killer = spawn(|| {

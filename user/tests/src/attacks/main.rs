@@ -11,6 +11,7 @@
 
 mod bombs;
 mod exhausted;
+mod holdups;
 mod limits;
 mod mappings;
 mod meshes;
@@ -76,7 +77,8 @@ fn main() {
         tables,
         limits,
         view,
-        exhausted
+        exhausted,
+        holdups
     };
     let runner = Runner {
         words,
