@@ -11,6 +11,7 @@
 //! | [`account`] | weighed run time; how run time divides between programs and the kernel |
 //! | [`idle`] | how long a CPU without work polls its queue before it sleeps |
 //! | [`run_queue`] | which task of a CPU runs first, and when the running one gives way |
+//! | [`debt`] | how tasks in the kernel come before their turn |
 //! | [`placement`] | which CPU a task goes to, and whether that CPU is told at once |
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 #![cfg_attr(target_os = "none", no_std)]
@@ -18,6 +19,7 @@
 #![warn(missing_docs)]
 
 pub mod account;
+pub mod debt;
 pub mod idle;
 pub mod pairing_heap;
 pub mod placement;

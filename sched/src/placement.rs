@@ -3,7 +3,7 @@
 
 /// How far behind the others a task may be when it wakes up, in nanoseconds: enough to run at once
 /// before tasks that compute, less than a slice, so that many wake-ups in a row don't starve them.
-const SLEEPER_CREDIT: i64 = 6_000_000;
+pub(crate) const SLEEPER_CREDIT: i64 = 6_000_000;
 
 /// How far behind the running task one must be to take its CPU at once, in nanoseconds. Below it
 /// the switches would cost more than the wait: a pipeline's stages would alternate at every write.

@@ -6,8 +6,8 @@ use crate::lock::InterruptScope;
 use crate::{pmap, random, task, time, user};
 
 #[unsafe(no_mangle)]
-extern "Rust" fn nucleus_reschedule() {
-    task::reschedule();
+extern "Rust" fn nucleus_reschedule(in_program: bool) {
+    task::reschedule(in_program);
 }
 
 #[unsafe(no_mangle)]

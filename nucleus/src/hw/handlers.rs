@@ -9,9 +9,10 @@ use crate::addr::{Access, VirtAddr};
 
 unsafe extern "Rust" {
     /// Makes the scheduler choose a task, unless preemption is disabled. Restores the interrupt
-    /// flag. Called by [`preempt`](super::machine::preempt) when a reschedule is wanted.
+    /// flag. Called by [`preempt`](super::machine::preempt) when a reschedule is wanted;
+    /// `in_program`: the current task runs its program, or is about to, and holds no lock.
     #[link_name = "nucleus_reschedule"]
-    pub(crate) safe fn reschedule();
+    pub(crate) safe fn reschedule(in_program: bool);
 
     /// Handles this CPU's timer, with interrupts off; `in_program`: it interrupted a program.
     #[link_name = "nucleus_on_timer"]

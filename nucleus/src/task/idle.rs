@@ -63,7 +63,7 @@ pub(super) fn idle() -> ! {
             take_over(cpu, task);
         }
         if queue.queued.load(Ordering::SeqCst) != 0 {
-            schedule();
+            schedule(true);
             continue;
         }
         if dead::is_wanted() && reaper::wake() {

@@ -38,13 +38,13 @@ pub use queue::{Sleep, WaitQueue, WaitSet, Watch, Woken, sleep};
 pub use run_queue::cpu_times;
 pub use sched::priority::{Priority, TURN};
 pub use scheduler::{MAX_CPUS, cpu, cpu_count, yield_now};
-pub(crate) use scheduler::{block, reschedule, tick};
+pub(crate) use scheduler::{block, must_look, reschedule, tick};
 pub use spawn::{Spawn, spawn};
 pub(crate) use start::{run_boot_cpu, run_on_this_cpu};
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
+pub(crate) use task::with_compat_scratch;
 pub use task::{Task, current, set_pmap, with_attachment};
-pub(crate) use task::{must_look, with_compat_scratch};
 pub(crate) use waiter::{Waiter, WaiterList, wake_from};
 
 #[cfg(test)]

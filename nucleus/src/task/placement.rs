@@ -37,6 +37,11 @@ pub(crate) fn wake(task: &Task, interrupting: bool) -> bool {
         Some(!ptr::eq(inner.current, task))
     });
     if woke == Some(true) {
+        if task.has_small_share() {
+            // Others come close to its turn while it waits; it may hold locks.
+            let floor = QUEUES[task.cpu()].floor.load(Ordering::Relaxed);
+            task.set_place(task.place().woken(floor));
+        }
         place(task);
     }
     machine::irqs_restore(irqs);

@@ -19,6 +19,7 @@ use core::{
 };
 
 use sched::account::{in_program, weighed};
+use sched::debt::Place;
 use sched::placement::Load;
 use sched::priority::Priority;
 use sched::run_queue::Among;
@@ -269,7 +270,10 @@ pub(super) fn set_priority(task: &Task, priority: Priority) {
         if task.level() == 0 {
             // As if it were new.
             let floor = queue.floor.load(Ordering::Relaxed);
-            task.virtual_time.store(floor, Ordering::Relaxed);
+            task.set_place(Place {
+                virtual_time: floor,
+                debt: 0,
+            });
         }
         if queued {
             // As on Linux, a task that steps down is the first of its new level.

@@ -53,19 +53,20 @@ pub fn yield_now() {
         task.virtual_time.fetch_max(first + 1, Ordering::Relaxed);
     }
     queue.unlock();
-    schedule();
+    schedule(true);
     machine::irqs_restore(irqs);
 }
 
 /// Runs another task if one is wanted, unless preemption is disabled. Restores the interrupt flag.
+/// `in_program`: the current task runs its program, or is about to, and holds no lock.
 #[cold]
-pub(crate) fn reschedule() {
+pub(crate) fn reschedule(in_program: bool) {
     if machine::preempt_count() != 0 || current_raw().is_null() {
         return;
     }
     let irqs = machine::irqs_disable();
     while machine::reschedule_wanted() {
-        schedule();
+        schedule(in_program);
     }
     machine::irqs_restore(irqs);
 }
@@ -95,7 +96,7 @@ pub(crate) fn block(interruptible: bool, awake: impl FnOnce() -> bool) {
         // A waker that gets in between finds the task running here and changes nothing else.
         task.state.store(RUNNABLE, Ordering::SeqCst);
     } else {
-        schedule();
+        schedule(false);
     }
     machine::irqs_restore(irqs);
 }
@@ -106,16 +107,17 @@ pub(super) fn leave_for_ever() -> ! {
     if let Some(task) = current_ref() {
         task.state.store(DEAD, Ordering::SeqCst);
     }
-    schedule();
+    schedule(true);
     unreachable!("a dead task was run");
 }
 
 /// Switches to the task that is to run now, which may be the current one. Interrupts off,
-/// preemption not disabled. Returns when the current task runs again.
+/// preemption not disabled. Returns when the current task runs again. `in_turn`: it holds no lock,
+/// and waits for its turn if it is preempted; else it [comes before that](sched::debt).
 ///
 /// # Panics
 /// If the task holds a spin lock, or is pinned: it might go on elsewhere, with what is this CPU's.
-pub(super) fn schedule() {
+pub(super) fn schedule(in_turn: bool) {
     assert!(
         machine::preempt_count() == 0,
         "a task is switched away from while it holds a spin lock"
@@ -162,6 +164,10 @@ pub(super) fn schedule() {
         queue.unlock();
         return;
     }
+    if stays && !in_turn && previous.has_small_share() {
+        let floor = queue.floor.load(Ordering::Relaxed);
+        previous.set_place(previous.place().preempted(floor));
+    }
     let count = &previous.switches[usize::from(stays)];
     // The holder of the lock alone writes it.
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -197,6 +203,50 @@ pub(super) fn schedule() {
     // off.
     unsafe { Context::switch(&previous.context, &next.context) };
     finish_switch();
+}
+
+/// Whether the current task has to look at something before its program goes on: it was
+/// [interrupted](Task::interrupt), or switched to and [wants to know that](Task::watch_switches),
+/// or it has just paid its debt, and others may have run meanwhile. Interrupts off.
+#[inline(always)]
+pub(crate) fn must_look() -> bool {
+    current_ref().is_some_and(|task| {
+        let looks = task.interrupted.load(Ordering::SeqCst);
+        let looks = looks || task.switched.load(Ordering::Relaxed);
+        if looks {
+            settle(task);
+        }
+        looks
+    })
+}
+
+#[cold]
+fn settle(task: &Task) {
+    pay_debt(task);
+    if !task.watches_switches.load(Ordering::Relaxed) {
+        task.switched.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The current task, which holds no lock, pays its debt, and waits for its turn.
+#[cold]
+fn pay_debt(task: &Task) {
+    if task.debt.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let irqs = machine::irqs_disable();
+    let queue = &*QUEUES[machine::cpu()];
+    let inner = queue.lock();
+    queue.charge(inner, machine::nanoseconds());
+    // One that has got a level meanwhile owes nothing either: its virtual time means nothing.
+    task.set_place(task.place().paid());
+    let behind = inner.is_behind(task);
+    queue.unlock();
+    if behind {
+        machine::set_reschedule(true);
+        reschedule(true);
+    }
+    machine::irqs_restore(irqs);
 }
 
 /// A task with a level is looked at by the scheduler: where it goes if others run before it.

@@ -8,6 +8,7 @@ use core::{
     sync::atomic::{AtomicBool, AtomicI8, AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
+use sched::debt::Place;
 use sched::pairing_heap::{Link, Linked};
 use sched::priority::{Priority, TURN};
 use sched::run_queue::Runnable;
@@ -52,8 +53,9 @@ pub struct Task {
     pub(super) turn_used: AtomicU64,
     /// It asks to let others of its level run; the task's own.
     pub(super) yields: AtomicBool,
-    /// Whether it wants to know that it was switched to, and whether it was since it asked last;
-    /// the task's own, except that the CPU that switches to it sets the second one.
+    /// Whether it wants to know that it was switched to; and whether it was since it asked last, or
+    /// has a debt. The task's own, except that a CPU that switches to it or sets its place sets the
+    /// second one.
     pub(super) watches_switches: AtomicBool,
     pub(super) switched: AtomicBool,
     /// How often it gave its CPU up because it had to wait, and how often though it could have gone
@@ -70,6 +72,9 @@ pub struct Task {
     /// Run time weighed by the nice value, in nanoseconds [run queue of `cpu`; atomic for
     /// `yield_now`].
     pub(super) virtual_time: AtomicU64,
+    /// What it has used beyond its virtual time, in nanoseconds: see [`sched::debt`] [run queue of
+    /// `cpu`, or the mover of a task that is in no queue].
+    pub(super) debt: AtomicU64,
     /// Whether it is in the heap of a run queue [that run queue].
     pub(super) queued: AtomicBool,
     /// Runs when there is nothing else to run; never in a heap.
@@ -203,15 +208,6 @@ pub fn with_attachment<R>(f: impl FnOnce(Option<&(dyn Any + Send + Sync)>) -> R)
     f(current_ref().and_then(|task| task.attachment.as_deref()))
 }
 
-/// Whether the current task has to look at something before its program goes on: it was
-/// [interrupted](Task::interrupt), or switched to and [wants to know that](Task::watch_switches).
-#[inline]
-pub(crate) fn must_look() -> bool {
-    current_ref().is_some_and(|task| {
-        task.interrupted.load(Ordering::SeqCst) || task.switched.load(Ordering::Relaxed)
-    })
-}
-
 /// Whether the current task was [interrupted](Task::interrupt). False before the first task.
 #[inline]
 pub(crate) fn is_interrupted() -> bool {
@@ -276,6 +272,7 @@ impl Task {
             reported: [const { AtomicU64::new(0) }; 2],
             link: Link::new(),
             virtual_time: AtomicU64::new(0),
+            debt: AtomicU64::new(0),
             queued: AtomicBool::new(false),
             idle,
             pmap: UnsafeCell::new(None),
@@ -378,6 +375,31 @@ impl Task {
         }
     }
 
+    /// Whether it has less of the CPU than others that compute: a lock that it holds could be held
+    /// long.
+    pub(super) fn has_small_share(&self) -> bool {
+        self.nice.load(Ordering::Relaxed) > 0 && self.level() == 0
+    }
+
+    /// Returns its place among others.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            virtual_time: self.virtual_time.load(Ordering::Relaxed),
+            debt: self.debt.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sets its place. It is in no heap.
+    pub(super) fn set_place(&self, place: Place) {
+        self.virtual_time
+            .store(place.virtual_time, Ordering::Relaxed);
+        self.debt.store(place.debt, Ordering::Relaxed);
+        if place.debt != 0 {
+            // It is looked at on the way to its program, and paid.
+            self.switched.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Whether it has had its turn, or has asked to let others of its level run.
     pub(super) fn gives_way(&self) -> bool {
         self.yields.load(Ordering::Relaxed) || self.turn_is_over()
@@ -414,7 +436,9 @@ impl Task {
     pub fn take_switched(&self) -> bool {
         let switched = self.switched.load(Ordering::Relaxed);
         if switched {
-            self.switched.store(false, Ordering::Relaxed);
+            // A debt is seen, and paid, on the way to its program.
+            let owes = self.debt.load(Ordering::Relaxed) != 0;
+            self.switched.store(owes, Ordering::Relaxed);
         }
         switched
     }

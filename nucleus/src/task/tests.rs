@@ -336,9 +336,11 @@ fn nicer_tasks_get_less() {
             .map(|nice| {
                 let stop = stop.clone();
                 let task = spawn(move || {
+                    sim::set_in_program(true);
                     while !stop.load(Ordering::SeqCst) {
                         sim::point();
                     }
+                    sim::set_in_program(false);
                 });
                 task.set_priority(Priority::Share(nice));
                 task
@@ -350,6 +352,89 @@ fn nicer_tasks_get_less() {
         // The weights are 9.3 to 1.
         assert!(used(&tasks[0]) > used(&tasks[1]) * 4);
         assert!(used(&tasks[0]) < used(&tasks[1]) * 20);
+    });
+}
+
+/// The holder of a lock goes on soon, however little of the CPU is its share; which it does not
+/// exceed for that.
+#[test]
+fn a_nice_holder_keeps_no_urgent_task_waiting() {
+    on_machines_with("holder", 1..=2, 256, 12, || {
+        let stop = Arc::new(AtomicBool::new(false));
+        let lock = Arc::new(crate::sync::Mutex::new(crate::lock::Rank::Leaf, ()));
+        current().set_priority(Priority::Share(-20));
+        let goes_on = |stop: &Arc<AtomicBool>| {
+            let stop = stop.clone();
+            move || !stop.load(Ordering::SeqCst)
+        };
+        let mut holders = Vec::new();
+        for _ in 0..2 {
+            let (goes_on, lock) = (goes_on(&stop), lock.clone());
+            let holder = spawn(move || {
+                while goes_on() {
+                    let guard = lock.lock();
+                    (0..50).for_each(|_| sim::point());
+                    drop(guard);
+                    // As on the way to a program.
+                    let irqs = crate::hw::machine::irqs_disable();
+                    must_look();
+                    crate::hw::machine::irqs_restore(irqs);
+                }
+            });
+            holder.set_priority(Priority::Share(20));
+            holders.push(holder);
+        }
+        for _ in 0..3 * cpu_count() {
+            let goes_on = goes_on(&stop);
+            spawn(move || {
+                sim::set_in_program(true);
+                while goes_on() {
+                    sim::point();
+                }
+                sim::set_in_program(false);
+            });
+        }
+        let begin = time::since_boot();
+        let mut worst = Duration::ZERO;
+        for _ in 0..100 {
+            sleep(Sleep::within(Duration::from_millis(3)));
+            let start = time::since_boot();
+            drop(lock.lock());
+            worst = worst.max(time::since_boot() - start);
+        }
+        assert!(worst < Duration::from_secs(1), "waited for {worst:?}");
+        sleep(Sleep::within(Duration::from_secs(2)));
+        stop.store(true, Ordering::SeqCst);
+        let time = time::since_boot() - begin;
+        for holder in &holders {
+            let (program, kernel) = holder.cpu_time();
+            assert!(
+                (program + kernel) * 5 < time,
+                "{:?} of {time:?}",
+                program + kernel
+            );
+        }
+    });
+}
+
+/// A task that has a debt when it gets a real-time level goes on to its program all the same.
+#[test]
+fn a_debt_is_over_with_a_level() {
+    on_machines_with("debt", [1], 256, 4, || {
+        let task = current();
+        task.watch_switches(true);
+        let place = task.place();
+        task.set_place(sched::debt::Place { debt: 1, ..place });
+        task.set_priority(Priority::Level {
+            level: 1,
+            turns: false,
+        });
+        let irqs = crate::hw::machine::irqs_disable();
+        assert!(must_look());
+        crate::hw::machine::irqs_restore(irqs);
+        task.take_switched();
+        assert!(!must_look());
+        task.watch_switches(false);
     });
 }
 

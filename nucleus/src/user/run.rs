@@ -13,7 +13,8 @@ impl UserContext {
     /// returns [`Event::Interrupt`]; a wish to reschedule has been served before the return.
     /// Returns [`Event::Interrupt`] at once while the task is
     /// [interrupted](crate::task::Task::interrupt), or was switched to and [asks to
-    /// know](crate::task::Task::watch_switches).
+    /// know](crate::task::Task::watch_switches), and once after it ran in the kernel
+    /// [before its turn](sched::debt).
     #[inline]
     pub fn run(&mut self) -> Event {
         self.run_unless(task::must_look)

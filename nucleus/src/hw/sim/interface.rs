@@ -68,6 +68,13 @@ pub(crate) fn preempt_disable() {
     }
 }
 
+/// The current task runs its program from now on, or no longer.
+pub fn set_in_program(in_program: bool) {
+    if let Some(m) = machine() {
+        m.cpu().in_program.set(in_program);
+    }
+}
+
 /// Whether the count reached 0, a reschedule is wanted and interrupts are on.
 #[inline]
 pub(crate) fn preempt_enable() -> bool {

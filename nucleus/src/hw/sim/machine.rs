@@ -381,7 +381,9 @@ impl Machine {
             cpu.irqs.set(false);
             let in_program = cpu.in_program.replace(false);
             handle(interrupt, in_program);
-            preempt();
+            if cpu.reschedule.get() {
+                handlers::reschedule(in_program);
+            }
             // The task may be on another CPU by now.
             self.cpu().in_program.set(in_program);
             self.cpu().irqs.set(true);
@@ -463,7 +465,7 @@ extern "C" fn boot_other(_: usize) -> ! {
 #[inline]
 pub(crate) fn preempt() {
     if machine().is_some_and(|m| m.cpu().reschedule.get()) {
-        handlers::reschedule();
+        handlers::reschedule(false);
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) use fiber::Stack;
 pub(crate) use interface::*;
 pub use interface::{
     bugs, caches, choice_of, console_input, console_output, point, processor, random_u64,
-    vulnerabilities,
+    set_in_program, vulnerabilities,
 };
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};

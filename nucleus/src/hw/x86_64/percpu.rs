@@ -250,7 +250,15 @@ pub fn preempt_enable() -> bool {
 #[inline]
 pub fn preempt() {
     if reschedule_wanted() {
-        handlers::reschedule();
+        handlers::reschedule(false);
+    }
+}
+
+/// As [`preempt`], where the current task runs its program or is about to.
+#[inline]
+pub fn preempt_program() {
+    if reschedule_wanted() {
+        handlers::reschedule(true);
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn run(
     }
     cpu::irqs_disable();
     // Comes back with interrupts off and no wish left to reschedule.
-    percpu::preempt();
+    percpu::preempt_program();
     if must_return() {
         cpu::irqs_enable();
         return Event::Interrupt;
@@ -93,7 +93,7 @@ pub(crate) fn run(
         }
         number @ vector::DEVICES.. => {
             irq::handle(number, true);
-            percpu::preempt();
+            percpu::preempt_program();
             cpu::irqs_enable();
             Event::Interrupt
         }
