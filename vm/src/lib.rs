@@ -73,7 +73,7 @@ pub use map::{
     MapError, MapRequest, Overcommit, Place, Randomness, Sizes, large_pages, locked_pages,
     max_entries, overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
-pub use memory_wait::{MemoryWait, alloc_frame, is_exhausted, retry_for_memory, wait_for_memory};
+pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::PinnedPages;
 pub use object::{Anonymous, BusyPages, Description, HasObject, Lookup, Object, Pager, PagerError};
 pub use reclaim::{

@@ -69,13 +69,6 @@ pub fn wait_for_memory() -> MemoryWait {
     wait(is_enough)
 }
 
-/// Returns whether waiting for memory is still in vain: memory may have come back since
-/// [`wait_for_memory`] said so.
-pub fn is_exhausted() -> bool {
-    let is_scattered = EXTRA.load(SeqCst) >= frame::total() / EXTRA_SHARE;
-    !RUNNING.load(SeqCst) || is_scattered || !is_enough()
-}
-
 /// Waits until more than the `low` target is free, as long as `goes_on` returns true. For callers
 /// that bring many pages in but can stop, so that programs do not run short of memory. No lock is
 /// held. Fewer frames may be free again on return.

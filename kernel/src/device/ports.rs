@@ -6,7 +6,7 @@
 //! are. No byte is copied here.
 
 use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
-use core::time::Duration;
+use core::{mem, time::Duration};
 
 use fbuf::{Aggregate, Slice};
 use nucleus::{
@@ -45,6 +45,8 @@ const DEVICE_ADD: u16 = 1;
 const PORT_READY: u16 = 3;
 const PORT_OPEN: u16 = 6;
 
+/// Control messages that the device may send for each port before all are named.
+const MOST_SAID: u32 = 16;
 /// How long the device may take to name its ports.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -139,8 +141,12 @@ impl Ports {
         let says = Request::idle(1)?;
         say(outward, &says, &said, &[(0, DEVICE_READY)])?;
         let until = Sleep::within(PATIENCE);
+        let mut is_named = nucleus::try_filled(self.count as usize, false)?;
         let mut left = self.count - 1;
+        // A device says a few things of each port, and nothing without end.
+        let mut messages = 0..MOST_SAID * self.count;
         while left > 0 {
+            messages.next().ok_or(Error::Broken)?;
             let Some((request, place)) = waiting.pop_front() else {
                 return Err(Error::Broken);
             };
@@ -152,7 +158,12 @@ impl Ports {
             let port = u32::from_le_bytes(port.try_into().unwrap_or_default());
             let event = u16::from_le_bytes([rest[0], rest[1]]);
             // What is said of a port's name and its other end is of no interest.
-            if written as usize >= CONTROL && event == DEVICE_ADD && port > 0 && port < self.count {
+            let is_new = |named: &mut bool| !mem::replace(named, true);
+            if written as usize >= CONTROL
+                && event == DEVICE_ADD
+                && port > 0
+                && is_named.get_mut(port as usize).is_some_and(is_new)
+            {
                 left -= 1;
                 say(
                     outward,

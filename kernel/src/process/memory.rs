@@ -57,11 +57,12 @@ pub fn resolve_fault(
                 return other;
             }
         }
+        let before = came_back();
         // Pages that can be read again, or written out, are reclaimed before any process ends.
         if !thread.is_dying() && vm::wait_for_memory() == MemoryWait::Retry {
             continue;
         }
-        if thread.is_dying() || !kill_largest(None) || thread.is_dying() {
+        if thread.is_dying() || !kill_largest(None, before) || thread.is_dying() {
             return Err(Fault::OutOfMemory);
         }
         task::sleep(Sleep::within(REST));
@@ -109,13 +110,14 @@ const ATTEMPTS: usize = 100;
 fn wait_for_room() -> bool {
     let mut attempts = 0;
     while attempts < ATTEMPTS {
+        let before = came_back();
         let wait = vm::wait_for_memory();
         if !frame::is_scarce() {
             return true;
         }
         let goes_on = thread::with_current(|thread| {
             let retries = wait == MemoryWait::Retry;
-            !thread.is_dying() && (retries || kill_largest(Some(thread.process())))
+            !thread.is_dying() && (retries || kill_largest(Some(thread.process()), before))
         });
         // A task of the kernel ends no process.
         if !goes_on.unwrap_or(wait == MemoryWait::Retry) {
@@ -142,6 +144,14 @@ pub(crate) fn resolve_for_kernel(addr: VirtAddr, access: Access) -> bool {
 
 /// The address space of those that were ended last, and until when the others wait for its memory.
 static VICTIM: SpinLock<Option<(Weak<Map>, Duration)>> = SpinLock::new(Rank::Leaf, None);
+/// How often their memory was seen to be back.
+static CAME_BACK: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how often the memory of those that were ended was seen to be back. A thread that gets no
+/// memory asks before it waits for some, and tells [`kill_largest`].
+pub(super) fn came_back() -> u64 {
+    CAME_BACK.load(Relaxed)
+}
 
 /// Another thread is choosing the next one.
 static CHOOSING: AtomicBool = AtomicBool::new(false);
@@ -155,13 +165,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Ends the process that has most, of the user that has most, and those that have its address space
 /// too, unless the memory of one that was ended before, or of one that ended by itself, is still on
 /// its way back. Nothing is ended if it would be a process of root's, or of the user of `for_call`.
-/// Returns whether waiting makes sense.
-pub fn kill_largest(for_call: Option<&Process>) -> bool {
+/// `before`: what [`came_back`] said when the caller had got no memory; if some has come back since,
+/// nothing is ended either. Returns whether waiting makes sense.
+pub(super) fn kill_largest(for_call: Option<&Process>, before: u64) -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;
     }
     let answer = match last_victim() {
         Victim::Leaves => true,
+        Victim::Gone if before != came_back() => true,
         Victim::Gone => choose(for_call, |_| true),
         Victim::Stays(until) => {
             choose(for_call, |process| !is_ending(process))
@@ -182,12 +194,18 @@ enum Victim {
 }
 
 fn last_victim() -> Victim {
-    match &*VICTIM.lock() {
+    let mut victim = VICTIM.lock();
+    match &*victim {
         Some((map, until)) if map.strong_count() > 0 => match time::since_boot() < *until {
             true => Victim::Leaves,
             false => Victim::Stays(*until),
         },
-        _ => Victim::Gone,
+        Some(_) => {
+            CAME_BACK.fetch_add(1, Relaxed);
+            *victim = None;
+            Victim::Gone
+        }
+        None => Victim::Gone,
     }
 }
 
@@ -349,10 +367,6 @@ fn choose(for_call: Option<&Process>, may_end: impl Fn(&Process) -> bool) -> boo
         && (is_roots || caller.real_uid() == account.uid())
     {
         return false;
-    }
-    // The caller may have looked before the last victim's memory was back.
-    if !(vm::is_exhausted() || for_call.is_some() && frame::is_scarce()) {
-        return true;
     }
     let until = time::since_boot() + GRACE;
     *VICTIM.lock() = Some((Arc::downgrade(space.map()), until));

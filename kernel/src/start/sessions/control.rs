@@ -85,9 +85,9 @@ impl Inbox {
         }
     }
 
-    /// Waits for the next message and returns it without its frame; only its first bytes if memory
-    /// is missing. `None` when the device has failed, or the host sends no messages.
-    pub(super) fn next(&mut self) -> Option<&[u8]> {
+    /// Waits for the next message and returns it without its frame; with [`OutOfMemory`] only its
+    /// first bytes. `None` when the device has failed, or the host sends no messages.
+    pub(super) fn next(&mut self) -> Option<(&[u8], Result<(), OutOfMemory>)> {
         let mut frame = [0; FRAME];
         self.read(&mut frame)?;
         let Ok(len) = session::length(frame) else {
@@ -115,7 +115,8 @@ impl Inbox {
             rest -= n;
         }
         self.message = message;
-        Some(&self.message)
+        let is_whole = (kept == len).then_some(()).ok_or(OutOfMemory);
+        Some((&self.message, is_whole))
     }
 
     /// Fills `to`.

@@ -86,7 +86,8 @@ pub fn run(count: u8, namespace: &Arc<Namespace>) -> Result<i32, String> {
     });
     // Numbers of processes begin with it.
     let message = loop {
-        let message = inbox.next().ok_or("sessions: the console device failed")?;
+        let next = inbox.next().ok_or("sessions: the console device failed")?;
+        let (message, _) = next;
         if let Ok(ToGuest::Start(start)) = session::parse(message)
             && start.is_first
             && usize::from(start.session) < sessions.slots.len()
@@ -173,14 +174,15 @@ impl Sessions {
 
     /// Obeys the host.
     fn take_messages(self: &Arc<Self>, inbox: &mut Inbox) {
-        while let Some(message) = inbox.next() {
+        while let Some((message, is_whole)) = inbox.next() {
             match session::parse(message) {
                 Ok(ToGuest::Start(start)) => self.take_start(&start, message),
                 Ok(message) => self.obey(&message),
                 Err(_) => {
                     // The start of a program is answered even if its message is not understood.
                     if let &[0, session, ..] = message {
-                        self.refuse(session, Errno::EINVAL);
+                        let error = is_whole.map_or(Errno::ENOMEM, |()| Errno::EINVAL);
+                        self.refuse(session, error);
                     }
                 }
             }

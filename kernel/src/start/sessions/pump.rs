@@ -1,13 +1,14 @@
 //! Bytes between a port and a pipe or a terminal. Whole frames change hands.
 
 use alloc::sync::Arc;
+use core::time::Duration;
 
 use abi::{Errno, raw::general::O_NONBLOCK};
 use fbuf::{Aggregate, AggregateSink, AggregateSource};
 use fs::{File, OpenFlags, Ready};
 use nucleus::{
     PAGE_SIZE,
-    task::{WaitSet, Watch},
+    task::{Sleep, WaitSet, Watch},
 };
 use session::{Stream, ToHost};
 
@@ -50,6 +51,21 @@ fn no_wait() -> OpenFlags {
 /// Slices that are taken from a port before they are given on.
 const SLICES: usize = 16;
 
+/// Makes room for slices, as soon as there is memory; returns false if the session ends before.
+fn make_room(session: &Session, slices: &mut Aggregate, count: usize) -> bool {
+    while slices.reserve(count).is_err() {
+        if session.is_ending() {
+            return false;
+        }
+        // A deadline is only a reason to look again.
+        let rest = Sleep::within(Duration::from_millis(10));
+        let _ = session
+            .changed
+            .wait(rest, || session.is_ending().then_some(()));
+    }
+    true
+}
+
 /// Brings a session's input to `to` until all of it has come; input without a reader is dropped.
 pub(super) fn input(session: &Session, line: &Line, from: &mut Receiver, to: End) {
     let mut held = Aggregate::new();
@@ -88,12 +104,13 @@ fn bring(
     set.add(queue.progress());
     set.add(&session.changed);
     file.poll(Some(&mut set));
-    if set.check().is_err() || held.reserve(SLICES).is_err() {
+    let is_watched = set.check().is_ok();
+    if !make_room(session, held, SLICES) {
         return;
     }
     let is_pipe = matches!(to, End::Pipe(_));
     while !session.takes_no_input() && !from.is_broken() {
-        let mut has_memory = from.refill();
+        let mut has_memory = from.refill() && is_watched;
         let mut moves = false;
         while held.slice_count() < SLICES
             && let Some(slice) = from.take()
@@ -168,7 +185,8 @@ fn send(
         set.add(&process.end_events);
     }
     file.poll(Some(&mut set));
-    if set.check().is_err() || batch.reserve(to.max_slices()).is_err() {
+    let is_watched = set.check().is_ok();
+    if !make_room(session, &mut batch, to.max_slices()) {
         return;
     }
     // What may still be read, once the program has ended: what it left.
@@ -182,7 +200,7 @@ fn send(
             left = Some(from.unread());
         }
         is_over |= left == Some(0);
-        let (mut moves, mut has_memory) = (false, true);
+        let (mut moves, mut has_memory) = (false, is_watched);
         if batch.is_empty() && !is_over {
             let most = (to.max_slices() * PAGE_SIZE).min(left.unwrap_or(usize::MAX));
             let mut sink = AggregateSink::with_slices(&mut batch, most, to.max_slices());

@@ -76,7 +76,7 @@ impl Session {
         }
     }
 
-    /// Changes the state and wakes the tasks.
+    /// Changes the state and wakes the tasks. Any context; takes a spin lock.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let result = change(&mut self.state.lock());
         self.changed.wake_all();
@@ -149,16 +149,24 @@ impl Session {
         self.state.lock().process.clone()
     }
 
+    /// Changes the state for a message of the host's. One that comes when the session that it
+    /// meant is over is not the next one's, whose [`take`](Session::take) it came before: `None`.
+    fn obey<R>(&self, change: impl FnOnce(&mut State) -> R) -> Option<R> {
+        self.change(|state| state.is_taken.then(|| change(state)))
+    }
+
+    /// The host says how many bytes of input there are in all.
     pub(super) fn end_input(&self, after: u64) {
-        self.change(|state| _ = state.input_end.get_or_insert(after));
+        self.obey(|state| _ = state.input_end.get_or_insert(after));
     }
 
     pub(super) fn input_end(&self) -> Option<u64> {
         self.state.lock().input_end
     }
 
+    /// The host reads a stream no more.
     pub(super) fn close_output(&self, stream: Stream) {
-        self.change(|state| state.closed[stream as usize] = true);
+        self.obey(|state| state.closed[stream as usize] = true);
     }
 
     /// Whether the host takes nothing of a stream any more.
@@ -187,11 +195,11 @@ impl Session {
 
     /// The host's side is gone.
     pub(super) fn hang_up(&self) {
-        let tells = self.change(|state| {
+        let tells = self.obey(|state| {
             state.hung_up = true;
             !state.is_first
         });
-        if tells {
+        if tells == Some(true) {
             self.signal(SIGHUP as u8);
         }
     }
@@ -278,5 +286,46 @@ pub(super) fn window_size(window: Window) -> winsize {
         ws_col: window.columns,
         ws_xpixel: 0,
         ws_ypixel: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nucleus::sim::{self, Config};
+
+    use super::*;
+
+    /// The host may say of a session what crosses the message that its number is free.
+    #[test]
+    fn what_comes_too_late_is_not_the_next_sessions() {
+        sim::check("sessions", 1..2, Config::default(), || {
+            let session = Session::new(1);
+            assert!(session.take());
+            session.set(false, None, None, true);
+            session.close_output(Stream::Error);
+            assert!(session.is_closed(Stream::Error));
+            session.give_back();
+            session.close_output(Stream::Output);
+            session.end_input(0);
+            session.hang_up();
+            assert!(session.take());
+            session.set(false, None, None, true);
+            assert!(!session.is_closed(Stream::Output) && !session.is_closed(Stream::Error));
+            assert!(!session.is_hung_up() && session.input_end().is_none());
+            session.give_back();
+        });
+    }
+
+    /// What the host says before the session's tasks begin counts.
+    #[test]
+    fn what_comes_early_counts() {
+        sim::check("sessions", 1..2, Config::default(), || {
+            let session = Session::new(1);
+            assert!(session.take());
+            session.end_input(5);
+            session.hang_up();
+            session.set(false, None, None, true);
+            assert!(session.is_hung_up() && session.input_end() == Some(5));
+        });
     }
 }
