@@ -392,6 +392,13 @@ pub fn all_cpus() -> u64 {
     u64::MAX >> (64 - task::cpu_count())
 }
 
+/// Returns the user and the group that own what the current thread makes; root's in a task without
+/// a thread.
+pub fn current_owner() -> (u32, u32) {
+    let owner = with_current(|thread| thread.credentials().map(|who| (who.fs.uid, who.fs.gid)));
+    owner.flatten().unwrap_or_default()
+}
+
 /// Runs `f` with the current thread, without touching a reference count; `None` in a task of the
 /// kernel.
 pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {

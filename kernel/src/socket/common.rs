@@ -121,18 +121,16 @@ impl Common {
     /// thread.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Common {
         static INODES: AtomicU64 = AtomicU64::new(1);
-        let maker = thread::with_current(|thread| {
-            let owner = thread.credentials().map(|who| (who.fs.uid, who.fs.gid));
+        let charge = thread::with_current(|thread| {
             let account = thread.process().account();
-            (owner, account.charge(Kind::Sockets, 1, SOCKET_BYTES))
+            account.charge(Kind::Sockets, 1, SOCKET_BYTES)
         });
-        let (owner, charge) = maker.map_or((None, None), |(owner, charge)| (owner, Some(charge)));
         Common {
             domain,
             kind,
             protocol,
             inode: INODES.fetch_add(1, Relaxed),
-            owner: owner.unwrap_or_default(),
+            owner: thread::current_owner(),
             charge,
             created: time::since_epoch(),
             error: AtomicU32::new(0),

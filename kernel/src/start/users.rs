@@ -123,8 +123,10 @@ fn lines(text: &[u8]) -> impl Iterator<Item = [&[u8]; 7]> {
     })
 }
 
+/// The number of a user or a group; the last one stands for none.
 fn number(text: &[u8]) -> Option<u32> {
-    core::str::from_utf8(text).ok()?.parse().ok()
+    let number = core::str::from_utf8(text).ok()?.parse().ok()?;
+    (number != u32::MAX).then_some(number)
 }
 
 fn find(passwd: &[u8], group: &[u8], wanted: &[u8]) -> Result<User> {

@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = &[
     ("pipes: refusals", refusals),
     ("pipes: vmsplice fills the room that there is", gifts),
     ("pipes: events are not spliced", events),
+    ("pipes: one belongs to its maker", owned),
 ];
 
 fn write_all(to: c_int, mut bytes: &[u8]) -> Outcome {
@@ -590,4 +591,31 @@ fn events() -> Outcome {
         refused!(EINVAL, splice(file, null_mut(), writer, null_mut(), 8, 0));
     }
     Ok(())
+}
+
+/// A pipe belongs to who made it, and that user alone opens it again by its descriptor, as shells do
+/// for `/dev/stdout`.
+fn owned() -> Outcome {
+    child(|| {
+        call!(setresgid(1001, 1001, 1001));
+        call!(setresuid(1000, 1000, 1000));
+        let (reader, writer) = pipe(0)?;
+        let path = format!("/proc/self/fd/{writer}");
+        let status = fs::metadata(&path)?;
+        let owner = (status.uid(), status.gid(), status.mode() & 0o777);
+        ensure!(owner == (1000, 1001, 0o600), owner);
+        fs::write(&path, "again")?;
+        let mut buffer = [0u8; 8];
+        let count = read_some(reader, &mut buffer)?;
+        ensure!(&buffer[..count] == b"again", "{:?}", &buffer[..count]);
+        Ok(())
+    })?;
+    let (_reader, writer) = pipe(0)?;
+    child(|| {
+        call!(setresuid(1000, 1000, 1000));
+        let opened = File::create(format!("/proc/self/fd/{writer}"));
+        let error = opened.err().and_then(|error| error.raw_os_error());
+        ensure!(error == Some(EACCES), error);
+        Ok(())
+    })
 }

@@ -58,23 +58,34 @@ impl Map {
         done
     }
 
-    /// Writes another address space, with copy-on-write (the stack before `execve` returns);
-    /// returns how many bytes were written.
+    /// Writes another address space, with copy-on-write; returns how many bytes were written.
     pub fn write(&self, to: VirtAddr, from: &[u8]) -> usize {
+        self.write_until(to, from).0
+    }
+
+    /// Writes an address space that no program runs in yet, with copy-on-write.
+    ///
+    /// # Errors
+    /// Why a page cannot be written; those before it are.
+    pub fn write_all(&self, to: VirtAddr, from: &[u8]) -> Result<(), Fault> {
+        self.write_until(to, from).1
+    }
+
+    fn write_until(&self, to: VirtAddr, from: &[u8]) -> (usize, Result<(), Fault>) {
         let mut done = 0;
         while done < from.len() {
             let Some(at) = to.checked_add(done).filter(|&at| at < USER_END) else {
-                break;
+                return (done, Err(Fault::NotMapped));
             };
             let len = (PAGE_SIZE - at.page_offset()).min(from.len() - done);
             let part = &from[done..done + len];
             let write = |page: &Mapping<'_>| page.write(at.page_offset(), part);
-            if self.write_page(at, write).is_err() {
-                break;
+            if let Err(fault) = self.write_page(at, write) {
+                return (done, Err(fault));
             }
             done += len;
         }
-        done
+        (done, Ok(()))
     }
 
     /// Copies `len` bytes of `from` at `offset` to `to`, with copy-on-write. Neither side crosses a

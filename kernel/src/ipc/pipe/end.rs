@@ -32,15 +32,26 @@ pub struct End {
     location: Option<Location>,
 }
 
-/// Makes a pipe; returns its reading and its writing end.
+/// Makes a pipe of the current thread's; returns its reading and its writing end.
 ///
 /// # Errors
-/// `ENOMEM`.
+/// `ENFILE` beyond the hard limit of the process's user, `ENOMEM`.
 pub fn pair() -> Result<(Arc<End>, Arc<End>)> {
-    let pipe = Pipe::new()?;
+    Pipe::new().map(ends)
+}
+
+/// As [`pair`], of a pipe that belongs to this user and group.
+///
+/// # Errors
+/// Those of [`pair`].
+pub fn pair_owned_by(owner: (u32, u32)) -> Result<(Arc<End>, Arc<End>)> {
+    Pipe::owned_by(owner).map(ends)
+}
+
+fn ends(pipe: Arc<Pipe>) -> (Arc<End>, Arc<End>) {
     let read = End::new(&pipe, true, false, None);
     let write = End::new(&pipe, false, true, None);
-    Ok((read, write))
+    (read, write)
 }
 
 impl End {
@@ -211,7 +222,10 @@ impl vnode::Directory for Nameless {}
 impl vnode::FileData for Nameless {}
 
 fn attributes(pipe: &Pipe) -> Attributes {
+    let (uid, gid) = pipe.owner;
     Attributes {
+        uid,
+        gid,
         device: PIPE_DEVICE,
         inode: pipe.inode,
         ..Attributes::of(Kind::Fifo, 0o600, pipe.created)

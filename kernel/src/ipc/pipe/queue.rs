@@ -22,7 +22,7 @@ use super::{
     state::{Ends, PipeState, PipeStatus},
     transfer::with_signal,
 };
-use crate::process::signal;
+use crate::process::{signal, thread};
 
 pub struct Pipe {
     pub(super) queue: Queue<PipeState>,
@@ -38,14 +38,21 @@ pub struct Pipe {
     pub(super) inode: u64,
     /// When it was made, since the epoch.
     pub(super) created: Duration,
+    /// The user and the group of its maker, who may open it again through `/proc/PID/fd`.
+    pub(super) owner: (u32, u32),
 }
 
 impl Pipe {
-    /// Makes an empty pipe without ends, charged to the current process.
+    /// Makes an empty pipe without ends, charged to the current process and owned by its user.
     ///
     /// # Errors
     /// `ENFILE` beyond the hard limit of the process's user, `ENOMEM`.
     pub fn new() -> Result<Arc<Pipe>> {
+        Pipe::owned_by(thread::current_owner())
+    }
+
+    /// As [`new`](Pipe::new), owned by this user and group.
+    pub(super) fn owned_by(owner: (u32, u32)) -> Result<Arc<Pipe>> {
         static INODES: AtomicU64 = AtomicU64::new(1);
         frame::check_not_scarce()?;
         let account = account::current();
@@ -63,6 +70,7 @@ impl Pipe {
             loans: WaitQueue::new(),
             inode: INODES.fetch_add(1, Relaxed),
             created: time::since_epoch(),
+            owner,
         }))
     }
 

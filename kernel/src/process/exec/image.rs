@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use fbuf::BytesSink;
 use fs::Location;
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange};
-use vm::{Backing, Map, MapError, MapRequest, Place};
+use vm::{Backing, Fault, Map, MapError, MapRequest, Place};
 
 use crate::process::exec::elf::{self, Program};
 
@@ -193,9 +193,11 @@ fn segments(map: &Map, program: &Program, file: &Location, bias: u64) -> Result<
         {
             let tail = (file_pages_end - file_end) as usize;
             let zeros = [0; PAGE_SIZE];
-            if map.write(VirtAddr(file_end as usize), &zeros[..tail]) != tail {
-                return Err(Errno::ENOEXEC);
-            }
+            let zeroed = map.write_all(VirtAddr(file_end as usize), &zeros[..tail]);
+            zeroed.map_err(|fault| match fault {
+                Fault::OutOfMemory => Errno::ENOMEM,
+                _ => Errno::ENOEXEC,
+            })?;
         }
     }
     Ok(())

@@ -153,9 +153,8 @@ impl<'a> Stack<'a> {
     pub fn flush(&mut self) -> Result<()> {
         let from = PAGE_SIZE - self.buffered;
         let bytes = &self.buffer[from..];
-        if self.map.write(VirtAddr(self.at), bytes) != bytes.len() {
-            return Err(Errno::ENOMEM);
-        }
+        let written = self.map.write_all(VirtAddr(self.at), bytes);
+        written.map_err(|_| Errno::ENOMEM)?;
         self.buffered = 0;
         Ok(())
     }

@@ -79,7 +79,7 @@ pub(super) fn begin(
     };
     let arguments = words(start.arguments).map_err(&of_session)?;
     let environment = words(start.environment).map_err(&of_session)?;
-    let plumbing = plumb(&walk, start.terminal, user.uid).map_err(&of_session)?;
+    let plumbing = plumb(&walk, start.terminal, (user.uid, user.gid)).map_err(&of_session)?;
     let Plumbing {
         files,
         terminal,
@@ -151,11 +151,11 @@ fn words(list: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(words)
 }
 
-/// Makes pipes, and a terminal for the streams that are one.
+/// Makes pipes, and a terminal for the streams that are one; all belong to this user and group.
 ///
 /// # Errors
 /// `EINVAL` for a terminal whose output goes nowhere, `ENOMEM`, `ENODEV` without `/dev/ptmx`.
-fn plumb(walk: &Walk<'_>, wanted: Option<Terminal>, uid: u32) -> Result<Plumbing> {
+fn plumb(walk: &Walk<'_>, wanted: Option<Terminal>, owner: (u32, u32)) -> Result<Plumbing> {
     let flags = OpenFlags::from_bits_retain;
     let open = |file: Arc<dyn File>, mode: u32| OpenFile::new(file, flags(mode));
     let mut terminal = None;
@@ -164,7 +164,7 @@ fn plumb(walk: &Walk<'_>, wanted: Option<Terminal>, uid: u32) -> Result<Plumbing
             return Err(Errno::EINVAL);
         }
         let master = pty::make(&walk.resolve(b"/dev/ptmx", true)?, flags(O_RDWR))?;
-        master.unlock_for(uid);
+        master.unlock_for(owner.0);
         // It has no errors.
         let _ = master.tty().set_window(window_size(wanted.window));
         if !wanted.newlines {
@@ -183,7 +183,7 @@ fn plumb(walk: &Walk<'_>, wanted: Option<Terminal>, uid: u32) -> Result<Plumbing
         if let Some((master, file, _)) = is_terminal(stream) {
             return Ok((file.clone(), End::Terminal(master.clone())));
         }
-        let (read, write) = pipe::pair()?;
+        let (read, write) = pipe::pair_owned_by(owner)?;
         Ok(match stream {
             0 => (open(read, O_RDONLY), End::Pipe(write)),
             _ => (open(write, O_WRONLY), End::Pipe(read)),
