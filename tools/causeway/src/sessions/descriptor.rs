@@ -10,8 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::termios::isatty;
 
-/// Bytes that a pipe takes at once where its descriptor may block (`PIPE_BUF`).
-const ATOMIC: usize = 4096;
+use super::relay::Relay;
 
 /// The direction in which bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,15 +30,21 @@ enum Kind {
     Socket,
     /// It never blocks for long: a file.
     File,
-    /// It is used only when it is ready, a little at a time.
+    /// It is read only when it is ready; a [`Relay`] writes.
     Shared,
 }
 
 /// A stream of the host's.
 #[derive(Debug)]
 pub struct Descriptor {
-    descriptor: OwnedFd,
+    stream: Stream,
     kind: Kind,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Direct(OwnedFd),
+    Relayed(Relay),
 }
 
 impl Descriptor {
@@ -53,7 +58,7 @@ impl Descriptor {
         Self::of(descriptor, Direction::Write)
     }
 
-    fn of(descriptor: OwnedFd, direction: Direction) -> Self {
+    fn of(mut descriptor: OwnedFd, direction: Direction) -> Self {
         let kind = match fstat(&descriptor) {
             Err(_) => Kind::Shared,
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
@@ -67,20 +72,22 @@ impl Descriptor {
                     Kind::Shared
                 }
                 _ => {
-                    return match reopen(&descriptor, direction) {
-                        Ok(own) => Self {
-                            descriptor: own,
-                            kind: Kind::Own,
-                        },
-                        Err(_) => Self {
-                            descriptor,
-                            kind: Kind::Shared,
-                        },
-                    };
+                    if let Ok(own) = reopen(&descriptor, direction) {
+                        descriptor = own;
+                        Kind::Own
+                    } else {
+                        Kind::Shared
+                    }
                 }
             },
         };
-        Self { descriptor, kind }
+        let is_relayed = kind == Kind::Shared && direction == Direction::Write;
+        let relay = is_relayed.then(|| descriptor.try_clone().and_then(Relay::new));
+        let stream = match relay {
+            Some(Ok(relay)) => Stream::Relayed(relay),
+            _ => Stream::Direct(descriptor),
+        };
+        Self { stream, kind }
     }
 
     /// Reads; 0 at the end.
@@ -89,8 +96,8 @@ impl Descriptor {
     /// `EAGAIN` when there is nothing now. A shared one must be ready.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = match self.kind {
-            Kind::Socket => recv(&self.descriptor, buffer, RecvFlags::DONTWAIT)?.0,
-            _ => rustix::io::read(&self.descriptor, buffer)?,
+            Kind::Socket => recv(self, buffer, RecvFlags::DONTWAIT)?.0,
+            _ => rustix::io::read(self, buffer)?,
         };
         Ok(count)
     }
@@ -98,28 +105,36 @@ impl Descriptor {
     /// Writes a part.
     ///
     /// # Errors
-    /// `EAGAIN` when nothing fits now. A shared one must be ready.
+    /// `EAGAIN` when nothing fits now.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        if let Stream::Relayed(relay) = &self.stream {
+            return relay.write(bytes);
+        }
         let count = match self.kind {
             Kind::Socket => {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                send(&self.descriptor, bytes, flags)?
+                send(self, bytes, flags)?
             }
-            Kind::Own | Kind::File => rustix::io::write(&self.descriptor, bytes)?,
-            Kind::Shared => rustix::io::write(&self.descriptor, &bytes[..bytes.len().min(ATOMIC)])?,
+            _ => rustix::io::write(self, bytes)?,
         };
         Ok(count)
     }
 
-    /// Whether it may be written only when it was found ready.
-    pub fn is_shared(&self) -> bool {
-        self.kind == Kind::Shared
+    /// What is ready to be read when all bytes have left this program; `None` when they have.
+    pub fn under_way(&self) -> Option<BorrowedFd<'_>> {
+        match &self.stream {
+            Stream::Relayed(relay) if !relay.is_idle() => Some(relay.idle()),
+            _ => None,
+        }
     }
 }
 
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+        match &self.stream {
+            Stream::Direct(descriptor) => descriptor.as_fd(),
+            Stream::Relayed(relay) => relay.as_fd(),
+        }
     }
 }
 

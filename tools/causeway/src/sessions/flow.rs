@@ -4,6 +4,7 @@
 //! been written. The counts are of bytes that have passed a port.
 
 use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -276,7 +277,17 @@ impl Output {
 
     /// Whether all bytes have come and have gone.
     pub fn is_complete(&self) -> bool {
+        self.has_passed_all() && self.under_way().is_none()
+    }
+
+    fn has_passed_all(&self) -> bool {
         self.pending.is_empty() && (self.is_cut || self.length == Some(self.received))
+    }
+
+    /// What to wait for when the sink has all bytes and has not written them.
+    pub fn under_way(&self) -> Option<BorrowedFd<'_>> {
+        let sink = self.sink.as_ref().filter(|_| self.has_passed_all());
+        sink.and_then(Descriptor::under_way)
     }
 
     /// Notes how many bytes come in all.
@@ -313,17 +324,12 @@ impl Output {
             self.is_cut = true;
             return Err(TooMuch);
         }
-        let shared = self.sink.as_ref().is_some_and(Descriptor::is_shared);
-        let passed = if shared {
-            0
-        } else {
-            self.pass(&scratch[..count])
-        };
+        let passed = self.pass(&scratch[..count]);
         self.pending.extend_from_slice(&scratch[passed..count]);
         Ok(())
     }
 
-    /// Passes on what the sink takes of the bytes that wait; a shared one must be ready.
+    /// Passes on what the sink takes of the bytes that wait.
     pub fn flush(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         let passed = self.pass(&pending);
@@ -342,9 +348,6 @@ impl Output {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(_) => self.refuse_now(),
-            }
-            if self.sink.as_ref().is_some_and(Descriptor::is_shared) {
-                break;
             }
         }
         if self.sink.is_none() {

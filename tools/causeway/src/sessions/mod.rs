@@ -18,6 +18,7 @@ mod flow;
 mod handle;
 mod ports;
 mod program;
+mod relay;
 mod slot;
 mod switch;
 #[cfg(test)]

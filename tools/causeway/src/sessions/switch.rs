@@ -49,6 +49,8 @@ enum Token {
     Port(usize, usize),
     /// The sink of an output.
     Sink(usize, usize),
+    /// A sink that has written all: its session may be over.
+    Idle,
 }
 
 /// The sessions of a guest.
@@ -284,6 +286,7 @@ impl Switch {
                     }
                 }
                 Token::Port(number, stream) => self.port(number, stream, ready)?,
+                Token::Idle => {}
                 Token::Sink(number, stream) => {
                     let Some(session) = &mut self.slots[number].session else {
                         continue;
@@ -400,6 +403,9 @@ impl Switch {
                     let mut events = PollFlags::empty();
                     events.set(PollFlags::OUT, output.has_pending());
                     waited.add(Token::Sink(number, stream), sink.as_fd(), events);
+                }
+                if let Some(idle) = output.under_way() {
+                    waited.add(Token::Idle, idle, PollFlags::IN);
                 }
             }
         }
