@@ -1,6 +1,7 @@
 //! A running guest: its console, its log, its end.
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
 use crate::outcome;
@@ -42,7 +43,7 @@ pub enum Ending {
 /// A started machine.
 pub struct Guest {
     child: Child,
-    process: Pid,
+    killer: Killer,
     log: Arc<Mutex<Vec<String>>>,
     reader: Option<JoinHandle<()>>,
     folder: TempDir,
@@ -72,11 +73,18 @@ impl Guest {
                 read_log(stream, &lines, show_log);
             }
         });
-        let process = Pid::from_child(&child);
+        let killer = match Killer::of(&child) {
+            Ok(killer) => killer,
+            Err(error) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(error);
+            }
+        };
         Ok((
             Self {
                 child,
-                process,
+                killer,
                 log,
                 reader: Some(reader),
                 folder,
@@ -101,18 +109,17 @@ impl Guest {
 
     /// Returns a handle by which another thread ends the machine.
     pub fn killer(&self) -> Killer {
-        Killer(self.process)
+        self.killer.clone()
     }
 
     /// QEMU's process.
     pub fn process(&self) -> Pid {
-        self.process
+        Pid::from_child(&self.child)
     }
 
     /// Ends the machine at once.
     pub fn kill(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
+        self.killer.kill();
     }
 
     /// Waits for the end, no longer than until `deadline`; then the machine is killed.
@@ -210,15 +217,21 @@ impl Up {
     }
 }
 
-/// Ends a machine from another thread.
-#[derive(Clone, Copy, Debug)]
-pub struct Killer(Pid);
+/// Ends a machine from another thread. A process that gets QEMU's number after its end is spared.
+#[derive(Clone, Debug)]
+pub struct Killer(Arc<OwnedFd>);
 
 impl Killer {
+    /// Takes a child that has not been waited for.
+    fn of(child: &Child) -> Result<Self> {
+        let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty());
+        Ok(Self(Arc::new(process.context("cannot watch QEMU")?)))
+    }
+
     /// Ends the machine at once.
-    pub fn kill(self) {
+    pub fn kill(&self) {
         // It may have ended by itself.
-        let _ = rustix::process::kill_process(self.0, Signal::KILL);
+        let _ = pidfd_send_signal(&self.0, Signal::KILL);
     }
 }
 
@@ -246,5 +259,41 @@ fn read_log(stream: UnixStream, lines: &Mutex<Vec<String>>, show: bool) {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_with_the_number_of_one_that_has_ended_is_spared() {
+        let mut first = Command::new("true").spawn().unwrap();
+        let killer = Killer::of(&first).unwrap();
+        first.wait().unwrap();
+        let number = first.id();
+        for _ in 0..1000 {
+            let last = (number - 1).to_string();
+            if fs::write("/proc/sys/kernel/ns_last_pid", last).is_err() {
+                return; // Only root chooses numbers.
+            }
+            let mut second = Command::new("sleep").arg("60").spawn().unwrap();
+            let is_same = second.id() == number;
+            if is_same {
+                killer.kill();
+                thread::sleep(Duration::from_millis(100));
+            }
+            let ended = second.try_wait().unwrap();
+            second.kill().unwrap();
+            second.wait().unwrap();
+            if is_same {
+                assert_eq!(ended, None);
+                return;
+            }
+        }
+        panic!("the number {number} is not to be had");
     }
 }
