@@ -22,8 +22,11 @@ const PANIC_GRACE: Duration = Duration::from_secs(5);
 /// How a guest ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The first program ended with this status, or the guest powered itself off (0).
+    /// The first program ended with this status, or the guest powered itself off (0); as the log
+    /// says.
     Status(u8),
+    /// The guest ended in order, and its log does not have the status.
+    NoStatus,
     /// The guest asked for a restart.
     Restart,
     /// The kernel panicked.
@@ -153,7 +156,9 @@ impl Guest {
         };
         self.finish_log();
         Ok(match ended.code() {
-            Some(qemu::status::DONE) => Ending::Status(self.status()),
+            Some(qemu::status::DONE) => {
+                status(&self.log()).map_or(Ending::NoStatus, Ending::Status)
+            }
             Some(qemu::status::PANIC) => Ending::Panic,
             Some(qemu::status::BAD_START) => Ending::BadStart,
             Some(qemu::status::RESTART) => Ending::Restart,
@@ -167,20 +172,6 @@ impl Guest {
             Some(status) if status == i32::from(outcome::FAILURE) => Ending::Refused,
             _ => Ending::Lost(format!("QEMU ended with {ended}")),
         })
-    }
-
-    /// The status that the log names last; 0 when it names none.
-    fn status(&self) -> u8 {
-        self.log()
-            .iter()
-            .rev()
-            .find_map(|line| {
-                symbols::message(line)
-                    .strip_prefix("exit: status ")?
-                    .parse()
-                    .ok()
-            })
-            .unwrap_or(0)
     }
 
     /// Waits until the whole log is here. QEMU must have ended.
@@ -243,6 +234,14 @@ impl Drop for Guest {
     }
 }
 
+/// The status that the log names last.
+fn status(log: &[String]) -> Option<u8> {
+    log.iter().rev().find_map(|line| {
+        let message = symbols::message(line);
+        message.strip_prefix("exit: status ")?.parse().ok()
+    })
+}
+
 fn read_log(stream: UnixStream, lines: &Mutex<Vec<String>>, show: bool) {
     let mut stream = BufReader::new(stream);
     let mut line = Vec::new();
@@ -268,6 +267,14 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_log_without_a_status_has_none() {
+        let log = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(status(&log(&["[0.1] up", "[0.2] exit: status"])), None);
+        let twice = ["[0.1] exit: status 0", "[0.2] exit: status 7", "[0.3] x"];
+        assert_eq!(status(&log(&twice)), Some(7));
+    }
 
     #[test]
     fn a_process_with_the_number_of_one_that_has_ended_is_spared() {

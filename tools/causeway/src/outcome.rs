@@ -49,7 +49,7 @@ pub fn status(ending: &Ending) -> u8 {
     match ending {
         Ending::Status(status) => *status,
         Ending::Restart => 0,
-        Ending::Panic | Ending::Lost(_) => PANIC,
+        Ending::Panic | Ending::Lost(_) | Ending::NoStatus => PANIC,
         Ending::BadStart => BAD_START,
         Ending::Timeout => TIMEOUT,
         Ending::Killed => KILLED,
@@ -76,11 +76,12 @@ pub fn explain(ending: &Ending, log: &[String], kernel: &Path, log_shown: bool) 
             lines.extend(symbols::panic_report(log, Some(kernel)));
             lines
         }
-        Ending::BadStart | Ending::Timeout | Ending::Lost(_) => {
+        Ending::BadStart | Ending::Timeout | Ending::Lost(_) | Ending::NoStatus => {
             let mut lines = vec![match ending {
                 Ending::BadStart => "the kernel could not start".into(),
                 Ending::Timeout => "the guest did not end in time and was killed".into(),
                 Ending::Lost(why) => why.clone(),
+                Ending::NoStatus => "the guest ended, and its log does not say how".into(),
                 _ => String::new(),
             }];
             if !log_shown && !log.is_empty() {

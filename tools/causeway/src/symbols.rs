@@ -39,9 +39,10 @@ pub fn panic_report(log: &[String], kernel: Option<&Path>) -> Vec<String> {
     report
 }
 
-/// Whether a log line says that the kernel panicked.
+/// Whether a log line says that the kernel panicked. The panic itself writes it without a time; the
+/// lines of programs (`/dev/kmsg`) have one.
 pub fn is_panic(line: &str) -> bool {
-    message(line).starts_with("panic:")
+    line.starts_with("panic:")
 }
 
 /// A log line without its time.
@@ -150,16 +151,17 @@ mod tests {
     fn the_report_starts_at_the_panic() {
         let log = [
             "[0.1] up",
-            "[0.2] panic: boom",
+            "[0.2] panic: a program's line",
+            "panic: boom (a.rs:1, CPU 0)",
             "slide: 8, direct map: ffff800000000000",
             "backtrace: 10 0x20",
         ];
         let log = log.map(String::from);
         let report = panic_report(&log, None);
-        assert_eq!(report[0], "[0.2] panic: boom");
+        assert_eq!(report[0], "panic: boom (a.rs:1, CPU 0)");
         assert_eq!(report.len(), 3);
         assert!(report[2].contains("20"));
-        assert!(panic_report(&log[..1], None).is_empty());
+        assert!(panic_report(&log[..2], None).is_empty());
     }
 
     #[test]

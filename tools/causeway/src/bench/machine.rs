@@ -310,6 +310,7 @@ fn reason(ending: &Ending) -> String {
         Ending::Restart => "the guest asked for a restart".into(),
         Ending::Timeout | Ending::Killed => "the guest was ended from outside".into(),
         Ending::Lost(why) => why.clone(),
+        Ending::NoStatus => "the guest ended, and its log does not say how".into(),
         Ending::Refused => "QEMU cannot start this machine and says why above".into(),
     }
 }

@@ -50,7 +50,8 @@ const UNATTENDED: Terminal = Terminal {
 /// What happens to the first program.
 #[derive(Default)]
 struct Course {
-    has_ended: bool,
+    /// Its status, as `wait` says it, once it has ended.
+    ended: Option<i32>,
     failed: Option<(Part, i32)>,
     /// Why the guest and this program don't understand each other.
     fault: Option<String>,
@@ -169,7 +170,7 @@ fn attend(
         server.start(listener);
     }
     let ending = guest.wait(deadline);
-    let is_natural = matches!(ending, Ok(Ending::Status(_) | Ending::Restart));
+    let is_natural = ending.as_ref().is_ok_and(is_natural);
     finish(switch, &handle, &shared, is_natural);
     drop(raw);
     let signal = shared.signal.load(Ordering::SeqCst);
@@ -199,20 +200,31 @@ fn judge(shared: &Shared, ending: Ending, program: &Program, explain: impl FnOnc
         _ if shared.killed.load(Ordering::SeqCst) => Ending::Killed,
         ending => ending,
     };
-    let how = match ending {
-        Ending::Status(_) => "powered off",
-        _ => "restarted",
-    };
-    match ending {
-        Ending::Status(_) | Ending::Restart if program.is_command() && !course.has_ended => {
+    if !is_natural(&ending) {
+        explain(&ending);
+        return outcome::status(&ending);
+    }
+    // The log, which programs write as well, does not count where a session has said it.
+    match course.ended {
+        Some(status) => outcome::of_program(status),
+        None if program.is_command() => {
+            let how = match ending {
+                Ending::Restart => "restarted",
+                _ => "powered off",
+            };
             eprintln!("causeway: the guest was {how} before the command had ended");
             outcome::LEFT
         }
-        ending => {
-            explain(&ending);
-            outcome::status(&ending)
-        }
+        None => 0,
     }
+}
+
+/// Whether the guest has ended by itself, in order.
+fn is_natural(ending: &Ending) -> bool {
+    matches!(
+        ending,
+        Ending::Status(_) | Ending::NoStatus | Ending::Restart
+    )
 }
 
 /// The machine, whose kernel knows of its sessions.
@@ -279,7 +291,7 @@ fn observer(shared: &Shared, killer: Killer, daemon: Option<Daemon>) -> Observer
                 daemon.report_start();
             }
         }
-        Event::Ended(_) => shared.course().has_ended = true,
+        Event::Ended(status) => shared.course().ended = Some(status),
         Event::Failed { part, error } => {
             shared.course().failed = Some((part, error));
             killer.kill();
@@ -360,5 +372,28 @@ impl Tail {
                 eprintln!("{}", line.trim_end());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_is_the_sessions() {
+        let judged = |command: &[&str], ended, ending| {
+            let shared = Shared::default();
+            shared.course().ended = ended;
+            let command: Vec<_> = command.iter().map(Into::into).collect();
+            judge(&shared, ending, &Program::new(&command), |_| ())
+        };
+        for ending in [Ending::Status(0), Ending::NoStatus, Ending::Restart] {
+            assert_eq!(judged(&["x"], Some(7 << 8), ending.clone()), 7);
+            assert_eq!(judged(&["x"], Some(9), ending.clone()), 137);
+            assert_eq!(judged(&["x"], None, ending.clone()), outcome::LEFT);
+            // A shell that powers off.
+            assert_eq!(judged(&[], None, ending), 0);
+        }
+        assert_eq!(judged(&["x"], Some(0), Ending::Panic), outcome::PANIC);
     }
 }

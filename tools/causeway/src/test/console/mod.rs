@@ -81,6 +81,13 @@ const COMMANDS: &[(&[&str], &str, &str, u8)] = &[
     (&["--hostname", "a-name", "hostname"], "a-name\n", "", 0),
     (&["--init", "sh", "-c", "echo $$"], "1\n", "", 0),
     (&["sh", "-c", "tty; wc -c"], "not a tty\n0\n", "", 0),
+    // The log's lines of programs are no panic, and no status.
+    (
+        &["sh", "-c", "echo 'panic: no' >/dev/kmsg; sleep 7; exit 5"],
+        "",
+        "",
+        5,
+    ),
 ];
 
 /// Runs the tests.
