@@ -4,18 +4,17 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use anyhow::Result;
 
 use crate::guest::{Ending, Guest, Up};
 use crate::input::{Bytes, Keys, Wish};
 use crate::outcome::{self, explain};
 use crate::qemu::Machine;
+use crate::signals;
 use crate::terminal::{Newlines, Raw};
 
 /// Starts `machine`, connects its console to this program's standard input and output until it
@@ -32,10 +31,11 @@ pub fn attend(
 ) -> Result<u8> {
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let killed = Arc::new(AtomicBool::new(false));
-    let signal = Arc::new(AtomicI32::new(0));
+    signals::watch()?;
     let (mut guest, input, output) = Guest::start(machine, show_log)?;
     let raw = console.terminal.and_then(Raw::enter);
-    watch_signals(&signal, guest.killer())?;
+    let killer = guest.killer();
+    signals::ask(move || killer.kill());
     {
         let (killed, killer, keys) = (Arc::clone(&killed), guest.killer(), raw.is_some());
         let up = guest.up();
@@ -65,8 +65,7 @@ pub fn attend(
     let ending = guest.wait(deadline);
     let _ = relay.join();
     drop(raw);
-    let signal = signal.load(Ordering::SeqCst);
-    if signal != 0 {
+    if let Some(signal) = signals::received() {
         return Ok(outcome::SIGNAL + signal as u8);
     }
     let ending = if killed.load(Ordering::SeqCst) {
@@ -150,19 +149,6 @@ fn quote(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
     }
-}
-
-fn watch_signals(signal: &Arc<AtomicI32>, killer: crate::guest::Killer) -> Result<()> {
-    let signal = Arc::clone(signal);
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
-    thread::spawn(move || {
-        if let Some(number) = signals.forever().next() {
-            signal.store(number, Ordering::SeqCst);
-            killer.kill();
-        }
-    });
-    Ok(())
 }
 
 fn relay_keys(mut guest: ChildStdin) -> Wish {

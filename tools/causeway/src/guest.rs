@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tempfile::TempDir;
 
 use crate::outcome;
 use crate::qemu::{self, Machine};
+use crate::scratch::Scratch;
 use crate::symbols;
 
 /// How long a kernel that panicked may take to stop.
@@ -49,7 +49,7 @@ pub struct Guest {
     killer: Killer,
     log: Arc<Mutex<Vec<String>>>,
     reader: Option<JoinHandle<()>>,
-    folder: TempDir,
+    folder: Scratch,
 }
 
 impl Guest {
@@ -58,7 +58,7 @@ impl Guest {
     /// # Errors
     /// When QEMU cannot be started.
     pub fn start(machine: &Machine, show_log: bool) -> Result<(Self, ChildStdin, ChildStdout)> {
-        let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let folder = Scratch::new()?;
         let socket = folder.path().join("log");
         let listener = UnixListener::bind(&socket).context("cannot make the log's socket")?;
         let mut child = machine

@@ -7,7 +7,8 @@
 //! [`guest`] starts it and waits for its end, [`sessions`] moves the bytes between its programs and
 //! the host, [`supervisor`] decides over it and lets [`commands`] reach it, [`symbols`] makes a
 //! panic readable, and [`outcome`] is the exit status. Machines without sessions have a
-//! [`console`]. [`terminal`] and [`input`] are the user's. [`test`] does all this many times.
+//! [`console`]. [`terminal`] and [`input`] are the user's, and [`signals`] undoes what must not stay
+//! behind, as the folders of [`scratch`]. [`test`] does all this many times.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -32,9 +33,11 @@ mod qemu;
 mod relocations;
 mod root;
 mod run;
+mod scratch;
 mod screen;
 mod sessions;
 mod share;
+mod signals;
 mod supervisor;
 mod swap;
 mod symbols;
@@ -86,10 +89,10 @@ fn main() -> ExitCode {
         }),
         Command::Launch(options) => launch::launch(options),
     };
-    ended
-        .unwrap_or_else(|error| {
-            eprintln!("causeway: {error:#}");
-            outcome::FAILURE
-        })
-        .into()
+    let status = ended.unwrap_or_else(|error| {
+        eprintln!("causeway: {error:#}");
+        outcome::FAILURE
+    });
+    signals::finish();
+    status.into()
 }

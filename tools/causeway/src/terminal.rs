@@ -7,9 +7,13 @@ use rustix::termios::{
 };
 use session::{Terminal, Window};
 
-/// The terminal on standard input in raw mode; dropping this gives it back as it was.
+use crate::signals::{self, Guard};
+
+/// The terminal on standard input in raw mode; dropping this, or a signal that ends this program,
+/// restores it.
 pub struct Raw {
     before: Termios,
+    _undo: Guard,
 }
 
 /// Whether the host's terminal still turns a newline into carriage return and newline.
@@ -67,6 +71,7 @@ impl Raw {
     /// Makes the terminal raw; `None` when standard input is no terminal.
     pub fn enter(newlines: Newlines) -> Option<Self> {
         let before = termios::tcgetattr(io::stdin()).ok()?;
+        signals::watch().ok()?;
         let mut raw = before.clone();
         raw.input_modes -= InputModes::BRKINT
             | InputModes::ICRNL
@@ -79,8 +84,16 @@ impl Raw {
         if newlines == Newlines::Guest {
             raw.output_modes -= OutputModes::OPOST;
         }
+        let cooked = before.clone();
+        let undo = signals::undo(move || {
+            // Output that the terminal does not take must not hold up the end.
+            let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &cooked);
+        });
         termios::tcsetattr(io::stdin(), OptionalActions::Now, &raw).ok()?;
-        Some(Self { before })
+        Some(Self {
+            before,
+            _undo: undo,
+        })
     }
 }
 

@@ -1,11 +1,12 @@
 //! A guest from its start to its end.
 
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ChildStdout;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::stdio::{dup2_stdin, dup2_stdout};
 use session::{Part, Terminal, Window};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
 
 use super::daemon::Daemon;
@@ -26,9 +27,11 @@ use crate::input::Keys;
 use crate::options;
 use crate::outcome::{self, explain};
 use crate::qemu::{self, Boot, Machine};
+use crate::scratch::Scratch;
 use crate::sessions::{
     self, Descriptor, Event, FIRST, Handle, Observer, Ports, Program, Streams, Switch,
 };
+use crate::signals::{self, Guard};
 use crate::terminal::{self, Raw};
 
 /// The sessions of a guest that others can reach.
@@ -63,8 +66,6 @@ struct Shared {
     course: Arc<Mutex<Course>>,
     /// Whether the machine was ended by a user.
     killed: Arc<AtomicBool>,
-    /// The signal that ended this program.
-    signal: Arc<AtomicI32>,
 }
 
 impl Shared {
@@ -79,13 +80,21 @@ impl Shared {
 /// When the guest can't be prepared or started, or has a name that another one has.
 pub fn supervise(options: &options::Run) -> Result<u8> {
     let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+    signals::watch()?;
     let mut daemon = options.guest_name.supervisor().map(|_| Daemon::new());
     let name = options.guest_name.name();
     let mut place = name.map(Place::take).transpose()?;
     if let (Some(daemon), Some(place)) = (&mut daemon, &place) {
         daemon.enter(place.folder())?;
     }
-    let ended = attend(options, deadline, daemon.as_ref(), place.as_ref());
+    // A guest that has not been started leaves no name behind.
+    let undo = place.as_ref().map(|place| {
+        let folder = place.folder().to_path_buf();
+        signals::undo(move || {
+            let _ = fs::remove_dir_all(folder);
+        })
+    });
+    let ended = attend(options, deadline, daemon.as_ref(), place.as_ref(), undo);
     let (status, state) = match ended {
         Ok((status, state)) => (status, Some(state)),
         Err(error) => {
@@ -114,6 +123,7 @@ fn attend(
     deadline: Option<Instant>,
     daemon: Option<&Daemon>,
     place: Option<&Place>,
+    unstarted: Option<Guard>,
 ) -> Result<(u8, State)> {
     let terminal = match daemon {
         None => terminal::of_streams(),
@@ -122,7 +132,7 @@ fn attend(
     let program = options.program.program(&options.command, terminal)?;
     let program = options.guest_name.first(program);
     let kernel = options.guest.kernel()?;
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = Scratch::new()?;
     let (ports, ends) = Ports::new(if place.is_some() { SESSIONS } else { 1 })?;
     let machine = machine(options, &kernel, &ports, folder.path())?;
     let machine = Machine {
@@ -157,7 +167,13 @@ fn attend(
         None => Raw::enter_for(terminal),
         Some(_) => None,
     };
-    watch_signals(&shared, guest.killer(), &handle)?;
+    pass_sizes(&handle)?;
+    let (killer, stopped) = (guest.killer(), handle.clone());
+    signals::ask(move || {
+        killer.kill();
+        stopped.stop();
+    });
+    drop(unstarted);
     let observer = observer(&shared, guest.killer(), daemon.cloned());
     handle.open_first(program.clone(), streams, observer);
     if let (Some(listener), Some(place)) = (listener, place) {
@@ -173,8 +189,7 @@ fn attend(
     let is_natural = ending.as_ref().is_ok_and(is_natural);
     finish(switch, &handle, &shared, is_natural);
     drop(raw);
-    let signal = shared.signal.load(Ordering::SeqCst);
-    if signal != 0 {
+    if let Some(signal) = signals::received() {
         return Ok((outcome::SIGNAL + signal as u8, state));
     }
     let status = judge(&shared, ending?, &program, |ending| {
@@ -304,19 +319,12 @@ fn observer(shared: &Shared, killer: Killer, daemon: Option<Daemon>) -> Observer
     })
 }
 
-/// Ends the machine on a signal that asks this program to end, and passes the terminal's sizes on.
-fn watch_signals(shared: &Shared, killer: Killer, handle: &Handle) -> Result<()> {
-    let (shared, handle) = (shared.clone(), handle.clone());
-    let all = [SIGINT, SIGTERM, SIGHUP, SIGWINCH];
-    let mut signals = Signals::new(all).context("cannot watch for signals")?;
+/// Passes the terminal's sizes on.
+fn pass_sizes(handle: &Handle) -> Result<()> {
+    let handle = handle.clone();
+    let mut signals = Signals::new([SIGWINCH]).context("cannot watch for signals")?;
     thread::spawn(move || {
-        for signal in signals.forever() {
-            if signal != SIGWINCH {
-                shared.signal.store(signal, Ordering::SeqCst);
-                killer.kill();
-                handle.stop();
-                return;
-            }
+        for _ in signals.forever() {
             if let Some(window) = terminal::window() {
                 handle.window(FIRST, window);
             }

@@ -6,7 +6,8 @@ mod screen;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use self::screen::Terminal;
 use super::Report;
 use super::boot::{Bench, causeway, shown};
-use crate::outcome;
+use crate::{outcome, signals};
 
 /// The time for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -110,7 +111,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 16] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 17] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
@@ -119,6 +120,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("a terminal and its sizes", sizes),
         ("each stream a terminal or not", mixed),
         ("the end of the host command", killed),
+        ("what a signal leaves behind", left_behind),
         ("guests with names", named::life),
         ("programs that end at once", named::short),
         ("signals to a guest, and names of none", named::killed),
@@ -310,12 +312,7 @@ fn mixed(bench: &Bench) -> Result<()> {
 
 /// The machine ends with the host command, however that ends.
 fn killed(bench: &Bench) -> Result<()> {
-    for (signal, status) in [
-        (Signal::KILL, None),
-        (Signal::TERM, Some(143)),
-        (Signal::HUP, Some(129)),
-        (Signal::USR1, None),
-    ] {
+    for signal in ending().chain([Signal::KILL]) {
         let mut child = command(bench, &["sh", "-c", "echo up; sleep 99"]).spawn()?;
         let mut output = child.stdout.take().context("no pipe")?;
         output.read_exact(&mut [0; 3])?;
@@ -328,10 +325,82 @@ fn killed(bench: &Bench) -> Result<()> {
         let machine = format!("/proc/{machine}/cmdline");
         kill_process(Pid::from_child(&child), signal)?;
         let ended = child.wait()?;
-        ensure!(ended.code() == status, "{signal:?}: {ended}");
+        ensure!(
+            ended.signal() == Some(signal.as_raw()),
+            "{signal:?}: {ended}"
+        );
         wait_for("the machine's end", || {
             fs::read(&machine).map_or(true, |words| words.is_empty())
         })?;
+    }
+    Ok(())
+}
+
+/// Signals that end this program's commands, but for those that a background job of a shell, or
+/// `nohup`, lets them ignore.
+fn ending() -> impl Iterator<Item = Signal> {
+    let all = [
+        Signal::TERM,
+        Signal::HUP,
+        Signal::INT,
+        Signal::QUIT,
+        Signal::USR1,
+        Signal::ALARM,
+    ];
+    all.into_iter()
+        .filter(|signal| !signals::is_ignored(signal.as_raw()))
+}
+
+/// Ends a command by a signal, which must be what its parent sees, and give the terminal back.
+fn end_by(terminal: &Terminal, child: &mut Child, signal: Signal) -> Result<()> {
+    ensure!(!terminal.is_cooked()?, "the terminal is not raw");
+    kill_process(Pid::from_child(child), signal)?;
+    let ended = child.wait()?;
+    ensure!(
+        ended.signal() == Some(signal.as_raw()),
+        "{signal:?}: {ended}"
+    );
+    ensure!(
+        terminal.is_cooked()?,
+        "{signal:?}: the terminal is not given back"
+    );
+    Ok(())
+}
+
+/// A signal leaves neither a raw terminal nor a temporary file behind, while the guest runs and
+/// before it does.
+fn left_behind(bench: &Bench) -> Result<()> {
+    let folder = bench.fresh_folder("temporary")?;
+    let is_empty = || -> Result<bool> { Ok(fs::read_dir(&folder)?.next().is_none()) };
+    let name = bench.path("causeway").join("gone");
+    for signal in ending() {
+        let terminal = Terminal::new()?;
+        let words = ["--swap", "1M", "sh", "-c", "echo up; sleep 99"];
+        let mut command = command(bench, &words);
+        command.env("TMPDIR", &folder);
+        let mut child = terminal.start(&mut command, [true; 3])?;
+        drop(command);
+        terminal.expect("up\r\n")?;
+        ensure!(!is_empty()?, "the folders are elsewhere");
+        // Ignored, as by every program in Rust.
+        kill_process(Pid::from_child(&child), Signal::PIPE)?;
+        end_by(&terminal, &mut child, signal)?;
+        ensure!(is_empty()?, "{signal:?}: a folder is left");
+    }
+    // Large enough for a signal while it is packed.
+    let root = bench.fresh_folder("large")?;
+    File::create(root.join("file"))?.set_len(60 << 20)?;
+    for signal in ending() {
+        let mut command = command(bench, &["--name", "gone", "--root"]);
+        command.arg(&root).arg("true").env("TMPDIR", &folder);
+        let mut child = command.spawn()?;
+        drop(command);
+        wait_for("the folder", || is_empty().is_ok_and(|is| !is))?;
+        kill_process(Pid::from_child(&child), signal)?;
+        let ended = child.wait()?;
+        ensure!(ended.signal() == Some(signal.as_raw()), "{ended}");
+        ensure!(is_empty()?, "{signal:?}: a folder is left by a start");
+        ensure!(!name.exists(), "{signal:?}: a name is left by a start");
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::screen::Terminal;
-use super::{Bench, command, is, of_guest, wait_for};
+use super::{Bench, command, end_by, ending, is, of_guest, wait_for};
 use crate::outcome;
 use crate::test::boot::shown;
 
@@ -234,9 +234,7 @@ pub fn many(bench: &Bench) -> Result<()> {
 pub fn left(bench: &Bench) -> Result<()> {
     let line = "n=0; while read word; do n=$((n+1)); echo $n $word; done";
     let guest = Detached::start(bench, &["--tty"], line)?;
-    // Those that a background job of a shell, or `nohup`, lets its programs ignore are left out.
-    let signals = [Signal::KILL, Signal::TERM, Signal::USR1, Signal::ALARM];
-    for (round, signal) in (1..).zip(signals) {
+    for (round, signal) in (1..).zip(ending()) {
         let mut terminal = Terminal::new()?;
         let mut child = terminal.start(&mut guest.command(&["attach"], &[]), [true; 3])?;
         wait_for("a raw terminal", || {
@@ -244,8 +242,15 @@ pub fn left(bench: &Bench) -> Result<()> {
         })?;
         terminal.press(&format!("word{round}\r"))?;
         terminal.expect(&format!("{round} word{round}\r\n"))?;
-        kill_process(Pid::from_child(&child), signal)?;
-        child.wait()?;
+        end_by(&terminal, &mut child, signal)?;
+    }
+    // A further program, and a client that ignores a signal.
+    for signal in ending() {
+        let terminal = Terminal::new()?;
+        let mut child = terminal.start(&mut guest.exec("echo up; sleep 99"), [true; 3])?;
+        terminal.expect("up\r\n")?;
+        kill_process(Pid::from_child(&child), Signal::PIPE)?;
+        end_by(&terminal, &mut child, signal)?;
     }
     is(&guest.exec("echo hi").output()?, 0, "hi\n")?;
     is(
