@@ -1,20 +1,22 @@
 //! A running guest: its console, its log, its end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::log::Log;
 use crate::outcome;
 use crate::qemu::{self, Machine};
 use crate::scratch::Scratch;
-use crate::symbols;
 
 /// How long a kernel that panicked may take to stop.
 const PANIC_GRACE: Duration = Duration::from_secs(5);
@@ -47,7 +49,7 @@ pub enum Ending {
 pub struct Guest {
     child: Child,
     killer: Killer,
-    log: Arc<Mutex<Vec<String>>>,
+    log: Arc<Log>,
     reader: Option<JoinHandle<()>>,
     folder: Scratch,
 }
@@ -58,6 +60,22 @@ impl Guest {
     /// # Errors
     /// When QEMU cannot be started.
     pub fn start(machine: &Machine, show_log: bool) -> Result<(Self, ChildStdin, ChildStdout)> {
+        Self::start_with(machine, move |line| {
+            if show_log {
+                // The guest goes on where nobody reads.
+                let _ = write!(io::stderr(), "{line}\r\n");
+            }
+        })
+    }
+
+    /// Starts a machine; a thread calls `each` with each line of its log.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub fn start_with(
+        machine: &Machine,
+        each: impl FnMut(&str) + Send + 'static,
+    ) -> Result<(Self, ChildStdin, ChildStdout)> {
         let folder = Scratch::new()?;
         let socket = folder.path().join("log");
         let listener = UnixListener::bind(&socket).context("cannot make the log's socket")?;
@@ -69,11 +87,11 @@ impl Guest {
             .with_context(qemu::missing)?;
         let input = child.stdin.take().context("no pipe to QEMU")?;
         let output = child.stdout.take().context("no pipe from QEMU")?;
-        let log = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::new(Log::new()?);
         let lines = Arc::clone(&log);
         let reader = thread::spawn(move || {
             if let Ok((stream, _)) = listener.accept() {
-                read_log(stream, &lines, show_log);
+                lines.read(stream, each);
             }
         });
         let killer = match Killer::of(&child) {
@@ -97,12 +115,9 @@ impl Guest {
         ))
     }
 
-    /// The log's lines so far.
+    /// The log's lines so far, as far as they are kept.
     pub fn log(&self) -> Vec<String> {
-        self.log
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.log.lines()
     }
 
     /// Returns a handle by which another thread waits until the kernel runs.
@@ -130,18 +145,18 @@ impl Guest {
     /// # Errors
     /// When QEMU's status cannot be read.
     pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Ending> {
-        let mut pause = Duration::from_millis(1);
         let mut panicked: Option<Instant> = None;
         let ended = loop {
+            let hung = panicked.map(|since| since + PANIC_GRACE);
+            let until = [deadline, hung].into_iter().flatten().min();
+            self.rest(until, panicked.is_some())?;
             if let Some(ended) = self.child.try_wait()? {
                 break ended;
             }
-            if panicked.is_none() && self.log().iter().any(|line| symbols::is_panic(line)) {
+            if panicked.is_none() && self.log.has_panicked() {
                 panicked = Some(Instant::now());
             }
-            let hung = panicked.is_some_and(|since| since.elapsed() > PANIC_GRACE);
-            let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if hung || late {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 self.kill();
                 self.child.wait()?;
                 self.finish_log();
@@ -151,14 +166,10 @@ impl Guest {
                     Ending::Timeout
                 });
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(20));
         };
         self.finish_log();
         Ok(match ended.code() {
-            Some(qemu::status::DONE) => {
-                status(&self.log()).map_or(Ending::NoStatus, Ending::Status)
-            }
+            Some(qemu::status::DONE) => self.log.status().map_or(Ending::NoStatus, Ending::Status),
             Some(qemu::status::PANIC) => Ending::Panic,
             Some(qemu::status::BAD_START) => Ending::BadStart,
             Some(qemu::status::RESTART) => Ending::Restart,
@@ -167,11 +178,25 @@ impl Guest {
                 "the machine was reset without a word (a triple fault, or QEMU was asked to quit)"
                     .into(),
             ),
-            Some(1) if self.log().is_empty() => Ending::Refused,
+            Some(1) if self.log.is_empty() => Ending::Refused,
             // It was not there to be executed.
             Some(status) if status == i32::from(outcome::FAILURE) => Ending::Refused,
             _ => Ending::Lost(format!("QEMU ended with {ended}")),
         })
+    }
+
+    /// Waits until QEMU ends, the kernel panics if that is not known, or `until`, if there is one.
+    fn rest(&self, until: Option<Instant>, is_panic_known: bool) -> Result<()> {
+        let wait = |until: Instant| until.saturating_duration_since(Instant::now());
+        let timeout = until.map(|until| Timespec::try_from(wait(until)));
+        let end = PollFd::new(&self.killer.0, PollFlags::IN);
+        let panic = PollFd::from_borrowed_fd(self.log.panic(), PollFlags::IN);
+        let mut all = [end, panic];
+        let some = if is_panic_known { 1 } else { 2 };
+        match poll(&mut all[..some], timeout.transpose()?.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("cannot wait for QEMU"),
+        }
     }
 
     /// Waits until the whole log is here. QEMU must have ended.
@@ -186,7 +211,7 @@ impl Guest {
 }
 
 /// Tells another thread when the kernel runs.
-pub struct Up(Arc<Mutex<Vec<String>>>);
+pub struct Up(Arc<Log>);
 
 impl Up {
     /// How long a kernel may take to its log's first line; one without a log is taken to run then.
@@ -195,16 +220,7 @@ impl Up {
     /// Waits until the kernel has set its serial ports up: what the console was sent before is
     /// lost, as on any machine.
     pub fn wait(&self) {
-        let start = Instant::now();
-        while self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_empty()
-            && start.elapsed() < Self::PATIENCE
-        {
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.0.wait_for_line(Self::PATIENCE);
     }
 }
 
@@ -234,47 +250,12 @@ impl Drop for Guest {
     }
 }
 
-/// The status that the log names last.
-fn status(log: &[String]) -> Option<u8> {
-    log.iter().rev().find_map(|line| {
-        let message = symbols::message(line);
-        message.strip_prefix("exit: status ")?.parse().ok()
-    })
-}
-
-fn read_log(stream: UnixStream, lines: &Mutex<Vec<String>>, show: bool) {
-    let mut stream = BufReader::new(stream);
-    let mut line = Vec::new();
-    while stream
-        .read_until(b'\n', &mut line)
-        .is_ok_and(|count| count != 0)
-    {
-        let text = String::from_utf8_lossy(&line).trim_end().to_string();
-        line.clear();
-        if show {
-            eprintln!("{text}\r");
-        }
-        lines
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(text);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::process::Command;
 
     use super::*;
-
-    #[test]
-    fn a_log_without_a_status_has_none() {
-        let log = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(status(&log(&["[0.1] up", "[0.2] exit: status"])), None);
-        let twice = ["[0.1] exit: status 0", "[0.2] exit: status 7", "[0.3] x"];
-        assert_eq!(status(&log(&twice)), Some(7));
-    }
 
     #[test]
     fn a_process_with_the_number_of_one_that_has_ended_is_spared() {

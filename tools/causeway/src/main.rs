@@ -4,7 +4,7 @@
 //! finds the kernel or lets [`project`] build it, unless [`fresh`] knows that nothing has changed,
 //! [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files, [`share`] shows it
 //! the host's, [`qemu`] writes the machine's command line, [`launch`] ties it to this program,
-//! [`guest`] starts it and waits for its end, [`sessions`] moves the bytes between its programs and
+//! [`guest`] starts it, reads its [`log`] and waits for its end, [`sessions`] moves the bytes between its programs and
 //! the host, [`supervisor`] decides over it and lets [`commands`] reach it, [`symbols`] makes a
 //! panic readable, and [`outcome`] is the exit status. Machines without sessions have a
 //! [`console`]. [`terminal`] and [`input`] are the user's, and [`signals`] undoes what must not stay
@@ -25,6 +25,7 @@ mod input;
 mod install;
 mod launch;
 mod linux;
+mod log;
 mod options;
 mod outcome;
 mod profile;

@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,9 @@ use crate::{options, outcome};
 
 /// The file of the guest's folder that the supervisor's standard error, and QEMU's, goes to.
 pub const MESSAGES: &str = "messages";
+
+/// Bytes of its beginning that are kept; as many may follow, then the older half of those is cut.
+const KEPT: u64 = 1 << 20;
 
 /// What the supervisor says to the command that started it.
 #[derive(Serialize, Deserialize)]
@@ -111,6 +114,15 @@ impl Daemon {
         Ok(())
     }
 
+    /// Writes a line of the guest's log down, as far as there is room.
+    pub fn log(&self, line: &str) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(messages) = messages.as_mut() {
+            // The guest goes on where its log can't be kept.
+            let _ = writeln!(messages, "{line}").and_then(|()| trim(messages, KEPT));
+        }
+    }
+
     /// Reports that the program runs.
     pub fn report_start(&self) {
         if self.report(None, String::new()) {
@@ -143,5 +155,44 @@ impl Daemon {
             let _ = dup2_stdout(null);
         }
         true
+    }
+}
+
+/// Cuts a file of twice `kept` bytes, which is open for appending: its beginning and its newest
+/// lines stay.
+fn trim(file: &mut File, kept: u64) -> io::Result<()> {
+    let len = file.metadata()?.len();
+    if len < 2 * kept {
+        return Ok(());
+    }
+    let mut newest = vec![0; (kept / 2) as usize];
+    file.read_exact_at(&mut newest, len - kept / 2)?;
+    // The first of them is the end of a line.
+    let cut = newest.iter().position(|&byte| byte == b'\n');
+    let newest = &newest[cut.map_or(0, |cut| cut + 1)..];
+    file.set_len(kept)?;
+    file.write_all(b"\n(lines are not kept)\n")?;
+    file.write_all(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_keep_their_beginning_and_their_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut open = OpenOptions::new();
+        let open = open.create(true).read(true).append(true);
+        let mut file = open.open(folder.path().join("file")).unwrap();
+        for number in 0..5000 {
+            writeln!(file, "line {number}").unwrap();
+            trim(&mut file, 1000).unwrap();
+            assert!(file.metadata().unwrap().len() < 2000);
+        }
+        let text = std::fs::read_to_string(folder.path().join("file")).unwrap();
+        assert!(text.starts_with("line 0\nline 1\n"), "{text}");
+        assert!(text.ends_with("\nline 4998\nline 4999\n"), "{text}");
+        assert_eq!(text.matches("not kept").count(), 1, "{text}");
     }
 }

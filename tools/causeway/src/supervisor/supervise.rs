@@ -150,7 +150,10 @@ fn attend(
     };
     let listener = place.map(Place::listen).transpose()?;
     ends.inherit()?;
-    let (mut guest, _keys, serial) = Guest::start(&machine, options.log)?;
+    let (mut guest, _keys, serial) = match daemon.cloned() {
+        Some(daemon) if options.log => Guest::start_with(&machine, move |line| daemon.log(line))?,
+        _ => Guest::start(&machine, options.log)?,
+    };
     drop(ends);
     let serial = Tail::of(serial);
     let (switch, handle) = Switch::new(ports)?;

@@ -111,7 +111,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 17] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 18] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
@@ -128,6 +128,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("more commands than sessions", named::many),
         ("users who are killed", named::left),
         ("a shell that powers off", powers_off),
+        ("a log without end", named::endless_log),
         ("a host that sends nonsense", hostile::nonsense),
     ];
     for (name, test) in tests {

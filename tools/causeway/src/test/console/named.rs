@@ -260,6 +260,28 @@ pub fn left(bench: &Bench) -> Result<()> {
     )
 }
 
+/// A program that writes the log without end fills neither the host's memory nor its disk.
+pub fn endless_log(bench: &Bench) -> Result<()> {
+    let line = "line=$(printf %0450d 1); while :; do echo $line >/dev/kmsg; done";
+    let guest = Detached::start(bench, &["--log"], line)?;
+    let messages = bench.path("causeway").join(&guest.name).join("messages");
+    let mut written = 0;
+    // By then it has been cut.
+    wait_for("a full log", || {
+        let before = written;
+        written = fs::metadata(&messages).map_or(0, |file| file.len());
+        written < before
+    })?;
+    let text = fs::read_to_string(&messages)?;
+    ensure!(text.len() <= 2 << 20, "{} bytes of log", text.len());
+    ensure!(text.lines().count() > 1000, "no log");
+    is(
+        &guest.command(&["stop", "--time", "0"], &[]).output()?,
+        0,
+        "",
+    )
+}
+
 /// Files and folders, there and back.
 fn copies(bench: &Bench, guest: &Detached<'_>) -> Result<()> {
     let folder = bench.fresh_folder("copied")?;
