@@ -29,10 +29,11 @@ pub fn attend(
     timeout: Option<Duration>,
     show_log: bool,
 ) -> Result<u8> {
-    let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let killed = Arc::new(AtomicBool::new(false));
     signals::watch()?;
     let (mut guest, input, output) = Guest::start(machine, show_log)?;
+    // QEMU runs from here on.
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let raw = console.terminal.and_then(Raw::enter);
     let killer = guest.killer();
     signals::ask(move || killer.kill());

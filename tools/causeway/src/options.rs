@@ -516,12 +516,15 @@ pub struct Build {
     pub profile: project::Profile,
 }
 
+/// The longest time that can be asked for, in seconds: some thirty years.
+const LONGEST: u64 = 1_000_000_000;
+
 /// A positive number of seconds, whole or not.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a positive number of seconds");
+    let wrong = || format!("`{text}` is not a positive number of seconds, at most {LONGEST}");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-    if duration.is_zero() {
+    if duration.is_zero() || duration > Duration::from_secs(LONGEST) {
         Err(wrong())
     } else {
         Ok(duration)
@@ -620,6 +623,11 @@ mod tests {
     #[test]
     fn cpus_and_seconds_have_limits() {
         assert!(Options::try_parse_from(["causeway", "run", "--smp", "17"]).is_err());
-        assert!(Options::try_parse_from(["causeway", "run", "--timeout", "0"]).is_err());
+        for wrong in ["0", "-1", "1e10", "1e19", "inf", "NaN"] {
+            let all = ["causeway", "run", "--timeout", wrong];
+            assert!(Options::try_parse_from(all).is_err(), "{wrong}");
+        }
+        let longest = seconds("1e9").unwrap();
+        assert!(std::time::Instant::now().checked_add(longest).is_some());
     }
 }

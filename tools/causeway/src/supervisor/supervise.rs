@@ -79,7 +79,6 @@ impl Shared {
 /// # Errors
 /// When the guest can't be prepared or started, or has a name that another one has.
 pub fn supervise(options: &options::Run) -> Result<u8> {
-    let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
     signals::watch()?;
     let mut daemon = options.guest_name.supervisor().map(|_| Daemon::new());
     let name = options.guest_name.name();
@@ -94,7 +93,7 @@ pub fn supervise(options: &options::Run) -> Result<u8> {
             let _ = fs::remove_dir_all(folder);
         })
     });
-    let ended = attend(options, deadline, daemon.as_ref(), place.as_ref(), undo);
+    let ended = attend(options, daemon.as_ref(), place.as_ref(), undo);
     let (status, state) = match ended {
         Ok((status, state)) => (status, Some(state)),
         Err(error) => {
@@ -120,7 +119,6 @@ pub fn supervise(options: &options::Run) -> Result<u8> {
 /// Runs the guest; returns the exit status, and what is known of the guest.
 fn attend(
     options: &options::Run,
-    deadline: Option<Instant>,
     daemon: Option<&Daemon>,
     place: Option<&Place>,
     unstarted: Option<Guard>,
@@ -154,6 +152,8 @@ fn attend(
         Some(daemon) if options.log => Guest::start_with(&machine, move |line| daemon.log(line))?,
         _ => Guest::start(&machine, options.log)?,
     };
+    // The time is the guest's: the kernel has been built and the root packed.
+    let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
     drop(ends);
     let serial = Tail::of(serial);
     let (switch, handle) = Switch::new(ports)?;

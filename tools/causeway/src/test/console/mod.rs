@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::screen::Terminal;
@@ -111,7 +112,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 18] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 19] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
@@ -128,6 +129,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("more commands than sessions", named::many),
         ("users who are killed", named::left),
         ("a shell that powers off", powers_off),
+        ("a time limit and a slow start", late),
         ("a log without end", named::endless_log),
         ("a host that sends nonsense", hostile::nonsense),
     ];
@@ -284,6 +286,20 @@ fn powers_off(bench: &Bench) -> Result<()> {
         ensure!(terminal.is_cooked()?, "the terminal is not given back");
     }
     Ok(())
+}
+
+/// The time for a guest does not count what is done before its start; here, a pipe of variables is
+/// read that is written late.
+fn late(bench: &Bench) -> Result<()> {
+    let pipe = bench.path("late");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+    let words = ["--timeout", "2", "--env-file"];
+    let mut command = command(bench, &words);
+    let command = command.arg(&pipe).args(["sh", "-c", "echo $A; exit 3"]);
+    let child = command.spawn()?;
+    thread::sleep(Duration::from_secs(3));
+    fs::write(&pipe, "A=late\n")?;
+    is(&child.wait_with_output()?, 3, "late\n")
 }
 
 fn mixed(bench: &Bench) -> Result<()> {
