@@ -26,7 +26,7 @@ use crate::{options, outcome};
 pub const MESSAGES: &str = "messages";
 
 /// Bytes of its beginning that are kept; as many may follow, then the older half of those is cut.
-const KEPT: u64 = 1 << 20;
+const KEPT: u64 = 256 << 10;
 
 /// What the supervisor says to the command that started it.
 #[derive(Serialize, Deserialize)]
