@@ -150,7 +150,9 @@ pub fn killed(bench: &Bench) -> Result<()> {
         )?;
         let ended = format!("ended ({status})");
         wait_for(&ended, || {
-            all(&["ps", "--all"]).is_ok_and(|list| shown(&list).contains(&ended))
+            // Guests of other tests may have ended so, too.
+            let is_it = |line: &str| line.starts_with("web ") && line.contains(&ended);
+            all(&["ps", "--all"]).is_ok_and(|list| shown(&list).lines().any(is_it))
         })?;
         let code = waiting.wait()?.code();
         ensure!(code == Some(outcome::LEFT.into()), "{code:?}");
@@ -274,7 +276,7 @@ pub fn endless_log(bench: &Bench) -> Result<()> {
     })?;
     let text = fs::read_to_string(&messages)?;
     ensure!(text.len() <= 513 << 10, "{} bytes of log", text.len());
-    ensure!(text.lines().count() > 1000, "no log");
+    ensure!(text.lines().count() > 500, "no log");
     is(
         &guest.command(&["stop", "--time", "0"], &[]).output()?,
         0,
