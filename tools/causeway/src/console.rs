@@ -3,14 +3,12 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::guest::{Ending, Guest, Up};
+use crate::guest::{Control, Guest, Up};
 use crate::input::{Bytes, Keys, Wish};
 use crate::outcome::{self, explain};
 use crate::qemu::Machine;
@@ -29,16 +27,15 @@ pub fn attend(
     timeout: Option<Duration>,
     show_log: bool,
 ) -> Result<u8> {
-    let killed = Arc::new(AtomicBool::new(false));
     signals::watch()?;
     let (mut guest, input, output) = Guest::start(machine, show_log)?;
     // QEMU runs from here on.
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let raw = console.terminal.and_then(Raw::enter);
-    let killer = guest.killer();
-    signals::ask(move || killer.kill());
+    let control = Control::of(&guest);
+    control.end_by_signal(|| ());
     {
-        let (killed, killer, keys) = (Arc::clone(&killed), guest.killer(), raw.is_some());
+        let (control, keys) = (control.clone(), raw.is_some());
         let up = guest.up();
         // This thread ends with the program: nothing can interrupt its read.
         thread::spawn(move || {
@@ -48,18 +45,16 @@ pub fn attend(
                 relay_bytes(input, &up)
             };
             if wish == Wish::Kill {
-                killed.store(true, Ordering::SeqCst);
-                killer.kill();
+                control.kill();
             }
         });
     }
     let relay = {
-        let (killed, killer) = (Arc::clone(&killed), guest.killer());
+        let control = control.clone();
         thread::spawn(move || {
             if relay_output(output).is_err() {
                 // The reader has closed the output, so the guest is of no use any more.
-                killed.store(true, Ordering::SeqCst);
-                killer.kill();
+                control.kill();
             }
         })
     };
@@ -69,11 +64,7 @@ pub fn attend(
     if let Some(signal) = signals::received() {
         return Ok(outcome::SIGNAL + signal as u8);
     }
-    let ending = if killed.load(Ordering::SeqCst) {
-        Ending::Killed
-    } else {
-        ending?
-    };
+    let ending = control.ending(ending?);
     explain(&ending, &guest.log(), kernel, show_log);
     Ok(outcome::status(&ending))
 }

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
+use crate::qemu;
+
 /// Bytes of a sector: a disk has whole ones.
 const SECTOR: u64 = 512;
 
@@ -127,8 +129,7 @@ impl Disk {
     /// The words of QEMU's command line for the disk with this number. The host's cache is behind
     /// the guest's flushes, as the cache of a real disk is.
     pub fn qemu(&self, number: usize) -> [String; 4] {
-        // QEMU takes a comma for the end of a value unless it is doubled.
-        let file = self.file.display().to_string().replace(',', ",,");
+        let file = qemu::value(&self.file);
         let mode = match (self.read_only, self.is_private) {
             (true, _) => ",readonly=on",
             (false, true) => ",snapshot=on",

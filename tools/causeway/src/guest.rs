@@ -1,10 +1,13 @@
 //! A running guest: its console, its log, its end.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,7 +19,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::log::Log;
 use crate::outcome;
 use crate::qemu::{self, Machine};
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, short_path};
+use crate::signals;
 
 /// How long a kernel that panicked may take to stop.
 const PANIC_GRACE: Duration = Duration::from_secs(5);
@@ -51,7 +55,10 @@ pub struct Guest {
     killer: Killer,
     log: Arc<Log>,
     reader: Option<JoinHandle<()>>,
-    folder: Scratch,
+    /// The path of the log's socket, by a folder that is open.
+    socket: PathBuf,
+    _open: File,
+    _folder: Scratch,
 }
 
 impl Guest {
@@ -77,7 +84,8 @@ impl Guest {
         each: impl FnMut(&str) + Send + 'static,
     ) -> Result<(Self, ChildStdin, ChildStdout)> {
         let folder = Scratch::new()?;
-        let socket = folder.path().join("log");
+        let (open, short) = short_path(folder.path()).context("cannot make the log's socket")?;
+        let socket = short.join("log");
         let listener = UnixListener::bind(&socket).context("cannot make the log's socket")?;
         let mut child = machine
             .command(&socket)
@@ -108,7 +116,9 @@ impl Guest {
                 killer,
                 log,
                 reader: Some(reader),
-                folder,
+                socket,
+                _open: open,
+                _folder: folder,
             },
             input,
             output,
@@ -202,7 +212,7 @@ impl Guest {
     /// Waits until the whole log is here. QEMU must have ended.
     fn finish_log(&mut self) {
         // If QEMU never connected, the reader waits for a connection: this one.
-        let _ = UnixStream::connect(self.folder.path().join("log"));
+        let _ = UnixStream::connect(&self.socket);
         if let Some(reader) = self.reader.take() {
             // A reader that panicked has said so itself.
             let _ = reader.join();
@@ -221,6 +231,62 @@ impl Up {
     /// lost, as on any machine.
     pub fn wait(&self) {
         self.0.wait_for_line(Self::PATIENCE);
+    }
+}
+
+/// Ends a machine for its user; clones are of the same machine.
+#[derive(Clone)]
+pub struct Control {
+    killer: Killer,
+    is_killed: Arc<AtomicBool>,
+}
+
+impl Control {
+    /// Of this machine, which no user has ended.
+    pub fn of(guest: &Guest) -> Self {
+        Self {
+            killer: guest.killer(),
+            is_killed: Arc::default(),
+        }
+    }
+
+    /// Ends the machine at once, as its user wants.
+    pub fn kill(&self) {
+        self.is_killed.store(true, Ordering::SeqCst);
+        self.killer.kill();
+    }
+
+    /// Whether its user has ended it.
+    pub fn is_killed(&self) -> bool {
+        self.is_killed.load(Ordering::SeqCst)
+    }
+
+    /// Ends the machine by a fault, which is told elsewhere.
+    pub fn give_up(&self) {
+        self.killer.kill();
+    }
+
+    /// From now on a signal that ends this program ends the machine, then does `more`.
+    pub fn end_by_signal(&self, more: impl FnOnce() + Send + 'static) {
+        let killer = self.killer.clone();
+        signals::ask(move || {
+            killer.kill();
+            more();
+        });
+    }
+
+    /// How the machine has ended, given what its process says.
+    pub fn ending(&self, ending: Ending) -> Ending {
+        if self.is_killed() {
+            Ending::Killed
+        } else {
+            ending
+        }
+    }
+
+    /// For a thread that sets the flag, then kills.
+    pub fn parts(&self) -> (Killer, Arc<AtomicBool>) {
+        (self.killer.clone(), Arc::clone(&self.is_killed))
     }
 }
 

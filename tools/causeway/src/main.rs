@@ -39,6 +39,7 @@ mod screen;
 mod sessions;
 mod share;
 mod signals;
+mod size;
 mod supervisor;
 mod swap;
 mod symbols;

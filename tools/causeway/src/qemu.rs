@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::launch;
+use crate::size;
 
 /// The emulator's program.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -125,7 +126,7 @@ impl Machine {
             "chardev:console",
         ]);
         qemu.arg("-chardev")
-            .arg(format!("socket,id=log,path={}", log.display()));
+            .arg(format!("socket,id=log,path={}", value(log)));
         qemu.args(["-serial", "chardev:log"]);
         match &self.boot {
             Boot::Kernel {
@@ -217,22 +218,25 @@ pub fn at_least(memory: &str, least: u64, hint: &str) -> Result<()> {
 /// # Errors
 /// When it is no number of M or G.
 pub fn kibibytes(size: &str) -> Result<u64> {
-    let digits = size.trim_end_matches(char::is_alphabetic);
-    let unit = match &size[digits.len()..] {
-        "" | "M" | "m" => 1 << 10,
-        "G" | "g" => 1 << 20,
-        _ => bail!("the memory {size:?} is not a number of M or G"),
+    let has_unit = !size.ends_with(|c: char| c.is_ascii_digit());
+    let text = if has_unit {
+        size.into()
+    } else {
+        format!("{size}M")
     };
-    let number: u64 = digits
-        .parse()
-        .with_context(|| format!("the memory {size:?} is no size"))?;
-    // QEMU would take none for an amount of its own.
-    if number == 0 {
-        bail!("the memory {size:?} is none");
+    let is_fine = text.ends_with(['K', 'k']);
+    match size::bytes(&text).filter(|_| !is_fine) {
+        None => bail!("the memory {size:?} is not a number of M or G"),
+        // QEMU would take none for an amount of its own.
+        Some(0) => bail!("the memory {size:?} is none"),
+        Some(u64::MAX) => bail!("the memory {size:?} is too much"),
+        Some(bytes) => Ok(bytes >> 10),
     }
-    number
-        .checked_mul(unit)
-        .with_context(|| format!("the memory {size:?} is too much"))
+}
+
+/// A path as the value of one of QEMU's options: a comma ends a value unless it is doubled.
+pub fn value(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
 }
 
 /// Decides between KVM and emulation, and says why.
@@ -332,8 +336,19 @@ mod tests {
         assert!(check_memory("16M", 2 << 20).is_ok());
         let error = format!("{:#}", check_memory("1M", 2 << 20).unwrap_err());
         assert!(error.contains("the least is 14M"), "{error}");
-        for wrong in ["512K", "0M", "0", "-1M", "", "M", "99999999999999999999G"] {
+        for wrong in [
+            "512K",
+            "0M",
+            "0",
+            "-1M",
+            "",
+            "M",
+            "99999999999999999999G",
+            "99999999999999G",
+        ] {
             assert!(check_memory(wrong, 0).is_err(), "{wrong}");
         }
+        assert_eq!(kibibytes("2").unwrap(), 2 << 10);
+        assert_eq!(kibibytes("2g").unwrap(), 2 << 20);
     }
 }

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
+use crate::qemu;
+
 /// `HOSTDIR:GUESTDIR`, and `:ro` behind it for one that the guest cannot write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Share {
@@ -52,8 +54,7 @@ impl Share {
     /// Returns QEMU's options for the share with this number. Files that a guest makes belong to
     /// the user who runs QEMU, unless that is root.
     pub fn qemu(&self, number: usize) -> [String; 4] {
-        // QEMU takes a comma for the end of a value unless it is doubled.
-        let path = self.host.display().to_string().replace(',', ",,");
+        let path = qemu::value(&self.host);
         let tag = tag(number);
         let read_only = if self.read_only { ",readonly=on" } else { "" };
         [

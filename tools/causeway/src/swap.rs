@@ -8,6 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::disk::Disk;
+use crate::size;
 
 /// Bytes of a page, of which the first is the header.
 const PAGE: usize = 4096;
@@ -32,7 +33,7 @@ impl FromStr for Swap {
 
     /// `SIZE` in K, M or G, else `FILE`.
     fn from_str(text: &str) -> Result<Self> {
-        if let Some(bytes) = size(text) {
+        if let Some(bytes) = size::bytes(text) {
             ensure!(
                 (LEAST..=MOST).contains(&bytes),
                 "{text} of swap: it is 40K at least and 512G at most"
@@ -74,20 +75,6 @@ impl Swap {
         make().with_context(|| format!("cannot make {}", path.display()))?;
         Disk::at(&path)
     }
-}
-
-/// Parses a size such as `64M`; `None` for any other text.
-fn size(text: &str) -> Option<u64> {
-    let shift = match text.chars().next_back()? {
-        'K' | 'k' => 10,
-        'M' | 'm' => 20,
-        'G' | 'g' => 30,
-        _ => return None,
-    };
-    let digits = &text[..text.len() - 1];
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let number: u64 = plain.then(|| digits.parse().ok())??;
-    Some(number.saturating_mul(1 << shift))
 }
 
 /// The first page of a swap space of so many bytes.

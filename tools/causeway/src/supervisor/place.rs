@@ -6,7 +6,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -18,8 +17,13 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
+use crate::scratch::short_path;
+
 /// The most characters of a name.
 const LONGEST: usize = 64;
+
+/// The socket on which a guest is reached, in its folder.
+const SOCKET: &str = "socket";
 
 /// How long a name may be looked at by others before it counts as taken.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -205,8 +209,9 @@ impl Place {
     /// # Errors
     /// When it can't be made.
     pub fn listen(&self) -> Result<UnixListener> {
-        let (folder, path) = socket(&self.folder)?;
-        let listener = UnixListener::bind(path).context("cannot make the guest's socket")?;
+        let (folder, path) = short_path(&self.folder)?;
+        let listener =
+            UnixListener::bind(path.join(SOCKET)).context("cannot make the guest's socket")?;
         drop(folder);
         Ok(listener)
     }
@@ -221,21 +226,14 @@ impl Place {
 
     /// Releases the name; the folder stays for commands that ask how the guest ended.
     pub fn leave(self) {
-        let _ = fs::remove_file(self.folder.join("socket"));
+        let _ = fs::remove_file(self.folder.join(SOCKET));
         drop(self.lock);
     }
 }
 
-/// The socket's path in a folder, which is open while the path is used: paths of sockets are short.
-fn socket(folder: &Path) -> Result<(File, PathBuf)> {
-    let open = File::open(folder)?;
-    let path = format!("/proc/self/fd/{}/socket", open.as_raw_fd());
-    Ok((open, path.into()))
-}
-
 fn connect_to(folder: &Path) -> Result<UnixStream> {
-    let (open, path) = socket(folder)?;
-    let stream = UnixStream::connect(path)?;
+    let (open, path) = short_path(folder)?;
+    let stream = UnixStream::connect(path.join(SOCKET))?;
     drop(open);
     Ok(stream)
 }

@@ -5,8 +5,6 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::ChildStdout;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -22,7 +20,7 @@ use super::place::{self, Place, State};
 use super::record;
 use super::server::Server;
 use crate::console::Console;
-use crate::guest::{Ending, Guest, Killer};
+use crate::guest::{Control, Ending, Guest};
 use crate::input::Keys;
 use crate::options;
 use crate::outcome::{self, explain};
@@ -62,15 +60,11 @@ struct Course {
 
 /// What other threads know and decide.
 #[derive(Clone, Default)]
-struct Shared {
-    course: Arc<Mutex<Course>>,
-    /// Whether the machine was ended by a user.
-    killed: Arc<AtomicBool>,
-}
+struct Shared(Arc<Mutex<Course>>);
 
 impl Shared {
     fn course(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -157,8 +151,8 @@ fn attend(
     drop(ends);
     let serial = Tail::of(serial);
     let (switch, handle) = Switch::new(ports)?;
-    let shared = Shared::default();
-    let switch = start(switch, &shared, guest.killer());
+    let (shared, control) = (Shared::default(), Control::of(&guest));
+    let switch = start(switch, &shared, control.clone());
     let streams = match (daemon, place) {
         (Some(_), Some(place)) => Streams {
             recorder: Some(Arc::new(Mutex::new(record::Writer::new(place.folder())))),
@@ -171,31 +165,29 @@ fn attend(
         Some(_) => None,
     };
     pass_sizes(&handle)?;
-    let (killer, stopped) = (guest.killer(), handle.clone());
-    signals::ask(move || {
-        killer.kill();
-        stopped.stop();
-    });
+    let stopped = handle.clone();
+    control.end_by_signal(move || stopped.stop());
     drop(unstarted);
-    let observer = observer(&shared, guest.killer(), daemon.cloned());
+    let observer = observer(&shared, control.clone(), daemon.cloned());
     handle.open_first(program.clone(), streams, observer);
     if let (Some(listener), Some(place)) = (listener, place) {
         place.note(&state)?;
+        let (killer, killed) = control.parts();
         let server = Server {
             handle: handle.clone(),
-            killer: guest.killer(),
-            killed: Arc::clone(&shared.killed),
+            killer,
+            killed,
         };
         server.start(listener);
     }
     let ending = guest.wait(deadline);
     let is_natural = ending.as_ref().is_ok_and(is_natural);
-    finish(switch, &handle, &shared, is_natural);
+    finish(switch, &handle, &control, is_natural);
     drop(raw);
     if let Some(signal) = signals::received() {
         return Ok((outcome::SIGNAL + signal as u8, state));
     }
-    let status = judge(&shared, ending?, &program, |ending| {
+    let status = judge(&shared, control.ending(ending?), &program, |ending| {
         serial.explain(ending);
         explain(ending, &guest.log(), &kernel, options.log);
     });
@@ -214,10 +206,6 @@ fn judge(shared: &Shared, ending: Ending, program: &Program, explain: impl FnOnc
         eprintln!("causeway: {fault}");
         return outcome::FAILURE;
     }
-    let ending = match ending {
-        _ if shared.killed.load(Ordering::SeqCst) => Ending::Killed,
-        ending => ending,
-    };
     if !is_natural(&ending) {
         explain(&ending);
         return outcome::status(&ending);
@@ -290,18 +278,18 @@ fn own_streams(terminal: Option<Terminal>) -> Result<Streams> {
 }
 
 /// Starts the switch's thread.
-fn start(switch: Switch, shared: &Shared, killer: Killer) -> JoinHandle<()> {
+fn start(switch: Switch, shared: &Shared, control: Control) -> JoinHandle<()> {
     let shared = shared.clone();
     thread::spawn(move || {
         switch.run(|why| {
             shared.course().fault.get_or_insert_with(|| why.into());
-            killer.kill();
+            control.give_up();
         });
     })
 }
 
 /// Follows the first program.
-fn observer(shared: &Shared, killer: Killer, daemon: Option<Daemon>) -> Observer {
+fn observer(shared: &Shared, control: Control, daemon: Option<Daemon>) -> Observer {
     let shared = shared.clone();
     Box::new(move |event| match event {
         Event::Started => {
@@ -312,11 +300,10 @@ fn observer(shared: &Shared, killer: Killer, daemon: Option<Daemon>) -> Observer
         Event::Ended(status) => shared.course().ended = Some(status),
         Event::Failed { part, error } => {
             shared.course().failed = Some((part, error));
-            killer.kill();
+            control.give_up();
         }
         Event::Kill => {
-            shared.killed.store(true, Ordering::SeqCst);
-            killer.kill();
+            control.kill();
         }
         Event::Gone | Event::Refused(_) | Event::Detached => {}
     })
@@ -338,10 +325,10 @@ fn pass_sizes(handle: &Handle) -> Result<()> {
 
 /// Waits until the output of a machine that has ended is where it belongs. The output of one that
 /// was ended from outside is dropped if its reader does not take it in time.
-fn finish(switch: JoinHandle<()>, handle: &Handle, shared: &Shared, is_natural: bool) {
+fn finish(switch: JoinHandle<()>, handle: &Handle, control: &Control, is_natural: bool) {
     let start = Instant::now();
     while !switch.is_finished() {
-        let is_killed = !is_natural || shared.killed.load(Ordering::SeqCst);
+        let is_killed = !is_natural || control.is_killed();
         if is_killed && start.elapsed() > GRACE {
             handle.stop();
         }
@@ -352,34 +339,35 @@ fn finish(switch: JoinHandle<()>, handle: &Handle, shared: &Shared, is_natural: 
 }
 
 /// The last of what the kernel itself writes on the console.
-struct Tail(Arc<Mutex<VecDeque<u8>>>);
+struct Tail(JoinHandle<VecDeque<u8>>);
 
 impl Tail {
     /// Bytes that are kept.
     const LENGTH: usize = 8192;
 
     /// Reads the console to its end.
-    fn of(mut console: ChildStdout) -> Self {
-        let kept = Arc::new(Mutex::new(VecDeque::new()));
-        let bytes = Arc::clone(&kept);
-        thread::spawn(move || {
-            let mut buffer = [0; 4096];
+    fn of(mut console: impl Read + Send + 'static) -> Self {
+        Self(thread::spawn(move || {
+            let (mut kept, mut buffer) = (VecDeque::new(), [0; 4096]);
             while let Ok(count @ 1..) = console.read(&mut buffer) {
-                let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
-                bytes.extend(&buffer[..count]);
-                let excess = bytes.len().saturating_sub(Self::LENGTH);
-                bytes.drain(..excess);
+                kept.extend(&buffer[..count]);
+                let excess = kept.len().saturating_sub(Self::LENGTH);
+                kept.drain(..excess);
             }
-        });
-        Self(kept)
+            kept
+        }))
+    }
+
+    /// Waits for the console's end, which is the machine's, and returns its last bytes.
+    fn text(self) -> String {
+        let bytes: Vec<u8> = self.0.join().unwrap_or_default().into();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Shows it where the machine did not end well.
-    fn explain(&self, ending: &Ending) {
+    fn explain(self, ending: &Ending) {
         if matches!(ending, Ending::BadStart | Ending::Lost(_)) {
-            let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let bytes: Vec<u8> = bytes.iter().copied().collect();
-            for line in String::from_utf8_lossy(&bytes).lines() {
+            for line in self.text().lines() {
                 eprintln!("{}", line.trim_end());
             }
         }
@@ -388,7 +376,29 @@ impl Tail {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
+
+    /// A console whose last bytes come late.
+    struct Slow(u8);
+
+    impl Read for Slow {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            self.0 += 1;
+            thread::sleep(Duration::from_millis(100));
+            to[0] = b'0' + self.0;
+            Ok(usize::from(self.0 < 4))
+        }
+    }
+
+    #[test]
+    fn the_last_bytes_of_the_console_are_waited_for() {
+        assert_eq!(Tail::of(Slow(0)).text(), "123");
+        let long = io::repeat(b'x').take(100_000).chain(&b"end"[..]);
+        let text = Tail::of(long).text();
+        assert!(text.len() == Tail::LENGTH && text.ends_with("xend"));
+    }
 
     #[test]
     fn the_status_is_the_sessions() {

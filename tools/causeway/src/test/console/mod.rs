@@ -387,7 +387,8 @@ fn end_by(terminal: &Terminal, child: &mut Child, signal: Signal) -> Result<()> 
 /// A signal leaves neither a raw terminal nor a temporary file behind, while the guest runs and
 /// before it does.
 fn left_behind(bench: &Bench) -> Result<()> {
-    let folder = bench.fresh_folder("temporary")?;
+    // Longer than a socket's path may be, with a comma, which QEMU's options have between values.
+    let folder = bench.fresh_folder(&format!("temporary,{}", "x".repeat(150)))?;
     let is_empty = || -> Result<bool> { Ok(fs::read_dir(&folder)?.next().is_none()) };
     let name = bench.path("causeway").join("gone");
     for signal in ending() {
@@ -405,7 +406,7 @@ fn left_behind(bench: &Bench) -> Result<()> {
         ensure!(is_empty()?, "{signal:?}: a folder is left");
     }
     // Large enough for a signal while it is packed.
-    let root = bench.fresh_folder("large")?;
+    let root = bench.fresh_folder("left-root")?;
     File::create(root.join("file"))?.set_len(60 << 20)?;
     for signal in ending() {
         let mut command = command(bench, &["--name", "gone", "--root"]);
