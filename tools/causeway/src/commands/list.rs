@@ -3,12 +3,12 @@
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
+use crate::supervisor::client::Client;
 use crate::supervisor::place::{self, Found};
 use crate::supervisor::record::Reader;
 
@@ -119,6 +119,11 @@ impl Logs {
     /// # Errors
     /// When there is no such guest, or nothing of its output is kept.
     pub fn run(&self) -> Result<u8> {
+        // Before the guest is looked up: a later one with its name would have ended it.
+        let client = match Client::connect(&self.name) {
+            Ok(client) if self.follow => client.watch().is_ok().then_some(client),
+            _ => None,
+        };
         let (found, folder) = place::find(&self.name)?;
         if !found.state.is_detached {
             bail!(
@@ -126,35 +131,48 @@ impl Logs {
                 self.name
             );
         }
-        match self.print(&folder) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        let is_same = || place::find(&self.name).is_ok_and(|(now, _)| now.is_same(&found));
+        match print(&folder, client, is_same) {
+            Err(error) if is_broken(&error) => {}
             printed => printed?,
         }
-        let messages = fs::read(folder.join("messages")).unwrap_or_default();
-        io::stderr().write_all(&messages)?;
+        if !self.follow || is_same() {
+            let messages = fs::read(folder.join("messages")).unwrap_or_default();
+            io::stderr().write_all(&messages)?;
+        }
         Ok(0)
     }
+}
 
-    fn print(&self, folder: &Path) -> io::Result<()> {
-        let mut reader = Reader::new(folder);
-        let mut buffer = vec![0; 1 << 16];
-        let mut out = io::stdout().lock();
-        let mut is_last = !self.follow;
-        loop {
-            let count = reader.read(&mut buffer)?;
-            out.write_all(&buffer[..count])?;
-            if count > 0 {
-                continue;
-            }
-            out.flush()?;
-            if is_last {
-                return Ok(());
-            }
-            thread::sleep(PAUSE);
-            // What was written before the end is there to be read after it.
-            is_last = place::connect(&self.name).is_err();
+/// Prints the output in a folder; until the end of the guest, if there is a connection to it. After
+/// the end `is_same` says whether the folder is still that guest's.
+fn print(folder: &Path, client: Option<Client>, is_same: impl Fn() -> bool) -> Result<()> {
+    let mut reader = Reader::new(folder);
+    let mut buffer = vec![0; 1 << 16];
+    let mut out = io::stdout().lock();
+    let mut is_last = client.is_none();
+    loop {
+        let count = reader.read(&mut buffer)?;
+        out.write_all(&buffer[..count])?;
+        if count > 0 {
+            continue;
+        }
+        out.flush()?;
+        let Some(client) = client.as_ref().filter(|_| !is_last) else {
+            return Ok(());
+        };
+        // What was written before the end is there to be read after it.
+        is_last = client.wait_for_end(PAUSE)?;
+        if is_last && !is_same() {
+            return Ok(());
         }
     }
+}
+
+/// Whether the reader of the output has gone.
+fn is_broken(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// Removes what is kept of guests that have ended

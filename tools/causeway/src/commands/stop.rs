@@ -35,11 +35,9 @@ impl Stop {
         if !self.time.is_zero() {
             client.signal(TERM)?;
         }
-        if !client.wait_for_end(self.time)
-            && let Ok(client) = Client::connect(&self.name)
-        {
+        if !client.wait_for_end(self.time)? {
             client.end()?;
-            ensure!(client.wait_for_end(PATIENCE), "{} does not end", self.name);
+            ensure!(client.wait_for_end(PATIENCE)?, "{} does not end", self.name);
         }
         Ok(0)
     }

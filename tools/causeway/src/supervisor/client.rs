@@ -4,8 +4,11 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 
@@ -64,6 +67,14 @@ impl Client {
     /// When the guest is gone.
     pub fn end(&self) -> Result<()> {
         self.ask(&Request::End)
+    }
+
+    /// Asks for nothing, so that the connection may last as long as the guest.
+    ///
+    /// # Errors
+    /// When the guest is gone.
+    pub fn watch(&self) -> Result<()> {
+        self.ask(&Request::Watch)
     }
 
     fn ask(&self, request: &Request) -> Result<()> {
@@ -159,15 +170,22 @@ impl Client {
     }
 
     /// Waits until the supervisor has ended, no longer than `patience`; returns whether it has.
-    pub fn wait_for_end(&self, patience: std::time::Duration) -> bool {
-        // The connection ends with the supervisor.
-        let start = std::time::Instant::now();
-        while start.elapsed() < patience {
-            if place::connect(&self.name).is_err() {
-                return true;
+    ///
+    /// # Errors
+    /// When the system can't wait.
+    pub fn wait_for_end(&self, patience: Duration) -> Result<bool> {
+        // The connection ends with the supervisor. After the last answer nothing comes before that.
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).context("too long")?;
+            let mut waited = [PollFd::new(&*self.connection, PollFlags::IN)];
+            match poll(&mut waited, Some(&left)) {
+                Ok(0) => return Ok(false),
+                Ok(_) => return Ok(true),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            thread::sleep(std::time::Duration::from_millis(20));
         }
-        place::connect(&self.name).is_err()
     }
 }

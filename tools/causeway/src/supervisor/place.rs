@@ -53,6 +53,13 @@ pub struct Found {
     pub is_running: bool,
 }
 
+impl Found {
+    /// Whether this is what has become of a guest that was found before, and not a later one.
+    pub fn is_same(&self, before: &Self) -> bool {
+        self.state.started == before.state.started && !self.is_running
+    }
+}
+
 /// A name that belongs to this process.
 pub struct Place {
     folder: PathBuf,

@@ -53,10 +53,22 @@ impl Server {
     /// Does what a client asks for, until it is gone.
     fn attend(&self, client: &UnixStream) -> Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
-        let Some((request, descriptors)) = wire::read::<Request>(client)? else {
-            return Ok(());
-        };
+        let mut next = wire::read::<Request>(client)?;
         client.set_read_timeout(None)?;
+        let (request, descriptors) = loop {
+            match next {
+                None => return Ok(()),
+                Some((Request::Signal(signal), _)) => self.handle.signal(FIRST, signal),
+                Some((Request::End, _)) => {
+                    self.killed.store(true, Ordering::SeqCst);
+                    self.killer.kill();
+                }
+                Some((Request::Watch, _)) => {}
+                Some(session) => break session,
+            }
+            wire::write(client, &Answer::Done, &[])?;
+            next = wire::read::<Request>(client)?;
+        };
         let id = match request {
             Request::Exec(program) => {
                 let terminal = program.terminal();
@@ -69,15 +81,7 @@ impl Server {
                 let streams = streams(descriptors, keys)?;
                 self.handle.attach(streams, window, observer(client)?)
             }
-            Request::Signal(signal) => {
-                self.handle.signal(FIRST, signal);
-                return wire::write(client, &Answer::Done, &[]);
-            }
-            Request::End => {
-                self.killed.store(true, Ordering::SeqCst);
-                self.killer.kill();
-                return wire::write(client, &Answer::Done, &[]);
-            }
+            Request::Signal(_) | Request::End | Request::Watch => return Ok(()),
         };
         while let Ok(Some((note, _))) = wire::read::<Note>(client) {
             match note {

@@ -3,7 +3,9 @@
 //! They are framed as those between host and guest ([`session::frame`]). The first one is the
 //! client's [`Request`], with its standard input, output and error beside it where they are needed;
 //! the supervisor moves their bytes itself. [`Note`]s and [`Answer`]s follow. A client that closes
-//! its connection is gone, and its session hangs up.
+//! its connection is gone, and its session hangs up. Without a session, further requests may follow
+//! on the same connection, which lasts as long as the supervisor: they reach the same guest,
+//! whichever has its name by then.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -35,6 +37,8 @@ pub enum Request {
     Signal(u8),
     /// End the machine.
     End,
+    /// Nothing: the client waits for the end of the connection, which is the supervisor's.
+    Watch,
 }
 
 /// A client's later message.
