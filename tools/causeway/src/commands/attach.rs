@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::outcome;
 use crate::sessions::Event;
-use crate::supervisor::client::Client;
+use crate::supervisor::client::{self, Client};
 use crate::supervisor::place;
 use crate::terminal::{self, Newlines, Raw};
 
@@ -33,8 +33,8 @@ impl Attach {
         let (found, _) = place::find(&self.name)?;
         let is_terminal = terminal::of_streams().is_some_and(|terminal| terminal.streams[0]);
         let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-        client.pass_signals(false)?;
-        client.attach([input.as_fd(), output.as_fd(), errors.as_fd()])?;
+        let signals = client::signals(false)?;
+        client.attach([input.as_fd(), output.as_fd(), errors.as_fd()], signals)?;
         let raw = match client.event()? {
             Event::Started if found.state.has_terminal && is_terminal => {
                 Raw::enter(Newlines::Guest)

@@ -226,7 +226,7 @@ impl There<'_> {
         let mut program = Program::new(&words.collect::<Vec<_>>());
         program.set_directory(Some(OsStr::new("/")));
         let errors = io::stderr();
-        client.exec(&program, [input, output, errors.as_fd()])?;
+        client.exec(&program, [input, output, errors.as_fd()], None)?;
         let last: Event = client.last()?;
         client.status(last, &program)
     }

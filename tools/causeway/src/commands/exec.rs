@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::ProgramOptions;
 use crate::outcome;
-use crate::supervisor::client::Client;
+use crate::supervisor::client::{self, Client};
 use crate::terminal::{self, Raw};
 
 #[derive(Args, Debug)]
@@ -36,9 +36,10 @@ impl Exec {
         let program = self.program.program(&self.command, terminal)?;
         let raw = Raw::enter_for(terminal);
         // The keys of a raw terminal are the guest's.
-        client.pass_signals(raw.is_none())?;
+        let signals = client::signals(raw.is_none())?;
         let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-        client.exec(&program, [input.as_fd(), output.as_fd(), errors.as_fd()])?;
+        let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
+        client.exec(&program, streams, Some(signals))?;
         let last = client.last();
         drop(raw);
         let (status, why) = client.status(last?, &program)?;

@@ -51,6 +51,24 @@ enum Phase {
     Failed,
 }
 
+/// Signals for a program that does not run yet: one of a kind, as a process keeps them.
+#[derive(Clone, Copy, Default)]
+pub struct Kept(u64);
+
+impl Kept {
+    /// Adds a signal; numbers that are none are dropped.
+    pub fn add(&mut self, signal: u8) {
+        if (1..=64).contains(&signal) {
+            self.0 |= 1 << (signal - 1);
+        }
+    }
+
+    /// The signals.
+    fn numbers(self) -> impl Iterator<Item = u8> {
+        (1..=64).filter(move |signal| self.0 & (1 << (signal - 1)) != 0)
+    }
+}
+
 /// A session from its first message on.
 pub struct Session {
     id: u64,
@@ -66,6 +84,8 @@ pub struct Session {
     is_hung_up: bool,
     /// A size that the terminal got while the program was being started.
     window: Option<Window>,
+    /// Signals that came while the program was being started.
+    signals: Kept,
     /// Whether the guest has forgotten the session.
     is_free: bool,
 }
@@ -77,6 +97,7 @@ impl Session {
         program: &Program,
         streams: Streams,
         mut observer: Observer,
+        signals: Kept,
         control: &mut Control,
     ) -> Option<Self> {
         let start = ToGuest::Start(program.start(number, id == FIRST));
@@ -104,6 +125,7 @@ impl Session {
             attached: None,
             is_hung_up: false,
             window: None,
+            signals,
             is_free: false,
         })
     }
@@ -139,6 +161,9 @@ impl Session {
                 self.tell(Event::Started);
                 if let Some(window) = self.window.take() {
                     self.window(window, control);
+                }
+                for signal in std::mem::take(&mut self.signals).numbers() {
+                    self.signal(signal, control);
                 }
                 if self.is_hung_up {
                     let session = self.number;
@@ -221,9 +246,13 @@ impl Session {
 
     /// Sends the program a signal.
     pub fn signal(&mut self, signal: u8, control: &mut Control) {
-        if self.phase == Phase::Running {
-            let session = self.number;
-            control.send(&ToGuest::Signal { session, signal });
+        match self.phase {
+            Phase::Starting => self.signals.add(signal),
+            Phase::Running => {
+                let session = self.number;
+                control.send(&ToGuest::Signal { session, signal });
+            }
+            Phase::Ended(_) | Phase::Failed => {}
         }
     }
 

@@ -18,7 +18,7 @@ use super::flow::CHUNK;
 use super::handle::{Command, Event, FIRST, Handle, Observer, Shared, Streams};
 use super::ports::Ports;
 use super::program::Program;
-use super::slot::{Session, Slot};
+use super::slot::{Kept, Session, Slot};
 
 /// How many requests other threads may have under way.
 const REQUESTS: usize = 64;
@@ -35,6 +35,7 @@ struct Opening {
     program: Box<Program>,
     streams: Streams,
     observer: Observer,
+    signals: Kept,
     since: Instant,
 }
 
@@ -128,6 +129,7 @@ impl Switch {
                     program,
                     streams,
                     observer,
+                    signals: Kept::default(),
                     since: Instant::now(),
                 }),
                 Command::Attach(id, streams, window, mut observer) => {
@@ -150,7 +152,10 @@ impl Switch {
                     }
                 }
                 Command::Signal(id, signal) => {
-                    if let Some(session) = named(&mut self.slots, id) {
+                    let opening = self.openings.iter_mut().find(|opening| opening.id == id);
+                    if let Some(opening) = opening {
+                        opening.signals.add(signal);
+                    } else if let Some(session) = named(&mut self.slots, id) {
                         session.signal(signal, &mut self.control);
                     }
                 }
@@ -195,6 +200,7 @@ impl Switch {
                         &opening.program,
                         opening.streams,
                         opening.observer,
+                        opening.signals,
                         &mut self.control,
                     );
                 }

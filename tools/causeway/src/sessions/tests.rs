@@ -581,6 +581,10 @@ fn signals_sizes_and_hang_ups_reach_the_session() {
     let window = |rows| Window { rows, columns: 0 };
     bench.handle.window(id, window(7));
     bench.handle.window(id, window(10_000));
+    // So are signals.
+    for signal in [2, 15, 2, 0, 65, 255] {
+        bench.handle.signal(id, signal);
+    }
     thread::sleep(Duration::from_millis(20));
     fake.say(&ToHost::Started { session, pid: 3 });
     let heard = |fake: &Fake| match fake.hear() {
@@ -588,6 +592,8 @@ fn signals_sizes_and_hang_ups_reach_the_session() {
         other => panic!("{other:?}"),
     };
     assert!(heard(&fake).contains("rows: 10000"));
+    assert!(heard(&fake).contains("signal: 2 "));
+    assert!(heard(&fake).contains("signal: 15 "));
     bench.handle.signal(id, 15);
     assert!(heard(&fake).contains("signal: 15"));
     bench.handle.hang_up(id);
@@ -600,6 +606,28 @@ fn signals_sizes_and_hang_ups_reach_the_session() {
     assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Started);
     assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Ended(1));
     drop((user, fake));
+    bench.join();
+}
+
+#[test]
+fn a_signal_waits_for_a_program_that_waits_for_its_session() {
+    let (mut bench, fake) = bench(2);
+    let (user, streams) = pipes();
+    let (observer, events) = observer();
+    let id = bench.handle.open(program("second"), streams, observer);
+    let _first = bench.first();
+    bench.handle.signal(id, 15);
+    bench.handle.signal(FIRST, 1);
+    thread::sleep(Duration::from_millis(20));
+    fake.ready();
+    for signal in [1, 15] {
+        let session = fake.start();
+        let wanted = format!("Signal {{ session: {session}, signal: {signal} }}");
+        assert_eq!(fake.hear(), Heard::Other(wanted));
+    }
+    drop(fake);
+    assert_eq!(events.recv_timeout(SOON).unwrap(), Event::Started);
+    drop(user);
     bench.join();
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use super::place;
@@ -17,6 +19,25 @@ use super::wire::{self, Answer, Note, Request};
 use crate::outcome;
 use crate::sessions::{Event, Program};
 use crate::terminal;
+
+/// Keeps, from now on, changes of this terminal's size and, with `ends`, the signals that ask this
+/// program to end, for the session; the second one of a kind ends this program.
+///
+/// # Errors
+/// When signals can't be watched.
+pub fn signals(ends: bool) -> Result<Signals> {
+    let mut all = vec![SIGWINCH];
+    if ends {
+        all.extend([SIGINT, SIGQUIT, SIGTERM]);
+        for signal in [SIGINT, SIGQUIT, SIGTERM] {
+            let asked = Arc::new(AtomicBool::new(false));
+            let status = i32::from(outcome::SIGNAL) + signal;
+            flag::register_conditional_shutdown(signal, status, Arc::clone(&asked))?;
+            flag::register(signal, asked)?;
+        }
+    }
+    Signals::new(all).context("cannot watch for signals")
+}
 
 /// A connection to a guest's supervisor.
 pub struct Client {
@@ -36,21 +57,30 @@ impl Client {
         })
     }
 
-    /// Starts a further program on these streams.
+    /// Starts a further program on these streams, which gets these signals.
     ///
     /// # Errors
     /// When the guest is gone, or the arguments are too long.
-    pub fn exec(&self, program: &Program, streams: [BorrowedFd<'_>; 3]) -> Result<()> {
-        wire::write(&self.connection, &Request::Exec(program.clone()), &streams)
+    pub fn exec(
+        &self,
+        program: &Program,
+        streams: [BorrowedFd<'_>; 3],
+        signals: Option<Signals>,
+    ) -> Result<()> {
+        wire::write(&self.connection, &Request::Exec(program.clone()), &streams)?;
+        self.pass(signals);
+        Ok(())
     }
 
     /// Connects these streams to the first program.
     ///
     /// # Errors
     /// When the guest is gone.
-    pub fn attach(&self, streams: [BorrowedFd<'_>; 3]) -> Result<()> {
+    pub fn attach(&self, streams: [BorrowedFd<'_>; 3], signals: Signals) -> Result<()> {
         let request = Request::Attach(terminal::of_streams().map(|terminal| terminal.window));
-        wire::write(&self.connection, &request, &streams)
+        wire::write(&self.connection, &request, &streams)?;
+        self.pass(Some(signals));
+        Ok(())
     }
 
     /// Sends the first program a signal.
@@ -87,27 +117,10 @@ impl Client {
         }
     }
 
-    /// Passes on, from now on, the sizes of this terminal and, with `signals`, the signals that ask
-    /// this program to end; the second one of a kind ends it.
-    ///
-    /// # Errors
-    /// When signals can't be watched.
-    pub fn pass_signals(&self, signals: bool) -> Result<()> {
-        let mut all = vec![SIGWINCH];
-        if signals {
-            all.extend([SIGINT, SIGQUIT, SIGTERM]);
-            for signal in [SIGINT, SIGQUIT, SIGTERM] {
-                let asked = Arc::new(std::sync::atomic::AtomicBool::new(false));
-                let status = i32::from(outcome::SIGNAL) + signal;
-                signal_hook::flag::register_conditional_shutdown(
-                    signal,
-                    status,
-                    Arc::clone(&asked),
-                )?;
-                signal_hook::flag::register(signal, asked)?;
-            }
-        }
-        let mut signals = Signals::new(all).context("cannot watch for signals")?;
+    /// Passes on signals, those that have come already too, on a thread that from now on is the
+    /// only one to write to the connection.
+    fn pass(&self, signals: Option<Signals>) {
+        let Some(mut signals) = signals else { return };
         let connection = Arc::clone(&self.connection);
         thread::spawn(move || {
             for signal in signals.forever() {
@@ -119,7 +132,6 @@ impl Client {
                 let _ = note.map(|note| wire::write(&connection, &note, &[]));
             }
         });
-        Ok(())
     }
 
     /// Waits for the next event of the session.
@@ -187,5 +199,37 @@ impl Client {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn signals_that_come_before_the_request_are_sent_behind_it() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let client = Client {
+            name: "x".into(),
+            connection: Arc::new(here),
+        };
+        let signals = signals(true).unwrap();
+        signal_hook::low_level::raise(SIGQUIT).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let null = crate::sessions::null().unwrap();
+        let program = Program::new(&vec![OsString::from("x".repeat(1000)); 100]);
+        let sent = program.clone();
+        let sender = thread::spawn(move || {
+            let streams = [null.as_fd(), null.as_fd(), null.as_fd()];
+            client.exec(&sent, streams, Some(signals)).unwrap();
+        });
+        let (request, streams) = wire::read::<Request>(&there).unwrap().unwrap();
+        assert_eq!((request, streams.len()), (Request::Exec(program), 3));
+        let (note, _) = wire::read::<Note>(&there).unwrap().unwrap();
+        assert_eq!(note, Note::Signal(SIGQUIT as u8));
+        sender.join().unwrap();
     }
 }
