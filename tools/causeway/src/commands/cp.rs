@@ -12,12 +12,13 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
+use super::unpack::{Unpacked, Unpacking};
 use crate::sessions::{self, Event, Program};
 use crate::supervisor::client::Client;
 use crate::supervisor::place::check_name;
 
 /// Copies as `docker cp` does: into DEST if it is a folder, else to that name. Owners become those
-/// who unpack; both machines need `tar`
+/// who unpack; what comes from a guest has no set-id bits and no devices. Both machines need `tar`
 #[derive(Args, Debug)]
 pub struct Cp {
     /// What to copy: PATH here, or NAME:PATH in the guest; a folder with `/.` behind it means what
@@ -123,46 +124,47 @@ impl There<'_> {
             } else {
                 to.into()
             };
-            fs::create_dir_all(&into).with_context(|| into.display().to_string())?;
+            let beside = if into.is_dir() {
+                &into
+            } else {
+                let parent = parent(&into);
+                fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+                parent
+            };
             let tail = ["-cf", "-", "."].map(OsString::from);
-            return self.unpack(words.chain([self.path.into()]).chain(tail), &into);
+            let words = words.chain([self.path.into()]).chain(tail);
+            let (packed, unpacked) = self.unpack(words, beside)?;
+            let is_whole = unpacked.is_whole;
+            // What has come of an archive with faults is kept, as `tar` keeps it.
+            unpacked.move_folder(&into)?;
+            self.passed(packed)?;
+            ensure!(is_whole, "the tar of this machine failed");
+            return Ok(());
         }
         let target = if to.is_dir() {
             to.join(name)
         } else {
             to.into()
         };
-        let parent = match target.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        // Unpacked beside its place, since its name may be another one there.
-        let folder = tempfile::tempdir_in(parent).with_context(|| parent.display().to_string())?;
-        let parent = match from.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.as_os_str(),
-            _ => OsStr::new("."),
-        };
         let tail = ["-cf".into(), "-".into(), "--".into(), name.into()];
-        self.unpack(words.chain([parent.into()]).chain(tail), folder.path())?;
-        let unpacked = folder.path().join(name);
-        fs::rename(unpacked, &target).with_context(|| target.display().to_string())
+        let words = words.chain([parent(from).into()]).chain(tail);
+        let (packed, unpacked) = self.unpack(words, parent(&target))?;
+        self.passed(packed)?;
+        ensure!(unpacked.is_whole, "the tar of this machine failed");
+        unpacked.move_file(name, &target)
     }
 
-    /// Runs a packer in the guest, and unpacks here what it writes.
-    fn unpack(&self, words: impl Iterator<Item = OsString>, into: &Path) -> Result<()> {
-        let mut tar = Command::new("tar");
-        tar.arg("-C")
-            .arg(into)
-            .args(["-xf", "-", "--no-same-owner"]);
-        let mut tar = spawn(tar.stdin(Stdio::piped()))?;
-        let archive = tar.stdin.take().context("no pipe to tar")?;
+    /// Runs a packer in the guest, and unpacks here what it writes; returns its end and that.
+    fn unpack(
+        &self,
+        words: impl Iterator<Item = OsString>,
+        beside: &Path,
+    ) -> Result<((u8, Option<String>), Unpacked)> {
+        let unpacking = Unpacking::start(beside)?;
         let null = sessions::null()?;
-        let packed = self.exec(words, null.as_fd(), archive.as_fd());
-        drop(archive);
-        let unpacked = tar.wait()?;
-        self.passed(packed?)?;
-        ensure!(unpacked.success(), "the tar of this machine failed");
-        Ok(())
+        let packed = self.exec(words, null.as_fd(), unpacking.archive()?);
+        let unpacked = unpacking.finish()?;
+        Ok((packed?, unpacked))
     }
 
     /// The folder and the name of a file that is to be copied to the path.
@@ -179,11 +181,7 @@ impl There<'_> {
         let name = path
             .file_name()
             .context("the path in the guest has no name")?;
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        Ok((parent.into(), name.into()))
+        Ok((parent(path).into(), name.into()))
     }
 
     /// Whether the path is a folder of the guest's.
@@ -244,6 +242,14 @@ impl There<'_> {
                 Ok(())
             }
         }
+    }
+}
+
+/// The folder that a path is in.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 

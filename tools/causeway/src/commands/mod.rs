@@ -8,6 +8,7 @@ mod list;
 mod name;
 mod program;
 mod stop;
+mod unpack;
 
 pub use attach::Attach;
 pub use cp::Cp;
