@@ -1,7 +1,7 @@
 //! `causeway exec`: a further command in a running guest.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
 use anyhow::Result;
@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::ProgramOptions;
 use crate::outcome;
+use crate::sessions;
 use crate::supervisor::client::{self, Client};
 use crate::terminal::{self, Raw};
 
@@ -40,6 +41,8 @@ impl Exec {
         let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
         let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
         client.exec(&program, streams, Some(signals))?;
+        // The supervisor has the streams, and the ends of a pipe are the program's.
+        sessions::give_up(streams.map(|stream| stream.is_terminal()))?;
         let last = client.last();
         drop(raw);
         let (status, why) = client.status(last?, &program)?;

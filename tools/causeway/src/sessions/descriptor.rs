@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, open};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::stdio::{dup2_stdin, dup2_stdout};
 use rustix::termios::isatty;
 
 use super::relay::Relay;
@@ -147,6 +148,22 @@ fn reopen(descriptor: &OwnedFd, direction: Direction) -> Result<OwnedFd, Errno> 
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     let flags = mode | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     open(path, flags, Mode::empty())
+}
+
+/// Gives up this program's standard input and output where they are no terminals: a guest that has
+/// copies of them can then close them for good.
+///
+/// # Errors
+/// When the host has no `/dev/null`.
+pub fn give_up(terminals: [bool; 3]) -> io::Result<()> {
+    let null = null()?;
+    if !terminals[0] {
+        dup2_stdin(&null)?;
+    }
+    if !terminals[1] {
+        dup2_stdout(&null)?;
+    }
+    Ok(())
 }
 
 /// Returns `/dev/null`.

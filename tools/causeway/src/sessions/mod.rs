@@ -24,7 +24,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-pub use descriptor::{Descriptor, null};
+pub use descriptor::{Descriptor, give_up, null};
 pub use flow::Record;
 pub use handle::{Event, FIRST, Handle, Observer, Streams};
 pub use ports::Ports;

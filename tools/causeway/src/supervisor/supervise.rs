@@ -10,7 +10,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use rustix::stdio::{dup2_stdin, dup2_stdout};
 use session::{Part, Terminal, Window};
 use signal_hook::consts::SIGWINCH;
 use signal_hook::iterator::Signals;
@@ -261,13 +260,7 @@ fn own_streams(terminal: Option<Terminal>) -> Result<Streams> {
         io::stdout().as_fd().try_clone_to_owned()?,
         io::stderr().as_fd().try_clone_to_owned()?,
     ];
-    let null = sessions::null().context("cannot open /dev/null")?;
-    if !terminals[0] {
-        dup2_stdin(&null)?;
-    }
-    if !terminals[1] {
-        dup2_stdout(&null)?;
-    }
+    sessions::give_up(terminals).context("cannot open /dev/null")?;
     let [input, output, error] = descriptors;
     Ok(Streams {
         input: Some(Descriptor::source(input)),
