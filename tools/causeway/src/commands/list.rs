@@ -164,7 +164,7 @@ fn print(folder: &Path, client: Option<Client>, is_same: impl Fn() -> bool) -> R
         // What was written before the end is there to be read after it.
         is_last = client.wait_for_end(PAUSE)?;
         if is_last && !is_same() {
-            return Ok(());
+            reader.stay();
         }
     }
 }

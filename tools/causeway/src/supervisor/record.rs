@@ -76,6 +76,8 @@ pub struct Reader {
     folder: PathBuf,
     number: u64,
     file: Option<File>,
+    /// Whether no further file is opened.
+    is_last: bool,
 }
 
 impl Reader {
@@ -85,7 +87,13 @@ impl Reader {
             folder: folder.into(),
             number: 0,
             file: None,
+            is_last: false,
         }
+    }
+
+    /// Makes the file that is open the last one: what else is in the folder is of another guest.
+    pub fn stay(&mut self) {
+        self.is_last = true;
     }
 
     /// Reads a part; 0 when there is nothing more now.
@@ -95,6 +103,9 @@ impl Reader {
     pub fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             let Some(file) = &mut self.file else {
+                if self.is_last {
+                    return Ok(0);
+                }
                 match self.oldest()? {
                     Some(number) => self.open(number)?,
                     None => return Ok(0),
@@ -102,7 +113,7 @@ impl Reader {
                 continue;
             };
             let count = file.read(buffer)?;
-            if count > 0 {
+            if count > 0 || self.is_last {
                 return Ok(count);
             }
             // Once there is a next file, nothing is added to this one; before, something may be.
@@ -188,5 +199,23 @@ mod tests {
         writer.record(&[1; 5000]);
         writer.record(&[2; 10]);
         assert!(all(&mut follower).ends_with(&[1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]));
+    }
+
+    #[test]
+    fn a_reader_stays_with_its_guest() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = Writer::new(folder.path());
+        let mut follower = Reader::new(folder.path());
+        writer.record(b"first");
+        assert_eq!(follower.read(&mut [0; 2]).unwrap(), 2);
+        let mut late = Reader::new(folder.path());
+        for number in 0..2 {
+            fs::remove_file(path(folder.path(), 0)).unwrap_or_default();
+            fs::write(path(folder.path(), number), "second").unwrap();
+        }
+        follower.stay();
+        late.stay();
+        assert_eq!(all(&mut follower), b"rst");
+        assert_eq!(all(&mut late), b"");
     }
 }
