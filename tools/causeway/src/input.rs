@@ -2,6 +2,8 @@
 
 /// The key that introduces a command to this program: Ctrl-A.
 const ESCAPE: u8 = 0x01;
+/// Ctrl-C.
+const INTERRUPT: u8 = 0x03;
 /// The console's end-of-file character: Ctrl-D.
 const END_OF_FILE: u8 = 0x04;
 /// The console's quote: the next character is taken as it is (Ctrl-V).
@@ -35,6 +37,20 @@ impl Keys {
         Self {
             escaped: false,
             may_detach: true,
+        }
+    }
+
+    /// Whether there is a guest that the user can leave.
+    pub fn may_detach(&self) -> bool {
+        self.may_detach
+    }
+
+    /// Finds commands among keys that no program gets. Ctrl-C can only mean to leave.
+    pub fn find(&mut self, keys: &[u8]) -> Wish {
+        let mut dropped = Vec::new();
+        match self.pass(keys, &mut dropped) {
+            Wish::Nothing if self.may_detach && dropped.contains(&INTERRUPT) => Wish::Detach,
+            wish => wish,
         }
     }
 
@@ -101,6 +117,19 @@ mod tests {
         assert_eq!(keys.pass(b"a\x03", &mut to), Wish::Nothing);
         assert_eq!(to, b"ls\x01\x03");
         assert_eq!(keys.pass(b"\x01x", &mut to), Wish::Kill);
+    }
+
+    #[test]
+    fn keys_for_no_program_may_leave() {
+        for (keys, wish) in [
+            (&b"ls\r"[..], Wish::Nothing),
+            (b"ls\x03", Wish::Detach),
+            (b"\x01d", Wish::Detach),
+            (b"\x01x", Wish::Kill),
+        ] {
+            assert_eq!(Keys::attached().find(keys), wish, "{keys:?}");
+        }
+        assert_eq!(Keys::default().find(b"\x03"), Wish::Nothing);
     }
 
     #[test]

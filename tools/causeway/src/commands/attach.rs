@@ -1,6 +1,6 @@
 //! `causeway attach`: this terminal on the first program of a detached guest.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
 use anyhow::{Result, bail};
@@ -10,12 +10,13 @@ use crate::outcome;
 use crate::sessions::Event;
 use crate::supervisor::client::{self, Client};
 use crate::supervisor::place;
-use crate::terminal::{self, Newlines, Raw};
+use crate::terminal::{Newlines, Raw};
 
 /// Shows what the first program of a detached guest writes from now on, and gives it this
 /// terminal's keys if it has a terminal (`causeway run --detach --tty`). One at a time; a guest
-/// waits for a terminal that does not take its output. Ctrl-A d leaves the guest running, Ctrl-A x
-/// ends it.
+/// waits for a terminal that does not take its output. Ctrl-A d leaves the guest running, and so
+/// does Ctrl-C if its program has no terminal; Ctrl-A x ends it. Keys are those of a terminal on
+/// standard input; a file or pipe there is not read.
 #[derive(Args, Debug)]
 pub struct Attach {
     /// The guest
@@ -31,15 +32,14 @@ impl Attach {
     pub fn run(&self) -> Result<u8> {
         let client = Client::connect(&self.name)?;
         let (found, _) = place::find(&self.name)?;
-        let is_terminal = terminal::of_streams().is_some_and(|terminal| terminal.streams[0]);
         let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
         let signals = client::signals(false)?;
         client.attach([input.as_fd(), output.as_fd(), errors.as_fd()], signals)?;
         let raw = match client.event()? {
-            Event::Started if found.state.has_terminal && is_terminal => {
+            Event::Started if found.state.has_terminal && output.is_terminal() => {
                 Raw::enter(Newlines::Guest)
             }
-            Event::Started => None,
+            Event::Started => Raw::enter(Newlines::Host),
             Event::Refused(why) => bail!("cannot attach to {}: {why}", self.name),
             _ => bail!("the guest {} has ended", self.name),
         };

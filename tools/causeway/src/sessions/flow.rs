@@ -90,11 +90,18 @@ impl Input {
         (self.source, self.keys) = source.unzip();
     }
 
-    /// The source, if it is to be read next.
+    /// The source, if it is to be read next: keys also for a program that takes none.
     pub fn wanted_source(&self) -> Option<&Descriptor> {
-        self.source
-            .as_ref()
-            .filter(|_| self.pending.is_empty() && self.phase == Phase::Open)
+        let is_wanted = match self.phase {
+            Phase::Open => self.pending.is_empty(),
+            Phase::Ending | Phase::Ended => self.may_detach(),
+        };
+        self.source.as_ref().filter(|_| is_wanted)
+    }
+
+    /// Whether the source is that of a user who can leave.
+    fn may_detach(&self) -> bool {
+        self.keys.as_ref().is_some_and(Keys::may_detach)
     }
 
     /// Whether bytes wait for the port.
@@ -120,6 +127,9 @@ impl Input {
             return Came::Bytes;
         }
         match &mut self.keys {
+            Some(keys) if self.phase != Phase::Open => {
+                return Came::Wish(keys.find(&scratch[..count]));
+            }
             Some(keys) => {
                 let wish = keys.pass(&scratch[..count], &mut self.pending);
                 self.flush(port);
@@ -168,9 +178,11 @@ impl Input {
         done
     }
 
-    /// Stops reading; what is under way still goes to the guest.
+    /// Stops reading for the program; what is under way still goes to the guest.
     pub fn close(&mut self) {
-        self.source = None;
+        if !self.may_detach() {
+            self.source = None;
+        }
         if self.phase == Phase::Open {
             self.phase = Phase::Ending;
         }

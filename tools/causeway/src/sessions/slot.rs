@@ -135,9 +135,10 @@ impl Session {
         matches!(self.phase, Phase::Running | Phase::Ended(_))
     }
 
-    /// Whether the guest only has to say that the number is free.
+    /// Whether only the guest's word that the number is free, or its last bytes, are to come.
     pub fn is_ending(&self) -> bool {
-        matches!(self.phase, Phase::Ended(_) | Phase::Failed) && self.observer.is_none()
+        let has_ended = matches!(self.phase, Phase::Ended(_) | Phase::Failed) || self.is_free;
+        has_ended && self.observer.is_none()
     }
 
     /// Whether this name means the session, or the client that is attached to it.

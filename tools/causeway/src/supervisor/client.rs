@@ -1,5 +1,6 @@
 //! A command's side of a guest's socket.
 
+use std::io::IsTerminal;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -77,7 +78,10 @@ impl Client {
     /// # Errors
     /// When the guest is gone.
     pub fn attach(&self, streams: [BorrowedFd<'_>; 3], signals: Signals) -> Result<()> {
-        let request = Request::Attach(terminal::of_streams().map(|terminal| terminal.window));
+        let request = Request::Attach {
+            window: terminal::of_streams().map(|terminal| terminal.window),
+            has_keys: streams[0].is_terminal(),
+        };
         wire::write(&self.connection, &request, &streams)?;
         self.pass(Some(signals));
         Ok(())

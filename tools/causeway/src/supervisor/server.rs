@@ -76,8 +76,8 @@ impl Server {
                 let streams = streams(descriptors, keys.then(Keys::default))?;
                 self.handle.open(program, streams, observer(client)?)
             }
-            Request::Attach(window) => {
-                let keys = window.map(|_| Keys::attached());
+            Request::Attach { window, has_keys } => {
+                let keys = has_keys.then(Keys::attached);
                 let streams = streams(descriptors, keys)?;
                 self.handle.attach(streams, window, observer(client)?)
             }

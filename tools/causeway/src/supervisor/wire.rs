@@ -31,8 +31,13 @@ const MOST: usize = 3;
 pub enum Request {
     /// Run a further program, with the descriptors beside this message.
     Exec(Program),
-    /// Connect the descriptors to the first program; the size is that of their terminal.
-    Attach(Option<Window>),
+    /// Connect the descriptors to the first program.
+    Attach {
+        /// The size of their terminal.
+        window: Option<Window>,
+        /// Whether the first one is a terminal, whose keys are read.
+        has_keys: bool,
+    },
     /// Send the first program a signal.
     Signal(u8),
     /// End the machine.
