@@ -267,8 +267,8 @@ pub struct Run {
     #[arg(long)]
     pub log: bool,
     /// Boot this CD image, made by `causeway image`, which has its own root and options
-    #[arg(long, value_name = "FILE", value_parser = image::bootable, conflicts_with_all = ["root", "append", "shares", "swap",
-          "release", "command", "name", "detach", "hostname", "init", "environment", "files",
+    #[arg(long, value_name = "FILE", value_parser = image::bootable, conflicts_with_all = ["root", "root_by", "append", "shares",
+          "swap", "release", "command", "name", "detach", "hostname", "init", "environment", "files",
           "directory", "user"])]
     pub image: Option<PathBuf>,
     #[command(flatten)]
@@ -570,6 +570,18 @@ mod tests {
                 "{name}"
             );
         });
+    }
+
+    #[test]
+    fn an_image_has_its_own_root() {
+        let command = Options::command();
+        let run = command.find_subcommand("run").unwrap();
+        let image = run.get_arguments().find(|it| it.get_id() == "image");
+        let refused = run.get_arg_conflicts_with(image.unwrap());
+        for option in ["root", "root_by", "shares", "swap", "append"] {
+            let is_refused = refused.iter().any(|it| it.get_id() == option);
+            assert!(is_refused, "{option}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub const NOT_FOUND: u8 = 127;
 /// Plus its number: this program was ended by a signal.
 pub const SIGNAL: u8 = 128;
 
-/// For `--help`.
+/// For `causeway run --help`.
 pub const HELP: &str = "\
 Exit status:
   that of CMD        the command ended (128 + N: by signal N)

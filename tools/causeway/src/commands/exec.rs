@@ -8,13 +8,25 @@ use anyhow::Result;
 use clap::Args;
 
 use super::ProgramOptions;
-use crate::outcome;
 use crate::sessions;
 use crate::supervisor::client::{self, Client};
 use crate::terminal::{self, Raw};
 
+/// For `--help`.
+const HELP: &str = "\
+Exit status:
+  that of CMD        the command ended (128 + N: by signal N)
+  120                the guest ended before CMD had ended
+  121                CMD was left with Ctrl-A x, or its terminal went away
+  125                causeway itself failed, or the guest takes no further
+                     command; the message says which
+  126                CMD can't be executed, or its user or folder is wrong
+  127                CMD is not found
+
+Keys: Ctrl-A x leaves CMD, which gets SIGHUP, and the guest goes on; Ctrl-A a sends a Ctrl-A; all others, Ctrl-C too, go to the guest.";
+
 #[derive(Args, Debug)]
-#[command(after_help = outcome::HELP)]
+#[command(after_help = HELP)]
 pub struct Exec {
     #[command(flatten)]
     program: ProgramOptions,

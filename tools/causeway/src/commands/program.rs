@@ -14,8 +14,8 @@ pub struct ProgramOptions {
     /// Set an environment variable; NAME alone gives it the value that it has here; may be repeated
     #[arg(short, long = "env", value_name = "NAME=VALUE")]
     environment: Vec<OsString>,
-    /// Set the variables of this file: a NAME=VALUE or NAME on each line, `#` starts a comment; may
-    /// be repeated
+    /// Set the variables of this file: a NAME=VALUE or NAME on each line, but for lines that start
+    /// with `#`; may be repeated
     #[arg(long = "env-file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Start in this folder, made if it is missing [default: the user's home]

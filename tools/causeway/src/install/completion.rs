@@ -22,13 +22,20 @@ pub fn scripts(command: &Command) -> impl Iterator<Item = File> {
     })
 }
 
-/// The command without its hidden subcommands, which `clap_complete` would offer.
+/// The command without its hidden subcommands and options, which `clap_complete` would offer.
 fn visible(command: &Command) -> Command {
     let subcommands = command.get_subcommands().filter(|it| !it.is_hide_set());
-    Command::new(NAME)
-        .version(env!("CARGO_PKG_VERSION"))
-        .args(command.get_arguments().cloned())
-        .subcommands(subcommands.cloned())
+    let arguments = command.get_arguments().filter(|it| !it.is_hide_set());
+    let mut shown = Command::new(command.get_name().to_string())
+        .args(arguments.cloned())
+        .subcommands(subcommands.map(visible));
+    if let Some(about) = command.get_about() {
+        shown = shown.about(about.clone());
+    }
+    if let Some(version) = command.get_version() {
+        shown = shown.version(version.to_string());
+    }
+    shown
 }
 
 #[cfg(test)]
@@ -48,9 +55,18 @@ mod tests {
             let is_fish = script.path.extension().is_some_and(|it| it == "fish");
             for_each(&command, &mut |command| {
                 assert!(text.contains(command.get_name()), "{}", command.get_name());
-                for option in command.get_opts().filter_map(|option| option.get_long()) {
-                    let word = if is_fish { "-l " } else { "--" }.to_owned() + option;
-                    assert!(text.contains(&word), "{:?}: {word}", script.path);
+                for option in command.get_opts() {
+                    let Some(long) = option.get_long() else {
+                        continue;
+                    };
+                    let word = if is_fish { "-l " } else { "--" }.to_owned() + long;
+                    let is_offered = text.contains(&word);
+                    assert_eq!(
+                        is_offered,
+                        !option.is_hide_set(),
+                        "{:?}: {word}",
+                        script.path
+                    );
                 }
             });
         }

@@ -130,6 +130,13 @@ impl Handle {
         self.send(Command::Signal(id, signal));
     }
 
+    /// Sends a signal to a session's program, unless so much waits for the guest that this would
+    /// have to wait, too.
+    pub fn signal_now(&self, id: u64, signal: u8) {
+        let _ = self.commands.try_send(Command::Signal(id, signal));
+        self.shared.wake();
+    }
+
     /// Takes a session's streams away: its user has gone.
     pub fn hang_up(&self, id: u64) {
         self.send(Command::HangUp(id));

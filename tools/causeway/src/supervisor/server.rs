@@ -58,7 +58,8 @@ impl Server {
         let (request, descriptors) = loop {
             match next {
                 None => return Ok(()),
-                Some((Request::Signal(signal), _)) => self.handle.signal(FIRST, signal),
+                // The end of a guest that takes no messages may be asked for next.
+                Some((Request::Signal(signal), _)) => self.handle.signal_now(FIRST, signal),
                 Some((Request::End, _)) => {
                     self.killed.store(true, Ordering::SeqCst);
                     self.killer.kill();
