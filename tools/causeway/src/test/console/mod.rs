@@ -1,5 +1,7 @@
 //! Guests as commands: streams, statuses, terminals, and guests with names.
 
+mod copies;
+mod exec;
 mod hostile;
 mod named;
 mod screen;
@@ -112,7 +114,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 19] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 26] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
@@ -125,9 +127,17 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("guests with names", named::life),
         ("programs that end at once", named::short),
         ("signals to a guest, and names of none", named::killed),
+        ("a guest with the name of one that ended", named::replaced),
         ("a command for a guest that starts or ends", named::early),
         ("more commands than sessions", named::many),
         ("users who are killed", named::left),
+        ("terminals and files that are attached", named::attached),
+        ("a program that ignores SIGTERM", named::stubborn),
+        ("guests that want the same name", named::twins),
+        ("the streams of a further command", exec::streams),
+        ("the options of a further command", exec::options),
+        ("signals to a further command", exec::signals),
+        ("copies", copies::all),
         ("a shell that powers off", powers_off),
         ("a time limit and a slow start", late),
         ("a log without end", named::endless_log),
@@ -172,6 +182,13 @@ fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) -> Result<()> {
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+/// Returns what work on another thread comes to, which is to end soon.
+fn soon<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let work = thread::spawn(work);
+    wait_for(what, || work.is_finished())?;
+    work.join().ok().with_context(|| format!("{what}: a panic"))
 }
 
 fn variables(bench: &Bench) -> Result<()> {

@@ -1,12 +1,12 @@
 //! Guests with names, and the commands that find them.
 
-use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,13 +17,13 @@ use crate::outcome;
 use crate::test::boot::shown;
 
 /// A detached guest, stopped at the test's end.
-struct Detached<'a> {
+pub struct Detached<'a> {
     bench: &'a Bench,
-    name: String,
+    pub name: String,
 }
 
 impl<'a> Detached<'a> {
-    fn start(bench: &'a Bench, options: &[&str], line: &str) -> Result<Self> {
+    pub fn start(bench: &'a Bench, options: &[&str], line: &str) -> Result<Self> {
         let words = [&["--detach"], options, &["sh", "-c", line]].concat();
         let ended = command(bench, &words).output()?;
         ensure!(ended.status.success(), "{}", shown(&ended));
@@ -31,12 +31,12 @@ impl<'a> Detached<'a> {
         Ok(Self { bench, name })
     }
 
-    fn command(&self, before: &[&str], behind: &[&str]) -> Command {
+    pub fn command(&self, before: &[&str], behind: &[&str]) -> Command {
         let words = [before, &[&self.name], behind].concat();
         of_guest(self.bench, &words)
     }
 
-    fn exec(&self, line: &str) -> Command {
+    pub fn exec(&self, line: &str) -> Command {
         self.command(&["exec"], &["sh", "-c", line])
     }
 }
@@ -70,7 +70,6 @@ pub fn life(bench: &Bench) -> Result<()> {
     terminal.expect("/dev/")?;
     terminal.press("\r")?;
     ensure!(child.wait()?.code() == Some(8), "{:?}", terminal.text());
-    copies(bench, &guest)?;
     // A user who looks, and goes.
     let mut terminal = Terminal::new()?;
     let mut child = terminal.start(&mut guest.command(&["attach"], &[]), [true; 3])?;
@@ -175,6 +174,39 @@ pub fn killed(bench: &Bench) -> Result<()> {
     let names = all(&["ps", "--all", "--quiet"])?.stdout;
     ensure!(!names.starts_with(b"web\n"), "web is still there");
     Ok(())
+}
+
+/// Commands that wait for a guest's end leave alone the one that gets its name meanwhile.
+pub fn replaced(bench: &Bench) -> Result<()> {
+    let line = "trap 'echo asked; sleep 1; exit 5' TERM; echo ready; while :; do sleep 0.1; done";
+    let first = Detached::start(bench, &["--name", "web"], line)?;
+    let has_logged = |text: &str| {
+        let logs = first.command(&["logs"], &[]).output();
+        logs.is_ok_and(|logs| logs.stdout == text.as_bytes())
+    };
+    wait_for("the trap", || has_logged("ready\n"))?;
+    let logs = first.command(&["logs", "--follow"], &[]).spawn()?;
+    let stop = first.command(&["stop", "--time", "3"], &[]).spawn()?;
+    wait_for("the signal", || has_logged("ready\nasked\n"))?;
+    for child in [&logs, &stop] {
+        kill_process(Pid::from_child(child), Signal::STOP)?;
+    }
+    wait_for("the end", || {
+        let all = of_guest(bench, &["ps", "--all"]).output();
+        all.is_ok_and(|all| shown(&all).contains("ended (5)"))
+    })?;
+    let line = "echo second; sleep 99";
+    let second = Detached::start(bench, &["--name", "web"], line)?;
+    let start = Instant::now();
+    for child in [&logs, &stop] {
+        kill_process(Pid::from_child(child), Signal::CONT)?;
+    }
+    is(&stop.wait_with_output()?, 0, "")?;
+    is(&second.exec("echo on").output()?, 0, "on\n")?;
+    let logs = logs.wait_with_output()?;
+    ensure!(start.elapsed() < super::PATIENCE, "the log goes on");
+    is(&logs, 0, "ready\nasked\n")?;
+    is(&second.exec("echo on").output()?, 0, "on\n")
 }
 
 /// A command may come as soon as the guest has its name, and a guest may end meanwhile.
@@ -284,27 +316,103 @@ pub fn endless_log(bench: &Bench) -> Result<()> {
     )
 }
 
-/// Files and folders, there and back.
-fn copies(bench: &Bench, guest: &Detached<'_>) -> Result<()> {
-    let folder = bench.fresh_folder("copied")?;
-    let from = folder.join("from");
-    fs::create_dir_all(from.join("deep"))?;
-    let bytes: Vec<u8> = (0..300_000u32).map(|n| (n / 7) as u8).collect();
-    fs::write(from.join("deep/file"), &bytes)?;
-    let there = |path: &str| OsString::from(format!("{}:{path}", guest.name));
-    let copy = |from: OsString, to: OsString| -> Result<()> {
-        let ended = of_guest(bench, &["cp"]).arg(from).arg(to).output()?;
-        is(&ended, 0, "")
-    };
-    let here = |path: &Path| path.as_os_str().to_os_string();
-    copy(here(&from), there("/tmp"))?;
-    copy(there("/tmp/from"), here(&folder.join("back")))?;
-    ensure!(
-        fs::read(folder.join("back/deep/file"))? == bytes,
-        "a folder"
-    );
-    copy(here(&from.join("deep/file")), there("/tmp/other"))?;
-    copy(there("/tmp/other"), here(&folder.join("file")))?;
-    ensure!(fs::read(folder.join("file"))? == bytes, "a file");
+/// `attach` takes keys from a terminal on standard input only.
+pub fn attached(bench: &Bench) -> Result<()> {
+    let line = "read word & n=0; while :; do n=$((n+1)); echo tick$n; sleep 0.2; done";
+    let line_of_words = "while :; do read word && echo got $word; echo tick; sleep 0.2; done";
+    for (options, line) in [(&[][..], line), (&["--tty"][..], line_of_words)] {
+        let guest = Detached::start(bench, options, line)?;
+        // Standard input is a file.
+        let words = bench.file("words", b"word\nword\n")?;
+        for file in [words.as_path(), Path::new("/dev/null")] {
+            let terminal = Terminal::new()?;
+            let mut attach = guest.command(&["attach"], &[]);
+            attach.stdin(File::open(file)?);
+            let mut child = terminal.start(&mut attach, [false, true, true])?;
+            drop(attach);
+            // A shell that waits for a line says nothing.
+            let seen = match options {
+                [] => terminal.expect("tick"),
+                _ => Ok(thread::sleep(Duration::from_millis(500))),
+            };
+            let ended = child.try_wait()?;
+            child.kill()?;
+            child.wait()?;
+            seen?;
+            let text = terminal.text();
+            ensure!(
+                ended.is_none(),
+                "{options:?}, {file:?}: {ended:?}, {text:?}"
+            );
+            ensure!(!text.contains("got"), "{options:?}, {file:?}: {text:?}");
+        }
+        // It is a terminal, whatever the program has.
+        for keys in ["\x01d", "word\r\x01d"] {
+            let mut terminal = Terminal::new()?;
+            let mut attach = guest.command(&["attach"], &[]);
+            let mut child = terminal.start(&mut attach, [true; 3])?;
+            drop(attach);
+            let ended = wait_for("a raw terminal", || {
+                terminal.is_cooked().is_ok_and(|is| !is)
+            })
+            .and_then(|()| terminal.press(keys))
+            .and_then(|()| wait_for("the end", || child.try_wait().is_ok_and(|it| it.is_some())));
+            if ended.is_err() {
+                child.kill()?;
+            }
+            let code = child.wait()?.code();
+            ended.with_context(|| format!("{options:?}"))?;
+            ensure!(code == Some(0), "{options:?}: {:?}", terminal.text());
+            ensure!(terminal.is_cooked()?, "the terminal is not given back");
+        }
+        is(&guest.exec("echo on").output()?, 0, "on\n")?;
+    }
     Ok(())
+}
+
+/// A program that ignores the request, and what is kept of it.
+pub fn stubborn(bench: &Bench) -> Result<()> {
+    let line = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+    let guest = Detached::start(bench, &["--name", "web"], line)?;
+    wait_for("the trap", || {
+        let logs = guest.command(&["logs"], &[]).output();
+        logs.is_ok_and(|logs| logs.stdout == b"ready\n")
+    })?;
+    let kept = guest.command(&["rm"], &[]).output()?;
+    is(&kept, outcome::FAILURE, "")?;
+    ensure!(shown(&kept).contains("runs"), "{}", shown(&kept));
+    is(&guest.exec("echo on").output()?, 0, "on\n")?;
+    let start = Instant::now();
+    is(
+        &guest.command(&["stop", "--time", "1"], &[]).output()?,
+        0,
+        "",
+    )?;
+    let took = start.elapsed();
+    ensure!(took > Duration::from_secs(1), "it is ended after {took:?}");
+    let all = of_guest(bench, &["ps", "--all"]).output()?;
+    ensure!(shown(&all).contains("ended (121)"), "{}", shown(&all));
+    is(&guest.command(&["rm"], &[]).output()?, 0, "")
+}
+
+/// Guests that want one name at one moment: one gets it, the others are told.
+pub fn twins(bench: &Bench) -> Result<()> {
+    for options in [&["--name", "twin"][..], &["--name", "twin", "--detach"]] {
+        let words = [options, &["sleep", "3"]].concat();
+        let start = |_| Ok(command(bench, &words).spawn()?);
+        let twins: Vec<Child> = (0..3).map(start).collect::<Result<_>>()?;
+        let mut won = 0;
+        for twin in twins {
+            let ended = twin.wait_with_output()?;
+            match ended.status.code() {
+                Some(0) => won += 1,
+                _ => {
+                    is(&ended, outcome::FAILURE, "")?;
+                    ensure!(shown(&ended).contains("runs already"), "{}", shown(&ended));
+                }
+            }
+        }
+        ensure!(won == 1, "{options:?}: {won} of 3 have the name");
+    }
+    is(&of_guest(bench, &["stop", "twin"]).output()?, 0, "")
 }
