@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::ProgramOptions;
-use crate::sessions;
+use crate::sessions::{self, Event};
 use crate::supervisor::client::{self, Client};
 use crate::terminal::{self, Raw};
 
@@ -52,10 +52,14 @@ impl Exec {
         let signals = client::signals(raw.is_none())?;
         let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
         let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
-        client.exec(&program, streams, Some(signals))?;
-        // The supervisor has the streams, and the ends of a pipe are the program's.
-        sessions::give_up(streams.map(|stream| stream.is_terminal()))?;
-        let last = client.last();
+        let last = if client::fits(&program) {
+            client.exec(&program, streams, Some(signals))?;
+            // The supervisor has the streams, and the ends of a pipe are the program's.
+            sessions::give_up(streams.map(|stream| stream.is_terminal()))?;
+            client.last()
+        } else {
+            Ok(Event::TOO_LONG)
+        };
         drop(raw);
         let (status, why) = client.status(last?, &program)?;
         if let Some(why) = why {

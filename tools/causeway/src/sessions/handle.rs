@@ -55,6 +55,14 @@ pub enum Event {
     Detached,
 }
 
+impl Event {
+    /// The end of a program whose arguments are too long for a message: Linux's `E2BIG`.
+    pub const TOO_LONG: Self = Self::Failed {
+        part: Part::Program,
+        error: 7,
+    };
+}
+
 /// Told of each event of a session, by the switch's thread; it must not block. It is dropped with
 /// the session.
 pub type Observer = Box<dyn FnMut(Event) + Send>;

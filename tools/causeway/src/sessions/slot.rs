@@ -10,9 +10,6 @@ use super::handle::{Event, FIRST, Observer, Streams};
 use super::program::Program;
 use crate::input::Wish;
 
-/// Linux's number of the error that the arguments are too long.
-const TOO_LONG: i32 = 7;
-
 /// Both streams to the host, in the order of their ports.
 pub const STREAMS: [Stream; 2] = [Stream::Output, Stream::Error];
 
@@ -102,10 +99,7 @@ impl Session {
     ) -> Option<Self> {
         let start = ToGuest::Start(program.start(number, id == FIRST));
         if !control.send(&start) {
-            observer(Event::Failed {
-                part: session::Part::Program,
-                error: TOO_LONG,
-            });
+            observer(Event::TOO_LONG);
             return None;
         }
         let terminal = program.terminal();

@@ -16,10 +16,19 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
 use super::place;
-use super::wire::{self, Answer, Note, Request};
+use super::wire::{self, Answer, Greeting, Note, Request};
 use crate::outcome;
 use crate::sessions::{Event, Program};
 use crate::terminal;
+
+/// Whether a program is short enough for a message; if not, that is its end
+/// ([`Event::TOO_LONG`]).
+pub fn fits(program: &Program) -> bool {
+    wire::fits(&Request::Exec(program.clone()))
+}
+
+/// How long a supervisor may take for its first answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Keeps, from now on, changes of this terminal's size and, with `ends`, the signals that ask this
 /// program to end, for the session; the second one of a kind ends this program.
@@ -40,6 +49,30 @@ pub fn signals(ends: bool) -> Result<Signals> {
     Signals::new(all).context("cannot watch for signals")
 }
 
+/// Whether the supervisor speaks this version; `false` if it closes the connection at once, as one
+/// does that knows of no versions.
+fn is_understood(name: &str, connection: &UnixStream) -> Result<bool> {
+    wire::greet(connection);
+    connection.set_read_timeout(Some(PATIENCE))?;
+    let greeting = wire::greeting(connection);
+    let greeting = greeting.with_context(|| format!("the guest {name} does not answer"))?;
+    connection.set_read_timeout(None)?;
+    match greeting {
+        Greeting::Version(wire::VERSION) => Ok(true),
+        Greeting::Version(version) => bail!("{}", misunderstood(name, &version.to_string())),
+        Greeting::None => bail!("{}", misunderstood(name, "none")),
+        Greeting::Gone => Ok(false),
+    }
+}
+
+fn misunderstood(name: &str, version: &str) -> String {
+    format!(
+        "the guest {name} was started by another causeway: version {} of the protocol here, \
+         {version} there; use that one, or end its process",
+        wire::VERSION
+    )
+}
+
 /// A connection to a guest's supervisor.
 pub struct Client {
     name: String,
@@ -50,18 +83,24 @@ impl Client {
     /// Connects to a guest.
     ///
     /// # Errors
-    /// When none with this name runs.
+    /// When none with this name runs, or its supervisor is of another version.
     pub fn connect(name: &str) -> Result<Self> {
+        let connection = place::connect(name)?;
+        if !is_understood(name, &connection)? {
+            // It has ended, unless it is still there.
+            place::connect(name)?;
+            bail!("{}", misunderstood(name, "none"));
+        }
         Ok(Self {
             name: name.into(),
-            connection: Arc::new(place::connect(name)?),
+            connection: Arc::new(connection),
         })
     }
 
     /// Starts a further program on these streams, which gets these signals.
     ///
     /// # Errors
-    /// When the guest is gone, or the arguments are too long.
+    /// When the guest is gone, or the program does not fit ([`fits`]).
     pub fn exec(
         &self,
         program: &Program,
@@ -209,9 +248,31 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::io::Write;
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn another_version_is_told_with_both() {
+        let answer = |bytes: &[u8]| {
+            let (here, there) = UnixStream::pair().unwrap();
+            (&there).write_all(bytes).unwrap();
+            drop(there);
+            is_understood("web", &here).map_err(|error| error.to_string())
+        };
+        let version = |version: u32| [*b"cway", version.to_le_bytes()].concat();
+        assert_eq!(answer(&version(wire::VERSION)), Ok(true));
+        let why = answer(&version(77)).unwrap_err();
+        let is_told = why.contains(&format!("version {} of", wire::VERSION)) && why.contains("77");
+        assert!(is_told && why.contains("web"), "{why}");
+        assert!(answer(b"12345678").unwrap_err().contains("none there"));
+        // One that knows of no versions takes this one's for a message that is too long.
+        assert_eq!(answer(b""), Ok(false));
+        let (here, there) = UnixStream::pair().unwrap();
+        wire::greet(&here);
+        assert!(wire::read::<Request>(&there).is_err());
+    }
 
     #[test]
     fn signals_that_come_before_the_request_are_sent_behind_it() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::wire::{self, Answer, Note, Request};
+use super::wire::{self, Answer, Greeting, Note, Request};
 use crate::guest::Killer;
 use crate::input::Keys;
 use crate::sessions::{Descriptor, Event, FIRST, Handle, Observer, Streams};
@@ -37,6 +37,7 @@ impl Server {
             for client in listener.incoming().flatten() {
                 if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS {
                     clients.fetch_sub(1, Ordering::Relaxed);
+                    wire::greet(&client);
                     wire::write_now(&client, &refused("it has too many clients"));
                     continue;
                 }
@@ -53,6 +54,10 @@ impl Server {
     /// Does what a client asks for, until it is gone.
     fn attend(&self, client: &UnixStream) -> Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
+        wire::greet(client);
+        if wire::greeting(client)? != Greeting::Version(wire::VERSION) {
+            return Ok(());
+        }
         let mut next = wire::read::<Request>(client)?;
         client.set_read_timeout(None)?;
         let (request, descriptors) = loop {

@@ -1,13 +1,14 @@
 //! The messages between a guest's supervisor and the commands that use it, on the guest's socket.
 //!
-//! They are framed as those between host and guest ([`session::frame`]). The first one is the
-//! client's [`Request`], with its standard input, output and error beside it where they are needed;
+//! Each side first sends its [`VERSION`]. Messages are framed as those between host and guest
+//! ([`session::frame`]). The first one is the client's [`Request`], with its standard input, output and error beside it where they are needed;
 //! the supervisor moves their bytes itself. [`Note`]s and [`Answer`]s follow. A client that closes
 //! its connection is gone, and its session hangs up. Without a session, further requests may follow
 //! on the same connection, which lasts as long as the supervisor: they reach the same guest,
 //! whichever has its name by then.
 
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -22,6 +23,24 @@ use serde::{Deserialize, Serialize};
 use session::{FRAME, MAX_MESSAGE, Window};
 
 use crate::sessions::{Event, Program};
+
+/// The version of these messages, and of all types in them: to be raised with every change, since a
+/// detached guest keeps its supervisor while `causeway` is replaced.
+pub const VERSION: u32 = 1;
+
+/// In front of the version. As the frame of a message it would be too long for one.
+const MAGIC: [u8; 4] = *b"cway";
+
+/// What the other side's first bytes say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Greeting {
+    /// It speaks this version.
+    Version(u32),
+    /// It speaks none.
+    None,
+    /// It is gone.
+    Gone,
+}
 
 /// The most descriptors beside a message.
 const MOST: usize = 3;
@@ -62,6 +81,37 @@ pub enum Answer {
     Event(Event),
     /// It is done.
     Done,
+}
+
+/// Tells the other side this version, if that can be done at once.
+pub fn greet(to: &UnixStream) {
+    let bytes = [MAGIC, VERSION.to_le_bytes()].concat();
+    let _ = send(to, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+}
+
+/// Reads the other side's version.
+///
+/// # Errors
+/// When nothing comes in the time that the connection has.
+pub fn greeting(mut from: &UnixStream) -> io::Result<Greeting> {
+    let mut bytes = [0; 8];
+    match from.read_exact(&mut bytes) {
+        Err(error) if matches!(error.kind(), UnexpectedEof | ConnectionReset) => {
+            return Ok(Greeting::Gone);
+        }
+        read => read?,
+    }
+    let (magic, version) = bytes.split_at(MAGIC.len());
+    let version = version.try_into().map(u32::from_le_bytes);
+    Ok(match version {
+        Ok(version) if magic == MAGIC => Greeting::Version(version),
+        _ => Greeting::None,
+    })
+}
+
+/// Whether a message is short enough to be written.
+pub fn fits(message: &impl Serialize) -> bool {
+    session::frame(message, &mut vec![0; FRAME + MAX_MESSAGE]).is_ok()
 }
 
 /// Writes a message, and sends descriptors beside it.
@@ -131,7 +181,7 @@ pub fn read<M: DeserializeOwned>(mut from: &UnixStream) -> Result<Option<(M, Vec
     let mut body = vec![0; length];
     from.read_exact(&mut body)?;
     let message = session::parse(&body).ok();
-    let message = message.context("a message of another version of causeway's")?;
+    let message = message.context("no message of this version")?;
     Ok(Some((message, descriptors)))
 }
 
