@@ -31,6 +31,7 @@ mod outcome;
 mod profile;
 mod project;
 mod qemu;
+mod random;
 mod relocations;
 mod root;
 mod run;

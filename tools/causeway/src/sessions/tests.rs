@@ -13,6 +13,7 @@ use super::fake::{Fake, Heard, framed};
 use super::flow::Recorder;
 use super::*;
 use crate::input::Keys;
+use crate::random::Random;
 
 /// The time for what is to happen at once.
 const SOON: Duration = Duration::from_secs(20);
@@ -101,20 +102,8 @@ impl Bench {
     }
 }
 
-/// Numbers that look random.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
-
 fn bytes(count: usize, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     (0..count).map(|_| random.below(256) as u8).collect()
 }
 
@@ -129,7 +118,7 @@ fn collect(mut from: PipeReader) -> JoinHandle<Vec<u8>> {
 
 /// Writes in pieces of random sizes, with a pause now and then.
 fn scatter(mut to: impl Write, bytes: &[u8], seed: u64) {
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let mut rest = bytes;
     let most = [1, 100, 5000, 70_000, 400_000][random.below(5)];
     while !rest.is_empty() {
@@ -147,7 +136,7 @@ fn bytes_go_through_in_any_pieces() {
     for seed in 1..=30 {
         let (mut bench, fake) = bench(1);
         let mut user = bench.first();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let sizes = [(); 3].map(|()| [0, 1, 5000, 300_000][random.below(4)] + random.below(700));
         let [input, output, errors] = sizes.map(|size| bytes(size, seed + size as u64));
         let (read, failed) = (collect(user.output), collect(user.errors));
@@ -219,7 +208,7 @@ fn much_input_arrives_as_it_is() {
         fake.ready();
         let session = fake.start();
         let mut got = vec![0; input.len()];
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut rest = &mut got[..];
         while !rest.is_empty() {
             let most = rest.len().min(1 + random.below(100_000));

@@ -1,7 +1,6 @@
 //! A person at the console: a prompt, editing, keys that mean something, the end.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ChildStdin;
 use std::thread;
@@ -9,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, tcgetattr};
+use rustix::termios::LocalModes;
 
 use super::Report;
 use super::boot::{Bench, causeway};
+use super::console::Terminal;
 use crate::console::Console;
 use crate::guest::{Ending, Guest};
 use crate::outcome;
@@ -236,39 +235,23 @@ fn terminal_is_given_back(bench: &Bench) -> Result<()> {
         ("Ctrl-A x", "\x01x", (Some(outcome::KILLED.into()), None)),
         ("SIGTERM", "", (None, Some(Signal::TERM.as_raw()))),
     ] {
-        let pty = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
-        grantpt(&pty)?;
-        unlockpt(&pty)?;
-        let path = ptsname(&pty, Vec::new())?.to_string_lossy().into_owned();
-        let side = || File::options().read(true).write(true).open(&path);
-        let terminal = side().with_context(|| path.clone())?;
-        let before = tcgetattr(&terminal)?;
+        let mut terminal = Terminal::new()?;
+        let before = terminal.modes()?;
         let mut command = causeway(&["run", "--kernel"]);
-        command.arg(&bench.fast).stdin(side()?);
-        let mut child = command.stdout(side()?).stderr(side()?).spawn()?;
+        let mut child = terminal.start(command.arg(&bench.fast), [true; 3])?;
         drop(command);
-        let mut user = File::from(pty);
-        let mut screen = Vec::new();
-        let mut buffer = [0; 4096];
-        // The shell asks for the position of the cursor behind its prompt.
-        while !String::from_utf8_lossy(&screen).contains(PROMPT) {
-            let count = user.read(&mut buffer)?;
-            screen.extend_from_slice(&buffer[..count]);
-        }
+        terminal.expect(PROMPT)?;
         let cooked = LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
         ensure!(
-            !tcgetattr(&terminal)?.local_modes.intersects(cooked),
+            !terminal.modes()?.local_modes.intersects(cooked),
             "{name}: the terminal is not raw while the guest runs"
         );
         match ending {
             "" => kill_process(Pid::from_child(&child), Signal::TERM)?,
-            keys => user.write_all(keys.as_bytes())?,
+            keys => terminal.press(keys)?,
         }
-        let drain = thread::spawn(move || while user.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {});
         let ended = child.wait()?;
-        let after = tcgetattr(&terminal)?;
-        drop(terminal);
-        drop(drain);
+        let after = terminal.modes()?;
         ensure!(
             (ended.code(), ended.signal()) == status,
             "{name}: {ended}, {status:?} expected"

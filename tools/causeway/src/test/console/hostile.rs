@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use session::{Start, Stream, Terminal, ToGuest, Window};
 
 use crate::guest::Ending;
+use crate::random::Random;
 use crate::sessions::Ports;
 use crate::test::boot::Bench;
 
@@ -45,26 +46,9 @@ pub fn nonsense(bench: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Numbers that look random (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % end
-    }
-
-    fn of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len() as u64) as usize]
-    }
-}
-
 /// Starts the first program and sends nonsense; returns how many messages the guest took.
 fn play(ports: Ports, seed: u64) -> usize {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let Ports { control, streams } = ports;
     let first = Start {
         session: 0,
@@ -89,11 +73,11 @@ fn play(ports: Ports, seed: u64) -> usize {
             break;
         }
         sent += 1;
-        let [data, error] = &streams[random.below(SESSIONS.into()) as usize];
+        let [data, error] = &streams[random.below(SESSIONS.into())];
         let junk = [random.below(256) as u8; 3000];
         // Not to the first session: it is to end by itself.
         if !std::ptr::eq(data, &streams[0][0]) {
-            let len = random.below(3000) as usize;
+            let len = random.below(3000);
             let _ = (&mut &*data).write(&junk[..len]);
             let _ = (&mut &*error).write(&junk[..len / 7]);
         }
@@ -192,7 +176,7 @@ fn message(random: &mut Random) -> Vec<u8> {
         },
         7 => ToGuest::HangUp { session },
         _ => {
-            let len = random.below(40) as usize;
+            let len = random.below(40);
             let mut bytes = (len as u32).to_le_bytes().to_vec();
             bytes.extend((0..len).map(|_| random.below(256) as u8));
             return bytes;

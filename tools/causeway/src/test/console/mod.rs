@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use self::screen::Terminal;
+pub use self::screen::Terminal;
 use super::Report;
 use super::boot::{Bench, causeway, shown};
 use crate::{outcome, signals};

@@ -333,7 +333,10 @@ pub fn attached(bench: &Bench) -> Result<()> {
             // A shell that waits for a line says nothing.
             let seen = match options {
                 [] => terminal.expect("tick"),
-                _ => Ok(thread::sleep(Duration::from_millis(500))),
+                _ => {
+                    thread::sleep(Duration::from_millis(500));
+                    Ok(())
+                }
             };
             let ended = child.try_wait()?;
             child.kill()?;

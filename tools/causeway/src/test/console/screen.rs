@@ -9,7 +9,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, Termios, Winsize, tcgetattr, tcsetwinsize};
 
 use super::wait_for;
 
@@ -67,8 +67,12 @@ impl Terminal {
         Ok(())
     }
 
+    pub fn modes(&self) -> Result<Termios> {
+        Ok(tcgetattr(self.side()?)?)
+    }
+
     pub fn is_cooked(&self) -> Result<bool> {
-        let modes = tcgetattr(self.side()?)?.local_modes;
+        let modes = self.modes()?.local_modes;
         Ok(modes.contains(LocalModes::ICANON | LocalModes::ECHO))
     }
 
