@@ -1,6 +1,6 @@
 //! A command's side of a guest's socket.
 
-use std::io::IsTerminal;
+use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -20,6 +20,17 @@ use super::wire::{self, Answer, Greeting, Note, Request};
 use crate::outcome;
 use crate::sessions::{Event, Program};
 use crate::terminal;
+
+/// Whether the other side has closed the connection.
+fn is_gone(error: &anyhow::Error) -> bool {
+    let by_send = error.downcast_ref::<Errno>();
+    let by_write = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(by_send, Some(&(Errno::PIPE | Errno::CONNRESET)))
+        || matches!(
+            by_write,
+            Some(ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+        )
+}
 
 /// Whether a program is short enough for a message; if not, that is its end
 /// ([`Event::TOO_LONG`]).
@@ -107,7 +118,7 @@ impl Client {
         streams: [BorrowedFd<'_>; 3],
         signals: Option<Signals>,
     ) -> Result<()> {
-        wire::write(&self.connection, &Request::Exec(program.clone()), &streams)?;
+        self.send(&Request::Exec(program.clone()), &streams)?;
         self.pass(signals);
         Ok(())
     }
@@ -121,7 +132,7 @@ impl Client {
             window: terminal::of_streams().map(|terminal| terminal.window),
             has_keys: streams[0].is_terminal(),
         };
-        wire::write(&self.connection, &request, &streams)?;
+        self.send(&request, &streams)?;
         self.pass(Some(signals));
         Ok(())
     }
@@ -150,12 +161,23 @@ impl Client {
         self.ask(&Request::Watch)
     }
 
+    /// Sends a request. What the supervisor said before it went away, or that it went, is read next.
+    fn send(&self, request: &Request, streams: &[BorrowedFd<'_>]) -> Result<()> {
+        match wire::write(&self.connection, request, streams) {
+            Err(error) if is_gone(&error) => Ok(()),
+            written => written,
+        }
+    }
+
     fn ask(&self, request: &Request) -> Result<()> {
-        wire::write(&self.connection, request, &[])?;
+        self.send(request, &[])?;
         match wire::read(&self.connection)? {
             Some((Answer::Done, _)) => Ok(()),
             // It has ended meanwhile.
             None => Ok(()),
+            Some((Answer::Event(Event::Refused(why)), _)) => {
+                bail!("the guest {}: {why}", self.name)
+            }
             Some((Answer::Event(event), _)) => bail!("the guest {}: {event:?}", self.name),
         }
     }
@@ -272,6 +294,38 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         wire::greet(&here);
         assert!(wire::read::<Request>(&there).is_err());
+    }
+
+    #[test]
+    fn the_last_word_of_a_closed_connection_counts() {
+        let client = |last: Option<&str>| {
+            let (here, there) = UnixStream::pair().unwrap();
+            // What it has not read breaks the connection.
+            wire::greet(&here);
+            if let Some(why) = last {
+                wire::write_now(&there, &Answer::Event(Event::Refused(why.into())));
+            }
+            drop(there);
+            Client {
+                name: "web".into(),
+                connection: Arc::new(here),
+            }
+        };
+        let refused = client(Some("too many")).signal(15).unwrap_err();
+        assert!(refused.to_string().contains("too many"), "{refused}");
+        assert!(client(None).end().is_ok());
+        assert!(client(None).wait_for_end(Duration::ZERO).unwrap());
+        let null = crate::sessions::null().unwrap();
+        for (last, event) in [
+            (Some("too many"), Event::Refused("too many".into())),
+            (None, Event::Gone),
+        ] {
+            let client = client(last);
+            let program = Program::new(&[]);
+            let streams = [null.as_fd(), null.as_fd(), null.as_fd()];
+            client.exec(&program, streams, None).unwrap();
+            assert_eq!(client.last().unwrap(), event);
+        }
     }
 
     #[test]
