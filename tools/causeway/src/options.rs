@@ -40,11 +40,9 @@ pub enum Command {
     Run(Run),
     /// List the guests that have a name
     Ps(commands::Ps),
-    /// Print what the first program of a detached guest has written
     Logs(commands::Logs),
     /// Run a further command in a running guest
     Exec(commands::Exec),
-    /// Connect this terminal to the first program of a detached guest
     Attach(commands::Attach),
     /// End a guest: ask its first program, then end the machine
     Stop(commands::Stop),
@@ -52,7 +50,6 @@ pub enum Command {
     Kill(commands::Kill),
     /// Remove what is kept of a guest that has ended
     Rm(commands::Rm),
-    /// Copy a file or folder between this machine and a running guest
     Cp(commands::Cp),
     /// Make a folder or a disk that can be a guest's root
     Root(Root),
@@ -581,6 +578,23 @@ mod tests {
         for option in ["root", "root_by", "shares", "swap", "append"] {
             let is_refused = refused.iter().any(|it| it.get_id() == option);
             assert!(is_refused, "{option}");
+        }
+    }
+
+    #[test]
+    fn commands_for_running_guests_say_more_than_a_line() {
+        let mut command = Options::command();
+        for (name, line, more) in [
+            ("attach", "Connect this terminal", "Ctrl-A d leaves"),
+            ("cp", "Copy a file", "no set-id bits"),
+            ("logs", "Print what", "the last 8 to 16 MiB"),
+        ] {
+            let short = command.render_help().to_string();
+            let subcommand = command.find_subcommand_mut(name).unwrap();
+            let long = subcommand.render_long_help().to_string();
+            let long = long.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(long.contains(line) && long.contains(more), "{long}");
+            assert!(short.contains(line) && !short.contains(more), "{short}");
         }
     }
 

@@ -12,11 +12,13 @@ use crate::supervisor::client::{self, Client};
 use crate::supervisor::place;
 use crate::terminal::{Newlines, Raw};
 
-/// Shows what the first program of a detached guest writes from now on, and gives it this
-/// terminal's keys if it has a terminal (`causeway run --detach --tty`). One at a time; a guest
-/// waits for a terminal that does not take its output. Ctrl-A d leaves the guest running, and so
-/// does Ctrl-C if its program has no terminal; Ctrl-A x ends it. Keys are those of a terminal on
-/// standard input; a file or pipe there is not read.
+/// Connect this terminal to the first program of a detached guest
+///
+/// It shows what the program writes from now on, and gives it this terminal's keys if it has a
+/// terminal (`causeway run --detach --tty`). Ctrl-A d leaves the guest running, and so does Ctrl-C
+/// if its program has no terminal; Ctrl-A x ends it. Keys are those of a terminal on standard
+/// input: a file or pipe there is not read. One at a time can be attached; the guest waits for a
+/// terminal that does not take its output.
 #[derive(Args, Debug)]
 pub struct Attach {
     /// The guest

@@ -17,8 +17,10 @@ use crate::sessions::{self, Event, Program};
 use crate::supervisor::client::Client;
 use crate::supervisor::place::check_name;
 
-/// Copies as `docker cp` does: into DEST if it is a folder, else to that name. Owners become those
-/// who unpack; what comes from a guest has no set-id bits and no devices. Both machines need `tar`
+/// Copy a file or folder between this machine and a running guest
+///
+/// As by `docker cp`, it goes into DEST if that is a folder, else to that name. Owners become those
+/// who unpack; what comes from a guest has no set-id bits and no devices. Both machines need `tar`.
 #[derive(Args, Debug)]
 pub struct Cp {
     /// What to copy: PATH here, or NAME:PATH in the guest; a folder with `/.` behind it means what

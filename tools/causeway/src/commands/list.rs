@@ -101,8 +101,10 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Prints what is kept of the output of a detached guest's first program: the last 8 to 16 MiB,
-/// standard output and standard error as they came
+/// Print what the first program of a detached guest has written
+///
+/// Standard output and standard error come as the program wrote them; the last 8 to 16 MiB are
+/// kept.
 #[derive(Args, Debug)]
 pub struct Logs {
     /// Go on until the guest ends
