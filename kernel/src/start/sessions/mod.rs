@@ -167,8 +167,9 @@ impl Sessions {
                 part,
                 error: error.number().into(),
             });
-            let found = error != Errno::ENOENT;
-            (if found { 126 } else { 127 }) << 8
+            // As the host says it.
+            let is_missing = part == session::Part::Program && error == Errno::ENOENT;
+            (if is_missing { 127 } else { 126 }) << 8
         })
     }
 
