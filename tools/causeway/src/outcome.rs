@@ -38,11 +38,22 @@ Exit status:
   123                the kernel panicked, or the machine went away; standard
                      error has what is known
   124                the guest did not end within --timeout
-  125                causeway itself failed; the message says what to do
+  125                causeway itself failed, or CMD ended with 0 and a file for
+                     its streams can't be read or written; the message says
+                     what to do
   126                CMD can't be executed, or its user or folder is wrong
   127                CMD is not found
 
 Keys: Ctrl-A x ends the machine, Ctrl-A a sends a Ctrl-A; all others, Ctrl-C too, go to the guest.";
+
+/// The status for a program's own, where bytes of its streams may have been lost here: success
+/// would be untrue.
+pub fn of_streams(status: u8, lost: bool) -> u8 {
+    match status {
+        0 if lost => FAILURE,
+        status => status,
+    }
+}
 
 /// The exit status for a guest that ended so.
 pub fn status(ending: &Ending) -> u8 {

@@ -121,6 +121,11 @@ impl Descriptor {
         Ok(count)
     }
 
+    /// Whether it is a file, or a device that is no terminal: its errors are no reader's wish.
+    pub fn is_file(&self) -> bool {
+        self.kind == Kind::File
+    }
+
     /// What is ready to be read when all bytes have left this program; `None` when they have.
     pub fn under_way(&self) -> Option<BorrowedFd<'_>> {
         match &self.stream {

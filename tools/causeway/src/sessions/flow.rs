@@ -55,6 +55,8 @@ pub struct Input {
     pending: Vec<u8>,
     sent: u64,
     phase: Phase,
+    /// The source can't be read, which the user does not know yet.
+    failure: Option<i32>,
 }
 
 impl Input {
@@ -70,6 +72,7 @@ impl Input {
             pending: Vec::new(),
             sent: 0,
             phase,
+            failure: None,
         }
     }
 
@@ -82,6 +85,7 @@ impl Input {
             pending: Vec::new(),
             sent: 0,
             phase: Phase::Open,
+            failure: None,
         }
     }
 
@@ -117,7 +121,10 @@ impl Input {
         let count = match source.read(&mut scratch[..CHUNK]) {
             Ok(count) => count,
             Err(error) if is_passing(&error) => return Came::Bytes,
-            Err(_) => 0, // A terminal that has gone away, or a file that cannot be read.
+            Err(error) => {
+                self.failure = failure(source, &error);
+                0
+            }
         };
         if count == 0 {
             if self.keys.is_some() {
@@ -178,6 +185,11 @@ impl Input {
         done
     }
 
+    /// Returns the error by which the source, a file, failed: once.
+    pub fn take_failure(&mut self) -> Option<i32> {
+        self.failure.take()
+    }
+
     /// Stops reading for the program; what is under way still goes to the guest.
     pub fn close(&mut self) {
         if !self.may_detach() {
@@ -225,6 +237,8 @@ pub struct Output {
     is_cut: bool,
     /// Whether the reader has closed the sink, which the guest does not know yet.
     is_refused: bool,
+    /// The sink can't be written, which the user does not know yet.
+    failure: Option<i32>,
 }
 
 impl Output {
@@ -238,6 +252,7 @@ impl Output {
             length: None,
             is_cut: false,
             is_refused: false,
+            failure: None,
         }
     }
 
@@ -359,7 +374,10 @@ impl Output {
                 Ok(count) => done += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(_) => self.refuse_now(),
+                Err(error) => {
+                    self.failure = failure(sink, &error);
+                    self.refuse_now();
+                }
             }
         }
         if self.sink.is_none() {
@@ -372,10 +390,20 @@ impl Output {
         done
     }
 
+    /// Returns the error by which the sink, a file, failed: once.
+    pub fn take_failure(&mut self) -> Option<i32> {
+        self.failure.take()
+    }
+
     fn refuse_now(&mut self) {
         self.sink = None;
         self.is_refused = self.recorder.is_none();
     }
+}
+
+/// Returns the error of a file. A reader or a terminal that has gone away is its user's wish.
+fn failure(stream: &Descriptor, error: &io::Error) -> Option<i32> {
+    error.raw_os_error().filter(|_| stream.is_file())
 }
 
 /// Whether a call may succeed later.

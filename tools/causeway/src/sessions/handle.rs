@@ -1,5 +1,6 @@
 //! The way from other threads to the [`Switch`](super::Switch), and back.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,10 +50,24 @@ pub enum Event {
     Gone,
     /// An end: there is no such session, for this reason.
     Refused(String),
+    /// A stream of the host's can't be read or written any more, by this error: bytes are lost.
+    Broken {
+        /// 0 to 2: standard input, output, error.
+        stream: u8,
+        /// Linux's error number.
+        error: i32,
+    },
     /// The user asks by keys for the end of the machine, or of the session.
     Kill,
     /// An end: the terminal's user leaves, or the terminal has gone away.
     Detached,
+}
+
+/// Returns the sentence that says what [`Event::Broken`] does.
+pub fn broken(stream: u8, error: i32) -> String {
+    let name = ["input", "output", "error"].get(usize::from(stream));
+    let error = io::Error::from_raw_os_error(error);
+    format!("standard {}: {error}", name.unwrap_or(&"stream"))
 }
 
 impl Event {

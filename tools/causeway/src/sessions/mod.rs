@@ -26,7 +26,7 @@ mod tests;
 
 pub use descriptor::{Descriptor, give_up, null};
 pub use flow::Record;
-pub use handle::{Event, FIRST, Handle, Observer, Streams};
+pub use handle::{Event, FIRST, Handle, Observer, Streams, broken};
 pub use ports::Ports;
 pub use program::Program;
 pub use switch::Switch;

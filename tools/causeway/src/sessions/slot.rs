@@ -214,6 +214,12 @@ impl Session {
                 }
             }
         }
+        let [output, error] = self.outputs.each_mut().map(Output::take_failure);
+        for (stream, error) in (0..).zip([self.input.take_failure(), output, error]) {
+            if let Some(error) = error {
+                self.tell(Event::Broken { stream, error });
+            }
+        }
         let complete = self.outputs.each_mut().map(Output::close_if_complete);
         if complete == [true; 2] {
             match self.phase {

@@ -1,5 +1,6 @@
 //! A command's side of a guest's socket.
 
+use std::cell::OnceCell;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -18,7 +19,7 @@ use signal_hook::iterator::Signals;
 use super::place;
 use super::wire::{self, Answer, Greeting, Note, Request};
 use crate::outcome;
-use crate::sessions::{Event, Program};
+use crate::sessions::{self, Event, Program};
 use crate::terminal;
 
 /// Whether the other side has closed the connection.
@@ -87,6 +88,8 @@ fn misunderstood(name: &str, version: &str) -> String {
 /// A connection to a guest's supervisor.
 pub struct Client {
     name: String,
+    /// Why bytes of the session's streams were lost.
+    broken: OnceCell<String>,
     connection: Arc<UnixStream>,
 }
 
@@ -104,6 +107,7 @@ impl Client {
         }
         Ok(Self {
             name: name.into(),
+            broken: OnceCell::new(),
             connection: Arc::new(connection),
         })
     }
@@ -219,6 +223,9 @@ impl Client {
         loop {
             match self.event()? {
                 Event::Started | Event::Kill => {}
+                Event::Broken { stream, error } => {
+                    self.broken.get_or_init(|| sessions::broken(stream, error));
+                }
                 last => return Ok(last),
             }
         }
@@ -231,7 +238,11 @@ impl Client {
     pub fn status(&self, last: Event, program: &Program) -> Result<(u8, Option<String>)> {
         let name = &self.name;
         Ok(match last {
-            Event::Ended(status) => (outcome::of_program(status), None),
+            Event::Ended(status) => {
+                let broken = self.broken.get().cloned();
+                let status = outcome::of_streams(outcome::of_program(status), broken.is_some());
+                (status, broken)
+            }
             Event::Failed { part, error } => {
                 let (why, status) = program.failure(part, error);
                 (status, Some(why))
@@ -242,7 +253,9 @@ impl Client {
             }
             Event::Detached => (outcome::KILLED, Some("the command was left".into())),
             Event::Refused(why) => bail!("the guest {name}: {why}"),
-            Event::Started | Event::Kill => bail!("no end of the session"),
+            Event::Started | Event::Broken { .. } | Event::Kill => {
+                bail!("no end of the session")
+            }
         })
     }
 
@@ -308,6 +321,7 @@ mod tests {
             drop(there);
             Client {
                 name: "web".into(),
+                broken: OnceCell::new(),
                 connection: Arc::new(here),
             }
         };
@@ -333,6 +347,7 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         let client = Client {
             name: "x".into(),
+            broken: OnceCell::new(),
             connection: Arc::new(here),
         };
         let signals = signals(true).unwrap();

@@ -131,8 +131,9 @@ impl Daemon {
         }
     }
 
-    /// Reports the end of a guest whose program has never run; returns whether it is that.
-    pub fn report_end(&self, status: u8) -> bool {
+    /// Reports the end of a guest whose program has never run, by the messages, or, where a full disk
+    /// did not take them, by `error`; returns whether it is that.
+    pub fn report_end(&self, status: u8, error: &str) -> bool {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let mut why = Vec::new();
         if let Some(messages) = messages.as_mut() {
@@ -140,7 +141,11 @@ impl Daemon {
             let _ = messages.rewind();
             let _ = messages.read_to_end(&mut why);
         }
-        self.report(Some(status), String::from_utf8_lossy(&why).into_owned())
+        let why = match &why[..] {
+            [] => error.into(),
+            why => String::from_utf8_lossy(why).into_owned(),
+        };
+        self.report(Some(status), why)
     }
 
     /// Reports, unless that has been done.

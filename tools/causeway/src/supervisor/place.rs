@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,9 @@ const LONGEST: usize = 64;
 
 /// The socket on which a guest is reached, in its folder.
 const SOCKET: &str = "socket";
+
+/// Bytes by which a state may grow until the guest's end.
+const ROOM: usize = 128;
 
 /// How long a name may be looked at by others before it counts as taken.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -164,8 +167,10 @@ impl Place {
             let mut open = OpenOptions::new();
             let lock = open.create(true).write(true).mode(0o600).open(&path);
             let lock = match lock {
-                // The last owner is removing the folder.
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                // The last owner is removing the folder; or it is a link to none.
+                Err(error) if error.kind() == ErrorKind::NotFound && start.elapsed() < PATIENCE => {
+                    continue;
+                }
                 lock => lock.with_context(|| format!("cannot make {}", path.display()))?,
             };
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -206,8 +211,17 @@ impl Place {
     /// When the folder can't be written.
     pub fn note(&self, state: &State) -> Result<()> {
         let new = self.folder.join("state.new");
-        fs::write(&new, serde_json::to_vec(state)?)?;
-        fs::rename(new, self.folder.join("state"))?;
+        let bytes = serde_json::to_vec(state)?;
+        // What is reserved there is overwritten, not freed.
+        let mut open = OpenOptions::new();
+        let mut file = open.create(true).write(true).truncate(false).open(&new)?;
+        file.write_all(&bytes)?;
+        file.set_len(bytes.len() as u64)?;
+        fs::rename(&new, self.folder.join("state"))?;
+        if state.ended.is_none() {
+            // The end is to be noted on a disk that is full, too.
+            fs::write(new, vec![0; bytes.len() + ROOM])?;
+        }
         Ok(())
     }
 

@@ -53,6 +53,8 @@ struct Course {
     /// Its status, as `wait` says it, once it has ended.
     ended: Option<i32>,
     failed: Option<(Part, i32)>,
+    /// Why bytes of its streams were lost.
+    broken: Option<String>,
     /// Why the guest and this program don't understand each other.
     fault: Option<String>,
 }
@@ -87,14 +89,15 @@ pub fn supervise(options: &options::Run) -> Result<u8> {
         })
     });
     let ended = attend(options, daemon.as_ref(), place.as_ref(), undo);
-    let (status, state) = match ended {
-        Ok((status, state)) => (status, Some(state)),
+    let (status, state, why) = match ended {
+        Ok((status, state)) => (status, Some(state), String::new()),
         Err(error) => {
-            eprintln!("causeway: {error:#}");
-            (outcome::FAILURE, None)
+            let why = format!("causeway: {error:#}\n");
+            eprint!("{why}");
+            (outcome::FAILURE, None, why)
         }
     };
-    let was_reported = daemon.is_some_and(|daemon| !daemon.report_end(status));
+    let was_reported = daemon.is_some_and(|daemon| !daemon.report_end(status, &why));
     if let Some(place) = place.take() {
         match state {
             // It has run, and its supervisor was its only observer.
@@ -209,9 +212,12 @@ fn judge(shared: &Shared, ending: Ending, program: &Program, explain: impl FnOnc
         explain(&ending);
         return outcome::status(&ending);
     }
+    if let Some(why) = &course.broken {
+        eprintln!("causeway: {why}");
+    }
     // The log, which programs write as well, does not count where a session has said it.
     match course.ended {
-        Some(status) => outcome::of_program(status),
+        Some(status) => outcome::of_streams(outcome::of_program(status), course.broken.is_some()),
         None if program.is_command() => {
             let how = match ending {
                 Ending::Restart => "restarted",
@@ -289,6 +295,10 @@ fn observer(shared: &Shared, control: Control, daemon: Option<Daemon>) -> Observ
             if let Some(daemon) = &daemon {
                 daemon.report_start();
             }
+        }
+        Event::Broken { stream, error } => {
+            let why = sessions::broken(stream, error);
+            shared.course().broken.get_or_insert(why);
         }
         Event::Ended(status) => shared.course().ended = Some(status),
         Event::Failed { part, error } => {

@@ -114,10 +114,11 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 27] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 28] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
+        ("files that can't be written or read", broken_files),
         ("input that the command has closed", closed_input),
         ("a blocked output holds up no other", blocked_output),
         ("a terminal and its sizes", sizes),
@@ -229,6 +230,30 @@ fn closed_output(bench: &Bench) -> Result<()> {
     output.read_exact(&mut [0; 1000])?;
     drop(output);
     is(&child.wait_with_output()?, 42, "")
+}
+
+/// A full disk and a folder are told, and a program that does not see them has no success.
+fn broken_files(bench: &Bench) -> Result<()> {
+    for (line, status) in [("echo x", outcome::FAILURE), ("echo x; exit 3", 3)] {
+        let mut command = command(bench, &["sh", "-c", line]);
+        let ended = command.stdout(File::options().write(true).open("/dev/full")?);
+        let ended = ended.output()?;
+        is(&ended, status, "")?;
+        let errors = shown(&ended);
+        ensure!(
+            errors.contains("standard output: No space left"),
+            "{errors}"
+        );
+    }
+    let mut command = command(bench, &["sh", "-c", "cat; exit 0"]);
+    let ended = command.stdin(File::open("/")?).output()?;
+    is(&ended, outcome::FAILURE, "")?;
+    let errors = shown(&ended);
+    ensure!(
+        errors.contains("standard input: Is a directory"),
+        "{errors}"
+    );
+    Ok(())
 }
 
 fn closed_input(bench: &Bench) -> Result<()> {
