@@ -121,6 +121,8 @@ kinds! {
     Filters = "seccomp_filters",
     /// Calls that wait for many files or words; their number is that of those.
     Waits = "waits",
+    /// Programs that are being put together, until they run.
+    Executions = "executions",
 }
 
 /// Whose account it is.

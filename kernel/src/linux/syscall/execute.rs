@@ -12,6 +12,7 @@ use super::{Call, SystemCall, call};
 use crate::process::exec::{
     self,
     elf::Class,
+    held::Held,
     load::{self, Request},
     rights::Withheld,
     stack,
@@ -100,11 +101,12 @@ fn run(
         false => Class::X64,
     };
     loop {
+        let mut held = Held::new();
         let loaded = load::load(Request {
             file: file.clone(),
             path: path.clone(),
-            arguments: stack::words(arguments, max, class)?,
-            environment: stack::words(environment, max, class)?,
+            arguments: stack::words(arguments, max, class, &mut held)?,
+            environment: stack::words(environment, max, class, &mut held)?,
             credentials: call.credentials(),
             fs: call.fs(),
             limits: process.limits(),
@@ -113,6 +115,7 @@ fn run(
                 no_new_privileges: process.no_new_privileges.load(Relaxed),
                 shares_fs_context: process.shares_fs_context(call.fs()),
             },
+            held,
         })?;
         if exec::replace(call.thread, call.own, call.context, loaded)? {
             return Ok(0);

@@ -10,6 +10,7 @@ use vm::{Map, Randomness};
 
 use super::{
     elf::{self, Class, Program, Script},
+    held::Held,
     image,
     rights::{Grants, Rights, Withheld},
     stack::{self, Contents, Word},
@@ -50,6 +51,8 @@ pub struct Request<'a> {
     pub personality: u32,
     /// Why a set-id file may not have its effect.
     pub withheld: Withheld,
+    /// Charged for what is held until the program runs.
+    pub held: Held,
 }
 
 pub struct Loaded {
@@ -72,6 +75,8 @@ pub struct Loaded {
     pub personality: u32,
     /// The soft limit of its stack.
     pub stack_limit: u64,
+    /// Dropped when the space is the caller's, which it is weighed with from then on.
+    pub held: Held,
 }
 
 /// Pointers that `execve` takes at most, for a stack limit.
@@ -100,6 +105,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
         limits,
         personality,
         withheld,
+        mut held,
     } = request;
     let (program, file, mut arguments) = interpret(file, &path, arguments, old, fs)?;
     if arguments.is_empty() {
@@ -169,6 +175,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
                 vdso: vdso.map_or(0, |at| at.0 as u64),
                 loader_base: loader.as_ref().map_or(0, |loader| loader.bias),
             },
+            &mut held,
         )?;
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&path).to_vec();
         let layout = Layout {
@@ -200,6 +207,7 @@ pub fn load(request: Request<'_>) -> Result<Loaded> {
             changed,
             personality,
             stack_limit,
+            held,
         })
     };
     // No space owns the map after an error: it is torn down as after the end of a program.

@@ -13,6 +13,7 @@ use nucleus::{
 };
 
 pub mod elf;
+pub mod held;
 mod image;
 pub mod load;
 pub mod rights;
@@ -94,6 +95,8 @@ pub fn replace(
     // A limit that was changed while the space was built.
     process.apply_limits();
     task::set_pmap(Some(own.space.map().pmap().clone()));
+    // The space weighs by itself now.
+    drop(loaded.held);
     // Torn down here unless others still run in it.
     drop(old);
     drop(leaving);

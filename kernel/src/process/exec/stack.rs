@@ -8,6 +8,7 @@ use vm::{Map, MapRequest, Place};
 
 use super::{
     elf::Class,
+    held::Held,
     image::{Image, no_memory},
 };
 use crate::process::{CLOCK_TICKS, Credentials, rseq};
@@ -29,11 +30,11 @@ pub enum Word {
 }
 
 /// The pointer array at `array`, which ends with a null pointer; at most `max` pointers, each of a
-/// word of `class`.
+/// word of `class`. `held` is charged for them, and for what [`build`] makes of them.
 ///
 /// # Errors
 /// `EFAULT`, `E2BIG`, `ENOMEM`.
-pub fn words(array: VirtAddr, max: usize, class: Class) -> Result<Vec<Word>> {
+pub fn words(array: VirtAddr, max: usize, class: Class, held: &mut Held) -> Result<Vec<Word>> {
     let mut words = Vec::new();
     if array.0 == 0 {
         return Ok(words);
@@ -51,7 +52,11 @@ pub fn words(array: VirtAddr, max: usize, class: Class) -> Result<Vec<Word>> {
         if words.len() >= max {
             return Err(Errno::E2BIG);
         }
-        words.try_reserve(1)?;
+        if words.len() == words.capacity() {
+            let before = words.capacity();
+            words.try_reserve(1)?;
+            held.add((words.capacity() - before) * (size_of::<Word>() + size_of::<u64>()));
+        }
         words.push(Word::User(VirtAddr(pointer as usize)));
         at = at.checked_add(class.word()).ok_or(Errno::EFAULT)?;
     }
@@ -69,12 +74,21 @@ pub struct Stack<'a> {
     floor: usize,
     /// Bytes of a word.
     word: usize,
+    /// Charged for each page.
+    held: &'a mut Held,
 }
 
 impl<'a> Stack<'a> {
-    /// Starts at `top`; at most `limit` bytes, words as `class` has them.
+    /// Starts at `top`; at most `limit` bytes, words as `class` has them. `held` is charged for its
+    /// pages.
     #[allow(clippy::disallowed_methods, reason = "one page")]
-    pub fn new(map: &'a Map, top: VirtAddr, limit: usize, class: Class) -> Stack<'a> {
+    pub fn new(
+        map: &'a Map,
+        top: VirtAddr,
+        limit: usize,
+        class: Class,
+        held: &'a mut Held,
+    ) -> Stack<'a> {
         Stack {
             map,
             at: top.0,
@@ -82,6 +96,7 @@ impl<'a> Stack<'a> {
             buffered: 0,
             floor: top.0.saturating_sub(limit),
             word: class.word(),
+            held,
         }
     }
 
@@ -155,6 +170,7 @@ impl<'a> Stack<'a> {
         let bytes = &self.buffer[from..];
         let written = self.map.write_all(VirtAddr(self.at), bytes);
         written.map_err(|_| Errno::ENOMEM)?;
+        self.held.add(self.buffered);
         self.buffered = 0;
         Ok(())
     }
@@ -191,7 +207,13 @@ pub struct Built {
 ///
 /// # Errors
 /// `E2BIG`, `EFAULT`, `ENOMEM`.
-pub fn build(map: &Map, room: usize, executable: bool, contents: &Contents<'_>) -> Result<Built> {
+pub fn build(
+    map: &Map,
+    room: usize,
+    executable: bool,
+    contents: &Contents<'_>,
+    held: &mut Held,
+) -> Result<Built> {
     let top = map.layout().stack_top;
     let mut prot = Prot::READ | Prot::WRITE;
     prot.set(Prot::EXEC, executable);
@@ -203,7 +225,7 @@ pub fn build(map: &Map, room: usize, executable: bool, contents: &Contents<'_>) 
     })
     .map_err(no_memory)?;
 
-    let mut stack = Stack::new(map, top, room + PAGE_SIZE, contents.class);
+    let mut stack = Stack::new(map, top, room + PAGE_SIZE, contents.class, held);
     stack.push_word(0)?;
     stack.push(&[0])?;
     stack.push(contents.path)?;

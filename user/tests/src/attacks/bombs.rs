@@ -59,6 +59,7 @@ pub const TESTS: &[Test] = &[
     ),
     ("attacks: bombs: tables of descriptors", descriptors),
     ("attacks: bombs: filters of system calls", filters),
+    ("attacks: bombs: arguments of programs", arguments),
     ("attacks: bombs: processes", forks),
     (
         "attacks: bombs: processes, each with a little memory",
@@ -824,6 +825,30 @@ fn descriptors() -> Outcome {
     });
     call!(setrlimit(RLIMIT_NOFILE, &before));
     outcome
+}
+
+/// Programs that are begun again and again with as many arguments as there may be, whose addresses
+/// and bytes the kernel holds meanwhile.
+fn arguments() -> Outcome {
+    // Linux counts addresses and bytes together, and takes 6 MiB at most.
+    const MOST: usize = (6 << 20) / 8 - 16;
+    let program = c("/bin/true");
+    let word = c("some eight words of text that are copied for each of all");
+    bomb(|| {
+        call!(setrlimit(RLIMIT_STACK, &limit_of(64 << 20)));
+        let mut list = vec![word.as_ptr(); MOST];
+        list.push(null());
+        loop {
+            // SAFETY: both lists end with null.
+            let answer = unsafe { execve(program.as_ptr(), list.as_ptr(), list.as_ptr()) };
+            let error = io::Error::last_os_error();
+            ensure!(answer == -1, answer);
+            match error.raw_os_error() {
+                Some(E2BIG) => got_one(),
+                _ => return Err(error.into()),
+            }
+        }
+    })
 }
 
 /// Threads that each have as long a list of filters as there may be.
