@@ -1,11 +1,11 @@
 //! The virtual time of tasks in the kernel, which may hold locks that others wait for.
 //!
 //! A task with less than a normal share of the CPU would keep a lock until its turn comes again. So
-//! one that is preempted in the kernel, or wakes up there, comes before its turn. The distance is its
-//! *debt*, which it pays when it returns to its program: it leaves the kernel soon, whatever its nice
-//! value, and has no more of the CPU than its share in the long run. Locks need no account of their
-//! holders for that. Tasks with a normal share keep their turn: many that alternate, each of which is
-//! preempted in the kernel, would otherwise run before all that have slept.
+//! one that is preempted in the kernel, or wakes up there, comes before its turn. The distance is
+//! its *debt*, which it pays when it returns to its program: it leaves the kernel soon, whatever
+//! its nice value, and has no more of the CPU than its share in the long run. Locks need no account
+//! of their holders for that. Tasks with a normal share keep their turn: many that alternate, each
+//! of which is preempted in the kernel, would otherwise run before all that have slept.
 
 use crate::placement::SLEEPER_CREDIT;
 

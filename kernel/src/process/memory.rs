@@ -165,8 +165,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Ends the process that has most, of the user that has most, and those that have its address space
 /// too, unless the memory of one that was ended before, or of one that ended by itself, is still on
 /// its way back. Nothing is ended if it would be a process of root's, or of the user of `for_call`.
-/// `before`: what [`came_back`] said when the caller had got no memory; if some has come back since,
-/// nothing is ended either. Returns whether waiting makes sense.
+/// `before`: what [`came_back`] said when the caller had got no memory; if some has come back
+/// since, nothing is ended either. Returns whether waiting makes sense.
 pub(super) fn kill_largest(for_call: Option<&Process>, before: u64) -> bool {
     if CHOOSING.swap(true, Acquire) {
         return true;

@@ -4,11 +4,11 @@
 //! finds the kernel or lets [`project`] build it, unless [`fresh`] knows that nothing has changed,
 //! [`relocations`] lets it move, [`root`] and [`cpio`] pack the guest's files, [`share`] shows it
 //! the host's, [`qemu`] writes the machine's command line, [`launch`] ties it to this program,
-//! [`guest`] starts it, reads its [`log`] and waits for its end, [`sessions`] moves the bytes between its programs and
-//! the host, [`supervisor`] decides over it and lets [`commands`] reach it, [`symbols`] makes a
-//! panic readable, and [`outcome`] is the exit status. Machines without sessions have a
-//! [`console`]. [`terminal`] and [`input`] are the user's, and [`signals`] undoes what must not stay
-//! behind, as the folders of [`scratch`]. [`test`] does all this many times.
+//! [`guest`] starts it, reads its [`log`] and waits for its end, [`sessions`] moves the bytes
+//! between its programs and the host, [`supervisor`] decides over it and lets [`commands`] reach
+//! it, [`symbols`] makes a panic readable, and [`outcome`] is the exit status. Machines without
+//! sessions have a [`console`]. [`terminal`] and [`input`] are the user's, and [`signals`] undoes
+//! what must not stay behind, as the folders of [`scratch`]. [`test`] does all this many times.
 #![forbid(unsafe_code)]
 
 mod bench;

@@ -121,8 +121,8 @@ pub fn undo(action: impl FnOnce() + Send + 'static) -> Guard {
     Guard(id)
 }
 
-/// From now on the first signal runs `action`, by which `main` ends soon, and only a second one ends
-/// this program at once.
+/// From now on the first signal runs `action`, by which `main` ends soon, and only a second one
+/// ends this program at once.
 pub fn ask(action: impl FnOnce() + Send + 'static) {
     state().ask = Some(Box::new(action));
 }

@@ -593,8 +593,8 @@ fn events() -> Outcome {
     Ok(())
 }
 
-/// A pipe belongs to who made it, and that user alone opens it again by its descriptor, as shells do
-/// for `/dev/stdout`.
+/// A pipe belongs to who made it, and that user alone opens it again by its descriptor, as shells
+/// do for `/dev/stdout`.
 fn owned() -> Outcome {
     child(|| {
         call!(setresgid(1001, 1001, 1001));

@@ -165,7 +165,8 @@ impl Client {
         self.ask(&Request::Watch)
     }
 
-    /// Sends a request. What the supervisor said before it went away, or that it went, is read next.
+    /// Sends a request. What the supervisor said before it went away, or that it went, is read
+    /// next.
     fn send(&self, request: &Request, streams: &[BorrowedFd<'_>]) -> Result<()> {
         match wire::write(&self.connection, request, streams) {
             Err(error) if is_gone(&error) => Ok(()),

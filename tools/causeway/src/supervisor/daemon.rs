@@ -131,8 +131,8 @@ impl Daemon {
         }
     }
 
-    /// Reports the end of a guest whose program has never run, by the messages, or, where a full disk
-    /// did not take them, by `error`; returns whether it is that.
+    /// Reports the end of a guest whose program has never run, by the messages, or, where a full
+    /// disk did not take them, by `error`; returns whether it is that.
     pub fn report_end(&self, status: u8, error: &str) -> bool {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let mut why = Vec::new();

@@ -1,11 +1,11 @@
 //! The messages between a guest's supervisor and the commands that use it, on the guest's socket.
 //!
 //! Each side first sends its [`VERSION`]. Messages are framed as those between host and guest
-//! ([`session::frame`]). The first one is the client's [`Request`], with its standard input, output and error beside it where they are needed;
-//! the supervisor moves their bytes itself. [`Note`]s and [`Answer`]s follow. A client that closes
-//! its connection is gone, and its session hangs up. Without a session, further requests may follow
-//! on the same connection, which lasts as long as the supervisor: they reach the same guest,
-//! whichever has its name by then.
+//! ([`session::frame`]). The first one is the client's [`Request`], with its standard input, output
+//! and error beside it where they are needed; the supervisor moves their bytes itself. [`Note`]s
+//! and [`Answer`]s follow. A client that closes its connection is gone, and its session hangs up.
+//! Without a session, further requests may follow on the same connection, which lasts as long as
+//! the supervisor: they reach the same guest, whichever has its name by then.
 
 use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
