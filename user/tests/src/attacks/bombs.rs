@@ -833,7 +833,8 @@ fn arguments() -> Outcome {
     // Linux counts addresses and bytes together, and takes 6 MiB at most.
     const MOST: usize = (6 << 20) / 8 - 16;
     let program = c("/bin/true");
-    let word = c("some eight words of text that are copied for each of all");
+    // A few of these are as much as is taken.
+    let word = c(&"x".repeat(100_000));
     bomb(|| {
         call!(setrlimit(RLIMIT_STACK, &limit_of(64 << 20)));
         let mut list = vec![word.as_ptr(); MOST];
