@@ -122,7 +122,10 @@ impl There<'_> {
         let words = ["tar", "-C"].map(OsString::from).into_iter();
         if is_folder {
             let into = if to.is_dir() && !is_contents {
-                to.join(name)
+                let into = to.join(name);
+                // An earlier copy may have left it, and the guest has chosen where it leads.
+                ensure!(!into.is_symlink(), "{} is a link here", into.display());
+                into
             } else {
                 to.into()
             };

@@ -113,6 +113,23 @@ pub fn all(bench: &Bench) -> Result<()> {
         let mode = mode(folder.join(path))?;
         ensure!(mode == 0o755, "{path}: {mode:o}");
     }
+    // A link that an earlier copy left, where a folder of that name is to go.
+    let outside = folder.join("outside");
+    fs::create_dir(&outside)?;
+    let line = format!(
+        "mkdir /tmp/planted; ln -s {} /tmp/planted/link",
+        outside.display()
+    );
+    copies.sh(&line, "")?;
+    copies.copy(copies.there("/tmp/planted"), &folder)?;
+    copies.sh(
+        "cd /tmp/planted; rm link; mkdir link; echo x >link/file",
+        "",
+    )?;
+    let planted = folder.join("planted");
+    copies.refuse("/tmp/planted/link", &planted, "is a link here")?;
+    copies.refuse("/tmp/planted", &folder, "is not a folder here")?;
+    ensure!(!outside.join("file").exists(), "a copy left its place");
     // A guest without tar.
     copies.sh("rm -f $(which tar)", "")?;
     copies.refuse("/tmp/other", &folder, "no tar")?;
