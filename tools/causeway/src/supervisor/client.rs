@@ -48,17 +48,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// When signals can't be watched.
 pub fn signals(ends: bool) -> Result<Signals> {
-    let mut all = vec![SIGWINCH];
-    if ends {
-        all.extend([SIGINT, SIGQUIT, SIGTERM]);
-        for signal in [SIGINT, SIGQUIT, SIGTERM] {
-            let asked = Arc::new(AtomicBool::new(false));
-            let status = i32::from(outcome::SIGNAL) + signal;
-            flag::register_conditional_shutdown(signal, status, Arc::clone(&asked))?;
-            flag::register(signal, asked)?;
-        }
+    let ending = [SIGINT, SIGQUIT, SIGTERM];
+    let all = [SIGWINCH]
+        .into_iter()
+        .chain(ending.into_iter().filter(|_| ends));
+    // From here on none is lost. One that comes before its flag is there is passed on only.
+    let signals = Signals::new(all).context("cannot watch for signals")?;
+    for signal in ending.into_iter().filter(|_| ends) {
+        let asked = Arc::new(AtomicBool::new(false));
+        let status = i32::from(outcome::SIGNAL) + signal;
+        flag::register_conditional_shutdown(signal, status, Arc::clone(&asked))?;
+        flag::register(signal, asked)?;
     }
-    Signals::new(all).context("cannot watch for signals")
+    Ok(signals)
 }
 
 /// Whether the supervisor speaks this version; `false` if it closes the connection at once, as one
