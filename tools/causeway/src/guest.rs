@@ -69,7 +69,7 @@ impl Guest {
     pub fn start(machine: &Machine, show_log: bool) -> Result<(Self, ChildStdin, ChildStdout)> {
         Self::start_with(machine, move |line| {
             if show_log {
-                // The guest goes on where nobody reads.
+                // The guest goes on without a reader.
                 let _ = write!(io::stderr(), "{line}\r\n");
             }
         })

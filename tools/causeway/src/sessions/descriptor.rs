@@ -116,7 +116,9 @@ impl Descriptor {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 send(self, bytes, flags)?
             }
-            _ => rustix::io::write(self, bytes)?,
+            // The host refused a relay, and this program is not to wait.
+            Kind::Shared => return Err(Errno::NOMEM.into()),
+            Kind::Own | Kind::File => rustix::io::write(self, bytes)?,
         };
         Ok(count)
     }

@@ -52,7 +52,7 @@ impl Relay {
     /// Takes a part of the bytes.
     ///
     /// # Errors
-    /// `EAGAIN` when nothing fits now, `EPIPE` when nobody reads any more.
+    /// `EAGAIN` when nothing fits now, `EPIPE` when the stream is closed.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         // The thread may be faster than this one.
         self.state.waiting.fetch_add(bytes.len(), SeqCst);
@@ -82,7 +82,7 @@ impl AsFd for Relay {
 }
 
 impl State {
-    /// Writes until there is no way to the thread, or nobody reads.
+    /// Writes until the way ends or the stream is closed.
     fn bring(&self, mut from: io::PipeReader, mut to: File) {
         let mut chunk = [0; CHUNK];
         loop {
