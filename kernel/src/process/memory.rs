@@ -49,6 +49,7 @@ pub fn resolve_fault(
     access: Access,
 ) -> Result<(), Fault> {
     let mut was_read = false;
+    let mut before = None;
     loop {
         match map.fault_noting(addr, access, &mut was_read) {
             Err(Fault::OutOfMemory) => {}
@@ -57,12 +58,16 @@ pub fn resolve_fault(
                 return other;
             }
         }
-        let before = came_back();
         // Pages that can be read again, or written out, are reclaimed before any process ends.
         if !thread.is_dying() && vm::wait_for_memory() == MemoryWait::Retry {
             continue;
         }
-        if thread.is_dying() || !kill_largest(None, before) || thread.is_dying() {
+        // An attempt that began before memory came back says nothing.
+        let now = came_back();
+        if before.replace(now) != Some(now) && !thread.is_dying() {
+            continue;
+        }
+        if thread.is_dying() || !kill_largest(None, now) || thread.is_dying() {
             return Err(Fault::OutOfMemory);
         }
         task::sleep(Sleep::within(REST));
