@@ -57,14 +57,10 @@ impl Log {
 
     /// Reads a log to its end, and calls `each` with each line.
     pub fn read(&self, from: impl Read, mut each: impl FnMut(&str)) {
-        let (mut from, mut line) = (BufReader::new(from), Vec::new());
-        while next(&mut from, &mut line) {
-            let text = String::from_utf8_lossy(&line);
-            let text = text.trim_end();
+        each_line(from, |text| {
             each(text);
             self.add(text);
-            line.clear();
-        }
+        });
         self.guard().has_begun = true;
         self.came.notify_all();
     }
@@ -145,6 +141,22 @@ impl Lines {
     }
 }
 
+/// What a guest says as a terminal may show it: `?` in place of the characters that control one.
+pub fn plain(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && c != '\t' { '?' } else { c };
+    text.chars().map(shown).collect()
+}
+
+/// Reads what a guest says to its end, and calls `each` with each line, [plain] and without
+/// white space at its end.
+pub fn each_line(from: impl Read, mut each: impl FnMut(&str)) {
+    let (mut from, mut line) = (BufReader::new(from), Vec::new());
+    while next(&mut from, &mut line) {
+        each(&plain(String::from_utf8_lossy(&line).trim_end()));
+        line.clear();
+    }
+}
+
 /// Appends the next line to `line`, without what is too long of it; returns whether there is one.
 fn next(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
     let mut any = false;
@@ -185,6 +197,15 @@ mod tests {
             (Some(7), false, 4)
         );
         assert_eq!(log.lines().last().unwrap(), "end");
+    }
+
+    #[test]
+    fn a_line_does_not_control_a_terminal() {
+        let mut said = Vec::new();
+        each_line(&b"a\tb\x1b[2J\r\n\xc2\x9b7m\x07\n"[..], |line| {
+            said.push(line.to_string())
+        });
+        assert_eq!(said, ["a\tb?[2J", "?7m?"]);
     }
 
     #[test]

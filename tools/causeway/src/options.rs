@@ -125,7 +125,7 @@ pub struct Guest {
     /// How to run the guest's instructions
     #[arg(long = "accel", value_enum, default_value = "auto")]
     pub accelerator: Accelerator,
-    /// A word for QEMU's command line, as it is; may be repeated
+    /// A word for QEMU's command line, as it is, for QEMU in the folder `/`; may be repeated
     #[arg(long = "qemu", value_name = "WORD", allow_hyphen_values = true)]
     pub qemu: Vec<String>,
 }

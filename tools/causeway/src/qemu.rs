@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -89,9 +89,11 @@ const EMULATED_CPU: &str = "max,-erms,-fsrm";
 
 impl Machine {
     /// QEMU's command line for this machine: the first serial port on QEMU's standard input and
-    /// output, the second one connected to the socket `log`.
+    /// output, the second one connected to the socket `log`. QEMU works in the folder `/`, so that
+    /// it keeps no file system of its user's busy; a path in `extra` must be absolute.
     pub fn command(&self, log: &Path) -> Command {
         let mut qemu = launch::command(QEMU);
+        qemu.current_dir("/");
         let cpu = match self.accelerator {
             Accelerator::Kvm => "max",
             _ => EMULATED_CPU,
@@ -135,22 +137,29 @@ impl Machine {
                 command_line,
             } => {
                 qemu.arg("-kernel")
-                    .arg(kernel)
+                    .arg(absolute(kernel))
                     .args(["-append", command_line]);
                 // The BIOS leaves the disks alone, which nothing boots from: with three of them it
                 // would keep memory for its drivers that QEMU has put the root into.
                 qemu.args(["-boot", "strict=on"]);
                 if let Some(root) = root {
-                    qemu.arg("-initrd").arg(root);
+                    qemu.arg("-initrd").arg(absolute(root));
                 }
             }
             Boot::Image(image) => {
-                qemu.arg("-cdrom").arg(image).args(["-boot", "d"]);
+                qemu.arg("-cdrom").arg(absolute(image));
+                qemu.args(["-boot", "d"]);
             }
         }
         qemu.args(&self.extra);
         qemu
     }
+}
+
+/// A path that means the same from any folder. Where there is no current one, QEMU says that the
+/// file is missing.
+fn absolute(path: &Path) -> PathBuf {
+    path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 /// The word of the kernel's command line with random bytes of the host's, for the machine's first

@@ -2,17 +2,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::unpack::{Unpacked, Unpacking};
+use crate::log::each_line;
 use crate::sessions::{self, Event, Program};
 use crate::supervisor::client::Client;
 use crate::supervisor::place::check_name;
@@ -228,9 +230,17 @@ impl There<'_> {
         let client = Client::connect(self.name)?;
         let mut program = Program::new(&words.collect::<Vec<_>>());
         program.set_directory(Some(OsStr::new("/")));
-        let errors = io::stderr();
+        // What the guest says is shown here, and not to the terminal itself.
+        let (messages, errors) = io::pipe().context("no pipe for the guest's messages")?;
+        let shown = thread::spawn(move || {
+            // Where they can't be shown, nothing is left to say.
+            each_line(messages, |line| drop(writeln!(io::stderr(), "{line}")));
+        });
         client.exec(&program, [input, output, errors.as_fd()], None)?;
+        drop(errors);
         let last: Event = client.last()?;
+        // If it panicked, it has said so.
+        let _ = shown.join();
         client.status(last, &program)
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 
+use crate::log::plain;
 use crate::supervisor::client::Client;
 use crate::supervisor::place::{self, Found};
 use crate::supervisor::record::Reader;
@@ -63,15 +64,13 @@ fn row(guest: &Found) -> Row {
         command => command,
     };
     // One line for each guest, whatever the words are.
-    let command = command
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c });
+    let command = plain(command).replace('\t', "?");
     [
         guest.name.clone(),
         status,
         state.cpus.to_string(),
         state.memory.clone(),
-        command.collect(),
+        command,
     ]
 }
 

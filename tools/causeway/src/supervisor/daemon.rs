@@ -4,8 +4,10 @@
 //! one reports on its standard output, once, that the program runs or why not, and from then on
 //! has nothing of the user's.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -56,6 +58,8 @@ pub fn detach(options: &options::Run) -> Result<u8> {
     // The first word is this program, the second one `run`.
     command.args(std::env::args_os().skip(2));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // A lock or pipe of the script that starts the guest ends with the script.
+    close_fds::set_fds_cloexec(3, &named_descriptors(std::env::args_os().skip(2)));
     let mut child = command.spawn().context("cannot start the supervisor")?;
     let output = child.stdout.take().context("no pipe to the supervisor")?;
     let mut line = String::new();
@@ -81,6 +85,14 @@ pub fn detach(options: &options::Run) -> Result<u8> {
             Ok(ended.unwrap_or(outcome::FAILURE))
         }
     }
+}
+
+/// The descriptors that words name as files, as a shell's `<(...)` does; in order.
+fn named_descriptors(words: impl Iterator<Item = OsString>) -> Vec<RawFd> {
+    let number = |word: OsString| word.to_str()?.rsplit_once("/dev/fd/")?.1.parse().ok();
+    let mut descriptors: Vec<RawFd> = words.filter_map(number).collect();
+    descriptors.sort_unstable();
+    descriptors
 }
 
 /// The supervisor of a detached guest.
@@ -126,7 +138,7 @@ impl Daemon {
     /// Reports that the program runs.
     pub fn report_start(&self) {
         if self.report(None, String::new()) {
-            // The folder that the user stood in may be removed or unmounted from now on.
+            // No file system of the user's is busy from now on.
             let _ = std::env::set_current_dir("/");
         }
     }

@@ -102,6 +102,13 @@ pub fn all(bench: &Bench) -> Result<()> {
         "into a folder"
     );
     copies.refuse("/tmp/absent", &folder, "tar ended with status")?;
+    let controlling = copies.there("/tmp/absent\x1b[2J");
+    let ended = of_guest(bench, &["cp"])
+        .arg(controlling)
+        .arg(&folder)
+        .output()?;
+    ensure!(!ended.stderr.contains(&b'\x1b'), "{}", shown(&ended));
+    ensure!(shown(&ended).contains("absent?[2J"), "{}", shown(&ended));
     // Rights that only the guest's users are to have.
     copies.sh(
         "echo x >/tmp/made/root; chmod 6755 /tmp/made/root; chmod 2777 /tmp/made",

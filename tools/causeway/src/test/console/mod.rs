@@ -114,7 +114,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 28] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 29] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
@@ -126,6 +126,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("the end of the host command", killed),
         ("what a signal leaves behind", left_behind),
         ("guests with names", named::life),
+        ("a guest and its starter", named::leaves_its_starter),
         ("programs that end at once", named::short),
         ("signals to a guest, and names of none", named::killed),
         ("a guest with the name of one that ended", named::replaced),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::screen::Terminal;
-use super::{Bench, command, end_by, ending, is, of_guest, wait_for};
+use super::{Bench, command, end_by, ending, is, of_guest, soon, wait_for};
 use crate::outcome;
 use crate::test::boot::shown;
 
@@ -108,6 +108,37 @@ pub fn life(bench: &Bench) -> Result<()> {
         0,
         "",
     )
+}
+
+/// A detached guest keeps nothing of its starter's: neither the folder nor a descriptor, but for
+/// one that is named as a file.
+pub fn leaves_its_starter(bench: &Bench) -> Result<()> {
+    let folder = bench.path("starter");
+    fs::create_dir(&folder)?;
+    let variables = bench.file("named-variables", b"A=named\n")?;
+    let words = ["--detach", "--env-file", "/dev/fd/6"];
+    let words = [&words[..], &["sh", "-c", "echo $A; sleep 999"]].concat();
+    let run = command(bench, &words);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$@\" 5>&2 6<\"$0\""]).arg(variables);
+    shell.arg(run.get_program()).args(run.get_args());
+    shell.env("XDG_RUNTIME_DIR", bench.path(""));
+    shell.current_dir(&folder);
+    // The end of the errors comes once nobody has them.
+    let ended = soon("the end of the starter's errors", move || shell.output())??;
+    ensure!(ended.status.success(), "{}", shown(&ended));
+    let name = String::from_utf8_lossy(&ended.stdout).trim().to_string();
+    let guest = Detached { bench, name };
+    for process in fs::read_dir("/proc")? {
+        // Of those that have ended meanwhile there is nothing to see.
+        let stands_in = fs::read_link(process?.path().join("cwd"));
+        ensure!(
+            stands_in.ok().as_ref() != Some(&folder),
+            "the folder is busy"
+        );
+    }
+    is(&guest.command(&["logs"], &[]).output()?, 0, "named\n")?;
+    is(&guest.command(&["kill"], &[]).output()?, 0, "")
 }
 
 /// Programs that may have ended before the host has heard of them.
