@@ -137,7 +137,10 @@ pub fn leaves_its_starter(bench: &Bench) -> Result<()> {
             "the folder is busy"
         );
     }
-    is(&guest.command(&["logs"], &[]).output()?, 0, "named\n")?;
+    wait_for("the variable", || {
+        let logs = guest.command(&["logs"], &[]).output();
+        logs.is_ok_and(|logs| logs.stdout == b"named\n")
+    })?;
     is(&guest.command(&["kill"], &[]).output()?, 0, "")
 }
 
