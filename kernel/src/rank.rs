@@ -5,6 +5,7 @@
 //! sleeping  Session             one port of a session, for the task that serves it
 //!             SessionLine       messages to the host
 //!           Mount
+//!             Seccomp           restrictions of threads, and the making of threads
 //!             Sigio -> Epoll    turns to send signals of files; asks these what is ready
 //!             QueueReading      splice: the reader's side, before what it writes to
 //!             Nesting -> Epoll  an outer epoll before an inner one
@@ -49,6 +50,8 @@ nucleus::lock_ranks! {
     SESSION = 5,
     /// Messages to the host.
     SESSION_LINE = 6,
+    /// What the threads of a process may call; held while a thread is added.
+    SECCOMP = 20,
     /// Turns to tell the owners of files that those are ready.
     SIGIO = 21,
     /// Which epoll watches which.

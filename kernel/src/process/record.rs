@@ -14,6 +14,7 @@ use vm::account::{Account, Kind};
 
 use super::{
     Credentials, Limits, Pid, Spent, Thread,
+    seccomp::Restricting,
     signal::{self, Actions},
     user,
 };
@@ -31,6 +32,8 @@ pub struct Process {
     pub(in crate::process) has_executed: AtomicBool,
     /// Pending signals, the threads, stop and end of the whole process.
     pub signals: signal::ProcessSignals,
+    /// Guards the restrictions of its threads.
+    pub(super) restricting: Restricting,
     /// Woken when a child changes its state.
     pub(crate) child_events: WaitQueue,
     /// All threads have ended, and the table of ids knows.
@@ -87,6 +90,7 @@ impl Process {
             session: AtomicU32::new(0),
             has_executed: AtomicBool::new(false),
             signals: signal::ProcessSignals::new(actions, unkillable),
+            restricting: Restricting::default(),
             child_events: WaitQueue::new(),
             ended: AtomicBool::new(false),
             end_status: AtomicI32::new(0),

@@ -17,8 +17,8 @@ use vm::{Limits, Map, MapRequest, account::Kind};
 
 use super::{
     FsContext, Layout, Own, Pid, Process, Shared, Space, Thread, exit, fork, memory,
-    pid_table::{self, Change, Clones, WaitRequest, Which},
-    wait,
+    pid_table::{self, Change, Clones, NewId, WaitRequest, Which},
+    seccomp, wait,
 };
 use crate::process::{
     files,
@@ -236,6 +236,126 @@ fn signals_wait_collapse_and_kill() {
         assert_eq!(again, Err(Errno::EAGAIN));
         end(&thread, 0);
         pid_table::remove_unborn(process.pid());
+    });
+}
+
+/// Adds a thousand threads that block all signals to the process of `first`. They are not in the
+/// table of ids, which allows fewer on a machine this small.
+fn more_threads(first: &Arc<Thread>) -> (Vec<NewId>, Vec<Arc<Thread>>) {
+    let process = first.process();
+    let ids: Vec<_> = (0..1000)
+        .map(|_| pid_table::new_id(true).unwrap())
+        .collect();
+    let new = |id: &NewId| {
+        let mask = SignalSet(!0);
+        let thread = Thread::new(id.get(), process.clone(), mask, None, Some(first));
+        let added = process.signals.add_thread(thread.clone(), Some(first));
+        added.map(|()| thread).unwrap()
+    };
+    let threads = ids.iter().map(new).collect();
+    (ids, threads)
+}
+
+/// Ends a process of several threads that runs no program.
+fn end_all(first: &Arc<Thread>, others: &[Arc<Thread>]) {
+    for thread in others {
+        assert!(first.process().signals.remove_thread(thread, 0).is_none());
+    }
+    end(first, 0);
+    pid_table::remove_unborn(first.process().pid());
+}
+
+/// How many threads may be looked at under a spin lock, a few times each.
+const LOOKS: usize = 300;
+
+#[test]
+fn a_signal_finds_its_taker_among_many_threads() {
+    under_schedules(1, || {
+        let first = make(None);
+        first.set_mask(SignalSet(!0));
+        let process = first.process().clone();
+        let (_ids, others) = more_threads(&first);
+        let send = |signal| signal::send_to_process(&process, Info::user(signal, 1, 0)).unwrap();
+        let handled = Action {
+            handler: 0x1000,
+            ..Action::default()
+        };
+        for signal in [raw::SIGUSR1, raw::SIGUSR2, raw::SIGIO] {
+            process.signals.set_action(signal, Some(handled));
+        }
+        let noticed = || others.iter().filter(|it| it.signals.needs_attention());
+        signal::looks::most();
+        send(raw::SIGUSR1);
+        assert_eq!(noticed().count(), 0);
+        // A thread that comes to want it sees it, and so does a new signal's taker.
+        others[700].set_mask(SignalSet(!0).without(SignalSet::one(raw::SIGUSR1)));
+        assert!(others[700].signals.needs_attention());
+        others[800].set_mask(SignalSet(!0).without(SignalSet::one(raw::SIGUSR2)));
+        assert!(!others[800].signals.needs_attention());
+        send(raw::SIGUSR2);
+        assert!(others[800].signals.needs_attention());
+        assert_eq!(noticed().count(), 2);
+        let taken = others[800].take_pending(SignalSet::one(raw::SIGUSR2));
+        assert_eq!(taken.map(|info| info.signal), Some(raw::SIGUSR2));
+        // Under the lock of the table of processes, too.
+        others[900].set_mask(SignalSet(!0).without(SignalSet::one(raw::SIGIO)));
+        pid_table::send_to_program(&process, 0, Info::user(raw::SIGIO, 1, 0));
+        assert!(others[900].signals.needs_attention());
+        assert!(signal::looks::most() < LOOKS);
+        end_all(&first, &others);
+    });
+}
+
+#[test]
+fn job_control_undoes_signals_of_many_threads() {
+    under_schedules(1, || {
+        let first = make(None);
+        let process = first.process().clone();
+        let (_ids, others) = more_threads(&first);
+        let stop = Info::user(raw::SIGTSTP, 1, 0);
+        for thread in &others {
+            signal::send_to_thread(thread, stop).unwrap();
+        }
+        assert!(others[0].pending_signals().has(raw::SIGTSTP));
+        signal::looks::most();
+        signal::send_to_process(&process, Info::user(raw::SIGCONT, 1, 0)).unwrap();
+        assert!(signal::looks::most() < LOOKS);
+        for thread in &others[..500] {
+            assert!(!thread.pending_signals().has(raw::SIGTSTP));
+        }
+        // One that came after SIGCONT stays, whether the thread has looked at its signals or not.
+        for thread in [&others[0], &others[999]] {
+            signal::send_to_thread(thread, stop).unwrap();
+            let taken = thread.take_pending(SignalSet(!0));
+            assert_eq!(taken.map(|info| info.signal), Some(raw::SIGTSTP));
+            assert!(thread.take_pending(SignalSet(!0)).is_none());
+        }
+        end_all(&first, &others);
+    });
+}
+
+#[test]
+fn filters_reach_many_threads() {
+    under_schedules(1, || {
+        let first = make(None);
+        let allow = u64::from(abi::raw::ptrace::SECCOMP_RET_ALLOW) << 32 | 6;
+        let program = || seccomp::Program::new(1, |_| Ok(allow)).unwrap();
+        assert_eq!(seccomp::add(&first, program(), false, false), Ok(None));
+        let (_ids, others) = more_threads(&first);
+        assert_eq!(others[999].seccomp.filter_count(), 1);
+        signal::looks::most();
+        assert_eq!(seccomp::add(&first, program(), false, true), Ok(None));
+        assert!(signal::looks::most() < LOOKS);
+        assert!(others.iter().all(|it| it.seccomp.filter_count() == 2));
+        // One with a filter of its own keeps all as they are.
+        assert_eq!(
+            seccomp::add(&others[500], program(), false, false),
+            Ok(None)
+        );
+        let odd = Some(others[500].tid());
+        assert_eq!(seccomp::add(&first, program(), false, true), Ok(odd));
+        assert_eq!(others[0].seccomp.filter_count(), 2);
+        end_all(&first, &others);
     });
 }
 

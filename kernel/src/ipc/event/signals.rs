@@ -147,7 +147,7 @@ impl File for SignalFile {
             if let Some(watch) = watch {
                 watch.add_shared(&signals.arrivals);
             }
-            let pending = signals.pending().union(thread.signals.pending());
+            let pending = signals.pending().union(thread.pending_signals());
             !pending.and(self.set()).is_empty()
         });
         Ready::of(any == Some(true), false)

@@ -100,7 +100,7 @@ fn rt_sigpending(call: &mut Call<'_>) -> Result<usize> {
         .process()
         .signals
         .pending()
-        .union(call.thread.signals.pending())
+        .union(call.thread.pending_signals())
         .and(call.thread.signals.mask());
     let bytes = pending.0.to_le_bytes();
     user::copy_out(call.address(0), &bytes[..call.size(1)])?;

@@ -3,8 +3,9 @@
 //! A thread's filters are a list that only grows, and that it shares with the threads it makes: a
 //! new filter stands before those there were. Every filter sees each call, and the strictest answer
 //! counts. A thread's own list is changed by itself, and by others of its process that make theirs
-//! its ([`add`]), with the lock of the process's signals held, under which threads are
-//! added too: no thread is made with a list that is out of date.
+//! its ([`add`]). One sleeping lock a process ([`Restricting`]) serializes these changes and the
+//! making of threads: no thread is made with a list that is out of date. There may be tens of
+//! thousands of threads, so no spin lock is held while they are visited.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -16,9 +17,11 @@ use abi::{
         SECCOMP_MODE_STRICT, SECCOMP_RET_ACTION_FULL, SECCOMP_RET_ALLOW, SECCOMP_RET_DATA,
     },
 };
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::sync::{Mutex, MutexGuard, Rank, SpinLock};
 use vm::account::{Charge, Kind};
 
+#[cfg(test)]
+use super::signal::looks;
 use super::{LogLimit, Pid, Thread};
 
 mod program;
@@ -38,7 +41,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 /// A filter and those before it.
 pub struct Filter {
     id: u64,
-    program: Arc<Program>,
+    program: Program,
     /// `SECCOMP_FILTER_FLAG_LOG`: answers but "allow" go to the log.
     logs: bool,
     older: Option<Arc<Filter>>,
@@ -110,9 +113,26 @@ pub fn architecture(compatible: bool) -> u32 {
     }
 }
 
+/// Serializes changes of what the threads of a process may call, and the making of threads, which
+/// take that over.
+pub struct Restricting(Mutex<()>);
+
+impl Default for Restricting {
+    fn default() -> Restricting {
+        Restricting(Mutex::new(crate::rank::SECCOMP, ()))
+    }
+}
+
+impl Restricting {
+    /// Locks it. While the guard lives, no thread is added, and no thread's restrictions change.
+    pub fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.lock()
+    }
+}
+
 /// What a thread may call.
 pub struct Seccomp {
-    /// `SECCOMP_MODE_*`; written with the lock of the process's signals held.
+    /// `SECCOMP_MODE_*`; written with its process's [`Restricting`] locked.
     mode: AtomicU8,
     /// There in the filter mode only.
     filter: SpinLock<Option<Arc<Filter>>>,
@@ -145,17 +165,13 @@ impl Seccomp {
         self.filter.lock().clone()
     }
 
-    fn newest(&self) -> Option<u64> {
-        self.filter.lock().as_ref().map(|filter| filter.id)
-    }
-
     /// How many filters there are.
     pub fn filter_count(&self) -> usize {
         self.filter.lock().as_ref().map_or(0, |filter| filter.count)
     }
 
-    /// Takes over what `other` may call: for a new thread, with the lock of the signals of the
-    /// process of `other` held.
+    /// Takes over what `other` may call: for a new thread, with the [`Restricting`] of the process
+    /// of `other` locked.
     pub(super) fn inherit(&self, other: &Seccomp) {
         if other.is_on() {
             self.set(other.mode(), other.filter());
@@ -163,6 +179,8 @@ impl Seccomp {
     }
 
     fn set(&self, mode: u32, filter: Option<Arc<Filter>>) {
+        #[cfg(test)]
+        looks::count();
         let old = core::mem::replace(&mut *self.filter.lock(), filter);
         self.mode.store(mode as u8, Relaxed);
         // Part of the new list, or none: nothing is freed here.
@@ -175,13 +193,12 @@ impl Seccomp {
 /// # Errors
 /// `EINVAL` if it has filters.
 pub fn restrict(thread: &Thread) -> Result<()> {
-    thread.process().signals.with_threads(|_| {
-        if thread.seccomp.mode() == SECCOMP_MODE_FILTER {
-            return Err(Errno::EINVAL);
-        }
-        thread.seccomp.set(SECCOMP_MODE_STRICT, None);
-        Ok(())
-    })
+    let _restricting = thread.process().restricting.lock();
+    if thread.seccomp.mode() == SECCOMP_MODE_FILTER {
+        return Err(Errno::EINVAL);
+    }
+    thread.seccomp.set(SECCOMP_MODE_STRICT, None);
+    Ok(())
 }
 
 /// Puts a filter before those of the thread, which is the current one; with `synchronize`, every
@@ -196,65 +213,54 @@ pub fn add(
     logs: bool,
     synchronize: bool,
 ) -> Result<Option<Pid>> {
-    let program = Arc::new(program);
-    let account = thread.process().account();
-    loop {
-        let older = thread.seccomp.filter();
-        let (count, size) = older
-            .as_ref()
-            .map_or((0, 0), |older| (older.count, older.size));
-        let size = size + program.len() + OVERHEAD;
-        if size > MOST_INSTRUCTIONS {
-            return Err(Errno::ENOMEM);
-        }
-        // Collected first, so that with the lock held a thread costs a short search.
-        let mut own = Vec::new();
-        own.try_reserve_exact(count)?;
-        own.extend(
-            older
-                .iter()
-                .flat_map(|older| older.list())
-                .map(|filter| filter.id),
-        );
-        let id = NEXT_ID.fetch_add(1, Relaxed);
-        let filter = Arc::new(Filter {
-            id,
-            program: program.clone(),
-            logs,
-            older,
-            count: count + 1,
-            size,
-            _charge: account.charge(Kind::Filters, program.len(), program.bytes() + FILTER_BYTES),
-        });
-        let is_own = |other: &Seccomp| match &*other.filter.lock() {
-            Some(filter) => own.binary_search_by(|id| filter.id.cmp(id)).is_ok(),
-            None => other.mode() == SECCOMP_MODE_DISABLED,
-        };
-        let done = thread.process().signals.with_threads(|threads| {
-            if thread.seccomp.newest() != own.first().copied() {
-                return None;
-            }
-            let others = || {
-                threads
-                    .iter()
-                    .filter(|other| synchronize && other.tid() != thread.tid())
-            };
-            if let Some(other) = others().find(|other| !is_own(&other.seccomp)) {
-                return Some(Some(other.tid()));
-            }
-            for seccomp in others()
-                .map(|other| &other.seccomp)
-                .chain([&thread.seccomp])
-            {
-                seccomp.set(SECCOMP_MODE_FILTER, Some(filter.clone()));
-            }
-            Some(None)
-        });
-        // Otherwise another thread has just given this one its filters.
-        if let Some(done) = done {
-            return Ok(done);
-        }
+    let process = thread.process();
+    let _restricting = process.restricting.lock();
+    let older = thread.seccomp.filter();
+    let (count, size) = older
+        .as_ref()
+        .map_or((0, 0), |older| (older.count, older.size));
+    let size = size + program.len() + OVERHEAD;
+    if size > MOST_INSTRUCTIONS {
+        return Err(Errno::ENOMEM);
     }
+    // Collected first: a thread costs a short search.
+    let mut own = Vec::new();
+    own.try_reserve_exact(count)?;
+    own.extend(
+        older
+            .iter()
+            .flat_map(|older| older.list())
+            .map(|filter| filter.id),
+    );
+    let others = || {
+        let is_other = |it: &Arc<Thread>| synchronize && it.tid() != thread.tid();
+        process.threads().filter(is_other)
+    };
+    let is_own = |other: &Seccomp| match &*other.filter.lock() {
+        Some(filter) => own.binary_search_by(|id| filter.id.cmp(id)).is_ok(),
+        None => other.mode() == SECCOMP_MODE_DISABLED,
+    };
+    if let Some(other) = others().find(|other| !is_own(&other.seccomp)) {
+        return Ok(Some(other.tid()));
+    }
+    let charged = program.bytes() + FILTER_BYTES;
+    let filter = Arc::new(Filter {
+        id: NEXT_ID.fetch_add(1, Relaxed),
+        logs,
+        older,
+        count: count + 1,
+        size,
+        _charge: process
+            .account()
+            .charge(Kind::Filters, program.len(), charged),
+        program,
+    });
+    for other in others() {
+        let filter = filter.clone();
+        other.seccomp.set(SECCOMP_MODE_FILTER, Some(filter));
+    }
+    thread.seccomp.set(SECCOMP_MODE_FILTER, Some(filter));
+    Ok(None)
 }
 
 /// A line in the log about a call that a filter of the thread caught.

@@ -74,7 +74,7 @@ fn next(thread: &Thread) -> Work {
     }
     let wanted = SignalSet(!thread.signals.mask().0);
     loop {
-        let taken = thread.signals.inner.lock().pending.take(wanted);
+        let taken = thread.lock_signals().pending.take(wanted);
         let Some(mut info) = taken.or_else(|| state.pending.take(wanted)) else {
             return Work::Nothing;
         };
@@ -114,7 +114,7 @@ impl Thread {
     /// Takes a pending signal of `set`, blocked or not (`sigtimedwait`).
     pub fn take_pending(&self, set: SignalSet) -> Option<Info> {
         let mut state = self.process().signals.lock();
-        let mut inner = self.signals.inner.lock();
+        let mut inner = self.lock_signals();
         let taken = inner.pending.take(set);
         let taken = taken.or_else(|| state.pending.take(set));
         taken.map(|mut info| {

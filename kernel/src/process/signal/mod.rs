@@ -37,6 +37,8 @@ pub use send::{
     News, broken_pipe, force, send_locked, send_to_group, send_to_process, send_to_thread,
 };
 pub use set::SignalSet;
+#[cfg(test)]
+pub(in crate::process) use state::looks;
 pub use state::{Ending, ProcessSignals, ThreadSignals};
 
 /// The call is restarted if the handler has `SA_RESTART`, or if there is none; else `EINTR`. The

@@ -5,7 +5,7 @@ use abi::{Errno, Result, raw::general as raw};
 use super::{
     Action, DEFAULT, IGNORE, Info, Queue, SignalSet,
     action::{Fate, default_of},
-    state::SignalState,
+    state::{AT_ONCE, SignalState},
     timer,
 };
 use crate::process::{Pid, Process, Thread, pid_table, thread};
@@ -63,7 +63,7 @@ pub fn force(thread: &Thread, info: Info) {
     }
     // From the kernel: there is always room, if only for the signal without its details.
     let user = process.user();
-    let mut inner = thread.signals.inner.lock();
+    let mut inner = thread.lock_signals();
     let _ = inner.pending.push(info, &user, u64::MAX);
     drop(inner);
     drop(state);
@@ -111,21 +111,10 @@ fn post_by(
     info: Info,
     put: impl FnOnce(&mut Queue) -> Result<()>,
 ) -> Result<bool> {
-    let opposites = opposites(info.signal);
-    let sent = replace(process, target, info, opposites, put);
     let mut news = News::default();
-    news.add(&sent, opposites);
+    let sent = replace(process, target, info, &mut news, put);
     news.tell(process);
     sent.map(|sent| sent == Sent::Waits)
-}
-
-/// Job control: the signals that `signal` undoes, whatever becomes of itself.
-fn opposites(signal: u32) -> SignalSet {
-    match signal {
-        raw::SIGCONT => SignalSet::STOPS,
-        signal if SignalSet::STOPS.has(signal) => SignalSet::one(raw::SIGCONT),
-        _ => SignalSet::EMPTY,
-    }
 }
 
 /// What has become of a signal.
@@ -133,8 +122,8 @@ fn opposites(signal: u32) -> SignalSet {
 enum Sent {
     Ignored,
     Waits,
-    /// The process is to end with this wait status.
-    Deadly(i32),
+    /// The process is to end.
+    Deadly,
 }
 
 /// What is to be done, and others to be told, after signals were sent to a process.
@@ -143,6 +132,8 @@ enum Sent {
 pub struct News {
     /// One waits to be taken.
     waits: bool,
+    /// Those that wait, and whose takers are to be looked for.
+    wanting: SignalSet,
     /// One ends the process, with this wait status.
     deadly: Option<i32>,
     /// Signals that were dropped.
@@ -150,20 +141,14 @@ pub struct News {
 }
 
 impl News {
-    fn add(&mut self, sent: &Result<Sent>, opposites: SignalSet) {
-        match sent {
-            Ok(Sent::Waits) => self.waits = true,
-            Ok(Sent::Deadly(status)) => self.deadly = Some(*status),
-            Ok(Sent::Ignored) | Err(_) => {}
-        }
-        self.opposites = self.opposites.union(opposites);
-    }
-
     /// Does so. No locks are held: there may be any number of threads and observers, and the timers
     /// of dropped signals look for their process.
     pub fn tell(self, process: &Process) {
         if let Some(status) = self.deadly {
             process.signals.end(status);
+        }
+        if !self.wanting.is_empty() {
+            process.signals.notify_takers(self.wanting);
         }
         if self.waits {
             process.signals.arrivals.wake_shared(false);
@@ -177,18 +162,20 @@ impl News {
 /// Sends to a process while the table of processes is locked. What is left to do after that is
 /// added to `news`. A real-time signal that finds no room is lost.
 pub fn send_locked(process: &Process, info: Info, news: &mut News) {
-    let opposites = opposites(info.signal);
-    let sent = replace(process, None, info, opposites, within_limit(process, info));
-    news.add(&sent, opposites);
+    let _ = replace(process, None, info, news, within_limit(process, info));
 }
 
-/// Posts as [`post_by`] does, in the place of the pending signals of `opposites`. It looks at the
-/// process's threads until one takes the signal, as Linux does.
+/// Posts as [`post_by`] does, in the place of the pending signals that it undoes. What is left to
+/// do without locks is added to `news`.
+///
+/// One of the process's first threads takes a signal for the process at once. If all of those block
+/// it, it waits, even if it would be ignored, and its taker is looked for later: there may be tens
+/// of thousands of threads, and the table of processes may be locked.
 fn replace(
     process: &Process,
     target: Option<&Thread>,
     info: Info,
-    opposites: SignalSet,
+    news: &mut News,
     put: impl FnOnce(&mut Queue) -> Result<()>,
 ) -> Result<Sent> {
     let signal = info.signal;
@@ -196,9 +183,9 @@ fn replace(
     if state.threads.is_empty() {
         return Ok(Sent::Ignored);
     }
-    if !opposites.is_empty() {
-        state.forget_standard(opposites);
-    }
+    news.opposites = news
+        .opposites
+        .union(process.signals.undo(&mut state, signal));
     if signal == raw::SIGCONT {
         process.signals.go_on(&mut state);
     }
@@ -210,16 +197,17 @@ fn replace(
     let SignalState {
         pending, threads, ..
     } = &mut *state;
+    let first = &threads[..threads.len().min(AT_ONCE)];
     let taker = match target {
         Some(thread) => Some(thread).filter(|it| it.signals.wants(signal)),
-        None => threads
+        None => first
             .iter()
             .find(|it| it.signals.wants(signal))
             .map(|it| &**it),
     };
     // A thread that wants it and blocks it waits for it in `sigtimedwait`.
     let unblocked = taker.is_some_and(open)
-        || target.is_none() && taker.is_some() && threads.iter().any(|it| open(it));
+        || target.is_none() && taker.is_some() && first.iter().any(|it| open(it));
     // A blocked signal waits even if it would be ignored now: the action may change before it is
     // taken.
     let ignored = action.ignores(signal) || is_unkillable && action.handler == DEFAULT;
@@ -233,15 +221,23 @@ fn replace(
         // A stopped process dies when it goes on.
         && !has_stopped;
     if deadly || signal == raw::SIGKILL {
-        return Ok(Sent::Deadly(signal as i32));
+        news.deadly = Some(signal as i32);
+        return Ok(Sent::Deadly);
     }
 
+    // If one waits already, its taker has been found, or finds it.
+    let is_first = !pending.set().has(signal);
     match target {
-        Some(thread) => put(&mut thread.signals.inner.lock().pending)?,
+        Some(thread) => put(&mut thread.lock_signals().pending)?,
         None => put(pending)?,
     }
-    if let Some(thread) = taker {
-        thread.signals.notify();
+    news.waits = true;
+    match taker {
+        Some(thread) => thread.signals.notify(),
+        None if target.is_none() && is_first && first.len() < threads.len() => {
+            news.wanting = news.wanting.union(SignalSet::one(signal));
+        }
+        None => {}
     }
     Ok(Sent::Waits)
 }

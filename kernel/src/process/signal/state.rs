@@ -1,9 +1,12 @@
 //! The signal state of a process and of a thread.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use core::{
+    ops::ControlFlow::{self, Break, Continue},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
+};
 
-use abi::{Errno, Result};
+use abi::{Errno, Result, raw::general as raw};
 use nucleus::{
     sync::{SpinGuard, SpinLock},
     task::{Task, WaitQueue},
@@ -11,6 +14,11 @@ use nucleus::{
 
 use super::{Actions, Queue, SignalSet, action::ChildRules, queue::Removed};
 use crate::process::{Pid, Thread};
+
+/// How many threads are looked at with the lock of their process's signals held.
+pub(super) const AT_ONCE: usize = 64;
+/// The sets of signals that undo each other, of standard signals only.
+const OPPOSITES: [SignalSet; 2] = [SignalSet::STOPS, SignalSet::one(raw::SIGCONT)];
 
 /// Why all threads of a process, or all but one, shall end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +32,8 @@ pub enum Ending {
 /// A process's signals, threads, stop and end.
 pub struct ProcessSignals {
     state: SpinLock<SignalState>,
+    /// How often each of [`OPPOSITES`] was dropped; written with the lock of `state` held.
+    undone: [AtomicU64; OPPOSITES.len()],
     /// Stopped threads sleep here.
     pub(super) resume: WaitQueue,
     /// Woken when a thread has ended.
@@ -53,17 +63,6 @@ pub(super) struct SignalState {
     pub leader_status: i32,
 }
 
-impl SignalState {
-    /// Drops pending standard signals of the process and all its threads; each has one of each at
-    /// most. Their timers are to [hear](super::timer::dropped) of it.
-    pub fn forget_standard(&mut self, set: SignalSet) {
-        drop(self.pending.remove(set));
-        for thread in &self.threads {
-            drop(thread.signals.inner.lock().pending.remove(set));
-        }
-    }
-}
-
 /// A thread's signals.
 pub struct ThreadSignals {
     /// Blocked signals. Written by the thread itself, with the process's signal lock held.
@@ -83,6 +82,8 @@ pub struct ThreadSignals {
 /// Guarded by the thread's own lock, inside its process's.
 pub(super) struct ThreadState {
     pub pending: Queue,
+    /// Those of the process's `undone` that `pending` reflects.
+    undone: [u64; OPPOSITES.len()],
     pub task: Option<Arc<Task>>,
 }
 
@@ -105,6 +106,7 @@ impl ProcessSignals {
                     leader_status: 0,
                 },
             ),
+            undone: Default::default(),
             resume: WaitQueue::default(),
             gone: WaitQueue::default(),
             arrivals: Arc::new(WaitQueue::default()),
@@ -112,6 +114,8 @@ impl ProcessSignals {
     }
 
     pub(super) fn lock(&self) -> SpinGuard<'_, SignalState> {
+        #[cfg(test)]
+        looks::begin();
         self.state.lock()
     }
 
@@ -162,7 +166,7 @@ impl ProcessSignals {
             });
             let rest = &state.threads[start..];
             for (thread, removed) in rest.iter().zip(&mut removed) {
-                *removed = thread.signals.inner.lock().pending.remove(set);
+                *removed = thread.lock_signals().pending.remove(set);
                 last = Some(thread.tid());
             }
             let is_last = rest.len() <= removed.len();
@@ -171,6 +175,22 @@ impl ProcessSignals {
                 return;
             }
         }
+    }
+
+    /// Drops the pending signals of the process and all its threads that `signal` undoes (job
+    /// control), whatever becomes of itself, and returns their set. Threads drop theirs when their
+    /// signals are next [locked](Thread::lock_signals). Timers are to
+    /// [hear](super::timer::dropped) of it.
+    pub(super) fn undo(&self, state: &mut SignalState, signal: u32) -> SignalSet {
+        let undone = match signal {
+            raw::SIGCONT => 0,
+            signal if SignalSet::STOPS.has(signal) => 1,
+            _ => return SignalSet::EMPTY,
+        };
+        // One of each at most.
+        drop(state.pending.remove(OPPOSITES[undone]));
+        self.undone[undone].fetch_add(1, Relaxed);
+        OPPOSITES[undone]
     }
 
     /// Returns the signals pending for the process as a whole.
@@ -214,16 +234,12 @@ impl ProcessSignals {
         state.stop.filter(|_| state.parked == state.threads.len())
     }
 
-    /// Runs `f` with the threads that have not ended, while none is added.
-    pub fn with_threads<R>(&self, f: impl FnOnce(&[Arc<Thread>]) -> R) -> R {
-        f(&self.lock().threads)
-    }
-
-    /// Adds a thread, which may call what `maker` may.
+    /// Adds a thread, which may call what `maker` may. May sleep.
     ///
     /// # Errors
     /// `EAGAIN` if the process is ending, `ENOMEM`.
     pub fn add_thread(&self, thread: Arc<Thread>, maker: Option<&Thread>) -> Result<()> {
+        let _restricting = maker.map(|maker| maker.process().restricting.lock());
         let mut state = self.lock();
         if state.ending.is_some() {
             return Err(Errno::EAGAIN);
@@ -256,22 +272,19 @@ impl ProcessSignals {
         }
     }
 
-    /// Notifies all threads but `except` that are `wanted`, a few at a time with the lock held. The
-    /// caller has noted in the state why, so that none that is added meanwhile need be notified.
-    pub(super) fn notify_others<'a>(
+    /// Visits the threads by rising id until `visit` breaks, a few at a time with the lock held.
+    /// One that comes or goes meanwhile may be seen or not.
+    fn visit<'a>(
         &'a self,
         mut state: SpinGuard<'a, SignalState>,
-        except: Option<&Thread>,
-        wanted: impl Fn(&Thread) -> bool,
+        mut visit: impl FnMut(&Thread) -> ControlFlow<()>,
     ) {
-        const AT_ONCE: usize = 64;
-        let is_other = |thread: &&Arc<Thread>| except.is_none_or(|it| it.tid() != thread.tid());
         let mut start = 0;
         loop {
             let rest = &state.threads[start..];
             let some = &rest[..rest.len().min(AT_ONCE)];
-            for thread in some.iter().filter(is_other).filter(|it| wanted(it)) {
-                thread.signals.notify();
+            if some.iter().try_for_each(|thread| visit(thread)).is_break() {
+                return;
             }
             let last = match some.last() {
                 Some(last) if some.len() < rest.len() => last.tid(),
@@ -281,6 +294,39 @@ impl ProcessSignals {
             state = self.lock();
             start = state.threads.partition_point(|it| it.tid() <= last);
         }
+    }
+
+    /// Notifies all threads but `except` that are `wanted`. The caller has noted in the state why,
+    /// so that none that is added meanwhile need be notified.
+    pub(super) fn notify_others<'a>(
+        &'a self,
+        state: SpinGuard<'a, SignalState>,
+        except: Option<&Thread>,
+        wanted: impl Fn(&Thread) -> bool,
+    ) {
+        self.visit(state, |thread| {
+            if except.is_none_or(|it| it.tid() != thread.tid()) && wanted(thread) {
+                thread.signals.notify();
+            }
+            Continue(())
+        });
+    }
+
+    /// Notifies for each signal of `set`, which are pending for the process, a thread that would
+    /// take it. A thread that comes to want one meanwhile sees it then.
+    pub(super) fn notify_takers(&self, mut set: SignalSet) {
+        self.visit(self.lock(), |thread| {
+            let taken = thread.signals.wanted().and(set);
+            if !taken.is_empty() {
+                thread.signals.notify();
+                set = set.without(taken);
+            }
+            if set.is_empty() {
+                Break(())
+            } else {
+                Continue(())
+            }
+        });
     }
 
     /// Makes `thread` the only one of the process (`execve`).
@@ -339,6 +385,7 @@ impl ThreadSignals {
                 crate::rank::THREAD_SIGNALS,
                 ThreadState {
                     pending: Queue::default(),
+                    undone: Default::default(),
                     task: None,
                 },
             ),
@@ -359,6 +406,8 @@ impl ThreadSignals {
     /// Blocked signals.
     #[inline]
     pub fn mask(&self) -> SignalSet {
+        #[cfg(test)]
+        looks::count();
         SignalSet(self.mask.load(Relaxed))
     }
 
@@ -404,14 +453,14 @@ impl ThreadSignals {
         }
     }
 
-    /// Returns the signals pending for this thread alone.
-    pub fn pending(&self) -> SignalSet {
-        self.inner.lock().pending.set()
+    /// The signals that the thread would take now.
+    pub(super) fn wanted(&self) -> SignalSet {
+        SignalSet(!self.mask().0 | self.waiting.load(Relaxed))
     }
 
     /// Whether the thread would take `signal` now.
     pub(super) fn wants(&self, signal: u32) -> bool {
-        !self.mask().has(signal) || SignalSet(self.waiting.load(Relaxed)).has(signal)
+        self.wanted().has(signal)
     }
 
     /// The signals that `sigtimedwait` waits for; empty when it is over. The process's signal lock
@@ -433,6 +482,31 @@ impl ThreadSignals {
 }
 
 impl Thread {
+    /// Locks the signals pending for this thread alone, without those that were undone since they
+    /// came.
+    pub(super) fn lock_signals(&self) -> SpinGuard<'_, ThreadState> {
+        #[cfg(test)]
+        looks::count();
+        let mut inner = self.signals.inner.lock();
+        let ThreadState {
+            pending, undone, ..
+        } = &mut *inner;
+        let now = &self.process().signals.undone;
+        for ((seen, now), set) in undone.iter_mut().zip(now).zip(OPPOSITES) {
+            let now = now.load(Relaxed);
+            if core::mem::replace(seen, now) != now {
+                // One of each at most.
+                drop(pending.remove(set));
+            }
+        }
+        inner
+    }
+
+    /// Returns the signals pending for this thread alone.
+    pub fn pending_signals(&self) -> SignalSet {
+        self.lock_signals().pending.set()
+    }
+
     /// Sets the mask of blocked signals and returns the old one. What was pending and is no longer
     /// blocked is delivered before the program goes on.
     pub fn set_mask(&self, mask: SignalSet) -> SignalSet {
@@ -444,7 +518,7 @@ impl Thread {
         let state = self.process().signals.lock();
         self.signals.store_mask(mask);
         let pending = state.pending.set();
-        let mine = pending.union(self.signals.pending());
+        let mine = pending.union(self.pending_signals());
         if !mine.without(self.signals.mask()).is_empty() {
             self.signals.notify();
         }
@@ -486,5 +560,33 @@ impl Thread {
             Some(Ending::Exec(tid)) => tid != self.tid(),
             None => false,
         }
+    }
+}
+
+/// Counts looks at threads between two locks of a process's signals: with one held, they must be
+/// bounded.
+#[cfg(test)]
+pub(in crate::process) mod looks {
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static NOW: Cell<usize> = const { Cell::new(0) };
+        static MOST: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A lock is taken.
+    pub fn begin() {
+        NOW.set(0);
+    }
+
+    pub fn count() {
+        NOW.set(NOW.get() + 1);
+        MOST.set(MOST.get().max(NOW.get()));
+    }
+
+    /// Returns the most that were counted under one lock since the last call.
+    pub fn most() -> usize {
+        begin();
+        MOST.take()
     }
 }

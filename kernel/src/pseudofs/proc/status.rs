@@ -83,7 +83,7 @@ pub(super) fn stat(subject: &Subject, with_addresses: bool, out: &mut Text) -> R
     );
     let limit = process.limits().soft(raw::RLIMIT_RSS);
     let pending = thread.as_ref().map_or(0, |thread| {
-        process.signals.pending().0 | thread.signals.pending().0
+        process.signals.pending().0 | thread.pending_signals().0
     });
     let blocked = thread.as_ref().map_or(0, |thread| thread.signals.mask().0);
     let (ignored, caught) = process.signals.actions().ignored_and_caught();
@@ -238,7 +238,7 @@ pub(super) fn status(subject: &Subject, out: &mut Text) -> Result<()> {
         process.user().things(Kind::Signals)
     );
     let (pending, blocked) = match &thread {
-        Some(thread) => (thread.signals.pending().0, thread.signals.mask().0),
+        Some(thread) => (thread.pending_signals().0, thread.signals.mask().0),
         None => (0, 0),
     };
     let (ignored, caught) = process.signals.actions().ignored_and_caught();
