@@ -101,7 +101,7 @@ kinds! {
     Files = "files",
     /// Pages that go with their last user, in frames or in swap: shared mappings, `memfd_create`.
     SharedMemory = "shared_memory",
-    /// Record locks.
+    /// Advisory locks: record locks, and those of whole files.
     Locks = "locks",
     /// Watches of epoll instances.
     EpollWatches = "epoll_watches",
@@ -113,7 +113,8 @@ kinds! {
     Signals = "signals",
     /// Tables of more descriptors than a new one has room for; their number is that of descriptors.
     Descriptors = "descriptors",
-    /// Open files with descriptors beyond the first ones, and texts that files keep.
+    /// Open files: those of a table's first descriptors by the highest of these, the others one by
+    /// one; and texts that files keep.
     OpenFiles = "open_files",
     /// Pseudo terminals.
     Terminals = "terminals",

@@ -151,11 +151,11 @@ pub fn clone(
             &parent.user(),
         );
         child.inherit(parent);
-        if !request.has(raw::CLONE_FILES) {
-            shared.files.charge_to(&child.account());
-        }
         child
     };
+    if !request.has(raw::CLONE_FILES) {
+        shared.files.charge_to(&process.account());
+    }
     if !request.has(raw::CLONE_VM) || request.has(raw::CLONE_VFORK) {
         child_own.alt_stack = own.alt_stack;
     }

@@ -11,6 +11,8 @@ use nucleus::{
     trap::UserContext,
 };
 
+use vm::account;
+
 use super::{
     Credentials, FsContext, IoCounts, Pid, Process, Scheduling, Space, scheduling, seccomp,
 };
@@ -156,6 +158,9 @@ impl Own {
     pub fn unshare_files(&mut self) -> Result<(), Errno> {
         if self.files.sharers().count() > 1 {
             self.files = self.files.duplicate()?;
+            if let Some(account) = account::current() {
+                self.files.charge_to(&account);
+            }
         }
         Ok(())
     }

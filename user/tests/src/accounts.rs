@@ -24,6 +24,10 @@ pub const TESTS: &[Test] = &[
         charged_objects,
     ),
     (
+        "accounts: first open files and flock locks are charged",
+        charged_files,
+    ),
+    (
         "accounts: calls that wait for many are charged",
         charged_waits,
     ),
@@ -542,6 +546,47 @@ fn charged_objects() -> Outcome {
             Ok(())
         })?;
     }
+    equal!(field("/proc/causeway/accounts", "unbalanced")?, 0);
+    Ok(())
+}
+
+/// A process's first open files are charged, in steps, to each that has them; the locks of whole
+/// files one by one.
+fn charged_files() -> Outcome {
+    const FILES: u64 = 60;
+    child(|| {
+        let before = charged_here()?;
+        let (path, first) = file("charged", b"")?;
+        let path = c(&path);
+        let mut files = vec![first];
+        for _ in 1..FILES {
+            files.push(call!(open(path.as_ptr(), O_RDWR)));
+        }
+        let with_files = charged_here()?;
+        // Those of the first step are charged with the start of a process.
+        ensure!(with_files >= before + 44, before, with_files);
+        child(|| {
+            ensure!(charged_here()? + 4 >= with_files, charged_here()?);
+            Ok(())
+        })?;
+        for open in &files {
+            call!(flock(*open, LOCK_SH));
+        }
+        let with_locks = charged_here()?;
+        ensure!(
+            with_locks >= with_files + FILES / 2 - 1,
+            with_files,
+            with_locks
+        );
+        call!(flock(files[0], LOCK_UN));
+        call!(close(files[1]));
+        ensure!(charged_here()? < with_locks, with_locks, charged_here()?);
+        for open in &files[2..] {
+            call!(flock(*open, LOCK_UN));
+        }
+        equal!(charged_here()?, with_files);
+        Ok(())
+    })?;
     equal!(field("/proc/causeway/accounts", "unbalanced")?, 0);
     Ok(())
 }

@@ -136,6 +136,7 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
         }
         F_SETPIPE_SZ => {
             let end = open.downcast::<End>().ok_or(Errno::EBADF)?;
+            call.takes_memory()?;
             end.pipe().resize(argument as u32 as usize)
         }
         F_SETOWN => set_owner(call, &open, argument as i32).map(|()| 0),
@@ -296,6 +297,9 @@ fn record_lock(call: &Call<'_>, open: &OpenFile, command: u32) -> Result<usize> 
         user::write(call.address(2), &lock)?;
         return Ok(0);
     }
+    if mode.is_some() {
+        call.takes_memory().map_err(|_| Errno::ENOLCK)?;
+    }
     match mode {
         None => locks::unlock_record(open, by, &record)?,
         Some(Mode::Shared) if !open.flags().reads() => return Err(Errno::EBADF),
@@ -317,11 +321,13 @@ fn flock_call(call: &mut Call<'_>) -> Result<usize> {
     let open = call.opened(0)?;
     let operation = call.unsigned(1);
     let mode = match operation & !LOCK_NB {
-        LOCK_SH => Some(Mode::Shared),
-        LOCK_EX => Some(Mode::Exclusive),
-        LOCK_UN => None,
+        LOCK_SH => Mode::Shared,
+        LOCK_EX => Mode::Exclusive,
+        LOCK_UN => return locks::unlock_whole(&open).map(|()| 0),
         _ => return Err(Errno::EINVAL),
     };
-    locks::lock_whole(&open, mode, call.process().pid(), operation & LOCK_NB == 0)?;
+    call.takes_memory().map_err(|_| Errno::ENOLCK)?;
+    let (process, wait) = (call.process(), operation & LOCK_NB == 0);
+    locks::lock_whole(&open, mode, wait, process.pid(), &process.account())?;
     Ok(0)
 }

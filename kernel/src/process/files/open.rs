@@ -24,7 +24,7 @@ use vm::account::{self, Charge, Kind};
 use super::locks;
 
 /// What an open file description is charged with, in bytes: itself, and a file that goes with it.
-const FILE_BYTES: usize = 1024;
+pub(super) const FILE_BYTES: usize = 1024;
 /// Flags that `F_SETFL` changes.
 const SETTABLE: u32 = O_APPEND | O_NONBLOCK | O_NOATIME | O_DIRECT;
 /// Flags that act only while a file is opened; `F_GETFL` does not show them.
@@ -51,7 +51,7 @@ pub struct OpenFile {
     ownership: locks::Ownership,
     /// Empty until something is attached.
     attached: OnceBox<Arc<AttachedList>>,
-    /// Empty until it has had a high descriptor.
+    /// Empty until it has had a high descriptor: low ones are charged to their table.
     charge: OnceBox<Charge>,
 }
 
@@ -73,8 +73,7 @@ impl OpenFile {
         })
     }
 
-    /// Charges it to the current process, unless it is charged. Files with low descriptors only are
-    /// not: few of them are not worth the time.
+    /// Charges it to the current process, unless it is charged.
     #[cold]
     pub(super) fn charge(&self) {
         if self.charge.get().is_none()

@@ -2,6 +2,8 @@
 
 use abi::{Errno, Result};
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use nucleus::{
     frame, speculation,
     sync::{OnceBox, Rank, SpinGuard, SpinLock},
@@ -10,12 +12,14 @@ use nucleus::{
 
 use vm::account::{self, Account, Charge, Kind};
 
-use super::{OpenFile, locks};
+use super::{OpenFile, locks, open::FILE_BYTES};
 use crate::process::sharers::Sharers;
 
-/// Descriptors that a new table has room for. Nothing is charged for these and their open files: up
-/// to 64 KiB of a process go uncounted, the price of an `open` that touches no account.
+/// Descriptors that a new table has room for. Their open files are charged to the table, for
+/// [`STEP`] descriptors at a time up to the highest one it had: an `open` that touches no account.
 const FIRST_SIZE: usize = 64;
+/// More than most programs use.
+const STEP: usize = 16;
 /// Descriptors and words of bits that are looked at or copied at most before the lock of a table is
 /// released for a moment: some microseconds.
 const PIECE: usize = 512;
@@ -46,6 +50,8 @@ pub struct FileTable {
     /// Held for a few instructions, or while a [`PIECE`] is copied; never while an open file is
     /// closed or memory is allocated.
     slots: SpinLock<Slots>,
+    /// Open files of descriptors below are charged to the table.
+    covered: AtomicUsize,
     /// Changes of a table that is [`Frozen`] wait here.
     thawed: WaitQueue,
     /// Whose record locks on a file end with each close of it.
@@ -67,6 +73,8 @@ struct Slots {
     frozen: usize,
     /// Of more than [`FIRST_SIZE`]: a thread's charge covers the table itself of those.
     charge: Option<Charge>,
+    /// Open files of the descriptors that are covered.
+    first_files: Option<Charge>,
 }
 
 /// What a table of `size` descriptors is charged with.
@@ -163,9 +171,7 @@ pub struct Reservation<'a> {
 impl Reservation<'_> {
     /// Makes the descriptor refer to `open`.
     pub fn install(self, open: Arc<OpenFile>, close_on_exec: bool) -> usize {
-        if self.fd >= FIRST_SIZE {
-            open.charge();
-        }
+        self.table.charge_file(self.fd, &open);
         let mut slots = self.table.change();
         slots.files[self.fd] = Some(open);
         Slots::set(&mut slots.close_on_exec, self.fd, close_on_exec);
@@ -190,6 +196,7 @@ impl FileTable {
     fn with(slots: Slots) -> FileTable {
         FileTable {
             slots: SpinLock::new(Rank::Leaf, slots),
+            covered: AtomicUsize::new(0),
             thawed: WaitQueue::new(),
             ownership: locks::Ownership::new(),
             sharers: Sharers::default(),
@@ -296,8 +303,44 @@ impl FileTable {
         frozen
     }
 
-    /// Charges the table to `account`: that of the process for which its maker made it.
+    /// Has `open`, which descriptor `fd` is about to refer to, charged to the current process.
+    #[inline]
+    fn charge_file(&self, fd: usize, open: &OpenFile) {
+        if fd >= FIRST_SIZE {
+            open.charge();
+        } else if fd >= self.covered.load(Relaxed)
+            && let Some(account) = account::current()
+        {
+            self.cover(&account, fd + 1);
+        }
+    }
+
+    /// Charges the open files of the descriptors below `end`, which is one of the first.
+    #[cold]
+    fn cover(&self, account: &Arc<Account>, end: usize) {
+        let count = end.next_multiple_of(STEP);
+        let new = account.charge(Kind::OpenFiles, count, count * FILE_BYTES);
+        let mut slots = self.slots.lock();
+        // Another thread may have charged more meanwhile.
+        let old = match &slots.first_files {
+            Some(known) if known.things() >= count => Some(new),
+            _ => {
+                self.covered.store(count, Relaxed);
+                slots.first_files.replace(new)
+            }
+        };
+        drop(slots);
+        drop(old);
+    }
+
+    /// Charges the table, which is new, and its first open files to `account`: that of the process
+    /// for which its maker made it.
     pub fn charge_to(&self, account: &Arc<Account>) {
+        let first = { self.slots.lock().used.first().copied() };
+        let end = FIRST_SIZE - first.map_or(FIRST_SIZE, |word| word.leading_zeros() as usize);
+        if end > 0 {
+            self.cover(account, end);
+        }
         let size = self.size();
         if size > FIRST_SIZE {
             let new = charge(account, size);
@@ -382,9 +425,7 @@ impl FileTable {
         if fd as u64 >= limit || fd >= LARGEST {
             return Err(Errno::EBADF);
         }
-        if fd >= FIRST_SIZE {
-            open.charge();
-        }
+        self.charge_file(fd, &open);
         let old = loop {
             let mut slots = self.change();
             if fd < slots.files.len() {
@@ -547,6 +588,7 @@ impl FileTable {
         bigger.used[..old / 64].copy_from_slice(&slots.used);
         bigger.lowest = slots.lowest;
         bigger.frozen = slots.frozen;
+        bigger.first_files = slots.first_files.take();
         let empty = core::mem::replace(&mut *slots, bigger);
         drop(slots);
         drop(empty);

@@ -256,22 +256,25 @@ fn record_locks_agree_with_an_array_of_bytes() {
 #[test]
 fn whole_file_locks_belong_to_the_open_file() {
     on_machine(|| {
+        let user = Account::of_user(1);
+        let charged = || user.things(account::Kind::Locks);
+        let lock = |open: &OpenFile, mode| locks::lock_whole(open, mode, false, 1, &user);
         let (a, b) = (open(7), open(7));
-        locks::lock_whole(&a, Some(Mode::Shared), 1, false).unwrap();
-        locks::lock_whole(&b, Some(Mode::Shared), 1, false).unwrap();
-        let exclusive = Some(Mode::Exclusive);
-        assert_eq!(
-            locks::lock_whole(&a, exclusive, 1, false),
-            Err(Errno::EAGAIN)
-        );
+        lock(&a, Mode::Shared).unwrap();
+        lock(&b, Mode::Shared).unwrap();
+        assert_eq!(charged(), 2);
+        assert_eq!(lock(&a, Mode::Exclusive), Err(Errno::EAGAIN));
         drop(b);
-        locks::lock_whole(&a, exclusive, 1, false).unwrap();
+        assert_eq!(charged(), 0, "the old one of `a` went first");
+        lock(&a, Mode::Exclusive).unwrap();
+        lock(&a, Mode::Exclusive).unwrap();
+        assert_eq!(charged(), 1);
         let c = open(7);
-        assert_eq!(
-            locks::lock_whole(&c, Some(Mode::Shared), 1, false),
-            Err(Errno::EAGAIN)
-        );
-        locks::lock_whole(&a, None, 1, false).unwrap();
-        locks::lock_whole(&c, exclusive, 1, true).unwrap();
+        assert_eq!(lock(&c, Mode::Shared), Err(Errno::EAGAIN));
+        locks::unlock_whole(&a).unwrap();
+        assert_eq!(charged(), 0);
+        locks::lock_whole(&c, Mode::Exclusive, true, 1, &user).unwrap();
+        drop(c);
+        assert_eq!(charged(), 0);
     });
 }

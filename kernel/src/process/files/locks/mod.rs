@@ -114,12 +114,24 @@ struct FileLocks {
 
 #[derive(Default)]
 struct HeldLocks {
-    /// Locks of the whole file, with the process that asked.
-    whole: BTreeMap<Owner, (Mode, Pid)>,
+    /// Locks of the whole file.
+    whole: BTreeMap<Owner, Whole>,
     /// Those of `whole` that exclude others: none or one.
     exclusive: usize,
     records: Records,
 }
+
+/// A lock of a whole file.
+struct Whole {
+    mode: Mode,
+    /// The process that asked.
+    pid: Pid,
+    _charge: Charge,
+}
+
+/// What a lock of a whole file is charged with, in bytes: its place, and the file's, if it is the
+/// only one.
+const WHOLE_BYTES: usize = 512;
 
 /// The record locks of a file. Those of one owner have no byte in common, and neighbours of one
 /// mode are one lock.
@@ -152,9 +164,9 @@ static TICKET: AtomicU64 = AtomicU64::new(0);
 /// The owners in a cycle of waiters that is found, as on Linux.
 const LONGEST_CYCLE: usize = 10;
 
-/// Record locks that a user may have: two for each frame of memory, a tenth of it. Linux has no
+/// Locks that a user may have: two for each frame of memory, a tenth of it. Linux has no
 /// limit.
-fn most_records() -> usize {
+fn most_locks() -> usize {
     frame::total() * 2
 }
 
@@ -285,7 +297,7 @@ impl Records {
 /// # Errors
 /// `ENOLCK` if its user may not have as many.
 fn room(account: &Arc<Account>) -> Result<Charge> {
-    let (kind, most) = (Kind::Locks, most_records());
+    let (kind, most) = (Kind::Locks, most_locks());
     let room = account.charge_within(kind, MORE, MORE * tree::LOCK_BYTES, most);
     room.ok_or(Errno::ENOLCK)
 }
@@ -398,37 +410,66 @@ fn may_allocate() -> Result<()> {
     Ok(())
 }
 
-/// `flock`: takes, changes or (`None`) ends the lock of an open file description.
+/// `flock`: ends the lock of an open file description.
+///
+/// # Errors
+/// Those of `fstat`.
+pub fn unlock_whole(open: &OpenFile) -> Result<()> {
+    let owner = open.ownership().owner();
+    let mut ended = None;
+    release(id(open)?, |held| {
+        ended = held.unlock_whole(owner);
+        ended.is_some()
+    });
+    Ok(())
+}
+
+/// `flock`: takes or changes the lock of an open file description, for the process `pid`, charged
+/// to `account`.
 ///
 /// # Errors
 /// `EAGAIN` if another has it and `wait` is false, a restart number, `ENOLCK`.
-pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> Result<()> {
-    let Some(mode) = mode else {
-        let owner = open.ownership().owner();
-        release(id(open)?, |held| held.unlock_whole(owner));
-        return Ok(());
-    };
+pub fn lock_whole(
+    open: &OpenFile,
+    mode: Mode,
+    wait: bool,
+    pid: Pid,
+    account: &Arc<Account>,
+) -> Result<()> {
     may_allocate()?;
+    let charge = account.charge_within(Kind::Locks, 1, WHOLE_BYTES, most_locks());
+    let mut charge = Some(charge.ok_or(Errno::ENOLCK)?);
     let file = find_or_add(id(open)?);
     let owner = open.ownership().become_owner();
     let attempt = || {
         let mut held = file.held.lock();
         // A change of mode is not atomic: the old lock goes first, as on Linux.
-        let own = held.whole.get(&owner).map(|(mode, _)| *mode);
+        let own = held.whole.get(&owner).map(|lock| lock.mode);
         let dropped = own.is_some_and(|own| own != mode);
-        if dropped {
-            held.unlock_whole(owner);
-        }
+        let old = if dropped {
+            held.unlock_whole(owner)
+        } else {
+            None
+        };
         let conflict = match mode {
             _ if own == Some(mode) => false,
             Mode::Exclusive => !held.whole.is_empty(),
             Mode::Shared => held.exclusive > 0,
         };
-        if !conflict && own != Some(mode) {
-            held.whole.insert(owner, (mode, pid));
+        if !conflict
+            && own != Some(mode)
+            && let Some(charge) = charge.take()
+        {
+            let lock = Whole {
+                mode,
+                pid,
+                _charge: charge,
+            };
+            held.whole.insert(owner, lock);
             held.exclusive += usize::from(mode == Mode::Exclusive);
         }
         drop(held);
+        drop(old);
         if dropped {
             file.ended.wake_all();
         }
@@ -440,11 +481,11 @@ pub fn lock_whole(open: &OpenFile, mode: Option<Mode>, pid: Pid, wait: bool) -> 
 }
 
 impl HeldLocks {
-    /// Returns whether there was a lock to end.
-    fn unlock_whole(&mut self, owner: Owner) -> bool {
-        let ended = self.whole.remove(&owner);
-        self.exclusive -= usize::from(ended.is_some_and(|(mode, _)| mode == Mode::Exclusive));
-        ended.is_some()
+    /// Returns the lock that was ended, if there was one.
+    fn unlock_whole(&mut self, owner: Owner) -> Option<Whole> {
+        let ended = self.whole.remove(&owner)?;
+        self.exclusive -= usize::from(ended.mode == Mode::Exclusive);
+        Some(ended)
     }
 }
 
@@ -601,14 +642,14 @@ impl HeldLocks {
         let mut count = self.whole.len();
         self.records.by_owner.visit(|_| count += 1);
         list.try_reserve(count)?;
-        list.extend(self.whole.values().map(|&(mode, pid)| Listed {
+        list.extend(self.whole.values().map(|lock| Listed {
             file,
             whole: true,
             record: Record {
-                mode,
+                mode: lock.mode,
                 start: 0,
                 last: u64::MAX,
-                pid,
+                pid: lock.pid,
             },
         }));
         self.records.by_owner.visit(|&(_, record)| {
@@ -636,7 +677,7 @@ fn release_all(open: &OpenFile, owner: Owner) {
         // A file without locks is not found.
         is_done = true;
         release(id, |held| {
-            let mut frees = held.unlock_whole(owner);
+            let mut frees = held.unlock_whole(owner).is_some();
             for _ in 0..AT_ONCE {
                 let Some(record) = held.records.next_of(owner, 0) else {
                     held.records.settle(owner);
@@ -679,7 +720,7 @@ mod tests {
                 Account::of_process(10, &user),
                 Account::of_process(11, &user),
             );
-            let most = most_records();
+            let most = most_locks();
             let _there = user.charge(Kind::Locks, most - MORE, 0);
             let first = room(&one).unwrap();
             assert_eq!(room(&other).err(), Some(Errno::ENOLCK));
