@@ -4,17 +4,13 @@ use abi::{
     Errno, Result,
     raw::general::{
         EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET,
-        EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLWAKEUP, epoll_event,
+        EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLWAKEUP, O_RDWR, epoll_event,
     },
 };
-use fs::OpenFlags;
 use nucleus::addr::USER_END;
 
-use super::{Call, FlagSet, SystemCall, call, choice, flag_set, poll::Wait};
-use crate::{
-    ipc::epoll::{Epoll, Interest},
-    process::files::OpenFile,
-};
+use super::{Call, FlagSet, SystemCall, call, choice, event::install, flag_set, poll::Wait};
+use crate::ipc::epoll::{Epoll, Interest};
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_epoll_create, epoll_create),
@@ -46,11 +42,8 @@ fn epoll_create(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn create(call: &Call<'_>, flags: u32) -> Result<usize> {
-    let slot = call.files().reserve(0, call.descriptor_limit())?;
-    let epoll = Epoll::new(call.process().account())?;
-    let flags_of_file = OpenFlags::from_bits_retain(abi::raw::general::O_RDWR);
-    let open = OpenFile::new(epoll, flags_of_file);
-    Ok(slot.install(open, flags & EPOLL_CLOEXEC != 0))
+    let account = call.process().account();
+    install(call, flags, O_RDWR, || Ok(Epoll::new(account)?))
 }
 
 fn epoll_ctl(call: &mut Call<'_>) -> Result<usize> {
@@ -88,7 +81,10 @@ fn epoll_ctl(call: &mut Call<'_>) -> Result<usize> {
         }
     }
     match (call.choice(1, &OPERATIONS)?, interest) {
-        (EPOLL_CTL_ADD, Some(interest)) => set.add(&open, fd, interest)?,
+        (EPOLL_CTL_ADD, Some(interest)) => {
+            call.takes_memory()?;
+            set.add(&open, fd, interest)?;
+        }
         (EPOLL_CTL_MOD, Some(interest)) => set.modify(&open, fd, interest)?,
         _ => set.remove(&open, fd)?,
     }

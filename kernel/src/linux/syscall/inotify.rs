@@ -76,6 +76,7 @@ fn inotify_add_watch(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let inotify = inotify_of(&open)?;
+    call.takes_memory()?;
     let path = path::read(call.address(1))?;
     let from = From::new(call, raw::AT_FDCWD, &path)?;
     let place = from

@@ -55,6 +55,7 @@ pub(super) const CALLS: &[SystemCall] = &[
 
 fn msgget(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(1, &GET_FLAGS)?;
+    call.takes_memory()?;
     let id = message::get(call.int(0), flags, ipc::caller(call))?;
     Ok(id as usize)
 }

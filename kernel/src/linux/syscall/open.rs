@@ -196,6 +196,7 @@ fn close_range(call: &mut Call<'_>) -> Result<usize> {
 
 fn dup(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
+    call.takes_memory()?;
     call.files().install(open, false, call.descriptor_limit())
 }
 
@@ -203,6 +204,7 @@ fn dup2(call: &mut Call<'_>) -> Result<usize> {
     let (old, new) = (call.int(0), call.int(1));
     let open = call.files().get(old)?;
     if old != new {
+        call.takes_memory()?;
         call.files()
             .replace(new, open, false, call.descriptor_limit())?;
     }
@@ -216,6 +218,7 @@ fn dup3(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let open = call.files().get(old)?;
+    call.takes_memory()?;
     let limit = call.descriptor_limit();
     call.files()
         .replace(new, open, flags & O_CLOEXEC != 0, limit)?;

@@ -58,6 +58,7 @@ pub(super) const CALLS: &[SystemCall] = &[
 fn semget(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(2, &GET_FLAGS)?;
     let count = usize::try_from(call.int(1)).map_err(|_| Errno::EINVAL)?;
+    call.takes_memory()?;
     let id = semaphore::get(call.int(0), count, flags, ipc::caller(call))?;
     Ok(id as usize)
 }
@@ -91,6 +92,7 @@ fn operate(call: &mut Call<'_>, how: Sleep) -> Result<usize> {
     }
     let set = SETS.get(call.int(0))?;
     if operations.iter().any(|o| o.flags & SEM_UNDO != 0) {
+        call.takes_memory()?;
         call.own.undo.get_or_insert_with(UndoList::new);
     }
     set.operate(ipc::caller(call), operations, call.own.undo.as_deref(), how)?;

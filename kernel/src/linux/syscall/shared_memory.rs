@@ -74,6 +74,7 @@ fn shmget(call: &mut Call<'_>) -> Result<usize> {
     if flags & SHM_HUGETLB != 0 {
         return Err(Errno::ENOMEM);
     }
+    call.takes_memory()?;
     let id = segment::get(call.int(0), call.size(1), flags, ipc::caller(call))?;
     Ok(id as usize)
 }

@@ -144,6 +144,7 @@ fn timer_create(call: &mut Call<'_>) -> Result<usize> {
         }
     };
     let notify = notification(call)?;
+    call.takes_memory()?;
     let process = call.process().clone();
     let limit = process.limits().soft(raw::RLIMIT_SIGPENDING);
     let own = charge(&process.account(), limit).ok_or(Errno::EAGAIN)?;

@@ -10,6 +10,7 @@ use super::{Kind, Owner, Sigio};
 use crate::process::{
     Credentials, Pid,
     files::{Attached, OpenFile},
+    make_room,
 };
 
 impl OpenFile {
@@ -74,6 +75,7 @@ impl OpenFile {
         let sigio = match slot.get() {
             Some(sigio) => sigio,
             None => {
+                make_room()?;
                 let new: Arc<dyn Attached> = Sigio::new()?;
                 slot.get_or_insert(|| Box::new(new))
             }

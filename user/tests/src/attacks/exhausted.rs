@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use crate::{USER, become_user, while_attacking};
+use crate::{USER, become_user, bombs::kill_users, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -11,6 +11,13 @@ pub const TESTS: &[Test] = &[
     ("attacks: exhausted: poll of many files", polls),
     ("attacks: exhausted: select of many files", selects),
     ("attacks: exhausted: many words of futexes", words),
+    ("attacks: exhausted: another's watches", || makers(WATCHES)),
+    ("attacks: exhausted: another's files and locks", || {
+        makers(FILES)
+    }),
+    ("attacks: exhausted: another's System V objects", || {
+        makers(SYSTEM_V)
+    }),
 ];
 
 /// Where the user's names are.
@@ -179,4 +186,170 @@ fn words() -> Outcome {
         // SAFETY: the words and their list live.
         unsafe { syscall(SYS_futex_waitv, waits.as_ptr(), 128, 0, null::<u8>(), 0) };
     })
+}
+
+/// What root's calls work on; made before memory is full.
+struct Things {
+    event: c_int,
+    epoll: c_int,
+    inotify: c_int,
+    file: c_int,
+    pipe: c_int,
+    set: c_int,
+}
+
+type Maker = (&'static str, fn(&Things) -> c_int);
+
+// Calls that make, or enlarge, an object of the kernel's; each returns -1 if it was refused.
+const WATCHES: &[Maker] = &[
+    // SAFETY: takes a number.
+    ("epoll_create1", |_| unsafe { epoll_create1(0) }),
+    ("epoll_ctl", |things| {
+        let mut event = epoll_event { events: 1, u64: 0 };
+        // SAFETY: the structure is a local.
+        unsafe { epoll_ctl(things.epoll, EPOLL_CTL_ADD, things.event, &mut event) }
+    }),
+    // SAFETY: takes a number.
+    ("inotify_init1", |_| unsafe { inotify_init1(0) }),
+    ("inotify_add_watch", |things| {
+        // SAFETY: the text is constant.
+        unsafe { inotify_add_watch(things.inotify, c"/tmp".as_ptr(), IN_CREATE) }
+    }),
+];
+const FILES: &[Maker] = &[
+    ("fcntl: a record lock", |things| {
+        // SAFETY: all zeros is a valid lock: the whole file, for reading.
+        let lock: flock = unsafe { zeroed() };
+        // SAFETY: the structure is a local.
+        unsafe { fcntl(things.file, F_SETLK, &raw const lock) }
+    }),
+    // SAFETY: takes numbers.
+    ("flock", |things| unsafe { flock(things.file, LOCK_SH) }),
+    // SAFETY: takes numbers.
+    ("fcntl: an owner", |things| unsafe {
+        fcntl(things.event, F_SETOWN, getpid())
+    }),
+    // SAFETY: takes numbers.
+    ("fcntl: a larger pipe", |things| unsafe {
+        fcntl(things.pipe, F_SETPIPE_SZ, 1 << 20)
+    }),
+    // SAFETY: takes numbers; the descriptor is free.
+    ("dup2: a larger table", |_| unsafe { dup2(0, 1000) }),
+];
+const SYSTEM_V: &[Maker] = &[
+    ("semget", |_| {
+        // SAFETY: takes numbers.
+        let set = unsafe { semget(IPC_PRIVATE, 10, 0o600) };
+        // SAFETY: as above.
+        set.min(unsafe { semctl(set, 0, IPC_RMID) })
+    }),
+    ("semop: to be undone", |things| {
+        let mut operation = sembuf {
+            sem_num: 0,
+            sem_op: 1,
+            sem_flg: SEM_UNDO as i16,
+        };
+        // SAFETY: the structure is a local.
+        unsafe { semop(things.set, &mut operation, 1) }
+    }),
+    ("msgget", |_| {
+        // SAFETY: takes numbers.
+        let queue = unsafe { msgget(IPC_PRIVATE, 0o600) };
+        // SAFETY: no structure is written.
+        queue.min(unsafe { msgctl(queue, IPC_RMID, null_mut()) })
+    }),
+    ("shmget", |_| {
+        // SAFETY: takes numbers.
+        let segment = unsafe { shmget(IPC_PRIVATE, PAGE, 0o600) };
+        // SAFETY: no structure is written.
+        segment.min(unsafe { shmctl(segment, IPC_RMID, null_mut()) })
+    }),
+];
+
+/// The memory in KiB that is left for a user while root's calls make objects, and how much of it a
+/// process of the user's has; names fill the rest.
+const FOR_USER: u64 = 12 << 10;
+const OF_PROCESS: usize = 4 << 10;
+
+/// A user has all memory: root's calls wait for that of the user's processes.
+fn makers(makers: &[Maker]) -> Outcome {
+    let ready = shared_value(AtomicBool::new(false))?;
+    let holder = spawn(|| {
+        fs::write("/proc/self/oom_score_adj", "-1000")?;
+        let size = field("/proc/meminfo", "MemFree")?.saturating_sub(FOR_USER) as usize;
+        let area = map(size << 10)?;
+        for at in (0..size << 10).step_by(PAGE) {
+            poke(area.wrapping_add(at), 1);
+        }
+        ready.store(true, SeqCst);
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    while !ready.load(SeqCst) {
+        pause_ms(1);
+    }
+    let outcome = while_attacking(|| {
+        for (name, make) in makers {
+            beside_full_memory(make).map_err(|why| format!("{name}: {why}"))?;
+        }
+        Ok(())
+    });
+    kill_child(holder)?;
+    outcome
+}
+
+/// Runs `make` in a process of root's once a user has filled memory.
+fn beside_full_memory(make: &fn(&Things) -> c_int) -> Outcome {
+    let refused = shared_value(AtomicUsize::new(0))?;
+    fs::create_dir_all(FOLDER)?;
+    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
+    let root = spawn(|| {
+        let things = Things {
+            event: call!(eventfd(0, 0)),
+            epoll: call!(epoll_create1(0)),
+            inotify: call!(inotify_init1(0)),
+            file: call!(open(
+                c"/tmp/locked".as_ptr(),
+                O_RDWR | O_CREAT | O_CLOEXEC,
+                0o600
+            )),
+            pipe: pipe(0)?.1,
+            set: call!(semget(IPC_PRIVATE, 1, 0o600)),
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while refused.load(SeqCst) < REFUSALS {
+            ensure!(Instant::now() < end, "memory is not full");
+            pause_ms(1);
+        }
+        let (result, why) = (make(&things), errno());
+        call!(semctl(things.set, 0, IPC_RMID));
+        ensure!(result >= 0, why);
+        Ok(())
+    })?;
+    let attacker = spawn(|| {
+        become_user(USER)?;
+        File::create(FILE)?;
+        spawn(|| {
+            let area = map(OF_PROCESS << 10)?;
+            for at in (0..OF_PROCESS << 10).step_by(PAGE) {
+                poke(area.wrapping_add(at), 1);
+            }
+            loop {
+                pause_ms(1000);
+            }
+        })?;
+        for number in 0.. {
+            match link_to(&long_name("fill", number)) {
+                true => refused.store(0, SeqCst),
+                false => _ = refused.fetch_add(1, SeqCst),
+            }
+        }
+        Ok(())
+    })?;
+    let outcome = wait_ok(root);
+    kill_users()?;
+    let _ = wait(attacker)?;
+    fs::remove_dir_all(FOLDER)?;
+    outcome
 }
