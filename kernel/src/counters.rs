@@ -8,6 +8,10 @@ nucleus::counters! {
     forks,
     /// Out-of-memory kills.
     out_of_memory_kills,
+    /// Waiters and owners that priority inheritance of futexes looked at.
+    futex_pi_looks,
+    /// Watches that checks of the paths of nested epolls looked at.
+    epoll_path_looks,
 }
 
 const _: () = assert!(

@@ -18,9 +18,12 @@ use nucleus::{
 };
 
 use super::{Epoll, item::Item};
-use crate::process::{
-    files::{AttachedList, each_attached},
-    thread,
+use crate::{
+    counters::Counter,
+    process::{
+        files::{AttachedList, each_attached},
+        thread,
+    },
 };
 
 /// The number of epolls that may stand in a chain, each watching the next. A wake-up runs along the
@@ -254,6 +257,7 @@ fn fits(epoll: &Epoll, round: u64) -> bool {
     // At least as many begin at each of its files.
     is_within(&paths(&epoll.node, round))
         && epoll.each_item(|item| {
+            Counter::epoll_path_looks.add(1);
             item.checked.load(Relaxed) == round
                 || item
                     .with_inner(|inner| fits(inner, round))
@@ -265,6 +269,7 @@ fn fits(epoll: &Epoll, round: u64) -> bool {
 /// limits. The watches need not be looked at again in this round.
 fn add_watches(mut sum: Paths, watches: &AttachedList, round: u64) -> bool {
     each_attached(watches, |item: &Item| {
+        Counter::epoll_path_looks.add(1);
         item.checked.store(round, Relaxed);
         add(&mut sum, &paths(&item.node, round));
         is_within(&sum)

@@ -18,6 +18,7 @@ use super::{
     waiter::{Outcome, Ownership},
 };
 use crate::{
+    counters::Counter,
     process::{Pid, Thread, pid_table, signal},
     wall_clock::Deadline,
 };
@@ -37,6 +38,7 @@ fn best(bucket: &VecDeque<QueuedWaiter>, key: Key) -> Option<(usize, bool)> {
             .filter(|(_, entry)| entry.key == key)
             .filter_map(|(at, entry)| Some((at, entry.pi.as_ref()?.thread.priority())))
     };
+    Counter::futex_pi_looks.add(bucket.len() as u64);
     let (at, _) = waiters().min_by_key(|(_, priority)| *priority)?;
     Some((at, waiters().nth(1).is_some()))
 }

@@ -10,6 +10,7 @@ use abi::Errno;
 use nucleus::{frame, sync::Mutex};
 
 use super::{Key, waiter::Ownership};
+use crate::counters::Counter;
 use crate::process::{Scheduling, Thread, scheduling::Rank};
 
 /// Owners of a chain, each of which waits for the next, at most: as on Linux.
@@ -142,6 +143,7 @@ impl Links {
     fn lend(&mut self, owner: &Arc<Thread>) {
         let mut at = owner.clone();
         for _ in 0..=LONGEST {
+            Counter::futex_pi_looks.add(1);
             let best = self.owed_by(&at).map(|(rank, _)| rank);
             if !at.set_lent(best) {
                 return;
@@ -175,6 +177,7 @@ impl Links {
     fn is_cycle(&self, waiter: &Thread, owner: &Arc<Thread>, key: Key) -> bool {
         let mut at = owner;
         for _ in 0..LONGEST {
+            Counter::futex_pi_looks.add(1);
             if core::ptr::eq(&raw const **at, waiter) {
                 return true;
             }
