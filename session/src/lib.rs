@@ -34,6 +34,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod size;
+
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages, in [`ToHost::Ready`].

@@ -4,7 +4,7 @@
 //! - [`sysv`]: shared memory, semaphores and message queues of System V.
 //! - [`mqueue`]: POSIX message queues.
 //! - [`event`], [`inotify`]: files that stand for events; [`epoll`]: waiting for many files.
-//! - [`quota`]: limits for each user.
+//! - [`quota`]: limits for each user. [`setting`]: limits that root may change.
 
 pub mod epoll;
 pub mod event;
@@ -12,4 +12,5 @@ pub mod inotify;
 pub mod mqueue;
 pub mod pipe;
 pub mod quota;
+pub mod setting;
 pub mod sysv;

@@ -268,16 +268,7 @@ fn share(value: &str) -> Option<Share> {
 /// `SIZE,SIZE`: each a number of KiB, MiB or GiB with its letter, whole pages, not 0. In bytes.
 fn sizes(value: &str) -> Option<Vec<u64>> {
     let size = |text: &str| {
-        let shift = match text.chars().next_back()? {
-            'K' | 'k' => 10,
-            'M' | 'm' => 20,
-            'G' | 'g' => 30,
-            _ => return None,
-        };
-        let digits = &text[..text.len() - 1];
-        let plain = digits.chars().all(|c| c.is_ascii_digit());
-        let number: u64 = digits.parse().ok().filter(|_| plain)?;
-        let bytes = number.checked_mul(1 << shift)?;
+        let bytes = session::size::bytes(text)?;
         let fits =
             bytes > 0 && i64::try_from(bytes).is_ok() && bytes.is_multiple_of(PAGE_SIZE as u64);
         fits.then_some(bytes)

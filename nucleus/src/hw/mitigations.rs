@@ -70,8 +70,8 @@ impl Settings {
     }
 }
 
-/// The physical address in an entry of a page table.
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// The bits of a page-table entry that are a physical address.
+pub(crate) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// A page-table entry with its address inverted, as one that is not present must keep it: a
 /// processor that looks at the address all the same (L1TF) finds one that no memory has. Its own

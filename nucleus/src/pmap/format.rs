@@ -2,7 +2,7 @@
 
 use crate::addr::{Access, Prot};
 use crate::frame::record::address;
-use crate::hw::mitigations::inverted;
+use crate::hw::mitigations::{ADDRESS, inverted};
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// Entries in a table.
@@ -27,7 +27,6 @@ const PENDING: u64 = 1 << 10;
 /// Ignored by the processor: the mapping is wired.
 const WIRED: u64 = 1 << 52;
 const NO_EXECUTE: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// One entry of a page table of any level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -40,7 +40,6 @@ mod screen;
 mod sessions;
 mod share;
 mod signals;
-mod size;
 mod supervisor;
 mod swap;
 mod symbols;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::launch;
-use crate::size;
+use session::size;
 
 /// The emulator's program.
 pub const QEMU: &str = "qemu-system-x86_64";

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::disk::Disk;
-use crate::size;
+use session::size;
 
 /// Bytes of a page, of which the first is the header.
 const PAGE: usize = 4096;

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use abi::{Errno, Result};
 use vm::account::{Account, Charge, Kind};
 
-use crate::ipc::sysv::limits::Setting;
+use crate::ipc::setting::Setting;
 
 /// The most that a privileged program may ask for: messages of a queue, and bytes of a message.
 const HARD_MESSAGES: u64 = 65_536;
@@ -15,7 +15,7 @@ const LEAST_MESSAGES: u64 = 1;
 const LEAST_BYTES: u64 = 128;
 
 /// Queues of all users together.
-pub static QUEUES_MAX: Setting = Setting::between(256, 0, i32::MAX as u64);
+pub static QUEUES_MAX: Setting = Setting::new(256, i32::MAX as u64);
 /// Messages of a queue, and bytes of a message.
 pub static MSG_MAX: Setting = Setting::between(10, LEAST_MESSAGES, HARD_MESSAGES);
 pub static MSGSIZE_MAX: Setting = Setting::between(8192, LEAST_BYTES, HARD_BYTES);

@@ -1,43 +1,7 @@
 //! The settings of `/proc/sys/kernel`.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use super::ids::MOST;
-
-/// One setting, from `lowest` to `highest`.
-pub struct Setting {
-    value: AtomicU64,
-    lowest: u64,
-    highest: u64,
-}
-
-impl Setting {
-    const fn new(value: u64, highest: u64) -> Setting {
-        Setting::between(value, 0, highest)
-    }
-
-    /// One that is `value` at first.
-    pub const fn between(value: u64, lowest: u64, highest: u64) -> Setting {
-        Setting {
-            value: AtomicU64::new(value),
-            lowest,
-            highest,
-        }
-    }
-
-    pub fn get(&self) -> u64 {
-        self.value.load(Relaxed)
-    }
-
-    /// Sets it; gives whether the value is one that it can have.
-    pub fn set(&self, value: u64) -> bool {
-        let allowed = (self.lowest..=self.highest).contains(&value);
-        if allowed {
-            self.value.store(value, Relaxed);
-        }
-        allowed
-    }
-}
+use crate::ipc::setting::Setting;
 
 /// No limit, but room for sums (`SHMMAX`).
 const UNLIMITED: u64 = u64::MAX - (1 << 24);

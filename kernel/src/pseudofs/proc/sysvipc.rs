@@ -4,11 +4,12 @@ use abi::{Errno, Result};
 use fs::pseudofs::{Entry, Table};
 
 use super::super::shown;
-use crate::ipc::sysv::{
-    limits::{
-        MSGMAX, MSGMNB, MSGMNI, SEMMNI, SEMMNS, SEMMSL, SEMOPM, SHMALL, SHMMAX, SHMMNI, Setting,
+use crate::ipc::{
+    setting::Setting,
+    sysv::{
+        limits::{MSGMAX, MSGMNB, MSGMNI, SEMMNI, SEMMNS, SEMMSL, SEMOPM, SHMALL, SHMMAX, SHMMNI},
+        listing,
     },
-    listing,
 };
 
 /// `/proc/sysvipc`.

@@ -2,9 +2,9 @@
 
 use super::{
     machine::{Machine, WORD, machine},
-    tlb::{ADDRESS, Entry, LARGE, NO_EXECUTE, PRESENT, Table, WRITE},
+    tlb::{Entry, LARGE, NO_EXECUTE, PRESENT, Table, WRITE},
 };
-use crate::{PAGE_SHIFT, PhysAddr, VirtAddr};
+use crate::{PAGE_SHIFT, PhysAddr, VirtAddr, hw::mitigations::ADDRESS};
 
 /// Now, for [`promise_page`] and [`promise_all`]: taken when a flush begins.
 pub(crate) fn coherence_stamp() -> u64 {

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::machine::{Machine, WORD, machine};
-use crate::hw::counters::Counter;
+use crate::hw::{counters::Counter, mitigations::ADDRESS};
 use crate::{Access, PAGE_SHIFT, PhysAddr, VirtAddr};
 
 pub(super) const PRESENT: u64 = 1;
@@ -22,7 +22,6 @@ const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 pub(super) const LARGE: u64 = 1 << 7;
 pub(super) const NO_EXECUTE: u64 = 1 << 63;
-pub(super) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// No memory has an address with this bit.
 const HIGHEST: u64 = 1 << 51;
 

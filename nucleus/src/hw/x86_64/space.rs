@@ -11,7 +11,7 @@ use super::layout::{Image, blocks, devices, image, image_base, ptr, stacks};
 use super::memory::MemoryMap;
 use super::{mitigations, percpu};
 use crate::hw::handlers;
-use crate::hw::mitigations::inverted;
+use crate::hw::mitigations::{ADDRESS, inverted};
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// Of an entry that maps something.
@@ -23,8 +23,6 @@ const UNCACHED: u64 = 1 << 4;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
-/// The bits of an entry that are a physical address.
-pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 const CODE: u64 = PRESENT | GLOBAL;
 const CONSTANTS: u64 = PRESENT | GLOBAL | NO_EXECUTE;

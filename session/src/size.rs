@@ -1,4 +1,4 @@
-//! Sizes as a user writes them.
+//! Sizes as a user writes them, and the host command writes them in the kernel's command line.
 
 /// Parses a number of `K`, `M` or `G`, in bytes, the most of a `u64` at most; `None` for any other
 /// text.
