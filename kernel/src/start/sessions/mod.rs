@@ -181,9 +181,12 @@ impl Sessions {
                 Ok(message) => self.obey(&message),
                 Err(_) => {
                     // The start of a program is answered even if its message is not understood.
-                    if let &[0, session, ..] = message {
+                    if let &[0, number, ..] = message
+                        && let Some(session) = self.claim(number)
+                    {
+                        session.give_back();
                         let error = is_whole.map_or(Errno::ENOMEM, |()| Errno::EINVAL);
-                        self.refuse(session, error);
+                        self.refuse(number, error);
                     }
                 }
             }
@@ -191,31 +194,42 @@ impl Sessions {
         log!("sessions: the console device failed");
     }
 
+    /// Takes a number for a program. `None`, which the host is told, if it is another program's,
+    /// which goes on.
+    fn claim(&self, number: u8) -> Option<&Arc<Session>> {
+        let slot = self.slots.get(usize::from(number));
+        let taken = slot.map(|slot| &slot.session).filter(|it| it.take());
+        if taken.is_none() {
+            self.say_failed(number, Errno::EBUSY);
+        }
+        taken
+    }
+
+    /// Says that a program did not start, and that the number may be used again.
     fn refuse(&self, session: u8, error: Errno) {
+        self.say_failed(session, error);
+        self.line.say(&ToHost::Free { session });
+    }
+
+    fn say_failed(&self, session: u8, error: Errno) {
         self.line.say(&ToHost::Failed {
             session,
             part: session::Part::Session,
             error: error.number().into(),
         });
-        self.line.say(&ToHost::Free { session });
     }
 
     /// Starts a program in a task of its own: its file may have to be read.
     fn take_start(self: &Arc<Self>, start: &Start<'_>, message: &[u8]) {
         let number = start.session;
-        let session = self
-            .slots
-            .get(usize::from(number))
-            .map(|slot| &slot.session);
-        if start.is_first || !session.is_some_and(|session| session.take()) {
-            // The number belongs to another program, which goes on.
-            self.line.say(&ToHost::Failed {
-                session: number,
-                part: session::Part::Session,
-                error: Errno::EBUSY.number().into(),
-            });
+        if start.is_first {
+            // There is one already.
+            self.say_failed(number, Errno::EBUSY);
             return;
         }
+        let Some(session) = self.claim(number) else {
+            return;
+        };
         let started = nucleus::try_copy(message).and_then(|message| {
             let sessions = self.clone();
             let body = move || {
@@ -235,9 +249,7 @@ impl Sessions {
             task::spawn(Spawn::kernel("session"), Box::new(body)).map(drop)
         });
         if started.is_err() {
-            if let Some(session) = session {
-                session.give_back();
-            }
+            session.give_back();
             self.refuse(number, Errno::ENOMEM);
         }
     }

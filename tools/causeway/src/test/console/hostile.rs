@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use session::{Start, Stream, Terminal, ToGuest, Window};
+use anyhow::{Result, anyhow, ensure};
+use rustix::io::Errno;
+use session::{Part, Start, Stream, Terminal, ToGuest, ToHost, Window};
 
 use crate::guest::Ending;
 use crate::random::Random;
@@ -17,6 +18,8 @@ use crate::test::boot::Bench;
 const SESSIONS: u8 = 4;
 /// How long the first program of a guest runs.
 const LINE: &[u8] = b"sh\0-c\0sleep 5; exit 7\0";
+/// How long the guest may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the host sends nonsense.
 const LONG: Duration = Duration::from_secs(8);
 
@@ -44,6 +47,87 @@ pub fn nonsense(bench: &Bench) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// A start that makes no sense, for the number of a session that runs: that one goes on, and only
+/// the end of a session, or a refusal of a free number, says that the number is free.
+pub fn busy(bench: &Bench) -> Result<()> {
+    let (ports, ends) = Ports::new(SESSIONS)?;
+    let option = format!("sessions={SESSIONS}");
+    let plan = bench.guest(&[]).cpus(2).option(&option);
+    let plan = plan.words(ends.qemu());
+    ends.inherit()?;
+    let host = thread::spawn(move || talk(&ports));
+    let finished = plan.run();
+    drop(ends);
+    let talked = host.join().map_err(|_| anyhow!("the host panicked"))?;
+    let finished = finished?;
+    talked?;
+    ensure!(finished.ending == Ending::Status(7), finished.why());
+    Ok(())
+}
+
+fn talk(ports: &Ports) -> Result<()> {
+    let control = &ports.control;
+    let [data, _] = &ports.streams[1];
+    for end in [control, data, &ports.streams[0][0]] {
+        end.set_nonblocking(false)?;
+        end.set_read_timeout(Some(PATIENCE))?;
+    }
+    let start = |session: u8, arguments| {
+        framed(&ToGuest::Start(Start {
+            session,
+            terminal: None,
+            arguments,
+            environment: b"PATH=/bin\0",
+            directory: b"",
+            user: b"",
+            is_first: session == 0,
+            is_init: false,
+        }))
+    };
+    // The kind and the number of a start, and what is none.
+    let nonsense = |session: u8| [&3_u32.to_le_bytes()[..], &[0, session, 0xff]].concat();
+    let said = |wanted: &[ToHost]| -> Result<()> {
+        for wanted in wanted {
+            let heard = hear(control)?;
+            ensure!(heard == *wanted, "{heard:?} instead of {wanted:?}");
+        }
+        Ok(())
+    };
+    let failed = |session, error: Errno| ToHost::Failed {
+        session,
+        part: Part::Session,
+        error: error.raw_os_error(),
+    };
+    (&mut &*control).write_all(&start(0, b"sh\0-c\0read line; exit $line\0"))?;
+    while !matches!(hear(control)?, ToHost::Started { session: 0, .. }) {}
+    (&mut &*control).write_all(&start(1, b"cat\0"))?;
+    while !matches!(hear(control)?, ToHost::Started { session: 1, .. }) {}
+
+    (&mut &*control).write_all(&nonsense(1))?;
+    said(&[failed(1, Errno::BUSY)])?;
+    (&mut &*control).write_all(&nonsense(2))?;
+    said(&[failed(2, Errno::INVAL), ToHost::Free { session: 2 }])?;
+    (&mut &*control).write_all(&nonsense(SESSIONS))?;
+    said(&[failed(SESSIONS, Errno::BUSY)])?;
+    // The one that runs still has its streams.
+    (&mut &*data).write_all(b"still here")?;
+    let mut echo = [0; 10];
+    (&mut &*data).read_exact(&mut echo)?;
+    ensure!(echo == *b"still here", "{echo:?} came back");
+    (&mut &ports.streams[0][0]).write_all(b"7\n")?;
+    Ok(())
+}
+
+/// Waits for the guest's next message.
+fn hear(mut control: &UnixStream) -> Result<ToHost> {
+    let mut frame = [0; session::FRAME];
+    control.read_exact(&mut frame)?;
+    let len = session::length(frame).map_err(|_| anyhow!("a message that is too long"))?;
+    let mut message = vec![0; len];
+    control.read_exact(&mut message)?;
+    session::parse(&message).map_err(|_| anyhow!("what the guest says is no message"))
 }
 
 /// Starts the first program and sends nonsense; returns how many messages the guest took.

@@ -144,6 +144,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
         ("a time limit and a slow start", late),
         ("a log without end", named::endless_log),
         ("a host that sends nonsense", hostile::nonsense),
+        ("nonsense for a number that is taken", hostile::busy),
     ];
     for (name, test) in tests {
         report.run(&format!("console: {name}"), || test(bench));
