@@ -10,8 +10,11 @@
 //! After each attack the machine must answer, and its memory must be back.
 
 mod bombs;
+mod crowds;
+mod execution;
 mod exhausted;
 mod holdups;
+mod ids;
 mod limits;
 mod mappings;
 mod meshes;
@@ -30,7 +33,7 @@ use support::runner::Runner;
 
 /// Joins the attacks of modules, in the order in which they run.
 macro_rules! attacks_of {
-    ($($name:ident),*) => { [$($name::TESTS),*].concat() };
+    ($($($name:ident)::+),*) => { [$($($name)::+::TESTS),*].concat() };
 }
 
 /// The user that attacks, and its group.
@@ -72,11 +75,16 @@ fn main() {
         mappings,
         randomness,
         meshes,
+        crowds,
+        bombs::queues,
+        bombs::memory,
         bombs,
         rules,
         tables,
         limits,
         view,
+        execution,
+        ids,
         exhausted,
         holdups
     };

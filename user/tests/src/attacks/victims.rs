@@ -1,5 +1,5 @@
-//! The smallest programs with rights that an attacker does not have. They are assembled here, so
-//! that all their memory stands at known addresses.
+//! The smallest programs with rights that an attacker does not have, and where they stand. They are
+//! assembled here, so that all their memory stands at known addresses.
 
 use support::prelude::*;
 
@@ -15,6 +15,47 @@ pub const WORD: usize = BASE as usize + DATA;
 pub const SECRET: u32 = 0x5ec2_e751;
 /// The status of a victim that was attacked with success.
 pub const BEATEN: i32 = 77;
+
+/// The folder that only root enters, and that victims hold.
+pub struct Place {
+    pub folder: String,
+    pub secret: String,
+}
+
+/// Makes a folder that the attacker may write to, and a secret one in it.
+pub fn place() -> Result<Place> {
+    let folder = folder("view")?;
+    fs::set_permissions(&folder, Permissions::from_mode(0o777))?;
+    let secret = format!("{folder}/secret");
+    fs::create_dir_all(&secret)?;
+    fs::set_permissions(&secret, Permissions::from_mode(0o700))?;
+    Ok(Place { folder, secret })
+}
+
+impl Place {
+    /// Installs a set-uid program of root's.
+    pub fn victim(&self, code: Code) -> Result<CString> {
+        let path = format!("{}/victim", self.folder);
+        code.write(&path, 0o4755)?;
+        Ok(c(&path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The environment of each victim.
+pub const MARK: &CStr = c"VICTIM=yes";
+
+/// Replaces this process's program; never returns.
+pub fn execute(path: &CStr) -> Outcome {
+    let (words, environment) = ([path.as_ptr(), null()], [MARK.as_ptr(), null()]);
+    call!(execve(path.as_ptr(), words.as_ptr(), environment.as_ptr()));
+    Ok(())
+}
 
 /// Code of a program.
 #[derive(Default)]

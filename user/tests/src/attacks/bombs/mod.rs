@@ -2,6 +2,12 @@
 //!
 //! Beside each of them a small program of root's, as a shell is one, goes on taking a little memory
 //! and making processes: it must live, and get on. What the bomb took must be back afterwards.
+//!
+//! - [`queues`]: data on its way. [`memory`]: memory by other names.
+//! - Here: all other objects.
+
+pub mod memory;
+pub mod queues;
 
 use std::sync::OnceLock;
 
@@ -9,54 +15,13 @@ use crate::{USER, become_user, processes_of_user, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
-    ("attacks: bombs: full pipes", pipes),
-    ("attacks: bombs: large full pipes", large_pipes),
-    ("attacks: bombs: one page in many pipes", shared_page),
-    (
-        "attacks: bombs: pipes of processes that have ended",
-        orphans,
-    ),
-    ("attacks: bombs: full stream sockets", streams),
-    ("attacks: bombs: full sockets of datagrams", datagrams),
-    ("attacks: bombs: sockets on their way in sockets", in_flight),
-    ("attacks: bombs: full TCP connections", tcp),
-    ("attacks: bombs: full UDP sockets", udp),
-    ("attacks: bombs: queues of messages", messages),
-    (
-        "attacks: bombs: segments that nobody has attached",
-        segments,
-    ),
     ("attacks: bombs: sets of semaphores", semaphores),
-    ("attacks: bombs: POSIX queues", posix_queues),
-    ("attacks: bombs: files in memory with names", named_files),
-    ("attacks: bombs: many names of one file", hard_links),
-    ("attacks: bombs: long symbolic links", symbolic_links),
-    ("attacks: bombs: directories", directories),
-    ("attacks: bombs: extended attributes", attributes),
-    (
-        "attacks: bombs: files in memory without a name",
-        memory_files,
-    ),
-    (
-        "attacks: bombs: shared memory of processes that have ended",
-        shared,
-    ),
-    ("attacks: bombs: anonymous memory", anonymous),
-    ("attacks: bombs: page tables", tables),
-    ("attacks: bombs: mappings", mappings),
     ("attacks: bombs: watches of epolls", epolls),
     ("attacks: bombs: watches of directories", watches),
-    ("attacks: bombs: events that nobody reads", events),
     ("attacks: bombs: open files", open_files),
     ("attacks: bombs: texts that stay open", texts),
-    ("attacks: bombs: answers that nobody reads", answers),
     ("attacks: bombs: operations to be undone", undos),
     ("attacks: bombs: timers", timers),
-    ("attacks: bombs: terminals", terminals),
-    (
-        "attacks: bombs: terminals of a single process",
-        single_terminals,
-    ),
     ("attacks: bombs: tables of descriptors", descriptors),
     ("attacks: bombs: filters of system calls", filters),
     ("attacks: bombs: arguments of programs", arguments),
@@ -277,348 +242,12 @@ fn fill(fd: c_int) -> Outcome {
     Ok(())
 }
 
-fn pipes() -> Outcome {
-    bomb(|| until_refused(|| fill(pipe(0)?.1)))
-}
-
-fn large_pipes() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let (_, to) = pipe(0)?;
-            // SAFETY: asks for a size; it may be refused.
-            unsafe { fcntl(to, F_SETPIPE_SZ, 1 << 20) };
-            fill(to)
-        })
-    })
-}
-
-/// Pages are charged for each pipe that keeps them; here the kernel's memory is the pipes.
-fn shared_page() -> Outcome {
-    bomb(|| {
-        let (from, to) = pipe(0)?;
-        fill(to)?;
-        until_refused(|| {
-            let (_, more) = pipe(0)?;
-            call!(tee(from, more, 1 << 20, SPLICE_F_NONBLOCK));
-            Ok(())
-        })
-    })
-}
-
-/// Processes make pipes, hand them to their parent's parent, and end.
-fn orphans() -> Outcome {
-    bomb_of(4, || {
-        until_refused(|| {
-            let sockets = socket_pair(SOCK_SEQPACKET)?;
-            child_of_bomb(|| {
-                for _ in 0..16 {
-                    let (from, to) = pipe(0)?;
-                    fill(to)?;
-                    send_file(sockets[0].as_raw_fd(), from)?;
-                }
-                Ok(())
-            })?;
-            // The pipes stay in the socket.
-            mem::forget(sockets);
-            Ok(())
-        })
-    })
-}
-
-fn streams() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let [a, b] = socket_pair(SOCK_STREAM)?;
-            fill(a.into_raw_fd())?;
-            fill(b.into_raw_fd())
-        })
-    })
-}
-
-fn datagrams() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let [a, b] = socket_pair(SOCK_DGRAM)?;
-            fill(a.into_raw_fd())?;
-            fill(b.into_raw_fd())
-        })
-    })
-}
-
-/// Sends a descriptor.
-fn send_file(socket: c_int, file: c_int) -> Outcome {
-    let mut byte = [1_u8];
-    let mut part = iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
-    };
-    let mut control = [0_u64; 4];
-    // SAFETY: all zeros is a valid header; the control block has room for one descriptor.
-    unsafe {
-        let mut message: msghdr = zeroed();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = CMSG_SPACE(4) as usize;
-        let first = CMSG_FIRSTHDR(&message);
-        (*first).cmsg_level = SOL_SOCKET;
-        (*first).cmsg_type = SCM_RIGHTS;
-        (*first).cmsg_len = CMSG_LEN(4) as usize;
-        CMSG_DATA(first).cast::<c_int>().write_unaligned(file);
-        call!(sendmsg(socket, &message, MSG_DONTWAIT));
-    }
-    Ok(())
-}
-
-/// Full sockets, in a chain in which each is only held by the next one.
-fn in_flight() -> Outcome {
-    bomb(|| {
-        let mut inner: Option<c_int> = None;
-        until_refused(|| {
-            let [a, b] = socket_pair(SOCK_STREAM)?;
-            if let Some(inner) = inner {
-                send_file(a.as_raw_fd(), inner)?;
-                call!(close(inner));
-            }
-            fill(a.as_raw_fd())?;
-            inner = Some(b.into_raw_fd());
-            Ok(())
-        })
-    })
-}
-
-fn tcp() -> Outcome {
-    bomb(|| {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        until_refused(|| {
-            let a = TcpStream::connect(listener.local_addr()?)?;
-            let (b, _) = listener.accept()?;
-            fill(a.into_raw_fd())?;
-            fill(b.into_raw_fd())
-        })
-    })
-}
-
-fn udp() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let to = UdpSocket::bind("127.0.0.1:0")?;
-            let from = UdpSocket::bind("127.0.0.1:0")?;
-            from.connect(to.local_addr()?)?;
-            for _ in 0..400 {
-                from.send(&[1; 1200])?;
-                got_one();
-            }
-            mem::forget((to, from));
-            Ok(())
-        })
-    })
-}
-
-fn messages() -> Outcome {
-    bomb_of(4, || {
-        let message = [1_u64; 1025];
-        until_refused(|| {
-            let queue = call!(msgget(IPC_PRIVATE, 0o600));
-            // SAFETY: sends from a buffer that is this long.
-            unsafe { while msgsnd(queue, message.as_ptr().cast(), 8192, IPC_NOWAIT) == 0 {} }
-            Ok(())
-        })
-    })
-}
-
-fn segments() -> Outcome {
-    const SIZE: usize = 4 << 20;
-    bomb_of(4, || {
-        until_refused(|| {
-            let segment = call!(shmget(IPC_PRIVATE, SIZE, 0o600));
-            // SAFETY: attaches anywhere.
-            let memory = unsafe { shmat(segment, null(), 0) }.cast::<u8>();
-            for at in (0..SIZE).step_by(PAGE) {
-                poke(memory.wrapping_add(at), 1);
-            }
-            call!(shmdt(memory.cast()));
-            Ok(())
-        })
-    })
-}
-
 fn semaphores() -> Outcome {
     bomb_of(4, || {
         until_refused(|| {
             call!(semget(IPC_PRIVATE, 32_000, 0o600));
             Ok(())
         })
-    })
-}
-
-fn posix_queues() -> Outcome {
-    bomb_of(4, || {
-        let mut number = 0;
-        // SAFETY: asks for the id of this process.
-        let pid = unsafe { getpid() };
-        until_refused(|| {
-            number += 1;
-            let name = c(&format!("/bomb-{pid}-{number}"));
-            // SAFETY: opens by a name, and sends from a buffer that is this long.
-            unsafe {
-                let queue = mq_open(
-                    name.as_ptr(),
-                    O_RDWR | O_CREAT | O_NONBLOCK,
-                    0o600,
-                    null::<u8>(),
-                );
-                if queue == -1 {
-                    return Err(Failure::of_call("mq_open", line!()));
-                }
-                let bytes = [1_u8; 8192];
-                while mq_send(queue, bytes.as_ptr().cast(), bytes.len(), 0) == 0 {}
-                // It goes with its last descriptor, whose number is free for the next one's sake.
-                mq_unlink(name.as_ptr());
-            }
-            Ok(())
-        })
-    })
-}
-
-fn named_files() -> Outcome {
-    fs::create_dir_all(FOLDER)?;
-    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
-    bomb_of(4, || {
-        // SAFETY: asks for the id of this process.
-        let mut file = File::create(format!("{FOLDER}/{}", unsafe { getpid() }))?;
-        until_refused(|| Ok(file.write_all(&[1; 64 * 1024])?))
-    })
-}
-
-/// Repeats `make` with a long name that is new, in a folder of the process's own, until it fails.
-fn names_until_refused(make: impl Fn(*const c_char) -> Outcome) -> Outcome {
-    // SAFETY: asks for the id of this process.
-    let own = format!("{FOLDER}/{}", unsafe { getpid() });
-    fs::create_dir(&own)?;
-    std::env::set_current_dir(&own)?;
-    fs::write("file", "")?;
-    let mut number = 0;
-    until_refused(|| {
-        for _ in 0..64 {
-            number += 1;
-            make(c(&format!("{number:0>255}")).as_ptr())?;
-        }
-        Ok(())
-    })
-}
-
-fn names(make: impl Fn(*const c_char) -> Outcome) -> Outcome {
-    fs::create_dir_all(FOLDER)?;
-    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
-    bomb_of(4, || names_until_refused(&make))
-}
-
-fn hard_links() -> Outcome {
-    names(|name| {
-        call!(link(c"file".as_ptr(), name));
-        Ok(())
-    })
-}
-
-fn symbolic_links() -> Outcome {
-    let text = c(&"x".repeat(4095));
-    names(|name| {
-        call!(symlink(text.as_ptr(), name));
-        Ok(())
-    })
-}
-
-fn directories() -> Outcome {
-    names(|name| {
-        call!(mkdir(name, 0o700));
-        Ok(())
-    })
-}
-
-fn attributes() -> Outcome {
-    let value = [1_u8; 2048];
-    names(|name| {
-        call!(close(call!(open(name, O_CREAT | O_WRONLY, 0o600))));
-        for number in 0..4 {
-            let attribute = c(&format!("user.{number}"));
-            let bytes = value.as_ptr().cast();
-            call!(setxattr(name, attribute.as_ptr(), bytes, value.len(), 0));
-        }
-        Ok(())
-    })
-}
-
-fn memory_files() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let fd = call!(memfd_create(c"bomb".as_ptr(), 0));
-            // SAFETY: the descriptor is new.
-            let mut file = unsafe { File::from_raw_fd(fd) };
-            for _ in 0..64 {
-                file.write_all(&[1; 64 * 1024])?;
-                got_one();
-            }
-            mem::forget(file);
-            Ok(())
-        })
-    })
-}
-
-/// A process shares memory with children, which make it and end.
-fn shared() -> Outcome {
-    bomb_of(4, || {
-        until_refused(|| {
-            let memory = shared_map(1 << 20)?;
-            child_of_bomb(|| {
-                for at in (0..1 << 20).step_by(PAGE) {
-                    poke(memory.wrapping_add(at), 1);
-                }
-                Ok(())
-            })
-        })
-    })
-}
-
-fn anonymous() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let memory = map(1 << 20)?;
-            for at in (0..1 << 20).step_by(PAGE) {
-                poke(memory.wrapping_add(at), 1);
-            }
-            Ok(())
-        })
-    })
-}
-
-/// As many mappings of nothing as a process may have.
-fn mappings() -> Outcome {
-    const SIZE: usize = 130_000 * PAGE;
-    bomb(|| {
-        let area = map_with(SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
-        let mut pages = (0..SIZE).step_by(2 * PAGE);
-        until_refused(|| {
-            // The last one is not reached: fewer mappings are allowed.
-            let at = area.wrapping_add(pages.next().ok_or("all")?);
-            call!(mprotect(at.cast(), PAGE, PROT_READ));
-            Ok(())
-        })
-    })
-}
-
-/// A page of its own in each page table.
-fn tables() -> Outcome {
-    const SIZE: usize = 64 << 30;
-    bomb(|| {
-        let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        let memory = map_with(SIZE, READ_WRITE, flags, -1)?;
-        // Zeros are mapped, and no memory is taken but for the tables.
-        for at in (0..SIZE).step_by(2 << 20) {
-            peek(memory.wrapping_add(at));
-            got_one();
-        }
-        Ok(())
     })
 }
 
@@ -650,31 +279,6 @@ fn watches() -> Outcome {
             let name = format!("{FOLDER}/{}-{number}", unsafe { getpid() });
             File::create(&name)?;
             call!(inotify_add_watch(inotify, c(&name).as_ptr(), IN_ALL_EVENTS));
-            Ok(())
-        })
-    })
-}
-
-/// Each change of one folder is told to many that watch it.
-fn events() -> Outcome {
-    fs::create_dir_all(FOLDER)?;
-    fs::set_permissions(FOLDER, Permissions::from_mode(0o777))?;
-    bomb_of(4, || {
-        for _ in 0..32 {
-            let inotify = call!(inotify_init1(0));
-            call!(inotify_add_watch(
-                inotify,
-                c(FOLDER).as_ptr(),
-                IN_ALL_EVENTS
-            ));
-        }
-        // SAFETY: asks for the id of this process.
-        let number = unsafe { getpid() };
-        let names = ["a", "b"].map(|it| format!("{FOLDER}/{number}-{}", it.repeat(240)));
-        until_refused(|| {
-            for name in &names {
-                File::create(name)?;
-            }
             Ok(())
         })
     })
@@ -719,24 +323,6 @@ fn texts() -> Outcome {
     })
 }
 
-/// Sockets that ask the kernel for its interfaces, and leave the answers where they are.
-fn answers() -> Outcome {
-    bomb(|| {
-        until_refused(|| {
-            let socket = call!(socket(AF_NETLINK, SOCK_RAW, 0));
-            let mut question = [0_u8; 32];
-            question[0] = 32;
-            question[4..6].copy_from_slice(&RTM_GETLINK.to_le_bytes());
-            question[6..8].copy_from_slice(&((NLM_F_REQUEST | NLM_F_DUMP) as u16).to_le_bytes());
-            for _ in 0..300 {
-                // SAFETY: sends from a buffer that is this long; it may be refused.
-                unsafe { send(socket, question.as_ptr().cast(), 32, MSG_DONTWAIT) };
-            }
-            Ok(())
-        })
-    })
-}
-
 /// Processes that each have something to be undone in many sets of semaphores.
 fn undos() -> Outcome {
     bomb_of(1, || {
@@ -773,35 +359,6 @@ fn timers() -> Outcome {
             call!(timer_create(CLOCK_MONOTONIC, &mut event, &mut timer));
             Ok(())
         })
-    })
-}
-
-/// A terminal whose buffers of both directions are full. It is raw: one that edits lines takes any
-/// number of bytes, and drops them.
-fn full_terminal() -> Outcome {
-    let master = call!(posix_openpt(O_RDWR | O_NOCTTY));
-    call!(unlockpt(master));
-    // SAFETY: all zeros is a valid value, which the call fills.
-    let mut modes: termios = unsafe { zeroed() };
-    call!(tcgetattr(master, &mut modes));
-    // SAFETY: changes a local.
-    unsafe { cfmakeraw(&mut modes) };
-    call!(tcsetattr(master, TCSANOW, &modes));
-    let slave = call!(ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY));
-    fill(master)?;
-    fill(slave)
-}
-
-fn terminals() -> Outcome {
-    bomb(|| until_refused(full_terminal))
-}
-
-/// As many terminals as one process can have, each with its buffers full.
-fn single_terminals() -> Outcome {
-    bomb_of(1, || {
-        // SAFETY: sets a limit of this process from a local.
-        unsafe { setrlimit(RLIMIT_NOFILE, &limit_of(4096)) };
-        until_refused(full_terminal)
     })
 }
 
