@@ -297,6 +297,17 @@ fn a_signal_finds_its_taker_among_many_threads() {
         assert_eq!(noticed().count(), 2);
         let taken = others[800].take_pending(SignalSet::one(raw::SIGUSR2));
         assert_eq!(taken.map(|info| info.signal), Some(raw::SIGUSR2));
+        // One that was told of a signal, and left without it, holds no later one up.
+        let real_time = 34;
+        let waited = SignalSet::one(real_time);
+        others[600].set_waiting(waited);
+        send(real_time);
+        assert!(others[600].signals.needs_attention());
+        others[600].set_waiting(SignalSet::EMPTY);
+        others[650].set_waiting(waited);
+        assert!(!others[650].signals.needs_attention());
+        send(real_time);
+        assert!(others[650].signals.needs_attention());
         // Under the lock of the table of processes, too.
         others[900].set_mask(SignalSet(!0).without(SignalSet::one(raw::SIGIO)));
         pid_table::send_to_program(&process, 0, Info::user(raw::SIGIO, 1, 0));

@@ -225,8 +225,6 @@ fn replace(
         return Ok(Sent::Deadly);
     }
 
-    // If one waits already, its taker has been found, or finds it.
-    let is_first = !pending.set().has(signal);
     match target {
         Some(thread) => put(&mut thread.lock_signals().pending)?,
         None => put(pending)?,
@@ -234,7 +232,8 @@ fn replace(
     news.waits = true;
     match taker {
         Some(thread) => thread.signals.notify(),
-        None if target.is_none() && is_first && first.len() < threads.len() => {
+        // Also if one waits already: the thread that was told of it may have left without it.
+        None if target.is_none() && first.len() < threads.len() => {
             news.wanting = news.wanting.union(SignalSet::one(signal));
         }
         None => {}
