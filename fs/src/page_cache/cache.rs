@@ -235,13 +235,19 @@ impl<S: BackingStore> Pager for PageCache<S> {
 
     fn page_in(&self, index: u64, window: Range<u64>) -> Mapping<()> {
         match self.store.streams() {
-            Some(streams) => self.miss(index, streams, |it| it.fault_window(index, window)),
+            Some(streams) => self.miss(index, streams, |it| {
+                it.fault_window(index, window, self.pages())
+            }),
             None => S::bring_in(self, index, window),
         }
     }
 
     fn prefetch(&self, pages: Range<u64>) {
         S::prefetch(self, pages);
+    }
+
+    fn touched(&self, pages: Range<u64>) -> Option<Range<u64>> {
+        self.store.streams()?.touched(&pages, self.pages())
     }
 
     fn evict(&self, pages: Range<u64>) {

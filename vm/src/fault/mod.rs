@@ -31,7 +31,9 @@
 //! *Missing pages.* A pager that would have to wait says so before anything has changed. The fault
 //! releases its locks, lets the pager read, and starts again with the lookup, so that it sees
 //! whatever changed meanwhile (`uvm.txt` 5.4, 6). Of several faults on one page the first reads and
-//! the others wait: see `object/busy.rs`.
+//! the others wait: see `object/busy.rs`. A fault that has mapped pages tells the pager, which may
+//! want to read the next ones (`Pager::touched`): that read starts when the locks are released, and
+//! the fault does not wait for it.
 //!
 //! *Replacing a page.* When a copy replaces a page that may be mapped, the old translation is
 //! removed and flushed before the new one is entered: otherwise one thread could read the old page
@@ -184,8 +186,14 @@ impl Map {
             match attempt.run()? {
                 Outcome::Mapped(far) => {
                     let write = access == Access::Write;
-                    fault_ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
+                    let mapped =
+                        fault_ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
                     if let Some(result) = then(&space) {
+                        let next = fault_ahead::next_window(entry, mapped);
+                        drop(space);
+                        if let Some((pager, pages)) = next {
+                            pager.prefetch(pages);
+                        }
                         return Ok(result);
                     }
                 }

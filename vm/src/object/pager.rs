@@ -73,6 +73,7 @@ impl Lookup {
 /// | operation | locks of the caller | may sleep |
 /// |---|---|---|
 /// | `lookup`, `reference` | map, an amap's chunk | no: `rank::OBJECT` and later |
+/// | `touched` | map | no: leaf locks |
 /// | `mark_dirty`, `admit` | map, the page's chunk | no |
 /// | all others | none | yes |
 pub trait Pager: Send + Sync {
@@ -108,6 +109,15 @@ pub trait Pager: Send + Sync {
     /// Errors are reported when a page is asked for. Pages in swap are resident when this returns.
     fn prefetch(&self, pages: Range<u64>) {
         self.object().bring_back(pages);
+    }
+
+    /// Notes that a mapping has come to `pages`, resident or not, and returns the pages that are
+    /// worth a [`prefetch`](Pager::prefetch) now, so that the mapping never waits for them. Each
+    /// fault calls it once its page is mapped, so it allocates nothing and, unless it returns
+    /// pages, writes no memory that other CPUs use.
+    fn touched(&self, pages: Range<u64>) -> Option<Range<u64>> {
+        let _ = pages;
+        None
     }
 
     /// Evicts those of `pages` that are not mapped and can be read again.
