@@ -44,6 +44,7 @@ pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRang
 pub use dev::{console, dma, rtc, virtio};
 pub use error::{OutOfMemory, try_box, try_copy, try_filled, try_vec};
 pub use hw::{counters, date::Date, log, power, processor};
+pub use mem::device::{Caching, DeviceMemory, DevicePage};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;

@@ -237,7 +237,7 @@ impl<S: BackingStore> PageCache<S> {
         let resident = match inserted.map_err(errno)? {
             Lookup::Resident(resident) => resident,
             // A fault made the page meanwhile, and it has gone to swap since.
-            Lookup::Absent => self.fetch(index)?.ok_or(Errno::EIO)?,
+            Lookup::Absent | Lookup::Device(_) => self.fetch(index)?.ok_or(Errno::EIO)?,
         };
         if resident == *frame {
             S::note_dirty(self, index);

@@ -1,8 +1,9 @@
 //! Physical memory.
 //!
-//! [`frame`]: frames, their records and allocator; [`heap`]: the kernel's heap; `mapped`: its large
+//! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; [`heap`]: the kernel's heap; `mapped`: its large
 //! blocks where frames are not neighbours; `stack`: kernel stacks.
 
+pub mod device;
 pub mod frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub mod heap;

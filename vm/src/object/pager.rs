@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use nucleus::{
-    Frame, OutOfMemory,
+    DevicePage, Frame, OutOfMemory,
     frame::{self, Contents},
 };
 
@@ -46,6 +46,10 @@ pub enum Lookup {
     Resident(Frame),
     /// [`Pager::page_in`] brings it, and sleeps.
     Absent,
+    /// The page is a device's, and never in the object (`uvm.txt` 6: the pager has full control of
+    /// what is mapped). Shared mappings map it with all their rights at once, since no store needs
+    /// to be noticed; a private mapping can read it and gets no copy.
+    Device(DevicePage),
 }
 
 impl Lookup {
@@ -53,7 +57,7 @@ impl Lookup {
     pub fn resident(self) -> Option<Frame> {
         match self {
             Lookup::Resident(frame) => Some(frame),
-            Lookup::Absent => None,
+            Lookup::Absent | Lookup::Device(_) => None,
         }
     }
 }
@@ -65,6 +69,7 @@ impl Lookup {
 /// ```text
 ///                    resident ────────────────────────────> enter
 ///   read, absent:    lookup ── Resident ─> (look again)       ^
+///                       ├───── Device ────────────────────────┤
 ///                       └───── Absent ───> page_in ─> start again
 ///   write, resident: mark_dirty ── true ──────────────────────┘
 ///                       └───────── false ──> reserve ─> start again
