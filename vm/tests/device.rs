@@ -1,5 +1,5 @@
-//! Mappings of a device's memory (`uvm.txt` 4, 6): they reach the device, follow every change of the
-//! map, and give the kernel no frame.
+//! Mappings of a device's memory (`uvm.txt` 4, 6): they reach the device, follow every change of
+//! the map, and give the kernel no frame.
 
 mod support;
 

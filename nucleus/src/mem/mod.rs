@@ -1,7 +1,8 @@
 //! Physical memory.
 //!
-//! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; [`heap`]: the kernel's heap; `mapped`: its large
-//! blocks where frames are not neighbours; `stack`: kernel stacks.
+//! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; [`heap`]: the
+//! kernel's heap; `mapped`: its large blocks where frames are not neighbours; `stack`: kernel
+//! stacks.
 
 pub mod device;
 pub mod frame;

@@ -3,7 +3,7 @@
 //! [`host`] runs the tests of the workspace, beside all others: [`programs`] boots guests that run
 //! the test programs of `user/`, [`attacks`] those that an ordinary user would attack the kernel
 //! with, [`strangers`] runs scripts in a guest and on the host and compares their outputs, [`disk`]
-//! gives guests disks and looks at the images, [`ext2`] does so with roots that stay or whose
+//! gives guests disks and looks at the images, [`devices`] memory of devices, [`ext2`] does so with roots that stay or whose
 //! machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`] gives small guests swap
 //! space, [`debian`] compares the output of scripts of Debian's programs with Linux's, [`install`]
 //! installs the host command and runs it without the source, [`bench`] runs `causeway bench` on a
@@ -23,6 +23,7 @@ mod compare;
 mod console;
 mod database;
 mod debian;
+mod devices;
 mod disk;
 mod experiments;
 mod ext2;
@@ -298,6 +299,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     ways::run(bench, report);
     shares::run(bench, report);
     disk::run(bench, report);
+    devices::run(bench, report);
     ext2::run(bench, report);
     database::run(bench, report, options.long);
     compare::run(bench, report);
