@@ -3,10 +3,7 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
-use nucleus::{
-    Frame, PAGE_SIZE, ephemeral,
-    frame::{self, Contents},
-};
+use nucleus::{Frame, PAGE_SIZE, ephemeral, frame};
 
 use super::{Command, Disk, Limits, Operation, SECTOR};
 
@@ -39,7 +36,7 @@ impl MemoryDisk {
             let count = PIECE.min(pages - from);
             let mut piece = nucleus::try_vec(count)?;
             for _ in 0..count {
-                piece.push(Frame::alloc(Contents::Zeroed)?);
+                piece.push(Frame::alloc_of_medium()?);
             }
             frames.push(piece);
         }
@@ -89,6 +86,11 @@ impl MemoryDisk {
 impl Disk for MemoryDisk {
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    fn page(&self, number: u64) -> Option<Frame> {
+        let page = usize::try_from(number).ok()?;
+        self.frames.get(page / PIECE)?.get(page % PIECE).cloned()
     }
 
     fn start(&self, command: Command) {

@@ -103,6 +103,11 @@ impl Volume {
         })
     }
 
+    /// Whether blocks are pages of memory, so that files can be used where they lie.
+    pub(super) fn may_be_direct(&self) -> bool {
+        self.geometry.block_size == PAGE_SIZE && self.device().disk().page(0).is_some()
+    }
+
     /// The options of its mount.
     pub(super) fn options(&self) -> Options {
         *self.options.lock()

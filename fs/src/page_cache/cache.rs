@@ -110,6 +110,9 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Whether pages may be passed on without a copy from now on.
     pub(crate) fn may_share(&self) -> bool {
+        if self.store.is_direct() {
+            return false;
+        }
         // Before the look at the mappings: one that becomes writable meanwhile sees this.
         self.has_shared.store(true, Ordering::SeqCst);
         !self.is_mapped_writable()

@@ -70,6 +70,23 @@ impl Frame {
         Ok(Frame { index })
     }
 
+    /// Takes a frame of zeros that is a page of a disk's medium.
+    ///
+    /// # Errors
+    /// As [`alloc`](Frame::alloc).
+    pub fn alloc_of_medium() -> Result<Frame, OutOfMemory> {
+        let frame = Frame::alloc(Contents::Zeroed)?;
+        record(frame.index).set_of_medium();
+        Ok(frame)
+    }
+
+    /// Whether the frame is a page of a disk's medium. What is stored there may belong to another
+    /// file as soon as this one's block is free, and its owner waits for all handles before it frees
+    /// the block: such a frame is copied, not lent.
+    pub fn is_of_medium(&self) -> bool {
+        record(self.index).is_of_medium()
+    }
+
     /// The physical frame number.
     pub fn number(&self) -> u64 {
         self.index as u64
