@@ -180,7 +180,15 @@ fn truncation_takes_mappings_and_waits_for_holders() {
         vnode.truncate((ALL * PAGE_SIZE) as u64).unwrap();
         let at = map_file(map, file.pager().unwrap(), ALL * PAGE_SIZE, true);
         let mut placed = 0;
-        while fault(map, at + placed * PAGE_SIZE, Access::Write).is_ok() {
+        let place = |page: usize| match page % 2 {
+            0 => fault(map, at + page * PAGE_SIZE, Access::Write).is_ok(),
+            _ => {
+                let byte = (page * PAGE_SIZE + 100) as u64;
+                let wrote = file.write(Some(byte), FLAGS, &mut BytesSource::new(&[1]));
+                wrote == Ok(1)
+            }
+        };
+        while place(placed) {
             assert_eq!(user::read::<u64>(at + placed * PAGE_SIZE), Ok(0));
             placed += 1;
         }
