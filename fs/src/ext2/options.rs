@@ -22,8 +22,9 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Parses the options of `mount -t ext2`: `errors=continue|remount-ro`, `dax`, `grpid` and `nogrpid`
-    /// under both their names, `resuid=UID`, `resgid=GID`, and options that name the defaults.
+    /// Parses the options of `mount -t ext2`: `errors=continue|remount-ro`, `dax`, `grpid` and
+    /// `nogrpid` under both their names, `resuid=UID`, `resgid=GID`, and options that name the
+    /// defaults.
     ///
     /// # Errors
     /// `EINVAL` for others.

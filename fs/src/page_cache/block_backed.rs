@@ -272,10 +272,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     }
 
     fn free(cache: &PageCache<Self>, pages: Range<u64>, size: Option<u64>) -> Result<()> {
-        let _end = match cache.store.is_direct() {
-            true => cache.drop_direct(pages.clone(), size),
-            false => cache.store.end.lock(),
-        };
+        let _end = cache.store.end.lock();
         // Before they go: a fault that has found one ready must not write another one in its place.
         cache.store.backed.remove_range(pages.clone());
         cache.drop_pages(pages.clone(), size);

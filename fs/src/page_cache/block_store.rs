@@ -12,8 +12,8 @@ use crate::block::Done;
 /// [`FILE_END`](crate::rank::FILE_END).
 ///
 /// A page that has just got its first block is in memory and dirty from then until it is written:
-/// the block's old bytes are never read. In a [direct](BlockStore::is_direct) store the page is that
-/// block, cleared.
+/// the block's old bytes are never read. In a [direct](BlockStore::is_direct) store the page is
+/// that block, cleared.
 ///
 /// Implementations take locks of [`FILE_MAP`](crate::rank::FILE_MAP) and later only,
 /// and none across a call of the [`PageCache`](super::PageCache) of the same file.
@@ -106,7 +106,8 @@ pub trait BlockStore: Send + Sync + 'static {
     }
 
     /// Returns page `index` where it lies on the medium, if it is a direct store; `None` for a
-    /// hole. A block that was just [reserved](BlockStore::reserve) has zeros there.
+    /// hole. The block is not reused while anyone holds the frame. A block that was just
+    /// [reserved](BlockStore::reserve) has zeros there.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.

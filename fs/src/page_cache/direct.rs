@@ -7,22 +7,19 @@
 //! - *A hole* has no page on the medium. A reader gets a frame of zeros; the first writer
 //!   [places](PageCache::place) a cleared block there, and every mapping of the zeros goes.
 //! - *Nothing is passed on*: a reader that keeps pages gets copies, since the block may become
-//!   another file's. For the same reason a block is freed when nobody holds its frame any more.
+//!   another file's. A transfer may still hold a frame whose block was freed: the file system does
+//!   not reuse such a block.
 //! - *Writeback* moves no bytes: it write-protects the mappings, so that later stores are noticed,
 //!   and makes the pages durable ([`Disk::persist`](crate::block::Disk::persist)).
 //!
 //! `WriteBack::end` is held from the look at the block map until the page is in the object, and by
 //! truncation until the blocks are free, so no page of a freed block becomes resident.
 
-use core::{ops::Range, sync::atomic::Ordering, time::Duration};
+use core::ops::Range;
 
 use abi::{Errno, Result};
 use fbuf::Source;
-use nucleus::{
-    Frame, PAGE_SIZE, ephemeral,
-    sync::MutexGuard,
-    task::{self, Sleep},
-};
+use nucleus::{Frame, PAGE_SIZE, ephemeral};
 use vm::PagerError;
 
 use super::{
@@ -31,13 +28,6 @@ use super::{
     block_store::BlockStore,
     cache::{PAGE, PageCache, errno, new_page, pager_error},
 };
-
-/// Handles of a frame of the medium that is in no object: the disk's and the caller's.
-const OWN_HANDLES: u64 = 2;
-/// Frames that are taken out of the object before their other holders are waited for.
-const BATCH: usize = 64;
-/// How often a frame is looked at that another holder has; a transfer by a device takes as long.
-const LOOK: Duration = Duration::from_millis(1);
 
 impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// As [`BackingStore::place`]. [end]
@@ -92,37 +82,6 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             }
         };
         self.object.get_or_insert(index, || Ok(frame)).map(drop)
-    }
-
-    /// Takes `pages` out of the object, after the size was set if there is a new one, and waits
-    /// until no one else holds a frame of theirs. Returns with [end] held, and none of them in the
-    /// object. It is not held during the wait: a holder may fault on the file.
-    pub(super) fn drop_direct(&self, pages: Range<u64>, size: Option<u64>) -> MutexGuard<'_, ()> {
-        loop {
-            let turn = self.store.end.lock();
-            if let Some(size) = size {
-                self.size.store(size, Ordering::SeqCst);
-            }
-            let first = self.object.next_resident(pages.start);
-            let Some(first) = first.filter(|first| *first < pages.end) else {
-                return turn;
-            };
-            let end = pages.end.min(first + BATCH as u64);
-            let mut frames: [Option<Frame>; BATCH] = [const { None }; BATCH];
-            for (at, slot) in (first..end).zip(&mut frames) {
-                *slot = self.object.resident(at);
-            }
-            self.object.remove_pages(first, end - first);
-            let is_held = |frame: &Frame| frame.handles() > OWN_HANDLES;
-            if frames.iter().flatten().any(is_held) {
-                drop(turn);
-                for frame in frames.iter().flatten() {
-                    while is_held(frame) {
-                        task::sleep(Sleep::within(LOOK));
-                    }
-                }
-            }
-        }
     }
 }
 

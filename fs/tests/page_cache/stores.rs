@@ -140,8 +140,8 @@ pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
     }
 }
 
-/// Runs `body` with a file that is mapped where it lies on a memory disk, and with that disk; checks
-/// the file system afterwards.
+/// Runs `body` with a file that is mapped where it lies on a memory disk, and with that disk;
+/// checks the file system afterwards.
 pub fn on_medium(body: impl FnOnce(&Open, &Arc<MemoryDisk>)) {
     const SHAPE: Shape = Shape {
         kib: 1024,

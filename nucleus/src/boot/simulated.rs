@@ -142,6 +142,7 @@ extern "C" fn boot(body: usize) -> ! {
         start: FIRST_FRAME,
         end: FIRST_FRAME + m.config.pages as u64,
         free: true,
+        persistent: false,
     };
     // SAFETY: all memory of the machine but the first frames, which only this module uses; no task
     // runs yet.

@@ -155,6 +155,19 @@ pub fn set_controls(keeps_global: bool) {
     }
 }
 
+/// Writes the lines of the caches that hold these bytes to memory, and waits until they are there.
+pub(crate) fn write_back_caches(from: *const u8, len: usize) {
+    const LINE: usize = 64;
+    for at in (0..len).step_by(LINE) {
+        // SAFETY: changes no byte; an address that is not mapped is not the caller's.
+        unsafe {
+            asm!("clflush [{}]", in(reg) from.wrapping_add(at), options(nostack, preserves_flags))
+        };
+    }
+    // SAFETY: orders.
+    unsafe { asm!("mfence", options(nostack, preserves_flags)) };
+}
+
 /// Drops all translations, global ones too, if the CPU keeps such: a change of the bit does it.
 pub fn flush_global() {
     // SAFETY: forgetting translations is always right; the register ends as it was. An interrupt in
