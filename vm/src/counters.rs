@@ -4,6 +4,8 @@ nucleus::counters! {
     from nucleus::counters::END;
     /// Faults that found a resident object page.
     fault_object,
+    /// Faults that mapped a page of a device.
+    fault_device,
     /// Faults that found a resident anon.
     fault_anon,
     /// Faults that made a zero-filled page.

@@ -75,7 +75,9 @@ pub use map::{
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::PinnedPages;
-pub use object::{Anonymous, BusyPages, Description, HasObject, Lookup, Object, Pager, PagerError};
+pub use object::{
+    Anonymous, BusyPages, Description, DeviceObject, HasObject, Lookup, Object, Pager, PagerError,
+};
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,
     inactive_anonymous, register_cache, set_swap_cluster, start_pagedaemon, stop_pagedaemon,

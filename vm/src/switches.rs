@@ -6,13 +6,25 @@ use nucleus::switches::{
 };
 
 use crate::{
+    amap::{AmapForm, amap_form, set_amap_form},
     fault::{fault_ahead, set_fault_ahead},
     map::{LargePages, large_pages, set_large_pages},
     reclaim::{set_swap_cluster, swap_cluster},
 };
 
-/// Switches of fault-ahead, large pages and page-out.
+/// Switches of amaps, fault-ahead, large pages and page-out.
 pub const SWITCHES: &[Switch] = &[
+    Switch {
+        name: "amap",
+        values: OneOf(&["auto", "array", "hash"]),
+        default: "auto",
+        is_live: true,
+        get: || [amap_form() as u32, 0],
+        set: |[n, _]| {
+            set_amap_form([AmapForm::Hybrid, AmapForm::Array, AmapForm::Sparse][n as usize]);
+            Ok(())
+        },
+    },
     Switch {
         name: "faultahead",
         // Less than a page table maps.

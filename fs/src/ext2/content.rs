@@ -12,7 +12,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE};
+use nucleus::{Frame, PAGE_SIZE, ephemeral};
 
 use super::inode::{Inode, RecordChange};
 use crate::{
@@ -36,11 +36,13 @@ pub(super) struct Content {
     uncut: AtomicBool,
     pub(super) size_max: u64,
     pub(super) block_shift: u32,
+    /// Pages are the blocks themselves (`dax`): a block is a page then.
+    is_direct: bool,
 }
 
 impl Content {
     /// Returns the store of the inode that `inode` refers to.
-    pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32) -> Content {
+    pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32, is_direct: bool) -> Content {
         Content {
             inode,
             listed: AtomicBool::new(false),
@@ -48,7 +50,34 @@ impl Content {
             uncut: AtomicBool::new(false),
             size_max,
             block_shift,
+            is_direct,
         }
+    }
+
+    /// Clears a block on the medium that has no bytes of the file yet, before anyone sees it there.
+    /// The caller excludes other users of the page.
+    fn clear_direct(&self, inode: &Inode, block: u32) -> Result<()> {
+        let block = u64::from(block);
+        let blocks = block..block + 1;
+        if inode.fs.buffers.next_unwritten(blocks.clone()).is_none() {
+            return Ok(());
+        }
+        let disk = inode.fs.device().disk();
+        let page = disk.page(block).ok_or(Errno::EIO)?;
+        let cleared = inode.fs.buffers.first_write(blocks);
+        ephemeral::map(&page).fill(0, PAGE_SIZE, 0);
+        disk.persist(&page);
+        cleared(Ok(()));
+        Ok(())
+    }
+
+    /// The block of page `index`, if it is not a hole: pages are blocks.
+    fn block_of(&self, inode: &Inode, index: u64) -> Result<Option<u32>> {
+        if index >= self.blocks_of(self.size_max) {
+            return Ok(None);
+        }
+        let extent = inode.fs.locate(&inode.record(), index as u32, 1)?;
+        Ok(extent.first)
     }
 
     /// Returns the inode.
@@ -115,6 +144,13 @@ impl BlockStore for Content {
     }
 
     fn write(&self, first: u64, frames: &[Frame], done: Done) {
+        if self.is_direct {
+            let persisted = self.inode().map(|inode| {
+                let disk = inode.fs.device().disk();
+                frames.iter().for_each(|page| disk.persist(page));
+            });
+            return done(persisted);
+        }
         let transfer = Transfer::new(done);
         let begun = self.transfer(true, first, frames, &transfer);
         transfer.end(begun);
@@ -140,6 +176,13 @@ impl BlockStore for Content {
             },
         };
         let per_page = self.blocks(0..1).end;
+        if self.is_direct {
+            for index in blocks.start..to {
+                if let Some(block) = self.block_of(&inode, index)? {
+                    self.clear_direct(&inode, block)?;
+                }
+            }
+        }
         let whole = match to == self.blocks_of(size) {
             true => to.div_ceil(per_page),
             false => to / per_page,
@@ -208,6 +251,20 @@ impl BlockStore for Content {
 
     fn sync(&self, data_only: bool) -> Result<()> {
         self.inode()?.sync(data_only)
+    }
+
+    fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    fn direct(&self, index: u64) -> Result<Option<Frame>> {
+        let inode = self.inode()?;
+        let block = self.block_of(&inode, index)?;
+        let page = block.map(|block| inode.fs.device().disk().page(block.into()));
+        match page {
+            Some(None) => Err(Errno::EIO),
+            page => Ok(page.flatten()),
+        }
     }
 
     fn is_pinned(&self) -> bool {

@@ -12,7 +12,8 @@ use crate::block::Done;
 /// [`FILE_END`](crate::rank::FILE_END).
 ///
 /// A page that has just got its first block is in memory and dirty from then until it is written:
-/// the block's old bytes are never read.
+/// the block's old bytes are never read. In a [direct](BlockStore::is_direct) store the page is
+/// that block, cleared.
 ///
 /// Implementations take locks of [`FILE_MAP`](crate::rank::FILE_MAP) and later only,
 /// and none across a call of the [`PageCache`](super::PageCache) of the same file.
@@ -95,6 +96,23 @@ pub trait BlockStore: Send + Sync + 'static {
     /// `EIO`.
     fn sync(&self, data_only: bool) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether the pages of the file are pages of the medium, which is memory: no page is read or
+    /// written, and what was [written](BlockStore::write) needs to be made durable only.
+    #[inline]
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// Returns page `index` where it lies on the medium, if it is a direct store; `None` for a
+    /// hole. The block is not reused while anyone holds the frame. A block that was just
+    /// [reserved](BlockStore::reserve) has zeros there.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn direct(&self, index: u64) -> Result<Option<Frame>> {
+        Ok(None)
     }
 
     /// Whether the blocks are used past the pages, which no mapping may write then.

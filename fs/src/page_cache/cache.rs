@@ -110,6 +110,9 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Whether pages may be passed on without a copy from now on.
     pub(crate) fn may_share(&self) -> bool {
+        if self.store.is_direct() {
+            return false;
+        }
         // Before the look at the mappings: one that becomes writable meanwhile sees this.
         self.has_shared.store(true, Ordering::SeqCst);
         !self.is_mapped_writable()
@@ -235,13 +238,19 @@ impl<S: BackingStore> Pager for PageCache<S> {
 
     fn page_in(&self, index: u64, window: Range<u64>) -> Mapping<()> {
         match self.store.streams() {
-            Some(streams) => self.miss(index, streams, |it| it.fault_window(index, window)),
+            Some(streams) => self.miss(index, streams, |it| {
+                it.fault_window(index, window, self.pages())
+            }),
             None => S::bring_in(self, index, window),
         }
     }
 
     fn prefetch(&self, pages: Range<u64>) {
         S::prefetch(self, pages);
+    }
+
+    fn touched(&self, pages: Range<u64>) -> Option<Range<u64>> {
+        self.store.streams()?.touched(&pages, self.pages())
     }
 
     fn evict(&self, pages: Range<u64>) {

@@ -30,6 +30,7 @@ mod block_store;
 mod cache;
 mod cached;
 mod daemons;
+mod direct;
 pub mod dirty;
 mod errors;
 mod flusher;

@@ -97,6 +97,9 @@ impl<S: BackingStore> PageCache<S> {
         let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
         let n = (PAGE_SIZE - in_page).min(max);
         S::may_write(self, at + n as u64)?;
+        if self.store.is_direct() {
+            return self.write_direct(at, n, from);
+        }
         if n < PAGE_SIZE {
             return self.fill_page(index, in_page, n, &mut |frame, at, n| {
                 from.take_into(frame, at, n)
@@ -237,7 +240,7 @@ impl<S: BackingStore> PageCache<S> {
         let resident = match inserted.map_err(errno)? {
             Lookup::Resident(resident) => resident,
             // A fault made the page meanwhile, and it has gone to swap since.
-            Lookup::Absent => self.fetch(index)?.ok_or(Errno::EIO)?,
+            Lookup::Absent | Lookup::Device(_) => self.fetch(index)?.ok_or(Errno::EIO)?,
         };
         if resident == *frame {
             S::note_dirty(self, index);

@@ -69,6 +69,8 @@ pub fn start() -> ! {
     if tasks.is_err() {
         give_up("no memory to start with");
     }
+    // Before any driver takes one.
+    nucleus::pci::find();
     entropy::start();
     disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
     let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));

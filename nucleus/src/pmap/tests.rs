@@ -16,6 +16,7 @@ use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
 mod contracts;
+mod devices;
 mod large;
 mod sharing;
 mod spaces;

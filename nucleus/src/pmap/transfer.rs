@@ -7,6 +7,7 @@
 
 use core::mem::MaybeUninit;
 
+use super::device;
 use super::format::{LEAF_SPAN, Pte, index};
 use super::large::Why;
 use super::leaf::Leaf;
@@ -120,7 +121,7 @@ impl Pmap {
         let mut moved = 0;
         let mut leaf: Option<Leaf> = None;
         for Moving { entry, page } in batch.take() {
-            let frame = Frame::from_index(entry.frame());
+            let frame = (!entry.is_device()).then(|| Frame::from_index(entry.frame()));
             let va = to + page * PAGE_SIZE;
             if leaf.as_ref().is_none_or(|leaf| va - leaf.base >= LEAF_SPAN) {
                 // The one before is given back before a spin lock is taken for the next.
@@ -129,7 +130,11 @@ impl Pmap {
             }
             // Without a table the page, which has no other user by this handle, is given up.
             if let Some(leaf) = &leaf {
-                moved += usize::from(install(leaf, index(va, 1), frame, entry.elsewhere()));
+                let (i, entry) = (index(va, 1), entry.elsewhere());
+                moved += usize::from(match frame {
+                    Some(frame) => install(leaf, i, frame, entry),
+                    None => device::install(leaf, i, entry),
+                });
             }
         }
         moved

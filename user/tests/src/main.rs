@@ -8,6 +8,7 @@ mod accounts;
 mod attributes;
 mod bad_elf;
 mod bad_pointers;
+mod bus;
 mod cached;
 mod causeway;
 mod clock;
@@ -96,7 +97,7 @@ fn main() {
         netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
-        unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, entries,
+        unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, bus, entries,
         cached, modes, mounted, swap, files, names, clock, rtc, vdso, proc, queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,

@@ -14,6 +14,7 @@
 //!                      │                    └─ write, more: copy the page to a new anon
 //!   object layer     object below?
 //!                      │ yes                │ no: zero-fill into a new anon
+//!                      ├─ a device's page: map it, which has no frame
 //!                      ├─ shared: map the object's page
 //!                      ├─ private, read: map the object's page without write permission
 //!                      └─ private, write: promote, that is, copy the page to a new anon
@@ -31,7 +32,9 @@
 //! *Missing pages.* A pager that would have to wait says so before anything has changed. The fault
 //! releases its locks, lets the pager read, and starts again with the lookup, so that it sees
 //! whatever changed meanwhile (`uvm.txt` 5.4, 6). Of several faults on one page the first reads and
-//! the others wait: see `object/busy.rs`.
+//! the others wait: see `object/busy.rs`. A fault that has mapped pages tells the pager, which may
+//! want to read the next ones (`Pager::touched`): that read starts when the locks are released, and
+//! the fault does not wait for it.
 //!
 //! *Replacing a page.* When a copy replaces a page that may be mapped, the old translation is
 //! removed and flushed before the new one is entered: otherwise one thread could read the old page
@@ -57,7 +60,7 @@ mod populate;
 
 use crate::counters::Counter;
 use nucleus::{
-    Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, ephemeral,
+    Access, DevicePage, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, ephemeral,
     frame::{self, Contents, RUN_FRAMES},
     pmap::Pending,
 };
@@ -74,6 +77,8 @@ pub use fault_ahead::{fault_ahead, set_fault_ahead};
 enum Outcome {
     /// The page is mapped, and its neighbours may be worth mapping.
     Mapped(Neighbours),
+    /// A page of a device is mapped.
+    Device,
     /// The entry needs an amap of its own first, or another form of it.
     NeedsAmap,
     /// The 2 MiB around the page are to be filled at once.
@@ -184,11 +189,19 @@ impl Map {
             match attempt.run()? {
                 Outcome::Mapped(far) => {
                     let write = access == Access::Write;
-                    fault_ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
+                    let mapped =
+                        fault_ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
                     if let Some(result) = then(&space) {
+                        let next = fault_ahead::next_window(entry, mapped);
+                        drop(space);
+                        if let Some((pager, pages)) = next {
+                            pager.prefetch(pages);
+                        }
                         return Ok(result);
                     }
                 }
+                // A caller that looks for a frame finds none, however often it tries.
+                Outcome::Device => return then(&space).ok_or(Fault::Io),
                 Outcome::NeedsAmap => {
                     drop(space);
                     self.own_amap(va)?;
@@ -493,6 +506,8 @@ impl Attempt<'_> {
                 match object.pager.lookup(index)? {
                     Lookup::Resident(frame) => frame,
                     Lookup::Absent => return Ok(Outcome::NeedsPage(index)),
+                    // A copy of registers would mean nothing.
+                    Lookup::Device(_) => return Err(Fault::Io),
                 }
             }
         };
@@ -557,10 +572,25 @@ impl Attempt<'_> {
             Counter::fault_pager.add(1);
             // If it is truncated before the lock is taken, the pager is asked again and reports
             // that.
-            if let Lookup::Absent = object.pager.lookup(index)? {
-                return Ok(Outcome::NeedsPage(index));
+            match object.pager.lookup(index)? {
+                Lookup::Resident(_) => {}
+                Lookup::Absent => return Ok(Outcome::NeedsPage(index)),
+                Lookup::Device(page) => return self.map_device(page),
             }
         }
+    }
+
+    /// Maps a page of a device.
+    fn map_device(&self, page: DevicePage) -> Result<Outcome, Fault> {
+        let rights = match self.entry.shared {
+            true => self.entry.rights(),
+            false => self.entry.rights() - Prot::WRITE,
+        };
+        let mut pending = Pending::new();
+        self.pmap
+            .enter_device(self.va, page, rights, &mut pending)?;
+        Counter::fault_device.add(1);
+        Ok(Outcome::Device)
     }
 }
 

@@ -14,6 +14,7 @@
 //! pages in memory or in swap, as anons do ([`SwapState`]).
 
 mod busy;
+mod device;
 mod pager;
 mod writeback;
 
@@ -32,6 +33,7 @@ use crate::memory_wait::retry_for_memory;
 use crate::swap;
 use crate::swap::{Paged, SwapState};
 pub use busy::{BusyPages, HasObject};
+pub use device::DeviceObject;
 pub use pager::{Anonymous, Description, Lookup, Pager, PagerError};
 
 /// Pages that are brought back from swap at once where the kernel reads a file.

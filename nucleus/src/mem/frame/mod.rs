@@ -70,6 +70,22 @@ impl Frame {
         Ok(Frame { index })
     }
 
+    /// Takes a frame of zeros that is a page of a disk's medium.
+    ///
+    /// # Errors
+    /// As [`alloc`](Frame::alloc).
+    pub fn alloc_of_medium() -> Result<Frame, OutOfMemory> {
+        let frame = Frame::alloc(Contents::Zeroed)?;
+        record(frame.index).set_of_medium();
+        Ok(frame)
+    }
+
+    /// Whether the frame is a page of a disk's medium. A write of the disk changes it, so it is
+    /// copied, not lent; and its block is not reused as long as there is a handle.
+    pub fn is_of_medium(&self) -> bool {
+        record(self.index).is_of_medium()
+    }
+
     /// The physical frame number.
     pub fn number(&self) -> u64 {
         self.index as u64
@@ -456,6 +472,12 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     let mut total = 0;
     for region in regions.iter().filter(|r| r.start < end) {
         let region_end = region.end.min(end);
+        if region.persistent {
+            for index in region.start..region_end {
+                record(index as u32).set_kind(Type::Absent, Type::Kernel);
+            }
+            continue;
+        }
         total += (region_end - region.start) as usize;
         let free_end = match (region.free, region.start == largest.start) {
             (false, _) => region.start,
@@ -501,6 +523,28 @@ pub(crate) unsafe fn release(frames: core::ops::Range<u64>) {
 /// # Safety
 /// As for [`release`].
 pub(crate) unsafe fn adopt(number: u64) -> Option<Frame> {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { adopt_uncounted(number) }?;
+    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    Some(frame)
+}
+
+/// As [`adopt`], for a frame of persistent memory, which is of a medium.
+///
+/// # Safety
+/// As for [`release`].
+pub(crate) unsafe fn adopt_persistent(number: u64) -> Option<Frame> {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { adopt_uncounted(number) }?;
+    record(frame.index).set_of_medium();
+    Some(frame)
+}
+
+/// As [`adopt`], for a frame that is counted nowhere.
+///
+/// # Safety
+/// As for [`release`].
+unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     let index = u32::try_from(number).ok()?;
     if !record::managed().contains(&index) {
         return None;
@@ -508,6 +552,5 @@ pub(crate) unsafe fn adopt(number: u64) -> Option<Frame> {
     let r = record(index);
     r.set_kind(Type::Kernel, Type::Writable);
     r.handles().store(1, Ordering::Relaxed);
-    KERNEL.fetch_sub(1, Ordering::Relaxed);
     Some(Frame { index })
 }
