@@ -250,7 +250,7 @@ impl Map {
 
     /// Clears needs-copy of the entry at `va`, or gives it an amap with a slot for the page
     /// (`uvm.txt` 5.2).
-    fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
+    pub(crate) fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
         let mut space = self.space.write();
         match space.lookup_mut(va) {
             Some(entry) if !entry.shared => entry.own_amap(va)?,
@@ -359,6 +359,7 @@ impl Attempt<'_> {
                 shared_amap::unmap_everywhere(&page);
             }
             let copy = copy_of(&page)?;
+            Counter::loans_broken_by_write.add(page.is_lent().into());
             drop(page);
             if self.pmap.is_shared(self.va)
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
@@ -385,7 +386,7 @@ impl Attempt<'_> {
             true => Counter::fault_in_place.add(1),
             false => Counter::fault_anon.add(1),
         }
-        self.enter(&page, self.entry.anon_prot(sole && !page.clean))?;
+        self.enter(&page, self.entry.anon_prot(sole && !page.is_fixed))?;
         Ok(Outcome::Mapped(Neighbours::InOrder))
     }
 

@@ -119,7 +119,8 @@ impl Map {
     }
 
     /// Calls `write` with the page at `at` if it is mapped to be written. The map is locked: a fork
-    /// in between would make the page the child's as well.
+    /// in between would make the page the child's as well. So is the page's place: a loan in
+    /// between would let its borrower see the change.
     #[inline(always)]
     fn write_mapped(
         &self,
@@ -127,6 +128,13 @@ impl Map {
         at: VirtAddr,
         write: impl Fn(&Mapping<'_>),
     ) -> Option<()> {
+        let entry = space.lookup(at)?;
+        let object = entry.object.as_ref().filter(|_| entry.shared);
+        let _slots = match (&entry.amap, object) {
+            (Some(amap), None) => amap.lock_present(entry.key(at)),
+            _ => None,
+        };
+        let pages = object.and_then(|it| it.pager.object().lock(entry.index(it, at)));
         let (frame, prot) = self.pmap.extract(at)?;
         if !prot.contains(Prot::WRITE) {
             return None;
@@ -134,8 +142,8 @@ impl Map {
         write(&ephemeral::map(&frame));
         // The processor sets no modified bit for it.
         pmap::set_modified(&frame);
-        let entry = space.lookup(at).filter(|entry| entry.shared);
-        if let Some((entry, object)) = entry.and_then(|it| Some((it, it.object.as_ref()?))) {
+        drop(pages);
+        if let Some(object) = object {
             object.pager.mark_dirty(entry.index(object, at), None);
         }
         Some(())

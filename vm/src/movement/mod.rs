@@ -1,9 +1,11 @@
 //! Moving pages between a program and other users.
 //!
+//! - `loan`: pages that a program lends, and pages that become a program's (`uvm.txt` 7).
 //! - `pin`: pages of a program that a device reads or writes.
 //! - `access`: reading and writing an address space that is not the current one.
 
 mod access;
+mod loan;
 mod pin;
 
 pub use pin::PinnedPages;
