@@ -74,7 +74,10 @@ pub use map::{
     max_entries, overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
-pub use movement::PinnedPages;
+pub use movement::{
+    Movement, PinnedPages, least_move, least_pages, lends_pages, movement, set_current_map,
+    set_least_move, set_movement, takes_pages, with_current,
+};
 pub use object::{Anonymous, BusyPages, Description, HasObject, Lookup, Object, Pager, PagerError};
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,

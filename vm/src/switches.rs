@@ -8,10 +8,11 @@ use nucleus::switches::{
 use crate::{
     fault::{fault_ahead, set_fault_ahead},
     map::{LargePages, large_pages, set_large_pages},
+    movement::{Movement, least_pages, movement, set_least_move, set_movement},
     reclaim::{set_swap_cluster, swap_cluster},
 };
 
-/// Switches of fault-ahead, large pages and page-out.
+/// Switches of fault-ahead, large pages, data movement and page-out.
 pub const SWITCHES: &[Switch] = &[
     Switch {
         name: "faultahead",
@@ -34,6 +35,29 @@ pub const SWITCHES: &[Switch] = &[
         set: |[n, _]| {
             let modes = [LargePages::Off, LargePages::Advised, LargePages::On];
             set_large_pages(modes[n as usize]);
+            Ok(())
+        },
+    },
+    Switch {
+        name: "movement",
+        values: OneOf(&["copy", "loan", "auto"]),
+        default: "auto",
+        is_live: true,
+        get: || [movement() as u32, 0],
+        set: |[n, _]| {
+            let ways = [Movement::Copy, Movement::Loan, Movement::Auto];
+            set_movement(ways[n as usize]);
+            Ok(())
+        },
+    },
+    Switch {
+        name: "movement.least",
+        values: Number(1, 1 << 20, "pages"),
+        default: "8",
+        is_live: true,
+        get: || [least_pages() as u32, 0],
+        set: |[pages, _]| {
+            set_least_move(pages as usize);
             Ok(())
         },
     },

@@ -1,7 +1,7 @@
 //! Transfers: sources, sinks, and the kinds of them.
 
 use abi::{Errno, Result};
-use nucleus::Frame;
+use nucleus::{Frame, frame::Owned};
 
 use crate::slice::Slice;
 
@@ -51,6 +51,19 @@ pub trait Sink {
     /// Takes `len` zero bytes (a hole).
     fn put_zeros(&mut self, len: usize) -> Result<usize>;
 
+    /// Returns how many pages it would take as they are now, in the place of its own, rather than
+    /// their bytes: 0 unless [`take_pages`](Sink::take_pages) does.
+    fn places(&mut self) -> usize {
+        0
+    }
+
+    /// Takes pages out of `pages`, from the first one on, in the place of its own (page transfer,
+    /// `uvm.txt` 7); returns how many. The others are offered as bytes next.
+    fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let _ = pages;
+        0
+    }
+
     /// Returns whether [`put_frame`](Sink::put_frame) keeps a handle of the frame instead of
     /// copying. Such a sink never touches a program's memory, so locks may be held meanwhile.
     fn keeps(&self) -> bool {
@@ -89,6 +102,18 @@ pub trait Source {
     /// [`take_slice`](Source::take_slice) passes none on.
     fn slices(&self, bytes: usize, most: usize) -> usize {
         let _ = (bytes, most);
+        0
+    }
+
+    /// Returns whether [`lend`](Source::lend) is worth a try now.
+    fn lends(&mut self) -> bool {
+        false
+    }
+
+    /// Lends its next whole pages (page loanout, `uvm.txt` 7), as many as `pages` has places for at
+    /// most, and goes on behind them; returns how many. No spin lock is held.
+    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let _ = pages;
         0
     }
 

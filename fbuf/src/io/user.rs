@@ -6,7 +6,9 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, user, user::BadAddress};
+use nucleus::{
+    Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, frame::Owned, user, user::BadAddress,
+};
 
 use super::{Sink, Source, moved};
 
@@ -198,9 +200,35 @@ impl UserBuffers {
     }
 }
 
+/// Returns the address and the count of the whole pages that a buffer begins with.
+fn pages_of(Buffer { at, len }: Buffer) -> (VirtAddr, usize) {
+    match at.page_offset() {
+        0 => (at, len / PAGE_SIZE),
+        _ => (at, 0),
+    }
+}
+
 impl Sink for UserBuffers {
     fn room(&self) -> usize {
         self.left
+    }
+
+    fn places(&mut self) -> usize {
+        let (_, pages) = pages_of(self.front(usize::MAX));
+        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages() {
+            true => pages,
+            false => 0,
+        }
+    }
+
+    fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let (at, most) = pages_of(self.front(usize::MAX));
+        let most = most.min(pages.len());
+        let taken = vm::with_current(|map| map.receive(at, &mut pages[..most])).unwrap_or(0);
+        if taken > 0 {
+            self.advance(taken * PAGE_SIZE);
+        }
+        taken
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
@@ -224,6 +252,21 @@ impl Sink for UserBuffers {
 impl Source for UserBuffers {
     fn left(&self) -> usize {
         self.left
+    }
+
+    fn lends(&mut self) -> bool {
+        let (_, pages) = pages_of(self.front(usize::MAX));
+        pages * PAGE_SIZE >= vm::least_move() && vm::lends_pages(pages)
+    }
+
+    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let (at, most) = pages_of(self.front(usize::MAX));
+        let most = most.min(pages.len());
+        let lent = vm::with_current(|map| map.lend(at, &mut pages[..most])).unwrap_or(0);
+        if lent > 0 {
+            self.advance(lent * PAGE_SIZE);
+        }
+        lent
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {

@@ -2,9 +2,12 @@
 
 use crate::counters::Counter;
 use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, frame::Contents};
+use nucleus::{
+    PAGE_SIZE,
+    frame::{Contents, Owned},
+};
 
-use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail};
+use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail, drain::TOGETHER};
 use crate::{
     io::{Source, moved},
     slice::Slice,
@@ -117,6 +120,14 @@ impl<S: State> Queue<S> {
         if space.least > in_slices.min(space.bytes) {
             return Ok(0);
         }
+        if left >= vm::least_move() && space.least == 0 && space.slots > 0 {
+            drop(chain);
+            let lent = self.borrow(tail, from, space, call)?;
+            if lent > 0 {
+                return Ok(lent);
+            }
+            chain = self.lock();
+        }
         // The part of the tail's frame that is free now, and stays so.
         let own = match in_place {
             0 if tail.is_alone() => PAGE_SIZE,
@@ -154,6 +165,44 @@ impl<S: State> Queue<S> {
             drop(chain);
             self.copy(tail, from, room, &mut spare, call)
         }
+    }
+
+    /// Links pages that the source lends, as far as it does; returns how many bytes that are.
+    #[inline(never)]
+    fn borrow<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        space: Space,
+        call: &mut F,
+    ) -> Result<usize> {
+        let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
+        if most == 0 || !from.lends() {
+            return Ok(0);
+        }
+        self.lock().aside().data.reserve(most)?;
+        let mut pages = [const { None::<Owned> }; TOGETHER];
+        let count = from.lend(&mut pages[..most]);
+        if count == 0 {
+            return Ok(0);
+        }
+        // The next write starts a frame of its own.
+        tail.frame = None;
+        tail.used = 0;
+        let len = count * PAGE_SIZE;
+        let mut chain = self.lock();
+        if call.may_link(&mut chain)? {
+            let at = chain.end();
+            for page in pages.iter_mut().filter_map(Option::take) {
+                chain.data.push(Slice::whole(page));
+            }
+            let is_end = from.left() == 0;
+            call.linked(&mut chain, Added { at, len, is_end });
+        }
+        // Pages that were not linked go without the lock.
+        drop(chain);
+        Counter::bytes_passed.add(len as u64);
+        Ok(len)
     }
 
     /// Fills up to `N` slices, for which the chain has memory, then links them.
@@ -274,8 +323,13 @@ fn next_slice<const N: usize>(
     if n == 0 {
         return Ok(None);
     }
+    space.bytes -= n;
+    if n == PAGE_SIZE {
+        // No bytes will follow in this frame: whoever takes the slice over has all of it.
+        tail.used = 0;
+        return Ok(tail.frame.take().map(Slice::whole));
+    }
     let slice = Slice::of(frame, tail.used, n);
     tail.used += n;
-    space.bytes -= n;
     Ok(Some(slice))
 }

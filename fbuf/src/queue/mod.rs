@@ -9,9 +9,9 @@
 //! - `ready`: the stored readiness that `poll` reads without a lock.
 //!
 //! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`],
-//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Page loans and fbufs come in
-//! where `fill` asks its source for slices (`fill::next_slice`); page transfers leave where `drain`
-//! offers a slice to its sink.
+//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Pages that a program lends
+//! (`uvm.txt` 7) come in where `fill` asks its source for them, and pages leave by transfer where
+//! `drain` finds places for them in its sink.
 //!
 //! Locks, in the order in which they are taken:
 //!
@@ -46,7 +46,10 @@ use nucleus::{
 };
 use vm::account::Stock;
 
-use crate::{aggregate::Aggregate, slice::Slice};
+use crate::{
+    aggregate::Aggregate,
+    slice::{Slice, View},
+};
 
 mod drain;
 mod fill;
@@ -233,8 +236,14 @@ impl<S: State> Chain<S> {
 
     /// Returns a handle of the first slice.
     #[inline]
-    pub fn first(&self) -> Option<Slice> {
-        self.data.slice(0).cloned()
+    pub fn first(&self) -> Option<View> {
+        self.data.slice(0).map(Slice::view)
+    }
+
+    /// Returns how many of the first slices, `most` at most, are whole frames.
+    pub fn whole_pages(&self, most: usize) -> usize {
+        let first = self.data.slices().take(most);
+        first.take_while(|slice| slice.len == PAGE_SIZE).count()
     }
 
     /// Takes the first slice off, or `max` bytes of it.
@@ -249,7 +258,7 @@ impl<S: State> Chain<S> {
     #[inline]
     fn in_place(&self, tail: &Tail) -> usize {
         match (self.data.last(), &tail.frame) {
-            (Some(last), Some(frame)) if last.end() == tail.used && last.frame == *frame => {
+            (Some(last), Some(frame)) if last.end() == tail.used && *last.frame == *frame => {
                 PAGE_SIZE - tail.used
             }
             _ => 0,
@@ -259,16 +268,16 @@ impl<S: State> Chain<S> {
     /// Keeps the frame of a slice that was taken off, unless it has another handle than this
     /// one and the reader's `copied`, which the reader is about to drop.
     #[inline]
-    fn recycle(&mut self, taken: &mut Option<Slice>, copied: &Slice) {
+    fn recycle(&mut self, taken: &mut Option<Slice>, copied: &View) {
         if let Some(slice) = taken
-            && slice.frame == copied.frame
+            && *slice.frame == copied.frame
             && slice.frame.handles() == 2
             && self.spare.has_room()
             && S::keeps_frames(self)
             && !frame::is_scarce()
             && let Some(slice) = taken.take()
         {
-            self.spare.push(slice.frame);
+            self.spare.push(slice.frame.into_frame());
         }
     }
 }

@@ -63,7 +63,7 @@ use nucleus::{
 };
 
 use crate::amap::{Refused, Slot, Slots, shared_amap};
-use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
+use crate::map::{Fault, History, Map, MapEntry, ObjectRef, Space};
 use crate::memory_wait::retry_for_memory;
 use crate::object::Lookup;
 use crate::swap;
@@ -91,6 +91,7 @@ enum Outcome {
 /// One attempt to resolve a fault, with the map read-locked.
 struct Attempt<'a> {
     pmap: &'a Pmap,
+    history: &'a History,
     entry: &'a MapEntry,
     /// The page.
     va: VirtAddr,
@@ -175,6 +176,7 @@ impl Map {
             }
             let attempt = Attempt {
                 pmap: &self.pmap,
+                history: &self.history,
                 entry,
                 va,
                 access,
@@ -359,7 +361,10 @@ impl Attempt<'_> {
                 shared_amap::unmap_everywhere(&page);
             }
             let copy = copy_of(&page)?;
-            Counter::loans_broken_by_write.add(page.is_lent().into());
+            if page.is_lent() {
+                Counter::loans_broken_by_write.add(1);
+                self.history.broke();
+            }
             drop(page);
             if self.pmap.is_shared(self.va)
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)

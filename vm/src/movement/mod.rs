@@ -7,5 +7,10 @@
 mod access;
 mod loan;
 mod pin;
+mod policy;
 
 pub use pin::PinnedPages;
+pub use policy::{
+    Movement, least_move, least_pages, lends_pages, movement, set_current_map, set_least_move,
+    set_movement, takes_pages, with_current,
+};

@@ -21,7 +21,8 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nucleus::{
-    Access, Frame, PAGE_SIZE, Prot, ephemeral, frame,
+    Access, Frame, PAGE_SIZE, Prot, ephemeral,
+    frame::{self, Owned},
     pmap::{self, Pending},
     sync::{MutexGuard, Rank},
 };
@@ -52,7 +53,7 @@ pub(crate) enum Page {
 
 impl Page {
     /// A page in this frame.
-    pub(crate) fn resident(frame: Frame) -> Page {
+    pub(crate) fn resident(frame: impl Into<Owned>) -> Page {
         Page::At(SwapState::memory(frame))
     }
 
@@ -469,7 +470,7 @@ impl Object {
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
-    pub fn replace(&self, index: u64, frame: Frame) -> Result<bool, PagerError> {
+    pub fn replace(&self, index: u64, frame: impl Into<Owned>) -> Result<bool, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
         match page.frame() {

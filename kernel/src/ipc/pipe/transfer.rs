@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result};
 use fbuf::{
-    Sink, Slice, Source,
+    Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Space},
 };
 use nucleus::PAGE_SIZE;
@@ -73,7 +73,7 @@ struct Read {
 impl Read {
     /// Clips the front to a packet or the bytes before one; `None` where another call begins.
     #[cold]
-    fn clip(&mut self, chain: &mut Chain<PipeState>, mut slice: Slice) -> Option<Slice> {
+    fn clip(&mut self, chain: &mut Chain<PipeState>, mut slice: View) -> Option<View> {
         let start = chain.start();
         if self.end.is_none() {
             match chain.state.packets.front(start) {
@@ -90,11 +90,19 @@ impl Read {
 
 impl Drain<PipeState> for Read {
     #[inline]
-    fn front(&mut self, chain: &mut Chain<PipeState>) -> Option<Slice> {
+    fn front(&mut self, chain: &mut Chain<PipeState>) -> Option<View> {
         let slice = chain.first()?;
         match chain.state.packets.is_empty() && self.end.is_none() {
             true => Some(slice),
             false => self.clip(chain, slice),
+        }
+    }
+
+    #[inline]
+    fn pages(&mut self, chain: &mut Chain<PipeState>, most: usize) -> usize {
+        match chain.state.packets.is_empty() && self.end.is_none() {
+            true => chain.whole_pages(most),
+            false => 0,
         }
     }
 

@@ -34,7 +34,9 @@ impl Owned {
         let frame = frame.clone();
         // Saturating: with so many owners a frame stays lent for ever.
         let more = |lent: u32| lent.checked_add(1);
-        let _ = record(frame.index).lent().fetch_update(AcqRel, Relaxed, more);
+        let _ = record(frame.index)
+            .lent()
+            .fetch_update(AcqRel, Relaxed, more);
         Owned(frame)
     }
 

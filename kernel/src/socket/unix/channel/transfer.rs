@@ -4,9 +4,11 @@ use core::mem;
 
 use abi::{Errno, Result};
 use fbuf::{
-    Sink, Slice, Source,
+    Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Queue, Space},
 };
+
+use nucleus::PAGE_SIZE;
 
 use super::{
     Attached, Channel, ChannelState, Mark, Received, free_slots, has_made_room, urgent::skip_urgent,
@@ -110,7 +112,7 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
     /// Passes the marks at the position of the first byte, up to one with rights or with a sender
     /// whose bytes are for another call.
     #[inline]
-    fn front(&mut self, chain: &mut Chain<ChannelState>) -> Option<Slice> {
+    fn front(&mut self, chain: &mut Chain<ChannelState>) -> Option<View> {
         let (received, at) = (&mut *self.received, chain.start());
         if received.is_over {
             return None;
@@ -153,12 +155,27 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         Some(slice)
     }
 
+    fn pages(&mut self, chain: &mut Chain<ChannelState>, most: usize) -> usize {
+        let at = chain.start();
+        let marks = chain.state.marks.iter().take_while(|mark| mark.at <= at);
+        let has_rights = marks.into_iter().any(|mark| mark.rights.is_some());
+        if chain.urgent.is_some() || self.stop.is_some() || has_rights {
+            return 0;
+        }
+        if self.front(chain).is_none() {
+            return 0;
+        }
+        let next = chain.state.marks.front().map_or(u64::MAX, |mark| mark.at);
+        let most = most.min(((next - at) / PAGE_SIZE as u64) as usize);
+        chain.whole_pages(most)
+    }
+
     #[inline]
     fn take(&mut self, chain: &mut Chain<ChannelState>, n: usize) -> Option<Slice> {
         let slice = chain.take(n);
         self.received.taken += n;
         self.received.is_over = self.stop.is_some_and(|end| chain.start() >= end);
-        self.has_made_room = has_made_room(chain, self.limit);
+        self.has_made_room |= has_made_room(chain, self.limit);
         slice
     }
 

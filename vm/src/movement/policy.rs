@@ -1,0 +1,102 @@
+//! Which way bytes go between a program and a queue: by a copy, or by pages that change hands
+//! (`uvm.txt` 7).
+//!
+//! A loan costs a change of mappings, and a copy after all if the page is written soon. So large
+//! transfers alone are worth it, and those of programs that leave lent pages alone, as their history
+//! shows (`map/history.rs`).
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use nucleus::{PAGE_SIZE, sync::OnceBox};
+
+use crate::map::Map;
+
+/// The ways that pages may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Movement {
+    /// All bytes are copied.
+    Copy,
+    /// Whole pages are lent and transferred.
+    Loan,
+    /// As [`Loan`](Movement::Loan), unless lent pages are mostly written soon.
+    Auto,
+}
+
+static MOVEMENT: AtomicU32 = AtomicU32::new(Movement::Auto as u32);
+/// Bytes from which on a transfer is worth a change of mappings.
+static LEAST: AtomicUsize = AtomicUsize::new(LEAST_PAGES * PAGE_SIZE);
+/// The same in pages.
+const LEAST_PAGES: usize = 8;
+
+/// Returns which ways pages may go.
+pub fn movement() -> Movement {
+    match MOVEMENT.load(Relaxed) {
+        0 => Movement::Copy,
+        1 => Movement::Loan,
+        _ => Movement::Auto,
+    }
+}
+
+/// Chooses which ways pages may go.
+pub fn set_movement(movement: Movement) {
+    MOVEMENT.store(movement as u32, Relaxed);
+    set_least_move(least_pages());
+}
+
+static PAGES: AtomicUsize = AtomicUsize::new(LEAST_PAGES);
+
+/// Returns how many pages are worth a change of mappings.
+pub fn least_pages() -> usize {
+    PAGES.load(Relaxed)
+}
+
+/// Sets how many pages, one at least, are worth a change of mappings.
+pub fn set_least_move(pages: usize) {
+    PAGES.store(pages, Relaxed);
+    let bytes = match movement() {
+        Movement::Copy => usize::MAX,
+        _ => pages * PAGE_SIZE,
+    };
+    LEAST.store(bytes, Relaxed);
+}
+
+/// Returns how many bytes are worth a change of mappings; no transfer has so many where all are
+/// copied.
+#[inline]
+pub fn least_move() -> usize {
+    LEAST.load(Relaxed)
+}
+
+/// How the address space of the current program is found.
+type Current = fn(&mut dyn FnMut(&Map));
+
+static CURRENT: OnceBox<Current> = OnceBox::new();
+
+/// Registers how the address space of the current program is found. The first one stays.
+pub fn set_current_map(current: Current) {
+    CURRENT.get_or_insert(|| Box::new(current));
+}
+
+/// Runs `f` with the address space of the current program, if there is one.
+pub fn with_current<R>(f: impl FnOnce(&Map) -> R) -> Option<R> {
+    let (mut f, mut result) = (Some(f), None);
+    CURRENT.get()?(&mut |map| result = f.take().map(|f| f(map)));
+    result
+}
+
+/// Returns whether the current program is to lend its next `pages` pages.
+pub fn lends_pages(pages: usize) -> bool {
+    match movement() {
+        Movement::Copy => false,
+        Movement::Loan => true,
+        Movement::Auto => {
+            let pages = u32::try_from(pages).unwrap_or(u32::MAX);
+            with_current(|map| map.history.lends(pages)).unwrap_or(false)
+        }
+    }
+}
+
+/// Returns whether the current program is to get pages in the place of its own.
+pub fn takes_pages() -> bool {
+    movement() != Movement::Copy
+}
