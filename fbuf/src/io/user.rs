@@ -215,7 +215,7 @@ impl Sink for UserBuffers {
 
     fn places(&mut self) -> usize {
         let (_, pages) = pages_of(self.front(usize::MAX));
-        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages() {
+        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages(pages) {
             true => pages,
             false => 0,
         }

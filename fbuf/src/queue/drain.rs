@@ -25,7 +25,8 @@ pub trait Drain<S: State> {
     }
 
     /// Returns how many of the first slices, `most` at most, may be taken off in one step, each of
-    /// them a whole frame.
+    /// them a whole page that was lent ([`Chain::lent_pages`]). It is called as
+    /// [`front`](Drain::front) is.
     #[inline]
     fn pages(&mut self, chain: &mut Chain<S>, most: usize) -> usize {
         let _ = (chain, most);
@@ -114,23 +115,21 @@ impl<S: State> Queue<S> {
     fn transfer<D: Drain<S>>(&self, to: &mut dyn Sink, most: usize, call: &mut D) -> usize {
         let mut total = 0;
         loop {
-            let places = to.places().min(most - total / PAGE_SIZE).min(TOGETHER);
-            if places == 0 {
+            let most = (most - total / PAGE_SIZE).min(TOGETHER);
+            let count = call.pages(self.lock().aside(), most);
+            if count == 0 {
                 return total;
             }
+            let count = count.min(to.places());
             let mut pages = [const { None::<Owned> }; TOGETHER];
-            let count = {
-                let mut chain = self.lock();
-                let count = call.pages(chain.aside(), places);
+            {
+                // Writers add behind, and there is no other reader.
+                let chain = self.lock();
                 for (i, page) in pages[..count].iter_mut().enumerate() {
                     *page = chain.data.slice(i).map(|slice| slice.frame.clone());
                 }
-                count
-            };
-            let taken = match count {
-                0 => 0,
-                count => to.take_pages(&mut pages[..count]),
-            };
+            }
+            let taken = to.take_pages(&mut pages[..count]);
             let mut old = [const { None::<Slice> }; TOGETHER];
             if taken > 0 {
                 let mut chain = self.lock();

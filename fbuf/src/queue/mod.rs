@@ -240,10 +240,12 @@ impl<S: State> Chain<S> {
         self.data.slice(0).map(Slice::view)
     }
 
-    /// Returns how many of the first slices, `most` at most, are whole frames.
-    pub fn whole_pages(&self, most: usize) -> usize {
-        let first = self.data.slices().take(most);
-        first.take_while(|slice| slice.len == PAGE_SIZE).count()
+    /// Returns how many of the first slices, `most` at most, are whole pages that were lent. Frames
+    /// of the queue's own are copied: the writer takes them again, while a page that leaves costs
+    /// an allocation here, and a change of mappings there.
+    pub fn lent_pages(&self, most: usize) -> usize {
+        let is_lent = |slice: &&Slice| slice.len == PAGE_SIZE && slice.frame.is_lent();
+        self.data.slices().take(most).take_while(is_lent).count()
     }
 
     /// Takes the first slice off, or `max` bytes of it.

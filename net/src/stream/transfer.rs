@@ -119,7 +119,7 @@ impl Drain<StreamState> for Reading<'_> {
     #[inline]
     fn pages(&mut self, chain: &mut Chain<StreamState>, most: usize) -> usize {
         match chain.urgent {
-            None => chain.whole_pages(most),
+            None => chain.lent_pages(most),
             Some(_) => 0,
         }
     }

@@ -91,7 +91,7 @@ enum Outcome {
 /// One attempt to resolve a fault, with the map read-locked.
 struct Attempt<'a> {
     pmap: &'a Pmap,
-    history: &'a History,
+    histories: [&'a History; 2],
     entry: &'a MapEntry,
     /// The page.
     va: VirtAddr,
@@ -176,7 +176,7 @@ impl Map {
             }
             let attempt = Attempt {
                 pmap: &self.pmap,
-                history: &self.history,
+                histories: [&self.lent, &self.received],
                 entry,
                 va,
                 access,
@@ -361,10 +361,7 @@ impl Attempt<'_> {
                 shared_amap::unmap_everywhere(&page);
             }
             let copy = copy_of(&page)?;
-            if page.is_lent() {
-                Counter::loans_broken_by_write.add(1);
-                self.history.broke();
-            }
+            self.note_broken(&page);
             drop(page);
             if self.pmap.is_shared(self.va)
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
@@ -393,6 +390,15 @@ impl Attempt<'_> {
         }
         self.enter(&page, self.entry.anon_prot(sole && !page.is_fixed))?;
         Ok(Outcome::Mapped(Neighbours::InOrder))
+    }
+
+    /// Notes that a page was copied, if that ends a loan.
+    fn note_broken(&self, page: &Frame) {
+        if page.is_lent() {
+            Counter::loans_broken_by_write.add(1);
+            // Whether it was lent or received, the page does not say.
+            self.histories.iter().for_each(|history| history.broke());
+        }
     }
 
     /// Maps for reading the page of an anon whose slot other amaps share.
@@ -426,7 +432,10 @@ impl Attempt<'_> {
         let mut copied = 0;
         for slot in &mut behind[..count] {
             let copy = match slot.resident() {
-                Some(page) if !frame::is_scarce() => copy_of(&page),
+                Some(page) if !frame::is_scarce() => {
+                    self.note_broken(&page);
+                    copy_of(&page)
+                }
                 _ => break,
             };
             let Ok(copy) = copy else { break };

@@ -1,40 +1,42 @@
-//! Whether a program's pages are worth lending (`uvm.txt` 7): one that writes them again while they
-//! are lent pays for a fault and a copy, which is more than a copy alone.
+//! Whether it is worth that a program's pages change hands (`uvm.txt` 7): one that writes pages which
+//! it has lent, or received from others that still have them, pays for a fault and a copy, which is
+//! more than a copy alone.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// What became of the pages that an address space lent and received.
+/// What became of the pages that an address space lent, or of those that it received.
 #[derive(Default)]
 pub(crate) struct History {
-    /// Pages lent, and of these written while they were lent, since the last judgement.
-    lent: AtomicU32,
+    /// Pages that changed hands, and of these written while they had other owners, since the last
+    /// judgement.
+    moved: AtomicU32,
     broken: AtomicU32,
     /// Pages that are to be copied before the next attempt, and how many it was the last time.
     rest: AtomicU32,
     penalty: AtomicU32,
 }
 
-/// Pages after which lending is judged.
+/// Pages after which the history is judged.
 const SAMPLE: u32 = 16;
 /// The most pages that are copied before the next attempt.
 const MOST_REST: u32 = 1 << 14;
 
 impl History {
-    /// Whether `pages` are to be lent. Threads may count at the same time: the sums are guesses.
-    pub(crate) fn lends(&self, pages: u32) -> bool {
+    /// Whether `pages` are to change hands. Threads may count at the same time: the sums are guesses.
+    pub(crate) fn allows(&self, pages: u32) -> bool {
         let rest = self.rest.load(Relaxed);
         if rest > 0 {
             self.rest.store(rest.saturating_sub(pages), Relaxed);
             return false;
         }
-        let lent = self.lent.load(Relaxed);
-        if lent < SAMPLE {
-            self.lent.store(lent + pages.min(SAMPLE), Relaxed);
+        let moved = self.moved.load(Relaxed);
+        if moved < SAMPLE {
+            self.moved.store(moved + pages.min(SAMPLE), Relaxed);
             return true;
         }
-        self.lent.store(0, Relaxed);
+        self.moved.store(0, Relaxed);
         let broken = self.broken.swap(0, Relaxed);
-        if broken * 2 < lent {
+        if broken * 2 < moved {
             self.penalty.store(0, Relaxed);
             return true;
         }

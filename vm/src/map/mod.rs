@@ -72,8 +72,9 @@ pub struct Map {
     /// ([`PinnedPages`](crate::PinnedPages)).
     pub(crate) write_pins: AtomicUsize,
     pub(crate) unpinned: WaitQueue,
-    /// What became of pages that it lent.
-    pub(crate) history: History,
+    /// What became of pages that it lent, and of those that it received.
+    pub(crate) lent: History,
+    pub(crate) received: History,
 }
 
 /// Rounds `len` up to pages.
@@ -135,7 +136,8 @@ impl Map {
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
             unpinned: WaitQueue::new(),
-            history: History::default(),
+            lent: History::default(),
+            received: History::default(),
             token: Token::new(),
         };
         SPACES.enroll(&map.pmap, &map.token);

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SIZE, sync::OnceBox};
 
-use crate::map::Map;
+use crate::map::{History, Map};
 
 /// The ways that pages may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,17 +86,21 @@ pub fn with_current<R>(f: impl FnOnce(&Map) -> R) -> Option<R> {
 
 /// Returns whether the current program is to lend its next `pages` pages.
 pub fn lends_pages(pages: usize) -> bool {
+    judge(pages, |map| &map.lent)
+}
+
+/// Returns whether the current program is to get pages in the place of its next `pages` ones.
+pub fn takes_pages(pages: usize) -> bool {
+    judge(pages, |map| &map.received)
+}
+
+fn judge(pages: usize, history: impl Fn(&Map) -> &History) -> bool {
     match movement() {
         Movement::Copy => false,
         Movement::Loan => true,
         Movement::Auto => {
             let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-            with_current(|map| map.history.lends(pages)).unwrap_or(false)
+            with_current(|map| history(map).allows(pages)).unwrap_or(false)
         }
     }
-}
-
-/// Returns whether the current program is to get pages in the place of its own.
-pub fn takes_pages() -> bool {
-    movement() != Movement::Copy
 }

@@ -101,7 +101,7 @@ impl Drain<PipeState> for Read {
     #[inline]
     fn pages(&mut self, chain: &mut Chain<PipeState>, most: usize) -> usize {
         match chain.state.packets.is_empty() && self.end.is_none() {
-            true => chain.whole_pages(most),
+            true => chain.lent_pages(most),
             false => 0,
         }
     }

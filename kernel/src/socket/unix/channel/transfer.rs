@@ -167,7 +167,7 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         }
         let next = chain.state.marks.front().map_or(u64::MAX, |mark| mark.at);
         let most = most.min(((next - at) / PAGE_SIZE as u64) as usize);
-        chain.whole_pages(most)
+        chain.lent_pages(most)
     }
 
     #[inline]
