@@ -45,6 +45,17 @@ impl Slice {
         }
     }
 
+    /// Makes a slice of a part of a frame that slices alone show. They need not be counted, since no
+    /// such part becomes a page of anything, which could be written.
+    #[inline]
+    pub(crate) fn part(frame: &Frame, offset: usize, len: usize) -> Slice {
+        Slice {
+            frame: Owned::new(frame.clone()),
+            offset,
+            len,
+        }
+    }
+
     /// Returns the slice's bytes.
     #[inline]
     pub fn view(&self) -> View {
@@ -63,7 +74,10 @@ impl Slice {
     /// Removes and returns the first `n` bytes, `len` at most. One of the two parts may be empty;
     /// such a slice is not kept.
     pub(crate) fn split_front(&mut self, n: usize) -> Slice {
-        let front = Slice::of(&self.frame, self.offset, n);
+        let front = match self.frame.is_lent() {
+            true => Slice::of(&self.frame, self.offset, n),
+            false => Slice::part(&self.frame, self.offset, n),
+        };
         self.offset += n;
         self.len -= n;
         front

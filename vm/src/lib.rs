@@ -75,8 +75,8 @@ pub use map::{
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::{
-    Movement, PinnedPages, least_move, least_pages, lends_pages, movement, set_current_map,
-    set_least_move, set_movement, takes_pages, with_current,
+    Movement, PinnedPages, least_direct, least_move, least_pages, least_uncopied, lends_pages,
+    movement, set_current_map, set_least_move, set_movement, takes_pages, with_current,
 };
 pub use object::{Anonymous, BusyPages, Description, HasObject, Lookup, Object, Pager, PagerError};
 pub use reclaim::{

@@ -40,12 +40,17 @@ pub const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "movement",
-        values: OneOf(&["copy", "loan", "auto"]),
+        values: OneOf(&["copy", "once", "loan", "auto"]),
         default: "auto",
         is_live: true,
         get: || [movement() as u32, 0],
         set: |[n, _]| {
-            let ways = [Movement::Copy, Movement::Loan, Movement::Auto];
+            let ways = [
+                Movement::Copy,
+                Movement::Once,
+                Movement::Loan,
+                Movement::Auto,
+            ];
             set_movement(ways[n as usize]);
             Ok(())
         },

@@ -10,7 +10,7 @@ use nucleus::{
     Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, frame::Owned, user, user::BadAddress,
 };
 
-use super::{Sink, Source, moved};
+use super::{Held, Sink, Source, moved};
 
 /// The most bytes that one system call moves, as on Linux: the largest page-aligned `i32`.
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -231,6 +231,15 @@ impl Sink for UserBuffers {
         taken
     }
 
+    fn target(&mut self) -> Option<(VirtAddr, usize)> {
+        let Buffer { at, len } = self.front(usize::MAX);
+        (len > 0).then_some((at, len))
+    }
+
+    fn skip_put(&mut self, n: usize) {
+        self.advance(n);
+    }
+
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
         let from = ephemeral::map(frame);
         self.transfer(len, |at, done, n| {
@@ -267,6 +276,19 @@ impl Source for UserBuffers {
             self.advance(lent * PAGE_SIZE);
         }
         lent
+    }
+
+    fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
+        let Buffer { at, len } = self.front(usize::MAX);
+        let offset = at.page_offset();
+        let most = (offset + len).div_ceil(PAGE_SIZE).min(pages.len());
+        let held = vm::with_current(|map| map.hold_each(at, &mut pages[..most]))?;
+        let len = (held * PAGE_SIZE).checked_sub(offset)?.min(len);
+        (len > 0).then_some(Held { offset, len })
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.advance(n);
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {

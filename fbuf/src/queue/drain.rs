@@ -65,18 +65,18 @@ impl<S: State> Queue<S> {
         call: &mut D,
     ) -> Result<usize> {
         let mut total = 0;
-        if max.min(to.room()) == 0 {
+        let room = max.min(to.room());
+        if room == 0 {
             return Ok(0);
+        }
+        if room >= vm::least_move() {
+            total = self.transfer(to, room / PAGE_SIZE, call);
+            if total == max || to.room() == 0 {
+                return Ok(total);
+            }
         }
         // A handle of the slice keeps its frame while bytes are copied without the lock.
         loop {
-            let room = to.room().min(max - total);
-            if room >= vm::least_move() {
-                total += self.transfer(to, room / PAGE_SIZE, call);
-                if total == max || to.room() == 0 {
-                    return Ok(total);
-                }
-            }
             let mut next = call.front(self.lock().aside());
             while let Some(slice) = next {
                 let n = match to.put_frame(&slice.frame, slice.offset, slice.len.min(max - total)) {

@@ -41,6 +41,23 @@ pub trait Fill<S: State> {
     /// Notes bytes that were linked: sets marks, decides whether readers are to be told.
     fn linked(&mut self, chain: &mut Chain<S>, added: Added);
 
+    /// Whether [`put`](Fill::put) is implemented.
+    const PUTS: bool = false;
+
+    /// Returns whether bytes may go past the queue, which is empty.
+    ///
+    /// # Errors
+    /// That of a queue which takes no bytes any more.
+    fn may_put(&mut self, chain: &mut Chain<S>) -> Result<bool> {
+        self.may_link(chain)
+    }
+
+    /// Notes bytes that went past the queue to a reader that waits: decides whether readers are to
+    /// be told, as if the queue had been empty.
+    fn put(&mut self, chain: &mut Chain<S>, added: Added) {
+        let _ = (chain, added);
+    }
+
     /// Tells readers that bytes can be read while the call goes on. No spin lock is held.
     #[inline]
     fn more(&self) {}
@@ -81,6 +98,9 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
+        if left >= vm::least_uncopied() {
+            return self.fill_large(&mut tail, from, call);
+        }
         while left > 0 {
             match self.step(&mut tail, from, left, call) {
                 Ok(0) => break,
@@ -95,11 +115,49 @@ impl<S: State> Queue<S> {
         Ok(total)
     }
 
+    /// As [`fill`](Queue::fill) for bytes that may go without being copied into the queue.
+    #[inline(never)]
+    fn fill_large<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        call: &mut F,
+    ) -> Result<usize> {
+        let mut total = 0;
+        if F::PUTS && self.is_awaited() && !from.lends() {
+            total = self.put(from, call)?;
+        }
+        loop {
+            let left = from.left();
+            let step = match left {
+                0 => return Ok(total),
+                left if left >= vm::least_move() => self.borrow(tail, from, call),
+                _ => Ok(0),
+            };
+            let step = match step {
+                Ok(0) => {
+                    let left = from.left();
+                    self.step(tail, from, left, call)
+                }
+                step => step,
+            };
+            match step {
+                Ok(0) => return Ok(total),
+                Ok(n) => total += n,
+                Err(error) => return moved(total, Err(error)),
+            }
+            if from.left() > 0 {
+                call.more();
+            }
+        }
+    }
+
     /// Fills slices for the source's next bytes, of which `left` are left, and links them.
     ///
     /// All slices of a step appear at once, so a reader sees all or nothing of
     /// [`Space::least`] bytes, and no other write's bytes stand between them: the writing side is
     /// locked. Slices of the source that do not fit together are copied.
+    #[inline(always)]
     fn step<F: Fill<S>>(
         &self,
         tail: &mut Tail,
@@ -119,14 +177,6 @@ impl<S: State> Queue<S> {
         let in_slices = in_place.saturating_add(space.slots.saturating_mul(PAGE_SIZE));
         if space.least > in_slices.min(space.bytes) {
             return Ok(0);
-        }
-        if left >= vm::least_move() && space.least == 0 && space.slots > 0 {
-            drop(chain);
-            let lent = self.borrow(tail, from, space, call)?;
-            if lent > 0 {
-                return Ok(lent);
-            }
-            chain = self.lock();
         }
         // The part of the tail's frame that is free now, and stays so.
         let own = match in_place {
@@ -173,14 +223,19 @@ impl<S: State> Queue<S> {
         &self,
         tail: &mut Tail,
         from: &mut dyn Source,
-        space: Space,
         call: &mut F,
     ) -> Result<usize> {
+        let mut chain = self.lock();
+        let space = call.space(chain.aside())?;
         let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
-        if most == 0 || !from.lends() {
+        if most == 0 || space.least > 0 {
             return Ok(0);
         }
-        self.lock().aside().data.reserve(most)?;
+        chain.aside().data.reserve(most)?;
+        drop(chain);
+        if !from.lends() {
+            return Ok(0);
+        }
         let mut pages = [const { None::<Owned> }; TOGETHER];
         let count = from.lend(&mut pages[..most]);
         if count == 0 {
@@ -329,7 +384,7 @@ fn next_slice<const N: usize>(
         tail.used = 0;
         return Ok(tail.frame.take().map(Slice::whole));
     }
-    let slice = Slice::of(frame, tail.used, n);
+    let slice = Slice::part(frame, tail.used, n);
     tail.used += n;
     Ok(Some(slice))
 }

@@ -4,6 +4,7 @@
 //! - this file: [`Queue`], its [`Chain`], and [`State`], which a kind of queue adds to the chain;
 //! - `fill`: writing; [`Fill`] is one call that writes;
 //! - `drain`: reading and peeking; [`Drain`] is one call that reads;
+//! - `direct`: one copy, past the empty queue, into the memory of a reader that waits;
 //! - `urgent`: the place of the byte sent with `MSG_OOB`;
 //! - `splice`: slices that change queues without a copy;
 //! - `ready`: the stored readiness that `poll` reads without a lock.
@@ -18,6 +19,7 @@
 //! ```text
 //! reading (one reader at a time copies)      QUEUE_READING
 //!    writing (one writer at a time copies)   QUEUE_WRITING
+//!       waiting (a reader's buffer)          QUEUE_RECEIVER
 //!       chain (slices and state)             Leaf, spinning, never held during a copy
 //! ```
 //! So a reader and a writer on two CPUs copy at the same time and meet only to link and unlink
@@ -51,12 +53,14 @@ use crate::{
     slice::{Slice, View},
 };
 
+mod direct;
 mod drain;
 mod fill;
 mod ready;
 mod splice;
 mod urgent;
 
+use direct::Waiting;
 pub use drain::Drain;
 pub use fill::{Added, Fill, Space};
 pub use splice::Slots;
@@ -96,6 +100,8 @@ pub struct Queue<S> {
     reading: Mutex<()>,
     /// Held by the writer that adds bytes.
     writing: Mutex<Tail>,
+    /// The buffer of a reader that waits for bytes.
+    waiting: Waiting,
 }
 
 /// The slices of a queue, and the state of its kind. [chain's lock]
@@ -159,6 +165,7 @@ impl<S: State> Queue<S> {
             chain: SpinLock::new(Rank::Leaf, chain),
             reading: Mutex::new(crate::rank::QUEUE_READING, ()),
             writing: Mutex::new(crate::rank::QUEUE_WRITING, Tail::new()),
+            waiting: Waiting::new(),
         }
     }
 
@@ -254,6 +261,14 @@ impl<S: State> Chain<S> {
         let slice = self.data.take_slice(max)?;
         self.taken += slice.len as u64;
         Some(slice)
+    }
+
+    /// Takes off the first slice, or its first `n` bytes, which were copied; returns it if it is
+    /// used up.
+    #[inline]
+    pub fn pass(&mut self, n: usize) -> Option<Slice> {
+        self.taken += n as u64;
+        self.data.pass(n)
     }
 
     /// Returns how many bytes `tail` can take behind the last slice, in its frame.

@@ -406,7 +406,7 @@ pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {
 }
 
 /// Runs `f` with the address space of the current thread, if it has one.
-pub fn with_current_map(f: &mut dyn FnMut(&vm::Map)) {
+pub fn with_current_map(f: &mut dyn FnMut(&Arc<vm::Map>)) {
     if let Some(space) = with_current(Thread::space).flatten() {
         f(space.map());
     }

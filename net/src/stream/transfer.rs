@@ -127,7 +127,7 @@ impl Drain<StreamState> for Reading<'_> {
     #[inline]
     fn take(&mut self, chain: &mut Chain<StreamState>, n: usize) -> Option<Slice> {
         let was_writable = is_writable(chain);
-        let slice = chain.take(n);
+        let slice = chain.pass(n);
         self.has_taken = true;
         self.has_made_room |= !was_writable && is_writable(chain);
         slice

@@ -18,7 +18,8 @@ pub(crate) struct History {
 
 /// Pages after which the history is judged.
 const SAMPLE: u32 = 16;
-/// The most pages that are copied before the next attempt.
+/// The least and the most pages that are copied before the next attempt.
+const LEAST_REST: u32 = 1 << 10;
 const MOST_REST: u32 = 1 << 14;
 
 impl History {
@@ -41,7 +42,7 @@ impl History {
             return true;
         }
         let penalty = self.penalty.load(Relaxed);
-        let penalty = (penalty * 2).clamp(SAMPLE * 16, MOST_REST);
+        let penalty = (penalty * 2).clamp(LEAST_REST, MOST_REST);
         self.penalty.store(penalty, Relaxed);
         self.rest.store(penalty, Relaxed);
         false

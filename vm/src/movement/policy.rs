@@ -5,7 +5,7 @@
 //! transfers alone are worth it, and those of programs that leave lent pages alone, as their history
 //! shows (`map/history.rs`).
 
-use alloc::boxed::Box;
+use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SIZE, sync::OnceBox};
 
@@ -14,11 +14,14 @@ use crate::map::{History, Map};
 /// The ways that pages may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Movement {
-    /// All bytes are copied.
+    /// Bytes are copied into a queue, and out of it.
     Copy,
+    /// Bytes are copied once where a reader waits.
+    Once,
     /// Whole pages are lent and transferred.
     Loan,
-    /// As [`Loan`](Movement::Loan), unless lent pages are mostly written soon.
+    /// As [`Loan`](Movement::Loan), but bytes that programs write soon go as by
+    /// [`Once`](Movement::Once).
     Auto,
 }
 
@@ -32,7 +35,8 @@ const LEAST_PAGES: usize = 8;
 pub fn movement() -> Movement {
     match MOVEMENT.load(Relaxed) {
         0 => Movement::Copy,
-        1 => Movement::Loan,
+        1 => Movement::Once,
+        2 => Movement::Loan,
         _ => Movement::Auto,
     }
 }
@@ -40,6 +44,13 @@ pub fn movement() -> Movement {
 /// Chooses which ways pages may go.
 pub fn set_movement(movement: Movement) {
     MOVEMENT.store(movement as u32, Relaxed);
+    DIRECT.store(
+        match movement {
+            Movement::Once | Movement::Auto => LEAST_DIRECT,
+            Movement::Copy | Movement::Loan => usize::MAX,
+        },
+        Relaxed,
+    );
     set_least_move(least_pages());
 }
 
@@ -54,10 +65,11 @@ pub fn least_pages() -> usize {
 pub fn set_least_move(pages: usize) {
     PAGES.store(pages, Relaxed);
     let bytes = match movement() {
-        Movement::Copy => usize::MAX,
-        _ => pages * PAGE_SIZE,
+        Movement::Copy | Movement::Once => usize::MAX,
+        Movement::Loan | Movement::Auto => pages * PAGE_SIZE,
     };
     LEAST.store(bytes, Relaxed);
+    UNCOPIED.store(bytes.min(least_direct()), Relaxed);
 }
 
 /// Returns how many bytes are worth a change of mappings; no transfer has so many where all are
@@ -67,8 +79,27 @@ pub fn least_move() -> usize {
     LEAST.load(Relaxed)
 }
 
+/// Bytes from which on they go straight into the memory of a reader that waits.
+static DIRECT: AtomicUsize = AtomicUsize::new(LEAST_DIRECT);
+const LEAST_DIRECT: usize = 2 * PAGE_SIZE;
+
+/// Returns how many bytes are worth a copy straight into the memory of a reader that waits; no
+/// transfer has so many where that is off.
+#[inline]
+pub fn least_direct() -> usize {
+    DIRECT.load(Relaxed)
+}
+
+/// Returns the lesser of [`least_move`] and [`least_direct`].
+#[inline]
+pub fn least_uncopied() -> usize {
+    UNCOPIED.load(Relaxed)
+}
+
+static UNCOPIED: AtomicUsize = AtomicUsize::new(LEAST_DIRECT);
+
 /// How the address space of the current program is found.
-type Current = fn(&mut dyn FnMut(&Map));
+type Current = fn(&mut dyn FnMut(&Arc<Map>));
 
 static CURRENT: OnceBox<Current> = OnceBox::new();
 
@@ -78,7 +109,7 @@ pub fn set_current_map(current: Current) {
 }
 
 /// Runs `f` with the address space of the current program, if there is one.
-pub fn with_current<R>(f: impl FnOnce(&Map) -> R) -> Option<R> {
+pub fn with_current<R>(f: impl FnOnce(&Arc<Map>) -> R) -> Option<R> {
     let (mut f, mut result) = (Some(f), None);
     CURRENT.get()?(&mut |map| result = f.take().map(|f| f(map)));
     result
@@ -96,7 +127,7 @@ pub fn takes_pages(pages: usize) -> bool {
 
 fn judge(pages: usize, history: impl Fn(&Map) -> &History) -> bool {
     match movement() {
-        Movement::Copy => false,
+        Movement::Copy | Movement::Once => false,
         Movement::Loan => true,
         Movement::Auto => {
             let pages = u32::try_from(pages).unwrap_or(u32::MAX);

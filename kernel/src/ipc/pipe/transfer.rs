@@ -25,6 +25,8 @@ pub(super) struct Write {
 }
 
 impl Fill<PipeState> for Write {
+    const PUTS: bool = true;
+
     #[inline]
     fn space(&mut self, chain: &mut Chain<PipeState>) -> Result<Space> {
         if chain.state.readers == 0 {
@@ -43,6 +45,18 @@ impl Fill<PipeState> for Write {
             (space.bytes, space.continues) = (PAGE_SIZE, false);
         }
         Ok(space)
+    }
+
+    fn may_put(&mut self, chain: &mut Chain<PipeState>) -> Result<bool> {
+        match chain.state.readers {
+            0 => Err(Errno::EPIPE),
+            _ => Ok(!self.packets),
+        }
+    }
+
+    fn put(&mut self, _: &mut Chain<PipeState>, _: Added) {
+        self.was_empty = true;
+        self.whole = 0;
     }
 
     #[inline]
@@ -109,7 +123,7 @@ impl Drain<PipeState> for Read {
     #[inline]
     fn take(&mut self, chain: &mut Chain<PipeState>, n: usize) -> Option<Slice> {
         let was_full = !chain.has_slot();
-        let slice = chain.take(n);
+        let slice = chain.pass(n);
         self.has_taken = true;
         self.freed_slot |= was_full && chain.has_slot();
         slice
@@ -130,7 +144,16 @@ impl Pipe {
             if n > 0 {
                 return Ok(n);
             }
-            if self.await_bytes(wait)?.is_none() {
+            let is_offered = wait && self.queue.offer(to);
+            let awaited = self.await_bytes_or(wait, || is_offered && self.queue.has_put());
+            if is_offered {
+                let n = self.queue.withdraw();
+                if n > 0 {
+                    to.skip_put(n);
+                    return Ok(n);
+                }
+            }
+            if awaited?.is_none() {
                 return Ok(0);
             }
         }

@@ -111,7 +111,7 @@ struct Receiving<'a, F> {
 impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
     /// Passes the marks at the position of the first byte, up to one with rights or with a sender
     /// whose bytes are for another call.
-    #[inline]
+    #[inline(always)]
     fn front(&mut self, chain: &mut Chain<ChannelState>) -> Option<View> {
         let (received, at) = (&mut *self.received, chain.start());
         if received.is_over {
@@ -155,6 +155,7 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         Some(slice)
     }
 
+    #[inline(never)]
     fn pages(&mut self, chain: &mut Chain<ChannelState>, most: usize) -> usize {
         let at = chain.start();
         let marks = chain.state.marks.iter().take_while(|mark| mark.at <= at);
@@ -172,7 +173,7 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
 
     #[inline]
     fn take(&mut self, chain: &mut Chain<ChannelState>, n: usize) -> Option<Slice> {
-        let slice = chain.take(n);
+        let slice = chain.pass(n);
         self.received.taken += n;
         self.received.is_over = self.stop.is_some_and(|end| chain.start() >= end);
         self.has_made_room |= has_made_room(chain, self.limit);
