@@ -4,9 +4,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// What became of the pages that an address space lent, or of those that it received.
-#[derive(Default)]
-pub(crate) struct History {
+/// What became of the pages that an address space or a file lent, or of those that an address space
+/// received.
+#[derive(Default, Debug)]
+pub struct History {
     /// Pages that changed hands, and of these written while they had other owners, since the last
     /// judgement.
     moved: AtomicU32,
@@ -49,7 +50,7 @@ impl History {
     }
 
     /// A lent page was written.
-    pub(crate) fn broke(&self) {
+    pub fn broke(&self) {
         self.broken.fetch_add(1, Relaxed);
     }
 }

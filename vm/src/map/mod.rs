@@ -42,7 +42,7 @@ use policy::check_overcommit;
 use entry::Removed;
 pub(crate) use entry::{MapEntry, ObjectRef};
 pub use fork::set_shared_tables;
-pub(crate) use history::History;
+pub use history::History;
 pub use large::{LargePages, large_pages, set_large_pages};
 pub(crate) use large::{SPAN, span_around};
 pub use layout::{Layout, Randomness};

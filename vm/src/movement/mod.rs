@@ -11,6 +11,6 @@ mod policy;
 
 pub use pin::PinnedPages;
 pub use policy::{
-    Movement, least_direct, least_move, least_pages, least_uncopied, lends_pages, movement,
-    set_current_map, set_least_move, set_movement, takes_pages, with_current,
+    Movement, least_direct, least_move, least_pages, least_uncopied, lends_pages, may_move,
+    movement, set_current_map, set_least_move, set_movement, takes_pages, with_current,
 };

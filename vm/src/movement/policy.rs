@@ -126,12 +126,14 @@ pub fn takes_pages(pages: usize) -> bool {
 }
 
 fn judge(pages: usize, history: impl Fn(&Map) -> &History) -> bool {
+    with_current(|map| may_move(pages, history(map))).unwrap_or(false)
+}
+
+/// Returns whether `pages` pages are to change hands, given what became of others before.
+pub fn may_move(pages: usize, history: &History) -> bool {
     match movement() {
         Movement::Copy | Movement::Once => false,
         Movement::Loan => true,
-        Movement::Auto => {
-            let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-            with_current(|map| history(map).allows(pages)).unwrap_or(false)
-        }
+        Movement::Auto => history.allows(u32::try_from(pages).unwrap_or(u32::MAX)),
     }
 }

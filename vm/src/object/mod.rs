@@ -202,6 +202,12 @@ impl Object {
         self.lock(index)?.get(index).cloned()
     }
 
+    /// Makes the caller another owner of page `index`, if it is resident and may be lent now: the
+    /// owner of the object sees to it that nothing writes it meanwhile.
+    pub fn lend(&self, index: u64) -> Option<Owned> {
+        self.lock(index)?.get(index).map(Owned::lend)
+    }
+
     /// Whether the object has page `index`, resident or in swap.
     pub fn has(&self, index: u64) -> bool {
         self.lock(index)
