@@ -17,14 +17,18 @@
 
 use core::sync::atomic::Ordering::SeqCst;
 use nucleus::{
-    Access, OutOfMemory, PAGE_SHIFT, Prot, VirtAddr, VirtRange, addr::USER_END, frame::Owned,
-    pmap::Pending,
+    Access, OutOfMemory, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END,
+    frame::Owned, pmap::Pending,
 };
 
+use super::policy::{least_move, may_move};
 use crate::amap::Slot;
 use crate::chunks::SLOTS;
 use crate::counters::Counter;
 use crate::map::{Map, MapEntry, Space};
+
+/// Pages that are passed together.
+const TOGETHER: usize = 16;
 
 /// What a loan leaves of the rights of a mapping.
 const NARROWED: Prot = Prot::READ.union(Prot::EXEC).union(Prot::WIRED);
@@ -109,6 +113,23 @@ impl Map {
         }
         Counter::pages_transferred.add(done as u64);
         done
+    }
+
+    /// Lends pages from the one at `from` on, which is aligned, to another address space, in the
+    /// place of those from `at` on, as many as `most` and a few; returns how many. None if that is
+    /// too few to be worth it, or pages of the two are written too soon.
+    pub fn pass_to(&self, from: VirtAddr, to: &Map, at: VirtAddr, most: usize) -> usize {
+        let is_aligned = from.is_page_aligned() && at.is_page_aligned();
+        if !is_aligned || most < least_move() / PAGE_SIZE {
+            return 0;
+        }
+        if !may_move(most, &self.lent) || !may_move(most, &to.received) {
+            return 0;
+        }
+        let mut pages = [const { None }; TOGETHER];
+        let most = most.min(TOGETHER);
+        let count = self.lend(from, &mut pages[..most]);
+        to.receive(at, &mut pages[..count])
     }
 
     /// Gives pages to slots of one chunk.
