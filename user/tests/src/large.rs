@@ -294,7 +294,11 @@ fn said() -> Outcome {
     ] {
         fs::write(ENABLED, word)?;
         ensure!(text(ENABLED)? == line, "{:?}", text(ENABLED)?);
-        ensure!(text("/proc/causeway/large")? == switch, "{:?}", text("/proc/causeway/large")?);
+        ensure!(
+            text("/proc/causeway/large")? == switch,
+            "{:?}",
+            text("/proc/causeway/large")?
+        );
     }
     ensure!(fs::write(ENABLED, "perhaps").is_err(), "any word will do");
     let size = text("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
