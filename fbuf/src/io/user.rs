@@ -237,7 +237,9 @@ impl Sink for UserBuffers {
     }
 
     fn skip_put(&mut self, n: usize) {
-        self.advance(n);
+        if n > 0 {
+            self.advance(n);
+        }
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {

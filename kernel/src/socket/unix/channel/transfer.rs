@@ -30,6 +30,14 @@ impl<L> Sending<'_, L> {
 }
 
 impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
+    const PUTS: bool = true;
+
+    fn may_put(&mut self, chain: &mut Chain<ChannelState>) -> Result<bool> {
+        let is_marked = self.attached.is_urgent || chain.urgent.is_some();
+        let is_marked = is_marked || self.marks(&chain.state) || !chain.state.marks.is_empty();
+        Ok(self.may_link(chain)? && !is_marked)
+    }
+
     #[inline]
     fn space(&mut self, chain: &mut Chain<ChannelState>) -> Result<Space> {
         if chain.state.closed {
@@ -246,6 +254,28 @@ impl Channel {
             linked,
         };
         self.queue.fill(from, &mut call)
+    }
+
+    /// Offers a sender the buffer that a sink fills next: see [`Queue::offer`]. The caller does not
+    /// mind who sends.
+    pub fn offer(&self, to: &mut dyn Sink) -> bool {
+        self.queue.offer(to)
+    }
+
+    /// Whether bytes were put into the buffer that is on offer.
+    pub fn has_put(&self) -> bool {
+        self.queue.has_put()
+    }
+
+    /// Takes the offer back; returns how many bytes were put there.
+    pub fn withdraw(&self, received: &mut Received) -> usize {
+        let n = self.queue.withdraw();
+        if n > 0 {
+            received.taken += n;
+            let sender = self.queue.lock().state.first_sender;
+            received.sender.get_or_insert(sender);
+        }
+        n
     }
 
     /// Moves bytes that are there to a sink, `max` at most, as far as one call may take them.
