@@ -8,13 +8,13 @@
 
 use alloc::sync::Arc;
 use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
+    AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
 use abi::Result;
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, sync::Mutex};
-use vm::Map;
+use nucleus::{Frame, PAGE_SIZE, VirtAddr, sync::Mutex, task};
+use vm::{Map, Movement};
 
 use super::{Added, Fill, Queue, State, drain::TOGETHER};
 use crate::{
@@ -29,10 +29,14 @@ struct Receiver {
     len: usize,
 }
 
+/// Bytes from which on one copy is better than two even where two CPUs could share these, since the
+/// reader is woken once. Measured: 256 KiB take 1.4 times as long, 1 MiB half as long.
+const FOR_ALL_CPUS: usize = 512 << 10;
+
 /// The place for one such reader.
 pub(super) struct Waiting {
-    /// Looked at without the lock.
-    is_there: AtomicBool,
+    /// The CPU that the reader ran on, plus one; 0 if there is none. Looked at without the lock.
+    cpu: AtomicUsize,
     /// Bytes that were put into the buffer: it takes no more then.
     put: AtomicUsize,
     receiver: Mutex<Option<Receiver>>,
@@ -41,7 +45,7 @@ pub(super) struct Waiting {
 impl Waiting {
     pub(super) const fn new() -> Waiting {
         Waiting {
-            is_there: AtomicBool::new(false),
+            cpu: AtomicUsize::new(0),
             put: AtomicUsize::new(0),
             receiver: Mutex::new(crate::rank::QUEUE_RECEIVER, None),
         }
@@ -70,14 +74,17 @@ impl<S: State> Queue<S> {
         }
         self.waiting.put.store(0, Relaxed);
         *receiver = Some(Receiver { map, at, len });
-        self.waiting.is_there.store(true, Release);
+        self.waiting.cpu.store(task::cpu() + 1, Release);
         true
     }
 
-    /// Whether a reader's buffer is on offer.
-    #[inline]
-    pub(super) fn is_awaited(&self) -> bool {
-        self.waiting.is_there.load(Acquire)
+    /// Whether a reader's buffer is on offer, for which `bytes` are worth one copy by the writer.
+    pub(super) fn is_awaited(&self, bytes: usize) -> bool {
+        match self.waiting.cpu.load(Acquire) {
+            0 => false,
+            cpu if cpu == task::cpu() + 1 => true,
+            _ => bytes >= FOR_ALL_CPUS || vm::movement() == Movement::Once,
+        }
     }
 
     /// Whether bytes were put into the buffer that is on offer. The caller is woken as for bytes in
@@ -91,7 +98,7 @@ impl<S: State> Queue<S> {
     pub fn withdraw(&self) -> usize {
         let receiver = {
             let mut receiver = self.waiting.receiver.lock();
-            self.waiting.is_there.store(false, Relaxed);
+            self.waiting.cpu.store(0, Relaxed);
             receiver.take()
         };
         // The address space may end here, without the lock.

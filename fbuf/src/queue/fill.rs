@@ -41,8 +41,12 @@ pub trait Fill<S: State> {
     /// Notes bytes that were linked: sets marks, decides whether readers are to be told.
     fn linked(&mut self, chain: &mut Chain<S>, added: Added);
 
-    /// Whether [`put`](Fill::put) is implemented.
-    const PUTS: bool = false;
+    /// Returns whether so many bytes may go past the queue to a reader that waits
+    /// ([`put`](Fill::put)).
+    fn puts(&self, bytes: usize) -> bool {
+        let _ = bytes;
+        false
+    }
 
     /// Returns whether bytes may go past the queue, which is empty.
     ///
@@ -124,7 +128,7 @@ impl<S: State> Queue<S> {
         call: &mut F,
     ) -> Result<usize> {
         let mut total = 0;
-        if F::PUTS && self.is_awaited() && !from.lends() {
+        if call.puts(from.left()) && self.is_awaited(from.left()) && !from.lends() {
             total = self.put(from, call)?;
         }
         loop {

@@ -25,7 +25,9 @@ pub(super) struct Write {
 }
 
 impl Fill<PipeState> for Write {
-    const PUTS: bool = true;
+    fn puts(&self, _: usize) -> bool {
+        !self.packets
+    }
 
     #[inline]
     fn space(&mut self, chain: &mut Chain<PipeState>) -> Result<Space> {
@@ -50,7 +52,7 @@ impl Fill<PipeState> for Write {
     fn may_put(&mut self, chain: &mut Chain<PipeState>) -> Result<bool> {
         match chain.state.readers {
             0 => Err(Errno::EPIPE),
-            _ => Ok(!self.packets),
+            _ => Ok(true),
         }
     }
 

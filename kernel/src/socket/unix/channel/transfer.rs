@@ -9,6 +9,7 @@ use fbuf::{
 };
 
 use nucleus::PAGE_SIZE;
+use vm::Movement;
 
 use super::{
     Attached, Channel, ChannelState, Mark, Received, free_slots, has_made_room, urgent::skip_urgent,
@@ -30,7 +31,11 @@ impl<L> Sending<'_, L> {
 }
 
 impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
-    const PUTS: bool = true;
+    /// What fits is sent at once: several messages for one switch to the receiver are better than
+    /// one copy less.
+    fn puts(&self, bytes: usize) -> bool {
+        bytes > self.limit || vm::movement() == Movement::Once
+    }
 
     fn may_put(&mut self, chain: &mut Chain<ChannelState>) -> Result<bool> {
         let is_marked = self.attached.is_urgent || chain.urgent.is_some();
