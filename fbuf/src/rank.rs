@@ -5,4 +5,6 @@ nucleus::lock_ranks! {
     QUEUE_READING = 22,
     /// The writer's side of a byte queue, or of a socket that sends messages.
     QUEUE_WRITING = 40,
+    /// The buffer of a reader that waits for bytes of a queue.
+    QUEUE_RECEIVER = 41,
 }

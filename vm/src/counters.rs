@@ -44,6 +44,14 @@ nucleus::counters! {
     swap_slots_dirtied,
     /// Pages copied.
     pages_copied,
+    /// Pages that a program has lent.
+    pages_lent,
+    /// Pages that became a program's in the place of those it had.
+    pages_transferred,
+    /// Lent pages of which a writer took a copy.
+    loans_broken_by_write,
+    /// Lent pages that one of their owners gave up to page-out.
+    loans_broken_by_pageout,
     /// Large pages that were wanted, and there was no memory in a row.
     large_refused,
     /// Map entries allocated.

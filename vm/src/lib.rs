@@ -69,12 +69,15 @@ pub use amap::{AmapForm, amap_form, set_amap_form};
 pub use fault::{fault_ahead, set_fault_ahead};
 pub use inspect::{MappedPage, PageCounts};
 pub use map::{
-    Advice, Backing, Entry, Fault, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock, Map,
-    MapError, MapRequest, Overcommit, Place, Randomness, Sizes, large_pages, locked_pages,
+    Advice, Backing, Entry, Fault, History, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock,
+    Map, MapError, MapRequest, Overcommit, Place, Randomness, Sizes, large_pages, locked_pages,
     max_entries, overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
-pub use movement::PinnedPages;
+pub use movement::{
+    Movement, PinnedPages, least_direct, least_move, least_pages, least_uncopied, lends_pages,
+    may_move, movement, set_current_map, set_least_move, set_movement, takes_pages, with_current,
+};
 pub use object::{
     Anonymous, BusyPages, Description, DeviceObject, HasObject, Lookup, Object, Pager, PagerError,
 };

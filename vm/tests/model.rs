@@ -13,7 +13,8 @@ use std::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
+    frame::Owned,
     pmap::{self, Fork},
     sim, task,
 };
@@ -125,8 +126,12 @@ impl Space {
     }
 }
 
+/// A page that a program lent, with the bytes that it has for ever.
+type Loan = (Owned, Bytes);
+
 struct Model {
     numbers: Numbers,
+    loans: Vec<Loan>,
     cpus: usize,
     /// Percentage of shared mappings: forks do not share page tables with writable shared mappings.
     shared_mappings: usize,
@@ -158,6 +163,7 @@ impl Model {
         Model {
             shared_mappings: *numbers.pick(&[40, 4, 0]),
             numbers,
+            loans: Vec::new(),
             cpus,
             spaces: vec![Space::new(map, BTreeMap::new(), cpus)],
             files: files.collect(),
@@ -209,7 +215,84 @@ impl Model {
             49..68 => self.write(),
             68..72 => self.fault(),
             72..76 => self.foreign(),
+            76..81 => self.lend(),
+            81..85 => self.receive(),
+            85..88 => self.give_back(),
             _ => self.read(),
+        }
+        self.check_loans(false);
+    }
+
+    /// The pages of a space from a random one on.
+    fn run(&mut self, space: usize) -> (VirtAddr, usize) {
+        let at = self.address(space);
+        (at, 1 + self.numbers.below(12))
+    }
+
+    /// Lends what can be lent of a run of pages.
+    fn lend(&mut self) {
+        let space = self.space();
+        let (at, most) = self.run(space);
+        let mut lent = vec![None; most];
+        let count = self.spaces[space].map.lend(at, &mut lent);
+        assert!(lent[count..].iter().all(Option::is_none));
+        for (i, page) in lent.into_iter().flatten().enumerate() {
+            let of = self.spaces[space].judge(at + i * PAGE_SIZE, Access::Read);
+            let of = of.expect("a page that may be read");
+            assert!(
+                !of.shared && !of.shares,
+                "others may write a page that was lent"
+            );
+            self.loans.push((page, of.bytes().expect("bytes")));
+        }
+        self.check_loans(true);
+    }
+
+    /// Gives lent pages to a program, some of them twice.
+    fn receive(&mut self) {
+        let space = self.space();
+        let (at, most) = self.run(space);
+        let mut given = Vec::new();
+        while given.len() < most && !self.loans.is_empty() {
+            let loan = self.numbers.below(self.loans.len());
+            given.push(match self.numbers.chance(70) {
+                true => self.loans.swap_remove(loan),
+                false => self.loans[loan].clone(),
+            });
+        }
+        let (pages, bytes): (Vec<_>, Vec<_>) = given.into_iter().unzip();
+        let mut pages: Vec<_> = pages.into_iter().map(Some).collect();
+        let count = self.spaces[space].map.receive(at, &mut pages);
+        assert!(pages[..count].iter().all(Option::is_none));
+        assert!(pages[count..].iter().all(Option::is_some));
+        for (i, bytes) in bytes.into_iter().take(count).enumerate() {
+            let page = self.spaces[space].pages.get_mut(&(number(at) + i));
+            let page = page.expect("a page that is mapped");
+            assert!(page.prot.contains(Prot::WRITE) && !page.shared && !page.shares);
+            page.copy = Rc::new(RefCell::new(Some(bytes)));
+        }
+    }
+
+    /// Ends some loans.
+    fn give_back(&mut self) {
+        let numbers = &mut self.numbers;
+        self.loans.retain(|_| numbers.chance(50));
+    }
+
+    /// Checks that the bytes of lent pages are what they were: of all, or of one.
+    fn check_loans(&mut self, all: bool) {
+        let some = match self.loans.len() {
+            0 => 0..0,
+            len if all => 0..len,
+            len => {
+                let one = self.numbers.below(len);
+                one..one + 1
+            }
+        };
+        for (page, expected) in &self.loans[some] {
+            let mut bytes = vec![0; PAGE_SIZE];
+            ephemeral::map(page).read(0, &mut bytes);
+            assert!(bytes == *expected, "the bytes of a lent page have changed");
         }
     }
 
@@ -622,7 +705,9 @@ impl Model {
         }
     }
 
-    fn end(self) {
+    fn end(mut self) {
+        self.check_loans(true);
+        self.loans.clear();
         for space in self.spaces {
             space.end();
         }

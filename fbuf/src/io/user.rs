@@ -6,9 +6,11 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, user, user::BadAddress};
+use nucleus::{
+    Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, frame::Owned, user, user::BadAddress,
+};
 
-use super::{Sink, Source, moved};
+use super::{Held, Sink, Source, moved};
 
 /// The most bytes that one system call moves, as on Linux: the largest page-aligned `i32`.
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -198,9 +200,46 @@ impl UserBuffers {
     }
 }
 
+/// Returns the address and the count of the whole pages that a buffer begins with.
+fn pages_of(Buffer { at, len }: Buffer) -> (VirtAddr, usize) {
+    match at.page_offset() {
+        0 => (at, len / PAGE_SIZE),
+        _ => (at, 0),
+    }
+}
+
 impl Sink for UserBuffers {
     fn room(&self) -> usize {
         self.left
+    }
+
+    fn places(&mut self) -> usize {
+        let (_, pages) = pages_of(self.front(usize::MAX));
+        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages(pages) {
+            true => pages,
+            false => 0,
+        }
+    }
+
+    fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let (at, most) = pages_of(self.front(usize::MAX));
+        let most = most.min(pages.len());
+        let taken = vm::with_current(|map| map.receive(at, &mut pages[..most])).unwrap_or(0);
+        if taken > 0 {
+            self.advance(taken * PAGE_SIZE);
+        }
+        taken
+    }
+
+    fn target(&mut self) -> Option<(VirtAddr, usize)> {
+        let Buffer { at, len } = self.front(usize::MAX);
+        (len > 0).then_some((at, len))
+    }
+
+    fn skip_put(&mut self, n: usize) {
+        if n > 0 {
+            self.advance(n);
+        }
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
@@ -224,6 +263,34 @@ impl Sink for UserBuffers {
 impl Source for UserBuffers {
     fn left(&self) -> usize {
         self.left
+    }
+
+    fn lends(&mut self) -> bool {
+        let (_, pages) = pages_of(self.front(usize::MAX));
+        pages * PAGE_SIZE >= vm::least_move() && vm::lends_pages(pages)
+    }
+
+    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let (at, most) = pages_of(self.front(usize::MAX));
+        let most = most.min(pages.len());
+        let lent = vm::with_current(|map| map.lend(at, &mut pages[..most])).unwrap_or(0);
+        if lent > 0 {
+            self.advance(lent * PAGE_SIZE);
+        }
+        lent
+    }
+
+    fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
+        let Buffer { at, len } = self.front(usize::MAX);
+        let offset = at.page_offset();
+        let most = (offset + len).div_ceil(PAGE_SIZE).min(pages.len());
+        let held = vm::with_current(|map| map.hold_each(at, &mut pages[..most]))?;
+        let len = (held * PAGE_SIZE).checked_sub(offset)?.min(len);
+        (len > 0).then_some(Held { offset, len })
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.advance(n);
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {

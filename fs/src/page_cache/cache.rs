@@ -7,7 +7,7 @@ use core::{
 
 use abi::{Errno, Result};
 use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::Mutex};
-use vm::{Description, Lookup, Object, Pager, PagerError, account::Stock};
+use vm::{Description, History, Lookup, Object, Pager, PagerError, account::Stock};
 
 use super::{
     backing_store::{BackingStore, Mapping},
@@ -39,6 +39,8 @@ pub struct PageCache<S: BackingStore> {
     pub(crate) was_mapped_writable: AtomicBool,
     /// A page was passed on to a reader that keeps it, or came from a writer that may.
     pub(crate) has_shared: AtomicBool,
+    /// What became of pages that were lent to programs.
+    pub(crate) lent: History,
     pub(crate) store: S,
 }
 
@@ -89,6 +91,7 @@ impl<S: BackingStore> PageCache<S> {
             writable_mappings: AtomicU32::new(0),
             was_mapped_writable: AtomicBool::new(false),
             has_shared: AtomicBool::new(false),
+            lent: History::default(),
             store,
         }
     }
@@ -144,6 +147,9 @@ impl<S: BackingStore> PageCache<S> {
             let is_reserved = S::is_reserved(self, index);
             if is_reserved {
                 pmap::set_modified(&own);
+            }
+            if frame.is_lent() {
+                self.lent.broke();
             }
             if self.object.replace_by_copy(index, &frame, own.clone()) {
                 if is_reserved {

@@ -5,7 +5,7 @@ use core::{ops::Range, sync::atomic::Ordering};
 use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
-use nucleus::{Frame, PAGE_SIZE, ephemeral, pmap};
+use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
 use vm::Lookup;
 
 use super::{
@@ -118,7 +118,7 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Inserts a whole frame that a writer shared as page `index`, without a copy. Others may still
     /// have it.
-    fn adopt(&self, index: u64, frame: Frame) -> Result<usize> {
+    fn adopt(&self, index: u64, frame: Owned) -> Result<usize> {
         if !self.may_share() {
             // A page mapped for writing must not be one that others keep.
             let slice = Slice::whole(frame);

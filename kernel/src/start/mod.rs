@@ -52,6 +52,7 @@ pub fn start() -> ! {
         // It was parsed by the same rule.
         let _ = uts::change_hostname(name);
     }
+    vm::set_current_map(process::thread::with_current_map);
     vm::account::set_current(|| process::thread::with_current(|thread| thread.process().account()));
     fs::credentials::set_actor(|see| {
         let who = process::thread::with_current(super::process::thread::Thread::credentials);

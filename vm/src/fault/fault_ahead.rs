@@ -255,7 +255,7 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
             if let Some(slot) = slot.filter(|slot| !slot.is_empty()) {
                 let page = slot.resident()?;
                 let sole = !shared && matches!(slot, Slot::Sole(_));
-                let prot = entry.anon_prot(sole && !page.clean);
+                let prot = entry.anon_prot(sole && !page.is_fixed);
                 return Some((page, prot));
             }
             let object = entry.object.as_ref()?;

@@ -66,7 +66,7 @@ use nucleus::{
 };
 
 use crate::amap::{Refused, Slot, Slots, shared_amap};
-use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
+use crate::map::{Fault, History, Map, MapEntry, ObjectRef, Space};
 use crate::memory_wait::retry_for_memory;
 use crate::object::Lookup;
 use crate::swap;
@@ -96,6 +96,7 @@ enum Outcome {
 /// One attempt to resolve a fault, with the map read-locked.
 struct Attempt<'a> {
     pmap: &'a Pmap,
+    histories: [&'a History; 2],
     entry: &'a MapEntry,
     /// The page.
     va: VirtAddr,
@@ -180,6 +181,7 @@ impl Map {
             }
             let attempt = Attempt {
                 pmap: &self.pmap,
+                histories: [&self.lent, &self.received],
                 entry,
                 va,
                 access,
@@ -263,7 +265,7 @@ impl Map {
 
     /// Clears needs-copy of the entry at `va`, or gives it an amap with a slot for the page
     /// (`uvm.txt` 5.2).
-    fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
+    pub(crate) fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
         let mut space = self.space.write();
         match space.lookup_mut(va) {
             Some(entry) if !entry.shared => entry.own_amap(va)?,
@@ -372,6 +374,7 @@ impl Attempt<'_> {
                 shared_amap::unmap_everywhere(&page);
             }
             let copy = copy_of(&page)?;
+            self.note_broken(&page);
             drop(page);
             if self.pmap.is_shared(self.va)
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
@@ -398,8 +401,17 @@ impl Attempt<'_> {
             true => Counter::fault_in_place.add(1),
             false => Counter::fault_anon.add(1),
         }
-        self.enter(&page, self.entry.anon_prot(sole && !page.clean))?;
+        self.enter(&page, self.entry.anon_prot(sole && !page.is_fixed))?;
         Ok(Outcome::Mapped(Neighbours::InOrder))
+    }
+
+    /// Notes that a page was copied, if that ends a loan.
+    fn note_broken(&self, page: &Frame) {
+        if page.is_lent() {
+            Counter::loans_broken_by_write.add(1);
+            // Whether it was lent or received, the page does not say.
+            self.histories.iter().for_each(|history| history.broke());
+        }
     }
 
     /// Maps for reading the page of an anon whose slot other amaps share.
@@ -433,7 +445,10 @@ impl Attempt<'_> {
         let mut copied = 0;
         for slot in &mut behind[..count] {
             let copy = match slot.resident() {
-                Some(page) if !frame::is_scarce() => copy_of(&page),
+                Some(page) if !frame::is_scarce() => {
+                    self.note_broken(&page);
+                    copy_of(&page)
+                }
                 _ => break,
             };
             let Ok(copy) = copy else { break };

@@ -13,6 +13,7 @@ mod entries;
 mod entry;
 mod fork;
 mod heap;
+mod history;
 mod large;
 mod layout;
 mod policy;
@@ -41,6 +42,7 @@ use policy::check_overcommit;
 use entry::Removed;
 pub(crate) use entry::{MapEntry, ObjectRef};
 pub use fork::set_shared_tables;
+pub use history::History;
 pub use large::{LargePages, large_pages, set_large_pages};
 pub(crate) use large::{SPAN, span_around};
 pub use layout::{Layout, Randomness};
@@ -70,6 +72,9 @@ pub struct Map {
     /// ([`PinnedPages`](crate::PinnedPages)).
     pub(crate) write_pins: AtomicUsize,
     pub(crate) unpinned: WaitQueue,
+    /// What became of pages that it lent, and of those that it received.
+    pub(crate) lent: History,
+    pub(crate) received: History,
 }
 
 /// Rounds `len` up to pages.
@@ -131,6 +136,8 @@ impl Map {
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
             unpinned: WaitQueue::new(),
+            lent: History::default(),
+            received: History::default(),
             token: Token::new(),
         };
         SPACES.enroll(&map.pmap, &map.token);

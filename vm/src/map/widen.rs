@@ -46,10 +46,8 @@ pub(crate) fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: V
     if slots.shared {
         return 0;
     }
-    pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
-        Slot::Sole(location) if !location.is_clean() => {
-            Some((location.frame()?, entry.anon_prot(true)))
-        }
-        _ => None,
+    pmap.widen_each(run, |va| {
+        let frame = slots.peek(entry.key(va)).to_write()?;
+        Some((frame, entry.anon_prot(true)))
     })
 }

@@ -1,8 +1,8 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), runs of frames
-//! for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for
+//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), owners of frames
+//! (`owned`), runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for
 //! tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4, `Descriptor`),
 //! a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
@@ -10,6 +10,7 @@ mod buddy;
 mod bundle;
 mod cache;
 mod injection;
+mod owned;
 pub(crate) mod record;
 mod run;
 mod targets;
@@ -27,6 +28,7 @@ use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
+pub use owned::Owned;
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
 pub use targets::{Targets, targets};
@@ -63,6 +65,7 @@ impl Frame {
         let r = record(index);
         r.set_kind(Type::Free, Type::Writable);
         r.handles().store(1, Ordering::Relaxed);
+        r.lent().store(0, Ordering::Relaxed);
         if contents == Contents::Zeroed {
             zero(index);
             Counter::pages_zeroed.add(1);
@@ -552,5 +555,6 @@ unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     let r = record(index);
     r.set_kind(Type::Kernel, Type::Writable);
     r.handles().store(1, Ordering::Relaxed);
+    r.lent().store(0, Ordering::Relaxed);
     Some(Frame { index })
 }

@@ -3,7 +3,7 @@
 //! | field | data frame | page table | level 1 | dead table | free | heap |
 //! |---|---|---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, flags | type, flags | type, order | type, flags |
-//! | `in_use` | | entries | groups | | | a slab's objects |
+//! | `in_use` | owners but one | entries | groups | | | a slab's objects |
 //! | `rmap` | lock, mapping count, first slot | | | | | |
 //! | `a` | existence count | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
 //! | `b` | | | `use_count` | | | |
@@ -227,6 +227,12 @@ impl Record {
     #[inline]
     pub(crate) fn handles(&self) -> &AtomicU64 {
         &self.a
+    }
+
+    /// A data frame's owners beyond the first one: see [`Owned`](super::Owned).
+    #[inline]
+    pub(super) fn lent(&self) -> &AtomicU32 {
+        &self.in_use
     }
 
     /// A page table of level 1: its pmap or family.
