@@ -11,13 +11,17 @@ pub const TESTS: &[Test] = &[
     ("attacks: exhausted: poll of many files", polls),
     ("attacks: exhausted: select of many files", selects),
     ("attacks: exhausted: many words of futexes", words),
-    ("attacks: exhausted: another's watches", || makers(WATCHES)),
-    ("attacks: exhausted: another's files and locks", || {
-        makers(FILES)
+    ("attacks: exhausted: another's epolls", || makers(EPOLLS)),
+    ("attacks: exhausted: another's inotify", || makers(INOTIFY)),
+    ("attacks: exhausted: another's locks", || makers(LOCKS)),
+    ("attacks: exhausted: another's files", || makers(FILES)),
+    ("attacks: exhausted: another's semaphores", || {
+        makers(SEMAPHORES)
     }),
-    ("attacks: exhausted: another's System V objects", || {
-        makers(SYSTEM_V)
-    }),
+    (
+        "attacks: exhausted: another's messages and segments",
+        || makers(KEPT),
+    ),
 ];
 
 /// Where the user's names are.
@@ -201,7 +205,7 @@ struct Things {
 type Maker = (&'static str, fn(&Things) -> c_int);
 
 // Calls that make, or enlarge, an object of the kernel's; each returns -1 if it was refused.
-const WATCHES: &[Maker] = &[
+const EPOLLS: &[Maker] = &[
     // SAFETY: takes a number.
     ("epoll_create1", |_| unsafe { epoll_create1(0) }),
     ("epoll_ctl", |things| {
@@ -209,6 +213,8 @@ const WATCHES: &[Maker] = &[
         // SAFETY: the structure is a local.
         unsafe { epoll_ctl(things.epoll, EPOLL_CTL_ADD, things.event, &mut event) }
     }),
+];
+const INOTIFY: &[Maker] = &[
     // SAFETY: takes a number.
     ("inotify_init1", |_| unsafe { inotify_init1(0) }),
     ("inotify_add_watch", |things| {
@@ -216,7 +222,7 @@ const WATCHES: &[Maker] = &[
         unsafe { inotify_add_watch(things.inotify, c"/tmp".as_ptr(), IN_CREATE) }
     }),
 ];
-const FILES: &[Maker] = &[
+const LOCKS: &[Maker] = &[
     ("fcntl: a record lock", |things| {
         // SAFETY: all zeros is a valid lock: the whole file, for reading.
         let lock: flock = unsafe { zeroed() };
@@ -225,6 +231,8 @@ const FILES: &[Maker] = &[
     }),
     // SAFETY: takes numbers.
     ("flock", |things| unsafe { flock(things.file, LOCK_SH) }),
+];
+const FILES: &[Maker] = &[
     // SAFETY: takes numbers.
     ("fcntl: an owner", |things| unsafe {
         fcntl(things.event, F_SETOWN, getpid())
@@ -236,7 +244,7 @@ const FILES: &[Maker] = &[
     // SAFETY: takes numbers; the descriptor is free.
     ("dup2: a larger table", |_| unsafe { dup2(0, 1000) }),
 ];
-const SYSTEM_V: &[Maker] = &[
+const SEMAPHORES: &[Maker] = &[
     ("semget", |_| {
         // SAFETY: takes numbers.
         let set = unsafe { semget(IPC_PRIVATE, 10, 0o600) };
@@ -252,6 +260,8 @@ const SYSTEM_V: &[Maker] = &[
         // SAFETY: the structure is a local.
         unsafe { semop(things.set, &mut operation, 1) }
     }),
+];
+const KEPT: &[Maker] = &[
     ("msgget", |_| {
         // SAFETY: takes numbers.
         let queue = unsafe { msgget(IPC_PRIVATE, 0o600) };
