@@ -114,7 +114,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
             Ok(())
         });
     }
-    let tests: [(&str, fn(&Bench) -> Result<()>); 29] = [
+    let tests: [(&str, fn(&Bench) -> Result<()>); 30] = [
         ("variables of a file", variables),
         ("100 MB in and out", many_bytes),
         ("output that nobody reads any more", closed_output),
