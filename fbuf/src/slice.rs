@@ -45,8 +45,8 @@ impl Slice {
         }
     }
 
-    /// Makes a slice of a part of a frame that slices alone show. They need not be counted, since no
-    /// such part becomes a page of anything, which could be written.
+    /// Makes a slice of a part of a frame that slices alone show. They need not be counted, since
+    /// no such part becomes a page of anything, which could be written.
     #[inline]
     pub(crate) fn part(frame: &Frame, offset: usize, len: usize) -> Slice {
         Slice {

@@ -1,10 +1,10 @@
 //! One copy: bytes that go from the writer's memory straight into that of a reader who waits, past
 //! the empty queue.
 //!
-//! A reader that would sleep leaves word of its buffer ([`Queue::offer`]), and takes it back when it
-//! has been woken ([`Queue::withdraw`]). A writer that finds the queue empty fills the buffer once.
-//! Its own pages are brought in before, so that what the reader may have to wait for when it takes
-//! its word back is the copying of some pages, and faults of its own memory.
+//! A reader that would sleep leaves word of its buffer ([`Queue::offer`]), and takes it back when
+//! it has been woken ([`Queue::withdraw`]). A writer that finds the queue empty fills the buffer
+//! once. Its own pages are brought in before, so that what the reader may have to wait for when it
+//! takes its word back is the copying of some pages, and faults of its own memory.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{

@@ -1,6 +1,6 @@
-//! Whether it is worth that a program's pages change hands (`uvm.txt` 7): one that writes pages which
-//! it has lent, or received from others that still have them, pays for a fault and a copy, which is
-//! more than a copy alone.
+//! Whether it is worth that a program's pages change hands (`uvm.txt` 7): one that writes pages
+//! which it has lent, or received from others that still have them, pays for a fault and a copy,
+//! which is more than a copy alone.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -24,7 +24,8 @@ const LEAST_REST: u32 = 1 << 10;
 const MOST_REST: u32 = 1 << 14;
 
 impl History {
-    /// Whether `pages` are to change hands. Threads may count at the same time: the sums are guesses.
+    /// Whether `pages` are to change hands. Threads may count at the same time: the sums are
+    /// guesses.
     pub(crate) fn allows(&self, pages: u32) -> bool {
         let rest = self.rest.load(Relaxed);
         if rest > 0 {

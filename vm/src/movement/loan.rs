@@ -41,10 +41,10 @@ impl MapEntry {
 }
 
 impl Map {
-    /// Lends the pages from the one at `from` on, which is aligned, to the caller: as many as `lent`
-    /// has places for, up to the first that is no resident anon of private memory which the program
-    /// may read. Returns how many. Their bytes do not change any more. With no lock held that
-    /// comes after the map's.
+    /// Lends the pages from the one at `from` on, which is aligned, to the caller: as many as
+    /// `lent` has places for, up to the first that is no resident anon of private memory which the
+    /// program may read. Returns how many. Their bytes do not change any more. With no lock held
+    /// that comes after the map's.
     pub fn lend(&self, from: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
         let mut done = 0;
         let space = self.space.read();
@@ -178,9 +178,9 @@ impl Map {
                     self.pmap.remove(run, &mut pending);
                     // From here on no TLB holds the old pages.
                     pending.flush();
-                    for i in first..done {
+                    for (i, page) in (first..done).zip(&mut pages[first..done]) {
                         let slot = slots.get(key + i as i64).ok_or(OutOfMemory)?;
-                        if let Some(page) = pages[i].take() {
+                        if let Some(page) = page.take() {
                             *slot = Slot::sole(page);
                         }
                     }

@@ -2,8 +2,8 @@
 //! (`uvm.txt` 7).
 //!
 //! A loan costs a change of mappings, and a copy after all if the page is written soon. So large
-//! transfers alone are worth it, and those of programs that leave lent pages alone, as their history
-//! shows (`map/history.rs`).
+//! transfers alone are worth it, and those of programs that leave lent pages alone, as their
+//! history shows (`map/history.rs`).
 
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
