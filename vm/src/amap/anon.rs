@@ -293,18 +293,19 @@ impl Slot {
     /// be written in place if the chunk has one owner. An anon without other owners left becomes a
     /// sole one.
     pub fn make_sole(&mut self) -> bool {
-        if self.has_others() {
-            return false;
+        match self {
+            Slot::Empty => return false,
+            Slot::Sole(location) => return !location.is_lent(),
+            Slot::Shared(anon) if Arc::strong_count(anon) > 1 => return false,
+            Slot::Shared(_) => {}
         }
-        *self = match core::mem::take(self) {
-            Slot::Empty => Slot::Empty,
-            Slot::Sole(location) => Slot::Sole(location),
-            Slot::Shared(anon) => match Arc::try_unwrap(anon) {
+        if let Slot::Shared(anon) = core::mem::take(self) {
+            *self = match Arc::try_unwrap(anon) {
                 Ok(anon) => Slot::Sole(anon.location.into_inner()),
                 Err(anon) => Slot::Shared(anon),
-            },
-        };
-        matches!(self, Slot::Sole(_))
+            };
+        }
+        matches!(self, Slot::Sole(location) if !location.is_lent())
     }
 
     /// Allows freeing the page lazily unless a mapping modifies it after `pending` was flushed
