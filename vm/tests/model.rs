@@ -22,7 +22,7 @@ use support::{Disk, File, Numbers, RW, TestFile, Worker};
 use vm::swap::{self, DeviceId};
 use vm::{
     Advice, AmapForm, Backing, Fault, Inherit, Limits, Lock, Map, MapError, MapRequest, Pager,
-    Place,
+    Passing, Place,
 };
 
 /// The place of most mappings: few pages, so that operations meet, in the span of two page tables.
@@ -212,7 +212,8 @@ impl Model {
             42 => self.swap_off(),
             43..46 => self.lock(),
             46..49 => self.inherit(),
-            49..68 => self.write(),
+            49..55 => self.pass(),
+            55..68 => self.write(),
             68..72 => self.fault(),
             72..76 => self.foreign(),
             76..81 => self.lend(),
@@ -221,6 +222,78 @@ impl Model {
             _ => self.read(),
         }
         self.check_loans(false);
+    }
+
+    /// Copies, moves or shares entries between two spaces, or inside one.
+    fn pass(&mut self) {
+        let (from, to) = (self.space(), self.space());
+        let (range, other) = (self.range(), self.range());
+        let how = *self
+            .numbers
+            .pick(&[Passing::Copy, Passing::Move, Passing::Share]);
+        let place = match self.numbers.below(8) {
+            0 => Place::Any,
+            1 => Place::Hint(other.start),
+            2 => Place::FixedNoReplace(other.start),
+            _ => Place::Fixed(other.start),
+        };
+        let there = VirtRange::new(other.start, other.start + range.len());
+        let maps = [from, to].map(|space| self.spaces[space].map.clone());
+        let result = maps[0].pass_entries(range, &maps[1], place, how);
+        let expected =
+            if from == to && matches!(place, Place::Fixed(_)) && !there.intersect(range).is_empty()
+            {
+                Some(MapError::Invalid)
+            } else if !range.pages().all(|va| self.spaces[from].is_mapped(va)) {
+                Some(MapError::NotMapped)
+            } else if matches!(place, Place::FixedNoReplace(_))
+                && there.pages().any(|va| self.spaces[to].is_mapped(va))
+            {
+                Some(MapError::Exists)
+            } else {
+                None
+            };
+        assert_eq!(result.err(), expected, "{how:?} of {range:?} to {place:?}");
+        let Ok(start) = result else {
+            return;
+        };
+        let mut passed = Vec::new();
+        for va in range.pages() {
+            let pages = &mut self.spaces[from].pages;
+            if how == Passing::Move {
+                let page = pages.remove(&number(va)).expect("a page");
+                let locked = page.locked && from == to;
+                passed.push(Page { locked, ..page });
+                continue;
+            }
+            let page = pages.get_mut(&number(va)).expect("a page");
+            page.shares |= how == Passing::Share && !page.shared;
+            let page = page.clone();
+            passed.push(match how {
+                Passing::Copy => Page {
+                    locked: false,
+                    shared: false,
+                    shares: false,
+                    inherit: Inherit::Copy,
+                    copy: Rc::new(RefCell::new(page.copy.borrow().clone())),
+                    ..page
+                },
+                _ => Page {
+                    locked: false,
+                    ..page
+                },
+            });
+        }
+        if !matches!(place, Place::Fixed(_)) {
+            let new = VirtRange::new(start, start + range.len());
+            let is_free = !new.pages().any(|va| self.spaces[to].is_mapped(va));
+            assert!(is_free, "{place:?} replaced something");
+        }
+        for (i, page) in passed.into_iter().enumerate() {
+            self.spaces[to].pages.insert(number(start) + i, page);
+        }
+        let (at, worker) = (self.address(to), self.numbers.below(self.cpus));
+        self.check(to, at, worker);
     }
 
     /// The pages of a space from a random one on.
