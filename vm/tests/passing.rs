@@ -320,6 +320,10 @@ fn references_are_dropped_when_both_maps_are_unlocked() {
             map.pass_entries(pages(0, 4), &to, Place::Fixed(THERE), how)
                 .expect("room");
             assert_eq!(watched.dropped.load(Ordering::SeqCst), 1);
+            // The source's entry is split and joined again: of three references one is left.
+            map.pass_entries(pages(5, 2), &to, Place::Any, Passing::Copy)
+                .expect("room");
+            assert_eq!(watched.dropped.swap(1, Ordering::SeqCst), 3);
             map.pass_entries(pages(4, 4), &map, Place::Fixed(page(20)), how)
                 .expect("room");
             to.pass_entries(pages(0, 4), &map, Place::Fixed(page(20)), how)
@@ -445,4 +449,79 @@ fn several_kinds_in_one_range() {
             assert_eq!(to.entry_at(at(0)).expect("an entry").prot, RW);
         }
     });
+}
+
+/// Memory moves to and fro while another program that shares it replaces its pages: after a fork
+/// that copied them, or because a file was truncated. What is seen at the new place is never older
+/// than the last write that was complete before the look.
+#[test]
+fn what_others_replace_does_not_move() {
+    for is_file in [false, true] {
+        support::check("replaced", 0..12, support::on_cpus(3), move || {
+            let (map, third, other) = (new_map(), new_map(), new_map());
+            let file = File::new(1, 40);
+            let range = pages(0, 40);
+            match is_file {
+                false => map.map(zero_at(range)),
+                true => map.map(MapRequest {
+                    shared: true,
+                    ..file_at(range, file.clone())
+                }),
+            }
+            .expect("room");
+            map.pass_entries(range, &other, Place::Fixed(THERE), Passing::Share)
+                .expect("room");
+            let last = Arc::new(AtomicUsize::new(0));
+            let stop = Arc::new(AtomicBool::new(false));
+            if is_file {
+                file.set_pages(0);
+                file.set_pages(40);
+            }
+            let tasks = Tasks::new();
+            let (seen_last, stopped) = (last.clone(), stop.clone());
+            tasks.spawn(!0, move || {
+                let look = |map: &Map, at: VirtAddr| {
+                    let low = seen_last.load(Ordering::SeqCst);
+                    let mut byte = [0];
+                    if map.read(at, &mut byte) == 0 {
+                        // It has just been truncated.
+                        assert!(is_file, "{at:?} cannot be read");
+                        return;
+                    }
+                    let is_new = usize::from(byte[0]) >= low || is_file && byte[0] == 0;
+                    assert!(is_new, "{} is older than {low}", byte[0]);
+                };
+                while !stopped.load(Ordering::SeqCst) {
+                    for i in 0..40 {
+                        look(&map, page(i));
+                    }
+                    let there = Place::Fixed(THERE);
+                    map.pass_entries(range, &third, there, Passing::Move)
+                        .expect("room");
+                    for i in 0..40 {
+                        look(&third, THERE + i * PAGE_SIZE);
+                    }
+                    third
+                        .pass_entries(pages_at(THERE, 40), &map, Place::Fixed(HERE), Passing::Move)
+                        .expect("room");
+                }
+            });
+            let worker = Worker::new(&other, 1);
+            for round in 1..=12u8 {
+                let copy = (!is_file).then(|| other.fork().expect("a child"));
+                if is_file {
+                    file.set_pages(0);
+                    file.set_pages(40);
+                }
+                for i in 0..40 {
+                    assert!(worker.write(THERE + i * PAGE_SIZE, vec![round; 8]));
+                }
+                last.store(round as usize, Ordering::SeqCst);
+                drop(copy);
+            }
+            stop.store(true, Ordering::SeqCst);
+            tasks.wait_until(0);
+            worker.end();
+        });
+    }
 }

@@ -350,7 +350,7 @@ impl Map {
                 let may_widen = prot.contains(Prot::WRITE) && !entry.prot.is_empty();
                 space.replace(start, |entry| entry.prot = prot);
                 if may_widen && let Some(entry) = space.lookup(start) {
-                    widen::widen(&self.pmap, entry);
+                    widen::widen(&self.pmap, entry, entry.range);
                 }
             }
         }

@@ -35,7 +35,7 @@ const NARROWED: Prot = Prot::READ.union(Prot::EXEC).union(Prot::WIRED);
 
 impl MapEntry {
     /// Whether its anons can be lent and replaced page by page: no other address space writes them.
-    fn is_private(&self) -> bool {
+    pub(super) fn is_private(&self) -> bool {
         !self.shared && !self.shares_amap()
     }
 }
