@@ -178,9 +178,9 @@ impl Map {
                     self.pmap.remove(run, &mut pending);
                     // From here on no TLB holds the old pages.
                     pending.flush();
-                    for i in first..done {
-                        let slot = slots.get(key + i as i64).ok_or(OutOfMemory)?;
-                        if let Some(page) = pages[i].take() {
+                    for (key, page) in (key + first as i64..).zip(&mut pages[first..done]) {
+                        let slot = slots.get(key).ok_or(OutOfMemory)?;
+                        if let Some(page) = page.take() {
                             *slot = Slot::sole(page);
                         }
                     }
