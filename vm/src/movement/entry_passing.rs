@@ -199,7 +199,10 @@ impl Map {
 
     /// Appends copies or sharers of the entries of `range`, whose ends are boundaries, to `passed`,
     /// which has room for them.
-    #[allow(clippy::vec_box, reason = "entries keep their boxes on the way into a map")]
+    #[allow(
+        clippy::vec_box,
+        reason = "entries keep their boxes on the way into a map"
+    )]
     fn copy_entries(
         &self,
         maps: &mut Pair<'_>,

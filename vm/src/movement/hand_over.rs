@@ -90,23 +90,23 @@ impl Map {
             passed: 0,
             copied: 0,
         };
-        let result = self.hand_each(range, to, &mut handed, goes_on);
-        let done = (handed.passed + handed.copied) << PAGE_SHIFT;
-        if how == Handing::Transfer && done > 0 {
-            self.advise(
-                VirtRange::new(range.start, range.start + done),
-                Advice::DontNeedLocked,
-            )?;
-            to.widen(VirtRange::new(start, start + done));
+        let mut result = self.hand_each(range, to, &mut handed, goes_on);
+        if how == Handing::Transfer && result.is_ok() {
+            result = self.give_up(range);
+            to.widen(VirtRange::new(start, start + range.len()));
         }
-        match result {
-            Err(error) => {
-                if at.is_none() && how == Handing::Lend {
-                    to.unmap(VirtRange::new(start, start + range.len()))?;
-                }
-                Err(error)
-            }
-            Ok(()) => Ok(handed),
+        if result.is_err() && at.is_none() {
+            to.unmap(VirtRange::new(start, start + range.len()))?;
+        }
+        result.map(|()| handed)
+    }
+
+    /// Drops the pages of a range that have another owner now.
+    fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
+        match self.advise(range, Advice::DontNeedLocked) {
+            // Another thread has unmapped some of it, and the rest is dropped.
+            Err(MapError::NotMapped) => Ok(()),
+            result => result,
         }
     }
 
