@@ -365,13 +365,14 @@ fn ends() -> Outcome {
         let how = WAYS[round % 5];
         let child = spawn_sleeper()?;
         let memory = numbered(0)?;
-        let killer = thread::spawn(move || {
+        // No thread, whose stack could come to stand where memory has moved away.
+        let killer = spawn(|| {
             if round % 3 == 0 {
                 pause_ms(1);
             }
-            // SAFETY: a signal to a child that was not waited for.
-            unsafe { kill(child, SIGKILL) };
-        });
+            call!(kill(child, SIGKILL));
+            Ok(())
+        })?;
         let mut error = 0;
         for _ in 0..2000 {
             error = error_of(pass(memory, PAGES, Receiver::Id(child as u32), how, None));
@@ -390,7 +391,7 @@ fn ends() -> Outcome {
             }
         }
         ensure!(error == ESRCH || error == 0, "{how:?}: errno {error}");
-        killer.join().map_err(|_| "the killer panicked")?;
+        wait_ok(killer)?;
         wait(child)?;
         let error = error_of(pass(memory, PAGES, Receiver::Id(child as u32), how, None));
         equal!(error, ESRCH, how);
