@@ -52,6 +52,14 @@ nucleus::counters! {
     loans_broken_by_write,
     /// Lent pages that one of their owners gave up to page-out.
     loans_broken_by_pageout,
+    /// Map entries that were passed by a copy.
+    entries_copied,
+    /// Map entries that were moved to another place or address space.
+    entries_moved,
+    /// Map entries that two places or address spaces came to share.
+    entries_shared,
+    /// Page mappings that moved along with their entries.
+    mappings_moved,
     /// Large pages that were wanted, and there was no memory in a row.
     large_refused,
     /// Map entries allocated.

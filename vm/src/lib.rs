@@ -19,7 +19,8 @@
 //!   `mremap`, `mlock`.
 //! - `fault`: the fault routine, fault-ahead, large pages, populating.
 //! - `reclaim`: the pagedaemon; `madvise`, `msync` and `mincore`; removal of swap devices.
-//! - `movement`: pages pinned for a device; access to other address spaces.
+//! - `movement`: page loanout, page transfer, map entry passing; pages pinned for a device; access
+//!   to other address spaces.
 //! - `inspect`: page counts for `/proc`.
 //! - `switches`: the settings of this floor's mechanisms.
 //!
@@ -39,6 +40,8 @@
 //! - Faults and queries read-lock the map, by per-CPU counts that share no cache line. Operations
 //!   that change entries or take rights away write-lock it and *flush before they unlock*: no
 //!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
+//! - Two maps are locked together to pass entries between them only, the one at the lower address
+//!   first.
 //! - References to amaps, anons and objects are dropped without the map lock, after the flush.
 //! - Two chunks of one kind are never locked together, with one exception: a large page of shared
 //!   memory try-locks all the chunks of its span.
@@ -75,8 +78,9 @@ pub use map::{
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::{
-    Movement, PinnedPages, least_direct, least_move, least_pages, least_uncopied, lends_pages,
-    may_move, movement, set_current_map, set_least_move, set_movement, takes_pages, with_current,
+    HandedOver, Handing, Movement, Passing, PinnedPages, least_direct, least_move, least_pages,
+    least_uncopied, lends_pages, may_move, movement, set_current_map, set_least_move, set_movement,
+    takes_pages, with_current,
 };
 pub use object::{
     Anonymous, BusyPages, Description, DeviceObject, HasObject, Lookup, Object, Pager, PagerError,

@@ -39,6 +39,7 @@ mod names;
 mod narrow;
 mod netlink;
 mod other_memory;
+mod passing;
 mod pidfd;
 mod pipes;
 mod polling;
@@ -94,7 +95,7 @@ fn main() {
         threads, futexes, scheduling, sigio, sequences, timers, privileges, seccomp, other_memory,
         signals::delivery, signals::calls, signals::frames, signals::defaults,
         processes::waiting, processes::forking, processes::executing, processes::groups,
-        memfds, attributes, accounts, mounts, ptys, pidfd, pipes, movement, polling, udp_lite,
+        memfds, attributes, accounts, mounts, ptys, pidfd, pipes, movement, passing, polling, udp_lite,
         netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,

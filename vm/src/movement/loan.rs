@@ -35,7 +35,7 @@ const NARROWED: Prot = Prot::READ.union(Prot::EXEC).union(Prot::WIRED);
 
 impl MapEntry {
     /// Whether its anons can be lent and replaced page by page: no other address space writes them.
-    fn is_private(&self) -> bool {
+    pub(super) fn is_private(&self) -> bool {
         !self.shared && !self.shares_amap()
     }
 }
@@ -178,8 +178,8 @@ impl Map {
                     self.pmap.remove(run, &mut pending);
                     // From here on no TLB holds the old pages.
                     pending.flush();
-                    for (i, page) in (first..done).zip(&mut pages[first..done]) {
-                        let slot = slots.get(key + i as i64).ok_or(OutOfMemory)?;
+                    for (key, page) in (key + first as i64..).zip(&mut pages[first..done]) {
+                        let slot = slots.get(key).ok_or(OutOfMemory)?;
                         if let Some(page) = page.take() {
                             *slot = Slot::sole(page);
                         }

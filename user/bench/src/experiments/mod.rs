@@ -20,6 +20,7 @@ mod memory_calls;
 mod memory_pressure;
 mod mmap_threads;
 mod object_cache;
+mod passing;
 mod pipe;
 mod pipeline;
 mod polling;
@@ -54,6 +55,7 @@ pub const ALL: &[&Experiment] = &[
     &mmap_threads::EXPERIMENT,
     &memory_calls::EXPERIMENT,
     &process_vm::EXPERIMENT,
+    &passing::EXPERIMENT,
     &map_entries::EXPERIMENT,
     &memory_pressure::EXPERIMENT,
     &object_cache::EXPERIMENT,
