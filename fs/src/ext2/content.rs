@@ -37,12 +37,12 @@ pub(super) struct Content {
     pub(super) size_max: u64,
     pub(super) block_shift: u32,
     /// Pages are the blocks themselves (`dax`): a block is a page then.
-    is_direct: bool,
+    is_in_place: bool,
 }
 
 impl Content {
     /// Returns the store of the inode that `inode` refers to.
-    pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32, is_direct: bool) -> Content {
+    pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32, is_in_place: bool) -> Content {
         Content {
             inode,
             listed: AtomicBool::new(false),
@@ -50,13 +50,13 @@ impl Content {
             uncut: AtomicBool::new(false),
             size_max,
             block_shift,
-            is_direct,
+            is_in_place,
         }
     }
 
     /// Clears a block on the medium that has no bytes of the file yet, before anyone sees it there.
     /// The caller excludes other users of the page.
-    fn clear_direct(&self, inode: &Inode, block: u32) -> Result<()> {
+    fn clear_in_place(&self, inode: &Inode, block: u32) -> Result<()> {
         let block = u64::from(block);
         let blocks = block..block + 1;
         if inode.fs.buffers.next_unwritten(blocks.clone()).is_none() {
@@ -144,7 +144,7 @@ impl BlockStore for Content {
     }
 
     fn write(&self, first: u64, frames: &[Frame], done: Done) {
-        if self.is_direct {
+        if self.is_in_place {
             let persisted = self.inode().map(|inode| {
                 let disk = inode.fs.device().disk();
                 frames.iter().for_each(|page| disk.persist(page));
@@ -176,10 +176,10 @@ impl BlockStore for Content {
             },
         };
         let per_page = self.blocks(0..1).end;
-        if self.is_direct {
+        if self.is_in_place {
             for index in blocks.start..to {
                 if let Some(block) = self.block_of(&inode, index)? {
-                    self.clear_direct(&inode, block)?;
+                    self.clear_in_place(&inode, block)?;
                 }
             }
         }
@@ -253,11 +253,11 @@ impl BlockStore for Content {
         self.inode()?.sync(data_only)
     }
 
-    fn is_direct(&self) -> bool {
-        self.is_direct
+    fn is_in_place(&self) -> bool {
+        self.is_in_place
     }
 
-    fn direct(&self, index: u64) -> Result<Option<Frame>> {
+    fn in_place(&self, index: u64) -> Result<Option<Frame>> {
         let inode = self.inode()?;
         let block = self.block_of(&inode, index)?;
         let page = block.map(|block| inode.fs.device().disk().page(block.into()));

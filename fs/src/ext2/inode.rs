@@ -158,7 +158,7 @@ impl Inode {
                     ..Properties::of((fs.device().number(), number as u64))
                 };
                 let content =
-                    Content::new(me.clone(), properties.size_max, shift, fs.options().direct);
+                    Content::new(me.clone(), properties.size_max, shift, fs.options().in_place);
                 PageCache::new(content, record.size, properties)
             });
             Inode {

@@ -111,7 +111,7 @@ impl Volume {
     }
 
     /// Whether blocks are pages of memory, so that files can be used where they lie.
-    pub(super) fn may_be_direct(&self) -> bool {
+    pub(super) fn may_be_in_place(&self) -> bool {
         self.geometry.block_size == PAGE_SIZE && self.device().disk().page(0).is_some()
     }
 
@@ -195,7 +195,7 @@ impl Volume {
         // References to these are gone from the dirty blocks by now.
         self.take_unheld();
         let mut taken = core::mem::take(&mut *self.pending.lock());
-        if self.options().direct {
+        if self.options().in_place {
             let held = taken.take_held(|block| self.is_held(block));
             self.held.lock().append(held);
         }
@@ -272,7 +272,7 @@ impl Volume {
             if nothing_freed && self.buffers.changed() == 0 {
                 return Ok(());
             }
-            if self.options().direct {
+            if self.options().in_place {
                 // A transfer by a device may have a block's frame for a moment.
                 task::sleep(Sleep::within(Duration::from_millis(1)));
             }

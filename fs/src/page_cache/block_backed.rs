@@ -196,8 +196,8 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     }
 
     #[inline]
-    fn is_direct(&self) -> bool {
-        self.blocks.is_direct()
+    fn is_in_place(&self) -> bool {
+        self.blocks.is_in_place()
     }
 
     fn place(cache: &PageCache<Self>, index: u64, end: u64) -> Result<Frame> {
@@ -295,7 +295,7 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     fn fill_holes(cache: &PageCache<Self>, pages: Range<u64>, end: u64) -> Result<()> {
         for index in pages {
             while !cache.store.backed.contains(index) {
-                if cache.store.is_direct() {
+                if cache.store.is_in_place() {
                     let end = end.min((index + 1) * PAGE);
                     let frame = Self::place(cache, index, end)?;
                     cache.mark_modified(index, &frame);
@@ -352,14 +352,14 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         }
         dirty::throttle();
         while !cache.store.backed.contains(index) {
-            if !cache.store.is_direct() {
+            if !cache.store.is_in_place() {
                 cache.bring_in(index, index..index + 1)?;
             }
             let _turn = cache.store.end.lock();
             if index >= cache.pages() {
                 return Err(PagerError::BeyondEnd);
             }
-            if cache.store.is_direct() {
+            if cache.store.is_in_place() {
                 cache.place(index, 0).map_err(pager_error)?;
                 break;
             }

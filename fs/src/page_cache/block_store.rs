@@ -12,7 +12,7 @@ use crate::block::Done;
 /// [`FILE_END`](crate::rank::FILE_END).
 ///
 /// A page that has just got its first block is in memory and dirty from then until it is written:
-/// the block's old bytes are never read. In a [direct](BlockStore::is_direct) store the page is
+/// the block's old bytes are never read. In a [in-place](BlockStore::is_in_place) store the page is
 /// that block, cleared.
 ///
 /// Implementations take locks of [`FILE_MAP`](crate::rank::FILE_MAP) and later only,
@@ -101,17 +101,17 @@ pub trait BlockStore: Send + Sync + 'static {
     /// Whether the pages of the file are pages of the medium, which is memory: no page is read or
     /// written, and what was [written](BlockStore::write) needs to be made durable only.
     #[inline]
-    fn is_direct(&self) -> bool {
+    fn is_in_place(&self) -> bool {
         false
     }
 
-    /// Returns page `index` where it lies on the medium, if it is a direct store; `None` for a
+    /// Returns page `index` where it lies on the medium, if it is an in-place store; `None` for a
     /// hole. The block is not reused while anyone holds the frame. A block that was just
     /// [reserved](BlockStore::reserve) has zeros there.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.
-    fn direct(&self, index: u64) -> Result<Option<Frame>> {
+    fn in_place(&self, index: u64) -> Result<Option<Frame>> {
         Ok(None)
     }
 

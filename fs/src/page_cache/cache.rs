@@ -113,7 +113,7 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Whether pages may be passed on without a copy from now on.
     pub(crate) fn may_share(&self) -> bool {
-        if self.store.is_direct() {
+        if self.store.is_in_place() {
             return false;
         }
         // Before the look at the mappings: one that becomes writable meanwhile sees this.

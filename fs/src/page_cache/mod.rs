@@ -30,7 +30,7 @@ mod block_store;
 mod cache;
 mod cached;
 mod daemons;
-mod direct;
+mod in_place;
 pub mod dirty;
 mod errors;
 mod flusher;

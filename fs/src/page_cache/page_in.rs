@@ -42,8 +42,8 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         if index >= self.pages() {
             return Err(PagerError::BeyondEnd);
         }
-        if self.store.is_direct() {
-            return self.bring_in_direct(index, window);
+        if self.store.is_in_place() {
+            return self.bring_in_place(index, window);
         }
         let me = self.me().ok_or(PagerError::Io)?;
         let busy = loop {
@@ -68,10 +68,10 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     pub(super) fn read_ahead(&self, pages: Range<u64>) {
         let mut at = pages.start;
         let end = pages.end.min(self.pages());
-        if self.store.is_direct() {
+        if self.store.is_in_place() {
             if at < end {
                 // A thread that needs the pages gets the error.
-                let _ = self.bring_in_direct(at, at..end);
+                let _ = self.bring_in_place(at, at..end);
             }
             return;
         }

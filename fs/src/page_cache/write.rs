@@ -97,8 +97,8 @@ impl<S: BackingStore> PageCache<S> {
         let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
         let n = (PAGE_SIZE - in_page).min(max);
         S::may_write(self, at + n as u64)?;
-        if self.store.is_direct() {
-            return self.write_direct(at, n, from);
+        if self.store.is_in_place() {
+            return self.write_in_place(at, n, from);
         }
         if n < PAGE_SIZE {
             return self.fill_page(index, in_page, n, &mut |frame, at, n| {

@@ -1,4 +1,4 @@
-//! Direct files: their pages are pages of the medium, which is memory (execute-in-place, DAX).
+//! Files in place: their pages are pages of the medium, which is memory (execute-in-place, DAX).
 //!
 //! The object has the medium's own frames. So a mapping shows and changes the medium, `read` and
 //! `write` copy from and to it, and there is no second copy. What the rest of the page cache does
@@ -36,7 +36,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         if !self.store.backed.contains(index) {
             self.reserve_page(index, self.size().max(end))?;
         }
-        let frame = self.store.blocks.direct(index)?.ok_or(Errno::EIO)?;
+        let frame = self.store.blocks.in_place(index)?.ok_or(Errno::EIO)?;
         match self.object.resident(index) {
             Some(now) if now == frame => {}
             // The zeros of a hole, maybe mapped.
@@ -52,14 +52,14 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     }
 
     /// Makes page `index` and those of `window` around it resident: nothing is read.
-    pub(super) fn bring_in_direct(&self, index: u64, window: Range<u64>) -> Mapping<()> {
+    pub(super) fn bring_in_place(&self, index: u64, window: Range<u64>) -> Mapping<()> {
         let _turn = self.store.end.lock();
         if index >= self.pages() {
             return Err(PagerError::BeyondEnd);
         }
-        self.insert_direct(index)?;
+        self.insert_in_place(index)?;
         for near in window.start..window.end.min(self.pages()) {
-            if self.insert_direct(near).is_err() {
+            if self.insert_in_place(near).is_err() {
                 break;
             }
         }
@@ -67,11 +67,11 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     }
 
     /// Makes one page resident, of the medium or of zeros. [end]
-    fn insert_direct(&self, index: u64) -> Mapping<()> {
+    fn insert_in_place(&self, index: u64) -> Mapping<()> {
         if self.object.resident(index).is_some() {
             return Ok(());
         }
-        let frame = match self.store.blocks.direct(index).map_err(pager_error)? {
+        let frame = match self.store.blocks.in_place(index).map_err(pager_error)? {
             Some(frame) => frame,
             None => {
                 // Unlike pages of the medium, these can be evicted.
@@ -87,7 +87,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
 
 impl<S: BackingStore> PageCache<S> {
     /// As `write_once`, into the medium.
-    pub(super) fn write_direct(&self, at: u64, n: usize, from: &mut dyn Source) -> Result<usize> {
+    pub(super) fn write_in_place(&self, at: u64, n: usize, from: &mut dyn Source) -> Result<usize> {
         Self::throttle();
         let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
         let frame = S::place(self, index, at + n as u64)?;
