@@ -11,7 +11,7 @@ use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, ephemeral, pmap, sim, task,
 };
 use support::{HERE, Tasks, page, pages, zero_at};
-use vm::{Advice, Limits, Lock, Map, MapError, Place};
+use vm::{Advice, Fault, Limits, Lock, Map, MapError, Place};
 
 fn place(map: &Map, range: VirtRange) -> Result<VirtAddr, MapError> {
     map.map(zero_at(range))
@@ -56,11 +56,19 @@ fn a_fork_does_not_wait_for_failed_pins() {
     support::once("not-held", || {
         let map = limited(1);
         place(&map, pages(0, 3)).expect("room");
-        // More than any list has room for, and more than is mapped.
-        for range in [VirtRange::new(VirtAddr(0), USER_END), pages(0, 4)] {
+        // More than any list has room for, and what is not mapped.
+        for range in [VirtRange::new(VirtAddr(0), USER_END), pages(3, 2)] {
             assert!(map.pin(range, Access::Write).is_err());
             map.fork().expect("memory").tear_down();
         }
+        // As far as it is mapped, also behind others.
+        let mut held = map.pin(pages(1, 4), Access::Write).expect("memory");
+        assert_eq!(held.len(), 2 * PAGE_SIZE);
+        assert_eq!(held.add(pages(2, 4)), Ok(PAGE_SIZE));
+        assert_eq!(held.add(pages(4, 1)), Err(Fault::NotMapped));
+        assert_eq!((held.len(), held.parts().len()), (3 * PAGE_SIZE, 3));
+        drop(held);
+        map.fork().expect("memory").tear_down();
     });
 }
 
