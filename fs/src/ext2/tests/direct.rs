@@ -1,10 +1,13 @@
 //! Transfers past the page cache, by programs, against plain bytes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering::SeqCst},
+};
 
 use abi::Errno;
 use fbuf::{BytesSink, BytesSource, UserBuffers};
-use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, user};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, task, user};
 use vm::{Backing, Map, MapRequest};
 
 use super::{
@@ -156,7 +159,7 @@ fn a_program_that_goes_past_the_cache_reads_and_writes_the_file() {
 #[test]
 fn tasks_in_the_same_pages_do_not_harm_each_other() {
     const TASKS: usize = 3;
-    const LEN: usize = 24 * PAGE_SIZE;
+    const LEN: usize = 5 * PAGE_SIZE;
     /// Bytes that one task has in a row: no whole number of pages.
     const ROW: usize = 3 * SECTOR;
     on_machines(12, |seed| {
@@ -227,49 +230,59 @@ fn tasks_in_the_same_pages_do_not_harm_each_other() {
     });
 }
 
-/// Blocks of a file, freed and given to another one while the first is read: none of the second
-/// file's bytes is seen.
+/// A block that is on its way is not given to another file.
 #[test]
-fn a_reader_past_the_cache_does_not_see_blocks_that_were_freed() {
-    const LEN: usize = 64 * PAGE_SIZE;
-    on_machines(8, |seed| {
+fn a_truncation_waits_for_transfers_past_the_cache() {
+    const LEN: usize = 30 * PAGE_SIZE;
+    on_machines(12, |seed| {
         find_address_spaces();
         let shape = Shape {
-            kib: 700,
             block: image::block_size(seed),
-            files: 2,
+            files: 1,
             ..SMALL
         };
         let mounted = Mounted::of(shape, seed);
-        mounted.disk.set_delays(true);
-        let files = [mounted.open(0), mounted.open(1)];
-        let fs = mounted.fs.clone();
-        in_space(2, move |map, task| {
-            let mut random = Random::new(seed);
-            let (own, other) = (pages(&files[0]), pages(&files[1]));
-            for round in 0..20 {
-                if task == 0 {
-                    // What was freed may be used again after the commit.
-                    other.truncate(0).unwrap();
-                    fs.sync_all().unwrap();
-                    let _ = own.write(0, false, &mut BytesSource::new(&[b'o'; LEN]));
-                    let _ = own.sync(0..u64::MAX, false);
-                    own.truncate(random.below(4000) as u64).unwrap();
-                    fs.sync_all().unwrap();
-                    let _ = other.write(0, false, &mut BytesSource::new(&[b'x'; LEN]));
-                    let _ = other.sync(0..u64::MAX, false);
+        let (file, disk) = (mounted.open(0), mounted.disk.clone());
+        let (shared, device) = (file.clone(), mounted.fs.device().clone());
+        let round_of = Arc::new(AtomicUsize::new(0));
+        in_space(2, move |map, number| {
+            let pages = pages(&shared);
+            for round in 0..10 {
+                if number == 0 {
+                    disk.set_delays(false);
+                    pages
+                        .write(0, false, &mut BytesSource::new(&[b'o'; LEN]))
+                        .unwrap();
+                    pages.sync(0..u64::MAX, false).unwrap();
+                    disk.set_delays(true);
+                    round_of.fetch_add(1, SeqCst);
+                    while device.statistics().in_flight == 0 && round_of.load(SeqCst) % 2 == 1 {
+                        task::yield_now();
+                    }
+                    pages.truncate(0).unwrap();
+                    assert_eq!(device.statistics().in_flight, 0, "round {round}");
+                    while round_of.load(SeqCst) % 2 == 1 {
+                        task::yield_now();
+                    }
                 } else {
                     let buffer = buffer(map);
-                    let mut to = UserBuffers::new(buffer, 30 * PAGE_SIZE).unwrap();
-                    let n = own.read_direct(0, &mut to).unwrap();
-                    let mut bytes = vec![0; n];
-                    user::copy_in(&mut bytes, buffer).unwrap();
-                    let strange = bytes.iter().position(|&byte| byte == b'x');
-                    assert_eq!(strange, None, "round {round}");
+                    user::copy_out(buffer, &[b'w'; LEN]).unwrap();
+                    while round_of.load(SeqCst) % 2 == 0 {
+                        task::yield_now();
+                    }
+                    let mut memory = UserBuffers::new(buffer, LEN).unwrap();
+                    if round % 2 == 0 {
+                        pages.read_direct(0, &mut memory).unwrap();
+                    } else {
+                        let limit = SizeLimit::none();
+                        pages.write_direct(&limit, 0, false, &mut memory).unwrap();
+                    }
                     map.unmap(VirtRange::new(buffer, buffer + BUFFER)).unwrap();
+                    round_of.fetch_add(1, SeqCst);
                 }
             }
         });
+        drop(file);
         mounted.finish();
     });
 }
