@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use nucleus::{
@@ -142,6 +142,42 @@ fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
         );
         map.advise(pages(0, 4), Advice::DontNeedLocked)
             .expect("if it says so");
+    });
+}
+
+/// Threads that pin pages in turn, so that some always are, do not keep a fork waiting.
+#[test]
+fn a_fork_gets_its_turn_among_pins() {
+    sim::check("turns", 0..10, support::on_cpus(2), || {
+        let map = limited(0);
+        place(&map, pages(0, 3)).expect("room");
+        let stop = Arc::new(AtomicBool::new(false));
+        let pinned = Arc::new(AtomicUsize::new(0));
+        let tasks = Tasks::new();
+        for _ in 0..3 {
+            let (map, stop, pinned) = (map.clone(), stop.clone(), pinned.clone());
+            tasks.spawn(!0, move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let held = map.pin(pages(0, 3), Access::Write).expect("memory");
+                    pinned.fetch_add(1, Ordering::SeqCst);
+                    for _ in 0..10 {
+                        task::yield_now();
+                    }
+                    drop(held);
+                }
+            });
+        }
+        for _ in 0..4 {
+            while pinned.load(Ordering::SeqCst) < 3 {
+                task::yield_now();
+            }
+            pinned.store(0, Ordering::SeqCst);
+            map.fork().expect("memory").tear_down();
+            let passed = pinned.load(Ordering::SeqCst);
+            assert!(passed < 60, "{passed} pins came before the fork");
+        }
+        stop.store(true, Ordering::SeqCst);
+        tasks.wait_until(0);
     });
 }
 

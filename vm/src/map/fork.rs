@@ -54,12 +54,21 @@ impl Map {
 
     /// Locks the map for a fork: no page is pinned for writing.
     fn lock_to_fork(&self) -> Change<'_> {
+        let mut waits = false;
         loop {
             let space = self.change();
             if self.write_pins.load(SeqCst) == 0 {
+                if waits {
+                    self.waiting_forks.fetch_sub(1, SeqCst);
+                    self.unpinned.wake_all();
+                }
                 return space;
             }
             drop(space);
+            if !waits {
+                self.waiting_forks.fetch_add(1, SeqCst);
+                waits = true;
+            }
             let unpinned = || (self.write_pins.load(SeqCst) == 0).then_some(());
             // Pins end with their transfer.
             self.unpinned.wait_soundly(unpinned);

@@ -36,8 +36,9 @@ impl Map {
     /// Pins the bytes of `range`, which need not be page-aligned: brings them in and, for a write,
     /// copies shared pages. A device may then read them, or write them if `access` is a write.
     /// Pins fewer where a page cannot be brought in, up to that page. Forks wait for pins for
-    /// writes, since the owner of a page that is written across a fork would be undefined. May
-    /// sleep; no lock is held that a fault takes.
+    /// writes, since the owner of a page that is written across a fork would be undefined, and new
+    /// ones wait for forks that wait. May sleep; the caller holds no lock that a fault takes, and
+    /// no other pins.
     ///
     /// # Errors
     /// That of the first page, with nothing pinned. [`Fault::OutOfMemory`] also if memory for the
@@ -45,6 +46,11 @@ impl Map {
     pub fn pin(self: &Arc<Map>, range: VirtRange, access: Access) -> Result<PinnedPages, Fault> {
         // Before the count, so that a failure has nothing to take back.
         let parts = nucleus::try_vec(PinnedPages::pages_of(range))?;
+        if access == Access::Write && self.waiting_forks.load(SeqCst) > 0 {
+            // This thread has no pins, and a fork waits only for those that there are.
+            let none = || (self.waiting_forks.load(SeqCst) == 0).then_some(());
+            self.unpinned.wait_soundly(none);
+        }
         {
             // No fork is under way while the map is locked, and the next one sees the count.
             let _space = self.space.read();
