@@ -15,7 +15,9 @@ pub const EXPERIMENT: Experiment = Experiment {
 A file of 1 MiB on a disk's file system, moved by one call.
 
 direct-io/read-direct      into the program's memory, past the cache: MiB/s
-direct-io/read-buffered    through the cache, from which it is dropped before
+direct-io/read-buffered    through the cache, from which it is dropped before, into memory that is
+                           not aligned: no page of the cache changes hands
+direct-io/read-cached      from the cache
 direct-io/write-direct     over what is there, past the cache; then fdatasync
 direct-io/write-buffered   through the cache; then fdatasync",
     run,
@@ -24,34 +26,27 @@ direct-io/write-buffered   through the cache; then fdatasync",
 const SIZE: usize = 1 << 20;
 
 /// A way to move the file.
-#[derive(Clone, Copy)]
-struct Way {
-    name: &'static str,
-    writes: bool,
-    direct: bool,
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    ReadDirect,
+    ReadBuffered,
+    ReadCached,
+    WriteDirect,
+    WriteBuffered,
 }
 
-const WAYS: [Way; 4] = [
-    Way::new("read-direct", false, true),
-    Way::new("read-buffered", false, false),
-    Way::new("write-direct", true, true),
-    Way::new("write-buffered", true, false),
+const WAYS: [(&str, Way); 5] = [
+    ("direct-io/read-direct", Way::ReadDirect),
+    ("direct-io/read-buffered", Way::ReadBuffered),
+    ("direct-io/read-cached", Way::ReadCached),
+    ("direct-io/write-direct", Way::WriteDirect),
+    ("direct-io/write-buffered", Way::WriteBuffered),
 ];
 
-impl Way {
-    const fn new(name: &'static str, writes: bool, direct: bool) -> Way {
-        Way {
-            name,
-            writes,
-            direct,
-        }
-    }
-}
-
 fn run(bench: &mut Bench) -> Result<(), Failure> {
-    for way in WAYS {
+    for (name, way) in WAYS {
         bench
-            .row(format!("direct-io/{}", way.name))
+            .row(name)
             .waits_for_disks()
             .bytes(SIZE as u64)
             .batch(8)
@@ -62,23 +57,24 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
 
 fn measure(meter: &mut Meter, way: Way) -> Result<(), Failure> {
     let path = scratch::folder()?.join("direct-io");
-    let mut buffer = Buffer::new(SIZE, 0)?;
+    let drops = way == Way::ReadBuffered;
+    let mut buffer = Buffer::new(SIZE, if drops { 64 } else { 0 })?;
     fill_pattern(buffer.bytes_mut(), 1);
     std::fs::write(&path, buffer.bytes())?;
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    if way.direct {
+    if matches!(way, Way::ReadDirect | Way::WriteDirect) {
         options.custom_flags(libc::O_DIRECT);
     }
     let file = options.open(&path)?;
     file.sync_all()?;
     meter.measure(|count| {
         for _ in 0..count {
-            if way.writes {
+            if matches!(way, Way::WriteDirect | Way::WriteBuffered) {
                 file.write_all_at(buffer.bytes(), 0)?;
                 file.sync_data()?;
             } else {
-                if !way.direct {
+                if drops {
                     let fd = file.as_raw_fd();
                     call!(posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED))?;
                 }
