@@ -80,7 +80,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             return Ok(0);
         }
         let block = self.store.blocks.direct_block();
-        if (offset | bits as u64) % block as u64 != 0 {
+        if !(offset | bits as u64).is_multiple_of(block as u64) {
             return Err(Errno::EINVAL);
         }
         let mut done = 0;
@@ -139,7 +139,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         };
         let start = if append { self.size() } else { offset };
         let block = self.store.blocks.direct_block();
-        if (start | bits as u64) % block as u64 != 0 {
+        if !(start | bits as u64).is_multiple_of(block as u64) {
             return Err(Errno::EINVAL);
         }
         let mut done = 0;

@@ -267,7 +267,7 @@ fn a_truncation_waits_for_transfers_past_the_cache() {
                 } else {
                     let buffer = buffer(map);
                     user::copy_out(buffer, &[b'w'; LEN]).unwrap();
-                    while round_of.load(SeqCst) % 2 == 0 {
+                    while round_of.load(SeqCst).is_multiple_of(2) {
                         task::yield_now();
                     }
                     let mut memory = UserBuffers::new(buffer, LEN).unwrap();
