@@ -2,6 +2,7 @@
 
 use abi::{Errno, Result};
 use nucleus::{Frame, VirtAddr, frame::Owned};
+use vm::PinnedPages;
 
 use crate::slice::Slice;
 
@@ -83,6 +84,24 @@ pub trait Sink {
         let _ = n;
     }
 
+    /// Returns the bits in which the address or the length of any of its pieces is not 0, if they
+    /// are a program's memory, which [`pin_room`](Sink::pin_room) pins: the pieces are aligned to a
+    /// power of two that is in or below the lowest one.
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        None
+    }
+
+    /// Pins the places of the next bytes, `most` at most, for a device that writes them; the caller
+    /// goes on behind those that it has written by [`skip_put`](Sink::skip_put). Fewer where the
+    /// program's memory ends or may not be written. No lock is held that a fault takes.
+    ///
+    /// # Errors
+    /// `EFAULT` if none can be written; `ENOMEM`.
+    fn pin_room(&mut self, most: usize) -> Result<PinnedPages> {
+        let _ = most;
+        Err(Errno::EFAULT)
+    }
+
     /// Returns whether [`put_frame`](Sink::put_frame) keeps a handle of the frame instead of
     /// copying. Such a sink never touches a program's memory, so locks may be held meanwhile.
     fn keeps(&self) -> bool {
@@ -144,9 +163,25 @@ pub trait Source {
         None
     }
 
-    /// Goes on behind the next `n` bytes, of those that are [held](Source::hold).
+    /// Goes on behind the next `n` bytes, of those that are [held](Source::hold) or
+    /// [pinned](Source::pin_bytes).
     fn skip(&mut self, n: usize) {
         let _ = n;
+    }
+
+    /// As [`Sink::unaligned_bits`], of the bytes that [`pin_bytes`](Source::pin_bytes) pins.
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        None
+    }
+
+    /// Pins the next bytes, `most` at most, for a device that reads them, as
+    /// [`Sink::pin_room`] does; the caller goes on behind them by [`skip`](Source::skip).
+    ///
+    /// # Errors
+    /// `EFAULT` if none can be read; `ENOMEM`.
+    fn pin_bytes(&mut self, most: usize) -> Result<PinnedPages> {
+        let _ = most;
+        Err(Errno::EFAULT)
     }
 
     /// Passes on a slice of at most `max` bytes without copying, if the source has slices and

@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 
 use abi::{Errno, Result};
 use nucleus::{
-    Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, frame::Owned, user, user::BadAddress,
+    Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, ephemeral, frame::Owned, user,
+    user::BadAddress,
 };
+use vm::{Fault, PinnedPages};
 
 use super::{Held, Sink, Source, moved};
 
@@ -171,6 +173,50 @@ impl UserBuffers {
         self.left -= n;
     }
 
+    /// Marks the next `n` bytes as used, in as many buffers as they fill.
+    fn advance_over(&mut self, mut n: usize) {
+        while n > 0 {
+            let Buffer { len, .. } = self.front(n);
+            if len == 0 {
+                break;
+            }
+            self.advance(len);
+            n -= len;
+        }
+    }
+
+    /// Returns the bits in which an address or a length of what is left is not 0.
+    fn bits(&mut self) -> usize {
+        let next = self.next;
+        let left = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
+        left.fold(0, |bits, buffer| bits | buffer.at.0 | buffer.len)
+    }
+
+    /// Pins the next bytes, `most` at most, without going on behind them.
+    fn pin(&mut self, most: usize, access: Access) -> Result<PinnedPages> {
+        let next = self.next;
+        let mut ranges = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
+        let range = |buffer: &Buffer, most: usize| {
+            VirtRange::new(buffer.at, buffer.at + buffer.len.min(most))
+        };
+        let first = range(ranges.next().ok_or(Errno::EFAULT)?, most);
+        let pinned = vm::with_current(|map| map.pin(first, access)).ok_or(Errno::EFAULT)?;
+        let mut pinned = pinned.map_err(errno)?;
+        let mut wanted = first.len();
+        for buffer in ranges {
+            if pinned.len() < wanted || wanted >= most {
+                break;
+            }
+            let range = range(buffer, most - wanted);
+            wanted += range.len();
+            // What was pinned before counts.
+            if pinned.add(range).is_err() {
+                break;
+            }
+        }
+        Ok(pinned)
+    }
+
     /// Moves up to `len` bytes with `copy(address, bytes done, bytes)`. `copy` fails as a whole;
     /// it is repeated page by page to find out how far it can go.
     fn transfer(
@@ -197,6 +243,14 @@ impl UserBuffers {
             done += piece;
         }
         Ok(done)
+    }
+}
+
+/// What a fault in a buffer is to the system call.
+fn errno(fault: Fault) -> Errno {
+    match fault {
+        Fault::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::EFAULT,
     }
 }
 
@@ -237,9 +291,15 @@ impl Sink for UserBuffers {
     }
 
     fn skip_put(&mut self, n: usize) {
-        if n > 0 {
-            self.advance(n);
-        }
+        self.advance_over(n);
+    }
+
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        Some(self.bits())
+    }
+
+    fn pin_room(&mut self, most: usize) -> Result<PinnedPages> {
+        self.pin(most, Access::Write)
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
@@ -290,7 +350,15 @@ impl Source for UserBuffers {
     }
 
     fn skip(&mut self, n: usize) {
-        self.advance(n);
+        self.advance_over(n);
+    }
+
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        Some(self.bits())
+    }
+
+    fn pin_bytes(&mut self, most: usize) -> Result<PinnedPages> {
+        self.pin(most, Access::Read)
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {

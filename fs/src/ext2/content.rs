@@ -5,14 +5,17 @@
 //! these blocks still hold another file's bytes. They are *unwritten*: they read as zeros, and
 //! before anything on the disk refers to them they are written, or cleared there.
 
-use alloc::sync::{Arc, Weak};
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 use core::{
     ops::Range,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, ephemeral};
+use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral};
 
 use super::inode::{Inode, RecordChange};
 use crate::{
@@ -265,6 +268,25 @@ impl BlockStore for Content {
             Some(None) => Err(Errno::EIO),
             page => Ok(page.flatten()),
         }
+    }
+
+    fn direct_block(&self) -> usize {
+        match self.inode() {
+            Ok(inode) => inode.fs.device().limits().block_size as usize,
+            Err(_) => PAGE_SIZE,
+        }
+    }
+
+    fn is_written(&self, bytes: Range<u64>) -> Result<bool> {
+        self.has_bytes(bytes)
+    }
+
+    fn read_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        self.transfer_direct(false, at, parts)
+    }
+
+    fn write_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        self.transfer_direct(true, at, parts)
     }
 
     fn is_pinned(&self) -> bool {

@@ -35,7 +35,7 @@ impl Content {
         append: bool,
         from: &mut dyn Source,
     ) -> Result<(usize, u64)> {
-        let _turn = self.writers.lock();
+        let _turn = self.writers.write();
         let start = match append {
             true => node.refresh()?.size,
             false => offset,

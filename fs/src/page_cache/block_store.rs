@@ -1,9 +1,10 @@
 //! The blocks of one file, as a file system offers them to the page cache.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::Frame;
+use nucleus::{Frame, PAGE_SIZE, dma::Part};
 
 use crate::block::Done;
 
@@ -113,6 +114,38 @@ pub trait BlockStore: Send + Sync + 'static {
     /// `EIO`, `ENOMEM`.
     fn in_place(&self, index: u64) -> Result<Option<Frame>> {
         Ok(None)
+    }
+
+    /// Returns the bytes of the smallest piece that the disk moves past the pages: a power of two.
+    fn direct_block(&self) -> usize {
+        PAGE_SIZE
+    }
+
+    /// Whether bytes `bytes` of the file, whole pieces, are in blocks that have been written, so
+    /// that [`write_direct`](BlockStore::write_direct) may write them.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn is_written(&self, bytes: Range<u64>) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Reads from byte `at` of the file on as many bytes as `parts` hold, whole pieces, past the
+    /// pages; what has no block becomes zeros. Sleeps until they are there. No block of the file is
+    /// freed meanwhile.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn read_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes likewise into blocks that [are written](BlockStore::is_written).
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn write_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        Err(Errno::EINVAL)
     }
 
     /// Whether the blocks are used past the pages, which no mapping may write then.

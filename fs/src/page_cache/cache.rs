@@ -6,7 +6,7 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::Mutex};
+use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::RwLock};
 use vm::{Description, History, Lookup, Object, Pager, PagerError, account::Stock};
 
 use super::{
@@ -31,8 +31,9 @@ pub struct PageCache<S: BackingStore> {
     /// Bytes. Grows under `writers`; shrinks under it, before pages go.
     pub(crate) size: AtomicU64,
     /// Held by writers, truncation and readers that keep pages, across the copy from the program
-    /// too, so that writes are atomic to each other.
-    pub(crate) writers: Mutex<()>,
+    /// too, so that writes are atomic to each other. Shared by transfers past the pages, during
+    /// which no block may be freed and no byte be written into a page.
+    pub(crate) writers: RwLock<()>,
     /// Shared mappings that may write.
     pub(crate) writable_mappings: AtomicU32,
     /// There were such mappings: bytes behind the end may not be zero.
@@ -87,7 +88,7 @@ impl<S: BackingStore> PageCache<S> {
         PageCache {
             object,
             size: AtomicU64::new(size),
-            writers: Mutex::new(crate::rank::VNODE, ()),
+            writers: RwLock::new(crate::rank::VNODE, ()),
             writable_mappings: AtomicU32::new(0),
             was_mapped_writable: AtomicBool::new(false),
             has_shared: AtomicBool::new(false),

@@ -22,7 +22,7 @@ impl<S: BackingStore> PageCache<S> {
     pub fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         let keeps = to.keeps();
         // Such a sink does not fault; while the lock is held no page that it keeps is written.
-        let _turn = keeps.then(|| self.writers.lock());
+        let _turn = keeps.then(|| self.writers.write());
         let copies = keeps && !self.may_share();
         let room = to.room();
         let left = || {
@@ -109,7 +109,7 @@ impl<S: BackingStore> PageCache<S> {
         let mut pages = [const { None }; TOGETHER];
         let count = {
             // No page is being written now.
-            let _turn = self.writers.lock();
+            let _turn = self.writers.write();
             if !self.may_share() {
                 return 0;
             }

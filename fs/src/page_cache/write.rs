@@ -35,7 +35,7 @@ impl<S: BackingStore> PageCache<S> {
         append: bool,
         from: &mut dyn Source,
     ) -> Result<(usize, u64)> {
-        let _turn = self.writers.lock();
+        let _turn = self.writers.write();
         let old = self.size();
         let start = if append { old } else { offset };
         if from.left() == 0 {

@@ -70,14 +70,24 @@ impl Map {
         })
     }
 
-    /// Calls `lock`, which locks the map, until no page is pinned for writing.
+    /// Calls `lock`, which locks the map, until no page is pinned for writing. New pins wait
+    /// meanwhile.
     fn locked_unpinned<T>(&self, lock: impl Fn() -> T) -> T {
+        let mut waits = false;
         loop {
             let locked = lock();
             if self.write_pins.load(SeqCst) == 0 {
+                if waits {
+                    self.waiting_forks.fetch_sub(1, SeqCst);
+                    self.unpinned.wake_all();
+                }
                 return locked;
             }
             drop(locked);
+            if !waits {
+                self.waiting_forks.fetch_add(1, SeqCst);
+                waits = true;
+            }
             let unpinned = || (self.write_pins.load(SeqCst) == 0).then_some(());
             // Pins end with their transfer.
             self.unpinned.wait_soundly(unpinned);

@@ -68,6 +68,10 @@ pub struct Map {
     /// Pins of pages that a device writes, and forks that wait for them to end
     /// ([`PinnedPages`](crate::PinnedPages)).
     pub(crate) write_pins: AtomicUsize,
+    /// Forks that wait for the pins to end, and that new pins wait for: otherwise pins of several
+    /// threads, none of them long, could keep a fork waiting for ever.
+    pub(crate) waiting_forks: AtomicUsize,
+    /// Woken when there are no pins any more, and when a waiting fork has its turn.
     pub(crate) unpinned: WaitQueue,
     /// What became of pages that it lent, and of those that it received.
     pub(crate) lent: History,
@@ -132,6 +136,7 @@ impl Map {
             space: CpuRwLock::new(crate::rank::MAP, space),
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
+            waiting_forks: AtomicUsize::new(0),
             unpinned: WaitQueue::new(),
             lent: History::default(),
             received: History::default(),

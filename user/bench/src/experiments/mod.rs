@@ -4,6 +4,7 @@
 use crate::Experiment;
 
 mod calls;
+mod direct_io;
 mod disk_dump;
 mod exec;
 mod fault_ahead;
@@ -59,6 +60,7 @@ pub const ALL: &[&Experiment] = &[
     &map_entries::EXPERIMENT,
     &memory_pressure::EXPERIMENT,
     &object_cache::EXPERIMENT,
+    &direct_io::EXPERIMENT,
     &pipe::EXPERIMENT,
     &unix_socket::EXPERIMENT,
     &tcp_loopback::EXPERIMENT,
