@@ -96,14 +96,14 @@ impl<S: State> Queue<S> {
 
     /// Takes back what [`offer`](Queue::offer) offered; returns how many bytes were put there.
     pub fn withdraw(&self) -> usize {
-        let receiver = {
+        let (receiver, put) = {
             let mut receiver = self.waiting.receiver.lock();
             self.waiting.cpu.store(0, Relaxed);
-            receiver.take()
+            (receiver.take(), self.waiting.put.swap(0, Relaxed))
         };
         // The address space may end here, without the lock.
         drop(receiver);
-        self.waiting.put.swap(0, Relaxed)
+        put
     }
 
     /// Copies bytes into the buffer of a reader that waits, if there is one and the queue is empty;
@@ -128,6 +128,10 @@ impl<S: State> Queue<S> {
             let Some(receiver) = receiver.as_ref() else {
                 break;
             };
+            // A reader that was interrupted may have left with some, and be back with a new buffer.
+            if self.waiting.put.load(Relaxed) != total {
+                break;
+            }
             let n = copy(&pages, &held, receiver, total);
             total += n;
             from.skip(n);
@@ -152,7 +156,7 @@ impl<S: State> Queue<S> {
 
 /// Copies held bytes to a receiver's buffer behind the first `done` ones; returns how many.
 fn copy(pages: &[Option<Frame>], held: &Held, receiver: &Receiver, done: usize) -> usize {
-    let len = held.len.min(receiver.len - done);
+    let len = held.len.min(receiver.len.saturating_sub(done));
     let mut n = 0;
     while n < len {
         let (from, to) = (held.offset + n, receiver.at + done + n);

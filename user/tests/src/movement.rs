@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = &[
     ("movement: pages are passed, not copied", passed),
     ("movement: a reader that waits gets its bytes once", once),
     ("movement: readers that wait are killed", killed),
+    ("movement: readers that wait are interrupted", interrupted),
 ];
 
 const SWITCH: &str = "movement";
@@ -396,6 +397,75 @@ fn killed() -> Outcome {
                 wait_ok(child)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// A reader that is interrupted in the middle of a large write has the bytes that it was told of, in
+/// order, and goes on with another buffer.
+fn interrupted() -> Outcome {
+    const WORDS: usize = 1 << 17;
+    extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
+    for way in ["once", "auto"] {
+        let _way = Switched::to(SWITCH, way)?;
+        let (reader, writer) = pipe(0)?;
+        let child = spawn(|| {
+            call!(close(reader));
+            let mut words = vec![0u64; WORDS];
+            for round in 0..24 {
+                for (i, word) in words.iter_mut().enumerate() {
+                    *word = (round * WORDS + i) as u64;
+                }
+                let (mut done, len) = (0, WORDS * 8);
+                while done < len {
+                    let at = words.as_ptr().cast::<u8>().wrapping_add(done);
+                    done += call!(write(writer, at.cast(), len - done)) as usize;
+                }
+            }
+            Ok(())
+        })?;
+        call!(close(writer));
+        handle(SIGALRM, nothing, 0)?;
+        let tick = |microseconds| -> Outcome {
+            let time = timeval {
+                tv_sec: 0,
+                tv_usec: microseconds,
+            };
+            let timer = itimerval {
+                it_interval: time,
+                it_value: time,
+            };
+            call!(setitimer(ITIMER_REAL, &timer, std::ptr::null_mut()));
+            Ok(())
+        };
+        tick(700)?;
+        let mut next = 0;
+        let mut buffers = [vec![0u64; WORDS], vec![0u64; WORDS]];
+        let outcome = (|| loop {
+            buffers.swap(0, 1);
+            let buffer = &mut buffers[0];
+            buffer.fill(!0);
+            // SAFETY: reads into a live buffer.
+            let count = unsafe { libc::read(reader, buffer.as_mut_ptr().cast(), WORDS * 8) };
+            if count < 0 {
+                equal!(errno(), EINTR);
+                continue;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            // Pieces are whole words: pages, and what a word-aligned buffer leaves of them.
+            ensure!(count % 8 == 0, "{count} bytes");
+            for &word in &buffer[..count as usize / 8] {
+                equal!(word, next);
+                next += 1;
+            }
+        })();
+        tick(0)?;
+        call!(close(reader));
+        let outcome: Outcome = outcome;
+        outcome.and(wait_ok(child))?;
+        equal!(next, 24 * WORDS as u64);
     }
     Ok(())
 }

@@ -256,7 +256,13 @@ impl Slot {
     /// Makes another owner of the page, which must not be written from then on, and is not to be
     /// freed lazily ([`keep`](Slot::keep)); `None` if it is not resident.
     pub fn lend(&self) -> Option<Owned> {
-        Some(Owned::lend(&*self.resident()?))
+        match self {
+            Slot::Empty => None,
+            Slot::Sole(location) => location.frame().map(Owned::lend),
+            // With its lock held: page-out may take the page from the anon at any other time, and
+            // leave it to an owner who then writes it.
+            Slot::Shared(anon) => anon.location.lock().frame().map(Owned::lend),
+        }
     }
 
     /// Returns whether the page is mapped, may be freed lazily, and was not modified since.

@@ -39,7 +39,7 @@ impl History {
         }
         self.moved.store(0, Relaxed);
         let broken = self.broken.swap(0, Relaxed);
-        if broken * 2 < moved {
+        if broken.saturating_mul(2) < moved {
             self.penalty.store(0, Relaxed);
             return true;
         }
