@@ -71,7 +71,7 @@ impl Aggregate {
     }
 
     /// Adds a slice at the back, for which there is room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, slice: Slice) {
         debug_assert!(slice.end() <= PAGE_SIZE);
         self.len += slice.len;
@@ -213,6 +213,19 @@ impl Aggregate {
         }
         self.len -= max;
         Some(first.split_front(max))
+    }
+
+    /// Drops the first `n` bytes of the first slice; returns it if these were its last.
+    #[inline]
+    pub(crate) fn pass(&mut self, n: usize) -> Option<Slice> {
+        let first = self.slices.front_mut()?;
+        if first.len > n {
+            first.offset += n;
+            first.len -= n;
+            self.len -= n;
+            return None;
+        }
+        self.pop_front()
     }
 
     /// Copies bytes from byte `from` on and leaves them in place; returns how many there were.

@@ -5,4 +5,6 @@ nucleus::counters! {
     /// Bytes that went into a pipe, a socket's queue or a file by a handle to their frame, without
     /// being copied.
     bytes_passed,
+    /// Bytes that a writer put into the memory of a reader which waited.
+    bytes_put,
 }

@@ -29,4 +29,4 @@ pub use io::{
     AggregateSink, AggregateSource, BytesSink, BytesSource, Clipped, DiscardSink, MAX_TRANSFER,
     Sink, Source, UserBuffers, moved,
 };
-pub use slice::Slice;
+pub use slice::{Slice, View};

@@ -4,5 +4,7 @@ nucleus::lock_ranks! {
     /// The reader's side of a byte queue; taken before what splice writes to.
     QUEUE_READING = 22,
     /// The writer's side of a byte queue, or of a socket that sends messages.
-    QUEUE_WRITING = 40,
+    QUEUE_WRITING = 39,
+    /// The buffer of a reader that waits for bytes of a queue.
+    QUEUE_RECEIVER = 40,
 }

@@ -37,7 +37,11 @@ fn slice(random: &mut Random) -> (Slice, Vec<u8>) {
     ephemeral::map(&frame).write(0, &bytes);
     let offset = random.below(PAGE_SIZE);
     let len = random.below(PAGE_SIZE - offset + 1);
-    let slice = Slice { frame, offset, len };
+    let slice = Slice {
+        frame: frame.into(),
+        offset,
+        len,
+    };
     (slice, bytes[offset..offset + len].to_vec())
 }
 

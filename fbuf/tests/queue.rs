@@ -11,6 +11,7 @@ use std::{
 use abi::{Errno, Result};
 use fbuf::{
     Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, DiscardSink, Slice, Source,
+    View,
     queue::{Added, Chain, Drain, Fill, Queue, Slots, Space, State},
 };
 use nucleus::{
@@ -135,7 +136,7 @@ struct Read {
 }
 
 impl Drain<Kind> for Read {
-    fn front(&mut self, chain: &mut Chain<Kind>) -> Option<Slice> {
+    fn front(&mut self, chain: &mut Chain<Kind>) -> Option<View> {
         let start = chain.start();
         let marks = &mut chain.state.marks;
         while marks.front().is_some_and(|&mark| mark < start) {

@@ -16,6 +16,13 @@ nucleus::counters! {
     file_write_pages,
     /// Requests among them that failed.
     file_write_errors,
+    /// Bytes read from disks into programs' memory, past the pages of files and devices.
+    direct_bytes_read,
+    /// Bytes written from there.
+    direct_bytes_written,
+    /// Writes past the pages that went through them instead: into holes, beyond the end, or where
+    /// a page has other users.
+    direct_fallbacks,
     /// Requests to disks, and pieces of large ones.
     disk_requests,
     /// Those among them that went along with a neighbour's command.

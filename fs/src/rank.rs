@@ -21,9 +21,9 @@ nucleus::lock_ranks! {
     /// What is mounted on the vnodes of one mount.
     COVERED = 32,
     /// A vnode's attributes and size.
-    VNODE = 35,
+    VNODE = 34,
     /// The files open on a block device; the last close writes its pages back with it held.
-    BLOCK_OPEN = 36,
+    BLOCK_OPEN = 35,
     /// Where a file ends: held by a fault that reserves room for a page, and by a truncation.
     FILE_END = 46,
     /// Which blocks of its device a file has.

@@ -18,6 +18,7 @@
 //!                   BlockOpen                     the last close of a block device writes it back
 //!                   LockWaiters -> Locks          waiters for record locks, one file's locks
 //!                   Tty | Locks | QueueWriting    what a descriptor leads to
+//!                     QueueReceiver               the buffer of a reader that waits
 //!                     InFlight                    files leave a socket's queue
 //!                   Ipc -> IpcObject              a table of ids, then one object
 //!                     Net                         connections and ports of one protocol
@@ -59,13 +60,13 @@ nucleus::lock_ranks! {
     /// What an epoll watches, and the file of one watch.
     EPOLL = 24,
     /// Which files have advisory locks; taken before those of one file.
-    LOCKED_FILES = 34,
+    LOCKED_FILES = 33,
     /// Which threads wait for which record locks.
-    LOCK_WAITERS = 37,
+    LOCK_WAITERS = 36,
     /// A terminal.
-    TTY = 38,
+    TTY = 37,
     /// The advisory locks of one file.
-    LOCKS = 39,
+    LOCKS = 38,
     /// The local sockets that are in flight between processes: locked while files leave a socket's
     /// queue.
     IN_FLIGHT = 41,

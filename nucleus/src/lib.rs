@@ -8,6 +8,7 @@
 //! - [`speculation`]: indices that programs choose, kept in range while a CPU guesses.
 //! - [`user`]: the only way to touch the bytes of the current program's address space.
 //! - [`dma`], [`virtio`]: devices, and the frames that they read and write; [`rtc`]: the date.
+//! - [`pci`]: devices whose memory programs map ([`DeviceMemory`]).
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
 //! - [`vdso`]: what programs call for the time without a system call.
@@ -41,12 +42,14 @@ pub mod time;
 pub mod user;
 
 pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
-pub use dev::{console, dma, rtc, virtio};
+pub use dev::{console, dma, functions as pci, rtc, virtio};
 pub use error::{OutOfMemory, try_box, try_copy, try_filled, try_vec};
 pub use hw::{counters, date::Date, log, power, processor};
+pub use mem::device::{Caching, DeviceMemory, DevicePage};
 pub use mem::frame::Frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(unused_imports))]
 pub use mem::heap;
+pub use mem::persistent;
 pub use pieces::{Pieces, visit_by_key};
 pub use pmap::Pmap;
 pub use selftest::hw_cost;

@@ -4,6 +4,8 @@ nucleus::counters! {
     from nucleus::counters::END;
     /// Faults that found a resident object page.
     fault_object,
+    /// Faults that mapped a page of a device.
+    fault_device,
     /// Faults that found a resident anon.
     fault_anon,
     /// Faults that made a zero-filled page.
@@ -42,6 +44,22 @@ nucleus::counters! {
     swap_slots_dirtied,
     /// Pages copied.
     pages_copied,
+    /// Pages that a program has lent.
+    pages_lent,
+    /// Pages that became a program's in the place of those it had.
+    pages_transferred,
+    /// Lent pages of which a writer took a copy.
+    loans_broken_by_write,
+    /// Lent pages that one of their owners gave up to page-out.
+    loans_broken_by_pageout,
+    /// Map entries that were passed by a copy.
+    entries_copied,
+    /// Map entries that were moved to another place or address space.
+    entries_moved,
+    /// Map entries that two places or address spaces came to share.
+    entries_shared,
+    /// Page mappings that moved along with their entries.
+    mappings_moved,
     /// Large pages that were wanted, and there was no memory in a row.
     large_refused,
     /// Map entries allocated.

@@ -19,7 +19,8 @@
 //!   `mremap`, `mlock`.
 //! - `fault`: the fault routine, fault-ahead, large pages, populating.
 //! - `reclaim`: the pagedaemon; `madvise`, `msync` and `mincore`; removal of swap devices.
-//! - `movement`: pages pinned for a device; access to other address spaces.
+//! - `movement`: page loanout, page transfer, map entry passing; pages pinned for a device; access
+//!   to other address spaces.
 //! - `inspect`: page counts for `/proc`.
 //! - `switches`: the settings of this floor's mechanisms.
 //!
@@ -39,6 +40,8 @@
 //! - Faults and queries read-lock the map, by per-CPU counts that share no cache line. Operations
 //!   that change entries or take rights away write-lock it and *flush before they unlock*: no
 //!   fault, new mapping or copy happens while a TLB holds an old translation of the map.
+//! - Two maps are locked together to pass entries between them only, the one at the lower address
+//!   first.
 //! - References to amaps, anons and objects are dropped without the map lock, after the flush.
 //! - Two chunks of one kind are never locked together, with one exception: a large page of shared
 //!   memory try-locks all the chunks of its span.
@@ -69,13 +72,19 @@ pub use amap::{AmapForm, amap_form, set_amap_form};
 pub use fault::{fault_ahead, set_fault_ahead};
 pub use inspect::{MappedPage, PageCounts};
 pub use map::{
-    Advice, Backing, Entry, Fault, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock, Map,
-    MapError, MapRequest, Overcommit, Place, Randomness, Sizes, large_pages, locked_pages,
+    Advice, Backing, Entry, Fault, History, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock,
+    Map, MapError, MapRequest, Overcommit, Place, Randomness, Sizes, large_pages, locked_pages,
     max_entries, overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
-pub use movement::PinnedPages;
-pub use object::{Anonymous, BusyPages, Description, HasObject, Lookup, Object, Pager, PagerError};
+pub use movement::{
+    HandedOver, Handing, Movement, Passing, PinnedPages, least_direct, least_move, least_pages,
+    least_uncopied, lends_pages, may_move, movement, set_current_map, set_least_move, set_movement,
+    takes_pages, with_current,
+};
+pub use object::{
+    Anonymous, BusyPages, Description, DeviceObject, HasObject, Lookup, Object, Pager, PagerError,
+};
 pub use reclaim::{
     Cache, Fate, Scan, SwapAudit, Tally, Urgency, active_in_objects, audit_swap,
     inactive_anonymous, register_cache, set_swap_cluster, start_pagedaemon, stop_pagedaemon,

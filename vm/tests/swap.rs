@@ -344,6 +344,74 @@ fn devices_come_and_go_while_in_use() {
     }
 }
 
+/// Clusters go to the device of highest priority as long as it has room, and take turns between
+/// those of equal priority.
+#[test]
+fn the_highest_priority_is_filled_first_and_equal_ones_take_turns() {
+    support::check("turns", 0..5, Config::default(), || {
+        const CLUSTER: usize = 4;
+        let stores = [(-1, 100), (3, 60), (7, 2 * CLUSTER), (3, 60)]
+            .map(|(priority, slots)| (priority, Store::new(1, slots)));
+        let ids = stores
+            .each_ref()
+            .map(|(priority, store)| swap::add(store.clone(), *priority, &|| false).unwrap());
+        let written = || {
+            let counts = stores.each_ref().map(|(_, store)| &store.pages_written);
+            counts.map(|count| count.load(SeqCst))
+        };
+        let map = new_map();
+        fill(&map, |i| i as u8);
+        let out = |first: usize| {
+            map.page_out(pages(first, CLUSTER)).expect("mapped");
+            pause();
+        };
+        for round in 0..2 {
+            out(round * CLUSTER);
+            assert_eq!(written(), [0, 0, (round + 1) * CLUSTER, 0]);
+        }
+        out(2 * CLUSTER);
+        let mut expected = written();
+        // Either of the equals begins.
+        let first = if expected[1] > 0 { 1 } else { 3 };
+        assert_eq!(expected[first], CLUSTER, "{expected:?}");
+        for round in 3..9 {
+            out(round * CLUSTER);
+            expected[if round % 2 == 0 { first } else { 4 - first }] += CLUSTER;
+            assert_eq!(written(), expected, "round {round}");
+        }
+        // One of the equals leaves: the other one takes all, and the lowest still nothing.
+        vm::swap_off(ids[1], &|| false).expect("memory enough");
+        let [_, _, _, before] = written();
+        out(9 * CLUSTER);
+        assert_eq!(written()[3], before + CLUSTER);
+        assert_eq!(written()[0], 0);
+        map.tear_down();
+        drop(map);
+        for id in [ids[0], ids[2], ids[3]] {
+            remove(id);
+        }
+    });
+}
+
+/// Pages go to devices of lower priority only when the others are full.
+#[test]
+fn a_lower_priority_gets_what_the_others_have_no_room_for() {
+    support::check("overflow", 0..5, Config::default(), || {
+        let (low, high) = (Store::new(1, 100), Store::new(2, 10));
+        let ids = [(&low, 0), (&high, 1)]
+            .map(|(store, priority)| swap::add(store.clone(), priority, &|| false).unwrap());
+        let map = new_map();
+        fill(&map, |i| i as u8);
+        page_out(&map);
+        assert_eq!(high.pages_written.load(SeqCst), 10);
+        assert_eq!(low.pages_written.load(SeqCst), PAGES - 10);
+        expect_all(&map, |i| i as u8);
+        map.tear_down();
+        drop(map);
+        ids.into_iter().for_each(remove);
+    });
+}
+
 /// A store that is still busy after it has reported the end of a write.
 struct Late {
     pages: SpinLock<Vec<Option<Box<[u8; PAGE_SIZE]>>>>,

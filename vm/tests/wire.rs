@@ -4,14 +4,14 @@ mod support;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, ephemeral, pmap, sim, task,
 };
 use support::{HERE, Tasks, page, pages, zero_at};
-use vm::{Advice, Limits, Lock, Map, MapError, Place};
+use vm::{Advice, Fault, Limits, Lock, Map, MapError, Place};
 
 fn place(map: &Map, range: VirtRange) -> Result<VirtAddr, MapError> {
     map.map(zero_at(range))
@@ -56,11 +56,19 @@ fn a_fork_does_not_wait_for_failed_pins() {
     support::once("not-held", || {
         let map = limited(1);
         place(&map, pages(0, 3)).expect("room");
-        // More than any list has room for, and more than is mapped.
-        for range in [VirtRange::new(VirtAddr(0), USER_END), pages(0, 4)] {
+        // More than any list has room for, and what is not mapped.
+        for range in [VirtRange::new(VirtAddr(0), USER_END), pages(3, 2)] {
             assert!(map.pin(range, Access::Write).is_err());
             map.fork().expect("memory").tear_down();
         }
+        // As far as it is mapped, also behind others.
+        let mut held = map.pin(pages(1, 4), Access::Write).expect("memory");
+        assert_eq!(held.len(), 2 * PAGE_SIZE);
+        assert_eq!(held.add(pages(2, 4)), Ok(PAGE_SIZE));
+        assert_eq!(held.add(pages(4, 1)), Err(Fault::NotMapped));
+        assert_eq!((held.len(), held.parts().len()), (3 * PAGE_SIZE, 3));
+        drop(held);
+        map.fork().expect("memory").tear_down();
     });
 }
 
@@ -134,6 +142,42 @@ fn a_child_has_nothing_locked_and_the_parent_keeps_it() {
         );
         map.advise(pages(0, 4), Advice::DontNeedLocked)
             .expect("if it says so");
+    });
+}
+
+/// Threads that pin pages in turn, so that some always are, do not keep a fork waiting.
+#[test]
+fn a_fork_gets_its_turn_among_pins() {
+    sim::check("turns", 0..10, support::on_cpus(2), || {
+        let map = limited(0);
+        place(&map, pages(0, 3)).expect("room");
+        let stop = Arc::new(AtomicBool::new(false));
+        let pinned = Arc::new(AtomicUsize::new(0));
+        let tasks = Tasks::new();
+        for _ in 0..3 {
+            let (map, stop, pinned) = (map.clone(), stop.clone(), pinned.clone());
+            tasks.spawn(!0, move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let held = map.pin(pages(0, 3), Access::Write).expect("memory");
+                    pinned.fetch_add(1, Ordering::SeqCst);
+                    for _ in 0..10 {
+                        task::yield_now();
+                    }
+                    drop(held);
+                }
+            });
+        }
+        for _ in 0..4 {
+            while pinned.load(Ordering::SeqCst) < 3 {
+                task::yield_now();
+            }
+            pinned.store(0, Ordering::SeqCst);
+            map.fork().expect("memory").tear_down();
+            let passed = pinned.load(Ordering::SeqCst);
+            assert!(passed < 60, "{passed} pins came before the fork");
+        }
+        stop.store(true, Ordering::SeqCst);
+        tasks.wait_until(0);
     });
 }
 

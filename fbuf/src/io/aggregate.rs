@@ -65,7 +65,7 @@ impl Aggregate {
         let frame = vm::alloc_frame(Contents::Stale)?;
         let n = from.take_into(&frame, 0, max.min(PAGE_SIZE))?;
         self.append(Slice {
-            frame,
+            frame: frame.into(),
             offset: 0,
             len: n,
         })?;

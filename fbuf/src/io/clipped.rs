@@ -1,7 +1,7 @@
 //! Transfers of less than a source has.
 
 use abi::Result;
-use nucleus::Frame;
+use nucleus::{Frame, PAGE_SIZE, frame::Owned};
 
 use super::Source;
 use crate::slice::Slice;
@@ -40,6 +40,17 @@ impl Source for Clipped<'_> {
 
     fn slices(&self, bytes: usize, most: usize) -> usize {
         self.from.slices(bytes.min(self.left), most)
+    }
+
+    fn lends(&mut self) -> bool {
+        self.from.lends()
+    }
+
+    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let most = pages.len().min(self.left / PAGE_SIZE);
+        let lent = self.from.lend(&mut pages[..most]);
+        self.left -= lent * PAGE_SIZE;
+        lent
     }
 
     fn take_slice(&mut self, max: usize) -> Option<Slice> {

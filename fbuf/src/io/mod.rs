@@ -1,9 +1,19 @@
 //! Transfers: sources, sinks, and the kinds of them.
 
 use abi::{Errno, Result};
-use nucleus::Frame;
+use nucleus::{Frame, VirtAddr, frame::Owned};
+use vm::PinnedPages;
 
 use crate::slice::Slice;
+
+/// Bytes of a program's pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// Bytes of the first page before the first one.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+}
 
 mod aggregate;
 mod bytes;
@@ -51,6 +61,47 @@ pub trait Sink {
     /// Takes `len` zero bytes (a hole).
     fn put_zeros(&mut self, len: usize) -> Result<usize>;
 
+    /// Returns how many pages it would take as they are now, in the place of its own, rather than
+    /// their bytes: 0 unless [`take_pages`](Sink::take_pages) does.
+    fn places(&mut self) -> usize {
+        0
+    }
+
+    /// Takes pages out of `pages`, from the first one on, in the place of its own (page transfer,
+    /// `uvm.txt` 7); returns how many. The others are offered as bytes next.
+    fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let _ = pages;
+        0
+    }
+
+    /// Returns where in the program's memory the next bytes go, and how many fit there.
+    fn target(&mut self) -> Option<(VirtAddr, usize)> {
+        None
+    }
+
+    /// Goes on behind the next `n` bytes, which were put where they go.
+    fn skip_put(&mut self, n: usize) {
+        let _ = n;
+    }
+
+    /// Returns the bits in which the address or the length of any of its pieces is not 0, if they
+    /// are a program's memory, which [`pin_room`](Sink::pin_room) pins: the pieces are aligned to a
+    /// power of two that is in or below the lowest one.
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        None
+    }
+
+    /// Pins the places of the next bytes, `most` at most, for a device that writes them; the caller
+    /// goes on behind those that it has written by [`skip_put`](Sink::skip_put). Fewer where the
+    /// program's memory ends or may not be written. No lock is held that a fault takes.
+    ///
+    /// # Errors
+    /// `EFAULT` if none can be written; `ENOMEM`.
+    fn pin_room(&mut self, most: usize) -> Result<PinnedPages> {
+        let _ = most;
+        Err(Errno::EFAULT)
+    }
+
     /// Returns whether [`put_frame`](Sink::put_frame) keeps a handle of the frame instead of
     /// copying. Such a sink never touches a program's memory, so locks may be held meanwhile.
     fn keeps(&self) -> bool {
@@ -90,6 +141,47 @@ pub trait Source {
     fn slices(&self, bytes: usize, most: usize) -> usize {
         let _ = (bytes, most);
         0
+    }
+
+    /// Returns whether [`lend`](Source::lend) is worth a try now.
+    fn lends(&mut self) -> bool {
+        false
+    }
+
+    /// Lends its next whole pages (page loanout, `uvm.txt` 7), as many as `pages` has places for at
+    /// most, and goes on behind them; returns how many. No spin lock is held.
+    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let _ = pages;
+        0
+    }
+
+    /// Returns handles of the pages with its next bytes, as many as `pages` has places for, if they
+    /// are a program's: they are brought in, and the program may change them. No lock is held that
+    /// comes after those of queues.
+    fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
+        let _ = pages;
+        None
+    }
+
+    /// Goes on behind the next `n` bytes, of those that are [held](Source::hold) or
+    /// [pinned](Source::pin_bytes).
+    fn skip(&mut self, n: usize) {
+        let _ = n;
+    }
+
+    /// As [`Sink::unaligned_bits`], of the bytes that [`pin_bytes`](Source::pin_bytes) pins.
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        None
+    }
+
+    /// Pins the next bytes, `most` at most, for a device that reads them, as
+    /// [`Sink::pin_room`] does; the caller goes on behind them by [`skip`](Source::skip).
+    ///
+    /// # Errors
+    /// `EFAULT` if none can be read; `ENOMEM`.
+    fn pin_bytes(&mut self, most: usize) -> Result<PinnedPages> {
+        let _ = most;
+        Err(Errno::EFAULT)
     }
 
     /// Passes on a slice of at most `max` bytes without copying, if the source has slices and

@@ -6,9 +6,13 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, addr::USER_END, ephemeral, user, user::BadAddress};
+use nucleus::{
+    Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, ephemeral, frame::Owned, user,
+    user::BadAddress,
+};
+use vm::{Fault, PinnedPages};
 
-use super::{Sink, Source, moved};
+use super::{Held, Sink, Source, moved};
 
 /// The most bytes that one system call moves, as on Linux: the largest page-aligned `i32`.
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -169,6 +173,50 @@ impl UserBuffers {
         self.left -= n;
     }
 
+    /// Marks the next `n` bytes as used, in as many buffers as they fill.
+    fn advance_over(&mut self, mut n: usize) {
+        while n > 0 {
+            let Buffer { len, .. } = self.front(n);
+            if len == 0 {
+                break;
+            }
+            self.advance(len);
+            n -= len;
+        }
+    }
+
+    /// Returns the bits in which an address or a length of what is left is not 0.
+    fn bits(&mut self) -> usize {
+        let next = self.next;
+        let left = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
+        left.fold(0, |bits, buffer| bits | buffer.at.0 | buffer.len)
+    }
+
+    /// Pins the next bytes, `most` at most, without going on behind them.
+    fn pin(&mut self, most: usize, access: Access) -> Result<PinnedPages> {
+        let next = self.next;
+        let mut ranges = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
+        let range = |buffer: &Buffer, most: usize| {
+            VirtRange::new(buffer.at, buffer.at + buffer.len.min(most))
+        };
+        let first = range(ranges.next().ok_or(Errno::EFAULT)?, most);
+        let pinned = vm::with_current(|map| map.pin(first, access)).ok_or(Errno::EFAULT)?;
+        let mut pinned = pinned.map_err(errno)?;
+        let mut wanted = first.len();
+        for buffer in ranges {
+            if pinned.len() < wanted || wanted >= most {
+                break;
+            }
+            let range = range(buffer, most - wanted);
+            wanted += range.len();
+            // What was pinned before counts.
+            if pinned.add(range).is_err() {
+                break;
+            }
+        }
+        Ok(pinned)
+    }
+
     /// Moves up to `len` bytes with `copy(address, bytes done, bytes)`. `copy` fails as a whole;
     /// it is repeated page by page to find out how far it can go.
     fn transfer(
@@ -198,9 +246,60 @@ impl UserBuffers {
     }
 }
 
+/// What a fault in a buffer is to the system call.
+fn errno(fault: Fault) -> Errno {
+    match fault {
+        Fault::OutOfMemory => Errno::ENOMEM,
+        _ => Errno::EFAULT,
+    }
+}
+
+/// Returns the address and the count of the whole pages that a buffer begins with.
+fn pages_of(Buffer { at, len }: Buffer) -> (VirtAddr, usize) {
+    match at.page_offset() {
+        0 => (at, len / PAGE_SIZE),
+        _ => (at, 0),
+    }
+}
+
 impl Sink for UserBuffers {
     fn room(&self) -> usize {
         self.left
+    }
+
+    fn places(&mut self) -> usize {
+        let (_, pages) = pages_of(self.front(usize::MAX));
+        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages(pages) {
+            true => pages,
+            false => 0,
+        }
+    }
+
+    fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let (at, most) = pages_of(self.front(usize::MAX));
+        let most = most.min(pages.len());
+        let taken = vm::with_current(|map| map.receive(at, &mut pages[..most])).unwrap_or(0);
+        if taken > 0 {
+            self.advance(taken * PAGE_SIZE);
+        }
+        taken
+    }
+
+    fn target(&mut self) -> Option<(VirtAddr, usize)> {
+        let Buffer { at, len } = self.front(usize::MAX);
+        (len > 0).then_some((at, len))
+    }
+
+    fn skip_put(&mut self, n: usize) {
+        self.advance_over(n);
+    }
+
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        Some(self.bits())
+    }
+
+    fn pin_room(&mut self, most: usize) -> Result<PinnedPages> {
+        self.pin(most, Access::Write)
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
@@ -224,6 +323,42 @@ impl Sink for UserBuffers {
 impl Source for UserBuffers {
     fn left(&self) -> usize {
         self.left
+    }
+
+    fn lends(&mut self) -> bool {
+        let (_, pages) = pages_of(self.front(usize::MAX));
+        pages * PAGE_SIZE >= vm::least_move() && vm::lends_pages(pages)
+    }
+
+    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        let (at, most) = pages_of(self.front(usize::MAX));
+        let most = most.min(pages.len());
+        let lent = vm::with_current(|map| map.lend(at, &mut pages[..most])).unwrap_or(0);
+        if lent > 0 {
+            self.advance(lent * PAGE_SIZE);
+        }
+        lent
+    }
+
+    fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
+        let Buffer { at, len } = self.front(usize::MAX);
+        let offset = at.page_offset();
+        let most = (offset + len).div_ceil(PAGE_SIZE).min(pages.len());
+        let held = vm::with_current(|map| map.hold_each(at, &mut pages[..most]))?;
+        let len = (held * PAGE_SIZE).checked_sub(offset)?.min(len);
+        (len > 0).then_some(Held { offset, len })
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.advance_over(n);
+    }
+
+    fn unaligned_bits(&mut self) -> Option<usize> {
+        Some(self.bits())
+    }
+
+    fn pin_bytes(&mut self, most: usize) -> Result<PinnedPages> {
+        self.pin(most, Access::Read)
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {

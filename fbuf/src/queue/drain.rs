@@ -1,12 +1,18 @@
 //! The reader's side: bytes are copied without the chain's lock, then taken off.
 
+use crate::counters::Counter;
 use abi::Result;
+
+use nucleus::{Frame, PAGE_SIZE, frame::Owned};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
     io::{Sink, moved},
-    slice::Slice,
+    slice::{Slice, View},
 };
+
+/// Pages that are transferred together: all of a pipe of the usual size.
+pub(super) const TOGETHER: usize = 16;
 
 /// One call that reads from a queue of kind `S`. Hooks with a chain run under its lock: they
 /// neither sleep nor free frames.
@@ -14,8 +20,17 @@ pub trait Drain<S: State> {
     /// Returns a handle of the next bytes: up to the next mark, the call's end, or the end of the
     /// first slice. `None` ends the call, unless [`resume`](Drain::resume) says otherwise.
     #[inline]
-    fn front(&mut self, chain: &mut Chain<S>) -> Option<Slice> {
+    fn front(&mut self, chain: &mut Chain<S>) -> Option<View> {
         chain.first()
+    }
+
+    /// Returns how many of the first slices, `most` at most, may be taken off in one step, each of
+    /// them a whole page that was lent ([`Chain::lent_pages`]). It is called as
+    /// [`front`](Drain::front) is.
+    #[inline]
+    fn pages(&mut self, chain: &mut Chain<S>, most: usize) -> usize {
+        let _ = (chain, most);
+        0
     }
 
     /// Takes off `n` bytes of the first slice, which were copied, and decides whether writers are
@@ -50,8 +65,15 @@ impl<S: State> Queue<S> {
         call: &mut D,
     ) -> Result<usize> {
         let mut total = 0;
-        if max.min(to.room()) == 0 {
+        let room = max.min(to.room());
+        if room == 0 {
             return Ok(0);
+        }
+        if room >= vm::least_move() {
+            total = self.transfer(to, room / PAGE_SIZE, call);
+            if total == max || to.room() == 0 {
+                return Ok(total);
+            }
         }
         // A handle of the slice keeps its frame while bytes are copied without the lock.
         loop {
@@ -87,6 +109,48 @@ impl<S: State> Queue<S> {
         }
     }
 
+    /// Gives whole pages at the front to a sink that takes them in the place of its own, `most` at
+    /// most; returns how many bytes that were.
+    #[inline(never)]
+    fn transfer<D: Drain<S>>(&self, to: &mut dyn Sink, most: usize, call: &mut D) -> usize {
+        let mut total = 0;
+        loop {
+            let most = (most - total / PAGE_SIZE).min(TOGETHER);
+            let count = call.pages(self.lock().aside(), most);
+            if count == 0 {
+                return total;
+            }
+            let count = count.min(to.places());
+            let mut pages = [const { None::<Owned> }; TOGETHER];
+            {
+                // Writers add behind, and there is no other reader.
+                let chain = self.lock();
+                for (i, page) in pages[..count].iter_mut().enumerate() {
+                    *page = chain.data.slice(i).map(|slice| slice.frame.clone());
+                }
+            }
+            let taken = to.take_pages(&mut pages[..count]);
+            let mut old = [const { None::<Slice> }; TOGETHER];
+            if taken > 0 {
+                let mut chain = self.lock();
+                for old in &mut old[..taken] {
+                    *old = call.take(&mut chain, PAGE_SIZE);
+                }
+            }
+            // The slices go without the lock, and leave the pages to those who have taken them.
+            drop(old);
+            if taken == 0 {
+                return total;
+            }
+            call.took();
+            total += taken * PAGE_SIZE;
+            Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
+            if taken < count {
+                return total;
+            }
+        }
+    }
+
     /// Copies bytes from the one at `skip` on and leaves them in the queue; returns how many.
     /// `end`, called under the lock, says where the call ends, counted as `skip` is.
     ///
@@ -112,7 +176,11 @@ impl<S: State> Queue<S> {
                 }
                 chain.data.slice(at).map(|slice| {
                     let len = (slice.len - offset).min(left);
-                    Slice::of(&slice.frame, slice.offset + offset, len)
+                    View {
+                        frame: Frame::clone(&slice.frame),
+                        offset: slice.offset + offset,
+                        len,
+                    }
                 })
             };
             let Some(slice) = slice.filter(|slice| slice.len > 0) else {

@@ -2,9 +2,12 @@
 
 use crate::counters::Counter;
 use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, frame::Contents};
+use nucleus::{
+    PAGE_SIZE,
+    frame::{Contents, Owned},
+};
 
-use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail};
+use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail, drain::TOGETHER};
 use crate::{
     io::{Source, moved},
     slice::Slice,
@@ -37,6 +40,27 @@ pub trait Fill<S: State> {
 
     /// Notes bytes that were linked: sets marks, decides whether readers are to be told.
     fn linked(&mut self, chain: &mut Chain<S>, added: Added);
+
+    /// Returns whether so many bytes may go past the queue to a reader that waits
+    /// ([`put`](Fill::put)).
+    fn puts(&self, bytes: usize) -> bool {
+        let _ = bytes;
+        false
+    }
+
+    /// Returns whether bytes may go past the queue, which is empty.
+    ///
+    /// # Errors
+    /// That of a queue which takes no bytes any more.
+    fn may_put(&mut self, chain: &mut Chain<S>) -> Result<bool> {
+        self.may_link(chain)
+    }
+
+    /// Notes bytes that went past the queue to a reader that waits: decides whether readers are to
+    /// be told, as if the queue had been empty.
+    fn put(&mut self, chain: &mut Chain<S>, added: Added) {
+        let _ = (chain, added);
+    }
 
     /// Tells readers that bytes can be read while the call goes on. No spin lock is held.
     #[inline]
@@ -78,6 +102,9 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
+        if left >= vm::least_uncopied() {
+            return self.fill_large(&mut tail, from, call);
+        }
         while left > 0 {
             match self.step(&mut tail, from, left, call) {
                 Ok(0) => break,
@@ -92,11 +119,49 @@ impl<S: State> Queue<S> {
         Ok(total)
     }
 
+    /// As [`fill`](Queue::fill) for bytes that may go without being copied into the queue.
+    #[inline(never)]
+    fn fill_large<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        call: &mut F,
+    ) -> Result<usize> {
+        let mut total = 0;
+        if call.puts(from.left()) && self.is_awaited(from.left()) && !from.lends() {
+            total = self.put(from, call)?;
+        }
+        loop {
+            let left = from.left();
+            let step = match left {
+                0 => return Ok(total),
+                left if left >= vm::least_move() => self.borrow(tail, from, call),
+                _ => Ok(0),
+            };
+            let step = match step {
+                Ok(0) => {
+                    let left = from.left();
+                    self.step(tail, from, left, call)
+                }
+                step => step,
+            };
+            match step {
+                Ok(0) => return Ok(total),
+                Ok(n) => total += n,
+                Err(error) => return moved(total, Err(error)),
+            }
+            if from.left() > 0 {
+                call.more();
+            }
+        }
+    }
+
     /// Fills slices for the source's next bytes, of which `left` are left, and links them.
     ///
     /// All slices of a step appear at once, so a reader sees all or nothing of
     /// [`Space::least`] bytes, and no other write's bytes stand between them: the writing side is
     /// locked. Slices of the source that do not fit together are copied.
+    #[inline(always)]
     fn step<F: Fill<S>>(
         &self,
         tail: &mut Tail,
@@ -154,6 +219,49 @@ impl<S: State> Queue<S> {
             drop(chain);
             self.copy(tail, from, room, &mut spare, call)
         }
+    }
+
+    /// Links pages that the source lends, as far as it does; returns how many bytes that are.
+    #[inline(never)]
+    fn borrow<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        call: &mut F,
+    ) -> Result<usize> {
+        let mut chain = self.lock();
+        let space = call.space(chain.aside())?;
+        let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
+        if most == 0 || space.least > 0 {
+            return Ok(0);
+        }
+        chain.aside().data.reserve(most)?;
+        drop(chain);
+        if !from.lends() {
+            return Ok(0);
+        }
+        let mut pages = [const { None::<Owned> }; TOGETHER];
+        let count = from.lend(&mut pages[..most]);
+        if count == 0 {
+            return Ok(0);
+        }
+        // The next write starts a frame of its own.
+        tail.frame = None;
+        tail.used = 0;
+        let len = count * PAGE_SIZE;
+        let mut chain = self.lock();
+        if call.may_link(&mut chain)? {
+            let at = chain.end();
+            for page in pages.iter_mut().filter_map(Option::take) {
+                chain.data.push(Slice::whole(page));
+            }
+            let is_end = from.left() == 0;
+            call.linked(&mut chain, Added { at, len, is_end });
+        }
+        // Pages that were not linked go without the lock.
+        drop(chain);
+        Counter::bytes_passed.add(len as u64);
+        Ok(len)
     }
 
     /// Fills up to `N` slices, for which the chain has memory, then links them.
@@ -274,8 +382,13 @@ fn next_slice<const N: usize>(
     if n == 0 {
         return Ok(None);
     }
-    let slice = Slice::of(frame, tail.used, n);
-    tail.used += n;
     space.bytes -= n;
+    if n == PAGE_SIZE {
+        // No bytes will follow in this frame: whoever takes the slice over has all of it.
+        tail.used = 0;
+        return Ok(tail.frame.take().map(Slice::whole));
+    }
+    let slice = Slice::part(frame, tail.used, n);
+    tail.used += n;
     Ok(Some(slice))
 }

@@ -4,20 +4,22 @@
 //! - this file: [`Queue`], its [`Chain`], and [`State`], which a kind of queue adds to the chain;
 //! - `fill`: writing; [`Fill`] is one call that writes;
 //! - `drain`: reading and peeking; [`Drain`] is one call that reads;
+//! - `direct`: one copy, past the empty queue, into the memory of a reader that waits;
 //! - `urgent`: the place of the byte sent with `MSG_OOB`;
 //! - `splice`: slices that change queues without a copy;
 //! - `ready`: the stored readiness that `poll` reads without a lock.
 //!
 //! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`],
-//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Page loans and fbufs come in
-//! where `fill` asks its source for slices (`fill::next_slice`); page transfers leave where `drain`
-//! offers a slice to its sink.
+//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Pages that a program lends
+//! (`uvm.txt` 7) come in where `fill` asks its source for them, and pages leave by transfer where
+//! `drain` finds places for them in its sink.
 //!
 //! Locks, in the order in which they are taken:
 //!
 //! ```text
 //! reading (one reader at a time copies)      QUEUE_READING
 //!    writing (one writer at a time copies)   QUEUE_WRITING
+//!       waiting (a reader's buffer)          QUEUE_RECEIVER
 //!       chain (slices and state)             Leaf, spinning, never held during a copy
 //! ```
 //! So a reader and a writer on two CPUs copy at the same time and meet only to link and unlink
@@ -46,14 +48,19 @@ use nucleus::{
 };
 use vm::account::Stock;
 
-use crate::{aggregate::Aggregate, slice::Slice};
+use crate::{
+    aggregate::Aggregate,
+    slice::{Slice, View},
+};
 
+mod direct;
 mod drain;
 mod fill;
 mod ready;
 mod splice;
 mod urgent;
 
+use direct::Waiting;
 pub use drain::Drain;
 pub use fill::{Added, Fill, Space};
 pub use splice::Slots;
@@ -93,6 +100,8 @@ pub struct Queue<S> {
     reading: Mutex<()>,
     /// Held by the writer that adds bytes.
     writing: Mutex<Tail>,
+    /// The buffer of a reader that waits for bytes.
+    waiting: Waiting,
 }
 
 /// The slices of a queue, and the state of its kind. [chain's lock]
@@ -156,6 +165,7 @@ impl<S: State> Queue<S> {
             chain: SpinLock::new(Rank::Leaf, chain),
             reading: Mutex::new(crate::rank::QUEUE_READING, ()),
             writing: Mutex::new(crate::rank::QUEUE_WRITING, Tail::new()),
+            waiting: Waiting::new(),
         }
     }
 
@@ -233,8 +243,16 @@ impl<S: State> Chain<S> {
 
     /// Returns a handle of the first slice.
     #[inline]
-    pub fn first(&self) -> Option<Slice> {
-        self.data.slice(0).cloned()
+    pub fn first(&self) -> Option<View> {
+        self.data.slice(0).map(Slice::view)
+    }
+
+    /// Returns how many of the first slices, `most` at most, are whole pages that were lent. Frames
+    /// of the queue's own are copied: the writer takes them again, while a page that leaves costs
+    /// an allocation here, and a change of mappings there.
+    pub fn lent_pages(&self, most: usize) -> usize {
+        let is_lent = |slice: &&Slice| slice.len == PAGE_SIZE && slice.frame.is_lent();
+        self.data.slices().take(most).take_while(is_lent).count()
     }
 
     /// Takes the first slice off, or `max` bytes of it.
@@ -245,11 +263,19 @@ impl<S: State> Chain<S> {
         Some(slice)
     }
 
+    /// Takes off the first slice, or its first `n` bytes, which were copied; returns it if it is
+    /// used up.
+    #[inline]
+    pub fn pass(&mut self, n: usize) -> Option<Slice> {
+        self.taken += n as u64;
+        self.data.pass(n)
+    }
+
     /// Returns how many bytes `tail` can take behind the last slice, in its frame.
     #[inline]
     fn in_place(&self, tail: &Tail) -> usize {
         match (self.data.last(), &tail.frame) {
-            (Some(last), Some(frame)) if last.end() == tail.used && last.frame == *frame => {
+            (Some(last), Some(frame)) if last.end() == tail.used && *last.frame == *frame => {
                 PAGE_SIZE - tail.used
             }
             _ => 0,
@@ -259,16 +285,16 @@ impl<S: State> Chain<S> {
     /// Keeps the frame of a slice that was taken off, unless it has another handle than this
     /// one and the reader's `copied`, which the reader is about to drop.
     #[inline]
-    fn recycle(&mut self, taken: &mut Option<Slice>, copied: &Slice) {
+    fn recycle(&mut self, taken: &mut Option<Slice>, copied: &View) {
         if let Some(slice) = taken
-            && slice.frame == copied.frame
+            && *slice.frame == copied.frame
             && slice.frame.handles() == 2
             && self.spare.has_room()
             && S::keeps_frames(self)
             && !frame::is_scarce()
             && let Some(slice) = taken.take()
         {
-            self.spare.push(slice.frame);
+            self.spare.push(slice.frame.into_frame());
         }
     }
 }

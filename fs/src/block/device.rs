@@ -5,6 +5,7 @@ use core::{any::Any, time::Duration};
 
 use abi::{Errno, Result};
 use nucleus::{
+    Frame,
     dma::Part,
     sync::{Mutex, Rank, SpinLock},
     task::{self, Priority, Spawn, WaitQueue},
@@ -41,6 +42,19 @@ pub trait Disk: Any + Send + Sync {
     /// How often to look, while it has commands, where the bell is not to be relied on.
     fn patience(&self) -> Option<Duration> {
         None
+    }
+
+    /// Returns page `number` of the medium, if that is memory: it stays the medium's for ever, and
+    /// a store into it is a write of the disk.
+    fn page(&self, number: u64) -> Option<Frame> {
+        let _ = number;
+        None
+    }
+
+    /// Makes what was stored into a [page](Disk::page) of the medium survive the machine, as far as
+    /// the medium can.
+    fn persist(&self, page: &Frame) {
+        let _ = page;
     }
 
     /// The disk's own name for itself, as `/sys/block/NAME/serial` shows it.

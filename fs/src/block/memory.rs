@@ -3,10 +3,7 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
-use nucleus::{
-    Frame, PAGE_SIZE, ephemeral,
-    frame::{self, Contents},
-};
+use nucleus::{Frame, PAGE_SIZE, ephemeral, frame, persistent};
 
 use super::{Command, Disk, Limits, Operation, SECTOR};
 
@@ -14,11 +11,13 @@ use super::{Command, Disk, Limits, Operation, SECTOR};
 const PIECE: usize = 4096;
 const SECTORS: u64 = (PAGE_SIZE / SECTOR) as u64;
 
-/// Frames as a disk. All of them are allocated at the start, so that it never fails for want of
-/// memory: it may be swapped to.
+/// Frames as a disk: allocated at the start, so that it never fails for want of memory and may be
+/// swapped to; or persistent memory.
 pub struct MemoryDisk {
+    /// In pieces of [`PIECE`].
     frames: Vec<Vec<Frame>>,
     limits: Limits,
+    is_persistent: bool,
 }
 
 impl MemoryDisk {
@@ -39,16 +38,35 @@ impl MemoryDisk {
             let count = PIECE.min(pages - from);
             let mut piece = nucleus::try_vec(count)?;
             for _ in 0..count {
-                piece.push(Frame::alloc(Contents::Zeroed)?);
+                piece.push(Frame::alloc_of_medium()?);
             }
             frames.push(piece);
         }
+        Ok(MemoryDisk::of(frames, false))
+    }
+
+    /// A range of [persistent memory](nucleus::persistent), with what it holds; `None` if there is
+    /// no other.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn persistent() -> Result<Option<MemoryDisk>> {
+        let taken = persistent::take()?.filter(|pieces| pieces.iter().any(|it| !it.is_empty()));
+        Ok(taken.map(|frames| MemoryDisk::of(frames, true)))
+    }
+
+    fn of(frames: Vec<Vec<Frame>>, is_persistent: bool) -> MemoryDisk {
+        let pages: usize = frames.iter().map(Vec::len).sum();
         let limits = Limits {
             physical_block_size: PAGE_SIZE as u32,
             max_discard: u64::from(u32::MAX),
             ..Limits::plain(pages as u64 * SECTORS)
         };
-        Ok(MemoryDisk { frames, limits })
+        MemoryDisk {
+            frames,
+            limits,
+            is_persistent,
+        }
     }
 
     /// The frame with a sector, and the sector's offset in it.
@@ -69,7 +87,10 @@ impl MemoryDisk {
                 let len = (part.len - moved).min(PAGE_SIZE - offset);
                 let medium = ephemeral::map(frame);
                 match write {
-                    true => medium.copy_from(offset, &memory, part.offset + moved, len),
+                    true => {
+                        medium.copy_from(offset, &memory, part.offset + moved, len);
+                        self.persist(frame);
+                    }
                     false => memory.copy_from(part.offset + moved, &medium, offset, len),
                 }
                 moved += len;
@@ -82,6 +103,7 @@ impl MemoryDisk {
         for sector in command.sector()..command.sector() + command.sectors() {
             let (frame, offset) = self.place(sector);
             ephemeral::map(frame).fill(offset, SECTOR, 0);
+            self.persist(frame);
         }
     }
 }
@@ -91,6 +113,17 @@ impl Disk for MemoryDisk {
         self.limits
     }
 
+    fn page(&self, number: u64) -> Option<Frame> {
+        let page = usize::try_from(number).ok()?;
+        self.frames.get(page / PIECE)?.get(page % PIECE).cloned()
+    }
+
+    fn persist(&self, page: &Frame) {
+        if self.is_persistent {
+            persistent::persist(page);
+        }
+    }
+
     fn start(&self, command: Command) {
         match command.operation() {
             Operation::Read | Operation::Write => self.transfer(&command),
@@ -98,5 +131,14 @@ impl Disk for MemoryDisk {
             Operation::Flush => {}
         }
         command.finish(Ok(()));
+    }
+}
+
+impl Drop for MemoryDisk {
+    fn drop(&mut self) {
+        if self.is_persistent {
+            // Given up, its frames would become ordinary memory, and lose what they hold.
+            core::mem::forget(core::mem::take(&mut self.frames));
+        }
     }
 }

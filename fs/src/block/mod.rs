@@ -60,5 +60,7 @@ pub const SECTOR: usize = 512;
 pub const VIRTIO_MAJOR: u32 = 254;
 /// See [`VIRTIO_MAJOR`].
 pub const MEMORY_MAJOR: u32 = 9;
+/// That of persistent memory (`blkext`).
+pub const PERSISTENT_MAJOR: u32 = 259;
 /// Minor numbers that one of virtio's disks takes: itself and its partitions.
 pub const VIRTIO_MINORS: u32 = 16;

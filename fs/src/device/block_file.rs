@@ -10,7 +10,7 @@ use abi::{
     },
     raw::ioctl as control,
 };
-use fbuf::{Sink, Source, moved};
+use fbuf::{Sink, Source};
 use nucleus::{PAGE_SIZE, VirtAddr, dma::Part, frame::Contents, sync::Mutex, user};
 use vm::Pager;
 
@@ -18,12 +18,12 @@ use super::Opened;
 use crate::{
     Attributes, File, Location, OpenFlags, Ready,
     block::{Claim, Device, SECTOR},
-    page_cache::{Cached, ErrorMark},
+    page_cache::{Cached, ErrorMark, SizeLimit},
 };
 
 /// The readahead that programs are told, in sectors: Linux's default.
 const READ_AHEAD: u64 = 256;
-/// Frames of one direct transfer.
+/// Pages of zeros of one request.
 const FRAMES: usize = 64;
 
 /// An open device. The position's lock is held as an open file's is, see
@@ -77,103 +77,23 @@ impl BlockFile {
         self.opened.device()
     }
 
-    /// Tells whether a direct transfer can begin at `at` and be `len` bytes long.
-    fn is_aligned(&self, at: u64, len: usize) -> bool {
-        let block = u64::from(self.device().limits().block_size);
-        at.is_multiple_of(block) && (len as u64).is_multiple_of(block)
-    }
-
     fn read_at(&self, at: u64, flags: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
-        if !flags.has(O_DIRECT) {
-            return self.opened.pages().read(at, to);
+        match flags.has(O_DIRECT) {
+            true => self.opened.pages().read_direct(at, to),
+            false => self.opened.pages().read(at, to),
         }
-        if !self.is_aligned(at, to.room()) {
-            return Err(Errno::EINVAL);
-        }
-        let len = self
-            .device()
-            .size()
-            .saturating_sub(at)
-            .min(to.room() as u64);
-        self.opened.write_through(at..at + len)?;
-        let mut done = 0;
-        while done < len as usize {
-            let parts = match parts(len as usize - done) {
-                Ok(parts) => parts,
-                Err(error) => return moved(done, Err(error)),
-            };
-            let sector = (at + done as u64) / SECTOR as u64;
-            if let Err(error) = self.device().read(sector, parts.clone()) {
-                return moved(done, Err(error));
-            }
-            for part in parts {
-                match to.put_frame(&part.frame, 0, part.len) {
-                    Ok(n) if n < part.len => return Ok(done + n),
-                    Ok(n) => done += n,
-                    Err(error) => return moved(done, Err(error)),
-                }
-            }
-        }
-        Ok(done)
     }
 
     fn write_at(&self, at: u64, flags: OpenFlags, from: &mut dyn Source) -> Result<usize> {
-        let size = self.device().size();
-        if from.left() > 0 && at >= size {
+        if from.left() > 0 && at >= self.device().size() {
             return Err(Errno::ENOSPC);
         }
-        if !flags.has(O_DIRECT) {
-            return self.opened.pages().write(at, false, from).map(|(n, _)| n);
-        }
-        if !self.is_aligned(at, from.left()) {
-            return Err(Errno::EINVAL);
-        }
-        let len = (size - at.min(size)).min(from.left() as u64) as usize;
-        self.opened.settle(at..at + len as u64)?;
-        let mut done = 0;
-        while done < len {
-            match self.write_piece(at + done as u64, len - done, from) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) => return moved(done, Err(error)),
-            }
-        }
-        // Pages that were read meanwhile are stale.
-        self.opened.settle(at..at + len as u64)?;
-        Ok(done)
-    }
-
-    /// Writes up to `max` bytes at `at`, whole blocks.
-    fn write_piece(&self, at: u64, max: usize, from: &mut dyn Source) -> Result<usize> {
-        let mut parts = parts(max)?;
-        let mut taken = 0;
-        for part in &mut parts {
-            let n = from.take_into(&part.frame, 0, part.len)?;
-            taken += n;
-            let short = n < part.len;
-            part.len = n;
-            if short {
-                break;
-            }
-        }
-        // A source that ended early leaves a part of a block, which is not written.
-        let whole = taken / SECTOR * SECTOR;
-        let block = self.device().limits().block_size as usize;
-        let whole = whole / block * block;
-        let mut left = whole;
-        parts.retain_mut(|part| {
-            part.len = part.len.min(left);
-            left -= part.len;
-            part.len > 0
-        });
-        if whole == 0 {
-            return match taken {
-                0 => Ok(0),
-                _ => Err(Errno::EFAULT),
-            };
-        }
-        self.device().write(at / SECTOR as u64, parts)?;
-        Ok(whole)
+        let pages = self.opened.pages();
+        let written = match flags.has(O_DIRECT) {
+            true => pages.write_direct(&SizeLimit::none(), at, false, from),
+            false => pages.write(at, false, from),
+        };
+        written.map(|(n, _)| n)
     }
 
     /// Reads the range that a program wants to change, in sectors.
@@ -226,23 +146,6 @@ impl BlockFile {
         }
         Ok(())
     }
-}
-
-/// Allocates frames for up to `max` bytes; they hold bytes of their last owners.
-fn parts(max: usize) -> Result<Vec<Part>> {
-    let mut parts = Vec::new();
-    let mut left = max.min(FRAMES * PAGE_SIZE);
-    parts.try_reserve_exact(left.div_ceil(PAGE_SIZE))?;
-    while left > 0 {
-        let len = left.min(PAGE_SIZE);
-        parts.push(Part {
-            frame: vm::alloc_frame(Contents::Stale)?,
-            offset: 0,
-            len,
-        });
-        left -= len;
-    }
-    Ok(parts)
 }
 
 fn give<T: user::ToUser>(argument: VirtAddr, value: T) -> Result<usize> {

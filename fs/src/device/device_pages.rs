@@ -108,6 +108,22 @@ impl BlockStore for DeviceStore {
     fn sync(&self, _: bool) -> Result<()> {
         self.0.flush()
     }
+
+    fn direct_block(&self) -> usize {
+        self.0.limits().block_size as usize
+    }
+
+    fn is_written(&self, _: Range<u64>) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn read_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        self.0.read(at / SECTOR as u64, parts)
+    }
+
+    fn write_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        self.0.write(at / SECTOR as u64, parts)
+    }
 }
 
 impl DevicePages for PageCache<WriteBack<DeviceStore>> {
@@ -182,23 +198,15 @@ impl Opened {
         Mapped::keeping(self.pages.clone(), self.clone())
     }
 
-    /// Writes the pages of `bytes` back: for a read past them.
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn write_through(&self, bytes: Range<u64>) -> Result<()> {
-        self.pages.write_through(Opened::pages_of(&bytes))
-    }
-
-    /// As [`write_through`](Opened::write_through), and evicts all pages there that could be read
-    /// again or are being read, but for concurrent stores of programs: before and after a change
-    /// past them.
+    /// Writes the pages of `bytes` back, and evicts all pages there that could be read again or are
+    /// being read, but for concurrent stores of programs: before and after a change past them.
     ///
     /// # Errors
     /// `ENOMEM`.
     pub fn settle(&self, bytes: Range<u64>) -> Result<()> {
-        self.write_through(bytes.clone())?;
-        self.pages.invalidate(Opened::pages_of(&bytes));
+        let pages = Opened::pages_of(&bytes);
+        self.pages.write_through(pages.clone())?;
+        self.pages.invalidate(pages);
         Ok(())
     }
 

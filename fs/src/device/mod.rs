@@ -138,6 +138,12 @@ pub fn sync_block_device(number: u64) -> Result<()> {
     block::by_number(number).map_or(Ok(()), |device| device.sync())
 }
 
+/// Returns the bytes of the smallest piece that a block device moves past its pages
+/// ([`FileData::direct_block`](crate::vnode::FileData::direct_block) of its node).
+pub fn direct_block(number: u64) -> usize {
+    block::by_number(number).map_or(block::SECTOR, |it| it.limits().block_size as usize)
+}
+
 /// Returns the pages of a block device that is open
 /// ([`FileData::cached`](crate::vnode::FileData::cached) of its node).
 pub fn cached_block_device(number: u64) -> Option<Arc<dyn Cached>> {

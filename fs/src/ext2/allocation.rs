@@ -57,6 +57,7 @@ impl Volume {
     #[cold]
     fn free_more(&self, before: u64, wanted: impl Fn(&Pending) -> bool) -> Result<()> {
         self.buffers.wait_for_ends()?;
+        self.take_unheld();
         if wanted(&self.pending.lock()) || self.has_removed() {
             return self.commit();
         }

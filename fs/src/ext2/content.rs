@@ -5,14 +5,17 @@
 //! these blocks still hold another file's bytes. They are *unwritten*: they read as zeros, and
 //! before anything on the disk refers to them they are written, or cleared there.
 
-use alloc::sync::{Arc, Weak};
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 use core::{
     ops::Range,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE};
+use nucleus::{Frame, PAGE_SIZE, dma::Part, ephemeral};
 
 use super::inode::{Inode, RecordChange};
 use crate::{
@@ -36,11 +39,13 @@ pub(super) struct Content {
     uncut: AtomicBool,
     pub(super) size_max: u64,
     pub(super) block_shift: u32,
+    /// Pages are the blocks themselves (`dax`): a block is a page then.
+    is_in_place: bool,
 }
 
 impl Content {
     /// Returns the store of the inode that `inode` refers to.
-    pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32) -> Content {
+    pub fn new(inode: Weak<Inode>, size_max: u64, block_shift: u32, is_in_place: bool) -> Content {
         Content {
             inode,
             listed: AtomicBool::new(false),
@@ -48,7 +53,34 @@ impl Content {
             uncut: AtomicBool::new(false),
             size_max,
             block_shift,
+            is_in_place,
         }
+    }
+
+    /// Clears a block on the medium that has no bytes of the file yet, before anyone sees it there.
+    /// The caller excludes other users of the page.
+    fn clear_in_place(&self, inode: &Inode, block: u32) -> Result<()> {
+        let block = u64::from(block);
+        let blocks = block..block + 1;
+        if inode.fs.buffers.next_unwritten(blocks.clone()).is_none() {
+            return Ok(());
+        }
+        let disk = inode.fs.device().disk();
+        let page = disk.page(block).ok_or(Errno::EIO)?;
+        let cleared = inode.fs.buffers.first_write(blocks);
+        ephemeral::map(&page).fill(0, PAGE_SIZE, 0);
+        disk.persist(&page);
+        cleared(Ok(()));
+        Ok(())
+    }
+
+    /// The block of page `index`, if it is not a hole: pages are blocks.
+    fn block_of(&self, inode: &Inode, index: u64) -> Result<Option<u32>> {
+        if index >= self.blocks_of(self.size_max) {
+            return Ok(None);
+        }
+        let extent = inode.fs.locate(&inode.record(), index as u32, 1)?;
+        Ok(extent.first)
     }
 
     /// Returns the inode.
@@ -115,6 +147,13 @@ impl BlockStore for Content {
     }
 
     fn write(&self, first: u64, frames: &[Frame], done: Done) {
+        if self.is_in_place {
+            let persisted = self.inode().map(|inode| {
+                let disk = inode.fs.device().disk();
+                frames.iter().for_each(|page| disk.persist(page));
+            });
+            return done(persisted);
+        }
         let transfer = Transfer::new(done);
         let begun = self.transfer(true, first, frames, &transfer);
         transfer.end(begun);
@@ -140,6 +179,13 @@ impl BlockStore for Content {
             },
         };
         let per_page = self.blocks(0..1).end;
+        if self.is_in_place {
+            for index in blocks.start..to {
+                if let Some(block) = self.block_of(&inode, index)? {
+                    self.clear_in_place(&inode, block)?;
+                }
+            }
+        }
         let whole = match to == self.blocks_of(size) {
             true => to.div_ceil(per_page),
             false => to / per_page,
@@ -208,6 +254,39 @@ impl BlockStore for Content {
 
     fn sync(&self, data_only: bool) -> Result<()> {
         self.inode()?.sync(data_only)
+    }
+
+    fn is_in_place(&self) -> bool {
+        self.is_in_place
+    }
+
+    fn in_place(&self, index: u64) -> Result<Option<Frame>> {
+        let inode = self.inode()?;
+        let block = self.block_of(&inode, index)?;
+        let page = block.map(|block| inode.fs.device().disk().page(block.into()));
+        match page {
+            Some(None) => Err(Errno::EIO),
+            page => Ok(page.flatten()),
+        }
+    }
+
+    fn direct_block(&self) -> usize {
+        match self.inode() {
+            Ok(inode) => inode.fs.device().limits().block_size as usize,
+            Err(_) => PAGE_SIZE,
+        }
+    }
+
+    fn is_written(&self, bytes: Range<u64>) -> Result<bool> {
+        self.has_bytes(bytes)
+    }
+
+    fn read_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        self.transfer_direct(false, at, parts)
+    }
+
+    fn write_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        self.transfer_direct(true, at, parts)
     }
 
     fn is_pinned(&self) -> bool {

@@ -157,7 +157,12 @@ impl Inode {
                     granule: 1 << shift,
                     ..Properties::of((fs.device().number(), number as u64))
                 };
-                let content = Content::new(me.clone(), properties.size_max, shift);
+                let content = Content::new(
+                    me.clone(),
+                    properties.size_max,
+                    shift,
+                    fs.options().in_place,
+                );
                 PageCache::new(content, record.size, properties)
             });
             Inode {

@@ -59,6 +59,13 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         log!("ext2 on {}: {}", device.name(), refused.reason);
         refused.errno
     })?;
+    if options.direct && !fs.may_be_in_place() {
+        log!(
+            "ext2 on {}: dax wants memory for a medium, and blocks of a page",
+            device.name()
+        );
+        return Err(Errno::EINVAL);
+    }
     fs.set_options(options);
     // An error before there is a root drops it and the claim on the device.
     let root = begin(&fs, read_only).inspect_err(|_| fs.forget())?;
@@ -180,7 +187,9 @@ impl Ext2 {
 
     /// As [`Vnode::reconfigure`].
     pub(super) fn reconfigure(&self, options: &[u8], read_only: bool) -> Result<()> {
-        let options = Options::parse(options)?;
+        let mut options = Options::parse(options)?;
+        // The inodes in memory keep what they have.
+        options.direct = self.options().in_place;
         if read_only && !self.is_read_only() {
             self.sync_all()?;
             self.table()?.wait_for_ends();

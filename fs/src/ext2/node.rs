@@ -209,6 +209,31 @@ impl vnode::FileData for Node {
         pages.write_within(limit, offset, append, from)
     }
 
+    fn read_direct(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        self.content()?.read_direct(offset, to)
+    }
+
+    fn write_direct(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
+        let pages = self.content()?;
+        let _change = self.fs.begin_change()?;
+        self.require_unpinned()?;
+        pages.write_direct(limit, offset, append, from)
+    }
+
+    fn direct_block(&self) -> Option<usize> {
+        match self.kind() {
+            Kind::Regular => Some(self.fs.device().limits().block_size as usize),
+            Kind::BlockDevice => Some(device::direct_block(self.record().device())),
+            _ => None,
+        }
+    }
+
     fn truncate_within(&self, limit: &SizeLimit, size: u64) -> Result<()> {
         let pages = self.content()?;
         let _change = self.fs.begin_change()?;

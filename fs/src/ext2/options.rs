@@ -10,6 +10,9 @@ use nucleus::log;
 pub(super) struct Options {
     /// New files inherit the directory's group (`grpid`).
     pub inherit_group: bool,
+    /// Files are mapped, read and written where they lie on the device, whose medium is memory
+    /// (`dax`).
+    pub in_place: bool,
     /// Damage does not make it read-only (`errors=continue`).
     pub continue_on_damage: bool,
     /// The user and group for the reserved blocks in place of the superblock's (`resuid=UID`,
@@ -19,8 +22,9 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Parses the options of `mount -t ext2`: `errors=continue|remount-ro`, `grpid` and `nogrpid`
-    /// under both their names, `resuid=UID`, `resgid=GID`, and options that name the defaults.
+    /// Parses the options of `mount -t ext2`: `errors=continue|remount-ro`, `dax`, `grpid` and
+    /// `nogrpid` under both their names, `resuid=UID`, `resgid=GID`, and options that name the
+    /// defaults.
     ///
     /// # Errors
     /// `EINVAL` for others.
@@ -39,6 +43,8 @@ impl Options {
             match word {
                 b"errors=continue" => options.continue_on_damage = true,
                 b"errors=remount-ro" => options.continue_on_damage = false,
+                b"dax" | b"dax=always" => options.in_place = true,
+                b"dax=never" => options.in_place = false,
                 b"grpid" | b"bsdgroups" => options.inherit_group = true,
                 b"nogrpid" | b"sysvgroups" => options.inherit_group = false,
                 b"" | b"defaults" | b"bsddf" | b"nouser_xattr" | b"noacl" | b"check=none"

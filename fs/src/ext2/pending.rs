@@ -69,6 +69,24 @@ impl Pending {
         self.block_count += run.count;
     }
 
+    /// Takes out the blocks of which `is_held` is true, and returns them.
+    pub fn take_held(&mut self, is_held: impl Fn(u64) -> bool) -> Pending {
+        let mut held = Pending::new();
+        if !self.blocks.iter().any(|run| run.blocks().any(&is_held)) {
+            return held;
+        }
+        let mut rest = Pending::new();
+        for run in core::mem::take(&mut self.blocks) {
+            for (first, block) in (run.first..).zip(run.blocks()) {
+                let to = if is_held(block) { &mut held } else { &mut rest };
+                to.add_blocks(Run { first, count: 1 });
+            }
+        }
+        self.blocks = rest.blocks;
+        self.block_count = rest.block_count;
+        held
+    }
+
     /// Adds an inode; as [`add_blocks`](Pending::add_blocks).
     pub fn add_inode(&mut self, number: u32, directory: bool) {
         match self.inodes.try_reserve(1) {

@@ -1,4 +1,4 @@
-//! Transfers of a regular file's pages from or to the disk.
+//! Transfers of a regular file's pages, or of bytes past them, from or to the disk.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::ops::Range;
@@ -9,14 +9,69 @@ use nucleus::{Frame, dma::Part, ephemeral};
 use super::{
     content::{Content, PAGE},
     inode::Inode,
+    layout::InodeRecord,
 };
-use crate::block::{Request, Transfer, make_room};
+use crate::block::{Request, SECTOR, Sleeper, Transfer, make_room};
 
-/// Consecutive blocks of a transfer, from `first` on the disk.
+/// Consecutive sectors of a transfer, with their blocks on the disk.
 struct Piece {
-    first: u32,
-    count: u64,
+    blocks: Range<u64>,
+    sector: u64,
     parts: Vec<Part>,
+}
+
+/// The memory of a transfer, used in order.
+struct Memory<I> {
+    parts: I,
+    /// What is left of the part that was begun.
+    rest: Option<Part>,
+}
+
+impl<I: Iterator<Item = Part>> Memory<I> {
+    fn new(parts: I) -> Memory<I> {
+        Memory { parts, rest: None }
+    }
+
+    /// The next bytes that are in one part, `most` at most.
+    fn next(&mut self, most: u64) -> Option<Part> {
+        let mut part = self.rest.take().or_else(|| self.parts.next())?;
+        if part.len as u64 > most {
+            let most = most as usize;
+            self.rest = Some(Part {
+                frame: part.frame.clone(),
+                offset: part.offset + most,
+                len: part.len - most,
+            });
+            part.len = most;
+        }
+        Some(part)
+    }
+
+    /// The next `len` bytes.
+    fn take(&mut self, mut len: u64) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        make_room(&mut parts, len.div_ceil(PAGE) as usize)?;
+        while len > 0
+            && let Some(part) = self.next(len)
+        {
+            len -= part.len as u64;
+            make_room(&mut parts, 1)?;
+            parts.push(part);
+        }
+        Ok(parts)
+    }
+
+    /// Goes on behind the next `len` bytes; with `clear` they become zeros.
+    fn pass(&mut self, mut len: u64, clear: bool) {
+        while len > 0
+            && let Some(part) = self.next(len)
+        {
+            len -= part.len as u64;
+            if clear {
+                ephemeral::map(&part.frame).fill(part.offset, part.len, 0);
+            }
+        }
+    }
 }
 
 impl Content {
@@ -29,7 +84,9 @@ impl Content {
         frames: &[Frame],
         transfer: &Arc<Transfer>,
     ) -> Result<()> {
-        match self.transfer_at_once(write, first, frames, transfer) {
+        let parts = frames.iter().cloned().map(Part::whole);
+        let bytes = first * PAGE..(first + frames.len() as u64) * PAGE;
+        match self.transfer_at_once(write, bytes, parts, transfer) {
             Err(Errno::ENOMEM) if frames.len() > 1 => {
                 let (front, rest) = frames.split_at(frames.len() / 2);
                 self.transfer(write, first, front, transfer)?;
@@ -39,13 +96,26 @@ impl Content {
         }
     }
 
-    /// Starts a transfer of frames, or nothing if there is an error. On a read, holes and unwritten
-    /// blocks are zero-filled.
+    /// Moves whole sectors of the file from byte `at` on from or to `parts`, past the pages, and
+    /// sleeps until that is done.
+    pub(super) fn transfer_direct(&self, write: bool, at: u64, parts: Vec<Part>) -> Result<()> {
+        let len: usize = parts.iter().map(|part| part.len).sum();
+        let sleeper = Sleeper::new();
+        let told = sleeper.clone();
+        let transfer = Transfer::new(Box::new(move |result| told.tell(result)));
+        let bytes = at..at + len as u64;
+        let begun = self.transfer_at_once(write, bytes, parts.into_iter(), &transfer);
+        transfer.end(begun);
+        sleeper.wait()
+    }
+
+    /// Starts a transfer of `bytes` of the file, or nothing if there is an error. On a read, holes
+    /// and unwritten blocks are zero-filled.
     fn transfer_at_once(
         &self,
         write: bool,
-        first: u64,
-        frames: &[Frame],
+        bytes: Range<u64>,
+        parts: impl Iterator<Item = Part>,
         transfer: &Arc<Transfer>,
     ) -> Result<()> {
         let inode = self.inode()?;
@@ -53,108 +123,118 @@ impl Content {
             // The blocks hold other data by now.
             inode.require_unpinned()?;
         }
-        let pieces = self.pieces(&inode, write, first, frames)?;
-        let sectors = inode.fs.geometry.sectors() as u64;
+        let pieces = self.pieces(&inode, write, bytes, Memory::new(parts))?;
         let device = inode.fs.device();
         for piece in pieces {
-            let sector = piece.first as u64 * sectors;
             if write {
                 // Without a reference to the inode: dropping the last one unmounts the file system,
                 // which must not wait in the disk's own task.
-                let first = u64::from(piece.first);
-                let first_write = inode.fs.buffers.first_write(first..first + piece.count);
+                let first_write = inode.fs.buffers.first_write(piece.blocks);
                 let done = transfer.expect();
                 let ended = move |result: Result<()>| {
                     first_write(result);
                     done(result);
                 };
-                device.submit(Request::write(sector, piece.parts), Box::new(ended));
+                device.submit(Request::write(piece.sector, piece.parts), Box::new(ended));
             } else {
-                device.submit(Request::read(sector, piece.parts), transfer.expect());
+                let request = Request::read(piece.sector, piece.parts);
+                device.submit(request, transfer.expect());
             }
         }
         Ok(())
     }
 
-    /// Splits `frames`, of which the first is page `first`, into pieces to transfer; for a read,
-    /// zero-fills the rest.
+    /// Splits `bytes` of the file into pieces to transfer; for a read, zero-fills the rest of the
+    /// memory.
     fn pieces(
         &self,
         inode: &Inode,
         write: bool,
-        first: u64,
-        frames: &[Frame],
+        bytes: Range<u64>,
+        mut memory: Memory<impl Iterator<Item = Part>>,
     ) -> Result<Vec<Piece>> {
-        let blocks = self.blocks(first..first + frames.len() as u64);
-        let clear = |hole: Range<u64>| self.clear(frames, blocks.start, hole);
         let mut pieces: Vec<Piece> = Vec::new();
         let record = inode.record();
-        let end = blocks.end.min(self.blocks_of(self.size_max));
-        let mut logical = blocks.start;
-        while logical < end {
-            let most = (end - logical).min(u32::MAX as u64) as u32;
-            let extent = inode.fs.locate(&record, logical as u32, most)?;
-            let mut count = extent.count as u64;
-            match extent.first {
-                None if write => {}
-                None => clear(logical..logical + count),
-                Some(first) => {
-                    let on_disk = u64::from(first)..u64::from(first) + count;
-                    let unwritten = match write {
-                        true => None,
-                        false => inode.fs.buffers.next_unwritten(on_disk.clone()),
-                    };
-                    if unwritten == Some(on_disk.start) {
-                        count = 1;
-                        clear(logical..logical + 1);
-                    } else {
-                        count = unwritten.unwrap_or(on_disk.end) - on_disk.start;
-                        make_room(&mut pieces, 1)?;
-                        pieces.push(Piece {
-                            first,
-                            count,
-                            parts: self.parts(frames, blocks.start, logical..logical + count)?,
-                        });
-                    }
-                }
+        let sectors = u64::from(inode.fs.geometry.sectors());
+        let end = bytes
+            .end
+            .min(self.blocks_of(self.size_max) << self.block_shift);
+        let mut at = bytes.start;
+        while at < end {
+            let extent = self.extent(inode, &record, at..end)?;
+            let Some(first) = extent.first else {
+                memory.pass(extent.len, !write);
+                at += extent.len;
+                continue;
+            };
+            let within = at % (1 << self.block_shift);
+            let blocks = first..first + self.blocks_of(within + extent.len);
+            let unwritten = match write {
+                true => None,
+                false => inode.fs.buffers.next_unwritten(blocks.clone()),
+            };
+            // Up to the next unwritten block, or that block.
+            let len = match unwritten {
+                None => extent.len,
+                Some(block) if block == first => extent.len.min((1 << self.block_shift) - within),
+                Some(block) => ((block - first) << self.block_shift) - within,
+            };
+            if unwritten == Some(first) {
+                memory.pass(len, true);
+            } else {
+                make_room(&mut pieces, 1)?;
+                pieces.push(Piece {
+                    blocks: first..first + self.blocks_of(within + len),
+                    sector: first * sectors + within / SECTOR as u64,
+                    parts: memory.take(len)?,
+                });
             }
-            logical += count;
+            at += len;
         }
-        if !write && end < blocks.end {
-            clear(end.max(blocks.start)..blocks.end);
+        if !write && at < bytes.end {
+            memory.pass(bytes.end - at, true);
         }
         Ok(pieces)
     }
 
-    /// Zero-fills blocks in `frames`, which start with block `start` of the file.
-    fn clear(&self, frames: &[Frame], start: u64, blocks: Range<u64>) {
-        let mut at = (blocks.start - start) << self.block_shift;
-        let end = (blocks.end - start) << self.block_shift;
-        while at < end {
-            let offset = at % PAGE;
-            let len = (PAGE - offset).min(end - at);
-            let frame = &frames[(at / PAGE) as usize];
-            ephemeral::map(frame).fill(offset as usize, len as usize, 0);
-            at += len;
-        }
+    /// Returns the block on the disk with byte `bytes.start` of the file, and how many of `bytes`
+    /// follow it without a gap; or how many are a hole.
+    fn extent(&self, inode: &Inode, record: &InodeRecord, bytes: Range<u64>) -> Result<Bytes> {
+        let logical = bytes.start >> self.block_shift;
+        let most = (self.blocks_of(bytes.end) - logical).min(u64::from(u32::MAX)) as u32;
+        let extent = inode.fs.locate(record, logical as u32, most)?;
+        let end = (logical + u64::from(extent.count)) << self.block_shift;
+        Ok(Bytes {
+            first: extent.first.map(u64::from),
+            len: end.min(bytes.end) - bytes.start,
+        })
     }
 
-    /// The segments of `frames`, which start with block `start` of the file, for `blocks` of it.
-    fn parts(&self, frames: &[Frame], start: u64, blocks: Range<u64>) -> Result<Vec<Part>> {
-        let mut parts = Vec::new();
-        let mut at = (blocks.start - start) << self.block_shift;
-        let end = (blocks.end - start) << self.block_shift;
-        make_room(&mut parts, (end.div_ceil(PAGE) - at / PAGE) as usize)?;
-        while at < end {
-            let offset = at % PAGE;
-            let len = (PAGE - offset).min(end - at);
-            parts.push(Part {
-                frame: frames[(at / PAGE) as usize].clone(),
-                offset: offset as usize,
-                len: len as usize,
-            });
-            at += len;
+    /// As [`BlockStore::is_written`](crate::page_cache::BlockStore::is_written).
+    pub(super) fn has_bytes(&self, bytes: Range<u64>) -> Result<bool> {
+        let inode = self.inode()?;
+        let record = inode.record();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let extent = self.extent(&inode, &record, at..bytes.end)?;
+            let Some(first) = extent.first else {
+                return Ok(false);
+            };
+            let within = at % (1 << self.block_shift);
+            let blocks = first..first + self.blocks_of(within + extent.len);
+            if inode.fs.buffers.next_unwritten(blocks).is_some() {
+                return Ok(false);
+            }
+            at += extent.len;
         }
-        Ok(parts)
+        Ok(true)
     }
+}
+
+/// Consecutive bytes of a file that are consecutive on the disk as well, or a hole.
+struct Bytes {
+    /// The block with the first of them.
+    first: Option<u64>,
+    /// How many.
+    len: u64,
 }

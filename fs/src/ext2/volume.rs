@@ -4,7 +4,10 @@
 //! [`Ext2`](super::Ext2), which contains it.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -14,6 +17,7 @@ use nucleus::{
     frame::Contents,
     log,
     sync::{Mutex, Rank, SpinLock},
+    task::{self, Sleep},
 };
 
 use super::{
@@ -45,6 +49,8 @@ pub struct Volume {
     superblock_place: (Block, usize),
     /// Blocks and inodes that were freed since the last commit started.
     pub(super) pending: SpinLock<Pending>,
+    /// Freed blocks whose frames a transfer had at the last commit (`dax`).
+    held: SpinLock<Pending>,
     /// Held while metadata is written.
     commit: Mutex<()>,
     /// The number of commits that have begun, and of the last one that succeeded.
@@ -90,6 +96,7 @@ impl Volume {
             free,
             superblock_place: head,
             pending: SpinLock::new(Rank::Leaf, Pending::new()),
+            held: SpinLock::new(Rank::Leaf, Pending::new()),
             commit: Mutex::new(crate::rank::COMMIT, ()),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -101,6 +108,11 @@ impl Volume {
             options: SpinLock::new(Rank::Leaf, Options::default()),
             superblock,
         })
+    }
+
+    /// Whether blocks are pages of memory, so that files can be used where they lie.
+    pub(super) fn may_be_in_place(&self) -> bool {
+        self.geometry.block_size == PAGE_SIZE && self.device().disk().page(0).is_some()
     }
 
     /// The options of its mount.
@@ -181,7 +193,12 @@ impl Volume {
         let reaped = self.reap();
         let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
         // References to these are gone from the dirty blocks by now.
-        let taken = core::mem::take(&mut *self.pending.lock());
+        self.take_unheld();
+        let mut taken = core::mem::take(&mut *self.pending.lock());
+        if self.options().in_place {
+            let held = taken.take_held(|block| self.is_held(block));
+            self.held.lock().append(held);
+        }
         if let Err(error) = self.write_metadata() {
             self.free_all(taken);
             return Err(error);
@@ -190,6 +207,25 @@ impl Volume {
         let released = self.release(taken);
         self.released.fetch_add(1, Ordering::AcqRel);
         released.and(reaped)
+    }
+
+    /// Makes blocks pending that no transfer has any more.
+    pub(super) fn take_unheld(&self) {
+        let mut all = core::mem::take(&mut *self.held.lock());
+        if !all.is_empty() {
+            let held = all.take_held(|block| self.is_held(block));
+            self.held.lock().append(held);
+            self.pending.lock().append(all);
+        }
+    }
+
+    /// Whether a transfer still has the frame of a block that no file has any more, which may
+    /// happen if files are used where they lie.
+    fn is_held(&self, block: u64) -> bool {
+        /// Those of the disk and of the look.
+        const OWN_HANDLES: u64 = 2;
+        let page = self.device().disk().page(block);
+        page.is_some_and(|page| page.handles() > OWN_HANDLES)
     }
 
     /// The number of commits that released what was pending; waits for one that is under way.
@@ -230,9 +266,15 @@ impl Volume {
         let _turn = self.commit.lock();
         loop {
             self.commit_once()?;
-            let nothing_freed = self.pending.lock().is_empty() && !self.has_removed();
+            let nothing_held = self.held.lock().is_empty();
+            let nothing_freed =
+                nothing_held && self.pending.lock().is_empty() && !self.has_removed();
             if nothing_freed && self.buffers.changed() == 0 {
                 return Ok(());
+            }
+            if self.options().in_place {
+                // A transfer by a device may have a block's frame for a moment.
+                task::sleep(Sleep::within(Duration::from_millis(1)));
             }
         }
     }

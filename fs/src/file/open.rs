@@ -3,8 +3,8 @@
 use alloc::sync::Arc;
 
 use abi::raw::general::{
-    IN_ACCESS, IN_MODIFY, O_APPEND, O_DSYNC, O_SYNC, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE,
-    SEEK_SET,
+    IN_ACCESS, IN_MODIFY, O_APPEND, O_DIRECT, O_DSYNC, O_SYNC, SEEK_CUR, SEEK_DATA, SEEK_END,
+    SEEK_HOLE, SEEK_SET,
 };
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
@@ -79,11 +79,15 @@ impl File for VnodeFile {
         if self.is_directory() {
             return Err(Errno::EISDIR);
         }
+        let read = |at, to: &mut dyn Sink| match flags.has(O_DIRECT) {
+            true => vnode.read_direct(at, to),
+            false => vnode.read(at, to),
+        };
         let n = match at {
-            Some(at) => vnode.read(at, to)?,
+            Some(at) => read(at, to)?,
             None => {
                 let mut position = self.position.lock();
-                let n = vnode.read(*position, to)?;
+                let n = read(*position, to)?;
                 *position += n as u64;
                 n
             }
@@ -115,11 +119,15 @@ impl File for VnodeFile {
         }
         let vnode = self.location.vnode();
         let append = flags.has(O_APPEND);
+        let write = |at, from: &mut dyn Source| match flags.has(O_DIRECT) {
+            true => vnode.write_direct(limit, at, append, from),
+            false => vnode.write_within(limit, at, append, from),
+        };
         let n = match at {
-            Some(at) => vnode.write_within(limit, at, append, from)?.0,
+            Some(at) => write(at, from)?.0,
             None => {
                 let mut position = self.position.lock();
-                let (n, end) = vnode.write_within(limit, *position, append, from)?;
+                let (n, end) = write(*position, from)?;
                 *position = end;
                 n
             }

@@ -109,7 +109,7 @@ impl Walk<'_> {
         }
         // For a pipe the same flag asks for packets.
         let is_pipe = place.vnode.kind() == Kind::Fifo;
-        if flags.has(O_DIRECT) && !is_pipe && !place.vnode.takes_direct() {
+        if flags.has(O_DIRECT) && !is_pipe && place.vnode.direct_block().is_none() {
             return Err(Errno::EINVAL);
         }
         if let Some(file) = place.vnode.clone().open(place, flags)? {

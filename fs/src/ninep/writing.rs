@@ -7,6 +7,7 @@ use abi::{Errno, Result};
 use fbuf::{Slice, Source};
 use nucleus::{
     Frame, PAGE_SIZE, ephemeral,
+    frame::Owned,
     pmap::{self, Pending},
 };
 use vm::PagerError;
@@ -19,7 +20,7 @@ struct Batch {
     slices: Vec<Slice>,
     len: usize,
     /// Whole new pages, to replace the cached ones, and the end of each in the batch.
-    whole: Vec<(u64, Frame, usize)>,
+    whole: Vec<(u64, Owned, usize)>,
     /// Pages that were written in part; `true` if the bytes went into the page that is in memory.
     parts: [Option<(u64, bool)>; 2],
 }
@@ -34,7 +35,7 @@ impl Content {
         append: bool,
         from: &mut dyn Source,
     ) -> Result<(usize, u64)> {
-        let _turn = self.writers.lock();
+        let _turn = self.writers.write();
         let start = match append {
             true => node.refresh()?.size,
             false => offset,
@@ -138,12 +139,12 @@ impl Content {
                 let source = ephemeral::map(&slice.frame);
                 ephemeral::map(&frame).copy_from(0, &source, slice.offset, slice.len);
                 drop(source);
-                (frame, slice.len)
+                (Owned::new(frame), slice.len)
             }
             None => {
                 let frame = new_page()?;
                 let n = from.take_into(&frame, 0, PAGE_SIZE)?;
-                (frame, n)
+                (Owned::new(frame), n)
             }
         };
         if n == 0 {

@@ -195,6 +195,16 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         Some(&self.streams)
     }
 
+    #[inline]
+    fn is_in_place(&self) -> bool {
+        self.blocks.is_in_place()
+    }
+
+    fn place(cache: &PageCache<Self>, index: u64, end: u64) -> Result<Frame> {
+        let _turn = cache.store.end.lock();
+        cache.place(index, end)
+    }
+
     fn is_reserved(cache: &PageCache<Self>, index: u64) -> bool {
         cache.store.backed.contains(index)
     }
@@ -285,7 +295,12 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
     fn fill_holes(cache: &PageCache<Self>, pages: Range<u64>, end: u64) -> Result<()> {
         for index in pages {
             while !cache.store.backed.contains(index) {
-                if index * PAGE < cache.size() {
+                if cache.store.is_in_place() {
+                    let end = end.min((index + 1) * PAGE);
+                    let frame = Self::place(cache, index, end)?;
+                    cache.mark_modified(index, &frame);
+                    cache.size.fetch_max(end, Ordering::SeqCst);
+                } else if index * PAGE < cache.size() {
                     cache.fetch(index)?;
                     if let Some(frame) = cache.own_page(index)? {
                         dirty::throttle();
@@ -337,10 +352,16 @@ impl<B: BlockStore> BackingStore for WriteBack<B> {
         }
         dirty::throttle();
         while !cache.store.backed.contains(index) {
-            cache.bring_in(index, index..index + 1)?;
+            if !cache.store.is_in_place() {
+                cache.bring_in(index, index..index + 1)?;
+            }
             let _turn = cache.store.end.lock();
             if index >= cache.pages() {
                 return Err(PagerError::BeyondEnd);
+            }
+            if cache.store.is_in_place() {
+                cache.place(index, 0).map_err(pager_error)?;
+                break;
             }
             // It may have been evicted again.
             if let Some(frame) = cache.object.resident(index) {

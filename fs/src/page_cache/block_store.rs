@@ -1,9 +1,10 @@
 //! The blocks of one file, as a file system offers them to the page cache.
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use nucleus::Frame;
+use nucleus::{Frame, PAGE_SIZE, dma::Part};
 
 use crate::block::Done;
 
@@ -12,7 +13,8 @@ use crate::block::Done;
 /// [`FILE_END`](crate::rank::FILE_END).
 ///
 /// A page that has just got its first block is in memory and dirty from then until it is written:
-/// the block's old bytes are never read.
+/// the block's old bytes are never read. In a [in-place](BlockStore::is_in_place) store the page is
+/// that block, cleared.
 ///
 /// Implementations take locks of [`FILE_MAP`](crate::rank::FILE_MAP) and later only,
 /// and none across a call of the [`PageCache`](super::PageCache) of the same file.
@@ -95,6 +97,55 @@ pub trait BlockStore: Send + Sync + 'static {
     /// `EIO`.
     fn sync(&self, data_only: bool) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether the pages of the file are pages of the medium, which is memory: no page is read or
+    /// written, and what was [written](BlockStore::write) needs to be made durable only.
+    #[inline]
+    fn is_in_place(&self) -> bool {
+        false
+    }
+
+    /// Returns page `index` where it lies on the medium, if it is an in-place store; `None` for a
+    /// hole. The block is not reused while anyone holds the frame. A block that was just
+    /// [reserved](BlockStore::reserve) has zeros there.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn in_place(&self, index: u64) -> Result<Option<Frame>> {
+        Ok(None)
+    }
+
+    /// Returns the bytes of the smallest piece that the disk moves past the pages: a power of two.
+    fn direct_block(&self) -> usize {
+        PAGE_SIZE
+    }
+
+    /// Whether bytes `bytes` of the file, whole pieces, are in blocks that have been written, so
+    /// that [`write_direct`](BlockStore::write_direct) may write them.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn is_written(&self, bytes: Range<u64>) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Reads from byte `at` of the file on as many bytes as `parts` hold, whole pieces, past the
+    /// pages; what has no block becomes zeros. Sleeps until they are there. No block of the file is
+    /// freed meanwhile.
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn read_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Writes likewise into blocks that [are written](BlockStore::is_written).
+    ///
+    /// # Errors
+    /// `EIO`, `ENOMEM`.
+    fn write_direct(&self, at: u64, parts: Vec<Part>) -> Result<()> {
+        Err(Errno::EINVAL)
     }
 
     /// Whether the blocks are used past the pages, which no mapping may write then.

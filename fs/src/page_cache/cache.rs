@@ -6,8 +6,8 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::Mutex};
-use vm::{Description, Lookup, Object, Pager, PagerError, account::Stock};
+use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::RwLock};
+use vm::{Description, History, Lookup, Object, Pager, PagerError, account::Stock};
 
 use super::{
     backing_store::{BackingStore, Mapping},
@@ -31,14 +31,17 @@ pub struct PageCache<S: BackingStore> {
     /// Bytes. Grows under `writers`; shrinks under it, before pages go.
     pub(crate) size: AtomicU64,
     /// Held by writers, truncation and readers that keep pages, across the copy from the program
-    /// too, so that writes are atomic to each other.
-    pub(crate) writers: Mutex<()>,
+    /// too, so that writes are atomic to each other. Shared by transfers past the pages, during
+    /// which no block may be freed and no byte be written into a page.
+    pub(crate) writers: RwLock<()>,
     /// Shared mappings that may write.
     pub(crate) writable_mappings: AtomicU32,
     /// There were such mappings: bytes behind the end may not be zero.
     pub(crate) was_mapped_writable: AtomicBool,
     /// A page was passed on to a reader that keeps it, or came from a writer that may.
     pub(crate) has_shared: AtomicBool,
+    /// What became of pages that were lent to programs.
+    pub(crate) lent: History,
     pub(crate) store: S,
 }
 
@@ -85,10 +88,11 @@ impl<S: BackingStore> PageCache<S> {
         PageCache {
             object,
             size: AtomicU64::new(size),
-            writers: Mutex::new(crate::rank::VNODE, ()),
+            writers: RwLock::new(crate::rank::VNODE, ()),
             writable_mappings: AtomicU32::new(0),
             was_mapped_writable: AtomicBool::new(false),
             has_shared: AtomicBool::new(false),
+            lent: History::default(),
             store,
         }
     }
@@ -110,6 +114,9 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Whether pages may be passed on without a copy from now on.
     pub(crate) fn may_share(&self) -> bool {
+        if self.store.is_in_place() {
+            return false;
+        }
         // Before the look at the mappings: one that becomes writable meanwhile sees this.
         self.has_shared.store(true, Ordering::SeqCst);
         !self.is_mapped_writable()
@@ -141,6 +148,9 @@ impl<S: BackingStore> PageCache<S> {
             let is_reserved = S::is_reserved(self, index);
             if is_reserved {
                 pmap::set_modified(&own);
+            }
+            if frame.is_lent() {
+                self.lent.broke();
             }
             if self.object.replace_by_copy(index, &frame, own.clone()) {
                 if is_reserved {
@@ -235,13 +245,19 @@ impl<S: BackingStore> Pager for PageCache<S> {
 
     fn page_in(&self, index: u64, window: Range<u64>) -> Mapping<()> {
         match self.store.streams() {
-            Some(streams) => self.miss(index, streams, |it| it.fault_window(index, window)),
+            Some(streams) => self.miss(index, streams, |it| {
+                it.fault_window(index, window, self.pages())
+            }),
             None => S::bring_in(self, index, window),
         }
     }
 
     fn prefetch(&self, pages: Range<u64>) {
         S::prefetch(self, pages);
+    }
+
+    fn touched(&self, pages: Range<u64>) -> Option<Range<u64>> {
+        self.store.streams()?.touched(&pages, self.pages())
     }
 
     fn evict(&self, pages: Range<u64>) {

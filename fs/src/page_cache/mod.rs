@@ -9,6 +9,7 @@
 //! - `block_store`: a file's blocks, [`BlockStore`]; `block_backed`: the store that writes pages
 //!   back to blocks, [`WriteBack`]; `cached`: the operations that need not know the file system,
 //!   [`Cached`]. tmpfs and 9P have their stores beside their vnodes.
+//! - `direct`: bytes go between the blocks and a program's memory, past the pages (`O_DIRECT`).
 //! - `page_in`: pages come in, in clusters; `readahead`: how much is read beyond a miss;
 //!   `page_set`: which pages are dirty, under writeback, or have blocks.
 //! - `dirty`: the limits on dirty pages; `writeback`: writes them, in clusters; `flusher`: starts
@@ -30,9 +31,11 @@ mod block_store;
 mod cache;
 mod cached;
 mod daemons;
+mod direct;
 pub mod dirty;
 mod errors;
 mod flusher;
+mod in_place;
 mod inode_cache;
 mod page_in;
 mod page_set;

@@ -9,6 +9,7 @@ use nucleus::{PAGE_SIZE, ephemeral, frame};
 use vm::{BusyPages, PagerError};
 
 use super::{
+    backing_store::BackingStore,
     block_backed::WriteBack,
     block_store::BlockStore,
     cache::{PAGE, PageCache, pager_error},
@@ -41,6 +42,9 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         if index >= self.pages() {
             return Err(PagerError::BeyondEnd);
         }
+        if self.store.is_in_place() {
+            return self.bring_in_place(index, window);
+        }
         let me = self.me().ok_or(PagerError::Io)?;
         let busy = loop {
             match BusyPages::wait_and_take(me.clone(), index, window.clone()) {
@@ -64,6 +68,13 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     pub(super) fn read_ahead(&self, pages: Range<u64>) {
         let mut at = pages.start;
         let end = pages.end.min(self.pages());
+        if self.store.is_in_place() {
+            if at < end {
+                // A thread that needs the pages gets the error.
+                let _ = self.bring_in_place(at, at..end);
+            }
+            return;
+        }
         while at < end && !frame::is_scarce() {
             if self.object.resident(at).is_some() {
                 at += 1;

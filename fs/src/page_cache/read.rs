@@ -1,7 +1,7 @@
 //! Reading.
 
 use abi::Result;
-use fbuf::{Sink, moved};
+use fbuf::{Sink, counters::Counter, moved};
 use nucleus::{PAGE_SIZE, pmap};
 use vm::PagerError;
 
@@ -11,6 +11,9 @@ use super::{
     readahead::Access,
 };
 
+/// Pages that are lent together.
+const TOGETHER: usize = 16;
+
 impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::read`](crate::Vnode::read).
     ///
@@ -19,7 +22,7 @@ impl<S: BackingStore> PageCache<S> {
     pub fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         let keeps = to.keeps();
         // Such a sink does not fault; while the lock is held no page that it keeps is written.
-        let _turn = keeps.then(|| self.writers.lock());
+        let _turn = keeps.then(|| self.writers.write());
         let copies = keeps && !self.may_share();
         let room = to.room();
         let left = || {
@@ -42,6 +45,13 @@ impl<S: BackingStore> PageCache<S> {
             let at = offset + done as u64;
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_SIZE - in_page).min(len - done);
+            if in_page == 0 && len - done >= vm::least_move() && !keeps {
+                let passed = self.pass_pages(index, (len - done) / PAGE_SIZE, to);
+                if passed > 0 {
+                    done += passed * PAGE_SIZE;
+                    continue;
+                }
+            }
             let found = match (self.object.resident(index), streams) {
                 (None, Some(streams)) => {
                     let wanted = index..pages.end;
@@ -85,5 +95,38 @@ impl<S: BackingStore> PageCache<S> {
             streams.ended(pages.end);
         }
         Ok(done)
+    }
+
+    /// Lends resident pages from page `index` on to a sink that takes pages in the place of its own
+    /// (`uvm.txt` 7), `most` at most; returns how many. A file whose lent pages are mostly written
+    /// soon lends none for a while.
+    #[inline(never)]
+    fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> usize {
+        let most = most.min(to.places()).min(TOGETHER);
+        if most == 0 || !vm::may_move(most, &self.lent) {
+            return 0;
+        }
+        let mut pages = [const { None }; TOGETHER];
+        let count = {
+            // No page is being written now.
+            let _turn = self.writers.write();
+            if !self.may_share() {
+                return 0;
+            }
+            let lent = (index..).map(|index| self.object.lend(index));
+            let lent = lent.take_while(Option::is_some);
+            let places = pages[..most].iter_mut().zip(lent);
+            places.map(|(place, page)| *place = page).count()
+        };
+        let streams = self.store.streams();
+        if streams.is_some_and(|it| !it.is(Access::Once)) {
+            pages
+                .iter()
+                .flatten()
+                .for_each(|page| pmap::set_referenced(page));
+        }
+        let taken = to.take_pages(&mut pages[..count]);
+        Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
+        taken
     }
 }

@@ -6,6 +6,10 @@
 //! stream: at the file's start, or right after the last read, with a small window; elsewhere with
 //! the missed pages only, so that random reads cost no page too many. A stream that ends with most
 //! of its last window unread makes the next ones begin smaller.
+//!
+//! Mappings use the same streams. A fault that misses reads the cluster around its page; the mark
+//! is at the last quarter of the cluster, where a program that goes through its mapping in order
+//! arrives and one that jumps about mostly does not.
 
 use core::{
     ops::Range,
@@ -113,8 +117,8 @@ impl Streams {
         }
     }
 
-    /// Returns the window to read ahead now if `pages`, which are about to be read, hold a mark;
-    /// the file has `size` pages.
+    /// Returns the window to read ahead now if `pages`, which are about to be read or were just
+    /// mapped, hold a mark; the file has `size` pages.
     #[inline]
     pub(crate) fn touched(&self, pages: &Range<u64>, size: u64) -> Option<Range<u64>> {
         let holds = |mark: &AtomicU64| pages.contains(&mark.load(Ordering::Relaxed));
@@ -136,6 +140,7 @@ impl Streams {
         let size = stream.end - stream.start;
         Counter::file_read_ahead_hits.add(size);
         self.first.store(FIRST as u8, Ordering::Relaxed);
+        self.lost.store(0, Ordering::Relaxed);
         let next = (size * 2).clamp(FIRST, most);
         let (start, end) = (stream.end, stream.end.saturating_add(next).min(pages));
         if start >= end {
@@ -236,8 +241,8 @@ impl Streams {
     }
 
     /// Returns the pages to read for a fault on page `index`, for which the mapping's advice gives
-    /// `window`.
-    pub(crate) fn fault_window(&self, index: u64, window: Range<u64>) -> Range<u64> {
+    /// `window`; the file has `pages` pages.
+    pub(crate) fn fault_window(&self, index: u64, window: Range<u64>, pages: u64) -> Range<u64> {
         if self.is(Access::Random) || window.end - window.start <= 1 {
             return index..index + 1;
         }
@@ -249,23 +254,32 @@ impl Streams {
         };
         if slot.is_some() {
             self.lost.store(0, Ordering::Relaxed);
-            let next = self.missed(index..index + 1, NOWHERE);
+            let next = self.missed(index..index + 1, pages);
             return next.start.min(window.start.max(index))..next.end.max(window.end);
         }
         if self.lost.load(Ordering::Relaxed) >= LOST {
             return index..index + 1;
         }
         self.lost.fetch_add(1, Ordering::Relaxed);
-        // The next fault after this window continues the stream.
+        let end = window.end.min(pages).max(index + 1);
+        let mark = match index {
+            // A program that begins with the file's start mostly reads on.
+            0 => 1,
+            _ => end - (end - window.start) / 4,
+        };
+        // The next fault after this window continues the stream, if no access comes to the mark.
         let mut table = self.table.lock();
         table.clock = table.clock.wrapping_add(1);
         let clock = table.clock;
         let slot = self.free_slot(&table);
         table.streams[slot] = Stream {
             start: window.start,
-            end: window.end,
+            end,
             used: clock,
         };
+        if index < mark && end < pages {
+            self.marks[slot].store(mark, Ordering::Relaxed);
+        }
         window
     }
 }

@@ -31,7 +31,7 @@ impl<S: BackingStore> PageCache<S> {
         if size > self.store.properties().size_max {
             return Err(Errno::EFBIG);
         }
-        let _turn = self.writers.lock();
+        let _turn = self.writers.write();
         let old = self.size();
         limit.check(old, size)?;
         S::may_resize(self, size)?;
@@ -60,7 +60,7 @@ impl<S: BackingStore> PageCache<S> {
     /// # Errors
     /// As [`truncate`](PageCache::truncate); `EOPNOTSUPP` from [`BackingStore::free`].
     pub fn punch(&self, from: u64, to: u64) -> Result<()> {
-        let _turn = self.writers.lock();
+        let _turn = self.writers.write();
         S::may_write(self, 0)?;
         let to = to.min(self.size().next_multiple_of(PAGE));
         if from >= to {
@@ -144,7 +144,7 @@ impl<S: BackingStore> PageCache<S> {
         if to > self.store.properties().size_max {
             return Err(Errno::EFBIG);
         }
-        let _turn = self.writers.lock();
+        let _turn = self.writers.write();
         let old = self.size();
         S::may_resize(self, to.max(old))?;
         // A page behind the end could be mapped, which must fail: with `keep_size` none are made.

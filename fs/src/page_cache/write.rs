@@ -5,7 +5,7 @@ use core::{ops::Range, sync::atomic::Ordering};
 use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
-use nucleus::{Frame, PAGE_SIZE, ephemeral, pmap};
+use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
 use vm::Lookup;
 
 use super::{
@@ -35,7 +35,7 @@ impl<S: BackingStore> PageCache<S> {
         append: bool,
         from: &mut dyn Source,
     ) -> Result<(usize, u64)> {
-        let _turn = self.writers.lock();
+        let _turn = self.writers.write();
         let old = self.size();
         let start = if append { old } else { offset };
         if from.left() == 0 {
@@ -97,6 +97,9 @@ impl<S: BackingStore> PageCache<S> {
         let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
         let n = (PAGE_SIZE - in_page).min(max);
         S::may_write(self, at + n as u64)?;
+        if self.store.is_in_place() {
+            return self.write_in_place(at, n, from);
+        }
         if n < PAGE_SIZE {
             return self.fill_page(index, in_page, n, &mut |frame, at, n| {
                 from.take_into(frame, at, n)
@@ -115,7 +118,7 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Inserts a whole frame that a writer shared as page `index`, without a copy. Others may still
     /// have it.
-    fn adopt(&self, index: u64, frame: Frame) -> Result<usize> {
+    fn adopt(&self, index: u64, frame: Owned) -> Result<usize> {
         if !self.may_share() {
             // A page mapped for writing must not be one that others keep.
             let slice = Slice::whole(frame);
@@ -237,7 +240,7 @@ impl<S: BackingStore> PageCache<S> {
         let resident = match inserted.map_err(errno)? {
             Lookup::Resident(resident) => resident,
             // A fault made the page meanwhile, and it has gone to swap since.
-            Lookup::Absent => self.fetch(index)?.ok_or(Errno::EIO)?,
+            Lookup::Absent | Lookup::Device(_) => self.fetch(index)?.ok_or(Errno::EIO)?,
         };
         if resident == *frame {
             S::note_dirty(self, index);

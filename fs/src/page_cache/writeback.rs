@@ -178,7 +178,12 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// them.
     pub(crate) fn invalidate(&self, pages: Range<u64>) {
         // A write that is under way has not marked its page dirty yet.
-        let _turn = self.writers.lock();
+        let _turn = self.writers.read();
+        self.invalidate_locked(pages);
+    }
+
+    /// As [`invalidate`](PageCache::invalidate), with `writers` held.
+    pub(super) fn invalidate_locked(&self, pages: Range<u64>) {
         let is_written = |index| self.store.writing.contains(index);
         self.object.invalidate(pages, &is_written);
     }

@@ -463,8 +463,11 @@ impl vnode::FileData for Node {
         }
     }
 
-    fn takes_direct(&self) -> bool {
-        matches!(self.body, Body::BlockDevice(_))
+    fn direct_block(&self) -> Option<usize> {
+        match self.body {
+            Body::BlockDevice(number) => Some(device::direct_block(number)),
+            _ => None,
+        }
     }
 
     fn sync(&self, _: bool) -> Result<()> {

@@ -77,7 +77,7 @@ impl Sealable for Regular {
 
     /// A mapping that comes at the same time either is seen here, or its first write sees the seal.
     fn add_seals(&self, seals: u32) -> Result<()> {
-        let _turn = self.pages.writers.lock();
+        let _turn = self.pages.writers.write();
         let all = &self.pages.store.seals;
         let old = self.seals();
         if old & F_SEAL_SEAL != 0 {

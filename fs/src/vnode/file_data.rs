@@ -61,9 +61,33 @@ pub trait FileData {
         false
     }
 
-    /// Tells whether it can be opened for transfers past the cache (`O_DIRECT`).
-    fn takes_direct(&self) -> bool {
-        false
+    /// As [`read`](FileData::read), past the page cache (`O_DIRECT`).
+    ///
+    /// # Errors
+    /// `EINVAL` also for an offset, an address or a length that is no multiple of
+    /// [`direct_block`](FileData::direct_block).
+    fn read_direct(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        Err(Errno::EINVAL)
+    }
+
+    /// As [`write_within`](FileData::write_within), past the page cache.
+    ///
+    /// # Errors
+    /// As [`read_direct`](FileData::read_direct).
+    fn write_direct(
+        &self,
+        limit: &SizeLimit,
+        offset: u64,
+        append: bool,
+        from: &mut dyn Source,
+    ) -> Result<(usize, u64)> {
+        Err(Errno::EINVAL)
+    }
+
+    /// Returns the bytes of the smallest piece that is moved past the page cache, a power of two;
+    /// `None` if it cannot be opened for that (`O_DIRECT`).
+    fn direct_block(&self) -> Option<usize> {
+        None
     }
 
     /// Returns the count of its writers and executions; `None` where those may meet.

@@ -71,6 +71,10 @@ impl Pager for Mapped {
         self.pager.prefetch(pages);
     }
 
+    fn touched(&self, pages: Range<u64>) -> Option<Range<u64>> {
+        self.pager.touched(pages)
+    }
+
     fn evict(&self, pages: Range<u64>) {
         self.pager.evict(pages);
     }

@@ -1,13 +1,19 @@
 //! Readahead.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    time::Duration,
+};
 
 use fs::counters::Counter;
 use fs::page_cache::{Access, Cached};
-use nucleus::PAGE_SIZE;
-use vm::Pager;
+use nucleus::{Access as Kind, PAGE_SIZE};
+use vm::{Advice, Pager};
 
-use crate::{disk, on_machines, support::Random};
+use crate::{
+    disk, in_space, map_file, on_machines,
+    support::{Random, fault, pause},
+};
 
 const PAGES: usize = 512;
 
@@ -108,5 +114,57 @@ fn what_is_prefetched_is_there_without_another_request() {
         let half = pages.start..pages.start + 50;
         assert_eq!(file.give_up(half, usize::MAX), 50);
         assert_eq!(file.counts().resident, 50);
+    });
+}
+
+/// Pages that a fault reads around its own.
+const CLUSTER: usize = 32;
+
+#[test]
+fn a_mapping_is_read_ahead_of_a_program_that_goes_through_it() {
+    on_machines(6, 2, 4096, |seed| {
+        let inode = written(seed);
+        let file = disk::open(&inode);
+        in_space(1, move |map, _| {
+            let at = map_file(map, file.clone(), PAGES * PAGE_SIZE, false);
+            let faults = vm::counters::Counter::fault_read_in.total();
+            fault(map, at, Kind::Read).unwrap();
+            // The following window is on its way, and the fault has not waited for it.
+            assert_eq!(inode.pages_read.load(SeqCst), 3 * CLUSTER);
+            assert_eq!(file.counts().resident, CLUSTER);
+            for page in 1..PAGES {
+                // The program does something with each page.
+                pause(Duration::from_millis(1));
+                fault(map, at + page * PAGE_SIZE, Kind::Read).unwrap();
+            }
+            let faults = vm::counters::Counter::fault_read_in.total() - faults;
+            assert_eq!(faults, 1, "it waited for its first page only");
+            // Windows of 32, 64, 128, 128, 128 and the rest.
+            assert!(inode.reads.load(SeqCst) <= 6);
+            assert_eq!(inode.pages_read.load(SeqCst), PAGES, "no page twice");
+        });
+    });
+}
+
+#[test]
+fn a_mapping_that_is_used_here_and_there_is_not_read_ahead() {
+    on_machines(6, 2, 4096, |seed| {
+        let inode = written(seed);
+        let file = disk::open(&inode);
+        in_space(1, move |map, _| {
+            let at = map_file(map, file.clone(), PAGES * PAGE_SIZE, false);
+            for cluster in [5, 1, 13, 9] {
+                let page = cluster * CLUSTER + CLUSTER / 4;
+                fault(map, at + page * PAGE_SIZE, Kind::Read).unwrap();
+            }
+            assert_eq!(inode.pages_read.load(SeqCst), 4 * CLUSTER);
+            // With this advice not even in order.
+            let all = nucleus::VirtRange::new(at, at + PAGES * PAGE_SIZE);
+            map.advise(all, Advice::Random).unwrap();
+            for page in 0..CLUSTER {
+                fault(map, at + page * PAGE_SIZE, Kind::Read).unwrap();
+            }
+            assert_eq!(inode.pages_read.load(SeqCst), 5 * CLUSTER);
+        });
     });
 }

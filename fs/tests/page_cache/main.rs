@@ -2,6 +2,7 @@
 //! model, several tasks at once, errors of the disk, readahead, dirty pages, and unused files.
 
 mod ahead;
+mod direct;
 mod disk;
 mod errors;
 mod model;

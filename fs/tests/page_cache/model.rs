@@ -350,7 +350,7 @@ fn use_file(map: &Map, open: &Open, seed: u64) {
 
 #[test]
 fn contents_are_those_of_the_model() {
-    on_machines(24, 2, 1024, |seed| {
+    on_machines(24, 2, 1536, |seed| {
         // The flusher is always at it.
         dirty::EXPIRE.set(0);
         dirty::INTERVAL.set(1);

@@ -9,19 +9,20 @@ use abi::Result;
 use fbuf::{Sink, Source};
 use fs::{
     Attributes, Credentials, File, Kind, Location, Mount, MountRequest, Namespace, Vnode, Walk,
-    block::{self, Device, FaultyDisk},
+    block::{self, Device, Disk, FaultyDisk, MemoryDisk},
     ext2, ninep,
     page_cache::{self, Cached},
     ramfs::{self, Options},
     vnode::{Directory, FileData, SizeLimit},
 };
+use nucleus::{PAGE_SIZE, ephemeral};
 use vm::Pager;
 
 use crate::{
     disk::{self, Inode, Pages},
     support::{
         FLAGS,
-        image::{SMALL, Shape},
+        image::{self, SMALL, Shape},
         pause, with_walk,
     },
     wire::Wire,
@@ -124,6 +125,7 @@ pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
         ninep::root(Wire::new(seed), b"").unwrap(),
         "9p",
     )));
+    on_medium(|open, _| body(open));
     let disk = FaultyDisk::new(small_blocks(seed).clone(), seed);
     let number = fs::device::number(block::VIRTIO_MAJOR, 0);
     let device = Device::new("vda", number, disk).unwrap();
@@ -136,6 +138,37 @@ pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
     while device.holder().is_some() {
         pause(Duration::from_millis(1));
     }
+}
+
+/// Runs `body` with a file that is mapped where it lies on a memory disk, and with that disk;
+/// checks the file system afterwards.
+pub fn on_medium(body: impl FnOnce(&Open, &Arc<MemoryDisk>)) {
+    const SHAPE: Shape = Shape {
+        kib: 1024,
+        block: PAGE_SIZE,
+        ..SMALL
+    };
+    static IMAGE: OnceLock<Vec<u8>> = OnceLock::new();
+    let content = IMAGE.get_or_init(|| SHAPE.make());
+    let disk = Arc::new(MemoryDisk::new(content.len() as u64).unwrap());
+    let pages = || (0..).map_while(|number| disk.page(number));
+    for (page, bytes) in pages().zip(content.chunks(PAGE_SIZE)) {
+        ephemeral::map(&page).write(0, bytes);
+    }
+    let number = fs::device::number(block::MEMORY_MAJOR, 0);
+    let device = Device::new("md0", number, disk.clone()).unwrap();
+    let root = ext2::mount(&device, b"dax", false).unwrap();
+    let request = MountRequest::plain("ext2");
+    body(&open_cold(Namespace::with_root(root, &request)), &disk);
+    while device.holder().is_some() {
+        pause(Duration::from_millis(1));
+    }
+    let mut after = vec![0; content.len()];
+    for (page, bytes) in pages().zip(after.chunks_mut(PAGE_SIZE)) {
+        assert_eq!(page.handles(), 2, "a block's frame is still held");
+        ephemeral::map(&page).read(0, bytes);
+    }
+    image::check(&after, SHAPE.block);
 }
 
 /// Opens the file of a namespace, after all clean pages have been evicted.

@@ -146,6 +146,18 @@ pub fn fault(map: &Map, addr: VirtAddr, access: Access) -> Result<(), Fault> {
     }
 }
 
+/// Has the address space of a task found by what moves or pins a program's pages, as the kernel
+/// does.
+pub fn find_address_spaces() {
+    vm::set_current_map(|f| {
+        task::with_attachment(|attached| {
+            if let Some(space) = attached.and_then(|map| map.downcast_ref::<Space>()) {
+                f(&space.0);
+            }
+        });
+    });
+}
+
 /// Running tasks, and the wait for them.
 #[derive(Default)]
 pub struct Tasks {

@@ -1,16 +1,16 @@
-//! `/dev/causeway`: what Linux has no call for. Each request is about the caller's own address
-//! space; `docs/device.md` says what programs may rely on, and the crate `user/libcauseway` wraps
-//! it.
+//! `/dev/causeway`: what Linux has no call for. Requests are about the caller's address space, and
+//! may name another process that receives a part of it; `docs/device.md` says what programs may
+//! rely on, and the crate `user/libcauseway` wraps it.
 
 use alloc::sync::Arc;
 
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 use fs::{File, Location, OpenFlags, Ready};
-use nucleus::{Prot, VirtAddr, VirtRange, addr::USER_END, user};
-use vm::{Inherit, Lock, Map, MapError};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
+use vm::{Handing, Inherit, Lock, Map, MapError, Passing, Place};
 
-use crate::process::thread;
+use crate::process::{Ids, Pid, Shared, Space, View, pid_table, process_of, thread};
 
 /// The major of devices that have none of their own.
 pub const MAJOR: u32 = 10;
@@ -27,13 +27,35 @@ mod request {
     pub const COUNTS: u32 = 0x8040_ca02;
     /// Takes an address; returns the mapping there.
     pub const ENTRY: u32 = 0xc040_ca03;
+    /// Passes a part of the address space to a process.
+    pub const PASS: u32 = 0xc040_ca04;
 }
 
 /// Grows as fields are added; the fields that exist keep their places.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What children inherit, by number, as in FreeBSD's `minherit`.
 const INHERIT: [Inherit; 4] = [Inherit::Share, Inherit::Copy, Inherit::None, Inherit::Zero];
+
+/// How a part of an address space is passed, by number.
+const WAYS: [Way; 5] = [
+    Way::Entries(Passing::Copy),
+    Way::Entries(Passing::Move),
+    Way::Entries(Passing::Share),
+    Way::Pages(Handing::Lend),
+    Way::Pages(Handing::Transfer),
+];
+
+#[derive(Clone, Copy)]
+enum Way {
+    /// Map entries, whatever their pages are.
+    Entries(Passing),
+    /// Page by page.
+    Pages(Handing),
+}
+
+/// The flag of `PASS` that says that the receiver is named by a pidfd.
+const BY_PIDFD: u64 = 1;
 
 /// Bits of an entry's flags.
 mod flag {
@@ -76,8 +98,8 @@ impl File for Causeway {
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        let space = thread::current_shared().ok_or(Errno::ENOTTY)?.space;
-        let map = space.map();
+        let shared = thread::current_shared().ok_or(Errno::ENOTTY)?;
+        let map = shared.space.map();
         match command {
             request::VERSION => give(argument, VERSION),
             request::INHERIT => {
@@ -88,6 +110,10 @@ impl File for Causeway {
             request::ENTRY => {
                 let [address, ..]: [u64; 8] = user::read(argument)?;
                 give(argument, entry(map, address)?)
+            }
+            request::PASS => {
+                let words = user::read(argument)?;
+                give(argument, pass(&shared, words)?)
             }
             _ => Err(Errno::ENOTTY),
         }
@@ -160,4 +186,88 @@ fn entry(map: &Map, address: u64) -> Result<[u64; 8]> {
         entry.resident_pages as u64,
         entry.anonymous_pages as u64,
     ])
+}
+
+/// Takes the receiver, flags, how, start, length, and the receiver's address or 0; returns the last
+/// three words as the receiver's address, the pages that were passed, and those that were copied.
+fn pass(shared: &Shared, words: [u64; 8]) -> Result<[u64; 8]> {
+    let [receiver, flags, how, start, len, address, ..] = words;
+    let how = usize::try_from(how).ok().and_then(|how| WAYS.get(how));
+    let how = *how.ok_or(Errno::EINVAL)?;
+    if flags & !BY_PIDFD != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let end = start
+        .checked_add(len)
+        .filter(|&end| end <= USER_END.0 as u64);
+    let end = end.ok_or(Errno::EFAULT)?;
+    let range = VirtRange::new(VirtAddr(start as usize), VirtAddr(end as usize));
+    let address = match address {
+        0 => None,
+        // None there is a program's.
+        address if address >= USER_END.0 as u64 => return Err(Errno::EFAULT),
+        address if !address.is_multiple_of(PAGE_SIZE as u64) => return Err(Errno::EINVAL),
+        address => Some(VirtAddr(address as usize)),
+    };
+    let target = receiver_of(shared, receiver, flags)?;
+    let (map, to) = (shared.space.map(), target.map());
+    let pages = len.div_ceil(PAGE_SIZE as u64);
+    let (at, passed, copied) = match how {
+        Way::Entries(how) => {
+            let place = address.map_or(Place::Any, Place::Fixed);
+            let at = map.pass_entries(range, to, place, how).map_err(errno)?;
+            (at, pages, 0)
+        }
+        Way::Pages(how) => {
+            let handed = map.hand_over(range, to, address, how, &|| !is_dying());
+            let handed = handed.map_err(errno)?;
+            (handed.at, handed.passed as u64, handed.copied as u64)
+        }
+    };
+    Ok([
+        receiver,
+        flags,
+        words[2],
+        start,
+        len,
+        at.0 as u64,
+        passed,
+        copied,
+    ])
+}
+
+/// Returns the address space of the receiver, which the caller may write as by `process_vm_writev`.
+///
+/// # Errors
+/// `ESRCH`, `EPERM`; `EBADF` for a descriptor that is no pidfd.
+fn receiver_of(shared: &Shared, receiver: u64, flags: u64) -> Result<Arc<Space>> {
+    let thread = match flags & BY_PIDFD {
+        0 => Pid::try_from(receiver)
+            .ok()
+            .and_then(pid_table::find_thread),
+        _ => {
+            let fd = i32::try_from(receiver).map_err(|_| Errno::EBADF)?;
+            process_of(&*shared.files.get(fd)?)?.leader()
+        }
+    };
+    let thread = thread.ok_or(Errno::ESRCH)?;
+    View::space_of(&thread, Ids::Real)
+}
+
+/// Returns whether the current thread is to end, so that a long request stops.
+fn is_dying() -> bool {
+    thread::with_current(|thread| thread.signals.needs_attention() && thread.is_dying())
+        .unwrap_or(false)
+}
+
+fn errno(error: MapError) -> Errno {
+    match error {
+        MapError::NotMapped | MapError::Access => Errno::EFAULT,
+        MapError::Invalid => Errno::EINVAL,
+        MapError::NoMemory => Errno::ENOMEM,
+        MapError::Exists => Errno::EEXIST,
+        MapError::Again => Errno::EAGAIN,
+        MapError::Io => Errno::EIO,
+        MapError::Unsupported => Errno::EOPNOTSUPP,
+    }
 }

@@ -315,7 +315,7 @@ impl Receiver {
                 Ok(len) if len as usize <= PAGE_SIZE => {
                     let len = len as usize;
                     return Some(Slice {
-                        frame,
+                        frame: frame.into(),
                         offset: 0,
                         len,
                     });
@@ -338,8 +338,8 @@ impl Receiver {
 pub struct Sender {
     queue: Arc<Queue>,
     requests: [Arc<Request>; SENDING],
-    /// Which of the requests are with the device.
-    is_flying: [bool; SENDING],
+    /// The slices of each request that is with the device: they own what it reads.
+    flying: [Aggregate; SENDING],
     broken: bool,
 }
 
@@ -347,10 +347,14 @@ impl Sender {
     fn new(queue: &Arc<Queue>) -> Result<Sender, OutOfMemory> {
         queue.prepare(SENDING)?;
         let parts = queue.max_parts();
+        let mut flying = [const { Aggregate::new() }; SENDING];
+        for slices in &mut flying {
+            slices.reserve(parts).map_err(|_| OutOfMemory)?;
+        }
         Ok(Sender {
             queue: queue.clone(),
             requests: [Request::idle(parts)?, Request::idle(parts)?],
-            is_flying: [false; SENDING],
+            flying,
             broken: false,
         })
     }
@@ -384,14 +388,15 @@ impl Sender {
 
     /// Returns how many transfers are on their way.
     fn settle(&mut self) -> usize {
-        for (request, is_flying) in self.requests.iter().zip(&mut self.is_flying) {
-            if *is_flying && self.queue.is_done(request) {
-                *is_flying = false;
+        for (request, flying) in self.requests.iter().zip(&mut self.flying) {
+            if !flying.is_empty() && self.queue.is_done(request) {
                 self.broken |= matches!(request.result(), Some(Err(_)));
                 request.clear();
+                flying.clear();
             }
         }
-        self.is_flying.iter().filter(|&&flying| flying).count()
+        let flying = self.flying.iter().filter(|flying| !flying.is_empty());
+        flying.count()
     }
 
     /// Sends the first slices of `bytes`, up to [`max_slices`](Sender::max_slices), if there is
@@ -403,24 +408,24 @@ impl Sender {
         if !self.has_room() || bytes.is_empty() {
             return Ok(());
         }
-        let Some(free) = self.is_flying.iter().position(|flying| !flying) else {
+        let Some(free) = self.flying.iter().position(Aggregate::is_empty) else {
             return Ok(());
         };
         let request = &self.requests[free];
         let max = self.queue.max_parts();
-        let (mut len, mut count) = (0, 0);
+        let mut len = 0;
         request.renew(bytes.slice_count().min(max), |parts| {
             for slice in bytes.slices().take(max) {
                 parts.push(Part {
-                    frame: slice.frame.clone(),
+                    frame: Frame::clone(&slice.frame),
                     offset: slice.offset,
                     len: slice.len,
                 });
-                (len, count) = (len + slice.len, count + 1);
+                len += slice.len;
             }
         });
         match self.queue.try_submit(request) {
-            Ok(()) => self.is_flying[free] = true,
+            Ok(()) => bytes.share_front(&mut self.flying[free], len, max),
             Err(error) => {
                 request.abandon();
                 if error == Error::OutOfMemory {

@@ -10,7 +10,7 @@ use fs::{
     ninep::{self, Flight, Transport},
 };
 use nucleus::{
-    PAGE_SIZE,
+    Frame, PAGE_SIZE,
     dma::{Buffer, Part, Pool},
     log,
     sync::Mutex,
@@ -123,11 +123,13 @@ struct InFlight {
     room: usize,
     /// The frames of the message, kept until it has landed.
     _message: Vec<Buffer>,
+    /// The data of the message, which are not to change meanwhile.
+    _data: Vec<Slice>,
 }
 
 fn part(slice: &Slice) -> Part {
     Part {
-        frame: slice.frame.clone(),
+        frame: Frame::clone(&slice.frame),
         offset: slice.offset,
         len: slice.len,
     }
@@ -174,6 +176,9 @@ impl Transport for Server {
             parts.push(buffer.part(0, len));
         }
         parts.extend(data.iter().map(part));
+        let mut kept = Vec::new();
+        kept.try_reserve_exact(data.len())?;
+        kept.extend(data.iter().cloned());
         let readable = parts.len();
         for (_, buffer, len) in pieces(&answer, reply) {
             parts.push(buffer.part(0, len));
@@ -188,6 +193,7 @@ impl Transport for Server {
             reply: answer,
             room: reply,
             _message: sent,
+            _data: kept,
         }))
     }
 

@@ -410,6 +410,13 @@ pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {
     task::with_attachment(|attachment| attachment?.downcast_ref::<Thread>().map(f))
 }
 
+/// Runs `f` with the address space of the current thread, if it has one.
+pub fn with_current_map(f: &mut dyn FnMut(&Arc<vm::Map>)) {
+    if let Some(space) = with_current(Thread::space).flatten() {
+        f(space.map());
+    }
+}
+
 impl Named for Thread {
     fn program(&self) -> ProgramName {
         *self.name.lock()

@@ -52,6 +52,7 @@ pub fn start() -> ! {
         // It was parsed by the same rule.
         let _ = uts::change_hostname(name);
     }
+    vm::set_current_map(process::thread::with_current_map);
     vm::account::set_current(|| process::thread::with_current(|thread| thread.process().account()));
     fs::credentials::set_actor(|see| {
         let who = process::thread::with_current(super::process::thread::Thread::credentials);
@@ -69,6 +70,8 @@ pub fn start() -> ! {
     if tasks.is_err() {
         give_up("no memory to start with");
     }
+    // Before any driver takes one.
+    nucleus::pci::find();
     entropy::start();
     disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
     let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));

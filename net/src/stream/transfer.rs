@@ -5,7 +5,7 @@ use core::mem;
 use crate::counters::Counter;
 use abi::Result;
 use fbuf::{
-    DiscardSink, Sink, Slice, Source,
+    DiscardSink, Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Space},
 };
 use nucleus::task::WaitQueue;
@@ -106,7 +106,7 @@ struct Reading<'a> {
 
 impl Drain<StreamState> for Reading<'_> {
     #[inline]
-    fn front(&mut self, chain: &mut Chain<StreamState>) -> Option<Slice> {
+    fn front(&mut self, chain: &mut Chain<StreamState>) -> Option<View> {
         let mut slice = chain.first()?;
         if chain.urgent.is_some() {
             chain.pass_urgent(self.has_taken)?;
@@ -117,11 +117,19 @@ impl Drain<StreamState> for Reading<'_> {
     }
 
     #[inline]
+    fn pages(&mut self, chain: &mut Chain<StreamState>, most: usize) -> usize {
+        match chain.urgent {
+            None => chain.lent_pages(most),
+            Some(_) => 0,
+        }
+    }
+
+    #[inline]
     fn take(&mut self, chain: &mut Chain<StreamState>, n: usize) -> Option<Slice> {
         let was_writable = is_writable(chain);
-        let slice = chain.take(n);
+        let slice = chain.pass(n);
         self.has_taken = true;
-        self.has_made_room = !was_writable && is_writable(chain);
+        self.has_made_room |= !was_writable && is_writable(chain);
         slice
     }
 

@@ -8,9 +8,11 @@ use std::{
 
 use crate::hw::Region;
 pub use crate::hw::sim::machine::Config;
-use crate::hw::sim::machine::{FIRST_FRAME, Machine, machine};
+use crate::hw::sim::machine::{DEVICE_PAGES, FIRST_FRAME, Machine, machine, required};
 use crate::hw::sim::program;
+use crate::mem::device::{Caching, DeviceMemory};
 use crate::mem::frame;
+use crate::{PAGE_SHIFT, PhysAddr};
 
 /// Why a run failed: a panic of a task, a deadlock, or what the oracle saw.
 #[derive(Clone, Debug)]
@@ -98,6 +100,32 @@ pub fn check(
     }
 }
 
+/// The memory of the machine's one device.
+///
+/// # Panics
+/// Outside of a run.
+pub fn device_memory() -> DeviceMemory {
+    let memory =
+        DeviceMemory::outside_ram(first_of_device(), DEVICE_PAGES as u64, Caching::Uncached);
+    memory.expect("the device's memory has no frames")
+}
+
+/// The first byte of each page of the device, as the device sees it.
+///
+/// # Panics
+/// Outside of a run.
+pub fn device_bytes() -> Vec<u8> {
+    let m = required();
+    let pages = first_of_device()..first_of_device() + DEVICE_PAGES as u64;
+    // SAFETY: inside the machine's memory, of which one thread uses all.
+    let byte = |page| unsafe { m.memory(PhysAddr(page << PAGE_SHIFT)).read() };
+    pages.map(byte).collect()
+}
+
+fn first_of_device() -> u64 {
+    FIRST_FRAME + required().config.pages as u64
+}
+
 /// Everything that a machine's tasks left in the nucleus's global state goes.
 fn reset() {
     crate::sync::parking_lot::reset();
@@ -114,6 +142,7 @@ extern "C" fn boot(body: usize) -> ! {
         start: FIRST_FRAME,
         end: FIRST_FRAME + m.config.pages as u64,
         free: true,
+        persistent: false,
     };
     // SAFETY: all memory of the machine but the first frames, which only this module uses; no task
     // runs yet.

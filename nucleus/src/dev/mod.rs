@@ -2,6 +2,7 @@
 
 pub mod console;
 pub mod dma;
+pub mod functions;
 #[cfg(target_os = "none")]
 pub(crate) mod interrupts;
 #[cfg(target_os = "none")]

@@ -45,6 +45,8 @@ pub(crate) struct Region {
     /// Whether anything uses it now: false for the kernel's image and what the loader left. Regions
     /// in use can be given later by `frame::release`.
     pub free: bool,
+    /// Whether its bytes outlive the machine. It is in use then, and not a part of the memory.
+    pub persistent: bool,
 }
 
 /// Longest command line in bytes, as on Linux for this machine.

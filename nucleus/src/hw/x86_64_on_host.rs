@@ -147,11 +147,46 @@ fn memory_map_stands_extremes() {
     map.prepare_early(1 << 40);
 }
 
+#[test]
+fn persistent_memory_stays_apart() {
+    let mut map = memory::MemoryMap::new();
+    map.add(0x10_0000, 0x100_0000);
+    map.add(0x300_0000, 0x100_0000);
+    assert_eq!(
+        map.add_persistent(0x200_0800, 0x10_0000),
+        Some(0x2001..0x2100)
+    );
+    // What overlaps is refused: memory, itself, the first MiB, what has no end.
+    for (start, bytes) in [
+        (0xff_0000, 0x10_0000),
+        (0x20f_f000, 0x1000),
+        (0, 0x1000),
+        (0x40_0000_0000, 0xfff),
+        (u64::MAX - 0x1000, 0x2000),
+    ] {
+        assert_eq!(map.add_persistent(start, bytes), None, "{start:#x}");
+    }
+    let kinds: Vec<_> = map
+        .managed()
+        .iter()
+        .map(|r| (r.start, r.free, r.persistent))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (0x100, true, false),
+            (0x2001, false, true),
+            (0x3000, true, false)
+        ]
+    );
+}
+
 const ROOT: usize = 0xe_1000;
 const LIST: usize = 0x1000;
 const CONTROLLERS: usize = 0x2000;
 const FIXED: usize = 0x3000;
 const CODE: usize = 0x4000;
+const NVDIMMS: usize = 0x5000;
 
 fn mend(memory: &mut Physical, at: usize, len: usize, sum_at: usize) {
     *memory.byte(at + sum_at) = 0;
@@ -170,14 +205,15 @@ fn table(memory: &mut Physical, at: usize, signature: &[u8; 4], body: &[u8]) {
     mend(memory, at, len, 9);
 }
 
-/// Three CPUs of which one is off, an I/O APIC, an override, power control and a DSDT.
+/// Three CPUs of which one is off, an I/O APIC, an override, power control and a DSDT; a range of
+/// persistent memory, and another one that is not.
 fn firmware() -> Physical {
     let mut memory = Physical::new();
     memory.put(ROOT, b"RSD PTR ");
     memory.put(ROOT + 16, &(LIST as u32).to_le_bytes());
     mend(&mut memory, ROOT, 20, 8);
     let mut list = Vec::new();
-    for at in [CONTROLLERS, FIXED] {
+    for at in [CONTROLLERS, FIXED, NVDIMMS] {
         list.extend((at as u32).to_le_bytes());
     }
     table(&mut memory, LIST, b"RSDT", &list);
@@ -202,6 +238,21 @@ fn firmware() -> Physical {
         b"DSDT",
         b"\x08_S5_\x12\x06\x04\x0a\x05\x01\x00\x00",
     );
+    let mut ranges = vec![0; 4];
+    for (first, start) in [(0x79, 0x1_0000_0000u64), (0x78, 0x2_0000_0000)] {
+        let mut range = vec![0, 0, 56, 0];
+        range.resize(56, 0);
+        range[16..32].copy_from_slice(&[
+            first, 0xd3, 0xf0, 0x66, 0xf3, 0xb4, 0x74, 0x40, 0xac, 0x43, 0x0d, 0x33, 0x18, 0xb7,
+            0x8c, 0xdb,
+        ]);
+        range[32..40].copy_from_slice(&start.to_le_bytes());
+        range[40..48].copy_from_slice(&0x100_0000u64.to_le_bytes());
+        // A structure of another kind before it.
+        ranges.extend([1, 0, 8, 0, 0, 0, 0, 0]);
+        ranges.extend(range);
+    }
+    table(&mut memory, NVDIMMS, b"NFIT", &ranges);
     memory
 }
 
@@ -218,17 +269,24 @@ fn firmware_tables_are_read() {
         assert_eq!(tables.power.control, [0x604, 0]);
         assert_eq!(tables.power.off, [5 << 10 | 1 << 13, 1 << 10 | 1 << 13]);
         assert_eq!(tables.power.reset, Some((0xcf9, 6)));
+        assert_eq!(tables.persistent(), [(0x1_0000_0000, 0x100_0000)]);
     }
 }
 
 #[test]
 fn damaged_firmware_tables_do_no_harm() {
-    let tables = [(LIST, 44), (CONTROLLERS, 36 + 54), (FIXED, 152), (CODE, 49)];
+    let tables = [
+        (LIST, 48),
+        (CONTROLLERS, 36 + 54),
+        (FIXED, 152),
+        (CODE, 49),
+        (NVDIMMS, 36 + 4 + 128),
+    ];
     for seed in 0..3000 {
         let numbers = Random::new(seed);
         let mut memory = firmware();
         for _ in 0..=numbers.below(3) {
-            let (at, len) = tables[numbers.below(4) as usize];
+            let (at, len) = tables[numbers.below(5) as usize];
             let hit = at + numbers.below(len as u64) as usize;
             *memory.byte(hit) = numbers.below(256) as u8;
             // A wrong sum would only hide the damage.

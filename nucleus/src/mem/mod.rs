@@ -1,13 +1,16 @@
 //! Physical memory.
 //!
-//! [`frame`]: frames, their records and allocator; [`heap`]: the kernel's heap; `mapped`: its large
-//! blocks where frames are not neighbours; `stack`: kernel stacks.
+//! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; [`persistent`]: RAM
+//! whose bytes stay; [`heap`]: the kernel's heap; `mapped`: its large blocks where frames are not
+//! neighbours; `stack`: kernel stacks.
 
+pub mod device;
 pub mod frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub mod heap;
 #[cfg(target_os = "none")]
 mod mapped;
+pub mod persistent;
 #[cfg(target_os = "none")]
 pub(crate) mod stack;
 

@@ -59,7 +59,7 @@ impl Pmap {
         if !old.is_present() {
             return install(leaf, i, frame.clone(), Pte::page(frame.index(), prot, true));
         }
-        if old.frame() == frame.index() {
+        if old.maps(frame.index()) {
             // The frame stays, so neither its lists nor its handles are concerned.
             let new = old
                 .with_rights(prot)
@@ -149,7 +149,7 @@ impl Pmap {
                 return false;
             };
             let new = old.with_rights(old.prot() | prot);
-            if old.frame() != frame.index() || new == old {
+            if !old.maps(frame.index()) || new == old {
                 return false;
             }
             machine::point();

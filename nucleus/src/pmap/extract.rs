@@ -19,7 +19,7 @@ pub struct Resident {
 }
 
 impl Pmap {
-    /// What is mapped at the page that holds `va`.
+    /// What is mapped at the page that holds `va`; `None` also for a page of a device.
     pub fn extract(&self, va: VirtAddr) -> Option<(Frame, Prot)> {
         let leaf = self.leaf(va)?;
         match leaf.is_shared() {

@@ -3,6 +3,7 @@
 use crate::addr::{Access, Prot};
 use crate::frame::record::address;
 use crate::hw::mitigations::{ADDRESS, inverted};
+use crate::mem::device::{Caching, DevicePage};
 use crate::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 
 /// Entries in a table.
@@ -24,6 +25,12 @@ const SEEN: u64 = 1 << 9;
 /// removed together with its whole table, and is pending. Alone, in an entry of level 2: a large
 /// page is being split.
 const PENDING: u64 = 1 << 10;
+/// Ignored by the processor: the page is a device's and has no frame record.
+const DEVICE: u64 = 1 << 11;
+/// Together the index of a memory type, which `hw::cpu` sets up: write-back, write-combining,
+/// uncached.
+const TYPE_LOW: u64 = 1 << 3;
+const TYPE_HIGH: u64 = 1 << 4;
 /// Ignored by the processor: the mapping is wired.
 const WIRED: u64 = 1 << 52;
 const NO_EXECUTE: u64 = 1 << 63;
@@ -42,6 +49,36 @@ impl Pte {
         let accessed = if accessed { ACCESSED } else { 0 };
         let page = Pte(address(frame).0 | PRESENT | USER | accessed).with_rights(prot);
         page.wired(prot.contains(Prot::WIRED))
+    }
+
+    /// A page of a device for a program.
+    pub(crate) fn device(page: DevicePage, prot: Prot) -> Pte {
+        let caching = match page.caching() {
+            Caching::WriteBack => 0,
+            Caching::WriteCombining => TYPE_LOW,
+            Caching::Uncached => TYPE_LOW | TYPE_HIGH,
+        };
+        let address = page.number() << PAGE_SHIFT & ADDRESS;
+        let page = Pte(address | PRESENT | USER | ACCESSED | DEVICE | caching).with_rights(prot);
+        page.wired(prot.contains(Prot::WIRED))
+    }
+
+    /// Whether this is [`Pte::device`].
+    #[inline]
+    pub(crate) fn is_device(self) -> bool {
+        self.0 & (PRESENT | DEVICE) == PRESENT | DEVICE
+    }
+
+    /// Whether both are [`Pte::device`], of the same page.
+    pub(crate) fn is_same_device(self, other: Pte) -> bool {
+        const PAGE: u64 = ADDRESS | PRESENT | DEVICE | TYPE_LOW | TYPE_HIGH;
+        self.is_device() && self.0 & PAGE == other.0 & PAGE
+    }
+
+    /// Whether the entry, of level 1, maps this frame.
+    #[inline]
+    pub(crate) fn maps(self, frame: u32) -> bool {
+        self.0 & (PRESENT | DEVICE) == PRESENT && self.frame() == frame
     }
 
     /// A reference to a table of the next lower level. What the pages below may be used for is up
@@ -108,7 +145,8 @@ impl Pte {
         self.0 & PRESENT != 0
     }
 
-    /// The number of the frame that the entry refers to.
+    /// The number of the frame that the entry refers to; no frame's if it [is a
+    /// device's](Pte::is_device).
     #[inline]
     pub(crate) fn frame(self) -> u32 {
         ((self.0 & ADDRESS) >> PAGE_SHIFT) as u32

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::device;
 use super::entries::{entry, load};
 use super::format::{LEAF_SPAN, Pte, index};
 use super::leaf::Leaf;
@@ -56,7 +57,9 @@ pub(super) fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
             if let Some(old) = unmap_keeping(leaf.table, i) {
                 if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
                     leaf.entry(i).store(0, Ordering::Relaxed);
-                    drop(Frame::from_index(old.frame()));
+                    if !old.is_device() {
+                        drop(Frame::from_index(old.frame()));
+                    }
                 }
                 taken += 1;
             }
@@ -91,19 +94,18 @@ pub(super) fn cut(mappings: &mut Mappings<'_>, table: u32, i: usize, instead: Pt
     old
 }
 
-/// What the entry of `leaf` for `va` maps.
+/// What the entry of `leaf` for `va` maps, unless that is a device's.
 #[inline]
 pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
     let entry = leaf.entry(index(va, 1));
     loop {
         let pte = load(entry);
-        if !pte.is_present() {
+        if !pte.is_present() || pte.is_device() {
             return None;
         }
         let mappings = record(pte.frame()).lock_mappings();
         // With the lock held the mapping stays, and with it its handle.
-        let now = load(entry);
-        if now.is_present() && now.frame() == pte.frame() {
+        if load(entry).maps(pte.frame()) {
             add_handles(pte.frame(), 1);
             drop(mappings);
             return Some((Frame::from_index(pte.frame()), pte.prot()));
@@ -132,8 +134,8 @@ pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     true
 }
 
-/// Takes the mapping out of an entry of a pinned table and returns what was there; its handle is
-/// the caller's now.
+/// Takes the mapping out of an entry of a pinned table and returns what was there; its handle, if
+/// it is not a device's, is the caller's now.
 #[inline]
 pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
     loop {
@@ -141,18 +143,27 @@ pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
         if !pte.is_present() {
             return None;
         }
+        if pte.is_device() {
+            match device::cut(table, i, pte, instead) {
+                Some(old) => return Some(old),
+                None => continue,
+            }
+        }
         let mut mappings = record(pte.frame()).lock_mappings();
         // Only a holder of this lock may replace the frame, so if it is still this one, it stays.
-        let now = load(entry(table, i));
-        if now.is_present() && now.frame() == pte.frame() {
+        if load(entry(table, i)).maps(pte.frame()) {
             return Some(cut(&mut mappings, table, i, instead));
         }
     }
 }
 
-/// As [`unmap`], leaving the frame's name in the entry as pending.
+/// As [`unmap`], leaving the frame's name in the entry as pending. `None` also if the entry has
+/// changed: the caller looks again.
 fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
     let pte = load(entry(table, i));
+    if pte.is_device() {
+        return device::cut(table, i, pte, Pte::ZERO);
+    }
     let frame = pte.is_present().then_some(pte.pending())?;
     unmap_if(table, i, pte.frame(), frame)
 }
@@ -160,6 +171,7 @@ fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
 /// As [`unmap`] if the entry maps this frame.
 fn unmap_if(table: u32, i: usize, frame: u32, instead: Pte) -> Option<Pte> {
     let mut mappings = record(frame).lock_mappings();
-    let now = load(entry(table, i));
-    (now.is_present() && now.frame() == frame).then(|| cut(&mut mappings, table, i, instead))
+    load(entry(table, i))
+        .maps(frame)
+        .then(|| cut(&mut mappings, table, i, instead))
 }

@@ -13,8 +13,10 @@
 //! | `table`, `large` | the tree of tables, and its locking; pages of 2 MiB |
 //! | `share` | page tables that the pmaps of a fork share |
 //! | `page` | operations on all mappings of a frame |
+//! | `device` | mappings of pages that have no frame |
 //! | `enter`, `remove`, `extract`, `transfer`, `tear_down` | what a map asks for |
 
+mod device;
 mod enter;
 mod entries;
 mod extract;

@@ -180,7 +180,9 @@ impl Pmap {
             Some(old) => {
                 let va = VirtAddr(leaf.base.0 + i * PAGE_SIZE);
                 self.forget(record(leaf.table).owner(), old, va, pending);
-                pending.add_frame(old.frame());
+                if !old.is_device() {
+                    pending.add_frame(old.frame());
+                }
                 true
             }
             None => false,

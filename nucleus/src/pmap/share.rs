@@ -389,12 +389,17 @@ fn copy(table: u32, new: &Leaf) {
         if !pte.is_present() {
             continue;
         }
+        if pte.is_device() {
+            new.add_entry(next);
+            new.entry(next).store(pte.copied().0, Ordering::Release);
+            continue;
+        }
         let frame = pte.frame();
         let mut mappings = record(frame).lock_mappings();
         // The lock keeps the mapping, and with it its handle, if it is still this one; entries of a
         // shared table are never replaced by others.
         let pte = load(from.entry(next));
-        if pte.is_present() && pte.frame() == frame {
+        if pte.maps(frame) {
             add_handles(frame, 1);
             new.add_entry(next);
             new.entry(next).store(pte.copied().0, Ordering::Release);

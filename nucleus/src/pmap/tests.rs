@@ -16,6 +16,7 @@ use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
 mod contracts;
+mod devices;
 mod large;
 mod sharing;
 mod spaces;
@@ -282,8 +283,13 @@ fn a_large_range_moves() {
         let pages = ENTRIES + below(ENTRIES);
         let range = VirtRange::new(start, start + pages * PAGE_SIZE);
         let there = VirtRange::new(to, to + range.len());
-        for tables in [None, Some(0), Some(below(5))] {
+        let cases = [None, Some(0), Some(below(5))];
+        for (tables, far) in cases.into_iter().flat_map(|it| [(it, false), (it, true)]) {
             let pmap = Pmap::new().unwrap();
+            let target = match far {
+                true => Pmap::new().unwrap(),
+                false => pmap.clone(),
+            };
             task::set_pmap(Some(pmap.clone()));
             let mut pending = Pending::new();
             for (i, va) in range.pages().enumerate() {
@@ -295,14 +301,16 @@ fn a_large_range_moves() {
                 while crate::frame::drain_for_test() {}
             }
             fail_after(tables.map(|tables| tables as u64));
-            let moved = pmap.move_range(range, to);
+            let moved = pmap.move_range_to(range, &target, to);
             fail_after(None);
             assert!(moved == pages || tables.is_some() && moved < pages);
             assert_eq!(pmap.resident_in(range), 0);
-            assert_eq!(pmap.resident_in(there), moved);
+            assert_eq!(target.resident_in(there), moved);
             let mut seen = 0;
             for (i, (old, new)) in range.pages().zip(there.pages()).enumerate() {
+                task::set_pmap(Some(pmap.clone()));
                 assert!(user::read::<u64>(old + 8).is_err(), "the old address works");
+                task::set_pmap(Some(target.clone()));
                 if let Ok(tag) = user::read::<u64>(new + 8) {
                     assert_eq!(tag, i as u64 % 3);
                     assert_eq!(user::write(new + 16, &(i as u32)), Ok(()));

@@ -1,4 +1,4 @@
-//! Moving mappings to other addresses of the same pmap.
+//! Moving mappings to other addresses of the same pmap, or of another one.
 //!
 //! In batches of three steps: entries are taken out of their tables, and with them their reverse
 //! links; what they were is flushed; then they are put in at the new place. So at no time do two
@@ -7,6 +7,7 @@
 
 use core::mem::MaybeUninit;
 
+use super::device;
 use super::format::{LEAF_SPAN, Pte, index};
 use super::large::Why;
 use super::leaf::Leaf;
@@ -56,21 +57,27 @@ impl Batch {
 }
 
 impl Pmap {
-    /// Moves every mapping in `range` to the same distance from `to`, with its rights and what is
-    /// known of its use. Nothing is mapped at the new place, which does not overlap the old one.
-    /// For lack of a frame for a page table, or where something has been mapped at the new place
-    /// meanwhile, a mapping is removed. When this returns, no CPU uses a translation of the old
-    /// addresses. Sleeps never; interrupts are on and no spin lock is held.
+    /// As [`move_range_to`](Pmap::move_range_to), inside this pmap.
+    pub fn move_range(&self, range: VirtRange, to: VirtAddr) -> usize {
+        self.move_range_to(range, self, to)
+    }
+
+    /// Moves every mapping in `range` to the same distance from `to` in `target`, with its rights
+    /// and what is known of its use. Nothing is mapped at the new place, which does not overlap the
+    /// old one. For lack of a frame for a page table, or where something has been mapped at the new
+    /// place meanwhile, a mapping is removed. When this returns, no CPU uses a translation of the
+    /// old addresses. Sleeps never; interrupts are on and no spin lock is held.
     ///
-    /// While it is on its way a page is mapped nowhere in this pmap, and
+    /// While it is on its way a page is mapped in neither pmap, and
     /// [`page_protect`](super::page_protect) passes it by: the caller prevents that rights are
     /// taken away to these frames meanwhile. Returns how many mappings were moved.
-    pub fn move_range(&self, range: VirtRange, to: VirtAddr) -> usize {
+    pub fn move_range_to(&self, range: VirtRange, target: &Pmap, to: VirtAddr) -> usize {
         debug_assert!(range.start.is_page_aligned() && to.is_page_aligned());
         debug_assert!(
-            VirtRange::new(to, to + range.len())
-                .intersect(range)
-                .is_empty(),
+            !core::ptr::eq(self, target)
+                || VirtRange::new(to, to + range.len())
+                    .intersect(range)
+                    .is_empty(),
             "mappings are moved onto themselves"
         );
         let mut pending = Pending::new();
@@ -107,11 +114,11 @@ impl Pmap {
             }
             if is_full {
                 pending.flush();
-                moved += self.put_in(&mut batch, to);
+                moved += target.put_in(&mut batch, to);
             }
         }
         pending.flush();
-        moved + self.put_in(&mut batch, to)
+        moved + target.put_in(&mut batch, to)
     }
 
     /// Maps what is in the batch, which was flushed, from `to` on. Returns how many pages were
@@ -120,7 +127,7 @@ impl Pmap {
         let mut moved = 0;
         let mut leaf: Option<Leaf> = None;
         for Moving { entry, page } in batch.take() {
-            let frame = Frame::from_index(entry.frame());
+            let frame = (!entry.is_device()).then(|| Frame::from_index(entry.frame()));
             let va = to + page * PAGE_SIZE;
             if leaf.as_ref().is_none_or(|leaf| va - leaf.base >= LEAF_SPAN) {
                 // The one before is given back before a spin lock is taken for the next.
@@ -129,7 +136,11 @@ impl Pmap {
             }
             // Without a table the page, which has no other user by this handle, is given up.
             if let Some(leaf) = &leaf {
-                moved += usize::from(install(leaf, index(va, 1), frame, entry.elsewhere()));
+                let (i, entry) = (index(va, 1), entry.elsewhere());
+                moved += usize::from(match frame {
+                    Some(frame) => install(leaf, i, frame, entry),
+                    None => device::install(leaf, i, entry),
+                });
             }
         }
         moved

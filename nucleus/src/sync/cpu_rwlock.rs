@@ -36,7 +36,9 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use super::mutex::{Mutex, MutexGuard};
 use super::parking_lot;
 use crate::hw::machine;
-use crate::lock::{Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lockdep};
+use crate::lock::{
+    Exclusive, Guard, Guarded, Hold, Lock, Rank, enable_preemption, lock_pair, lockdep,
+};
 
 /// Alone in its cache line. Wide enough for guards that are forgotten, however many: one more each
 /// nanosecond takes five hundred years.
@@ -189,7 +191,24 @@ impl<T> CpuRwLock<T> {
     #[track_caller]
     #[inline(always)]
     pub fn write(&self) -> CpuWriteGuard<'_, T> {
-        let writer = self.writer.lock();
+        self.write_with(self.writer.lock())
+    }
+
+    /// Takes two locks of one rank alone, the one at the lower address first. They must not be the
+    /// same one.
+    #[track_caller]
+    pub fn write_pair<'a>(
+        a: &'a CpuRwLock<T>,
+        b: &'a CpuRwLock<T>,
+    ) -> (CpuWriteGuard<'a, T>, CpuWriteGuard<'a, T>) {
+        lock_pair(a, b, Self::write, |lock| {
+            lock.write_with(lock.writer.take())
+        })
+    }
+
+    /// Takes the lock alone for a task that keeps other writers out.
+    #[inline(always)]
+    fn write_with<'a>(&'a self, writer: MutexGuard<'a, ()>) -> CpuWriteGuard<'a, T> {
         self.writing.store(true, Ordering::SeqCst);
         machine::point();
         if self.count_readers() != 0 {

@@ -117,9 +117,10 @@ impl<T: ?Sized> Mutex<T> {
         self.guarded.get_mut()
     }
 
+    /// Takes the lock; the order is not checked.
     #[inline]
     #[track_caller]
-    fn take(&self) -> MutexGuard<'_, T> {
+    pub(super) fn take(&self) -> MutexGuard<'_, T> {
         machine::point();
         if self
             .state

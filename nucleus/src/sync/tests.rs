@@ -166,6 +166,35 @@ fn pairs_do_not_deadlock() {
     });
 }
 
+#[test]
+fn pairs_of_writers_do_not_deadlock() {
+    on_many_machines("pairs of writers", || {
+        let locks = Arc::new([CpuRwLock::new(MAP, 0), CpuRwLock::new(MAP, 0)]);
+        for number in 0..TASKS {
+            let locks = locks.clone();
+            spawn(move || {
+                for _ in 0..ROUNDS {
+                    let (one, other) = (&locks[number % 2], &locks[(number + 1) % 2]);
+                    let (mut a, mut b) = CpuRwLock::write_pair(one, other);
+                    let sum = *a + *b;
+                    task::yield_now();
+                    *a += 1;
+                    *b -= 1;
+                    assert_eq!(*a + *b, sum, "another writer was there");
+                    drop((a, b));
+                    let (mut a, mut b) = CpuRwLock::write_pair(other, one);
+                    (*a, *b) = (*a - 1, *b + 1);
+                    drop((a, b));
+                    let reader = one.read();
+                    let seen = *reader;
+                    task::yield_now();
+                    assert_eq!(*reader, seen, "a writer was there");
+                }
+            });
+        }
+    });
+}
+
 fn failure_of(body: impl FnOnce() + Send + 'static) -> String {
     match sim::run(Config::default(), body) {
         Ok(()) => panic!("no objection"),

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::Memory;
 
@@ -13,6 +14,7 @@ mod request {
     pub const INHERIT: u64 = 0x4018_ca01;
     pub const COUNTS: u64 = 0x8040_ca02;
     pub const ENTRY: u64 = 0xc040_ca03;
+    pub const PASS: u64 = 0xc040_ca04;
 }
 
 /// The open device.
@@ -37,6 +39,53 @@ pub enum Inherit {
 
 impl Inherit {
     const ALL: [Inherit; 4] = [Inherit::Share, Inherit::Copy, Inherit::None, Inherit::Zero];
+}
+
+/// The process that receives a part of the address space. The caller must be permitted to write its
+/// memory as by `process_vm_writev`.
+#[derive(Clone, Copy, Debug)]
+pub enum Receiver<'a> {
+    /// By its id, which may be another process's once it has ended and was waited for.
+    Id(u32),
+    /// By a descriptor (`pidfd_open`).
+    Descriptor(BorrowedFd<'a>),
+}
+
+/// How a part of the address space is passed to a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Passing {
+    /// The receiver gets a copy-on-write copy of the mappings.
+    Copy,
+    /// The receiver gets the mappings, and the addresses are free here.
+    Move,
+    /// Both have the same memory: each sees the other's writes.
+    Share,
+    /// The pages appear in private memory of the receiver; both have them until one writes.
+    Lend,
+    /// The pages appear in private memory of the receiver, and read zero here.
+    Transfer,
+}
+
+impl Passing {
+    const ALL: [Passing; 5] = [
+        Passing::Copy,
+        Passing::Move,
+        Passing::Share,
+        Passing::Lend,
+        Passing::Transfer,
+    ];
+}
+
+/// What was passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Passed {
+    /// Where the receiver has it.
+    pub address: usize,
+    /// Pages that the receiver got without a copy.
+    pub passed: u64,
+    /// Pages that were copied, because they cannot be lent.
+    pub copied: u64,
 }
 
 /// Sums over the address space of the program. Units are pages of 4096 bytes but for `entries`.
@@ -195,6 +244,76 @@ impl Causeway {
             inherit: inherit.ok_or(io::ErrorKind::InvalidData)?,
             resident,
             anonymous,
+        })
+    }
+
+    /// Passes `memory` to a process, which has it at an address of the kernel's choice. Memory that
+    /// was [transferred](Passing::Transfer) reads zero afterwards; to move it, use
+    /// [`give`](Causeway::give).
+    ///
+    /// # Errors
+    /// Those of [`pass_range`](Causeway::pass_range); [`io::ErrorKind::InvalidInput`] for a move.
+    pub fn pass(&self, memory: &Memory, to: Receiver<'_>, how: Passing) -> io::Result<Passed> {
+        if how == Passing::Move {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: the memory stays mapped, and is accessed through atomics only, which may change
+        // at any time. The receiver's memory so far stays as it is.
+        unsafe { self.pass_range(memory.addresses(), to, how, None) }
+    }
+
+    /// Moves `memory` to a process, which has it at an address of the kernel's choice.
+    ///
+    /// # Errors
+    /// Those of [`pass_range`](Causeway::pass_range); the memory is unmapped then.
+    pub fn give(&self, memory: Memory, to: Receiver<'_>) -> io::Result<Passed> {
+        // SAFETY: no reference to the memory is left.
+        let passed = unsafe { self.pass_range(memory.addresses(), to, Passing::Move, None) }?;
+        // The addresses are free.
+        mem::forget(memory);
+        Ok(passed)
+    }
+
+    /// Passes `range` to a process, at `address` there or at one of the kernel's choice. All are
+    /// multiples of 4096. What is mapped at `address` is replaced; to lend or transfer pages, it
+    /// must be private memory that may be written.
+    ///
+    /// # Safety
+    /// No reference to memory that is moved or transferred may be used afterwards, in this process
+    /// or the receiver, nor one to what is replaced. Memory that is shared may change at any time.
+    ///
+    /// # Errors
+    /// Those of the kernel: `EINVAL` for a bad range or way, `EFAULT` if a part is not mapped or
+    /// may not be read or replaced, `ESRCH`, `EPERM` or `EBADF` for the receiver, `ENOMEM`.
+    pub unsafe fn pass_range(
+        &self,
+        range: Range<usize>,
+        to: Receiver<'_>,
+        how: Passing,
+        address: Option<usize>,
+    ) -> io::Result<Passed> {
+        let (receiver, flags) = match to {
+            Receiver::Id(id) => (u64::from(id), 0),
+            Receiver::Descriptor(fd) => (fd.as_raw_fd() as u64, 1),
+        };
+        let how = Passing::ALL.iter().position(|&it| it == how);
+        let mut words = [
+            receiver,
+            flags,
+            how.unwrap_or(0) as u64,
+            range.start as u64,
+            range.end.saturating_sub(range.start) as u64,
+            address.unwrap_or(0) as u64,
+            0,
+            0,
+        ];
+        // SAFETY: the request reads and writes eight words; the caller vouches for the ranges.
+        unsafe { self.request(request::PASS, words.as_mut_ptr().cast())? };
+        let [.., address, passed, copied] = words;
+        Ok(Passed {
+            address: address as usize,
+            passed,
+            copied,
         })
     }
 

@@ -3,6 +3,8 @@
 //! - [`Causeway`]: the device; it exists on Causeway only.
 //! - [`Memory`]: private memory whose inheritance by children the program chooses: none, the same
 //!   memory, a copy, or zeros. On Linux, children get copies, or share memory mapped as shared.
+//! - [`Causeway::pass`]: memory that another process gets without a copy: [lent](Passing::Lend),
+//!   [transferred](Passing::Transfer), or by map entries that are copied, moved or shared.
 //! - [`Counts`], [`Entry`]: the kernel's view of the address space, without the text of `/proc`.
 //!
 //! ```no_run
@@ -23,5 +25,15 @@
 mod device;
 mod memory;
 
-pub use device::{Causeway, Counts, Entry, Inherit, Rights};
+pub use device::{Causeway, Counts, Entry, Inherit, Passed, Passing, Receiver, Rights};
 pub use memory::Memory;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_documents_example_is_the_one_that_is_tested() {
+        let document = include_str!("../../../docs/device.md");
+        let example = include_str!("../examples/lend.c");
+        assert!(document.contains(example));
+    }
+}

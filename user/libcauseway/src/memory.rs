@@ -58,6 +58,20 @@ impl Memory {
         })
     }
 
+    /// Takes over memory that another process has passed to this one.
+    ///
+    /// # Safety
+    /// `address` is where `len` bytes were passed, in whole pages that may be read and written.
+    /// Nothing else uses or unmaps them.
+    pub unsafe fn from_passed(address: usize, len: usize) -> Option<Memory> {
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(address))?;
+        Some(Memory {
+            start,
+            len,
+            only_in: None,
+        })
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -174,8 +174,11 @@ fn direct() -> Outcome {
     let end = size(disk)? as i64;
     ensure!(read(PAGE, end)? == 0, "bytes behind the end");
     ensure!(read(PAGE, end - 512)? == 512, "a read over the end");
-    refused!(EFAULT, pread(disk, ptr::dangling_mut(), 512, 0));
-    refused!(EFAULT, pwrite(disk, ptr::dangling(), 512, 0));
+    // Aligned, but not mapped.
+    let nowhere = ptr::without_provenance_mut(PAGE);
+    refused!(EFAULT, pread(disk, nowhere, 512, 0));
+    refused!(EFAULT, pwrite(disk, nowhere, 512, 0));
+    refused!(EINVAL, pread(disk, ptr::dangling_mut(), 512, 0));
     close(disk)?;
     close(cached)
 }

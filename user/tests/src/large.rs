@@ -15,23 +15,26 @@ pub const TESTS: &[Test] = &[
 ];
 
 pub const SPAN: usize = 512 * PAGE;
-const SWITCH: &str = "/proc/causeway/large";
 
-/// Sets the switch to another word while this lives.
-pub struct Switched(String);
+/// Sets a switch to another word while this lives.
+pub struct Switched {
+    file: String,
+    was: String,
+}
 
 impl Switched {
-    pub fn to(word: &str) -> Result<Switched> {
-        let was = fs::read_to_string(SWITCH);
-        let was = was.map_err(|_| skip(format!("there is no {SWITCH}")))?;
-        fs::write(SWITCH, word)?;
-        Ok(Switched(was))
+    pub fn to(name: &str, word: &str) -> Result<Switched> {
+        let file = format!("/proc/causeway/{name}");
+        let was = fs::read_to_string(&file);
+        let was = was.map_err(|_| skip(format!("there is no {file}")))?;
+        fs::write(&file, word)?;
+        Ok(Switched { file, was })
     }
 }
 
 impl Drop for Switched {
     fn drop(&mut self) {
-        let _ = fs::write(SWITCH, &self.0);
+        let _ = fs::write(&self.file, &self.was);
     }
 }
 
@@ -81,7 +84,7 @@ fn expect_large(before: usize, spans: usize) -> Result<usize> {
 }
 
 fn few_faults() -> Outcome {
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     let before = large_kib()?;
     let memory = aligned(32, MADV_HUGEPAGE)?;
     let faults = minor_faults()?;
@@ -100,7 +103,7 @@ fn few_faults() -> Outcome {
 }
 
 fn split() -> Outcome {
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     let before = large_kib()?;
     let memory = aligned(4, MADV_HUGEPAGE)?;
     fill(memory, 4 * 512);
@@ -134,7 +137,7 @@ fn split() -> Outcome {
 }
 
 fn forks() -> Outcome {
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     let before = large_kib()?;
     let memory = aligned(2, MADV_HUGEPAGE)?;
     fill(memory, 1024);
@@ -159,7 +162,7 @@ fn forks() -> Outcome {
 }
 
 fn refusals() -> Outcome {
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     let before = large_kib()?;
     let none = |memory: *mut u8, what: &str| {
         poke(memory, 1);
@@ -183,7 +186,7 @@ fn refusals() -> Outcome {
 /// Sequential writes to the first 2 MiB enable large pages; MAP_POPULATE needs no such evidence,
 /// and a thread's stack gets none.
 fn in_order() -> Outcome {
-    let _switched = Switched::to("on")?;
+    let _switched = Switched::to("large", "on")?;
     let looks = !fs::read_to_string("/proc/cmdline")?.contains("faultahead=0,0");
     let before = large_kib()?;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -215,7 +218,7 @@ fn in_order() -> Outcome {
 
 /// Moves, reads by another process, frees and unmaps parts of large pages.
 fn borders() -> Outcome {
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     let before = large_kib()?;
     let memory = aligned(4, MADV_HUGEPAGE)?;
     fill(memory, 4 * 512);
@@ -282,7 +285,7 @@ fn borders() -> Outcome {
 fn said() -> Outcome {
     const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
     const COUNTS: &str = "/proc/vmstat";
-    let _switched = Switched::to("off")?;
+    let _switched = Switched::to("large", "off")?;
     let text = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
     for (word, line, switch) in [
         ("madvise", "always [madvise] never\n", "advised\n"),
@@ -291,7 +294,11 @@ fn said() -> Outcome {
     ] {
         fs::write(ENABLED, word)?;
         ensure!(text(ENABLED)? == line, "{:?}", text(ENABLED)?);
-        ensure!(text(SWITCH)? == switch, "{:?}", text(SWITCH)?);
+        ensure!(
+            text("/proc/causeway/large")? == switch,
+            "{:?}",
+            text("/proc/causeway/large")?
+        );
     }
     ensure!(fs::write(ENABLED, "perhaps").is_err(), "any word will do");
     let size = text("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;

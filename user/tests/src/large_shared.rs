@@ -28,7 +28,7 @@ fn shared_map(spans: usize, descriptor: c_int) -> Result<*mut u8> {
 }
 
 fn shared() -> Outcome {
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     let before = shared_kib()?;
     let memfd = call!(memfd_create(c"large".as_ptr(), 0));
     call!(ftruncate(memfd, 3 * SPAN as i64));
@@ -87,7 +87,7 @@ fn shared() -> Outcome {
 
 /// Truncates in the middle, grows, punches a hole, reads and writes by calls.
 fn cut() -> Outcome {
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     let before = shared_kib()?;
     let memfd = call!(memfd_create(c"cut".as_ptr(), 0));
     call!(ftruncate(memfd, 2 * SPAN as i64 + 5));
@@ -133,7 +133,7 @@ fn paged() -> Outcome {
     if swaps.lines().count() < 2 {
         return Err(skip("there is no swap space"));
     }
-    let _switched = Switched::to("advised")?;
+    let _switched = Switched::to("large", "advised")?;
     for memory in [aligned(2, MADV_HUGEPAGE)?, shared_map(2, -1)?] {
         let out = field("/proc/vmstat", "pswpout")?;
         fill(memory, 1024);

@@ -8,9 +8,11 @@ mod accounts;
 mod attributes;
 mod bad_elf;
 mod bad_pointers;
+mod bus;
 mod cached;
 mod causeway;
 mod clock;
+mod direct;
 mod disks;
 mod entries;
 mod epoll;
@@ -33,10 +35,12 @@ mod memory;
 mod modes;
 mod mounted;
 mod mounts;
+mod movement;
 mod names;
 mod narrow;
 mod netlink;
 mod other_memory;
+mod passing;
 mod pidfd;
 mod pipes;
 mod polling;
@@ -92,12 +96,12 @@ fn main() {
         threads, futexes, scheduling, sigio, sequences, timers, privileges, seccomp, other_memory,
         signals::delivery, signals::calls, signals::frames, signals::defaults,
         processes::waiting, processes::forking, processes::executing, processes::groups,
-        memfds, attributes, accounts, mounts, ptys, pidfd, pipes, polling, udp_lite,
+        memfds, attributes, accounts, mounts, ptys, pidfd, pipes, movement, passing, polling, udp_lite,
         netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
-        unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, entries,
-        cached, modes, mounted, swap, files, names, clock, rtc, vdso, proc, queues, sysv::segments,
+        unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, bus, entries,
+        cached, modes, mounted, direct, swap, files, names, clock, rtc, vdso, proc, queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
         bad_pointers, bad_elf, leaks, exhaustion

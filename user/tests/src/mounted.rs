@@ -21,10 +21,10 @@ const HERE: &str = "/ext2-test";
 const BAD_PAGE: usize = 250;
 
 /// The file system, mounted as long as this lives.
-struct Mounted;
+pub struct Mounted;
 
 impl Mounted {
-    fn new() -> Result<Mounted> {
+    pub fn new() -> Result<Mounted> {
         let mut magic = [0; 2];
         let disk = File::open(DISK).map_err(|_| skip(format!("there is no {DISK}")))?;
         let read = disk.read_exact_at(&mut magic, 1024 + 56);
@@ -42,15 +42,20 @@ impl Mounted {
         Ok(Mounted)
     }
 
+    /// The path of a file.
+    pub fn path(name: &str) -> String {
+        format!("{HERE}/{name}")
+    }
+
     /// Creates a file.
-    fn file(&self, name: &str) -> Result<File> {
+    pub fn file(&self, name: &str) -> Result<File> {
         let mut options = File::options();
         let options = options.read(true).write(true).create_new(true);
-        Ok(options.open(format!("{HERE}/{name}"))?)
+        Ok(options.open(Mounted::path(name))?)
     }
 
     fn remove(&self, name: &str) -> Outcome {
-        Ok(fs::remove_file(format!("{HERE}/{name}"))?)
+        Ok(fs::remove_file(Mounted::path(name))?)
     }
 
     fn about(&self) -> Result<statfs> {
@@ -67,7 +72,7 @@ impl Mounted {
     }
 
     /// Unmounts it; nothing may be in use.
-    fn end(self) -> Outcome {
+    pub fn end(self) -> Outcome {
         call!(umount2(c(HERE).as_ptr(), 0));
         mem::forget(self);
         Ok(())

@@ -16,6 +16,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use nucleus::{
     Frame,
+    frame::Owned,
     pmap::{self, Pending},
     sync::{Rank, SpinLock},
 };
@@ -46,8 +47,8 @@ const _: () = assert!(size_of::<Slot>() == 16);
 /// The frame of a resident anon.
 pub(crate) struct Resident<'a> {
     frame: Held<'a>,
-    /// A swap slot has the same bytes: the page must not be mapped writable.
-    pub clean: bool,
+    /// The page must not be mapped writable: a swap slot has the same bytes, or it is lent.
+    pub is_fixed: bool,
 }
 
 enum Held<'a> {
@@ -60,7 +61,7 @@ impl<'a> Resident<'a> {
     pub fn of(frame: &'a Frame) -> Resident<'a> {
         Resident {
             frame: Held::InSlot(frame),
-            clean: false,
+            is_fixed: false,
         }
     }
 }
@@ -147,7 +148,7 @@ pub(crate) fn may_be_lazy() -> bool {
 impl Slot {
     /// Returns a slot with a new anon.
     #[inline]
-    pub fn sole(frame: Frame) -> Slot {
+    pub fn sole(frame: impl Into<Owned>) -> Slot {
         Slot::Sole(SwapState::memory(frame))
     }
 
@@ -174,13 +175,13 @@ impl Slot {
             Slot::Empty => None,
             Slot::Sole(location) => Some(Resident {
                 frame: Held::InSlot(location.frame()?),
-                clean: location.is_clean(),
+                is_fixed: location.is_fixed(),
             }),
             Slot::Shared(anon) => {
                 let location = anon.location.lock();
                 Some(Resident {
                     frame: Held::Counted(location.frame()?.clone()),
-                    clean: location.is_clean(),
+                    is_fixed: location.is_fixed(),
                 })
             }
         }
@@ -232,10 +233,36 @@ impl Slot {
         Slot::Shared(anon)
     }
 
-    /// Returns whether other slots refer to the anon. They may drop their references at any time.
+    /// Returns whether other slots refer to the anon, or its page is lent. They may drop their
+    /// references at any time.
     #[inline]
     pub fn has_others(&self) -> bool {
-        matches!(self, Slot::Shared(anon) if Arc::strong_count(anon) > 1)
+        match self {
+            Slot::Empty => false,
+            Slot::Sole(location) => location.is_lent(),
+            Slot::Shared(anon) => Arc::strong_count(anon) > 1 || anon.location.lock().is_lent(),
+        }
+    }
+
+    /// The page, if it may be mapped writable: it is resident, and nobody else's.
+    #[inline]
+    pub fn to_write(&self) -> Option<&Frame> {
+        match self {
+            Slot::Sole(location) if !location.is_fixed() => location.frame(),
+            _ => None,
+        }
+    }
+
+    /// Makes another owner of the page, which must not be written from then on, and is not to be
+    /// freed lazily ([`keep`](Slot::keep)); `None` if it is not resident.
+    pub fn lend(&self) -> Option<Owned> {
+        match self {
+            Slot::Empty => None,
+            Slot::Sole(location) => location.frame().map(Owned::lend),
+            // With its lock held: page-out may take the page from the anon at any other time, and
+            // leave it to an owner who then writes it.
+            Slot::Shared(anon) => anon.location.lock().frame().map(Owned::lend),
+        }
     }
 
     /// Returns whether the page is mapped, may be freed lazily, and was not modified since.
@@ -262,28 +289,29 @@ impl Slot {
     pub fn is_sole(&self) -> bool {
         match self {
             Slot::Empty => false,
-            Slot::Sole(_) => true,
-            // The other references came through amaps that no longer exist, so that no new ones can
-            // appear.
-            Slot::Shared(anon) => Arc::strong_count(anon) == 1,
+            // References to a counted one came through amaps that no longer exist, so that no new
+            // ones can appear.
+            Slot::Sole(_) | Slot::Shared(_) => !self.has_others(),
         }
     }
 
-    /// Returns whether this is the only reference to its anon, which may then be written in place
-    /// if the chunk has one owner. An anon without other owners left becomes a sole one.
+    /// Returns whether this is the only reference to its anon, whose page is not lent: it may then
+    /// be written in place if the chunk has one owner. An anon without other owners left becomes a
+    /// sole one.
     pub fn make_sole(&mut self) -> bool {
-        if self.has_others() {
-            return false;
+        match self {
+            Slot::Empty => return false,
+            Slot::Sole(location) => return !location.is_lent(),
+            Slot::Shared(anon) if Arc::strong_count(anon) > 1 => return false,
+            Slot::Shared(_) => {}
         }
-        *self = match core::mem::take(self) {
-            Slot::Empty => Slot::Empty,
-            Slot::Sole(location) => Slot::Sole(location),
-            Slot::Shared(anon) => match Arc::try_unwrap(anon) {
+        if let Slot::Shared(anon) = core::mem::take(self) {
+            *self = match Arc::try_unwrap(anon) {
                 Ok(anon) => Slot::Sole(anon.location.into_inner()),
                 Err(anon) => Slot::Shared(anon),
-            },
-        };
-        matches!(self, Slot::Sole(_))
+            };
+        }
+        matches!(self, Slot::Sole(location) if !location.is_lent())
     }
 
     /// Allows freeing the page lazily unless a mapping modifies it after `pending` was flushed

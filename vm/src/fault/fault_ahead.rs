@@ -1,6 +1,7 @@
 //! Fault-ahead: mapping resident pages near a fault together with it (`uvm.txt` 5.4).
 
 use crate::counters::Counter;
+use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange};
@@ -8,6 +9,7 @@ use nucleus::{PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange};
 use crate::amap::{Resident, Slot, Slots};
 use crate::chunks::SLOTS;
 use crate::map::{Advice, MapEntry, make_sole, widen_run};
+use crate::object::Pager;
 
 /// Pages behind (low half) and ahead (high half) for [`Advice::Normal`]: three and four, as in the
 /// paper.
@@ -136,7 +138,8 @@ pub(crate) enum Neighbours {
 /// Maps the resident pages around `va` that are not mapped yet, with the rights of a read fault.
 /// After a `write`, sole anons of this entry regain the right to be written that a fork took away,
 /// so that a parent does not fault once a page after its child has exited. The map is read-locked,
-/// and the page at `va` is mapped. The caller will need `wanted` pages ahead.
+/// and the page at `va` is mapped. The caller will need `wanted` pages ahead. Returns the pages
+/// that are mapped now as far as they were resident.
 pub(crate) fn map_neighbours(
     pmap: &Pmap,
     entry: &MapEntry,
@@ -144,13 +147,33 @@ pub(crate) fn map_neighbours(
     write: bool,
     far: Neighbours,
     wanted: usize,
-) {
+) -> VirtRange {
     let ahead = match far {
-        Neighbours::None => return,
+        Neighbours::None => return VirtRange::new(va, va + PAGE_SIZE),
         Neighbours::Near => wanted,
         Neighbours::InOrder => used_before(pmap, entry, va, write, MOST_AHEAD).max(wanted),
     };
-    map_resident(pmap, entry, window(entry, va, ahead), write);
+    let window = window(entry, va, ahead);
+    map_resident(pmap, entry, window, write);
+    window
+}
+
+/// Returns the pages that the pager of `entry` should read next, now that a fault has mapped the
+/// resident ones of `mapped`: asynchronous page-in, which `uvm.txt` 5.4 leaves for later. The map
+/// is locked.
+#[inline]
+pub(crate) fn next_window(
+    entry: &MapEntry,
+    mapped: VirtRange,
+) -> Option<(Arc<dyn Pager>, Range<u64>)> {
+    let object = entry.object.as_ref()?;
+    if entry.advice == Advice::Random {
+        return None;
+    }
+    let first = entry.index(object, mapped.start);
+    let pages = first..first + (mapped.len() >> PAGE_SHIFT) as u64;
+    let next = object.pager.touched(pages)?;
+    Some((object.pager.clone(), next))
 }
 
 /// The pages after the one at `va`, which was just made for a write, that are to be made with it,
@@ -232,7 +255,7 @@ pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, wide
             if let Some(slot) = slot.filter(|slot| !slot.is_empty()) {
                 let page = slot.resident()?;
                 let sole = !shared && matches!(slot, Slot::Sole(_));
-                let prot = entry.anon_prot(sole && !page.clean);
+                let prot = entry.anon_prot(sole && !page.is_fixed);
                 return Some((page, prot));
             }
             let object = entry.object.as_ref()?;

@@ -14,6 +14,7 @@
 //!                      │                    └─ write, more: copy the page to a new anon
 //!   object layer     object below?
 //!                      │ yes                │ no: zero-fill into a new anon
+//!                      ├─ a device's page: map it, which has no frame
 //!                      ├─ shared: map the object's page
 //!                      ├─ private, read: map the object's page without write permission
 //!                      └─ private, write: promote, that is, copy the page to a new anon
@@ -31,7 +32,9 @@
 //! *Missing pages.* A pager that would have to wait says so before anything has changed. The fault
 //! releases its locks, lets the pager read, and starts again with the lookup, so that it sees
 //! whatever changed meanwhile (`uvm.txt` 5.4, 6). Of several faults on one page the first reads and
-//! the others wait: see `object/busy.rs`.
+//! the others wait: see `object/busy.rs`. A fault that has mapped pages tells the pager, which may
+//! want to read the next ones (`Pager::touched`): that read starts when the locks are released, and
+//! the fault does not wait for it.
 //!
 //! *Replacing a page.* When a copy replaces a page that may be mapped, the old translation is
 //! removed and flushed before the new one is entered: otherwise one thread could read the old page
@@ -57,13 +60,13 @@ mod populate;
 
 use crate::counters::Counter;
 use nucleus::{
-    Access, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, ephemeral,
+    Access, DevicePage, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, ephemeral,
     frame::{self, Contents, RUN_FRAMES},
     pmap::Pending,
 };
 
 use crate::amap::{Refused, Slot, Slots, shared_amap};
-use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
+use crate::map::{Fault, History, Map, MapEntry, ObjectRef, Space};
 use crate::memory_wait::retry_for_memory;
 use crate::object::Lookup;
 use crate::swap;
@@ -74,6 +77,8 @@ pub use fault_ahead::{fault_ahead, set_fault_ahead};
 enum Outcome {
     /// The page is mapped, and its neighbours may be worth mapping.
     Mapped(Neighbours),
+    /// A page of a device is mapped.
+    Device,
     /// The entry needs an amap of its own first, or another form of it.
     NeedsAmap,
     /// The 2 MiB around the page are to be filled at once.
@@ -91,6 +96,7 @@ enum Outcome {
 /// One attempt to resolve a fault, with the map read-locked.
 struct Attempt<'a> {
     pmap: &'a Pmap,
+    histories: [&'a History; 2],
     entry: &'a MapEntry,
     /// The page.
     va: VirtAddr,
@@ -175,6 +181,7 @@ impl Map {
             }
             let attempt = Attempt {
                 pmap: &self.pmap,
+                histories: [&self.lent, &self.received],
                 entry,
                 va,
                 access,
@@ -184,11 +191,19 @@ impl Map {
             match attempt.run()? {
                 Outcome::Mapped(far) => {
                     let write = access == Access::Write;
-                    fault_ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
+                    let mapped =
+                        fault_ahead::map_neighbours(&self.pmap, entry, va, write, far, wanted);
                     if let Some(result) = then(&space) {
+                        let next = fault_ahead::next_window(entry, mapped);
+                        drop(space);
+                        if let Some((pager, pages)) = next {
+                            pager.prefetch(pages);
+                        }
                         return Ok(result);
                     }
                 }
+                // A caller that looks for a frame finds none, however often it tries.
+                Outcome::Device => return then(&space).ok_or(Fault::Io),
                 Outcome::NeedsAmap => {
                     drop(space);
                     self.own_amap(va)?;
@@ -250,7 +265,7 @@ impl Map {
 
     /// Clears needs-copy of the entry at `va`, or gives it an amap with a slot for the page
     /// (`uvm.txt` 5.2).
-    fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
+    pub(crate) fn own_amap(&self, va: VirtAddr) -> Result<(), Fault> {
         let mut space = self.space.write();
         match space.lookup_mut(va) {
             Some(entry) if !entry.shared => entry.own_amap(va)?,
@@ -359,6 +374,7 @@ impl Attempt<'_> {
                 shared_amap::unmap_everywhere(&page);
             }
             let copy = copy_of(&page)?;
+            self.note_broken(&page);
             drop(page);
             if self.pmap.is_shared(self.va)
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
@@ -385,8 +401,17 @@ impl Attempt<'_> {
             true => Counter::fault_in_place.add(1),
             false => Counter::fault_anon.add(1),
         }
-        self.enter(&page, self.entry.anon_prot(sole && !page.clean))?;
+        self.enter(&page, self.entry.anon_prot(sole && !page.is_fixed))?;
         Ok(Outcome::Mapped(Neighbours::InOrder))
+    }
+
+    /// Notes that a page was copied, if that ends a loan.
+    fn note_broken(&self, page: &Frame) {
+        if page.is_lent() {
+            Counter::loans_broken_by_write.add(1);
+            // Whether it was lent or received, the page does not say.
+            self.histories.iter().for_each(|history| history.broke());
+        }
     }
 
     /// Maps for reading the page of an anon whose slot other amaps share.
@@ -420,7 +445,10 @@ impl Attempt<'_> {
         let mut copied = 0;
         for slot in &mut behind[..count] {
             let copy = match slot.resident() {
-                Some(page) if !frame::is_scarce() => copy_of(&page),
+                Some(page) if !frame::is_scarce() => {
+                    self.note_broken(&page);
+                    copy_of(&page)
+                }
                 _ => break,
             };
             let Ok(copy) = copy else { break };
@@ -493,6 +521,8 @@ impl Attempt<'_> {
                 match object.pager.lookup(index)? {
                     Lookup::Resident(frame) => frame,
                     Lookup::Absent => return Ok(Outcome::NeedsPage(index)),
+                    // A copy of registers would mean nothing.
+                    Lookup::Device(_) => return Err(Fault::Io),
                 }
             }
         };
@@ -557,10 +587,25 @@ impl Attempt<'_> {
             Counter::fault_pager.add(1);
             // If it is truncated before the lock is taken, the pager is asked again and reports
             // that.
-            if let Lookup::Absent = object.pager.lookup(index)? {
-                return Ok(Outcome::NeedsPage(index));
+            match object.pager.lookup(index)? {
+                Lookup::Resident(_) => {}
+                Lookup::Absent => return Ok(Outcome::NeedsPage(index)),
+                Lookup::Device(page) => return self.map_device(page),
             }
         }
+    }
+
+    /// Maps a page of a device.
+    fn map_device(&self, page: DevicePage) -> Result<Outcome, Fault> {
+        let rights = match self.entry.shared {
+            true => self.entry.rights(),
+            false => self.entry.rights() - Prot::WRITE,
+        };
+        let mut pending = Pending::new();
+        self.pmap
+            .enter_device(self.va, page, rights, &mut pending)?;
+        Counter::fault_device.add(1);
+        Ok(Outcome::Device)
     }
 }
 

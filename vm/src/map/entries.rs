@@ -17,7 +17,8 @@ use super::entry::MapEntry;
 
 /// Entries of a row: 1 KiB of addresses.
 const ROW: usize = 64;
-/// Rows that one change of a map adds at most: one for each entry.
+/// Rows that one change of a map adds at most, besides those of entries that it passes on: one for
+/// each entry.
 const MORE_ROWS: usize = 4;
 /// Initial capacity of a row: about the number of entries of a new program.
 const LEAST: usize = 16;
@@ -189,21 +190,23 @@ impl Entries {
         entries.skip(at.place).map(|place| &mut *place.entry)
     }
 
-    /// Makes room for the entries of one change, which are few.
+    /// Makes room for the few entries of one change, and for `more` neighbouring ones.
     ///
     /// # Errors
     /// No memory.
     #[inline]
-    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
-        self.rows.try_reserve(MORE_ROWS)
+    pub fn reserve(&mut self, more: usize) -> Result<(), TryReserveError> {
+        // A full row gives up half of its entries.
+        self.rows.try_reserve(MORE_ROWS + more / (ROW / 2))
     }
 
     /// Inserts an entry where there is none, and returns its position. There is
     /// [room](Entries::reserve) for it.
-    pub fn insert(&mut self, entry: MapEntry) -> Position {
+    pub fn insert(&mut self, entry: impl Into<Box<MapEntry>>) -> Position {
+        let entry = entry.into();
         let place = Place {
             start: entry.range.start.0,
-            entry: Box::new(entry),
+            entry,
         };
         self.count += 1;
         let mut at = match self.floor(VirtAddr(place.start)) {

@@ -185,6 +185,25 @@ impl MapEntry {
         }
     }
 
+    /// Returns whether it may have mappings that can be written now and could not be once the entry
+    /// needs a copy.
+    pub fn may_be_mapped_writable(&self) -> bool {
+        self.amap.is_some() && !self.shared && !self.needs_copy && self.prot.contains(Prot::WRITE)
+    }
+
+    /// Returns whether the kernel maps it into every program, with pages that are charged to none.
+    pub fn is_kernels(&self) -> bool {
+        self.label.starts_with("[v")
+    }
+
+    /// Returns whether its page-table entries can move with it. A page's mapping cannot be found
+    /// while it moves. For anons only the map, which is locked, could need it. The owner of an
+    /// object's pages, or another sharer of an amap, may unmap them at any time; so these are
+    /// mapped again by faults.
+    pub fn has_movable_mappings(&self) -> bool {
+        self.object.is_none() && !self.shares_amap()
+    }
+
     /// Returns whether its pages are locked into memory.
     pub fn is_locked(&self) -> bool {
         self.lock != Lock::None
@@ -345,6 +364,18 @@ impl MapEntry {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn inherit(&mut self, pending: &mut Pending) -> Result<Option<MapEntry>, OutOfMemory> {
+        self.another(self.inherit, pending)
+    }
+
+    /// As [`inherit`](MapEntry::inherit), whatever is set for children.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn another(
+        &mut self,
+        how: Inherit,
+        pending: &mut Pending,
+    ) -> Result<Option<MapEntry>, OutOfMemory> {
         let child = MapEntry {
             lock: Lock::None,
             needs_copy: false,
@@ -353,7 +384,7 @@ impl MapEntry {
             object: None,
             ..*self
         };
-        let child = match self.inherit {
+        let child = match how {
             Inherit::None => return Ok(None),
             Inherit::Zero => MapEntry {
                 shared: false,

@@ -17,12 +17,13 @@ use nucleus::{
     OutOfMemory, PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
     addr::USER_END,
     pmap::{Fork, Pending, PmapRef, Writes, fork_mode},
+    sync::CpuRwLock,
 };
 
 use super::Map;
 use super::entry::MapEntry;
 use super::request::{Inherit, MapError};
-use super::space::{Change, Space};
+use super::space::{Change, Pair, Space};
 
 /// The least number of pages in a shared page table: write-protecting fewer costs little more than
 /// a table.
@@ -54,12 +55,39 @@ impl Map {
 
     /// Locks the map for a fork: no page is pinned for writing.
     fn lock_to_fork(&self) -> Change<'_> {
-        loop {
-            let space = self.change();
-            if self.write_pins.load(SeqCst) == 0 {
-                return space;
+        self.locked_unpinned(|| self.change())
+    }
+
+    /// Locks this map and another one, which may be the same, to pass entries from here to there:
+    /// no page here is pinned for writing.
+    pub(crate) fn lock_to_pass<'a>(&'a self, to: &'a Map) -> Pair<'a> {
+        self.locked_unpinned(|| {
+            if core::ptr::eq(self, to) {
+                return Pair::new(self.change(), None);
             }
-            drop(space);
+            let (source, target) = CpuRwLock::write_pair(&self.space, &to.space);
+            Pair::new(source.into(), Some(target.into()))
+        })
+    }
+
+    /// Calls `lock`, which locks the map, until no page is pinned for writing. New pins wait
+    /// meanwhile.
+    fn locked_unpinned<T>(&self, lock: impl Fn() -> T) -> T {
+        let mut waits = false;
+        loop {
+            let locked = lock();
+            if self.write_pins.load(SeqCst) == 0 {
+                if waits {
+                    self.waiting_forks.fetch_sub(1, SeqCst);
+                    self.unpinned.wake_all();
+                }
+                return locked;
+            }
+            drop(locked);
+            if !waits {
+                self.waiting_forks.fetch_add(1, SeqCst);
+                waits = true;
+            }
             let unpinned = || (self.write_pins.load(SeqCst) == 0).then_some(());
             // Pins end with their transfer.
             self.unpinned.wait_soundly(unpinned);
@@ -84,10 +112,7 @@ impl Map {
         };
         let mut copies = parents.sibling();
         for entry in parents.iter_mut() {
-            let may_be_mapped_writable = entry.amap.is_some()
-                && !entry.shared
-                && !entry.needs_copy
-                && entry.prot.contains(Prot::WRITE);
+            let may_be_mapped_writable = entry.may_be_mapped_writable();
             let allowed = copies.allow_more();
             let Ok(copy) = allowed.and_then(|()| Ok(entry.inherit(pending)?)) else {
                 let copies = copies.take_all().into_all();

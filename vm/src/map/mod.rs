@@ -13,6 +13,7 @@ mod entries;
 mod entry;
 mod fork;
 mod heap;
+mod history;
 mod large;
 mod layout;
 mod policy;
@@ -35,22 +36,20 @@ use nucleus::{
 
 use crate::chunks::{Registry, Token};
 use crate::object::Anonymous;
-use large::Phase;
-use policy::check_overcommit;
-
-use entry::Removed;
 pub(crate) use entry::{MapEntry, ObjectRef};
 pub use fork::set_shared_tables;
+pub use history::History;
 pub use large::{LargePages, large_pages, set_large_pages};
-pub(crate) use large::{SPAN, span_around};
+pub(crate) use large::{Phase, SPAN, span_around};
 pub use layout::{Layout, Randomness};
+pub(crate) use policy::check_overcommit;
 pub use policy::{Overcommit, max_entries, overcommit, set_max_entries, set_overcommit};
 pub use request::{
     Advice, Backing, Entry, Fault, Inherit, LargeAdvice, Limits, Lock, MapError, MapRequest, Place,
     Sizes,
 };
 pub use space::locked_pages;
-pub(crate) use space::{Change, Space};
+pub(crate) use space::{Change, Pair, Space};
 pub(crate) use widen::{make_sole, widen_run};
 
 /// The pmaps of all address spaces; the pagedaemon weighs them from time to time.
@@ -69,7 +68,14 @@ pub struct Map {
     /// Pins of pages that a device writes, and forks that wait for them to end
     /// ([`PinnedPages`](crate::PinnedPages)).
     pub(crate) write_pins: AtomicUsize,
+    /// Forks that wait for the pins to end, and that new pins wait for: otherwise pins of several
+    /// threads, none of them long, could keep a fork waiting for ever.
+    pub(crate) waiting_forks: AtomicUsize,
+    /// Woken when there are no pins any more, and when a waiting fork has its turn.
     pub(crate) unpinned: WaitQueue,
+    /// What became of pages that it lent, and of those that it received.
+    pub(crate) lent: History,
+    pub(crate) received: History,
 }
 
 /// Rounds `len` up to pages.
@@ -130,7 +136,10 @@ impl Map {
             space: CpuRwLock::new(crate::rank::MAP, space),
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
+            waiting_forks: AtomicUsize::new(0),
             unpinned: WaitQueue::new(),
+            lent: History::default(),
+            received: History::default(),
             token: Token::new(),
         };
         SPACES.enroll(&map.pmap, &map.token);
@@ -212,6 +221,21 @@ impl Map {
         len: usize,
         phase: Option<Phase>,
     ) -> Result<VirtAddr, MapError> {
+        let range = self.find_place(space, place, len, phase)?;
+        if matches!(place, Place::Fixed(_)) && space.has_any(range) {
+            self.take_range(space, range)?;
+        }
+        Ok(range.start)
+    }
+
+    /// As [`make_room`](Map::make_room), but removes nothing.
+    pub(crate) fn find_place(
+        &self,
+        space: &mut Change<'_>,
+        place: Place,
+        len: usize,
+        phase: Option<Phase>,
+    ) -> Result<VirtRange, MapError> {
         let last = space.layout.end;
         let at = |start: VirtAddr| {
             let end = start.checked_add(len).filter(|&end| end <= last);
@@ -223,35 +247,29 @@ impl Map {
         };
         space.allow_more()?;
         match place {
+            Place::Fixed(start) => return at(start),
+            Place::FixedNoReplace(start) => {
+                return match space.has_any(at(start)?) {
+                    false => at(start),
+                    true => Err(MapError::Exists),
+                };
+            }
             Place::Hint(start) => {
                 if let Ok(range) = at(start.page_floor())
                     && space.is_free(range)
                 {
-                    return Ok(range.start);
+                    return Ok(range);
                 }
-                space.find_room(len, phase).ok_or(MapError::NoMemory)
             }
-            Place::Any => space.find_room(len, phase).ok_or(MapError::NoMemory),
-            Place::FixedNoReplace(start) => match space.has_any(at(start)?) {
-                false => Ok(start),
-                true => Err(MapError::Exists),
-            },
-            Place::Fixed(start) => {
-                let range = at(start)?;
-                if space.has_any(range) {
-                    self.take_range(space, range)?;
-                }
-                Ok(start)
-            }
+            Place::Any => {}
         }
+        let start = space.find_room(len, phase).ok_or(MapError::NoMemory)?;
+        Ok(VirtRange::new(start, start + len))
     }
 
     /// Locks the map to change it.
     pub(crate) fn change(&self) -> Change<'_> {
-        Change {
-            space: self.space.write(),
-            removed: Removed::default(),
-        }
+        self.space.write().into()
     }
 
     /// The first phase of unmap: removes the entries of `range` and their translations.
@@ -337,7 +355,7 @@ impl Map {
                 let may_widen = prot.contains(Prot::WRITE) && !entry.prot.is_empty();
                 space.replace(start, |entry| entry.prot = prot);
                 if may_widen && let Some(entry) = space.lookup(start) {
-                    widen::widen(&self.pmap, entry);
+                    widen::widen(&self.pmap, entry, entry.range);
                 }
             }
         }

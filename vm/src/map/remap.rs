@@ -1,7 +1,7 @@
 //! `mremap`: moving or resizing an entry, or a part of one.
 //!
 //! A move keeps the amap and its keys; the entry stores the distance. If there is only an amap, its
-//! mappings move along. Pages of an object are mapped at the new place by faults, many at a time.
+//! mappings move along. Other pages are mapped at the new place by faults, many at a time.
 
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, pmap::Pending};
 
@@ -209,13 +209,9 @@ impl Map {
 
     /// Removes the mappings of `old`. Those of `moved`, its first part and all of `entry`, move to
     /// `to` where possible.
-    ///
-    /// A page's mapping cannot be found while it moves. For anons only the map, which is locked,
-    /// could need it. The owner of an object's pages may unmap them at any time, so these are
-    /// mapped again by faults.
     fn move_pages(&self, entry: &MapEntry, old: VirtRange, moved: VirtRange, to: VirtAddr) {
         let mut gone = old;
-        if entry.object.is_none() {
+        if entry.has_movable_mappings() {
             self.pmap.move_range(moved, to);
             gone.start = moved.end;
         }

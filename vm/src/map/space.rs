@@ -2,6 +2,8 @@
 //! addresses.
 
 use crate::counters::Counter;
+use alloc::boxed::Box;
+use core::mem::take;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SHIFT, VirtAddr, VirtRange, addr::USER_START, frame, sync::CpuWriteGuard};
@@ -47,7 +49,7 @@ pub(crate) struct Change<'a> {
 
 impl Change<'_> {
     /// Inserts an entry where there is none, and joins it with its neighbours where possible.
-    pub fn insert(&mut self, entry: MapEntry) {
+    pub fn insert(&mut self, entry: impl Into<Box<MapEntry>>) {
         self.space.insert(entry, &mut self.removed);
     }
 
@@ -63,6 +65,15 @@ impl Change<'_> {
     }
 }
 
+impl<'a> From<CpuWriteGuard<'a, Space>> for Change<'a> {
+    fn from(space: CpuWriteGuard<'a, Space>) -> Change<'a> {
+        Change {
+            space,
+            removed: Removed::default(),
+        }
+    }
+}
+
 impl Deref for Change<'_> {
     type Target = Space;
 
@@ -74,6 +85,44 @@ impl Deref for Change<'_> {
 impl DerefMut for Change<'_> {
     fn deref_mut(&mut self) -> &mut Space {
         &mut self.space
+    }
+}
+
+/// Two maps, or one, locked to be changed: what is passed leaves one and enters the other. What the
+/// change takes out of them is dropped after both locks are released.
+pub(crate) struct Pair<'a> {
+    // Dropped in this order.
+    source: Change<'a>,
+    /// `None`: the source is the target, too.
+    target: Option<Change<'a>>,
+    removed: [Removed; 2],
+}
+
+impl<'a> Pair<'a> {
+    pub fn new(source: Change<'a>, target: Option<Change<'a>>) -> Pair<'a> {
+        Pair {
+            source,
+            target,
+            removed: Default::default(),
+        }
+    }
+
+    /// The map from which entries are passed.
+    pub fn source(&mut self) -> &mut Change<'a> {
+        &mut self.source
+    }
+
+    /// The map that gets them.
+    pub fn target(&mut self) -> &mut Change<'a> {
+        self.target.as_mut().unwrap_or(&mut self.source)
+    }
+}
+
+impl Drop for Pair<'_> {
+    fn drop(&mut self) {
+        let removed = [Some(&mut self.source), self.target.as_mut()];
+        let removed = removed.map(|it| it.map(|it| take(&mut it.removed)));
+        self.removed = removed.map(Option::unwrap_or_default);
     }
 }
 
@@ -354,13 +403,24 @@ impl Space {
     /// # Errors
     /// [`MapError::NoMemory`], also while memory is scarce.
     pub fn allow_more(&mut self) -> Result<(), MapError> {
-        if self.count() >= max_entries() || frame::is_scarce() {
-            return Err(MapError::NoMemory);
-        }
-        self.entries.reserve().map_err(|_| MapError::NoMemory)
+        self.allow(1)
     }
 
-    fn insert(&mut self, entry: MapEntry, removed: &mut Removed) {
+    /// Checks whether so many more entries are allowed, and makes room for them and for the few of
+    /// one change.
+    ///
+    /// # Errors
+    /// [`MapError::NoMemory`], also while memory is scarce.
+    #[inline]
+    pub fn allow(&mut self, more: usize) -> Result<(), MapError> {
+        if self.count() + more > max_entries() || frame::is_scarce() {
+            return Err(MapError::NoMemory);
+        }
+        self.entries.reserve(more).map_err(|_| MapError::NoMemory)
+    }
+
+    fn insert(&mut self, entry: impl Into<Box<MapEntry>>, removed: &mut Removed) {
+        let entry = entry.into();
         Counter::map_entries.add(1);
         self.account(Sums::of(&entry), true);
         let start = entry.range.start;
@@ -403,13 +463,20 @@ impl Space {
 
     /// Moves the entries of `range`, whose ends are boundaries, to `removed`.
     pub fn take_to(&mut self, range: VirtRange, removed: &mut Removed) {
+        self.take_each(range, |entry| removed.put(Some(entry)));
+    }
+
+    /// Takes the entries of `range`, whose ends are boundaries, out, by address.
+    pub fn take_each(&mut self, range: VirtRange, mut f: impl FnMut(Box<MapEntry>)) {
         let mut at = self.entries.ending_above(range.start);
         while let Some(entry) = self.entries.get(at)
             && entry.range.start < range.end
         {
             let sizes = Sums::of(entry);
             self.account(sizes, false);
-            removed.put(self.entries.remove(at));
+            if let Some(entry) = self.entries.remove(at) {
+                f(entry);
+            }
             at = self.entries.ending_above(range.start);
         }
         self.freed(range);
@@ -417,8 +484,8 @@ impl Space {
 
     /// Removes all entries.
     pub fn take_all(&mut self) -> Entries {
-        count_locked(core::mem::take(&mut self.sums).locked, false);
-        core::mem::take(&mut self.entries)
+        count_locked(take(&mut self.sums).locked, false);
+        take(&mut self.entries)
     }
 
     /// Changes the entry that starts at `start`, possibly its range or sizes.

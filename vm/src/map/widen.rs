@@ -1,20 +1,33 @@
 //! Making mappings of sole anons writable again without a fault for each page.
 
-use nucleus::{PAGE_SHIFT, Pmap, VirtAddr, VirtRange};
+use nucleus::{PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange};
 
+use super::Map;
 use super::entry::MapEntry;
 use crate::amap::{Slot, Slots};
 
 /// The span of a page table of level 1.
 const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
 
-/// Makes the mappings of the sole anons of `entry` writable, which the entry permits. The map is
-/// locked.
-pub(super) fn widen(pmap: &Pmap, entry: &MapEntry) {
+impl Map {
+    /// Makes the mappings of sole anons in `range` writable where the program may write.
+    pub(crate) fn widen(&self, range: VirtRange) {
+        let space = self.space.read();
+        for entry in space.overlapping(range) {
+            if entry.prot.contains(Prot::WRITE) {
+                widen(&self.pmap, entry, entry.range.intersect(range));
+            }
+        }
+    }
+}
+
+/// Makes the mappings of the sole anons in `range` of `entry` writable, which the entry permits.
+/// The map is locked.
+pub(super) fn widen(pmap: &Pmap, entry: &MapEntry, range: VirtRange) {
     let Some(amap) = entry.amap.as_ref().filter(|_| !entry.needs_copy) else {
         return;
     };
-    amap.for_each_part(entry.keys(entry.range), &mut |keys, mut slots| {
+    amap.for_each_part(entry.keys(range), &mut |keys, mut slots| {
         let part = VirtRange::new(entry.address(keys.start), entry.address(keys.end));
         make_sole(entry, &mut slots, part);
         // A part may extend into the next page table.
@@ -46,10 +59,8 @@ pub(crate) fn widen_run(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, run: V
     if slots.shared {
         return 0;
     }
-    pmap.widen_each(run, |va| match slots.peek(entry.key(va)) {
-        Slot::Sole(location) if !location.is_clean() => {
-            Some((location.frame()?, entry.anon_prot(true)))
-        }
-        _ => None,
+    pmap.widen_each(run, |va| {
+        let frame = slots.peek(entry.key(va)).to_write()?;
+        Some((frame, entry.anon_prot(true)))
     })
 }

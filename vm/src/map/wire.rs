@@ -44,7 +44,7 @@ impl Map {
             space.check_locked(pages(range) - already)?;
         }
         let complete = space.check_mapped(range);
-        let parts = |entry: &MapEntry| entry.lock != lock && is_lockable(entry);
+        let parts = |entry: &MapEntry| entry.lock != lock && !entry.is_kernels();
         // Entries that have this lock already are not split.
         if space.lookup(range.start).is_some_and(parts) {
             space.clip(range.start)?;
@@ -110,7 +110,7 @@ impl Map {
         while let Some(entry) = space.at_or_above(at)
             && entry.range.start < range.end
         {
-            let (part, changes) = (entry.range, entry.lock != lock && is_lockable(entry));
+            let (part, changes) = (entry.range, entry.lock != lock && !entry.is_kernels());
             at = part.end;
             if changes {
                 space.replace(part.start, |entry| entry.lock = lock);
@@ -118,10 +118,4 @@ impl Map {
             }
         }
     }
-}
-
-/// False for what the kernel maps into every program: locking it is needless, and its page is not
-/// charged.
-fn is_lockable(entry: &MapEntry) -> bool {
-    !entry.label.starts_with("[v")
 }

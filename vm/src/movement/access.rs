@@ -16,27 +16,41 @@ impl Map {
     /// to `most` and without exceeding its capacity. Stops at the first page that cannot be read.
     /// Programs that map the pages may change them.
     pub fn hold_readable(&self, from: VirtAddr, most: usize, held: &mut Vec<Frame>) {
+        let most = most.min(held.capacity() - held.len());
+        self.hold(from, most, &mut |frame| held.push(frame));
+    }
+
+    /// As [`hold_readable`](Map::hold_readable), into `held`; returns how many.
+    pub fn hold_each(&self, from: VirtAddr, held: &mut [Option<Frame>]) -> usize {
+        let mut count = 0;
+        self.hold(from, held.len(), &mut |frame| {
+            held[count] = Some(frame);
+            count += 1;
+        });
+        count
+    }
+
+    fn hold(&self, from: VirtAddr, most: usize, take: &mut dyn FnMut(Frame)) {
         let mut at = from.page_floor();
-        let end = most.min(held.capacity() - held.len()) + held.len();
         let last = at.checked_add(most.saturating_mul(PAGE_SIZE));
         let last = last.map_or(USER_END, |last| last.min(USER_END));
-        while held.len() < end && at < USER_END {
+        while at < last {
             // Fast path: what is mapped can be read (see `MapEntry::allows`) without resolving a
             // fault.
             let space = self.space.read();
             self.pmap
                 .extract_each(VirtRange::new(at, last), |frame, _| {
-                    held.push(frame);
+                    take(frame);
                     at = at + PAGE_SIZE;
-                    held.len() < end
+                    true
                 });
             drop(space);
-            if held.len() == end || at >= USER_END {
+            if at >= last {
                 break;
             }
             let page = self.resolve_or_wait(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
             let Ok(frame) = page else { break };
-            held.push(frame);
+            take(frame);
             at = at + PAGE_SIZE;
         }
     }
@@ -119,7 +133,8 @@ impl Map {
     }
 
     /// Calls `write` with the page at `at` if it is mapped to be written. The map is locked: a fork
-    /// in between would make the page the child's as well.
+    /// in between would make the page the child's as well. So is the page's place: a loan in
+    /// between would let its borrower see the change.
     #[inline(always)]
     fn write_mapped(
         &self,
@@ -127,6 +142,13 @@ impl Map {
         at: VirtAddr,
         write: impl Fn(&Mapping<'_>),
     ) -> Option<()> {
+        let entry = space.lookup(at)?;
+        let object = entry.object.as_ref().filter(|_| entry.shared);
+        let _slots = match (&entry.amap, object) {
+            (Some(amap), None) => amap.lock_present(entry.key(at)),
+            _ => None,
+        };
+        let pages = object.and_then(|it| it.pager.object().lock(entry.index(it, at)));
         let (frame, prot) = self.pmap.extract(at)?;
         if !prot.contains(Prot::WRITE) {
             return None;
@@ -134,8 +156,8 @@ impl Map {
         write(&ephemeral::map(&frame));
         // The processor sets no modified bit for it.
         pmap::set_modified(&frame);
-        let entry = space.lookup(at).filter(|entry| entry.shared);
-        if let Some((entry, object)) = entry.and_then(|it| Some((it, it.object.as_ref()?))) {
+        drop(pages);
+        if let Some(object) = object {
             object.pager.mark_dirty(entry.index(object, at), None);
         }
         Some(())

@@ -14,6 +14,7 @@
 //! pages in memory or in swap, as anons do ([`SwapState`]).
 
 mod busy;
+mod device;
 mod pager;
 mod writeback;
 
@@ -21,7 +22,8 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nucleus::{
-    Access, Frame, PAGE_SIZE, Prot, ephemeral, frame,
+    Access, Frame, PAGE_SIZE, Prot, ephemeral,
+    frame::{self, Owned},
     pmap::{self, Pending},
     sync::{MutexGuard, Rank},
 };
@@ -32,6 +34,7 @@ use crate::memory_wait::retry_for_memory;
 use crate::swap;
 use crate::swap::{Paged, SwapState};
 pub use busy::{BusyPages, HasObject};
+pub use device::DeviceObject;
 pub use pager::{Anonymous, Description, Lookup, Pager, PagerError};
 
 /// Pages that are brought back from swap at once where the kernel reads a file.
@@ -52,7 +55,7 @@ pub(crate) enum Page {
 
 impl Page {
     /// A page in this frame.
-    pub(crate) fn resident(frame: Frame) -> Page {
+    pub(crate) fn resident(frame: impl Into<Owned>) -> Page {
         Page::At(SwapState::memory(frame))
     }
 
@@ -199,6 +202,12 @@ impl Object {
     /// [`bring_in_to_write`](Object::bring_in_to_write) if the object is swap-backed.
     pub fn resident(&self, index: u64) -> Option<Frame> {
         self.lock(index)?.get(index).cloned()
+    }
+
+    /// Makes the caller another owner of page `index`, if it is resident and may be lent now: the
+    /// owner of the object sees to it that nothing writes it meanwhile.
+    pub fn lend(&self, index: u64) -> Option<Owned> {
+        self.lock(index)?.get(index).map(Owned::lend)
     }
 
     /// Whether the object has page `index`, resident or in swap.
@@ -469,7 +478,7 @@ impl Object {
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
-    pub fn replace(&self, index: u64, frame: Frame) -> Result<bool, PagerError> {
+    pub fn replace(&self, index: u64, frame: impl Into<Owned>) -> Result<bool, PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
         match page.frame() {

@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use nucleus::{
-    Frame, OutOfMemory,
+    DevicePage, Frame, OutOfMemory,
     frame::{self, Contents},
 };
 
@@ -46,6 +46,10 @@ pub enum Lookup {
     Resident(Frame),
     /// [`Pager::page_in`] brings it, and sleeps.
     Absent,
+    /// The page is a device's, and never in the object (`uvm.txt` 6: the pager has full control of
+    /// what is mapped). Shared mappings map it with all their rights at once, since no store needs
+    /// to be noticed; a private mapping can read it and gets no copy.
+    Device(DevicePage),
 }
 
 impl Lookup {
@@ -53,7 +57,7 @@ impl Lookup {
     pub fn resident(self) -> Option<Frame> {
         match self {
             Lookup::Resident(frame) => Some(frame),
-            Lookup::Absent => None,
+            Lookup::Absent | Lookup::Device(_) => None,
         }
     }
 }
@@ -65,6 +69,7 @@ impl Lookup {
 /// ```text
 ///                    resident ────────────────────────────> enter
 ///   read, absent:    lookup ── Resident ─> (look again)       ^
+///                       ├───── Device ────────────────────────┤
 ///                       └───── Absent ───> page_in ─> start again
 ///   write, resident: mark_dirty ── true ──────────────────────┘
 ///                       └───────── false ──> reserve ─> start again
@@ -73,6 +78,7 @@ impl Lookup {
 /// | operation | locks of the caller | may sleep |
 /// |---|---|---|
 /// | `lookup`, `reference` | map, an amap's chunk | no: `rank::OBJECT` and later |
+/// | `touched` | map | no: leaf locks |
 /// | `mark_dirty`, `admit` | map, the page's chunk | no |
 /// | all others | none | yes |
 pub trait Pager: Send + Sync {
@@ -108,6 +114,15 @@ pub trait Pager: Send + Sync {
     /// Errors are reported when a page is asked for. Pages in swap are resident when this returns.
     fn prefetch(&self, pages: Range<u64>) {
         self.object().bring_back(pages);
+    }
+
+    /// Notes that a mapping has come to `pages`, resident or not, and returns the pages that are
+    /// worth a [`prefetch`](Pager::prefetch) now, so that the mapping never waits for them. Each
+    /// fault calls it once its page is mapped, so it allocates nothing and, unless it returns
+    /// pages, writes no memory that other CPUs use.
+    fn touched(&self, pages: Range<u64>) -> Option<Range<u64>> {
+        let _ = pages;
+        None
     }
 
     /// Evicts those of `pages` that are not mapped and can be read again.

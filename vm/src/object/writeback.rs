@@ -10,6 +10,7 @@ use nucleus::{
 use super::pager::PagerError;
 use super::{Object, Page};
 use crate::chunks::SLOTS;
+use crate::swap;
 
 impl Object {
     /// Calls `write` with each run of neighbouring pages in `range` that mappings have modified,
@@ -92,8 +93,8 @@ impl Object {
                 // With the chunk locked no handle and no mapping can appear. A write that ended in
                 // between, and kept the page until then, may have made it modified.
                 let unused = |frame: &Frame| {
-                    frame.handles() == 1
-                        && frame.mappings() == 0
+                    frame.mappings() == 0
+                        && swap::may_go(frame, 0)
                         && !pmap::is_modified(frame)
                         && !kept(first + i as u64)
                         && !pmap::is_modified(frame)
@@ -130,7 +131,7 @@ impl Object {
             pending.flush();
             for i in slots {
                 let stays = |frame: &Frame| {
-                    frame.handles() > 1
+                    !swap::may_go(frame, 0)
                         || pmap::is_modified(frame)
                         || kept(first + i as u64)
                         || pmap::is_modified(frame)

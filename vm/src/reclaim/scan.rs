@@ -19,6 +19,7 @@ use nucleus::{
 
 use crate::chunks::SLOTS;
 use crate::object::{ACTIVE, Object, Page};
+use crate::swap;
 
 /// How urgently frames are needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -143,7 +144,7 @@ impl Scan {
                 Counter::pageout_second_chances.add(1);
                 Verdict::Active
             }
-            (_, false) if frame.handles() > u64::from(found.mappings) + 1 => Verdict::Inactive,
+            (_, false) if !swap::may_go(frame, found.mappings.into()) => Verdict::Inactive,
             (_, false) => Verdict::Victim,
         }
     }
@@ -227,7 +228,7 @@ impl Object {
                 };
                 let index = start + i as u64;
                 let modified = pmap::is_modified(frame);
-                if frame.handles() == 1 && fate(index, frame, modified) == Fate::Drop {
+                if swap::may_go(frame, 0) && fate(index, frame, modified) == Fate::Drop {
                     core::mem::swap(&mut gone[i], &mut pages[i]);
                     scan.freed(1);
                     count += 1;

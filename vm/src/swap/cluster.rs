@@ -20,7 +20,7 @@ use nucleus::{
 };
 
 use super::store::StoreFailed;
-use super::swap_state::{Home, Paged, SwapState};
+use super::swap_state::{Home, Paged, SwapState, may_go};
 use super::table;
 use super::table::{Run, Validity};
 use crate::chunks::{Chunk, SLOTS, slots_in};
@@ -120,8 +120,7 @@ impl Cluster {
             };
             let mut dropped = None;
             slots[i].with_state(&mut |location| {
-                // This reference and the chunk's: the holder of another one may be about to write.
-                let is_free = location.frame() == Some(&frame) && frame.handles() == 2;
+                let is_free = location.frame() == Some(&frame) && may_go(&frame, 1);
                 match location.is_clean() {
                     _ if !is_free => taken.refused += 1,
                     _ if location.lazy => match pmap::is_modified(&frame) {
@@ -141,7 +140,10 @@ impl Cluster {
                     }
                     false => {
                         location.leave(self.run.own(self.frames.len()));
-                        pmap::clear_modified(&frame, &mut pending);
+                        if !frame.is_lent() {
+                            // Another owner may have to write it elsewhere.
+                            pmap::clear_modified(&frame, &mut pending);
+                        }
                         self.frames.push(frame.clone());
                         pages |= 1 << i;
                         taken.leaving += 1;

@@ -24,7 +24,7 @@ pub(crate) use cluster::{Cluster, Taken, drop_clean};
 pub(crate) use page_in::{PageInError, page_in};
 pub(crate) use slot::{SlotNumber, SwapSlot};
 pub use store::{Done, StoreFailed, SwapStore};
-pub(crate) use swap_state::{Home, Paged, SwapState};
+pub(crate) use swap_state::{Home, Paged, SwapState, may_go};
 pub(crate) use table::{Removal, refuse_removals};
 pub use table::{add, devices, usage};
 pub use usage::{DeviceId, DeviceUsage, SwapError, SwapUsage};

@@ -18,7 +18,7 @@
 //! then.
 
 use crate::counters::Counter;
-use nucleus::Frame;
+use nucleus::{Frame, frame::Owned};
 
 use super::{SwapSlot, table};
 use crate::chunks::{Chunk, Content, slots_in};
@@ -26,7 +26,7 @@ use crate::chunks::{Chunk, Content, slots_in};
 /// See the head of the file. At least one of the two is there, except in a lazily freed page that
 /// is about to go.
 pub(crate) struct SwapState {
-    frame: Option<Frame>,
+    frame: Option<Owned>,
     slot: Option<SwapSlot>,
     /// The program does not need the page unless it writes it: in memory only, and freed instead of
     /// written out as long as no mapping has modified it (`MADV_FREE`).
@@ -36,9 +36,9 @@ pub(crate) struct SwapState {
 impl SwapState {
     /// In memory only.
     #[inline]
-    pub fn memory(frame: Frame) -> SwapState {
+    pub fn memory(frame: impl Into<Owned>) -> SwapState {
         SwapState {
-            frame: Some(frame),
+            frame: Some(frame.into()),
             slot: None,
             lazy: false,
         }
@@ -47,13 +47,13 @@ impl SwapState {
     /// The frame, if the page is in memory.
     #[inline]
     pub fn frame(&self) -> Option<&Frame> {
-        self.frame.as_ref()
+        self.frame.as_deref()
     }
 
     /// The frame, if the page was in memory. The slot is freed.
     #[inline]
     pub fn into_frame(self) -> Option<Frame> {
-        self.frame
+        self.frame.map(Owned::into_frame)
     }
 
     /// The slot, if the page has one.
@@ -70,6 +70,18 @@ impl SwapState {
     #[inline]
     pub fn is_clean(&self) -> bool {
         self.slot.is_some() && self.frame.is_some()
+    }
+
+    /// Whether the page is in memory, and its frame has other owners.
+    #[inline]
+    pub fn is_lent(&self) -> bool {
+        self.frame().is_some_and(Frame::is_lent)
+    }
+
+    /// Whether the page is in memory, and must not be written as it is.
+    #[inline]
+    pub fn is_fixed(&self) -> bool {
+        self.is_clean() || self.is_lent()
     }
 
     /// The page, if it is in memory, is about to be written: gives its slot up.
@@ -102,31 +114,41 @@ impl SwapState {
     /// The page, which is in swap only, was read into `frame`.
     pub fn arrive(&mut self, frame: Frame) {
         debug_assert!(self.frame.is_none());
-        self.frame = Some(frame);
+        self.frame = Some(Owned::new(frame));
         if let Some(slot) = &self.slot {
             table::set_cached(slot, true);
         }
     }
 
-    /// Takes out the frame of a page that also has a slot, if its only handles are this one and the
-    /// caller's `held`. The slot is valid.
+    /// Takes out the frame of a page that also has a slot, if it is mapped nowhere and
+    /// [may go](may_go) but for the caller's `held` handles. The slot is valid.
     pub fn drop_frame(&mut self, held: u64) -> Option<Frame> {
-        let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
         let slot = self.slot.as_ref()?;
-        let frame = self.frame.take_if(unused)?;
+        let frame = self
+            .frame
+            .take_if(|frame| frame.mappings() == 0 && may_go(frame, held))?;
         table::set_cached(slot, false);
-        Some(frame)
+        Some(frame.into_frame())
     }
 
     /// As [`drop_frame`](SwapState::drop_frame) for a lazily freed page that was not modified: it
     /// is gone then.
     pub fn drop_lazy(&mut self, held: u64) -> Option<Frame> {
-        let unused = |frame: &mut Frame| frame.handles() == 1 + held && frame.mappings() == 0;
         if !self.lazy || self.slot.is_some() {
             return None;
         }
-        self.frame.take_if(unused)
+        let frame = self
+            .frame
+            .take_if(|frame| frame.mappings() == 0 && may_go(frame, held))?;
+        Some(frame.into_frame())
     }
+}
+
+/// Whether a page without mappings may leave its frame, which the caller has `held` handles of:
+/// nobody is about to write it, since there are no other handles, or since it is lent. The page's
+/// place is locked.
+pub(crate) fn may_go(frame: &Frame, held: u64) -> bool {
+    frame.handles() == 1 + held || frame.is_lent()
 }
 
 /// The element of a chunk whose pages may go to swap.

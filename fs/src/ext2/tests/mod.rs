@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod direct;
 mod files;
 mod orphans;
 mod together;

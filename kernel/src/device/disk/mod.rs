@@ -1,7 +1,7 @@
 //! Disks: the devices behind `/dev/vda` and `/dev/md0`.
 //!
-//! `virtio`: the host's disks. Memory disks are the file systems' own ([`MemoryDisk`]). `node`:
-//! what opening a block device gives.
+//! `virtio`: the host's disks. Memory disks, and persistent memory as `/dev/pmem0`, are the file
+//! systems' own ([`MemoryDisk`]). `node`: what opening a block device gives.
 
 mod virtio;
 
@@ -9,7 +9,10 @@ use alloc::{format, string::String, sync::Arc};
 
 use abi::{Errno, Result};
 use fs::{
-    block::{self, Device, Disk, MEMORY_MAJOR, MemoryDisk, SECTOR, VIRTIO_MAJOR, VIRTIO_MINORS},
+    block::{
+        self, Device, Disk, MEMORY_MAJOR, MemoryDisk, PERSISTENT_MAJOR, SECTOR, VIRTIO_MAJOR,
+        VIRTIO_MINORS,
+    },
     device::number,
 };
 use nucleus::{
@@ -17,7 +20,7 @@ use nucleus::{
     virtio::{Kind, take},
 };
 
-/// Finds the host's disks, and makes memory disks of these sizes in bytes.
+/// Finds the host's disks and persistent memory, and makes memory disks of these sizes in bytes.
 ///
 /// # Errors
 /// A sentence that describes the error. An unusable disk of the host is only logged.
@@ -39,6 +42,18 @@ pub fn start(memory: &[u64]) -> core::result::Result<(), String> {
             Ok(device) => announce(&device),
             Err(Errno::ENOMEM) => return Err(format!("no memory for the memory disk {name}")),
             Err(error) => return Err(format!("can't make the disk {name}: {}", error.name())),
+        }
+    }
+    for index in 0.. {
+        let name = format!("pmem{index}");
+        let made = match MemoryDisk::persistent() {
+            Ok(None) => break,
+            Ok(Some(disk)) => add(&name, number(PERSISTENT_MAJOR, index), Arc::new(disk)),
+            Err(error) => Err(error),
+        };
+        match made {
+            Ok(device) => announce(&device),
+            Err(error) => log!("disk: {name} can't be used: {}", error.name()),
         }
     }
     Ok(())

@@ -121,9 +121,18 @@ impl Pipe {
     /// # Errors
     /// `EAGAIN` without `wait`, a restart number.
     pub(super) fn await_bytes(&self, wait: bool) -> Result<Option<PipeStatus>> {
+        self.await_bytes_or(wait, || false)
+    }
+
+    /// As [`await_bytes`](Self::await_bytes), or until `is_over`, which is as good as the end.
+    pub(super) fn await_bytes_or(
+        &self,
+        wait: bool,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Option<PipeStatus>> {
         signal::take_or_wait(&self.readers, wait, || {
             let status = self.status();
-            let is_over = status.writers == 0;
+            let is_over = status.writers == 0 || is_over();
             (status.bytes > 0 || is_over).then(|| Some(status).filter(|it| it.bytes > 0))
         })
     }

@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result};
 use fbuf::{
-    Sink, Slice, Source,
+    Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Space},
 };
 use nucleus::PAGE_SIZE;
@@ -25,6 +25,10 @@ pub(super) struct Write {
 }
 
 impl Fill<PipeState> for Write {
+    fn puts(&self, _: usize) -> bool {
+        !self.packets
+    }
+
     #[inline]
     fn space(&mut self, chain: &mut Chain<PipeState>) -> Result<Space> {
         if chain.state.readers == 0 {
@@ -43,6 +47,18 @@ impl Fill<PipeState> for Write {
             (space.bytes, space.continues) = (PAGE_SIZE, false);
         }
         Ok(space)
+    }
+
+    fn may_put(&mut self, chain: &mut Chain<PipeState>) -> Result<bool> {
+        match chain.state.readers {
+            0 => Err(Errno::EPIPE),
+            _ => Ok(true),
+        }
+    }
+
+    fn put(&mut self, _: &mut Chain<PipeState>, _: Added) {
+        self.was_empty = true;
+        self.whole = 0;
     }
 
     #[inline]
@@ -73,7 +89,7 @@ struct Read {
 impl Read {
     /// Clips the front to a packet or the bytes before one; `None` where another call begins.
     #[cold]
-    fn clip(&mut self, chain: &mut Chain<PipeState>, mut slice: Slice) -> Option<Slice> {
+    fn clip(&mut self, chain: &mut Chain<PipeState>, mut slice: View) -> Option<View> {
         let start = chain.start();
         if self.end.is_none() {
             match chain.state.packets.front(start) {
@@ -90,7 +106,7 @@ impl Read {
 
 impl Drain<PipeState> for Read {
     #[inline]
-    fn front(&mut self, chain: &mut Chain<PipeState>) -> Option<Slice> {
+    fn front(&mut self, chain: &mut Chain<PipeState>) -> Option<View> {
         let slice = chain.first()?;
         match chain.state.packets.is_empty() && self.end.is_none() {
             true => Some(slice),
@@ -99,9 +115,17 @@ impl Drain<PipeState> for Read {
     }
 
     #[inline]
+    fn pages(&mut self, chain: &mut Chain<PipeState>, most: usize) -> usize {
+        match chain.state.packets.is_empty() && self.end.is_none() {
+            true => chain.lent_pages(most),
+            false => 0,
+        }
+    }
+
+    #[inline]
     fn take(&mut self, chain: &mut Chain<PipeState>, n: usize) -> Option<Slice> {
         let was_full = !chain.has_slot();
-        let slice = chain.take(n);
+        let slice = chain.pass(n);
         self.has_taken = true;
         self.freed_slot |= was_full && chain.has_slot();
         slice
@@ -122,7 +146,16 @@ impl Pipe {
             if n > 0 {
                 return Ok(n);
             }
-            if self.await_bytes(wait)?.is_none() {
+            let is_offered = wait && self.queue.offer(to);
+            let awaited = self.await_bytes_or(wait, || is_offered && self.queue.has_put());
+            if is_offered {
+                let n = self.queue.withdraw();
+                if n > 0 {
+                    to.skip_put(n);
+                    return Ok(n);
+                }
+            }
+            if awaited?.is_none() {
                 return Ok(0);
             }
         }

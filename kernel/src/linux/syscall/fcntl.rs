@@ -104,7 +104,7 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
             let is_pipe = open.downcast::<End>().is_some();
             let takes = open
                 .location()
-                .is_some_and(|place| place.vnode().takes_direct());
+                .is_some_and(|place| place.vnode().direct_block().is_some());
             if direct != 0 && !is_pipe && !takes {
                 return Err(Errno::EINVAL);
             }

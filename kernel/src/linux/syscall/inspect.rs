@@ -152,7 +152,11 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     let mut remote = ranges(call.address(3), call.size(4))?.into_iter();
     let target = find(call.int(0), pid_table::find_thread)?;
     let (space, own) = (View::space_of(&target, Ids::Real)?, call.space());
-    let mut source = Source::new(if writes { own.map() } else { space.map() })?;
+    let (source_map, target_map) = match writes {
+        true => (own.map(), space.map()),
+        false => (space.map(), own.map()),
+    };
+    let mut source = Source::new(source_map)?;
     let mut done = 0;
     let (mut here, mut there) = ([0; 2], [0; 2]);
     loop {
@@ -171,17 +175,26 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
         let in_page = PAGE_SIZE - from.page_offset().max(to.page_offset());
         let len = wanted.min(in_page as u64) as usize;
         let offset = from.page_offset();
-        let copied = match source.page(from, wanted) {
-            None => false,
-            Some(page) if writes => space.map().write_from(to, page, offset, len).is_ok(),
-            Some(page) => user::copy_out_page(to, &ephemeral::map(page), offset, len).is_ok(),
-        };
-        if !copied {
-            if done == 0 {
-                return Err(Errno::EFAULT);
+        let pages = (wanted / PAGE_SIZE as u64) as usize;
+        let len = match source.map.pass_to(from, target_map, to, pages) {
+            0 => {
+                let copied = match source.page(from, wanted) {
+                    None => false,
+                    Some(page) if writes => target_map.write_from(to, page, offset, len).is_ok(),
+                    Some(page) => {
+                        user::copy_out_page(to, &ephemeral::map(page), offset, len).is_ok()
+                    }
+                };
+                if !copied {
+                    if done == 0 {
+                        return Err(Errno::EFAULT);
+                    }
+                    break;
+                }
+                len
             }
-            break;
-        }
+            passed => passed * PAGE_SIZE,
+        };
         done += len;
         for range in [&mut here, &mut there] {
             range[0] = range[0].wrapping_add(len as u64);

@@ -21,10 +21,20 @@ use super::{
 use crate::flags::Otherwise;
 use crate::{ipc::pipe, process::files::OpenFile};
 
+/// Which files take `O_DIRECT`.
+const DIRECT: &str = "O_DIRECT is for ext2, block devices and pipes: EINVAL(22) elsewhere, in \
+    files in memory too, as on Linux before 6.6";
+
 pub(super) const CALLS: &[SystemCall] = &[
-    call!(__NR_open, |call| open(call, call.cwd(0), 1)).flags(&[&OPEN_FLAGS]),
-    call!(__NR_openat, |call| open(call, call.at(0), 2)).flags(&[&OPEN_FLAGS]),
-    call!(__NR_openat2, openat2).flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS]),
+    call!(__NR_open, |call| open(call, call.cwd(0), 1))
+        .flags(&[&OPEN_FLAGS])
+        .note(DIRECT),
+    call!(__NR_openat, |call| open(call, call.at(0), 2))
+        .flags(&[&OPEN_FLAGS])
+        .note(DIRECT),
+    call!(__NR_openat2, openat2)
+        .flags(&[&RESOLVE_FLAGS, &OPENAT2_FLAGS])
+        .note(DIRECT),
     call!(__NR_creat, |call| {
         let flags = O_CREAT | O_WRONLY | O_TRUNC;
         open_by_rules(call, call.cwd(0), (flags, call.unsigned(1)), 0)

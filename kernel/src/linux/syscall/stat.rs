@@ -5,7 +5,8 @@ use abi::{
     raw::general::{
         AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC,
         AT_STATX_FORCE_SYNC, AT_SYMLINK_NOFOLLOW, STATX__RESERVED, STATX_ATTR_MOUNT_ROOT,
-        STATX_BASIC_STATS, STATX_BTIME, STATX_MNT_ID, stat, statfs, statx, statx_timestamp,
+        STATX_BASIC_STATS, STATX_BTIME, STATX_DIOALIGN, STATX_MNT_ID, stat, statfs, statx,
+        statx_timestamp,
     },
 };
 use alloc::sync::Arc;
@@ -150,6 +151,14 @@ fn statx_call(call: &mut Call<'_>) -> Result<usize> {
         out.stx_attributes_mask |= u64::from(STATX_ATTR_MOUNT_ROOT);
         if place.is_mount_root() {
             out.stx_attributes |= u64::from(STATX_ATTR_MOUNT_ROOT);
+        }
+        let block = place.vnode().direct_block();
+        if mask & STATX_DIOALIGN != 0
+            && let Some(block) = block
+        {
+            out.stx_mask |= STATX_DIOALIGN;
+            out.stx_dio_mem_align = block as u32;
+            out.stx_dio_offset_align = block as u32;
         }
     }
     user::write(call.address(4), &out)?;

@@ -25,6 +25,23 @@ pub const FAULTS: &[Counter] = &[
     Counter::fault_error,
 ];
 
+/// The counters of data that move by pages or map entries, and of those that are copied after all.
+const MOVEMENTS: &[&str] = &[
+    "pages_lent",
+    "pages_transferred",
+    "entries_copied",
+    "entries_moved",
+    "entries_shared",
+    "mappings_moved",
+    "loans_broken_by_write",
+    "loans_broken_by_pageout",
+    "bytes_passed",
+    "bytes_put",
+    "bytes_copied_in",
+    "bytes_copied_out",
+    "bytes_copied_within",
+];
+
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
@@ -35,6 +52,15 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
             "counters",
             shown(|out| {
                 for (name, total) in counters::all() {
+                    writeln!(out, "{name} {total}");
+                }
+            }),
+        )
+        .with(
+            "movements",
+            shown(|out| {
+                let counters = counters::all();
+                for (name, total) in counters.filter(|(name, _)| MOVEMENTS.contains(name)) {
                     writeln!(out, "{name} {total}");
                 }
             }),

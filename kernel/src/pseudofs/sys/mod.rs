@@ -1,13 +1,14 @@
 //! `/sys`: the parts of the machine, in Linux's formats.
 //!
 //! `block`: disks. `cpus`: processors, their caches and their memory node. `class`: terminals,
-//! network interfaces and the clock. `numbered`: names with a number in them. What this machine
-//! does not have, has no file here.
+//! network interfaces and the clock. `pci`: the functions on the bus. `numbered`: names with a
+//! number in them. What this machine does not have, has no file here.
 
 mod block;
 mod class;
 mod cpus;
 mod numbered;
+mod pci;
 
 use alloc::{string::String, sync::Arc};
 use core::fmt::Write;
@@ -25,6 +26,7 @@ use super::{line, link, shown, value};
 /// The root of a new `/sys`. All of them show the same.
 pub fn root() -> Arc<dyn Vnode> {
     let devices = Table::new()
+        .with("pci0000:00", directory(pci::devices()))
         .with("platform", directory(class::platform()))
         .with("system", directory(cpus::system()))
         .with("virtual", directory(class::devices()));
@@ -34,7 +36,10 @@ pub fn root() -> Arc<dyn Vnode> {
     let kernel = Table::new().with("mm", directory(memory));
     let root = Table::new()
         .with("block", block::links())
-        .with("bus", directory(Table::new()))
+        .with(
+            "bus",
+            directory(Table::new().with("pci", directory(pci::bus()))),
+        )
         .with("class", directory(class::classes()))
         .with("dev", directory(class::numbers()))
         .with("devices", directory(devices))

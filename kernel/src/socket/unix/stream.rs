@@ -162,9 +162,23 @@ impl UnixSocket {
                 }
             }
             let have = if peeks { skip + total } else { 0 };
-            let ready =
-                || channel.status().bytes > have || self.end.is_receive_shut() || own.has_error();
-            match message.timeout.wait_until(&own.readers, ready) {
+            let is_offered = !peeks && !received.minds_sender && channel.offer(message.data);
+            let ready = || {
+                channel.status().bytes > have
+                    || self.end.is_receive_shut()
+                    || own.has_error()
+                    || is_offered && channel.has_put()
+            };
+            let waited = message.timeout.wait_until(&own.readers, ready);
+            if is_offered {
+                let n = channel.withdraw(&mut received);
+                message.data.skip_put(n);
+                total += n;
+                if n > 0 && total >= enough {
+                    break Ok(());
+                }
+            }
+            match waited {
                 // A look starts anew.
                 Ok(()) if peeks && total > 0 => break Ok(()),
                 Ok(()) => {}

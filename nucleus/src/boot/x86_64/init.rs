@@ -15,7 +15,7 @@ use crate::hw::x86_64::{
     apic, clock, cpu, entry, fpu, gdt, identify, layout, loader, mitigations, power, serial, space,
     user, vectors,
 };
-use crate::mem::{KernelStack, frame};
+use crate::mem::{self, KernelStack, frame};
 use crate::selftest::fault_injection;
 use crate::time::{self, vdso};
 use crate::{boot, random, task};
@@ -64,6 +64,10 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     entry::build_table();
     let tables = Tables::read(found.root_pointer);
     power::set(tables.power);
+    let persistent: [_; 4] = core::array::from_fn(|i| {
+        let &(start, bytes) = tables.persistent().get(i)?;
+        found.memory.add_persistent(start, bytes)
+    });
     let top = found.memory.ranges().last().map_or(0, |r| r.end) << crate::PAGE_SHIFT;
     if !found.memory.prepare_early(space::early_frames(top)) {
         bad_start("there is too little memory");
@@ -74,6 +78,10 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     // in use is marked: image, page tables, archive.
     if unsafe { frame::init(found.memory.managed()) }.is_err() {
         bad_start("there is too little memory");
+    }
+    for frames in persistent.into_iter().flatten() {
+        // SAFETY: it was added to the map above as persistent memory, which nothing else is given.
+        unsafe { mem::persistent::found(frames) };
     }
     set(found.command_line(), found.archive);
 

@@ -7,9 +7,10 @@ mod window;
 use alloc::{boxed::Box, vec::Vec};
 
 use virtio_drivers::transport::pci::bus::{
-    BarInfo, Command, ConfigurationAccess, DeviceFunction, HeaderType, PciRoot,
+    BarInfo, Command, ConfigurationAccess, DeviceFunction, DeviceFunctionInfo, HeaderType, PciRoot,
 };
 
+use super::functions::{self, BARS, Bar, LendError};
 use super::interrupts;
 use crate::{
     hw::{
@@ -86,8 +87,8 @@ pub(crate) struct Function {
 /// Identity of functions: vendor in the low half, device in the high one.
 pub(crate) type Identity = u32;
 
-/// Places of the functions that were taken.
-static TAKEN: SpinLock<Vec<u16>> = SpinLock::new(Rank::Leaf, Vec::new());
+/// Places of the functions that were taken, and whether programs have them rather than a driver.
+static TAKEN: SpinLock<Vec<(u16, bool)>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 const SECONDARY_BUS: u8 = 0x18;
 const MSIX: u8 = 0x11;
@@ -99,6 +100,13 @@ pub(crate) fn root() -> PciRoot<Configuration> {
 
 /// All functions, those behind bridges too.
 fn all() -> Vec<(DeviceFunction, Identity)> {
+    let identity =
+        |it: &DeviceFunctionInfo| u32::from(it.device_id) << 16 | u32::from(it.vendor_id);
+    let found = all_with_info().into_iter();
+    found.map(|(at, info)| (at, identity(&info))).collect()
+}
+
+fn all_with_info() -> Vec<(DeviceFunction, DeviceFunctionInfo)> {
     let root = root();
     let mut buses = alloc::vec![0u8];
     let mut found = Vec::new();
@@ -106,10 +114,7 @@ fn all() -> Vec<(DeviceFunction, Identity)> {
     while let Some(&bus) = buses.get(next) {
         next += 1;
         for (at, info) in root.enumerate_bus(bus) {
-            found.push((
-                at,
-                u32::from(info.device_id) << 16 | u32::from(info.vendor_id),
-            ));
+            found.push((at, info.clone()));
             if info.header_type == HeaderType::PciPciBridge {
                 let behind = (read_word(place(at), SECONDARY_BUS) >> 8) as u8;
                 // What the firmware left may be a cycle.
@@ -122,6 +127,90 @@ fn all() -> Vec<(DeviceFunction, Identity)> {
     found
 }
 
+/// Describes all functions that are no bridges, in the order of their places.
+pub(super) fn describe_all() -> Vec<functions::Function> {
+    let mut found = all_with_info();
+    found.retain(|(_, info)| info.header_type == HeaderType::Standard);
+    found.sort_by_key(|(at, _)| place(*at));
+    let describe = |(at, info): (DeviceFunction, DeviceFunctionInfo)| {
+        let mut root = root();
+        // It decodes nothing while its registers hold other addresses.
+        let (_, command) = root.get_status_command(at);
+        root.set_command(at, command - Command::MEMORY_SPACE - Command::IO_SPACE);
+        let bars = root.bars(at).unwrap_or_default();
+        root.set_command(at, command);
+        let mut described = [None; BARS];
+        for (to, bar) in described.iter_mut().zip(&bars) {
+            *to = bar.as_ref().map(bar_of);
+        }
+        let class = [info.class, info.subclass, info.prog_if].map(u32::from);
+        functions::Function {
+            place: place(at),
+            vendor: info.vendor_id,
+            device: info.device_id,
+            class: class[0] << 16 | class[1] << 8 | class[2],
+            revision: info.revision,
+            bars: described,
+        }
+    };
+    found.into_iter().map(describe).collect()
+}
+
+fn bar_of(info: &BarInfo) -> Bar {
+    let (address, size, is_ports, is_prefetchable) = match *info {
+        BarInfo::Memory {
+            address,
+            size,
+            prefetchable,
+            ..
+        } => (address, size, false, prefetchable),
+        BarInfo::IO { address, size } => (address.into(), size.into(), true, false),
+    };
+    Bar {
+        address,
+        size,
+        is_ports,
+        is_wide: info.takes_two_entries(),
+        is_prefetchable,
+    }
+}
+
+/// Gives a function to programs: no driver takes it from now on (drivers take theirs at the start).
+/// It decodes memory, but can't reach the machine's, so that a program which has its registers
+/// reaches no memory through it, and can't make it send messages.
+pub(super) fn lend(function: u16) -> Result<(), LendError> {
+    if is_lent(function)? {
+        return Ok(());
+    }
+    let at = DeviceFunction {
+        bus: (function >> 8) as u8,
+        device: (function >> 3) as u8 & 31,
+        function: function as u8 & 7,
+    };
+    let mut root = root();
+    let (_, command) = root.get_status_command(at);
+    let wanted = Command::MEMORY_SPACE | Command::INTERRUPT_DISABLE;
+    root.set_command(at, (command | wanted) - Command::BUS_MASTER);
+    if !is_lent(function)? {
+        let mut taken = TAKEN.lock();
+        taken.try_reserve(1).map_err(|_| LendError::OutOfMemory)?;
+        taken.push((function, true));
+    }
+    Ok(())
+}
+
+/// Whether programs have a function.
+///
+/// # Errors
+/// [`LendError::Busy`]: a driver has it.
+fn is_lent(function: u16) -> Result<bool, LendError> {
+    let taken = TAKEN.lock();
+    match taken.iter().find(|(at, _)| *at == function) {
+        Some((_, false)) => Err(LendError::Busy),
+        found => Ok(found.is_some()),
+    }
+}
+
 /// Takes the functions of these identities that were not taken before, in the order of their
 /// places.
 pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
@@ -129,8 +218,8 @@ pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
     found.retain(|(_, identity)| wanted.contains(identity));
     found.sort_by_key(|(at, _)| place(*at));
     let mut taken = TAKEN.lock();
-    found.retain(|(at, _)| !taken.contains(&place(*at)));
-    taken.extend(found.iter().map(|(at, _)| place(*at)));
+    found.retain(|(at, _)| taken.iter().all(|(place_of, _)| *place_of != place(*at)));
+    taken.extend(found.iter().map(|(at, _)| (place(*at), false)));
     found.into_iter().map(|(at, _)| Function { at }).collect()
 }
 

@@ -343,3 +343,6 @@ pub(crate) fn choice(_name: &str) -> u32 {
 pub fn caches() -> Vec<Cache> {
     Vec::new()
 }
+
+/// The machine has no caches to write back.
+pub(crate) fn write_back_caches(_from: *const u8, _len: usize) {}

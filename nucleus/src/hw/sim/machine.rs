@@ -20,6 +20,8 @@ use crate::{PAGE_SIZE, PhysAddr};
 
 /// Frames below the managed memory; frame 1 is the root table of the kernel's own space.
 pub(crate) const FIRST_FRAME: u64 = 16;
+/// Pages behind the managed memory, which are a device's.
+pub(crate) const DEVICE_PAGES: usize = 1024;
 
 /// What the machine is.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +144,7 @@ pub(crate) fn required<'a>() -> &'a Machine {
 impl Machine {
     pub(crate) fn new(config: Config) -> Machine {
         let frames = FIRST_FRAME as usize + config.pages;
-        let memory_bytes = frames * PAGE_SIZE;
+        let memory_bytes = (frames + DEVICE_PAGES) * PAGE_SIZE;
         let layout = memory_layout(memory_bytes);
         // SAFETY: not of size zero.
         let memory = unsafe { std::alloc::alloc_zeroed(layout) };

@@ -9,6 +9,11 @@ use crate::PhysAddr;
 /// Longest table that is read: a DSDT of a large machine.
 const LONGEST: usize = 4 << 20;
 const MAX_IO_APICS: usize = 8;
+const MAX_PERSISTENT: usize = 4;
+/// What names a range of persistent memory in the table of such devices (NFIT).
+const PERSISTENT: [u8; 16] = [
+    0x79, 0xd3, 0xf0, 0x66, 0xf3, 0xb4, 0x74, 0x40, 0xac, 0x43, 0x0d, 0x33, 0x18, 0xb7, 0x8c, 0xdb,
+];
 const HEADER: usize = 36;
 
 /// How to turn the machine off or restart it.
@@ -36,6 +41,9 @@ pub struct Tables {
     io_apic_count: usize,
     /// Legacy lines: input of the I/O APICs, and flags.
     legacy: [(u32, u16); 16],
+    /// Persistent memory: address and bytes.
+    persistent: [(u64, u64); MAX_PERSISTENT],
+    persistent_count: usize,
     /// How to stop.
     pub power: Power,
 }
@@ -103,6 +111,8 @@ impl Tables {
             io_apics: [(0xfec0_0000, 0); MAX_IO_APICS],
             io_apic_count: 0,
             legacy,
+            persistent: [(0, 0); MAX_PERSISTENT],
+            persistent_count: 0,
             power: Power {
                 control: [0; 2],
                 off: [0; 2],
@@ -147,9 +157,35 @@ impl Tables {
                 self.read_controllers(madt);
             } else if let Some(fadt) = table(at, b"FACP") {
                 let _ = self.read_power(fadt);
+            } else if let Some(nfit) = table(at, b"NFIT") {
+                self.read_persistent(nfit);
             }
         }
         Some(())
+    }
+
+    fn read_persistent(&mut self, nfit: &[u8]) {
+        const RANGE: u16 = 0;
+        let mut rest = nfit.get(HEADER + 4..).unwrap_or(&[]);
+        while let (Some(kind), Some(length)) = (u16_at(rest, 0), u16_at(rest, 2)) {
+            let Some((entry, others)) = rest.split_at_checked(length.max(4).into()) else {
+                return;
+            };
+            rest = others;
+            if let (RANGE, Some(name)) = (kind, entry.get(16..32))
+                && let (Some(start), Some(bytes)) = (u64_at(entry, 32), u64_at(entry, 40))
+                && name == PERSISTENT
+                && self.persistent_count < MAX_PERSISTENT
+            {
+                self.persistent[self.persistent_count] = (start, bytes);
+                self.persistent_count += 1;
+            }
+        }
+    }
+
+    /// Persistent memory, as the firmware describes it: addresses and bytes.
+    pub fn persistent(&self) -> &[(u64, u64)] {
+        &self.persistent[..self.persistent_count]
     }
 
     fn read_controllers(&mut self, madt: &[u8]) {

@@ -6,12 +6,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use bitflags::bitflags;
 
+/// The memory types by the three bits of a page-table entry: as after a reset, but the second one
+/// is write-combining instead of write-through.
+const MEMORY_TYPES: u64 = 0x0007_0406_0007_0106;
+
 /// Model-specific registers.
 pub mod msr {
     pub const APIC_BASE: u32 = 0x1b;
     pub const SPEC_CTRL: u32 = 0x48;
     pub const PRED_CMD: u32 = 0x49;
     pub const ARCH_CAPABILITIES: u32 = 0x10a;
+    pub const MEMORY_TYPES: u32 = 0x277;
     pub const TSC_DEADLINE: u32 = 0x6e0;
     pub const X2APIC: u32 = 0x800;
     pub const EFER: u32 = 0xc000_0080;
@@ -139,13 +144,28 @@ pub fn set_controls(keeps_global: bool) {
         | has(Features::SMEP, CR4_SMEP)
         | has(Features::SMAP, CR4_SMAP);
     // SAFETY: paging, long mode and write protection stay as they are; the rest forbids more than
-    // before or enables what the kernel saves and restores.
+    // before or enables what the kernel saves and restores; no mapping has the memory type that
+    // becomes another one.
     unsafe {
         asm!("mov cr0, {}", in(reg) cr0, options(nostack, preserves_flags));
         asm!("mov cr4, {}", in(reg) cr4, options(nostack, preserves_flags));
         let efer = read_msr(msr::EFER);
         write_msr(msr::EFER, efer | EFER_SYSCALL | EFER_NO_EXECUTE);
+        write_msr(msr::MEMORY_TYPES, MEMORY_TYPES);
     }
+}
+
+/// Writes the lines of the caches that hold these bytes to memory, and waits until they are there.
+pub(crate) fn write_back_caches(from: *const u8, len: usize) {
+    const LINE: usize = 64;
+    for at in (0..len).step_by(LINE) {
+        // SAFETY: changes no byte; an address that is not mapped is not the caller's.
+        unsafe {
+            asm!("clflush [{}]", in(reg) from.wrapping_add(at), options(nostack, preserves_flags))
+        };
+    }
+    // SAFETY: orders.
+    unsafe { asm!("mfence", options(nostack, preserves_flags)) };
 }
 
 /// Drops all translations, global ones too, if the CPU keeps such: a change of the bit does it.

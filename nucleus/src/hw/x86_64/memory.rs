@@ -31,6 +31,7 @@ impl MemoryMap {
                 start: 0,
                 end: 0,
                 free: false,
+                persistent: false,
             }; MAX_RANGES],
             count: 0,
             early: 0..0,
@@ -55,6 +56,7 @@ impl MemoryMap {
                         start,
                         end: gap_end,
                         free: true,
+                        persistent: false,
                     },
                 );
                 at += 1;
@@ -63,6 +65,30 @@ impl MemoryMap {
             start = start.max(next.end);
             at += 1;
         }
+    }
+
+    /// Adds persistent memory in bytes, whole frames of it, unless any of them is in the map
+    /// already or beyond what the direct map has room for. Returns its frames if it did.
+    pub fn add_persistent(&mut self, start: u64, bytes: u64) -> Option<core::ops::Range<u64>> {
+        let page = PAGE_SIZE as u64;
+        let end = start.checked_add(bytes).filter(|&end| end <= HIGHEST)?;
+        let (first, last) = (start.div_ceil(page), end / page);
+        let is_apart = |range: &Region| range.end <= first || last <= range.start;
+        let fits = first < last && first >= LOW_FRAMES && self.count < MAX_RANGES;
+        if !fits || !self.ranges().iter().all(is_apart) {
+            return None;
+        }
+        let at = self.ranges().iter().filter(|it| it.end <= first).count();
+        self.insert(
+            at,
+            Region {
+                start: first,
+                end: last,
+                free: false,
+                persistent: true,
+            },
+        );
+        Some(first..last)
     }
 
     /// Takes bytes out of the map altogether, rounded outwards: another report says that they are

@@ -44,6 +44,7 @@ pub(crate) use cmos::{date, set_date};
 pub(crate) use copy::{copy_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
 pub(crate) use cpu::{
     irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,
+    write_back_caches,
 };
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};

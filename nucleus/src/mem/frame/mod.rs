@@ -1,15 +1,17 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), runs of frames
-//! for large pages (`run`), targets for what is to be free (`targets`), shortage on purpose for
-//! tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4, `Descriptor`),
-//! a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), owners of
+//! frames (`owned`), runs of frames for large pages (`run`), targets for what is to be free
+//! (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page
+//! table of level 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag
+//! (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod bundle;
 mod cache;
 mod injection;
+mod owned;
 pub(crate) mod record;
 mod run;
 mod targets;
@@ -27,6 +29,7 @@ use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
+pub use owned::Owned;
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
 pub use targets::{Targets, targets};
@@ -63,11 +66,28 @@ impl Frame {
         let r = record(index);
         r.set_kind(Type::Free, Type::Writable);
         r.handles().store(1, Ordering::Relaxed);
+        r.lent().store(0, Ordering::Relaxed);
         if contents == Contents::Zeroed {
             zero(index);
             Counter::pages_zeroed.add(1);
         }
         Ok(Frame { index })
+    }
+
+    /// Takes a frame of zeros that is a page of a disk's medium.
+    ///
+    /// # Errors
+    /// As [`alloc`](Frame::alloc).
+    pub fn alloc_of_medium() -> Result<Frame, OutOfMemory> {
+        let frame = Frame::alloc(Contents::Zeroed)?;
+        record(frame.index).set_of_medium();
+        Ok(frame)
+    }
+
+    /// Whether the frame is a page of a disk's medium. A write of the disk changes it, so it is
+    /// copied, not lent; and its block is not reused as long as there is a handle.
+    pub fn is_of_medium(&self) -> bool {
+        record(self.index).is_of_medium()
     }
 
     /// The physical frame number.
@@ -456,6 +476,12 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     let mut total = 0;
     for region in regions.iter().filter(|r| r.start < end) {
         let region_end = region.end.min(end);
+        if region.persistent {
+            for index in region.start..region_end {
+                record(index as u32).set_kind(Type::Absent, Type::Kernel);
+            }
+            continue;
+        }
         total += (region_end - region.start) as usize;
         let free_end = match (region.free, region.start == largest.start) {
             (false, _) => region.start,
@@ -501,6 +527,28 @@ pub(crate) unsafe fn release(frames: core::ops::Range<u64>) {
 /// # Safety
 /// As for [`release`].
 pub(crate) unsafe fn adopt(number: u64) -> Option<Frame> {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { adopt_uncounted(number) }?;
+    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    Some(frame)
+}
+
+/// As [`adopt`], for a frame of persistent memory, which is of a medium.
+///
+/// # Safety
+/// As for [`release`].
+pub(crate) unsafe fn adopt_persistent(number: u64) -> Option<Frame> {
+    // SAFETY: the caller's promise.
+    let frame = unsafe { adopt_uncounted(number) }?;
+    record(frame.index).set_of_medium();
+    Some(frame)
+}
+
+/// As [`adopt`], for a frame that is counted nowhere.
+///
+/// # Safety
+/// As for [`release`].
+unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     let index = u32::try_from(number).ok()?;
     if !record::managed().contains(&index) {
         return None;
@@ -508,6 +556,6 @@ pub(crate) unsafe fn adopt(number: u64) -> Option<Frame> {
     let r = record(index);
     r.set_kind(Type::Kernel, Type::Writable);
     r.handles().store(1, Ordering::Relaxed);
-    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    r.lent().store(0, Ordering::Relaxed);
     Some(Frame { index })
 }

@@ -3,7 +3,7 @@
 //! | field | data frame | page table | level 1 | dead table | free | heap |
 //! |---|---|---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, flags | type, flags | type, order | type, flags |
-//! | `in_use` | | entries | groups | | | a slab's objects |
+//! | `in_use` | owners but one | entries | groups | | | a slab's objects |
 //! | `rmap` | lock, mapping count, first slot | | | | | |
 //! | `a` | existence count | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
 //! | `b` | | | `use_count` | | | |
@@ -93,6 +93,8 @@ const ORDER_SHIFT: u32 = 8;
 /// Some mapping may be a part of a large one: set with it, cleared when none is found. [reverse
 /// lock]
 const IN_LARGE: u32 = 1 << 12;
+/// The frame is a page of a disk's medium. Set before it has a mapping.
+const OF_MEDIUM: u32 = 1 << 13;
 
 const LOCKED: u64 = 1 << 63;
 const MAPPING: u64 = 1 << 32;
@@ -227,6 +229,12 @@ impl Record {
         &self.a
     }
 
+    /// A data frame's owners beyond the first one: see [`Owned`](super::Owned).
+    #[inline]
+    pub(super) fn lent(&self) -> &AtomicU32 {
+        &self.in_use
+    }
+
     /// A page table of level 1: its pmap or family.
     #[inline]
     pub(crate) fn owner(&self) -> &AtomicU64 {
@@ -284,6 +292,16 @@ impl Record {
     /// The flag of `iosup.txt` 6.1.
     pub(crate) fn is_cached(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CACHED != 0
+    }
+
+    /// Whether the frame is a page of a disk's medium.
+    pub(super) fn is_of_medium(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & OF_MEDIUM != 0
+    }
+
+    /// Makes it one, until it is free. The caller owns the frame alone.
+    pub(super) fn set_of_medium(&self) {
+        self.word.fetch_or(OF_MEDIUM, Ordering::Relaxed);
     }
 
     /// Marks the first frame of a free block. [buddy lock]

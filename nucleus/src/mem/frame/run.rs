@@ -39,6 +39,7 @@ impl Run {
             let r = record(index);
             r.set_kind(Type::Free, Type::Writable);
             r.handles().store(1, Ordering::Relaxed);
+            r.lent().store(0, Ordering::Relaxed);
         }
         if contents == Contents::Zeroed {
             // SAFETY: the frames have just been taken from the free ones, so nothing else uses

@@ -33,7 +33,12 @@ const LOOKS: &str =
     "cmp /kept/busybox /bin/busybox && seq 1 5000 | cmp - /kept/numbers && echo there";
 
 /// The tests of `user/tests/src/mounted.rs` that make few calls.
-const FEW_CALLS: [&str; 3] = ["ext2: a mapping", "ext2: a full", "ext2: large"];
+const FEW_CALLS: [&str; 4] = [
+    "ext2: a mapping",
+    "ext2: a full",
+    "ext2: large",
+    "ext2: past",
+];
 
 /// Runs them.
 pub fn run(bench: &Bench, report: &mut Report) {

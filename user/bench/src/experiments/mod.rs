@@ -4,6 +4,7 @@
 use crate::Experiment;
 
 mod calls;
+mod direct_io;
 mod disk_dump;
 mod exec;
 mod fault_ahead;
@@ -20,6 +21,7 @@ mod memory_calls;
 mod memory_pressure;
 mod mmap_threads;
 mod object_cache;
+mod passing;
 mod pipe;
 mod pipeline;
 mod polling;
@@ -54,9 +56,11 @@ pub const ALL: &[&Experiment] = &[
     &mmap_threads::EXPERIMENT,
     &memory_calls::EXPERIMENT,
     &process_vm::EXPERIMENT,
+    &passing::EXPERIMENT,
     &map_entries::EXPERIMENT,
     &memory_pressure::EXPERIMENT,
     &object_cache::EXPERIMENT,
+    &direct_io::EXPERIMENT,
     &pipe::EXPERIMENT,
     &unix_socket::EXPERIMENT,
     &tcp_loopback::EXPERIMENT,

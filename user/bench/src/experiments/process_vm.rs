@@ -61,11 +61,11 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
 }
 
 /// A child that sleeps until it is dropped.
-struct Child(libc::pid_t);
+pub(super) struct Child(pub(super) libc::pid_t);
 
 impl Child {
     /// Starts a child with pages of its own in place of the parent's.
-    fn with_own(memory: &Mapping) -> Result<Self, Failure> {
+    pub(super) fn with_own(memory: &Mapping) -> Result<Self, Failure> {
         let mut ends = [0; 2];
         call!(pipe(ends.as_mut_ptr()))?;
         let child = call!(fork())?;

@@ -4,9 +4,12 @@ use core::mem;
 
 use abi::{Errno, Result};
 use fbuf::{
-    Sink, Slice, Source,
+    Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Queue, Space},
 };
+
+use nucleus::PAGE_SIZE;
+use vm::Movement;
 
 use super::{
     Attached, Channel, ChannelState, Mark, Received, free_slots, has_made_room, urgent::skip_urgent,
@@ -28,6 +31,18 @@ impl<L> Sending<'_, L> {
 }
 
 impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
+    /// What fits is sent at once: several messages for one switch to the receiver are better than
+    /// one copy less.
+    fn puts(&self, bytes: usize) -> bool {
+        bytes > self.limit || vm::movement() == Movement::Once
+    }
+
+    fn may_put(&mut self, chain: &mut Chain<ChannelState>) -> Result<bool> {
+        let is_marked = self.attached.is_urgent || chain.urgent.is_some();
+        let is_marked = is_marked || self.marks(&chain.state) || !chain.state.marks.is_empty();
+        Ok(self.may_link(chain)? && !is_marked)
+    }
+
     #[inline]
     fn space(&mut self, chain: &mut Chain<ChannelState>) -> Result<Space> {
         if chain.state.closed {
@@ -109,8 +124,8 @@ struct Receiving<'a, F> {
 impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
     /// Passes the marks at the position of the first byte, up to one with rights or with a sender
     /// whose bytes are for another call.
-    #[inline]
-    fn front(&mut self, chain: &mut Chain<ChannelState>) -> Option<Slice> {
+    #[inline(always)]
+    fn front(&mut self, chain: &mut Chain<ChannelState>) -> Option<View> {
         let (received, at) = (&mut *self.received, chain.start());
         if received.is_over {
             return None;
@@ -153,12 +168,28 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         Some(slice)
     }
 
+    #[inline(never)]
+    fn pages(&mut self, chain: &mut Chain<ChannelState>, most: usize) -> usize {
+        let at = chain.start();
+        let marks = chain.state.marks.iter().take_while(|mark| mark.at <= at);
+        let has_rights = marks.into_iter().any(|mark| mark.rights.is_some());
+        if chain.urgent.is_some() || self.stop.is_some() || has_rights {
+            return 0;
+        }
+        if self.front(chain).is_none() {
+            return 0;
+        }
+        let next = chain.state.marks.front().map_or(u64::MAX, |mark| mark.at);
+        let most = most.min(((next - at) / PAGE_SIZE as u64) as usize);
+        chain.lent_pages(most)
+    }
+
     #[inline]
     fn take(&mut self, chain: &mut Chain<ChannelState>, n: usize) -> Option<Slice> {
-        let slice = chain.take(n);
+        let slice = chain.pass(n);
         self.received.taken += n;
         self.received.is_over = self.stop.is_some_and(|end| chain.start() >= end);
-        self.has_made_room = has_made_room(chain, self.limit);
+        self.has_made_room |= has_made_room(chain, self.limit);
         slice
     }
 
@@ -228,6 +259,28 @@ impl Channel {
             linked,
         };
         self.queue.fill(from, &mut call)
+    }
+
+    /// Offers a sender the buffer that a sink fills next: see [`Queue::offer`]. The caller does not
+    /// mind who sends.
+    pub fn offer(&self, to: &mut dyn Sink) -> bool {
+        self.queue.offer(to)
+    }
+
+    /// Whether bytes were put into the buffer that is on offer.
+    pub fn has_put(&self) -> bool {
+        self.queue.has_put()
+    }
+
+    /// Takes the offer back; returns how many bytes were put there.
+    pub fn withdraw(&self, received: &mut Received) -> usize {
+        let n = self.queue.withdraw();
+        if n > 0 {
+            received.taken += n;
+            let sender = self.queue.lock().state.first_sender;
+            received.sender.get_or_insert(sender);
+        }
+        n
     }
 
     /// Moves bytes that are there to a sink, `max` at most, as far as one call may take them.

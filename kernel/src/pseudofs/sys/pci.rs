@@ -1,0 +1,191 @@
+//! `/sys/bus/pci`: the functions on the bus, and the memory that programs may map of them.
+
+use alloc::{format, string::String, sync::Arc, vec::Vec};
+
+use abi::{Errno, Result};
+use fs::{
+    File, Kind, Location, OpenFlags,
+    pseudofs::{Directory, EmitName, Entry, Table},
+};
+use nucleus::{
+    Caching, DeviceMemory,
+    pci::{BARS, Bar, Function, LendError, functions},
+    speculation,
+};
+use vm::{Description, DeviceObject, Pager};
+
+use super::{directory, line, link, shown};
+
+/// The files of a function's memory, by register.
+const RESOURCES: [&str; BARS] = [
+    "resource0",
+    "resource1",
+    "resource2",
+    "resource3",
+    "resource4",
+    "resource5",
+];
+/// The same with stores that are merged, where the device allows it.
+const MERGED: [&str; BARS] = [
+    "resource0_wc",
+    "resource1_wc",
+    "resource2_wc",
+    "resource3_wc",
+    "resource4_wc",
+    "resource5_wc",
+];
+/// Devices whose memory is the host's RAM, and is cached as such: vendor, device, register. QEMU's
+/// `ivshmem`.
+const RAM: &[(u16, u16, usize)] = &[(0x1af4, 0x1110, 2)];
+
+/// `/sys/bus/pci`: links to the functions.
+pub(super) fn bus() -> Table {
+    let make = |function: &'static Function| {
+        let to = format!("../../../devices/pci0000:00/{}", name(function));
+        Entry::link(move || Ok(to.clone().into_bytes()))
+    };
+    let devices = Functions {
+        kind: Kind::Link,
+        make,
+    };
+    Table::new().with("devices", directory(devices))
+}
+
+/// `/sys/devices/pci0000:00`, those behind bridges too.
+pub(super) fn devices() -> impl Directory {
+    Functions {
+        kind: Kind::Directory,
+        make: |function| directory(of(function)),
+    }
+}
+
+/// The name by which Linux knows a function.
+fn name(it: &Function) -> String {
+    let (bus, device, function) = (it.place >> 8, it.place >> 3 & 31, it.place & 7);
+    format!("0000:{bus:02x}:{device:02x}.{function}")
+}
+
+/// A directory with a name for each function.
+struct Functions {
+    kind: Kind,
+    make: fn(&'static Function) -> Entry,
+}
+
+impl Directory for Functions {
+    fn lookup(&self, wanted: &[u8]) -> Result<Entry> {
+        let mut all = functions().iter();
+        let found = all.find(|function| name(function).as_bytes() == wanted);
+        found.map(self.make).ok_or(Errno::ENOENT)
+    }
+
+    fn list(&self, cursor: u64, emit: &mut EmitName<'_>) -> Result<()> {
+        let from_cursor = speculation::rest(functions(), cursor as usize).iter();
+        for (function, next) in from_cursor.zip(1..) {
+            if !emit(name(function).as_bytes(), self.kind, cursor + next) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A function's directory.
+fn of(it: &'static Function) -> Table {
+    let uevent = || {
+        let (vendor, device) = (it.vendor, it.device);
+        let name = name(it);
+        let class = it.class;
+        format!("PCI_CLASS={class:X}\nPCI_ID={vendor:04X}:{device:04X}\nPCI_SLOT_NAME={name}")
+    };
+    let mut table = Table::new()
+        .with("class", line(|| format!("{:#08x}", it.class)))
+        .with("device", line(|| format!("{:#06x}", it.device)))
+        .with("resource", resource(it))
+        .with("revision", line(|| format!("{:#04x}", it.revision)))
+        .with("subsystem", link("../../../bus/pci"))
+        .with("uevent", line(uevent))
+        .with("vendor", line(|| format!("{:#06x}", it.vendor)));
+    for (index, bar) in it.bars.iter().enumerate() {
+        let Some(bar) = bar.filter(|bar| !bar.is_ports && bar.address != 0) else {
+            continue;
+        };
+        let is_ram = RAM.contains(&(it.vendor, it.device, index));
+        let caching = match is_ram {
+            true => Caching::WriteBack,
+            false => Caching::Uncached,
+        };
+        table = table.with(RESOURCES[index], memory(it, index, caching));
+        if bar.is_prefetchable && !is_ram {
+            table = table.with(MERGED[index], memory(it, index, Caching::WriteCombining));
+        }
+    }
+    table
+}
+
+/// Linux's `IORESOURCE_` flags.
+fn flags(bar: &Bar) -> u64 {
+    const PORTS: u64 = 0x100;
+    const MEMORY: u64 = 0x200;
+    const PREFETCHABLE: u64 = 0x2000;
+    const WIDE: u64 = 0x10_0000;
+    const SIZE_ALIGNED: u64 = 0x4_0000;
+    let kind = if bar.is_ports { PORTS } else { MEMORY };
+    let merged = if bar.is_prefetchable { PREFETCHABLE } else { 0 };
+    let wide = if bar.is_wide { WIDE } else { 0 };
+    SIZE_ALIGNED | kind | merged | wide
+}
+
+/// A line for each register: first and last address, and flags.
+fn resource(it: &'static Function) -> Entry {
+    shown(|out| {
+        for bar in &it.bars {
+            let (first, last, flags) = bar.as_ref().map_or((0, 0, 0), |bar| {
+                (bar.address, bar.address + (bar.size - 1), flags(bar))
+            });
+            writeln!(out, "{first:#018x} {last:#018x} {flags:#018x}");
+        }
+    })
+}
+
+/// A file that is mapped only.
+fn memory(it: &'static Function, bar: usize, caching: Caching) -> Entry {
+    Entry::file(move |at: &Location, _: OpenFlags| {
+        let memory = it.lend(bar).map_err(|error| match error {
+            LendError::Busy => Errno::EBUSY,
+            LendError::NoMemory => Errno::ENODEV,
+            LendError::OutOfMemory => Errno::ENOMEM,
+        })?;
+        let file: Arc<dyn File> = Arc::new(Memory {
+            memory: memory.with_caching(caching),
+            location: at.clone(),
+        });
+        Ok(file)
+    })
+    .mode(0o600)
+}
+
+struct Memory {
+    memory: DeviceMemory,
+    location: Location,
+}
+
+impl File for Memory {
+    fn has_readiness(&self) -> bool {
+        false
+    }
+
+    fn location(&self) -> Option<&Location> {
+        Some(&self.location)
+    }
+
+    fn pager(&self) -> Result<Arc<dyn Pager>> {
+        let attributes = self.location.vnode().attributes()?;
+        let name: Vec<u8> = self.location.path_without_locks();
+        let description = Description {
+            device: attributes.device,
+            inode: attributes.inode,
+            name,
+        };
+        Ok(DeviceObject::new(self.memory, description)?)
+    }
+}

@@ -1,0 +1,64 @@
+//! Persistent memory: RAM whose bytes outlive the machine. Its frames have records like all others,
+//! so that programs can map them, but the allocator never has one.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::frame::{Frame, adopt_persistent};
+use crate::hw::machine;
+use crate::lock::{Rank, SpinLock};
+use crate::{OutOfMemory, PAGE_SIZE};
+
+/// Ranges that are kept.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+const MOST: usize = 4;
+
+/// Frames of each range that the firmware reported, until they are taken.
+static FOUND: SpinLock<Vec<Range<u64>>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+/// Frames of a piece of [`take`]'s list: a few pages of the kernel's heap.
+const PIECE: usize = 4096;
+
+/// Notes a range of frames that have records, which nothing uses.
+///
+/// # Safety
+/// The frames were regions in use, and persistent ones, at `frame::init`; each is noted once.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) unsafe fn found(frames: Range<u64>) {
+    let mut found = FOUND.lock();
+    if found.len() < MOST && found.try_reserve(1).is_ok() {
+        found.push(frames);
+    }
+}
+
+/// Takes a range of persistent memory that was not taken before: its frames in order, in pieces,
+/// with the bytes that they have. The caller keeps a handle of each for ever, since a frame that is
+/// given up becomes ordinary memory. `None` if there is no more.
+///
+/// # Errors
+/// [`OutOfMemory`] for the list; the range is lost.
+pub fn take() -> Result<Option<Vec<Vec<Frame>>>, OutOfMemory> {
+    let taken = FOUND.lock().pop();
+    let Some(frames) = taken else {
+        return Ok(None);
+    };
+    let count = (frames.end - frames.start) as usize;
+    let mut pieces = crate::try_vec(count.div_ceil(PIECE))?;
+    for first in (frames.start..frames.end).step_by(PIECE) {
+        let mut piece = crate::try_vec(PIECE.min((frames.end - first) as usize))?;
+        for number in first..frames.end.min(first + PIECE as u64) {
+            // SAFETY: `found`'s caller promises that the frame has no user, and it was taken out of
+            // the list, so this is the only time.
+            let frame = unsafe { adopt_persistent(number) };
+            piece.extend(frame);
+        }
+        pieces.push(piece);
+    }
+    Ok(Some(pieces))
+}
+
+/// Makes what was stored into a frame until now survive a loss of power, if it is of persistent
+/// memory: nothing of it is in a processor's cache when this returns.
+pub fn persist(frame: &Frame) {
+    machine::write_back_caches(frame.bytes(), PAGE_SIZE);
+}

@@ -1,0 +1,471 @@
+//! Data movement: whatever way bytes go, by copies or by pages that change hands, what was written
+//! is what is read, and no later write reaches the other side.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, IntoRawFd};
+
+use crate::large::Switched;
+use support::prelude::*;
+
+pub const TESTS: &[Test] = &[
+    ("movement: pipes, both sides write", pipes),
+    ("movement: Unix streams, both sides write", unix_streams),
+    ("movement: TCP, both sides write", tcp_streams),
+    ("movement: a lent page stays as it was", lent),
+    ("movement: pages are passed, not copied", passed),
+    ("movement: a reader that waits gets its bytes once", once),
+    ("movement: readers that wait are killed", killed),
+    ("movement: readers that wait are interrupted", interrupted),
+];
+
+const SWITCH: &str = "movement";
+const WAYS: [&str; 4] = ["copy", "once", "loan", "auto"];
+
+/// The most pages of a message.
+const PAGES: usize = 48;
+const MESSAGES: u64 = 150;
+
+/// A message: its number, and what both sides know of it.
+struct Message {
+    number: u64,
+    pages: usize,
+    /// Bytes of each side's buffer before the message.
+    starts: [usize; 2],
+}
+
+fn message(numbers: &mut Numbers, number: u64) -> Message {
+    let mut start = || match numbers.below(4) {
+        0 => numbers.below(PAGE as u64 / 8) as usize * 8,
+        _ => 0,
+    };
+    let starts = [start(), start()];
+    Message {
+        number,
+        pages: 1 + numbers.below(PAGES as u64) as usize,
+        starts,
+    }
+}
+
+/// What stands at the beginning and the end of each page of a message.
+fn stamp(message: &Message, page: usize) -> u64 {
+    (message.number << 20 | page as u64) ^ 0x5ca1_ab1e_0000_0000
+}
+
+/// Two buffers of memory, page-aligned.
+struct Buffer(*mut u8);
+
+impl Buffer {
+    const SIZE: usize = (PAGES + 2) * PAGE;
+
+    fn new() -> Result<Self> {
+        Ok(Self(map(Self::SIZE)?))
+    }
+
+    fn word(&self, at: usize) -> *mut u64 {
+        self.0.wrapping_add(at).cast()
+    }
+
+    fn set(&self, at: usize, value: u64) {
+        // SAFETY: callers stay inside the buffer, at multiples of eight.
+        unsafe { self.word(at).write_volatile(value) };
+    }
+
+    fn get(&self, at: usize) -> u64 {
+        // SAFETY: as in `set`.
+        unsafe { self.word(at).read_volatile() }
+    }
+
+    /// The places of a page's stamps.
+    fn places(start: usize, page: usize) -> [usize; 2] {
+        [start + page * PAGE, start + (page + 1) * PAGE - 8]
+    }
+
+    fn stamp(&self, start: usize, message: &Message) {
+        for page in 0..message.pages {
+            for at in Self::places(start, page) {
+                self.set(at, stamp(message, page));
+            }
+        }
+    }
+
+    /// Checks the stamps of all pages.
+    fn check(&self, start: usize, message: &Message) -> Outcome {
+        for page in 0..message.pages {
+            for at in Self::places(start, page) {
+                let (is, number) = (self.get(at), message.number);
+                ensure!(
+                    is == stamp(message, page),
+                    "page {page} of message {number} has {is:#x} at {at:#x}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Spoils some pages, and sees that they have what was written there.
+    fn spoil(&self, numbers: &mut Numbers, start: usize, message: &Message) -> Outcome {
+        for page in 0..message.pages {
+            if numbers.below(2) == 0 {
+                for at in Self::places(start, page) {
+                    self.set(at, !0);
+                }
+            }
+        }
+        let page = numbers.below(message.pages as u64) as usize;
+        let at = start + page * PAGE;
+        self.set(at, 1);
+        equal!(self.get(at), 1, page);
+        Ok(())
+    }
+}
+
+/// Sends messages, and spoils each as soon as it was sent.
+fn send(to: c_int, seed: u64) -> Outcome {
+    let (mut numbers, mut own) = (Numbers::new(seed), Numbers::new(seed + 1));
+    let mut buffer = Buffer::new()?;
+    for number in 0..MESSAGES {
+        let message = message(&mut numbers, number);
+        let start = message.starts[0];
+        buffer.stamp(start, &message);
+        let (mut done, len) = (0, message.pages * PAGE);
+        while done < len {
+            let at = buffer.0.wrapping_add(start + done);
+            done += call!(write(to, at.cast(), len - done)) as usize;
+        }
+        match own.below(12) {
+            // What is unmapped is not gone on the other side.
+            0 => {
+                unmap(buffer.0, Buffer::SIZE)?;
+                buffer = Buffer::new()?;
+            }
+            1 => {
+                call!(madvise(buffer.0.cast(), Buffer::SIZE, MADV_DONTNEED));
+            }
+            2 => wait_ok(spawn(|| {
+                buffer.spoil(&mut Numbers::new(number), start, &message)
+            })?)?,
+            3 => {}
+            _ => buffer.spoil(&mut own, start, &message)?,
+        }
+    }
+    Ok(())
+}
+
+/// Receives the same messages, and spoils each after it was checked twice.
+fn receive(from: c_int, seed: u64) -> Outcome {
+    let (mut numbers, mut own) = (Numbers::new(seed), Numbers::new(seed + 2));
+    let buffer = Buffer::new()?;
+    for number in 0..MESSAGES {
+        let message = message(&mut numbers, number);
+        let start = message.starts[1];
+        let (mut done, len) = (0, message.pages * PAGE);
+        while done < len {
+            let at = buffer.0.wrapping_add(start + done);
+            let count = call!(read(from, at.cast(), len - done));
+            ensure!(count > 0, "the end of the stream in message {number}");
+            done += count as usize;
+        }
+        buffer.check(start, &message)?;
+        if own.below(8) == 0 {
+            pause_ms(1);
+        }
+        buffer.check(start, &message)?;
+        match own.below(8) {
+            0 => wait_ok(spawn(|| {
+                buffer.check(start, &message)?;
+                buffer.spoil(&mut Numbers::new(number), start, &message)
+            })?)?,
+            1 => {}
+            _ => buffer.spoil(&mut own, start, &message)?,
+        }
+    }
+    let at = buffer.0;
+    equal!(call!(read(from, at.cast(), 1)), 0);
+    Ok(())
+}
+
+fn both_write(line: impl Fn() -> Result<(c_int, c_int)>) -> Outcome {
+    for (seed, way) in (1..).zip(WAYS) {
+        let _way = Switched::to(SWITCH, way)?;
+        let (reader, writer) = line()?;
+        let child = spawn(|| {
+            call!(close(reader));
+            send(writer, seed)
+        })?;
+        call!(close(writer));
+        let received = receive(reader, seed);
+        call!(close(reader));
+        received.and(wait_ok(child))?;
+    }
+    Ok(())
+}
+
+fn pipes() -> Outcome {
+    both_write(|| pipe(0))
+}
+
+fn unix_streams() -> Outcome {
+    both_write(|| {
+        let [reader, writer] = socket_pair(SOCK_STREAM)?;
+        Ok((reader.into_raw_fd(), writer.into_raw_fd()))
+    })
+}
+
+fn tcp_streams() -> Outcome {
+    both_write(|| {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let writer = TcpStream::connect(listener.local_addr()?)?;
+        let (reader, _) = listener.accept()?;
+        Ok((reader.into_raw_fd(), writer.into_raw_fd()))
+    })
+}
+
+/// The bytes in a pipe are those of the moment of the write.
+fn lent() -> Outcome {
+    let _way = Switched::to(SWITCH, "loan")?;
+    let (from, to) = (Buffer::new()?, Buffer::new()?);
+    for (round, end) in (0..).zip(["write", "unmap", "exit", "page out", "fork"]) {
+        let (reader, writer) = pipe(0)?;
+        let message = Message {
+            number: round,
+            pages: 16,
+            starts: [0; 2],
+        };
+        let give = || {
+            from.stamp(0, &message);
+            call!(write(writer, from.0.cast(), 16 * PAGE));
+            Ok(())
+        };
+        let before = counter("pages_lent")?;
+        match end {
+            "write" => {
+                give()?;
+                (0..16).for_each(|page| from.set(page * PAGE, 7));
+            }
+            "unmap" => {
+                give()?;
+                call!(madvise(from.0.cast(), Buffer::SIZE, MADV_DONTNEED));
+            }
+            "page out" => {
+                give()?;
+                // Without swap space it does nothing.
+                call!(madvise(from.0.cast(), Buffer::SIZE, MADV_PAGEOUT));
+                (0..16).for_each(|page| from.set(page * PAGE, 7));
+            }
+            "fork" => {
+                give()?;
+                wait_ok(spawn(|| {
+                    from.check(0, &message)?;
+                    (0..16).for_each(|page| from.set(page * PAGE, 7));
+                    Ok(())
+                })?)?;
+                (0..16).for_each(|page| from.set(page * PAGE, 8));
+            }
+            _ => wait_ok(spawn(give)?)?,
+        }
+        ensure!(counter("pages_lent")? >= before + 16, "{end}: no loan");
+        call!(read(reader, to.0.cast(), 16 * PAGE));
+        to.check(0, &message)?;
+        call!(close(reader));
+        call!(close(writer));
+    }
+    Ok(())
+}
+
+/// A program that leaves its pages alone has none of them copied, nor those it receives.
+fn passed() -> Outcome {
+    let _way = Switched::to(SWITCH, "auto")?;
+    let (from, to) = (Buffer::new()?, Buffer::new()?);
+    let message = Message {
+        number: 1,
+        pages: 16,
+        starts: [0; 2],
+    };
+    from.stamp(0, &message);
+    let (reader, writer) = pipe(0)?;
+    let names = ["bytes_copied_in", "bytes_copied_out", "bytes_copied_within"];
+    let copied = || -> Result<u64> { names.iter().map(|name| counter(name)).sum() };
+    let before = copied()?;
+    for _ in 0..64 {
+        call!(write(writer, from.0.cast(), 16 * PAGE));
+        call!(read(reader, to.0.cast(), 16 * PAGE));
+    }
+    to.check(0, &message)?;
+    let copied = copied()? - before;
+    // The counters' text is copied too.
+    ensure!(copied < 8 * 16 * PAGE as u64, "{copied} bytes were copied");
+    Ok(())
+}
+
+/// A reader that waits has its bytes in its memory once the writer is done, copied once.
+fn once() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    once_over(reader, writer)?;
+    let [reader, writer] = socket_pair(SOCK_STREAM)?;
+    once_over(reader.as_raw_fd(), writer.as_raw_fd())
+}
+
+fn once_over(reader: c_int, writer: c_int) -> Outcome {
+    let _way = Switched::to(SWITCH, "once")?;
+    let buffer = Buffer::new()?;
+    // A socket's first bytes come with their sender.
+    call!(write(writer, buffer.0.cast(), 1));
+    call!(read(reader, buffer.0.cast(), 1));
+    let message = Message {
+        number: 3,
+        pages: 32,
+        starts: [24, 48],
+    };
+    let put = counter("bytes_put")?;
+    let child = spawn(|| {
+        let count = call!(read(
+            reader,
+            buffer.0.wrapping_add(48).cast(),
+            message.pages * PAGE
+        ));
+        // More than a pipe holds, in one piece.
+        equal!(count as usize, message.pages * PAGE, count);
+        buffer.check(48, &message)
+    })?;
+    let from = Buffer::new()?;
+    from.stamp(24, &message);
+    await_sleep(child)?;
+    let at = from.0.wrapping_add(24);
+    let count = call!(write(writer, at.cast(), message.pages * PAGE));
+    equal!(count as usize, message.pages * PAGE, count);
+    wait_ok(child)?;
+    let put = counter("bytes_put")? - put;
+    equal!(put, (message.pages * PAGE) as u64);
+    // A buffer that is gone takes nothing, and no byte is lost.
+    let bad = map(2 * PAGE)?;
+    unmap(bad.wrapping_add(PAGE), PAGE)?;
+    let child = spawn(|| {
+        let count = call!(read(reader, bad.cast(), 16 * PAGE));
+        equal!(count as usize, PAGE, count);
+        // The others come as the writer goes on.
+        let mut rest = 15 * PAGE;
+        while rest > 0 {
+            rest -= call!(read(reader, buffer.0.cast(), rest)) as usize;
+        }
+        Ok(())
+    })?;
+    await_sleep(child)?;
+    call!(write(writer, at.cast(), 16 * PAGE));
+    wait_ok(child)
+}
+
+/// Waits until a process sleeps.
+fn await_sleep(process: pid_t) -> Outcome {
+    loop {
+        let stat = read_text(&format!("/proc/{process}/stat"))?;
+        if stat.contains(") S ") {
+            return Ok(());
+        }
+        pause_ms(1);
+    }
+}
+
+/// A reader that is killed in its wait leaves the pipe as it was for the next one.
+fn killed() -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    for way in ["once", "auto"] {
+        let _way = Switched::to(SWITCH, way)?;
+        let buffer = Buffer::new()?;
+        for round in 0..50 {
+            let child = spawn(|| {
+                call!(read(reader, buffer.0.cast(), 32 * PAGE));
+                Ok(())
+            })?;
+            if round % 2 == 0 {
+                await_sleep(child)?;
+                call!(kill(child, SIGKILL));
+                wait(child)?;
+            }
+            let message = Message {
+                number: round,
+                pages: 8,
+                starts: [8; 2],
+            };
+            buffer.stamp(8, &message);
+            call!(write(writer, buffer.0.wrapping_add(8).cast(), 8 * PAGE));
+            if round % 2 == 0 {
+                let to = Buffer::new()?;
+                call!(read(reader, to.0.wrapping_add(8).cast(), 8 * PAGE));
+                to.check(8, &message)?;
+                unmap(to.0, Buffer::SIZE)?;
+            } else {
+                wait_ok(child)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A reader that is interrupted in the middle of a large write has the bytes that it was told of, in
+/// order, and goes on with another buffer.
+fn interrupted() -> Outcome {
+    const WORDS: usize = 1 << 17;
+    extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
+    for way in ["once", "auto"] {
+        let _way = Switched::to(SWITCH, way)?;
+        let (reader, writer) = pipe(0)?;
+        let child = spawn(|| {
+            call!(close(reader));
+            let mut words = vec![0u64; WORDS];
+            for round in 0..24 {
+                for (i, word) in words.iter_mut().enumerate() {
+                    *word = (round * WORDS + i) as u64;
+                }
+                let (mut done, len) = (0, WORDS * 8);
+                while done < len {
+                    let at = words.as_ptr().cast::<u8>().wrapping_add(done);
+                    done += call!(write(writer, at.cast(), len - done)) as usize;
+                }
+            }
+            Ok(())
+        })?;
+        call!(close(writer));
+        handle(SIGALRM, nothing, 0)?;
+        let tick = |microseconds| -> Outcome {
+            let time = timeval {
+                tv_sec: 0,
+                tv_usec: microseconds,
+            };
+            let timer = itimerval {
+                it_interval: time,
+                it_value: time,
+            };
+            call!(setitimer(ITIMER_REAL, &timer, std::ptr::null_mut()));
+            Ok(())
+        };
+        tick(700)?;
+        let mut next = 0;
+        let mut buffers = [vec![0u64; WORDS], vec![0u64; WORDS]];
+        let outcome = (|| loop {
+            buffers.swap(0, 1);
+            let buffer = &mut buffers[0];
+            buffer.fill(!0);
+            // SAFETY: reads into a live buffer.
+            let count = unsafe { libc::read(reader, buffer.as_mut_ptr().cast(), WORDS * 8) };
+            if count < 0 {
+                equal!(errno(), EINTR);
+                continue;
+            }
+            if count == 0 {
+                return Ok(());
+            }
+            // Pieces are whole words: pages, and what a word-aligned buffer leaves of them.
+            ensure!(count % 8 == 0, "{count} bytes");
+            for &word in &buffer[..count as usize / 8] {
+                equal!(word, next);
+                next += 1;
+            }
+        })();
+        tick(0)?;
+        call!(close(reader));
+        let outcome: Outcome = outcome;
+        outcome.and(wait_ok(child))?;
+        equal!(next, 24 * WORDS as u64);
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Pages that a program hands to another one because it asked to: by loan, or for good (`uvm.txt`
+//! 7).
+//!
+//! The receiver's memory is private and writable, chosen by the kernel or given. Resident private
+//! pages of the sender change hands; other pages (of files, of shared memory) are copied, as all
+//! are where the switch `movement` allows copies only. A transfer is a loan whose lender then gives
+//! its pages up: its memory reads zero, and the receiver owns the pages alone and may write them
+//! without a fault. So a page is never without an owner, and a transfer that fails loses none.
+//! Writes of the sender's other threads to pages under transfer are lost.
+
+use nucleus::{Access, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame::Owned};
+
+use super::policy::{Movement, movement};
+use crate::map::{Advice, Fault, Map, MapEntry, MapError, MapRequest, page_range};
+
+/// How pages are handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Handing {
+    /// Both have the pages, until one of them writes.
+    Lend,
+    /// The sender's pages become zero-fill memory.
+    Transfer,
+}
+
+/// What was handed over.
+#[derive(Clone, Copy, Debug)]
+pub struct HandedOver {
+    /// Where the receiver has it.
+    pub at: VirtAddr,
+    /// Pages that changed hands.
+    pub passed: usize,
+    /// Pages that were copied.
+    pub copied: usize,
+}
+
+/// Pages that are passed together.
+const TOGETHER: usize = 32;
+
+impl Map {
+    /// Hands the pages of `range` to `to`, which may be this map: in the place of those at `at`, or
+    /// at an address of new memory. Stops early, with [`MapError::Again`], once `goes_on` returns
+    /// false. May sleep; no lock is held.
+    ///
+    /// # Errors
+    /// [`MapError::Invalid`] for an empty or unaligned range, for one that overlaps its place, and
+    /// for a transfer of memory that is not private or not anonymous. [`MapError::NotMapped`] if
+    /// part of the range cannot be read, or part of the place is no private memory that may be
+    /// written: nothing has changed, unless a program has changed the mappings meanwhile. For new
+    /// memory as [`map`](Map::map). [`MapError::NoMemory`] or [`MapError::Io`] for a page.
+    pub fn hand_over(
+        &self,
+        range: VirtRange,
+        to: &Map,
+        at: Option<VirtAddr>,
+        how: Handing,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<HandedOver, MapError> {
+        let range = page_range(range)?;
+        if range.is_empty() {
+            return Err(MapError::Invalid);
+        }
+        self.check_all(range, |entry| {
+            if !entry.allows(Access::Read) {
+                return Err(MapError::NotMapped);
+            }
+            let is_anonymous = entry.is_private() && entry.object.is_none();
+            match how == Handing::Lend || is_anonymous && !entry.is_kernels() {
+                true => Ok(()),
+                false => Err(MapError::Invalid),
+            }
+        })?;
+        let start = match at {
+            Some(at) => {
+                let end = at.checked_add(range.len()).ok_or(MapError::NotMapped)?;
+                let there = page_range(VirtRange::new(at, end))?;
+                let overlaps = !there.intersect(range).is_empty();
+                if core::ptr::eq(self, to) && overlaps {
+                    return Err(MapError::Invalid);
+                }
+                to.check_all(there, |entry| {
+                    let may_receive = entry.is_private() && entry.allows(Access::Write);
+                    may_receive.then_some(()).ok_or(MapError::NotMapped)
+                })?;
+                at
+            }
+            None => to.map(MapRequest::zero(range.len(), Prot::READ | Prot::WRITE))?,
+        };
+        let mut handed = HandedOver {
+            at: start,
+            passed: 0,
+            copied: 0,
+        };
+        let mut result = self.hand_each(range, to, &mut handed, goes_on);
+        if how == Handing::Transfer && result.is_ok() {
+            result = self.give_up(range);
+            to.widen(VirtRange::new(start, start + range.len()));
+        }
+        if result.is_err() && at.is_none() {
+            to.unmap(VirtRange::new(start, start + range.len()))?;
+        }
+        result.map(|()| handed)
+    }
+
+    /// Drops the pages of a range that have another owner now.
+    fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
+        match self.advise(range, Advice::DontNeedLocked) {
+            // Another thread has unmapped some of it, and the rest is dropped.
+            Err(MapError::NotMapped) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Checks each entry of `range`, which is mapped completely.
+    fn check_all(
+        &self,
+        range: VirtRange,
+        check: impl Fn(&MapEntry) -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
+        let space = self.space.read();
+        space.check_mapped(range)?;
+        space.overlapping(range).try_for_each(check)
+    }
+
+    fn hand_each(
+        &self,
+        range: VirtRange,
+        to: &Map,
+        handed: &mut HandedOver,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), MapError> {
+        let may_move = matches!(movement(), Movement::Loan | Movement::Auto);
+        let mut at = range.start;
+        while at < range.end {
+            if !goes_on() {
+                return Err(MapError::Again);
+            }
+            let there = handed.at + (at - range.start);
+            let left = (range.end - at) >> PAGE_SHIFT;
+            let passed = match may_move {
+                true => self.pass_pages(at, to, there, left),
+                false => 0,
+            };
+            handed.passed += passed;
+            if passed == 0 {
+                self.copy_page(at, to, there)?;
+                handed.copied += 1;
+            }
+            at = at + passed.max(1) * PAGE_SIZE;
+        }
+        Ok(())
+    }
+
+    /// Lends a few pages, `most` at most, and returns how many: 0 if the first cannot be lent.
+    fn pass_pages(&self, at: VirtAddr, to: &Map, there: VirtAddr, most: usize) -> usize {
+        let mut pages = [const { None::<Owned> }; TOGETHER];
+        let most = most.min(TOGETHER);
+        let mut count = self.lend(at, &mut pages[..most]);
+        // A page that is not there yet, or in swap, is brought in.
+        if count == 0 && self.resolve(at, Access::Read, |_| Some(())).is_ok() {
+            count = self.lend(at, &mut pages[..most]);
+        }
+        to.receive(there, &mut pages[..count])
+    }
+
+    fn copy_page(&self, at: VirtAddr, to: &Map, there: VirtAddr) -> Result<(), MapError> {
+        let mut held = [None];
+        self.hold_each(at, &mut held);
+        let [Some(page)] = held else {
+            return Err(MapError::NotMapped);
+        };
+        to.write_from(there, &page, 0, PAGE_SIZE)
+            .map_err(|fault| match fault {
+                Fault::OutOfMemory => MapError::NoMemory,
+                Fault::Io | Fault::BeyondEnd => MapError::Io,
+                Fault::NotMapped | Fault::Protection => MapError::NotMapped,
+            })
+    }
+}

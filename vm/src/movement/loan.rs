@@ -1,0 +1,202 @@
+//! Page loanout and page transfer (`uvm.txt` 7).
+//!
+//! A page that a program lends stays where it is. It gets another [owner](Owned), the borrower, and
+//! loses the right to be written: the fault routine gives a writer a copy, since the page is lent,
+//! and the borrower keeps the old one. Page-out may take the page from one owner and leave it to
+//! the others. No entry and no amap is changed by a loan.
+//!
+//! A page that is transferred to a program becomes an ordinary anon of an aligned buffer, in the
+//! place of the one that was there. If others own it as well, it is written like any lent page:
+//! after a copy, or in place once they have given it up.
+//!
+//! *Races.* Chunks are locked from the look at their slots until the mappings that could be written
+//! are narrowed and flushed. The fault routine takes that lock, so it neither copies a page that a
+//! processor still writes nor makes a lent one writable. A pin for a device's writes counts before
+//! it looks, and a loan looks for such pins after it has made its owners: one of the two sees the
+//! other.
+
+use core::sync::atomic::Ordering::SeqCst;
+use nucleus::{
+    Access, OutOfMemory, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END,
+    frame::Owned, pmap::Pending,
+};
+
+use super::policy::{least_move, may_move};
+use crate::amap::Slot;
+use crate::chunks::SLOTS;
+use crate::counters::Counter;
+use crate::map::{Map, MapEntry, Space};
+
+/// Pages that are passed together.
+const TOGETHER: usize = 16;
+
+/// What a loan leaves of the rights of a mapping.
+const NARROWED: Prot = Prot::READ.union(Prot::EXEC).union(Prot::WIRED);
+
+impl MapEntry {
+    /// Whether its anons can be lent and replaced page by page: no other address space writes them.
+    pub(super) fn is_private(&self) -> bool {
+        !self.shared && !self.shares_amap()
+    }
+}
+
+impl Map {
+    /// Lends the pages from the one at `from` on, which is aligned, to the caller: as many as
+    /// `lent` has places for, up to the first that is no resident anon of private memory which the
+    /// program may read. Returns how many. Their bytes do not change any more. With no lock held
+    /// that comes after the map's.
+    pub fn lend(&self, from: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
+        let mut done = 0;
+        let space = self.space.read();
+        while done < lent.len() {
+            let places = &mut lent[done..];
+            match self.lend_chunk(&space, from + (done << PAGE_SHIFT), places) {
+                0 => break,
+                n => done += n,
+            }
+        }
+        Counter::pages_lent.add(done as u64);
+        done
+    }
+
+    /// Lends pages of one chunk.
+    fn lend_chunk(&self, space: &Space, at: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
+        let entry = space.lookup(at).filter(|_| at < USER_END);
+        let Some(entry) = entry.filter(|it| it.is_private() && it.allows(Access::Read)) else {
+            return 0;
+        };
+        let key = entry.key(at);
+        let Some(mut slots) = entry.amap.as_ref().and_then(|amap| amap.lock_present(key)) else {
+            return 0;
+        };
+        let left = (entry.range.end - at) >> PAGE_SHIFT;
+        let most = lent.len().min(left).min(SLOTS);
+        let is_own = !slots.shared && !entry.needs_copy;
+        let mut count = 0;
+        while count < most && slots.holds(key + count as i64) {
+            let key = key + count as i64;
+            if is_own && let Some(slot) = slots.get(key) {
+                slot.keep();
+            }
+            match slots.peek(key).lend() {
+                Some(page) => lent[count] = Some(page),
+                None => break,
+            }
+            count += 1;
+        }
+        if count > 0 {
+            let mut pending = Pending::new();
+            let run = VirtRange::new(at, at + (count << PAGE_SHIFT));
+            self.pmap.protect(run, NARROWED, &mut pending);
+            pending.flush();
+        }
+        if self.write_pins.load(SeqCst) > 0 {
+            // A device may be writing them.
+            lent[..count].fill(None);
+            return 0;
+        }
+        count
+    }
+
+    /// Gives pages to the program, in the place of those from `at` on, which is aligned: as many as
+    /// there are, up to the first place that is not in private memory which the program may write,
+    /// or for which there is no memory. Returns how many were taken out of `pages`. With no lock
+    /// held that comes before the map's.
+    pub fn receive(&self, at: VirtAddr, pages: &mut [Option<Owned>]) -> usize {
+        let mut done = 0;
+        while done < pages.len() {
+            let at = at + (done << PAGE_SHIFT);
+            match self.receive_chunk(at, &mut pages[done..]) {
+                Ok(0) | Err(OutOfMemory) => break,
+                Ok(n) => done += n,
+            }
+        }
+        Counter::pages_transferred.add(done as u64);
+        done
+    }
+
+    /// Lends pages from the one at `from` on, which is aligned, to another address space, in the
+    /// place of those from `at` on, as many as `most` and a few; returns how many. None if that is
+    /// too few to be worth it, or pages of the two are written too soon.
+    pub fn pass_to(&self, from: VirtAddr, to: &Map, at: VirtAddr, most: usize) -> usize {
+        let is_aligned = from.is_page_aligned() && at.is_page_aligned();
+        if !is_aligned || most < least_move() / PAGE_SIZE {
+            return 0;
+        }
+        if !may_move(most, &self.lent) || !may_move(most, &to.received) {
+            return 0;
+        }
+        let mut pages = [const { None }; TOGETHER];
+        let most = most.min(TOGETHER);
+        let count = self.lend(from, &mut pages[..most]);
+        to.receive(at, &mut pages[..count])
+    }
+
+    /// Gives pages to slots of one chunk.
+    fn receive_chunk(
+        &self,
+        at: VirtAddr,
+        pages: &mut [Option<Owned>],
+    ) -> Result<usize, OutOfMemory> {
+        // The entry may need an amap, and then a page table, of its own.
+        for _ in 0..3 {
+            let space = self.space.read();
+            let entry = space.lookup(at).filter(|_| at < USER_END);
+            let Some(entry) = entry.filter(|it| it.is_private() && it.allows(Access::Write)) else {
+                return Ok(0);
+            };
+            let key = entry.key(at);
+            let amap = entry.amap.as_ref().filter(|_| !entry.needs_copy);
+            let slots = amap.and_then(|amap| amap.lock(key).ok());
+            let Some(mut slots) = slots.filter(|slots| !slots.shared) else {
+                drop(space);
+                self.own_amap(at).map_err(|_| OutOfMemory)?;
+                continue;
+            };
+            if self.pmap.is_shared(at) {
+                drop(slots);
+                drop(space);
+                self.own_table(at)?;
+                continue;
+            }
+            let left = (entry.range.end - at) >> PAGE_SHIFT;
+            let count = pages.len().min(left).min(slots.after(key) + 1);
+            let is_same = |slot: &Slot, page: &Option<Owned>| {
+                slot.sole_frame()
+                    .is_some_and(|frame| page.as_deref() == Some(frame))
+            };
+            let mut done = 0;
+            while done < count {
+                let first = done;
+                // A page that comes again, since neither side has written it, is there.
+                while done < count && !is_same(slots.peek(key + done as i64), &pages[done]) {
+                    done += 1;
+                }
+                let run = VirtRange::new(at + (first << PAGE_SHIFT), at + (done << PAGE_SHIFT));
+                if !run.is_empty() {
+                    let mut pending = Pending::new();
+                    self.pmap.remove(run, &mut pending);
+                    // From here on no TLB holds the old pages.
+                    pending.flush();
+                    for (key, page) in (key + first as i64..).zip(&mut pages[first..done]) {
+                        let slot = slots.get(key).ok_or(OutOfMemory)?;
+                        if let Some(page) = page.take() {
+                            *slot = Slot::sole(page);
+                        }
+                    }
+                    self.pmap.enter_ahead_each(run, |va| {
+                        let page = slots.peek(entry.key(va)).resident()?;
+                        let prot = entry.anon_prot(!page.is_fixed);
+                        Some((page, prot))
+                    });
+                }
+                if done < count {
+                    pages[done] = None;
+                    done += 1;
+                }
+            }
+            return Ok(count);
+        }
+        Ok(0)
+    }
+}
