@@ -59,7 +59,7 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         log!("ext2 on {}: {}", device.name(), refused.reason);
         refused.errno
     })?;
-    if options.direct && !fs.may_be_in_place() {
+    if options.in_place && !fs.may_be_in_place() {
         log!(
             "ext2 on {}: dax wants memory for a medium, and blocks of a page",
             device.name()
@@ -189,7 +189,7 @@ impl Ext2 {
     pub(super) fn reconfigure(&self, options: &[u8], read_only: bool) -> Result<()> {
         let mut options = Options::parse(options)?;
         // The inodes in memory keep what they have.
-        options.direct = self.options().in_place;
+        options.in_place = self.options().in_place;
         if read_only && !self.is_read_only() {
             self.sync_all()?;
             self.table()?.wait_for_ends();
