@@ -155,15 +155,16 @@ pub trait BackingStore: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether pages are [in place](super::BlockStore::is_in_place): a writer stores into the medium.
+    /// Whether pages are [in place](super::BlockStore::is_in_place): a writer stores into the
+    /// medium.
     #[inline]
     fn is_in_place(&self) -> bool {
         false
     }
 
-    /// Returns page `index` of an in-place file on the medium, reserved for a file that ends at `end`
-    /// with it, or where it ends now if that is later; it is the resident page from now on. Errors
-    /// as of [`reserve`](BackingStore::reserve).
+    /// Returns page `index` of an in-place file on the medium, reserved for a file that ends at
+    /// `end` with it, or where it ends now if that is later; it is the resident page from now on.
+    /// Errors as of [`reserve`](BackingStore::reserve).
     fn place(cache: &PageCache<Self>, index: u64, end: u64) -> Result<Frame> {
         Err(Errno::EIO)
     }

@@ -401,8 +401,8 @@ fn killed() -> Outcome {
     Ok(())
 }
 
-/// A reader that is interrupted in the middle of a large write has the bytes that it was told of, in
-/// order, and goes on with another buffer.
+/// A reader that is interrupted in the middle of a large write has the bytes that it was told of,
+/// in order, and goes on with another buffer.
 fn interrupted() -> Outcome {
     const WORDS: usize = 1 << 17;
     extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
