@@ -76,7 +76,7 @@ impl Aggregate {
         debug_assert!(slice.end() <= PAGE_SIZE);
         self.len += slice.len;
         if let Some(last) = self.slices.back_mut()
-            && last.frame == slice.frame
+            && last.frame() == slice.frame()
             && last.end() == slice.offset
         {
             last.len += slice.len;
@@ -130,7 +130,7 @@ impl Aggregate {
             }
             // Neighbours do not continue each other here, hence not in `to` either.
             to.slices
-                .push_back(Slice::of(&slice.frame, slice.offset, len));
+                .push_back(Slice::of(slice.owned(), slice.offset, len));
             to.len += len;
         }
     }
@@ -220,8 +220,7 @@ impl Aggregate {
     pub(crate) fn pass(&mut self, n: usize) -> Option<Slice> {
         let first = self.slices.front_mut()?;
         if first.len > n {
-            first.offset += n;
-            first.len -= n;
+            first.drop_front(n);
             self.len -= n;
             return None;
         }
@@ -235,7 +234,7 @@ impl Aggregate {
             let slice = &self.slices[at];
             if skip < slice.len {
                 let n = (slice.len - skip).min(to.len() - done);
-                ephemeral::map(&slice.frame).read(slice.offset + skip, &mut to[done..done + n]);
+                ephemeral::map(slice.frame()).read(slice.offset + skip, &mut to[done..done + n]);
                 done += n;
                 skip = 0;
             } else {
@@ -265,10 +264,10 @@ impl Aggregate {
     ) -> Option<Result<usize>> {
         // The only handle is in `self`, which is borrowed here: no other one can appear meanwhile.
         let last = self.slices.back_mut()?;
-        if last.end() == PAGE_SIZE || last.frame.handles() != 1 {
+        if last.end() == PAGE_SIZE || last.frame().handles() != 1 {
             return None;
         }
-        Some(copy(&last.frame, last.end()).inspect(|n| {
+        Some(copy(last.frame(), last.end()).inspect(|n| {
             last.len += n;
             self.len += n;
         }))

@@ -6,8 +6,9 @@ use nucleus::{Frame, PAGE_SIZE, frame::Owned};
 /// Immutable once passed on: the slice is one of the frame's owners.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// The frame.
-    pub frame: Owned,
+    frame: Owned,
+    /// The slice is the whole frame, and all owners of the frame are counted.
+    is_page: bool,
     /// Bytes of the frame before the slice.
     pub offset: usize,
     /// Bytes.
@@ -15,7 +16,7 @@ pub struct Slice {
 }
 
 /// The bytes of a slice that stays where it is meanwhile.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct View {
     /// The frame, which this keeps but does not own.
     pub frame: Frame,
@@ -25,44 +26,121 @@ pub struct View {
     pub len: usize,
 }
 
+impl View {
+    /// Makes a view of a part of a frame.
+    #[inline]
+    pub fn of(frame: &Frame, offset: usize, len: usize) -> View {
+        View {
+            frame: frame.clone(),
+            offset,
+            len,
+        }
+    }
+}
+
 impl Slice {
     /// Makes a slice of a whole frame, which it owns alone if the frame has no owner.
     pub fn whole(frame: impl Into<Owned>) -> Slice {
         Slice {
             frame: frame.into(),
+            is_page: true,
             offset: 0,
             len: PAGE_SIZE,
         }
     }
 
-    /// Makes a slice of a part of a frame that has other owners, or will have.
+    /// Makes a slice of a part of a page, or of all of it, that owns it from now on.
     #[inline]
-    pub fn of(frame: &Frame, offset: usize, len: usize) -> Slice {
+    pub fn within(page: Owned, offset: usize, len: usize) -> Slice {
         Slice {
-            frame: Owned::lend(frame),
+            frame: page,
+            is_page: len == PAGE_SIZE,
             offset,
             len,
         }
     }
 
-    /// Makes a slice of a part of a frame that slices alone show. They need not be counted, since
-    /// no such part becomes a page of anything, which could be written.
+    /// Makes a slice of a part of a frame that has other owners.
     #[inline]
-    pub(crate) fn part(frame: &Frame, offset: usize, len: usize) -> Slice {
+    pub fn of(frame: &Owned, offset: usize, len: usize) -> Slice {
         Slice {
-            frame: Owned::new(frame.clone()),
+            frame: frame.clone(),
+            is_page: false,
             offset,
             len,
         }
+    }
+
+    /// Makes a slice of a part of a frame that slices alone show. They are not counted as the
+    /// frame's owners, so no such part becomes a page of anything, which could be written, even if
+    /// it grows to a whole page.
+    #[inline]
+    pub fn part(frame: &Frame, offset: usize, len: usize) -> Slice {
+        Slice {
+            frame: Owned::new(frame.clone()),
+            is_page: false,
+            offset,
+            len,
+        }
+    }
+
+    /// Returns the frame.
+    #[inline]
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// Returns the frame as one of its owners, for a further slice or page of it.
+    #[inline]
+    pub(crate) fn owned(&self) -> &Owned {
+        &self.frame
+    }
+
+    /// Whether the slice is a page of its own: the whole frame, which may become a page of a file
+    /// or of a program.
+    #[inline]
+    pub fn is_page(&self) -> bool {
+        self.is_page
+    }
+
+    /// Returns the page.
+    ///
+    /// # Errors
+    /// The slice, if it is [no page](Slice::is_page).
+    #[inline]
+    pub fn into_page(self) -> core::result::Result<Owned, Slice> {
+        match self.is_page {
+            true => Ok(self.frame),
+            false => Err(self),
+        }
+    }
+
+    /// Returns the frame of a slice that was its only owner, to be used again.
+    #[inline]
+    pub(crate) fn into_frame(self) -> Frame {
+        self.frame.into_frame()
     }
 
     /// Returns the slice's bytes.
     #[inline]
     pub fn view(&self) -> View {
-        View {
-            frame: Frame::clone(&self.frame),
-            offset: self.offset,
-            len: self.len,
+        View::of(&self.frame, self.offset, self.len)
+    }
+
+    /// Returns another slice of the first `n` bytes, `len` at most.
+    #[inline]
+    pub fn first(&self, n: usize) -> Slice {
+        match n == self.len {
+            true => self.clone(),
+            false => Slice::of(&self.frame, self.offset, n),
+        }
+    }
+
+    /// Returns another slice of the last `n` bytes, `len` at most.
+    pub fn last(&self, n: usize) -> Slice {
+        match n == self.len {
+            true => self.clone(),
+            false => Slice::of(&self.frame, self.end() - n, n),
         }
     }
 
@@ -78,8 +156,15 @@ impl Slice {
             true => Slice::of(&self.frame, self.offset, n),
             false => Slice::part(&self.frame, self.offset, n),
         };
+        self.drop_front(n);
+        front
+    }
+
+    /// Gives the first `n` bytes up, fewer than `len`.
+    #[inline]
+    pub(crate) fn drop_front(&mut self, n: usize) {
+        self.is_page = false;
         self.offset += n;
         self.len -= n;
-        front
     }
 }

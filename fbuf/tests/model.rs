@@ -25,7 +25,7 @@ fn check(aggregate: &Aggregate, model: &[u8]) {
     }
     let mut slices = aggregate.slices().peekable();
     while let (Some(a), Some(b)) = (slices.next(), slices.peek()) {
-        let continues = a.frame == b.frame && a.end() == b.offset;
+        let continues = a.frame() == b.frame() && a.end() == b.offset;
         assert!(!continues, "neighbours that are one slice");
     }
 }
@@ -37,11 +37,7 @@ fn slice(random: &mut Random) -> (Slice, Vec<u8>) {
     ephemeral::map(&frame).write(0, &bytes);
     let offset = random.below(PAGE_SIZE);
     let len = random.below(PAGE_SIZE - offset + 1);
-    let slice = Slice {
-        frame: frame.into(),
-        offset,
-        len,
-    };
+    let slice = Slice::part(&frame, offset, len);
     (slice, bytes[offset..offset + len].to_vec())
 }
 
@@ -58,7 +54,7 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             assert_eq!(byte.is_some(), some < model.len());
             if let Some(byte) = byte {
                 let mut value = [0];
-                ephemeral::map(&byte.frame).read(byte.offset, &mut value);
+                ephemeral::map(byte.frame()).read(byte.offset, &mut value);
                 assert_eq!((byte.len, value[0]), (1, model.remove(some)));
             }
         }

@@ -32,7 +32,6 @@ pub mod page_cache;
 pub mod pseudofs;
 pub mod ramfs;
 pub mod rank;
-mod shared_pages;
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]
 mod support;

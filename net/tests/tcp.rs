@@ -303,7 +303,7 @@ fn passed_slices_are_limited_like_their_frames() {
         let (a, b) = pair(&stack, v4(1, 0));
         let piece = || {
             let frame = Frame::alloc(Contents::Zeroed).unwrap();
-            Slice::of(&frame, 0, 1)
+            Slice::part(&frame, 0, 1)
         };
         let send = || {
             let mut slices = Aggregate::new();

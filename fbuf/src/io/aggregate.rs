@@ -20,7 +20,11 @@ impl Aggregate {
             if n == 0 {
                 break;
             }
-            match to.put_frame(&first.frame, first.offset, n) {
+            let put = match to.keeps() {
+                true => to.put_slice(first.first(n)),
+                false => to.put_frame(first.frame(), first.offset, n),
+            };
+            match put {
                 Ok(0) => break,
                 Ok(taken) => {
                     self.clip_front(taken);
@@ -64,10 +68,9 @@ impl Aggregate {
         }
         let frame = vm::alloc_frame(Contents::Stale)?;
         let n = from.take_into(&frame, 0, max.min(PAGE_SIZE))?;
-        self.append(Slice {
-            frame: frame.into(),
-            offset: 0,
-            len: n,
+        self.append(match n {
+            PAGE_SIZE => Slice::whole(frame),
+            _ => Slice::part(&frame, 0, n),
         })?;
         Ok(n)
     }
@@ -158,14 +161,17 @@ impl Sink for AggregateSink<'_> {
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let len = len.min(self.room());
-        self.to.append(Slice::of(frame, offset, len))?;
-        self.room -= len;
-        Ok(len)
+        self.fill(&mut FrameSource { frame, offset, len })
     }
 
-    fn put_frame_copy(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        self.fill(&mut FrameSource { frame, offset, len })
+    fn put_slice(&mut self, mut slice: Slice) -> Result<usize> {
+        let len = slice.len.min(self.room());
+        if len < slice.len {
+            slice = slice.split_front(len);
+        }
+        self.to.append(slice)?;
+        self.room -= len;
+        Ok(len)
     }
 
     fn put_bytes(&mut self, bytes: &[u8]) -> Result<usize> {
@@ -178,11 +184,11 @@ impl Sink for AggregateSink<'_> {
             return Ok(0);
         }
         // One frame of zeros serves the whole hole: slices are immutable.
-        let frame = vm::alloc_frame(Contents::Zeroed)?;
+        let zeros = Slice::whole(vm::alloc_frame(Contents::Zeroed)?);
         let mut done = 0;
         while done < len {
             let n = (len - done).min(PAGE_SIZE);
-            if let Err(error) = self.to.append(Slice::of(&frame, 0, n)) {
+            if let Err(error) = self.to.append(zeros.first(n)) {
                 return moved(done, Err(error));
             }
             self.room -= n;
@@ -207,7 +213,7 @@ impl Source for AggregateSource<'_> {
         while total < len
             && let Some(slice) = self.take_slice(len - total)
         {
-            let from = ephemeral::map(&slice.frame);
+            let from = ephemeral::map(slice.frame());
             to.copy_from(offset + total, &from, slice.offset, slice.len);
             total += slice.len;
         }

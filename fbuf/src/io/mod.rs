@@ -30,14 +30,14 @@ pub trait Sink {
     /// Returns how many bytes it can still take.
     fn room(&self) -> usize;
 
-    /// Takes bytes of a frame, by copying or by keeping a handle. Returns how many: less than
-    /// `len` only when there is no more room or after an error, which the next call reports.
-    /// Bytes given to a sink that [keeps](Sink::keeps) frames must not change any more.
+    /// Takes a copy of bytes of a frame. Returns how many: less than `len` only when there is no
+    /// more room or after an error, which the next call reports.
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize>;
 
-    /// Takes a copy of bytes of a frame that may change afterwards.
-    fn put_frame_copy(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        self.put_frame(frame, offset, len)
+    /// Takes the bytes of a slice, which a sink that [keeps](Sink::keeps) slices does without a
+    /// copy; else as [`put_frame`](Sink::put_frame).
+    fn put_slice(&mut self, slice: Slice) -> Result<usize> {
+        self.put_frame(slice.frame(), slice.offset, slice.len)
     }
 
     /// Takes a copy of bytes of the kernel.
@@ -102,8 +102,7 @@ pub trait Sink {
         Err(Errno::EFAULT)
     }
 
-    /// Returns whether [`put_frame`](Sink::put_frame) keeps a handle of the frame instead of
-    /// copying. Such a sink never touches a program's memory, so locks may be held meanwhile.
+    /// Returns whether [`put_slice`](Sink::put_slice) keeps the slice instead of copying. Such a sink never touches a program's memory, so locks may be held meanwhile.
     fn keeps(&self) -> bool {
         false
     }

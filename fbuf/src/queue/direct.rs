@@ -3,8 +3,9 @@
 //!
 //! A reader that would sleep leaves word of its buffer ([`Queue::offer`]), and takes it back when
 //! it has been woken ([`Queue::withdraw`]). A writer that finds the queue empty fills the buffer
-//! once. Its own pages are brought in before, so that what the reader may have to wait for when it
-//! takes its word back is the copying of some pages, and faults of its own memory.
+//! once. Its own pages are brought in before, and those of the reader that it cannot write as they
+//! are end the copy, so that all that the reader may have to wait for when it takes its word back
+//! is the copying of some pages.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{
@@ -166,7 +167,8 @@ fn copy(pages: &[Option<Frame>], held: &Held, receiver: &Receiver, done: usize) 
         };
         let most = (PAGE_SIZE - offset).min(PAGE_SIZE - to.page_offset());
         let most = most.min(len - n);
-        if receiver.map.write_from(to, frame, offset, most).is_err() {
+        let written = receiver.map.write_from_if_mapped(to, frame, offset, most);
+        if written.is_none() {
             break;
         }
         n += most;

@@ -3,7 +3,7 @@
 use crate::counters::Counter;
 use abi::Result;
 
-use nucleus::{Frame, PAGE_SIZE, frame::Owned};
+use nucleus::{PAGE_SIZE, frame::Owned};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
@@ -75,11 +75,17 @@ impl<S: State> Queue<S> {
                 return Ok(total);
             }
         }
+        let keeps = to.keeps();
         // A handle of the slice keeps its frame while bytes are copied without the lock.
         loop {
             let mut next = call.front(self.lock().aside());
             while let Some(slice) = next {
-                let n = match to.put_frame(&slice.frame, slice.offset, slice.len.min(max - total)) {
+                let len = slice.len.min(max - total);
+                let put = match keeps {
+                    true => self.put_first(to, len),
+                    false => to.put_frame(&slice.frame, slice.offset, len),
+                };
+                let n = match put {
                     Ok(0) => return Ok(total),
                     Ok(n) => n,
                     Err(error) => return moved(total, Err(error)),
@@ -109,6 +115,13 @@ impl<S: State> Queue<S> {
         }
     }
 
+    /// Gives the first `len` bytes, which are in one slice, to a sink that keeps slices.
+    #[inline(never)]
+    fn put_first(&self, to: &mut dyn Sink, len: usize) -> Result<usize> {
+        let first = self.lock().data.slice(0).map(|first| first.first(len));
+        first.map_or(Ok(0), |first| to.put_slice(first))
+    }
+
     /// Gives whole pages at the front to a sink that takes them in the place of its own, `most` at
     /// most; returns how many bytes that were.
     #[inline(never)]
@@ -126,7 +139,7 @@ impl<S: State> Queue<S> {
                 // Writers add behind, and there is no other reader.
                 let chain = self.lock();
                 for (i, page) in pages[..count].iter_mut().enumerate() {
-                    *page = chain.data.slice(i).map(|slice| slice.frame.clone());
+                    *page = chain.data.slice(i).map(|slice| slice.owned().clone());
                 }
             }
             let taken = to.take_pages(&mut pages[..count]);
@@ -176,11 +189,7 @@ impl<S: State> Queue<S> {
                 }
                 chain.data.slice(at).map(|slice| {
                     let len = (slice.len - offset).min(left);
-                    View {
-                        frame: Frame::clone(&slice.frame),
-                        offset: slice.offset + offset,
-                        len,
-                    }
+                    View::of(slice.frame(), slice.offset + offset, len)
                 })
             };
             let Some(slice) = slice.filter(|slice| slice.len > 0) else {

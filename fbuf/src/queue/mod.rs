@@ -251,7 +251,7 @@ impl<S: State> Chain<S> {
     /// of the queue's own are copied: the writer takes them again, while a page that leaves costs
     /// an allocation here, and a change of mappings there.
     pub fn lent_pages(&self, most: usize) -> usize {
-        let is_lent = |slice: &&Slice| slice.len == PAGE_SIZE && slice.frame.is_lent();
+        let is_lent = |slice: &&Slice| slice.is_page() && slice.frame().is_lent();
         self.data.slices().take(most).take_while(is_lent).count()
     }
 
@@ -275,7 +275,7 @@ impl<S: State> Chain<S> {
     #[inline]
     fn in_place(&self, tail: &Tail) -> usize {
         match (self.data.last(), &tail.frame) {
-            (Some(last), Some(frame)) if last.end() == tail.used && *last.frame == *frame => {
+            (Some(last), Some(frame)) if last.end() == tail.used && *last.frame() == *frame => {
                 PAGE_SIZE - tail.used
             }
             _ => 0,
@@ -287,14 +287,14 @@ impl<S: State> Chain<S> {
     #[inline]
     fn recycle(&mut self, taken: &mut Option<Slice>, copied: &View) {
         if let Some(slice) = taken
-            && *slice.frame == copied.frame
-            && slice.frame.handles() == 2
+            && *slice.frame() == copied.frame
+            && slice.frame().handles() == 2
             && self.spare.has_room()
             && S::keeps_frames(self)
             && !frame::is_scarce()
             && let Some(slice) = taken.take()
         {
-            self.spare.push(slice.frame.into_frame());
+            self.spare.push(slice.into_frame());
         }
     }
 }

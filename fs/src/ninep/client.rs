@@ -7,7 +7,7 @@ use alloc::{boxed::Box, collections::VecDeque, sync::Arc, vec, vec::Vec};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::{Errno, Result};
-use fbuf::Slice;
+use fbuf::View;
 use nucleus::{
     sync::{Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
@@ -109,10 +109,10 @@ impl Reply {
 /// The data that a call sends and expects besides its message.
 #[derive(Default)]
 struct Cargo<'a> {
-    data: &'a [Slice],
+    data: &'a [View],
     /// Bytes of `data`.
     len: usize,
-    receive: &'a [Slice],
+    receive: &'a [View],
 }
 
 /// The attributes that [`Client::set_attributes`] changes.
@@ -568,7 +568,7 @@ impl Fid {
 
     /// Reads from byte `offset` on straight into slices, whose bytes are together at most
     /// [`max_data`](Client::max_data). Returns how many bytes came: fewer only at the end.
-    pub fn read(&self, offset: u64, to: &[Slice]) -> Result<usize> {
+    pub fn read(&self, offset: u64, to: &[View]) -> Result<usize> {
         let room: usize = to.iter().map(|slice| slice.len).sum();
         let cargo = Cargo {
             receive: to,
@@ -587,7 +587,7 @@ impl Fid {
 
     /// Writes slices from byte `offset` on, together at most [`max_data`](Client::max_data) bytes.
     /// Returns how many were written.
-    pub fn write(&self, offset: u64, from: &[Slice]) -> Result<usize> {
+    pub fn write(&self, offset: u64, from: &[View]) -> Result<usize> {
         let len: usize = from.iter().map(|slice| slice.len).sum();
         let cargo = Cargo {
             data: from,

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use abi::{Errno, Result};
-use fbuf::{Sink, Slice};
+use fbuf::{Sink, View};
 use nucleus::{Frame, PAGE_SIZE, ephemeral};
 use vm::PagerError;
 
@@ -112,7 +112,7 @@ impl Content {
 fn read_frames(
     wanted: usize,
     frames: &[Frame],
-    read: &mut dyn FnMut(usize, &[Slice]) -> Result<usize>,
+    read: &mut dyn FnMut(usize, &[View]) -> Result<usize>,
 ) -> Result<usize> {
     let mut slices = nucleus::try_vec(frames.len())?;
     let mut done = 0;
@@ -128,7 +128,7 @@ fn read_frames(
 }
 
 /// The bytes `from..to` of frames in a row.
-pub(super) fn slices_of(frames: &[Frame], from: usize, to: usize) -> impl Iterator<Item = Slice> {
+pub(super) fn slices_of(frames: &[Frame], from: usize, to: usize) -> impl Iterator<Item = View> {
     let first = from / PAGE_SIZE;
     frames[first..]
         .iter()
@@ -137,6 +137,6 @@ pub(super) fn slices_of(frames: &[Frame], from: usize, to: usize) -> impl Iterat
             let start = (first + i) * PAGE_SIZE;
             let offset = from.max(start) - start;
             let end = to.min(start + PAGE_SIZE).checked_sub(start)?;
-            (end > offset).then(|| Slice::of(frame, offset, end - offset))
+            (end > offset).then(|| View::of(frame, offset, end - offset))
         })
 }

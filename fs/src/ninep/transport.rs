@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use abi::Result;
-use fbuf::Slice;
+use fbuf::View;
 use nucleus::task::{Sleep, Woken};
 
 /// A way to a server. Messages may be under way together; the server answers in any order.
@@ -20,9 +20,9 @@ pub trait Transport: Send + Sync {
     fn send(
         &self,
         message: &[u8],
-        data: &[Slice],
+        data: &[View],
         reply: usize,
-        receive: &[Slice],
+        receive: &[View],
     ) -> Result<Box<dyn Flight>>;
 
     /// Whether a waiter should cancel after a signal: its process is being killed.

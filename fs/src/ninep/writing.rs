@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::{ops::Range, sync::atomic::Ordering};
 
 use abi::{Errno, Result};
-use fbuf::{Slice, Source};
+use fbuf::{Source, View};
 use nucleus::{
     Frame, PAGE_SIZE, ephemeral,
     frame::Owned,
@@ -17,7 +17,7 @@ use crate::page_cache::{PAGE, SizeLimit, new_page};
 
 /// Bytes on their way to the server.
 struct Batch {
-    slices: Vec<Slice>,
+    slices: Vec<View>,
     len: usize,
     /// Whole new pages, to replace the cached ones, and the end of each in the batch.
     whole: Vec<(u64, Owned, usize)>,
@@ -127,20 +127,22 @@ impl Content {
     /// the source can.
     fn take_page(&self, index: u64, from: &mut dyn Source, batch: &mut Batch) -> Result<usize> {
         let (frame, n) = match from.take_slice(PAGE_SIZE) {
-            Some(slice) if slice.len == PAGE_SIZE && self.may_share() => {
-                let mut pending = Pending::new();
-                // The stores of earlier mappings are being written now.
-                pmap::clear_modified(&slice.frame, &mut pending);
-                pending.flush();
-                (slice.frame, PAGE_SIZE)
-            }
-            Some(slice) => {
-                let frame = new_page()?;
-                let source = ephemeral::map(&slice.frame);
-                ephemeral::map(&frame).copy_from(0, &source, slice.offset, slice.len);
-                drop(source);
-                (Owned::new(frame), slice.len)
-            }
+            Some(slice) => match slice.into_page() {
+                Ok(page) => {
+                    let mut pending = Pending::new();
+                    // The stores of earlier mappings are being written now.
+                    pmap::clear_modified(&page, &mut pending);
+                    pending.flush();
+                    (page, PAGE_SIZE)
+                }
+                Err(slice) => {
+                    let frame = new_page()?;
+                    let source = ephemeral::map(slice.frame());
+                    ephemeral::map(&frame).copy_from(0, &source, slice.offset, slice.len);
+                    drop(source);
+                    (Owned::new(frame), slice.len)
+                }
+            },
             None => {
                 let frame = new_page()?;
                 let n = from.take_into(&frame, 0, PAGE_SIZE)?;
@@ -173,9 +175,6 @@ impl Content {
             None => (new_page()?, false),
         };
         let n = from.take_into(&frame, at, n)?;
-        if in_memory {
-            self.settle(index, &frame, at, n)?;
-        }
         if n > 0 {
             batch.add(&frame, at, n);
             batch.note_part(index, in_memory);
@@ -247,7 +246,7 @@ impl Content {
 
 impl Batch {
     fn add(&mut self, frame: &Frame, offset: usize, len: usize) {
-        self.slices.push(Slice::of(frame, offset, len));
+        self.slices.push(View::of(frame, offset, len));
         self.len += len;
     }
 
@@ -263,9 +262,9 @@ impl Batch {
 
 /// Sends `len` bytes of slices to byte `at` on, in as many messages as the server needs. Returns
 /// how many it took, and why not all.
-fn send(fid: &Fid, at: u64, slices: &[Slice], len: usize) -> (usize, Result<()>) {
+fn send(fid: &Fid, at: u64, slices: &[View], len: usize) -> (usize, Result<()>) {
     let mut done = 0;
-    let mut rest: Option<Vec<Slice>> = None;
+    let mut rest: Option<Vec<View>> = None;
     while done < len {
         match fid.write(at + done as u64, rest.as_deref().unwrap_or(slices)) {
             // A server that takes nothing and gives no reason has no room.
@@ -284,7 +283,7 @@ fn send(fid: &Fid, at: u64, slices: &[Slice], len: usize) -> (usize, Result<()>)
 }
 
 /// Returns the slices without their first `n` bytes.
-fn after(slices: &[Slice], n: usize) -> Result<Vec<Slice>> {
+fn after(slices: &[View], n: usize) -> Result<Vec<View>> {
     let mut skip = n;
     let mut left = nucleus::try_vec(slices.len())?;
     for slice in slices {
@@ -292,7 +291,7 @@ fn after(slices: &[Slice], n: usize) -> Result<Vec<Slice>> {
         skip -= cut;
         if cut < slice.len {
             let (offset, len) = (slice.offset + cut, slice.len - cut);
-            left.push(Slice::of(&slice.frame, offset, len));
+            left.push(View::of(&slice.frame, offset, len));
         }
     }
     Ok(left)

@@ -6,7 +6,12 @@ use core::{
 };
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, frame::Contents, pmap, sync::RwLock};
+use nucleus::{
+    Frame, PAGE_SIZE,
+    frame::{Contents, Owned},
+    pmap,
+    sync::RwLock,
+};
 use vm::{Description, History, Lookup, Object, Pager, PagerError, account::Stock};
 
 use super::{
@@ -15,7 +20,6 @@ use super::{
     readahead::Streams,
     reclaim::{SHORTAGE, reclaim_clean},
 };
-use crate::shared_pages;
 
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -24,8 +28,9 @@ pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 /// *Concurrency.* Reads take no lock but a chunk's, unless the reader keeps pages. Writes and
 /// truncation are serialized by `writers`, which no fault takes.
 ///
-/// *Shared pages.* A page that was passed on without a copy is immutable while others have it: see
-/// [`shared_pages`].
+/// *Lent pages.* A page that was passed on without a copy is immutable while others have it: a
+/// writer, or a fault that makes it writable, first [owns](Object::own) it. No page is lent while
+/// one is being written, since lenders hold `writers` as well.
 pub struct PageCache<S: BackingStore> {
     pub(crate) object: Object,
     /// Bytes. Grows under `writers`; shrinks under it, before pages go.
@@ -38,8 +43,6 @@ pub struct PageCache<S: BackingStore> {
     pub(crate) writable_mappings: AtomicU32,
     /// There were such mappings: bytes behind the end may not be zero.
     pub(crate) was_mapped_writable: AtomicBool,
-    /// A page was passed on to a reader that keeps it, or came from a writer that may.
-    pub(crate) has_shared: AtomicBool,
     /// What became of pages that were lent to programs.
     pub(crate) lent: History,
     pub(crate) store: S,
@@ -91,7 +94,6 @@ impl<S: BackingStore> PageCache<S> {
             writers: RwLock::new(crate::rank::VNODE, ()),
             writable_mappings: AtomicU32::new(0),
             was_mapped_writable: AtomicBool::new(false),
-            has_shared: AtomicBool::new(false),
             lent: History::default(),
             store,
         }
@@ -112,19 +114,17 @@ impl<S: BackingStore> PageCache<S> {
         self.size().div_ceil(PAGE)
     }
 
-    /// Whether pages may be passed on without a copy from now on.
-    pub(crate) fn may_share(&self) -> bool {
-        if self.store.is_in_place() {
-            return false;
+    /// Lends page `index`, if it is resident and its frame is the file's alone to pass on. The
+    /// caller holds `writers`.
+    pub(super) fn lend_page(&self, index: u64) -> Option<Owned> {
+        match self.store.is_in_place() {
+            true => None,
+            false => self.object.lend(index, || self.is_mapped_writable()),
         }
-        // Before the look at the mappings: one that becomes writable meanwhile sees this.
-        self.has_shared.store(true, Ordering::SeqCst);
-        !self.is_mapped_writable()
     }
 
-    /// The page `index` if the file has it, owned by the file and its mappings alone: a page that
-    /// others keep is left to them, and a copy takes its place. A writer and a fault may copy in
-    /// vain: see [`settle`](PageCache::settle).
+    /// The page `index` if the file has it, to be written: a page that is lent is left to its
+    /// borrowers, and a copy takes its place.
     ///
     /// # Errors
     /// `ENOMEM`; `EIO` from the swap space.
@@ -135,46 +135,27 @@ impl<S: BackingStore> PageCache<S> {
                 false => self.object.resident(index),
             };
             let frame = match found {
-                Some(frame)
-                    if self.has_shared.load(Ordering::SeqCst) && !shared_pages::is_own(&frame) =>
-                {
-                    frame
-                }
+                Some(frame) if frame.is_lent() => frame,
                 found => return Ok(found),
             };
-            let own = new_page()?;
+            self.lent.broke();
             // The device may be writing the page: were the copy clean, it could be evicted before
             // that is done, and the block's old bytes be read.
             let is_reserved = S::is_reserved(self, index);
-            if is_reserved {
-                pmap::set_modified(&own);
-            }
-            if frame.is_lent() {
-                self.lent.broke();
-            }
-            if self.object.replace_by_copy(index, &frame, own.clone()) {
+            let own = self.object.own(index, frame, || {
+                new_page().inspect(|copy| {
+                    if is_reserved {
+                        pmap::set_modified(copy);
+                    }
+                })
+            });
+            if let Some(own) = own? {
                 if is_reserved {
                     S::note_dirty(self, index);
                 }
                 return Ok(Some(own));
             }
         }
-    }
-
-    /// Bytes `at..at + len` of `frame`, which was page `index`, were written just now by the holder
-    /// of `writers`: writes them into the page that a fault has put in its place meanwhile, if any.
-    #[inline]
-    pub(crate) fn settle(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
-        match self.has_shared.load(Ordering::SeqCst) {
-            true => self.settle_copied(index, frame, at, len),
-            false => Ok(()),
-        }
-    }
-
-    #[cold]
-    fn settle_copied(&self, index: u64, frame: &Frame, at: usize, len: usize) -> Result<()> {
-        let changed = |now: &Frame| self.mark_modified(index, now);
-        shared_pages::settle(frame, at, len, || self.fetch(index), changed)
     }
 
     /// Returns page `index` to be written, brought in if the store is not a server; `None` if it is
@@ -274,17 +255,18 @@ impl<S: BackingStore> Pager for PageCache<S> {
     }
 
     fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
-        // With its chunk locked a page has no handles but the object's, its mappings' and those of
-        // threads that share it or write it.
-        let may_enter = |frame| {
-            S::may_enter(self, index)
-                && (!self.has_shared.load(Ordering::SeqCst) || shared_pages::is_own_locked(frame))
-        };
+        let may_enter = |frame: &Frame| S::may_enter(self, index) && !frame.is_lent();
         let marked = entering.is_none_or(may_enter);
         if marked {
             S::note_dirty(self, index);
         }
         marked
+    }
+
+    fn lend(&self, index: u64) -> Option<Owned> {
+        // A writer at work is not waited for: the map is locked.
+        let _turn = self.writers.try_read()?;
+        self.lend_page(index)
     }
 
     fn reference(&self, writable: bool) {

@@ -1,7 +1,7 @@
 //! Reading.
 
 use abi::Result;
-use fbuf::{Sink, counters::Counter, moved};
+use fbuf::{Sink, Slice, counters::Counter, moved};
 use nucleus::{PAGE_SIZE, pmap};
 use vm::PagerError;
 
@@ -23,7 +23,6 @@ impl<S: BackingStore> PageCache<S> {
         let keeps = to.keeps();
         // Such a sink does not fault; while the lock is held no page that it keeps is written.
         let _turn = keeps.then(|| self.writers.write());
-        let copies = keeps && !self.may_share();
         let room = to.room();
         let left = || {
             let left = self.size().saturating_sub(offset);
@@ -78,9 +77,9 @@ impl<S: BackingStore> PageCache<S> {
                         // Its mappings, if it has any, don't show this use.
                         pmap::set_referenced(&frame);
                     }
-                    match copies {
-                        true => to.put_frame_copy(&frame, in_page, n),
-                        false => to.put_frame(&frame, in_page, n),
+                    match keeps.then(|| self.lend_page(index)).flatten() {
+                        Some(page) => to.put_slice(Slice::within(page, in_page, n)),
+                        None => to.put_frame(&frame, in_page, n),
                     }
                 }
                 None => to.put_zeros(n),
@@ -110,10 +109,7 @@ impl<S: BackingStore> PageCache<S> {
         let count = {
             // No page is being written now.
             let _turn = self.writers.write();
-            if !self.may_share() {
-                return 0;
-            }
-            let lent = (index..).map(|index| self.object.lend(index));
+            let lent = (index..).map(|index| self.lend_page(index));
             let lent = lent.take_while(Option::is_some);
             let places = pages[..most].iter_mut().zip(lent);
             places.map(|(place, page)| *place = page).count()

@@ -109,23 +109,18 @@ impl<S: BackingStore> PageCache<S> {
             None => self.fill_page(index, 0, n, &mut |frame, at, n| {
                 from.take_into(frame, at, n)
             }),
-            Some(slice) if slice.len == PAGE_SIZE => self.adopt(index, slice.frame),
-            Some(slice) => self.fill_page(index, 0, slice.len, &mut |frame, at, n| {
-                copy(&slice, frame, at, n)
-            }),
+            Some(slice) => match slice.into_page() {
+                Ok(page) => self.adopt(index, page),
+                Err(slice) => self.fill_page(index, 0, slice.len, &mut |frame, at, n| {
+                    copy(&slice, frame, at, n)
+                }),
+            },
         }
     }
 
     /// Inserts a whole frame that a writer shared as page `index`, without a copy. Others may still
     /// have it.
     fn adopt(&self, index: u64, frame: Owned) -> Result<usize> {
-        if !self.may_share() {
-            // A page mapped for writing must not be one that others keep.
-            let slice = Slice::whole(frame);
-            return self.fill_page(index, 0, PAGE_SIZE, &mut |frame, at, n| {
-                copy(&slice, frame, at, n)
-            });
-        }
         Self::throttle();
         S::charge(self, 1)?;
         let replaced = S::reserve(self, index, None, (index + 1) * PAGE).and_then(|()| {
@@ -159,7 +154,6 @@ impl<S: BackingStore> PageCache<S> {
         let n = fill(&frame, at, n)?;
         if n > 0 {
             self.mark_modified(index, &frame);
-            self.settle(index, &frame, at, n)?;
             Self::throttle();
         }
         Ok(n)
@@ -209,7 +203,7 @@ impl<S: BackingStore> PageCache<S> {
             // The source ended inside of the bytes that the file had.
             if let Some(resident) = self.fetch(index)? {
                 S::reserve(self, index, Some(&resident), 0)?;
-                self.copy_into(index, &frame, at..at + filled, &resident)?;
+                self.copy_into(index, &frame, at..at + filled, &resident);
             }
             return Ok((filled, false));
         }
@@ -246,18 +240,12 @@ impl<S: BackingStore> PageCache<S> {
             S::note_dirty(self, index);
             return Ok(true);
         }
-        self.copy_into(index, frame, new, &resident)?;
+        self.copy_into(index, frame, new, &resident);
         Ok(false)
     }
 
     /// Copies bytes of `frame` into page `index`, which is `resident`.
-    fn copy_into(
-        &self,
-        index: u64,
-        frame: &Frame,
-        bytes: Range<usize>,
-        resident: &Frame,
-    ) -> Result<()> {
+    fn copy_into(&self, index: u64, frame: &Frame, bytes: Range<usize>, resident: &Frame) {
         let page = ephemeral::map(resident);
         page.copy_from(
             bytes.start,
@@ -267,7 +255,6 @@ impl<S: BackingStore> PageCache<S> {
         );
         drop(page);
         self.mark_modified(index, resident);
-        self.settle(index, resident, bytes.start, bytes.len())
     }
 
     /// Inserts a page of zeros with room as page `index`, beyond the end of a file that ends at
@@ -319,7 +306,6 @@ impl<S: BackingStore> PageCache<S> {
                 S::reserve(self, index, Some(&frame), 0)?;
                 ephemeral::map(&frame).fill(from, to - from, 0);
                 self.mark_modified(index, &frame);
-                self.settle(index, &frame, from, to - from)?;
             }
             return Ok(());
         }
@@ -344,7 +330,7 @@ fn is_zero(frame: &Frame, from: usize, to: usize) -> bool {
 
 /// Copies bytes of a slice, from its start.
 fn copy(from: &Slice, to: &Frame, at: usize, n: usize) -> Result<usize> {
-    let source = ephemeral::map(&from.frame);
+    let source = ephemeral::map(from.frame());
     ephemeral::map(to).copy_from(at, &source, from.offset, n);
     Ok(n)
 }

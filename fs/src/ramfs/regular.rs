@@ -12,7 +12,10 @@ use abi::{
     Errno, Result,
     raw::general::{F_SEAL_FUTURE_WRITE, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE},
 };
-use nucleus::{Frame, frame::Contents};
+use nucleus::{
+    Frame,
+    frame::{Contents, Owned},
+};
 use vm::{
     Description, Lookup, Object, Pager, PagerError,
     account::{Kind, Stock},
@@ -249,6 +252,10 @@ impl Pager for Node {
 
     fn reserve(&self, index: u64) -> Mapping<()> {
         self.file().map_or(Ok(()), |file| file.reserve(index))
+    }
+
+    fn lend(&self, index: u64) -> Option<Owned> {
+        self.file()?.lend(index)
     }
 
     fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {

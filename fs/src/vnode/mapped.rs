@@ -7,7 +7,7 @@ use abi::{
     Errno,
     raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE},
 };
-use nucleus::{Frame, PAGE_SIZE};
+use nucleus::{Frame, PAGE_SIZE, frame::Owned};
 use vm::{Description, Lookup, Object, Pager, PagerError};
 
 use super::Location;
@@ -112,6 +112,10 @@ impl Pager for Mapped {
 
     fn reserve(&self, index: u64) -> Result<(), PagerError> {
         self.pager.reserve(index)
+    }
+
+    fn lend(&self, index: u64) -> Option<Owned> {
+        self.pager.lend(index)
     }
 
     fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {

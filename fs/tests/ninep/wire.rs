@@ -7,7 +7,7 @@ use std::{
 };
 
 use abi::Errno;
-use fbuf::Slice;
+use fbuf::View;
 use fs::ninep::{Flight, Transport};
 use nucleus::{
     ephemeral,
@@ -90,9 +90,9 @@ impl Transport for Wire {
     fn send(
         &self,
         message: &[u8],
-        data: &[Slice],
+        data: &[View],
         reply: usize,
-        receive: &[Slice],
+        receive: &[View],
     ) -> Result<Box<dyn Flight>, Errno> {
         let manners = *self.manners.lock().unwrap();
         if manners == Manners::Gone {

@@ -314,11 +314,7 @@ impl Receiver {
                 Ok(0) => {}
                 Ok(len) if len as usize <= PAGE_SIZE => {
                     let len = len as usize;
-                    return Some(Slice {
-                        frame: frame.into(),
-                        offset: 0,
-                        len,
-                    });
+                    return Some(Slice::part(&frame, 0, len));
                 }
                 Ok(_) => self.fail(Error::Broken),
                 Err(error) => self.fail(error),
@@ -417,7 +413,7 @@ impl Sender {
         request.renew(bytes.slice_count().min(max), |parts| {
             for slice in bytes.slices().take(max) {
                 parts.push(Part {
-                    frame: Frame::clone(&slice.frame),
+                    frame: slice.frame().clone(),
                     offset: slice.offset,
                     len: slice.len,
                 });

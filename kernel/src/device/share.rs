@@ -4,13 +4,13 @@
 use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
-use fbuf::Slice;
+use fbuf::View;
 use fs::{
     Vnode,
     ninep::{self, Flight, Transport},
 };
 use nucleus::{
-    Frame, PAGE_SIZE,
+    PAGE_SIZE,
     dma::{Buffer, Part, Pool},
     log,
     sync::Mutex,
@@ -124,12 +124,12 @@ struct InFlight {
     /// The frames of the message, kept until it has landed.
     _message: Vec<Buffer>,
     /// The data of the message, which are not to change meanwhile.
-    _data: Vec<Slice>,
+    _data: Vec<View>,
 }
 
-fn part(slice: &Slice) -> Part {
+fn part(slice: &View) -> Part {
     Part {
-        frame: Frame::clone(&slice.frame),
+        frame: slice.frame.clone(),
         offset: slice.offset,
         len: slice.len,
     }
@@ -162,9 +162,9 @@ impl Transport for Server {
     fn send(
         &self,
         message: &[u8],
-        data: &[Slice],
+        data: &[View],
         reply: usize,
-        receive: &[Slice],
+        receive: &[View],
     ) -> Result<Box<dyn Flight>> {
         let sent = self.buffers(message.len())?;
         let answer = self.buffers(reply)?;

@@ -91,6 +91,19 @@ impl<T: ?Sized> RwLock<T> {
         unsafe { Guard::new(self, Reading(())) }
     }
 
+    /// Takes the lock with other readers if no writer has it; never sleeps, and the order is not
+    /// checked.
+    #[inline]
+    pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
+        machine::point();
+        let entered = |state: u32| (state < MOST_READERS).then(|| state + 1);
+        let taken = self
+            .state
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, entered);
+        // SAFETY: counted just now.
+        taken.ok().map(|_| unsafe { Guard::new(self, Reading(())) })
+    }
+
     /// Takes the lock alone.
     #[inline]
     #[track_caller]

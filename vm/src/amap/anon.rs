@@ -258,10 +258,10 @@ impl Slot {
     pub fn lend(&self) -> Option<Owned> {
         match self {
             Slot::Empty => None,
-            Slot::Sole(location) => location.frame().map(Owned::lend),
+            Slot::Sole(location) => location.owned().cloned(),
             // With its lock held: page-out may take the page from the anon at any other time, and
             // leave it to an owner who then writes it.
-            Slot::Shared(anon) => anon.location.lock().frame().map(Owned::lend),
+            Slot::Shared(anon) => anon.location.lock().owned().cloned(),
         }
     }
 

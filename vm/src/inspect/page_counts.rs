@@ -244,7 +244,7 @@ impl MapEntry {
     }
 
     /// Returns whether the anonymous layer has the page at `va`.
-    fn has_anon(&self, va: VirtAddr) -> bool {
+    pub(crate) fn has_anon(&self, va: VirtAddr) -> bool {
         let key = self.key(va);
         let above = self.amap.as_ref();
         above.is_some_and(|amap| amap.count(key..key + 1) > 0)

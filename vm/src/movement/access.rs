@@ -120,6 +120,22 @@ impl Map {
         })
     }
 
+    /// As [`write_from`](Map::write_from), if the page is mapped to be written. Resolves no fault,
+    /// so a lock may be held that comes before the map's.
+    pub fn write_from_if_mapped(
+        &self,
+        to: VirtAddr,
+        from: &Frame,
+        offset: usize,
+        len: usize,
+    ) -> Option<()> {
+        let from = ephemeral::map(from);
+        let space = self.space.read();
+        let write = |page: &Mapping<'_>| page.copy_from(to.page_offset(), &from, offset, len);
+        (to < USER_END).then_some(())?;
+        self.write_mapped(&space, to, write)
+    }
+
     /// Calls `write` with the page at `at`, as if the program wrote it.
     fn write_page(&self, at: VirtAddr, write: impl Fn(&Mapping<'_>)) -> Result<(), Fault> {
         let space = self.space.read();

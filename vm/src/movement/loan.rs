@@ -17,10 +17,11 @@
 
 use core::sync::atomic::Ordering::SeqCst;
 use nucleus::{
-    Access, OutOfMemory, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END,
-    frame::Owned, pmap::Pending,
+    Access, OutOfMemory, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, frame::Owned,
+    pmap::Pending,
 };
 
+use super::NARROWED;
 use super::policy::{least_move, may_move};
 use crate::amap::Slot;
 use crate::chunks::SLOTS;
@@ -29,9 +30,6 @@ use crate::map::{Map, MapEntry, Space};
 
 /// Pages that are passed together.
 const TOGETHER: usize = 16;
-
-/// What a loan leaves of the rights of a mapping.
-const NARROWED: Prot = Prot::READ.union(Prot::EXEC).union(Prot::WIRED);
 
 impl MapEntry {
     /// Whether its anons can be lent and replaced page by page: no other address space writes them.
@@ -42,9 +40,10 @@ impl MapEntry {
 
 impl Map {
     /// Lends the pages from the one at `from` on, which is aligned, to the caller: as many as
-    /// `lent` has places for, up to the first that is no resident anon of private memory which the
-    /// program may read. Returns how many. Their bytes do not change any more. With no lock held
-    /// that comes after the map's.
+    /// `lent` has places for, up to the first that is not resident, that the program may not read,
+    /// or that cannot be lent: anons of private memory can, and pages of files and shared memory as
+    /// far as their pager [lends](Pager::lend) them. Returns how many. Their bytes do not change
+    /// any more. With no lock held that comes after the map's.
     pub fn lend(&self, from: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
         let mut done = 0;
         let space = self.space.read();
@@ -59,18 +58,42 @@ impl Map {
         done
     }
 
-    /// Lends pages of one chunk.
+    /// Lends pages of one entry, those of one chunk at most.
     fn lend_chunk(&self, space: &Space, at: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
         let entry = space.lookup(at).filter(|_| at < USER_END);
-        let Some(entry) = entry.filter(|it| it.is_private() && it.allows(Access::Read)) else {
-            return 0;
-        };
-        let key = entry.key(at);
-        let Some(mut slots) = entry.amap.as_ref().and_then(|amap| amap.lock_present(key)) else {
+        let Some(entry) = entry.filter(|it| it.allows(Access::Read)) else {
             return 0;
         };
         let left = (entry.range.end - at) >> PAGE_SHIFT;
         let most = lent.len().min(left).min(SLOTS);
+        let count = match entry.is_private() {
+            true => self.lend_anons(entry, at, &mut lent[..most]),
+            false => 0,
+        };
+        match (&entry.object, count) {
+            (Some(object), 0) if entry.shared || entry.is_private() => {
+                // Pages above the object's are anons: they are no run of the object's.
+                let is_below = |at| entry.shared || !entry.has_anon(at);
+                let places = lent[..most].iter_mut().enumerate();
+                let pages = places.map_while(|(i, place)| {
+                    let at = at + (i << PAGE_SHIFT);
+                    let page = is_below(at).then(|| object.pager.lend(entry.index(object, at)));
+                    *place = Some(page??);
+                    Some(())
+                });
+                pages.count()
+            }
+            _ => count,
+        }
+    }
+
+    /// Lends anons of one chunk of a private entry.
+    fn lend_anons(&self, entry: &MapEntry, at: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
+        let key = entry.key(at);
+        let Some(mut slots) = entry.amap.as_ref().and_then(|amap| amap.lock_present(key)) else {
+            return 0;
+        };
+        let most = lent.len();
         let is_own = !slots.shared && !entry.needs_copy;
         let mut count = 0;
         while count < most && slots.holds(key + count as i64) {

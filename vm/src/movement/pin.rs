@@ -7,7 +7,7 @@
 
 use alloc::{sync::Arc, vec::Vec};
 use core::sync::atomic::Ordering::SeqCst;
-use nucleus::{Access, PAGE_SIZE, Prot, VirtRange, addr::USER_END, dma::Part, ephemeral, pmap};
+use nucleus::{Access, PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, dma::Part, pmap};
 
 use crate::map::{Fault, Map, Space};
 use crate::object::Pager;
@@ -132,17 +132,16 @@ impl PinnedPages {
         let at = range.start;
         let offset = at.page_offset();
         let len = (PAGE_SIZE - offset).min(range.len());
+        let shared = match self.is_written() {
+            true => SharedPart::new(space, at, self.parts.len())?,
+            false => None,
+        };
+        // After the count of a part of an object: whoever lends the page sees one of the two.
         let (frame, prot) = self.map.pmap.extract(at.page_floor())?;
-        if self.is_written() {
-            let entry = space.lookup(at).filter(|_| prot.contains(Prot::WRITE))?;
-            if let Some(object) = entry.object.as_ref().filter(|_| entry.shared) {
-                self.shared.push(SharedPart {
-                    part: self.parts.len(),
-                    pager: object.pager.clone(),
-                    page: entry.index(object, at),
-                });
-            }
+        if self.is_written() && !prot.contains(Prot::WRITE) {
+            return None;
         }
+        self.shared.extend(shared);
         self.parts.push(Part { frame, offset, len });
         self.len += len;
         Some(())
@@ -170,18 +169,32 @@ impl PinnedPages {
 }
 
 impl SharedPart {
-    /// Notes that a device has written `part`.
+    /// Counts a pin of the page at `at`, which `part` will be, if it is an object's; none if
+    /// nothing is mapped.
+    fn new(space: &Space, at: VirtAddr, part: usize) -> Option<Option<SharedPart>> {
+        let entry = space.lookup(at)?;
+        let Some(object) = entry.object.as_ref().filter(|_| entry.shared) else {
+            return Some(None);
+        };
+        object.pager.object().pin_to_write();
+        Some(Some(SharedPart {
+            part,
+            pager: object.pager.clone(),
+            page: entry.index(object, at),
+        }))
+    }
+
+    /// Notes that a device has written `part`, if that is still the object's page.
     fn written(&self, part: &Part) {
-        // A writer or a fault may have taken the pin's reference for one that keeps the page as it
-        // is, and put a copy in its place.
-        if let Some(now) = self.pager.object().resident(self.page)
-            && now != part.frame
-        {
-            let from = ephemeral::map(&part.frame);
-            ephemeral::map(&now).copy_from(part.offset, &from, part.offset, part.len);
-            pmap::set_modified(&now);
+        if self.pager.object().resident(self.page).as_ref() == Some(&part.frame) {
+            self.pager.mark_dirty(self.page, None);
         }
-        self.pager.mark_dirty(self.page, None);
+    }
+}
+
+impl Drop for SharedPart {
+    fn drop(&mut self) {
+        self.pager.object().unpin_to_write();
     }
 }
 
@@ -197,8 +210,9 @@ impl Drop for PinnedPages {
         for shared in &self.shared {
             shared.written(&self.parts[shared.part]);
         }
-        // The frames first: a fork may start as soon as it is woken.
+        // The frames first: a fork may start as soon as it is woken, and a lender go on.
         self.parts.clear();
+        self.shared.clear();
         if self.map.write_pins.fetch_sub(1, SeqCst) == 1 {
             self.map.unpinned.wake_all();
         }

@@ -20,7 +20,7 @@ mod writeback;
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use nucleus::{
     Access, Frame, PAGE_SIZE, Prot, ephemeral,
     frame::{self, Owned},
@@ -30,7 +30,9 @@ use nucleus::{
 
 use crate::account::{Kind, Stock};
 use crate::chunks::{Chunk, Chunks, Content, Registry, SLOTS, SLOTS_SHIFT, SlotArray};
+use crate::counters::Counter;
 use crate::memory_wait::retry_for_memory;
+use crate::movement::NARROWED;
 use crate::swap;
 use crate::swap::{Paged, SwapState};
 pub use busy::{BusyPages, HasObject};
@@ -64,6 +66,14 @@ impl Page {
     pub(crate) fn frame(&self) -> Option<&Frame> {
         match self {
             Page::At(location) => location.frame(),
+            _ => None,
+        }
+    }
+
+    /// The page as one of its owners, if it is resident.
+    fn owned(&self) -> Option<&Owned> {
+        match self {
+            Page::At(location) => location.owned(),
             _ => None,
         }
     }
@@ -145,6 +155,8 @@ pub struct Object {
     zeros: u64,
     /// They are not to leave memory.
     kept: AtomicBool,
+    /// Pages of mappings that devices write (`movement/pin.rs`).
+    write_pins: AtomicU32,
 }
 
 /// Neighbouring pages of an object, locked: they stay resident or absent.
@@ -179,6 +191,7 @@ impl Object {
             swap_backed,
             zeros,
             kept: AtomicBool::new(false),
+            write_pins: AtomicU32::new(0),
         }
     }
 
@@ -204,10 +217,54 @@ impl Object {
         self.lock(index)?.get(index).cloned()
     }
 
-    /// Makes the caller another owner of page `index`, if it is resident and may be lent now: the
-    /// owner of the object sees to it that nothing writes it meanwhile.
-    pub fn lend(&self, index: u64) -> Option<Owned> {
-        self.lock(index)?.get(index).map(Owned::lend)
+    /// Lends page `index` (`uvm.txt` 7): makes the caller another owner, if the page is resident
+    /// and no device may be writing it. Mappings lose the right to write it, and who wants to write
+    /// it from now on [owns](Object::own) it first; calls of the object's owner, which writes pages
+    /// without mappings, are kept out by the caller. `may_be_mapped` says whether there may be
+    /// mappings with that right; it is called with the page locked.
+    pub fn lend(&self, index: u64, may_be_mapped: impl FnOnce() -> bool) -> Option<Owned> {
+        let pages = self.lock(index)?;
+        let page = pages.page(index).owned()?.clone();
+        if page.mappings() != 0 && may_be_mapped() {
+            // With the chunk locked no mapping gets the right again.
+            let mut pending = Pending::new();
+            pmap::page_protect(&page, NARROWED, &mut pending);
+            pending.flush();
+        }
+        // After the owner was made: a device's pin counts before it looks for the right to write.
+        (self.write_pins.load(Ordering::SeqCst) == 0).then_some(page)
+    }
+
+    /// Returns page `index`, resident as `found`, to be written: if it is lent, it is left to its
+    /// other owners, and a copy in the frame that `make` gives takes its place. `None` if the
+    /// object has another page there by now.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn own<E>(
+        &self,
+        index: u64,
+        found: Frame,
+        make: impl FnOnce() -> Result<Frame, E>,
+    ) -> Result<Option<Frame>, E> {
+        if !found.is_lent() {
+            return Ok(Some(found));
+        }
+        let copy = make()?;
+        Counter::loans_broken_by_write.add(1);
+        Ok(self
+            .replace_by_copy(index, &found, copy.clone())
+            .then_some(copy))
+    }
+
+    /// Counts pins for writes by devices.
+    pub(crate) fn pin_to_write(&self) {
+        self.write_pins.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes back [`pin_to_write`](Object::pin_to_write).
+    pub(crate) fn unpin_to_write(&self) {
+        self.write_pins.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Whether the object has page `index`, resident or in swap.

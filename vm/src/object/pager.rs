@@ -4,12 +4,13 @@ use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use nucleus::{
     DevicePage, Frame, OutOfMemory,
-    frame::{self, Contents},
+    frame::{self, Contents, Owned},
 };
 
 use super::Object;
 use crate::{
     account::{Kind, Stock},
+    memory_wait::alloc_frame,
     swap::PageInError,
 };
 
@@ -79,6 +80,7 @@ impl Lookup {
 /// |---|---|---|
 /// | `lookup`, `reference` | map, an amap's chunk | no: `rank::OBJECT` and later |
 /// | `touched` | map | no: leaf locks |
+/// | `lend` | map | no |
 /// | `mark_dirty`, `admit` | map, the page's chunk | no |
 /// | all others | none | yes |
 pub trait Pager: Send + Sync {
@@ -153,14 +155,19 @@ pub trait Pager: Send + Sync {
     }
 
     /// Prepares a shared mapping's write to page `index` as far as that may sleep: blocks on a
-    /// disk, a copy of a [shared page](Object::replace_by_copy), a wait while too many pages are
-    /// dirty. Called when [`mark_dirty`](Pager::mark_dirty) was false.
+    /// disk, a copy of a [lent page](Object::own), a wait while too many pages are dirty. Called when [`mark_dirty`](Pager::mark_dirty) was false.
     ///
     /// # Errors
     /// [`PagerError::Io`] also where there is no room for the page, or the file is sealed: SIGBUS.
     fn reserve(&self, index: u64) -> Result<(), PagerError> {
-        let _ = index;
-        Ok(())
+        let object = self.object();
+        match object.bring_in_to_write(index)? {
+            Some(page) => {
+                let made = object.own(index, page, || alloc_frame(Contents::Stale));
+                made.map(drop).map_err(PagerError::from)
+            }
+            None => Ok(()),
+        }
     }
 
     /// Marks page `index` dirty. With a frame, that of the resident page, a shared mapping is about
@@ -168,8 +175,15 @@ pub trait Pager: Send + Sync {
     /// first. Without one, a mapping that may write the page has just written it, and it is dirty
     /// even if it was written back since.
     fn mark_dirty(&self, index: u64, entering: Option<&Frame>) -> bool {
-        let _ = (index, entering);
-        true
+        let _ = index;
+        !entering.is_some_and(Frame::is_lent)
+    }
+
+    /// Lends page `index` ([`Object::lend`]), if it is resident and may be lent now. The default
+    /// lends none.
+    fn lend(&self, index: u64) -> Option<Owned> {
+        let _ = index;
+        None
     }
 
     /// Calls `enter` if all of `pages`, of which the object has none, may come into it at once as

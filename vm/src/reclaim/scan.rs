@@ -228,9 +228,11 @@ impl Object {
                 };
                 let index = start + i as u64;
                 let modified = pmap::is_modified(frame);
+                // A borrower's frame goes on.
+                let is_freed = !frame.is_lent();
                 if swap::may_go(frame, 0) && fate(index, frame, modified) == Fate::Drop {
                     core::mem::swap(&mut gone[i], &mut pages[i]);
-                    scan.freed(1);
+                    scan.freed(usize::from(is_freed));
                     count += 1;
                 }
             }

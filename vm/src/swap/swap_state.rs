@@ -50,6 +50,12 @@ impl SwapState {
         self.frame.as_deref()
     }
 
+    /// The page as one of its owners, if it is in memory.
+    #[inline]
+    pub fn owned(&self) -> Option<&Owned> {
+        self.frame.as_ref()
+    }
+
     /// The frame, if the page was in memory. The slot is freed.
     #[inline]
     pub fn into_frame(self) -> Option<Frame> {
@@ -145,10 +151,10 @@ impl SwapState {
 }
 
 /// Whether a page without mappings may leave its frame, which the caller has `held` handles of:
-/// nobody is about to write it, since there are no other handles, or since it is lent. The page's
+/// no thread or device is about to write or read it, since all other handles are owners. The page's
 /// place is locked.
 pub(crate) fn may_go(frame: &Frame, held: u64) -> bool {
-    frame.handles() == 1 + held || frame.is_lent()
+    frame.is_held_by_owners(held)
 }
 
 /// The element of a chunk whose pages may go to swap.

@@ -187,14 +187,7 @@ fn slices(count: usize) -> Aggregate {
         one.fill_from(&mut BytesSource { from: &bytes }, PAGE_SIZE)
             .unwrap();
         let whole = one.pop_front().unwrap();
-        let (offset, len) = (PAGE_SIZE - 1000, 1000);
-        slices
-            .append(Slice {
-                offset,
-                len,
-                ..whole
-            })
-            .unwrap();
+        slices.append(whole.last(1000)).unwrap();
     }
     slices
 }
@@ -254,7 +247,7 @@ impl File for Stream {
         let page = Frame::alloc(Contents::Zeroed).unwrap();
         let mut total = 0;
         while to.room() > 0 {
-            total += to.put_frame(&page, 0, to.room().min(1000))?;
+            total += to.put_slice(Slice::part(&page, 0, to.room().min(1000)))?;
         }
         self.0.fetch_add(total, Relaxed);
         Ok(total)

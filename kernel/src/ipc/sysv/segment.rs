@@ -15,7 +15,7 @@ use fs::device;
 use nucleus::{
     PAGE_SIZE,
     addr::USER_END,
-    frame,
+    frame::{self, Owned},
     sync::{Rank, SpinLock},
 };
 use vm::{
@@ -293,6 +293,10 @@ impl Object for Segment {
 impl Pager for Segment {
     fn object(&self) -> &Pages {
         &self.pages
+    }
+
+    fn lend(&self, index: u64) -> Option<Owned> {
+        self.pages.lend(index, || true)
     }
 
     fn reference(&self, _writable: bool) {

@@ -118,7 +118,7 @@ impl Tail {
                 n => done += n,
             }
         }
-        let slice = Slice::of(frame, self.used, len);
+        let slice = Slice::part(frame, self.used, len);
         self.used += len;
         Ok(slice)
     }
@@ -214,7 +214,11 @@ fn put(slice: &Slice, to: &mut dyn Sink, skip: &mut usize, total: &mut usize) ->
     *skip -= start;
     let mut done = start;
     while done < slice.len && to.room() > 0 {
-        match to.put_frame(&slice.frame, slice.offset + done, slice.len - done)? {
+        let put = match to.keeps() {
+            true => to.put_slice(slice.last(slice.len - done)),
+            false => to.put_frame(slice.frame(), slice.offset + done, slice.len - done),
+        };
+        match put? {
             0 => break,
             n => done += n,
         }

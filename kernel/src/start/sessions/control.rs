@@ -49,7 +49,7 @@ impl Line {
         let at = outbox.next;
         outbox.next = (at + MESSAGE) % PAGE_SIZE;
         ephemeral::map(&outbox.page).write(at, framed);
-        let slice = Slice::of(&outbox.page, at, framed.len());
+        let slice = Slice::part(&outbox.page, at, framed.len());
         if outbox.chain.append(slice).is_ok() && outbox.sender.send(&mut outbox.chain).is_err() {
             // Slots and tables were made at the start.
             log!("sessions: no memory for a message to the host");

@@ -28,18 +28,6 @@ impl Owned {
         Owned(frame)
     }
 
-    /// A further owner of a frame that has one.
-    #[inline]
-    pub fn lend(frame: &Frame) -> Owned {
-        let frame = frame.clone();
-        // Saturating: with so many owners a frame stays lent for ever.
-        let more = |lent: u32| lent.checked_add(1);
-        let _ = record(frame.index)
-            .lent()
-            .fetch_update(AcqRel, Relaxed, more);
-        Owned(frame)
-    }
-
     /// Gives the ownership up and keeps the handle.
     #[inline]
     pub fn into_frame(self) -> Frame {
@@ -78,6 +66,14 @@ impl Frame {
     pub fn is_lent(&self) -> bool {
         record(self.index).lent().load(Acquire) != 0
     }
+
+    /// Whether all handles but `held` are owners, if the frame is not mapped: nobody else reads or
+    /// writes the bytes. True until someone takes a handle.
+    #[inline]
+    pub fn is_held_by_owners(&self, held: u64) -> bool {
+        let owners = 1 + u64::from(record(self.index).lent().load(Acquire));
+        self.handles() == owners + held
+    }
 }
 
 impl From<Frame> for Owned {
@@ -91,7 +87,14 @@ impl Clone for Owned {
     /// A further owner.
     #[inline]
     fn clone(&self) -> Owned {
-        Owned::lend(&self.0)
+        // The handle first: there are never fewer handles than owners.
+        let frame = self.0.clone();
+        // Saturating: with so many owners a frame stays lent for ever.
+        let more = |lent: u32| lent.checked_add(1);
+        let _ = record(frame.index)
+            .lent()
+            .fetch_update(AcqRel, Relaxed, more);
+        Owned(frame)
     }
 }
 
