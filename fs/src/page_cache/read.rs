@@ -38,16 +38,19 @@ impl<S: BackingStore> PageCache<S> {
             S::prefetch(self, next);
         }
         let mut done = 0;
+        // Until the sink takes none, as shared memory does.
+        let mut passes = !keeps;
         // The page that was just brought in: this is its first use.
         let mut fresh = u64::MAX;
         while done < len {
             let at = offset + done as u64;
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_SIZE - in_page).min(len - done);
-            if in_page == 0 && len - done >= vm::least_move() && !keeps {
+            if passes && in_page == 0 && len - done >= vm::least_move() {
                 let passed = self.pass_pages(index, (len - done) / PAGE_SIZE, to);
-                if passed > 0 {
-                    done += passed * PAGE_SIZE;
+                passes = passed.is_some();
+                if let Some(pages @ 1..) = passed {
+                    done += pages * PAGE_SIZE;
                     continue;
                 }
             }
@@ -97,13 +100,13 @@ impl<S: BackingStore> PageCache<S> {
     }
 
     /// Lends resident pages from page `index` on to a sink that takes pages in the place of its own
-    /// (`uvm.txt` 7), `most` at most; returns how many. A file whose lent pages are mostly written
-    /// soon lends none for a while.
+    /// (`uvm.txt` 7), `most` at most; returns how many, 0 if the first is not resident. `None` if
+    /// the sink takes none. A file whose lent pages are mostly written soon lends none for a while.
     #[inline(never)]
-    fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> usize {
+    fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> Option<usize> {
         let most = most.min(to.places()).min(TOGETHER);
         if most == 0 || !vm::may_move(most, &self.lent) {
-            return 0;
+            return None;
         }
         let mut pages = [const { None }; TOGETHER];
         let count = {
@@ -123,6 +126,6 @@ impl<S: BackingStore> PageCache<S> {
         }
         let taken = to.take_pages(&mut pages[..count]);
         Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
-        taken
+        (taken > 0 || count == 0).then_some(taken)
     }
 }

@@ -12,6 +12,11 @@ pub const TESTS: &[Test] = &[
     ("movement: Unix streams, both sides write", unix_streams),
     ("movement: TCP, both sides write", tcp_streams),
     ("movement: a lent page stays as it was", lent),
+    (
+        "movement: a lent page of shared memory or a file stays as it was",
+        lent_shared,
+    ),
+    ("movement: parts of a frame are no page", parts),
     ("movement: pages are passed, not copied", passed),
     ("movement: a reader that waits gets its bytes once", once),
     ("movement: readers that wait are killed", killed),
@@ -272,6 +277,91 @@ fn lent() -> Outcome {
     Ok(())
 }
 
+/// What is written into shared memory, or into a file, after its pages were sent does not show.
+fn lent_shared() -> Outcome {
+    let _way = Switched::to(SWITCH, "loan")?;
+    let size = Buffer::SIZE;
+    let file = call!(memfd_create(c"lent".as_ptr(), 0));
+    call!(ftruncate(file, size as i64));
+    let segment = call!(shmget(IPC_PRIVATE, size, IPC_CREAT | 0o600));
+    let attached = call!(shmat(segment, null(), 0));
+    call!(shmctl(segment, IPC_RMID, null_mut()));
+    let of_file =
+        |flags| -> Result<Buffer> { Ok(Buffer(map_with(size, READ_WRITE, flags, file)?)) };
+    let memories = [
+        ("anonymous", Buffer(shared_map(size)?)),
+        ("System V", Buffer(attached.cast())),
+        ("file", of_file(MAP_SHARED)?),
+        ("private, of a file", of_file(MAP_PRIVATE)?),
+    ];
+    let (seen, to) = (of_file(MAP_SHARED)?, Buffer::new()?);
+    for (number, (name, from)) in (0..).zip(&memories) {
+        let message = Message {
+            number,
+            pages: 16,
+            starts: [0; 2],
+        };
+        let is_private = name.starts_with("private");
+        let source = if is_private { &seen } else { from };
+        source.stamp(0, &message);
+        from.check(0, &message)?;
+        let (reader, writer) = pipe(0)?;
+        let before = counter("pages_lent")?;
+        call!(write(writer, from.0.cast(), 16 * PAGE));
+        ensure!(counter("pages_lent")? >= before + 16, "{name}: no loan");
+        // By this process, by another one, and, if it is a file, by a call.
+        (0..8).for_each(|page| source.set(page * PAGE, 7));
+        wait_ok(spawn(|| {
+            (8..16).for_each(|page| source.set(page * PAGE, 8));
+            Ok(())
+        })?)?;
+        if name.contains("file") {
+            let bytes = [9; 64];
+            call!(pwrite(file, bytes.as_ptr().cast(), 64, 5 * PAGE as i64));
+        }
+        equal!(source.get(4 * PAGE), 7, name);
+        equal!(source.get(12 * PAGE), 8, name);
+        call!(read(reader, to.0.cast(), 16 * PAGE));
+        to.check(0, &message)?;
+        // The receiver's writes do not show either.
+        (0..16).for_each(|page| to.set(page * PAGE, 1));
+        equal!(source.get(4 * PAGE), 7, name);
+        call!(close(reader));
+        call!(close(writer));
+    }
+    call!(close(file));
+    Ok(())
+}
+
+/// A frame that a pipe filled in parts, of which another pipe has the first one, does not become a
+/// page of a program that has all of it.
+fn parts() -> Outcome {
+    let _way = Switched::to(SWITCH, "loan")?;
+    let _least = Switched::to("movement.least", "1")?;
+    let [(reader, writer), (first, first_end), (all, all_end)] = [pipe(0)?, pipe(0)?, pipe(0)?];
+    let (from, to) = (Buffer::new()?, Buffer::new()?);
+    let message = Message {
+        number: 5,
+        pages: 1,
+        starts: [0; 2],
+    };
+    from.stamp(0, &message);
+    call!(write(writer, from.0.cast(), 64));
+    call!(tee(reader, first_end, 64, 0));
+    call!(write(writer, from.0.wrapping_add(64).cast(), PAGE - 64));
+    call!(tee(reader, all_end, PAGE, 0));
+    call!(read(reader, to.0.cast(), PAGE));
+    to.check(0, &message)?;
+    call!(close(all));
+    call!(close(all_end));
+    to.set(0, 7);
+    call!(read(first, to.0.cast(), 64));
+    equal!(to.get(0), stamp(&message, 0));
+    call!(close(first));
+    call!(close(first_end));
+    Ok(())
+}
+
 /// A program that leaves its pages alone has none of them copied, nor those it receives.
 fn passed() -> Outcome {
     let _way = Switched::to(SWITCH, "auto")?;
@@ -318,6 +408,9 @@ fn once_over(reader: c_int, writer: c_int) -> Outcome {
     };
     let put = counter("bytes_put")?;
     let child = spawn(|| {
+        // Pages that are not there yet take nothing past the queue.
+        buffer.stamp(48, &message);
+        (0..=message.pages).for_each(|page| buffer.set(page * PAGE, 0));
         let count = call!(read(
             reader,
             buffer.0.wrapping_add(48).cast(),
@@ -340,6 +433,8 @@ fn once_over(reader: c_int, writer: c_int) -> Outcome {
     let bad = map(2 * PAGE)?;
     unmap(bad.wrapping_add(PAGE), PAGE)?;
     let child = spawn(|| {
+        // SAFETY: its first page is there.
+        unsafe { bad.write(0) };
         let count = call!(read(reader, bad.cast(), 16 * PAGE));
         equal!(count as usize, PAGE, count);
         // The others come as the writer goes on.

@@ -96,7 +96,8 @@ impl Map {
             to.widen(VirtRange::new(start, start + range.len()));
         }
         if result.is_err() && at.is_none() {
-            to.unmap(VirtRange::new(start, start + range.len()))?;
+            // The first error is the one that counts.
+            let _ = to.unmap(VirtRange::new(start, start + range.len()));
         }
         result.map(|()| handed)
     }

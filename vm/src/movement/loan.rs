@@ -139,20 +139,24 @@ impl Map {
     }
 
     /// Lends pages from the one at `from` on, which is aligned, to another address space, in the
-    /// place of those from `at` on, as many as `most` and a few; returns how many. None if that is
-    /// too few to be worth it, or pages of the two are written too soon.
-    pub fn pass_to(&self, from: VirtAddr, to: &Map, at: VirtAddr, most: usize) -> usize {
+    /// place of those from `at` on, as many as `most` and a few; returns how many: 0 if that is too
+    /// few to be worth it, if pages of the two are written too soon, or if the first one cannot be
+    /// lent. `None` if `to` took none of those that were lent.
+    pub fn pass_to(&self, from: VirtAddr, to: &Map, at: VirtAddr, most: usize) -> Option<usize> {
         let is_aligned = from.is_page_aligned() && at.is_page_aligned();
         if !is_aligned || most < least_move() / PAGE_SIZE {
-            return 0;
+            return Some(0);
         }
         if !may_move(most, &self.lent) || !may_move(most, &to.received) {
-            return 0;
+            return Some(0);
         }
         let mut pages = [const { None }; TOGETHER];
         let most = most.min(TOGETHER);
         let count = self.lend(from, &mut pages[..most]);
-        to.receive(at, &mut pages[..count])
+        match to.receive(at, &mut pages[..count]) {
+            0 if count > 0 => None,
+            taken => Some(taken),
+        }
     }
 
     /// Gives pages to slots of one chunk.

@@ -245,6 +245,10 @@ impl Pager for Anonymous {
         &self.object
     }
 
+    fn lend(&self, index: u64) -> Option<Owned> {
+        self.object.lend(index, || true)
+    }
+
     fn describe(&self) -> Description {
         Description {
             name: b"/dev/zero (deleted)".to_vec(),

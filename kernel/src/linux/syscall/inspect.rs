@@ -159,6 +159,8 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     let mut source = Source::new(source_map)?;
     let mut done = 0;
     let (mut here, mut there) = ([0; 2], [0; 2]);
+    // Until the target takes none, as shared memory does.
+    let mut passes = true;
     loop {
         if here[1] == 0 {
             let Some(next) = local.next() else { break };
@@ -176,7 +178,12 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
         let len = wanted.min(in_page as u64) as usize;
         let offset = from.page_offset();
         let pages = (wanted / PAGE_SIZE as u64) as usize;
-        let len = match source.map.pass_to(from, target_map, to, pages) {
+        let passed = match passes {
+            true => source.map.pass_to(from, target_map, to, pages),
+            false => Some(0),
+        };
+        passes &= passed.is_some();
+        let len = match passed.unwrap_or(0) {
             0 => {
                 let copied = match source.page(from, wanted) {
                     None => false,
