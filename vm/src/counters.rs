@@ -52,6 +52,12 @@ nucleus::counters! {
     loans_broken_by_write,
     /// Lent pages that one of their owners gave up to page-out.
     loans_broken_by_pageout,
+    /// Lent pages that a program unmapped, or lost to `exec`.
+    loans_broken_by_unmap,
+    /// Lent pages that left an object with its end, or by truncation.
+    loans_broken_by_truncation,
+    /// Lent pages of programs that ended.
+    loans_broken_by_exit,
     /// Map entries that were passed by a copy.
     entries_copied,
     /// Map entries that were moved to another place or address space.

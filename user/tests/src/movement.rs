@@ -242,6 +242,9 @@ fn lent() -> Outcome {
             Ok(())
         };
         let before = counter("pages_lent")?;
+        let broken = || counter(&format!("loans_broken_by_{end}"));
+        let is_counted = ["write", "unmap", "exit"].contains(&end);
+        let ends = if is_counted { broken()? } else { 0 };
         match end {
             "write" => {
                 give()?;
@@ -269,6 +272,10 @@ fn lent() -> Outcome {
             _ => wait_ok(spawn(give)?)?,
         }
         ensure!(counter("pages_lent")? >= before + 16, "{end}: no loan");
+        if is_counted {
+            let count = broken()? - ends;
+            ensure!(count >= 16, "{count} loans broken by {end}");
+        }
         call!(read(reader, to.0.cast(), 16 * PAGE));
         to.check(0, &message)?;
         call!(close(reader));
@@ -329,6 +336,24 @@ fn lent_shared() -> Outcome {
         call!(close(reader));
         call!(close(writer));
     }
+    // Truncation takes the page from the file, not from the borrower.
+    let file_memory = &memories[2].1;
+    let message = Message {
+        number: 9,
+        pages: 16,
+        starts: [0; 2],
+    };
+    file_memory.stamp(0, &message);
+    let (reader, writer) = pipe(0)?;
+    let before = counter("loans_broken_by_truncation")?;
+    call!(write(writer, file_memory.0.cast(), 16 * PAGE));
+    call!(ftruncate(file, 0));
+    let count = counter("loans_broken_by_truncation")? - before;
+    ensure!(count >= 16, "{count} loans broken by truncation");
+    call!(read(reader, to.0.cast(), 16 * PAGE));
+    to.check(0, &message)?;
+    call!(close(reader));
+    call!(close(writer));
     call!(close(file));
     Ok(())
 }

@@ -22,6 +22,8 @@ use nucleus::{
 };
 
 use crate::chunks::{Chunk, Content, Registry};
+use crate::counters::Counter;
+use crate::movement::with_current;
 use crate::swap::{Paged, SwapState};
 
 /// A page of anonymous memory that several amaps may refer to.
@@ -88,6 +90,16 @@ impl From<Resident<'_>> for Frame {
     }
 }
 
+/// Counts a lent page that its program gave up.
+#[cold]
+fn note_dropped() {
+    // A program that ends has left its address space.
+    match with_current(|_| ()) {
+        Some(()) => Counter::loans_broken_by_unmap.add(1),
+        None => Counter::loans_broken_by_exit.add(1),
+    }
+}
+
 impl Content for Slot {
     const RANK: Rank = crate::rank::AMAP;
 
@@ -103,7 +115,11 @@ impl Content for Slot {
             Slot::Sole(location) => location,
             Slot::Shared(anon) => Arc::into_inner(anon)?.location.into_inner(),
         };
-        location.into_frame()
+        let (frame, was_lent) = location.give_up()?;
+        if was_lent {
+            note_dropped();
+        }
+        Some(frame)
     }
 
     fn registry() -> Option<&'static Registry<Arc<Chunk<Slot>>>> {

@@ -112,7 +112,13 @@ impl Content for Page {
     #[inline]
     fn into_frame(self) -> Option<Frame> {
         match self {
-            Page::At(location) => location.into_frame(),
+            Page::At(location) => {
+                let (frame, was_lent) = location.give_up()?;
+                if was_lent {
+                    Counter::loans_broken_by_truncation.add(1);
+                }
+                Some(frame)
+            }
             _ => None,
         }
     }
@@ -516,10 +522,14 @@ impl Object {
                 count += usize::from(removed.is_there());
                 // No new mapping can appear: the chunk is locked. A mapping has its own handle
                 // until the flush.
-                if let Some(frame) = removed.frame()
-                    && frame.mappings() != 0
-                {
+                let Some(frame) = removed.frame() else {
+                    continue;
+                };
+                if frame.mappings() != 0 {
                     pmap::page_protect(frame, Prot::empty(), &mut pending);
+                }
+                if frame.is_lent() {
+                    Counter::loans_broken_by_truncation.add(1);
                 }
             }
             true

@@ -56,10 +56,10 @@ impl SwapState {
         self.frame.as_ref()
     }
 
-    /// The frame, if the page was in memory. The slot is freed.
+    /// The frame, if the page was in memory, and whether it was lent. The slot is freed.
     #[inline]
-    pub fn into_frame(self) -> Option<Frame> {
-        self.frame.map(Owned::into_frame)
+    pub fn give_up(self) -> Option<(Frame, bool)> {
+        self.frame.map(Owned::leave)
     }
 
     /// The slot, if the page has one.

@@ -31,21 +31,30 @@ impl Owned {
     /// Gives the ownership up and keeps the handle.
     #[inline]
     pub fn into_frame(self) -> Frame {
-        disown(&self.0);
+        self.leave().0
+    }
+
+    /// As [`into_frame`](Owned::into_frame); returns also whether the frame had other owners.
+    #[inline]
+    pub fn leave(self) -> (Frame, bool) {
+        let had_others = disown(&self.0);
         let Frame { index } = self.0;
         mem::forget(self);
-        Frame { index }
+        (Frame { index }, had_others)
     }
 }
 
-/// One owner less.
+/// One owner less. Returns whether there were others.
 #[inline]
-fn disown(frame: &Frame) {
+fn disown(frame: &Frame) -> bool {
     let lent = record(frame.index).lent();
     // Mostly this is the only owner.
     match lent.load(Acquire) {
-        0 | u32::MAX => {}
-        _ => leave_to_others(lent),
+        0 => false,
+        _ => {
+            leave_to_others(lent);
+            true
+        }
     }
 }
 
