@@ -100,9 +100,9 @@ impl Content for Page {
     }
 
     #[inline]
-    fn into_frame(self) -> Option<Frame> {
+    fn into_owned(self) -> Option<Owned> {
         match self {
-            Page::At(location) => location.into_frame(),
+            Page::At(location) => location.into_owned(),
             _ => None,
         }
     }

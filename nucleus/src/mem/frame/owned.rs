@@ -9,23 +9,24 @@
 //! Only an owner makes another one. Where owners are made and bytes are written under the same
 //! lock, an owner that finds itself alone there stays alone until it leaves the lock.
 
-use core::mem;
+use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use super::Frame;
 use super::record::record;
+use super::{Frame, end_use, give_up, has_one_handle};
+use crate::hw::machine;
 
 /// A handle of a frame that owns the frame, alone or with others.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Owned(Frame);
+pub struct Owned(ManuallyDrop<Frame>);
 
 impl Owned {
     /// The first owner of a frame.
     #[inline]
     pub fn new(frame: Frame) -> Owned {
-        Owned(frame)
+        Owned(ManuallyDrop::new(frame))
     }
 
     /// A further owner of a frame that has one.
@@ -37,28 +38,41 @@ impl Owned {
         let _ = record(frame.index)
             .lent()
             .fetch_update(AcqRel, Relaxed, more);
-        Owned(frame)
+        Owned::new(frame)
     }
 
     /// Gives the ownership up and keeps the handle.
     #[inline]
     pub fn into_frame(self) -> Frame {
-        disown(&self.0);
-        let Frame { index } = self.0;
-        mem::forget(self);
-        Frame { index }
+        disown(self.0.index);
+        Frame {
+            index: self.into_index(),
+        }
+    }
+
+    /// The ownership in another form.
+    #[inline]
+    pub(super) fn into_index(self) -> u32 {
+        ManuallyDrop::new(self).0.index
     }
 }
 
 /// One owner less.
 #[inline]
-fn disown(frame: &Frame) {
-    let lent = record(frame.index).lent();
+fn disown(index: u32) {
+    let lent = record(index).lent();
     // Mostly this is the only owner.
     match lent.load(Acquire) {
         0 | u32::MAX => {}
         _ => leave_to_others(lent),
     }
+}
+
+/// Gives an ownership up, and its handle, which is not the only one.
+#[inline]
+pub(super) fn give_up_owned(index: u32) {
+    disown(index);
+    give_up(index);
 }
 
 #[cold]
@@ -96,9 +110,14 @@ impl Clone for Owned {
 }
 
 impl Drop for Owned {
+    /// Mostly with the only handle, so that there is no other owner, and none to come.
     #[inline]
     fn drop(&mut self) {
-        disown(&self.0);
+        machine::point();
+        match has_one_handle(self.0.index) {
+            true => end_use(self.0.index),
+            false => give_up_owned(self.0.index),
+        }
     }
 }
 
