@@ -87,6 +87,12 @@ impl Pte {
         self.has_frame() && self.frame() == frame
     }
 
+    /// Whether both entries, of level 1, map the same frame, or neither of them one.
+    #[inline]
+    pub(crate) fn maps_same(self, other: Pte) -> bool {
+        (self.0 ^ other.0) & (ADDRESS | PRESENT | DEVICE) == 0
+    }
+
     /// A reference to a table of the next lower level. What the pages below may be used for is up
     /// to their own entries.
     pub(crate) fn table(frame: u32) -> Pte {

@@ -161,7 +161,7 @@ pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Unmapped> {
             }
         }
         // Only a holder of the frame's lock may replace it, so if it is still this one, it stays.
-        if let Some(unmapped) = unmap_if(table, i, pte.frame(), instead) {
+        if let Some(unmapped) = unmap_if(table, i, pte, instead) {
             return Some(unmapped);
         }
     }
@@ -176,14 +176,15 @@ fn unmap_keeping(table: u32, i: usize) -> Option<Unmapped> {
         let cut = || device::cut(table, i, pte, Pte::ZERO);
         return pte.is_present().then(cut)?.map(Unmapped::device);
     }
-    unmap_if(table, i, pte.frame(), pte.pending())
+    unmap_if(table, i, pte, pte.pending())
 }
 
-/// As [`unmap`] if the entry maps this frame.
+/// As [`unmap`] if the entry still maps the frame that it did as `pte`.
 #[inline]
-fn unmap_if(table: u32, i: usize, frame: u32, instead: Pte) -> Option<Unmapped> {
+fn unmap_if(table: u32, i: usize, pte: Pte, instead: Pte) -> Option<Unmapped> {
+    let frame = pte.frame();
     let mut mappings = record(frame).lock_mappings();
-    if !load(entry(table, i)).maps(frame) {
+    if !load(entry(table, i)).maps_same(pte) {
         return None;
     }
     Some(Unmapped {

@@ -230,9 +230,14 @@ pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: 
 /// Maps the resident pages of `range`, part of `entry`, that are not mapped yet, where a page table
 /// exists; `widen` is described at [`map_neighbours`]. The map is locked.
 pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
-    if range.len() <= PAGE_SIZE {
-        return;
+    // The page of the fault is mapped.
+    if range.len() > PAGE_SIZE {
+        map_all(pmap, entry, range, widen);
     }
+}
+
+/// As [`map_resident`], also for a single page.
+pub(crate) fn map_all(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
     let mut entered = 0;
     let mut at = range.start;
     while at < range.end {
