@@ -56,6 +56,7 @@ impl Aggregate {
     ///
     /// # Errors
     /// `ENOMEM`.
+    #[inline]
     pub fn reserve(&mut self, slices: usize) -> Result<()> {
         Ok(self.slices.try_reserve(slices)?)
     }

@@ -103,10 +103,19 @@ impl<S: State> Queue<S> {
         let mut total = 0;
         let mut left = from.left();
         if left >= vm::least_uncopied() {
-            return self.fill_large(&mut tail, from, call);
+            total = self.put_if_awaited(from, call)?;
+            left = from.left();
         }
         while left > 0 {
-            match self.step(&mut tail, from, left, call) {
+            let step = match left >= vm::least_move() {
+                true => self.borrow(&mut tail, from, call),
+                false => Ok(0),
+            };
+            let step = match step {
+                Ok(0) => self.step(&mut tail, from, left, call),
+                step => step,
+            };
+            match step {
                 Ok(0) => break,
                 Ok(n) => total += n,
                 Err(error) => return moved(total, Err(error)),
@@ -119,40 +128,13 @@ impl<S: State> Queue<S> {
         Ok(total)
     }
 
-    /// As [`fill`](Queue::fill) for bytes that may go without being copied into the queue.
+    /// Copies bytes straight to a reader that waits, if that is better than to lend them; returns
+    /// how many.
     #[inline(never)]
-    fn fill_large<F: Fill<S>>(
-        &self,
-        tail: &mut Tail,
-        from: &mut dyn Source,
-        call: &mut F,
-    ) -> Result<usize> {
-        let mut total = 0;
-        if call.puts(from.left()) && self.is_awaited(from.left()) && !from.lends() {
-            total = self.put(from, call)?;
-        }
-        loop {
-            let left = from.left();
-            let step = match left {
-                0 => return Ok(total),
-                left if left >= vm::least_move() => self.borrow(tail, from, call),
-                _ => Ok(0),
-            };
-            let step = match step {
-                Ok(0) => {
-                    let left = from.left();
-                    self.step(tail, from, left, call)
-                }
-                step => step,
-            };
-            match step {
-                Ok(0) => return Ok(total),
-                Ok(n) => total += n,
-                Err(error) => return moved(total, Err(error)),
-            }
-            if from.left() > 0 {
-                call.more();
-            }
+    fn put_if_awaited<F: Fill<S>>(&self, from: &mut dyn Source, call: &mut F) -> Result<usize> {
+        match call.puts(from.left()) && self.is_awaited(from.left()) && !from.lends() {
+            true => self.put(from, call),
+            false => Ok(0),
         }
     }
 

@@ -142,14 +142,14 @@ impl Pmap {
         self.count_changes(range, |leaf, i, va| {
             let entry = leaf.entry(i);
             let old = load(entry);
-            if !old.is_present() || old.permits(Access::Write) {
+            if !old.has_frame() || old.permits(Access::Write) {
                 return false;
             }
             let Some((frame, prot)) = page(va) else {
                 return false;
             };
-            let new = old.with_rights(old.prot() | prot);
-            if !old.maps(frame.index()) || new == old {
+            let new = old.with_more_rights(prot);
+            if old.frame() != frame.index() || new == old {
                 return false;
             }
             machine::point();

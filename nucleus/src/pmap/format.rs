@@ -69,6 +69,12 @@ impl Pte {
         self.0 & (PRESENT | DEVICE) == PRESENT | DEVICE
     }
 
+    /// Whether the entry, of level 1, maps a frame.
+    #[inline]
+    pub(crate) fn has_frame(self) -> bool {
+        self.0 & (PRESENT | DEVICE) == PRESENT
+    }
+
     /// Whether both are [`Pte::device`], of the same page.
     pub(crate) fn is_same_device(self, other: Pte) -> bool {
         const PAGE: u64 = ADDRESS | PRESENT | DEVICE | TYPE_LOW | TYPE_HIGH;
@@ -78,7 +84,13 @@ impl Pte {
     /// Whether the entry, of level 1, maps this frame.
     #[inline]
     pub(crate) fn maps(self, frame: u32) -> bool {
-        self.0 & (PRESENT | DEVICE) == PRESENT && self.frame() == frame
+        self.has_frame() && self.frame() == frame
+    }
+
+    /// Whether both entries, of level 1, map the same frame, or neither of them one.
+    #[inline]
+    pub(crate) fn maps_same(self, other: Pte) -> bool {
+        (self.0 ^ other.0) & (ADDRESS | PRESENT | DEVICE) == 0
     }
 
     /// A reference to a table of the next lower level. What the pages below may be used for is up
@@ -184,6 +196,19 @@ impl Pte {
             NO_EXECUTE
         };
         Pte(self.0 & !(WRITABLE | NO_EXECUTE) | write | no_execute)
+    }
+
+    /// The same page with these rights, too.
+    #[inline]
+    pub(crate) fn with_more_rights(self, prot: Prot) -> Pte {
+        let mut entry = self.0;
+        if prot.contains(Prot::WRITE) {
+            entry |= WRITABLE;
+        }
+        if prot.contains(Prot::EXEC) {
+            entry &= !NO_EXECUTE;
+        }
+        Pte(entry)
     }
 
     /// Whether the entry allows a program this access.

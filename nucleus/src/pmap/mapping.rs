@@ -54,11 +54,11 @@ pub(super) fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
         let mut taken = 0;
         leaf.walk_entries(|i| {
             // The frame's name goes in with the exchange, so that it is never nowhere.
-            if let Some(old) = unmap_keeping(leaf.table, i) {
+            if let Some(Unmapped { old, frame }) = unmap_keeping(leaf.table, i) {
                 if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
                     leaf.entry(i).store(0, Ordering::Relaxed);
-                    if !old.is_device() {
-                        drop(Frame::from_index(old.frame()));
+                    if let Some(frame) = frame {
+                        drop(Frame::from_index(frame));
                     }
                 }
                 taken += 1;
@@ -100,7 +100,7 @@ pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
     let entry = leaf.entry(index(va, 1));
     loop {
         let pte = load(entry);
-        if !pte.is_present() || pte.is_device() {
+        if !pte.has_frame() {
             return None;
         }
         let mappings = record(pte.frame()).lock_mappings();
@@ -134,44 +134,63 @@ pub(super) fn install(leaf: &Leaf, i: usize, frame: Frame, pte: Pte) -> bool {
     true
 }
 
-/// Takes the mapping out of an entry of a pinned table and returns what was there; its handle, if
-/// it is not a device's, is the caller's now.
+/// A mapping that was taken out.
+pub(super) struct Unmapped {
+    /// What the entry was.
+    pub old: Pte,
+    /// The frame, unless the page was a device's. Its handle is whose this is.
+    pub frame: Option<u32>,
+}
+
+impl Unmapped {
+    fn device(old: Pte) -> Unmapped {
+        Unmapped { old, frame: None }
+    }
+}
+
+/// Takes the mapping out of an entry of a pinned table and returns it.
 #[inline]
-pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Pte> {
+pub(super) fn unmap(table: u32, i: usize, instead: Pte) -> Option<Unmapped> {
     loop {
         let pte = load(entry(table, i));
-        if !pte.is_present() {
-            return None;
-        }
-        if pte.is_device() {
+        if !pte.has_frame() {
+            if !pte.is_present() {
+                return None;
+            }
             match device::cut(table, i, pte, instead) {
-                Some(old) => return Some(old),
+                Some(old) => return Some(Unmapped::device(old)),
                 None => continue,
             }
         }
-        let mut mappings = record(pte.frame()).lock_mappings();
-        // Only a holder of this lock may replace the frame, so if it is still this one, it stays.
-        if load(entry(table, i)).maps(pte.frame()) {
-            return Some(cut(&mut mappings, table, i, instead));
+        // Only a holder of the frame's lock may replace it, so if it is still this one, it stays.
+        if let Some(unmapped) = unmap_if(table, i, pte, instead) {
+            return Some(unmapped);
         }
     }
 }
 
 /// As [`unmap`], leaving the frame's name in the entry as pending. `None` also if the entry has
 /// changed: the caller looks again.
-fn unmap_keeping(table: u32, i: usize) -> Option<Pte> {
+#[inline]
+fn unmap_keeping(table: u32, i: usize) -> Option<Unmapped> {
     let pte = load(entry(table, i));
-    if pte.is_device() {
-        return device::cut(table, i, pte, Pte::ZERO);
+    if !pte.has_frame() {
+        let cut = || device::cut(table, i, pte, Pte::ZERO);
+        return pte.is_present().then(cut)?.map(Unmapped::device);
     }
-    let frame = pte.is_present().then_some(pte.pending())?;
-    unmap_if(table, i, pte.frame(), frame)
+    unmap_if(table, i, pte, pte.pending())
 }
 
-/// As [`unmap`] if the entry maps this frame.
-fn unmap_if(table: u32, i: usize, frame: u32, instead: Pte) -> Option<Pte> {
+/// As [`unmap`] if the entry still maps the frame that it did as `pte`.
+#[inline]
+fn unmap_if(table: u32, i: usize, pte: Pte, instead: Pte) -> Option<Unmapped> {
+    let frame = pte.frame();
     let mut mappings = record(frame).lock_mappings();
-    load(entry(table, i))
-        .maps(frame)
-        .then(|| cut(&mut mappings, table, i, instead))
+    if !load(entry(table, i)).maps_same(pte) {
+        return None;
+    }
+    Some(Unmapped {
+        old: cut(&mut mappings, table, i, instead),
+        frame: Some(frame),
+    })
 }

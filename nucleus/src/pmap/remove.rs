@@ -6,7 +6,7 @@ use super::entries::change as change_entry;
 use super::format::{LEAF_SPAN, Pte};
 use super::large::Why;
 use super::leaf::Leaf;
-use super::mapping::{Keep, empty, narrow, part_of, unmap};
+use super::mapping::{Keep, Unmapped, empty, narrow, part_of, unmap};
 use super::owner::{holders_of, owner as owner_of};
 use super::pending::{Pending, bury};
 use super::shootdown::must_be_told;
@@ -169,6 +169,7 @@ impl Pmap {
     /// Takes the mapping out of an entry and puts `instead` there; its handle goes to `pending`,
     /// which is not full. False if there was none. The use count of the table is the caller's
     /// business.
+    #[inline(always)]
     pub(super) fn take_out(
         &self,
         leaf: &Leaf,
@@ -177,11 +178,11 @@ impl Pmap {
         pending: &mut Pending,
     ) -> bool {
         match unmap(leaf.table, i, instead) {
-            Some(old) => {
+            Some(Unmapped { old, frame }) => {
                 let va = VirtAddr(leaf.base.0 + i * PAGE_SIZE);
                 self.forget(record(leaf.table).owner(), old, va, pending);
-                if !old.is_device() {
-                    pending.add_frame(old.frame());
+                if let Some(frame) = frame {
+                    pending.add_frame(frame);
                 }
                 true
             }

@@ -11,7 +11,7 @@ use super::device;
 use super::format::{LEAF_SPAN, Pte, index};
 use super::large::Why;
 use super::leaf::Leaf;
-use super::mapping::{install, part_of, unmap};
+use super::mapping::{Unmapped, install, part_of, unmap};
 use super::pending::Pending;
 use super::space::Pmap;
 use super::table::Found;
@@ -98,7 +98,7 @@ impl Pmap {
                 && let Some(next) = leaf.next_entry(i, stop)
             {
                 i = next + 1;
-                let Some(old) = unmap(leaf.table, next, Pte::ZERO) else {
+                let Some(Unmapped { old, .. }) = unmap(leaf.table, next, Pte::ZERO) else {
                     continue;
                 };
                 let va = VirtAddr(leaf.base.0 + next * PAGE_SIZE);

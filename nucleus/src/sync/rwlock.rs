@@ -136,9 +136,25 @@ impl<T: ?Sized> RwLock<T> {
     }
 
     /// Changes the word as `enter` says, or sleeps until it gives something.
-    #[inline]
+    #[inline(always)]
     #[track_caller]
     fn take(&self, enter: impl Fn(u32) -> Option<u32>) {
+        machine::point();
+        let state = self.state.load(Ordering::Relaxed);
+        let entered = enter(state).is_some_and(|new| {
+            self.state
+                .compare_exchange(state, new, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        });
+        if !entered {
+            self.take_slowly(enter);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn take_slowly(&self, enter: impl Fn(u32) -> Option<u32>) {
         machine::point();
         let mut state = self.state.load(Ordering::Relaxed);
         loop {

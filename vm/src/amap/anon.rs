@@ -90,16 +90,6 @@ impl From<Resident<'_>> for Frame {
     }
 }
 
-/// Counts a lent page that its program gave up.
-#[cold]
-fn note_dropped() {
-    // A program that ends has left its address space.
-    match with_current(|_| ()) {
-        Some(()) => Counter::loans_broken_by_unmap.add(1),
-        None => Counter::loans_broken_by_exit.add(1),
-    }
-}
-
 impl Content for Slot {
     const RANK: Rank = crate::rank::AMAP;
 
@@ -109,17 +99,22 @@ impl Content for Slot {
     }
 
     #[inline]
-    fn into_frame(self) -> Option<Frame> {
+    fn into_owned(self) -> Option<Owned> {
         let location = match self {
             Slot::Empty => return None,
             Slot::Sole(location) => location,
             Slot::Shared(anon) => Arc::into_inner(anon)?.location.into_inner(),
         };
-        let (frame, was_lent) = location.give_up()?;
-        if was_lent {
-            note_dropped();
+        location.into_owned()
+    }
+
+    #[cold]
+    fn left_lent() {
+        // A program that ends has left its address space.
+        match with_current(|_| ()) {
+            Some(()) => Counter::loans_broken_by_unmap.add(1),
+            None => Counter::loans_broken_by_exit.add(1),
         }
-        Some(frame)
     }
 
     fn registry() -> Option<&'static Registry<Arc<Chunk<Slot>>>> {
@@ -171,8 +166,14 @@ impl Slot {
     /// Puts a new anon into this empty slot, without the check for an old value to drop.
     #[inline]
     pub fn fill(&mut self, frame: Frame) {
+        self.fill_with(Slot::sole(frame));
+    }
+
+    /// As [`fill`](Slot::fill), with any anon.
+    #[inline]
+    pub fn fill_with(&mut self, anon: Slot) {
         debug_assert!(self.is_empty());
-        core::mem::forget(core::mem::replace(self, Slot::sole(frame)));
+        core::mem::forget(core::mem::replace(self, anon));
     }
 
     /// The page of a sole anon, if it is resident.
@@ -189,15 +190,19 @@ impl Slot {
     pub fn resident(&self) -> Option<Resident<'_>> {
         match self {
             Slot::Empty => None,
-            Slot::Sole(location) => Some(Resident {
-                frame: Held::InSlot(location.frame()?),
-                is_fixed: location.is_fixed(),
-            }),
+            Slot::Sole(location) => {
+                let (frame, is_fixed) = location.resident()?;
+                Some(Resident {
+                    frame: Held::InSlot(frame),
+                    is_fixed,
+                })
+            }
             Slot::Shared(anon) => {
                 let location = anon.location.lock();
+                let (frame, is_fixed) = location.resident()?;
                 Some(Resident {
-                    frame: Held::Counted(location.frame()?.clone()),
-                    is_fixed: location.is_fixed(),
+                    frame: Held::Counted(frame.clone()),
+                    is_fixed,
                 })
             }
         }
@@ -264,7 +269,7 @@ impl Slot {
     #[inline]
     pub fn to_write(&self) -> Option<&Frame> {
         match self {
-            Slot::Sole(location) if !location.is_fixed() => location.frame(),
+            Slot::Sole(location) => location.frame_to_write(),
             _ => None,
         }
     }
@@ -321,13 +326,21 @@ impl Slot {
             Slot::Shared(anon) if Arc::strong_count(anon) > 1 => return false,
             Slot::Shared(_) => {}
         }
-        if let Slot::Shared(anon) = core::mem::take(self) {
-            *self = match Arc::try_unwrap(anon) {
-                Ok(anon) => Slot::Sole(anon.location.into_inner()),
-                Err(anon) => Slot::Shared(anon),
-            };
+        let Slot::Shared(anon) = core::mem::take(self) else {
+            return false;
+        };
+        match Arc::try_unwrap(anon) {
+            Ok(anon) => {
+                let location = anon.location.into_inner();
+                let is_alone = !location.is_lent();
+                self.fill_with(Slot::Sole(location));
+                is_alone
+            }
+            Err(anon) => {
+                self.fill_with(Slot::Shared(anon));
+                false
+            }
         }
-        matches!(self, Slot::Sole(location) if !location.is_lent())
     }
 
     /// Allows freeing the page lazily unless a mapping modifies it after `pending` was flushed

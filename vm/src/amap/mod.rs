@@ -185,6 +185,7 @@ impl Amap {
     ///
     /// # Errors
     /// [`Refused`].
+    #[inline(always)]
     pub fn lock(&self, key: Key) -> Result<Slots<'_>, Refused> {
         in_form!(&self.form, form => form.lock(key))
     }

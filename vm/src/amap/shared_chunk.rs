@@ -55,7 +55,7 @@ pub fn own(chunk: Arc<Chunk<Slot>>) -> Arc<Chunk<Slot>> {
 fn share(slots: &mut [Slot; SLOTS], to: &mut [Slot; SLOTS]) {
     for (from, to) in slots.iter_mut().zip(to) {
         if !from.is_empty() {
-            *to = from.share();
+            to.fill_with(from.share());
         }
     }
 }

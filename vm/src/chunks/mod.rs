@@ -18,7 +18,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use nucleus::frame::{self, Bundle, Frame};
+use nucleus::frame::{self, Bundle, Owned};
 use nucleus::sync::{Mutex, MutexGuard, OnceArc, OnceBox, Rank};
 
 mod registry;
@@ -45,7 +45,10 @@ pub trait Content: Default + 'static {
     fn is_vacant(&self) -> bool;
 
     /// Takes the frame out and drops everything else.
-    fn into_frame(self) -> Option<Frame>;
+    fn into_owned(self) -> Option<Owned>;
+
+    /// Counts a lent page that was left to its other owners when its slot was dropped.
+    fn left_lent() {}
 
     /// The number of bits of [`aged`](Chunk::aged) that are set in all chunks that are in no
     /// registry.
@@ -233,9 +236,10 @@ pub fn drop_all<T: Content>(slots: &mut [T]) {
     let mut bundle = Bundle::new();
     for slot in slots {
         if !slot.is_vacant()
-            && let Some(frame) = core::mem::take(slot).into_frame()
+            && let Some(frame) = core::mem::take(slot).into_owned()
+            && bundle.add_owned(frame)
         {
-            bundle.add(frame);
+            T::left_lent();
         }
     }
 }

@@ -140,6 +140,7 @@ pub(crate) enum Neighbours {
 /// so that a parent does not fault once a page after its child has exited. The map is read-locked,
 /// and the page at `va` is mapped. The caller will need `wanted` pages ahead. Returns the pages
 /// that are mapped now as far as they were resident.
+#[inline]
 pub(crate) fn map_neighbours(
     pmap: &Pmap,
     entry: &MapEntry,
@@ -148,10 +149,24 @@ pub(crate) fn map_neighbours(
     far: Neighbours,
     wanted: usize,
 ) -> VirtRange {
+    match far {
+        Neighbours::None => VirtRange::new(va, va + PAGE_SIZE),
+        far => map_window(pmap, entry, va, write, far, wanted),
+    }
+}
+
+#[inline(never)]
+fn map_window(
+    pmap: &Pmap,
+    entry: &MapEntry,
+    va: VirtAddr,
+    write: bool,
+    far: Neighbours,
+    wanted: usize,
+) -> VirtRange {
     let ahead = match far {
-        Neighbours::None => return VirtRange::new(va, va + PAGE_SIZE),
-        Neighbours::Near => wanted,
         Neighbours::InOrder => used_before(pmap, entry, va, write, MOST_AHEAD).max(wanted),
+        _ => wanted,
     };
     let window = window(entry, va, ahead);
     map_resident(pmap, entry, window, write);
@@ -215,9 +230,14 @@ pub(crate) fn map_made(pmap: &Pmap, entry: &MapEntry, slots: &Slots<'_>, range: 
 /// Maps the resident pages of `range`, part of `entry`, that are not mapped yet, where a page table
 /// exists; `widen` is described at [`map_neighbours`]. The map is locked.
 pub(crate) fn map_resident(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
-    if range.len() <= PAGE_SIZE {
-        return;
+    // The page of the fault is mapped.
+    if range.len() > PAGE_SIZE {
+        map_all(pmap, entry, range, widen);
     }
+}
+
+/// As [`map_resident`], also for a single page.
+pub(crate) fn map_all(pmap: &Pmap, entry: &MapEntry, range: VirtRange, widen: bool) {
     let mut entered = 0;
     let mut at = range.start;
     while at < range.end {

@@ -60,13 +60,13 @@ mod populate;
 
 use crate::counters::Counter;
 use nucleus::{
-    Access, DevicePage, Frame, PAGE_SHIFT, PAGE_SIZE, Pmap, Prot, VirtAddr, VirtRange, ephemeral,
+    Access, DevicePage, Frame, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
     frame::{self, Contents, RUN_FRAMES},
     pmap::Pending,
 };
 
-use crate::amap::{Refused, Slot, Slots, shared_amap};
-use crate::map::{Fault, History, Map, MapEntry, ObjectRef, Space};
+use crate::amap::{Refused, Resident, Slot, Slots, shared_amap};
+use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
 use crate::memory_wait::retry_for_memory;
 use crate::object::Lookup;
 use crate::swap;
@@ -95,8 +95,7 @@ enum Outcome {
 
 /// One attempt to resolve a fault, with the map read-locked.
 struct Attempt<'a> {
-    pmap: &'a Pmap,
-    histories: [&'a History; 2],
+    map: &'a Map,
     entry: &'a MapEntry,
     /// The page.
     va: VirtAddr,
@@ -180,8 +179,7 @@ impl Map {
                 return Err(Fault::Protection);
             }
             let attempt = Attempt {
-                pmap: &self.pmap,
-                histories: [&self.lent, &self.received],
+                map: self,
                 entry,
                 va,
                 access,
@@ -329,19 +327,19 @@ impl Attempt<'_> {
         self.may_be_large
             && self
                 .entry
-                .wants_large(self.pmap, self.va, self.access, self.wanted)
+                .wants_large(&self.map.pmap, self.va, self.access, self.wanted)
     }
 
     /// Enters `frame` where nothing, or the same frame, is mapped.
     fn enter(&self, frame: &Frame, prot: Prot) -> Result<(), Fault> {
         let mut pending = Pending::new();
-        self.pmap.enter(self.va, frame, prot, &mut pending)?;
+        self.map.pmap.enter(self.va, frame, prot, &mut pending)?;
         Ok(())
     }
 
     /// Returns whether another thread has resolved the fault, or this CPU's TLB was stale.
     fn is_spurious(&self) -> bool {
-        let spurious = self.pmap.permits(self.va, self.access);
+        let spurious = self.map.pmap.permits(self.va, self.access);
         // A large page that this fault has made does not count.
         if spurious && self.may_be_large {
             Counter::fault_spurious.add(1);
@@ -376,14 +374,14 @@ impl Attempt<'_> {
             let copy = copy_of(&page)?;
             self.note_broken(&page);
             drop(page);
-            if self.pmap.is_shared(self.va)
+            if self.map.pmap.is_shared(self.va)
                 && (self.va.0.is_multiple_of(RUN_FRAMES * PAGE_SIZE)
-                    || fault_ahead::writes_in_order(self.pmap, self.entry, self.va))
+                    || fault_ahead::writes_in_order(&self.map.pmap, self.entry, self.va))
             {
                 // Copying the table would have its mappings replaced one by one. A program that
                 // writes its first page mostly writes on, and pages that are only read return by a
                 // few faults.
-                self.pmap.leave_shared(self.va);
+                self.map.pmap.leave_shared(self.va);
             }
             Counter::fault_copy.add(1);
             self.replace(slot, copy)?;
@@ -394,7 +392,7 @@ impl Attempt<'_> {
             };
             return Ok(Outcome::Mapped(far));
         }
-        if write && self.pmap.is_shared(self.va) {
+        if write && self.map.pmap.is_shared(self.va) {
             return Ok(Outcome::NeedsTable);
         }
         match write {
@@ -406,11 +404,13 @@ impl Attempt<'_> {
     }
 
     /// Notes that a page was copied, if that ends a loan.
-    fn note_broken(&self, page: &Frame) {
-        if page.is_lent() {
+    #[inline]
+    fn note_broken(&self, page: &Resident<'_>) {
+        if page.is_fixed && page.is_lent() {
             Counter::loans_broken_by_write.add(1);
             // Whether it was lent or received, the page does not say.
-            self.histories.iter().for_each(|history| history.broke());
+            self.map.lent.broke();
+            self.map.received.broke();
         }
     }
 
@@ -430,7 +430,8 @@ impl Attempt<'_> {
         if self.entry.shares_amap() {
             return 0;
         }
-        let range = fault_ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let range =
+            fault_ahead::made_ahead(&self.map.pmap, self.entry, self.va, slots, self.wanted);
         let pages = range.len() >> PAGE_SHIFT;
         let behind = &mut slots.behind(self.entry.key(self.va))[..pages];
         let count = behind.iter().take_while(|slot| slot.has_others()).count();
@@ -440,7 +441,7 @@ impl Attempt<'_> {
         // As in `replace`: the old pages must not be visible here any more.
         let range = VirtRange::new(range.start, range.start + count * PAGE_SIZE);
         let mut pending = Pending::new();
-        self.pmap.remove(range, &mut pending);
+        self.map.pmap.remove(range, &mut pending);
         pending.flush();
         let mut copied = 0;
         for slot in &mut behind[..count] {
@@ -457,7 +458,7 @@ impl Attempt<'_> {
         }
         if copied > 0 {
             let made = VirtRange::new(range.start, range.start + copied * PAGE_SIZE);
-            fault_ahead::map_made(self.pmap, self.entry, slots, made);
+            fault_ahead::map_made(&self.map.pmap, self.entry, slots, made);
         }
         copied
     }
@@ -466,7 +467,7 @@ impl Attempt<'_> {
     fn replace(&self, slot: &mut Slot, copy: Frame) -> Result<(), Fault> {
         let mut pending = Pending::new();
         let page = VirtRange::new(self.va, self.va + PAGE_SIZE);
-        self.pmap.remove(page, &mut pending);
+        self.map.pmap.remove(page, &mut pending);
         pending.flush();
         // No TLB holds the old page for this address, so the reference may be dropped.
         *slot = Slot::sole(copy.clone());
@@ -488,7 +489,8 @@ impl Attempt<'_> {
     /// Zero-fills the pages that will be written next, as far as they are empty, `slots` reach, and
     /// memory is not short.
     fn zero_fill_ahead(&self, slots: &mut Slots<'_>) {
-        let range = fault_ahead::made_ahead(self.pmap, self.entry, self.va, slots, self.wanted);
+        let range =
+            fault_ahead::made_ahead(&self.map.pmap, self.entry, self.va, slots, self.wanted);
         let mut end = range.start;
         while end < range.end
             && let Some(slot) = slots.get(self.entry.key(end))
@@ -504,7 +506,7 @@ impl Attempt<'_> {
         }
         if end > range.start {
             let made = VirtRange::new(range.start, end);
-            fault_ahead::map_made(self.pmap, self.entry, slots, made);
+            fault_ahead::map_made(&self.map.pmap, self.entry, slots, made);
         }
     }
 
@@ -602,7 +604,8 @@ impl Attempt<'_> {
             false => self.entry.rights() - Prot::WRITE,
         };
         let mut pending = Pending::new();
-        self.pmap
+        self.map
+            .pmap
             .enter_device(self.va, page, rights, &mut pending)?;
         Counter::fault_device.add(1);
         Ok(Outcome::Device)

@@ -371,6 +371,7 @@ impl MapEntry {
     ///
     /// # Errors
     /// [`OutOfMemory`].
+    #[inline(always)]
     pub fn another(
         &mut self,
         how: Inherit,

@@ -1,25 +1,12 @@
 //! Making mappings of sole anons writable again without a fault for each page.
 
-use nucleus::{PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange};
+use nucleus::{PAGE_SHIFT, Pmap, VirtAddr, VirtRange};
 
-use super::Map;
 use super::entry::MapEntry;
 use crate::amap::{Slot, Slots};
 
 /// The span of a page table of level 1.
 const TABLE_SPAN: usize = 512 << PAGE_SHIFT;
-
-impl Map {
-    /// Makes the mappings of sole anons in `range` writable where the program may write.
-    pub(crate) fn widen(&self, range: VirtRange) {
-        let space = self.space.read();
-        for entry in space.overlapping(range) {
-            if entry.prot.contains(Prot::WRITE) {
-                widen(&self.pmap, entry, entry.range.intersect(range));
-            }
-        }
-    }
-}
 
 /// Makes the mappings of the sole anons in `range` of `entry` writable, which the entry permits.
 /// The map is locked.

@@ -4,13 +4,17 @@
 //! The receiver's memory is private and writable, chosen by the kernel or given. Resident private
 //! pages of the sender change hands; other pages (of files, of shared memory) are copied, as all
 //! are where the switch `movement` allows copies only. A transfer is a loan whose lender then gives
-//! its pages up: its memory reads zero, and the receiver owns the pages alone and may write them
-//! without a fault. So a page is never without an owner, and a transfer that fails loses none.
-//! Writes of the sender's other threads to pages under transfer are lost.
+//! its pages up: its memory reads zero, and the receiver owns the pages alone. So a page is never
+//! without an owner, and a transfer that fails loses none. The sender's mappings go with the loan,
+//! and the receiver's come when it owns the pages: in new memory, and where it has used what was
+//! there before, it may write them without a fault. Writes of the sender's other threads to pages
+//! under transfer are lost.
 
 use nucleus::{Access, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame::Owned};
 
+use super::loan::{Leaving, Mapping};
 use super::policy::{Movement, movement};
+use crate::fault::fault_ahead;
 use crate::map::{Advice, Fault, Map, MapEntry, MapError, MapRequest, page_range};
 
 /// How pages are handed over.
@@ -90,10 +94,13 @@ impl Map {
             passed: 0,
             copied: 0,
         };
-        let mut result = self.hand_each(range, to, &mut handed, goes_on);
+        let is_used = at.is_none_or(|at| to.has_used(at));
+        let mut result = self.hand_each(range, to, &mut handed, how, goes_on);
         if how == Handing::Transfer && result.is_ok() {
             result = self.give_up(range);
-            to.widen(VirtRange::new(start, start + range.len()));
+            if is_used {
+                to.map_owned(VirtRange::new(start, start + range.len()));
+            }
         }
         if result.is_err() && at.is_none() {
             // The first error is the one that counts.
@@ -108,6 +115,17 @@ impl Map {
             // Another thread has unmapped some of it, and the rest is dropped.
             Err(MapError::NotMapped) => Ok(()),
             result => result,
+        }
+    }
+
+    /// Maps the pages in `range` where the program may write, those that it owns alone writable.
+    fn map_owned(&self, range: VirtRange) {
+        let space = self.space.read();
+        for entry in space.overlapping(range) {
+            if entry.prot.contains(Prot::WRITE) {
+                let part = entry.range.intersect(range);
+                fault_ahead::map_all(&self.pmap, entry, part, true);
+            }
         }
     }
 
@@ -127,6 +145,7 @@ impl Map {
         range: VirtRange,
         to: &Map,
         handed: &mut HandedOver,
+        how: Handing,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(), MapError> {
         let may_move = matches!(movement(), Movement::Loan | Movement::Auto);
@@ -138,7 +157,7 @@ impl Map {
             let there = handed.at + (at - range.start);
             let left = (range.end - at) >> PAGE_SHIFT;
             let passed = match may_move {
-                true => self.pass_pages(at, to, there, left),
+                true => self.pass_pages(at, to, there, left, how),
                 false => 0,
             };
             handed.passed += passed;
@@ -152,15 +171,26 @@ impl Map {
     }
 
     /// Lends a few pages, `most` at most, and returns how many: 0 if the first cannot be lent.
-    fn pass_pages(&self, at: VirtAddr, to: &Map, there: VirtAddr, most: usize) -> usize {
+    fn pass_pages(
+        &self,
+        at: VirtAddr,
+        to: &Map,
+        there: VirtAddr,
+        most: usize,
+        how: Handing,
+    ) -> usize {
+        let (leaving, mapping) = match how {
+            Handing::Lend => (Leaving::Readable, Mapping::AsUsed),
+            Handing::Transfer => (Leaving::Nothing, Mapping::Later),
+        };
         let mut pages = [const { None::<Owned> }; TOGETHER];
         let most = most.min(TOGETHER);
-        let mut count = self.lend(at, &mut pages[..most]);
+        let mut count = self.lend_leaving(at, &mut pages[..most], leaving);
         // A page that is not there yet, or in swap, is brought in.
         if count == 0 && self.resolve(at, Access::Read, |_| Some(())).is_ok() {
-            count = self.lend(at, &mut pages[..most]);
+            count = self.lend_leaving(at, &mut pages[..most], leaving);
         }
-        to.receive(there, &mut pages[..count])
+        to.receive_mapping(there, &mut pages[..count], mapping)
     }
 
     fn copy_page(&self, at: VirtAddr, to: &Map, there: VirtAddr) -> Result<(), MapError> {

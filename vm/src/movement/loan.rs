@@ -7,7 +7,9 @@
 //!
 //! A page that is transferred to a program becomes an ordinary anon of an aligned buffer, in the
 //! place of the one that was there. If others own it as well, it is written like any lent page:
-//! after a copy, or in place once they have given it up.
+//! after a copy, or in place once they have given it up. It is mapped at once if the program has
+//! used what was mapped there; else a fault maps it, and for one that nobody looks at no mapping is
+//! made and removed again.
 //!
 //! *Races.* Chunks are locked from the look at their slots until the mappings that could be written
 //! are narrowed and flushed. The fault routine takes that lock, so it neither copies a page that a
@@ -31,6 +33,24 @@ use crate::map::{Map, MapEntry, Space};
 /// Pages that are passed together.
 const TOGETHER: usize = 16;
 
+/// What a loan leaves of the program's mappings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// All, without the right to write.
+    Readable,
+    /// None: the program is about to give its pages up.
+    Nothing,
+}
+
+/// Whether pages that are received are mapped at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mapping {
+    /// If the program has used what was mapped in their place.
+    AsUsed,
+    /// Later.
+    Later,
+}
+
 impl MapEntry {
     /// Whether its anons can be lent and replaced page by page: no other address space writes them.
     pub(super) fn is_private(&self) -> bool {
@@ -45,11 +65,21 @@ impl Map {
     /// far as their pager [lends](Pager::lend) them. Returns how many. Their bytes do not change
     /// any more. With no lock held that comes after the map's.
     pub fn lend(&self, from: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
+        self.lend_leaving(from, lent, Leaving::Readable)
+    }
+
+    /// As [`lend`](Map::lend), and leaves the program what `leaving` says.
+    pub(super) fn lend_leaving(
+        &self,
+        from: VirtAddr,
+        lent: &mut [Option<Owned>],
+        leaving: Leaving,
+    ) -> usize {
         let mut done = 0;
         let space = self.space.read();
         while done < lent.len() {
             let places = &mut lent[done..];
-            match self.lend_chunk(&space, from + (done << PAGE_SHIFT), places) {
+            match self.lend_chunk(&space, from + (done << PAGE_SHIFT), places, leaving) {
                 0 => break,
                 n => done += n,
             }
@@ -59,7 +89,13 @@ impl Map {
     }
 
     /// Lends pages of one entry, those of one chunk at most.
-    fn lend_chunk(&self, space: &Space, at: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
+    fn lend_chunk(
+        &self,
+        space: &Space,
+        at: VirtAddr,
+        lent: &mut [Option<Owned>],
+        leaving: Leaving,
+    ) -> usize {
         let entry = space.lookup(at).filter(|_| at < USER_END);
         let Some(entry) = entry.filter(|it| it.allows(Access::Read)) else {
             return 0;
@@ -67,7 +103,7 @@ impl Map {
         let left = (entry.range.end - at) >> PAGE_SHIFT;
         let most = lent.len().min(left).min(SLOTS);
         let count = match entry.is_private() {
-            true => self.lend_anons(entry, at, &mut lent[..most]),
+            true => self.lend_anons(entry, at, &mut lent[..most], leaving),
             false => 0,
         };
         match (&entry.object, count) {
@@ -88,7 +124,13 @@ impl Map {
     }
 
     /// Lends anons of one chunk of a private entry.
-    fn lend_anons(&self, entry: &MapEntry, at: VirtAddr, lent: &mut [Option<Owned>]) -> usize {
+    fn lend_anons(
+        &self,
+        entry: &MapEntry,
+        at: VirtAddr,
+        lent: &mut [Option<Owned>],
+        leaving: Leaving,
+    ) -> usize {
         let key = entry.key(at);
         let Some(mut slots) = entry.amap.as_ref().and_then(|amap| amap.lock_present(key)) else {
             return 0;
@@ -110,7 +152,11 @@ impl Map {
         if count > 0 {
             let mut pending = Pending::new();
             let run = VirtRange::new(at, at + (count << PAGE_SHIFT));
-            self.pmap.protect(run, NARROWED, &mut pending);
+            // A page that is locked stays mapped: its mapping says so.
+            match leaving == Leaving::Nothing && !entry.is_locked() {
+                true => self.pmap.remove(run, &mut pending),
+                false => self.pmap.protect(run, NARROWED, &mut pending),
+            }
             pending.flush();
         }
         if self.write_pins.load(SeqCst) > 0 {
@@ -126,16 +172,31 @@ impl Map {
     /// or for which there is no memory. Returns how many were taken out of `pages`. With no lock
     /// held that comes before the map's.
     pub fn receive(&self, at: VirtAddr, pages: &mut [Option<Owned>]) -> usize {
+        self.receive_mapping(at, pages, Mapping::AsUsed)
+    }
+
+    /// As [`receive`](Map::receive), and maps the pages as `mapping` says.
+    pub(super) fn receive_mapping(
+        &self,
+        at: VirtAddr,
+        pages: &mut [Option<Owned>],
+        mapping: Mapping,
+    ) -> usize {
         let mut done = 0;
         while done < pages.len() {
             let at = at + (done << PAGE_SHIFT);
-            match self.receive_chunk(at, &mut pages[done..]) {
+            match self.receive_chunk(at, &mut pages[done..], mapping) {
                 Ok(0) | Err(OutOfMemory) => break,
                 Ok(n) => done += n,
             }
         }
         Counter::pages_transferred.add(done as u64);
         done
+    }
+
+    /// Whether the program has used the page at `at`, which is aligned, since it was mapped.
+    pub(super) fn has_used(&self, at: VirtAddr) -> bool {
+        self.pmap.used_before(at + PAGE_SIZE, false, 1) > 0
     }
 
     /// Lends pages from the one at `from` on, which is aligned, to another address space, in the
@@ -164,6 +225,7 @@ impl Map {
         &self,
         at: VirtAddr,
         pages: &mut [Option<Owned>],
+        mapping: Mapping,
     ) -> Result<usize, OutOfMemory> {
         // The entry may need an amap, and then a page table, of its own.
         for _ in 0..3 {
@@ -201,21 +263,27 @@ impl Map {
                 }
                 let run = VirtRange::new(at + (first << PAGE_SHIFT), at + (done << PAGE_SHIFT));
                 if !run.is_empty() {
+                    let maps = mapping == Mapping::AsUsed && self.has_used(run.start);
                     let mut pending = Pending::new();
                     self.pmap.remove(run, &mut pending);
                     // From here on no TLB holds the old pages.
                     pending.flush();
                     for (key, page) in (key + first as i64..).zip(&mut pages[first..done]) {
-                        let slot = slots.get(key).ok_or(OutOfMemory)?;
+                        let Some(slot) = slots.get(key) else {
+                            // Those that are there count; a fault maps them.
+                            return Ok((key - entry.key(at)) as usize);
+                        };
                         if let Some(page) = page.take() {
                             *slot = Slot::sole(page);
                         }
                     }
-                    self.pmap.enter_ahead_each(run, |va| {
-                        let page = slots.peek(entry.key(va)).resident()?;
-                        let prot = entry.anon_prot(!page.is_fixed);
-                        Some((page, prot))
-                    });
+                    if maps {
+                        self.pmap.enter_ahead_each(run, |va| {
+                            let page = slots.peek(entry.key(va)).resident()?;
+                            let prot = entry.anon_prot(!page.is_fixed);
+                            Some((page, prot))
+                        });
+                    }
                 }
                 if done < count {
                     pages[done] = None;

@@ -110,17 +110,16 @@ impl Content for Page {
     }
 
     #[inline]
-    fn into_frame(self) -> Option<Frame> {
+    fn into_owned(self) -> Option<Owned> {
         match self {
-            Page::At(location) => {
-                let (frame, was_lent) = location.give_up()?;
-                if was_lent {
-                    Counter::loans_broken_by_truncation.add(1);
-                }
-                Some(frame)
-            }
+            Page::At(location) => location.into_owned(),
             _ => None,
         }
+    }
+
+    #[cold]
+    fn left_lent() {
+        Counter::loans_broken_by_truncation.add(1);
     }
 
     fn registry() -> Option<&'static Registry<Arc<Chunk<Page>>>> {

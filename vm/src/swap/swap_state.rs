@@ -56,10 +56,10 @@ impl SwapState {
         self.frame.as_ref()
     }
 
-    /// The frame, if the page was in memory, and whether it was lent. The slot is freed.
+    /// The page as one of its owners, if it was in memory. The slot is freed.
     #[inline]
-    pub fn give_up(self) -> Option<(Frame, bool)> {
-        self.frame.map(Owned::leave)
+    pub fn into_owned(self) -> Option<Owned> {
+        self.frame
     }
 
     /// The slot, if the page has one.
@@ -84,10 +84,21 @@ impl SwapState {
         self.frame().is_some_and(Frame::is_lent)
     }
 
-    /// Whether the page is in memory, and must not be written as it is.
+    /// The frame, if the page is in memory, and whether it must not be written as it
+    /// is: it has a slot, or is lent.
     #[inline]
-    pub fn is_fixed(&self) -> bool {
-        self.is_clean() || self.is_lent()
+    pub fn resident(&self) -> Option<(&Frame, bool)> {
+        let frame = self.frame()?;
+        Some((frame, self.slot.is_some() || frame.is_lent()))
+    }
+
+    /// The frame, if the page is in memory and may be written as it is.
+    #[inline]
+    pub fn frame_to_write(&self) -> Option<&Frame> {
+        match (&self.frame, &self.slot) {
+            (Some(frame), None) if !frame.is_lent() => Some(frame),
+            _ => None,
+        }
     }
 
     /// The page, if it is in memory, is about to be written: gives its slot up.

@@ -3,7 +3,8 @@
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 
-use super::{Frame, RUN_FRAMES, cache, is_last_handle, make_free};
+use super::owned::give_up_owned;
+use super::{Frame, Owned, RUN_FRAMES, cache, has_one_handle, is_last_handle, make_free};
 use crate::hw::machine;
 
 /// Handles that are given up one after the other: as dropping each, but neighbours that become free
@@ -28,13 +29,34 @@ impl Bundle {
         // As in `Frame::drop`.
         if is_last_handle(index) {
             fence(Ordering::Acquire);
-            make_free(index);
-            if index != self.run.end || index.is_multiple_of(RUN_FRAMES as u32) {
-                give_back(self.run.clone());
-                self.run.start = index;
-            }
-            self.run.end = index + 1;
+            self.free(index);
         }
+    }
+
+    /// Gives up one more, and its ownership. Returns whether the frame has other owners.
+    #[inline]
+    pub fn add_owned(&mut self, owned: Owned) -> bool {
+        machine::point();
+        let index = owned.into_index();
+        // As in `Owned::drop`.
+        match has_one_handle(index) {
+            true => {
+                self.free(index);
+                false
+            }
+            false => give_up_owned(index),
+        }
+    }
+
+    /// Adds a frame without other handles.
+    #[inline(always)]
+    fn free(&mut self, index: u32) {
+        make_free(index);
+        if index != self.run.end || index.is_multiple_of(RUN_FRAMES as u32) {
+            give_back(self.run.clone());
+            self.run.start = index;
+        }
+        self.run.end = index + 1;
     }
 }
 

@@ -168,6 +168,13 @@ fn is_last_handle(index: u32) -> bool {
     before == 1
 }
 
+/// Whether the caller's handle of the frame is the only one: then it stays so, and all uses of the
+/// frame by others are over.
+#[inline(always)]
+fn has_one_handle(index: u32) -> bool {
+    record(index).handles().load(Ordering::Acquire) == 1
+}
+
 impl From<&Frame> for Frame {
     #[inline]
     fn from(frame: &Frame) -> Frame {

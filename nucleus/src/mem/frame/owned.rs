@@ -9,45 +9,46 @@
 //! Only an owner makes another one. Where owners are made and bytes are written under the same
 //! lock, an owner that finds itself alone there stays alone until it leaves the lock.
 
-use core::mem;
+use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use super::Frame;
 use super::record::record;
+use super::{Frame, end_use, give_up, has_one_handle};
+use crate::hw::machine;
 
 /// A handle of a frame that owns the frame, alone or with others.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Owned(Frame);
+pub struct Owned(ManuallyDrop<Frame>);
 
 impl Owned {
     /// The first owner of a frame.
     #[inline]
     pub fn new(frame: Frame) -> Owned {
-        Owned(frame)
+        Owned(ManuallyDrop::new(frame))
     }
 
     /// Gives the ownership up and keeps the handle.
     #[inline]
     pub fn into_frame(self) -> Frame {
-        self.leave().0
+        disown(self.0.index);
+        Frame {
+            index: self.into_index(),
+        }
     }
 
-    /// As [`into_frame`](Owned::into_frame); returns also whether the frame had other owners.
+    /// The ownership in another form.
     #[inline]
-    pub fn leave(self) -> (Frame, bool) {
-        let had_others = disown(&self.0);
-        let Frame { index } = self.0;
-        mem::forget(self);
-        (Frame { index }, had_others)
+    pub(super) fn into_index(self) -> u32 {
+        ManuallyDrop::new(self).0.index
     }
 }
 
 /// One owner less. Returns whether there were others.
 #[inline]
-fn disown(frame: &Frame) -> bool {
-    let lent = record(frame.index).lent();
+fn disown(index: u32) -> bool {
+    let lent = record(index).lent();
     // Mostly this is the only owner.
     match lent.load(Acquire) {
         0 => false,
@@ -56,6 +57,15 @@ fn disown(frame: &Frame) -> bool {
             true
         }
     }
+}
+
+/// Gives an ownership up, and its handle, which is not the only one. Returns whether there are
+/// other owners.
+#[inline]
+pub(super) fn give_up_owned(index: u32) -> bool {
+    let has_others = disown(index);
+    give_up(index);
+    has_others
 }
 
 #[cold]
@@ -97,20 +107,27 @@ impl Clone for Owned {
     #[inline]
     fn clone(&self) -> Owned {
         // The handle first: there are never fewer handles than owners.
-        let frame = self.0.clone();
+        let frame = Frame::clone(&self.0);
         // Saturating: with so many owners a frame stays lent for ever.
         let more = |lent: u32| lent.checked_add(1);
         let _ = record(frame.index)
             .lent()
             .fetch_update(AcqRel, Relaxed, more);
-        Owned(frame)
+        Owned::new(frame)
     }
 }
 
 impl Drop for Owned {
+    /// Mostly with the only handle, so that there is no other owner, and none to come.
     #[inline]
     fn drop(&mut self) {
-        disown(&self.0);
+        machine::point();
+        match has_one_handle(self.0.index) {
+            true => end_use(self.0.index),
+            false => {
+                give_up_owned(self.0.index);
+            }
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
         Ok(self.may_link(chain)? && !is_marked)
     }
 
-    #[inline]
+    #[inline(always)]
     fn space(&mut self, chain: &mut Chain<ChannelState>) -> Result<Space> {
         if chain.state.closed {
             return Err(Errno::EPIPE);
