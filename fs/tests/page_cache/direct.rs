@@ -6,7 +6,7 @@ use abi::raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE};
 use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Sink};
 use fs::{File, block::Disk, block::MemoryDisk};
 use nucleus::{Access, PAGE_SIZE, VirtRange, ephemeral, user};
-use vm::Map;
+use vm::{Advice, Map};
 
 use crate::{
     in_space, map_file, on_machines, stores,
@@ -178,5 +178,23 @@ fn truncation_takes_mappings_and_a_held_block_is_not_reused() {
         file.sync(false).unwrap();
         assert!(place(placed) && !place(placed + 1), "it is free now");
         assert_eq!(count(disk, 0xb3), 0);
+    });
+}
+
+#[test]
+fn reading_a_long_hole_ahead_takes_little_memory() {
+    with_file(|map, file, _| {
+        const PAGES: usize = 1 << 16;
+        let vnode = file.location().unwrap().vnode().clone();
+        vnode.truncate((PAGES * PAGE_SIZE) as u64).unwrap();
+        let pager = file.pager().unwrap();
+        let at = map_file(map, pager.clone(), PAGES * PAGE_SIZE, true);
+        let all = VirtRange::new(at, at + PAGES * PAGE_SIZE);
+        map.advise(all, Advice::WillNeed).unwrap();
+        assert!(pager.object().resident_count() <= 256);
+        pager.page_in(1 << 15, 0..PAGES as u64).unwrap();
+        assert!(pager.object().resident_count() <= 512);
+        assert_eq!(user::read::<u64>(at + 5 * PAGE_SIZE), Ok(0));
+        map.unmap(all).unwrap();
     });
 }
