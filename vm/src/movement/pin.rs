@@ -173,8 +173,10 @@ impl SharedPart {
     /// Notes that a device has written `part`.
     fn written(&self, part: &Part) {
         // A writer or a fault may have taken the pin's reference for one that keeps the page as it
-        // is, and put a copy in its place.
-        if let Some(now) = self.pager.object().resident(self.page)
+        // is, and put a copy in its place. A page of a medium is never copied: another one in its
+        // place means that the file was truncated and has grown again.
+        if !part.frame.is_of_medium()
+            && let Some(now) = self.pager.object().resident(self.page)
             && now != part.frame
         {
             let from = ephemeral::map(&part.frame);
