@@ -40,7 +40,16 @@ fn mapped(bench: &Bench, cpus: u32) -> Result<()> {
         shared.display()
     );
     let guest = bench.guest(&["/tests/guest-tests", "bus:"]).cpus(cpus);
+    let folder = bench.fresh_folder("lent")?;
+    let folder = format!(
+        "local,id=lent,path={},security_model=none",
+        folder.display()
+    );
     let guest = guest.timeout(120).disk(Disk::at(&disk)?).words([
+        "-fsdev",
+        &folder,
+        "-device",
+        "virtio-9p-pci,disable-legacy=on,fsdev=lent,mount_tag=lent",
         "-object",
         &memory,
         "-device",
