@@ -158,6 +158,9 @@ impl Sink for AggregateSink<'_> {
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        if frame.is_of_medium() {
+            return self.put_frame_copy(frame, offset, len);
+        }
         let len = len.min(self.room());
         self.to.append(Slice::of(frame, offset, len))?;
         self.room -= len;

@@ -255,3 +255,31 @@ fn a_write_that_fails_leaves_nothing_beyond_the_end() {
         assert_eq!(read(&*file, 2), [0xc1; 7]);
     });
 }
+
+#[test]
+fn a_reader_keeps_no_page_of_the_medium() {
+    with_file(|_, file, disk| {
+        write(&*file, 0, 0xd1);
+        let pager = file.pager().unwrap();
+        let page = pager.object().resident(0).unwrap();
+        assert!(page.is_of_medium() && pager.object().lend(0).is_none());
+        let mut kept = Aggregate::new();
+        let mut sink = AggregateSink::new(&mut kept, 2 * PAGE_SIZE);
+        assert_eq!(sink.put_frame(&page, 0, PAGE_SIZE), Ok(PAGE_SIZE));
+        drop(page);
+        assert_eq!(file.read(Some(0), FLAGS, &mut sink), Ok(PAGE_SIZE));
+        let vnode = file.location().unwrap().vnode().clone();
+        vnode.truncate(0).unwrap();
+        file.sync(false).unwrap();
+        for page in 0.. {
+            let at = Some((page * PAGE_SIZE) as u64);
+            if file.write(at, FLAGS, &mut BytesSource::new(&[0xd2; PAGE_SIZE])) != Ok(PAGE_SIZE) {
+                break;
+            }
+        }
+        assert_eq!(count(disk, 0xd1), 0, "the block has other bytes");
+        let mut bytes = [0; 2 * PAGE_SIZE];
+        assert_eq!(kept.peek(0, &mut bytes), bytes.len());
+        assert!(bytes == [0xd1; 2 * PAGE_SIZE]);
+    });
+}

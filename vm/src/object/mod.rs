@@ -204,10 +204,12 @@ impl Object {
         self.lock(index)?.get(index).cloned()
     }
 
-    /// Makes the caller another owner of page `index`, if it is resident and may be lent now: the
-    /// owner of the object sees to it that nothing writes it meanwhile.
+    /// Makes the caller another owner of page `index`, if it is resident and no page of a medium:
+    /// the owner of the object sees to it that nothing writes it meanwhile.
     pub fn lend(&self, index: u64) -> Option<Owned> {
-        self.lock(index)?.get(index).map(Owned::lend)
+        let pages = self.lock(index)?;
+        let frame = pages.get(index).filter(|frame| !frame.is_of_medium());
+        frame.map(Owned::lend)
     }
 
     /// Whether the object has page `index`, resident or in swap.

@@ -28,9 +28,11 @@ impl Owned {
         Owned(frame)
     }
 
-    /// A further owner of a frame that has one.
+    /// A further owner of a frame that has one. Not of one that is a [page of a
+    /// medium](Frame::is_of_medium), whose bytes change with the disk: its reader copies them.
     #[inline]
     pub fn lend(frame: &Frame) -> Owned {
+        debug_assert!(!frame.is_of_medium(), "a page of a medium is lent");
         let frame = frame.clone();
         // Saturating: with so many owners a frame stays lent for ever.
         let more = |lent: u32| lent.checked_add(1);
