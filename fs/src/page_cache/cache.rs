@@ -114,13 +114,9 @@ impl<S: BackingStore> PageCache<S> {
         self.size().div_ceil(PAGE)
     }
 
-    /// Lends page `index`, if it is resident and its frame is the file's alone to pass on. The
-    /// caller holds `writers`.
+    /// Lends page `index`, if it is resident and no page of a medium. The caller holds `writers`.
     pub(super) fn lend_page(&self, index: u64) -> Option<Owned> {
-        match self.store.is_in_place() {
-            true => None,
-            false => self.object.lend(index, || self.is_mapped_writable()),
-        }
+        self.object.lend(index, || self.is_mapped_writable())
     }
 
     /// The page `index` if the file has it, to be written: a page that is lent is left to its

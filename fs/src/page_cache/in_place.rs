@@ -19,7 +19,7 @@ use core::ops::Range;
 
 use abi::{Errno, Result};
 use fbuf::Source;
-use nucleus::{Frame, PAGE_SIZE, ephemeral};
+use nucleus::{Frame, PAGE_SIZE, ephemeral, frame};
 use vm::PagerError;
 
 use super::{
@@ -27,6 +27,7 @@ use super::{
     block_backed::WriteBack,
     block_store::BlockStore,
     cache::{PAGE, PageCache, errno, new_page, pager_error},
+    readahead::MOST,
 };
 
 impl<B: BlockStore> PageCache<WriteBack<B>> {
@@ -51,15 +52,19 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         Ok(frame)
     }
 
-    /// Makes page `index` and those of `window` around it resident: nothing is read.
+    /// Makes page `index` resident, and up to [`MOST`] pages of `window` on each side of it while
+    /// memory is not short: nothing is read.
     pub(super) fn bring_in_place(&self, index: u64, window: Range<u64>) -> Mapping<()> {
         let _turn = self.store.end.lock();
         if index >= self.pages() {
             return Err(PagerError::BeyondEnd);
         }
         self.insert_in_place(index)?;
-        for near in window.start..window.end.min(self.pages()) {
-            if self.insert_in_place(near).is_err() {
+        let first = window.start.max(index.saturating_sub(MOST));
+        let end = window.end.min(index.saturating_add(MOST)).min(self.pages());
+        for near in first..end {
+            // A page of a hole takes a frame.
+            if frame::is_scarce() || self.insert_in_place(near).is_err() {
                 break;
             }
         }

@@ -17,6 +17,10 @@ use super::{
 };
 use crate::block::Sleeper;
 
+/// The pages that one call reads ahead at most, 32 MiB: programs ask for any range of a file, which
+/// may be a hole of terabytes, and the call can't be interrupted. Linux reads a few MiB.
+const MOST_ADVISED: u64 = 8192;
+
 impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// Makes page `index` resident, with those of `window` around it that are not. It may be
     /// evicted again when this returns.
@@ -63,11 +67,12 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         sleeper.wait().map_err(pager_error)
     }
 
-    /// Starts to read those of `pages` that are neither in memory nor busy. A thread that needs one
-    /// meanwhile waits for this read.
+    /// Starts to read those of `pages` that are neither in memory nor busy, the first
+    /// [`MOST_ADVISED`] of them at most. A thread that needs one meanwhile waits for this read.
     pub(super) fn read_ahead(&self, pages: Range<u64>) {
         let mut at = pages.start;
-        let end = pages.end.min(self.pages());
+        let end = pages.end.min(at.saturating_add(MOST_ADVISED));
+        let end = end.min(self.pages());
         if self.store.is_in_place() {
             if at < end {
                 // A thread that needs the pages gets the error.

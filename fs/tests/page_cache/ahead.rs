@@ -117,6 +117,19 @@ fn what_is_prefetched_is_there_without_another_request() {
     });
 }
 
+#[test]
+fn a_call_reads_a_bounded_part_of_a_long_file_ahead() {
+    on_machines(2, 2, 1 << 14, |seed| {
+        const LONG: usize = 1 << 18;
+        let (_, inode) = disk::inode(LONG, seed);
+        let file = disk::open(&inode);
+        file.truncate((LONG * PAGE_SIZE) as u64).unwrap();
+        file.prefetch(0..u64::MAX);
+        let read = inode.pages_read.load(SeqCst);
+        assert!((1000..=8192).contains(&read), "{read} pages");
+    });
+}
+
 /// Pages that a fault reads around its own.
 const CLUSTER: usize = 32;
 

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use abi::raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE};
-use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Sink};
+use abi::{
+    Errno, Result,
+    raw::general::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE},
+};
+use fbuf::{Aggregate, AggregateSink, BytesSink, BytesSource, Sink, Source};
 use fs::{File, block::Disk, block::MemoryDisk};
-use nucleus::{Access, PAGE_SIZE, VirtRange, ephemeral, user};
-use vm::Map;
+use nucleus::{Access, Frame, PAGE_SIZE, VirtRange, ephemeral, user};
+use vm::{Advice, Map};
 
 use crate::{
     in_space, map_file, on_machines, stores,
@@ -18,7 +21,7 @@ const PAGES: usize = 12;
 /// How many pages of the disk begin with this byte, eight times.
 fn count(disk: &MemoryDisk, byte: u8) -> usize {
     let pages = (0..).map_while(|number| disk.page(number));
-    let begins = |page: &nucleus::Frame| {
+    let begins = |page: &Frame| {
         let mut bytes = [0; 8];
         ephemeral::map(page).read(0, &mut bytes);
         bytes == [byte; 8]
@@ -167,7 +170,7 @@ fn truncation_takes_mappings_and_a_held_block_is_not_reused() {
         }
         assert!((PAGES..ALL).contains(&placed), "{placed} blocks were free");
         // Of the old blocks one was not reused: a device may still write there.
-        let bytes = |frame: &nucleus::Frame| {
+        let bytes = |frame: &Frame| {
             let mut bytes = [0; 8];
             ephemeral::map(frame).read(0, &mut bytes);
             bytes
@@ -178,5 +181,105 @@ fn truncation_takes_mappings_and_a_held_block_is_not_reused() {
         file.sync(false).unwrap();
         assert!(place(placed) && !place(placed + 1), "it is free now");
         assert_eq!(count(disk, 0xb3), 0);
+    });
+}
+
+#[test]
+fn reading_a_long_hole_ahead_takes_little_memory() {
+    with_file(|map, file, _| {
+        const PAGES: usize = 1 << 16;
+        let vnode = file.location().unwrap().vnode().clone();
+        vnode.truncate((PAGES * PAGE_SIZE) as u64).unwrap();
+        let pager = file.pager().unwrap();
+        let at = map_file(map, pager.clone(), PAGES * PAGE_SIZE, true);
+        let all = VirtRange::new(at, at + PAGES * PAGE_SIZE);
+        map.advise(all, Advice::WillNeed).unwrap();
+        assert!(pager.object().resident_count() <= 256);
+        pager.page_in(1 << 15, 0..PAGES as u64).unwrap();
+        assert!(pager.object().resident_count() <= 512);
+        assert_eq!(user::read::<u64>(at + 5 * PAGE_SIZE), Ok(0));
+        map.unmap(all).unwrap();
+    });
+}
+
+/// A program's buffer of which the first `good` bytes are mapped.
+struct Torn {
+    good: usize,
+    left: usize,
+}
+
+impl Source for Torn {
+    fn left(&self) -> usize {
+        self.left
+    }
+
+    fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
+        let n = len.min(self.good);
+        ephemeral::map(frame).fill(offset, n, 0xc1);
+        self.good -= n;
+        self.left -= n;
+        if n == 0 { Err(Errno::EFAULT) } else { Ok(n) }
+    }
+
+    fn take_bytes(&mut self, _: &mut [u8]) -> Result<usize> {
+        Err(Errno::EFAULT)
+    }
+}
+
+#[test]
+fn a_write_that_fails_leaves_nothing_beyond_the_end() {
+    with_file(|_, file, _| {
+        let pager = file.pager().unwrap();
+        let vnode = file.location().unwrap().vnode().clone();
+        let fails = |at: usize, good: usize| {
+            let mut torn = Torn {
+                good,
+                left: 3 * PAGE_SIZE,
+            };
+            file.write(Some((at * PAGE_SIZE) as u64), FLAGS, &mut torn)
+        };
+        let has = |pages: usize| {
+            let attributes = vnode.attributes().unwrap();
+            assert_eq!(attributes.blocks, (pages * PAGE_SIZE / 512) as u64);
+            assert_eq!(pager.object().resident_count(), pages);
+        };
+        assert_eq!(fails(0, 0), Err(Errno::EFAULT));
+        has(0);
+        assert_eq!(fails(0, PAGE_SIZE), Ok(PAGE_SIZE));
+        has(1);
+        assert_eq!(fails(1, PAGE_SIZE + 7), Ok(PAGE_SIZE + 7));
+        has(3);
+        assert_eq!(fails(5, 0), Err(Errno::EFAULT));
+        has(3);
+        assert_eq!(vnode.attributes().unwrap().size as usize, 2 * PAGE_SIZE + 7);
+        assert_eq!(read(&*file, 2), [0xc1; 7]);
+    });
+}
+
+#[test]
+fn a_reader_keeps_no_page_of_the_medium() {
+    with_file(|_, file, disk| {
+        write(&*file, 0, 0xd1);
+        let pager = file.pager().unwrap();
+        let page = pager.object().resident(0).unwrap();
+        assert!(page.is_of_medium() && pager.object().lend(0, || true).is_none());
+        let mut kept = Aggregate::new();
+        let mut sink = AggregateSink::new(&mut kept, 2 * PAGE_SIZE);
+        assert_eq!(sink.put_frame(&page, 0, PAGE_SIZE), Ok(PAGE_SIZE));
+        drop(page);
+        assert_eq!(file.read(Some(0), FLAGS, &mut sink), Ok(PAGE_SIZE));
+        let vnode = file.location().unwrap().vnode().clone();
+        vnode.truncate(0).unwrap();
+        file.sync(false).unwrap();
+        for page in 0.. {
+            let at = Some((page * PAGE_SIZE) as u64);
+            if file.write(at, FLAGS, &mut BytesSource::new(&[0xd2; PAGE_SIZE])) != Ok(PAGE_SIZE) {
+                break;
+            }
+        }
+        assert_eq!(count(disk, 0xd1), 0, "the block has other bytes");
+        let mut bytes = [0; 2 * PAGE_SIZE];
+        assert_eq!(kept.peek(0, &mut bytes), bytes.len());
+        assert!(bytes == [0xd1; 2 * PAGE_SIZE]);
     });
 }

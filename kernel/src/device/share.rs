@@ -35,7 +35,7 @@ struct Share {
 }
 
 /// The devices that were found. Held while they are looked for.
-static SHARES: Mutex<Option<Vec<Share>>> = Mutex::new(fs::rank::MOUNT, None);
+static SHARES: Mutex<Vec<Share>> = Mutex::new(fs::rank::MOUNT, Vec::new());
 
 /// Returns the root of the server whose device has the tag `tag` (`mount -t 9p -o trans=virtio`).
 ///
@@ -57,8 +57,8 @@ pub fn mount(tag: &[u8], options: &[u8]) -> Result<Arc<dyn Vnode>> {
 /// The message that no device has the tag `tag`, with the tags that there are.
 pub fn none_with(tag: &str) -> String {
     let shares = SHARES.lock();
-    let tags = shares.iter().flatten();
-    let tags: Vec<_> = tags
+    let tags: Vec<_> = shares
+        .iter()
         .map(|share| String::from_utf8_lossy(&share.tag))
         .collect();
     let there = match &tags[..] {
@@ -70,9 +70,18 @@ pub fn none_with(tag: &str) -> String {
 
 fn find(tag: &[u8]) -> Result<Option<Arc<Server>>> {
     let mut shares = SHARES.lock();
-    let found = shares.get_or_insert_with(look);
-    let share = found.iter().find(|share| share.tag == tag);
-    Ok(share.map(|share| share.server.clone()))
+    let found = |shares: &[Share]| {
+        let share = shares.iter().find(|share| share.tag == tag);
+        share.map(|share| share.server.clone())
+    };
+    if let Some(server) = found(&shares) {
+        return Ok(Some(server));
+    }
+    // Those that programs had at an earlier look may be free now.
+    let more = look();
+    shares.try_reserve(more.len()).map_err(|_| Errno::ENOMEM)?;
+    shares.extend(more);
+    Ok(found(&shares))
 }
 
 /// Starts all devices of the kind.

@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 #[cfg(target_os = "none")]
 use alloc::boxed::Box;
 
+#[cfg(target_os = "none")]
+use super::owners::OWNERS;
 use crate::DeviceMemory;
 #[cfg(target_os = "none")]
 use crate::lock::OnceBox;
@@ -51,6 +53,8 @@ pub enum LendError {
     Busy,
     /// There is no such register, or it decodes no whole pages of memory.
     NoMemory,
+    /// Another register decodes some of the same addresses.
+    Overlaps,
     /// No memory to note that it is lent.
     OutOfMemory,
 }
@@ -81,26 +85,99 @@ pub fn functions() -> &'static [Function] {
 
 impl Function {
     /// Returns the memory behind a base address register, for programs to map. The function decodes
-    /// memory from now on, can't reach the machine's (it is no bus master), and is no driver's any
-    /// more.
+    /// memory from now on, and can't reach the machine's (it is no bus master). No driver gets it
+    /// until the memory is dropped, or at all once a page was [asked for](DeviceMemory::page).
     ///
     /// # Errors
     /// [`LendError`].
     pub fn lend(&self, bar: usize) -> Result<DeviceMemory, LendError> {
         #[cfg(target_os = "none")]
         {
-            let bar = self.bars.get(bar).copied().flatten();
-            let bar = bar.filter(|bar| !bar.is_ports && bar.address != 0);
-            let bar = bar.ok_or(LendError::NoMemory)?;
-            let memory = DeviceMemory::new(bar.address, bar.size, crate::Caching::Uncached);
+            let register = self.memory(bar).ok_or(LendError::NoMemory)?;
+            let caching = crate::Caching::Uncached;
+            let memory = DeviceMemory::new(register.address, register.size, caching);
             let memory = memory.ok_or(LendError::NoMemory)?;
+            if self.overlaps(bar, functions()) {
+                return Err(LendError::Overlaps);
+            }
             super::pci::lend(self.place)?;
-            Ok(memory)
+            let give_back = |function, is_used| OWNERS.lock().give_back(function, is_used);
+            Ok(memory.lent(self.place, give_back))
         }
         #[cfg(not(target_os = "none"))]
         {
             let _ = bar;
             Err(LendError::NoMemory)
         }
+    }
+
+    /// The register, if it decodes memory.
+    fn memory(&self, bar: usize) -> Option<Bar> {
+        let bar = self.bars.get(bar).copied().flatten();
+        bar.filter(|bar| !bar.is_ports && bar.address != 0)
+    }
+
+    /// Whether another register of `all` decodes some of the memory behind this one: what the
+    /// firmware left may be wrong, and a program must not reach a driver's device.
+    #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+    fn overlaps(&self, bar: usize, all: &[Function]) -> bool {
+        let Some(own) = self.memory(bar) else {
+            return false;
+        };
+        let meets = |it: Bar| {
+            it.address < own.address.saturating_add(own.size)
+                && own.address < it.address.saturating_add(it.size)
+        };
+        let mut others = all
+            .iter()
+            .flat_map(|it| (0..BARS).map(move |index| (it, index)));
+        others.any(|(it, index)| {
+            let is_own = it.place == self.place && index == bar;
+            !is_own && it.memory(index).is_some_and(meets)
+        })
+    }
+}
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    use super::*;
+
+    fn function(place: u16, ranges: [(u64, u64); 2]) -> Function {
+        let mut bars = [None; BARS];
+        for (bar, (address, size)) in bars.iter_mut().zip(ranges) {
+            *bar = Some(Bar {
+                address,
+                size,
+                is_ports: false,
+                is_wide: false,
+                is_prefetchable: false,
+            });
+        }
+        Function {
+            place,
+            vendor: 1,
+            device: 2,
+            class: 3,
+            revision: 4,
+            bars,
+        }
+    }
+
+    #[test]
+    fn memory_that_another_register_decodes_is_known() {
+        let all = [
+            function(8, [(0x1000_0000, 0x4000), (0x2000_0000, 0x1000)]),
+            function(9, [(0x1000_3000, 0x10), (0x3000_0000, 0x2000)]),
+            // Its own registers meet, and one has no address.
+            function(10, [(0x4000_0000, 0x2000), (0x4000_1000, 0x1000)]),
+            function(11, [(0, 1 << 40), (0x3000_2000, u64::MAX)]),
+        ];
+        let found = all
+            .each_ref()
+            .map(|it| [0, 1].map(|bar| it.overlaps(bar, &all)));
+        assert_eq!(
+            found,
+            [[true, false], [true, false], [true, true], [false, true]]
+        );
     }
 }

@@ -5,6 +5,7 @@ pub mod dma;
 pub mod functions;
 #[cfg(target_os = "none")]
 pub(crate) mod interrupts;
+mod owners;
 #[cfg(target_os = "none")]
 pub(crate) mod pci;
 pub mod rtc;

@@ -1,5 +1,7 @@
 //! Memory of devices, which is not RAM: it has no frame records, and nothing frees it.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use super::frame::record::{Type, find};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -17,12 +19,28 @@ pub enum Caching {
 /// Whole pages of a device's memory. Only the nucleus's own modules for devices make one, of what a
 /// device decodes, so that a mapping of it reaches no RAM, no page table and nothing of the
 /// kernel's. The memory is there as long as the machine runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceMemory {
     /// The number of the first page in physical memory.
     first: u64,
     pages: u64,
     caching: Caching,
+    loan: Option<Loan>,
+}
+
+/// What a [`DeviceMemory`] is lent of; given back when it is dropped.
+struct Loan {
+    /// The function's place on the bus.
+    function: u16,
+    /// A page was asked for, so that a program may have changed the device's state, and may have
+    /// the page mapped still.
+    is_used: AtomicBool,
+    give_back: fn(u16, bool),
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        (self.give_back)(self.function, *self.is_used.get_mut());
+    }
 }
 
 /// One page of a [`DeviceMemory`].
@@ -66,7 +84,23 @@ impl DeviceMemory {
             first,
             pages,
             caching,
+            loan: None,
         })
+    }
+
+    /// The same memory, which a function of the bus is lent for: when it is dropped, `give_back` is
+    /// called with the function and whether a page was ever asked for.
+    #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+    pub(crate) fn lent(self, function: u16, give_back: fn(u16, bool)) -> DeviceMemory {
+        let loan = Loan {
+            function,
+            is_used: AtomicBool::new(false),
+            give_back,
+        };
+        DeviceMemory {
+            loan: Some(loan),
+            ..self
+        }
     }
 
     /// How many pages there are.
@@ -82,7 +116,15 @@ impl DeviceMemory {
 
     /// Page `index`, if there are so many.
     pub fn page(&self, index: u64) -> Option<DevicePage> {
-        (index < self.pages).then(|| DevicePage {
+        if index >= self.pages {
+            return None;
+        }
+        if let Some(loan) = &self.loan
+            && !loan.is_used.load(Ordering::Relaxed)
+        {
+            loan.is_used.store(true, Ordering::Relaxed);
+        }
+        Some(DevicePage {
             number: self.first + index,
             caching: self.caching,
         })

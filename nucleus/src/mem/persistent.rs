@@ -36,23 +36,25 @@ pub(crate) unsafe fn found(frames: Range<u64>) {
 /// given up becomes ordinary memory. `None` if there is no more.
 ///
 /// # Errors
-/// [`OutOfMemory`] for the list; the range is lost.
+/// [`OutOfMemory`] for the list: the range is not used, and keeps its bytes.
 pub fn take() -> Result<Option<Vec<Vec<Frame>>>, OutOfMemory> {
     let taken = FOUND.lock().pop();
     let Some(frames) = taken else {
         return Ok(None);
     };
     let count = (frames.end - frames.start) as usize;
+    // Room for all handles before there is one: a handle that is dropped frees its frame.
     let mut pieces = crate::try_vec(count.div_ceil(PIECE))?;
-    for first in (frames.start..frames.end).step_by(PIECE) {
-        let mut piece = crate::try_vec(PIECE.min((frames.end - first) as usize))?;
+    for at in (0..count).step_by(PIECE) {
+        pieces.push(crate::try_vec(PIECE.min(count - at))?);
+    }
+    for (first, piece) in frames.clone().step_by(PIECE).zip(&mut pieces) {
         for number in first..frames.end.min(first + PIECE as u64) {
             // SAFETY: `found`'s caller promises that the frame has no user, and it was taken out of
             // the list, so this is the only time.
             let frame = unsafe { adopt_persistent(number) };
             piece.extend(frame);
         }
-        pieces.push(piece);
     }
     Ok(Some(pieces))
 }

@@ -9,6 +9,8 @@ pub const TESTS: &[Test] = &[
     ("bus: it follows what becomes of its map", changes),
     ("bus: calls get no frame of it", frames),
     ("bus: registers of a device", registers),
+    ("bus: mappings of a device share their futexes", futexes),
+    ("bus: a device is lent while it is mapped", lent),
     ("bus: who may not", rights),
 ];
 
@@ -243,22 +245,109 @@ fn registers() -> Outcome {
     unmap(memory, SIZE)
 }
 
+/// Two processes take turns by words in mappings of their own.
+fn futexes() -> Outcome {
+    const ROUNDS: u32 = 50;
+    let path = shared_memory()?;
+    let words = |memory: *mut u8| {
+        let first = memory.cast::<AtomicU32>();
+        // SAFETY: two words in the mapping, aligned, which stays.
+        unsafe { (&*first, &*first.wrapping_add(1)) }
+    };
+    let wait = |word: &AtomicU32, before: u32| -> Outcome {
+        let most = timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        while word.load(SeqCst) == before {
+            let result = futex(word, FUTEX_WAIT, before, Some(&most));
+            ensure!(result == 0 || errno() != ETIMEDOUT, "no wake-up");
+        }
+        Ok(())
+    };
+    let memory = map_it(&path, PAGE)?;
+    let (mine, theirs) = words(memory);
+    mine.store(0, SeqCst);
+    theirs.store(0, SeqCst);
+    let other = spawn(|| {
+        let memory = map_it(&path, PAGE)?;
+        let (theirs, mine) = words(memory);
+        for round in 0..ROUNDS {
+            wait(theirs, round)?;
+            mine.store(round + 1, SeqCst);
+            futex(mine, FUTEX_WAKE, 1, None);
+        }
+        Ok(())
+    })?;
+    for round in 0..ROUNDS {
+        mine.store(round + 1, SeqCst);
+        futex(mine, FUTEX_WAKE, 1, None);
+        wait(theirs, round)?;
+    }
+    wait_all(vec![other])?;
+    unmap(memory, PAGE)
+}
+
+/// The host shares a folder by a device that the kernel takes when it is mounted.
+fn lent() -> Outcome {
+    let folder = find("0x1af4", "0x1049")?;
+    let (at, tag) = (c("/tmp/lent"), c("lent"));
+    call!(mkdir(at.as_ptr(), 0o700));
+    let mount_it = || {
+        let (kind, options) = (c("9p"), c("trans=virtio"));
+        // SAFETY: texts that end.
+        let result = unsafe {
+            mount(
+                tag.as_ptr(),
+                at.as_ptr(),
+                kind.as_ptr(),
+                0,
+                options.as_ptr().cast(),
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(errno()) }
+    };
+    // Another mapping of the same memory accesses it in the same way.
+    let (plain, merged) = (
+        format!("{folder}/resource4"),
+        format!("{folder}/resource4_wc"),
+    );
+    let merged = open_it(&merged)?;
+    let memory = map_it(&plain, PAGE)?;
+    let other = map_it(&plain, PAGE)?;
+    unmap(memory, PAGE)?;
+    let merge = || map_with(PAGE, READ_WRITE, MAP_SHARED, merged);
+    ensure!(merge().is_err() && errno() == EBUSY);
+    equal!(mount_it(), Err(ENOENT), "while programs have it");
+    unmap(other, PAGE)?;
+    unmap(merge()?, PAGE)?;
+    // An open file does not keep it.
+    equal!(mount_it(), Ok(()));
+    ensure!(merge().is_err() && errno() == EBUSY);
+    call!(close(merged));
+    call!(umount2(at.as_ptr(), 0));
+    Ok(())
+}
+
 fn rights() -> Outcome {
     let path = shared_memory()?;
     let mut busy = 0;
     for entry in fs::read_dir(DEVICES)? {
         let folder = entry?.path().display().to_string();
-        if read_text(&format!("{folder}/vendor"))?.trim() != "0x1af4"
-            || folder == path.trim_end_matches("/resource2")
-        {
+        // Disks.
+        if read_text(&format!("{folder}/device"))?.trim() != "0x1042" {
             continue;
         }
         // The kernel drives the host's disks: their registers would reach all memory.
         for number in 0..6 {
             let file = format!("{folder}/resource{number}");
             if Path::new(&file).exists() {
-                let file = c(&file);
-                refused!(EBUSY, open(file.as_ptr(), O_RDWR));
+                let file = open_it(&file)?;
+                refused!(
+                    EBUSY,
+                    mmap(null_mut(), PAGE, PROT_READ, MAP_SHARED, file, 0)
+                );
+                call!(close(file));
                 busy += 1;
             }
         }

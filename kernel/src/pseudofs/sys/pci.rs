@@ -1,6 +1,11 @@
 //! `/sys/bus/pci`: the functions on the bus, and the memory that programs may map of them.
 
-use alloc::{format, string::String, sync::Arc, vec::Vec};
+use alloc::{
+    format,
+    string::String,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 
 use abi::{Errno, Result};
 use fs::{
@@ -8,9 +13,10 @@ use fs::{
     pseudofs::{Directory, EmitName, Entry, Table},
 };
 use nucleus::{
-    Caching, DeviceMemory,
+    Caching,
     pci::{BARS, Bar, Function, LendError, functions},
     speculation,
+    sync::{Rank, SpinLock},
 };
 use vm::{Description, DeviceObject, Pager};
 
@@ -148,15 +154,12 @@ fn resource(it: &'static Function) -> Entry {
 }
 
 /// A file that is mapped only.
-fn memory(it: &'static Function, bar: usize, caching: Caching) -> Entry {
+fn memory(function: &'static Function, bar: usize, caching: Caching) -> Entry {
     Entry::file(move |at: &Location, _: OpenFlags| {
-        let memory = it.lend(bar).map_err(|error| match error {
-            LendError::Busy => Errno::EBUSY,
-            LendError::NoMemory => Errno::ENODEV,
-            LendError::OutOfMemory => Errno::ENOMEM,
-        })?;
         let file: Arc<dyn File> = Arc::new(Memory {
-            memory: memory.with_caching(caching),
+            function,
+            bar,
+            caching,
             location: at.clone(),
         });
         Ok(file)
@@ -164,9 +167,60 @@ fn memory(it: &'static Function, bar: usize, caching: Caching) -> Entry {
     .mode(0o600)
 }
 
+/// An open file of a register's memory. It is lent while it is mapped.
 struct Memory {
-    memory: DeviceMemory,
+    function: &'static Function,
+    bar: usize,
+    caching: Caching,
     location: Location,
+}
+
+/// The memory behind a register that is mapped: one object, so that all mappings are the same
+/// memory to futexes, and access it in the same way, as processors demand.
+struct Mapped {
+    place: u16,
+    bar: usize,
+    caching: Caching,
+    object: Weak<DeviceObject>,
+}
+
+/// All of them, and some whose last mapping has gone: one for each register at most.
+static MAPPED: SpinLock<Vec<Mapped>> = SpinLock::new(Rank::Leaf, Vec::new());
+
+impl Memory {
+    /// The object, if it is this register's.
+    fn found(&self, it: &Mapped) -> Option<(Caching, Arc<DeviceObject>)> {
+        let is_this = it.place == self.function.place && it.bar == self.bar;
+        let object = is_this.then(|| it.object.upgrade())?;
+        Some((it.caching, object?))
+    }
+
+    /// The object, unless it is mapped in another way.
+    fn check(&self, (caching, object): (Caching, Arc<DeviceObject>)) -> Result<Arc<dyn Pager>> {
+        match caching == self.caching {
+            true => Ok(object),
+            false => Err(Errno::EBUSY),
+        }
+    }
+
+    fn make(&self) -> Result<Arc<DeviceObject>> {
+        let attributes = self.location.vnode().attributes()?;
+        let name: Vec<u8> = self.location.path_without_locks();
+        let description = Description {
+            device: attributes.device,
+            inode: attributes.inode,
+            name,
+        };
+        let memory = self.function.lend(self.bar).map_err(|error| match error {
+            LendError::Busy | LendError::Overlaps => Errno::EBUSY,
+            LendError::NoMemory => Errno::ENODEV,
+            LendError::OutOfMemory => Errno::ENOMEM,
+        })?;
+        Ok(DeviceObject::new(
+            memory.with_caching(self.caching),
+            description,
+        )?)
+    }
 }
 
 impl File for Memory {
@@ -179,13 +233,30 @@ impl File for Memory {
     }
 
     fn pager(&self) -> Result<Arc<dyn Pager>> {
-        let attributes = self.location.vnode().attributes()?;
-        let name: Vec<u8> = self.location.path_without_locks();
-        let description = Description {
-            device: attributes.device,
-            inode: attributes.inode,
-            name,
+        // No reference is dropped with the lock held: it may be the last one.
+        let found = MAPPED.lock().iter().find_map(|it| self.found(it));
+        if let Some(found) = found {
+            return self.check(found);
+        }
+        let own = self.make()?;
+        let found = {
+            let mut all = MAPPED.lock();
+            match all.iter().find_map(|it| self.found(it)) {
+                // Another thread was faster.
+                Some(found) => found,
+                None => {
+                    all.retain(|it| it.object.strong_count() > 0);
+                    all.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                    all.push(Mapped {
+                        place: self.function.place,
+                        bar: self.bar,
+                        caching: self.caching,
+                        object: Arc::downgrade(&own),
+                    });
+                    (self.caching, own.clone())
+                }
+            }
         };
-        Ok(DeviceObject::new(self.memory, description)?)
+        self.check(found)
     }
 }

@@ -66,7 +66,9 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     power::set(tables.power);
     let persistent: [_; 4] = core::array::from_fn(|i| {
         let &(start, bytes) = tables.persistent().get(i)?;
-        found.memory.add_persistent(start, bytes)
+        let end = start.checked_add(bytes)? >> crate::PAGE_SHIFT;
+        let reach = frame::records_reach(found.memory.managed(), end);
+        reach.then(|| found.memory.add_persistent(start, bytes))?
     });
     let top = found.memory.ranges().last().map_or(0, |r| r.end) << crate::PAGE_SHIFT;
     if !found.memory.prepare_early(space::early_frames(top)) {
@@ -79,7 +81,7 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     if unsafe { frame::init(found.memory.managed()) }.is_err() {
         bad_start("there is too little memory");
     }
-    for frames in persistent.into_iter().flatten() {
+    for frames in persistent.iter().flatten().cloned() {
         // SAFETY: it was added to the map above as persistent memory, which nothing else is given.
         unsafe { mem::persistent::found(frames) };
     }
@@ -110,6 +112,18 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         None => crate::log!("no memory below 1 MiB to start other CPUs with"),
     }
     report(&tables);
+    for (&(start, bytes), _) in tables
+        .persistent()
+        .iter()
+        .zip(&persistent)
+        .filter(|(_, used)| used.is_none())
+    {
+        crate::log!(
+            "persistent memory of {} MiB at {start:#x} is not used: there is too little memory to \
+             manage it, or it overlaps",
+            bytes >> 20
+        );
+    }
     if apic::route_legacy(&tables, 4, vectors::CONSOLE) {
         serial::CONSOLE.enable_interrupt();
     } else {

@@ -12,6 +12,7 @@ use virtio_drivers::transport::pci::bus::{
 
 use super::functions::{self, BARS, Bar, LendError};
 use super::interrupts;
+use super::owners::OWNERS;
 use crate::{
     hw::{
         machine,
@@ -86,9 +87,6 @@ pub(crate) struct Function {
 
 /// Identity of functions: vendor in the low half, device in the high one.
 pub(crate) type Identity = u32;
-
-/// Places of the functions that were taken, and whether programs have them rather than a driver.
-static TAKEN: SpinLock<Vec<(u16, bool)>> = SpinLock::new(Rank::Leaf, Vec::new());
 
 const SECONDARY_BUS: u8 = 0x18;
 const MSIX: u8 = 0x11;
@@ -175,51 +173,32 @@ fn bar_of(info: &BarInfo) -> Bar {
     }
 }
 
-/// Gives a function to programs: no driver takes it from now on (drivers take theirs at the start).
-/// It decodes memory, but can't reach the machine's, so that a program which has its registers
-/// reaches no memory through it, and can't make it send messages.
+/// Lends a function to programs: no driver takes it until they have given it back. It decodes
+/// memory, but can't reach the machine's, so that a program which has its registers reaches no
+/// memory through it, and can't make it send messages.
 pub(super) fn lend(function: u16) -> Result<(), LendError> {
-    if is_lent(function)? {
-        return Ok(());
-    }
+    OWNERS.lock().lend(function)?;
     let at = DeviceFunction {
         bus: (function >> 8) as u8,
         device: (function >> 3) as u8 & 31,
         function: function as u8 & 7,
     };
+    // By each program anew: one that has it already may not have come so far.
     let mut root = root();
     let (_, command) = root.get_status_command(at);
     let wanted = Command::MEMORY_SPACE | Command::INTERRUPT_DISABLE;
     root.set_command(at, (command | wanted) - Command::BUS_MASTER);
-    if !is_lent(function)? {
-        let mut taken = TAKEN.lock();
-        taken.try_reserve(1).map_err(|_| LendError::OutOfMemory)?;
-        taken.push((function, true));
-    }
     Ok(())
 }
 
-/// Whether programs have a function.
-///
-/// # Errors
-/// [`LendError::Busy`]: a driver has it.
-fn is_lent(function: u16) -> Result<bool, LendError> {
-    let taken = TAKEN.lock();
-    match taken.iter().find(|(at, _)| *at == function) {
-        Some((_, false)) => Err(LendError::Busy),
-        found => Ok(found.is_some()),
-    }
-}
-
-/// Takes the functions of these identities that were not taken before, in the order of their
-/// places.
+/// Takes the functions of these identities that have no owner, in the order of their places.
 pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
     let mut found = all();
     found.retain(|(_, identity)| wanted.contains(identity));
     found.sort_by_key(|(at, _)| place(*at));
-    let mut taken = TAKEN.lock();
-    found.retain(|(at, _)| taken.iter().all(|(place_of, _)| *place_of != place(*at)));
-    taken.extend(found.iter().map(|(at, _)| (place(*at), false)));
+    let mut owners = OWNERS.lock();
+    found.retain(|(at, _)| owners.take(place(*at)));
+    drop(owners);
     found.into_iter().map(|(at, _)| Function { at }).collect()
 }
 

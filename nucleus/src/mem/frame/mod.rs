@@ -441,6 +441,35 @@ pub(crate) fn drain_for_test() -> bool {
     cache::drain()
 }
 
+/// The first frame of these regions, and the one after the last that can have a record.
+fn limits(regions: &[Region]) -> Option<(u64, u64)> {
+    let start = regions.iter().map(|r| r.start).min()?;
+    let limit = start + record::MAX_FRAMES as u64;
+    Some((start, limit.min(u32::MAX as u64)))
+}
+
+fn largest_free(regions: &[Region], end: u64) -> Option<&Region> {
+    let free = regions.iter().filter(|r| r.free && r.start < end);
+    free.max_by_key(|r| r.end.min(end) - r.start)
+}
+
+/// The frames that the records of so many frames take.
+fn frames_of_records(count: u64) -> u64 {
+    (count * size_of::<Record>() as u64).div_ceil(PAGE_SIZE as u64)
+}
+
+/// Whether further frames up to `end` can have records beside those of these regions: records reach
+/// from the first frame to the last, whatever lies between, and take half of the largest free
+/// region at most.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn records_reach(regions: &[Region], end: u64) -> bool {
+    let Some((start, limit)) = limits(regions).filter(|&(_, limit)| end <= limit) else {
+        return false;
+    };
+    let needed = frames_of_records(end.saturating_sub(start));
+    largest_free(regions, limit).is_some_and(|r| needed <= (r.end.min(limit) - r.start) / 2)
+}
+
 /// Takes over the machine's memory. The records are put at the end of the largest free region.
 ///
 /// # Errors
@@ -450,17 +479,12 @@ pub(crate) fn drain_for_test() -> bool {
 /// The regions are memory, don't overlap, and are reached by [`machine::ptr`]; what is `free` is
 /// unused. The machine has one CPU and no task yet.
 pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
-    let start = regions.iter().map(|r| r.start).min().ok_or(OutOfMemory)?;
-    let limit = start + record::MAX_FRAMES as u64;
+    let (start, limit) = limits(regions).ok_or(OutOfMemory)?;
     let end = regions.iter().map(|r| r.end).max().unwrap_or(start);
-    let end = end.min(limit).min(u32::MAX as u64);
-    let largest = regions
-        .iter()
-        .filter(|r| r.free && r.start < end)
-        .max_by_key(|r| r.end.min(end) - r.start)
-        .ok_or(OutOfMemory)?;
+    let end = end.min(limit);
+    let largest = largest_free(regions, end).ok_or(OutOfMemory)?;
     let count = (end - start) as usize;
-    let needed = (count * size_of::<Record>()).div_ceil(PAGE_SIZE) as u64;
+    let needed = frames_of_records(end - start);
     let records_end = largest.end.min(end);
     let records = records_end
         .checked_sub(needed)

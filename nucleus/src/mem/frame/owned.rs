@@ -103,9 +103,11 @@ impl From<Frame> for Owned {
 }
 
 impl Clone for Owned {
-    /// A further owner.
+    /// A further owner. Not of a [page of a medium](Frame::is_of_medium), whose bytes change with
+    /// the disk: its reader copies them.
     #[inline]
     fn clone(&self) -> Owned {
+        debug_assert!(!self.is_of_medium(), "a page of a medium is lent");
         // The handle first: there are never fewer handles than owners.
         let frame = Frame::clone(&self.0);
         // Saturating: with so many owners a frame stays lent for ever.

@@ -269,3 +269,24 @@ fn counts_of_handles_do_not_wrap() {
         assert_eq!(usage().free, free);
     });
 }
+
+#[test]
+fn far_memory_gets_no_records_that_there_is_no_room_for() {
+    const GIB: u64 = 1 << (30 - PAGE_SHIFT);
+    let memory = |frames| {
+        [Region {
+            start: 0x100,
+            end: frames,
+            free: true,
+            persistent: false,
+        }]
+    };
+    // A record is a 128th of its frame.
+    let small = memory(GIB / 8);
+    assert!(records_reach(&small, 4 * GIB) && records_reach(&small, 7 * GIB));
+    assert!(!records_reach(&small, 9 * GIB));
+    let large = memory(2 * GIB);
+    assert!(records_reach(&large, 31 * GIB));
+    assert!(!records_reach(&large, 33 * GIB), "more than can have any");
+    assert!(!records_reach(&large, u64::MAX) && !records_reach(&[], GIB));
+}

@@ -29,6 +29,9 @@ pub fn run(bench: &Bench, report: &mut Report) {
             persistent(bench, cpus)
         });
     }
+    report.run("devices: persistent memory that is too large", || {
+        too_large(bench)
+    });
     report.run("devices: a memory disk in place", || in_place(bench));
 }
 
@@ -40,7 +43,16 @@ fn mapped(bench: &Bench, cpus: u32) -> Result<()> {
         shared.display()
     );
     let guest = bench.guest(&["/tests/guest-tests", "bus:"]).cpus(cpus);
+    let folder = bench.fresh_folder("lent")?;
+    let folder = format!(
+        "local,id=lent,path={},security_model=none",
+        folder.display()
+    );
     let guest = guest.timeout(120).disk(Disk::at(&disk)?).words([
+        "-fsdev",
+        &folder,
+        "-device",
+        "virtio-9p-pci,disable-legacy=on,fsdev=lent,mount_tag=lent",
         "-object",
         &memory,
         "-device",
@@ -103,6 +115,29 @@ fn persistent(bench: &Bench, cpus: u32) -> Result<()> {
     let found = boot(LOOKS).run()?;
     found.printed("kept\n43\nsame\nruns\n102400\n0\nin place\n23\n")?;
     ext2::check(&file)
+}
+
+/// Memory whose frame records would take most of the machine's: it boots without.
+fn too_large(bench: &Bench) -> Result<()> {
+    const SIZE: u64 = 24 << 30;
+    let file = bench.file("pmem-large", &[])?;
+    fs::File::options().write(true).open(&file)?.set_len(SIZE)?;
+    let memory = format!(
+        "memory-backend-file,id=pmem,share=on,size={SIZE},mem-path={}",
+        file.display()
+    );
+    let line = "ls /dev/pmem* 2>/dev/null; dmesg | grep -c 'persistent memory of 24576 MiB'";
+    let guest = bench.shell(line).timeout(120).words([
+        "-machine",
+        "nvdimm=on",
+        "-m",
+        "slots=2,maxmem=64G",
+        "-object",
+        &memory,
+        "-device",
+        "nvdimm,memdev=pmem,id=nvdimm",
+    ]);
+    guest.run()?.printed("1\n")
 }
 
 fn in_place(bench: &Bench) -> Result<()> {

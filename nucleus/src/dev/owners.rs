@@ -1,0 +1,118 @@
+//! Who has a PCI function: no one, a driver of the kernel, or programs.
+//!
+//! A function whose registers a program may have touched is never a driver's again: its state is
+//! unknown, a driver would let it reach all memory, and a page of it may be mapped still. Until
+//! then programs give it back.
+
+use alloc::vec::Vec;
+
+use super::functions::LendError;
+use crate::lock::{Rank, SpinLock};
+
+/// The owners of all functions.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(super) static OWNERS: SpinLock<Owners> = SpinLock::new(Rank::Leaf, Owners::new());
+
+enum Owner {
+    Driver,
+    Programs {
+        /// [`DeviceMemory`](crate::DeviceMemory)s that there are of it.
+        lent: u32,
+        /// A page of it was used.
+        is_used: bool,
+    },
+}
+
+/// Functions that have an owner, by place.
+pub(super) struct Owners(Vec<(u16, Owner)>);
+
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+impl Owners {
+    pub const fn new() -> Owners {
+        Owners(Vec::new())
+    }
+
+    fn find(&mut self, function: u16) -> Option<&mut Owner> {
+        let found = self.0.iter_mut().find(|(place, _)| *place == function);
+        found.map(|(_, owner)| owner)
+    }
+
+    /// Lends a function to programs, once more if they have it.
+    ///
+    /// # Errors
+    /// [`LendError::Busy`], [`LendError::OutOfMemory`].
+    pub fn lend(&mut self, function: u16) -> Result<(), LendError> {
+        match self.find(function) {
+            Some(Owner::Driver) => return Err(LendError::Busy),
+            Some(Owner::Programs { lent, .. }) => {
+                *lent = lent.checked_add(1).ok_or(LendError::OutOfMemory)?;
+            }
+            None => {
+                let refused = |_| LendError::OutOfMemory;
+                self.0.try_reserve(1).map_err(refused)?;
+                let owner = Owner::Programs {
+                    lent: 1,
+                    is_used: false,
+                };
+                self.0.push((function, owner));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes [`lend`](Owners::lend) back; `was_used` if a page was.
+    pub fn give_back(&mut self, function: u16, was_used: bool) {
+        if let Some(Owner::Programs { lent, is_used }) = self.find(function) {
+            *lent = lent.saturating_sub(1);
+            *is_used |= was_used;
+            if *lent == 0 && !*is_used {
+                self.0.retain(|(place, _)| *place != function);
+            }
+        }
+    }
+
+    /// Takes a function for a driver; false if it has an owner, or without memory to note this.
+    pub fn take(&mut self, function: u16) -> bool {
+        let is_free = self.find(function).is_none() && self.0.try_reserve(1).is_ok();
+        if is_free {
+            self.0.push((function, Owner::Driver));
+        }
+        is_free
+    }
+}
+
+#[cfg(all(test, not(target_os = "none")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_has_one_kind_of_owner() {
+        let mut owners = Owners::new();
+        assert!(owners.take(8));
+        assert!(!owners.take(8));
+        assert_eq!(owners.lend(8), Err(LendError::Busy));
+        // What a driver has is not given back by a program.
+        owners.give_back(8, false);
+        assert_eq!(owners.lend(8), Err(LendError::Busy));
+        assert_eq!(owners.lend(9), Ok(()));
+        assert_eq!(owners.lend(9), Ok(()));
+        assert!(!owners.take(9));
+        owners.give_back(9, false);
+        assert!(!owners.take(9), "another program has it");
+        owners.give_back(9, false);
+        assert!(owners.take(9));
+    }
+
+    #[test]
+    fn what_a_program_used_is_no_drivers_again() {
+        let mut owners = Owners::new();
+        assert_eq!(owners.lend(9), Ok(()));
+        assert_eq!(owners.lend(9), Ok(()));
+        owners.give_back(9, true);
+        owners.give_back(9, false);
+        assert!(!owners.take(9));
+        assert_eq!(owners.lend(9), Ok(()));
+        owners.give_back(9, false);
+        assert!(!owners.take(9));
+    }
+}
