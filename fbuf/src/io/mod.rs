@@ -102,7 +102,8 @@ pub trait Sink {
         Err(Errno::EFAULT)
     }
 
-    /// Returns whether [`put_slice`](Sink::put_slice) keeps the slice instead of copying. Such a sink never touches a program's memory, so locks may be held meanwhile.
+    /// Returns whether [`put_slice`](Sink::put_slice) keeps the slice instead of copying. Such a
+    /// sink never touches a program's memory, so locks may be held meanwhile.
     fn keeps(&self) -> bool {
         false
     }

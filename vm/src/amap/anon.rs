@@ -23,7 +23,6 @@ use nucleus::{
 
 use crate::chunks::{Chunk, Content, Registry};
 use crate::counters::Counter;
-use crate::movement::with_current;
 use crate::swap::{Paged, SwapState};
 
 /// A page of anonymous memory that several amaps may refer to.
@@ -110,11 +109,7 @@ impl Content for Slot {
 
     #[cold]
     fn left_lent() {
-        // A program that ends has left its address space.
-        match with_current(|_| ()) {
-            Some(()) => Counter::loans_broken_by_unmap.add(1),
-            None => Counter::loans_broken_by_exit.add(1),
-        }
+        Counter::loans_broken_by_unmap.add(1);
     }
 
     fn registry() -> Option<&'static Registry<Arc<Chunk<Slot>>>> {

@@ -41,7 +41,8 @@ use nucleus::{
     sync::{MutexGuard, OnceBox},
 };
 
-use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT, SlotArray};
+use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT, SlotArray, slots_in};
+use crate::counters::Counter;
 use array::Array;
 use hash::Hash;
 use shared_amap::Sharers;
@@ -177,6 +178,22 @@ impl Amap {
     /// Nothing is locked, as for [`part_of`](Amap::part_of).
     pub fn for_each_chunk(&self, keys: Range<Key>, f: &mut dyn FnMut(Arc<Chunk<Slot>>, u32)) {
         in_form!(&self.form, form => form.for_each_chunk(keys, f))
+    }
+
+    /// Gives up the lent pages among `keys`, whose program ends.
+    pub fn end_loans(&self, keys: Range<Key>) {
+        self.for_each_chunk(keys, &mut |chunk, which| {
+            if chunk.is_shared() {
+                return;
+            }
+            let mut slots = chunk.lock();
+            for i in slots_in(which) {
+                if matches!(&slots[i], Slot::Sole(location) if location.is_lent()) {
+                    slots[i] = Slot::Empty;
+                    Counter::loans_broken_by_exit.add(1);
+                }
+            }
+        });
     }
 
     /// Locks the slots around `key` and makes sure that `key` has one, unless the slots are

@@ -24,7 +24,7 @@ mod widen;
 mod wire;
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use nucleus::{
     PAGE_SHIFT, Pmap, Prot, VirtAddr, VirtRange,
     addr::{USER_END, USER_START},
@@ -68,6 +68,8 @@ pub struct Map {
     /// Pins of pages that a device writes, and forks that wait for them to end
     /// ([`PinnedPages`](crate::PinnedPages)).
     pub(crate) write_pins: AtomicUsize,
+    /// Pages were lent or received.
+    pub(crate) moves: AtomicBool,
     /// Forks that wait for the pins to end, and that new pins wait for: otherwise pins of several
     /// threads, none of them long, could keep a fork waiting for ever.
     pub(crate) waiting_forks: AtomicUsize,
@@ -136,6 +138,7 @@ impl Map {
             space: CpuRwLock::new(crate::rank::MAP, space),
             locks_future: AtomicBool::new(false),
             write_pins: AtomicUsize::new(0),
+            moves: AtomicBool::new(false),
             waiting_forks: AtomicUsize::new(0),
             unpinned: WaitQueue::new(),
             lent: History::default(),
@@ -371,6 +374,10 @@ impl Map {
             self.pmap.tear_down();
             space.take_all()
         };
+        if self.moves.load(Relaxed) {
+            let first = entries.ending_above(VirtAddr(0));
+            entries.from(first).for_each(MapEntry::end_loans);
+        }
         drop(entries);
     }
 

@@ -17,18 +17,18 @@
 //! it looks, and a loan looks for such pins after it has made its owners: one of the two sees the
 //! other.
 
-use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use nucleus::{
     Access, OutOfMemory, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, frame::Owned,
     pmap::Pending,
 };
 
-use super::NARROWED;
 use super::policy::{least_move, may_move};
 use crate::amap::Slot;
 use crate::chunks::SLOTS;
 use crate::counters::Counter;
 use crate::map::{Map, MapEntry, Space};
+use crate::object::NARROWED;
 
 /// Pages that are passed together.
 const TOGETHER: usize = 16;
@@ -58,6 +58,16 @@ impl MapEntry {
     }
 }
 
+impl MapEntry {
+    /// Gives lent pages up, since the program ends.
+    pub(crate) fn end_loans(&self) {
+        if let Some(amap) = self.amap.as_ref().filter(|_| self.is_private()) {
+            let first = self.key(self.range.start);
+            amap.end_loans(first..first + self.pages() as i64);
+        }
+    }
+}
+
 impl Map {
     /// Lends the pages from the one at `from` on, which is aligned, to the caller: as many as
     /// `lent` has places for, up to the first that is not resident, that the program may not read,
@@ -76,6 +86,7 @@ impl Map {
         leaving: Leaving,
     ) -> usize {
         let mut done = 0;
+        self.note_movement();
         let space = self.space.read();
         while done < lent.len() {
             let places = &mut lent[done..];
@@ -183,6 +194,7 @@ impl Map {
         mapping: Mapping,
     ) -> usize {
         let mut done = 0;
+        self.note_movement();
         while done < pages.len() {
             let at = at + (done << PAGE_SHIFT);
             match self.receive_chunk(at, &mut pages[done..], mapping) {
@@ -192,6 +204,12 @@ impl Map {
         }
         Counter::pages_transferred.add(done as u64);
         done
+    }
+
+    fn note_movement(&self) {
+        if !self.moves.load(Relaxed) {
+            self.moves.store(true, Relaxed);
+        }
     }
 
     /// Whether the program has used the page at `at`, which is aligned, since it was mapped.

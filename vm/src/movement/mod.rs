@@ -13,14 +13,9 @@ mod loan;
 mod pin;
 mod policy;
 
-use nucleus::Prot;
-
 pub use entry_passing::Passing;
 pub use hand_over::{HandedOver, Handing};
 pub use pin::PinnedPages;
-/// What a loan leaves of the rights of a mapping.
-pub(crate) const NARROWED: Prot = Prot::READ.union(Prot::EXEC).union(Prot::WIRED);
-
 pub use policy::{
     Movement, least_direct, least_move, least_pages, least_uncopied, lends_pages, may_move,
     movement, set_current_map, set_least_move, set_movement, takes_pages, with_current,

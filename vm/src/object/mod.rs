@@ -32,7 +32,6 @@ use crate::account::{Kind, Stock};
 use crate::chunks::{Chunk, Chunks, Content, Registry, SLOTS, SLOTS_SHIFT, SlotArray};
 use crate::counters::Counter;
 use crate::memory_wait::retry_for_memory;
-use crate::movement::NARROWED;
 use crate::swap;
 use crate::swap::{Paged, SwapState};
 pub use busy::{BusyPages, HasObject};
@@ -44,6 +43,9 @@ const AHEAD: u64 = 16;
 
 /// Trees of an object: 64^9 chunks hold more than 2^63 bytes.
 const TREES: usize = 9;
+
+/// What a loan leaves of the rights of a mapping.
+pub(crate) const NARROWED: Prot = Prot::READ.union(Prot::EXEC).union(Prot::WIRED);
 
 /// A page of an object.
 #[derive(Default)]

@@ -155,7 +155,8 @@ pub trait Pager: Send + Sync {
     }
 
     /// Prepares a shared mapping's write to page `index` as far as that may sleep: blocks on a
-    /// disk, a copy of a [lent page](Object::own), a wait while too many pages are dirty. Called when [`mark_dirty`](Pager::mark_dirty) was false.
+    /// disk, a copy of a [lent page](Object::own), a wait while too many pages are dirty. Called
+    /// when [`mark_dirty`](Pager::mark_dirty) was false.
     ///
     /// # Errors
     /// [`PagerError::Io`] also where there is no room for the page, or the file is sealed: SIGBUS.
