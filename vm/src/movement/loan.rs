@@ -17,6 +17,7 @@
 //! it looks, and a loan looks for such pins after it has made its owners: one of the two sees the
 //! other.
 
+use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use nucleus::{
     Access, OutOfMemory, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, frame::Owned,
@@ -61,7 +62,9 @@ impl MapEntry {
 impl MapEntry {
     /// Gives lent pages up, since the program ends.
     pub(crate) fn end_loans(&self) {
-        if let Some(amap) = self.amap.as_ref().filter(|_| self.is_private()) {
+        // After a fork others may have the amap as well.
+        let own = self.amap.as_ref().filter(|it| Arc::strong_count(it) == 1);
+        if let Some(amap) = own {
             let first = self.key(self.range.start);
             amap.end_loans(first..first + self.pages() as i64);
         }
