@@ -4,10 +4,7 @@
 //! [`Ext2`](super::Ext2), which contains it.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
-};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -17,7 +14,6 @@ use nucleus::{
     frame::Contents,
     log,
     sync::{Mutex, Rank, SpinLock},
-    task::{self, Sleep},
 };
 
 use super::{
@@ -30,7 +26,7 @@ use super::{
     },
     options::Options,
     orphans::Orphans,
-    pending::Pending,
+    pending::{Pending, Run},
     removed::Removed,
 };
 use crate::{
@@ -51,6 +47,8 @@ pub struct Volume {
     pub(super) pending: SpinLock<Pending>,
     /// Freed blocks whose frames a transfer had at the last commit (`dax`).
     held: SpinLock<Pending>,
+    /// Those that a transfer still had when changes were forbidden: they are free on the medium.
+    outlived: SpinLock<Vec<Run>>,
     /// Held while metadata is written.
     commit: Mutex<()>,
     /// The number of commits that have begun, and of the last one that succeeded.
@@ -97,6 +95,7 @@ impl Volume {
             superblock_place: head,
             pending: SpinLock::new(Rank::Leaf, Pending::new()),
             held: SpinLock::new(Rank::Leaf, Pending::new()),
+            outlived: SpinLock::new(Rank::Leaf, Vec::new()),
             commit: Mutex::new(crate::rank::COMMIT, ()),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -261,22 +260,48 @@ impl Volume {
     }
 
     /// Commits until nothing is dirty, not even the effect of releasing pending blocks. The caller
-    /// excludes further changes.
+    /// excludes further changes, so that blocks are free that a transfer still has: it is not
+    /// waited for.
     fn sync(&self) -> Result<()> {
         let _turn = self.commit.lock();
         loop {
             self.commit_once()?;
-            let nothing_held = self.held.lock().is_empty();
-            let nothing_freed =
-                nothing_held && self.pending.lock().is_empty() && !self.has_removed();
+            self.release_held()?;
+            let nothing_freed = self.pending.lock().is_empty() && !self.has_removed();
             if nothing_freed && self.buffers.changed() == 0 {
                 return Ok(());
             }
-            if self.options().in_place {
-                // A transfer by a device may have a block's frame for a moment.
-                task::sleep(Sleep::within(Duration::from_millis(1)));
+        }
+    }
+
+    /// Frees blocks that a transfer still has. Nothing on the medium refers to them.
+    fn release_held(&self) -> Result<()> {
+        let held = core::mem::take(&mut *self.held.lock());
+        if held.is_empty() {
+            return Ok(());
+        }
+        let noted = {
+            let mut outlived = self.outlived.lock();
+            let noted = outlived.try_reserve(held.blocks.len());
+            if noted.is_ok() {
+                outlived.extend_from_slice(&held.blocks);
+            }
+            noted
+        };
+        match noted {
+            Ok(()) => self.release(held),
+            Err(_) => {
+                self.held.lock().append(held);
+                Err(Errno::ENOMEM)
             }
         }
+    }
+
+    /// Whether a transfer has a block that no file has any more.
+    pub(super) fn has_held(&self) -> bool {
+        let is_held = |run: &Run| run.blocks().any(|block| self.is_held(block));
+        let any = self.held.lock().blocks.iter().any(is_held);
+        any || self.outlived.lock().iter().any(is_held)
     }
 
     fn write_metadata(&self) -> Result<()> {
