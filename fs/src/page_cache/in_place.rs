@@ -38,16 +38,9 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             self.reserve_page(index, self.size().max(end))?;
         }
         let frame = self.store.blocks.in_place(index)?.ok_or(Errno::EIO)?;
-        match self.object.resident(index) {
-            Some(now) if now == frame => {}
-            // The zeros of a hole, maybe mapped.
-            Some(zeros) => {
-                self.object.replace_by_copy(index, &zeros, frame.clone());
-            }
-            None => {
-                let put = self.object.get_or_insert(index, || Ok(frame.clone()));
-                put.map_err(errno)?;
-            }
+        // Otherwise it is a hole's zeros, maybe mapped, or evicted; the block has zeros as well.
+        if self.object.resident(index).as_ref() != Some(&frame) {
+            self.object.replace(index, frame.clone()).map_err(errno)?;
         }
         Ok(frame)
     }

@@ -6,7 +6,6 @@ use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
-use vm::Lookup;
 
 use super::{
     SizeLimit,
@@ -237,10 +236,10 @@ impl<S: BackingStore> PageCache<S> {
             pmap::set_modified(frame);
         }
         let inserted = self.object.get_or_insert(index, || Ok(frame.clone()));
-        let resident = match inserted.map_err(errno)? {
-            Lookup::Resident(resident) => resident,
+        let resident = match inserted.map_err(errno)?.resident() {
+            Some(resident) => resident,
             // A fault made the page meanwhile, and it has gone to swap since.
-            Lookup::Absent | Lookup::Device(_) => self.fetch(index)?.ok_or(Errno::EIO)?,
+            None => self.fetch(index)?.ok_or(Errno::EIO)?,
         };
         if resident == *frame {
             S::note_dirty(self, index);
