@@ -45,9 +45,9 @@ pub struct Volume {
     superblock_place: (Block, usize),
     /// Blocks and inodes that were freed since the last commit started.
     pub(super) pending: SpinLock<Pending>,
-    /// Freed blocks whose frames a transfer had at the last commit (`dax`).
+    /// Freed blocks of whose frames a transfer had handles at the last commit (`dax`).
     held: SpinLock<Pending>,
-    /// Those that a transfer still had when changes were forbidden: they are free on the medium.
+    /// Such blocks at the time when changes were forbidden. They are free on the medium.
     outlived: SpinLock<Vec<Run>>,
     /// Held while metadata is written.
     commit: Mutex<()>,
@@ -208,7 +208,7 @@ impl Volume {
         released.and(reaped)
     }
 
-    /// Makes blocks pending that no transfer has any more.
+    /// Makes blocks pending whose transfers have ended.
     pub(super) fn take_unheld(&self) {
         let mut all = core::mem::take(&mut *self.held.lock());
         if !all.is_empty() {
@@ -218,10 +218,10 @@ impl Volume {
         }
     }
 
-    /// Whether a transfer still has the frame of a block that no file has any more, which may
-    /// happen if files are used where they lie.
+    /// Whether a transfer has a handle of the frame of a freed block, which is possible if files
+    /// are in place.
     fn is_held(&self, block: u64) -> bool {
-        /// Those of the disk and of the look.
+        /// The disk's, and the one of this look-up.
         const OWN_HANDLES: u64 = 2;
         let page = self.device().disk().page(block);
         page.is_some_and(|page| page.handles() > OWN_HANDLES)
@@ -260,8 +260,8 @@ impl Volume {
     }
 
     /// Commits until nothing is dirty, not even the effect of releasing pending blocks. The caller
-    /// excludes further changes, so that blocks are free that a transfer still has: it is not
-    /// waited for.
+    /// excludes further changes: as no block is reused, blocks with transfers under way are freed
+    /// without a wait.
     fn sync(&self) -> Result<()> {
         let _turn = self.commit.lock();
         loop {
@@ -274,7 +274,7 @@ impl Volume {
         }
     }
 
-    /// Frees blocks that a transfer still has. Nothing on the medium refers to them.
+    /// Frees blocks with transfers under way. Nothing on the medium refers to them.
     fn release_held(&self) -> Result<()> {
         let held = core::mem::take(&mut *self.held.lock());
         if held.is_empty() {
@@ -297,7 +297,7 @@ impl Volume {
         }
     }
 
-    /// Whether a transfer has a block that no file has any more.
+    /// Whether a transfer has a handle of a freed block.
     pub(super) fn has_held(&self) -> bool {
         let is_held = |run: &Run| run.blocks().any(|block| self.is_held(block));
         let any = self.held.lock().blocks.iter().any(is_held);

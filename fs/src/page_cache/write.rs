@@ -78,8 +78,8 @@ impl<S: BackingStore> PageCache<S> {
         }
         let end = start + done as u64;
         if done < len && (self.store.properties().granule < PAGE || self.store.is_in_place()) {
-            // Room beyond the end that was reserved for the rest is freed, with a page in place that
-            // was to get it, or lost until the file system is checked.
+            // Room beyond the end that was reserved for the rest is freed, with the page in place
+            // that it belongs to, or lost until the file system is checked.
             let _ = S::free(self, self.pages()..u64::MAX, Some(self.size()));
         }
         if done > 0 {
