@@ -137,7 +137,7 @@ impl Disk for MemoryDisk {
 impl Drop for MemoryDisk {
     fn drop(&mut self) {
         if self.is_persistent {
-            // Given up, its frames would become ordinary memory, and lose what they hold.
+            // Freed, its frames would become ordinary memory and lose their bytes.
             core::mem::forget(core::mem::take(&mut self.frames));
         }
     }

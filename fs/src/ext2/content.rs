@@ -57,8 +57,8 @@ impl Content {
         }
     }
 
-    /// Clears a block on the medium that has no bytes of the file yet, before anyone sees it there.
-    /// The caller excludes other users of the page.
+    /// Clears a block on the medium that has no bytes of the file yet, before a reader can see it
+    /// there. The caller excludes other users of the page.
     fn clear_in_place(&self, inode: &Inode, block: u32) -> Result<()> {
         let block = u64::from(block);
         let blocks = block..block + 1;

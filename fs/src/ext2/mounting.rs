@@ -19,7 +19,12 @@ use nucleus::{
 };
 
 use super::{Ext2, options::Options, state::Body};
-use crate::{Vnode, block::Device, notify, page_cache::InCore};
+use crate::{
+    Vnode,
+    block::{Claim, Device},
+    notify,
+    page_cache::InCore,
+};
 
 /// How often a detached file system is checked for use.
 const LOOK: Duration = Duration::from_millis(200);
@@ -111,7 +116,7 @@ impl Ext2 {
     }
 
     /// As [`Vnode::retire`].
-    pub(super) fn retire(&self) -> Result<()> {
+    pub(super) fn retire(self: &Arc<Ext2>) -> Result<()> {
         if self.mounting.mounts.load(Ordering::Acquire) > 1 {
             return Ok(());
         }
@@ -135,18 +140,23 @@ impl Ext2 {
             return;
         }
         // It was detached while in use. The caller may hold any lock, so a task does the rest.
+        // Mappings use files, and their end is not reported: this case is too rare to charge every
+        // mapping for it.
+        self.when(|fs| fs.put_all_away() == 0, |fs| fs.finish());
+    }
+
+    /// Lets a task do `then` as soon as `is_ready`.
+    fn when(self: &Arc<Ext2>, is_ready: fn(&Ext2) -> bool, then: fn(&Arc<Ext2>)) {
         let spawn = Spawn {
             priority: Priority::KERNEL,
             ..Spawn::kernel("ext2-end")
         };
         let fs = self.clone();
         let end = move || {
-            while fs.put_all_away() > 0 {
-                // Mappings use files, and their end is not reported: this case is too rare to
-                // charge every mapping for it.
+            while !is_ready(&fs) {
                 task::sleep(Sleep::within(LOOK));
             }
-            fs.finish();
+            then(&fs);
         };
         if task::spawn(spawn, Box::new(end)).is_err() {
             log!("ext2 on {}: no memory to end it", self.device().name());
@@ -164,7 +174,7 @@ impl Ext2 {
     }
 
     /// Ends the unused file system.
-    fn finish(&self) {
+    fn finish(self: &Arc<Ext2>) {
         // If writing fails, the next check finds that it was not unmounted cleanly.
         let ended = self.shut_down();
         if let Err(error) = ended {
@@ -175,14 +185,26 @@ impl Ext2 {
             );
         }
         self.forget();
-        let claim = self.mounting.claim.lock().take();
-        // With no lock held: closing flushes the device's own pages.
-        drop(claim);
-        if ended.is_ok() {
-            // The device is free, though writeback or a walk over all file systems may hold this
-            // for a moment.
-            IN_USE.lock().retain(|fs| !core::ptr::eq(fs.as_ptr(), self));
+        if ended.is_err() {
+            drop(self.take_claim());
+        } else if self.has_held() {
+            // Another file's bytes must not come where a device still writes.
+            self.when(|fs| !fs.has_held(), |fs| fs.free_device());
+        } else {
+            self.free_device();
         }
+    }
+
+    /// With no lock held: closing flushes the device's own pages.
+    fn take_claim(&self) -> Option<Claim> {
+        self.mounting.claim.lock().take()
+    }
+
+    /// The device is free, though writeback or a walk over all file systems may hold this for a
+    /// moment.
+    fn free_device(&self) {
+        drop(self.take_claim());
+        IN_USE.lock().retain(|fs| !core::ptr::eq(fs.as_ptr(), self));
     }
 
     /// As [`Vnode::reconfigure`].
@@ -195,7 +217,8 @@ impl Ext2 {
             self.table()?.wait_for_ends();
             let _no_changes = self.mounting.changes.write();
             let _no_ends = self.mounting.ends.lock();
-            if self.is_written()? {
+            // Blocks that a transfer has could not be kept from a later change.
+            if self.is_written()? || self.has_held() {
                 return Err(Errno::EBUSY);
             }
             self.stop_writing()?;

@@ -4,10 +4,7 @@
 //! [`Ext2`](super::Ext2), which contains it.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
-};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use abi::{Errno, Result};
 use nucleus::{
@@ -17,7 +14,6 @@ use nucleus::{
     frame::Contents,
     log,
     sync::{Mutex, Rank, SpinLock},
-    task::{self, Sleep},
 };
 
 use super::{
@@ -30,7 +26,7 @@ use super::{
     },
     options::Options,
     orphans::Orphans,
-    pending::Pending,
+    pending::{Pending, Run},
     removed::Removed,
 };
 use crate::{
@@ -49,8 +45,10 @@ pub struct Volume {
     superblock_place: (Block, usize),
     /// Blocks and inodes that were freed since the last commit started.
     pub(super) pending: SpinLock<Pending>,
-    /// Freed blocks whose frames a transfer had at the last commit (`dax`).
+    /// Freed blocks of whose frames a transfer had handles at the last commit (`dax`).
     held: SpinLock<Pending>,
+    /// Such blocks at the time when changes were forbidden. They are free on the medium.
+    outlived: SpinLock<Vec<Run>>,
     /// Held while metadata is written.
     commit: Mutex<()>,
     /// The number of commits that have begun, and of the last one that succeeded.
@@ -97,6 +95,7 @@ impl Volume {
             superblock_place: head,
             pending: SpinLock::new(Rank::Leaf, Pending::new()),
             held: SpinLock::new(Rank::Leaf, Pending::new()),
+            outlived: SpinLock::new(Rank::Leaf, Vec::new()),
             commit: Mutex::new(crate::rank::COMMIT, ()),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
@@ -209,7 +208,7 @@ impl Volume {
         released.and(reaped)
     }
 
-    /// Makes blocks pending that no transfer has any more.
+    /// Makes blocks pending whose transfers have ended.
     pub(super) fn take_unheld(&self) {
         let mut all = core::mem::take(&mut *self.held.lock());
         if !all.is_empty() {
@@ -219,10 +218,10 @@ impl Volume {
         }
     }
 
-    /// Whether a transfer still has the frame of a block that no file has any more, which may
-    /// happen if files are used where they lie.
+    /// Whether a transfer has a handle of the frame of a freed block, which is possible if files
+    /// are in place.
     fn is_held(&self, block: u64) -> bool {
-        /// Those of the disk and of the look.
+        /// The disk's, and the one of this look-up.
         const OWN_HANDLES: u64 = 2;
         let page = self.device().disk().page(block);
         page.is_some_and(|page| page.handles() > OWN_HANDLES)
@@ -261,22 +260,48 @@ impl Volume {
     }
 
     /// Commits until nothing is dirty, not even the effect of releasing pending blocks. The caller
-    /// excludes further changes.
+    /// excludes further changes: as no block is reused, blocks with transfers under way are freed
+    /// without a wait.
     fn sync(&self) -> Result<()> {
         let _turn = self.commit.lock();
         loop {
             self.commit_once()?;
-            let nothing_held = self.held.lock().is_empty();
-            let nothing_freed =
-                nothing_held && self.pending.lock().is_empty() && !self.has_removed();
+            self.release_held()?;
+            let nothing_freed = self.pending.lock().is_empty() && !self.has_removed();
             if nothing_freed && self.buffers.changed() == 0 {
                 return Ok(());
             }
-            if self.options().in_place {
-                // A transfer by a device may have a block's frame for a moment.
-                task::sleep(Sleep::within(Duration::from_millis(1)));
+        }
+    }
+
+    /// Frees blocks with transfers under way. Nothing on the medium refers to them.
+    fn release_held(&self) -> Result<()> {
+        let held = core::mem::take(&mut *self.held.lock());
+        if held.is_empty() {
+            return Ok(());
+        }
+        let noted = {
+            let mut outlived = self.outlived.lock();
+            let noted = outlived.try_reserve(held.blocks.len());
+            if noted.is_ok() {
+                outlived.extend_from_slice(&held.blocks);
+            }
+            noted
+        };
+        match noted {
+            Ok(()) => self.release(held),
+            Err(_) => {
+                self.held.lock().append(held);
+                Err(Errno::ENOMEM)
             }
         }
+    }
+
+    /// Whether a transfer has a handle of a freed block.
+    pub(super) fn has_held(&self) -> bool {
+        let is_held = |run: &Run| run.blocks().any(|block| self.is_held(block));
+        let any = self.held.lock().blocks.iter().any(is_held);
+        any || self.outlived.lock().iter().any(is_held)
     }
 
     fn write_metadata(&self) -> Result<()> {

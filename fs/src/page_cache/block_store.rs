@@ -107,8 +107,8 @@ pub trait BlockStore: Send + Sync + 'static {
     }
 
     /// Returns page `index` where it lies on the medium, if it is an in-place store; `None` for a
-    /// hole. The block is not reused while anyone holds the frame. A block that was just
-    /// [reserved](BlockStore::reserve) has zeros there.
+    /// hole. The block is not reused while there are other handles of the frame. A block that was
+    /// just [reserved](BlockStore::reserve) has zeros there.
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`.

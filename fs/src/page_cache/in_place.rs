@@ -1,18 +1,18 @@
 //! Files in place: their pages are pages of the medium, which is memory (execute-in-place, DAX).
 //!
 //! The object has the medium's own frames. So a mapping shows and changes the medium, `read` and
-//! `write` copy from and to it, and there is no second copy. What the rest of the page cache does
-//! with frames stays as it is, but for three things:
+//! `write` copy from and to it, and there is no second copy. The rest of the page cache treats
+//! these frames like others, with three exceptions:
 //!
 //! - *A hole* has no page on the medium. A reader gets a frame of zeros; the first writer
 //!   [places](PageCache::place) a cleared block there, and every mapping of the zeros goes.
-//! - *Nothing is passed on*: a reader that keeps pages gets copies, since the block may become
-//!   another file's. A transfer may still hold a frame whose block was freed: the file system does
-//!   not reuse such a block.
+//! - *No page is lent*: a reader that keeps pages gets copies, since the block may become another
+//!   file's ([`Frame::is_of_medium`]). A device's transfer may have a handle of a frame whose block
+//!   was freed: the file system does not reuse such a block before the transfer ends.
 //! - *Writeback* moves no bytes: it write-protects the mappings, so that later stores are noticed,
 //!   and makes the pages durable ([`Disk::persist`](crate::block::Disk::persist)).
 //!
-//! `WriteBack::end` is held from the look at the block map until the page is in the object, and by
+//! `WriteBack::end` is held from the look-up of the block until its page is in the object, and by
 //! truncation until the blocks are free, so no page of a freed block becomes resident.
 
 use core::ops::Range;
@@ -38,16 +38,9 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             self.reserve_page(index, self.size().max(end))?;
         }
         let frame = self.store.blocks.in_place(index)?.ok_or(Errno::EIO)?;
-        match self.object.resident(index) {
-            Some(now) if now == frame => {}
-            // The zeros of a hole, maybe mapped.
-            Some(zeros) => {
-                self.object.replace_by_copy(index, &zeros, frame.clone());
-            }
-            None => {
-                let put = self.object.get_or_insert(index, || Ok(frame.clone()));
-                put.map_err(errno)?;
-            }
+        // Otherwise it is a hole's zeros, maybe mapped, or evicted; the block has zeros as well.
+        if self.object.resident(index).as_ref() != Some(&frame) {
+            self.object.replace(index, frame.clone()).map_err(errno)?;
         }
         Ok(frame)
     }

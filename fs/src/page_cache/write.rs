@@ -6,7 +6,6 @@ use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
-use vm::Lookup;
 
 use super::{
     SizeLimit,
@@ -79,8 +78,8 @@ impl<S: BackingStore> PageCache<S> {
         }
         let end = start + done as u64;
         if done < len && (self.store.properties().granule < PAGE || self.store.is_in_place()) {
-            // Room beyond the end that was reserved for the rest is freed, with a page in place
-            // that was to get it, or lost until the file system is checked.
+            // Room beyond the end that was reserved for the rest is freed, with the page in place
+            // that it belongs to, or lost until the file system is checked.
             let _ = S::free(self, self.pages()..u64::MAX, Some(self.size()));
         }
         if done > 0 {
@@ -231,10 +230,10 @@ impl<S: BackingStore> PageCache<S> {
             pmap::set_modified(frame);
         }
         let inserted = self.object.get_or_insert(index, || Ok(frame.clone()));
-        let resident = match inserted.map_err(errno)? {
-            Lookup::Resident(resident) => resident,
+        let resident = match inserted.map_err(errno)?.resident() {
+            Some(resident) => resident,
             // A fault made the page meanwhile, and it has gone to swap since.
-            Lookup::Absent | Lookup::Device(_) => self.fetch(index)?.ok_or(Errno::EIO)?,
+            None => self.fetch(index)?.ok_or(Errno::EIO)?,
         };
         if resident == *frame {
             S::note_dirty(self, index);

@@ -47,10 +47,13 @@ fn read(file: &dyn File, page: usize) -> Vec<u8> {
 
 fn with_file(body: fn(&Arc<Map>, Arc<dyn File>, &Arc<MemoryDisk>)) {
     on_machines(4, 2, 1024, move |_| {
-        stores::on_medium(|open, disk| {
-            let (file, disk) = (open(), disk.clone());
-            in_space(1, move |map, _| body(map, file.clone(), &disk));
-        });
+        stores::on_medium(
+            |open, disk| {
+                let (file, disk) = (open(), disk.clone());
+                in_space(1, move |map, _| body(map, file.clone(), &disk));
+            },
+            |()| (),
+        );
     });
 }
 
@@ -281,5 +284,22 @@ fn a_reader_keeps_no_page_of_the_medium() {
         let mut bytes = [0; 2 * PAGE_SIZE];
         assert_eq!(kept.peek(0, &mut bytes), bytes.len());
         assert!(bytes == [0xd1; 2 * PAGE_SIZE]);
+    });
+}
+
+#[test]
+fn a_transfer_holds_up_no_unmounting_but_keeps_the_device() {
+    on_machines(4, 2, 1024, move |_| {
+        let begin = |open: &stores::Open, disk: &Arc<MemoryDisk>| {
+            let file = open();
+            write(&*file, 0, 0xe1);
+            let held = file.pager().unwrap().object().resident(0).unwrap();
+            let vnode = file.location().unwrap().vnode().clone();
+            vnode.truncate(0).unwrap();
+            file.sync(false).unwrap();
+            assert_eq!(count(disk, 0xe1), 1);
+            held
+        };
+        stores::on_medium(begin, drop);
     });
 }

@@ -125,7 +125,7 @@ pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
         ninep::root(Wire::new(seed), b"").unwrap(),
         "9p",
     )));
-    on_medium(|open, _| body(open));
+    on_medium(|open, _| body(open), |()| ());
     let disk = FaultyDisk::new(small_blocks(seed).clone(), seed);
     let number = fs::device::number(block::VIRTIO_MAJOR, 0);
     let device = Device::new("vda", number, disk).unwrap();
@@ -141,8 +141,8 @@ pub fn on_each(pages: usize, seed: u64, body: impl Fn(&Open)) {
 }
 
 /// Runs `body` with a file that is mapped where it lies on a memory disk, and with that disk;
-/// checks the file system afterwards.
-pub fn on_medium(body: impl FnOnce(&Open, &Arc<MemoryDisk>)) {
+/// unmounts the file system, ends with what `body` returned by `after`, and checks the file system.
+pub fn on_medium<R>(body: impl FnOnce(&Open, &Arc<MemoryDisk>) -> R, after: impl FnOnce(R)) {
     const SHAPE: Shape = Shape {
         kib: 1024,
         block: PAGE_SIZE,
@@ -159,7 +159,17 @@ pub fn on_medium(body: impl FnOnce(&Open, &Arc<MemoryDisk>)) {
     let device = Device::new("md0", number, disk.clone()).unwrap();
     let root = ext2::mount(&device, b"dax", false).unwrap();
     let request = MountRequest::plain("ext2");
-    body(&open_cold(Namespace::with_root(root, &request)), &disk);
+    // As by another mount.
+    root.file_system().unwrap().mounted();
+    let namespace = Namespace::with_root(root.clone(), &request);
+    let left = body(&open_cold(namespace), &disk);
+    let retired = root.file_system().unwrap().retire();
+    root.file_system().unwrap().unmounted();
+    drop(root);
+    retired.unwrap();
+    let is_held = pages().any(|page| page.handles() > 2);
+    assert_eq!(device.holder().is_some(), is_held);
+    after(left);
     while device.holder().is_some() {
         pause(Duration::from_millis(1));
     }

@@ -1,5 +1,5 @@
-//! PCI functions as programs see them: who they are, and those parts of their memory that programs
-//! may map because no driver of the kernel uses the function.
+//! PCI functions as programs see them: their identities, and the parts of their memory that
+//! programs may map because no driver of the kernel uses the function.
 
 use alloc::vec::Vec;
 

@@ -1,8 +1,9 @@
-//! Who has a PCI function: no one, a driver of the kernel, or programs.
+//! Owners of PCI functions: a driver of the kernel, or programs.
 //!
-//! A function whose registers a program may have touched is never a driver's again: its state is
-//! unknown, a driver would let it reach all memory, and a page of it may be mapped still. Until
-//! then programs give it back.
+//! A function that programs have is free for a driver again when the last
+//! [`DeviceMemory`](crate::DeviceMemory) of it has been dropped, unless a page of it was used: then
+//! its state is unknown, a driver would make it a bus master in that state, and the page may still
+//! be mapped.
 
 use alloc::vec::Vec;
 
@@ -16,7 +17,7 @@ pub(super) static OWNERS: SpinLock<Owners> = SpinLock::new(Rank::Leaf, Owners::n
 enum Owner {
     Driver,
     Programs {
-        /// [`DeviceMemory`](crate::DeviceMemory)s that there are of it.
+        /// How many `DeviceMemory`s of it there are.
         lent: u32,
         /// A page of it was used.
         is_used: bool,
@@ -28,7 +29,7 @@ pub(super) struct Owners(Vec<(u16, Owner)>);
 
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 impl Owners {
-    pub const fn new() -> Owners {
+    pub(super) const fn new() -> Owners {
         Owners(Vec::new())
     }
 
@@ -41,7 +42,7 @@ impl Owners {
     ///
     /// # Errors
     /// [`LendError::Busy`], [`LendError::OutOfMemory`].
-    pub fn lend(&mut self, function: u16) -> Result<(), LendError> {
+    pub(super) fn lend(&mut self, function: u16) -> Result<(), LendError> {
         match self.find(function) {
             Some(Owner::Driver) => return Err(LendError::Busy),
             Some(Owner::Programs { lent, .. }) => {
@@ -61,7 +62,7 @@ impl Owners {
     }
 
     /// Takes [`lend`](Owners::lend) back; `was_used` if a page was.
-    pub fn give_back(&mut self, function: u16, was_used: bool) {
+    pub(super) fn give_back(&mut self, function: u16, was_used: bool) {
         if let Some(Owner::Programs { lent, is_used }) = self.find(function) {
             *lent = lent.saturating_sub(1);
             *is_used |= was_used;
@@ -72,7 +73,7 @@ impl Owners {
     }
 
     /// Takes a function for a driver; false if it has an owner, or without memory to note this.
-    pub fn take(&mut self, function: u16) -> bool {
+    pub(super) fn take(&mut self, function: u16) -> bool {
         let is_free = self.find(function).is_none() && self.0.try_reserve(1).is_ok();
         if is_free {
             self.0.push((function, Owner::Driver));

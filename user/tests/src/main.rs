@@ -23,6 +23,7 @@ mod floating;
 mod futexes;
 mod growth;
 mod hw_cost;
+mod in_place;
 mod inet;
 mod inotify;
 mod large;
@@ -101,7 +102,7 @@ fn main() {
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
         unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, bus, entries,
-        cached, modes, mounted, direct, swap, files, names, clock, rtc, vdso, proc, queues, sysv::segments,
+        cached, modes, mounted, direct, in_place, swap, files, names, clock, rtc, vdso, proc, queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
         bad_pointers, bad_elf, leaks, exhaustion

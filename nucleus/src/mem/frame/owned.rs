@@ -3,7 +3,7 @@
 //! A frame's *owners* are those whose data its bytes are: pages of anonymous memory and of objects,
 //! and slices on their way. Other handles, those of mappings and of threads that copy bytes, come
 //! and go and own nothing. A page with more than one owner is *lent*: its bytes do not change any
-//! more. Who wants to change them takes a copy and gives the lent page up, and the last owner has
+//! more. A writer takes a copy and gives the lent page up, and the last owner has
 //! it for itself again.
 //!
 //! Only an owner makes another one. Where owners are made and bytes are written under the same

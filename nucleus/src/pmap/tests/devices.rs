@@ -1,5 +1,7 @@
 //! Mappings of a device's memory: alone, and among frames at the same addresses.
 
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
 use super::*;
 use crate::sim::{device_bytes, device_memory, random_u64};
 use crate::{DeviceMemory, PAGE_SHIFT};
@@ -84,6 +86,26 @@ fn ram_is_no_device_memory() {
         assert!(!at(0x1000, page) && !at(first << PAGE_SHIFT, page));
         assert!(!at(u64::MAX - page + 1, page) && !at(1 << 52, page));
         assert!(device_memory().page(device_memory().pages()).is_none());
+    });
+}
+
+#[test]
+fn lent_memory_is_given_back_once_and_says_whether_it_was_used() {
+    static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+    on_machines("lent", [1], 256, 1, || {
+        let give_back = |function: u16, is_used| {
+            GIVEN_BACK.store(u64::from(function) << 1 | u64::from(is_used), SeqCst);
+        };
+        for is_used in [false, true] {
+            GIVEN_BACK.store(u64::MAX, SeqCst);
+            let memory = device_memory().lent(0x1234, give_back);
+            let memory = memory.with_caching(crate::Caching::WriteCombining);
+            assert!(memory.page(memory.pages()).is_none());
+            assert!(!is_used || memory.page(0).is_some());
+            assert_eq!(GIVEN_BACK.load(SeqCst), u64::MAX);
+            drop(memory);
+            assert_eq!(GIVEN_BACK.load(SeqCst), 0x2468 | u64::from(is_used));
+        }
     });
 }
 
