@@ -33,12 +33,19 @@ impl Owned {
     #[inline]
     pub fn lend(frame: &Frame) -> Owned {
         let frame = frame.clone();
-        // Saturating: with so many owners a frame stays lent for ever.
-        let more = |lent: u32| lent.checked_add(1);
-        let _ = record(frame.index)
-            .lent()
-            .fetch_update(AcqRel, Relaxed, more);
+        add_owner(record(frame.index).lent());
         Owned::new(frame)
+    }
+
+    /// As [`lend`](Owned::lend); says also whether the frame was lent already.
+    #[inline]
+    pub fn lend_noting(frame: &Frame) -> (Owned, bool) {
+        let frame = frame.clone();
+        let lent = record(frame.index).lent();
+        let is_first =
+            lent.load(Relaxed) == 0 && lent.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
+        let was_lent = !is_first && add_owner(lent);
+        (Owned::new(frame), was_lent)
     }
 
     /// Gives the ownership up and keeps the handle.
@@ -55,6 +62,14 @@ impl Owned {
     pub(super) fn into_index(self) -> u32 {
         ManuallyDrop::new(self).0.index
     }
+}
+
+/// One owner more; returns whether there were several before.
+#[inline]
+fn add_owner(lent: &AtomicU32) -> bool {
+    // Saturating: with so many owners a frame stays lent for ever.
+    let more = |lent: u32| lent.checked_add(1);
+    lent.fetch_update(AcqRel, Relaxed, more) != Ok(0)
 }
 
 /// One owner less.
