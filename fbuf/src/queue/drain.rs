@@ -129,19 +129,20 @@ impl<S: State> Queue<S> {
         let mut total = 0;
         loop {
             let most = (most - total / PAGE_SIZE).min(TOGETHER);
-            let count = call.pages(self.lock().aside(), most);
+            let mut pages = [const { None::<Owned> }; TOGETHER];
+            let count = {
+                // Writers add behind, and there is no other reader.
+                let mut chain = self.lock();
+                let count = call.pages(chain.aside(), most);
+                for (page, slice) in pages[..count].iter_mut().zip(chain.data.slices()) {
+                    *page = Some(slice.owned().clone());
+                }
+                count
+            };
             if count == 0 {
                 return total;
             }
             let count = count.min(to.places());
-            let mut pages = [const { None::<Owned> }; TOGETHER];
-            {
-                // Writers add behind, and there is no other reader.
-                let chain = self.lock();
-                for (i, page) in pages[..count].iter_mut().enumerate() {
-                    *page = chain.data.slice(i).map(|slice| slice.owned().clone());
-                }
-            }
             let taken = to.take_pages(&mut pages[..count]);
             let mut old = [const { None::<Slice> }; TOGETHER];
             if taken > 0 {

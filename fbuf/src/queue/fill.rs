@@ -1,6 +1,8 @@
 //! The writer's side: frames are filled without the chain's lock, then linked in one step.
 
 use crate::counters::Counter;
+use core::mem;
+
 use abi::{Errno, Result};
 use nucleus::{
     PAGE_SIZE,
@@ -102,13 +104,14 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
+        let mut lends = false;
         if left >= vm::least_uncopied() {
-            total = self.put_if_awaited(from, call)?;
+            (total, lends) = self.put_if_awaited(from, call)?;
             left = from.left();
         }
         while left > 0 {
             let step = match left >= vm::least_move() {
-                true => self.borrow(&mut tail, from, call),
+                true => self.borrow(&mut tail, from, mem::take(&mut lends), call),
                 false => Ok(0),
             };
             let step = match step {
@@ -129,12 +132,19 @@ impl<S: State> Queue<S> {
     }
 
     /// Copies bytes straight to a reader that waits, if that is better than to lend them; returns
-    /// how many.
+    /// how many, and whether they are to be lent.
     #[inline(never)]
-    fn put_if_awaited<F: Fill<S>>(&self, from: &mut dyn Source, call: &mut F) -> Result<usize> {
-        match call.puts(from.left()) && self.is_awaited(from.left()) && !from.lends() {
-            true => self.put(from, call),
-            false => Ok(0),
+    fn put_if_awaited<F: Fill<S>>(
+        &self,
+        from: &mut dyn Source,
+        call: &mut F,
+    ) -> Result<(usize, bool)> {
+        if !call.puts(from.left()) || !self.is_awaited(from.left()) {
+            return Ok((0, false));
+        }
+        match from.lends() {
+            true => Ok((0, true)),
+            false => Ok((self.put(from, call)?, false)),
         }
     }
 
@@ -203,12 +213,14 @@ impl<S: State> Queue<S> {
         }
     }
 
-    /// Links pages that the source lends, as far as it does; returns how many bytes that are.
+    /// Links pages that the source lends, as far as it does; returns how many bytes that are. The
+    /// source is asked whether it is worth a try unless it `lends` in any case.
     #[inline(never)]
     fn borrow<F: Fill<S>>(
         &self,
         tail: &mut Tail,
         from: &mut dyn Source,
+        lends: bool,
         call: &mut F,
     ) -> Result<usize> {
         let mut chain = self.lock();
@@ -219,7 +231,7 @@ impl<S: State> Queue<S> {
         }
         chain.aside().data.reserve(most)?;
         drop(chain);
-        if !from.lends() {
+        if !lends && !from.lends() {
             return Ok(0);
         }
         let mut pages = [const { None::<Owned> }; TOGETHER];

@@ -270,14 +270,16 @@ impl Slot {
     }
 
     /// Makes another owner of the page, which must not be written from then on, and is not to be
-    /// freed lazily ([`keep`](Slot::keep)); `None` if it is not resident.
-    pub fn lend(&self) -> Option<Owned> {
+    /// freed lazily ([`keep`](Slot::keep)); `None` if it is not resident. Says also whether it was
+    /// lent already.
+    #[inline]
+    pub fn lend(&self) -> Option<(Owned, bool)> {
         match self {
             Slot::Empty => None,
-            Slot::Sole(location) => location.owned().cloned(),
+            Slot::Sole(location) => location.owned().map(Owned::lend),
             // With its lock held: page-out may take the page from the anon at any other time, and
             // leave it to an owner who then writes it.
-            Slot::Shared(anon) => anon.location.lock().owned().cloned(),
+            Slot::Shared(anon) => anon.location.lock().owned().map(Owned::lend),
         }
     }
 

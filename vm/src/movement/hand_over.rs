@@ -94,11 +94,11 @@ impl Map {
             passed: 0,
             copied: 0,
         };
-        let is_used = at.is_none_or(|at| to.has_used(at));
+        let maps = how == Handing::Transfer && at.is_none_or(|at| to.has_used(at));
         let mut result = self.hand_each(range, to, &mut handed, how, goes_on);
         if how == Handing::Transfer && result.is_ok() {
             result = self.give_up(range);
-            if is_used {
+            if maps {
                 to.map_owned(VirtRange::new(start, start + range.len()));
             }
         }
@@ -136,8 +136,15 @@ impl Map {
         check: impl Fn(&MapEntry) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
         let space = self.space.read();
-        space.check_mapped(range)?;
-        space.overlapping(range).try_for_each(check)
+        let mut at = range.start;
+        for entry in space.overlapping(range) {
+            if entry.range.start > at {
+                break;
+            }
+            check(entry)?;
+            at = entry.range.end;
+        }
+        (at >= range.end).then_some(()).ok_or(MapError::NotMapped)
     }
 
     fn hand_each(
@@ -156,9 +163,10 @@ impl Map {
             }
             let there = handed.at + (at - range.start);
             let left = (range.end - at) >> PAGE_SHIFT;
-            let passed = match may_move {
-                true => self.pass_pages(at, to, there, left, how),
-                false => 0,
+            let passed = match (may_move, left) {
+                (false, _) => 0,
+                (true, 1) => self.pass_pages::<1>(at, to, there, left, how),
+                (true, _) => self.pass_pages::<TOGETHER>(at, to, there, left, how),
             };
             handed.passed += passed;
             if passed == 0 {
@@ -170,8 +178,8 @@ impl Map {
         Ok(())
     }
 
-    /// Lends a few pages, `most` at most, and returns how many: 0 if the first cannot be lent.
-    fn pass_pages(
+    /// Lends up to `N` pages, `most` at most, and returns how many: 0 if the first cannot be lent.
+    fn pass_pages<const N: usize>(
         &self,
         at: VirtAddr,
         to: &Map,
@@ -183,8 +191,8 @@ impl Map {
             Handing::Lend => (Leaving::Readable, Mapping::AsUsed),
             Handing::Transfer => (Leaving::Nothing, Mapping::Later),
         };
-        let mut pages = [const { None::<Owned> }; TOGETHER];
-        let most = most.min(TOGETHER);
+        let mut pages = [const { None::<Owned> }; N];
+        let most = most.min(N);
         let mut count = self.lend_leaving(at, &mut pages[..most], leaving);
         // A page that is not there yet, or in swap, is brought in.
         if count == 0 && self.resolve(at, Access::Read, |_| Some(())).is_ok() {

@@ -12,7 +12,8 @@
 //! made and removed again.
 //!
 //! *Races.* Chunks are locked from the look at their slots until the mappings that could be written
-//! are narrowed and flushed. The fault routine takes that lock, so it neither copies a page that a
+//! are narrowed and flushed, unless all pages had several owners before: none of these is mapped
+//! writable. The fault routine takes that lock, so it neither copies a page that a
 //! processor still writes nor makes a lent one writable. A pin for a device's writes counts before
 //! it looks, and a loan looks for such pins after it has made its owners: one of the two sees the
 //! other.
@@ -152,24 +153,28 @@ impl Map {
         let most = lent.len();
         let is_own = !slots.shared && !entry.needs_copy;
         let mut count = 0;
+        let mut were_lent = true;
         while count < most && slots.holds(key + count as i64) {
             let key = key + count as i64;
             if is_own && let Some(slot) = slots.get(key) {
                 slot.keep();
             }
-            match slots.peek(key).lend() {
-                Some(page) => lent[count] = Some(page),
-                None => break,
-            }
+            let Some((page, was_lent)) = slots.peek(key).lend() else {
+                break;
+            };
+            lent[count] = Some(page);
+            were_lent &= was_lent;
             count += 1;
         }
-        if count > 0 {
+        let run = VirtRange::new(at, at + (count << PAGE_SHIFT));
+        // A page that is locked stays mapped: its mapping says so.
+        let is_left = leaving == Leaving::Readable || entry.is_locked();
+        let changes = !is_left || !were_lent;
+        if changes && !run.is_empty() {
             let mut pending = Pending::new();
-            let run = VirtRange::new(at, at + (count << PAGE_SHIFT));
-            // A page that is locked stays mapped: its mapping says so.
-            match leaving == Leaving::Nothing && !entry.is_locked() {
-                true => self.pmap.remove(run, &mut pending),
-                false => self.pmap.protect(run, NARROWED, &mut pending),
+            match is_left {
+                true => self.pmap.protect(run, NARROWED, &mut pending),
+                false => self.pmap.remove(run, &mut pending),
             }
             pending.flush();
         }

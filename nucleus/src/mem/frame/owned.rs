@@ -29,6 +29,20 @@ impl Owned {
         Owned(ManuallyDrop::new(frame))
     }
 
+    /// A further owner, as [`clone`](Clone::clone) makes; says also whether the frame was lent
+    /// already.
+    #[inline]
+    pub fn lend(&self) -> (Owned, bool) {
+        debug_assert!(!self.is_of_medium(), "a page of a medium is lent");
+        // The handle first: there are never fewer handles than owners.
+        let frame = Frame::clone(&self.0);
+        let lent = record(frame.index).lent();
+        let is_first =
+            lent.load(Relaxed) == 0 && lent.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
+        let was_lent = !is_first && add_owner(lent);
+        (Owned::new(frame), was_lent)
+    }
+
     /// Gives the ownership up and keeps the handle.
     #[inline]
     pub fn into_frame(self) -> Frame {
@@ -43,6 +57,14 @@ impl Owned {
     pub(super) fn into_index(self) -> u32 {
         ManuallyDrop::new(self).0.index
     }
+}
+
+/// One owner more; returns whether there were several before.
+#[inline]
+fn add_owner(lent: &AtomicU32) -> bool {
+    // Saturating: with so many owners a frame stays lent for ever.
+    let more = |lent: u32| lent.checked_add(1);
+    lent.fetch_update(AcqRel, Relaxed, more) != Ok(0)
 }
 
 /// One owner less. Returns whether there were others.
@@ -107,15 +129,7 @@ impl Clone for Owned {
     /// the disk: its reader copies them.
     #[inline]
     fn clone(&self) -> Owned {
-        debug_assert!(!self.is_of_medium(), "a page of a medium is lent");
-        // The handle first: there are never fewer handles than owners.
-        let frame = Frame::clone(&self.0);
-        // Saturating: with so many owners a frame stays lent for ever.
-        let more = |lent: u32| lent.checked_add(1);
-        let _ = record(frame.index)
-            .lent()
-            .fetch_update(AcqRel, Relaxed, more);
-        Owned::new(frame)
+        self.lend().0
     }
 }
 
