@@ -14,6 +14,10 @@ pub const TESTS: &[Test] = &[
     ("movement: a lent page stays as it was", lent),
     ("movement: pages are passed, not copied", passed),
     ("movement: a reader that waits gets its bytes once", once),
+    (
+        "movement: TCP keeps its rules for a reader that waits",
+        tcp_rules,
+    ),
     ("movement: readers that wait are killed", killed),
     ("movement: readers that wait are interrupted", interrupted),
 ];
@@ -212,12 +216,15 @@ fn unix_streams() -> Outcome {
 }
 
 fn tcp_streams() -> Outcome {
-    both_write(|| {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let writer = TcpStream::connect(listener.local_addr()?)?;
-        let (reader, _) = listener.accept()?;
-        Ok((reader.into_raw_fd(), writer.into_raw_fd()))
-    })
+    both_write(connection)
+}
+
+/// A TCP connection: the end to read, the end to write.
+fn connection() -> Result<(c_int, c_int)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let writer = TcpStream::connect(listener.local_addr()?)?;
+    let (reader, _) = listener.accept()?;
+    Ok((reader.into_raw_fd(), writer.into_raw_fd()))
 }
 
 /// The bytes in a pipe are those of the moment of the write.
@@ -302,7 +309,9 @@ fn once() -> Outcome {
     let (reader, writer) = pipe(0)?;
     once_over(reader, writer)?;
     let [reader, writer] = socket_pair(SOCK_STREAM)?;
-    once_over(reader.as_raw_fd(), writer.as_raw_fd())
+    once_over(reader.as_raw_fd(), writer.as_raw_fd())?;
+    let (reader, writer) = connection()?;
+    once_over(reader, writer)
 }
 
 fn once_over(reader: c_int, writer: c_int) -> Outcome {
@@ -354,6 +363,117 @@ fn once_over(reader: c_int, writer: c_int) -> Outcome {
     wait_ok(child)
 }
 
+/// What a TCP socket promises holds as well where bytes go straight to a reader that waits.
+fn tcp_rules() -> Outcome {
+    const LEN: usize = 24 * PAGE;
+    let from = Buffer::new()?;
+    let message = Message {
+        number: 4,
+        pages: 24,
+        starts: [24, 48],
+    };
+    from.stamp(24, &message);
+    let at = from.0.wrapping_add(24);
+    let nobody = std::ptr::null_mut();
+    let send_part = |writer: c_int, from: usize, len: usize, flags: c_int| -> Outcome {
+        let at = at.wrapping_add(from).cast();
+        let sent = call!(sendto(writer, at, len, flags, nobody, 0));
+        equal!(sent as usize, len);
+        Ok(())
+    };
+    let send_all = |writer, len, flags| send_part(writer, 0, len, flags);
+    for way in WAYS {
+        let _way = Switched::to(SWITCH, way)?;
+        let (reader, writer) = connection()?;
+        let to = Buffer::new()?;
+        let place = to.0.wrapping_add(48);
+        let receive_at = |done: usize, len: usize, flags: c_int| -> Result<usize> {
+            let place = place.wrapping_add(done).cast();
+            let none = std::ptr::null_mut();
+            Ok(call!(recvfrom(reader, place, len, flags, nobody, none)) as usize)
+        };
+        let receive = |len, flags| receive_at(0, len, flags);
+        let while_waiting = |act: &dyn Fn() -> Outcome, reads: &dyn Fn() -> Outcome| -> Outcome {
+            let child = spawn(reads)?;
+            await_sleep(child)?;
+            act()?;
+            wait_ok(child)
+        };
+        // A look takes nothing away.
+        while_waiting(&|| send_all(writer, LEN, 0), &|| {
+            let seen = receive(LEN, MSG_PEEK)?;
+            ensure!(seen > 0);
+            equal!(receive(LEN, MSG_WAITALL)?, LEN);
+            to.check(48, &message)
+        })?;
+        // Bytes that are dropped are not stored.
+        while_waiting(&|| send_all(writer, LEN, 0), &|| {
+            to.set(48, 5);
+            let mut left = LEN;
+            while left > 0 {
+                left -= receive(left, MSG_TRUNC)?;
+            }
+            equal!(to.get(48), 5);
+            Ok(())
+        })?;
+        // All that a call insists on comes in several writes.
+        let halves = || {
+            send_part(writer, 0, LEN / 2, 0)?;
+            send_part(writer, LEN / 2, LEN / 2, 0)
+        };
+        while_waiting(&halves, &|| {
+            equal!(receive(LEN, MSG_WAITALL)?, LEN);
+            to.check(48, &message)
+        })?;
+        // Likewise a program that is told of so many bytes only.
+        let least: c_int = LEN as c_int;
+        let option = |value: &c_int| -> Outcome {
+            let len = size_of::<c_int>() as socklen_t;
+            let value = std::ptr::from_ref(value).cast();
+            call!(setsockopt(reader, SOL_SOCKET, SO_RCVLOWAT, value, len));
+            Ok(())
+        };
+        option(&least)?;
+        while_waiting(&halves, &|| {
+            equal!(receive(LEN, 0)?, LEN);
+            to.check(48, &message)
+        })?;
+        option(&1)?;
+        // A read ends before the urgent byte, which is read apart from the others.
+        while_waiting(&|| send_all(writer, LEN + 1, MSG_OOB), &|| {
+            let mut done = 0;
+            while done < LEN {
+                done += receive_at(done, LEN + PAGE - done, 0)?;
+            }
+            equal!(done, LEN);
+            to.check(48, &message)?;
+            equal!(receive(1, MSG_OOB)?, 1);
+            equal!(to.get(48) as u8, from.get(24 + LEN) as u8);
+            Ok(())
+        })?;
+        // The positions go on behind it.
+        while_waiting(&|| send_all(writer, LEN, 0), &|| {
+            equal!(receive(LEN, MSG_WAITALL)?, LEN);
+            to.check(48, &message)
+        })?;
+        // A reader that waits learns of the end.
+        while_waiting(
+            &|| {
+                call!(shutdown(writer, SHUT_WR));
+                Ok(())
+            },
+            &|| {
+                equal!(receive(LEN, 0)?, 0);
+                Ok(())
+            },
+        )?;
+        call!(close(reader));
+        call!(close(writer));
+        unmap(to.0, Buffer::SIZE)?;
+    }
+    Ok(())
+}
+
 /// Waits until a process sleeps.
 fn await_sleep(process: pid_t) -> Outcome {
     loop {
@@ -367,7 +487,11 @@ fn await_sleep(process: pid_t) -> Outcome {
 
 /// A reader that is killed in its wait leaves the pipe as it was for the next one.
 fn killed() -> Outcome {
-    let (reader, writer) = pipe(0)?;
+    killed_over(pipe(0)?)?;
+    killed_over(connection()?)
+}
+
+fn killed_over((reader, writer): (c_int, c_int)) -> Outcome {
     for way in ["once", "auto"] {
         let _way = Switched::to(SWITCH, way)?;
         let buffer = Buffer::new()?;
