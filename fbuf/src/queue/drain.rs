@@ -120,7 +120,7 @@ impl<S: State> Queue<S> {
             if count == 0 {
                 return total;
             }
-            let count = count.min(to.places());
+            let count = to.places(count);
             let mut pages = [const { None::<Owned> }; TOGETHER];
             {
                 // Writers add behind, and there is no other reader.

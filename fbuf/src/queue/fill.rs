@@ -128,7 +128,7 @@ impl<S: State> Queue<S> {
         call: &mut F,
     ) -> Result<usize> {
         let mut total = 0;
-        if call.puts(from.left()) && self.is_awaited(from.left()) && !from.lends() {
+        if call.puts(from.left()) && self.is_awaited(from.left()) && !from.lends(usize::MAX) {
             total = self.put(from, call)?;
         }
         loop {
@@ -237,7 +237,7 @@ impl<S: State> Queue<S> {
         }
         chain.aside().data.reserve(most)?;
         drop(chain);
-        if !from.lends() {
+        if !from.lends(most) {
             return Ok(0);
         }
         let mut pages = [const { None::<Owned> }; TOGETHER];

@@ -102,7 +102,7 @@ impl<S: BackingStore> PageCache<S> {
     /// soon lends none for a while.
     #[inline(never)]
     fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> usize {
-        let most = most.min(to.places()).min(TOGETHER);
+        let most = to.places(most.min(TOGETHER));
         if most == 0 || !vm::may_move(most, &self.lent) {
             return 0;
         }

@@ -13,6 +13,10 @@ pub const TESTS: &[Test] = &[
     ("movement: TCP, both sides write", tcp_streams),
     ("movement: a lent page stays as it was", lent),
     ("movement: pages are passed, not copied", passed),
+    (
+        "movement: buffers that are written again are copied",
+        rewritten,
+    ),
     ("movement: a reader that waits gets its bytes once", once),
     (
         "movement: TCP keeps its rules for a reader that waits",
@@ -304,6 +308,41 @@ fn passed() -> Outcome {
     Ok(())
 }
 
+/// A program that writes its buffer again after each large call soon has it copied, not lent.
+fn rewritten() -> Outcome {
+    const WRITES: usize = 60;
+    const PIECE: usize = 256;
+    let _way = Switched::to(SWITCH, "auto")?;
+    for (reader, writer) in [pipe(0)?, connection()?] {
+        let child = spawn(|| {
+            call!(close(writer));
+            let to = map(PIECE * PAGE)?;
+            while call!(read(reader, to.cast(), PIECE * PAGE)) > 0 {}
+            Ok(())
+        })?;
+        call!(close(reader));
+        let before = counter("pages_lent")?;
+        let writes = spawn(|| {
+            let from = map(PIECE * PAGE)?;
+            for round in 0..WRITES {
+                (0..PIECE).for_each(|page| poke(from.wrapping_add(page * PAGE), round as u8));
+                let mut done = 0;
+                while done < PIECE * PAGE {
+                    let at = from.wrapping_add(done).cast();
+                    done += call!(write(writer, at, PIECE * PAGE - done)) as usize;
+                }
+            }
+            Ok(())
+        })?;
+        call!(close(writer));
+        wait_ok(writes)?;
+        wait_ok(child)?;
+        let lent = counter("pages_lent")? - before;
+        ensure!(lent < (WRITES * PIECE / 8) as u64, "{lent} pages were lent");
+    }
+    Ok(())
+}
+
 /// A reader that waits has its bytes in its memory once the writer is done, copied once.
 fn once() -> Outcome {
     let (reader, writer) = pipe(0)?;
@@ -447,6 +486,12 @@ fn tcp_rules() -> Outcome {
             }
             equal!(done, LEN);
             to.check(48, &message)?;
+            let mut urgent = pollfd {
+                fd: reader,
+                events: POLLPRI,
+                revents: 0,
+            };
+            call!(poll(&mut urgent, 1, -1));
             equal!(receive(1, MSG_OOB)?, 1);
             equal!(to.get(48) as u8, from.get(24 + LEN) as u8);
             Ok(())
