@@ -39,17 +39,23 @@ impl<S: BackingStore> PageCache<S> {
             S::prefetch(self, next);
         }
         let mut done = 0;
+        // Where the next pages may be passed: some are copied before the history is asked again.
+        let mut passes_from = 0;
         // The page that was just brought in: this is its first use.
         let mut fresh = u64::MAX;
         while done < len {
             let at = offset + done as u64;
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_SIZE - in_page).min(len - done);
-            if in_page == 0 && len - done >= vm::least_move() && !keeps {
-                let passed = self.pass_pages(index, (len - done) / PAGE_SIZE, to);
-                if passed > 0 {
-                    done += passed * PAGE_SIZE;
-                    continue;
+            let may_pass = in_page == 0 && !keeps && done >= passes_from;
+            if may_pass && len - done >= vm::least_move() {
+                match self.pass_pages(index, (len - done) / PAGE_SIZE, to) {
+                    Some(0) => {}
+                    Some(passed) => {
+                        done += passed * PAGE_SIZE;
+                        continue;
+                    }
+                    None => passes_from = done + TOGETHER * PAGE_SIZE,
                 }
             }
             let found = match (self.object.resident(index), streams) {
@@ -98,20 +104,25 @@ impl<S: BackingStore> PageCache<S> {
     }
 
     /// Lends resident pages from page `index` on to a sink that takes pages in the place of its own
-    /// (`uvm.txt` 7), `most` at most; returns how many. A file whose lent pages are mostly written
-    /// soon lends none for a while.
+    /// (`uvm.txt` 7), `most` at most; returns how many, or nothing if they are to be copied. A file
+    /// whose lent pages are mostly written soon lends none for a while.
     #[inline(never)]
-    fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> usize {
-        let most = to.places(most.min(TOGETHER));
-        if most == 0 || !vm::may_move(most, &self.lent) {
-            return 0;
+    fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> Option<usize> {
+        // The file's history first: where that says no, the program's has not to count pages.
+        let most = most.min(TOGETHER);
+        if !vm::may_move(most, &self.lent) {
+            return None;
+        }
+        let most = to.places(most);
+        if most == 0 {
+            return None;
         }
         let mut pages = [const { None }; TOGETHER];
         let count = {
             // No page is being written now.
             let _turn = self.writers.write();
             if !self.may_share() {
-                return 0;
+                return None;
             }
             let lent = (index..).map(|index| self.object.lend(index));
             let lent = lent.take_while(Option::is_some);
@@ -127,6 +138,6 @@ impl<S: BackingStore> PageCache<S> {
         }
         let taken = to.take_pages(&mut pages[..count]);
         Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
-        taken
+        Some(taken)
     }
 }
