@@ -1,6 +1,9 @@
 //! Data movement: whatever way bytes go, by copies or by pages that change hands, what was written
 //! is what is read, and no later write reaches the other side.
 
+pub mod calls;
+pub mod files;
+
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
 
@@ -127,19 +130,32 @@ impl Buffer {
     }
 }
 
-/// Sends messages, and spoils each as soon as it was sent.
-fn send(to: c_int, seed: u64) -> Outcome {
+/// Moves bytes by calls of `step`, which is told how many it has moved so far.
+fn move_all(len: usize, step: impl Fn(usize) -> Result<isize>) -> Outcome {
+    let mut done = 0;
+    while done < len {
+        let n = step(done)?;
+        ensure!(n > 0, "{n} bytes behind {done} of {len}");
+        done += n as usize;
+    }
+    Ok(())
+}
+
+fn write_all(to: c_int, at: *const u8, len: usize) -> Outcome {
+    move_all(len, |done| {
+        Ok(call!(write(to, at.wrapping_add(done).cast(), len - done)))
+    })
+}
+
+/// Sends messages by `give`, and spoils each as soon as it was sent.
+fn send(seed: u64, messages: u64, give: &dyn Fn(*mut u8, usize) -> Outcome) -> Outcome {
     let (mut numbers, mut own) = (Numbers::new(seed), Numbers::new(seed + 1));
     let mut buffer = Buffer::new()?;
-    for number in 0..MESSAGES {
+    for number in 0..messages {
         let message = message(&mut numbers, number);
         let start = message.starts[0];
         buffer.stamp(start, &message);
-        let (mut done, len) = (0, message.pages * PAGE);
-        while done < len {
-            let at = buffer.0.wrapping_add(start + done);
-            done += call!(write(to, at.cast(), len - done)) as usize;
-        }
+        give(buffer.0.wrapping_add(start), message.pages * PAGE)?;
         match own.below(12) {
             // What is unmapped is not gone on the other side.
             0 => {
@@ -160,10 +176,10 @@ fn send(to: c_int, seed: u64) -> Outcome {
 }
 
 /// Receives the same messages, and spoils each after it was checked twice.
-fn receive(from: c_int, seed: u64) -> Outcome {
+fn receive(from: c_int, seed: u64, messages: u64) -> Outcome {
     let (mut numbers, mut own) = (Numbers::new(seed), Numbers::new(seed + 2));
     let buffer = Buffer::new()?;
-    for number in 0..MESSAGES {
+    for number in 0..messages {
         let message = message(&mut numbers, number);
         let start = message.starts[1];
         let (mut done, len) = (0, message.pages * PAGE);
@@ -198,10 +214,10 @@ fn both_write(line: impl Fn() -> Result<(c_int, c_int)>) -> Outcome {
         let (reader, writer) = line()?;
         let child = spawn(|| {
             call!(close(reader));
-            send(writer, seed)
+            send(seed, MESSAGES, &|at, len| write_all(writer, at, len))
         })?;
         call!(close(writer));
-        let received = receive(reader, seed);
+        let received = receive(reader, seed, MESSAGES);
         call!(close(reader));
         received.and(wait_ok(child))?;
     }
