@@ -42,8 +42,8 @@ impl Source for Clipped<'_> {
         self.from.slices(bytes.min(self.left), most)
     }
 
-    fn lends(&mut self) -> bool {
-        self.from.lends()
+    fn lends(&mut self, most: usize) -> bool {
+        self.from.lends(most)
     }
 
     fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {

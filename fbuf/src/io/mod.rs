@@ -61,9 +61,10 @@ pub trait Sink {
     /// Takes `len` zero bytes (a hole).
     fn put_zeros(&mut self, len: usize) -> Result<usize>;
 
-    /// Returns how many pages it would take as they are now, in the place of its own, rather than
-    /// their bytes: 0 unless [`take_pages`](Sink::take_pages) does.
-    fn places(&mut self) -> usize {
+    /// Returns how many pages, `most` at most, it would take as they are now, in the place of its
+    /// own, rather than their bytes: 0 unless [`take_pages`](Sink::take_pages) does.
+    fn places(&mut self, most: usize) -> usize {
+        let _ = most;
         0
     }
 
@@ -143,8 +144,9 @@ pub trait Source {
         0
     }
 
-    /// Returns whether [`lend`](Source::lend) is worth a try now.
-    fn lends(&mut self) -> bool {
+    /// Returns whether [`lend`](Source::lend) is worth a try now, of `most` pages at most.
+    fn lends(&mut self, most: usize) -> bool {
+        let _ = most;
         false
     }
 

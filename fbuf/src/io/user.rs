@@ -267,10 +267,11 @@ impl Sink for UserBuffers {
         self.left
     }
 
-    fn places(&mut self) -> usize {
+    fn places(&mut self, most: usize) -> usize {
         let (_, pages) = pages_of(self.front(usize::MAX));
-        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages(pages) {
-            true => pages,
+        let most = most.min(pages);
+        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages(most) {
+            true => most,
             false => 0,
         }
     }
@@ -325,9 +326,9 @@ impl Source for UserBuffers {
         self.left
     }
 
-    fn lends(&mut self) -> bool {
+    fn lends(&mut self, most: usize) -> bool {
         let (_, pages) = pages_of(self.front(usize::MAX));
-        pages * PAGE_SIZE >= vm::least_move() && vm::lends_pages(pages)
+        pages * PAGE_SIZE >= vm::least_move() && vm::lends_pages(pages.min(most))
     }
 
     fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {

@@ -142,7 +142,7 @@ impl<S: State> Queue<S> {
             if count == 0 {
                 return total;
             }
-            let count = count.min(to.places());
+            let count = to.places(count);
             let taken = to.take_pages(&mut pages[..count]);
             let mut old = [const { None::<Slice> }; TOGETHER];
             if taken > 0 {

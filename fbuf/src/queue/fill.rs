@@ -142,7 +142,7 @@ impl<S: State> Queue<S> {
         if !call.puts(from.left()) || !self.is_awaited(from.left()) {
             return Ok((0, false));
         }
-        match from.lends() {
+        match from.lends(TOGETHER) {
             true => Ok((0, true)),
             false => Ok((self.put(from, call)?, false)),
         }
@@ -231,7 +231,7 @@ impl<S: State> Queue<S> {
         }
         chain.aside().data.reserve(most)?;
         drop(chain);
-        if !lends && !from.lends() {
+        if !lends && !from.lends(most) {
             return Ok(0);
         }
         let mut pages = [const { None::<Owned> }; TOGETHER];

@@ -38,20 +38,23 @@ impl<S: BackingStore> PageCache<S> {
             S::prefetch(self, next);
         }
         let mut done = 0;
-        // Until the sink takes none, as shared memory does.
-        let mut passes = !keeps;
+        // Where the next pages may be passed: some are copied before the history is asked again.
+        let mut passes_from = 0;
         // The page that was just brought in: this is its first use.
         let mut fresh = u64::MAX;
         while done < len {
             let at = offset + done as u64;
             let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_SIZE - in_page).min(len - done);
-            if passes && in_page == 0 && len - done >= vm::least_move() {
-                let passed = self.pass_pages(index, (len - done) / PAGE_SIZE, to);
-                passes = passed.is_some();
-                if let Some(pages @ 1..) = passed {
-                    done += pages * PAGE_SIZE;
-                    continue;
+            let may_pass = in_page == 0 && !keeps && done >= passes_from;
+            if may_pass && len - done >= vm::least_move() {
+                match self.pass_pages(index, (len - done) / PAGE_SIZE, to) {
+                    Some(0) => {}
+                    Some(passed) => {
+                        done += passed * PAGE_SIZE;
+                        continue;
+                    }
+                    None => passes_from = done + TOGETHER * PAGE_SIZE,
                 }
             }
             let found = match (self.object.resident(index), streams) {
@@ -101,11 +104,17 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Lends resident pages from page `index` on to a sink that takes pages in the place of its own
     /// (`uvm.txt` 7), `most` at most; returns how many, 0 if the first is not resident. `None` if
-    /// the sink takes none. A file whose lent pages are mostly written soon lends none for a while.
+    /// they are to be copied, as those of a file whose lent pages are mostly written soon, or if the
+    /// sink takes none.
     #[inline(never)]
     fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> Option<usize> {
-        let most = most.min(to.places()).min(TOGETHER);
-        if most == 0 || !vm::may_move(most, &self.lent) {
+        // The file's history first: where that says no, the program's has not to count pages.
+        let most = most.min(TOGETHER);
+        if !vm::may_move(most, &self.lent) {
+            return None;
+        }
+        let most = to.places(most);
+        if most == 0 {
             return None;
         }
         let mut pages = [const { None }; TOGETHER];

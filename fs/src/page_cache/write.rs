@@ -13,6 +13,9 @@ use super::{
     cache::{PAGE, PageCache, errno, new_page},
 };
 
+/// Pages that a program lends together.
+const TOGETHER: usize = 16;
+
 impl<S: BackingStore> PageCache<S> {
     /// As [`write_within`](PageCache::write_within) without a limit.
     ///
@@ -52,9 +55,22 @@ impl<S: BackingStore> PageCache<S> {
         }
         let mut done = 0;
         let mut result = Ok(());
+        // Where the next pages may be lent: some are copied before the program is asked again.
+        let mut lends_from = 0;
         while done < len {
             let at = start + done as u64;
-            match self.write_once(at, len - done, from) {
+            let left = len - done;
+            if left >= vm::least_move() && done >= lends_from && at.is_multiple_of(PAGE) {
+                let lent;
+                (lent, result) = self.write_lent(at, left, from);
+                done += lent;
+                match result {
+                    Ok(()) if lent > 0 => continue,
+                    Ok(()) => lends_from = done + TOGETHER * PAGE_SIZE,
+                    Err(_) => break,
+                }
+            }
+            match self.write_once(at, left, from) {
                 Ok(0) => break,
                 Ok(n) => {
                     done += n;
@@ -89,6 +105,34 @@ impl<S: BackingStore> PageCache<S> {
             Err(error) if done == 0 => Err(error),
             _ => Ok((done, end)),
         }
+    }
+
+    /// Makes whole pages of the program that writes pages of the file (page loanout, `uvm.txt` 7),
+    /// from byte `at` on, which begins a page, up to `most` bytes; the end moves along. Returns how
+    /// many bytes these have, and why the last page that was lent did not become the file's.
+    #[inline(never)]
+    fn write_lent(&self, at: u64, most: usize, from: &mut dyn Source) -> (usize, Result<()>) {
+        let most = (most / PAGE_SIZE).min(TOGETHER);
+        let end = at + (most * PAGE_SIZE) as u64;
+        let may_adopt = !self.store.is_in_place() && !self.is_mapped_writable();
+        // What may not be written is refused page by page.
+        if !may_adopt || S::may_write(self, end).is_err() || !from.lends(most) {
+            return (0, Ok(()));
+        }
+        let mut pages = [const { None::<Owned> }; TOGETHER];
+        let count = from.lend(&mut pages[..most]);
+        let mut done = 0;
+        for page in pages[..count].iter_mut().filter_map(Option::take) {
+            let at = at + done as u64;
+            if let Err(error) = self.adopt(at / PAGE, page) {
+                return (done, Err(error));
+            }
+            done += PAGE_SIZE;
+            if at + PAGE > self.size() {
+                self.size.store(at + PAGE, Ordering::SeqCst);
+            }
+        }
+        (done, Ok(()))
     }
 
     /// Writes within one page at byte `at`, up to `max` bytes.

@@ -6,9 +6,10 @@ use crate::counters::Counter;
 use abi::Result;
 use fbuf::{
     DiscardSink, Sink, Slice, Source, View,
-    queue::{Added, Chain, Drain, Fill, Space},
+    queue::{Added, Chain, Drain, Fill, Queue, Space},
 };
 use nucleus::task::WaitQueue;
+use vm::Movement;
 
 use super::{Stream, StreamState, is_writable, room};
 
@@ -51,9 +52,25 @@ struct Writing<'a> {
     /// The bytes are urgent data in line.
     is_urgent: bool,
     readable: &'a WaitQueue,
+    queue: &'a Queue<StreamState>,
 }
 
 impl Fill<StreamState> for Writing<'_> {
+    /// What fits is sent at once, as on a Unix socket.
+    fn puts(&self, bytes: usize) -> bool {
+        vm::movement() == Movement::Once || bytes > self.queue.lock().state.limit
+    }
+
+    /// An urgent place parts the bytes before and behind it, which are for different calls.
+    fn may_put(&mut self, chain: &mut Chain<StreamState>) -> Result<bool> {
+        let is_parted = self.is_urgent || chain.urgent.is_some();
+        Ok(!is_parted && chain.state.refusal().is_none())
+    }
+
+    fn put(&mut self, _: &mut Chain<StreamState>, _: Added) {
+        self.wake = true;
+    }
+
     #[inline]
     fn space(&mut self, chain: &mut Chain<StreamState>) -> Result<Space> {
         self.refusal = chain.state.refusal();
@@ -164,6 +181,7 @@ impl Stream {
             wake: false,
             is_urgent,
             readable: &self.receiver.readable,
+            queue: &self.queue,
         };
         let n = self.queue.fill(from, &mut call)?;
         if n == 0 {
@@ -208,5 +226,20 @@ impl Stream {
             self.sender.writable.wake_shared(false);
         }
         result
+    }
+
+    /// Offers a writer the buffer that a sink fills next: see [`Queue::offer`].
+    pub fn offer(&self, to: &mut dyn Sink) -> bool {
+        self.queue.offer(to)
+    }
+
+    /// Whether bytes were put into the buffer that is on offer.
+    pub fn has_put(&self) -> bool {
+        self.queue.has_put()
+    }
+
+    /// Takes the offer back; returns how many bytes were put there.
+    pub fn withdraw(&self) -> usize {
+        self.queue.withdraw()
     }
 }

@@ -157,6 +157,17 @@ impl Socket {
         self.nothing_to_read(Some(status))
     }
 
+    /// Offers the peer the buffer that a sink fills next, if that is worth it; returns the stream
+    /// of which the caller [takes it back](Stream::withdraw) after it has waited.
+    #[inline]
+    pub fn offer(&self, to: &mut dyn Sink) -> Option<Arc<Stream>> {
+        if to.room() < vm::least_direct() {
+            return None;
+        }
+        let inbound = self.inner().inbound.clone();
+        inbound.filter(|inbound| inbound.offer(to))
+    }
+
     /// Receives the urgent byte.
     ///
     /// # Errors

@@ -15,6 +15,8 @@ pub struct History {
     /// Pages that are to be copied before the next attempt, and how many it was the last time.
     rest: AtomicU32,
     penalty: AtomicU32,
+    /// Pages that changed hands since then.
+    since: AtomicU32,
 }
 
 /// Pages after which the history is judged.
@@ -22,6 +24,9 @@ const SAMPLE: u32 = 16;
 /// The least and the most pages that are copied before the next attempt.
 const LEAST_REST: u32 = 1 << 10;
 const MOST_REST: u32 = 1 << 14;
+/// Pages that change hands before the next bad judgement is taken for a first one: more than one
+/// large call moves, whose pages a program writes only after it.
+const PROBATION: u32 = 1 << 11;
 
 impl History {
     /// Whether `pages` are to change hands. Threads may count at the same time: the sums are
@@ -34,15 +39,25 @@ impl History {
         }
         let moved = self.moved.load(Relaxed);
         if moved < SAMPLE {
+            if moved == 0 {
+                // What was broken before has moved by another history.
+                self.broken.store(0, Relaxed);
+            }
             self.moved.store(moved + pages.min(SAMPLE), Relaxed);
             return true;
         }
-        self.moved.store(0, Relaxed);
         let broken = self.broken.swap(0, Relaxed);
         if broken.saturating_mul(2) < moved {
-            self.penalty.store(0, Relaxed);
+            self.moved.store(pages.min(SAMPLE), Relaxed);
+            let since = self.since.load(Relaxed).saturating_add(moved);
+            self.since.store(since, Relaxed);
+            if since >= PROBATION {
+                self.penalty.store(0, Relaxed);
+            }
             return true;
         }
+        self.moved.store(0, Relaxed);
+        self.since.store(0, Relaxed);
         let penalty = self.penalty.load(Relaxed);
         let penalty = (penalty * 2).clamp(LEAST_REST, MOST_REST);
         self.penalty.store(penalty, Relaxed);
@@ -50,8 +65,68 @@ impl History {
         false
     }
 
-    /// A lent page was written.
+    /// A lent page was written. While all are copied the kernel itself writes the pages that were
+    /// received before, which says nothing about the program.
     pub fn broke(&self) {
-        self.broken.fetch_add(1, Relaxed);
+        if self.rest.load(Relaxed) == 0 {
+            self.broken.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of a write, and of a question.
+    const WRITE: u32 = 256;
+    const STEP: u32 = 16;
+
+    /// Writes so often; returns the pages that were lent. With `writes`, each page that is lent is
+    /// written after the call.
+    fn write(history: &History, times: u32, writes: bool) -> u32 {
+        let mut all = 0;
+        for _ in 0..times {
+            let steps = (0..WRITE / STEP).filter(|_| history.allows(STEP));
+            let lent = STEP * steps.count() as u32;
+            all += lent;
+            (0..lent).filter(|_| writes).for_each(|_| history.broke());
+        }
+        all
+    }
+
+    #[test]
+    fn a_program_that_writes_its_large_buffers_again_has_them_copied() {
+        let history = History::default();
+        let lent = write(&history, 400, true);
+        assert!(lent * 20 < 400 * WRITE, "{lent} of {} pages", 400 * WRITE);
+    }
+
+    /// A receiver whose pages are copied over the received ones, which break.
+    #[test]
+    fn copies_by_the_kernel_are_no_writes_of_the_program() {
+        let history = History::default();
+        write(&history, 1, true);
+        let read = || {
+            for _ in 0..WRITE / STEP {
+                if !history.allows(STEP) {
+                    (0..STEP).for_each(|_| history.broke());
+                }
+            }
+        };
+        (0..40).for_each(|_| read());
+        assert_eq!(write(&history, 1, false), WRITE);
+    }
+
+    #[test]
+    fn a_program_that_has_changed_lends_again() {
+        let history = History::default();
+        write(&history, 400, true);
+        write(&history, 2 * MOST_REST / WRITE, false);
+        assert_eq!(write(&history, 10, false), 10 * WRITE);
+        // Nor does it rest for long after one buffer of another kind.
+        write(&history, 1, true);
+        let lent = write(&history, 40, false);
+        assert!(lent >= 32 * WRITE, "{lent} pages");
     }
 }

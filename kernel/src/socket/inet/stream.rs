@@ -159,9 +159,10 @@ impl Stream {
                     continue;
                 }
                 Err(Errno::EAGAIN) => {
-                    let readable = || self.tcp.readiness().readable || self.tcp.has_input();
-                    let waits = &self.tcp.waits().readable;
-                    match message.timeout.wait_until(waits, readable) {
+                    let (n, waited) = self.await_bytes(message, how);
+                    total += n;
+                    match waited {
+                        Ok(()) if n > 0 && total >= target => return Ok(total),
                         Ok(()) => continue,
                         Err(error) => error,
                     }
@@ -170,6 +171,22 @@ impl Stream {
             };
             return self.ended(total, error);
         }
+    }
+
+    /// Waits for bytes; returns how many the peer has put into the buffer meanwhile, and how the
+    /// wait has ended.
+    fn await_bytes(&self, message: &mut Incoming<'_>, how: Read) -> (usize, Result<()>) {
+        let takes = message.timeout.waits() && !how.peek && !how.discard;
+        let offered = takes.then(|| self.tcp.offer(message.data)).flatten();
+        let readable = || {
+            let is_readable = self.tcp.readiness().readable || self.tcp.has_input();
+            is_readable || offered.as_ref().is_some_and(|stream| stream.has_put())
+        };
+        let waits = &self.tcp.waits().readable;
+        let waited = message.timeout.wait_until(waits, readable);
+        let n = offered.map_or(0, |stream| stream.withdraw());
+        message.data.skip_put(n);
+        (n, waited)
     }
 
     fn receive_urgent(&self, message: &mut Incoming<'_>) -> Result<usize> {

@@ -32,12 +32,13 @@ while true; do cp -r /kept /more; rm -r /more; done";
 const LOOKS: &str =
     "cmp /kept/busybox /bin/busybox && seq 1 5000 | cmp - /kept/numbers && echo there";
 
-/// The tests of `user/tests/src/mounted.rs` that make few calls.
-const FEW_CALLS: [&str; 4] = [
+/// The tests on a disk that make few calls.
+const FEW_CALLS: [&str; 5] = [
     "ext2: a mapping",
     "ext2: a full",
     "ext2: large",
     "ext2: past",
+    "ext2: movement",
 ];
 
 /// Runs them.

@@ -20,6 +20,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 A file under /tmp, which on both kernels is a file system in memory; SIZE bytes at once.
 
 write-new-SIZE   write to a file that has been cut to nothing before, the cut included: MiB/s
+write-kept-SIZE  write a buffer that is left alone to a file that has been cut to nothing: MiB/s
 write-over-SIZE  write over what is there: MiB/s
 read-SIZE        read all of it: MiB/s
 mmap-read-SIZE   map it, read a word of every page, unmap it: MiB/s
@@ -57,8 +58,9 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
 }
 
 fn rows(bench: &mut Bench, folder: &Path) -> Result<(), Failure> {
-    let bytes: [(&str, Bytes); 4] = [
+    let bytes: [(&str, Bytes); 5] = [
         ("write-new", write_new),
+        ("write-kept", write_kept),
         ("write-over", write_over),
         ("read", read),
         ("mmap-read", mmap_read),
@@ -113,6 +115,18 @@ fn write_new(meter: &mut Meter, path: &Path, size: usize) -> Result<(), Failure>
         for _ in 0..count {
             number += 1;
             stamp(buffer.bytes_mut(), number);
+            file.set_len(0)?;
+            file.write_all_at(buffer.bytes(), 0)?;
+        }
+        Ok(())
+    })?;
+    read_back(&file, &buffer)
+}
+
+fn write_kept(meter: &mut Meter, path: &Path, size: usize) -> Result<(), Failure> {
+    let (file, buffer) = patterned(path, size, 5)?;
+    meter.measure(|count| {
+        for _ in 0..count {
             file.set_len(0)?;
             file.write_all_at(buffer.bytes(), 0)?;
         }

@@ -15,6 +15,7 @@ mod floors;
 mod fork;
 mod futex;
 mod hostile;
+mod loan;
 mod map_entries;
 mod map_fault_unmap;
 mod memory_calls;
@@ -57,6 +58,7 @@ pub const ALL: &[&Experiment] = &[
     &memory_calls::EXPERIMENT,
     &process_vm::EXPERIMENT,
     &passing::EXPERIMENT,
+    &loan::EXPERIMENT,
     &map_entries::EXPERIMENT,
     &memory_pressure::EXPERIMENT,
     &object_cache::EXPERIMENT,

@@ -1,6 +1,6 @@
 //! Pipes: latency and bandwidth.
 
-use crate::movement::{self, Line, flow, flow::Shape};
+use crate::movement::{self, Line, flow, flow::Shape, flow::Variant};
 use crate::{Bench, Experiment, Failure};
 
 /// The experiment; its help describes it.
@@ -13,7 +13,8 @@ Two programs, on one CPU or (-2cpu) on two, joined by pipes.
 latency        one byte there and one back, by two pipes: ns a round trip
 bandwidth-SIZE one program writes messages of SIZE bytes, the other reads them: MiB/s
                Each message is stamped in every page by the writer, and the reader looks at the
-               stamps (fbufs.txt section 4); -untouched leaves that out.
+               stamps (fbufs.txt section 4); -untouched leaves that out; with -filled the writer
+               writes all of its buffer anew, and the reader reads all.
                Buffers begin at a page's start; with -unaligned at two other places.
                64KiB is lmbench's bw_pipe, as in ephemeral-mappings.txt 6.3.
 create-close   pipe2 and two closes: ns
@@ -33,31 +34,30 @@ const SIZES: [usize; 8] = [
     4 << 20,
 ];
 
-/// Sizes that the short set measures unaligned and untouched, too.
-const VARIED: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// Returns the variants in which a size is measured.
+fn variants(size: usize, cpu: usize, all: bool) -> &'static [Variant] {
+    use Variant::{Filled, Plain, Unaligned, Untouched};
+    match (size, cpu) {
+        _ if all => &Variant::ALL,
+        (0x1000, 0) => &[Plain, Unaligned, Untouched],
+        (0x1_0000 | 0x10_0000, 0) => &Variant::ALL,
+        (0x1_0000 | 0x10_0000, _) => &[Plain, Untouched, Filled],
+        _ => &[Plain],
+    }
+}
 
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     for cpu in [0, 1] {
         flow::latency(bench, "pipe/", Line::Pipe, cpu)?;
     }
     for size in SIZES {
-        let shape = Shape::of(size);
-        let all = bench.is_full();
         for cpu in [0, 1] {
-            flow::bandwidth(bench, "pipe/", Line::Pipe, Shape { cpu, ..shape })?;
-            if all || (cpu == 0 && VARIED.contains(&size)) {
-                let unaligned = Shape {
+            for &variant in variants(size, cpu, bench.is_full()) {
+                let shape = Shape {
                     cpu,
-                    aligned: false,
-                    ..shape
+                    ..Shape::of(size)
                 };
-                flow::bandwidth(bench, "pipe/", Line::Pipe, unaligned)?;
-                let untouched = Shape {
-                    cpu,
-                    touched: false,
-                    ..shape
-                };
-                flow::bandwidth(bench, "pipe/", Line::Pipe, untouched)?;
+                flow::bandwidth(bench, "pipe/", Line::Pipe, shape.varied(variant))?;
             }
         }
     }

@@ -1,10 +1,11 @@
 //! A Unix pipeline: `cat FILE | wc`.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::movement::{self, Buffer, Peer, checked, wrong};
 use crate::{Bench, Experiment, Failure, Meter};
@@ -22,8 +23,11 @@ pipeline/cat-wc-2cpu      on two CPUs
 pipeline/cat-cat-wc       three programs: the one in the middle reads and writes, too
 pipeline/sendfile-wc      the first one uses sendfile
 pipeline/busybox-cat-wc   busybox cat FILE | busybox wc: forks and execs included
+pipeline/busybox-tar-gzip busybox tar c FILE | busybox gzip -1, which writes to /dev/null
+pipeline/busybox-dd       busybox dd bs=1M: the file is copied to another one
+pipeline/busybox-dd-wc    busybox dd bs=1M, which writes to busybox wc
 
-The counts must be right.",
+The counts must be right, and the copy as long as the file.",
     run,
 };
 
@@ -69,8 +73,19 @@ fn rows(bench: &mut Bench, path: &Path, counts: Counts) -> Result<(), Failure> {
         let row = row.cpus(cpus.iter().max().map_or(0, |&last| last + 1));
         row.run(|meter| own_programs(meter, path, counts, cpus, first))?;
     }
-    let row = bench.row("pipeline/busybox-cat-wc").bytes(counts.bytes);
-    row.run(|meter| busybox(meter, path, counts))
+    type Whole = fn(&mut Meter, &Path, Counts) -> Result<(), Failure>;
+    let whole: [(&str, Whole); 4] = [
+        ("cat-wc", busybox_cat_wc),
+        ("tar-gzip", busybox_tar_gzip),
+        ("dd", busybox_dd),
+        ("dd-wc", busybox_dd_wc),
+    ];
+    for (name, work) in whole {
+        let row = bench.row(format!("pipeline/busybox-{name}"));
+        row.bytes(counts.bytes)
+            .run(|meter| work(meter, path, counts))?;
+    }
+    Ok(())
 }
 
 /// Writes the file of about `size` bytes; returns its counts.
@@ -203,26 +218,99 @@ fn newlines(bytes: &[u8]) -> u64 {
     bytes.chunks(192).map(|chunk| u64::from(few(chunk))).sum()
 }
 
+/// Makes a command of busybox.
+fn busybox<S: AsRef<OsStr>>(words: &[S]) -> Result<Command, Failure> {
+    let path = BUSYBOX.into_iter().find(|path| Path::new(path).exists());
+    let path = path.ok_or(Failure::Missing("no busybox".into()))?;
+    let mut command = Command::new(path);
+    command.args(words).stderr(Stdio::null());
+    Ok(command)
+}
+
+/// Waits for the end of a command, which has to be a success.
+fn done(mut child: Child) -> Result<(), Failure> {
+    match child.wait()?.success() {
+        true => Ok(()),
+        false => Err("a program of busybox failed".to_string().into()),
+    }
+}
+
+/// Starts `first` before `wc`, whose counts have to be right.
+fn counted(first: &mut Command, expected: Counts) -> Result<(), Failure> {
+    let mut first = first.stdout(Stdio::piped()).spawn()?;
+    let out = first.stdout.take().map_or(Stdio::null(), Stdio::from);
+    let wc = busybox(&["wc"])?.stdin(out).output()?;
+    done(first)?;
+    let text = String::from_utf8_lossy(&wc.stdout);
+    let numbers: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
+    let words = expected.lines * WORDS_A_LINE;
+    match numbers == [expected.lines, words, expected.bytes] {
+        true => Ok(()),
+        false => Err(format!("wc printed {text:?} in place of {expected:?}").into()),
+    }
+}
+
 /// Two programs of busybox, started each time.
-fn busybox(meter: &mut Meter, path: &Path, expected: Counts) -> Result<(), Failure> {
-    let busybox = BUSYBOX.into_iter().find(|path| Path::new(path).exists());
-    let busybox = busybox.ok_or(Failure::Missing("no busybox".into()))?;
+fn busybox_cat_wc(meter: &mut Meter, path: &Path, expected: Counts) -> Result<(), Failure> {
+    let mut cat = busybox(&[OsStr::new("cat"), path.as_os_str()])?;
+    meter.measure(|count| (0..count).try_for_each(|_| counted(&mut cat, expected)))
+}
+
+fn busybox_dd_wc(meter: &mut Meter, path: &Path, expected: Counts) -> Result<(), Failure> {
+    let mut dd = busybox(&["dd".into(), "bs=1M".into(), option("if", path)])?;
+    meter.measure(|count| (0..count).try_for_each(|_| counted(&mut dd, expected)))
+}
+
+/// Returns an option of dd.
+fn option(name: &str, path: &Path) -> OsString {
+    let mut option = OsString::from(name);
+    option.push("=");
+    option.push(path);
+    option
+}
+
+fn busybox_dd(meter: &mut Meter, path: &Path, expected: Counts) -> Result<(), Failure> {
+    let copy = path.with_extension("copy");
+    let words = [
+        "dd".into(),
+        "bs=1M".into(),
+        option("if", path),
+        option("of", &copy),
+    ];
+    let mut dd = busybox(&words)?;
+    let outcome = meter.measure(|count| {
+        for _ in 0..count {
+            done(dd.spawn()?)?;
+            let bytes = fs::metadata(&copy)?.len();
+            if bytes != expected.bytes {
+                return Err(format!("the copy has {bytes} bytes").into());
+            }
+        }
+        Ok(())
+    });
+    let is_same = fs::read(path)? == fs::read(&copy)?;
+    fs::remove_file(&copy)?;
+    outcome?;
+    match is_same {
+        true => Ok(()),
+        false => Err(wrong("the copy is not the file").into()),
+    }
+}
+
+fn busybox_tar_gzip(meter: &mut Meter, path: &Path, _: Counts) -> Result<(), Failure> {
+    let (folder, name) = (path.parent(), path.file_name());
+    let (folder, name) = folder
+        .zip(name)
+        .ok_or("a file without a folder".to_string())?;
+    let words = ["tar", "c", "-C"].map(OsStr::new);
+    let mut tar = busybox(&[&words[..], &[folder.as_os_str(), name]].concat())?;
+    let mut gzip = busybox(&["gzip", "-1"])?;
     meter.measure(|count| {
         for _ in 0..count {
-            let mut cat = Command::new(busybox)
-                .arg("cat")
-                .arg(path)
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let out = cat.stdout.take().map_or(Stdio::null(), Stdio::from);
-            let wc = Command::new(busybox).arg("wc").stdin(out).output()?;
-            cat.wait()?;
-            let text = String::from_utf8_lossy(&wc.stdout);
-            let numbers: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
-            let words = expected.lines * WORDS_A_LINE;
-            if numbers != [expected.lines, words, expected.bytes] {
-                return Err(format!("wc printed {text:?} in place of {expected:?}").into());
-            }
+            let mut first = tar.stdout(Stdio::piped()).spawn()?;
+            let out = first.stdout.take().map_or(Stdio::null(), Stdio::from);
+            done(gzip.stdin(out).stdout(Stdio::null()).spawn()?)?;
+            done(first)?;
         }
         Ok(())
     })

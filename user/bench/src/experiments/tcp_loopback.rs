@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-use crate::movement::{Line, flow, flow::Shape};
+use crate::movement::{Line, flow, flow::Shape, flow::Variant};
 use crate::{Bench, Experiment, Failure, Meter, Unit};
 
 /// The experiment; its help describes it.
@@ -14,6 +14,7 @@ Two programs, on one CPU or (-2cpu) on two, joined by a TCP connection (TCP_NODE
 
 latency         one byte there and one back: ns a round trip
 bandwidth-SIZE  writes of SIZE bytes, stamped and looked at in every page: MiB/s
+                -untouched: no stamps; -filled: the writer writes, and the reader reads, all bytes
                 64KiB is netperf's stream with buffers of 64 KB (ephemeral-mappings.txt 6.5.1)
 connect-close   connect, accept, close of both ends, the server's first: connections a second
 
@@ -24,6 +25,16 @@ connect-close   connect, accept, close of both ends, the server's first: connect
 const SIZES: [usize; 5] = [64, 1 << 10, 16 << 10, 64 << 10, 1 << 20];
 const SHORT: [usize; 3] = [1 << 10, 64 << 10, 1 << 20];
 
+/// Returns the variants in which a size is measured.
+fn variants(size: usize, all: bool) -> &'static [Variant] {
+    use Variant::{Filled, Plain, Untouched};
+    match size {
+        _ if all => &Variant::ALL,
+        0x1_0000 | 0x10_0000 => &[Plain, Untouched, Filled],
+        _ => &[Plain],
+    }
+}
+
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     let all = bench.is_full();
     for cpu in [0, 1] {
@@ -33,22 +44,13 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
         if !all && !SHORT.contains(&size) {
             continue;
         }
-        let shape = Shape::of(size);
         for cpu in [0, 1] {
-            flow::bandwidth(bench, "tcp-loopback/", Line::Tcp, Shape { cpu, ..shape })?;
-            if all {
-                let unaligned = Shape {
+            for &variant in variants(size, all) {
+                let shape = Shape {
                     cpu,
-                    aligned: false,
-                    ..shape
+                    ..Shape::of(size)
                 };
-                flow::bandwidth(bench, "tcp-loopback/", Line::Tcp, unaligned)?;
-                let untouched = Shape {
-                    cpu,
-                    touched: false,
-                    ..shape
-                };
-                flow::bandwidth(bench, "tcp-loopback/", Line::Tcp, untouched)?;
+                flow::bandwidth(bench, "tcp-loopback/", Line::Tcp, shape.varied(variant))?;
             }
         }
     }

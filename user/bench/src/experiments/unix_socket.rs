@@ -6,7 +6,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
-use crate::movement::{self, Line, checked, flow, flow::Shape, wrong};
+use crate::movement::{self, Line, checked, flow, flow::Shape, flow::Variant, wrong};
 use crate::{Bench, Experiment, Failure, Meter};
 
 /// The experiment; its help describes it.
@@ -19,7 +19,8 @@ datagram or seqpacket.
 
 TYPE-latency         one byte there and one back: ns a round trip
 TYPE-bandwidth-SIZE  messages of SIZE bytes, stamped and looked at in every page: MiB/s
-                     -unaligned: buffers do not begin at a page's start; -untouched: no stamps
+                     -unaligned: buffers do not begin at a page's start; -untouched: no stamps;
+                     -filled: the sender writes, and the receiver reads, all bytes
 pass-descriptor      SCM_RIGHTS: sendmsg with an open file, recvmsg, close: ns
 pair-close           socketpair and two closes: ns
 
@@ -58,6 +59,16 @@ const KINDS: [(&str, libc::c_int, &[usize]); 3] = [
 /// Sizes that the short set measures.
 const SHORT: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
+/// Returns the variants in which a size is measured.
+fn variants(kind: libc::c_int, size: usize, all: bool) -> &'static [Variant] {
+    use Variant::{Filled, Plain, Untouched};
+    match (kind, size) {
+        _ if all => &Variant::ALL,
+        (libc::SOCK_STREAM, 0x1_0000 | 0x10_0000) => &[Plain, Untouched, Filled],
+        _ => &[Plain],
+    }
+}
+
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     for (name, kind, sizes) in KINDS {
         let line = Line::Unix(kind);
@@ -66,25 +77,16 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             flow::latency(bench, name, line, cpu)?;
         }
         for &size in sizes {
-            let shape = Shape::of(size);
             if !all && !SHORT.contains(&size) {
                 continue;
             }
             for cpu in [0, 1] {
-                flow::bandwidth(bench, name, line, Shape { cpu, ..shape })?;
-                if all {
-                    let unaligned = Shape {
+                for &variant in variants(kind, size, all) {
+                    let shape = Shape {
                         cpu,
-                        aligned: false,
-                        ..shape
+                        ..Shape::of(size)
                     };
-                    flow::bandwidth(bench, name, line, unaligned)?;
-                    let untouched = Shape {
-                        cpu,
-                        touched: false,
-                        ..shape
-                    };
-                    flow::bandwidth(bench, name, line, untouched)?;
+                    flow::bandwidth(bench, name, line, shape.varied(variant))?;
                 }
             }
         }

@@ -97,6 +97,36 @@ pub fn check_stamp(message: &[u8], number: u64) -> Result<()> {
     Ok(())
 }
 
+/// Writes the message's number over all of the message.
+pub fn fill(message: &mut [u8], number: u64) {
+    let mark = number.to_le_bytes();
+    let mut words = message.chunks_exact_mut(mark.len());
+    for word in &mut words {
+        word.copy_from_slice(&mark);
+    }
+    let rest = words.into_remainder();
+    rest.copy_from_slice(&mark[..rest.len()]);
+}
+
+/// Reads all bytes that [`fill`] wrote.
+///
+/// # Errors
+/// When some are another message's.
+pub fn check_filled(message: &[u8], number: u64) -> Result<()> {
+    let mark = number.to_le_bytes();
+    let words = message.chunks_exact(mark.len());
+    let rest = words.remainder();
+    // Without a branch for each word, which the compiler could not vectorise.
+    let sum = words.fold(0, |sum, word| {
+        let word = word.try_into().map_or(!number, u64::from_le_bytes);
+        sum | (word ^ number)
+    });
+    match sum == 0 && *rest == mark[..rest.len()] {
+        true => Ok(()),
+        false => Err(wrong(format!("message {number} has bytes of another one"))),
+    }
+}
+
 /// Returns a byte of a pattern that repeats neither with pages nor with powers of two.
 fn pattern(seed: u64, at: usize) -> u8 {
     let mixed = (at as u64 + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -139,6 +169,14 @@ mod tests {
             stamp(buffer.bytes_mut(), 0x1_0203);
             assert!(check_stamp(buffer.bytes(), 0x1_0203).is_ok());
             assert!(check_stamp(buffer.bytes(), 0x1_0204).is_err());
+            fill(buffer.bytes_mut(), 0x102_0304_0506_0708);
+            assert!(check_filled(buffer.bytes(), 0x102_0304_0506_0708).is_ok());
+            for at in [0, len / 2, len - 1] {
+                buffer.bytes_mut()[at] ^= 1;
+                let checked = check_filled(buffer.bytes(), 0x102_0304_0506_0708);
+                assert!(checked.is_err(), "byte {at}");
+                buffer.bytes_mut()[at] ^= 1;
+            }
             fill_pattern(buffer.bytes_mut(), 7);
             assert!(check_pattern(buffer.bytes(), 7).is_ok());
             for at in [0, len / 2, len - 1] {

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use super::{
-    Buffer, Line, Order, Peer, Side, check_pattern, check_stamp, fill_pattern, read_whole,
-    size_name, stamp, wrong,
+    Buffer, Line, Order, Peer, Side, check_filled, check_pattern, check_stamp, fill, fill_pattern,
+    read_whole, size_name, stamp, wrong,
 };
 use crate::{Bench, Failure};
 
@@ -23,6 +23,40 @@ const UNALIGNED: (usize, usize) = (64, 1000);
 const RECEIVE: u8 = 0;
 const VERIFY: u8 = 1;
 
+/// What the two programs do with the bytes of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch {
+    /// Neither looks at them.
+    None,
+    /// The sender stamps each page, and the receiver checks the stamps.
+    Stamps,
+    /// The sender writes all of them anew, and the receiver reads all.
+    All,
+}
+
+/// What differs from a stream of aligned, stamped messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Variant {
+    /// Nothing.
+    Plain,
+    /// The buffers are not page-aligned.
+    Unaligned,
+    /// [`Touch::None`].
+    Untouched,
+    /// [`Touch::All`].
+    Filled,
+}
+
+impl Variant {
+    /// All of them.
+    pub const ALL: [Variant; 4] = [
+        Variant::Plain,
+        Variant::Unaligned,
+        Variant::Untouched,
+        Variant::Filled,
+    ];
+}
+
 /// Parameters of a stream of messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -30,8 +64,8 @@ pub struct Shape {
     pub size: usize,
     /// Whether both buffers are page-aligned.
     pub aligned: bool,
-    /// Whether the sender stamps each message, and the receiver checks the stamps.
-    pub touched: bool,
+    /// What becomes of the bytes.
+    pub touch: Touch,
     /// The receiver's CPU; the sender's is 0.
     pub cpu: usize,
     /// Messages in flight before the receiver acknowledges them, for a line that would drop more; 0
@@ -45,9 +79,28 @@ impl Shape {
         Shape {
             size,
             aligned: true,
-            touched: true,
+            touch: Touch::Stamps,
             cpu: 0,
             window: 0,
+        }
+    }
+
+    /// Returns the same stream in a variant.
+    pub fn varied(self, variant: Variant) -> Shape {
+        match variant {
+            Variant::Plain => self,
+            Variant::Unaligned => Shape {
+                aligned: false,
+                ..self
+            },
+            Variant::Untouched => Shape {
+                touch: Touch::None,
+                ..self
+            },
+            Variant::Filled => Shape {
+                touch: Touch::All,
+                ..self
+            },
         }
     }
 
@@ -56,7 +109,8 @@ impl Shape {
         let mut name = format!("bandwidth-{}", size_name(self.size));
         for (is_so, word) in [
             (!self.aligned, "-unaligned"),
-            (!self.touched, "-untouched"),
+            (self.touch == Touch::None, "-untouched"),
+            (self.touch == Touch::All, "-filled"),
             (self.cpu != 0, "-2cpu"),
         ] {
             if is_so {
@@ -140,10 +194,12 @@ impl Stream {
         let near = &self.near;
         self.peer.with(RECEIVE, count, || {
             for turn in 0..count {
-                if shape.touched {
-                    stamp(outgoing.bytes_mut(), *number);
-                    *number += 1;
+                match shape.touch {
+                    Touch::None => {}
+                    Touch::Stamps => stamp(outgoing.bytes_mut(), *number),
+                    Touch::All => fill(outgoing.bytes_mut(), *number),
                 }
+                *number += 1;
                 (&near.send).write_all(outgoing.bytes())?;
                 if shape.answers(turn) {
                     read_whole(&near.receive, &mut [0])?;
@@ -172,10 +228,12 @@ fn receiver(far: Side, shape: Shape, offset: usize) -> impl FnMut(Order) -> io::
         }
         for turn in 0..order.count {
             read_whole(&far.receive, incoming.bytes_mut())?;
-            if shape.touched {
-                check_stamp(incoming.bytes(), number)?;
-                number += 1;
+            match shape.touch {
+                Touch::None => {}
+                Touch::Stamps => check_stamp(incoming.bytes(), number)?,
+                Touch::All => check_filled(incoming.bytes(), number)?,
             }
+            number += 1;
             if shape.answers(turn) {
                 (&far.send).write_all(&[0])?;
             }

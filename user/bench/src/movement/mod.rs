@@ -11,7 +11,9 @@ pub mod flow;
 mod line;
 mod peer;
 
-pub use buffer::{Buffer, PAGE, check_pattern, check_stamp, fill_pattern, stamp};
+pub use buffer::{
+    Buffer, PAGE, check_filled, check_pattern, check_stamp, fill, fill_pattern, stamp,
+};
 pub use line::{Line, Side, socket_pair};
 pub use peer::{Order, Peer, pipe};
 

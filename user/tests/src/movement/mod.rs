@@ -1,6 +1,9 @@
 //! Data movement: whatever way bytes go, by copies or by pages that change hands, what was written
 //! is what is read, and no later write reaches the other side.
 
+pub mod calls;
+pub mod files;
+
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, IntoRawFd};
 
@@ -18,7 +21,15 @@ pub const TESTS: &[Test] = &[
     ),
     ("movement: parts of a frame are no page", parts),
     ("movement: pages are passed, not copied", passed),
+    (
+        "movement: buffers that are written again are copied",
+        rewritten,
+    ),
     ("movement: a reader that waits gets its bytes once", once),
+    (
+        "movement: TCP keeps its rules for a reader that waits",
+        tcp_rules,
+    ),
     ("movement: readers that wait are killed", killed),
     ("movement: readers that wait are interrupted", interrupted),
 ];
@@ -124,19 +135,32 @@ impl Buffer {
     }
 }
 
-/// Sends messages, and spoils each as soon as it was sent.
-fn send(to: c_int, seed: u64) -> Outcome {
+/// Moves bytes by calls of `step`, which is told how many it has moved so far.
+fn move_all(len: usize, step: impl Fn(usize) -> Result<isize>) -> Outcome {
+    let mut done = 0;
+    while done < len {
+        let n = step(done)?;
+        ensure!(n > 0, "{n} bytes behind {done} of {len}");
+        done += n as usize;
+    }
+    Ok(())
+}
+
+fn write_all(to: c_int, at: *const u8, len: usize) -> Outcome {
+    move_all(len, |done| {
+        Ok(call!(write(to, at.wrapping_add(done).cast(), len - done)))
+    })
+}
+
+/// Sends messages by `give`, and spoils each as soon as it was sent.
+fn send(seed: u64, messages: u64, give: &dyn Fn(*mut u8, usize) -> Outcome) -> Outcome {
     let (mut numbers, mut own) = (Numbers::new(seed), Numbers::new(seed + 1));
     let mut buffer = Buffer::new()?;
-    for number in 0..MESSAGES {
+    for number in 0..messages {
         let message = message(&mut numbers, number);
         let start = message.starts[0];
         buffer.stamp(start, &message);
-        let (mut done, len) = (0, message.pages * PAGE);
-        while done < len {
-            let at = buffer.0.wrapping_add(start + done);
-            done += call!(write(to, at.cast(), len - done)) as usize;
-        }
+        give(buffer.0.wrapping_add(start), message.pages * PAGE)?;
         match own.below(12) {
             // What is unmapped is not gone on the other side.
             0 => {
@@ -157,10 +181,10 @@ fn send(to: c_int, seed: u64) -> Outcome {
 }
 
 /// Receives the same messages, and spoils each after it was checked twice.
-fn receive(from: c_int, seed: u64) -> Outcome {
+fn receive(from: c_int, seed: u64, messages: u64) -> Outcome {
     let (mut numbers, mut own) = (Numbers::new(seed), Numbers::new(seed + 2));
     let buffer = Buffer::new()?;
-    for number in 0..MESSAGES {
+    for number in 0..messages {
         let message = message(&mut numbers, number);
         let start = message.starts[1];
         let (mut done, len) = (0, message.pages * PAGE);
@@ -195,10 +219,10 @@ fn both_write(line: impl Fn() -> Result<(c_int, c_int)>) -> Outcome {
         let (reader, writer) = line()?;
         let child = spawn(|| {
             call!(close(reader));
-            send(writer, seed)
+            send(seed, MESSAGES, &|at, len| write_all(writer, at, len))
         })?;
         call!(close(writer));
-        let received = receive(reader, seed);
+        let received = receive(reader, seed, MESSAGES);
         call!(close(reader));
         received.and(wait_ok(child))?;
     }
@@ -217,12 +241,15 @@ fn unix_streams() -> Outcome {
 }
 
 fn tcp_streams() -> Outcome {
-    both_write(|| {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let writer = TcpStream::connect(listener.local_addr()?)?;
-        let (reader, _) = listener.accept()?;
-        Ok((reader.into_raw_fd(), writer.into_raw_fd()))
-    })
+    both_write(connection)
+}
+
+/// A TCP connection: the end to read, the end to write.
+fn connection() -> Result<(c_int, c_int)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let writer = TcpStream::connect(listener.local_addr()?)?;
+    let (reader, _) = listener.accept()?;
+    Ok((reader.into_raw_fd(), writer.into_raw_fd()))
 }
 
 /// The bytes in a pipe are those of the moment of the write.
@@ -412,12 +439,49 @@ fn passed() -> Outcome {
     Ok(())
 }
 
+/// A program that writes its buffer again after each large call soon has it copied, not lent.
+fn rewritten() -> Outcome {
+    const WRITES: usize = 60;
+    const PIECE: usize = 256;
+    let _way = Switched::to(SWITCH, "auto")?;
+    for (reader, writer) in [pipe(0)?, connection()?] {
+        let child = spawn(|| {
+            call!(close(writer));
+            let to = map(PIECE * PAGE)?;
+            while call!(read(reader, to.cast(), PIECE * PAGE)) > 0 {}
+            Ok(())
+        })?;
+        call!(close(reader));
+        let before = counter("pages_lent")?;
+        let writes = spawn(|| {
+            let from = map(PIECE * PAGE)?;
+            for round in 0..WRITES {
+                (0..PIECE).for_each(|page| poke(from.wrapping_add(page * PAGE), round as u8));
+                let mut done = 0;
+                while done < PIECE * PAGE {
+                    let at = from.wrapping_add(done).cast();
+                    done += call!(write(writer, at, PIECE * PAGE - done)) as usize;
+                }
+            }
+            Ok(())
+        })?;
+        call!(close(writer));
+        wait_ok(writes)?;
+        wait_ok(child)?;
+        let lent = counter("pages_lent")? - before;
+        ensure!(lent < (WRITES * PIECE / 8) as u64, "{lent} pages were lent");
+    }
+    Ok(())
+}
+
 /// A reader that waits has its bytes in its memory once the writer is done, copied once.
 fn once() -> Outcome {
     let (reader, writer) = pipe(0)?;
     once_over(reader, writer)?;
     let [reader, writer] = socket_pair(SOCK_STREAM)?;
-    once_over(reader.as_raw_fd(), writer.as_raw_fd())
+    once_over(reader.as_raw_fd(), writer.as_raw_fd())?;
+    let (reader, writer) = connection()?;
+    once_over(reader, writer)
 }
 
 fn once_over(reader: c_int, writer: c_int) -> Outcome {
@@ -474,6 +538,123 @@ fn once_over(reader: c_int, writer: c_int) -> Outcome {
     wait_ok(child)
 }
 
+/// What a TCP socket promises holds as well where bytes go straight to a reader that waits.
+fn tcp_rules() -> Outcome {
+    const LEN: usize = 24 * PAGE;
+    let from = Buffer::new()?;
+    let message = Message {
+        number: 4,
+        pages: 24,
+        starts: [24, 48],
+    };
+    from.stamp(24, &message);
+    let at = from.0.wrapping_add(24);
+    let nobody = std::ptr::null_mut();
+    let send_part = |writer: c_int, from: usize, len: usize, flags: c_int| -> Outcome {
+        let at = at.wrapping_add(from).cast();
+        let sent = call!(sendto(writer, at, len, flags, nobody, 0));
+        equal!(sent as usize, len);
+        Ok(())
+    };
+    let send_all = |writer, len, flags| send_part(writer, 0, len, flags);
+    for way in WAYS {
+        let _way = Switched::to(SWITCH, way)?;
+        let (reader, writer) = connection()?;
+        let to = Buffer::new()?;
+        let place = to.0.wrapping_add(48);
+        let receive_at = |done: usize, len: usize, flags: c_int| -> Result<usize> {
+            let place = place.wrapping_add(done).cast();
+            let none = std::ptr::null_mut();
+            Ok(call!(recvfrom(reader, place, len, flags, nobody, none)) as usize)
+        };
+        let receive = |len, flags| receive_at(0, len, flags);
+        let while_waiting = |act: &dyn Fn() -> Outcome, reads: &dyn Fn() -> Outcome| -> Outcome {
+            let child = spawn(reads)?;
+            await_sleep(child)?;
+            act()?;
+            wait_ok(child)
+        };
+        // A look takes nothing away.
+        while_waiting(&|| send_all(writer, LEN, 0), &|| {
+            let seen = receive(LEN, MSG_PEEK)?;
+            ensure!(seen > 0);
+            equal!(receive(LEN, MSG_WAITALL)?, LEN);
+            to.check(48, &message)
+        })?;
+        // Bytes that are dropped are not stored.
+        while_waiting(&|| send_all(writer, LEN, 0), &|| {
+            to.set(48, 5);
+            let mut left = LEN;
+            while left > 0 {
+                left -= receive(left, MSG_TRUNC)?;
+            }
+            equal!(to.get(48), 5);
+            Ok(())
+        })?;
+        // All that a call insists on comes in several writes.
+        let halves = || {
+            send_part(writer, 0, LEN / 2, 0)?;
+            send_part(writer, LEN / 2, LEN / 2, 0)
+        };
+        while_waiting(&halves, &|| {
+            equal!(receive(LEN, MSG_WAITALL)?, LEN);
+            to.check(48, &message)
+        })?;
+        // Likewise a program that is told of so many bytes only.
+        let least: c_int = LEN as c_int;
+        let option = |value: &c_int| -> Outcome {
+            let len = size_of::<c_int>() as socklen_t;
+            let value = std::ptr::from_ref(value).cast();
+            call!(setsockopt(reader, SOL_SOCKET, SO_RCVLOWAT, value, len));
+            Ok(())
+        };
+        option(&least)?;
+        while_waiting(&halves, &|| {
+            equal!(receive(LEN, 0)?, LEN);
+            to.check(48, &message)
+        })?;
+        option(&1)?;
+        // A read ends before the urgent byte, which is read apart from the others.
+        while_waiting(&|| send_all(writer, LEN + 1, MSG_OOB), &|| {
+            let mut done = 0;
+            while done < LEN {
+                done += receive_at(done, LEN + PAGE - done, 0)?;
+            }
+            equal!(done, LEN);
+            to.check(48, &message)?;
+            let mut urgent = pollfd {
+                fd: reader,
+                events: POLLPRI,
+                revents: 0,
+            };
+            call!(poll(&mut urgent, 1, -1));
+            equal!(receive(1, MSG_OOB)?, 1);
+            equal!(to.get(48) as u8, from.get(24 + LEN) as u8);
+            Ok(())
+        })?;
+        // The positions go on behind it.
+        while_waiting(&|| send_all(writer, LEN, 0), &|| {
+            equal!(receive(LEN, MSG_WAITALL)?, LEN);
+            to.check(48, &message)
+        })?;
+        // A reader that waits learns of the end.
+        while_waiting(
+            &|| {
+                call!(shutdown(writer, SHUT_WR));
+                Ok(())
+            },
+            &|| {
+                equal!(receive(LEN, 0)?, 0);
+                Ok(())
+            },
+        )?;
+        call!(close(reader));
+        call!(close(writer));
+        unmap(to.0, Buffer::SIZE)?;
+    }
+    Ok(())
+}
+
 /// Waits until a process sleeps.
 fn await_sleep(process: pid_t) -> Outcome {
     loop {
@@ -487,7 +668,11 @@ fn await_sleep(process: pid_t) -> Outcome {
 
 /// A reader that is killed in its wait leaves the pipe as it was for the next one.
 fn killed() -> Outcome {
-    let (reader, writer) = pipe(0)?;
+    killed_over(pipe(0)?)?;
+    killed_over(connection()?)
+}
+
+fn killed_over((reader, writer): (c_int, c_int)) -> Outcome {
     for way in ["once", "auto"] {
         let _way = Switched::to(SWITCH, way)?;
         let buffer = Buffer::new()?;
