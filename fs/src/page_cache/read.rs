@@ -104,8 +104,8 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Lends resident pages from page `index` on to a sink that takes pages in the place of its own
     /// (`uvm.txt` 7), `most` at most; returns how many, 0 if the first is not resident. `None` if
-    /// they are to be copied, as those of a file whose lent pages are mostly written soon, or if the
-    /// sink takes none.
+    /// they are to be copied, as those of a file whose lent pages are mostly written soon, or if
+    /// the sink takes none.
     #[inline(never)]
     fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> Option<usize> {
         // The file's history first: where that says no, the program's has not to count pages.
