@@ -2,14 +2,20 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
+
+thread_local! {
+    /// Calls by this thread: those of the test harness, which has threads of its own, are not the
+    /// test's.
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// The host's allocator, with counts of the bytes in use and of its calls. A test declares one
 /// as its `#[global_allocator]`; what the simulated machine itself allocates is counted, too.
 pub struct CountedHeap {
     bytes: AtomicUsize,
-    calls: AtomicUsize,
 }
 
 impl CountedHeap {
@@ -17,7 +23,6 @@ impl CountedHeap {
     pub const fn new() -> CountedHeap {
         CountedHeap {
             bytes: AtomicUsize::new(0),
-            calls: AtomicUsize::new(0),
         }
     }
 
@@ -26,9 +31,9 @@ impl CountedHeap {
         self.bytes.load(Relaxed)
     }
 
-    /// Allocations and frees until now.
+    /// Allocations and frees by the calling thread until now.
     pub fn calls(&self) -> usize {
-        self.calls.load(Relaxed)
+        CALLS.get()
     }
 }
 
@@ -43,14 +48,14 @@ impl Default for CountedHeap {
 unsafe impl GlobalAlloc for CountedHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.bytes.fetch_add(layout.size(), Relaxed);
-        self.calls.fetch_add(1, Relaxed);
+        CALLS.set(CALLS.get() + 1);
         // SAFETY: what the caller promises of the layout holds for this call as well.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         self.bytes.fetch_sub(layout.size(), Relaxed);
-        self.calls.fetch_add(1, Relaxed);
+        CALLS.set(CALLS.get() + 1);
         // SAFETY: the pointer came from `alloc` with this layout, so from the system's allocator
         // with it.
         unsafe { System.dealloc(pointer, layout) }
