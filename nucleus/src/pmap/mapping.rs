@@ -57,9 +57,7 @@ pub(super) fn empty(leaf: &Leaf, mut each: impl FnMut(Pte, VirtAddr) -> Keep) {
             if let Some(Unmapped { old, frame }) = unmap_keeping(leaf.table, i) {
                 if each(old, leaf.base + i * PAGE_SIZE) == Keep::Dropped {
                     leaf.entry(i).store(0, Ordering::Relaxed);
-                    if let Some(frame) = frame {
-                        drop(Frame::from_index(frame));
-                    }
+                    drop(frame.map(Frame::from_index));
                 }
                 taken += 1;
             }

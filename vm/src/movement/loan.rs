@@ -169,8 +169,8 @@ impl Map {
         let run = VirtRange::new(at, at + (count << PAGE_SHIFT));
         // A page that is locked stays mapped: its mapping says so.
         let is_left = leaving == Leaving::Readable || entry.is_locked();
-        let changes = !is_left || !were_lent;
-        if changes && !run.is_empty() {
+        let is_done = is_left && were_lent;
+        if !run.is_empty() && !is_done {
             let mut pending = Pending::new();
             match is_left {
                 true => self.pmap.protect(run, NARROWED, &mut pending),
