@@ -60,7 +60,9 @@ impl<S: BackingStore> PageCache<S> {
         while done < len {
             let at = start + done as u64;
             let left = len - done;
-            if left >= vm::least_move() && done >= lends_from && at.is_multiple_of(PAGE) {
+            // Pages that are there are written in place, which needs no frame.
+            let may_lend = done >= lends_from && at.is_multiple_of(PAGE) && at >= self.size();
+            if may_lend && left >= vm::least_move() {
                 let lent;
                 (lent, result) = self.write_lent(at, left, from);
                 done += lent;

@@ -59,7 +59,7 @@ impl History {
         self.moved.store(0, Relaxed);
         self.since.store(0, Relaxed);
         let penalty = self.penalty.load(Relaxed);
-        let penalty = (penalty * 2).clamp(LEAST_REST, MOST_REST);
+        let penalty = (penalty * 4).clamp(LEAST_REST, MOST_REST);
         self.penalty.store(penalty, Relaxed);
         self.rest.store(penalty, Relaxed);
         false
