@@ -60,17 +60,17 @@ impl<S: BackingStore> PageCache<S> {
         while done < len {
             let at = start + done as u64;
             let left = len - done;
-            // Pages that are there are written in place, which needs no frame.
-            let may_lend = done >= lends_from && at.is_multiple_of(PAGE) && at >= self.size();
-            if may_lend && left >= vm::least_move() {
-                let lent;
-                (lent, result) = self.write_lent(at, left, from);
+            if left >= vm::least_move() && done >= lends_from {
+                let (lent, outcome) = self.write_lent(at, left, from);
                 done += lent;
-                match result {
-                    Ok(()) if lent > 0 => continue,
-                    Ok(()) => lends_from = done + TOGETHER * PAGE_SIZE,
-                    Err(_) => break,
+                if outcome.is_err() {
+                    result = outcome;
+                    break;
                 }
+                if lent > 0 {
+                    continue;
+                }
+                lends_from = done + TOGETHER * PAGE_SIZE;
             }
             match self.write_once(at, left, from) {
                 Ok(0) => break,
@@ -110,13 +110,15 @@ impl<S: BackingStore> PageCache<S> {
     }
 
     /// Makes whole pages of the program that writes pages of the file (page loanout, `uvm.txt` 7),
-    /// from byte `at` on, which begins a page, up to `most` bytes; the end moves along. Returns how
-    /// many bytes these have, and why the last page that was lent did not become the file's.
+    /// from byte `at` on, up to `most` bytes; the end moves along. Pages that are there are written
+    /// in place, which needs no frame. Returns how many bytes the pages have, and why the last one
+    /// that was lent did not become the file's.
     #[inline(never)]
     fn write_lent(&self, at: u64, most: usize, from: &mut dyn Source) -> (usize, Result<()>) {
         let most = (most / PAGE_SIZE).min(TOGETHER);
         let end = at + (most * PAGE_SIZE) as u64;
-        let may_adopt = !self.store.is_in_place() && !self.is_mapped_writable();
+        let is_new = at.is_multiple_of(PAGE) && at >= self.size();
+        let may_adopt = is_new && !self.store.is_in_place() && !self.is_mapped_writable();
         // What may not be written is refused page by page.
         if !may_adopt || S::may_write(self, end).is_err() || !from.lends(most) {
             return (0, Ok(()));
