@@ -19,7 +19,10 @@ use nucleus::{
     sim::{Random, Together, on_machines},
     task::{self, Sleep, WaitQueue},
 };
-use vm::account::{Kind as Use, Stock};
+use vm::{
+    Mover,
+    account::{Kind as Use, Stock},
+};
 
 const SLOTS: usize = 16;
 const BYTES: usize = 40_000;
@@ -66,6 +69,7 @@ impl Kind {
 
 impl State for Kind {
     const STORES_READY: bool = true;
+    const MOVERS: [Mover; 2] = [Mover::PipeWrite, Mover::PipeRead];
 
     fn ready(chain: &Chain<Kind>) -> u32 {
         let has_room = chain.has_slot() && chain.data.len() < chain.state.bytes;

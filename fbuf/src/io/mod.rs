@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result};
 use nucleus::{Frame, VirtAddr, frame::Owned};
-use vm::PinnedPages;
+use vm::{PinnedPages, Why};
 
 use crate::slice::Slice;
 
@@ -62,10 +62,13 @@ pub trait Sink {
     fn put_zeros(&mut self, len: usize) -> Result<usize>;
 
     /// Returns how many pages, `most` at most, it would take as they are now, in the place of its
-    /// own, rather than their bytes: 0 unless [`take_pages`](Sink::take_pages) does.
-    fn places(&mut self, most: usize) -> usize {
+    /// own, rather than their bytes.
+    ///
+    /// # Errors
+    /// Why it takes none; always, unless [`take_pages`](Sink::take_pages) takes some.
+    fn places(&mut self, most: usize) -> core::result::Result<usize, Why> {
         let _ = most;
-        0
+        Err(Why::NotTaken)
     }
 
     /// Takes pages out of `pages`, from the first one on, in the place of its own (page transfer,
@@ -144,10 +147,13 @@ pub trait Source {
         0
     }
 
-    /// Returns whether [`lend`](Source::lend) is worth a try now, of `most` pages at most.
-    fn lends(&mut self, most: usize) -> bool {
+    /// Judges whether [`lend`](Source::lend) is worth a try now, of `most` pages at most.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn lends(&mut self, most: usize) -> core::result::Result<(), Why> {
         let _ = most;
-        false
+        Err(Why::NotLent)
     }
 
     /// Lends its next whole pages (page loanout, `uvm.txt` 7), as many as `pages` has places for at

@@ -10,7 +10,7 @@ use nucleus::{
     Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, ephemeral, frame::Owned, user,
     user::BadAddress,
 };
-use vm::{Fault, PinnedPages};
+use vm::{Fault, PinnedPages, Why};
 
 use super::{Held, Sink, Source, moved};
 
@@ -267,13 +267,10 @@ impl Sink for UserBuffers {
         self.left
     }
 
-    fn places(&mut self, most: usize) -> usize {
-        let (_, pages) = pages_of(self.front(usize::MAX));
-        let most = most.min(pages);
-        match pages * PAGE_SIZE >= vm::least_move() && vm::takes_pages(most) {
-            true => most,
-            false => 0,
-        }
+    fn places(&mut self, most: usize) -> core::result::Result<usize, Why> {
+        let front = self.front(usize::MAX);
+        let (_, pages) = pages_of(front);
+        vm::takes_pages(front.len, pages, most).map(|()| most.min(pages))
     }
 
     fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
@@ -326,9 +323,10 @@ impl Source for UserBuffers {
         self.left
     }
 
-    fn lends(&mut self, most: usize) -> bool {
-        let (_, pages) = pages_of(self.front(usize::MAX));
-        pages * PAGE_SIZE >= vm::least_move() && vm::lends_pages(pages.min(most))
+    fn lends(&mut self, most: usize) -> core::result::Result<(), Why> {
+        let front = self.front(usize::MAX);
+        let (_, pages) = pages_of(front);
+        vm::lends_pages(front.len, pages, most)
     }
 
     fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {

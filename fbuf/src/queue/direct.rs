@@ -15,7 +15,7 @@ use core::sync::atomic::{
 
 use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, sync::Mutex, task};
-use vm::{Map, Movement};
+use vm::{Map, Moved, Movement};
 
 use super::{Added, Fill, Queue, State, drain::TOGETHER};
 use crate::{
@@ -144,6 +144,8 @@ impl<S: State> Queue<S> {
         }
         if total > 0 {
             Counter::bytes_put.add(total as u64);
+            vm::count_moved(S::MOVERS[0], Moved::Put, total);
+            vm::count_moved(S::MOVERS[1], Moved::Put, total);
             let mut chain = self.lock();
             let at = chain.end();
             chain.taken += total as u64;

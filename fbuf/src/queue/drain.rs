@@ -4,6 +4,7 @@ use crate::counters::Counter;
 use abi::Result;
 
 use nucleus::{PAGE_SIZE, frame::Owned};
+use vm::{Moved, Why};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
@@ -64,17 +65,31 @@ impl<S: State> Queue<S> {
         max: usize,
         call: &mut D,
     ) -> Result<usize> {
-        let mut total = 0;
         let room = max.min(to.room());
         if room == 0 {
             return Ok(0);
         }
-        if room >= vm::least_move() {
-            total = self.transfer(to, room / PAGE_SIZE, call);
-            if total == max || to.room() == 0 {
-                return Ok(total);
-            }
+        if room < vm::least_move() {
+            return self.drain_copying(to, max, 0, call);
         }
+        let (passed, why) = self.transfer(to, room / PAGE_SIZE, call);
+        if passed == max || to.room() == 0 {
+            return Ok(passed);
+        }
+        let total = self.drain_copying(to, max, passed, call)?;
+        vm::count_moved(S::MOVERS[1], Moved::Copied(why), total - passed);
+        Ok(total)
+    }
+
+    /// As [`drain`](Queue::drain) for what does not go with its pages, after `total` bytes did.
+    #[inline(always)]
+    fn drain_copying<D: Drain<S>>(
+        &self,
+        to: &mut dyn Sink,
+        max: usize,
+        mut total: usize,
+        call: &mut D,
+    ) -> Result<usize> {
         let keeps = to.keeps();
         // A handle of the slice keeps its frame while bytes are copied without the lock.
         loop {
@@ -123,12 +138,28 @@ impl<S: State> Queue<S> {
     }
 
     /// Gives whole pages at the front to a sink that takes them in the place of its own, `most` at
-    /// most; returns how many bytes that were.
+    /// most; returns how many bytes that were, and why the next ones are to be copied.
     #[inline(never)]
-    fn transfer<D: Drain<S>>(&self, to: &mut dyn Sink, most: usize, call: &mut D) -> usize {
-        let mut total = 0;
+    fn transfer<D: Drain<S>>(&self, to: &mut dyn Sink, most: usize, call: &mut D) -> (usize, Why) {
+        let total = &mut 0;
+        let why = self.transfer_each(to, most, total, call);
+        if *total > 0 {
+            vm::count_moved(S::MOVERS[1], Moved::Passed, *total);
+        }
+        (*total, why)
+    }
+
+    /// As [`transfer`](Queue::transfer), which counts in `total`.
+    #[inline(always)]
+    fn transfer_each<D: Drain<S>>(
+        &self,
+        to: &mut dyn Sink,
+        most: usize,
+        total: &mut usize,
+        call: &mut D,
+    ) -> Why {
         loop {
-            let most = (most - total / PAGE_SIZE).min(TOGETHER);
+            let most = (most - *total / PAGE_SIZE).min(TOGETHER);
             let mut pages = [const { None::<Owned> }; TOGETHER];
             let count = {
                 // Writers add behind, and there is no other reader.
@@ -140,9 +171,12 @@ impl<S: State> Queue<S> {
                 count
             };
             if count == 0 {
-                return total;
+                return Why::NotLent;
             }
-            let count = to.places(count);
+            let count = match to.places(count) {
+                Ok(count) => count,
+                Err(why) => return why,
+            };
             let taken = to.take_pages(&mut pages[..count]);
             let mut old = [const { None::<Slice> }; TOGETHER];
             if taken > 0 {
@@ -154,13 +188,13 @@ impl<S: State> Queue<S> {
             // The slices go without the lock, and leave the pages to those who have taken them.
             drop(old);
             if taken == 0 {
-                return total;
+                return Why::NotTaken;
             }
             call.took();
-            total += taken * PAGE_SIZE;
+            *total += taken * PAGE_SIZE;
             Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
             if taken < count {
-                return total;
+                return Why::NotTaken;
             }
         }
     }

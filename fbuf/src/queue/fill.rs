@@ -8,6 +8,7 @@ use nucleus::{
     PAGE_SIZE,
     frame::{Contents, Owned},
 };
+use vm::{Moved, Why};
 
 use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail, drain::TOGETHER};
 use crate::{
@@ -105,18 +106,28 @@ impl<S: State> Queue<S> {
         let mut total = 0;
         let mut left = from.left();
         let mut lends = false;
-        if left >= vm::least_uncopied() {
+        let is_large = left >= vm::least_uncopied();
+        if is_large {
             (total, lends) = self.put_if_awaited(from, call)?;
             left = from.left();
         }
         while left > 0 {
-            let step = match left >= vm::least_move() {
-                true => self.borrow(&mut tail, from, mem::take(&mut lends), call),
-                false => Ok(0),
+            let lent = match left >= vm::least_move() {
+                true => match self.borrow(&mut tail, from, mem::take(&mut lends), call) {
+                    Ok(lent) => lent,
+                    Err(error) => return moved(total, Err(error)),
+                },
+                false => Err(vm::why_not(left)),
             };
-            let step = match step {
-                Ok(0) => self.step(&mut tail, from, left, call),
-                step => step,
+            let step = match lent {
+                Err(why) => {
+                    let step = self.step(&mut tail, from, left, call);
+                    if is_large && let Ok(n @ 1..) = step {
+                        vm::count_moved(S::MOVERS[0], Moved::Copied(why), n);
+                    }
+                    step
+                }
+                Ok(n) => Ok(n),
             };
             match step {
                 Ok(0) => break,
@@ -143,8 +154,8 @@ impl<S: State> Queue<S> {
             return Ok((0, false));
         }
         match from.lends(TOGETHER) {
-            true => Ok((0, true)),
-            false => Ok((self.put(from, call)?, false)),
+            Ok(()) => Ok((0, true)),
+            Err(_) => Ok((self.put(from, call)?, false)),
         }
     }
 
@@ -213,8 +224,9 @@ impl<S: State> Queue<S> {
         }
     }
 
-    /// Links pages that the source lends, as far as it does; returns how many bytes that are. The
-    /// source is asked whether it is worth a try unless it `lends` in any case.
+    /// Links pages that the source lends, as far as it does; returns how many bytes that are, or
+    /// why the next ones are to be copied. The source is asked whether it is worth a try unless it
+    /// `lends` in any case.
     #[inline(never)]
     fn borrow<F: Fill<S>>(
         &self,
@@ -222,22 +234,22 @@ impl<S: State> Queue<S> {
         from: &mut dyn Source,
         lends: bool,
         call: &mut F,
-    ) -> Result<usize> {
+    ) -> Result<core::result::Result<usize, Why>> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
         let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
         if most == 0 || space.least > 0 {
-            return Ok(0);
+            return Ok(Err(Why::Small));
         }
         chain.aside().data.reserve(most)?;
         drop(chain);
-        if !lends && !from.lends(most) {
-            return Ok(0);
+        if !lends && let Err(why) = from.lends(most) {
+            return Ok(Err(why));
         }
         let mut pages = [const { None::<Owned> }; TOGETHER];
         let count = from.lend(&mut pages[..most]);
         if count == 0 {
-            return Ok(0);
+            return Ok(Err(Why::NotLent));
         }
         // The next write starts a frame of its own.
         tail.frame = None;
@@ -255,7 +267,8 @@ impl<S: State> Queue<S> {
         // Pages that were not linked go without the lock.
         drop(chain);
         Counter::bytes_passed.add(len as u64);
-        Ok(len)
+        vm::count_moved(S::MOVERS[0], Moved::Passed, len);
+        Ok(Ok(len))
     }
 
     /// Fills up to `N` slices, for which the chain has memory, then links them.

@@ -46,7 +46,7 @@ use nucleus::{
     Frame, PAGE_SIZE, frame,
     sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock},
 };
-use vm::account::Stock;
+use vm::{Mover, account::Stock};
 
 use crate::{
     aggregate::Aggregate,
@@ -80,6 +80,9 @@ const SLICE_BYTES: usize = PAGE_SIZE / 2;
 pub trait State: Sized {
     /// Whether [`ready`](State::ready) is stored after every change.
     const STORES_READY: bool = false;
+
+    /// The calls that write and that read it.
+    const MOVERS: [Mover; 2];
 
     /// Returns what is ready, as bits of the kind's choice.
     fn ready(chain: &Chain<Self>) -> u32 {

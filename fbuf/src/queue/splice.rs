@@ -4,7 +4,7 @@ use core::mem;
 
 use crate::counters::Counter;
 use abi::Result;
-use vm::account::Stock;
+use vm::{Moved, account::Stock};
 
 use super::{Chain, Fill, Queue, Reading, State, fill::Added};
 use crate::aggregate::Aggregate;
@@ -83,6 +83,7 @@ impl<S: Slots> Queue<S> {
         }
         drop(chain);
         Counter::bytes_passed.add(len as u64);
+        vm::count_moved(S::MOVERS[0], Moved::Passed, len);
         Ok(len)
     }
 
@@ -168,6 +169,7 @@ impl<S: Slots> Queue<S> {
         }
         drop((source, target));
         Counter::bytes_passed.add(len as u64);
+        vm::count_moved(S::MOVERS[0], Moved::Passed, len);
         Ok((len, freed_slot))
     }
 

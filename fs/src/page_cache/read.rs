@@ -3,7 +3,7 @@
 use abi::Result;
 use fbuf::{Sink, Slice, counters::Counter, moved};
 use nucleus::{PAGE_SIZE, pmap};
-use vm::PagerError;
+use vm::{Moved, Mover, PagerError, Why};
 
 use super::{
     backing_store::BackingStore,
@@ -40,6 +40,8 @@ impl<S: BackingStore> PageCache<S> {
         let mut done = 0;
         // Where the next pages may be passed: some are copied before the history is asked again.
         let mut passes_from = 0;
+        let mut why = None;
+        let mut copied = 0;
         // The page that was just brought in: this is its first use.
         let mut fresh = u64::MAX;
         while done < len {
@@ -49,12 +51,16 @@ impl<S: BackingStore> PageCache<S> {
             let may_pass = in_page == 0 && !keeps && done >= passes_from;
             if may_pass && len - done >= vm::least_move() {
                 match self.pass_pages(index, (len - done) / PAGE_SIZE, to) {
-                    Some(0) => {}
-                    Some(passed) => {
+                    Ok(passed) => {
                         done += passed * PAGE_SIZE;
                         continue;
                     }
-                    None => passes_from = done + TOGETHER * PAGE_SIZE,
+                    Err(now) => {
+                        if now != Why::NotLent {
+                            passes_from = done + TOGETHER * PAGE_SIZE;
+                        }
+                        why = Some(now);
+                    }
                 }
             }
             let found = match (self.object.resident(index), streams) {
@@ -92,9 +98,15 @@ impl<S: BackingStore> PageCache<S> {
             };
             match put {
                 Ok(0) => break,
-                Ok(n) => done += n,
+                Ok(n) => {
+                    done += n;
+                    copied += n;
+                }
                 Err(error) => return moved(done, Err(error)),
             }
+        }
+        if let Some(why) = why {
+            vm::count_moved(Mover::FileRead, Moved::Copied(why), copied);
         }
         if let Some(streams) = streams {
             streams.ended(pages.end);
@@ -103,20 +115,22 @@ impl<S: BackingStore> PageCache<S> {
     }
 
     /// Lends resident pages from page `index` on to a sink that takes pages in the place of its own
-    /// (`uvm.txt` 7), `most` at most; returns how many, 0 if the first is not resident. `None` if
-    /// they are to be copied, as those of a file whose lent pages are mostly written soon, or if
-    /// the sink takes none.
+    /// (`uvm.txt` 7), `most` at most; returns how many.
+    ///
+    /// # Errors
+    /// Why the first one is to be copied, as those of a file whose lent pages are mostly written
+    /// soon.
     #[inline(never)]
-    fn pass_pages(&self, index: u64, most: usize, to: &mut dyn Sink) -> Option<usize> {
+    fn pass_pages(
+        &self,
+        index: u64,
+        most: usize,
+        to: &mut dyn Sink,
+    ) -> core::result::Result<usize, Why> {
         // The file's history first: where that says no, the program's has not to count pages.
         let most = most.min(TOGETHER);
-        if !vm::may_move(most, &self.lent) {
-            return None;
-        }
-        let most = to.places(most);
-        if most == 0 {
-            return None;
-        }
+        vm::may_move(most, &self.lent)?;
+        let most = to.places(most)?;
         let mut pages = [const { None }; TOGETHER];
         let count = {
             // No page is being written now.
@@ -133,8 +147,16 @@ impl<S: BackingStore> PageCache<S> {
                 .flatten()
                 .for_each(|page| pmap::set_referenced(page));
         }
-        let taken = to.take_pages(&mut pages[..count]);
-        Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
-        (taken > 0 || count == 0).then_some(taken)
+        if count == 0 {
+            return Err(Why::NotLent);
+        }
+        match to.take_pages(&mut pages[..count]) {
+            0 => Err(Why::NotTaken),
+            taken => {
+                Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
+                vm::count_moved(Mover::FileRead, Moved::Passed, taken * PAGE_SIZE);
+                Ok(taken)
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@ use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
+use vm::{Moved, Mover, Why};
 
 use super::{
     SizeLimit,
@@ -57,11 +58,13 @@ impl<S: BackingStore> PageCache<S> {
         let mut result = Ok(());
         // Where the next pages may be lent: some are copied before the program is asked again.
         let mut lends_from = 0;
+        let mut why = None;
+        let mut copied = 0;
         while done < len {
             let at = start + done as u64;
             let left = len - done;
             if left >= vm::least_move() && done >= lends_from {
-                let (lent, outcome) = self.write_lent(at, left, from);
+                let (lent, outcome) = self.write_lent(at, left, from, &mut why);
                 done += lent;
                 if outcome.is_err() {
                     result = outcome;
@@ -76,6 +79,7 @@ impl<S: BackingStore> PageCache<S> {
                 Ok(0) => break,
                 Ok(n) => {
                     done += n;
+                    copied += n;
                     let end = at + n as u64;
                     if end > self.size() {
                         self.size.store(end, Ordering::SeqCst);
@@ -93,6 +97,9 @@ impl<S: BackingStore> PageCache<S> {
                     break;
                 }
             }
+        }
+        if let Some(why) = why {
+            vm::count_moved(Mover::FileWrite, Moved::Copied(why), copied);
         }
         let end = start + done as u64;
         if done < len && (self.store.properties().granule < PAGE || self.store.is_in_place()) {
@@ -112,19 +119,33 @@ impl<S: BackingStore> PageCache<S> {
     /// Makes whole pages of the program that writes pages of the file (page loanout, `uvm.txt` 7),
     /// from byte `at` on, up to `most` bytes; the end moves along. Pages that are there are written
     /// in place, which needs no frame. Returns how many bytes the pages have, and why the last one
-    /// that was lent did not become the file's.
+    /// that was lent did not become the file's; `why` the next ones are to be copied, if they are.
     #[inline(never)]
-    fn write_lent(&self, at: u64, most: usize, from: &mut dyn Source) -> (usize, Result<()>) {
+    fn write_lent(
+        &self,
+        at: u64,
+        most: usize,
+        from: &mut dyn Source,
+        why: &mut Option<Why>,
+    ) -> (usize, Result<()>) {
         let most = (most / PAGE_SIZE).min(TOGETHER);
         let end = at + (most * PAGE_SIZE) as u64;
         let is_new = at.is_multiple_of(PAGE) && at >= self.size();
         let may_adopt = is_new && !self.store.is_in_place() && !self.is_mapped_writable();
         // What may not be written is refused page by page.
-        if !may_adopt || S::may_write(self, end).is_err() || !from.lends(most) {
+        if !may_adopt || S::may_write(self, end).is_err() {
+            *why = Some(Why::NotTaken);
+            return (0, Ok(()));
+        }
+        if let Err(now) = from.lends(most) {
+            *why = Some(now);
             return (0, Ok(()));
         }
         let mut pages = [const { None::<Owned> }; TOGETHER];
         let count = from.lend(&mut pages[..most]);
+        if count == 0 {
+            *why = Some(Why::NotLent);
+        }
         let mut done = 0;
         for page in pages[..count].iter_mut().filter_map(Option::take) {
             let at = at + done as u64;
@@ -136,6 +157,7 @@ impl<S: BackingStore> PageCache<S> {
                 self.size.store(at + PAGE, Ordering::SeqCst);
             }
         }
+        vm::count_moved(Mover::FileWrite, Moved::Passed, done);
         (done, Ok(()))
     }
 

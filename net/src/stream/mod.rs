@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
-use vm::account::Stock;
+use vm::{Mover, account::Stock};
 
 use crate::Waits;
 
@@ -48,6 +48,8 @@ struct StreamState {
 }
 
 impl State for StreamState {
+    const MOVERS: [Mover; 2] = [Mover::TcpSend, Mover::TcpReceive];
+
     /// Frames are kept only while more than a frame's worth of data shows that the stream is busy.
     #[inline]
     fn keeps_frames(chain: &Chain<StreamState>) -> bool {

@@ -25,7 +25,8 @@ use nucleus::{
     pmap::Pending,
 };
 
-use super::policy::{least_move, may_move};
+use super::moved::Why;
+use super::policy::{least_move, may_move, why_not};
 use crate::amap::Slot;
 use crate::chunks::SLOTS;
 use crate::counters::Counter;
@@ -226,23 +227,32 @@ impl Map {
     }
 
     /// Lends pages from the one at `from` on, which is aligned, to another address space, in the
-    /// place of those from `at` on, as many as `most` and a few; returns how many: 0 if that is too
-    /// few to be worth it, if pages of the two are written too soon, or if the first one cannot be
-    /// lent. `None` if `to` took none of those that were lent.
-    pub fn pass_to(&self, from: VirtAddr, to: &Map, at: VirtAddr, most: usize) -> Option<usize> {
+    /// place of those from `at` on: of `bytes` bytes, and a few at most. Returns how many.
+    ///
+    /// # Errors
+    /// Why the first page is to be copied.
+    pub fn pass_to(
+        &self,
+        from: VirtAddr,
+        to: &Map,
+        at: VirtAddr,
+        bytes: usize,
+    ) -> Result<usize, Why> {
         let is_aligned = from.is_page_aligned() && at.is_page_aligned();
-        if !is_aligned || most < least_move() / PAGE_SIZE {
-            return Some(0);
+        let pages = bytes / PAGE_SIZE;
+        if !is_aligned || pages * PAGE_SIZE < least_move() {
+            return Err(why_not(bytes));
         }
-        if !may_move(most, &self.lent) || !may_move(most, &to.received) {
-            return Some(0);
-        }
+        let most = pages.min(TOGETHER);
+        may_move(most, &self.lent)?;
+        may_move(most, &to.received)?;
         let mut pages = [const { None }; TOGETHER];
-        let most = most.min(TOGETHER);
-        let count = self.lend(from, &mut pages[..most]);
-        match to.receive(at, &mut pages[..count]) {
-            0 if count > 0 => None,
-            taken => Some(taken),
+        match self.lend(from, &mut pages[..most]) {
+            0 => Err(Why::NotLent),
+            count => match to.receive(at, &mut pages[..count]) {
+                0 => Err(Why::NotTaken),
+                taken => Ok(taken),
+            },
         }
     }
 

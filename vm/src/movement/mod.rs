@@ -4,19 +4,22 @@
 //! - `entry_passing`: map entries that are copied, moved or shared (`uvm.txt` 7).
 //! - `hand_over`: pages that a program hands to another one at its request.
 //! - `pin`: pages of a program that a device reads or writes.
+//! - `moved`: what became of the bytes of large transfers.
 //! - `access`: reading and writing an address space that is not the current one.
 
 mod access;
 mod entry_passing;
 mod hand_over;
 mod loan;
+mod moved;
 mod pin;
 mod policy;
 
 pub use entry_passing::Passing;
 pub use hand_over::{HandedOver, Handing};
+pub use moved::{Moved, Mover, WAYS, Why, count_moved, moved_bytes};
 pub use pin::PinnedPages;
 pub use policy::{
     Movement, least_direct, least_move, least_pages, least_uncopied, lends_pages, may_move,
-    movement, set_current_map, set_least_move, set_movement, takes_pages, with_current,
+    movement, set_current_map, set_least_move, set_movement, takes_pages, why_not, with_current,
 };

@@ -9,6 +9,7 @@ use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SIZE, sync::OnceBox};
 
+use super::moved::Why;
 use crate::map::{History, Map};
 
 /// The ways that pages may go.
@@ -115,25 +116,53 @@ pub fn with_current<R>(f: impl FnOnce(&Arc<Map>) -> R) -> Option<R> {
     result
 }
 
-/// Returns whether the current program is to lend its next `pages` pages.
-pub fn lends_pages(pages: usize) -> bool {
-    judge(pages, |map| &map.lent)
+/// Judges whether the current program is to lend pages of its next `bytes` bytes, which begin with
+/// `pages` whole pages: `most` at most now.
+///
+/// # Errors
+/// Why it is to copy them.
+pub fn lends_pages(bytes: usize, pages: usize, most: usize) -> Result<(), Why> {
+    judge(bytes, pages, most, |map| &map.lent)
 }
 
-/// Returns whether the current program is to get pages in the place of its next `pages` ones.
-pub fn takes_pages(pages: usize) -> bool {
-    judge(pages, |map| &map.received)
+/// As [`lends_pages`], whether it is to get pages in the place of those that it has.
+///
+/// # Errors
+/// As there.
+pub fn takes_pages(bytes: usize, pages: usize, most: usize) -> Result<(), Why> {
+    judge(bytes, pages, most, |map| &map.received)
 }
 
-fn judge(pages: usize, history: impl Fn(&Map) -> &History) -> bool {
-    with_current(|map| may_move(pages, history(map))).unwrap_or(false)
+fn judge(
+    bytes: usize,
+    pages: usize,
+    most: usize,
+    history: impl Fn(&Map) -> &History,
+) -> Result<(), Why> {
+    if pages * PAGE_SIZE < least_move() {
+        return Err(why_not(bytes));
+    }
+    with_current(|map| may_move(pages.min(most), history(map))).unwrap_or(Err(Why::NotLent))
 }
 
-/// Returns whether `pages` pages are to change hands, given what became of others before.
-pub fn may_move(pages: usize, history: &History) -> bool {
-    match movement() {
-        Movement::Copy | Movement::Once => false,
+/// Returns why so many bytes are copied that do not begin with enough whole pages.
+pub fn why_not(bytes: usize) -> Why {
+    match (least_move(), bytes) {
+        (usize::MAX, _) => Why::SwitchedOff,
+        (least, bytes) if bytes < least => Why::Small,
+        _ => Why::Unaligned,
+    }
+}
+
+/// Judges whether `pages` pages are to change hands, given what became of others before.
+///
+/// # Errors
+/// Why they are to be copied.
+pub fn may_move(pages: usize, history: &History) -> Result<(), Why> {
+    let may_move = match movement() {
+        Movement::Copy | Movement::Once => return Err(Why::SwitchedOff),
         Movement::Loan => true,
         Movement::Auto => history.allows(u32::try_from(pages).unwrap_or(u32::MAX)),
-    }
+    };
+    may_move.then_some(()).ok_or(Why::SoonWritten)
 }

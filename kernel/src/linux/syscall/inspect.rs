@@ -5,7 +5,7 @@ use core::cmp::Ordering;
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, random, speculation, sync::OnceBox, user};
-use vm::Map;
+use vm::{Map, Moved, Mover, Why, count_moved};
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice};
 use crate::process::{Ids, Part, View, pid_table};
@@ -159,8 +159,9 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     let mut source = Source::new(source_map)?;
     let mut done = 0;
     let (mut here, mut there) = ([0; 2], [0; 2]);
-    // Until the target takes none, as shared memory does.
-    let mut passes = true;
+    // Some bytes are copied before passing is tried again.
+    let mut passes_from = 0;
+    let mut why = Why::Small;
     loop {
         if here[1] == 0 {
             let Some(next) = local.next() else { break };
@@ -177,14 +178,16 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
         let in_page = PAGE_SIZE - from.page_offset().max(to.page_offset());
         let len = wanted.min(in_page as u64) as usize;
         let offset = from.page_offset();
-        let pages = (wanted / PAGE_SIZE as u64) as usize;
-        let passed = match passes {
-            true => source.map.pass_to(from, target_map, to, pages),
-            false => Some(0),
+        let passed = match done >= passes_from {
+            true => source.map.pass_to(from, target_map, to, wanted as usize),
+            false => Err(why),
         };
-        passes &= passed.is_some();
-        let len = match passed.unwrap_or(0) {
-            0 => {
+        let len = match passed {
+            Err(now) => {
+                if done >= passes_from && now != Why::NotLent {
+                    passes_from = done + HELD * PAGE_SIZE;
+                }
+                why = now;
                 let copied = match source.page(from, wanted) {
                     None => false,
                     Some(page) if writes => target_map.write_from(to, page, offset, len).is_ok(),
@@ -198,9 +201,13 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
                     }
                     break;
                 }
+                count_moved(Mover::Process, Moved::Copied(why), len);
                 len
             }
-            passed => passed * PAGE_SIZE,
+            Ok(passed) => {
+                count_moved(Mover::Process, Moved::Passed, passed * PAGE_SIZE);
+                passed * PAGE_SIZE
+            }
         };
         done += len;
         for range in [&mut here, &mut there] {

@@ -66,6 +66,11 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
                 for (name, total) in counters.filter(|(name, _)| MOVEMENTS.contains(name)) {
                     writeln!(out, "{name} {total}");
                 }
+                for (call, bytes) in vm::moved_bytes() {
+                    for (way, bytes) in vm::WAYS.iter().zip(bytes) {
+                        writeln!(out, "{call}_{way} {bytes}");
+                    }
+                }
             }),
         )
         .with(

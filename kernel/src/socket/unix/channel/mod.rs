@@ -12,7 +12,10 @@ use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
-use vm::account::{Kind, Stock};
+use vm::{
+    Mover,
+    account::{Kind, Stock},
+};
 
 mod peek;
 #[cfg(test)]
@@ -53,6 +56,7 @@ const IS_URGENT: u32 = 2;
 
 impl State for ChannelState {
     const STORES_READY: bool = true;
+    const MOVERS: [Mover; 2] = [Mover::UnixSend, Mover::UnixReceive];
 
     #[inline]
     fn ready(chain: &Chain<ChannelState>) -> u32 {
