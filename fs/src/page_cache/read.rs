@@ -2,7 +2,7 @@
 
 use abi::Result;
 use fbuf::{Sink, Slice, counters::Counter, moved};
-use nucleus::{PAGE_SIZE, pmap};
+use nucleus::{Frame, PAGE_SIZE, pmap};
 use vm::{Moved, Mover, PagerError, Why};
 
 use super::{
@@ -63,6 +63,22 @@ impl<S: BackingStore> PageCache<S> {
                     }
                 }
             }
+            let note_use = |frame: &Frame| {
+                let is_first = in_page == 0 && index != fresh;
+                if is_first && streams.is_some_and(|it| !it.is(Access::Once)) {
+                    // Its mappings, if it has any, don't show this use.
+                    pmap::set_referenced(frame);
+                }
+            };
+            if keeps && let Some(page) = self.lend_page(index) {
+                note_use(&page);
+                match to.put_slice(Slice::within(page, in_page, n)) {
+                    Ok(0) => break,
+                    Ok(n) => done += n,
+                    Err(error) => return moved(done, Err(error)),
+                }
+                continue;
+            }
             let found = match (self.object.resident(index), streams) {
                 (None, Some(streams)) => {
                     let wanted = index..pages.end;
@@ -82,17 +98,8 @@ impl<S: BackingStore> PageCache<S> {
             };
             let put = match found {
                 Some(frame) => {
-                    if in_page == 0
-                        && index != fresh
-                        && streams.is_some_and(|it| !it.is(Access::Once))
-                    {
-                        // Its mappings, if it has any, don't show this use.
-                        pmap::set_referenced(&frame);
-                    }
-                    match keeps.then(|| self.lend_page(index)).flatten() {
-                        Some(page) => to.put_slice(Slice::within(page, in_page, n)),
-                        None => to.put_frame(&frame, in_page, n),
-                    }
+                    note_use(&frame);
+                    to.put_frame(&frame, in_page, n)
                 }
                 None => to.put_zeros(n),
             };

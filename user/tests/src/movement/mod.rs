@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = &[
     ),
     ("movement: parts of a frame are no page", parts),
     ("movement: pages are passed, not copied", passed),
+    ("movement: bytes are counted by call and by reason", reasons),
     (
         "movement: buffers that are written again are copied",
         rewritten,
@@ -436,6 +437,63 @@ fn passed() -> Outcome {
     let copied = copied()? - before;
     // The counters' text is copied too.
     ensure!(copied < 8 * 16 * PAGE as u64, "{copied} bytes were copied");
+    Ok(())
+}
+
+/// What became of the bytes of a large call is counted, and why they were copied.
+fn reasons() -> Outcome {
+    let (from, to) = (Buffer::new()?, Buffer::new()?);
+    from.stamp(
+        0,
+        &Message {
+            number: 1,
+            pages: 17,
+            starts: [0; 2],
+        },
+    );
+    let shared = shared_map(Buffer::SIZE)?;
+    let (reader, writer) = pipe(0)?;
+    let cases = [
+        ("loan", 0, 16, to.0, "pipe_write_passed", "pipe_read_passed"),
+        (
+            "loan",
+            8,
+            15,
+            to.0,
+            "pipe_write_unaligned",
+            "pipe_read_not_lent",
+        ),
+        (
+            "loan",
+            0,
+            16,
+            shared,
+            "pipe_write_passed",
+            "pipe_read_not_taken",
+        ),
+        ("copy", 0, 16, to.0, "pipe_write_switched_off", ""),
+        ("auto", 0, 4, to.0, "pipe_write_small", ""),
+    ];
+    let moved = |name: &str| match name {
+        "" => Ok(0),
+        name => field("/proc/causeway/movements", name),
+    };
+    for (way, start, pages, to, written, taken) in cases {
+        let _way = Switched::to(SWITCH, way)?;
+        let size = pages * PAGE;
+        let before = [moved(written)?, moved(taken)?];
+        call!(write(writer, from.0.wrapping_add(start).cast(), size));
+        call!(read(reader, to.cast(), size));
+        for (name, before) in [written, taken].iter().zip(before) {
+            let bytes = moved(name)? - before;
+            ensure!(
+                name.is_empty() || bytes >= size as u64,
+                "{way}: {name} has {bytes} more, {size} went"
+            );
+        }
+    }
+    call!(close(reader));
+    call!(close(writer));
     Ok(())
 }
 
