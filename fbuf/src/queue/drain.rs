@@ -117,8 +117,10 @@ impl<S: State> Queue<S> {
                     };
                     old
                 };
-                // Frames without a place among the spare ones are freed here.
-                drop((old, slice));
+                // Frames without a place among the spare ones are freed here. The handle first: a
+                // lent page is its owner's again without a reader.
+                drop(slice);
+                drop(old);
                 call.took();
                 if is_over {
                     return Ok(total);

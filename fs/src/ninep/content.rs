@@ -128,9 +128,20 @@ impl Content {
         if *self.store.version.lock() == version {
             return;
         }
-        self.object.discard(0..u64::MAX);
+        self.discard(0..u64::MAX);
         self.set_size(now.size);
         *self.store.version.lock() = version;
+    }
+
+    /// Removes the pages of `pages`, which the server has other bytes for, except those that
+    /// mappings have modified. Without such mappings a modified frame is another file's as well.
+    pub(super) fn discard(&self, pages: Range<u64>) {
+        match self.was_mapped_writable.load(Ordering::Acquire) {
+            true => self.object.discard(pages),
+            false => self
+                .object
+                .remove_pages(pages.start, pages.end - pages.start),
+        };
     }
 
     /// Notes the server's attributes as the version of the cached pages.

@@ -31,7 +31,7 @@ impl Content {
     fn grow(&self, size: u64) {
         let old = self.size();
         if !old.is_multiple_of(PAGE) {
-            self.object.discard(old / PAGE..old / PAGE + 1);
+            self.discard(old / PAGE..old / PAGE + 1);
         }
         self.extend_to(size);
     }

@@ -31,10 +31,12 @@ use super::{
 /// Writeback takes no lock: a page is in `writing` from before it is clean until the device has its
 /// bytes, and truncation waits for that.
 ///
-/// *Dirty pages.* The truth is in the frame's record ([`pmap::is_modified`]). `dirty` has every
-/// page whose frame may be modified: a modifier inserts the page afterwards, or with its chunk
-/// locked; writeback removes it, then makes the mappings read-only and the frame clean, and then
-/// reads the frame. So a later store faults, or finds the page out of the set and inserts it again.
+/// *Dirty pages.* `dirty` has every page whose frame may be modified ([`pmap::is_modified`]): a
+/// modifier inserts the page afterwards, or with its chunk locked; writeback removes it, then makes
+/// the mappings read-only and the frame clean, and then reads the frame. So a later store faults,
+/// or finds the page out of the set and inserts it again. A page of the set may have a frame that
+/// is not modified, since another file that has the frame as well has written it: the page is
+/// dirty all the same, and is not evicted.
 pub struct WriteBack<B: BlockStore> {
     pub(super) listing: Listing<WriteBack<B>>,
     pub(super) end: Mutex<()>,

@@ -116,6 +116,12 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Lends page `index`, if it is resident and no page of a medium. The caller holds `writers`.
     pub(super) fn lend_page(&self, index: u64) -> Option<Owned> {
+        // Where the frame alone says that a page is modified, no other file may write the frame
+        // back and make it clean.
+        let has_set = S::WRITES_BACK || S::SWAP_BACKED;
+        if !has_set && self.was_mapped_writable.load(Ordering::Acquire) {
+            return None;
+        }
         self.object.lend(index, || self.is_mapped_writable())
     }
 

@@ -109,12 +109,19 @@ impl<S: BackingStore> Drop for Listing<S> {
 }
 
 impl<S: Rereadable> PageCache<S> {
-    /// As [`Object::evict`](vm::Object::evict), but skips pages that are being written: one whose
-    /// write is refused becomes dirty again only at the end of its request, and has no other handle
-    /// by then.
+    /// As [`Object::evict`](vm::Object::evict), but skips pages that are being written, or are
+    /// [dirty](PageCache::is_unwritten) though their frames are not modified.
     pub(super) fn evict(&self, pages: Range<u64>, most: usize) -> (usize, Option<u64>) {
-        let is_written = |index| self.store.is_written(index);
-        self.object.evict_but(pages, most, &is_written)
+        self.object
+            .evict_but(pages, most, &|index| self.is_unwritten(index))
+    }
+
+    /// Whether page `index` is to be written, or is being written. The frame's modified bit does
+    /// not tell: a frame that several files have is written for each of them, and the first write
+    /// clears the bit.
+    pub(super) fn is_unwritten(&self, index: u64) -> bool {
+        // In this order: a page whose write failed is dirty before it is no longer written.
+        self.store.is_written(index) || self.store.is_dirty(index)
     }
 }
 
@@ -141,13 +148,11 @@ impl<S: Rereadable> Evictable for PageCache<S> {
     fn age(&self, scan: &mut Scan) {
         let give_from = &self.store.listing().give_from;
         let from = give_from.load(Ordering::Relaxed);
-        let mut fate = |index: u64, _: &Frame, modified: bool| {
-            // In this order: a page whose write failed is dirty before it is no longer written.
-            match modified || self.store.is_written(index) || self.store.is_dirty(index) {
+        let mut fate =
+            |index: u64, _: &Frame, modified: bool| match modified || self.is_unwritten(index) {
                 true => Fate::Keep,
                 false => Fate::Drop,
-            }
-        };
+            };
         let stopped = self.object.age(from, scan, &mut fate);
         give_from.store(stopped.unwrap_or(0), Ordering::Relaxed);
     }

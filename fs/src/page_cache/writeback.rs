@@ -184,8 +184,8 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
 
     /// As [`invalidate`](PageCache::invalidate), with `writers` held.
     pub(super) fn invalidate_locked(&self, pages: Range<u64>) {
-        let is_written = |index| self.store.writing.contains(index);
-        self.object.invalidate(pages, &is_written);
+        self.object
+            .invalidate(pages, &|index| self.is_unwritten(index));
     }
 
     /// Waits while too many requests are under way.

@@ -88,7 +88,9 @@ impl Sealable for Regular {
         }
         all.store(old | seals, Ordering::SeqCst);
         let sealed_now = seals & F_SEAL_WRITE & !old != 0;
-        if sealed_now && self.pages.is_mapped_writable() {
+        // Devices may write pages whose mapping has gone.
+        let is_written = || self.pages.is_mapped_writable() || self.pages.object.is_pinned();
+        if sealed_now && is_written() {
             all.store(old, Ordering::SeqCst);
             return Err(Errno::EBUSY);
         }

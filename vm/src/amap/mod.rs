@@ -41,7 +41,7 @@ use nucleus::{
     sync::{MutexGuard, OnceBox},
 };
 
-use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT, SlotArray, slots_in};
+use crate::chunks::{Chunk, SLOTS, SLOTS_SHIFT, SlotArray, drop_noting};
 use crate::counters::Counter;
 use array::Array;
 use hash::Hash;
@@ -180,18 +180,12 @@ impl Amap {
         in_form!(&self.form, form => form.for_each_chunk(keys, f))
     }
 
-    /// Gives up the lent pages among `keys`, whose program ends.
-    pub fn end_loans(&self, keys: Range<Key>) {
-        self.for_each_chunk(keys, &mut |chunk, which| {
-            if chunk.is_shared() {
-                return;
-            }
-            let mut slots = chunk.lock();
-            for i in slots_in(which) {
-                if matches!(&slots[i], Slot::Sole(location) if location.is_lent()) {
-                    slots[i] = Slot::Empty;
-                    Counter::loans_broken_by_exit.add(1);
-                }
+    /// Drops the pages of `keys`, whose program ends: lent ones are counted as such.
+    pub fn end(&self, keys: Range<Key>) {
+        self.for_each_chunk(keys, &mut |chunk, _| {
+            if !chunk.is_shared() {
+                let note = || Counter::loans_broken_by_exit.add(1);
+                drop_noting(&mut chunk.lock()[..], &note);
             }
         });
     }

@@ -233,13 +233,18 @@ pub fn slots_in(which: u32) -> impl Iterator<Item = usize> {
 
 /// Empties the slots; their frames are freed as one bundle.
 pub fn drop_all<T: Content>(slots: &mut [T]) {
+    drop_noting(slots, &T::left_lent);
+}
+
+/// As [`drop_all`]; calls `left_lent` for each lent page that was left to its other owners.
+pub fn drop_noting<T: Content>(slots: &mut [T], left_lent: &dyn Fn()) {
     let mut bundle = Bundle::new();
     for slot in slots {
         if !slot.is_vacant()
             && let Some(frame) = core::mem::take(slot).into_owned()
             && bundle.add_owned(frame)
         {
-            T::left_lent();
+            left_lent();
         }
     }
 }

@@ -376,7 +376,7 @@ impl Map {
         };
         if self.moves.load(Relaxed) {
             let first = entries.ending_above(VirtAddr(0));
-            entries.from(first).for_each(MapEntry::end_loans);
+            entries.from(first).for_each(MapEntry::end);
         }
         drop(entries);
     }

@@ -59,16 +59,21 @@ impl MapEntry {
     pub(super) fn is_private(&self) -> bool {
         !self.shared && !self.shares_amap()
     }
+
+    /// Whether its pages can be replaced by others. Those of locked memory stay mapped as such.
+    fn may_receive(&self) -> bool {
+        self.is_private() && self.allows(Access::Write) && !self.is_locked()
+    }
 }
 
 impl MapEntry {
-    /// Gives lent pages up, since the program ends.
-    pub(crate) fn end_loans(&self) {
+    /// Drops its pages, since the program, which has moved some, ends.
+    pub(crate) fn end(&self) {
         // After a fork others may have the amap as well.
         let own = self.amap.as_ref().filter(|it| Arc::strong_count(it) == 1);
         if let Some(amap) = own {
             let first = self.key(self.range.start);
-            amap.end_loans(first..first + self.pages() as i64);
+            amap.end(first..first + self.pages() as i64);
         }
     }
 }
@@ -113,7 +118,9 @@ impl Map {
         leaving: Leaving,
     ) -> usize {
         let entry = space.lookup(at).filter(|_| at < USER_END);
-        let Some(entry) = entry.filter(|it| it.allows(Access::Read)) else {
+        // The pages of locked memory stay where they are, mapped as such: another owner of a page
+        // could take its mappings away.
+        let Some(entry) = entry.filter(|it| it.allows(Access::Read) && !it.is_locked()) else {
             return 0;
         };
         let left = (entry.range.end - at) >> PAGE_SHIFT;
@@ -168,14 +175,12 @@ impl Map {
             count += 1;
         }
         let run = VirtRange::new(at, at + (count << PAGE_SHIFT));
-        // A page that is locked stays mapped: its mapping says so.
-        let is_left = leaving == Leaving::Readable || entry.is_locked();
-        let is_done = is_left && were_lent;
+        let is_done = leaving == Leaving::Readable && were_lent;
         if !run.is_empty() && !is_done {
             let mut pending = Pending::new();
-            match is_left {
-                true => self.pmap.protect(run, NARROWED, &mut pending),
-                false => self.pmap.remove(run, &mut pending),
+            match leaving {
+                Leaving::Readable => self.pmap.protect(run, NARROWED, &mut pending),
+                Leaving::Nothing => self.pmap.remove(run, &mut pending),
             }
             pending.flush();
         }
@@ -267,7 +272,7 @@ impl Map {
         for _ in 0..3 {
             let space = self.space.read();
             let entry = space.lookup(at).filter(|_| at < USER_END);
-            let Some(entry) = entry.filter(|it| it.is_private() && it.allows(Access::Write)) else {
+            let Some(entry) = entry.filter(|it| it.may_receive()) else {
                 return Ok(0);
             };
             let key = entry.key(at);
@@ -322,6 +327,10 @@ impl Map {
                     }
                 }
                 if done < count {
+                    // These are its bytes from now on, whatever it said of them before.
+                    if let Some(slot) = slots.get(key + done as i64) {
+                        slot.keep();
+                    }
                     pages[done] = None;
                     done += 1;
                 }

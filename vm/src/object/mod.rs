@@ -231,6 +231,9 @@ impl Object {
     /// mappings, are kept out by the caller. `may_be_mapped` says whether there may be mappings
     /// with that right; it is called with the page locked.
     pub fn lend(&self, index: u64, may_be_mapped: impl FnOnce() -> bool) -> Option<Owned> {
+        if self.is_pinned() {
+            return None;
+        }
         let pages = self.lock(index)?;
         let page = pages.page(index).owned();
         let page = page.filter(|page| !page.is_of_medium())?.clone();
@@ -241,12 +244,12 @@ impl Object {
             pending.flush();
         }
         // After the owner was made: a device's pin counts before it looks for the right to write.
-        (self.write_pins.load(Ordering::SeqCst) == 0).then_some(page)
+        (!self.is_pinned()).then_some(page)
     }
 
     /// Returns page `index`, resident as `found`, to be written: if it is lent, it is left to its
-    /// other owners, and a copy in the frame that `make` gives takes its place. `None` if the
-    /// object has another page there by now.
+    /// other owners, and a copy in the frame that `make` gives takes its place, modified if the
+    /// page was. `None` if the object has another page there by now.
     ///
     /// # Errors
     /// Those of `make`.
@@ -260,10 +263,39 @@ impl Object {
             return Ok(Some(found));
         }
         let copy = make()?;
+        let Some(mut pages) = self.lock(index) else {
+            return Ok(None);
+        };
+        let page = pages.page_mut(index);
+        if page.frame() != Some(&found) {
+            return Ok(None);
+        }
+        if !found.is_lent() {
+            return Ok(Some(found));
+        }
+        if found.mappings() != 0 {
+            // Before the bytes are copied, so that no store into the old page is missed. No new
+            // mapping can appear: the chunk is locked.
+            let mut pending = Pending::new();
+            pmap::page_protect(&found, Prot::empty(), &mut pending);
+            pending.flush();
+        }
+        ephemeral::map(&copy).copy_from(0, &ephemeral::map(&found), 0, PAGE_SIZE);
+        if pmap::is_modified(&found) {
+            pmap::set_modified(&copy);
+        }
+        let old = core::mem::replace(page, Page::resident(copy.clone()));
+        drop(pages);
         Counter::loans_broken_by_write.add(1);
-        Ok(self
-            .replace_by_copy(index, &found, copy.clone())
-            .then_some(copy))
+        // The handle first: the other owner is left without a reader.
+        drop(found);
+        drop(old);
+        Ok(Some(copy))
+    }
+
+    /// Whether devices may be writing pages of mappings.
+    pub fn is_pinned(&self) -> bool {
+        self.write_pins.load(Ordering::SeqCst) > 0
     }
 
     /// Counts pins for writes by devices.
@@ -565,31 +597,6 @@ impl Object {
             self.count_more(1);
         }
         Ok(old.is_there())
-    }
-
-    /// Replaces page `index`, if it is still `old`, by `copy`, with its bytes: every mapping of the
-    /// old one is removed before they are copied, so that no store into it is missed. Returns
-    /// whether it did. The copy counts as modified if the old one did.
-    pub fn replace_by_copy(&self, index: u64, old: &Frame, copy: Frame) -> bool {
-        let Some(mut pages) = self.lock(index) else {
-            return false;
-        };
-        let page = pages.page_mut(index);
-        if page.frame() != Some(old) {
-            return false;
-        }
-        if old.mappings() != 0 {
-            // No new mapping can appear: the chunk is locked.
-            let mut pending = Pending::new();
-            pmap::page_protect(old, Prot::empty(), &mut pending);
-            pending.flush();
-        }
-        ephemeral::map(&copy).copy_from(0, &ephemeral::map(old), 0, PAGE_SIZE);
-        if pmap::is_modified(old) {
-            pmap::set_modified(&copy);
-        }
-        *page = Page::resident(copy);
-        true
     }
 
     /// The index of the first page from `first` on that the object has.

@@ -3,11 +3,16 @@
 //! A frame's *owners* are those whose data its bytes are: pages of anonymous memory and of objects,
 //! and slices on their way. Other handles, those of mappings and of threads that copy bytes, come
 //! and go and own nothing. A page with more than one owner is *lent*: its bytes do not change any
-//! more. A writer takes a copy and gives the lent page up, and the last owner has
-//! it for itself again.
+//! more. A writer takes a copy and gives the lent page up, and the last owner has it for itself
+//! again.
 //!
 //! Only an owner makes another one. Where owners are made and bytes are written under the same
 //! lock, an owner that finds itself alone there stays alone until it leaves the lock.
+//!
+//! A thread or a device that one owner lets read the bytes, by a handle, may go on after that owner
+//! has left. Were the last owner then to write in place, its new bytes would go to a reader that is
+//! none of its own. So a page that still has such handles when it comes to its last owner stays
+//! lent: the owner takes a copy at its next write, and the frame goes with its readers.
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
@@ -16,7 +21,12 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use super::record::record;
 use super::{Frame, end_use, give_up, has_one_handle};
+use crate::cpu::percpu::Pinned;
 use crate::hw::machine;
+
+/// In the count of owners but one: readers were there when the last owner was left alone.
+const STILL_READ: u32 = 1 << 31;
+const COUNT: u32 = !STILL_READ;
 
 /// A handle of a frame that owns the frame, alone or with others.
 #[derive(PartialEq, Eq, Debug)]
@@ -63,21 +73,17 @@ impl Owned {
 #[inline]
 fn add_owner(lent: &AtomicU32) -> bool {
     // Saturating: with so many owners a frame stays lent for ever.
-    let more = |lent: u32| lent.checked_add(1);
+    let more = |lent: u32| (lent & COUNT < COUNT).then(|| lent + 1);
     lent.fetch_update(AcqRel, Relaxed, more) != Ok(0)
 }
 
 /// One owner less. Returns whether there were others.
 #[inline]
 fn disown(index: u32) -> bool {
-    let lent = record(index).lent();
     // Mostly this is the only owner.
-    match lent.load(Acquire) {
+    match record(index).lent().load(Acquire) {
         0 => false,
-        _ => {
-            leave_to_others(lent);
-            true
-        }
+        _ => leave_to_others(index),
     }
 }
 
@@ -91,18 +97,30 @@ pub(super) fn give_up_owned(index: u32) -> bool {
 }
 
 #[cold]
-fn leave_to_others(lent: &AtomicU32) {
-    let less = |lent: u32| match lent {
-        0 | u32::MAX => None,
-        lent => Some(lent - 1),
+fn leave_to_others(index: u32) -> bool {
+    let _pinned = Pinned::new();
+    let record = record(index);
+    // With the lock held the frame's mappings stay, and each has its handle.
+    let mappings = record.lock_mappings();
+    // Those of the mappings, of this owner and of the last one. All others are readers, as far as
+    // this owner let them read: they have their handles by now.
+    let known = u64::from(mappings.count()) + 2;
+    let is_read = record.handles().load(Acquire) > known;
+    let less = |lent: u32| match lent & COUNT {
+        0 | COUNT => None,
+        1 if is_read => Some(STILL_READ),
+        _ => Some(lent - 1),
     };
     // Release, and acquire by the owner that finds itself alone: all reads of the bytes come
     // before it writes them.
-    let _ = lent.fetch_update(AcqRel, Acquire, less);
+    let left = record.lent().fetch_update(AcqRel, Acquire, less);
+    drop(mappings);
+    left.is_ok()
 }
 
 impl Frame {
-    /// Whether the frame has several owners, so that its bytes must not change.
+    /// Whether the frame has several owners, or had, and one that left may still have readers: its
+    /// bytes must not change.
     #[inline]
     pub fn is_lent(&self) -> bool {
         record(self.index).lent().load(Acquire) != 0
@@ -112,7 +130,7 @@ impl Frame {
     /// writes the bytes. True until someone takes a handle.
     #[inline]
     pub fn is_held_by_owners(&self, held: u64) -> bool {
-        let owners = 1 + u64::from(record(self.index).lent().load(Acquire));
+        let owners = 1 + u64::from(record(self.index).lent().load(Acquire) & COUNT);
         self.handles() == owners + held
     }
 }
