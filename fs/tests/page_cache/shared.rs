@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fbuf::BytesSource;
+use fbuf::{Aggregate, AggregateSink, AggregateSource, BytesSource};
 use fs::page_cache::{self, Cached, dirty};
 use nucleus::{PAGE_SIZE, VirtRange, user};
 
@@ -160,5 +160,34 @@ fn bytes_behind_the_end_are_zeros_when_the_file_grows() {
             assert!(bytes[..50] == [1; 50] && bytes[50..100] == [2; 50]);
             assert!(bytes[100..].iter().all(|&byte| byte == 0), "seed {seed}");
         }
+    });
+}
+
+/// A page that one file gave to another is written for each of them: that the first is on its disk
+/// does not make the second one's page one that may go.
+#[test]
+fn a_page_of_two_files_is_dirty_for_each() {
+    on_machines(4, 1, 1024, |seed| {
+        dirty::INTERVAL.set(10_000);
+        let (_first, from) = disk::inode(16, seed);
+        let (_second, to) = disk::inode(16, seed + 1);
+        let (from, to) = (disk::open(&from), disk::open(&to));
+        let bytes = Random::new(seed).some(4 * PAGE_SIZE);
+        let bytes = [bytes, vec![7; 4 * PAGE_SIZE]].concat()[..4 * PAGE_SIZE].to_vec();
+        disk::write(&from, 0, &bytes);
+        let mut passed = Aggregate::new();
+        let mut sink = AggregateSink::new(&mut passed, bytes.len());
+        assert_eq!(from.read(0, &mut sink), Ok(bytes.len()));
+        let mut source = AggregateSource::new(&mut passed, bytes.len());
+        let wrote = to.write(0, false, &mut source);
+        assert_eq!(wrote, Ok((bytes.len(), bytes.len() as u64)));
+        for first in [&from, &to] {
+            first.sync(0..u64::MAX, false).unwrap();
+            page_cache::reclaim_clean(usize::MAX);
+            for file in [&from, &to] {
+                assert!(disk::read(file, 0, bytes.len()) == bytes);
+            }
+        }
+        drop((from, to));
     });
 }
