@@ -2,9 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use abi::{Errno, raw::general::F_SEAL_WRITE};
 use fbuf::{Aggregate, AggregateSink, AggregateSource, BytesSource};
-use fs::page_cache::{self, Cached, dirty};
-use nucleus::{PAGE_SIZE, VirtRange, user};
+use fs::{
+    Credentials,
+    page_cache::{self, Cached, dirty},
+    ramfs::{self, Options},
+};
+use nucleus::{Access, PAGE_SIZE, VirtRange, user};
 
 use crate::{disk, in_space, map_file, on_machines, support::Random, with_window};
 
@@ -189,5 +194,27 @@ fn a_page_of_two_files_is_dirty_for_each() {
             }
         }
         drop((from, to));
+    });
+}
+
+/// A file in memory is not sealed against writes while a device may still write a page of it, of
+/// which the mapping has gone.
+#[test]
+fn a_file_that_a_device_writes_is_not_sealed() {
+    on_machines(1, 1, 1024, |_| {
+        in_space(1, |map, _| {
+            let root = ramfs::root(Options::default());
+            let vnode = ramfs::create_sealed(&root, 0o600, &Credentials::default(), 0).unwrap();
+            vnode.truncate(PAGE_SIZE as u64).unwrap();
+            let window = map_file(map, vnode.clone().pager().unwrap(), PAGE_SIZE, true);
+            let range = VirtRange::new(window, window + PAGE_SIZE);
+            let pinned = map.pin(range, Access::Write).unwrap();
+            let seal = || vnode.sealable().unwrap().add_seals(F_SEAL_WRITE);
+            assert_eq!(seal(), Err(Errno::EBUSY));
+            map.unmap(range).unwrap();
+            assert_eq!(seal(), Err(Errno::EBUSY));
+            drop(pinned);
+            assert_eq!(seal(), Ok(()));
+        });
     });
 }
