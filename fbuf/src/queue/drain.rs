@@ -187,7 +187,7 @@ impl<S: State> Queue<S> {
                     *old = call.take(&mut chain, PAGE_SIZE);
                 }
             }
-            // The slices go without the lock, and leave the pages to those who have taken them.
+            // The slices go without the lock, and leave the pages to their new owners.
             drop(old);
             if taken == 0 {
                 return Why::NotTaken;

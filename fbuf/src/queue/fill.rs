@@ -391,7 +391,7 @@ fn next_slice<const N: usize>(
     }
     space.bytes -= n;
     if n == PAGE_SIZE {
-        // No bytes will follow in this frame: whoever takes the slice over has all of it.
+        // No bytes will follow in this frame: all of it is the slice.
         tail.used = 0;
         return Ok(tail.frame.take().map(Slice::whole));
     }

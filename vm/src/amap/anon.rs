@@ -260,7 +260,7 @@ impl Slot {
         }
     }
 
-    /// The page, if it may be mapped writable: it is resident, and nobody else's.
+    /// The page, if it may be mapped writable: it is resident and has no other owner.
     #[inline]
     pub fn to_write(&self) -> Option<&Frame> {
         match self {

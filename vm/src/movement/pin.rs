@@ -136,7 +136,7 @@ impl PinnedPages {
             true => SharedPart::new(space, at, self.parts.len())?,
             false => None,
         };
-        // After the count of a part of an object: whoever lends the page sees one of the two.
+        // After the count of a part of an object: a loan sees one of the two.
         let (frame, prot) = self.map.pmap.extract(at.page_floor())?;
         if self.is_written() && !prot.contains(Prot::WRITE) {
             return None;

@@ -126,8 +126,8 @@ impl Frame {
         record(self.index).lent().load(Acquire) != 0
     }
 
-    /// Whether all handles but `held` are owners, if the frame is not mapped: nobody else reads or
-    /// writes the bytes. True until someone takes a handle.
+    /// Whether all handles but `held` are owners, if the frame is not mapped: no thread or
+    /// device reads or writes the bytes. True until someone takes a handle.
     #[inline]
     pub fn is_held_by_owners(&self, held: u64) -> bool {
         let owners = 1 + u64::from(record(self.index).lent().load(Acquire) & COUNT);
