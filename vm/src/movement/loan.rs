@@ -8,8 +8,8 @@
 //! A page that is transferred to a program becomes an ordinary anon of an aligned buffer, in the
 //! place of the one that was there. If others own it as well, it is written like any lent page:
 //! after a copy, or in place once they have given it up. It is mapped at once if the program has
-//! used what was mapped there; else a fault maps it, and for one that is never touched no mapping is
-//! made and removed again.
+//! used what was mapped there; else a fault maps it, so that one that is never touched has
+//! no mapping.
 //!
 //! *Races.* Chunks are locked from the look at their slots until the mappings that could be written
 //! are narrowed and flushed, unless all pages had several owners before: none of these is mapped

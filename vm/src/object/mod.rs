@@ -226,10 +226,10 @@ impl Object {
 
     /// Lends page `index` (`uvm.txt` 7): makes the caller another owner, if the page is resident,
     /// no page of a medium, whose bytes change with the disk, and no device may be writing it.
-    /// Mappings lose the right to write it, and a writer
-    /// [owns](Object::own) it first from now on; calls of the object's owner, which writes pages without
-    /// mappings, are kept out by the caller. `may_be_mapped` says whether there may be mappings
-    /// with that right; it is called with the page locked.
+    /// Mappings lose the right to write it, and a writer [owns](Object::own) it first from now on;
+    /// calls of the object's owner, which writes pages without mappings, are kept out by the
+    /// caller. `may_be_mapped` says whether there may be mappings with that right; it is called
+    /// with the page locked.
     pub fn lend(&self, index: u64, may_be_mapped: impl FnOnce() -> bool) -> Option<Owned> {
         if self.is_pinned() {
             return None;
