@@ -80,10 +80,19 @@ fn add_owner(lent: &AtomicU32) -> bool {
 /// One owner less. Returns whether there were others.
 #[inline]
 fn disown(index: u32) -> bool {
-    // Mostly this is the only owner.
-    match record(index).lent().load(Acquire) {
+    let lent = record(index).lent();
+    let mut count = lent.load(Acquire);
+    // Mostly this is the only owner. With two others or more, the last one that leaves looks for
+    // readers.
+    while (2..COUNT).contains(&(count & COUNT)) {
+        match lent.compare_exchange_weak(count, count - 1, AcqRel, Acquire) {
+            Ok(_) => return true,
+            Err(now) => count = now,
+        }
+    }
+    match count {
         0 => false,
-        _ => leave_to_others(index),
+        _ => leave_to_last(index),
     }
 }
 
@@ -96,8 +105,9 @@ pub(super) fn give_up_owned(index: u32) -> bool {
     has_others
 }
 
-#[cold]
-fn leave_to_others(index: u32) -> bool {
+/// One owner less, if there is one other; returns whether there is.
+#[inline(never)]
+fn leave_to_last(index: u32) -> bool {
     let _pinned = Pinned::new();
     let record = record(index);
     // With the lock held the frame's mappings stay, and each has its handle.
@@ -107,6 +117,7 @@ fn leave_to_others(index: u32) -> bool {
     let known = u64::from(mappings.count()) + 2;
     let is_read = record.handles().load(Acquire) > known;
     let less = |lent: u32| match lent & COUNT {
+        // Alone already; and for ever lent.
         0 | COUNT => None,
         1 if is_read => Some(STILL_READ),
         _ => Some(lent - 1),
