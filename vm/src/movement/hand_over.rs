@@ -290,13 +290,18 @@ impl Map {
             held
         });
         let [Some(page)] = held else {
-            return Err(MapError::NotMapped);
+            let why = self.resolve(at, Access::Read, |_| Some(()));
+            return Err(why.map_or_else(error_of, |()| MapError::NoMemory));
         };
-        to.write_from(there, &page, 0, PAGE_SIZE)
-            .map_err(|fault| match fault {
-                Fault::OutOfMemory => MapError::NoMemory,
-                Fault::Io | Fault::BeyondEnd => MapError::Io,
-                Fault::NotMapped | Fault::Protection => MapError::NotMapped,
-            })
+        to.write_from(there, &page, 0, PAGE_SIZE).map_err(error_of)
+    }
+}
+
+/// Why a page cannot be read or written.
+fn error_of(fault: Fault) -> MapError {
+    match fault {
+        Fault::OutOfMemory => MapError::NoMemory,
+        Fault::Io | Fault::BeyondEnd => MapError::Io,
+        Fault::NotMapped | Fault::Protection => MapError::NotMapped,
     }
 }
