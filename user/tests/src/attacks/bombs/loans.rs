@@ -1,7 +1,7 @@
 //! Pages that are lent: by pipes, and to other processes by `/dev/causeway`. Each owner of a page
 //! that then writes takes a copy of it.
 
-use super::{bomb_of, got_one, noted, until_refused};
+use super::{bomb_of, noted, until_refused};
 use libcauseway::{Causeway, Passing, Receiver};
 use support::prelude::*;
 
@@ -34,10 +34,16 @@ fn by_pipes() -> Outcome {
             let piece = vector(memory, SIZE);
             call!(vmsplice(to, &piece, 1, SPLICE_F_GIFT | SPLICE_F_NONBLOCK));
             fill(memory, SIZE, 3);
-            got_one();
             Ok(())
         })
     })
+}
+
+/// Lets other processes of the user write this one's memory, as they could not after it became one
+/// of this user's.
+fn open_up() -> Outcome {
+    call!(prctl(PR_SET_DUMPABLE, 1 as c_ulong, 0, 0, 0));
+    Ok(())
 }
 
 /// Passes `memory` to `child`; none if that has been ended for its memory.
@@ -56,6 +62,7 @@ fn give(memory: *mut u8, child: pid_t, how: Passing) -> Result<Option<usize>> {
 /// Children get the pages in new memory again and again, by each way.
 fn to_others() -> Outcome {
     bomb_of(8, || {
+        open_up()?;
         let memory = map(SIZE)?;
         let mut child = spawn_sleeper()?;
         let ways = [
@@ -69,7 +76,7 @@ fn to_others() -> Outcome {
             fill(memory, SIZE, 1);
             let how = ways.next().unwrap_or(Passing::Lend);
             match give(memory, child, how)? {
-                Some(_) => got_one(),
+                Some(_) => {}
                 None => {
                     wait(child)?;
                     child = spawn_sleeper()?;
@@ -84,6 +91,7 @@ fn to_others() -> Outcome {
 fn in_a_ring() -> Outcome {
     const MEMBERS: usize = 3;
     bomb_of(4, || {
+        open_up()?;
         let words = shared_map(PAGE)?.cast::<AtomicU64>();
         // SAFETY: a page of zeros that the members have, used as atomics only.
         let words = unsafe { std::slice::from_raw_parts(words, 2 * MEMBERS) };
@@ -91,21 +99,19 @@ fn in_a_ring() -> Outcome {
         let member = |me: usize| -> Outcome {
             ids[me].store(u64::from(std::process::id()), SeqCst);
             let memory = map(SIZE)?;
-            until_refused(|| {
-                let next = ids[(me + 1) % MEMBERS].load(SeqCst) as pid_t;
-                if next == 0 {
-                    thread::yield_now();
-                    return Ok(());
+            let next = loop {
+                match ids[(me + 1) % MEMBERS].load(SeqCst) {
+                    0 => thread::yield_now(),
+                    id => break id as pid_t,
                 }
+            };
+            until_refused(|| {
                 let mine = slots[me].swap(0, SeqCst) as *mut u8;
                 let mine = if mine.is_null() { memory } else { mine };
                 fill(mine, SIZE, me as u8);
-                if let Some(address) = give(mine, next, Passing::Lend)? {
-                    slots[(me + 1) % MEMBERS].store(address as u64, SeqCst);
-                    got_one();
-                } else {
-                    thread::yield_now();
-                }
+                let address = give(mine, next, Passing::Lend)?;
+                let address = address.ok_or("the next one ended by Signal(9)")?;
+                slots[(me + 1) % MEMBERS].store(address as u64, SeqCst);
                 // Half of what it lends it keeps for itself.
                 fill(mine, SIZE / 2, 7);
                 Ok(())
