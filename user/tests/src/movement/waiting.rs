@@ -1,5 +1,5 @@
-//! Readers that wait have their bytes put into their memory by the writer: once, by the rules of the
-//! stream, and up to a kill or a signal.
+//! Readers that wait have their bytes put into their memory by the writer: once, by the rules of
+//! the stream, and up to a kill or a signal.
 
 use super::{Buffer, Message, SWITCH, WAYS, connection};
 use crate::large::Switched;
