@@ -341,7 +341,7 @@ impl Model {
         };
         let there = VirtRange::new(other.start, other.start + range.len());
         let maps = [from, to].map(|space| self.spaces[space].map.clone());
-        let result = maps[0].pass_entries(range, &maps[1], place, how);
+        let result = maps[0].pass_entries(range, &maps[1], place, how, &|| true);
         let expected =
             if from == to && matches!(place, Place::Fixed(_)) && !there.intersect(range).is_empty()
             {

@@ -47,7 +47,7 @@ fn page_tables_go_along_with_a_move() {
         let (map, to) = (numbered(70), new_map());
         let frames = frame::usage().data;
         let start = map
-            .pass_entries(pages(0, 70), &to, Place::Any, Passing::Move)
+            .pass_entries(pages(0, 70), &to, Place::Any, Passing::Move, &|| true)
             .expect("room");
         assert_eq!(to.pmap().resident_in(pages_at(start, 70)), 70);
         assert_eq!(map.pmap().resident_in(pages(0, 70)), 0);
@@ -63,11 +63,23 @@ fn page_tables_go_along_with_a_move() {
         worker.end();
         // Inside one map it keeps its lock, and loses it on the way to another.
         to.lock(pages_at(start, 70), Lock::OnFault).expect("mapped");
-        to.pass_entries(pages_at(start, 70), &to, Place::Fixed(THERE), Passing::Move)
-            .expect("room");
+        to.pass_entries(
+            pages_at(start, 70),
+            &to,
+            Place::Fixed(THERE),
+            Passing::Move,
+            &|| true,
+        )
+        .expect("room");
         assert_eq!(to.sizes().locked, 70);
-        to.pass_entries(pages_at(THERE, 70), &map, Place::Fixed(HERE), Passing::Move)
-            .expect("room");
+        to.pass_entries(
+            pages_at(THERE, 70),
+            &map,
+            Place::Fixed(HERE),
+            Passing::Move,
+            &|| true,
+        )
+        .expect("room");
         assert_eq!((to.sizes().locked, map.sizes().locked), (0, 0));
         let (frame, _) = map.pmap().extract(page(3)).expect("moved");
         assert!(!pmap::is_wired(&frame));
@@ -87,10 +99,10 @@ fn sharers_see_writes_and_copies_do_not() {
         let child = map.fork().expect("a child");
         let (other, copy) = (new_map(), new_map());
         let place = Place::Fixed(THERE);
-        map.pass_entries(pages(2, 4), &other, place, Passing::Share)
+        map.pass_entries(pages(2, 4), &other, place, Passing::Share, &|| true)
             .expect("room");
         other
-            .pass_entries(pages_at(THERE, 4), &copy, place, Passing::Copy)
+            .pass_entries(pages_at(THERE, 4), &copy, place, Passing::Copy, &|| true)
             .expect("room");
         write(&map, page(2), 100);
         write(&other, THERE + PAGE_SIZE, 101);
@@ -99,7 +111,7 @@ fn sharers_see_writes_and_copies_do_not() {
         assert_eq!((byte(&copy, THERE), byte(&copy, THERE + PAGE_SIZE)), (3, 4));
         // A share inside one map is a second window on the same memory.
         let window = map
-            .pass_entries(pages(3, 1), &map, Place::Any, Passing::Share)
+            .pass_entries(pages(3, 1), &map, Place::Any, Passing::Share, &|| true)
             .expect("room");
         write(&map, window, 102);
         assert_eq!(
@@ -107,7 +119,7 @@ fn sharers_see_writes_and_copies_do_not() {
             (102, 102)
         );
         // So is one of memory that moves away afterwards.
-        map.pass_entries(pages(2, 4), &child, place, Passing::Move)
+        map.pass_entries(pages(2, 4), &child, place, Passing::Move, &|| true)
             .expect("room");
         write(&child, THERE + PAGE_SIZE, 103);
         assert_eq!(
@@ -132,7 +144,7 @@ fn files_are_passed() {
                 };
                 map.map(request).expect("room");
                 write(&map, page(1), 9);
-                map.pass_entries(pages(1, 2), &to, place, how)
+                map.pass_entries(pages(1, 2), &to, place, how, &|| true)
                     .expect("room");
                 let second = THERE + PAGE_SIZE;
                 assert_eq!((byte(&to, THERE), byte(&to, second)), (9, File::byte(1, 2)));
@@ -167,7 +179,9 @@ fn large_pages_are_passed() {
             })
             .expect("room");
             write(&map, page(7), 7);
-            let start = map.pass_entries(range, &to, Place::Any, how).expect("room");
+            let start = map
+                .pass_entries(range, &to, Place::Any, how, &|| true)
+                .expect("room");
             assert!(start.0.is_multiple_of(512 * PAGE_SIZE), "{start:?}");
             let there = start + 7 * PAGE_SIZE;
             assert_eq!(byte(&to, there), 7);
@@ -205,7 +219,7 @@ fn the_receivers_limits_are_checked_first() {
                 let place = Place::Fixed(THERE);
                 to.map(zero_at(pages_at(THERE, 1))).expect("room");
                 write(&to, THERE, 77);
-                let result = map.pass_entries(pages(0, 8), &to, place, how);
+                let result = map.pass_entries(pages(0, 8), &to, place, how, &|| true);
                 assert_eq!(result, Err(error), "{how:?}");
                 assert_eq!((byte(&map, page(7)), byte(&to, THERE)), (8, 77));
             }
@@ -214,11 +228,17 @@ fn the_receivers_limits_are_checked_first() {
         let to = Map::new(limits(8, 8, 8), vm::Randomness::Nothing).expect("a map");
         to.lock_all(None, Lock::Full).expect("nothing is locked");
         let start = map
-            .pass_entries(pages(0, 8), &to, Place::Any, Passing::Copy)
+            .pass_entries(pages(0, 8), &to, Place::Any, Passing::Copy, &|| true)
             .expect("within the limits");
         assert_eq!((to.sizes().locked, to.sizes().resident), (8, 8));
         let (frame, _) = to.pmap().extract(start).expect("populated");
         assert!(pmap::is_wired(&frame));
+        // It is not brought in for a sender that ends.
+        let to = Map::new(Limits::NONE, vm::Randomness::Nothing).expect("a map");
+        to.lock_all(None, Lock::Full).expect("nothing is locked");
+        map.pass_entries(pages(0, 8), &to, Place::Any, Passing::Copy, &|| false)
+            .expect("room");
+        assert_eq!((to.sizes().locked, to.sizes().resident), (8, 0));
         // Entries, of which each page has one.
         for i in (0..8).step_by(2) {
             map.protect(pages(i, 1), Prot::READ).expect("mapped");
@@ -226,7 +246,7 @@ fn the_receivers_limits_are_checked_first() {
         let to = new_map();
         vm::set_max_entries(7);
         for how in WAYS {
-            let result = map.pass_entries(pages(0, 8), &to, Place::Any, how);
+            let result = map.pass_entries(pages(0, 8), &to, Place::Any, how, &|| true);
             assert_eq!(result, Err(MapError::NoMemory));
         }
         vm::set_max_entries(65530);
@@ -241,14 +261,14 @@ fn bad_ranges_are_refused() {
         let (map, to) = (numbered(8), new_map());
         map.unmap(pages(4, 1)).expect("mapped");
         for how in WAYS {
-            let pass = |range, place| map.pass_entries(range, &to, place, how);
+            let pass = |range, place| map.pass_entries(range, &to, place, how, &|| true);
             assert_eq!(pass(pages(3, 2), Place::Any), Err(MapError::NotMapped));
             assert_eq!(pass(pages(0, 0), Place::Any), Err(MapError::Invalid));
             let odd = Place::Fixed(THERE + 1);
             assert_eq!(pass(pages(0, 1), odd), Err(MapError::Invalid));
             let low = Place::Fixed(VirtAddr(0));
             assert_eq!(pass(pages(0, 1), low), Err(MapError::Invalid));
-            let result = map.pass_entries(pages(0, 2), &map, Place::Fixed(page(1)), how);
+            let result = map.pass_entries(pages(0, 2), &map, Place::Fixed(page(1)), how, &|| true);
             assert_eq!(result, Err(MapError::Invalid));
         }
         map.map(MapRequest {
@@ -263,10 +283,10 @@ fn bad_ranges_are_refused() {
         })
         .expect("room");
         for how in WAYS {
-            let result = map.pass_entries(pages(3, 2), &to, Place::Any, how);
+            let result = map.pass_entries(pages(3, 2), &to, Place::Any, how, &|| true);
             assert_eq!(result, Err(MapError::Unsupported));
         }
-        let pass = |how| map.pass_entries(pages(100, 2), &to, Place::Any, how);
+        let pass = |how| map.pass_entries(pages(100, 2), &to, Place::Any, how, &|| true);
         assert_eq!(pass(Passing::Share), Err(MapError::Invalid));
         let start = pass(Passing::Copy).expect("room");
         let entry = to.entry_at(start).expect("an entry");
@@ -317,16 +337,16 @@ fn references_are_dropped_when_both_maps_are_unlocked() {
                 map.map(file_at(pages_at(place, 4), watched.clone()))
                     .expect("room");
             }
-            map.pass_entries(pages(0, 4), &to, Place::Fixed(THERE), how)
+            map.pass_entries(pages(0, 4), &to, Place::Fixed(THERE), how, &|| true)
                 .expect("room");
             assert_eq!(watched.dropped.load(Ordering::SeqCst), 1);
             // The source's entry is split and joined again: of three references one is left.
-            map.pass_entries(pages(5, 2), &to, Place::Any, Passing::Copy)
+            map.pass_entries(pages(5, 2), &to, Place::Any, Passing::Copy, &|| true)
                 .expect("room");
             assert_eq!(watched.dropped.swap(1, Ordering::SeqCst), 3);
-            map.pass_entries(pages(4, 4), &map, Place::Fixed(page(20)), how)
+            map.pass_entries(pages(4, 4), &map, Place::Fixed(page(20)), how, &|| true)
                 .expect("room");
-            to.pass_entries(pages(0, 4), &map, Place::Fixed(page(20)), how)
+            to.pass_entries(pages(0, 4), &map, Place::Fixed(page(20)), how, &|| true)
                 .expect("room");
             assert_eq!(watched.dropped.load(Ordering::SeqCst), 2);
         }
@@ -344,7 +364,7 @@ fn pages_that_a_device_writes_are_not_passed() {
             while !stopped.load(Ordering::SeqCst) {
                 let place = Place::Fixed(THERE);
                 theirs
-                    .pass_entries(pages(0, 3), &to, place, Passing::Copy)
+                    .pass_entries(pages(0, 3), &to, place, Passing::Copy, &|| true)
                     .expect("room");
                 let before = byte(&to, THERE + PAGE_SIZE);
                 task::yield_now();
@@ -377,7 +397,13 @@ fn both_directions_at_once() {
             let shared = pages(100, 2);
             maps[0].map(zero_at(shared)).expect("room");
             maps[0]
-                .pass_entries(shared, &maps[1], Place::Fixed(page(100)), Passing::Share)
+                .pass_entries(
+                    shared,
+                    &maps[1],
+                    Place::Fixed(page(100)),
+                    Passing::Share,
+                    &|| true,
+                )
                 .expect("room");
             let tasks = Tasks::new();
             for i in 0..2 {
@@ -386,7 +412,7 @@ fn both_directions_at_once() {
                     for round in 0..ROUNDS {
                         let place = Place::Fixed(THERE + (i * 64) * PAGE_SIZE);
                         let how = WAYS[(round as usize + i) % 2];
-                        from.pass_entries(pages(0, 4), &to, place, how)
+                        from.pass_entries(pages(0, 4), &to, place, how, &|| true)
                             .expect("room");
                         let Place::Fixed(at) = place else { continue };
                         assert_eq!(byte(&to, at + 3 * PAGE_SIZE), 4);
@@ -394,7 +420,7 @@ fn both_directions_at_once() {
                         if how == Passing::Move {
                             write(&to, at + 2 * PAGE_SIZE, 3);
                             let back = pages_at(at, 4);
-                            to.pass_entries(back, &from, Place::Fixed(HERE), how)
+                            to.pass_entries(back, &from, Place::Fixed(HERE), how, &|| true)
                                 .expect("room");
                         }
                         assert_eq!(byte(&from, page(2)), 3);
@@ -436,7 +462,7 @@ fn several_kinds_in_one_range() {
             })
             .expect("room");
             let start = map
-                .pass_entries(pages(0, 6), &to, Place::Any, how)
+                .pass_entries(pages(0, 6), &to, Place::Any, how, &|| true)
                 .expect("room");
             let at = |i: usize| start + i * PAGE_SIZE;
             assert_eq!([1, 3, 5].map(|i| byte(&to, at(i))), [2, 30, 0], "{how:?}");
@@ -469,7 +495,7 @@ fn what_others_replace_does_not_move() {
                 }),
             }
             .expect("room");
-            map.pass_entries(range, &other, Place::Fixed(THERE), Passing::Share)
+            map.pass_entries(range, &other, Place::Fixed(THERE), Passing::Share, &|| true)
                 .expect("room");
             let last = Arc::new(AtomicUsize::new(0));
             let stop = Arc::new(AtomicBool::new(false));
@@ -496,13 +522,19 @@ fn what_others_replace_does_not_move() {
                         look(&map, page(i));
                     }
                     let there = Place::Fixed(THERE);
-                    map.pass_entries(range, &third, there, Passing::Move)
+                    map.pass_entries(range, &third, there, Passing::Move, &|| true)
                         .expect("room");
                     for i in 0..40 {
                         look(&third, THERE + i * PAGE_SIZE);
                     }
                     third
-                        .pass_entries(pages_at(THERE, 40), &map, Place::Fixed(HERE), Passing::Move)
+                        .pass_entries(
+                            pages_at(THERE, 40),
+                            &map,
+                            Place::Fixed(HERE),
+                            Passing::Move,
+                            &|| true,
+                        )
                         .expect("room");
                 }
             });

@@ -212,14 +212,16 @@ fn pass(shared: &Shared, words: [u64; 8]) -> Result<[u64; 8]> {
     let target = receiver_of(shared, receiver, flags)?;
     let (map, to) = (shared.space.map(), target.map());
     let pages = len.div_ceil(PAGE_SIZE as u64);
+    let goes_on = || !is_dying();
     let (at, passed, copied) = match how {
         Way::Entries(how) => {
             let place = address.map_or(Place::Any, Place::Fixed);
-            let at = map.pass_entries(range, to, place, how).map_err(errno)?;
+            let at = map.pass_entries(range, to, place, how, &goes_on);
+            let at = at.map_err(errno)?;
             (at, pages, 0)
         }
         Way::Pages(how) => {
-            let handed = map.hand_over(range, to, address, how, &|| !is_dying());
+            let handed = map.hand_over(range, to, address, how, &goes_on);
             let handed = handed.map_err(errno)?;
             (handed.at, handed.passed as u64, handed.copied as u64)
         }
@@ -263,9 +265,9 @@ fn is_dying() -> bool {
 fn errno(error: MapError) -> Errno {
     match error {
         MapError::NotMapped | MapError::Access => Errno::EFAULT,
-        MapError::Invalid => Errno::EINVAL,
+        // No request asks for addresses that must be free.
+        MapError::Invalid | MapError::Exists => Errno::EINVAL,
         MapError::NoMemory => Errno::ENOMEM,
-        MapError::Exists => Errno::EEXIST,
         MapError::Again => Errno::EAGAIN,
         MapError::Io => Errno::EIO,
         MapError::Unsupported => Errno::EOPNOTSUPP,

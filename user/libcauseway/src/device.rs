@@ -1,5 +1,7 @@
 //! The device and its requests.
 
+use std::error::Error;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::mem;
@@ -82,10 +84,38 @@ impl Passing {
 pub struct Passed {
     /// Where the receiver has it.
     pub address: usize,
-    /// Pages that the receiver got without a copy.
+    /// Pages that the receiver got without a copy, those that were never touched among them.
     pub passed: u64,
     /// Pages that were copied, because they cannot be lent.
     pub copied: u64,
+}
+
+/// Memory that could not be [given](Causeway::give), and why.
+#[derive(Debug)]
+pub struct NotGiven {
+    /// The memory, with its contents.
+    pub memory: Memory,
+    /// That of the kernel.
+    pub error: io::Error,
+}
+
+impl fmt::Display for NotGiven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "memory was not given: {}", self.error)
+    }
+}
+
+impl Error for NotGiven {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Drops the memory.
+impl From<NotGiven> for io::Error {
+    fn from(it: NotGiven) -> io::Error {
+        it.error
+    }
 }
 
 /// Sums over the address space of the program. Units are pages of 4096 bytes but for `entries`.
@@ -265,13 +295,17 @@ impl Causeway {
     /// Moves `memory` to a process, which has it at an address of the kernel's choice.
     ///
     /// # Errors
-    /// Those of [`pass_range`](Causeway::pass_range); the memory is unmapped then.
-    pub fn give(&self, memory: Memory, to: Receiver<'_>) -> io::Result<Passed> {
+    /// Those of [`pass_range`](Causeway::pass_range), with the memory as it was.
+    pub fn give(&self, memory: Memory, to: Receiver<'_>) -> Result<Passed, NotGiven> {
         // SAFETY: no reference to the memory is left.
-        let passed = unsafe { self.pass_range(memory.addresses(), to, Passing::Move, None) }?;
-        // The addresses are free.
-        mem::forget(memory);
-        Ok(passed)
+        match unsafe { self.pass_range(memory.addresses(), to, Passing::Move, None) } {
+            Ok(passed) => {
+                // The addresses are free.
+                mem::forget(memory);
+                Ok(passed)
+            }
+            Err(error) => Err(NotGiven { memory, error }),
+        }
     }
 
     /// Passes `range` to a process, at `address` there or at one of the kernel's choice. All are

@@ -1,8 +1,8 @@
 //! The Causeway kernel's interface for programs beyond Linux's calls: the device `/dev/causeway`.
 //!
 //! - [`Causeway`]: the device; it exists on Causeway only.
-//! - [`Memory`]: private memory whose inheritance by children the program chooses: none, the same
-//!   memory, a copy, or zeros. On Linux, children get copies, or share memory mapped as shared.
+//! - [`Memory`]: memory whose inheritance by children the program chooses: none, the same memory, a
+//!   copy, or zeros. On Linux, children get copies, or share memory mapped as shared.
 //! - [`Causeway::pass`]: memory that another process gets without a copy: [lent](Passing::Lend),
 //!   [transferred](Passing::Transfer), or by map entries that are copied, moved or shared.
 //! - [`Counts`], [`Entry`]: the kernel's view of the address space, without the text of `/proc`.
@@ -25,7 +25,7 @@
 mod device;
 mod memory;
 
-pub use device::{Causeway, Counts, Entry, Inherit, Passed, Passing, Receiver, Rights};
+pub use device::{Causeway, Counts, Entry, Inherit, NotGiven, Passed, Passing, Receiver, Rights};
 pub use memory::Memory;
 
 #[cfg(test)]

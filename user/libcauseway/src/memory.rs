@@ -1,4 +1,4 @@
-//! Private memory that is accessed through atomics.
+//! Memory that is accessed through atomics.
 
 use std::io;
 use std::ops::Range;
@@ -7,8 +7,11 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-/// Zero-filled private memory of this program, in whole pages. Children may come to write it
-/// ([`Inherit::Share`](crate::Inherit::Share)), so it is accessed through atomics only.
+/// Memory of this program, in whole pages: [new](Memory::new) memory is private and reads zero, and
+/// memory that was [passed](Memory::from_passed) has what its sender put there. Children
+/// ([`Inherit::Share`](crate::Inherit::Share)) and other processes
+/// ([`Passing::Share`](crate::Passing::Share)) may come to write it, so it is accessed through
+/// atomics only.
 ///
 /// A child for which it was set to [`Inherit::None`](crate::Inherit::None) does not have it, and is
 /// killed when it accesses it.

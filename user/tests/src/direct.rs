@@ -425,8 +425,19 @@ fn forks() -> Outcome {
         pause_ms(round % 7);
         kill_child(busy)?;
     }
-    let read = file.read(memory, LEN, 0)?;
-    equal!(read, LEN);
+    let is_sector = |bytes: &[u8], number: usize| is_all(bytes, number as u8);
+    for at in [0, LEN] {
+        let read = file.read(memory, LEN, at)?;
+        ensure!(read == LEN || at == LEN, read);
+        let past = slice(memory, read);
+        let cached = file.bytes(at, read)?;
+        ensure!(past == cached, "the page cache has other bytes from {at}");
+        for (number, sector) in past.chunks(SECTOR).enumerate() {
+            // What the killed ones wrote is what they had read, if it is there.
+            let is_right = is_sector(sector, number) || at == LEN && is_all(sector, 0);
+            ensure!(is_right, "sector {number} from {at}");
+        }
+    }
     file.end()?;
     disk.end()
 }

@@ -98,7 +98,7 @@ fn main() {
         signals::delivery, signals::calls, signals::frames, signals::defaults,
         processes::waiting, processes::forking, processes::executing, processes::groups,
         memfds, attributes, accounts, mounts, ptys, pidfd, pipes, movement,
-        movement::calls, movement::files, passing, polling, udp_lite,
+        movement::calls, movement::files, movement::waiting, passing, passing::chains, passing::places, polling, udp_lite,
         netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,

@@ -81,6 +81,18 @@ impl Map {
     /// # Errors
     /// That of the first page that fails; those before it are present.
     pub fn populate(&self, range: VirtRange) -> Result<(), Fault> {
+        self.populate_while(range, &|| true)
+    }
+
+    /// As [`populate`](Map::populate), until `goes_on` returns false: the rest is left to faults.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn populate_while(
+        &self,
+        range: VirtRange,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(), Fault> {
         for va in range.pages() {
             let access = match self.space.read().lookup(va) {
                 Some(entry) if !entry.shared && entry.prot.contains(Prot::WRITE) => Access::Write,
@@ -89,6 +101,9 @@ impl Map {
             };
             // The fault on the page before brought most pages along.
             if !self.pmap.permits(va, access) {
+                if !goes_on() {
+                    break;
+                }
                 let wanted = ((range.end - va) >> PAGE_SHIFT) - 1;
                 retry_for_memory(|| {
                     self.resolve_with(va, access, wanted, &mut false, |_| Some(()))

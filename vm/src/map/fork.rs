@@ -55,13 +55,13 @@ impl Map {
 
     /// Locks the map for a fork: no page is pinned for writing.
     fn lock_to_fork(&self) -> Change<'_> {
-        self.locked_unpinned(|| self.change())
+        self.while_unpinned(|| self.change())
     }
 
     /// Locks this map and another one, which may be the same, to pass entries from here to there:
     /// no page here is pinned for writing.
     pub(crate) fn lock_to_pass<'a>(&'a self, to: &'a Map) -> Pair<'a> {
-        self.locked_unpinned(|| {
+        self.while_unpinned(|| {
             if core::ptr::eq(self, to) {
                 return Pair::new(self.change(), None);
             }
@@ -70,20 +70,21 @@ impl Map {
         })
     }
 
-    /// Calls `lock`, which locks the map, until no page is pinned for writing. New pins wait
-    /// meanwhile.
-    fn locked_unpinned<T>(&self, lock: impl Fn() -> T) -> T {
+    /// Calls `begin`, which locks the map or takes pages so that no later pin reaches them, until
+    /// no page is pinned for writing when it returns. New pins wait meanwhile. With no lock held
+    /// and no pins of the caller.
+    pub(crate) fn while_unpinned<T>(&self, mut begin: impl FnMut() -> T) -> T {
         let mut waits = false;
         loop {
-            let locked = lock();
+            let begun = begin();
             if self.write_pins.load(SeqCst) == 0 {
                 if waits {
                     self.waiting_forks.fetch_sub(1, SeqCst);
                     self.unpinned.wake_all();
                 }
-                return locked;
+                return begun;
             }
-            drop(locked);
+            drop(begun);
             if !waits {
                 self.waiting_forks.fetch_add(1, SeqCst);
                 waits = true;

@@ -82,7 +82,8 @@ impl Load {
 
 impl Map {
     /// Passes the entries of `range` to `to`, which may be this map, and returns where they are
-    /// there. May sleep; no lock is held.
+    /// there. Where the receiver locks them, their pages are brought in as long as `goes_on`
+    /// returns true. May sleep; no lock is held.
     ///
     /// # Errors
     /// [`MapError::NotMapped`] if part of the range is not mapped; [`MapError::Invalid`] for an
@@ -96,6 +97,7 @@ impl Map {
         to: &Map,
         place: Place,
         how: Passing,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<VirtAddr, MapError> {
         let range = page_range(range)?;
         let overlaps = |start: VirtAddr| {
@@ -115,7 +117,7 @@ impl Map {
         drop(maps);
         if is_full {
             // Pages for which memory is missing are left to later faults.
-            let _ = to.populate(there);
+            let _ = to.populate_while(there, goes_on);
         }
         Ok(there.start)
     }

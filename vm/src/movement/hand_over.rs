@@ -1,21 +1,25 @@
 //! Pages that a program hands to another one because it asked to: by loan, or for good (`uvm.txt`
 //! 7).
 //!
-//! The receiver's memory is private and writable, chosen by the kernel or given. Resident private
-//! pages of the sender change hands; other pages (of files, of shared memory) are copied, as all
-//! are where the switch `movement` allows copies only. A transfer is a loan whose lender then gives
+//! The receiver's memory is private and writable, chosen by the kernel or given. Private pages of
+//! the sender change hands, and those of files and shared memory where their pager lends them;
+//! pages that are common with other programs (`minherit`) or cannot be lent are copied, as all are
+//! where the switch `movement` allows copies only. Memory that was never touched takes no page on
+//! either side, unless the receiver's place needs one. A transfer is a loan whose lender then gives
 //! its pages up: its memory reads zero, and the receiver owns the pages alone. So a page is never
 //! without an owner, and a transfer that fails loses none. The sender's mappings go with the loan,
 //! and the receiver's come when it owns the pages: in new memory, and where it has used what was
 //! there before, it may write them without a fault. Writes of the sender's other threads to pages
-//! under transfer are lost.
+//! under transfer are lost, and so is what devices are told to write there meanwhile; those that
+//! write already are waited for.
 
 use nucleus::{Access, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, frame::Owned};
 
 use super::loan::{Leaving, Mapping};
 use super::policy::{Movement, movement};
+use crate::chunks::SLOTS;
 use crate::fault::fault_ahead;
-use crate::map::{Advice, Fault, Map, MapEntry, MapError, MapRequest, page_range};
+use crate::map::{Advice, Fault, Lock, Map, MapEntry, MapError, MapRequest, page_range};
 
 /// How pages are handed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +35,7 @@ pub enum Handing {
 pub struct HandedOver {
     /// Where the receiver has it.
     pub at: VirtAddr,
-    /// Pages that changed hands.
+    /// Pages that the receiver got without a copy: those that changed hands, and untouched ones.
     pub passed: usize,
     /// Pages that were copied.
     pub copied: usize,
@@ -73,7 +77,7 @@ impl Map {
                 false => Err(MapError::Invalid),
             }
         })?;
-        let start = match at {
+        let (start, is_full) = match at {
             Some(at) => {
                 let end = at.checked_add(range.len()).ok_or(MapError::NotMapped)?;
                 let there = page_range(VirtRange::new(at, end))?;
@@ -85,10 +89,15 @@ impl Map {
                     let may_receive = entry.is_private() && entry.allows(Access::Write);
                     may_receive.then_some(()).ok_or(MapError::NotMapped)
                 })?;
-                at
+                (at, false)
             }
-            None => to.map(MapRequest::zero(range.len(), Prot::READ | Prot::WRITE))?,
+            None => {
+                let request = MapRequest::zero(range.len(), Prot::READ | Prot::WRITE);
+                let (there, is_full) = to.establish(&request)?;
+                (there.start, is_full)
+            }
         };
+        let there = VirtRange::new(start, start + range.len());
         let mut handed = HandedOver {
             at: start,
             passed: 0,
@@ -99,12 +108,15 @@ impl Map {
         if how == Handing::Transfer && result.is_ok() {
             result = self.give_up(range);
             if maps {
-                to.map_owned(VirtRange::new(start, start + range.len()));
+                to.map_owned(there);
             }
         }
         if result.is_err() && at.is_none() {
             // The first error is the one that counts.
-            let _ = to.unmap(VirtRange::new(start, start + range.len()));
+            let _ = to.unmap(there);
+        } else if is_full {
+            // Pages for which memory is missing are left to later faults.
+            let _ = to.populate_while(there, goes_on);
         }
         result.map(|()| handed)
     }
@@ -168,6 +180,15 @@ impl Map {
                 (true, 1) => self.pass_pages::<1>(at, to, there, left, how),
                 (true, _) => self.pass_pages::<TOGETHER>(at, to, there, left, how),
             };
+            let passed = match passed {
+                0 => to.receive_zeros(there, self.untouched(at, left))?,
+                count => count,
+            };
+            let passed = match (may_move, passed, left) {
+                (true, 0, 1) => self.bring_in_and_pass::<1>(at, to, there, left, how),
+                (true, 0, _) => self.bring_in_and_pass::<TOGETHER>(at, to, there, left, how),
+                (_, count, _) => count,
+            };
             handed.passed += passed;
             if passed == 0 {
                 self.copy_page(at, to, there)?;
@@ -178,7 +199,68 @@ impl Map {
         Ok(())
     }
 
+    /// Returns how many pages from the one at `at` on, `most` at most, are private zero-fill memory
+    /// that was never touched.
+    fn untouched(&self, at: VirtAddr, most: usize) -> usize {
+        let space = self.space.read();
+        let is_zero =
+            |it: &&MapEntry| it.is_private() && it.object.is_none() && it.allows(Access::Read);
+        let Some(entry) = space.lookup(at).filter(is_zero) else {
+            return 0;
+        };
+        let most = most.min((entry.range.end - at) >> PAGE_SHIFT);
+        let Some(amap) = &entry.amap else {
+            return most;
+        };
+        let (first, last) = (entry.key(at), entry.key(at) + most as i64);
+        let (mut start, mut span) = (first, SLOTS as i64);
+        // In ever larger steps: a look at a few slots tells mostly, and few steps pass a large gap.
+        while start < last {
+            let end = last.min(start + span);
+            let mut anon = end;
+            amap.for_each(start..end, &mut |key, _, _| anon = anon.min(key));
+            if anon < end {
+                return (anon - first) as usize;
+            }
+            (start, span) = (end, 2 * span);
+        }
+        most
+    }
+
+    /// Makes pages from the one at `at` on read zero, `most` at most, without memory for them;
+    /// returns how many: 0 where pages have something below them, or are to be resident.
+    fn receive_zeros(&self, at: VirtAddr, most: usize) -> Result<usize, MapError> {
+        if most == 0 {
+            return Ok(0);
+        }
+        let fits = |it: &&MapEntry| {
+            let is_anonymous = it.is_private() && it.object.is_none();
+            is_anonymous && it.allows(Access::Write) && it.lock != Lock::Full
+        };
+        let left = |it: &MapEntry| (it.range.end - at) >> PAGE_SHIFT;
+        let count = self.space.read().lookup(at).filter(fits).map_or(0, left);
+        let count = count.min(most);
+        self.give_up(VirtRange::new(at, at + count * PAGE_SIZE))?;
+        Ok(count)
+    }
+
+    /// Brings in a page that is not there yet, or in swap, and passes it and those that follow it.
+    fn bring_in_and_pass<const N: usize>(
+        &self,
+        at: VirtAddr,
+        to: &Map,
+        there: VirtAddr,
+        most: usize,
+        how: Handing,
+    ) -> usize {
+        match self.resolve(at, Access::Read, |_| Some(())) {
+            Ok(()) => self.pass_pages::<N>(at, to, there, most, how),
+            Err(_) => 0,
+        }
+    }
+
     /// Lends up to `N` pages, `most` at most, and returns how many: 0 if the first cannot be lent.
+    /// Waits for devices that write the sender's pages.
     fn pass_pages<const N: usize>(
         &self,
         at: VirtAddr,
@@ -193,25 +275,33 @@ impl Map {
         };
         let mut pages = [const { None::<Owned> }; N];
         let most = most.min(N);
-        let mut count = self.lend_leaving(at, &mut pages[..most], leaving);
-        // A page that is not there yet, or in swap, is brought in.
-        if count == 0 && self.resolve(at, Access::Read, |_| Some(())).is_ok() {
-            count = self.lend_leaving(at, &mut pages[..most], leaving);
-        }
+        let count = self.while_unpinned(|| {
+            pages.fill(None);
+            self.lend_leaving(at, &mut pages[..most], leaving)
+        });
         to.receive_mapping(there, &mut pages[..count], mapping)
     }
 
     fn copy_page(&self, at: VirtAddr, to: &Map, there: VirtAddr) -> Result<(), MapError> {
-        let mut held = [None];
-        self.hold_each(at, &mut held);
+        // A device that writes the page has written all of it.
+        let held = self.while_unpinned(|| {
+            let mut held = [None];
+            self.hold_each(at, &mut held);
+            held
+        });
         let [Some(page)] = held else {
-            return Err(MapError::NotMapped);
+            let why = self.resolve(at, Access::Read, |_| Some(()));
+            return Err(why.map_or_else(error_of, |()| MapError::NoMemory));
         };
-        to.write_from(there, &page, 0, PAGE_SIZE)
-            .map_err(|fault| match fault {
-                Fault::OutOfMemory => MapError::NoMemory,
-                Fault::Io | Fault::BeyondEnd => MapError::Io,
-                Fault::NotMapped | Fault::Protection => MapError::NotMapped,
-            })
+        to.write_from(there, &page, 0, PAGE_SIZE).map_err(error_of)
+    }
+}
+
+/// Why a page cannot be read or written.
+fn error_of(fault: Fault) -> MapError {
+    match fault {
+        Fault::OutOfMemory => MapError::NoMemory,
+        Fault::Io | Fault::BeyondEnd => MapError::Io,
+        Fault::NotMapped | Fault::Protection => MapError::NotMapped,
     }
 }

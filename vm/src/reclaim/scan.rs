@@ -233,6 +233,7 @@ impl Object {
                 if swap::may_go(frame, 0) && fate(index, frame, modified) == Fate::Drop {
                     core::mem::swap(&mut gone[i], &mut pages[i]);
                     scan.freed(usize::from(is_freed));
+                    Counter::loans_broken_by_pageout.add(u64::from(!is_freed));
                     count += 1;
                 }
             }

@@ -140,12 +140,12 @@ impl SwapState {
     /// Takes out the frame of a page that also has a slot, if it is mapped nowhere and
     /// [may go](may_go) but for the caller's `held` handles. The slot is valid.
     pub fn drop_frame(&mut self, held: u64) -> Option<Frame> {
-        let slot = self.slot.as_ref()?;
-        let frame = self
-            .frame
-            .take_if(|frame| frame.mappings() == 0 && may_go(frame, held))?;
-        table::set_cached(slot, false);
-        Some(frame.into_frame())
+        self.slot.as_ref()?;
+        let frame = self.take_frame(held)?;
+        if let Some(slot) = &self.slot {
+            table::set_cached(slot, false);
+        }
+        Some(frame)
     }
 
     /// As [`drop_frame`](SwapState::drop_frame) for a lazily freed page that was not modified: it
@@ -154,9 +154,17 @@ impl SwapState {
         if !self.lazy || self.slot.is_some() {
             return None;
         }
+        self.take_frame(held)
+    }
+
+    /// Takes out the frame if it is mapped nowhere and may go; its other owners keep it.
+    fn take_frame(&mut self, held: u64) -> Option<Frame> {
         let frame = self
             .frame
             .take_if(|frame| frame.mappings() == 0 && may_go(frame, held))?;
+        if frame.is_lent() {
+            Counter::loans_broken_by_pageout.add(1);
+        }
         Some(frame.into_frame())
     }
 }

@@ -78,6 +78,7 @@ fn main() {
         crowds,
         bombs::queues,
         bombs::memory,
+        bombs::loans,
         bombs,
         rules,
         tables,

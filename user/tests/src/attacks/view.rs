@@ -3,11 +3,13 @@
 
 use crate::victims::{self, MARK, SECRET, WORD, execute, place};
 use crate::{USER, as_user, become_user, while_attacking};
+use libcauseway::{Causeway, Passing, Receiver};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("attacks: writing into a set-uid program", write_memory),
     ("attacks: reading from a set-uid program", read_memory),
+    ("attacks: passing memory to a set-uid program", pass_memory),
     ("attacks: a set-uid program's memory as a file", memory_file),
     ("attacks: a set-uid program's environment", environment),
     ("attacks: a set-uid program's mappings", mappings),
@@ -107,6 +109,32 @@ fn read_memory() -> Outcome {
         // SAFETY: reads from another process into `word`.
         unsafe { process_vm_readv(pid, &to, 1, &from, 1, 0) };
         word == SECRET
+    })
+}
+
+fn pass_memory() -> Outcome {
+    const WAYS: [Passing; 4] = [
+        Passing::Copy,
+        Passing::Share,
+        Passing::Lend,
+        Passing::Transfer,
+    ];
+    let place = place()?;
+    race(&place.victim(victims::watch())?, |pid| {
+        let (Ok(memory), Ok(causeway)) = (map(PAGE), Causeway::open()) else {
+            return false;
+        };
+        let there = WORD & !(PAGE - 1);
+        for how in WAYS {
+            poke(memory, 1);
+            let range = memory as usize..memory as usize + PAGE;
+            // SAFETY: the memory is used by pointers only. What stands at this address in a program
+            // that may be changed is nothing.
+            let _ =
+                unsafe { causeway.pass_range(range, Receiver::Id(pid as u32), how, Some(there)) };
+        }
+        let _ = unmap(memory, PAGE);
+        false
     })
 }
 

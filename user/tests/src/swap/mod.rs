@@ -11,6 +11,7 @@ mod state;
 pub const TESTS: &[Test] = &[
     ("swap: what can't be swap space", devices::refusals),
     ("swap: pages that are sent away come back", pages::away),
+    ("swap: lent pages", pages::lent),
     (
         "swap: a device is given up and taken again",
         devices::off_and_on,

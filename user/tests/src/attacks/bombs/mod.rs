@@ -3,9 +3,11 @@
 //! Beside each of them a small program of root's, as a shell is one, goes on taking a little memory
 //! and making processes: it must live, and get on. What the bomb took must be back afterwards.
 //!
-//! - [`queues`]: data on its way. [`memory`]: memory by other names.
+//! - [`queues`]: data on its way. [`memory`]: memory by other names. [`loans`]:
+//!   pages with several owners.
 //! - Here: all other objects.
 
+pub mod loans;
 pub mod memory;
 pub mod queues;
 

@@ -1,5 +1,8 @@
 //! `/dev/causeway` passes memory to another process: by loan, transfer, or map entries.
 
+pub mod chains;
+pub mod places;
+
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::large::Switched;
@@ -67,6 +70,25 @@ fn set(memory: *mut u8, page: usize, value: u64) {
 fn get(memory: *mut u8, page: usize) -> u64 {
     // SAFETY: as in `set`.
     unsafe { word(memory, page).read_volatile() }
+}
+
+/// Starts a child that has run `body`, and sleeps.
+fn spawn_ready(body: impl FnOnce() -> Outcome) -> Result<pid_t> {
+    let (from, to) = pipe(0)?;
+    let child = spawn(|| {
+        body()?;
+        call!(write(to, [1u8].as_ptr().cast(), 1));
+        loop {
+            // SAFETY: a plain call.
+            unsafe { libc::pause() };
+        }
+    })?;
+    call!(close(to));
+    let mut answer = 0u8;
+    let count = call!(read(from, (&raw mut answer).cast(), 1));
+    call!(close(from));
+    ensure!(count == 1, "the child has failed");
+    Ok(child)
 }
 
 /// A child that is told an address, and says when it is done with it.
@@ -252,7 +274,12 @@ fn fixed() -> Outcome {
         memory.as_u64s()[0].store(5, Relaxed);
         let Ok(passed) = causeway.pass(&memory, own, how) else {
             equal!(how, Passing::Move);
-            let passed = causeway.give(memory, own)?;
+            // What no process gets stays.
+            let missing = Receiver::Id(4_000_000);
+            let kept = causeway.give(memory, missing).err().ok_or("it is gone")?;
+            equal!(kept.error.raw_os_error(), Some(ESRCH));
+            equal!(kept.memory.as_u64s()[0].load(Relaxed), 5);
+            let passed = causeway.give(kept.memory, own).map_err(io::Error::from)?;
             equal!(get(passed.address as *mut u8, 0), 5);
             continue;
         };
@@ -300,7 +327,10 @@ fn kinds() -> Outcome {
                 equal!(error_of(passed), EINVAL);
                 continue;
             }
-            peer.tell(passed?.address)?;
+            let passed = passed?;
+            let is_lent = how == Passing::Lend;
+            equal!((passed.passed, passed.copied), (8, 0), how, is_lent);
+            peer.tell(passed.address)?;
             let mut byte = [0];
             file.read_exact_at(&mut byte, 0)?;
             let reaches_file = flags == MAP_SHARED && matches!(how, Passing::Move | Passing::Share);
@@ -373,12 +403,14 @@ fn ends() -> Outcome {
             call!(kill(child, SIGKILL));
             Ok(())
         })?;
-        let mut error = 0;
-        for _ in 0..2000 {
-            error = error_of(pass(memory, PAGES, Receiver::Id(child as u32), how, None));
-            if error != 0 {
+        // Until the kill comes.
+        loop {
+            let error = error_of(pass(memory, PAGES, Receiver::Id(child as u32), how, None));
+            if error == ESRCH {
                 break;
             }
+            // It may have as many mappings as it may have before it is killed.
+            ensure!(error == 0 || error == ENOMEM, "{how:?}: errno {error}");
             if how == Passing::Move {
                 call!(mmap(
                     memory.cast(),
@@ -390,7 +422,6 @@ fn ends() -> Outcome {
                 ));
             }
         }
-        ensure!(error == ESRCH || error == 0, "{how:?}: errno {error}");
         wait_ok(killer)?;
         wait(child)?;
         let error = error_of(pass(memory, PAGES, Receiver::Id(child as u32), how, None));
@@ -402,12 +433,16 @@ fn ends() -> Outcome {
 
 fn permission() -> Outcome {
     let root = spawn_sleeper()?;
-    let other = spawn(|| {
+    let other = spawn_ready(|| {
         call!(setuid(1000));
-        call!(pause());
         Ok(())
     })?;
-    pause_ms(20);
+    // A process of the same user that does not let others look into it.
+    let closed = spawn_ready(|| {
+        call!(setuid(1000));
+        call!(prctl(PR_SET_DUMPABLE, 0 as c_ulong, 0, 0, 0));
+        Ok(())
+    })?;
     let memory = numbered(0)?;
     let refused = |target: pid_t| -> Outcome {
         for how in WAYS {
@@ -424,11 +459,13 @@ fn permission() -> Outcome {
     })?;
     child(|| {
         call!(setuid(1000));
-        refused(root)
+        refused(root)?;
+        refused(closed)
     })?;
     pass(memory, 1, Receiver::Id(other as u32), Passing::Copy, None)?;
     kill_child(root)?;
     kill_child(other)?;
+    kill_child(closed)?;
     Ok(())
 }
 
@@ -493,13 +530,11 @@ fn refusals() -> Outcome {
 
 fn limits() -> Outcome {
     let memory = numbered(600)?;
-    let child = spawn(|| {
+    let child = spawn_ready(|| {
         let limit = limit_of(64 << 20);
         call!(setrlimit(RLIMIT_AS, &limit));
-        call!(pause());
         Ok(())
     })?;
-    pause_ms(20);
     let large = map(256 << 20)?;
     for how in WAYS {
         let passed = pass(
