@@ -48,6 +48,11 @@ pub struct PageCache<S: BackingStore> {
     pub(crate) store: S,
 }
 
+/// Returns the pages that have some of these bytes.
+pub(crate) fn pages_with(bytes: &Range<u64>) -> Range<u64> {
+    bytes.start / PAGE..bytes.end.div_ceil(PAGE)
+}
+
 /// What a page error is to a system call.
 pub(crate) fn errno(error: PagerError) -> Errno {
     match error {

@@ -219,7 +219,7 @@ fn pass(shared: &Shared, words: [u64; 8]) -> Result<[u64; 8]> {
             (at, pages, 0)
         }
         Way::Pages(how) => {
-            let handed = map.hand_over(range, to, address, how, &|| !is_dying());
+            let handed = map.hand_over(range, to, address, how, &|| !thread::is_current_dying());
             let handed = handed.map_err(errno)?;
             (handed.at, handed.passed as u64, handed.copied as u64)
         }
@@ -252,12 +252,6 @@ fn receiver_of(shared: &Shared, receiver: u64, flags: u64) -> Result<Arc<Space>>
     };
     let thread = thread.ok_or(Errno::ESRCH)?;
     View::space_of(&thread, Ids::Real)
-}
-
-/// Returns whether the current thread is to end, so that a long request stops.
-fn is_dying() -> bool {
-    thread::with_current(|thread| thread.signals.needs_attention() && thread.is_dying())
-        .unwrap_or(false)
 }
 
 fn errno(error: MapError) -> Errno {

@@ -116,6 +116,19 @@ pub fn with_current<R>(f: impl FnOnce(&Arc<Map>) -> R) -> Option<R> {
     result
 }
 
+/// How it is found whether the current thread is to end.
+static DYING: OnceBox<fn() -> bool> = OnceBox::new();
+
+/// Registers how it is found whether the current thread is to end. The first one stays.
+pub fn set_dying(dying: fn() -> bool) {
+    DYING.get_or_insert(|| Box::new(dying));
+}
+
+/// Returns whether the current thread is to end, so that a long call stops.
+pub fn is_dying() -> bool {
+    DYING.get().is_some_and(|dying| dying())
+}
+
 /// Judges whether the current program is to lend pages of its next `bytes` bytes, which begin with
 /// `pages` whole pages: `most` at most now.
 ///
