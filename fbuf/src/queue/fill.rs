@@ -238,8 +238,11 @@ impl<S: State> Queue<S> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
         let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
-        if most == 0 || space.least > 0 {
-            return Ok(Err(Why::Small));
+        if space.least > 0 {
+            return Ok(Err(Why::Packet));
+        }
+        if most == 0 {
+            return Ok(Err(Why::NoRoom));
         }
         chain.aside().data.reserve(most)?;
         drop(chain);
