@@ -1,5 +1,6 @@
 //! The state of a mounted file system, and the locks that order changes against unmounting.
 
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use nucleus::{
@@ -7,10 +8,14 @@ use nucleus::{
     sync::{CpuReadGuard, CpuRwLock, Mutex, Rank, SpinLock},
 };
 
+use super::Ext2;
 use crate::block::Claim;
 
 /// A guard of a change of the file system.
 pub(super) type Change<'a> = CpuReadGuard<'a, ()>;
+
+/// What is to be done once the first function returns true.
+pub(super) type Step = (fn(&Ext2) -> bool, fn(&Arc<Ext2>));
 
 /// The state of a mounted file system.
 pub(super) struct MountState {
@@ -27,6 +32,8 @@ pub(super) struct MountState {
     pub claim: SpinLock<Option<Claim>>,
     /// It was mounted, and has no mount left.
     pub ending: AtomicBool,
+    /// A step of its end for which no task could be started.
+    pub left: SpinLock<Option<Step>>,
 }
 
 impl MountState {
@@ -40,6 +47,7 @@ impl MountState {
             mounts: AtomicUsize::new(0),
             claim: SpinLock::new(Rank::Leaf, None),
             ending: AtomicBool::new(false),
+            left: SpinLock::new(Rank::Leaf, None),
         }
     }
 }

@@ -145,9 +145,9 @@ fn flags(bar: &Bar) -> u64 {
 fn resource(it: &'static Function) -> Entry {
     shown(|out| {
         for bar in &it.bars {
-            let (first, last, flags) = bar.as_ref().map_or((0, 0, 0), |bar| {
-                (bar.address, bar.address + (bar.size - 1), flags(bar))
-            });
+            let (first, last, flags) = bar
+                .as_ref()
+                .map_or((0, 0, 0), |bar| (bar.address, bar.last(), flags(bar)));
             writeln!(out, "{first:#018x} {last:#018x} {flags:#018x}");
         }
     })
