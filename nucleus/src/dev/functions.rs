@@ -46,13 +46,6 @@ pub struct Bar {
     pub is_prefetchable: bool,
 }
 
-impl Bar {
-    /// The last address, if the device is right about the size.
-    pub fn last(&self) -> u64 {
-        self.address.saturating_add(self.size.saturating_sub(1))
-    }
-}
-
 /// Why programs can't have a function's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LendError {
@@ -186,12 +179,5 @@ mod tests {
             found,
             [[true, false], [true, false], [true, true], [false, true]]
         );
-    }
-
-    #[test]
-    fn no_size_that_a_device_reports_overflows() {
-        let bars = function(8, [(u64::MAX - 0xfff, 0x2000), (0x1000, 0)]).bars;
-        let last = [0, 1].map(|bar| bars[bar].unwrap().last());
-        assert_eq!(last, [u64::MAX, 0x1000]);
     }
 }

@@ -146,7 +146,8 @@ fn refused_or_short() -> Outcome {
     disk.end()
 }
 
-/// What ends at the limit is short; a signal is sent only if not even the first byte may be written.
+/// What ends at the limit is short; a signal is sent only if not even the first byte may be
+/// written.
 fn limited() -> Outcome {
     let disk = Mounted::new()?;
     let file = Both::new(&disk, "limited")?;
