@@ -1,6 +1,5 @@
 //! The state of a mounted file system, and the locks that order changes against unmounting.
 
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize};
 
 use nucleus::{
@@ -8,14 +7,19 @@ use nucleus::{
     sync::{CpuReadGuard, CpuRwLock, Mutex, Rank, SpinLock},
 };
 
-use super::Ext2;
 use crate::block::Claim;
 
 /// A guard of a change of the file system.
 pub(super) type Change<'a> = CpuReadGuard<'a, ()>;
 
-/// What is to be done once the first function returns true.
-pub(super) type Step = (fn(&Ext2) -> bool, fn(&Arc<Ext2>));
+/// What is left to do for a file system that was detached while in use.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    /// Ending it, once no inode is in use.
+    Finish,
+    /// Freeing the device, once no transfer has its blocks.
+    FreeDevice,
+}
 
 /// The state of a mounted file system.
 pub(super) struct MountState {

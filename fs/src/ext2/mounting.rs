@@ -18,7 +18,7 @@ use nucleus::{
     task::{self, Priority, Sleep, Spawn},
 };
 
-use super::{Ext2, options::Options, state::Body};
+use super::{Ext2, mount_state::Step, options::Options, state::Body};
 use crate::{
     Vnode,
     block::{Claim, Device},
@@ -147,42 +147,50 @@ impl Ext2 {
         // It was detached while in use. The caller may hold any lock, so a task does the rest.
         // Mappings use files, and their end is not reported: this case is too rare to charge every
         // mapping for it.
-        self.when(|fs| fs.put_all_away() == 0, |fs| fs.finish());
+        self.do_later(Step::Finish);
     }
 
-    /// Lets a task do `then` as soon as `is_ready`. Without memory for the task it is left to the
-    /// next mount of the device.
-    fn when(self: &Arc<Ext2>, is_ready: fn(&Ext2) -> bool, then: fn(&Arc<Ext2>)) {
+    /// Does a step if it can be done; returns whether it is done.
+    fn try_step(self: &Arc<Ext2>, step: Step) -> bool {
+        match step {
+            Step::Finish if self.put_all_away() == 0 => self.finish(),
+            Step::FreeDevice if !self.has_held() => self.free_device(),
+            Step::Finish | Step::FreeDevice => return false,
+        }
+        true
+    }
+
+    /// Lets a task do a step as soon as it can be done. Without memory for the task it is left to
+    /// the next mount of the device.
+    fn do_later(self: &Arc<Ext2>, step: Step) {
         let spawn = Spawn {
             priority: Priority::KERNEL,
             ..Spawn::kernel("ext2-end")
         };
         let fs = self.clone();
         let end = move || {
-            while !is_ready(&fs) {
+            while !fs.try_step(step) {
                 task::sleep(Sleep::within(LOOK));
             }
-            then(&fs);
         };
         if task::spawn(spawn, Box::new(end)).is_err() {
-            *self.mounting.left.lock() = Some((is_ready, then));
+            *self.mounting.left.lock() = Some(step);
             log!("ext2 on {}: no memory to end it", self.device().name());
         }
     }
 
-    /// Does what [`when`](Ext2::when) found no memory for, if there is something, or lets a task do
-    /// it; returns whether it is done. With no lock held.
+    /// Does what [`do_later`](Ext2::do_later) found no memory for, if there is something, or lets a
+    /// task do it; returns whether it is done. With no lock held.
     fn end_late(self: &Arc<Ext2>) -> bool {
         let left = self.mounting.left.lock().take();
-        let Some((is_ready, then)) = left else {
+        let Some(step) = left else {
             return false;
         };
-        let now = is_ready(self);
-        match now {
-            true => then(self),
-            false => self.when(is_ready, then),
+        let is_done = self.try_step(step);
+        if !is_done {
+            self.do_later(step);
         }
-        now
+        is_done
     }
 
     /// Evicts all unused inodes; returns how many are in use.
@@ -211,7 +219,7 @@ impl Ext2 {
             drop(self.take_claim());
         } else if self.has_held() {
             // Another file's bytes must not come where a device still writes.
-            self.when(|fs| !fs.has_held(), |fs| fs.free_device());
+            self.do_later(Step::FreeDevice);
         } else {
             self.free_device();
         }
