@@ -79,8 +79,9 @@ pub use map::{
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::{
     HandedOver, Handing, Moved, Movement, Mover, Passing, PinnedPages, WAYS, Why, count_moved,
-    least_direct, least_move, least_pages, least_uncopied, lends_pages, may_move, moved_bytes,
-    movement, set_current_map, set_least_move, set_movement, takes_pages, why_not, with_current,
+    is_dying, least_direct, least_large, least_move, least_pages, lends_pages, may_move,
+    moved_bytes, movement, set_current_map, set_dying, set_least_move, set_movement, takes_pages,
+    why_not, with_current,
 };
 pub use object::{
     Anonymous, BusyPages, Description, DeviceObject, HasObject, Lookup, Object, Pager, PagerError,

@@ -106,7 +106,9 @@ impl<S: State> Queue<S> {
         let mut total = 0;
         let mut left = from.left();
         let mut lends = false;
-        let is_large = left >= vm::least_uncopied();
+        // Why the last bytes were copied, which holds for the few behind them as well.
+        let mut why = None;
+        let is_large = left >= vm::least_large();
         if is_large {
             (total, lends) = self.put_if_awaited(from, call)?;
             left = from.left();
@@ -117,13 +119,14 @@ impl<S: State> Queue<S> {
                     Ok(lent) => lent,
                     Err(error) => return moved(total, Err(error)),
                 },
-                false => Err(vm::why_not(left)),
+                false => Err(why.unwrap_or_else(|| vm::why_not(left))),
             };
             let step = match lent {
-                Err(why) => {
+                Err(now) => {
+                    why = Some(now);
                     let step = self.step(&mut tail, from, left, call);
                     if is_large && let Ok(n @ 1..) = step {
-                        vm::count_moved(S::MOVERS[0], Moved::Copied(why), n);
+                        vm::count_moved(S::MOVERS[0], Moved::Copied(now), n);
                     }
                     step
                 }
@@ -238,8 +241,11 @@ impl<S: State> Queue<S> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
         let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
-        if most == 0 || space.least > 0 {
-            return Ok(Err(Why::Small));
+        if space.least > 0 {
+            return Ok(Err(Why::Packet));
+        }
+        if most == 0 {
+            return Ok(Err(Why::NoRoom));
         }
         chain.aside().data.reserve(most)?;
         drop(chain);

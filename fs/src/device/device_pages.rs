@@ -13,7 +13,7 @@ use vm::Pager;
 
 use crate::{
     block::{Device, DevicePages, Done, Request, SECTOR, Transfer, all, make_room},
-    page_cache::{BlockStore, Cached, PageCache, Properties, WriteBack},
+    page_cache::{BlockStore, Cached, PageCache, Properties, WriteBack, pages_with},
     vnode::Mapped,
 };
 
@@ -204,15 +204,10 @@ impl Opened {
     /// # Errors
     /// `ENOMEM`.
     pub fn settle(&self, bytes: Range<u64>) -> Result<()> {
-        let pages = Opened::pages_of(&bytes);
+        let pages = pages_with(&bytes);
         self.pages.write_through(pages.clone())?;
         self.pages.invalidate(pages);
         Ok(())
-    }
-
-    fn pages_of(bytes: &Range<u64>) -> Range<u64> {
-        let page = PAGE_SIZE as u64;
-        bytes.start / page..bytes.end.div_ceil(page)
     }
 }
 

@@ -12,6 +12,15 @@ use crate::block::Claim;
 /// A guard of a change of the file system.
 pub(super) type Change<'a> = CpuReadGuard<'a, ()>;
 
+/// What is left to do for a file system that was detached while in use.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    /// Ending it, once no inode is in use.
+    Finish,
+    /// Freeing the device, once no transfer has its blocks.
+    FreeDevice,
+}
+
 /// The state of a mounted file system.
 pub(super) struct MountState {
     /// Held while a directory gets another parent, so that ancestors do not change.
@@ -27,6 +36,8 @@ pub(super) struct MountState {
     pub claim: SpinLock<Option<Claim>>,
     /// It was mounted, and has no mount left.
     pub ending: AtomicBool,
+    /// A step of its end for which no task could be started.
+    pub left: SpinLock<Option<Step>>,
 }
 
 impl MountState {
@@ -40,6 +51,7 @@ impl MountState {
             mounts: AtomicUsize::new(0),
             claim: SpinLock::new(Rank::Leaf, None),
             ending: AtomicBool::new(false),
+            left: SpinLock::new(Rank::Leaf, None),
         }
     }
 }

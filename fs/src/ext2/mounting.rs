@@ -18,7 +18,7 @@ use nucleus::{
     task::{self, Priority, Sleep, Spawn},
 };
 
-use super::{Ext2, options::Options, state::Body};
+use super::{Ext2, mount_state::Step, options::Options, state::Body};
 use crate::{
     Vnode,
     block::{Claim, Device},
@@ -43,7 +43,7 @@ static IN_USE: Mutex<Vec<Weak<Ext2>>> = Mutex::new(crate::rank::FILES, Vec::new(
 /// forbids writing, unless `read_only`; `EBUSY` if the device has another holder, or it is mounted
 /// the other way; `EIO`, `ENOMEM`.
 pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Arc<dyn Vnode>> {
-    let options = Options::parse(options)?;
+    let mut wanted = Options::parse(options)?;
     let mut in_use = IN_USE.lock();
     in_use.retain(|fs| fs.strong_count() > 0);
     let same = in_use
@@ -53,8 +53,12 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
     if let Some(fs) = same {
         // One that is ending cannot be mounted again.
         let usable = !fs.mounting.ending.load(Ordering::Acquire) && fs.is_read_only() == read_only;
-        return match usable {
-            true => Ok(fs.root()?),
+        if usable {
+            return Ok(fs.root()?);
+        }
+        drop(in_use);
+        return match fs.end_late() {
+            true => mount(device, options, read_only),
             false => Err(Errno::EBUSY),
         };
     }
@@ -64,14 +68,15 @@ pub fn mount(device: &Arc<Device>, options: &[u8], read_only: bool) -> Result<Ar
         log!("ext2 on {}: {}", device.name(), refused.reason);
         refused.errno
     })?;
-    if options.in_place && !fs.may_be_in_place() {
+    if wanted.in_place && !fs.may_be_in_place() {
+        // As on Linux since 5.17.
         log!(
-            "ext2 on {}: dax wants memory for a medium, and blocks of a page",
+            "ext2 on {}: no dax, which wants memory for a medium, and blocks of a page",
             device.name()
         );
-        return Err(Errno::EINVAL);
+        wanted.in_place = false;
     }
-    fs.set_options(options);
+    fs.set_options(wanted);
     // An error before there is a root drops it and the claim on the device.
     let root = begin(&fs, read_only).inspect_err(|_| fs.forget())?;
     *fs.mounting.claim.lock() = Some(claim);
@@ -142,25 +147,50 @@ impl Ext2 {
         // It was detached while in use. The caller may hold any lock, so a task does the rest.
         // Mappings use files, and their end is not reported: this case is too rare to charge every
         // mapping for it.
-        self.when(|fs| fs.put_all_away() == 0, |fs| fs.finish());
+        self.do_later(Step::Finish);
     }
 
-    /// Lets a task do `then` as soon as `is_ready`.
-    fn when(self: &Arc<Ext2>, is_ready: fn(&Ext2) -> bool, then: fn(&Arc<Ext2>)) {
+    /// Does a step if it can be done; returns whether it is done.
+    fn try_step(self: &Arc<Ext2>, step: Step) -> bool {
+        match step {
+            Step::Finish if self.put_all_away() == 0 => self.finish(),
+            Step::FreeDevice if !self.has_held() => self.free_device(),
+            Step::Finish | Step::FreeDevice => return false,
+        }
+        true
+    }
+
+    /// Lets a task do a step as soon as it can be done. Without memory for the task it is left to
+    /// the next mount of the device.
+    fn do_later(self: &Arc<Ext2>, step: Step) {
         let spawn = Spawn {
             priority: Priority::KERNEL,
             ..Spawn::kernel("ext2-end")
         };
         let fs = self.clone();
         let end = move || {
-            while !is_ready(&fs) {
+            while !fs.try_step(step) {
                 task::sleep(Sleep::within(LOOK));
             }
-            then(&fs);
         };
         if task::spawn(spawn, Box::new(end)).is_err() {
+            *self.mounting.left.lock() = Some(step);
             log!("ext2 on {}: no memory to end it", self.device().name());
         }
+    }
+
+    /// Does what [`do_later`](Ext2::do_later) found no memory for, if there is something, or lets a
+    /// task do it; returns whether it is done. With no lock held.
+    fn end_late(self: &Arc<Ext2>) -> bool {
+        let left = self.mounting.left.lock().take();
+        let Some(step) = left else {
+            return false;
+        };
+        let is_done = self.try_step(step);
+        if !is_done {
+            self.do_later(step);
+        }
+        is_done
     }
 
     /// Evicts all unused inodes; returns how many are in use.
@@ -189,7 +219,7 @@ impl Ext2 {
             drop(self.take_claim());
         } else if self.has_held() {
             // Another file's bytes must not come where a device still writes.
-            self.when(|fs| !fs.has_held(), |fs| fs.free_device());
+            self.do_later(Step::FreeDevice);
         } else {
             self.free_device();
         }

@@ -13,8 +13,8 @@ use crate::block::Done;
 /// [`FILE_END`](crate::rank::FILE_END).
 ///
 /// A page that has just got its first block is in memory and dirty from then until it is written:
-/// the block's old bytes are never read. In a [in-place](BlockStore::is_in_place) store the page is
-/// that block, cleared.
+/// the block's old bytes are never read. In an [in-place](BlockStore::is_in_place) store the page
+/// is that block, cleared.
 ///
 /// Implementations take locks of [`FILE_MAP`](crate::rank::FILE_MAP) and later only,
 /// and none across a call of the [`PageCache`](super::PageCache) of the same file.

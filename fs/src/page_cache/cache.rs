@@ -25,18 +25,19 @@ pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The bytes of one file that are in memory. To be embedded in a vnode; it is the vnode's pager.
 ///
-/// *Concurrency.* Reads take no lock but a chunk's, unless the reader keeps pages. Writes and
-/// truncation are serialized by `writers`, which no fault takes.
+/// *Concurrency.* Reads that copy take no lock but a chunk's. Writes and truncation are serialized
+/// by `writers`, which no fault takes. Who lends pages shares it: a reader that keeps pages waits
+/// for it, and one that could take pages copies them instead, since a writer may sleep for long.
 ///
 /// *Lent pages.* A page that was passed on without a copy is immutable while others have it: a
 /// writer, or a fault that makes it writable, first [owns](Object::own) it. No page is lent while
-/// one is being written, since lenders hold `writers` as well.
+/// one is being written, since lenders share `writers`.
 pub struct PageCache<S: BackingStore> {
     pub(crate) object: Object,
     /// Bytes. Grows under `writers`; shrinks under it, before pages go.
     pub(crate) size: AtomicU64,
-    /// Held by writers, truncation and readers that keep pages, across the copy from the program
-    /// too, so that writes are atomic to each other. Shared by transfers past the pages, during
+    /// Held by writers and truncation, across the copy from the program too, so that writes are
+    /// atomic to each other. Shared by those who lend pages and by transfers past the pages, during
     /// which no block may be freed and no byte be written into a page.
     pub(crate) writers: RwLock<()>,
     /// Shared mappings that may write.
@@ -46,6 +47,11 @@ pub struct PageCache<S: BackingStore> {
     /// What became of pages that were lent to programs.
     pub(crate) lent: History,
     pub(crate) store: S,
+}
+
+/// Returns the pages that have some of these bytes.
+pub(crate) fn pages_with(bytes: &Range<u64>) -> Range<u64> {
+    bytes.start / PAGE..bytes.end.div_ceil(PAGE)
 }
 
 /// What a page error is to a system call.
@@ -114,7 +120,7 @@ impl<S: BackingStore> PageCache<S> {
         self.size().div_ceil(PAGE)
     }
 
-    /// Lends page `index`, if it is resident and no page of a medium. The caller holds `writers`.
+    /// Lends page `index`, if it is resident and no page of a medium. The caller shares `writers`.
     pub(super) fn lend_page(&self, index: u64) -> Option<Owned> {
         // Where the frame alone says that a page is modified, no other file may write the frame
         // back and make it clean.

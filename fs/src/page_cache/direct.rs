@@ -11,11 +11,11 @@
 //! the second invalidation removes that page. If it cannot, since a thread has a reference to it,
 //! or if a block is missing, the bytes go through the pages like other writes, with `writers` held
 //! alone, and are written out: that write is the one that counts.
-
-use alloc::vec::Vec;
-use core::ops::Range;
+//!
+//! A call moves up to 2 GiB, in pieces; between two of them it looks whether its thread is to end.
 
 use abi::{Errno, Result};
+use alloc::vec::Vec;
 use fbuf::{Sink, Source, moved};
 use nucleus::{PAGE_SIZE, dma::Part, frame};
 use vm::PinnedPages;
@@ -25,7 +25,7 @@ use super::{
     backing_store::BackingStore,
     block_backed::WriteBack,
     block_store::BlockStore,
-    cache::{PAGE, PageCache},
+    cache::{PageCache, pages_with},
 };
 use crate::counters::Counter;
 
@@ -61,10 +61,6 @@ fn parts(pinned: &PinnedPages, len: usize) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-fn pages_of(bytes: &Range<u64>) -> Range<u64> {
-    bytes.start / PAGE..bytes.end.div_ceil(PAGE)
-}
-
 impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// As [`read`](PageCache::read), past the pages if the bytes go to a program's memory.
     ///
@@ -90,7 +86,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
                 Ok(n) => {
                     to.skip_put(n);
                     done += n;
-                    if !n.is_multiple_of(block) {
+                    if !n.is_multiple_of(block) || vm::is_dying() {
                         break;
                     }
                 }
@@ -113,7 +109,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         if len == 0 {
             return Ok(0);
         }
-        self.write_through(pages_of(&(at..at + len as u64)))?;
+        self.write_through(pages_with(&(at..at + len as u64)))?;
         let parts = parts(&pinned, len.next_multiple_of(block))?;
         self.store.blocks.read_direct(at, parts)?;
         Counter::direct_bytes_read.add(len as u64);
@@ -138,14 +134,17 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             return self.write_within(limit, offset, append, from);
         };
         let start = if append { self.size() } else { offset };
+        // Once for the call: it is short if a later byte is beyond the limit.
+        let room = usize::try_from(limit.room(start)?).unwrap_or(usize::MAX);
         let block = self.store.blocks.direct_block();
         if !(start | bits as u64).is_multiple_of(block as u64) {
             return Err(Errno::EINVAL);
         }
+        let most = from.left().min(room);
         let mut done = 0;
         // What is appended has no blocks yet.
-        while !append && from.left() > 0 {
-            match self.overwrite(limit, start + done as u64, block, from) {
+        while !append && done < most {
+            match self.overwrite(start + done as u64, most - done, block, from) {
                 Ok(0) => break,
                 Ok(n) => {
                     from.skip(n);
@@ -153,8 +152,11 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
                 }
                 Err(error) => return moved(done, Err(error)).map(|n| (n, start + n as u64)),
             }
+            if vm::is_dying() {
+                return Ok((done, start + done as u64));
+            }
         }
-        if from.left() == 0 {
+        if done == most {
             return Ok((done, start + done as u64));
         }
         Counter::direct_fallbacks.add(1);
@@ -165,32 +167,27 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         }
     }
 
-    /// Writes into blocks that the file has, as many bytes as are pinned at a time, from `at` on;
-    /// 0, if some must go through the pages.
+    /// Writes into blocks that the file has, as many bytes as are pinned at a time, `most` at most,
+    /// from `at` on; 0, if some must go through the pages.
     fn overwrite(
         &self,
-        limit: &SizeLimit,
         at: u64,
+        most: usize,
         block: usize,
         from: &mut dyn Source,
     ) -> Result<usize> {
-        let room = limit.room(at)?;
         let pinned = from.pin_bytes(most_pinned())?;
         if pinned.len() < block {
             return Err(Errno::EFAULT);
         }
         let _turn = self.writers.read();
-        let room = room.min(self.size().saturating_sub(at));
-        let len = pinned
-            .len()
-            .min(usize::try_from(room).unwrap_or(usize::MAX))
-            / block
-            * block;
+        let has = usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX);
+        let len = pinned.len().min(most).min(has) / block * block;
         let bytes = at..at + len as u64;
         if len == 0 || !self.store.blocks.is_written(bytes.clone())? {
             return Ok(0);
         }
-        let pages = pages_of(&bytes);
+        let pages = pages_with(&bytes);
         self.write_through(pages.clone())?;
         self.invalidate_locked(pages.clone());
         let parts = parts(&pinned, len)?;
@@ -223,7 +220,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     ) -> Result<(usize, u64)> {
         let before = self.store.errors.count();
         let (n, end) = self.write_within(limit, at, append, from)?;
-        let pages = pages_of(&(end - n as u64..end));
+        let pages = pages_with(&(end - n as u64..end));
         self.write_through(pages.clone())?;
         self.invalidate(pages);
         match self.store.errors.count() == before {

@@ -10,6 +10,7 @@
 //!   back to blocks, [`WriteBack`]; `cached`: the operations that need not know the file system,
 //!   [`Cached`]. tmpfs and 9P have their stores beside their vnodes.
 //! - `direct`: bytes go between the blocks and a program's memory, past the pages (`O_DIRECT`).
+//! - `in_place`: the pages are pages of a medium that is memory (`-o dax`).
 //! - `page_in`: pages come in, in clusters; `readahead`: how much is read beyond a miss;
 //!   `page_set`: which pages are dirty, under writeback, or have blocks.
 //! - `dirty`: the limits on dirty pages; `writeback`: writes them, in clusters; `flusher`: starts
@@ -54,7 +55,7 @@ pub use backing_store::{BackingStore, Mapping, Properties};
 pub use block_backed::WriteBack;
 pub use block_store::BlockStore;
 pub use cache::PageCache;
-pub(crate) use cache::{PAGE, errno, new_page, pager_error};
+pub(crate) use cache::{PAGE, errno, new_page, pager_error, pages_with};
 pub use cached::{Cached, Counts};
 pub use errors::{ErrorCount, ErrorMark};
 pub use flusher::write_all;

@@ -1,4 +1,10 @@
-//! Reading.
+//! Reading. The bytes of a call go page by page, in one of three ways:
+//!
+//! - *kept*: a sink that keeps pages gets another owner of the page ([`Sink::keeps`]).
+//! - *passed*: whole pages of a large call take the place of a program's own (`uvm.txt` 7).
+//! - *copied*: all others, as those that cannot be lent.
+
+use core::ops::Range;
 
 use abi::Result;
 use fbuf::{Sink, Slice, counters::Counter, moved};
@@ -7,12 +13,39 @@ use vm::{Moved, Mover, PagerError, Why};
 
 use super::{
     backing_store::BackingStore,
-    cache::{PAGE, PageCache, errno},
-    readahead::Access,
+    cache::{PAGE, PageCache, errno, pages_with},
+    readahead::{Access, Streams},
 };
 
 /// Pages that are lent together.
 const TOGETHER: usize = 16;
+
+/// One call that reads.
+struct Call<'a, S: BackingStore> {
+    cache: &'a PageCache<S>,
+    streams: Option<&'a Streams>,
+    offset: u64,
+    /// Bytes from there on that are to be read, and those that were.
+    len: usize,
+    done: usize,
+    /// The pages with the bytes.
+    pages: Range<u64>,
+    /// The page that was just brought in: this is its first use.
+    fresh: u64,
+    /// Where the next pages may be passed: some are copied before the history is asked again.
+    passes_from: usize,
+    /// Why pages were not passed, if that was tried, and the bytes that were copied.
+    why: Option<Why>,
+    copied: usize,
+}
+
+/// The next bytes of a call, all in one page.
+#[derive(Clone, Copy)]
+struct Piece {
+    index: u64,
+    in_page: usize,
+    len: usize,
+}
 
 impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::read`](crate::Vnode::read).
@@ -22,103 +55,62 @@ impl<S: BackingStore> PageCache<S> {
     pub fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
         let keeps = to.keeps();
         // Such a sink does not fault; while the lock is held no page that it keeps is written.
-        let _turn = keeps.then(|| self.writers.write());
+        let _turn = keeps.then(|| self.writers.read());
         let room = to.room();
-        let left = || {
-            let left = self.size().saturating_sub(offset);
-            usize::try_from(left).unwrap_or(usize::MAX).min(room)
-        };
-        let mut len = left();
+        let len = self.left(offset, room);
         if len == 0 {
             return Ok(0);
         }
-        let pages = offset / PAGE..(offset + len as u64).div_ceil(PAGE);
-        let streams = self.store.streams();
-        if let Some(next) = streams.and_then(|it| it.touched(&pages, self.pages())) {
+        let mut call = Call {
+            cache: self,
+            streams: self.store.streams(),
+            offset,
+            len,
+            done: 0,
+            pages: pages_with(&(offset..offset + len as u64)),
+            fresh: u64::MAX,
+            passes_from: if keeps { usize::MAX } else { 0 },
+            why: None,
+            copied: 0,
+        };
+        if let Some(next) = call
+            .streams
+            .and_then(|it| it.touched(&call.pages, self.pages()))
+        {
             S::prefetch(self, next);
         }
-        let mut done = 0;
-        // Where the next pages may be passed: some are copied before the history is asked again.
-        let mut passes_from = 0;
-        let mut why = None;
-        let mut copied = 0;
-        // The page that was just brought in: this is its first use.
-        let mut fresh = u64::MAX;
-        while done < len {
-            let at = offset + done as u64;
-            let (index, in_page) = (at / PAGE, (at % PAGE) as usize);
-            let n = (PAGE_SIZE - in_page).min(len - done);
-            let may_pass = in_page == 0 && !keeps && done >= passes_from;
-            if may_pass && len - done >= vm::least_move() {
-                match self.pass_pages(index, (len - done) / PAGE_SIZE, to) {
-                    Ok(passed) => {
-                        done += passed * PAGE_SIZE;
-                        continue;
-                    }
-                    Err(now) => {
-                        if now != Why::NotLent {
-                            passes_from = done + TOGETHER * PAGE_SIZE;
-                        }
-                        why = Some(now);
-                    }
-                }
-            }
-            let note_use = |frame: &Frame| {
-                let is_first = in_page == 0 && index != fresh;
-                if is_first && streams.is_some_and(|it| !it.is(Access::Once)) {
-                    // Its mappings, if it has any, don't show this use.
-                    pmap::set_referenced(frame);
-                }
+        let result = loop {
+            let Some(piece) = call.next() else {
+                break Ok(());
             };
-            if keeps && let Some(page) = self.lend_page(index) {
-                note_use(&page);
-                match to.put_slice(Slice::within(page, in_page, n)) {
-                    Ok(0) => break,
-                    Ok(n) => done += n,
-                    Err(error) => return moved(done, Err(error)),
-                }
+            if call.may_pass(piece) && call.pass(piece.index, to) {
                 continue;
             }
-            let found = match (self.object.resident(index), streams) {
-                (None, Some(streams)) => {
-                    let wanted = index..pages.end;
-                    match self.miss(index, streams, |it| it.missed(wanted, self.pages())) {
-                        Ok(()) | Err(PagerError::BeyondEnd) => {}
-                        Err(error) => return moved(done, Err(errno(error))),
-                    }
-                    fresh = index;
-                    len = len.min(left());
-                    continue;
-                }
-                (None, None) => match self.object.bring_in(index) {
-                    Ok(found) => found,
-                    Err(error) => return moved(done, Err(errno(error))),
-                },
-                (found, _) => found,
+            let gone = match keeps {
+                true => call.keep(piece, to),
+                false => call.copy(piece, to),
             };
-            let put = match found {
-                Some(frame) => {
-                    note_use(&frame);
-                    to.put_frame(&frame, in_page, n)
-                }
-                None => to.put_zeros(n),
-            };
-            match put {
-                Ok(0) => break,
-                Ok(n) => {
-                    done += n;
-                    copied += n;
-                }
-                Err(error) => return moved(done, Err(error)),
+            match gone {
+                Ok(None) => call.len = call.len.min(self.left(offset, room)),
+                Ok(Some(0)) => break Ok(()),
+                Ok(Some(n)) => call.done += n,
+                Err(error) => break Err(error),
             }
+        };
+        if let Some(why) = call.why {
+            vm::count_moved(Mover::FileRead, Moved::Copied(why), call.copied);
         }
-        if let Some(why) = why {
-            vm::count_moved(Mover::FileRead, Moved::Copied(why), copied);
+        if let Some(streams) = call.streams {
+            streams.ended(call.pages.end);
         }
-        if let Some(streams) = streams {
-            streams.ended(pages.end);
-        }
-        Ok(done)
+        moved(call.done, result)
+    }
+
+    /// Bytes from `offset` on, `room` at most.
+    #[inline(always)]
+    fn left(&self, offset: u64, room: usize) -> usize {
+        let left = self.size().saturating_sub(offset);
+        usize::try_from(left).unwrap_or(usize::MAX).min(room)
     }
 
     /// Lends resident pages from page `index` on to a sink that takes pages in the place of its own
@@ -127,26 +119,24 @@ impl<S: BackingStore> PageCache<S> {
     /// # Errors
     /// Why the first one is to be copied, as those of a file whose lent pages are mostly written
     /// soon.
-    #[inline(never)]
     fn pass_pages(
         &self,
         index: u64,
         most: usize,
         to: &mut dyn Sink,
     ) -> core::result::Result<usize, Why> {
+        // No page is being written now. A writer at work is not waited for: it may sleep for long.
+        let turn = self.writers.try_read().ok_or(Why::Busy)?;
         // The file's history first: where that says no, the program's has not to count pages.
         let most = most.min(TOGETHER);
         vm::may_move(most, &self.lent)?;
         let most = to.places(most)?;
         let mut pages = [const { None }; TOGETHER];
-        let count = {
-            // No page is being written now.
-            let _turn = self.writers.write();
-            let lent = (index..).map(|index| self.lend_page(index));
-            let lent = lent.take_while(Option::is_some);
-            let places = pages[..most].iter_mut().zip(lent);
-            places.map(|(place, page)| *place = page).count()
-        };
+        let lent = (index..).map(|index| self.lend_page(index));
+        let lent = lent.take_while(Option::is_some);
+        let places = pages[..most].iter_mut().zip(lent);
+        let count = places.map(|(place, page)| *place = page).count();
+        drop(turn);
         let streams = self.store.streams();
         if streams.is_some_and(|it| !it.is(Access::Once)) {
             pages
@@ -164,6 +154,114 @@ impl<S: BackingStore> PageCache<S> {
                 vm::count_moved(Mover::FileRead, Moved::Passed, taken * PAGE_SIZE);
                 Ok(taken)
             }
+        }
+    }
+}
+
+impl<S: BackingStore> Call<'_, S> {
+    /// The next bytes, if not all were read.
+    #[inline(always)]
+    fn next(&self) -> Option<Piece> {
+        let left = self.len.checked_sub(self.done).filter(|&left| left > 0)?;
+        let at = self.offset + self.done as u64;
+        let in_page = (at % PAGE) as usize;
+        Some(Piece {
+            index: at / PAGE,
+            in_page,
+            len: (PAGE_SIZE - in_page).min(left),
+        })
+    }
+
+    /// Whether it is worth a try to pass the next pages.
+    #[inline(always)]
+    fn may_pass(&self, piece: Piece) -> bool {
+        piece.in_page == 0
+            && self.done >= self.passes_from
+            && self.len - self.done >= vm::least_move()
+    }
+
+    /// Passes pages from page `index`, which is next, on; returns whether that one went.
+    #[inline(never)]
+    fn pass(&mut self, index: u64, to: &mut dyn Sink) -> bool {
+        if self.cache.store.is_in_place() {
+            self.why = Some(Why::NotLent);
+            self.passes_from = usize::MAX;
+            return false;
+        }
+        if self.cache.object.resident(index).is_none() {
+            // With a stream it is read, and passed then.
+            self.why = self.why.or(self.streams.is_none().then_some(Why::NotLent));
+            return false;
+        }
+        let left = self.len - self.done;
+        match self.cache.pass_pages(index, left / PAGE_SIZE, to) {
+            Ok(passed) => {
+                self.done += passed * PAGE_SIZE;
+                true
+            }
+            Err(why) => {
+                self.why = Some(why);
+                self.passes_from = self.done + TOGETHER * PAGE_SIZE;
+                false
+            }
+        }
+    }
+
+    /// Gives the bytes with their page to a sink that keeps it, if it can be lent; else as
+    /// [`copy`](Call::copy).
+    #[inline(always)]
+    fn keep(&mut self, piece: Piece, to: &mut dyn Sink) -> Result<Option<usize>> {
+        let Some(page) = self.cache.lend_page(piece.index) else {
+            return self.copy(piece, to);
+        };
+        self.note_use(piece, &page);
+        to.put_slice(Slice::within(page, piece.in_page, piece.len))
+            .map(Some)
+    }
+
+    /// Copies the bytes, and returns how many; `None` if their page was not there. It was brought
+    /// in, unless the file is shorter by now.
+    #[inline(always)]
+    fn copy(&mut self, piece: Piece, to: &mut dyn Sink) -> Result<Option<usize>> {
+        let object = &self.cache.object;
+        let found = match (object.resident(piece.index), self.streams) {
+            (None, Some(streams)) => {
+                self.bring_in(piece.index, streams)?;
+                return Ok(None);
+            }
+            (None, None) => object.bring_in(piece.index).map_err(errno)?,
+            (found, _) => found,
+        };
+        let put = match found {
+            Some(frame) => {
+                self.note_use(piece, &frame);
+                to.put_frame(&frame, piece.in_page, piece.len)
+            }
+            None => to.put_zeros(piece.len),
+        };
+        if let Ok(n) = put {
+            self.copied += n;
+        }
+        put.map(Some)
+    }
+
+    fn bring_in(&mut self, index: u64, streams: &Streams) -> Result<()> {
+        let cache = self.cache;
+        let wanted = index..self.pages.end;
+        match cache.miss(index, streams, |it| it.missed(wanted, cache.pages())) {
+            Ok(()) | Err(PagerError::BeyondEnd) => {}
+            Err(error) => return Err(errno(error)),
+        }
+        self.fresh = index;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn note_use(&self, piece: Piece, frame: &Frame) {
+        let is_first = piece.in_page == 0 && piece.index != self.fresh;
+        if is_first && self.streams.is_some_and(|it| !it.is(Access::Once)) {
+            // Its mappings, if it has any, don't show this use.
+            pmap::set_referenced(frame);
         }
     }
 }

@@ -130,14 +130,7 @@ impl<S: BackingStore> PageCache<S> {
     ) -> (usize, Result<()>) {
         let most = (most / PAGE_SIZE).min(TOGETHER);
         let end = at + (most * PAGE_SIZE) as u64;
-        let is_new = at.is_multiple_of(PAGE) && at >= self.size();
-        let may_adopt = is_new && !self.store.is_in_place() && !self.is_mapped_writable();
-        // What may not be written is refused page by page.
-        if !may_adopt || S::may_write(self, end).is_err() {
-            *why = Some(Why::NotTaken);
-            return (0, Ok(()));
-        }
-        if let Err(now) = from.lends(most) {
+        if let Err(now) = self.may_adopt(at, end).and_then(|()| from.lends(most)) {
             *why = Some(now);
             return (0, Ok(()));
         }
@@ -147,10 +140,12 @@ impl<S: BackingStore> PageCache<S> {
             *why = Some(Why::NotLent);
         }
         let mut done = 0;
+        let mut result = Ok(());
         for page in pages[..count].iter_mut().filter_map(Option::take) {
             let at = at + done as u64;
             if let Err(error) = self.adopt(at / PAGE, page) {
-                return (done, Err(error));
+                result = Err(error);
+                break;
             }
             done += PAGE_SIZE;
             if at + PAGE > self.size() {
@@ -158,7 +153,25 @@ impl<S: BackingStore> PageCache<S> {
             }
         }
         vm::count_moved(Mover::FileWrite, Moved::Passed, done);
-        (done, Ok(()))
+        (done, result)
+    }
+
+    /// Whether pages of a program may become those from byte `at` up to byte `end`.
+    ///
+    /// # Errors
+    /// Why they may not.
+    fn may_adopt(&self, at: u64, end: u64) -> core::result::Result<(), Why> {
+        if !at.is_multiple_of(PAGE) {
+            return Err(Why::Unaligned);
+        }
+        if self.store.is_in_place() || self.is_mapped_writable() {
+            return Err(Why::NotTaken);
+        }
+        if at < self.size() {
+            return Err(Why::Overwritten);
+        }
+        // What may not be written is refused page by page.
+        S::may_write(self, end).map_err(|_| Why::NotTaken)
     }
 
     /// Writes within one page at byte `at`, up to `max` bytes.

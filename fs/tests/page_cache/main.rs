@@ -2,9 +2,9 @@
 //! model, several tasks at once, errors of the disk, readahead, dirty pages, and unused files.
 
 mod ahead;
-mod direct;
 mod disk;
 mod errors;
+mod in_place;
 mod model;
 mod order;
 mod pressure;

@@ -212,7 +212,7 @@ fn pass(shared: &Shared, words: [u64; 8]) -> Result<[u64; 8]> {
     let target = receiver_of(shared, receiver, flags)?;
     let (map, to) = (shared.space.map(), target.map());
     let pages = len.div_ceil(PAGE_SIZE as u64);
-    let goes_on = || !is_dying();
+    let goes_on = || !thread::is_current_dying();
     let (at, passed, copied) = match how {
         Way::Entries(how) => {
             let place = address.map_or(Place::Any, Place::Fixed);
@@ -254,12 +254,6 @@ fn receiver_of(shared: &Shared, receiver: u64, flags: u64) -> Result<Arc<Space>>
     };
     let thread = thread.ok_or(Errno::ESRCH)?;
     View::space_of(&thread, Ids::Real)
-}
-
-/// Returns whether the current thread is to end, so that a long request stops.
-fn is_dying() -> bool {
-    thread::with_current(|thread| thread.signals.needs_attention() && thread.is_dying())
-        .unwrap_or(false)
 }
 
 fn errno(error: MapError) -> Errno {

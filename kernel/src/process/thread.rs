@@ -410,6 +410,11 @@ pub fn with_current<R>(f: impl FnOnce(&Thread) -> R) -> Option<R> {
     task::with_attachment(|attachment| attachment?.downcast_ref::<Thread>().map(f))
 }
 
+/// Returns whether the current thread is to end, so that a long call stops.
+pub fn is_current_dying() -> bool {
+    with_current(|thread| thread.signals.needs_attention() && thread.is_dying()).unwrap_or(false)
+}
+
 /// Runs `f` with the address space of the current thread, if it has one.
 pub fn with_current_map(f: &mut dyn FnMut(&Arc<vm::Map>)) {
     if let Some(space) = with_current(Thread::space).flatten() {

@@ -53,6 +53,7 @@ pub fn start() -> ! {
         let _ = uts::change_hostname(name);
     }
     vm::set_current_map(process::thread::with_current_map);
+    vm::set_dying(process::thread::is_current_dying);
     vm::account::set_current(|| process::thread::with_current(|thread| thread.process().account()));
     fs::credentials::set_actor(|see| {
         let who = process::thread::with_current(super::process::thread::Thread::credentials);

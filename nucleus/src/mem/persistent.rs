@@ -26,8 +26,13 @@ const PIECE: usize = 4096;
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) unsafe fn found(frames: Range<u64>) {
     let mut found = FOUND.lock();
-    if found.len() < MOST && found.try_reserve(1).is_ok() {
-        found.push(frames);
+    let has_room = found.len() < MOST && found.try_reserve(1).is_ok();
+    if has_room {
+        found.push(frames.clone());
+    }
+    drop(found);
+    if !has_room {
+        crate::log!("persistent memory: frames {frames:#x?} are too many ranges: not used");
     }
 }
 

@@ -7,6 +7,7 @@ use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     ("ext2: past the cache, what is refused", refused_or_short),
+    ("ext2: past the cache, a limit of the size", limited),
     ("ext2: past the cache, pages and mappings agree", agrees),
     ("ext2: past the cache, holes and the end", holes),
     ("ext2: past the cache, vectors", vectors),
@@ -141,6 +142,32 @@ fn refused_or_short() -> Outcome {
     equal!(aligns, (SECTOR as u32, SECTOR as u32));
     call!(statx(AT_FDCWD, c"/tmp".as_ptr(), 0, mask, &mut about));
     ensure!(about.stx_mask & mask == 0, "a folder in memory");
+    file.end()?;
+    disk.end()
+}
+
+/// What ends at the limit is short; a signal is sent only if not even the first byte may be
+/// written.
+fn limited() -> Outcome {
+    let disk = Mounted::new()?;
+    let file = Both::new(&disk, "limited")?;
+    file.cached.write_all_at(&[5; 4 * PAGE], 0)?;
+    let memory = map(4 * PAGE)?;
+    let fd = file.direct;
+    let writer = spawn(|| {
+        call!(setrlimit(RLIMIT_FSIZE, &limit_of(2 * PAGE as u64)));
+        equal!(file.write(memory, 3 * PAGE, PAGE)?, PAGE);
+        equal!(file.write(memory, 2 * PAGE, 0)?, 2 * PAGE);
+        // SAFETY: ignores the signal.
+        unsafe { libc::signal(SIGXFSZ, SIG_IGN) };
+        refused!(EFBIG, pwrite(fd, memory.cast(), PAGE, 2 * PAGE as off_t));
+        // SAFETY: as before.
+        unsafe { libc::signal(SIGXFSZ, SIG_DFL) };
+        call!(pwrite(fd, memory.cast(), PAGE, 2 * PAGE as off_t));
+        Ok(())
+    })?;
+    equal!(wait(writer)?, End::Signal(SIGXFSZ));
+    ensure!(is_all(&file.bytes(2 * PAGE, 2 * PAGE)?, 5), "the rest");
     file.end()?;
     disk.end()
 }

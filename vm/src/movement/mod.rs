@@ -20,6 +20,7 @@ pub use hand_over::{HandedOver, Handing};
 pub use moved::{Moved, Mover, WAYS, Why, count_moved, moved_bytes};
 pub use pin::PinnedPages;
 pub use policy::{
-    Movement, least_direct, least_move, least_pages, least_uncopied, lends_pages, may_move,
-    movement, set_current_map, set_least_move, set_movement, takes_pages, why_not, with_current,
+    Movement, is_dying, least_direct, least_large, least_move, least_pages, lends_pages, may_move,
+    movement, set_current_map, set_dying, set_least_move, set_movement, takes_pages, why_not,
+    with_current,
 };

@@ -47,6 +47,14 @@ pub enum Why {
     NotTaken,
     /// The switch `movement` says so.
     SwitchedOff,
+    /// The queue had no room for a page.
+    NoRoom,
+    /// They are a packet, or may only be linked together.
+    Packet,
+    /// The file has pages there, which are written as they are.
+    Overwritten,
+    /// The file was being written.
+    Busy,
 }
 
 const MOVERS: [&str; 9] = [
@@ -62,7 +70,7 @@ const MOVERS: [&str; 9] = [
 ];
 
 /// The names of what became of bytes, in the order of [`moved_bytes`].
-pub const WAYS: [&str; 8] = [
+pub const WAYS: [&str; 12] = [
     "passed",
     "put",
     "small",
@@ -71,6 +79,10 @@ pub const WAYS: [&str; 8] = [
     "not_lent",
     "not_taken",
     "switched_off",
+    "no_room",
+    "packet",
+    "overwritten",
+    "busy",
 ];
 
 impl Moved {

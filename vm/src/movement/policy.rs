@@ -70,7 +70,12 @@ pub fn set_least_move(pages: usize) {
         Movement::Loan | Movement::Auto => pages * PAGE_SIZE,
     };
     LEAST.store(bytes, Relaxed);
-    UNCOPIED.store(bytes.min(least_direct()), Relaxed);
+    let large = match movement() {
+        // None is, but its bytes are counted.
+        Movement::Copy => pages * PAGE_SIZE,
+        _ => bytes.min(least_direct()),
+    };
+    LARGE.store(large, Relaxed);
 }
 
 /// Returns how many bytes are worth a change of mappings; no transfer has so many where all are
@@ -91,13 +96,14 @@ pub fn least_direct() -> usize {
     DIRECT.load(Relaxed)
 }
 
-/// Returns the lesser of [`least_move`] and [`least_direct`].
+/// Returns how many bytes make a large transfer, which is counted, and may be worth either: the
+/// lesser of [`least_move`] and [`least_direct`], unless all are copied.
 #[inline]
-pub fn least_uncopied() -> usize {
-    UNCOPIED.load(Relaxed)
+pub fn least_large() -> usize {
+    LARGE.load(Relaxed)
 }
 
-static UNCOPIED: AtomicUsize = AtomicUsize::new(LEAST_DIRECT);
+static LARGE: AtomicUsize = AtomicUsize::new(LEAST_DIRECT);
 
 /// How the address space of the current program is found.
 type Current = fn(&mut dyn FnMut(&Arc<Map>));
@@ -114,6 +120,19 @@ pub fn with_current<R>(f: impl FnOnce(&Arc<Map>) -> R) -> Option<R> {
     let (mut f, mut result) = (Some(f), None);
     CURRENT.get()?(&mut |map| result = f.take().map(|f| f(map)));
     result
+}
+
+/// How it is found whether the current thread is to end.
+static DYING: OnceBox<fn() -> bool> = OnceBox::new();
+
+/// Registers how it is found whether the current thread is to end. The first one stays.
+pub fn set_dying(dying: fn() -> bool) {
+    DYING.get_or_insert(|| Box::new(dying));
+}
+
+/// Returns whether the current thread is to end, so that a long call stops.
+pub fn is_dying() -> bool {
+    DYING.get().is_some_and(|dying| dying())
 }
 
 /// Judges whether the current program is to lend pages of its next `bytes` bytes, which begin with

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicUsize, Ordering::SeqCst},
+    atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
 };
 
 use abi::Errno;
@@ -406,8 +406,51 @@ fn what_does_not_fit_is_refused() {
             let mut from = UserBuffers::new(buffer, PAGE_SIZE).unwrap();
             let written = pages.write_direct(&limit, PAGE_SIZE as u64, false, &mut from);
             assert_eq!(written, Ok((512, PAGE_SIZE as u64 + 512)));
+            assert!(!limit.has_refused(), "a short write ends at the limit");
             let written = pages.write_direct(&limit, 2 * PAGE_SIZE as u64, false, &mut from);
             assert_eq!(written, Err(Errno::EFBIG));
+            assert!(limit.has_refused(), "nothing may be written there");
+        });
+        drop(file);
+        mounted.finish();
+    });
+}
+
+/// A large call of a thread that is killed ends soon.
+#[test]
+fn a_thread_that_is_to_end_moves_no_further_piece() {
+    static DYING: AtomicBool = AtomicBool::new(false);
+    const LEN: usize = (1 << 20) + PAGE_SIZE;
+    on_machines(2, |seed| {
+        find_address_spaces();
+        vm::set_dying(|| DYING.load(SeqCst));
+        let shape = Shape {
+            kib: 4000,
+            files: 1,
+            ..SMALL
+        };
+        let mounted = Mounted::of(shape, seed);
+        let file = mounted.open(0);
+        let shared = file.clone();
+        in_space(1, move |map, _| {
+            let rights = Prot::READ | Prot::WRITE;
+            let buffer = map.map(MapRequest::zero(LEN, rights)).unwrap();
+            let pages = pages(&shared);
+            let memory = || UserBuffers::new(buffer, LEN).unwrap();
+            let limit = SizeLimit::none();
+            let write = || pages.write_direct(&limit, 0, false, &mut memory());
+            let read = || pages.read_direct(0, &mut memory());
+            // What the file has not yet goes through the pages.
+            for _ in 0..2 {
+                assert_eq!(write(), Ok((LEN, LEN as u64)));
+                assert_eq!(read(), Ok(LEN));
+            }
+            DYING.store(true, SeqCst);
+            let (wrote, end) = write().unwrap();
+            assert!(wrote < LEN && end == wrote as u64, "{wrote} written");
+            let read = read().unwrap();
+            assert!(read < LEN, "{read} read");
+            DYING.store(false, SeqCst);
         });
         drop(file);
         mounted.finish();

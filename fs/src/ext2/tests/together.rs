@@ -3,21 +3,22 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use fbuf::BytesSource;
-use nucleus::task;
+use fbuf::{Aggregate, AggregateSink, BytesSource, UserBuffers};
+use nucleus::{PAGE_SIZE, Prot, task};
+use vm::MapRequest;
 
 use super::{Mounted, files::pages, on_machines};
 use crate::{
     page_cache::Cached,
     support::{
-        Tasks,
+        Tasks, find_address_spaces,
         image::{FIRST, SMALL, Shape},
-        pause,
+        in_space, pause,
     },
     vnode::Directory,
 };
@@ -187,6 +188,57 @@ fn removed_files_end_while_a_remount_waits() {
         fs.reconfigure(b"", true).unwrap();
         tasks.wait();
         drop(root);
+        mounted.finish();
+    });
+}
+
+/// Readers that could take pages without a copy wait neither for a writer, which may sleep for
+/// long, nor for others that lend pages or go past them.
+#[test]
+fn reads_from_memory_wait_for_no_writer_and_no_other_reader() {
+    const LEN: usize = 16 * PAGE_SIZE;
+    on_machines(4, |seed| {
+        find_address_spaces();
+        let mounted = Mounted::of(SHAPE, seed);
+        let file = mounted.open(0);
+        let written = pages(&file).write(0, false, &mut BytesSource::new(&[5; LEN]));
+        assert_eq!(written, Ok((LEN, LEN as u64)));
+        let (shared, step) = (file.clone(), Arc::new(AtomicUsize::new(0)));
+        in_space(2, move |map, task| {
+            let pages = pages(&shared);
+            let reaches = |wanted| {
+                (0..200_000).any(|_| {
+                    task::yield_now();
+                    step.load(Ordering::SeqCst) >= wanted
+                })
+            };
+            let reach = |now| step.store(now, Ordering::SeqCst);
+            if task == 0 {
+                let writer = pages.writers.write();
+                reach(1);
+                let is_read = reaches(2);
+                drop(writer);
+                assert!(is_read, "a reader waits for a writer");
+                let lender = pages.writers.read();
+                reach(3);
+                let is_read = reaches(4);
+                drop(lender);
+                assert!(is_read, "a reader that keeps pages waits for another");
+            } else {
+                let rights = Prot::READ | Prot::WRITE;
+                let buffer = map.map(MapRequest::zero(LEN, rights)).unwrap();
+                let mut memory = UserBuffers::new(buffer, LEN).unwrap();
+                assert!(reaches(1));
+                assert_eq!(pages.read(0, &mut memory), Ok(LEN));
+                reach(2);
+                assert!(reaches(3));
+                let mut kept = Aggregate::default();
+                let mut sink = AggregateSink::new(&mut kept, LEN);
+                assert_eq!(pages.read(0, &mut sink), Ok(LEN));
+                reach(4);
+            }
+        });
+        drop(file);
         mounted.finish();
     });
 }

@@ -126,11 +126,21 @@ impl<'a> Source<'a> {
     /// The page of `at`; `len` bytes from there on will be wanted.
     #[inline(always)]
     fn page(&mut self, at: VirtAddr, len: u64) -> Option<&Frame> {
-        let number = |first: VirtAddr| at.0.wrapping_sub(first.0) / PAGE_SIZE;
-        if number(self.first) >= self.held.len() {
+        if !self.holds(at) {
             self.hold(at, len);
         }
-        self.held.get(number(self.first))
+        self.held.get(self.number(at))
+    }
+
+    /// Whether the page of `at` was brought in ahead.
+    #[inline(always)]
+    fn holds(&self, at: VirtAddr) -> bool {
+        self.number(at) < self.held.len()
+    }
+
+    #[inline(always)]
+    fn number(&self, at: VirtAddr) -> usize {
+        at.0.wrapping_sub(self.first.0) / PAGE_SIZE
     }
 
     /// Holds the page of `at` and those behind it.
@@ -184,7 +194,9 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
         };
         let len = match passed {
             Err(now) => {
-                if done >= passes_from && now != Why::NotLent {
+                // A page that was not there may be lent as soon as it is.
+                let may_come = now == Why::NotLent && !source.holds(from);
+                if done >= passes_from && !may_come {
                     passes_from = done + HELD * PAGE_SIZE;
                 }
                 why = now;

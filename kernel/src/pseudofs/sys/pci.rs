@@ -141,13 +141,18 @@ fn flags(bar: &Bar) -> u64 {
     SIZE_ALIGNED | kind | merged | wide
 }
 
+/// The last address, if the device is right about the size.
+fn last(bar: &Bar) -> u64 {
+    bar.address.saturating_add(bar.size.saturating_sub(1))
+}
+
 /// A line for each register: first and last address, and flags.
 fn resource(it: &'static Function) -> Entry {
     shown(|out| {
         for bar in &it.bars {
-            let (first, last, flags) = bar.as_ref().map_or((0, 0, 0), |bar| {
-                (bar.address, bar.address + (bar.size - 1), flags(bar))
-            });
+            let (first, last, flags) = bar
+                .as_ref()
+                .map_or((0, 0, 0), |bar| (bar.address, last(bar), flags(bar)));
             writeln!(out, "{first:#018x} {last:#018x} {flags:#018x}");
         }
     })
@@ -258,5 +263,24 @@ impl File for Memory {
             }
         };
         self.check(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_size_that_a_device_reports_overflows() {
+        let bar = |address, size| Bar {
+            address,
+            size,
+            is_ports: false,
+            is_wide: true,
+            is_prefetchable: false,
+        };
+        let reported = [(0x1000, 0x2000), (u64::MAX - 0xfff, 0x2000), (0x1000, 0)];
+        let last = reported.map(|(address, size)| last(&bar(address, size)));
+        assert_eq!(last, [0x2fff, u64::MAX, 0x1000]);
     }
 }

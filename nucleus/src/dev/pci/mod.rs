@@ -139,7 +139,7 @@ pub(super) fn describe_all() -> Vec<functions::Function> {
         root.set_command(at, command);
         let mut described = [None; BARS];
         for (to, bar) in described.iter_mut().zip(&bars) {
-            *to = bar.as_ref().map(bar_of);
+            *to = bar.as_ref().map(bar_of).filter(|bar| bar.size > 0);
         }
         let class = [info.class, info.subclass, info.prog_if].map(u32::from);
         functions::Function {

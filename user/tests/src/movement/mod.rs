@@ -488,6 +488,30 @@ fn reasons() -> Outcome {
     }
     call!(close(reader));
     call!(close(writer));
+    let (reader, writer) = pipe(O_DIRECT)?;
+    let packets = || Ok(call!(write(writer, from.0.cast(), 8 * PAGE)) as usize);
+    let file = call!(open(
+        c"/tmp".as_ptr(),
+        O_RDWR | O_TMPFILE | O_CLOEXEC,
+        0o600
+    ));
+    let put = |at: usize| Ok(call!(pwrite(file, from.0.cast(), 8 * PAGE, at as off_t)) as usize);
+    let cases: [(&str, &dyn Fn() -> Result<usize>); 4] = [
+        ("pipe_write_packet", &packets),
+        ("file_write_passed", &|| put(0)),
+        ("file_write_overwritten", &|| put(0)),
+        ("file_write_unaligned", &|| put(8 * PAGE + 100)),
+    ];
+    let _way = Switched::to(SWITCH, "loan")?;
+    for (name, write) in cases {
+        let before = moved(name)?;
+        equal!(write()?, 8 * PAGE, name);
+        let bytes = moved(name)? - before;
+        ensure!(bytes >= 8 * PAGE as u64, "{name} has {bytes} more");
+    }
+    call!(close(reader));
+    call!(close(writer));
+    call!(close(file));
     Ok(())
 }
 
