@@ -20,7 +20,7 @@ use nucleus::{
     task::{self, Sleep, WaitQueue},
 };
 use vm::{
-    Mover,
+    TransferCall,
     account::{Kind as Use, Stock},
 };
 
@@ -69,7 +69,7 @@ impl Kind {
 
 impl State for Kind {
     const STORES_READY: bool = true;
-    const MOVERS: [Mover; 2] = [Mover::PipeWrite, Mover::PipeRead];
+    const CALLS: [TransferCall; 2] = [TransferCall::PipeWrite, TransferCall::PipeRead];
 
     fn ready(chain: &Chain<Kind>) -> u32 {
         let has_room = chain.has_slot() && chain.data.len() < chain.state.bytes;

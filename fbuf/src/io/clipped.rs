@@ -2,7 +2,7 @@
 
 use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, frame::Owned};
-use vm::Why;
+use vm::CopyReason;
 
 use super::Source;
 use crate::slice::Slice;
@@ -43,7 +43,7 @@ impl Source for Clipped<'_> {
         self.from.slices(bytes.min(self.left), most)
     }
 
-    fn lends(&mut self, most: usize) -> core::result::Result<(), Why> {
+    fn lends(&mut self, most: usize) -> core::result::Result<(), CopyReason> {
         self.from.lends(most)
     }
 

@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result};
 use nucleus::{Frame, VirtAddr, frame::Owned};
-use vm::{PinnedPages, Why};
+use vm::{CopyReason, PinnedPages};
 
 use crate::slice::Slice;
 
@@ -66,9 +66,9 @@ pub trait Sink {
     ///
     /// # Errors
     /// Why it takes none; always, unless [`take_pages`](Sink::take_pages) takes some.
-    fn places(&mut self, most: usize) -> core::result::Result<usize, Why> {
+    fn places(&mut self, most: usize) -> core::result::Result<usize, CopyReason> {
         let _ = most;
-        Err(Why::NotTaken)
+        Err(CopyReason::NotTaken)
     }
 
     /// Takes pages out of `pages`, from the first one on, in the place of its own (page transfer,
@@ -151,9 +151,9 @@ pub trait Source {
     ///
     /// # Errors
     /// Why it is not.
-    fn lends(&mut self, most: usize) -> core::result::Result<(), Why> {
+    fn lends(&mut self, most: usize) -> core::result::Result<(), CopyReason> {
         let _ = most;
-        Err(Why::NotLent)
+        Err(CopyReason::NotLent)
     }
 
     /// Lends its next whole pages (page loanout, `uvm.txt` 7), as many as `pages` has places for at

@@ -10,7 +10,7 @@ use nucleus::{
     Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, ephemeral, frame::Owned, user,
     user::BadAddress,
 };
-use vm::{Fault, PinnedPages, Why};
+use vm::{CopyReason, Fault, PinnedPages};
 
 use super::{Held, Sink, Source, moved};
 
@@ -267,7 +267,7 @@ impl Sink for UserBuffers {
         self.left
     }
 
-    fn places(&mut self, most: usize) -> core::result::Result<usize, Why> {
+    fn places(&mut self, most: usize) -> core::result::Result<usize, CopyReason> {
         let front = self.front(usize::MAX);
         let (_, pages) = pages_of(front);
         vm::takes_pages(front.len, pages, most).map(|()| most.min(pages))
@@ -323,7 +323,7 @@ impl Source for UserBuffers {
         self.left
     }
 
-    fn lends(&mut self, most: usize) -> core::result::Result<(), Why> {
+    fn lends(&mut self, most: usize) -> core::result::Result<(), CopyReason> {
         let front = self.front(usize::MAX);
         let (_, pages) = pages_of(front);
         vm::lends_pages(front.len, pages, most)

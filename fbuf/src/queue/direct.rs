@@ -144,8 +144,8 @@ impl<S: State> Queue<S> {
         }
         if total > 0 {
             Counter::bytes_put.add(total as u64);
-            vm::count_moved(S::MOVERS[0], Moved::Put, total);
-            vm::count_moved(S::MOVERS[1], Moved::Put, total);
+            vm::count_moved(S::CALLS[0], Moved::Put, total);
+            vm::count_moved(S::CALLS[1], Moved::Put, total);
             let mut chain = self.lock();
             let at = chain.end();
             chain.taken += total as u64;

@@ -4,7 +4,7 @@ use crate::counters::Counter;
 use abi::Result;
 
 use nucleus::{PAGE_SIZE, frame::Owned};
-use vm::{Moved, Why};
+use vm::{CopyReason, Moved};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
@@ -77,7 +77,7 @@ impl<S: State> Queue<S> {
             return Ok(passed);
         }
         let total = self.drain_copying(to, max, passed, call)?;
-        vm::count_moved(S::MOVERS[1], Moved::Copied(why), total - passed);
+        vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
         Ok(total)
     }
 
@@ -142,11 +142,16 @@ impl<S: State> Queue<S> {
     /// Gives whole pages at the front to a sink that takes them in the place of its own, `most` at
     /// most; returns how many bytes that were, and why the next ones are to be copied.
     #[inline(never)]
-    fn transfer<D: Drain<S>>(&self, to: &mut dyn Sink, most: usize, call: &mut D) -> (usize, Why) {
+    fn transfer<D: Drain<S>>(
+        &self,
+        to: &mut dyn Sink,
+        most: usize,
+        call: &mut D,
+    ) -> (usize, CopyReason) {
         let total = &mut 0;
         let why = self.transfer_each(to, most, total, call);
         if *total > 0 {
-            vm::count_moved(S::MOVERS[1], Moved::Passed, *total);
+            vm::count_moved(S::CALLS[1], Moved::Passed, *total);
         }
         (*total, why)
     }
@@ -159,7 +164,7 @@ impl<S: State> Queue<S> {
         most: usize,
         total: &mut usize,
         call: &mut D,
-    ) -> Why {
+    ) -> CopyReason {
         loop {
             let most = (most - *total / PAGE_SIZE).min(TOGETHER);
             let mut pages = [const { None::<Owned> }; TOGETHER];
@@ -173,7 +178,7 @@ impl<S: State> Queue<S> {
                 count
             };
             if count == 0 {
-                return Why::NotLent;
+                return CopyReason::NotLent;
             }
             let count = match to.places(count) {
                 Ok(count) => count,
@@ -190,13 +195,13 @@ impl<S: State> Queue<S> {
             // The slices go without the lock, and leave the pages to their new owners.
             drop(old);
             if taken == 0 {
-                return Why::NotTaken;
+                return CopyReason::NotTaken;
             }
             call.took();
             *total += taken * PAGE_SIZE;
             Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
             if taken < count {
-                return Why::NotTaken;
+                return CopyReason::NotTaken;
             }
         }
     }

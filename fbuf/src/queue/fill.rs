@@ -8,7 +8,7 @@ use nucleus::{
     PAGE_SIZE,
     frame::{Contents, Owned},
 };
-use vm::{Moved, Why};
+use vm::{CopyReason, Moved};
 
 use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail, drain::TOGETHER};
 use crate::{
@@ -119,14 +119,14 @@ impl<S: State> Queue<S> {
                     Ok(lent) => lent,
                     Err(error) => return moved(total, Err(error)),
                 },
-                false => Err(why.unwrap_or_else(|| vm::why_not(left))),
+                false => Err(why.unwrap_or_else(|| vm::reason_to_copy(left))),
             };
             let step = match lent {
                 Err(now) => {
                     why = Some(now);
                     let step = self.step(&mut tail, from, left, call);
                     if is_large && let Ok(n @ 1..) = step {
-                        vm::count_moved(S::MOVERS[0], Moved::Copied(now), n);
+                        vm::count_moved(S::CALLS[0], Moved::Copied(now), n);
                     }
                     step
                 }
@@ -237,15 +237,15 @@ impl<S: State> Queue<S> {
         from: &mut dyn Source,
         lends: bool,
         call: &mut F,
-    ) -> Result<core::result::Result<usize, Why>> {
+    ) -> Result<core::result::Result<usize, CopyReason>> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
         let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
         if space.least > 0 {
-            return Ok(Err(Why::Packet));
+            return Ok(Err(CopyReason::Packet));
         }
         if most == 0 {
-            return Ok(Err(Why::NoRoom));
+            return Ok(Err(CopyReason::NoRoom));
         }
         chain.aside().data.reserve(most)?;
         drop(chain);
@@ -255,7 +255,7 @@ impl<S: State> Queue<S> {
         let mut pages = [const { None::<Owned> }; TOGETHER];
         let count = from.lend(&mut pages[..most]);
         if count == 0 {
-            return Ok(Err(Why::NotLent));
+            return Ok(Err(CopyReason::NotLent));
         }
         // The next write starts a frame of its own.
         tail.frame = None;
@@ -273,7 +273,7 @@ impl<S: State> Queue<S> {
         // Pages that were not linked go without the lock.
         drop(chain);
         Counter::bytes_passed.add(len as u64);
-        vm::count_moved(S::MOVERS[0], Moved::Passed, len);
+        vm::count_moved(S::CALLS[0], Moved::Passed, len);
         Ok(Ok(len))
     }
 

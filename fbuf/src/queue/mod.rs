@@ -46,7 +46,7 @@ use nucleus::{
     Frame, PAGE_SIZE, frame,
     sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock},
 };
-use vm::{Mover, account::Stock};
+use vm::{TransferCall, account::Stock};
 
 use crate::{
     aggregate::Aggregate,
@@ -82,7 +82,7 @@ pub trait State: Sized {
     const STORES_READY: bool = false;
 
     /// The calls that write and that read it.
-    const MOVERS: [Mover; 2];
+    const CALLS: [TransferCall; 2];
 
     /// Returns what is ready, as bits of the kind's choice.
     fn ready(chain: &Chain<Self>) -> u32 {

@@ -83,7 +83,7 @@ impl<S: Slots> Queue<S> {
         }
         drop(chain);
         Counter::bytes_passed.add(len as u64);
-        vm::count_moved(S::MOVERS[0], Moved::Passed, len);
+        vm::count_moved(S::CALLS[0], Moved::Passed, len);
         Ok(len)
     }
 
@@ -169,7 +169,7 @@ impl<S: Slots> Queue<S> {
         }
         drop((source, target));
         Counter::bytes_passed.add(len as u64);
-        vm::count_moved(S::MOVERS[0], Moved::Passed, len);
+        vm::count_moved(S::CALLS[0], Moved::Passed, len);
         Ok((len, freed_slot))
     }
 

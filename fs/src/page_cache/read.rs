@@ -9,7 +9,7 @@ use core::ops::Range;
 use abi::Result;
 use fbuf::{Sink, Slice, counters::Counter, moved};
 use nucleus::{Frame, PAGE_SIZE, pmap};
-use vm::{Moved, Mover, PagerError, Why};
+use vm::{CopyReason, Moved, PagerError, TransferCall};
 
 use super::{
     backing_store::BackingStore,
@@ -35,7 +35,7 @@ struct Call<'a, S: BackingStore> {
     /// Where the next pages may be passed: some are copied before the history is asked again.
     passes_from: usize,
     /// Why pages were not passed, if that was tried, and the bytes that were copied.
-    why: Option<Why>,
+    why: Option<CopyReason>,
     copied: usize,
 }
 
@@ -98,7 +98,7 @@ impl<S: BackingStore> PageCache<S> {
             }
         };
         if let Some(why) = call.why {
-            vm::count_moved(Mover::FileRead, Moved::Copied(why), call.copied);
+            vm::count_moved(TransferCall::FileRead, Moved::Copied(why), call.copied);
         }
         if let Some(streams) = call.streams {
             streams.ended(call.pages.end);
@@ -124,9 +124,9 @@ impl<S: BackingStore> PageCache<S> {
         index: u64,
         most: usize,
         to: &mut dyn Sink,
-    ) -> core::result::Result<usize, Why> {
+    ) -> core::result::Result<usize, CopyReason> {
         // No page is being written now. A writer at work is not waited for: it may sleep for long.
-        let turn = self.writers.try_read().ok_or(Why::Busy)?;
+        let turn = self.writers.try_read().ok_or(CopyReason::Busy)?;
         // The file's history first: where that says no, the program's has not to count pages.
         let most = most.min(TOGETHER);
         vm::may_move(most, &self.lent)?;
@@ -145,13 +145,13 @@ impl<S: BackingStore> PageCache<S> {
                 .for_each(|page| pmap::set_referenced(page));
         }
         if count == 0 {
-            return Err(Why::NotLent);
+            return Err(CopyReason::NotLent);
         }
         match to.take_pages(&mut pages[..count]) {
-            0 => Err(Why::NotTaken),
+            0 => Err(CopyReason::NotTaken),
             taken => {
                 Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);
-                vm::count_moved(Mover::FileRead, Moved::Passed, taken * PAGE_SIZE);
+                vm::count_moved(TransferCall::FileRead, Moved::Passed, taken * PAGE_SIZE);
                 Ok(taken)
             }
         }
@@ -184,13 +184,15 @@ impl<S: BackingStore> Call<'_, S> {
     #[inline(never)]
     fn pass(&mut self, index: u64, to: &mut dyn Sink) -> bool {
         if self.cache.store.is_in_place() {
-            self.why = Some(Why::NotLent);
+            self.why = Some(CopyReason::NotLent);
             self.passes_from = usize::MAX;
             return false;
         }
         if self.cache.object.resident(index).is_none() {
             // With a stream it is read, and passed then.
-            self.why = self.why.or(self.streams.is_none().then_some(Why::NotLent));
+            self.why = self
+                .why
+                .or(self.streams.is_none().then_some(CopyReason::NotLent));
             return false;
         }
         let left = self.len - self.done;

@@ -6,7 +6,7 @@ use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
-use vm::{Moved, Mover, Why};
+use vm::{CopyReason, Moved, TransferCall};
 
 use super::{
     SizeLimit,
@@ -99,7 +99,7 @@ impl<S: BackingStore> PageCache<S> {
             }
         }
         if let Some(why) = why {
-            vm::count_moved(Mover::FileWrite, Moved::Copied(why), copied);
+            vm::count_moved(TransferCall::FileWrite, Moved::Copied(why), copied);
         }
         let end = start + done as u64;
         if done < len && (self.store.properties().granule < PAGE || self.store.is_in_place()) {
@@ -126,7 +126,7 @@ impl<S: BackingStore> PageCache<S> {
         at: u64,
         most: usize,
         from: &mut dyn Source,
-        why: &mut Option<Why>,
+        why: &mut Option<CopyReason>,
     ) -> (usize, Result<()>) {
         let most = (most / PAGE_SIZE).min(TOGETHER);
         let end = at + (most * PAGE_SIZE) as u64;
@@ -137,7 +137,7 @@ impl<S: BackingStore> PageCache<S> {
         let mut pages = [const { None::<Owned> }; TOGETHER];
         let count = from.lend(&mut pages[..most]);
         if count == 0 {
-            *why = Some(Why::NotLent);
+            *why = Some(CopyReason::NotLent);
         }
         let mut done = 0;
         let mut result = Ok(());
@@ -152,7 +152,7 @@ impl<S: BackingStore> PageCache<S> {
                 self.size.store(at + PAGE, Ordering::SeqCst);
             }
         }
-        vm::count_moved(Mover::FileWrite, Moved::Passed, done);
+        vm::count_moved(TransferCall::FileWrite, Moved::Passed, done);
         (done, result)
     }
 
@@ -160,18 +160,18 @@ impl<S: BackingStore> PageCache<S> {
     ///
     /// # Errors
     /// Why they may not.
-    fn may_adopt(&self, at: u64, end: u64) -> core::result::Result<(), Why> {
+    fn may_adopt(&self, at: u64, end: u64) -> core::result::Result<(), CopyReason> {
         if !at.is_multiple_of(PAGE) {
-            return Err(Why::Unaligned);
+            return Err(CopyReason::Unaligned);
         }
         if self.store.is_in_place() || self.is_mapped_writable() {
-            return Err(Why::NotTaken);
+            return Err(CopyReason::NotTaken);
         }
         if at < self.size() {
-            return Err(Why::Overwritten);
+            return Err(CopyReason::Overwritten);
         }
         // What may not be written is refused page by page.
-        S::may_write(self, end).map_err(|_| Why::NotTaken)
+        S::may_write(self, end).map_err(|_| CopyReason::NotTaken)
     }
 
     /// Writes within one page at byte `at`, up to `max` bytes.

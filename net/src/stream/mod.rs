@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
-use vm::{Mover, account::Stock};
+use vm::{TransferCall, account::Stock};
 
 use crate::Waits;
 
@@ -48,7 +48,7 @@ struct StreamState {
 }
 
 impl State for StreamState {
-    const MOVERS: [Mover; 2] = [Mover::TcpSend, Mover::TcpReceive];
+    const CALLS: [TransferCall; 2] = [TransferCall::TcpSend, TransferCall::TcpReceive];
 
     /// Frames are kept only while more than a frame's worth of data shows that the stream is busy.
     #[inline]

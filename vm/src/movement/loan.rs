@@ -25,8 +25,8 @@ use nucleus::{
     pmap::Pending,
 };
 
-use super::moved::Why;
-use super::policy::{least_move, may_move, why_not};
+use super::moved::CopyReason;
+use super::policy::{least_move, may_move, reason_to_copy};
 use crate::amap::Slot;
 use crate::chunks::SLOTS;
 use crate::counters::Counter;
@@ -242,20 +242,20 @@ impl Map {
         to: &Map,
         at: VirtAddr,
         bytes: usize,
-    ) -> Result<usize, Why> {
+    ) -> Result<usize, CopyReason> {
         let is_aligned = from.is_page_aligned() && at.is_page_aligned();
         let pages = bytes / PAGE_SIZE;
         if !is_aligned || pages * PAGE_SIZE < least_move() {
-            return Err(why_not(bytes));
+            return Err(reason_to_copy(bytes));
         }
         let most = pages.min(TOGETHER);
         may_move(most, &self.lent)?;
         may_move(most, &to.received)?;
         let mut pages = [const { None }; TOGETHER];
         match self.lend(from, &mut pages[..most]) {
-            0 => Err(Why::NotLent),
+            0 => Err(CopyReason::NotLent),
             count => match to.receive(at, &mut pages[..count]) {
-                0 => Err(Why::NotTaken),
+                0 => Err(CopyReason::NotTaken),
                 taken => Ok(taken),
             },
         }

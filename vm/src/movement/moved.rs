@@ -7,7 +7,7 @@ use nucleus::task;
 /// The calls that move bytes, by what they move them to or from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Mover {
+pub enum TransferCall {
     PipeWrite,
     PipeRead,
     UnixSend,
@@ -28,12 +28,12 @@ pub enum Moved {
     /// They were copied once, straight into a receiver's memory.
     Put,
     /// They were copied.
-    Copied(Why),
+    Copied(CopyReason),
 }
 
 /// Why bytes were copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
+pub enum CopyReason {
     /// They are too few.
     Small,
     /// They do not begin with a page, or end before it does.
@@ -57,7 +57,7 @@ pub enum Why {
     Busy,
 }
 
-const MOVERS: [&str; 9] = [
+const CALLS: [&str; 9] = [
     "pipe_write",
     "pipe_read",
     "unix_send",
@@ -70,7 +70,7 @@ const MOVERS: [&str; 9] = [
 ];
 
 /// The names of what became of bytes, in the order of [`moved_bytes`].
-pub const WAYS: [&str; 12] = [
+pub const MOVED_NAMES: [&str; 12] = [
     "passed",
     "put",
     "small",
@@ -97,24 +97,24 @@ impl Moved {
 
 /// What one CPU has counted.
 #[repr(align(64))]
-struct Sums([[AtomicU64; WAYS.len()]; MOVERS.len()]);
+struct Sums([[AtomicU64; MOVED_NAMES.len()]; CALLS.len()]);
 
 static SUMS: [Sums; task::MAX_CPUS] =
-    [const { Sums([const { [const { AtomicU64::new(0) }; WAYS.len()] }; MOVERS.len()]) };
+    [const { Sums([const { [const { AtomicU64::new(0) }; MOVED_NAMES.len()] }; CALLS.len()]) };
         task::MAX_CPUS];
 
 /// Counts bytes of a large transfer.
-pub fn count_moved(mover: Mover, moved: Moved, bytes: usize) {
+pub fn count_moved(mover: TransferCall, moved: Moved, bytes: usize) {
     SUMS[task::cpu()].0[mover as usize][moved.place()].fetch_add(bytes as u64, Relaxed);
 }
 
 /// Returns the name of each call, and the bytes of its large transfers by what became of them.
-pub fn moved_bytes() -> impl Iterator<Item = (&'static str, [u64; WAYS.len()])> {
+pub fn moved_bytes() -> impl Iterator<Item = (&'static str, [u64; MOVED_NAMES.len()])> {
     let sum = |mover: usize, way: usize| {
         let each = SUMS.iter().map(|sums| sums.0[mover][way].load(Relaxed));
         each.fold(0, u64::wrapping_add)
     };
-    MOVERS
+    CALLS
         .iter()
         .enumerate()
         .map(move |(mover, name)| (*name, core::array::from_fn(|way| sum(mover, way))))

@@ -9,7 +9,7 @@ use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use nucleus::{PAGE_SIZE, sync::OnceBox};
 
-use super::moved::Why;
+use super::moved::CopyReason;
 use crate::map::{History, Map};
 
 /// The ways that pages may go.
@@ -140,7 +140,7 @@ pub fn is_dying() -> bool {
 ///
 /// # Errors
 /// Why it is to copy them.
-pub fn lends_pages(bytes: usize, pages: usize, most: usize) -> Result<(), Why> {
+pub fn lends_pages(bytes: usize, pages: usize, most: usize) -> Result<(), CopyReason> {
     judge(bytes, pages, most, |map| &map.lent)
 }
 
@@ -148,7 +148,7 @@ pub fn lends_pages(bytes: usize, pages: usize, most: usize) -> Result<(), Why> {
 ///
 /// # Errors
 /// As there.
-pub fn takes_pages(bytes: usize, pages: usize, most: usize) -> Result<(), Why> {
+pub fn takes_pages(bytes: usize, pages: usize, most: usize) -> Result<(), CopyReason> {
     judge(bytes, pages, most, |map| &map.received)
 }
 
@@ -157,19 +157,19 @@ fn judge(
     pages: usize,
     most: usize,
     history: impl Fn(&Map) -> &History,
-) -> Result<(), Why> {
+) -> Result<(), CopyReason> {
     if pages * PAGE_SIZE < least_move() {
-        return Err(why_not(bytes));
+        return Err(reason_to_copy(bytes));
     }
-    with_current(|map| may_move(pages.min(most), history(map))).unwrap_or(Err(Why::NotLent))
+    with_current(|map| may_move(pages.min(most), history(map))).unwrap_or(Err(CopyReason::NotLent))
 }
 
 /// Returns why so many bytes are copied that do not begin with enough whole pages.
-pub fn why_not(bytes: usize) -> Why {
+pub fn reason_to_copy(bytes: usize) -> CopyReason {
     match (least_move(), bytes) {
-        (usize::MAX, _) => Why::SwitchedOff,
-        (least, bytes) if bytes < least => Why::Small,
-        _ => Why::Unaligned,
+        (usize::MAX, _) => CopyReason::SwitchedOff,
+        (least, bytes) if bytes < least => CopyReason::Small,
+        _ => CopyReason::Unaligned,
     }
 }
 
@@ -177,11 +177,11 @@ pub fn why_not(bytes: usize) -> Why {
 ///
 /// # Errors
 /// Why they are to be copied.
-pub fn may_move(pages: usize, history: &History) -> Result<(), Why> {
+pub fn may_move(pages: usize, history: &History) -> Result<(), CopyReason> {
     let may_move = match movement() {
-        Movement::Copy | Movement::Once => return Err(Why::SwitchedOff),
+        Movement::Copy | Movement::Once => return Err(CopyReason::SwitchedOff),
         Movement::Loan => true,
         Movement::Auto => history.allows(u32::try_from(pages).unwrap_or(u32::MAX)),
     };
-    may_move.then_some(()).ok_or(Why::SoonWritten)
+    may_move.then_some(()).ok_or(CopyReason::SoonWritten)
 }

@@ -2,7 +2,7 @@
 
 use fbuf::queue::{Chain, Slots, State};
 use fs::Ready;
-use vm::{Mover, account::Charge};
+use vm::{TransferCall, account::Charge};
 
 use super::packets::Packets;
 
@@ -31,7 +31,7 @@ pub(super) struct PipeState {
 
 impl State for PipeState {
     const STORES_READY: bool = true;
-    const MOVERS: [Mover; 2] = [Mover::PipeWrite, Mover::PipeRead];
+    const CALLS: [TransferCall; 2] = [TransferCall::PipeWrite, TransferCall::PipeRead];
 
     /// `IN` and `HUP` are the reading end's, `OUT` and `ERR` the writing end's. `HUP` says that
     /// there is no writer; the end knows whether there ever was one.

@@ -5,7 +5,7 @@ use core::cmp::Ordering;
 
 use abi::{Errno, Result, raw::general as raw};
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, random, speculation, sync::OnceBox, user};
-use vm::{Map, Moved, Mover, Why, count_moved};
+use vm::{CopyReason, Map, Moved, TransferCall, count_moved};
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice};
 use crate::process::{Ids, Part, View, pid_table};
@@ -171,7 +171,7 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     let (mut here, mut there) = ([0; 2], [0; 2]);
     // Some bytes are copied before passing is tried again.
     let mut passes_from = 0;
-    let mut why = Why::Small;
+    let mut why = CopyReason::Small;
     loop {
         if here[1] == 0 {
             let Some(next) = local.next() else { break };
@@ -195,7 +195,7 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
         let len = match passed {
             Err(now) => {
                 // A page that was not there may be lent as soon as it is.
-                let may_come = now == Why::NotLent && !source.holds(from);
+                let may_come = now == CopyReason::NotLent && !source.holds(from);
                 if done >= passes_from && !may_come {
                     passes_from = done + HELD * PAGE_SIZE;
                 }
@@ -213,11 +213,11 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
                     }
                     break;
                 }
-                count_moved(Mover::Process, Moved::Copied(why), len);
+                count_moved(TransferCall::Process, Moved::Copied(why), len);
                 len
             }
             Ok(passed) => {
-                count_moved(Mover::Process, Moved::Passed, passed * PAGE_SIZE);
+                count_moved(TransferCall::Process, Moved::Passed, passed * PAGE_SIZE);
                 passed * PAGE_SIZE
             }
         };

@@ -67,7 +67,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
                     writeln!(out, "{name} {total}");
                 }
                 for (call, bytes) in vm::moved_bytes() {
-                    for (way, bytes) in vm::WAYS.iter().zip(bytes) {
+                    for (way, bytes) in vm::MOVED_NAMES.iter().zip(bytes) {
                         writeln!(out, "{call}_{way} {bytes}");
                     }
                 }

@@ -13,7 +13,7 @@ use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use fbuf::queue::{Chain, Queue, State};
 use nucleus::PAGE_SIZE;
 use vm::{
-    Mover,
+    TransferCall,
     account::{Kind, Stock},
 };
 
@@ -56,7 +56,7 @@ const IS_URGENT: u32 = 2;
 
 impl State for ChannelState {
     const STORES_READY: bool = true;
-    const MOVERS: [Mover; 2] = [Mover::UnixSend, Mover::UnixReceive];
+    const CALLS: [TransferCall; 2] = [TransferCall::UnixSend, TransferCall::UnixReceive];
 
     #[inline]
     fn ready(chain: &Chain<ChannelState>) -> u32 {
