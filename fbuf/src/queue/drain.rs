@@ -69,15 +69,19 @@ impl<S: State> Queue<S> {
         if room == 0 {
             return Ok(0);
         }
-        if room < vm::least_move() {
-            return self.drain_copying(to, max, 0, call);
-        }
-        let (passed, why) = self.transfer(to, room / PAGE_SIZE, call);
-        if passed == max || to.room() == 0 {
-            return Ok(passed);
+        let mut passed = 0;
+        let mut why = None;
+        if room >= vm::least_move() {
+            let (bytes, reason) = self.transfer(to, room / PAGE_SIZE, call);
+            if bytes == max || to.room() == 0 {
+                return Ok(bytes);
+            }
+            (passed, why) = (bytes, Some(reason));
         }
         let total = self.drain_copying(to, max, passed, call)?;
-        vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
+        if let Some(why) = why {
+            vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
+        }
         Ok(total)
     }
 

@@ -95,6 +95,21 @@ pub struct Added {
     pub is_end: bool,
 }
 
+/// What becomes of the bytes of a large call.
+struct Large {
+    /// The next pages are to be lent in any case.
+    lends: bool,
+    /// Why the last ones are copied.
+    why: Option<CopyReason>,
+}
+
+impl Large {
+    /// Why the next bytes were copied, unless they were lent.
+    fn copied(&self, lent: Result<usize>) -> Option<CopyReason> {
+        self.why.filter(|_| lent == Ok(0))
+    }
+}
+
 impl<S: State> Queue<S> {
     /// Adds what fits of the source's bytes; returns how many. The caller wakes readers as
     /// [`Fill::linked`] says.
@@ -105,36 +120,30 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
-        let mut lends = false;
-        // Why the last bytes were copied, which holds for the few behind them as well.
-        let mut why = None;
-        let is_large = left >= vm::least_large();
-        if is_large {
-            (total, lends) = self.put_if_awaited(from, call)?;
+        let mut large = None;
+        if left >= vm::least_large() {
+            let (put, lends) = self.put_if_awaited(from, call)?;
+            large = Some(Large { lends, why: None });
+            total = put;
             left = from.left();
         }
         while left > 0 {
-            let lent = match left >= vm::least_move() {
-                true => match self.borrow(&mut tail, from, mem::take(&mut lends), call) {
-                    Ok(lent) => lent,
-                    Err(error) => return moved(total, Err(error)),
-                },
-                false => Err(why.unwrap_or_else(|| vm::reason_to_copy(left))),
+            let lent = match &mut large {
+                Some(large) => self.borrow_next(&mut tail, from, left, large, call),
+                None => Ok(0),
             };
             let step = match lent {
-                Err(now) => {
-                    why = Some(now);
-                    let step = self.step(&mut tail, from, left, call);
-                    if is_large && let Ok(n @ 1..) = step {
-                        vm::count_moved(S::CALLS[0], Moved::Copied(now), n);
-                    }
-                    step
-                }
-                Ok(n) => Ok(n),
+                Ok(0) => self.step(&mut tail, from, left, call),
+                lent => lent,
             };
             match step {
                 Ok(0) => break,
-                Ok(n) => total += n,
+                Ok(n) => {
+                    total += n;
+                    if let Some(why) = large.as_ref().and_then(|large| large.copied(lent)) {
+                        vm::count_moved(S::CALLS[0], Moved::Copied(why), n);
+                    }
+                }
                 Err(error) => return moved(total, Err(error)),
             }
             left = from.left();
@@ -143,6 +152,28 @@ impl<S: State> Queue<S> {
             }
         }
         Ok(total)
+    }
+
+    /// As [`borrow`](Queue::borrow) if the next `left` bytes are enough; none if they are to be
+    /// copied, as `large` says then.
+    #[inline(never)]
+    fn borrow_next<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        left: usize,
+        large: &mut Large,
+        call: &mut F,
+    ) -> Result<usize> {
+        let lent = match left >= vm::least_move() {
+            true => self.borrow(tail, from, mem::take(&mut large.lends), call)?,
+            // What holds for the bytes before holds for the few behind them as well.
+            false => Err(large.why.unwrap_or_else(|| vm::reason_to_copy(left))),
+        };
+        Ok(lent.unwrap_or_else(|why| {
+            large.why = Some(why);
+            0
+        }))
     }
 
     /// Copies bytes straight to a reader that waits, if that is better than to lend them; returns

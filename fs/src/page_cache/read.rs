@@ -24,15 +24,17 @@ const TOGETHER: usize = 16;
 struct Call<'a, S: BackingStore> {
     cache: &'a PageCache<S>,
     streams: Option<&'a Streams>,
-    offset: u64,
-    /// Bytes from there on that are to be read, and those that were.
-    len: usize,
-    done: usize,
     /// The pages with the bytes.
     pages: Range<u64>,
     /// The page that was just brought in: this is its first use.
     fresh: u64,
-    /// Where the next pages may be passed: some are copied before the history is asked again.
+}
+
+/// What becomes of the pages of a large call.
+#[derive(Default)]
+struct Large {
+    /// The byte from which on pages may be passed: some are copied before the history is asked
+    /// again.
     passes_from: usize,
     /// Why pages were not passed, if that was tried, and the bytes that were copied.
     why: Option<CopyReason>,
@@ -47,63 +49,108 @@ struct Piece {
     len: usize,
 }
 
+impl Piece {
+    /// The bytes from byte `at` on, `most` at most.
+    #[inline(always)]
+    fn new(at: u64, most: usize) -> Piece {
+        let in_page = (at % PAGE) as usize;
+        Piece {
+            index: at / PAGE,
+            in_page,
+            len: (PAGE_SIZE - in_page).min(most),
+        }
+    }
+}
+
 impl<S: BackingStore> PageCache<S> {
     /// As [`Vnode::read`](crate::Vnode::read).
     ///
     /// # Errors
     /// `EIO`, `ENOMEM`, and those of the sink, if nothing was read before.
     pub fn read(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
-        let keeps = to.keeps();
-        // Such a sink does not fault; while the lock is held no page that it keeps is written.
-        let _turn = keeps.then(|| self.writers.read());
+        if to.keeps() {
+            return self.read_kept(offset, to);
+        }
         let room = to.room();
-        let len = self.left(offset, room);
+        let mut len = self.left(offset, room);
         if len == 0 {
             return Ok(0);
         }
-        let mut call = Call {
-            cache: self,
-            streams: self.store.streams(),
-            offset,
-            len,
-            done: 0,
-            pages: pages_with(&(offset..offset + len as u64)),
-            fresh: u64::MAX,
-            passes_from: if keeps { usize::MAX } else { 0 },
-            why: None,
-            copied: 0,
-        };
-        if let Some(next) = call
-            .streams
-            .and_then(|it| it.touched(&call.pages, self.pages()))
-        {
-            S::prefetch(self, next);
-        }
+        let mut call = self.begin_read(offset, len);
+        let mut large = (len >= vm::least_large()).then(Large::default);
+        let mut done = 0;
         let result = loop {
-            let Some(piece) = call.next() else {
+            if done == len {
                 break Ok(());
-            };
-            if call.may_pass(piece) && call.pass(piece.index, to) {
+            }
+            let piece = Piece::new(offset + done as u64, len - done);
+            if let Some(large) = &mut large
+                && let Some(n) = call.pass(large, piece, done, len - done, to)
+            {
+                done += n;
                 continue;
             }
-            let gone = match keeps {
-                true => call.keep(piece, to),
-                false => call.copy(piece, to),
-            };
-            match gone {
-                Ok(None) => call.len = call.len.min(self.left(offset, room)),
+            match call.copy(piece, to) {
+                Ok(None) => len = self.left(offset, room).clamp(done, len),
                 Ok(Some(0)) => break Ok(()),
-                Ok(Some(n)) => call.done += n,
+                Ok(Some(n)) => {
+                    done += n;
+                    if let Some(large) = &mut large {
+                        large.copied += n;
+                    }
+                }
                 Err(error) => break Err(error),
             }
         };
-        if let Some(why) = call.why {
-            vm::count_moved(TransferCall::FileRead, Moved::Copied(why), call.copied);
+        if let Some(why) = large.as_ref().and_then(|large| large.why) {
+            let copied = large.map_or(0, |large| large.copied);
+            vm::count_moved(TransferCall::FileRead, Moved::Copied(why), copied);
         }
-        if let Some(streams) = call.streams {
-            streams.ended(call.pages.end);
+        call.end();
+        moved(done, result)
+    }
+
+    /// As [`read`](PageCache::read), for a sink that keeps pages.
+    #[inline(never)]
+    fn read_kept(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
+        // Such a sink does not fault; while the lock is held no page that it keeps is written.
+        let _turn = self.writers.read();
+        let room = to.room();
+        let mut len = self.left(offset, room);
+        if len == 0 {
+            return Ok(0);
         }
-        moved(call.done, result)
+        let mut call = self.begin_read(offset, len);
+        let mut done = 0;
+        let result = loop {
+            if done == len {
+                break Ok(());
+            }
+            match call.keep(Piece::new(offset + done as u64, len - done), to) {
+                Ok(None) => len = self.left(offset, room).clamp(done, len),
+                Ok(Some(0)) => break Ok(()),
+                Ok(Some(n)) => done += n,
+                Err(error) => break Err(error),
+            }
+        };
+        call.end();
+        moved(done, result)
+    }
+
+    /// Begins a call that reads `len` bytes from `offset` on.
+    #[inline(always)]
+    fn begin_read(&self, offset: u64, len: usize) -> Call<'_, S> {
+        let pages = pages_with(&(offset..offset + len as u64));
+        let streams = self.store.streams();
+        if let Some(next) = streams.and_then(|it| it.touched(&pages, self.pages())) {
+            S::prefetch(self, next);
+        }
+        Call {
+            cache: self,
+            streams,
+            pages,
+            fresh: u64::MAX,
+        }
     }
 
     /// Bytes from `offset` on, `room` at most.
@@ -159,52 +206,49 @@ impl<S: BackingStore> PageCache<S> {
 }
 
 impl<S: BackingStore> Call<'_, S> {
-    /// The next bytes, if not all were read.
+    /// Tells the streams that the call is over.
     #[inline(always)]
-    fn next(&self) -> Option<Piece> {
-        let left = self.len.checked_sub(self.done).filter(|&left| left > 0)?;
-        let at = self.offset + self.done as u64;
-        let in_page = (at % PAGE) as usize;
-        Some(Piece {
-            index: at / PAGE,
-            in_page,
-            len: (PAGE_SIZE - in_page).min(left),
-        })
+    fn end(&self) {
+        if let Some(streams) = self.streams {
+            streams.ended(self.pages.end);
+        }
     }
 
-    /// Whether it is worth a try to pass the next pages.
-    #[inline(always)]
-    fn may_pass(&self, piece: Piece) -> bool {
-        piece.in_page == 0
-            && self.done >= self.passes_from
-            && self.len - self.done >= vm::least_move()
-    }
-
-    /// Passes pages from page `index`, which is next, on; returns whether that one went.
+    /// Passes pages from the one of `piece` on, `done` bytes behind the beginning of the call with
+    /// `left` more, if that is worth a try; returns how many bytes went.
     #[inline(never)]
-    fn pass(&mut self, index: u64, to: &mut dyn Sink) -> bool {
+    fn pass(
+        &mut self,
+        large: &mut Large,
+        piece: Piece,
+        done: usize,
+        left: usize,
+        to: &mut dyn Sink,
+    ) -> Option<usize> {
+        if done < large.passes_from {
+            return None;
+        }
+        if piece.in_page != 0 || left < vm::least_move() {
+            large.why = large.why.or(Some(vm::reason_to_copy(left)));
+            return None;
+        }
         if self.cache.store.is_in_place() {
-            self.why = Some(CopyReason::NotLent);
-            self.passes_from = usize::MAX;
-            return false;
+            large.why = Some(CopyReason::NotLent);
+            large.passes_from = usize::MAX;
+            return None;
         }
-        if self.cache.object.resident(index).is_none() {
+        if self.cache.object.resident(piece.index).is_none() {
             // With a stream it is read, and passed then.
-            self.why = self
-                .why
-                .or(self.streams.is_none().then_some(CopyReason::NotLent));
-            return false;
+            let is_absent = self.streams.is_none();
+            large.why = large.why.or(is_absent.then_some(CopyReason::NotLent));
+            return None;
         }
-        let left = self.len - self.done;
-        match self.cache.pass_pages(index, left / PAGE_SIZE, to) {
-            Ok(passed) => {
-                self.done += passed * PAGE_SIZE;
-                true
-            }
+        match self.cache.pass_pages(piece.index, left / PAGE_SIZE, to) {
+            Ok(passed) => Some(passed * PAGE_SIZE),
             Err(why) => {
-                self.why = Some(why);
-                self.passes_from = self.done + TOGETHER * PAGE_SIZE;
-                false
+                large.why = Some(why);
+                large.passes_from = done + TOGETHER * PAGE_SIZE;
+                None
             }
         }
     }
@@ -241,9 +285,6 @@ impl<S: BackingStore> Call<'_, S> {
             }
             None => to.put_zeros(piece.len),
         };
-        if let Ok(n) = put {
-            self.copied += n;
-        }
         put.map(Some)
     }
 
