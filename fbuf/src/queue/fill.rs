@@ -103,13 +103,6 @@ struct Large {
     why: Option<CopyReason>,
 }
 
-impl Large {
-    /// Why the next bytes were copied, unless they were lent.
-    fn copied(&self, lent: Result<usize>) -> Option<CopyReason> {
-        self.why.filter(|_| lent == Ok(0))
-    }
-}
-
 impl<S: State> Queue<S> {
     /// Adds what fits of the source's bytes; returns how many. The caller wakes readers as
     /// [`Fill::linked`] says.
@@ -120,30 +113,48 @@ impl<S: State> Queue<S> {
         let mut tail = self.writing.lock();
         let mut total = 0;
         let mut left = from.left();
-        let mut large = None;
         if left >= vm::least_large() {
-            let (put, lends) = self.put_if_awaited(from, call)?;
-            large = Some(Large { lends, why: None });
-            total = put;
-            left = from.left();
+            return self.fill_large(&mut tail, from, call);
         }
         while left > 0 {
-            let lent = match &mut large {
-                Some(large) => self.borrow_next(&mut tail, from, left, large, call),
-                None => Ok(0),
-            };
-            let step = match lent {
-                Ok(0) => self.step(&mut tail, from, left, call),
+            match self.step(&mut tail, from, left, call) {
+                Ok(0) => break,
+                Ok(n) => total += n,
+                Err(error) => return moved(total, Err(error)),
+            }
+            left = from.left();
+            if left > 0 {
+                call.more();
+            }
+        }
+        Ok(total)
+    }
+
+    /// As [`fill`](Queue::fill) for bytes that may go without being copied into the queue.
+    #[inline(never)]
+    fn fill_large<F: Fill<S>>(
+        &self,
+        tail: &mut Tail,
+        from: &mut dyn Source,
+        call: &mut F,
+    ) -> Result<usize> {
+        let (mut total, lends) = self.put_if_awaited(from, call)?;
+        let mut large = Large { lends, why: None };
+        let mut left = from.left();
+        while left > 0 {
+            let step = match self.borrow_next(tail, from, left, &mut large, call) {
+                Ok(0) => {
+                    let step = self.step(tail, from, left, call);
+                    if let (Ok(n @ 1..), Some(why)) = (step, large.why) {
+                        vm::count_moved(S::CALLS[0], Moved::Copied(why), n);
+                    }
+                    step
+                }
                 lent => lent,
             };
             match step {
                 Ok(0) => break,
-                Ok(n) => {
-                    total += n;
-                    if let Some(why) = large.as_ref().and_then(|large| large.copied(lent)) {
-                        vm::count_moved(S::CALLS[0], Moved::Copied(why), n);
-                    }
-                }
+                Ok(n) => total += n,
                 Err(error) => return moved(total, Err(error)),
             }
             left = from.left();
@@ -309,6 +320,7 @@ impl<S: State> Queue<S> {
     }
 
     /// Fills up to `N` slices, for which the chain has memory, then links them.
+    #[inline(always)]
     fn copy<const N: usize, F: Fill<S>>(
         &self,
         tail: &mut Tail,

@@ -80,20 +80,25 @@ fn add_owner(lent: &AtomicU32) -> bool {
 /// One owner less. Returns whether there were others.
 #[inline]
 fn disown(index: u32) -> bool {
+    // Mostly this is the only owner.
+    match record(index).lent().load(Acquire) {
+        0 => false,
+        count => leave_to_others(index, count),
+    }
+}
+
+/// One owner less of `count` and one; returns whether there are others.
+#[inline(never)]
+fn leave_to_others(index: u32, mut count: u32) -> bool {
     let lent = record(index).lent();
-    let mut count = lent.load(Acquire);
-    // Mostly this is the only owner. With two others or more, the last one that leaves looks for
-    // readers.
+    // With two others or more, the last one that leaves looks for readers.
     while (2..COUNT).contains(&(count & COUNT)) {
         match lent.compare_exchange_weak(count, count - 1, AcqRel, Acquire) {
             Ok(_) => return true,
             Err(now) => count = now,
         }
     }
-    match count {
-        0 => false,
-        _ => leave_to_last(index),
-    }
+    leave_to_last(index)
 }
 
 /// Gives an ownership up, and its handle, which is not the only one. Returns whether there are
