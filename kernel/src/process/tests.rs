@@ -297,17 +297,26 @@ fn a_signal_finds_its_taker_among_many_threads() {
         assert_eq!(noticed().count(), 2);
         let taken = others[800].take_pending(SignalSet::one(raw::SIGUSR2));
         assert_eq!(taken.map(|info| info.signal), Some(raw::SIGUSR2));
-        // One that was told of a signal, and left without it, holds no later one up.
+        // A thread that was notified of a signal, and has not taken it yet, or leaves without it,
+        // holds no later one up: among the first threads, and behind them.
         let real_time = 34;
         let waited = SignalSet::one(real_time);
-        others[600].set_waiting(waited);
-        send(real_time);
-        assert!(others[600].signals.needs_attention());
-        others[600].set_waiting(SignalSet::EMPTY);
-        others[650].set_waiting(waited);
-        assert!(!others[650].signals.needs_attention());
-        send(real_time);
-        assert!(others[650].signals.needs_attention());
+        for [first, second, third] in [[600, 650, 660], [10, 20, 30]] {
+            others[first].set_waiting(waited);
+            others[second].set_waiting(waited);
+            send(real_time);
+            assert!(others[first].signals.needs_attention());
+            assert!(!others[second].signals.needs_attention());
+            send(real_time);
+            assert!(others[second].signals.needs_attention());
+            others[first].set_waiting(SignalSet::EMPTY);
+            others[second].set_waiting(SignalSet::EMPTY);
+            others[third].set_waiting(waited);
+            assert!(!others[third].signals.needs_attention());
+            send(real_time);
+            assert!(others[third].signals.needs_attention());
+            others[third].set_waiting(SignalSet::EMPTY);
+        }
         // Under the lock of the table of processes, too.
         others[900].set_mask(SignalSet(!0).without(SignalSet::one(raw::SIGIO)));
         pid_table::send_to_program(&process, 0, Info::user(raw::SIGIO, 1, 0));

@@ -1,5 +1,7 @@
 //! Posting signals.
 
+use alloc::sync::Arc;
+
 use abi::{Errno, Result, raw::general as raw};
 
 use super::{
@@ -200,10 +202,13 @@ fn replace(
     let first = &threads[..threads.len().min(AT_ONCE)];
     let taker = match target {
         Some(thread) => Some(thread).filter(|it| it.signals.wants(signal)),
-        None => first
-            .iter()
-            .find(|it| it.signals.wants(signal))
-            .map(|it| &**it),
+        None => {
+            let takes = |it: &&Arc<Thread>| it.signals.wants(signal);
+            // One that was notified takes the signal that it was notified of.
+            let idle = |it: &&Arc<Thread>| takes(it) && !it.signals.needs_attention();
+            let found = first.iter().find(idle);
+            found.or_else(|| first.iter().find(takes)).map(|it| &**it)
+        }
     };
     // A thread that wants it and blocks it waits for it in `sigtimedwait`.
     let unblocked = taker.is_some_and(open)
@@ -232,7 +237,7 @@ fn replace(
     news.waits = true;
     match taker {
         Some(thread) => thread.signals.notify(),
-        // Also if one waits already: the thread that was told of it may have left without it.
+        // Also if one waits already: the thread that was notified of it may leave without it.
         None if target.is_none() && first.len() < threads.len() => {
             news.wanting = news.wanting.union(SignalSet::one(signal));
         }

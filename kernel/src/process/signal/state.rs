@@ -19,6 +19,9 @@ use crate::process::{Pid, Thread};
 pub(super) const AT_ONCE: usize = 64;
 /// The sets of signals that undo each other, of standard signals only.
 const OPPOSITES: [SignalSet; 2] = [SignalSet::STOPS, SignalSet::one(raw::SIGCONT)];
+/// The places of the two sets in [`OPPOSITES`].
+const STOPS: usize = 0;
+const CONTINUE: usize = 1;
 
 /// Why all threads of a process, or all but one, shall end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,11 +186,11 @@ impl ProcessSignals {
     /// [hear](super::timer::dropped) of it.
     pub(super) fn undo(&self, state: &mut SignalState, signal: u32) -> SignalSet {
         let undone = match signal {
-            raw::SIGCONT => 0,
-            signal if SignalSet::STOPS.has(signal) => 1,
+            raw::SIGCONT => STOPS,
+            signal if SignalSet::STOPS.has(signal) => CONTINUE,
             _ => return SignalSet::EMPTY,
         };
-        // One of each at most.
+        // One of each, and one for each timer of the process that sends it.
         drop(state.pending.remove(OPPOSITES[undone]));
         self.undone[undone].fetch_add(1, Relaxed);
         OPPOSITES[undone]
@@ -273,7 +276,7 @@ impl ProcessSignals {
     }
 
     /// Visits the threads by rising id until `visit` breaks, a few at a time with the lock held.
-    /// One that comes or goes meanwhile may be seen or not.
+    /// A thread that is added or removed meanwhile is visited or not.
     fn visit<'a>(
         &'a self,
         mut state: SpinGuard<'a, SignalState>,
@@ -313,9 +316,14 @@ impl ProcessSignals {
     }
 
     /// Notifies for each signal of `set`, which are pending for the process, a thread that would
-    /// take it. A thread that comes to want one meanwhile sees it then.
+    /// take it: one that was not notified, if there is one. A thread that begins to want a signal
+    /// meanwhile looks for it itself.
     pub(super) fn notify_takers(&self, mut set: SignalSet) {
         self.visit(self.lock(), |thread| {
+            if thread.signals.needs_attention() {
+                // It looks at its signals anyway, and takes one.
+                return Continue(());
+            }
             let taken = thread.signals.wanted().and(set);
             if !taken.is_empty() {
                 thread.signals.notify();
@@ -495,7 +503,7 @@ impl Thread {
         for ((seen, now), set) in undone.iter_mut().zip(now).zip(OPPOSITES) {
             let now = now.load(Relaxed);
             if core::mem::replace(seen, now) != now {
-                // One of each at most.
+                // As many as in `ProcessSignals::undo`.
                 drop(pending.remove(set));
             }
         }
