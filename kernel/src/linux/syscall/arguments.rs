@@ -142,6 +142,21 @@ impl Call<'_> {
         Ok(process::make_room()?)
     }
 
+    /// As [`takes_memory`](Self::takes_memory) for a call that seldom takes any: it waits only if
+    /// `attempt` found none, and then tries again.
+    ///
+    /// # Errors
+    /// Those of `attempt`; `ENOMEM`.
+    pub fn may_take_memory<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(Errno::ENOMEM) => {
+                self.takes_memory()?;
+                attempt()
+            }
+            result => result,
+        }
+    }
+
     /// The path in argument `n`, from the working directory on.
     pub fn cwd(&self, n: usize) -> At {
         (AT_FDCWD, self.address(n))

@@ -86,8 +86,7 @@ fn fcntl(call: &mut Call<'_>) -> Result<usize> {
             if u64::from(min) >= limit {
                 return Err(Errno::EINVAL);
             }
-            call.takes_memory()?;
-            let slot = files.reserve(min as usize, limit)?;
+            let slot = call.may_take_memory(|| files.reserve(min as usize, limit))?;
             Ok(slot.install(open, command == F_DUPFD_CLOEXEC))
         }
         F_DUPFD_QUERY => {

@@ -196,17 +196,16 @@ fn close_range(call: &mut Call<'_>) -> Result<usize> {
 
 fn dup(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
-    call.takes_memory()?;
-    call.files().install(open, false, call.descriptor_limit())
+    let limit = call.descriptor_limit();
+    call.may_take_memory(|| call.files().install(open.clone(), false, limit))
 }
 
 fn dup2(call: &mut Call<'_>) -> Result<usize> {
     let (old, new) = (call.int(0), call.int(1));
     let open = call.files().get(old)?;
     if old != new {
-        call.takes_memory()?;
-        call.files()
-            .replace(new, open, false, call.descriptor_limit())?;
+        let limit = call.descriptor_limit();
+        call.may_take_memory(|| call.files().replace(new, open.clone(), false, limit))?;
     }
     Ok(new as usize)
 }
@@ -218,10 +217,8 @@ fn dup3(call: &mut Call<'_>) -> Result<usize> {
         return Err(Errno::EINVAL);
     }
     let open = call.files().get(old)?;
-    call.takes_memory()?;
-    let limit = call.descriptor_limit();
-    call.files()
-        .replace(new, open, flags & O_CLOEXEC != 0, limit)?;
+    let (closes, limit) = (flags & O_CLOEXEC != 0, call.descriptor_limit());
+    call.may_take_memory(|| call.files().replace(new, open.clone(), closes, limit))?;
     Ok(new as usize)
 }
 

@@ -10,7 +10,10 @@ use core::time::Duration;
 
 use abi::Errno;
 use fs::{Attributes, File, Kind, OpenFlags};
-use nucleus::sim::{self, Config, Random};
+use nucleus::{
+    frame,
+    sim::{self, Config, Random},
+};
 use vm::account::{self, Account};
 
 use super::{
@@ -274,7 +277,12 @@ fn whole_file_locks_belong_to_the_open_file() {
         locks::unlock_whole(&a).unwrap();
         assert_eq!(charged(), 0);
         locks::lock_whole(&c, Mode::Exclusive, true, 1, &user).unwrap();
-        drop(c);
+        // At the limit the mode can change, and no further lock is taken.
+        let full = user.charge(account::Kind::Locks, frame::total() * 2 - 1, 0);
+        lock(&c, Mode::Shared).unwrap();
+        lock(&c, Mode::Exclusive).unwrap();
+        assert_eq!(lock(&open(8), Mode::Shared), Err(Errno::ENOLCK));
+        drop((full, c));
         assert_eq!(charged(), 0);
     });
 }

@@ -126,7 +126,7 @@ struct Whole {
     mode: Mode,
     /// The process that asked.
     pid: Pid,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// What a lock of a whole file is charged with, in bytes: its place, and the file's, if it is the
@@ -437,45 +437,40 @@ pub fn lock_whole(
     account: &Arc<Account>,
 ) -> Result<()> {
     may_allocate()?;
-    let charge = account.charge_within(Kind::Locks, 1, WHOLE_BYTES, most_locks());
-    let mut charge = Some(charge.ok_or(Errno::ENOLCK)?);
+    // At the limit, an owner can still change the mode of the lock that it has.
+    let mut charge = account.charge_within(Kind::Locks, 1, WHOLE_BYTES, most_locks());
     let file = find_or_add(id(open)?);
     let owner = open.ownership().become_owner();
     let attempt = || {
         let mut held = file.held.lock();
-        // A change of mode is not atomic: the old lock goes first, as on Linux.
-        let own = held.whole.get(&owner).map(|lock| lock.mode);
-        let dropped = own.is_some_and(|own| own != mode);
-        let old = if dropped {
-            held.unlock_whole(owner)
-        } else {
-            None
-        };
+        if held.whole.get(&owner).is_some_and(|lock| lock.mode == mode) {
+            return Some(Ok(()));
+        }
+        // A change of mode is not atomic: the old lock goes first, as on Linux. Its charge goes on.
+        let old = held.unlock_whole(owner);
+        let dropped = old.is_some();
+        let unused = old.and_then(|old| charge.replace(old.charge));
         let conflict = match mode {
-            _ if own == Some(mode) => false,
             Mode::Exclusive => !held.whole.is_empty(),
             Mode::Shared => held.exclusive > 0,
         };
-        if !conflict
-            && own != Some(mode)
-            && let Some(charge) = charge.take()
-        {
-            let lock = Whole {
-                mode,
-                pid,
-                _charge: charge,
-            };
-            held.whole.insert(owner, lock);
-            held.exclusive += usize::from(mode == Mode::Exclusive);
-        }
+        let result = match conflict {
+            _ if charge.is_none() => Some(Err(Errno::ENOLCK)),
+            true => None,
+            false => charge.take().map(|charge| {
+                held.whole.insert(owner, Whole { mode, pid, charge });
+                held.exclusive += usize::from(mode == Mode::Exclusive);
+                Ok(())
+            }),
+        };
         drop(held);
-        drop(old);
+        drop(unused);
         if dropped {
             file.ended.wake_all();
         }
-        (!conflict).then_some(())
+        result
     };
-    let result = signal::take_or_wait(&file.ended, wait, attempt);
+    let result = signal::take_or_wait(&file.ended, wait, attempt).and_then(|locked| locked);
     put(file);
     result
 }
