@@ -24,11 +24,12 @@ impl Setting {
         }
     }
 
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.value.load(Relaxed)
     }
 
-    /// Sets it; gives whether the value is one that it can have.
+    /// Sets the value; returns false, and changes nothing, if it is not allowed.
     pub fn set(&self, value: u64) -> bool {
         let allowed = (self.lowest..=self.highest).contains(&value);
         if allowed {

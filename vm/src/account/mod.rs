@@ -15,10 +15,10 @@
 //!   out of the path of each write and fault.
 //!
 //! An object is charged to the process that makes it, or to that one's user if it outlives
-//! processes. The charge stays there when the object is
-//! passed on, when the process ends, and when its user changes: the account lives as long as it has
-//! charges, and the user's figures include it. Only freeing the memory ends a charge. A page with
-//! several holders (`tee`, a loan) counts once for each: any of them alone would keep it.
+//! processes. The charge stays there when the object is passed on, when the process ends, and when
+//! its user changes: the account lives as long as it has charges, and the user's figures include
+//! it. Only freeing the memory ends a charge. A page with several holders (`tee`, a loan) counts
+//! once for each: any of them alone would keep it.
 //!
 //! There is no node above the users: a sum over all of them would be a cache line that all CPUs
 //! share, and is only needed by its readers.

@@ -65,7 +65,7 @@ impl Stock {
     pub fn cover_counted(&self, pages: usize, now: impl Fn() -> usize) {
         let mut pages = pages;
         while self.cover(pages) {
-            // Another CPU may have counted since: whoever changes the charge last sees all.
+            // Another CPU may have counted since: the last change of the charge sees every count.
             let seen = core::mem::replace(&mut pages, now());
             if pages == seen || self.account.is_none() {
                 return;
@@ -121,8 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// Whoever comes last with an old count, what is there is charged at the end, and no more is
-    /// taken back than was added.
+    /// After changes with old counts, in any order, the pages that are there are charged, and no
+    /// more is taken back than was added.
     #[test]
     fn a_stock_covers_what_others_count_meanwhile() {
         let user = Account::of_user(1);

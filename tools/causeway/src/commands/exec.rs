@@ -23,7 +23,8 @@ Exit status:
   126                CMD can't be executed, or its user or folder is wrong
   127                CMD is not found
 
-A guest takes 14 further commands at a time. A second SIGINT, SIGQUIT or SIGTERM of a kind ends exec itself.
+A guest takes 14 further commands at a time.
+The second SIGINT, SIGQUIT or SIGTERM ends exec itself.
 
 Keys: Ctrl-A x leaves CMD, which gets SIGHUP, and the guest goes on; Ctrl-A a sends a Ctrl-A; all others, Ctrl-C too, go to the guest.";
 

@@ -124,7 +124,7 @@ pub fn leaves_its_starter(bench: &Bench) -> Result<()> {
     shell.arg(run.get_program()).args(run.get_args());
     shell.env("XDG_RUNTIME_DIR", bench.path(""));
     shell.current_dir(&folder);
-    // The end of the errors comes once nobody has them.
+    // The pipe of the errors ends when its last writer has closed it.
     let ended = soon("the end of the starter's errors", move || shell.output())??;
     ensure!(ended.status.success(), "{}", shown(&ended));
     let name = String::from_utf8_lossy(&ended.stdout).trim().to_string();
