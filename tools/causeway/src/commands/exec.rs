@@ -24,6 +24,7 @@ Exit status:
   127                CMD is not found
 
 A guest takes 14 further commands at a time.
+
 The second SIGINT, SIGQUIT or SIGTERM ends exec itself.
 
 Keys: Ctrl-A x leaves CMD, which gets SIGHUP, and the guest goes on; Ctrl-A a sends a Ctrl-A; all others, Ctrl-C too, go to the guest.";
