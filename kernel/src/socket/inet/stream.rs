@@ -177,14 +177,14 @@ impl Stream {
     /// wait has ended.
     fn await_bytes(&self, message: &mut Incoming<'_>, how: Read) -> (usize, Result<()>) {
         let takes = message.timeout.waits() && !how.peek && !how.discard;
-        let offered = takes.then(|| self.tcp.offer(message.data)).flatten();
-        let readable = || {
-            let is_readable = self.tcp.readiness().readable || self.tcp.has_input();
-            is_readable || offered.as_ref().is_some_and(|stream| stream.has_put())
-        };
+        let readable = || self.tcp.readiness().readable || self.tcp.has_input();
         let waits = &self.tcp.waits().readable;
-        let waited = message.timeout.wait_until(waits, readable);
-        let n = offered.map_or(0, |stream| stream.withdraw());
+        let Some(offered) = takes.then(|| self.tcp.offer(message.data)).flatten() else {
+            return (0, message.timeout.wait_until(waits, readable));
+        };
+        let is_over = || readable() || offered.has_put();
+        let waited = message.timeout.wait_until(waits, is_over);
+        let n = offered.withdraw();
         message.data.skip_put(n);
         (n, waited)
     }
