@@ -515,37 +515,29 @@ fn reasons() -> Outcome {
     Ok(())
 }
 
-/// A program that writes its buffer again after each large call soon has it copied, not lent.
+/// A program that writes its buffer again while its bytes are on their way soon has it copied, not
+/// lent.
 fn rewritten() -> Outcome {
-    const WRITES: usize = 60;
-    const PIECE: usize = 256;
+    const WRITES: usize = 1000;
+    const PIECE: usize = 16;
     let _way = Switched::to(SWITCH, "auto")?;
+    let (from, to) = (map(PIECE * PAGE)?, map(PIECE * PAGE)?);
     for (reader, writer) in [pipe(0)?, connection()?] {
-        let child = spawn(|| {
-            call!(close(writer));
-            let to = map(PIECE * PAGE)?;
-            while call!(read(reader, to.cast(), PIECE * PAGE)) > 0 {}
-            Ok(())
-        })?;
-        call!(close(reader));
         let before = counter("pages_lent")?;
-        let writes = spawn(|| {
-            let from = map(PIECE * PAGE)?;
-            for round in 0..WRITES {
-                (0..PIECE).for_each(|page| poke(from.wrapping_add(page * PAGE), round as u8));
-                let mut done = 0;
-                while done < PIECE * PAGE {
-                    let at = from.wrapping_add(done).cast();
-                    done += call!(write(writer, at, PIECE * PAGE - done)) as usize;
-                }
+        for round in 0..WRITES {
+            call!(write(writer, from.cast(), PIECE * PAGE));
+            // While the bytes are on their way, so that loans break.
+            (0..PIECE).for_each(|page| poke(from.wrapping_add(page * PAGE), round as u8));
+            let mut done = 0;
+            while done < PIECE * PAGE {
+                let left = PIECE * PAGE - done;
+                done += call!(read(reader, to.wrapping_add(done).cast(), left)) as usize;
             }
-            Ok(())
-        })?;
-        call!(close(writer));
-        wait_ok(writes)?;
-        wait_ok(child)?;
+        }
         let lent = counter("pages_lent")? - before;
         ensure!(lent < (WRITES * PIECE / 8) as u64, "{lent} pages were lent");
+        call!(close(reader));
+        call!(close(writer));
     }
     Ok(())
 }
