@@ -36,8 +36,9 @@ struct Large {
     /// The byte from which on pages may be passed: some are copied before the history is asked
     /// again.
     passes_from: usize,
-    /// Why pages were not passed, if that was tried, and the bytes that were copied.
+    /// Why pages were not passed, if that was tried.
     why: Option<CopyReason>,
+    /// Bytes that were copied.
     copied: usize,
 }
 

@@ -104,18 +104,18 @@ static SUMS: [Sums; task::MAX_CPUS] =
         task::MAX_CPUS];
 
 /// Counts bytes of a large transfer.
-pub fn count_moved(mover: TransferCall, moved: Moved, bytes: usize) {
-    SUMS[task::cpu()].0[mover as usize][moved.place()].fetch_add(bytes as u64, Relaxed);
+pub fn count_moved(call: TransferCall, moved: Moved, bytes: usize) {
+    SUMS[task::cpu()].0[call as usize][moved.place()].fetch_add(bytes as u64, Relaxed);
 }
 
 /// Returns the name of each call, and the bytes of its large transfers by what became of them.
 pub fn moved_bytes() -> impl Iterator<Item = (&'static str, [u64; MOVED_NAMES.len()])> {
-    let sum = |mover: usize, way: usize| {
-        let each = SUMS.iter().map(|sums| sums.0[mover][way].load(Relaxed));
+    let sum = |call: usize, way: usize| {
+        let each = SUMS.iter().map(|sums| sums.0[call][way].load(Relaxed));
         each.fold(0, u64::wrapping_add)
     };
     CALLS
         .iter()
         .enumerate()
-        .map(move |(mover, name)| (*name, core::array::from_fn(|way| sum(mover, way))))
+        .map(move |(call, name)| (*name, core::array::from_fn(|way| sum(call, way))))
 }

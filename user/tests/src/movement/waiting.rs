@@ -90,10 +90,10 @@ fn tcp_rules() -> Outcome {
     };
     from.stamp(24, &message);
     let at = from.0.wrapping_add(24);
-    let nobody = std::ptr::null_mut();
+    let unnamed = std::ptr::null_mut();
     let send_part = |writer: c_int, from: usize, len: usize, flags: c_int| -> Outcome {
         let at = at.wrapping_add(from).cast();
-        let sent = call!(sendto(writer, at, len, flags, nobody, 0));
+        let sent = call!(sendto(writer, at, len, flags, unnamed, 0));
         equal!(sent as usize, len);
         Ok(())
     };
@@ -106,7 +106,7 @@ fn tcp_rules() -> Outcome {
         let receive_at = |done: usize, len: usize, flags: c_int| -> Result<usize> {
             let place = place.wrapping_add(done).cast();
             let none = std::ptr::null_mut();
-            Ok(call!(recvfrom(reader, place, len, flags, nobody, none)) as usize)
+            Ok(call!(recvfrom(reader, place, len, flags, unnamed, none)) as usize)
         };
         let receive = |len, flags| receive_at(0, len, flags);
         let while_waiting = |act: &dyn Fn() -> Outcome, reads: &dyn Fn() -> Outcome| -> Outcome {
