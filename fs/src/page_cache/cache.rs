@@ -26,8 +26,8 @@ pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 /// The bytes of one file that are in memory. To be embedded in a vnode; it is the vnode's pager.
 ///
 /// *Concurrency.* Reads that copy take no lock but a chunk's. Writes and truncation are serialized
-/// by `writers`, which no fault takes. Lenders share it: a reader that keeps pages waits for it, and
-/// one that could take pages copies them instead, since a writer may sleep for long.
+/// by `writers`, which no fault takes. Lenders share it: a reader that keeps pages waits for it,
+/// and one that could take pages copies them instead, since a writer may sleep for long.
 ///
 /// *Lent pages.* A page that was passed on without a copy is immutable while others have it: a
 /// writer, or a fault that makes it writable, first [owns](Object::own) it. No page is lent while
