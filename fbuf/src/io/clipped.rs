@@ -1,13 +1,13 @@
 //! Transfers of less than a source has.
 
 use abi::Result;
-use nucleus::{Frame, PAGE_SIZE, frame::Owned};
-use vm::CopyReason;
+use nucleus::Frame;
 
 use super::Source;
 use crate::slice::Slice;
 
-/// The first bytes of another source.
+/// The first bytes of another source, which are copied or passed on in slices: memory of a program
+/// is not to be had past the limit.
 pub struct Clipped<'a> {
     from: &'a mut dyn Source,
     left: usize,
@@ -41,17 +41,6 @@ impl Source for Clipped<'_> {
 
     fn slices(&self, bytes: usize, most: usize) -> usize {
         self.from.slices(bytes.min(self.left), most)
-    }
-
-    fn lends(&mut self, most: usize) -> core::result::Result<(), CopyReason> {
-        self.from.lends(most)
-    }
-
-    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
-        let most = pages.len().min(self.left / PAGE_SIZE);
-        let lent = self.from.lend(&mut pages[..most]);
-        self.left -= lent * PAGE_SIZE;
-        lent
     }
 
     fn take_slice(&mut self, max: usize) -> Option<Slice> {

@@ -1,19 +1,9 @@
 //! Transfers: sources, sinks, and the kinds of them.
 
 use abi::{Errno, Result};
-use nucleus::{Frame, VirtAddr, frame::Owned};
-use vm::{CopyReason, PinnedPages};
+use nucleus::Frame;
 
 use crate::slice::Slice;
-
-/// Bytes of a program's pages.
-#[derive(Clone, Copy, Debug)]
-pub struct Held {
-    /// Bytes of the first page before the first one.
-    pub offset: usize,
-    /// Bytes.
-    pub len: usize,
-}
 
 mod aggregate;
 mod bytes;
@@ -23,6 +13,7 @@ mod user;
 pub use aggregate::{AggregateSink, AggregateSource};
 pub use bytes::{BytesSink, BytesSource, DiscardSink};
 pub use clipped::Clipped;
+pub(crate) use user::Held;
 pub use user::{MAX_TRANSFER, UserBuffers};
 
 /// Takes bytes: a program's buffer, an aggregate, a kernel buffer.
@@ -61,49 +52,10 @@ pub trait Sink {
     /// Takes `len` zero bytes (a hole).
     fn put_zeros(&mut self, len: usize) -> Result<usize>;
 
-    /// Returns how many pages, `most` at most, it would take as they are now, in the place of its
-    /// own, rather than their bytes.
-    ///
-    /// # Errors
-    /// Why it takes none; always, unless [`take_pages`](Sink::take_pages) takes some.
-    fn places(&mut self, most: usize) -> core::result::Result<usize, CopyReason> {
-        let _ = most;
-        Err(CopyReason::NotTaken)
-    }
-
-    /// Takes pages out of `pages`, from the first one on, in the place of its own (page transfer,
-    /// `uvm.txt` 7); returns how many. The others are offered as bytes next.
-    fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
-        let _ = pages;
-        0
-    }
-
-    /// Returns where in the program's memory the next bytes go, and how many fit there.
-    fn target(&mut self) -> Option<(VirtAddr, usize)> {
+    /// Returns the program's memory that it writes, if that is what it is: then bytes may get there
+    /// in other ways than through the calls above. What they move there it has taken.
+    fn program_memory(&mut self) -> Option<&mut UserBuffers> {
         None
-    }
-
-    /// Goes on behind the next `n` bytes, which were put where they go.
-    fn skip_put(&mut self, n: usize) {
-        let _ = n;
-    }
-
-    /// Returns the bits in which the address or the length of any of its pieces is not 0, if they
-    /// are a program's memory, which [`pin_room`](Sink::pin_room) pins: the pieces are aligned to a
-    /// power of two that is in or below the lowest one.
-    fn unaligned_bits(&mut self) -> Option<usize> {
-        None
-    }
-
-    /// Pins the places of the next bytes, `most` at most, for a device that writes them; the caller
-    /// goes on behind those that it has written by [`skip_put`](Sink::skip_put). Fewer where the
-    /// program's memory ends or may not be written. No lock is held that a fault takes.
-    ///
-    /// # Errors
-    /// `EFAULT` if none can be written; `ENOMEM`.
-    fn pin_room(&mut self, most: usize) -> Result<PinnedPages> {
-        let _ = most;
-        Err(Errno::EFAULT)
     }
 
     /// Returns whether [`put_slice`](Sink::put_slice) keeps the slice instead of copying. Such a
@@ -147,49 +99,9 @@ pub trait Source {
         0
     }
 
-    /// Judges whether [`lend`](Source::lend) is worth a try now, of `most` pages at most.
-    ///
-    /// # Errors
-    /// Why it is not.
-    fn lends(&mut self, most: usize) -> core::result::Result<(), CopyReason> {
-        let _ = most;
-        Err(CopyReason::NotLent)
-    }
-
-    /// Lends its next whole pages (page loanout, `uvm.txt` 7), as many as `pages` has places for at
-    /// most, and goes on behind them; returns how many. No spin lock is held.
-    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
-        let _ = pages;
-        0
-    }
-
-    /// Returns handles of the pages with its next bytes, as many as `pages` has places for, if they
-    /// are a program's: they are brought in, and the program may change them. No lock is held that
-    /// comes after those of queues.
-    fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
-        let _ = pages;
+    /// Returns the program's memory that it reads, as [`Sink::program_memory`] does.
+    fn program_memory(&mut self) -> Option<&mut UserBuffers> {
         None
-    }
-
-    /// Goes on behind the next `n` bytes, of those that are [held](Source::hold) or
-    /// [pinned](Source::pin_bytes).
-    fn skip(&mut self, n: usize) {
-        let _ = n;
-    }
-
-    /// As [`Sink::unaligned_bits`], of the bytes that [`pin_bytes`](Source::pin_bytes) pins.
-    fn unaligned_bits(&mut self) -> Option<usize> {
-        None
-    }
-
-    /// Pins the next bytes, `most` at most, for a device that reads them, as
-    /// [`Sink::pin_room`] does; the caller goes on behind them by [`skip`](Source::skip).
-    ///
-    /// # Errors
-    /// `EFAULT` if none can be read; `ENOMEM`.
-    fn pin_bytes(&mut self, most: usize) -> Result<PinnedPages> {
-        let _ = most;
-        Err(Errno::EFAULT)
     }
 
     /// Passes on a slice of at most `max` bytes without copying, if the source has slices and

@@ -3,16 +3,16 @@
 //! Bytes are copied between a frame's ephemeral mapping and the program. Every call may fault:
 //! no spin lock may be held, nor a lock that the page-fault handler takes.
 
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 
 use abi::{Errno, Result};
 use nucleus::{
     Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, ephemeral, frame::Owned, user,
     user::BadAddress,
 };
-use vm::{CopyReason, Fault, PinnedPages};
+use vm::{CopyReason, Fault, Map, PinnedPages};
 
-use super::{Held, Sink, Source, moved};
+use super::{Sink, Source, moved};
 
 /// The most bytes that one system call moves, as on Linux: the largest page-aligned `i32`.
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
@@ -57,6 +57,15 @@ impl Buffer {
             _ => Err(Errno::EFAULT),
         }
     }
+}
+
+/// Bytes of pages of a program that are held.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// Bytes of the first page before the first one.
+    pub(crate) offset: usize,
+    /// Bytes.
+    pub(crate) len: usize,
 }
 
 /// Buffers of the current program, used in order: a sink that writes its memory, a source that
@@ -173,50 +182,6 @@ impl UserBuffers {
         self.left -= n;
     }
 
-    /// Marks the next `n` bytes as used, in as many buffers as they fill.
-    fn advance_over(&mut self, mut n: usize) {
-        while n > 0 {
-            let Buffer { len, .. } = self.front(n);
-            if len == 0 {
-                break;
-            }
-            self.advance(len);
-            n -= len;
-        }
-    }
-
-    /// Returns the bits in which an address or a length of what is left is not 0.
-    fn bits(&mut self) -> usize {
-        let next = self.next;
-        let left = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
-        left.fold(0, |bits, buffer| bits | buffer.at.0 | buffer.len)
-    }
-
-    /// Pins the next bytes, `most` at most, without going on behind them.
-    fn pin(&mut self, most: usize, access: Access) -> Result<PinnedPages> {
-        let next = self.next;
-        let mut ranges = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
-        let range = |buffer: &Buffer, most: usize| {
-            VirtRange::new(buffer.at, buffer.at + buffer.len.min(most))
-        };
-        let first = range(ranges.next().ok_or(Errno::EFAULT)?, most);
-        let pinned = vm::with_current(|map| map.pin(first, access)).ok_or(Errno::EFAULT)?;
-        let mut pinned = pinned.map_err(errno)?;
-        let mut wanted = first.len();
-        for buffer in ranges {
-            if pinned.len() < wanted || wanted >= most {
-                break;
-            }
-            let range = range(buffer, most - wanted);
-            wanted += range.len();
-            // What was pinned before counts.
-            if pinned.add(range).is_err() {
-                break;
-            }
-        }
-        Ok(pinned)
-    }
-
     /// Moves up to `len` bytes with `copy(address, bytes done, bytes)`. `copy` fails as a whole;
     /// it is repeated page by page to find out how far it can go.
     fn transfer(
@@ -262,42 +227,132 @@ fn pages_of(Buffer { at, len }: Buffer) -> (VirtAddr, usize) {
     }
 }
 
-impl Sink for UserBuffers {
-    fn room(&self) -> usize {
-        self.left
+/// Ways other than a copy.
+impl UserBuffers {
+    /// Goes on behind the next `n` bytes, which were moved, in as many buffers as they fill.
+    pub fn skip(&mut self, mut n: usize) {
+        while n > 0 {
+            let Buffer { len, .. } = self.front(n);
+            if len == 0 {
+                break;
+            }
+            self.advance(len);
+            n -= len;
+        }
     }
 
-    fn places(&mut self, most: usize) -> core::result::Result<usize, CopyReason> {
+    /// Returns where in the program's memory the next bytes are, and how many stand together.
+    pub(crate) fn target(&mut self) -> Option<(VirtAddr, usize)> {
+        let Buffer { at, len } = self.front(usize::MAX);
+        (len > 0).then_some((at, len))
+    }
+
+    /// Returns how many pages, `most` at most, it would take as they are now, in the place of its
+    /// own, rather than their bytes.
+    ///
+    /// # Errors
+    /// Why it takes none.
+    pub fn places(&mut self, most: usize) -> core::result::Result<usize, CopyReason> {
         let front = self.front(usize::MAX);
         let (_, pages) = pages_of(front);
         vm::takes_pages(front.len, pages, most).map(|()| most.min(pages))
     }
 
-    fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
+    /// Takes pages out of `pages`, from the first one on, in the place of its own (page transfer,
+    /// `uvm.txt` 7); returns how many. The others are offered as bytes next.
+    pub fn take_pages(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        self.move_pages(pages, |map, at, pages| map.receive(at, pages))
+    }
+
+    /// Judges whether [`lend`](UserBuffers::lend) is worth a try now, of `most` pages at most.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn lends(&mut self, most: usize) -> core::result::Result<(), CopyReason> {
+        let front = self.front(usize::MAX);
+        let (_, pages) = pages_of(front);
+        vm::lends_pages(front.len, pages, most)
+    }
+
+    /// Lends its next whole pages (page loanout, `uvm.txt` 7), as many as `pages` has places for at
+    /// most, and goes on behind them; returns how many. No spin lock is held.
+    pub fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
+        self.move_pages(pages, |map, at, pages| map.lend(at, pages))
+    }
+
+    /// Goes on behind the next whole pages, as many as `f` moves: `pages.len()` at most.
+    fn move_pages(
+        &mut self,
+        pages: &mut [Option<Owned>],
+        f: impl FnOnce(&Arc<Map>, VirtAddr, &mut [Option<Owned>]) -> usize,
+    ) -> usize {
         let (at, most) = pages_of(self.front(usize::MAX));
         let most = most.min(pages.len());
-        let taken = vm::with_current(|map| map.receive(at, &mut pages[..most])).unwrap_or(0);
-        if taken > 0 {
-            self.advance(taken * PAGE_SIZE);
+        let moved = vm::with_current(|map| f(map, at, &mut pages[..most])).unwrap_or(0);
+        if moved > 0 {
+            self.advance(moved * PAGE_SIZE);
         }
-        taken
+        moved
     }
 
-    fn target(&mut self) -> Option<(VirtAddr, usize)> {
+    /// Returns handles of the pages with its next bytes, as many as `pages` has places for: they
+    /// are brought in, and the program may change them. The caller [goes on](UserBuffers::skip)
+    /// behind those that it has copied. No lock is held that comes after those of queues.
+    pub(crate) fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
         let Buffer { at, len } = self.front(usize::MAX);
-        (len > 0).then_some((at, len))
+        let offset = at.page_offset();
+        let most = (offset + len).div_ceil(PAGE_SIZE).min(pages.len());
+        let held = vm::with_current(|map| map.hold_each(at, &mut pages[..most]))?;
+        let len = (held * PAGE_SIZE).checked_sub(offset)?.min(len);
+        (len > 0).then_some(Held { offset, len })
     }
 
-    fn skip_put(&mut self, n: usize) {
-        self.advance_over(n);
+    /// Returns the bits in which the address or the length of any of its pieces is not 0: the
+    /// pieces are aligned to a power of two that is in or below the lowest one.
+    pub fn unaligned_bits(&mut self) -> usize {
+        let next = self.next;
+        let left = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
+        left.fold(0, |bits, buffer| bits | buffer.at.0 | buffer.len)
     }
 
-    fn unaligned_bits(&mut self) -> Option<usize> {
-        Some(self.bits())
+    /// Pins the next bytes, `most` at most, for a device that reads or writes them; the caller
+    /// [goes on](UserBuffers::skip) behind those that it has moved. Fewer where the program's
+    /// memory ends or may not be accessed. No lock is held that a fault takes.
+    ///
+    /// # Errors
+    /// `EFAULT` if none can be accessed; `ENOMEM`.
+    pub fn pin(&mut self, most: usize, access: Access) -> Result<PinnedPages> {
+        let next = self.next;
+        let mut ranges = self.slots()[next..].iter().filter(|buffer| buffer.len > 0);
+        let range = |buffer: &Buffer, most: usize| {
+            VirtRange::new(buffer.at, buffer.at + buffer.len.min(most))
+        };
+        let first = range(ranges.next().ok_or(Errno::EFAULT)?, most);
+        let pinned = vm::with_current(|map| map.pin(first, access)).ok_or(Errno::EFAULT)?;
+        let mut pinned = pinned.map_err(errno)?;
+        let mut wanted = first.len();
+        for buffer in ranges {
+            if pinned.len() < wanted || wanted >= most {
+                break;
+            }
+            let range = range(buffer, most - wanted);
+            wanted += range.len();
+            // What was pinned before counts.
+            if pinned.add(range).is_err() {
+                break;
+            }
+        }
+        Ok(pinned)
+    }
+}
+
+impl Sink for UserBuffers {
+    fn room(&self) -> usize {
+        self.left
     }
 
-    fn pin_room(&mut self, most: usize) -> Result<PinnedPages> {
-        self.pin(most, Access::Write)
+    fn program_memory(&mut self) -> Option<&mut UserBuffers> {
+        Some(self)
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
@@ -323,41 +378,8 @@ impl Source for UserBuffers {
         self.left
     }
 
-    fn lends(&mut self, most: usize) -> core::result::Result<(), CopyReason> {
-        let front = self.front(usize::MAX);
-        let (_, pages) = pages_of(front);
-        vm::lends_pages(front.len, pages, most)
-    }
-
-    fn lend(&mut self, pages: &mut [Option<Owned>]) -> usize {
-        let (at, most) = pages_of(self.front(usize::MAX));
-        let most = most.min(pages.len());
-        let lent = vm::with_current(|map| map.lend(at, &mut pages[..most])).unwrap_or(0);
-        if lent > 0 {
-            self.advance(lent * PAGE_SIZE);
-        }
-        lent
-    }
-
-    fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
-        let Buffer { at, len } = self.front(usize::MAX);
-        let offset = at.page_offset();
-        let most = (offset + len).div_ceil(PAGE_SIZE).min(pages.len());
-        let held = vm::with_current(|map| map.hold_each(at, &mut pages[..most]))?;
-        let len = (held * PAGE_SIZE).checked_sub(offset)?.min(len);
-        (len > 0).then_some(Held { offset, len })
-    }
-
-    fn skip(&mut self, n: usize) {
-        self.advance_over(n);
-    }
-
-    fn unaligned_bits(&mut self) -> Option<usize> {
-        Some(self.bits())
-    }
-
-    fn pin_bytes(&mut self, most: usize) -> Result<PinnedPages> {
-        self.pin(most, Access::Read)
+    fn program_memory(&mut self) -> Option<&mut UserBuffers> {
+        Some(self)
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {

@@ -20,7 +20,7 @@ use vm::{Map, Moved, Movement};
 use super::{Added, Fill, Queue, State, drain::TOGETHER};
 use crate::{
     counters::Counter,
-    io::{Held, Sink, Source},
+    io::{Held, Sink, Source, UserBuffers},
 };
 
 /// The buffer of a reader that waits.
@@ -63,7 +63,8 @@ impl<S: State> Queue<S> {
 
     #[inline(never)]
     fn offer_buffer(&self, to: &mut dyn Sink) -> bool {
-        let Some((at, len)) = to.target().filter(|&(_, len)| len >= vm::least_direct()) else {
+        let target = to.program_memory().and_then(|memory| memory.target());
+        let Some((at, len)) = target.filter(|&(_, len)| len >= vm::least_direct()) else {
             return false;
         };
         let Some(map) = vm::with_current(Arc::clone) else {
@@ -95,8 +96,9 @@ impl<S: State> Queue<S> {
         self.waiting.put.load(Acquire) > 0
     }
 
-    /// Takes back what [`offer`](Queue::offer) offered; returns how many bytes were put there.
-    pub fn withdraw(&self) -> usize {
+    /// Takes back the buffer of `to` that [`offer`](Queue::offer) offered; returns how many bytes
+    /// were put there, which it has taken.
+    pub fn withdraw(&self, to: &mut dyn Sink) -> usize {
         let (receiver, put) = {
             let mut receiver = self.waiting.receiver.lock();
             self.waiting.cpu.store(0, Relaxed);
@@ -104,13 +106,18 @@ impl<S: State> Queue<S> {
         };
         // The address space may end here, without the lock.
         drop(receiver);
+        if put > 0
+            && let Some(memory) = to.program_memory()
+        {
+            memory.skip(put);
+        }
         put
     }
 
     /// Copies bytes into the buffer of a reader that waits, if there is one and the queue is empty;
     /// returns how many. The writing side is locked.
     #[inline(never)]
-    pub(super) fn put<F: Fill<S>>(&self, from: &mut dyn Source, call: &mut F) -> Result<usize> {
+    pub(super) fn put<F: Fill<S>>(&self, from: &mut UserBuffers, call: &mut F) -> Result<usize> {
         if self.has_put() {
             return Ok(0);
         }

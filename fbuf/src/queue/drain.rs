@@ -184,11 +184,14 @@ impl<S: State> Queue<S> {
             if count == 0 {
                 return CopyReason::NotLent;
             }
-            let count = match to.places(count) {
+            let Some(memory) = to.program_memory() else {
+                return CopyReason::NotTaken;
+            };
+            let count = match memory.places(count) {
                 Ok(count) => count,
                 Err(why) => return why,
             };
-            let taken = to.take_pages(&mut pages[..count]);
+            let taken = memory.take_pages(&mut pages[..count]);
             let mut old = [const { None::<Slice> }; TOGETHER];
             if taken > 0 {
                 let mut chain = self.lock();

@@ -198,9 +198,12 @@ impl<S: State> Queue<S> {
         if !call.puts(from.left()) || !self.is_awaited(from.left()) {
             return Ok((0, false));
         }
-        match from.lends(TOGETHER) {
+        let Some(memory) = from.program_memory() else {
+            return Ok((0, false));
+        };
+        match memory.lends(TOGETHER) {
             Ok(()) => Ok((0, true)),
-            Err(_) => Ok((self.put(from, call)?, false)),
+            Err(_) => Ok((self.put(memory, call)?, false)),
         }
     }
 
@@ -291,11 +294,14 @@ impl<S: State> Queue<S> {
         }
         chain.aside().data.reserve(most)?;
         drop(chain);
-        if !lends && let Err(why) = from.lends(most) {
+        let Some(memory) = from.program_memory() else {
+            return Ok(Err(CopyReason::NotLent));
+        };
+        if !lends && let Err(why) = memory.lends(most) {
             return Ok(Err(why));
         }
         let mut pages = [const { None::<Owned> }; TOGETHER];
-        let count = from.lend(&mut pages[..most]);
+        let count = memory.lend(&mut pages[..most]);
         if count == 0 {
             return Ok(Err(CopyReason::NotLent));
         }

@@ -16,8 +16,8 @@
 
 use abi::{Errno, Result};
 use alloc::vec::Vec;
-use fbuf::{Sink, Source, moved};
-use nucleus::{PAGE_SIZE, dma::Part, frame};
+use fbuf::{Sink, Source, UserBuffers, moved};
+use nucleus::{Access, PAGE_SIZE, dma::Part, frame};
 use vm::PinnedPages;
 
 use super::{
@@ -68,7 +68,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     /// `EINVAL` unless `offset` and all of the program's addresses and lengths are multiples of the
     /// disk's block; `EFAULT`, `EIO`, `ENOMEM`.
     pub fn read_direct(&self, offset: u64, to: &mut dyn Sink) -> Result<usize> {
-        let Some(bits) = to.unaligned_bits() else {
+        let Some(to) = to.program_memory() else {
             return self.read(offset, to);
         };
         // As on Linux, before the alignment is looked at.
@@ -76,7 +76,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             return Ok(0);
         }
         let block = self.store.blocks.direct_block();
-        if !(offset | bits as u64).is_multiple_of(block as u64) {
+        if !(offset | to.unaligned_bits() as u64).is_multiple_of(block as u64) {
             return Err(Errno::EINVAL);
         }
         let mut done = 0;
@@ -84,7 +84,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
             match self.read_piece(offset + done as u64, block, to) {
                 Ok(0) => break,
                 Ok(n) => {
-                    to.skip_put(n);
+                    to.skip(n);
                     done += n;
                     if !n.is_multiple_of(block) || vm::is_dying() {
                         break;
@@ -97,8 +97,8 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
     }
 
     /// Reads as many bytes as are pinned at a time, from `at` on; 0 at the end.
-    fn read_piece(&self, at: u64, block: usize, to: &mut dyn Sink) -> Result<usize> {
-        let pinned = to.pin_room(most_pinned())?;
+    fn read_piece(&self, at: u64, block: usize, to: &mut UserBuffers) -> Result<usize> {
+        let pinned = to.pin(most_pinned(), Access::Write)?;
         let whole = pinned.len() / block * block;
         if whole == 0 {
             return Err(Errno::EFAULT);
@@ -129,15 +129,17 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         append: bool,
         from: &mut dyn Source,
     ) -> Result<(usize, u64)> {
-        let bits = from.unaligned_bits().filter(|_| from.left() > 0);
-        let Some(bits) = bits else {
+        let Some(from) = from.program_memory() else {
             return self.write_within(limit, offset, append, from);
         };
+        if from.left() == 0 {
+            return self.write_within(limit, offset, append, from);
+        }
         let start = if append { self.size() } else { offset };
         // Once for the call: it is short if a later byte is beyond the limit.
         let room = usize::try_from(limit.room(start)?).unwrap_or(usize::MAX);
         let block = self.store.blocks.direct_block();
-        if !(start | bits as u64).is_multiple_of(block as u64) {
+        if !(start | from.unaligned_bits() as u64).is_multiple_of(block as u64) {
             return Err(Errno::EINVAL);
         }
         let most = from.left().min(room);
@@ -174,9 +176,9 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         at: u64,
         most: usize,
         block: usize,
-        from: &mut dyn Source,
+        from: &mut UserBuffers,
     ) -> Result<usize> {
-        let pinned = from.pin_bytes(most_pinned())?;
+        let pinned = from.pin(most_pinned(), Access::Read)?;
         if pinned.len() < block {
             return Err(Errno::EFAULT);
         }

@@ -178,7 +178,8 @@ impl<S: BackingStore> PageCache<S> {
         // The file's history first: where that says no, the program's has not to count pages.
         let most = most.min(TOGETHER);
         vm::may_move(most, &self.lent)?;
-        let most = to.places(most)?;
+        let memory = to.program_memory().ok_or(CopyReason::NotTaken)?;
+        let most = memory.places(most)?;
         let mut pages = [const { None }; TOGETHER];
         let lent = (index..).map(|index| self.lend_page(index));
         let lent = lent.take_while(Option::is_some);
@@ -195,7 +196,7 @@ impl<S: BackingStore> PageCache<S> {
         if count == 0 {
             return Err(CopyReason::NotLent);
         }
-        match to.take_pages(&mut pages[..count]) {
+        match memory.take_pages(&mut pages[..count]) {
             0 => Err(CopyReason::NotTaken),
             taken => {
                 Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);

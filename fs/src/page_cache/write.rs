@@ -130,12 +130,19 @@ impl<S: BackingStore> PageCache<S> {
     ) -> (usize, Result<()>) {
         let most = (most / PAGE_SIZE).min(TOGETHER);
         let end = at + (most * PAGE_SIZE) as u64;
-        if let Err(now) = self.may_adopt(at, end).and_then(|()| from.lends(most)) {
-            *why = Some(now);
-            return (0, Ok(()));
-        }
+        let memory = self.may_adopt(at, end).and_then(|()| {
+            let memory = from.program_memory().ok_or(CopyReason::NotLent)?;
+            memory.lends(most).map(|()| memory)
+        });
+        let memory = match memory {
+            Ok(memory) => memory,
+            Err(now) => {
+                *why = Some(now);
+                return (0, Ok(()));
+            }
+        };
         let mut pages = [const { None::<Owned> }; TOGETHER];
-        let count = from.lend(&mut pages[..most]);
+        let count = memory.lend(&mut pages[..most]);
         if count == 0 {
             *why = Some(CopyReason::NotLent);
         }

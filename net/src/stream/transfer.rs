@@ -238,8 +238,8 @@ impl Stream {
         self.queue.has_put()
     }
 
-    /// Takes the offer back; returns how many bytes were put there.
-    pub fn withdraw(&self) -> usize {
-        self.queue.withdraw()
+    /// Takes the offer back: see [`Queue::withdraw`].
+    pub fn withdraw(&self, to: &mut dyn Sink) -> usize {
+        self.queue.withdraw(to)
     }
 }

@@ -149,9 +149,8 @@ impl Pipe {
             let is_offered = wait && self.queue.offer(to);
             let awaited = self.await_bytes_or(wait, || is_offered && self.queue.has_put());
             if is_offered {
-                let n = self.queue.withdraw();
+                let n = self.queue.withdraw(to);
                 if n > 0 {
-                    to.skip_put(n);
                     return Ok(n);
                 }
             }

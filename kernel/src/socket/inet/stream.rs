@@ -184,8 +184,7 @@ impl Stream {
         };
         let is_over = || readable() || offered.has_put();
         let waited = message.timeout.wait_until(waits, is_over);
-        let n = offered.withdraw();
-        message.data.skip_put(n);
+        let n = offered.withdraw(message.data);
         (n, waited)
     }
 

@@ -171,8 +171,7 @@ impl UnixSocket {
             };
             let waited = message.timeout.wait_until(&own.readers, ready);
             if is_offered {
-                let n = channel.withdraw(&mut received);
-                message.data.skip_put(n);
+                let n = channel.withdraw(message.data, &mut received);
                 total += n;
                 if n > 0 && total >= enough {
                     break Ok(());

@@ -272,9 +272,9 @@ impl Channel {
         self.queue.has_put()
     }
 
-    /// Takes the offer back; returns how many bytes were put there.
-    pub fn withdraw(&self, received: &mut Received) -> usize {
-        let n = self.queue.withdraw();
+    /// Takes the offer back: see [`Queue::withdraw`].
+    pub fn withdraw(&self, to: &mut dyn Sink, received: &mut Received) -> usize {
+        let n = self.queue.withdraw(to);
         if n > 0 {
             received.taken += n;
             let sender = self.queue.lock().state.first_sender;
