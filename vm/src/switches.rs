@@ -9,7 +9,7 @@ use crate::{
     amap::{AmapForm, amap_form, set_amap_form},
     fault::{fault_ahead, set_fault_ahead},
     map::{LargePages, large_pages, set_large_pages},
-    movement::{Movement, least_pages, movement, set_least_move, set_movement},
+    movement::{Movement, least_pages, movement, set_least_pages, set_movement},
     reclaim::{set_swap_cluster, swap_cluster},
 };
 
@@ -72,9 +72,9 @@ pub const SWITCHES: &[Switch] = &[
         values: Number(1, 1 << 20, "pages"),
         default: "8",
         is_live: true,
-        get: || [least_pages() as u32, 0],
+        get: || [least_pages(), 0],
         set: |[pages, _]| {
-            set_least_move(pages as usize);
+            set_least_pages(pages);
             Ok(())
         },
     },

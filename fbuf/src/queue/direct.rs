@@ -15,9 +15,9 @@ use core::sync::atomic::{
 
 use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, VirtAddr, sync::Mutex, task};
-use vm::{Map, Moved, Movement};
+use vm::{Map, Moved, Movement, PASSED_TOGETHER};
 
-use super::{Added, Fill, Queue, State, drain::TOGETHER};
+use super::{Added, Fill, Queue, State};
 use crate::{
     counters::Counter,
     io::{Held, Sink, Source, UserBuffers},
@@ -128,7 +128,7 @@ impl<S: State> Queue<S> {
             }
         }
         let mut total = 0;
-        let mut pages = [const { None::<Frame> }; TOGETHER];
+        let mut pages = [const { None::<Frame> }; PASSED_TOGETHER];
         while from.left() > 0
             && let Some(held) = from.hold(&mut pages)
         {

@@ -4,16 +4,13 @@ use crate::counters::Counter;
 use abi::Result;
 
 use nucleus::{PAGE_SIZE, frame::Owned};
-use vm::{CopyReason, Moved};
+use vm::{CopyReason, Moved, PASSED_TOGETHER};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
     io::{Sink, moved},
     slice::{Slice, View},
 };
-
-/// Pages that are transferred together: all of a pipe of the usual size.
-pub(super) const TOGETHER: usize = 16;
 
 /// One call that reads from a queue of kind `S`. Hooks with a chain run under its lock: they
 /// neither sleep nor free frames.
@@ -170,8 +167,8 @@ impl<S: State> Queue<S> {
         call: &mut D,
     ) -> CopyReason {
         loop {
-            let most = (most - *total / PAGE_SIZE).min(TOGETHER);
-            let mut pages = [const { None::<Owned> }; TOGETHER];
+            let most = (most - *total / PAGE_SIZE).min(PASSED_TOGETHER);
+            let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
             let count = {
                 // Writers add behind, and there is no other reader.
                 let mut chain = self.lock();
@@ -192,7 +189,7 @@ impl<S: State> Queue<S> {
                 Err(why) => return why,
             };
             let taken = memory.take_pages(&mut pages[..count]);
-            let mut old = [const { None::<Slice> }; TOGETHER];
+            let mut old = [const { None::<Slice> }; PASSED_TOGETHER];
             if taken > 0 {
                 let mut chain = self.lock();
                 for old in &mut old[..taken] {

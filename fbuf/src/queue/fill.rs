@@ -8,9 +8,9 @@ use nucleus::{
     PAGE_SIZE,
     frame::{Contents, Owned},
 };
-use vm::{CopyReason, Moved};
+use vm::{CopyReason, Moved, PASSED_TOGETHER};
 
-use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail, drain::TOGETHER};
+use super::{Chain, Frames, Queue, SPARE_FRAMES, State, Tail};
 use crate::{
     io::{Source, moved},
     slice::Slice,
@@ -201,7 +201,7 @@ impl<S: State> Queue<S> {
         let Some(memory) = from.program_memory() else {
             return Ok((0, false));
         };
-        match memory.lends(TOGETHER) {
+        match memory.lends(PASSED_TOGETHER) {
             Ok(()) => Ok((0, true)),
             Err(_) => Ok((self.put(memory, call)?, false)),
         }
@@ -285,7 +285,10 @@ impl<S: State> Queue<S> {
     ) -> Result<core::result::Result<usize, CopyReason>> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
-        let most = space.slots.min(space.bytes / PAGE_SIZE).min(TOGETHER);
+        let most = space
+            .slots
+            .min(space.bytes / PAGE_SIZE)
+            .min(PASSED_TOGETHER);
         if space.least > 0 {
             return Ok(Err(CopyReason::Packet));
         }
@@ -300,7 +303,7 @@ impl<S: State> Queue<S> {
         if !lends && let Err(why) = memory.lends(most) {
             return Ok(Err(why));
         }
-        let mut pages = [const { None::<Owned> }; TOGETHER];
+        let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
         let count = memory.lend(&mut pages[..most]);
         if count == 0 {
             return Ok(Err(CopyReason::NotLent));

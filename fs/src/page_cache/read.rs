@@ -9,16 +9,13 @@ use core::ops::Range;
 use abi::Result;
 use fbuf::{Sink, Slice, counters::Counter, moved};
 use nucleus::{Frame, PAGE_SIZE, pmap};
-use vm::{CopyReason, Moved, PagerError, TransferCall};
+use vm::{CopyReason, Moved, PASSED_TOGETHER, PagerError, TransferCall};
 
 use super::{
     backing_store::BackingStore,
     cache::{PAGE, PageCache, errno, pages_with},
     readahead::{Access, Streams},
 };
-
-/// Pages that are lent together.
-const TOGETHER: usize = 16;
 
 /// One call that reads.
 struct Call<'a, S: BackingStore> {
@@ -176,11 +173,11 @@ impl<S: BackingStore> PageCache<S> {
         // No page is being written now. A writer at work is not waited for: it may sleep for long.
         let turn = self.writers.try_read().ok_or(CopyReason::Busy)?;
         // The file's history first: where that says no, the program's has not to count pages.
-        let most = most.min(TOGETHER);
+        let most = most.min(PASSED_TOGETHER);
         vm::may_move(most, &self.lent)?;
         let memory = to.program_memory().ok_or(CopyReason::NotTaken)?;
         let most = memory.places(most)?;
-        let mut pages = [const { None }; TOGETHER];
+        let mut pages = [const { None }; PASSED_TOGETHER];
         let lent = (index..).map(|index| self.lend_page(index));
         let lent = lent.take_while(Option::is_some);
         let places = pages[..most].iter_mut().zip(lent);
@@ -249,7 +246,7 @@ impl<S: BackingStore> Call<'_, S> {
             Ok(passed) => Some(passed * PAGE_SIZE),
             Err(why) => {
                 large.why = Some(why);
-                large.passes_from = done + TOGETHER * PAGE_SIZE;
+                large.passes_from = done + PASSED_TOGETHER * PAGE_SIZE;
                 None
             }
         }

@@ -6,16 +6,13 @@ use abi::{Errno, Result};
 use fbuf::counters::Counter;
 use fbuf::{Slice, Source};
 use nucleus::{Frame, PAGE_SIZE, ephemeral, frame::Owned, pmap};
-use vm::{CopyReason, Moved, TransferCall};
+use vm::{CopyReason, Moved, PASSED_TOGETHER, TransferCall};
 
 use super::{
     SizeLimit,
     backing_store::BackingStore,
     cache::{PAGE, PageCache, errno, new_page},
 };
-
-/// Pages that a program lends together.
-const TOGETHER: usize = 16;
 
 impl<S: BackingStore> PageCache<S> {
     /// As [`write_within`](PageCache::write_within) without a limit.
@@ -73,7 +70,7 @@ impl<S: BackingStore> PageCache<S> {
                 if lent > 0 {
                     continue;
                 }
-                lends_from = done + TOGETHER * PAGE_SIZE;
+                lends_from = done + PASSED_TOGETHER * PAGE_SIZE;
             }
             match self.write_once(at, left, from) {
                 Ok(0) => break,
@@ -128,7 +125,7 @@ impl<S: BackingStore> PageCache<S> {
         from: &mut dyn Source,
         why: &mut Option<CopyReason>,
     ) -> (usize, Result<()>) {
-        let most = (most / PAGE_SIZE).min(TOGETHER);
+        let most = (most / PAGE_SIZE).min(PASSED_TOGETHER);
         let end = at + (most * PAGE_SIZE) as u64;
         let memory = self.may_adopt(at, end).and_then(|()| {
             let memory = from.program_memory().ok_or(CopyReason::NotLent)?;
@@ -141,7 +138,7 @@ impl<S: BackingStore> PageCache<S> {
                 return (0, Ok(()));
             }
         };
-        let mut pages = [const { None::<Owned> }; TOGETHER];
+        let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
         let count = memory.lend(&mut pages[..most]);
         if count == 0 {
             *why = Some(CopyReason::NotLent);

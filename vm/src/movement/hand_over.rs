@@ -41,9 +41,6 @@ pub struct HandedOver {
     pub copied: usize,
 }
 
-/// Pages that are passed together.
-const TOGETHER: usize = 32;
-
 impl Map {
     /// Hands the pages of `range` to `to`, which may be this map: in the place of those at `at`, or
     /// at an address of new memory. Stops early, with [`MapError::Again`], once `goes_on` returns
@@ -178,7 +175,8 @@ impl Map {
             let passed = match (may_move, left) {
                 (false, _) => 0,
                 (true, 1) => self.pass_pages::<1>(at, to, there, left, how),
-                (true, _) => self.pass_pages::<TOGETHER>(at, to, there, left, how),
+                // A step locks one chunk.
+                (true, _) => self.pass_pages::<SLOTS>(at, to, there, left, how),
             };
             let passed = match passed {
                 0 => to.receive_zeros(there, self.untouched(at, left))?,
@@ -186,7 +184,7 @@ impl Map {
             };
             let passed = match (may_move, passed, left) {
                 (true, 0, 1) => self.bring_in_and_pass::<1>(at, to, there, left, how),
-                (true, 0, _) => self.bring_in_and_pass::<TOGETHER>(at, to, there, left, how),
+                (true, 0, _) => self.bring_in_and_pass::<SLOTS>(at, to, there, left, how),
                 (_, count, _) => count,
             };
             handed.passed += passed;

@@ -26,15 +26,12 @@ use nucleus::{
 };
 
 use super::moved::CopyReason;
-use super::policy::{least_move, may_move, reason_to_copy};
+use super::policy::{PASSED_TOGETHER, least_move, may_move, reason_to_copy};
 use crate::amap::Slot;
 use crate::chunks::SLOTS;
 use crate::counters::Counter;
 use crate::map::{Map, MapEntry, Space};
 use crate::object::NARROWED;
-
-/// Pages that are passed together.
-const TOGETHER: usize = 16;
 
 /// What a loan leaves of the program's mappings.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -248,10 +245,10 @@ impl Map {
         if !is_aligned || pages * PAGE_SIZE < least_move() {
             return Err(reason_to_copy(bytes));
         }
-        let most = pages.min(TOGETHER);
+        let most = pages.min(PASSED_TOGETHER);
         may_move(most, &self.lent)?;
         may_move(most, &to.received)?;
-        let mut pages = [const { None }; TOGETHER];
+        let mut pages = [const { None }; PASSED_TOGETHER];
         match self.lend(from, &mut pages[..most]) {
             0 => Err(CopyReason::NotLent),
             count => match to.receive(at, &mut pages[..count]) {

@@ -6,11 +6,18 @@
 //! history shows (`map/history.rs`).
 
 use alloc::{boxed::Box, sync::Arc};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use nucleus::{PAGE_SIZE, sync::OnceBox};
 
 use super::moved::CopyReason;
 use crate::map::{History, Map};
+
+/// Pages that are passed in one step: all that a pipe of the usual size holds. A step locks and
+/// flushes once, and has its pages in an array on the stack.
+pub const PASSED_TOGETHER: usize = 16;
 
 /// The ways that pages may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,84 +33,157 @@ pub enum Movement {
     Auto,
 }
 
-static MOVEMENT: AtomicU32 = AtomicU32::new(Movement::Auto as u32);
-/// Bytes from which on a transfer is worth a change of mappings.
-static LEAST: AtomicUsize = AtomicUsize::new(LEAST_PAGES * PAGE_SIZE);
-/// The same in pages.
-const LEAST_PAGES: usize = 8;
+/// The switches `movement` and `movement.least`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Settings {
+    movement: Movement,
+    /// Pages that are worth a change of mappings.
+    least_pages: u32,
+}
+
+/// From how many bytes on a transfer goes which way, by the settings; [`NEVER`], where none does.
+#[derive(Clone, Copy)]
+struct Thresholds {
+    moved: usize,
+    direct: usize,
+    large: usize,
+}
+
+const NEVER: usize = usize::MAX;
+const DEFAULT: Settings = Settings {
+    movement: Movement::Auto,
+    least_pages: 8,
+};
+/// The least that is worth a copy straight into the memory of a reader that waits.
+const LEAST_DIRECT: usize = 2 * PAGE_SIZE;
+
+impl Settings {
+    const fn thresholds(self) -> Thresholds {
+        let bytes = self.least_pages as usize * PAGE_SIZE;
+        let least = if bytes < LEAST_DIRECT {
+            bytes
+        } else {
+            LEAST_DIRECT
+        };
+        let (moved, direct, large) = match self.movement {
+            // None goes another way, but large ones are counted.
+            Movement::Copy => (NEVER, NEVER, bytes),
+            Movement::Once => (NEVER, LEAST_DIRECT, LEAST_DIRECT),
+            Movement::Loan => (bytes, NEVER, bytes),
+            Movement::Auto => (bytes, LEAST_DIRECT, least),
+        };
+        Thresholds {
+            moved,
+            direct,
+            large,
+        }
+    }
+
+    const fn to_word(self) -> u64 {
+        (self.movement as u64) << 32 | self.least_pages as u64
+    }
+
+    fn of_word(word: u64) -> Settings {
+        Settings {
+            movement: match word >> 32 {
+                0 => Movement::Copy,
+                1 => Movement::Once,
+                2 => Movement::Loan,
+                _ => Movement::Auto,
+            },
+            least_pages: word as u32,
+        }
+    }
+}
+
+/// The settings, in one word.
+static SETTINGS: AtomicU64 = AtomicU64::new(DEFAULT.to_word());
+
+/// The thresholds that follow from them: a call compares its bytes with one number.
+struct AtomicThresholds {
+    moved: AtomicUsize,
+    direct: AtomicUsize,
+    large: AtomicUsize,
+}
+
+static THRESHOLDS: AtomicThresholds = {
+    let Thresholds {
+        moved,
+        direct,
+        large,
+    } = DEFAULT.thresholds();
+    AtomicThresholds {
+        moved: AtomicUsize::new(moved),
+        direct: AtomicUsize::new(direct),
+        large: AtomicUsize::new(large),
+    }
+};
+
+fn settings() -> Settings {
+    Settings::of_word(SETTINGS.load(SeqCst))
+}
+
+/// Changes the settings, then what follows from them; again if another CPU has changed them
+/// meanwhile, whose thresholds may have been overwritten.
+fn change(f: impl Fn(&mut Settings)) {
+    let changed = |word| {
+        let mut settings = Settings::of_word(word);
+        f(&mut settings);
+        Some(settings.to_word())
+    };
+    let _ = SETTINGS.fetch_update(SeqCst, SeqCst, changed);
+    loop {
+        let now = settings();
+        let to = now.thresholds();
+        THRESHOLDS.moved.store(to.moved, SeqCst);
+        THRESHOLDS.direct.store(to.direct, SeqCst);
+        THRESHOLDS.large.store(to.large, SeqCst);
+        if settings() == now {
+            return;
+        }
+    }
+}
 
 /// Returns which ways pages may go.
 pub fn movement() -> Movement {
-    match MOVEMENT.load(Relaxed) {
-        0 => Movement::Copy,
-        1 => Movement::Once,
-        2 => Movement::Loan,
-        _ => Movement::Auto,
-    }
+    Settings::of_word(SETTINGS.load(Relaxed)).movement
 }
 
 /// Chooses which ways pages may go.
 pub fn set_movement(movement: Movement) {
-    MOVEMENT.store(movement as u32, Relaxed);
-    DIRECT.store(
-        match movement {
-            Movement::Once | Movement::Auto => LEAST_DIRECT,
-            Movement::Copy | Movement::Loan => usize::MAX,
-        },
-        Relaxed,
-    );
-    set_least_move(least_pages());
+    change(|settings| settings.movement = movement);
 }
 
-static PAGES: AtomicUsize = AtomicUsize::new(LEAST_PAGES);
-
 /// Returns how many pages are worth a change of mappings.
-pub fn least_pages() -> usize {
-    PAGES.load(Relaxed)
+pub fn least_pages() -> u32 {
+    settings().least_pages
 }
 
 /// Sets how many pages, one at least, are worth a change of mappings.
-pub fn set_least_move(pages: usize) {
-    PAGES.store(pages, Relaxed);
-    let bytes = match movement() {
-        Movement::Copy | Movement::Once => usize::MAX,
-        Movement::Loan | Movement::Auto => pages * PAGE_SIZE,
-    };
-    LEAST.store(bytes, Relaxed);
-    let large = match movement() {
-        // None is, but its bytes are counted.
-        Movement::Copy => pages * PAGE_SIZE,
-        _ => bytes.min(least_direct()),
-    };
-    LARGE.store(large, Relaxed);
+pub fn set_least_pages(pages: u32) {
+    change(|settings| settings.least_pages = pages);
 }
 
 /// Returns how many bytes are worth a change of mappings; no transfer has so many where all are
 /// copied.
 #[inline]
 pub fn least_move() -> usize {
-    LEAST.load(Relaxed)
+    THRESHOLDS.moved.load(Relaxed)
 }
-
-/// Bytes from which on they go straight into the memory of a reader that waits.
-static DIRECT: AtomicUsize = AtomicUsize::new(LEAST_DIRECT);
-const LEAST_DIRECT: usize = 2 * PAGE_SIZE;
 
 /// Returns how many bytes are worth a copy straight into the memory of a reader that waits; no
 /// transfer has so many where that is off.
 #[inline]
 pub fn least_direct() -> usize {
-    DIRECT.load(Relaxed)
+    THRESHOLDS.direct.load(Relaxed)
 }
 
 /// Returns how many bytes make a large transfer, which is counted, and may be worth either: the
 /// lesser of [`least_move`] and [`least_direct`], unless all are copied.
 #[inline]
 pub fn least_large() -> usize {
-    LARGE.load(Relaxed)
+    THRESHOLDS.large.load(Relaxed)
 }
-
-static LARGE: AtomicUsize = AtomicUsize::new(LEAST_DIRECT);
 
 /// How the address space of the current program is found.
 type Current = fn(&mut dyn FnMut(&Arc<Map>));
@@ -167,7 +247,7 @@ fn judge(
 /// Returns why so many bytes are copied that do not begin with enough whole pages.
 pub fn reason_to_copy(bytes: usize) -> CopyReason {
     match (least_move(), bytes) {
-        (usize::MAX, _) => CopyReason::SwitchedOff,
+        (NEVER, _) => CopyReason::SwitchedOff,
         (least, bytes) if bytes < least => CopyReason::Small,
         _ => CopyReason::Unaligned,
     }
@@ -184,4 +264,32 @@ pub fn may_move(pages: usize, history: &History) -> Result<(), CopyReason> {
         Movement::Auto => history.allows(u32::try_from(pages).unwrap_or(u32::MAX)),
     };
     may_move.then_some(()).ok_or(CopyReason::SoonWritten)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_follow_from_both_settings() {
+        let at = |movement, least_pages| {
+            let settings = Settings {
+                movement,
+                least_pages,
+            };
+            assert!(Settings::of_word(settings.to_word()) == settings);
+            let Thresholds {
+                moved,
+                direct,
+                large,
+            } = settings.thresholds();
+            (moved, direct, large)
+        };
+        const PAGES: usize = 8 * PAGE_SIZE;
+        assert_eq!(at(Movement::Copy, 8), (NEVER, NEVER, PAGES));
+        assert_eq!(at(Movement::Once, 8), (NEVER, LEAST_DIRECT, LEAST_DIRECT));
+        assert_eq!(at(Movement::Loan, 8), (PAGES, NEVER, PAGES));
+        assert_eq!(at(Movement::Auto, 8), (PAGES, LEAST_DIRECT, LEAST_DIRECT));
+        assert_eq!(at(Movement::Auto, 1), (PAGE_SIZE, LEAST_DIRECT, PAGE_SIZE));
+    }
 }
