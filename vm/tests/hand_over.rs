@@ -4,10 +4,7 @@
 
 mod support;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nucleus::{Access, PAGE_SIZE, Prot, VirtAddr, ephemeral, frame, task};
 use support::{File, Tasks, file_at, new_map, page, pages, pages_at, zero_at, zero_map};
@@ -69,34 +66,10 @@ fn what_a_device_writes_later_reaches_no_borrower() {
         let (map, to) = (zero_map(pages(0, 3)), new_map());
         (0..3).for_each(|i| write(&map, page(i), 1));
         to.map(zero_at(pages_at(THERE, 3))).expect("room");
-        let stop = Arc::new(AtomicBool::new(false));
-        let loans = Arc::new(AtomicUsize::new(0));
-        let (theirs, stopped, made) = (map.clone(), stop.clone(), loans.clone());
-        let tasks = Tasks::new();
-        tasks.spawn(!0, move || {
-            while !stopped.load(Ordering::SeqCst) {
-                theirs
-                    .hand_over(pages(0, 3), &to, Some(THERE), Handing::Lend, &|| true)
-                    .expect("room");
-                let before = byte(&to, THERE + PAGE_SIZE);
-                task::yield_now();
-                assert_eq!(byte(&to, THERE + PAGE_SIZE), before, "a loan changed");
-                made.fetch_add(1, Ordering::SeqCst);
-            }
+        support::pass_while_a_device_writes(&map, to, THERE, |map, to| {
+            map.hand_over(pages(0, 3), to, Some(THERE), Handing::Lend, &|| true)
+                .expect("room");
         });
-        for round in 0..20u8 {
-            let held = map.pin(pages(0, 3), Access::Write).expect("memory");
-            for part in held.parts() {
-                ephemeral::map(&part.frame).fill(part.offset, part.len, round + 100);
-                task::yield_now();
-            }
-            drop(held);
-            for i in 0..3 {
-                assert_eq!(byte(&map, page(i)), round + 100, "round {round}");
-            }
-        }
-        stop.store(true, Ordering::SeqCst);
-        tasks.wait_until(0);
     });
 }
 

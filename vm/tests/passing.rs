@@ -9,7 +9,7 @@ use std::sync::{
 };
 
 use nucleus::{
-    Access, PAGE_SIZE, Prot, VirtAddr, ephemeral, frame,
+    PAGE_SIZE, Prot, VirtAddr, frame,
     pmap::{self, Fork},
     sim, task,
 };
@@ -358,31 +358,11 @@ fn references_are_dropped_when_both_maps_are_unlocked() {
 fn pages_that_a_device_writes_are_not_passed() {
     support::check("device", 0..40, support::on_cpus(2), || {
         let (map, to) = (numbered(3), new_map());
-        let stop = Arc::new(AtomicBool::new(false));
-        let (theirs, stopped) = (map.clone(), stop.clone());
-        Tasks::new().spawn(!0, move || {
-            while !stopped.load(Ordering::SeqCst) {
-                let place = Place::Fixed(THERE);
-                theirs
-                    .pass_entries(pages(0, 3), &to, place, Passing::Copy, &|| true)
-                    .expect("room");
-                let before = byte(&to, THERE + PAGE_SIZE);
-                task::yield_now();
-                assert_eq!(byte(&to, THERE + PAGE_SIZE), before, "a copy changed");
-            }
+        support::pass_while_a_device_writes(&map, to, THERE, |map, to| {
+            let place = Place::Fixed(THERE);
+            map.pass_entries(pages(0, 3), to, place, Passing::Copy, &|| true)
+                .expect("room");
         });
-        for round in 0..20u8 {
-            let held = map.pin(pages(0, 3), Access::Write).expect("memory");
-            for part in held.parts() {
-                ephemeral::map(&part.frame).fill(part.offset, part.len, round + 100);
-                task::yield_now();
-            }
-            drop(held);
-            for i in 0..3 {
-                assert_eq!(byte(&map, page(i)), round + 100, "round {round}");
-            }
-        }
-        stop.store(true, Ordering::SeqCst);
     });
 }
 

@@ -11,7 +11,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -87,6 +87,40 @@ pub fn byte(map: &Map, at: VirtAddr) -> u8 {
     let mut byte = [0];
     assert_eq!(map.read(at, &mut byte), 1);
     byte[0]
+}
+
+/// Passes the first three pages of `map` to `there` in `to`, as `pass` does, again and again while
+/// a device writes them: what was passed does not change, and all that is written is the map's.
+pub fn pass_while_a_device_writes(
+    map: &Arc<Map>,
+    to: Arc<Map>,
+    there: VirtAddr,
+    pass: impl Fn(&Map, &Arc<Map>) + Send + 'static,
+) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (theirs, stopped) = (map.clone(), stop.clone());
+    let tasks = Tasks::new();
+    tasks.spawn(!0, move || {
+        while !stopped.load(Ordering::SeqCst) {
+            pass(&theirs, &to);
+            let before = byte(&to, there + PAGE_SIZE);
+            task::yield_now();
+            assert_eq!(byte(&to, there + PAGE_SIZE), before, "it has changed");
+        }
+    });
+    for round in 100..120 {
+        let held = map.pin(pages(0, 3), Access::Write).expect("memory");
+        for part in held.parts() {
+            ephemeral::map(&part.frame).fill(part.offset, part.len, round);
+            task::yield_now();
+        }
+        drop(held);
+        for i in 0..3 {
+            assert_eq!(byte(map, page(i)), round);
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    tasks.wait_until(0);
 }
 
 /// A small generator of repeatable numbers.
