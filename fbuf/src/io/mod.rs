@@ -13,7 +13,6 @@ mod user;
 pub use aggregate::{AggregateSink, AggregateSource};
 pub use bytes::{BytesSink, BytesSource, DiscardSink};
 pub use clipped::Clipped;
-pub(crate) use user::Held;
 pub use user::{MAX_TRANSFER, UserBuffers};
 
 /// Takes bytes: a program's buffer, an aggregate, a kernel buffer.

@@ -4,10 +4,15 @@
 //! no spin lock may be held, nor a lock that the page-fault handler takes.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
 
 use abi::{Errno, Result};
 use nucleus::{
-    Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, ephemeral, frame::Owned, user,
+    Access, Frame, PAGE_SIZE, VirtAddr, VirtRange,
+    addr::USER_END,
+    ephemeral::{self, Mapping},
+    frame::Owned,
+    user,
     user::BadAddress,
 };
 use vm::{CopyReason, Fault, Map, PinnedPages};
@@ -57,15 +62,6 @@ impl Buffer {
             _ => Err(Errno::EFAULT),
         }
     }
-}
-
-/// Bytes of pages of a program that are held.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    /// Bytes of the first page before the first one.
-    pub(crate) offset: usize,
-    /// Bytes.
-    pub(crate) len: usize,
 }
 
 /// Buffers of the current program, used in order: a sink that writes its memory, a source that
@@ -295,16 +291,29 @@ impl UserBuffers {
         moved
     }
 
-    /// Returns handles of the pages with its next bytes, as many as `pages` has places for: they
-    /// are brought in, and the program may change them. The caller [goes on](UserBuffers::skip)
-    /// behind those that it has copied. No lock is held that comes after those of queues.
-    pub(crate) fn hold(&mut self, pages: &mut [Option<Frame>]) -> Option<Held> {
-        let Buffer { at, len } = self.front(usize::MAX);
-        let offset = at.page_offset();
-        let most = (offset + len).div_ceil(PAGE_SIZE).min(pages.len());
-        let held = vm::with_current(|map| map.hold_each(at, &mut pages[..most]))?;
-        let len = (held * PAGE_SIZE).checked_sub(offset)?.min(len);
-        (len > 0).then_some(Held { offset, len })
+    /// Copies its next bytes to `to`, as far as their pages are mapped, and goes on behind them;
+    /// returns how many. No fault is resolved: locks may be held.
+    pub(crate) fn take_mapped(&mut self, to: &Mapping<'_>, mut place: Range<usize>) -> usize {
+        let first = place.start;
+        while !place.is_empty() {
+            let Buffer { at, len } = self.front(place.len());
+            let n = user::copy_in_page_if_mapped(to, place.start, at, len);
+            self.advance(n);
+            place.start += n;
+            if n < len || len == 0 {
+                break;
+            }
+        }
+        place.start - first
+    }
+
+    /// Brings in the page of its next byte. No lock is held that a fault takes.
+    ///
+    /// # Errors
+    /// `EFAULT`.
+    pub(crate) fn bring_in(&mut self) -> Result<()> {
+        let Buffer { at, .. } = self.front(1);
+        user::copy_in(&mut [0], at).map_err(Errno::from)
     }
 
     /// Returns the bits in which the address or the length of any of its pieces is not 0: the

@@ -2,8 +2,8 @@
 //! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
 //!
 //! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched,
-//! but for what the kernel itself has laid on the task's [`compat_scratch`]. None of these may be
-//! called with a spin lock held. Bytes are copied straight between the program's mapping and the
+//! but for what the kernel itself has laid on the task's [`compat_scratch`]. But for
+//! [`copy_in_page_if_mapped`] none may be called with a spin lock held. Bytes are copied straight between the program's mapping and the
 //! kernel's; a partial copy may have happened when an error is returned.
 
 pub mod compat_scratch;
@@ -116,6 +116,26 @@ pub fn copy_in_page(
     // SAFETY: `at` checks that the bytes lie inside the page, which stays mapped while `to` lives.
     // Programs may use it at the same time; these are bytes without a meaning to the kernel.
     unsafe { copy_in_raw(to.at(offset, len), from, len) }
+}
+
+/// As [`copy_in_page`], as far as the program's pages are mapped: no fault is resolved, so locks may
+/// be held. Returns how many bytes were copied; none of what [`compat_scratch`] holds.
+pub fn copy_in_page_if_mapped(
+    to: &Mapping<'_>,
+    offset: usize,
+    from: VirtAddr,
+    len: usize,
+) -> usize {
+    if check(from, len).is_err() {
+        return 0;
+    }
+    // SAFETY: as in `copy_in_page`; the program's range was checked.
+    let copied = match unsafe { machine::copy_mapped_from_user(to.at(offset, len), from, len) } {
+        Ok(()) => len,
+        Err(left) => len - left,
+    };
+    Counter::bytes_copied_in.add(copied as u64);
+    copied
 }
 
 /// Copies from a frame straight to the program. `offset + len` is at most a page.

@@ -2,6 +2,8 @@
 //! initial stack of `execve`).
 
 use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
+
 use nucleus::{
     Access, Frame, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     addr::USER_END,
@@ -9,7 +11,13 @@ use nucleus::{
     pmap,
 };
 
-use crate::map::{Fault, Map, Space};
+use crate::{
+    chunks::SLOTS,
+    map::{Fault, Map, Space},
+};
+
+/// Pages that are written at once by those who hold the locks of their places.
+const RUN: usize = 8;
 
 impl Map {
     /// Appends references to the readable pages from the one of `from` on, in order, to `held`, up
@@ -120,63 +128,103 @@ impl Map {
         })
     }
 
-    /// As [`write_from`](Map::write_from), if the page is mapped to be written. Resolves no fault,
-    /// so a lock may be held that comes before the map's.
-    pub fn write_from_if_mapped(
+    /// Has `write` write the bytes of `range`, as far as their pages are mapped to be written; returns
+    /// how many it wrote. It gets a page and which bytes of it to write, and returns how many it
+    /// did: none ends it. Resolves no fault, and `write` must not fault: locks may be held
+    /// that come before the map's.
+    pub fn write_mapped(
         &self,
-        to: VirtAddr,
-        from: &Frame,
-        offset: usize,
-        len: usize,
-    ) -> Option<()> {
-        let from = ephemeral::map(from);
+        range: VirtRange,
+        mut write: impl FnMut(&Mapping<'_>, Range<usize>) -> usize,
+    ) -> usize {
         let space = self.space.read();
-        let write = |page: &Mapping<'_>| page.copy_from(to.page_offset(), &from, offset, len);
-        (to < USER_END).then_some(())?;
-        self.write_mapped(&space, to, write)
+        let end = range.end.min(USER_END);
+        let mut at = range.start;
+        while at < end {
+            let run = self.write_run(&space, VirtRange::new(at, end), &mut write);
+            if run.is_empty() {
+                break;
+            }
+            at = run.end;
+        }
+        at.0.saturating_sub(range.start.0)
     }
 
     /// Calls `write` with the page at `at`, as if the program wrote it.
     fn write_page(&self, at: VirtAddr, write: impl Fn(&Mapping<'_>)) -> Result<(), Fault> {
+        let page = VirtRange::new(at, at + 1);
+        let write = |space: &Space| {
+            let written = |page: &Mapping<'_>, _| {
+                write(page);
+                1
+            };
+            (!self.write_run(space, page, written).is_empty()).then_some(())
+        };
         let space = self.space.read();
-        if at < USER_END && self.write_mapped(&space, at, &write).is_some() {
+        if at < USER_END && write(&space).is_some() {
             return Ok(());
         }
         drop(space);
-        self.resolve_or_wait(at, Access::Write, |space| {
-            self.write_mapped(space, at, &write)
-        })
+        self.resolve_or_wait(at, Access::Write, write)
     }
 
-    /// Calls `write` with the page at `at` if it is mapped to be written. The map is locked: a fork
-    /// in between would make the page the child's as well. So is the page's place: a loan in
-    /// between would let its borrower see the change.
+    /// Calls `write` as [`write_mapped`](Map::write_mapped) does, with the first pages of `range`,
+    /// as far as one lock guards their places and no more than [`RUN`]; returns what was written.
+    ///
+    /// The map is locked: a fork in between would make the pages the child's as well. So are the
+    /// pages' places: a loan in between would let its borrower see the change.
     #[inline(always)]
-    fn write_mapped(
+    fn write_run(
         &self,
         space: &Space,
-        at: VirtAddr,
-        write: impl Fn(&Mapping<'_>),
-    ) -> Option<()> {
-        let entry = space.lookup(at)?;
+        range: VirtRange,
+        mut write: impl FnMut(&Mapping<'_>, Range<usize>) -> usize,
+    ) -> VirtRange {
+        let at = range.start;
+        let nothing = VirtRange::new(at, at);
+        let Some(entry) = space.lookup(at) else {
+            return nothing;
+        };
         let object = entry.object.as_ref().filter(|_| entry.shared);
+        let mut locked = 1;
         let _slots = match (&entry.amap, object) {
-            (Some(amap), None) => amap.lock_present(entry.key(at)),
+            (Some(amap), None) => {
+                let slots = amap.lock_present(entry.key(at));
+                locked += slots.as_ref().map_or(0, |it| it.after(entry.key(at)));
+                slots
+            }
             _ => None,
         };
-        let pages = object.and_then(|it| it.pager.object().lock(entry.index(it, at)));
-        let (frame, prot) = self.pmap.extract(at)?;
-        if !prot.contains(Prot::WRITE) {
-            return None;
-        }
-        write(&ephemeral::map(&frame));
-        // The processor sets no modified bit for it.
-        pmap::set_modified(&frame);
+        let pages = object.and_then(|it| {
+            let index = entry.index(it, at);
+            locked += SLOTS - 1 - index as usize % SLOTS;
+            it.pager.object().lock(index)
+        });
+        let first = at.page_floor();
+        let end = first + locked.min(RUN) * PAGE_SIZE;
+        let end = end.min(range.end).min(entry.range.end);
+        let mut done = at;
+        self.pmap
+            .extract_each(VirtRange::new(first, end), |frame, prot| {
+                if !prot.contains(Prot::WRITE) {
+                    return false;
+                }
+                let offset = done.page_offset();
+                let most = (PAGE_SIZE - offset).min(end.0 - done.0);
+                let n = write(&ephemeral::map(&frame), offset..offset + most);
+                // The processor sets no modified bit for it.
+                pmap::set_modified(&frame);
+                done = done + n;
+                n == most
+            });
         drop(pages);
+        let written = VirtRange::new(at, done);
         if let Some(object) = object {
-            object.pager.mark_dirty(entry.index(object, at), None);
+            for page in VirtRange::new(first, done).pages() {
+                object.pager.mark_dirty(entry.index(object, page), None);
+            }
         }
-        Some(())
+        written
     }
 
     /// Identifies a byte of shared memory across address spaces, for futexes: the address of its

@@ -30,11 +30,11 @@ fn resolved(m: &Machine, at: VirtAddr, access: Access) -> Option<PhysAddr> {
 }
 
 /// Copies in pieces that end where pages do and, often, before: between two of them anything may
-/// happen.
+/// happen. `find` finds where a byte lies.
 fn copy(
     at: VirtAddr,
     len: usize,
-    access: Access,
+    find: impl Fn(&Machine, VirtAddr) -> Option<PhysAddr>,
     mut piece: impl FnMut(*mut u8, usize, usize),
 ) -> Result<(), usize> {
     let m = machine().expect("programs run inside sim::run only");
@@ -48,7 +48,7 @@ fn copy(
         } else {
             whole
         };
-        let Some(physical) = resolved(m, here, access) else {
+        let Some(physical) = find(m, here) else {
             return Err(len - done);
         };
         piece(m.memory(physical), done, part);
@@ -62,9 +62,26 @@ fn copy(
 /// # Safety
 /// `to` is valid for `len` bytes, and the user range lies below `USER_END`.
 pub(crate) unsafe fn copy_from_user(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), usize> {
-    copy(from, len, Access::Read, |memory, done, part| {
+    let find = |m: &Machine, at| resolved(m, at, Access::Read);
+    copy(from, len, find, |memory, done, part| {
         // SAFETY: inside one page of the machine's memory, and inside the caller's buffer; a
         // program's page and a kernel buffer may be the same page, hence `copy`.
+        unsafe { core::ptr::copy(memory, to.add(done), part) }
+    })
+}
+
+/// As [`copy_from_user`] where pages are mapped: no fault is resolved.
+///
+/// # Safety
+/// As [`copy_from_user`].
+pub(crate) unsafe fn copy_mapped_from_user(
+    to: *mut u8,
+    from: VirtAddr,
+    len: usize,
+) -> Result<(), usize> {
+    let find = |m: &Machine, at| translate(m, at, Access::Read);
+    copy(from, len, find, |memory, done, part| {
+        // SAFETY: as in `copy_from_user`.
         unsafe { core::ptr::copy(memory, to.add(done), part) }
     })
 }
@@ -72,7 +89,8 @@ pub(crate) unsafe fn copy_from_user(to: *mut u8, from: VirtAddr, len: usize) -> 
 /// # Safety
 /// As [`copy_from_user`].
 pub(crate) unsafe fn copy_to_user(to: VirtAddr, from: *const u8, len: usize) -> Result<(), usize> {
-    copy(to, len, Access::Write, |memory, done, part| {
+    let find = |m: &Machine, at| resolved(m, at, Access::Write);
+    copy(to, len, find, |memory, done, part| {
         // SAFETY: as in `copy_from_user`.
         unsafe { core::ptr::copy(from.add(done), memory, part) }
     })

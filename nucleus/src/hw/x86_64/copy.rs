@@ -37,10 +37,7 @@ global_asm!(
     .text
     /* copy_bytes(rdi: to, rsi: from, rdx: length) -> bytes left. Words first; when a word faults
        for good, the bytes before the bad page are still copied one by one. */
-    .balign 16
-    .globl user_copy_bytes
-    .type user_copy_bytes, @function
-user_copy_bytes:
+    .macro COPY_BYTES
     OPEN_USER
     mov rcx, rdx
     and edx, 7
@@ -55,6 +52,22 @@ user_copy_bytes:
     jmp 2b
     FIXUP 1b, 4b
     FIXUP 2b, 3b
+    .endm
+
+    .balign 16
+    .globl user_copy_bytes
+    .type user_copy_bytes, @function
+user_copy_bytes:
+    COPY_BYTES
+
+    /* The same of bytes that are mapped: no fault is resolved between here and the end. */
+    .balign 16
+    .globl user_copy_mapped
+    .type user_copy_mapped, @function
+user_copy_mapped:
+    COPY_BYTES
+    .globl user_copy_mapped_end
+user_copy_mapped_end:
 
     /* load_word(rdi: from, rsi: to) -> 0, or 1 if it can't be read. */
     .balign 16
@@ -90,6 +103,8 @@ user_exchange_word:
 
 unsafe extern "C" {
     fn user_copy_bytes(to: usize, from: usize, len: usize) -> usize;
+    fn user_copy_mapped(to: usize, from: usize, len: usize) -> usize;
+    fn user_copy_mapped_end();
     fn user_load_word(from: usize, to: *mut u32) -> u32;
     fn user_exchange_word(at: usize, old: u32, new: u32, to: *mut u32) -> u32;
     static __fixups_start: [u64; 2];
@@ -109,6 +124,12 @@ pub fn fixup(rip: u64) -> Option<u64> {
         entry = unsafe { entry.add(1) };
     }
     None
+}
+
+/// Whether a fault at `rip` may be resolved: not in [`copy_mapped_from_user`].
+pub fn may_resolve(rip: u64) -> bool {
+    let mapped = user_copy_mapped as *const () as u64..user_copy_mapped_end as *const () as u64;
+    !mapped.contains(&rip)
 }
 
 /// The address of a program that the caller has checked, also while the CPU only guesses that the
@@ -136,6 +157,20 @@ fn left(bytes: usize) -> Result<(), usize> {
 pub(crate) unsafe fn copy_from_user(to: *mut u8, from: VirtAddr, len: usize) -> Result<(), usize> {
     // SAFETY: the caller vouches for `to`; a fault on the other side is fixed up.
     left(unsafe { user_copy_bytes(to as usize, checked(from), len) })
+}
+
+/// As [`copy_from_user`] where pages are mapped: no fault is resolved.
+///
+/// # Safety
+/// As [`copy_from_user`].
+#[inline]
+pub(crate) unsafe fn copy_mapped_from_user(
+    to: *mut u8,
+    from: VirtAddr,
+    len: usize,
+) -> Result<(), usize> {
+    // SAFETY: as in `copy_from_user`.
+    left(unsafe { user_copy_mapped(to as usize, checked(from), len) })
 }
 
 /// Copies to the program; the error is the number of bytes not copied.

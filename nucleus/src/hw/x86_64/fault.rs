@@ -64,7 +64,8 @@ fn page_fault(frame: &mut TrapFrame) {
         fatal(vector::PAGE_FAULT, frame);
     };
     let mut resolved = false;
-    if addr < USER_END && frame.rflags & cpu::rflags::INTERRUPT != 0 {
+    let had_interrupts = frame.rflags & cpu::rflags::INTERRUPT != 0;
+    if addr < USER_END && had_interrupts && copy::may_resolve(frame.rip) {
         cpu::irqs_enable();
         resolved = handlers::resolve_fault(addr, access(frame.error));
         cpu::irqs_disable();
