@@ -5,6 +5,6 @@ nucleus::lock_ranks! {
     QUEUE_READING = 22,
     /// The writer's side of a byte queue, or of a socket that sends messages.
     QUEUE_WRITING = 39,
-    /// The buffer of a reader that waits for bytes of a queue.
-    QUEUE_RECEIVER = 40,
+    /// The buffer that a reader or a writer offers while it waits for a queue.
+    QUEUE_OFFER = 40,
 }

@@ -293,11 +293,31 @@ impl UserBuffers {
 
     /// Copies its next bytes to `to`, as far as their pages are mapped, and goes on behind them;
     /// returns how many. No fault is resolved: locks may be held.
-    pub(crate) fn take_mapped(&mut self, to: &Mapping<'_>, mut place: Range<usize>) -> usize {
+    pub(crate) fn take_mapped(&mut self, to: &Mapping<'_>, place: Range<usize>) -> usize {
+        self.move_mapped(place, |at, offset, n| {
+            user::copy_in_page_if_mapped(to, offset, at, n)
+        })
+    }
+
+    /// Copies bytes of `from` to where its next bytes are, as [`take_mapped`](Self::take_mapped)
+    /// does the other way.
+    pub(crate) fn put_mapped(&mut self, from: &Mapping<'_>, place: Range<usize>) -> usize {
+        self.move_mapped(place, |at, offset, n| {
+            user::copy_out_page_if_mapped(at, from, offset, n)
+        })
+    }
+
+    /// Goes on behind what `copy(address, offset in the page, bytes)` says that it has moved.
+    #[inline(always)]
+    fn move_mapped(
+        &mut self,
+        mut place: Range<usize>,
+        mut copy: impl FnMut(VirtAddr, usize, usize) -> usize,
+    ) -> usize {
         let first = place.start;
         while !place.is_empty() {
             let Buffer { at, len } = self.front(place.len());
-            let n = user::copy_in_page_if_mapped(to, place.start, at, len);
+            let n = copy(at, place.start, len);
             self.advance(n);
             place.start += n;
             if n < len || len == 0 {
@@ -307,13 +327,32 @@ impl UserBuffers {
         place.start - first
     }
 
-    /// Brings in the page of its next byte. No lock is held that a fault takes.
+    /// Receives whole pages of another address space in the place of its next ones; returns how
+    /// many bytes that are, a few pages at most, and goes on behind them. See [`Map::pass_to`].
     ///
     /// # Errors
-    /// `EFAULT`.
-    pub(crate) fn bring_in(&mut self) -> Result<()> {
+    /// Why they are to be copied.
+    pub(crate) fn receive_from(
+        &mut self,
+        map: &Map,
+        from: VirtRange,
+    ) -> core::result::Result<usize, CopyReason> {
+        let Buffer { at, len } = self.front(from.len());
+        let pages = vm::with_current(|own| map.pass_to(from.start, own, at, len))
+            .unwrap_or(Err(CopyReason::NotTaken))?;
+        self.advance(pages * PAGE_SIZE);
+        Ok(pages * PAGE_SIZE)
+    }
+
+    /// Makes the page of its next byte fit for an access. No lock is held that a fault takes.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`.
+    pub(crate) fn bring_in(&mut self, access: Access) -> Result<()> {
         let Buffer { at, .. } = self.front(1);
-        user::copy_in(&mut [0], at).map_err(Errno::from)
+        vm::with_current(|map| map.fault(at, access))
+            .ok_or(Errno::EFAULT)?
+            .map_err(errno)
     }
 
     /// Returns the bits in which the address or the length of any of its pieces is not 0: the

@@ -40,6 +40,18 @@ pub trait Drain<S: State> {
     #[inline]
     fn took(&mut self) {}
 
+    /// Returns whether the call may go on, behind the queue, which is empty, with the bytes of a
+    /// writer that waits for room.
+    fn may_pull(&mut self, chain: &mut Chain<S>) -> bool {
+        let _ = chain;
+        false
+    }
+
+    /// Notes that it did: writers are to be told.
+    fn pulled(&mut self, chain: &mut Chain<S>) {
+        let _ = chain;
+    }
+
     /// Does work that the chain's lock forbids, after [`front`](Drain::front) returned `None`;
     /// returns whether to look at the front again.
     #[inline]
@@ -79,7 +91,8 @@ impl<S: State> Queue<S> {
         if let Some(why) = why {
             vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
         }
-        Ok(total)
+        let left = (max - total).min(to.room());
+        Ok(total + self.pull(to, left, call))
     }
 
     /// As [`drain`](Queue::drain) for what does not go with its pages, after `total` bytes did.

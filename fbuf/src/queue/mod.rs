@@ -60,7 +60,7 @@ mod ready;
 mod splice;
 mod urgent;
 
-use direct::Waiting;
+use direct::Offer;
 pub use drain::Drain;
 pub use fill::{Added, Fill, Space};
 pub use splice::Slots;
@@ -104,7 +104,9 @@ pub struct Queue<S> {
     /// Held by the writer that adds bytes.
     writing: Mutex<Tail>,
     /// The buffer of a reader that waits for bytes.
-    waiting: Waiting,
+    receiving: Offer,
+    /// The bytes of a writer that waits for room.
+    sending: Offer,
 }
 
 /// The slices of a queue, and the state of its kind. [chain's lock]
@@ -168,7 +170,8 @@ impl<S: State> Queue<S> {
             chain: SpinLock::new(Rank::Leaf, chain),
             reading: Mutex::new(crate::rank::QUEUE_READING, ()),
             writing: Mutex::new(crate::rank::QUEUE_WRITING, Tail::new()),
-            waiting: Waiting::new(),
+            receiving: Offer::new(),
+            sending: Offer::new(),
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched,
 //! but for what the kernel itself has laid on the task's [`compat_scratch`]. But for
-//! [`copy_in_page_if_mapped`] none may be called with a spin lock held. Bytes are copied straight between the program's mapping and the
+//! [`copy_in_page_if_mapped`] and [`copy_out_page_if_mapped`] none may be called with a spin lock
+//! held. Bytes are copied straight between the program's mapping and the
 //! kernel's; a partial copy may have happened when an error is returned.
 
 pub mod compat_scratch;
@@ -150,6 +151,26 @@ pub fn copy_out_page(
 ) -> Result<(), BadAddress> {
     // SAFETY: as in `copy_in_page`.
     unsafe { copy_out_raw(to, from.at(offset, len), len) }
+}
+
+/// As [`copy_out_page`], as far as the program's pages are mapped to be written, as
+/// [`copy_in_page_if_mapped`] does the other way.
+pub fn copy_out_page_if_mapped(
+    to: VirtAddr,
+    from: &Mapping<'_>,
+    offset: usize,
+    len: usize,
+) -> usize {
+    if check(to, len).is_err() {
+        return 0;
+    }
+    // SAFETY: as in `copy_in_page`; the program's range was checked.
+    let copied = match unsafe { machine::copy_mapped_to_user(to, from.at(offset, len), len) } {
+        Ok(()) => len,
+        Err(left) => len - left,
+    };
+    Counter::bytes_copied_out.add(copied as u64);
+    copied
 }
 
 /// Writes zeros.

@@ -63,6 +63,30 @@ impl Map {
         }
     }
 
+    /// Has `read` read the bytes of `range`, as far as their pages are mapped; returns how many it
+    /// read. It gets a page and which bytes of it to read, and returns how many it did: fewer end
+    /// it. Resolves no fault, and `read` must not fault: locks may be held that come before the
+    /// map's.
+    pub fn read_mapped(
+        &self,
+        range: VirtRange,
+        mut read: impl FnMut(&Mapping<'_>, Range<usize>) -> usize,
+    ) -> usize {
+        let end = range.end.min(USER_END);
+        let mut at = range.start;
+        // What is mapped can be read (see `MapEntry::allows`).
+        let _space = self.space.read();
+        self.pmap
+            .extract_each(VirtRange::new(at.page_floor(), end), |frame, _| {
+                let offset = at.page_offset();
+                let most = (PAGE_SIZE - offset).min(end.0 - at.0);
+                let n = read(&ephemeral::map(&frame), offset..offset + most);
+                at = at + n;
+                n == most
+            });
+        at.0 - range.start.0
+    }
+
     /// Reads another address space (`/proc/PID/mem`, `cmdline`); returns how many bytes were read.
     pub fn read(&self, from: VirtAddr, to: &mut [u8]) -> usize {
         let mut done = 0;

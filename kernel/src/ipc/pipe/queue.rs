@@ -142,13 +142,21 @@ impl Pipe {
     /// # Errors
     /// `EPIPE` without a reader, and SIGPIPE is sent; `EAGAIN` without `wait`, a restart number.
     pub(super) fn await_slot(&self, wait: bool) -> Result<PipeStatus> {
-        let status = signal::take_or_wait(&self.writers, wait, || {
-            Some(self.status()).filter(|it| it.has_slot() || it.readers == 0)
-        })?;
+        let status = self.await_slot_or_end(wait)?;
         match status.readers {
             0 => Err(with_signal(Errno::EPIPE)),
             _ => Ok(status),
         }
+    }
+
+    /// Waits until another slice fits, or there is no reader.
+    ///
+    /// # Errors
+    /// `EAGAIN` without `wait`, a restart number.
+    pub(super) fn await_slot_or_end(&self, wait: bool) -> Result<PipeStatus> {
+        signal::take_or_wait(&self.writers, wait, || {
+            Some(self.status()).filter(|it| it.has_slot() || it.readers == 0)
+        })
     }
 
     /// Sleeps in `queue`, one of the pipe's, until `is_ready` holds.

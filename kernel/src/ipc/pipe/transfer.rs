@@ -130,6 +130,15 @@ impl Drain<PipeState> for Read {
         self.freed_slot |= was_full && chain.has_slot();
         slice
     }
+
+    fn may_pull(&mut self, chain: &mut Chain<PipeState>) -> bool {
+        chain.state.packets.is_empty() && self.end.is_none()
+    }
+
+    fn pulled(&mut self, _: &mut Chain<PipeState>) {
+        self.has_taken = true;
+        self.freed_slot = true;
+    }
 }
 
 impl Pipe {
@@ -212,10 +221,20 @@ impl Pipe {
             call.was_empty = false;
             let error = match self.queue.fill(from, &mut call) {
                 Ok(0) if !wait => Errno::EAGAIN,
-                Ok(0) => match self.await_slot(true) {
-                    Ok(_) => continue,
-                    Err(error) => error,
-                },
+                Ok(0) => {
+                    let is_offered = !packets && self.queue.offer_bytes(from);
+                    let awaited = self.await_slot_or_end(true);
+                    if is_offered {
+                        total += self.queue.withdraw_bytes(from);
+                    }
+                    match awaited {
+                        // What a reader took counts, even if it has left.
+                        _ if from.left() == 0 => continue,
+                        Ok(status) if status.readers == 0 => with_signal(Errno::EPIPE),
+                        Ok(_) => continue,
+                        Err(error) => error,
+                    }
+                }
                 Ok(n) => {
                     total += n;
                     self.tell_readers(call.was_empty);

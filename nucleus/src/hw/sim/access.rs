@@ -96,6 +96,22 @@ pub(crate) unsafe fn copy_to_user(to: VirtAddr, from: *const u8, len: usize) -> 
     })
 }
 
+/// As [`copy_to_user`] where pages are mapped to be written: no fault is resolved.
+///
+/// # Safety
+/// As [`copy_to_user`].
+pub(crate) unsafe fn copy_mapped_to_user(
+    to: VirtAddr,
+    from: *const u8,
+    len: usize,
+) -> Result<(), usize> {
+    let find = |m: &Machine, at| translate(m, at, Access::Write);
+    copy(to, len, find, |memory, done, part| {
+        // SAFETY: as in `copy_to_user`.
+        unsafe { core::ptr::copy(from.add(done), memory, part) }
+    })
+}
+
 /// The word of a program, for an access, as an atomic.
 ///
 /// # Safety

@@ -35,7 +35,10 @@ mod tests;
 mod tlb;
 mod window;
 
-pub(crate) use access::{copy_from_user, copy_mapped_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
+pub(crate) use access::{
+    copy_from_user, copy_mapped_from_user, copy_mapped_to_user, copy_to_user, user_cmpxchg_u32,
+    user_load_u32,
+};
 pub use counted_heap::CountedHeap;
 pub(crate) use fiber::Stack;
 pub(crate) use interface::*;

@@ -126,7 +126,8 @@ pub fn fixup(rip: u64) -> Option<u64> {
     None
 }
 
-/// Whether a fault at `rip` may be resolved: not in [`copy_mapped_from_user`].
+/// Whether a fault at `rip` may be resolved: not in [`copy_mapped_from_user`] and
+/// [`copy_mapped_to_user`].
 pub fn may_resolve(rip: u64) -> bool {
     let mapped = user_copy_mapped as *const () as u64..user_copy_mapped_end as *const () as u64;
     !mapped.contains(&rip)
@@ -181,6 +182,20 @@ pub(crate) unsafe fn copy_mapped_from_user(
 pub(crate) unsafe fn copy_to_user(to: VirtAddr, from: *const u8, len: usize) -> Result<(), usize> {
     // SAFETY: the caller vouches for `from`; a fault on the other side is fixed up.
     left(unsafe { user_copy_bytes(to.0, from as usize, len) })
+}
+
+/// As [`copy_to_user`] where pages are mapped to be written: no fault is resolved.
+///
+/// # Safety
+/// As [`copy_to_user`].
+#[inline]
+pub(crate) unsafe fn copy_mapped_to_user(
+    to: VirtAddr,
+    from: *const u8,
+    len: usize,
+) -> Result<(), usize> {
+    // SAFETY: as in `copy_to_user`.
+    left(unsafe { user_copy_mapped(to.0, from as usize, len) })
 }
 
 /// An aligned 32-bit load; an error if the address can't be used.

@@ -41,7 +41,10 @@ pub(crate) mod window;
 
 pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, set_timer};
 pub(crate) use cmos::{date, set_date};
-pub(crate) use copy::{copy_from_user, copy_mapped_from_user, copy_to_user, user_cmpxchg_u32, user_load_u32};
+pub(crate) use copy::{
+    copy_from_user, copy_mapped_from_user, copy_mapped_to_user, copy_to_user, user_cmpxchg_u32,
+    user_load_u32,
+};
 pub(crate) use cpu::{
     irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,
     write_back_caches,
