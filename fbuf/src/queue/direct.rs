@@ -273,7 +273,7 @@ impl<S: State> Queue<S> {
         if total > 0 {
             let mut chain = self.lock();
             chain.taken += total as u64;
-            call.pulled(&mut chain);
+            call.pulled(&mut chain, total);
         }
         total
     }

@@ -47,9 +47,9 @@ pub trait Drain<S: State> {
         false
     }
 
-    /// Notes that it did: writers are to be told.
-    fn pulled(&mut self, chain: &mut Chain<S>) {
-        let _ = chain;
+    /// Notes that it went on by `n` bytes: writers are to be told.
+    fn pulled(&mut self, chain: &mut Chain<S>, n: usize) {
+        let _ = (chain, n);
     }
 
     /// Does work that the chain's lock forbids, after [`front`](Drain::front) returned `None`;

@@ -150,6 +150,15 @@ impl Drain<StreamState> for Reading<'_> {
         slice
     }
 
+    fn may_pull(&mut self, chain: &mut Chain<StreamState>) -> bool {
+        chain.urgent.is_none()
+    }
+
+    fn pulled(&mut self, _: &mut Chain<StreamState>, _: usize) {
+        self.has_taken = true;
+        self.wake = true;
+    }
+
     #[inline]
     fn took(&mut self) {
         if mem::take(&mut self.has_made_room) {
@@ -231,6 +240,16 @@ impl Stream {
     /// Offers a writer the buffer that a sink fills next: see [`Queue::offer`].
     pub fn offer(&self, to: &mut dyn Sink) -> bool {
         self.queue.offer(to)
+    }
+
+    /// Offers a reader the bytes that a source gives next: see [`Queue::offer_bytes`].
+    pub fn offer_bytes(&self, from: &mut dyn Source) -> bool {
+        self.queue.offer_bytes(from)
+    }
+
+    /// Takes back what is on offer to a reader: see [`Queue::withdraw_bytes`].
+    pub fn withdraw_bytes(&self, from: &mut dyn Source) -> usize {
+        self.queue.withdraw_bytes(from)
     }
 
     /// Whether bytes were put into the buffer that is on offer.

@@ -168,6 +168,17 @@ impl Socket {
         inbound.filter(|inbound| inbound.offer(to))
     }
 
+    /// Offers the peer the bytes that a source gives next, if that is worth it; returns the stream
+    /// of which the caller [takes them back](Stream::withdraw_bytes) after it has waited.
+    pub fn offer_bytes(&self, from: &mut dyn Source) -> Option<Arc<Stream>> {
+        let outbound = {
+            let inner = self.inner();
+            let is_connected = inner.phase == Phase::Connected && !inner.write_shut;
+            inner.outbound.clone().filter(|_| is_connected)
+        };
+        outbound.filter(|outbound| outbound.offer_bytes(from))
+    }
+
     /// Receives the urgent byte.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ impl Drain<PipeState> for Read {
         chain.state.packets.is_empty() && self.end.is_none()
     }
 
-    fn pulled(&mut self, _: &mut Chain<PipeState>) {
+    fn pulled(&mut self, _: &mut Chain<PipeState>, _: usize) {
         self.has_taken = true;
         self.freed_slot = true;
     }

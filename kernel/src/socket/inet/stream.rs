@@ -94,25 +94,51 @@ impl Stream {
     fn when_writable<T>(&self, timeout: Timeout, mut send: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match send() {
-                Err(Errno::EAGAIN) => {
-                    let ready = || self.tcp.readiness();
-                    let writable = || ready().writable || ready().error;
-                    timeout.wait_until(&self.tcp.waits().writable, writable)?;
-                }
+                Err(Errno::EAGAIN) => self.await_writable(timeout)?,
                 result => return result,
             }
         }
     }
 
+    fn await_writable(&self, timeout: Timeout) -> Result<()> {
+        let ready = || self.tcp.readiness();
+        let writable = || ready().writable || ready().error;
+        timeout.wait_until(&self.tcp.waits().writable, writable)
+    }
+
     fn send_bytes(&self, data: &mut dyn Source, timeout: Timeout) -> Result<usize> {
         let mut total = 0;
         while data.left() > 0 {
-            match self.when_writable(timeout, || self.tcp.send(data)) {
-                Ok(n) => total += n,
-                Err(error) => return self.ended(total, error),
-            }
+            let error = match self.tcp.send(data) {
+                Ok(n) => {
+                    total += n;
+                    continue;
+                }
+                Err(Errno::EAGAIN) => {
+                    let (n, waited) = self.await_room(data, timeout);
+                    total += n;
+                    match waited {
+                        // What the peer took counts, even if it has left.
+                        Err(error) if data.left() > 0 => error,
+                        _ => continue,
+                    }
+                }
+                Err(error) => error,
+            };
+            return self.ended(total, error);
         }
         Ok(total)
+    }
+
+    /// Waits for room; returns how many bytes the peer has taken out of the buffer meanwhile, and
+    /// how the wait has ended.
+    fn await_room(&self, data: &mut dyn Source, timeout: Timeout) -> (usize, Result<()>) {
+        let offered = timeout.waits().then(|| self.tcp.offer_bytes(data));
+        let waited = self.await_writable(timeout);
+        let n = offered
+            .flatten()
+            .map_or(0, |offered| offered.withdraw_bytes(data));
+        (n, waited)
     }
 
     /// Sends all but the last byte as usual, and that one as urgent.

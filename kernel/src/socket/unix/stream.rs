@@ -72,7 +72,15 @@ impl UnixSocket {
                             || self.end.is_send_shut()
                             || own.has_error()
                     };
-                    match message.timeout.wait_until(&own.writers, ready) {
+                    let is_offered =
+                        message.timeout.waits() && channel.offer_bytes(message.data, &attached);
+                    let waited = message.timeout.wait_until(&own.writers, ready);
+                    if is_offered {
+                        total += channel.withdraw_bytes(message.data);
+                    }
+                    match waited {
+                        // What the receiver took counts, even if it has left.
+                        _ if message.data.left() == 0 => continue,
                         Ok(()) if self.end.is_send_shut() => Errno::EPIPE,
                         Ok(()) => continue,
                         Err(error) => error,

@@ -23,10 +23,10 @@ struct Sending<'a, L> {
     linked: L,
 }
 
-impl<L> Sending<'_, L> {
+impl Attached {
     /// Returns whether the next bytes begin with a mark.
     fn marks(&self, state: &ChannelState) -> bool {
-        self.attached.rights.is_some() || self.attached.sender != state.last_sender
+        self.rights.is_some() || self.sender != state.last_sender
     }
 }
 
@@ -39,7 +39,8 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
 
     fn may_put(&mut self, chain: &mut Chain<ChannelState>) -> Result<bool> {
         let is_marked = self.attached.is_urgent || chain.urgent.is_some();
-        let is_marked = is_marked || self.marks(&chain.state) || !chain.state.marks.is_empty();
+        let is_marked =
+            is_marked || self.attached.marks(&chain.state) || !chain.state.marks.is_empty();
         Ok(self.may_link(chain)? && !is_marked)
     }
 
@@ -48,7 +49,7 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
         if chain.state.closed {
             return Err(Errno::EPIPE);
         }
-        if self.marks(&chain.state) {
+        if self.attached.marks(&chain.state) {
             let marks = &mut chain.state.marks;
             marks.try_reserve(1)?;
         }
@@ -79,7 +80,7 @@ impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
             chain.urgent = Some(end - 1);
         }
         let state = &mut chain.state;
-        if self.marks(state) {
+        if self.attached.marks(state) {
             state.last_sender = self.attached.sender;
             // The bytes of the last mark may be gone by now: it would part those around it.
             if state.marks.back().is_some_and(|last| last.at == at) {
@@ -201,6 +202,19 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         }
     }
 
+    fn may_pull(&mut self, chain: &mut Chain<ChannelState>) -> bool {
+        let received = &self.received;
+        let is_parted = received.minds_sender || received.is_over || self.stop.is_some();
+        !is_parted && chain.urgent.is_none() && chain.state.marks.is_empty()
+    }
+
+    fn pulled(&mut self, chain: &mut Chain<ChannelState>, n: usize) {
+        let sender = chain.state.first_sender;
+        self.received.sender.get_or_insert(sender);
+        self.received.taken += n;
+        self.received.made_room = true;
+    }
+
     fn resume(&mut self, queue: &Queue<ChannelState>) -> bool {
         match mem::replace(&mut self.pending, Pending::None) {
             Pending::None => return false,
@@ -265,6 +279,18 @@ impl Channel {
     /// mind who sends.
     pub fn offer(&self, to: &mut dyn Sink) -> bool {
         self.queue.offer(to)
+    }
+
+    /// Offers a receiver the bytes that a source gives next, without a mark: see
+    /// [`Queue::offer_bytes`].
+    pub fn offer_bytes(&self, from: &mut dyn Source, attached: &Attached) -> bool {
+        let is_marked = attached.is_urgent || attached.marks(&self.queue.lock().state);
+        !is_marked && self.queue.offer_bytes(from)
+    }
+
+    /// Takes back what is on offer to a receiver: see [`Queue::withdraw_bytes`].
+    pub fn withdraw_bytes(&self, from: &mut dyn Source) -> usize {
+        self.queue.withdraw_bytes(from)
     }
 
     /// Whether bytes were put into the buffer that is on offer.
