@@ -91,9 +91,7 @@ fn the_kernel_gets_no_frame_of_a_device() {
         }
         assert_eq!(map.read(HERE, &mut [0; 8]), 0);
         assert_eq!(map.write(HERE, &[1; 8]), 0);
-        let mut held = Vec::with_capacity(4);
-        map.hold_readable(HERE, 4, &mut held);
-        assert!(held.is_empty());
+        assert_eq!(map.hold_each(HERE, &mut [const { None }; 4]), 0);
         // The ends: of the mapping's device, and of rights.
         let memory = device_memory().pages();
         map_device(&map, page(8), memory - 1, 2, true);

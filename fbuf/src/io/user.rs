@@ -350,7 +350,7 @@ impl UserBuffers {
     /// `EFAULT`, `ENOMEM`.
     pub(crate) fn bring_in(&mut self, access: Access) -> Result<()> {
         let Buffer { at, .. } = self.front(1);
-        vm::with_current(|map| map.fault(at, access))
+        vm::with_current(|map| map.bring_in(at, access))
             .ok_or(Errno::EFAULT)?
             .map_err(errno)
     }

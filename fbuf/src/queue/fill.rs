@@ -44,10 +44,8 @@ pub trait Fill<S: State> {
     /// Notes bytes that were linked: sets marks, decides whether readers are to be told.
     fn linked(&mut self, chain: &mut Chain<S>, added: Added);
 
-    /// Returns whether so many bytes may go past the queue to a reader that waits
-    /// ([`put`](Fill::put)).
-    fn puts(&self, bytes: usize) -> bool {
-        let _ = bytes;
+    /// Returns whether bytes may go past the queue to a reader that waits ([`put`](Fill::put)).
+    fn puts(&self) -> bool {
         false
     }
 
@@ -195,7 +193,7 @@ impl<S: State> Queue<S> {
         from: &mut dyn Source,
         call: &mut F,
     ) -> Result<(usize, bool)> {
-        if !call.puts(from.left()) || !self.is_awaited(from.left()) {
+        if !call.puts() || !self.is_awaited(from.left()) {
             return Ok((0, false));
         }
         let Some(memory) = from.program_memory() else {

@@ -6,10 +6,9 @@ use crate::counters::Counter;
 use abi::Result;
 use fbuf::{
     DiscardSink, Sink, Slice, Source, View,
-    queue::{Added, Chain, Drain, Fill, Queue, Space},
+    queue::{Added, Chain, Drain, Fill, Space},
 };
 use nucleus::task::WaitQueue;
-use vm::Movement;
 
 use super::{Stream, StreamState, is_writable, room};
 
@@ -52,13 +51,11 @@ struct Writing<'a> {
     /// The bytes are urgent data in line.
     is_urgent: bool,
     readable: &'a WaitQueue,
-    queue: &'a Queue<StreamState>,
 }
 
 impl Fill<StreamState> for Writing<'_> {
-    /// What fits is sent at once, as on a Unix socket.
-    fn puts(&self, bytes: usize) -> bool {
-        vm::movement() == Movement::Once || bytes > self.queue.lock().state.limit
+    fn puts(&self) -> bool {
+        true
     }
 
     /// An urgent place parts the bytes before and behind it, which are for different calls.
@@ -190,7 +187,6 @@ impl Stream {
             wake: false,
             is_urgent,
             readable: &self.receiver.readable,
-            queue: &self.queue,
         };
         let n = self.queue.fill(from, &mut call)?;
         if n == 0 {

@@ -145,6 +145,15 @@ impl Map {
         self.resolve_with(addr, access, 0, &mut false, then)
     }
 
+    /// As [`fault`](Map::fault) for the kernel's own access, waiting for memory as long as the
+    /// pagedaemon makes progress. No lock is held.
+    ///
+    /// # Errors
+    /// Why the page can't be accessed.
+    pub fn bring_in(&self, addr: VirtAddr, access: Access) -> Result<(), Fault> {
+        self.resolve_or_wait(addr, access, |_| Some(()))
+    }
+
     /// As [`resolve`](Map::resolve), waiting for memory as long as the pagedaemon makes progress.
     /// No lock is held.
     pub(crate) fn resolve_or_wait<R>(

@@ -1,7 +1,7 @@
 //! Access to an address space that is not the current one (`/proc/PID/mem`, `process_vm_readv`, the
 //! initial stack of `execve`).
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::sync::Arc;
 use core::ops::Range;
 
 use nucleus::{
@@ -20,35 +20,22 @@ use crate::{
 const RUN: usize = 8;
 
 impl Map {
-    /// Appends references to the readable pages from the one of `from` on, in order, to `held`, up
-    /// to `most` and without exceeding its capacity. Stops at the first page that cannot be read.
-    /// Programs that map the pages may change them.
-    pub fn hold_readable(&self, from: VirtAddr, most: usize, held: &mut Vec<Frame>) {
-        let most = most.min(held.capacity() - held.len());
-        self.hold(from, most, &mut |frame| held.push(frame));
-    }
-
-    /// As [`hold_readable`](Map::hold_readable), into `held`; returns how many.
+    /// Fills `held` with handles of the readable pages from the one of `from` on, in order; returns
+    /// how many. Stops at the first page that cannot be read. Programs that map the pages may
+    /// change them.
     pub fn hold_each(&self, from: VirtAddr, held: &mut [Option<Frame>]) -> usize {
-        let mut count = 0;
-        self.hold(from, held.len(), &mut |frame| {
-            held[count] = Some(frame);
-            count += 1;
-        });
-        count
-    }
-
-    fn hold(&self, from: VirtAddr, most: usize, take: &mut dyn FnMut(Frame)) {
         let mut at = from.page_floor();
-        let last = at.checked_add(most.saturating_mul(PAGE_SIZE));
+        let last = at.checked_add(held.len() * PAGE_SIZE);
         let last = last.map_or(USER_END, |last| last.min(USER_END));
+        let mut count = 0;
         while at < last {
             // Fast path: what is mapped can be read (see `MapEntry::allows`) without resolving a
             // fault.
             let space = self.space.read();
             self.pmap
                 .extract_each(VirtRange::new(at, last), |frame, _| {
-                    take(frame);
+                    held[count] = Some(frame);
+                    count += 1;
                     at = at + PAGE_SIZE;
                     true
                 });
@@ -58,9 +45,11 @@ impl Map {
             }
             let page = self.resolve_or_wait(at, Access::Read, |_| Some(self.pmap.extract(at)?.0));
             let Ok(frame) = page else { break };
-            take(frame);
+            held[count] = Some(frame);
+            count += 1;
             at = at + PAGE_SIZE;
         }
+        count
     }
 
     /// Has `read` read the bytes of `range`, as far as their pages are mapped; returns how many it

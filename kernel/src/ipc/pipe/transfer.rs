@@ -25,7 +25,7 @@ pub(super) struct Write {
 }
 
 impl Fill<PipeState> for Write {
-    fn puts(&self, _: usize) -> bool {
+    fn puts(&self) -> bool {
         !self.packets
     }
 

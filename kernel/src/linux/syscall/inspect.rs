@@ -4,7 +4,9 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::cmp::Ordering;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{Frame, PAGE_SIZE, VirtAddr, ephemeral, random, speculation, sync::OnceBox, user};
+use nucleus::{
+    PAGE_SIZE, VirtAddr, VirtRange, ephemeral, random, speculation, sync::OnceBox, user,
+};
 use vm::{CopyReason, Map, Moved, TransferCall, count_moved};
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice};
@@ -102,71 +104,106 @@ pub(super) fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
     Ok(ranges)
 }
 
-/// Source pages that are held at a time.
-const HELD: usize = 16;
+/// Pages that are copied before it is tried again to pass some, and before a kill is looked for.
+const COPIED_TOGETHER: usize = 16;
 
-/// Pages that bytes are copied from, held ahead of the copy.
-struct Source<'a> {
-    map: &'a Map,
-    /// The address of the first one held.
-    first: VirtAddr,
-    held: Vec<Frame>,
+/// The memory of the caller and that of another process, between which bytes are copied.
+struct Pair<'a> {
+    own: &'a Map,
+    other: &'a Map,
+    /// Bytes go from the caller to the other process.
+    writes: bool,
 }
 
-impl<'a> Source<'a> {
-    fn new(map: &'a Map) -> Result<Source<'a>> {
-        let held = nucleus::try_vec(HELD)?;
-        Ok(Source {
-            map,
-            first: VirtAddr(0),
-            held,
+impl Pair<'_> {
+    /// Passes pages from `own` to `other`, or the other way; returns how many bytes those are.
+    ///
+    /// # Errors
+    /// Why they are to be copied.
+    fn pass(
+        &self,
+        own: VirtAddr,
+        other: VirtAddr,
+        bytes: usize,
+    ) -> core::result::Result<usize, CopyReason> {
+        let passed = match self.writes {
+            true => self.own.pass_to(own, self.other, other, bytes),
+            false => self.other.pass_to(other, self.own, own, bytes),
+        };
+        passed.map(|pages| pages * PAGE_SIZE)
+    }
+
+    /// Copies `len` bytes, or fewer; returns how many, and whether their pages were mapped.
+    ///
+    /// # Errors
+    /// `EFAULT` if none can be copied.
+    fn copy(&self, own: VirtAddr, other: VirtAddr, len: usize) -> Result<(usize, bool)> {
+        match self.copy_mapped(own, other, len)? {
+            0 => Ok((self.copy_in_page(own, other, len)?, false)),
+            n => Ok((n, true)),
+        }
+    }
+
+    /// As [`copy`](Pair::copy), no further than one page of either side, which are brought in.
+    #[inline(never)]
+    fn copy_in_page(&self, own: VirtAddr, other: VirtAddr, len: usize) -> Result<usize> {
+        let (map, from, to) = match self.writes {
+            true => (self.own, own, other),
+            false => (self.other, other, own),
+        };
+        let offset = from.page_offset();
+        let len = len.min(PAGE_SIZE - offset.max(to.page_offset()));
+        let mut held = [None];
+        map.hold_each(from, &mut held);
+        let [Some(page)] = held else {
+            return Err(Errno::EFAULT);
+        };
+        let copied = match self.writes {
+            true => self.other.write_from(to, &page, offset, len).is_ok(),
+            false => user::copy_out_page(to, &ephemeral::map(&page), offset, len).is_ok(),
+        };
+        copied.then_some(len).ok_or(Errno::EFAULT)
+    }
+
+    /// Copies as far as the pages of both sides are mapped.
+    fn copy_mapped(&self, own: VirtAddr, other: VirtAddr, len: usize) -> Result<usize> {
+        let end = other.checked_add(len).ok_or(Errno::EFAULT)?;
+        let range = VirtRange::new(other, end);
+        let mut at = own;
+        Ok(match self.writes {
+            true => self.other.write_mapped(range, |page, place| {
+                let n = user::copy_in_page_if_mapped(page, place.start, at, place.len());
+                at = at + n;
+                n
+            }),
+            false => self.other.read_mapped(range, |page, place| {
+                let n = user::copy_out_page_if_mapped(at, page, place.start, place.len());
+                at = at + n;
+                n
+            }),
         })
     }
-
-    /// The page of `at`; `len` bytes from there on will be wanted.
-    #[inline(always)]
-    fn page(&mut self, at: VirtAddr, len: u64) -> Option<&Frame> {
-        if !self.holds(at) {
-            self.hold(at, len);
-        }
-        self.held.get(self.number(at))
-    }
-
-    /// Whether the page of `at` was brought in ahead.
-    #[inline(always)]
-    fn holds(&self, at: VirtAddr) -> bool {
-        self.number(at) < self.held.len()
-    }
-
-    #[inline(always)]
-    fn number(&self, at: VirtAddr) -> usize {
-        at.0.wrapping_sub(self.first.0) / PAGE_SIZE
-    }
-
-    /// Holds the page of `at` and those behind it.
-    #[inline(never)]
-    fn hold(&mut self, at: VirtAddr, len: u64) {
-        self.held.clear();
-        self.first = at.page_floor();
-        let pages = (at.page_offset() as u64 + len).div_ceil(PAGE_SIZE as u64);
-        let most = pages.min(HELD as u64) as usize;
-        self.map.hold_readable(at, most, &mut self.held);
-    }
 }
 
-/// Copies between the caller's ranges and another process's, page by page and once, until one side
-/// ends or fails.
+/// Copies between the caller's ranges and another process's, once, until one side ends or fails.
 fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     call.flags(5, &NO_FLAGS)?;
-    let mut local = ranges(call.address(1), call.size(2))?.into_iter();
-    let mut remote = ranges(call.address(3), call.size(4))?.into_iter();
+    let local = ranges(call.address(1), call.size(2))?;
+    if local.is_empty() {
+        return Ok(0);
+    }
+    let remote = ranges(call.address(3), call.size(4))?;
+    if remote.is_empty() {
+        return Ok(0);
+    }
+    let (mut local, mut remote) = (local.into_iter(), remote.into_iter());
     let target = find(call.int(0), pid_table::find_thread)?;
     let (space, own) = (View::space_of(&target, Ids::Real)?, call.space());
-    let (source_map, target_map) = match writes {
-        true => (own.map(), space.map()),
-        false => (space.map(), own.map()),
+    let pair = Pair {
+        own: own.map(),
+        other: space.map(),
+        writes,
     };
-    let mut source = Source::new(source_map)?;
     let mut done = 0;
     let (mut here, mut there) = ([0; 2], [0; 2]);
     // Some bytes are copied before passing is tried again.
@@ -182,43 +219,30 @@ fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
             there = next;
         }
         let (own, other) = (VirtAddr(here[0] as usize), VirtAddr(there[0] as usize));
-        let (from, to) = if writes { (own, other) } else { (other, own) };
-        // No further than one page of either side, so that what fails does so as a whole.
-        let wanted = here[1].min(there[1]);
-        let in_page = PAGE_SIZE - from.page_offset().max(to.page_offset());
-        let len = wanted.min(in_page as u64) as usize;
-        let offset = from.page_offset();
+        let wanted = here[1].min(there[1]) as usize;
         let passed = match done >= passes_from {
-            true => source.map.pass_to(from, target_map, to, wanted as usize),
+            true => pair.pass(own, other, wanted),
             false => Err(why),
         };
         let len = match passed {
+            Ok(passed) => {
+                count_moved(TransferCall::Process, Moved::Passed, passed);
+                passed
+            }
             Err(now) => {
+                let most = COPIED_TOGETHER * PAGE_SIZE;
+                let (copied, was_mapped) = match pair.copy(own, other, wanted.min(most)) {
+                    Ok(copied) => copied,
+                    Err(error) if done == 0 => return Err(error),
+                    Err(_) => break,
+                };
                 // A page that was not there may be lent as soon as it is.
-                let may_come = now == CopyReason::NotLent && !source.holds(from);
-                if done >= passes_from && !may_come {
-                    passes_from = done + HELD * PAGE_SIZE;
+                if done >= passes_from && (was_mapped || now != CopyReason::NotLent) {
+                    passes_from = done + most;
                 }
                 why = now;
-                let copied = match source.page(from, wanted) {
-                    None => false,
-                    Some(page) if writes => target_map.write_from(to, page, offset, len).is_ok(),
-                    Some(page) => {
-                        user::copy_out_page(to, &ephemeral::map(page), offset, len).is_ok()
-                    }
-                };
-                if !copied {
-                    if done == 0 {
-                        return Err(Errno::EFAULT);
-                    }
-                    break;
-                }
-                count_moved(TransferCall::Process, Moved::Copied(why), len);
-                len
-            }
-            Ok(passed) => {
-                count_moved(TransferCall::Process, Moved::Passed, passed * PAGE_SIZE);
-                passed * PAGE_SIZE
+                count_moved(TransferCall::Process, Moved::Copied(why), copied);
+                copied
             }
         };
         done += len;

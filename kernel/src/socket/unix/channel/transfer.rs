@@ -9,7 +9,6 @@ use fbuf::{
 };
 
 use nucleus::PAGE_SIZE;
-use vm::Movement;
 
 use super::{
     Attached, Channel, ChannelState, Mark, Received, free_slots, has_made_room, urgent::skip_urgent,
@@ -31,10 +30,8 @@ impl Attached {
 }
 
 impl<L: Fn()> Fill<ChannelState> for Sending<'_, L> {
-    /// What fits is sent at once: several messages for one switch to the receiver are better than
-    /// one copy less.
-    fn puts(&self, bytes: usize) -> bool {
-        bytes > self.limit || vm::movement() == Movement::Once
+    fn puts(&self) -> bool {
+        true
     }
 
     fn may_put(&mut self, chain: &mut Chain<ChannelState>) -> Result<bool> {
