@@ -1,5 +1,5 @@
 //! Map entry passing (`uvm.txt` 7): what is passed, what the receiver's limits refuse, and what
-//! happens meanwhile. The random programs of `model.rs` pass entries, too.
+//! happens meanwhile. The random programs of `model` pass entries, too.
 
 mod support;
 
