@@ -11,7 +11,7 @@ use std::sync::{
 use nucleus::{
     PAGE_SIZE, Prot, VirtAddr, frame,
     pmap::{self, Fork},
-    sim, task,
+    sim,
 };
 use support::{
     File, HERE, RW, Tasks, Worker, file_at, new_map, page, pages, pages_at, zero_at, zero_map,
