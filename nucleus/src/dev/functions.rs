@@ -84,9 +84,9 @@ pub fn functions() -> &'static [Function] {
 }
 
 impl Function {
-    /// Assigns the memory behind a base address register to programs, which may map it. The function
-    /// decodes memory from now on, and can't reach the machine's (it is no bus master). No driver
-    /// gets it until the memory is dropped, or at all once a page was
+    /// Assigns the memory behind a base address register to programs, which may map it. The
+    /// function decodes memory from now on, and can't reach the machine's (it is no bus master). No
+    /// driver gets it until the memory is dropped, or at all once a page was
     /// [asked for](DeviceMemory::page).
     ///
     /// # Errors
