@@ -7,15 +7,33 @@ use nucleus::task::Sleep;
 use vm::account::Account;
 
 use super::{
-    super::OpenFile,
+    super::{FileTable, OpenFile},
     deadlock,
     file_locks::{find, find_or_add, put, release},
     may_allocate,
-    owner::For,
+    owner::Ownership,
     records::{NODES, Record, room},
     tree::Spare,
 };
 use crate::process::signal;
+
+/// The owner of the record lock that a call is about.
+#[derive(Clone, Copy)]
+pub enum For<'a> {
+    /// The process that uses this table (`F_SETLK`).
+    Process(&'a FileTable),
+    /// The open file description itself (`F_OFD_SETLK`).
+    Description,
+}
+
+impl<'a> For<'a> {
+    fn ownership(self, open: &'a OpenFile) -> &'a Ownership {
+        match self {
+            For::Process(table) => table.ownership(),
+            For::Description => open.ownership(),
+        }
+    }
+}
 
 /// `F_GETLK`: the lowest lock that would keep `record` from being taken.
 ///

@@ -3,9 +3,17 @@
 
 use alloc::{collections::BTreeMap, sync::Arc};
 
+use abi::Result;
 use nucleus::{sync::Mutex, task::WaitQueue};
+use vm::account::Charge;
 
-use super::{super::OpenFile, flock::Whole, owner::Owner, records::Records, tree::Spare};
+use super::{
+    Mode,
+    owner::{Owner, Ownership},
+    records::Records,
+    tree::Spare,
+};
+use crate::process::Pid;
 
 /// A file, by device and inode.
 pub(super) type FileId = (u64, u64);
@@ -25,6 +33,14 @@ pub(super) struct HeldLocks {
     /// Those of `whole` that exclude others: none or one.
     pub(super) exclusive: usize,
     pub(super) records: Records,
+}
+
+/// A lock of a whole file.
+pub(super) struct Whole {
+    pub(super) mode: Mode,
+    /// The process that asked.
+    pub(super) pid: Pid,
+    pub(super) charge: Charge,
 }
 
 pub(super) static FILES: Mutex<BTreeMap<FileId, Arc<FileLocks>>> =
@@ -72,11 +88,20 @@ pub(super) fn release(file: FileId, how: impl FnOnce(&mut HeldLocks) -> bool) {
 /// Locks that are ended in one turn, so that others who use the file need not wait for long.
 const AT_ONCE: usize = 64;
 
-/// Ends all locks of `owner` on the file that `open` is of.
-pub(super) fn release_all(open: &OpenFile, owner: Owner) {
-    let Ok(id) = open.identity() else {
-        return;
-    };
+/// Ends all locks of an owner on a file.
+pub(in crate::process::files) fn release_all(
+    ownership: &Ownership,
+    file: impl FnOnce() -> Result<FileId>,
+) {
+    let owner = ownership.owner();
+    if owner != Owner::NONE
+        && let Ok(file) = file()
+    {
+        release_owned(file, owner);
+    }
+}
+
+fn release_owned(id: FileId, owner: Owner) {
     let mut is_done = false;
     while !is_done {
         let mut ended = Spare::default();
@@ -101,5 +126,12 @@ pub(super) fn release_all(open: &OpenFile, owner: Owner) {
 impl HeldLocks {
     fn is_empty(&self) -> bool {
         self.whole.is_empty() && self.records.by_owner.is_empty()
+    }
+
+    /// Returns the lock that was ended, if there was one.
+    pub(super) fn unlock_whole(&mut self, owner: Owner) -> Option<Whole> {
+        let ended = self.whole.remove(&owner)?;
+        self.exclusive -= usize::from(ended.mode == Mode::Exclusive);
+        Some(ended)
     }
 }

@@ -3,24 +3,15 @@
 use alloc::sync::Arc;
 
 use abi::{Errno, Result};
-use vm::account::{Account, Charge, Kind};
+use vm::account::{Account, Kind};
 
 use super::{
     super::OpenFile,
     Mode,
-    file_locks::{HeldLocks, find_or_add, put, release},
+    file_locks::{Whole, find_or_add, put, release},
     may_allocate, most_locks,
-    owner::Owner,
 };
 use crate::process::{Pid, signal};
-
-/// A lock of a whole file.
-pub(super) struct Whole {
-    pub(super) mode: Mode,
-    /// The process that asked.
-    pub(super) pid: Pid,
-    charge: Charge,
-}
 
 /// What a lock of a whole file is charged with, in bytes: its place, and the file's, if it is the
 /// only one.
@@ -89,13 +80,4 @@ pub fn lock_whole(
     let result = signal::take_or_wait(&file.ended, wait, attempt).and_then(|locked| locked);
     put(file);
     result
-}
-
-impl HeldLocks {
-    /// Returns the lock that was ended, if there was one.
-    pub(super) fn unlock_whole(&mut self, owner: Owner) -> Option<Whole> {
-        let ended = self.whole.remove(&owner)?;
-        self.exclusive -= usize::from(ended.mode == Mode::Exclusive);
-        Some(ended)
-    }
 }

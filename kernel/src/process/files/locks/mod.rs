@@ -21,10 +21,10 @@ mod tree;
 use abi::{Errno, Result};
 use nucleus::frame;
 
-pub use fcntl::{conflicting_record, lock_record, unlock_record};
+pub use fcntl::{For, conflicting_record, lock_record, unlock_record};
+pub(super) use file_locks::release_all;
 pub use flock::{lock_whole, unlock_whole};
 pub use listing::{Listed, all};
-pub use owner::For;
 pub(super) use owner::Ownership;
 pub use records::Record;
 

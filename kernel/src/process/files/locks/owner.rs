@@ -2,11 +2,6 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{
-    super::{FileTable, OpenFile},
-    file_locks::release_all,
-};
-
 /// The owner of a lock: an open file description or a descriptor table, by a number that no other
 /// ever gets; its locks end before it does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -50,32 +45,6 @@ impl Ownership {
                 Owner(was.map_or_else(|other| other, |_| new))
             }
             owner => owner,
-        }
-    }
-
-    /// Ends all its locks on the file that `open` is of.
-    pub fn release_all(&self, open: &OpenFile) {
-        let owner = self.owner();
-        if owner != Owner::NONE {
-            release_all(open, owner);
-        }
-    }
-}
-
-/// The owner of the record lock that a call is about.
-#[derive(Clone, Copy)]
-pub enum For<'a> {
-    /// The process that uses this table (`F_SETLK`).
-    Process(&'a FileTable),
-    /// The open file description itself (`F_OFD_SETLK`).
-    Description,
-}
-
-impl<'a> For<'a> {
-    pub(super) fn ownership(self, open: &'a OpenFile) -> &'a Ownership {
-        match self {
-            For::Process(table) => table.ownership(),
-            For::Description => open.ownership(),
         }
     }
 }
