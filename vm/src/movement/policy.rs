@@ -80,18 +80,18 @@ impl Settings {
     }
 
     const fn to_word(self) -> u64 {
-        (self.movement as u64) << 32 | self.least_pages as u64
+        (self.least_pages as u64) << 2 | self.movement as u64
     }
 
     fn of_word(word: u64) -> Settings {
         Settings {
-            movement: match word >> 32 {
+            movement: match word & 3 {
                 0 => Movement::Copy,
                 1 => Movement::Once,
                 2 => Movement::Loan,
                 _ => Movement::Auto,
             },
-            least_pages: word as u32,
+            least_pages: (word >> 2) as u32,
         }
     }
 }
