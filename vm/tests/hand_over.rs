@@ -1,5 +1,5 @@
 //! Pages that a program hands to another one at its request (`uvm.txt` 7): what a device writes
-//! meanwhile, and memory that was never touched. The random programs of `model.rs` hand pages over,
+//! meanwhile, and memory that was never touched. The random programs of `model` hand pages over,
 //! too.
 
 mod support;

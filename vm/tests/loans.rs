@@ -1,5 +1,5 @@
 //! Page loans (`uvm.txt` 7) and what happens to their owners; random programs of loans are in
-//! `model.rs`.
+//! `model`.
 
 mod support;
 

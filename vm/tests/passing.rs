@@ -1,5 +1,5 @@
 //! Map entry passing (`uvm.txt` 7): what is passed, what the receiver's limits refuse, and what
-//! happens meanwhile. The random programs of `model.rs` pass entries, too.
+//! happens meanwhile. The random programs of `model` pass entries, too.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::sync::{
 use nucleus::{
     PAGE_SIZE, Prot, VirtAddr, frame,
     pmap::{self, Fork},
-    sim, task,
+    sim,
 };
 use support::{
     File, HERE, RW, Tasks, Worker, file_at, new_map, page, pages, pages_at, zero_at, zero_map,

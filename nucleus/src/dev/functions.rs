@@ -48,14 +48,14 @@ pub struct Bar {
 
 /// Why programs can't have a function's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LendError {
+pub enum AssignError {
     /// A driver of the kernel uses the function.
     Busy,
     /// There is no such register, or it decodes no whole pages of memory.
     NoMemory,
     /// Another register decodes some of the same addresses.
     Overlaps,
-    /// No memory to note that it is lent.
+    /// No memory to note that it is assigned.
     OutOfMemory,
 }
 
@@ -84,30 +84,31 @@ pub fn functions() -> &'static [Function] {
 }
 
 impl Function {
-    /// Returns the memory behind a base address register, for programs to map. The function decodes
-    /// memory from now on, and can't reach the machine's (it is no bus master). No driver gets it
-    /// until the memory is dropped, or at all once a page was [asked for](DeviceMemory::page).
+    /// Assigns the memory behind a base address register to programs, which may map it. The
+    /// function decodes memory from now on, and can't reach the machine's (it is no bus master). No
+    /// driver gets it until the memory is dropped, or at all once a page was
+    /// [asked for](DeviceMemory::page).
     ///
     /// # Errors
-    /// [`LendError`].
-    pub fn lend(&self, bar: usize) -> Result<DeviceMemory, LendError> {
+    /// [`AssignError`].
+    pub fn assign(&self, bar: usize) -> Result<DeviceMemory, AssignError> {
         #[cfg(target_os = "none")]
         {
-            let register = self.memory(bar).ok_or(LendError::NoMemory)?;
+            let register = self.memory(bar).ok_or(AssignError::NoMemory)?;
             let caching = crate::Caching::Uncached;
             let memory = DeviceMemory::new(register.address, register.size, caching);
-            let memory = memory.ok_or(LendError::NoMemory)?;
+            let memory = memory.ok_or(AssignError::NoMemory)?;
             if self.overlaps(bar, functions()) {
-                return Err(LendError::Overlaps);
+                return Err(AssignError::Overlaps);
             }
-            super::pci::lend(self.place)?;
-            let give_back = |function, is_used| OWNERS.lock().give_back(function, is_used);
-            Ok(memory.lent(self.place, give_back))
+            super::pci::assign(self.place)?;
+            let release = |function, is_used| OWNERS.lock().release(function, is_used);
+            Ok(memory.assigned(self.place, release))
         }
         #[cfg(not(target_os = "none"))]
         {
             let _ = bar;
-            Err(LendError::NoMemory)
+            Err(AssignError::NoMemory)
         }
     }
 

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use super::functions::LendError;
+use super::functions::AssignError;
 use crate::lock::{Rank, SpinLock};
 
 /// The owners of all functions.
@@ -18,7 +18,7 @@ enum Owner {
     Driver,
     Programs {
         /// How many `DeviceMemory`s of it there are.
-        lent: u32,
+        assigned: u32,
         /// A page of it was used.
         is_used: bool,
     },
@@ -38,21 +38,21 @@ impl Owners {
         found.map(|(_, owner)| owner)
     }
 
-    /// Lends a function to programs, once more if they have it.
+    /// Assigns a function to programs, once more if they have it.
     ///
     /// # Errors
-    /// [`LendError::Busy`], [`LendError::OutOfMemory`].
-    pub(super) fn lend(&mut self, function: u16) -> Result<(), LendError> {
+    /// [`AssignError::Busy`], [`AssignError::OutOfMemory`].
+    pub(super) fn assign(&mut self, function: u16) -> Result<(), AssignError> {
         match self.find(function) {
-            Some(Owner::Driver) => return Err(LendError::Busy),
-            Some(Owner::Programs { lent, .. }) => {
-                *lent = lent.checked_add(1).ok_or(LendError::OutOfMemory)?;
+            Some(Owner::Driver) => return Err(AssignError::Busy),
+            Some(Owner::Programs { assigned, .. }) => {
+                *assigned = assigned.checked_add(1).ok_or(AssignError::OutOfMemory)?;
             }
             None => {
-                let refused = |_| LendError::OutOfMemory;
+                let refused = |_| AssignError::OutOfMemory;
                 self.0.try_reserve(1).map_err(refused)?;
                 let owner = Owner::Programs {
-                    lent: 1,
+                    assigned: 1,
                     is_used: false,
                 };
                 self.0.push((function, owner));
@@ -61,12 +61,12 @@ impl Owners {
         Ok(())
     }
 
-    /// Takes [`lend`](Owners::lend) back; `was_used` if a page was.
-    pub(super) fn give_back(&mut self, function: u16, was_used: bool) {
-        if let Some(Owner::Programs { lent, is_used }) = self.find(function) {
-            *lent = lent.saturating_sub(1);
+    /// Takes [`assign`](Owners::assign) back; `was_used` if a page was.
+    pub(super) fn release(&mut self, function: u16, was_used: bool) {
+        if let Some(Owner::Programs { assigned, is_used }) = self.find(function) {
+            *assigned = assigned.saturating_sub(1);
             *is_used |= was_used;
-            if *lent == 0 && !*is_used {
+            if *assigned == 0 && !*is_used {
                 self.0.retain(|(place, _)| *place != function);
             }
         }
@@ -91,29 +91,29 @@ mod tests {
         let mut owners = Owners::new();
         assert!(owners.take(8));
         assert!(!owners.take(8));
-        assert_eq!(owners.lend(8), Err(LendError::Busy));
+        assert_eq!(owners.assign(8), Err(AssignError::Busy));
         // What a driver has is not given back by a program.
-        owners.give_back(8, false);
-        assert_eq!(owners.lend(8), Err(LendError::Busy));
-        assert_eq!(owners.lend(9), Ok(()));
-        assert_eq!(owners.lend(9), Ok(()));
+        owners.release(8, false);
+        assert_eq!(owners.assign(8), Err(AssignError::Busy));
+        assert_eq!(owners.assign(9), Ok(()));
+        assert_eq!(owners.assign(9), Ok(()));
         assert!(!owners.take(9));
-        owners.give_back(9, false);
+        owners.release(9, false);
         assert!(!owners.take(9), "another program has it");
-        owners.give_back(9, false);
+        owners.release(9, false);
         assert!(owners.take(9));
     }
 
     #[test]
     fn what_a_program_used_is_no_drivers_again() {
         let mut owners = Owners::new();
-        assert_eq!(owners.lend(9), Ok(()));
-        assert_eq!(owners.lend(9), Ok(()));
-        owners.give_back(9, true);
-        owners.give_back(9, false);
+        assert_eq!(owners.assign(9), Ok(()));
+        assert_eq!(owners.assign(9), Ok(()));
+        owners.release(9, true);
+        owners.release(9, false);
         assert!(!owners.take(9));
-        assert_eq!(owners.lend(9), Ok(()));
-        owners.give_back(9, false);
+        assert_eq!(owners.assign(9), Ok(()));
+        owners.release(9, false);
         assert!(!owners.take(9));
     }
 }

@@ -24,22 +24,22 @@ pub struct DeviceMemory {
     first: u64,
     pages: u64,
     caching: Caching,
-    loan: Option<Loan>,
+    assignment: Option<Assignment>,
 }
 
-/// What a [`DeviceMemory`] is lent of; given back when it is dropped.
-struct Loan {
+/// The function that a [`DeviceMemory`] is of; released when it is dropped.
+struct Assignment {
     /// The function's place on the bus.
     function: u16,
     /// A page was asked for, so that a program may have changed the device's state, and may have
     /// the page mapped still.
     is_used: AtomicBool,
-    give_back: fn(u16, bool),
+    release: fn(u16, bool),
 }
 
-impl Drop for Loan {
+impl Drop for Assignment {
     fn drop(&mut self) {
-        (self.give_back)(self.function, *self.is_used.get_mut());
+        (self.release)(self.function, *self.is_used.get_mut());
     }
 }
 
@@ -84,21 +84,21 @@ impl DeviceMemory {
             first,
             pages,
             caching,
-            loan: None,
+            assignment: None,
         })
     }
 
-    /// The same memory, which a function of the bus is lent for: when it is dropped, `give_back` is
-    /// called with the function and whether a page was ever asked for.
+    /// The same memory, of a function that is assigned: when it is dropped, `release` is called
+    /// with the function and whether a page was ever asked for.
     #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
-    pub(crate) fn lent(self, function: u16, give_back: fn(u16, bool)) -> DeviceMemory {
-        let loan = Loan {
+    pub(crate) fn assigned(self, function: u16, release: fn(u16, bool)) -> DeviceMemory {
+        let assignment = Assignment {
             function,
             is_used: AtomicBool::new(false),
-            give_back,
+            release,
         };
         DeviceMemory {
-            loan: Some(loan),
+            assignment: Some(assignment),
             ..self
         }
     }
@@ -119,10 +119,10 @@ impl DeviceMemory {
         if index >= self.pages {
             return None;
         }
-        if let Some(loan) = &self.loan
-            && !loan.is_used.load(Ordering::Relaxed)
+        if let Some(assignment) = &self.assignment
+            && !assignment.is_used.load(Ordering::Relaxed)
         {
-            loan.is_used.store(true, Ordering::Relaxed);
+            assignment.is_used.store(true, Ordering::Relaxed);
         }
         Some(DevicePage {
             number: self.first + index,

@@ -40,6 +40,23 @@ pub fn map_with(size: usize, protection: c_int, flags: c_int, file: c_int) -> Re
     Ok(call!(mmap(ptr::null_mut(), size, protection, flags, file, 0)).cast())
 }
 
+/// Makes a mapping of so many pages whose every other page is read-only: as many entries.
+pub fn map_of_entries(pages: usize) -> Result<*mut u8> {
+    let memory = map(pages * PAGE)?;
+    for page in (0..pages).step_by(2) {
+        let at = memory.wrapping_add(page * PAGE);
+        call!(mprotect(at.cast(), PAGE, PROT_READ));
+    }
+    Ok(memory)
+}
+
+/// Writes a byte of each page of a mapping.
+pub fn touch(memory: *mut u8, size: usize, value: u8) {
+    for at in (0..size).step_by(PAGE) {
+        poke(memory.wrapping_add(at), value);
+    }
+}
+
 /// Removes a mapping.
 pub fn unmap(memory: *mut u8, size: usize) -> Outcome {
     call!(munmap(memory.cast(), size));

@@ -38,13 +38,15 @@ pub use crate::files::{
 };
 pub use crate::legacy::int80;
 pub use crate::memory::{
-    PAGE, READ_WRITE, low_map, map, map_with, peek, poke, shared_map, shared_value, unmap,
+    PAGE, READ_WRITE, low_map, map, map_of_entries, map_with, peek, poke, shared_map, shared_value,
+    touch, unmap,
 };
 pub use crate::numbers::Numbers;
 pub use crate::signals::{block, handle, ignore_signal, mask, set_of, signal_stack, take_signal};
-pub use crate::sockets::{option, set_option, socket_pair};
+pub use crate::sockets::{option, set_option, socket_pair, unread_answers};
 pub use crate::structs::{
-    epoll_entry, limit_of, poll_entry, time_spec, time_val, timer_spec, timer_val, vector,
+    allowing_step, epoll_entry, filter_of, limit_of, poll_entry, time_spec, time_val, timer_spec,
+    timer_val, undone_raise, vector,
 };
 pub use crate::time::{after, clock, pause_ms, poll_for, timespec_of};
 pub use crate::{call, ensure, equal, refused};

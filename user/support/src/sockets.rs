@@ -41,3 +41,19 @@ pub fn option(socket: &impl AsRawFd, level: c_int, name: c_int) -> Result<c_int>
     ));
     Ok(value)
 }
+
+/// Makes a socket that is full of answers of the kernel's.
+pub fn unread_answers() -> Result<c_int> {
+    let socket = call!(socket(libc::AF_NETLINK, libc::SOCK_RAW, 0));
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let mut question = [0_u8; 32];
+    question[0] = 32;
+    question[4..6].copy_from_slice(&libc::RTM_GETLINK.to_le_bytes());
+    question[6..8].copy_from_slice(&flags.to_le_bytes());
+    for _ in 0..300 {
+        let bytes = question.as_ptr().cast();
+        // SAFETY: sends from a buffer that is this long; it may be refused.
+        unsafe { libc::send(socket, bytes, question.len(), libc::MSG_DONTWAIT) };
+    }
+    Ok(socket)
+}

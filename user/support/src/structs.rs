@@ -1,6 +1,9 @@
 //! Structures of the C library by their fields, one line each.
 
-use libc::{c_int, epoll_event, iovec, itimerspec, itimerval, pollfd, rlimit, timespec, timeval};
+use libc::{
+    BPF_K, BPF_RET, SECCOMP_RET_ALLOW, SEM_UNDO, c_int, epoll_event, iovec, itimerspec, itimerval,
+    pollfd, rlimit, sembuf, sock_filter, sock_fprog, timespec, timeval,
+};
 
 use crate::time::timespec_of;
 
@@ -55,6 +58,33 @@ pub const fn epoll_entry(events: c_int, data: u64) -> epoll_event {
     epoll_event {
         events: events as u32,
         u64: data,
+    }
+}
+
+/// Makes an operation that raises a semaphore of a set until the process ends.
+pub const fn undone_raise(number: u16) -> sembuf {
+    sembuf {
+        sem_num: number,
+        sem_op: 1,
+        sem_flg: SEM_UNDO as i16,
+    }
+}
+
+/// Makes a step of a filter of system calls that allows all of them.
+pub const fn allowing_step() -> sock_filter {
+    sock_filter {
+        code: (BPF_RET | BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: SECCOMP_RET_ALLOW,
+    }
+}
+
+/// Makes a filter of system calls of its steps.
+pub const fn filter_of(steps: &mut [sock_filter]) -> sock_fprog {
+    sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
     }
 }
 

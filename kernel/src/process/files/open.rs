@@ -199,7 +199,7 @@ impl Drop for OpenFile {
             };
             notify::happened(place.vnode(), mask);
         }
-        self.ownership.release_all(self);
+        locks::release_all(&self.ownership, || self.identity());
         if let Some(sigio) = self.sigio.get() {
             sigio.released();
         }

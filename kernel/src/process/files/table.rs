@@ -546,7 +546,7 @@ impl FileTable {
 
     /// Ends all record locks that this table has on the file that `open` is of.
     pub fn release_locks(&self, open: &OpenFile) {
-        self.ownership.release_all(open);
+        locks::release_all(&self.ownership, || open.identity());
     }
 
     /// A descriptor of this table no longer refers to `open`.

@@ -14,7 +14,7 @@ use fs::{
 };
 use nucleus::{
     Caching,
-    pci::{BARS, Bar, Function, LendError, functions},
+    pci::{AssignError, BARS, Bar, Function, functions},
     speculation,
     sync::{Rank, SpinLock},
 };
@@ -172,7 +172,7 @@ fn memory(function: &'static Function, bar: usize, caching: Caching) -> Entry {
     .mode(0o600)
 }
 
-/// An open file of a register's memory. It is lent while it is mapped.
+/// An open file of a register's memory. The function is assigned while it is mapped.
 struct Memory {
     function: &'static Function,
     bar: usize,
@@ -216,11 +216,14 @@ impl Memory {
             inode: attributes.inode,
             name,
         };
-        let memory = self.function.lend(self.bar).map_err(|error| match error {
-            LendError::Busy | LendError::Overlaps => Errno::EBUSY,
-            LendError::NoMemory => Errno::ENODEV,
-            LendError::OutOfMemory => Errno::ENOMEM,
-        })?;
+        let memory = self
+            .function
+            .assign(self.bar)
+            .map_err(|error| match error {
+                AssignError::Busy | AssignError::Overlaps => Errno::EBUSY,
+                AssignError::NoMemory => Errno::ENODEV,
+                AssignError::OutOfMemory => Errno::ENOMEM,
+            })?;
         Ok(DeviceObject::new(
             memory.with_caching(self.caching),
             description,

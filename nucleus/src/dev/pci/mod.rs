@@ -10,7 +10,7 @@ use virtio_drivers::transport::pci::bus::{
     BarInfo, Command, ConfigurationAccess, DeviceFunction, DeviceFunctionInfo, HeaderType, PciRoot,
 };
 
-use super::functions::{self, BARS, Bar, LendError};
+use super::functions::{self, AssignError, BARS, Bar};
 use super::interrupts;
 use super::owners::OWNERS;
 use crate::{
@@ -173,11 +173,11 @@ fn bar_of(info: &BarInfo) -> Bar {
     }
 }
 
-/// Lends a function to programs: no driver takes it until they have given it back. It decodes
+/// Assigns a function to programs: no driver takes it until they have released it. It decodes
 /// memory, but can't reach the machine's, so that a program which has its registers reaches no
 /// memory through it, and can't make it send messages.
-pub(super) fn lend(function: u16) -> Result<(), LendError> {
-    OWNERS.lock().lend(function)?;
+pub(super) fn assign(function: u16) -> Result<(), AssignError> {
+    OWNERS.lock().assign(function)?;
     let at = DeviceFunction {
         bus: (function >> 8) as u8,
         device: (function >> 3) as u8 & 31,

@@ -90,21 +90,21 @@ fn ram_is_no_device_memory() {
 }
 
 #[test]
-fn lent_memory_is_given_back_once_and_says_whether_it_was_used() {
-    static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
-    on_machines("lent", [1], 256, 1, || {
-        let give_back = |function: u16, is_used| {
-            GIVEN_BACK.store(u64::from(function) << 1 | u64::from(is_used), SeqCst);
+fn assigned_memory_is_released_once_and_says_whether_it_was_used() {
+    static RELEASED: AtomicU64 = AtomicU64::new(0);
+    on_machines("assigned", [1], 256, 1, || {
+        let release = |function: u16, is_used| {
+            RELEASED.store(u64::from(function) << 1 | u64::from(is_used), SeqCst);
         };
         for is_used in [false, true] {
-            GIVEN_BACK.store(u64::MAX, SeqCst);
-            let memory = device_memory().lent(0x1234, give_back);
+            RELEASED.store(u64::MAX, SeqCst);
+            let memory = device_memory().assigned(0x1234, release);
             let memory = memory.with_caching(crate::Caching::WriteCombining);
             assert!(memory.page(memory.pages()).is_none());
             assert!(!is_used || memory.page(0).is_some());
-            assert_eq!(GIVEN_BACK.load(SeqCst), u64::MAX);
+            assert_eq!(RELEASED.load(SeqCst), u64::MAX);
             drop(memory);
-            assert_eq!(GIVEN_BACK.load(SeqCst), 0x2468 | u64::from(is_used));
+            assert_eq!(RELEASED.load(SeqCst), 0x2468 | u64::from(is_used));
         }
     });
 }

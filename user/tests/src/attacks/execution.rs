@@ -132,16 +132,8 @@ fn late_filters() -> Outcome {
     let victim = place.victim(victims::filtered())?;
     let long = CString::new(vec![b'x'; 100_000]).unwrap_or_default();
     let filter = || {
-        let mut allow = sock_filter {
-            code: (BPF_RET | BPF_K) as u16,
-            jt: 0,
-            jf: 0,
-            k: SECCOMP_RET_ALLOW,
-        };
-        let program = sock_fprog {
-            len: 1,
-            filter: &mut allow,
-        };
+        let mut steps = [allowing_step()];
+        let program = filter_of(&mut steps);
         // SAFETY: the call reads a program that outlives it.
         unsafe {
             prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

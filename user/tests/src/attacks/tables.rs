@@ -463,14 +463,7 @@ fn objects() -> Outcome {
             let set = semget(IPC_PRIVATE, 500, 0o600);
             if allowed(set)? {
                 sets.push(set);
-                let mut raise = [sembuf {
-                    sem_num: 0,
-                    sem_op: 1,
-                    sem_flg: SEM_UNDO as c_short,
-                }; 400];
-                for (number, one) in raise.iter_mut().enumerate() {
-                    one.sem_num = number as u16;
-                }
+                let mut raise: [_; 400] = std::array::from_fn(|number| undone_raise(number as u16));
                 allowed(semop(set, raise.as_mut_ptr(), raise.len()))?;
             }
             let segment = shmget(IPC_PRIVATE, PAGE, 0o600);

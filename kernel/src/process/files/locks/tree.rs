@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 
 use nucleus::{OutOfMemory, random, try_box};
 
-use super::{Owner, Record};
+use super::{owner::Owner, records::Record};
 
 /// A lock and its owner.
 pub type Held = (Owner, Record);
@@ -51,7 +51,7 @@ impl Spare {
         for _ in 0..count {
             self.0 = Some(try_box(Node {
                 key: (0, 0),
-                held: (Owner(0), nothing),
+                held: (Owner::NONE, nothing),
                 priority: random::u64(),
                 left: None,
                 right: self.0.take(),

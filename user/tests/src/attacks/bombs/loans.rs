@@ -14,26 +14,20 @@ pub const TESTS: &[Test] = &[
 /// Bytes that are lent at a time.
 const SIZE: usize = 64 * 1024;
 
-fn fill(memory: *mut u8, size: usize, byte: u8) {
-    for at in (0..size).step_by(PAGE) {
-        poke(memory.wrapping_add(at), byte);
-    }
-}
-
 /// The same memory is lent to pipe after pipe, and written again.
 fn by_pipes() -> Outcome {
     bomb_of(8, || {
         let memory = map(SIZE)?;
         until_refused(|| {
             let (_, to) = pipe(O_NONBLOCK)?;
-            fill(memory, SIZE, 1);
+            touch(memory, SIZE, 1);
             call!(write(to, memory.cast(), SIZE));
-            fill(memory, SIZE, 2);
+            touch(memory, SIZE, 2);
             // The other way into a pipe.
             let (_, to) = pipe(O_NONBLOCK)?;
             let piece = vector(memory, SIZE);
             call!(vmsplice(to, &piece, 1, SPLICE_F_GIFT | SPLICE_F_NONBLOCK));
-            fill(memory, SIZE, 3);
+            touch(memory, SIZE, 3);
             Ok(())
         })
     })
@@ -73,7 +67,7 @@ fn to_others() -> Outcome {
         ];
         let mut ways = ways.into_iter().cycle();
         until_refused(|| {
-            fill(memory, SIZE, 1);
+            touch(memory, SIZE, 1);
             let how = ways.next().unwrap_or(Passing::Lend);
             match give(memory, child, how)? {
                 Some(_) => {}
@@ -108,12 +102,12 @@ fn in_a_ring() -> Outcome {
             until_refused(|| {
                 let mine = slots[me].swap(0, SeqCst) as *mut u8;
                 let mine = if mine.is_null() { memory } else { mine };
-                fill(mine, SIZE, me as u8);
+                touch(mine, SIZE, me as u8);
                 let address = give(mine, next, Passing::Lend)?;
                 let address = address.ok_or("the next one ended by Signal(9)")?;
                 slots[(me + 1) % MEMBERS].store(address as u64, SeqCst);
                 // Half of what it lends it keeps for itself.
-                fill(mine, SIZE / 2, 7);
+                touch(mine, SIZE / 2, 7);
                 Ok(())
             })
         };

@@ -33,9 +33,7 @@ fn segments() -> Outcome {
             let segment = call!(shmget(IPC_PRIVATE, SIZE, 0o600));
             // SAFETY: attaches anywhere.
             let memory = unsafe { shmat(segment, null(), 0) }.cast::<u8>();
-            for at in (0..SIZE).step_by(PAGE) {
-                poke(memory.wrapping_add(at), 1);
-            }
+            touch(memory, SIZE, 1);
             call!(shmdt(memory.cast()));
             Ok(())
         })
@@ -132,9 +130,7 @@ fn shared() -> Outcome {
         until_refused(|| {
             let memory = shared_map(1 << 20)?;
             child_of_bomb(|| {
-                for at in (0..1 << 20).step_by(PAGE) {
-                    poke(memory.wrapping_add(at), 1);
-                }
+                touch(memory, 1 << 20, 1);
                 Ok(())
             })
         })
@@ -145,9 +141,7 @@ fn anonymous() -> Outcome {
     bomb(|| {
         until_refused(|| {
             let memory = map(1 << 20)?;
-            for at in (0..1 << 20).step_by(PAGE) {
-                poke(memory.wrapping_add(at), 1);
-            }
+            touch(memory, 1 << 20, 1);
             Ok(())
         })
     })

@@ -159,13 +159,9 @@ fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
 fn be_shell(rounds: &AtomicUsize) -> Outcome {
     let own = map(SHELL * PAGE)?;
     loop {
-        for page in 0..SHELL {
-            poke(own.wrapping_add(page * PAGE), 1);
-        }
+        touch(own, SHELL * PAGE, 1);
         let more = map(32 * PAGE)?;
-        for page in 0..32 {
-            poke(more.wrapping_add(page * PAGE), 1);
-        }
+        touch(more, 32 * PAGE, 1);
         unmap(more, 32 * PAGE)?;
         // SAFETY: the child ends at once.
         match unsafe { fork() } {
@@ -307,15 +303,7 @@ fn open_files() -> Outcome {
 /// The text of a file that is read stays as long as it is open.
 fn texts() -> Outcome {
     bomb(|| {
-        const PAGES: usize = 2000;
-        let memory = map(PAGES * PAGE)?;
-        for page in (0..PAGES).step_by(2) {
-            call!(mprotect(
-                memory.wrapping_add(page * PAGE).cast(),
-                PAGE,
-                PROT_READ
-            ));
-        }
+        map_of_entries(2000)?;
         until_refused(|| {
             let mut file = File::open("/proc/self/smaps")?;
             file.read_exact(&mut [0; 100])?;
@@ -333,13 +321,8 @@ fn undos() -> Outcome {
         until_refused(|| {
             spawn(|| {
                 for &set in &sets {
-                    let mut operation = sembuf {
-                        sem_num: 0,
-                        sem_op: 1,
-                        sem_flg: SEM_UNDO as i16,
-                    };
                     // SAFETY: the operation is a local; it may be refused.
-                    unsafe { semop(set, &mut operation, 1) };
+                    unsafe { semop(set, &mut undone_raise(0), 1) };
                 }
                 loop {
                     pause_ms(1000);
@@ -418,17 +401,8 @@ fn filters() -> Outcome {
         until_refused(|| {
             let stack = thread::Builder::new().stack_size(64 * 1024);
             stack.spawn(|| {
-                let step = sock_filter {
-                    code: (BPF_RET | BPF_K) as u16,
-                    jt: 0,
-                    jf: 0,
-                    k: SECCOMP_RET_ALLOW,
-                };
-                let mut steps = [step; 1000];
-                let program = sock_fprog {
-                    len: 1000,
-                    filter: steps.as_mut_ptr(),
-                };
+                let mut steps = [allowing_step(); 1000];
+                let program = filter_of(&mut steps);
                 // SAFETY: the call reads a program that outlives it.
                 let add = || unsafe {
                     let how = SECCOMP_SET_MODE_FILTER;
@@ -460,9 +434,7 @@ fn small_processes() -> Outcome {
         until_refused(|| {
             spawn(|| {
                 let memory = map(64 * PAGE)?;
-                for page in 0..64 {
-                    poke(memory.wrapping_add(page * PAGE), 1);
-                }
+                touch(memory, 64 * PAGE, 1);
                 loop {
                     pause_ms(1000);
                 }

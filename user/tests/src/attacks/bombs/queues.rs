@@ -235,15 +235,7 @@ fn events() -> Outcome {
 fn answers() -> Outcome {
     bomb(|| {
         until_refused(|| {
-            let socket = call!(socket(AF_NETLINK, SOCK_RAW, 0));
-            let mut question = [0_u8; 32];
-            question[0] = 32;
-            question[4..6].copy_from_slice(&RTM_GETLINK.to_le_bytes());
-            question[6..8].copy_from_slice(&((NLM_F_REQUEST | NLM_F_DUMP) as u16).to_le_bytes());
-            for _ in 0..300 {
-                // SAFETY: sends from a buffer that is this long; it may be refused.
-                unsafe { send(socket, question.as_ptr().cast(), 32, MSG_DONTWAIT) };
-            }
+            unread_answers()?;
             Ok(())
         })
     })

@@ -1,0 +1,89 @@
+//! Pages that leave an object: no mapping of them is left.
+
+use core::ops::Range;
+use nucleus::{
+    Prot,
+    frame::Owned,
+    pmap::{self, Pending},
+};
+
+use super::{Object, PagerError, page::Page};
+use crate::chunks::SLOTS;
+use crate::counters::Counter;
+
+impl Object {
+    /// Drops all pages from `first` on (truncation): every mapping of them is removed before this
+    /// returns, so that later accesses fault. Returns how many pages that were. The owner must know
+    /// its new end first, or a fault could make a page resident again.
+    pub fn truncate(&self, first: u64) -> usize {
+        self.remove(first..u64::MAX, |_| false)
+    }
+
+    /// As [`truncate`](Object::truncate) for `count` pages from `first` on (hole punching).
+    pub fn remove_pages(&self, first: u64, count: u64) -> usize {
+        self.remove(first..first.saturating_add(count), |_| false)
+    }
+
+    /// Removes all pages of `range` that are not modified, and busy ones: the backing store has
+    /// other bytes now. Mappings of them are removed before this returns. Returns how many.
+    pub fn discard(&self, range: Range<u64>) -> usize {
+        self.remove(range, |page| page.frame().is_some_and(pmap::is_modified))
+    }
+
+    /// Removes the pages of `range`, busy ones too, except those that stay. `stays` is called with
+    /// their chunk locked.
+    fn remove(&self, range: Range<u64>, stays: impl Fn(&Page) -> bool) -> usize {
+        let mut pending = Pending::new();
+        let mut count = 0;
+        self.walk(&range, &mut |_, chunk, slots| {
+            for page in &mut chunk.lock()[slots] {
+                // Most slots of a small file's only chunk are empty.
+                if matches!(page, Page::Absent) || stays(page) {
+                    continue;
+                }
+                let removed = core::mem::take(page);
+                count += usize::from(removed.is_there());
+                // No new mapping can appear: the chunk is locked. A mapping has its own handle
+                // until the flush.
+                let Some(frame) = removed.frame() else {
+                    continue;
+                };
+                if frame.mappings() != 0 {
+                    pmap::page_protect(frame, Prot::empty(), &mut pending);
+                }
+                if frame.is_lent() {
+                    Counter::loans_broken_by_truncation.add(1);
+                }
+            }
+            true
+        });
+        pending.flush();
+        self.count_less(count);
+        count
+    }
+
+    /// Puts `frame` in the place of page `index`, and removes every mapping of the page that was
+    /// there before this returns; no fault enters the new page before the old one is out of
+    /// every TLB. Returns whether there was one, resident or in swap.
+    ///
+    /// # Errors
+    /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
+    pub fn replace(&self, index: u64, frame: impl Into<Owned>) -> Result<bool, PagerError> {
+        let mut pages = self.chunk(index)?.lock();
+        let page = &mut pages[index as usize % SLOTS];
+        match page.frame() {
+            Some(old) if old.mappings() != 0 => {
+                let mut pending = Pending::new();
+                pmap::page_protect(old, Prot::empty(), &mut pending);
+                pending.flush();
+            }
+            _ => {}
+        }
+        let old = core::mem::replace(page, Page::resident(frame));
+        drop(pages);
+        if !old.is_there() {
+            self.count_more(1);
+        }
+        Ok(old.is_there())
+    }
+}
