@@ -236,10 +236,7 @@ const HELD_BACK: Duration = Duration::from_secs(1);
 fn mapped(space: &Space, seed: u64) -> usize {
     let map = space.map();
     // A page that leaves the swap space makes room for another one.
-    map.own_pages(SAMPLES, seed)
-        + map.pages_of_entries()
-        + map.pmap().resident().page_tables
-        + map.swapped()
+    map.own_pages(SAMPLES, seed) + map.pages_of_entries() + map.pmap().page_tables() + map.swapped()
 }
 
 /// Returns the adjustment of a process in pages. `None` if it is never to be ended.

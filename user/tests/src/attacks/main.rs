@@ -54,8 +54,8 @@ pub const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
 /// How long an attack goes on.
 static TIME: OnceLock<Duration> = OnceLock::new();
-/// The memory in KiB that could be allocated before the first attack.
-static MEMORY: OnceLock<i64> = OnceLock::new();
+/// The machine's memory before the first attack.
+static MEMORY: OnceLock<Memory> = OnceLock::new();
 
 fn main() {
     let (mut words, mut list, mut seconds, mut at_once) = (Vec::new(), false, 1, None);
@@ -102,7 +102,10 @@ fn main() {
     };
     // What the machine keeps after a first process of each kind is no loss.
     if !list && answers().and_then(|()| child(|| Ok(()))).is_ok() {
-        MEMORY.get_or_init(|| available().unwrap_or(0));
+        match Memory::now() {
+            Ok(memory) => drop(MEMORY.set(memory)),
+            Err(why) => println!("  the memory at the start is not known: {why}"),
+        }
     }
     if let Some(at_once) = at_once {
         let outcome = match runner.unknown(&attacks) {
@@ -263,21 +266,61 @@ fn answers() -> Outcome {
     Ok(())
 }
 
-/// Returns the memory in KiB that could be allocated.
-fn available() -> Result<i64> {
-    Ok(field("/proc/meminfo", "MemAvailable")? as i64)
+/// What the machine's memory holds.
+struct Memory {
+    /// The KiB that could be allocated.
+    available: i64,
+    /// The texts of [`Memory::FILES`].
+    texts: Vec<String>,
+}
+
+impl Memory {
+    /// The files that say what memory holds, line by line.
+    const FILES: [&str; 4] = [
+        "/proc/meminfo",
+        "/proc/causeway/memory",
+        "/proc/causeway/heap",
+        "/proc/causeway/accounts",
+    ];
+
+    fn now() -> Result<Memory> {
+        Ok(Memory {
+            available: field("/proc/meminfo", "MemAvailable")? as i64,
+            texts: Memory::FILES
+                .iter()
+                .map(|file| read_text(file))
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    /// Prints the lines that differ from those of before.
+    fn print_changes(&self, before: &Memory) {
+        for ((file, old), new) in Memory::FILES.iter().zip(&before.texts).zip(&self.texts) {
+            for (sign, these, others) in [('-', old, new), ('+', new, old)] {
+                let differs = |line: &&str| others.lines().all(|other| other != *line);
+                for line in these.lines().filter(differs) {
+                    println!("  {file}: {sign} {line}");
+                }
+            }
+        }
+    }
 }
 
 /// All memory that could be allocated before the first attack can be again.
 fn memory_is_back() -> Outcome {
-    let before = *MEMORY.get().ok_or("the memory at the start is not known")?;
-    let mut now = 0;
+    let before = MEMORY.get().ok_or("the memory at the start is not known")?;
+    let mut now = Memory::now()?;
     for _ in 0..100 {
-        now = available()?;
-        if now + LEFT_IN_CACHES >= before {
+        if now.available + LEFT_IN_CACHES >= before.available {
             return Ok(());
         }
         pause_ms(50);
+        now = Memory::now()?;
     }
-    Err(format!("{now} KiB are available, {before} before the attacks").into())
+    now.print_changes(before);
+    Err(format!(
+        "{} KiB are available, {} before the attacks",
+        now.available, before.available
+    )
+    .into())
 }

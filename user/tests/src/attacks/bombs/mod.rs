@@ -107,6 +107,21 @@ fn bomb(fill: impl Fn() -> Outcome) -> Outcome {
 }
 
 fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
+    bomb_until(workers, || Ok(true), fill)
+}
+
+/// As [`bomb_of`], until the kernel has ended processes, since no memory was left.
+fn bomb_until_killed(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
+    let kills = || field("/proc/causeway/counters", "out_of_memory_kills");
+    let before = kills()?;
+    bomb_until(workers, || Ok(kills()? > before + 1), fill)
+}
+
+fn bomb_until(
+    workers: usize,
+    is_enough: impl Fn() -> Result<bool>,
+    fill: impl Fn() -> Outcome,
+) -> Outcome {
     let rounds = shared_value(AtomicUsize::new(0))?;
     let loot = shared_value(Loot {
         count: AtomicUsize::new(0),
@@ -136,6 +151,10 @@ fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
         pause_ms(100);
         Ok(())
     });
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_enough()? && Instant::now() < end {
+        pause_ms(10);
+    }
     // It is left to itself as long as it takes to get on, and the bomb until it has got something.
     let before = rounds.load(SeqCst);
     let end = Instant::now() + Duration::from_secs(20);
