@@ -115,7 +115,7 @@ fn again_with_room<T, E: PartialEq>(
     let mut was_short = true;
     for _ in 0..ATTEMPTS {
         let is_short = is_short();
-        // Others may have given some back since it was refused; otherwise it is not for want of it.
+        // Others may have given some back since it was refused, or it is not for want of it.
         if !is_short && !was_short || is_short && !wait_for_room(self::is_short) {
             break;
         }
@@ -153,8 +153,8 @@ pub fn charge_waits(count: usize, bytes: usize) -> Result<Option<Charge>, OutOfM
 /// How often a call lets the pagedaemon work in vain before it is refused memory.
 const ATTEMPTS: usize = 100;
 
-/// Waits until memory is not short any more: as long as processes that have most of it are ending, however
-/// long that takes. Processes of the caller's user, or of root's, are not ended for that: the call
+/// Waits until memory is not short any more: as long as processes that have most of it are ending,
+/// however long that takes. Processes of the caller's user, or of root's, are not ended for that: the call
 /// fails.
 #[cold]
 fn wait_for_room(is_short: fn() -> bool) -> bool {
