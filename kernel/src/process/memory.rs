@@ -154,8 +154,8 @@ pub fn charge_waits(count: usize, bytes: usize) -> Result<Option<Charge>, OutOfM
 const ATTEMPTS: usize = 100;
 
 /// Waits until memory is not short any more: as long as processes that have most of it are ending,
-/// however long that takes. Processes of the caller's user, or of root's, are not ended for that: the call
-/// fails.
+/// however long that takes. Processes of the caller's user, or of root's, are not ended for that:
+/// the call fails.
 #[cold]
 fn wait_for_room(is_short: fn() -> bool) -> bool {
     let mut attempts = 0;
