@@ -139,9 +139,12 @@ impl Pmap {
                 ENTRIES => leaf.entries(),
                 _ => leaf.used(first, stop).count(),
             };
-            // Some that were counted may be gone by now.
+            // Some that were counted may be gone by now, here or in tables before.
             if n < pages + here
-                && let Some(i) = leaf.used(first, stop).take(n - pages + 1).last()
+                && let Some(i) = leaf
+                    .used(first, stop)
+                    .take(n.saturating_sub(pages) + 1)
+                    .last()
             {
                 return Ok(leaf.base + i * PAGE_SIZE);
             }
