@@ -481,25 +481,30 @@ fn nothing_is_lost_on_disk(cpus: usize) {
     map.tear_down();
 }
 
-/// A map is weighed while its threads map pages and discard them: its first page may come between
-/// two looks.
+/// A map is weighed while its threads map pages, in several page tables, and discard them: its
+/// first page may come between two looks, and all of a table's may go.
 fn weighing(cpus: usize) {
-    let map = zero_map(pages(0, PAGES));
+    /// Pages of a page table.
+    const TABLE: usize = 512;
+    let size = cpus * TABLE;
+    let map = zero_map(pages(0, size));
     let tasks = Tasks::new();
     let stop = Arc::new(AtomicBool::new(false));
     for cpu in 1..cpus {
         let stop = stop.clone();
         tasks.spawn_in(&map, cpu, move |map| {
             while !stop.load(Ordering::SeqCst) {
-                user::write(page(cpu), &1u64).expect("a writable page");
-                map.advise(pages(0, PAGES), Advice::DontNeed)
+                for table in 0..cpus {
+                    user::write(page(table * TABLE + cpu), &1u64).expect("a writable page");
+                }
+                map.advise(pages(0, size), Advice::DontNeed)
                     .expect("a mapping");
             }
         });
     }
     tasks.spawn_in(&map, 0, move |map| {
         for round in 0..300 {
-            assert!(map.own_pages(8, round) <= PAGES);
+            assert!(map.own_pages(8, round) <= size);
         }
         stop.store(true, Ordering::SeqCst);
     });

@@ -10,6 +10,7 @@ use std::{
 
 use nucleus::{
     Access, PAGE_SIZE, Prot, VirtAddr, VirtRange,
+    counters::Counter,
     frame::{self, seem_scarce_after},
     sim::{self, Config, CountedHeap},
 };
@@ -63,6 +64,23 @@ fn a_terabyte_with_ten_pages_costs_little() {
         assert!(array > 8192, "{array} bytes: the comparison means nothing");
         drop(map);
         set_amap_form(AmapForm::Hybrid);
+    });
+}
+
+/// What ending a process would free is worked out with two looks at each page table. A program that
+/// makes as many of them as it can holds nobody up who waits until it is ended.
+#[test]
+fn weighing_a_sparse_space_is_cheap() {
+    const PARTS: usize = 300;
+    const SAMPLES: usize = 16;
+    sim::check("weigh", 0..1, machine(1, 20_000), || {
+        let (map, _) = touch(PARTS);
+        let before = Counter::page_tables_counted.total();
+        let own = map.own_pages(SAMPLES, 1);
+        let looked_at = Counter::page_tables_counted.total() - before;
+        assert_eq!(own, PARTS);
+        let most = (2 * PARTS + 2 * SAMPLES) as u64;
+        assert!(looked_at <= most, "{looked_at} looks at {PARTS} tables");
     });
 }
 

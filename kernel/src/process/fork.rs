@@ -73,6 +73,16 @@ pub fn clone(
     context: &UserContext,
     request: &Request,
 ) -> Result<Pid> {
+    super::with_room(Errno::ENOMEM, || attempt(thread, own, context, request))
+}
+
+/// As [`clone`], once: all is as before if there is no memory.
+fn attempt(
+    thread: &Arc<Thread>,
+    own: &mut Own,
+    context: &UserContext,
+    request: &Request,
+) -> Result<Pid> {
     let parent = thread.process();
     request.check(parent)?;
     super::make_room()?;

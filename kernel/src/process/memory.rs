@@ -82,10 +82,55 @@ pub fn resolve_fault(
 #[inline]
 pub fn make_room() -> Result<(), OutOfMemory> {
     // Most calls pay two loads.
-    match frame::is_scarce() && !wait_for_room() {
+    match frame::is_scarce() && !wait_for_room(frame::is_scarce) {
         true => Err(OutOfMemory),
         false => Ok(()),
     }
+}
+
+/// Calls `attempt`; as long as that is refused memory by the error `refusal`, makes room and tries
+/// again. With no lock held.
+///
+/// For what needs page tables or stacks, which end before memory is scarce: [`make_room`] alone
+/// does not make any room for these where others fill memory with what is had to the last.
+///
+/// # Errors
+/// Those of `attempt`.
+#[inline(always)]
+pub fn with_room<T, E: PartialEq>(
+    refusal: E,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    match attempt() {
+        Err(error) if error == refusal => again_with_room(refusal, &mut attempt),
+        result => result,
+    }
+}
+
+#[cold]
+fn again_with_room<T, E: PartialEq>(
+    refusal: E,
+    attempt: &mut dyn FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let mut was_short = true;
+    for _ in 0..ATTEMPTS {
+        let is_short = is_short();
+        // Others may have given some back since it was refused, or it is not for want of it.
+        if !is_short && !was_short || is_short && !wait_for_room(self::is_short) {
+            break;
+        }
+        was_short = is_short;
+        match attempt() {
+            Err(error) if error == refusal => {}
+            result => return result,
+        }
+    }
+    Err(refusal)
+}
+
+/// Programs get no pages, and what there is of page tables may not suffice.
+fn is_short() -> bool {
+    frame::available() <= frame::targets().min || frame::is_scarce()
 }
 
 /// Bytes that a call may have while it sleeps as part of what is charged for its thread.
@@ -108,16 +153,16 @@ pub fn charge_waits(count: usize, bytes: usize) -> Result<Option<Charge>, OutOfM
 /// How often a call lets the pagedaemon work in vain before it is refused memory.
 const ATTEMPTS: usize = 100;
 
-/// Waits until memory is not scarce: as long as processes that have most of it are ending, however
-/// long that takes. Processes of the caller's user, or of root's, are not ended for that: the call
-/// fails.
+/// Waits until memory is not short any more: as long as processes that have most of it are ending,
+/// however long that takes. Processes of the caller's user, or of root's, are not ended for that:
+/// the call fails.
 #[cold]
-fn wait_for_room() -> bool {
+fn wait_for_room(is_short: fn() -> bool) -> bool {
     let mut attempts = 0;
     while attempts < ATTEMPTS {
         let before = came_back();
         let wait = vm::wait_for_memory();
-        if !frame::is_scarce() {
+        if !is_short() {
             return true;
         }
         let goes_on = thread::with_current(|thread| {
@@ -134,7 +179,7 @@ fn wait_for_room() -> bool {
         }
         task::sleep(Sleep::within(REST));
     }
-    !frame::is_scarce()
+    !is_short()
 }
 
 /// The nucleus's hook for faults of kernel code on a program's address.
@@ -236,10 +281,7 @@ const HELD_BACK: Duration = Duration::from_secs(1);
 fn mapped(space: &Space, seed: u64) -> usize {
     let map = space.map();
     // A page that leaves the swap space makes room for another one.
-    map.own_pages(SAMPLES, seed)
-        + map.pages_of_entries()
-        + map.pmap().resident().page_tables
-        + map.swapped()
+    map.own_pages(SAMPLES, seed) + map.pages_of_entries() + map.pmap().page_tables() + map.swapped()
 }
 
 /// Returns the adjustment of a process in pages. `None` if it is never to be ended.

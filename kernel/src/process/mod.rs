@@ -64,7 +64,7 @@ pub use io_counts::{IoCounts, Transfers};
 pub use limits::{INFINITY, Limit, Limits, RESOURCES};
 pub use log_limit::LogLimit;
 pub(crate) use memory::resolve_for_kernel;
-pub use memory::{OOM_NEVER, charge_waits, make_room, oom_score, resolve_fault};
+pub use memory::{OOM_NEVER, charge_waits, make_room, oom_score, resolve_fault, with_room};
 pub use pid::Pid;
 pub use pid_table::{Group, Session};
 pub use pidfd::{PidFile, process_of};

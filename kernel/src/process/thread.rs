@@ -304,8 +304,8 @@ impl Thread {
         match self.task() {
             Some(task) if task.is_runnable() => 'R',
             Some(_) => 'S',
-            // It has not run yet.
-            None if self.shared.lock().is_some() => 'R',
+            // It has not run yet, or it is leaving: its memory may be on its way back for long.
+            None if self.shared.lock().is_some() || !self.process.is_zombie() => 'R',
             None => 'Z',
         }
     }

@@ -119,6 +119,8 @@ crate::counters! {
     page_tables_copied,
     /// Shared page tables that a space had for itself again, since all others had left them.
     page_tables_reclaimed,
+    /// Page tables looked at to count mapped pages.
+    page_tables_counted,
     /// Large pages entered: 2 MiB by one entry.
     large_entered,
     /// Those of memory that processes share among them.

@@ -8,6 +8,7 @@ use super::space::Pmap;
 use super::table::Found;
 use crate::addr::USER_END;
 use crate::addr::{Access, Prot};
+use crate::counters::Counter;
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange};
 
 /// See [`Pmap::resident`].
@@ -121,25 +122,49 @@ impl Pmap {
     /// Pages mapped in `range`. Costs no more than a look at each page table that exists there, and
     /// at each entry of those that the range does not cover. Exact when nothing changes.
     pub fn resident_in(&self, range: VirtRange) -> usize {
+        self.nth_resident(range, usize::MAX).err().unwrap_or(0)
+    }
+
+    /// The address of the page number `n`, counted from 0 on, of those mapped in `range`. Costs
+    /// what [`resident_in`](Pmap::resident_in) does up to there.
+    ///
+    /// # Errors
+    /// There are no more than this.
+    pub fn nth_resident(&self, mut range: VirtRange, n: usize) -> Result<VirtAddr, usize> {
         let mut pages = 0;
-        let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
+            Counter::page_tables_counted.add(1);
             let (first, stop) = part_of(range, leaf.base);
-            pages += match stop - first {
+            let here = match stop - first {
                 ENTRIES => leaf.entries(),
                 _ => leaf.used(first, stop).count(),
             };
+            // Some that were counted may be gone by now, here or in tables before.
+            if n < pages + here
+                && let Some(i) = leaf
+                    .used(first, stop)
+                    .take(n.saturating_sub(pages) + 1)
+                    .last()
+            {
+                return Ok(leaf.base + i * PAGE_SIZE);
+            }
+            pages += here;
             range.start = leaf.base + LEAF_SPAN;
         }
-        pages
+        Err(pages)
     }
 
-    /// Pages mapped, and page-table frames held.
+    /// Frames in page tables, with the reverse links.
+    pub fn page_tables(&self) -> usize {
+        *self.lock.lock()
+    }
+
+    /// Pages mapped, and page-table frames held. Costs a look at each page table.
     pub fn resident(&self) -> Resident {
         let everything = VirtRange::new(VirtAddr(0), USER_END + PAGE_SIZE);
         Resident {
             pages: self.resident_in(everything),
-            page_tables: *self.lock.lock(),
+            page_tables: self.page_tables(),
         }
     }
 }

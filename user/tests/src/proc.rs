@@ -9,6 +9,7 @@ pub const TESTS: &[Test] = &[
     ("proc: processes are listed", listed),
     ("proc: threads are listed piece by piece", listed_threads),
     ("proc: a child is alive before it runs", newborn),
+    ("proc: the memory of a zombie is back", zombies),
     ("proc: the machine", machine),
     ("proc: faults of the processor", faults),
     ("proc: mounts", mounts),
@@ -430,13 +431,46 @@ fn refused_options() -> Outcome {
 fn newborn() -> Outcome {
     for _ in 0..300 {
         let child = spawn_sleeper()?;
-        let stat = read_text(&format!("/proc/{child}/stat"))?;
-        let letter = stat
-            .rsplit(") ")
-            .next()
-            .and_then(|rest| rest.chars().next());
-        ensure!(matches!(letter, Some('R' | 'S')), stat);
+        let letter = state(child)?;
+        ensure!(matches!(letter, 'R' | 'S'), letter);
         kill_child(child)?;
+    }
+    Ok(())
+}
+
+/// The state letter of a process.
+fn state(pid: pid_t) -> Result<char> {
+    let stat = read_text(&format!("/proc/{pid}/stat"))?;
+    let rest = stat.rsplit(") ").next();
+    Ok(rest.and_then(|rest| rest.chars().next()).ok_or(stat)?)
+}
+
+/// While a process ends that has much memory, it is no zombie yet: who sees one may rely on its
+/// memory.
+fn zombies() -> Outcome {
+    const SIZE: usize = 64 << 20;
+    for _ in 0..10 {
+        let is_full = shared_value(AtomicBool::new(false))?;
+        let child = spawn(|| {
+            let area = map(SIZE)?;
+            for at in (0..SIZE).step_by(PAGE) {
+                poke(area.wrapping_add(at), 1);
+            }
+            is_full.store(true, SeqCst);
+            loop {
+                pause_ms(1000);
+            }
+        })?;
+        while !is_full.load(SeqCst) {
+            pause_ms(1);
+        }
+        let free = || field("/proc/meminfo", "MemFree");
+        let before = free()?;
+        call!(kill(child, SIGKILL));
+        while state(child)? != 'Z' {}
+        let after = free()?;
+        equal!(wait(child)?, End::Signal(SIGKILL));
+        ensure!(after >= before + SIZE as u64 / 1024 / 2, before, after);
     }
     Ok(())
 }

@@ -125,36 +125,50 @@ impl Map {
 
     /// Estimates how many pages of anonymous memory are this map's, each page of several maps in
     /// equal parts, from about `samples` pages at places that `seed` chooses. Exact for a map that
-    /// shares all of an entry or none. Sleeps for the map's lock only.
+    /// shares all of an entry or none. Each page table is looked at twice, and none where there is
+    /// no anonymous memory. Sleeps for the map's lock only.
     pub fn own_pages(&self, samples: usize, mut seed: u64) -> usize {
         let space = self.space.read();
-        let resident = |entry: &MapEntry| match entry.shared {
-            true => 0,
-            false => self.pmap.resident_in(entry.range),
-        };
-        let all: usize = space.iter().map(resident).sum();
+        let may_have_some = |entry: &&MapEntry| !entry.shared && entry.amap.is_some();
+        let with_some = || space.iter().filter(may_have_some);
+        let resident = |entry: &MapEntry| self.pmap.resident_in(entry.range);
+        let all: usize = with_some().map(resident).sum();
+        let step = (all / samples.max(1)).max(1);
         let mut thousandths = 0;
-        for entry in space.iter() {
-            let pages = resident(entry);
-            if pages == 0 {
-                continue;
-            }
-            // Threads of the map may have mapped pages since all were counted.
-            let wanted = (pages * samples).div_ceil(all.max(pages)).min(pages);
-            let mut sum = 0;
-            for _ in 0..wanted {
-                // The constants of Knuth's generator.
-                seed = seed
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                let at = self.resident_page(entry.range, (seed >> 33) as usize % pages);
-                if entry.has_anon(at)
-                    && let Some((frame, _)) = self.pmap.extract(at)
-                {
-                    sum += 1000 / pmap::mappings_of_spaces(&frame).max(1) as usize;
+        for entry in with_some() {
+            // The constants of Knuth's generator.
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let share = |at| match self.pmap.extract(at) {
+                Some((frame, _)) if entry.has_anon(at) => {
+                    1000 / pmap::mappings_of_spaces(&frame).max(1) as usize
                 }
+                _ => 0,
+            };
+            let (mut pages, mut sum, mut taken) = (0, 0, 0);
+            let first = (seed >> 33) as usize % step;
+            let (mut rest, mut skipped) = (entry.range, first);
+            pages += loop {
+                let at = match self.pmap.nth_resident(rest, skipped) {
+                    Ok(at) => at,
+                    Err(last) => break last,
+                };
+                (sum, taken, pages) = (sum + share(at), taken + 1, pages + skipped + 1);
+                // Threads of the map may have mapped many since all were counted.
+                skipped = match taken < 2 * samples {
+                    true => step - 1,
+                    false => usize::MAX,
+                };
+                rest.start = at + PAGE_SIZE;
+            };
+            // Fewer than a step.
+            if (1..=first).contains(&pages)
+                && let Ok(at) = self.pmap.nth_resident(entry.range, first % pages)
+            {
+                (sum, taken) = (share(at), 1);
             }
-            thousandths += pages * sum / wanted;
+            thousandths += pages * sum / taken.max(1);
         }
         thousandths / 1000
     }
@@ -163,24 +177,6 @@ impl Map {
     /// only.
     pub fn pages_of_entries(&self) -> usize {
         self.space.read().pages_of_entries()
-    }
-
-    /// Returns the address of the `n`th page that is mapped in `range`, by bisection; any one if
-    /// there are fewer by now.
-    fn resident_page(&self, range: VirtRange, mut n: usize) -> VirtAddr {
-        let (mut start, mut end) = (range.start, range.end);
-        while end.0 - start.0 > PAGE_SIZE {
-            let half = ((end.0 - start.0) / 2) >> PAGE_SHIFT << PAGE_SHIFT;
-            let middle = start + half;
-            let before = self.pmap.resident_in(VirtRange::new(start, middle));
-            if n < before {
-                end = middle;
-            } else {
-                n -= before;
-                start = middle;
-            }
-        }
-        start
     }
 
     /// Returns the page mapped at `va`.

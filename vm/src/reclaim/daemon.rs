@@ -35,8 +35,10 @@ const ROUND: usize = 512;
 const EFFORT: usize = 16;
 /// How long it waits for a write to end.
 const TURN: Duration = Duration::from_millis(10);
-/// How long the weights of address spaces are valid.
+/// How long the weights of address spaces are valid, and how many times as long as it took to work
+/// them out, which costs a look at each page table: programs may have many.
 const WEIGHED: Duration = Duration::from_millis(100);
+const WEIGHED_TIMES: u32 = 20;
 /// How long it pauses after a round without any yield.
 const REST: Duration = Duration::from_millis(20);
 
@@ -90,7 +92,8 @@ struct Daemon {
     spaces: Hand,
     anonymous: anonymous::Clocks,
     urgency: Urgency,
-    weighed: Option<Duration>,
+    /// Until when the weights are valid.
+    weighed_until: Duration,
     /// Rounds in a row without yield at the highest urgency.
     failures: usize,
 }
@@ -114,7 +117,7 @@ impl Daemon {
             spaces: Hand::default(),
             anonymous: anonymous::Clocks::new(),
             urgency: Urgency::Calm,
-            weighed: None,
+            weighed_until: Duration::ZERO,
             failures: 0,
         }
     }
@@ -242,16 +245,17 @@ impl Daemon {
 
     /// Weighs the address spaces by their resident pages.
     fn weigh(&mut self) {
-        let now = time::since_boot();
-        if self.weighed.is_some_and(|then| now - then < WEIGHED) {
+        let start = time::since_boot();
+        if start < self.weighed_until {
             return;
         }
-        self.weighed = Some(now);
         self.spaces = Hand::default();
         while let Some(pmap) = SPACES.next(&mut self.spaces) {
             let pages = pmap.resident().pages;
             pmap.set_weight(u32::try_from(pages).unwrap_or(u32::MAX));
         }
+        let end = time::since_boot();
+        self.weighed_until = end + WEIGHED.max((end - start) * WEIGHED_TIMES);
     }
 }
 

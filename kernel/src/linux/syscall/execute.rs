@@ -9,13 +9,16 @@ use fs::{Location, Walk};
 use nucleus::{VirtAddr, user};
 
 use super::{Call, SystemCall, call};
-use crate::process::exec::{
-    self,
-    elf::Class,
-    held::Held,
-    load::{self, Request},
-    rights::Withheld,
-    stack,
+use crate::process::{
+    exec::{
+        self,
+        elf::Class,
+        held::Held,
+        load::{self, Request},
+        rights::Withheld,
+        stack,
+    },
+    with_room,
 };
 
 /// Longest path, the NUL included.
@@ -101,21 +104,23 @@ fn run(
         false => Class::X64,
     };
     loop {
-        let mut held = Held::new();
-        let loaded = load::load(Request {
-            file: file.clone(),
-            path: path.clone(),
-            arguments: stack::words(arguments, max, class, &mut held)?,
-            environment: stack::words(environment, max, class, &mut held)?,
-            credentials: call.credentials(),
-            fs: call.fs(),
-            limits: process.limits(),
-            personality: process.personality.load(Relaxed),
-            withheld: Withheld {
-                no_new_privileges: process.no_new_privileges.load(Relaxed),
-                shares_fs_context: process.shares_fs_context(call.fs()),
-            },
-            held,
+        let loaded = with_room(Errno::ENOMEM, || {
+            let mut held = Held::new();
+            load::load(Request {
+                file: file.clone(),
+                path: path.clone(),
+                arguments: stack::words(arguments, max, class, &mut held)?,
+                environment: stack::words(environment, max, class, &mut held)?,
+                credentials: call.credentials(),
+                fs: call.fs(),
+                limits: process.limits(),
+                personality: process.personality.load(Relaxed),
+                withheld: Withheld {
+                    no_new_privileges: process.no_new_privileges.load(Relaxed),
+                    shares_fs_context: process.shares_fs_context(call.fs()),
+                },
+                held,
+            })
         })?;
         if exec::replace(call.thread, call.own, call.context, loaded)? {
             return Ok(0);

@@ -2,7 +2,7 @@
 
 use abi::{Errno, Result, raw::general as raw};
 use fs::MountFlags;
-use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, frame};
+use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END};
 use vm::{Backing, LargeAdvice, MapError, MapRequest, Place};
 
 use super::{Call, SystemCall, call, lock, memfd, note_unsupported};
@@ -51,41 +51,15 @@ pub(super) fn errno(error: MapError) -> Errno {
     }
 }
 
-/// How often a change of an address space waits for memory.
-const ATTEMPTS: u32 = 100;
-
-/// Changes an address space; waits for memory where that is scarce.
+/// Changes an address space; waits for memory where that is short.
 ///
 /// # Errors
 /// Those of `change`.
 #[inline(always)]
 pub(super) fn with_memory<T>(
-    mut change: impl FnMut() -> core::result::Result<T, MapError>,
+    change: impl FnMut() -> core::result::Result<T, MapError>,
 ) -> core::result::Result<T, MapError> {
-    match change() {
-        Err(MapError::NoMemory) => change_later(&mut change),
-        result => result,
-    }
-}
-
-#[cold]
-fn change_later<T>(
-    change: &mut dyn FnMut() -> core::result::Result<T, MapError>,
-) -> core::result::Result<T, MapError> {
-    let mut was_scarce = true;
-    for _ in 0..ATTEMPTS {
-        let is_scarce = frame::is_scarce();
-        // Others may have given some back since it was refused; otherwise it is not for want of it.
-        if !is_scarce && !was_scarce || process::make_room().is_err() {
-            break;
-        }
-        was_scarce = is_scarce;
-        match change() {
-            Err(MapError::NoMemory) => {}
-            result => return result,
-        }
-    }
-    Err(MapError::NoMemory)
+    process::with_room(MapError::NoMemory, change)
 }
 
 fn prot(bits: u32) -> Prot {

@@ -1,6 +1,8 @@
 //! Memory by other names: files in memory, segments, mappings and their tables.
 
-use super::{FOLDER, bomb, bomb_of, child_of_bomb, got_one, until_refused};
+use super::{
+    FOLDER, WORKERS, bomb, bomb_of, bomb_until_killed, child_of_bomb, got_one, until_refused,
+};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -162,13 +164,14 @@ fn mappings() -> Outcome {
     })
 }
 
-/// A page of its own in each page table.
+/// A page of its own in each page table, until processes are ended for it: the choice must not take
+/// longer because there are thousands of tables, or nobody gets memory meanwhile.
 fn tables() -> Outcome {
     const SIZE: usize = 64 << 30;
-    bomb(|| {
+    bomb_until_killed(WORKERS, || {
         let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         let memory = map_with(SIZE, READ_WRITE, flags, -1)?;
-        // Zeros are mapped, and no memory is taken but for the tables.
+        // A page of zeros costs three: itself, the table, and what leads back to it.
         for at in (0..SIZE).step_by(2 << 20) {
             peek(memory.wrapping_add(at));
             got_one();

@@ -25,6 +25,10 @@ pub const TESTS: &[Test] = &[
     ("attacks: bombs: operations to be undone", undos),
     ("attacks: bombs: timers", timers),
     ("attacks: bombs: tables of descriptors", descriptors),
+    (
+        "attacks: bombs: tables of descriptors, and no fault that tells",
+        descriptors_to_the_last,
+    ),
     ("attacks: bombs: filters of system calls", filters),
     ("attacks: bombs: arguments of programs", arguments),
     ("attacks: bombs: processes", forks),
@@ -107,6 +111,23 @@ fn bomb(fill: impl Fn() -> Outcome) -> Outcome {
 }
 
 fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
+    bomb_until(workers, || Ok(true), fill)
+}
+
+/// As [`bomb_of`], until the kernel has ended processes, since no memory was left. With swap space
+/// it is not waited for: the pagedaemon looks at all of memory before each end.
+fn bomb_until_killed(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
+    let kills = || field("/proc/causeway/counters", "out_of_memory_kills");
+    let before = kills()?;
+    let has_swap = field("/proc/meminfo", "SwapTotal")? > 0;
+    bomb_until(workers, || Ok(has_swap || kills()? > before + 1), fill)
+}
+
+fn bomb_until(
+    workers: usize,
+    is_enough: impl Fn() -> Result<bool>,
+    fill: impl Fn() -> Outcome,
+) -> Outcome {
     let rounds = shared_value(AtomicUsize::new(0))?;
     let loot = shared_value(Loot {
         count: AtomicUsize::new(0),
@@ -136,6 +157,10 @@ fn bomb_of(workers: usize, fill: impl Fn() -> Outcome) -> Outcome {
         pause_ms(100);
         Ok(())
     });
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_enough()? && Instant::now() < end {
+        pause_ms(10);
+    }
     // It is left to itself as long as it takes to get on, and the bomb until it has got something.
     let before = rounds.load(SeqCst);
     let end = Instant::now() + Duration::from_secs(20);
@@ -367,6 +392,75 @@ fn descriptors() -> Outcome {
     });
     call!(setrlimit(RLIMIT_NOFILE, &before));
     outcome
+}
+
+/// Tables of descriptors until not even a small one is to be had. The kernel gives them memory that
+/// page tables and stacks do not get, so nothing is short but for who forks, or starts a program:
+/// root's program, which must get it.
+fn descriptors_to_the_last() -> Outcome {
+    const MOST: u64 = 1 << 20;
+    const LEAST: u64 = 1 << 12;
+    /// More of the largest table than there is memory for.
+    const TABLES: usize = 48;
+    let (begun, done) = (
+        shared_value(AtomicUsize::new(0))?,
+        shared_value(AtomicUsize::new(0))?,
+    );
+    let mut before = limit_of(0);
+    call!(getrlimit(RLIMIT_NOFILE, &mut before));
+    call!(setrlimit(RLIMIT_NOFILE, &limit_of(MOST)));
+    let culprit = spawn(|| {
+        become_user(USER)?;
+        for _ in 0..TABLES {
+            spawn(|| {
+                begun.fetch_add(1, SeqCst);
+                while begun.load(SeqCst) < TABLES {
+                    pause_ms(1);
+                }
+                let mut size = MOST;
+                while size >= LEAST {
+                    // SAFETY: takes and returns numbers.
+                    match unsafe { dup2(0, size as c_int - 1) } {
+                        -1 => size /= 2,
+                        _ => break,
+                    }
+                }
+                done.fetch_add(1, SeqCst);
+                loop {
+                    pause_ms(1000);
+                }
+            })?;
+        }
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    // The kernel may have ended some of them already.
+    for _ in 0..1000 {
+        if done.load(SeqCst) == TABLES {
+            break;
+        }
+        pause_ms(10);
+    }
+    let mut refused = 0;
+    for _ in 0..20 {
+        // SAFETY: the child ends at once.
+        match unsafe { fork() } {
+            -1 => refused += 1,
+            0 => exit(0),
+            pid => drop(wait(pid)?),
+        }
+        refused += usize::from(Command::new("/bin/true").status().is_err());
+    }
+    // Whatever came of it, the memory goes back.
+    // SAFETY: a process of this test's.
+    unsafe { kill(culprit, SIGKILL) };
+    kill_users()?;
+    let _ = wait(culprit)?;
+    call!(setrlimit(RLIMIT_NOFILE, &before));
+    println!("  {} tables", done.load(SeqCst));
+    ensure!(refused == 0, refused);
+    Ok(())
 }
 
 /// Programs that are begun again and again with as many arguments as there may be, whose addresses
