@@ -177,7 +177,8 @@ pub fn file_to_pipe(
 }
 
 /// Moves `len` bytes from one file, from `from_at` on, to another (`sendfile`,
-/// `copy_file_range`). Returns fewer at the end of the file or where the receiver takes no more.
+/// `copy_file_range`). Returns fewer at the end of the file, where the receiver takes no more, and
+/// if the thread is to end.
 ///
 /// # Errors
 /// Those of read and write, if nothing was moved.
@@ -204,7 +205,7 @@ pub fn file_to_file(
         match write(total as u64, &mut source) {
             Ok(n) => {
                 total += n;
-                if n < read {
+                if n < read || vm::is_dying() {
                     break;
                 }
             }

@@ -2,7 +2,7 @@
 //! `fbuf/tests/queue.rs`.
 
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use abi::{
     Errno,
@@ -272,6 +272,30 @@ fn a_splice_from_a_stream_takes_what_fits() {
             assert_eq!(got, Ok(free * 1000));
             assert_eq!(from.0.load(Relaxed), free * 1000);
         }
+    });
+}
+
+/// A large call of a thread that is killed ends soon.
+#[test]
+fn a_thread_that_is_to_end_moves_no_further_piece() {
+    static DYING: AtomicBool = AtomicBool::new(false);
+    on_machines(1, |_| {
+        vm::set_dying(|| DYING.load(Relaxed));
+        let len = 4 * DEFAULT_SLOTS * PAGE_SIZE;
+        let from = Stream(AtomicUsize::new(0));
+        let moved = |ends_after: usize| {
+            let flags = OpenFlags::default();
+            let write = |moved, source: &mut dyn Source| {
+                DYING.store(moved as usize >= ends_after, Relaxed);
+                Ok(source.left())
+            };
+            let moved = splice::file_to_file((&from, flags, 0), write, len);
+            DYING.store(false, Relaxed);
+            moved
+        };
+        assert_eq!(moved(len), Ok(len));
+        assert_eq!(moved(0), Ok(len / 4));
+        assert_eq!(moved(len / 4), Ok(len / 2));
     });
 }
 
