@@ -158,8 +158,15 @@ impl<'a> Source<'a> {
 /// ends or fails.
 fn transfer(call: &mut Call<'_>, writes: bool) -> Result<usize> {
     call.flags(5, &NO_FLAGS)?;
-    let mut local = ranges(call.address(1), call.size(2))?.into_iter();
-    let mut remote = ranges(call.address(3), call.size(4))?.into_iter();
+    let local = ranges(call.address(1), call.size(2))?;
+    if local.is_empty() {
+        return Ok(0);
+    }
+    let remote = ranges(call.address(3), call.size(4))?;
+    if remote.is_empty() {
+        return Ok(0);
+    }
+    let (mut local, mut remote) = (local.into_iter(), remote.into_iter());
     let target = find(call.int(0), pid_table::find_thread)?;
     let (space, own) = (View::space_of(&target, Ids::Real)?, call.space());
     let (source_map, target_map) = match writes {
