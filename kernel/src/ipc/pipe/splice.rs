@@ -162,9 +162,9 @@ pub fn file_to_pipe(
         if moving.is_empty() {
             return Ok(0);
         }
-        // Another writer may have been faster. A file is read again from where this call ends. Bytes
-        // of a stream can't go back, nor may a call that is not to wait do so: they go in beyond the
-        // pipe's slots, no more than it had for them.
+        // Another writer may have been faster. A file is read again. Bytes of a stream can't go
+        // back, nor may each call wait: they go in beyond the pipe's slots, no more than it had for
+        // them.
         match to.append(&mut moving, at.is_none()) {
             Ok(0) => {}
             result => return result,
