@@ -40,7 +40,8 @@ pub fn open(at: &Location, minor: u32) -> Result<Arc<dyn File>> {
 }
 
 /// Fills the room of a sink with zeros, unless the thread is to end.
-fn zeros(to: &mut dyn Sink) -> Result<usize> {
+#[inline(never)]
+fn many_zeros(to: &mut dyn Sink) -> Result<usize> {
     let mut total = 0;
     loop {
         let wanted = to.room().min(PIECE);
@@ -60,7 +61,10 @@ impl File for Memory {
     fn read(&self, _: Option<u64>, _: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         match self.minor {
             NULL => Ok(0),
-            _ => zeros(to),
+            _ => match to.room() {
+                few @ ..=PIECE => to.put_zeros(few),
+                _ => many_zeros(to),
+            },
         }
     }
 
