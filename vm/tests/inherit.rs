@@ -7,9 +7,9 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use nucleus::{Prot, frame, task};
+use nucleus::{Access, Prot, ephemeral, frame, task};
 use support::{File, HERE, Tasks, Worker, file_at, new_map, page, pages, zero_map};
-use vm::{Advice, Inherit, Map, MapError};
+use vm::{Advice, Inherit, Map, MapError, Passing, Place};
 
 fn byte(map: &Map, i: usize) -> u8 {
     support::byte(map, page(i))
@@ -87,6 +87,39 @@ fn a_private_file_mapping_is_shared_with_its_writes() {
             map.advise(pages(0, 1), Advice::Free),
             Err(MapError::Invalid)
         );
+    });
+}
+
+/// A device writes pages for one program while another one that shares them makes copies: those
+/// keep the bytes of their moment, and the sharers get what the device writes.
+#[test]
+fn a_copy_does_not_show_what_a_device_writes_for_a_sharer() {
+    support::check("device", 0..10, support::on_cpus(2), || {
+        let map = shared(3);
+        (0..3).for_each(|i| write(&map, i, 1));
+        let sharer = map.fork().expect("a child");
+        let held = map.pin(pages(0, 2), Access::Write).expect("memory");
+        sharer.inherit(pages(0, 3), Inherit::Copy).expect("mapped");
+        let copy = sharer.fork().expect("a copy");
+        let other = new_map();
+        sharer
+            .pass_entries(
+                pages(0, 3),
+                &other,
+                Place::Fixed(HERE),
+                Passing::Copy,
+                &|| true,
+            )
+            .expect("room");
+        for part in held.parts() {
+            ephemeral::map(&part.frame).fill(part.offset, part.len, 100);
+        }
+        drop(held);
+        for i in 0..3 {
+            let common = if i < 2 { 100 } else { 1 };
+            assert_eq!((byte(&copy, i), byte(&other, i)), (1, 1), "page {i}");
+            assert_eq!((byte(&map, i), byte(&sharer, i)), (common, common), "{i}");
+        }
     });
 }
 

@@ -3,7 +3,7 @@
 
 mod support;
 
-use nucleus::{ephemeral, frame::Owned};
+use nucleus::{Prot, ephemeral, frame::Owned};
 use support::{byte, once, page, pages, zero_map};
 use vm::{Advice, Lock, Map, counters::Counter};
 
@@ -80,5 +80,32 @@ fn locked_pages_stay() {
         assert_eq!(locked.receive(page(0), &mut lent), 0);
         assert!(lent[0].is_some());
         assert_eq!(byte(&locked, page(0)), 1);
+    });
+}
+
+/// Memory that is mapped nowhere weighs like any other when memory is short: without rights, or
+/// received and not touched yet. What several programs have, or is on its way, counts in parts.
+#[test]
+fn pages_that_are_mapped_nowhere_weigh() {
+    const COUNT: usize = 40;
+    once("weigh", || {
+        let range = pages(0, COUNT);
+        let (map, borrower) = (zero_map(range), zero_map(range));
+        (0..COUNT).for_each(|i| write(&map, i, 1));
+        let weights = || (map.own_pages(8, 1), borrower.own_pages(8, 1));
+        let mut lent = [const { None::<Owned> }; COUNT];
+        assert_eq!(map.lend(page(0), &mut lent), COUNT);
+        assert_eq!(borrower.receive(page(0), &mut lent), COUNT);
+        assert_eq!(weights(), (COUNT, 0), "the lender maps them");
+        map.protect(range, Prot::empty()).expect("mapped");
+        assert_eq!(weights(), (COUNT / 2, COUNT / 2));
+        let child = borrower.fork().expect("a child");
+        assert_eq!(weights(), (COUNT / 2, COUNT / 4));
+        child.tear_down();
+        map.unmap(range).expect("mapped");
+        assert_eq!(weights(), (0, COUNT));
+        (0..COUNT).for_each(|i| write(&borrower, i, 2));
+        borrower.protect(range, Prot::empty()).expect("mapped");
+        assert_eq!(weights(), (0, COUNT));
     });
 }

@@ -23,6 +23,9 @@ use super::{
 
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
 
+/// Bytes that a call moves between two looks whether its thread is to end.
+pub(super) const LOOK: usize = 16 * PAGE_SIZE;
+
 /// The bytes of one file that are in memory. To be embedded in a vnode; it is the vnode's pager.
 ///
 /// *Concurrency.* Reads that copy take no lock but a chunk's. Writes and truncation are serialized

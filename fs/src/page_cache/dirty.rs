@@ -200,6 +200,10 @@ pub(super) fn throttle() {
         return;
     }
     wake();
+    // A large write ends soon then, and adds few pages.
+    if vm::is_dying() {
+        return;
+    }
     let how = Sleep::within(PATIENCE);
     // The deadline only means that it may go on as well.
     let _ = BELOW.wait(how, || {

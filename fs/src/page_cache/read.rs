@@ -13,7 +13,7 @@ use vm::{CopyReason, Moved, PASSED_TOGETHER, PagerError, TransferCall};
 
 use super::{
     backing_store::BackingStore,
-    cache::{PAGE, PageCache, errno, pages_with},
+    cache::{LOOK, PAGE, PageCache, errno, pages_with},
     readahead::{Access, Streams},
 };
 
@@ -77,9 +77,16 @@ impl<S: BackingStore> PageCache<S> {
         let mut call = self.begin_read(offset, len);
         let mut large = (len >= vm::least_large()).then(Large::default);
         let mut done = 0;
+        let mut looks_at = LOOK;
         let result = loop {
             if done == len {
                 break Ok(());
+            }
+            if done >= looks_at {
+                if vm::is_dying() {
+                    break Ok(());
+                }
+                looks_at = done + LOOK;
             }
             let piece = Piece::new(offset + done as u64, len - done);
             if let Some(large) = &mut large

@@ -11,7 +11,7 @@ use vm::{CopyReason, Moved, PASSED_TOGETHER, TransferCall};
 use super::{
     SizeLimit,
     backing_store::BackingStore,
-    cache::{PAGE, PageCache, errno, new_page},
+    cache::{LOOK, PAGE, PageCache, errno, new_page},
 };
 
 impl<S: BackingStore> PageCache<S> {
@@ -57,7 +57,14 @@ impl<S: BackingStore> PageCache<S> {
         let mut lends_from = 0;
         let mut why = None;
         let mut copied = 0;
+        let mut looks_at = LOOK;
         while done < len {
+            if done >= looks_at {
+                if vm::is_dying() {
+                    break;
+                }
+                looks_at = done + LOOK;
+            }
             let at = start + done as u64;
             let left = len - done;
             if left >= vm::least_move() && done >= lends_from {

@@ -6,7 +6,7 @@ use abi::{
     Errno, Result,
     raw::general::{SEEK_CUR, SEEK_END, SEEK_SET},
 };
-use fbuf::{Sink, Source};
+use fbuf::{Sink, Source, moved};
 use fs::{File, Location, OpenFlags};
 use vm::{Anonymous, Pager};
 
@@ -16,6 +16,9 @@ pub const ZERO: u32 = 5;
 pub const FULL: u32 = 7;
 /// Pages of a mapping of `/dev/zero`: more than an address space has.
 const ZERO_PAGES: u64 = 1 << 36;
+
+/// Zeros between two looks whether the thread is to end.
+const PIECE: usize = 1 << 20;
 
 struct Memory {
     minor: u32,
@@ -36,11 +39,32 @@ pub fn open(at: &Location, minor: u32) -> Result<Arc<dyn File>> {
     }
 }
 
+/// Fills the room of a sink with zeros, unless the thread is to end.
+#[inline(never)]
+fn many_zeros(to: &mut dyn Sink) -> Result<usize> {
+    let mut total = 0;
+    loop {
+        let wanted = to.room().min(PIECE);
+        match to.put_zeros(wanted) {
+            Ok(n) => {
+                total += n;
+                if n < wanted || n == 0 || vm::is_dying() {
+                    return Ok(total);
+                }
+            }
+            Err(error) => return moved(total, Err(error)),
+        }
+    }
+}
+
 impl File for Memory {
     fn read(&self, _: Option<u64>, _: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         match self.minor {
             NULL => Ok(0),
-            _ => to.put_zeros(to.room()),
+            _ => match to.room() {
+                few @ ..=PIECE => to.put_zeros(few),
+                _ => many_zeros(to),
+            },
         }
     }
 

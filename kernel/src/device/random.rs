@@ -69,7 +69,7 @@ impl File for Random {
     fn write(&self, _: Option<u64>, _: OpenFlags, from: &mut dyn Source) -> Result<usize> {
         let mut piece = [0; PIECE];
         let mut total = 0;
-        while from.left() > 0 {
+        while from.left() > 0 && !vm::is_dying() {
             match from.take_bytes(&mut piece) {
                 Ok(0) => break,
                 Ok(n) => {

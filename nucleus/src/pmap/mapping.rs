@@ -102,11 +102,13 @@ pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
             return None;
         }
         let mappings = record(pte.frame()).lock_mappings();
-        // With the lock held the mapping stays, and with it its handle.
-        if load(entry).maps(pte.frame()) {
+        // With the lock held the mapping stays, and with it its handle. Who has narrowed its rights
+        // by the frame either sees the new handle, or is seen here.
+        let now = load(entry);
+        if now.maps(pte.frame()) {
             add_handles(pte.frame(), 1);
             drop(mappings);
-            return Some((Frame::from_index(pte.frame()), pte.prot()));
+            return Some((Frame::from_index(pte.frame()), now.prot()));
         }
     }
 }

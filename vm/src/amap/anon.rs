@@ -15,8 +15,8 @@ use alloc::sync::Arc;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use nucleus::{
-    Frame,
-    frame::Owned,
+    Frame, OutOfMemory, PAGE_SIZE, ephemeral,
+    frame::{Contents, Owned},
     pmap::{self, Pending},
     sync::{Rank, SpinLock},
 };
@@ -363,4 +363,12 @@ impl Slot {
             location.dirty();
         }
     }
+}
+
+/// Returns a new frame with the same bytes.
+pub(crate) fn copy_of(frame: &Frame) -> Result<Frame, OutOfMemory> {
+    let copy = Frame::alloc(Contents::Stale)?;
+    ephemeral::map(&copy).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
+    Counter::pages_copied.add(1);
+    Ok(copy)
 }

@@ -9,7 +9,7 @@ use nucleus::{
     sync::OnceArc,
 };
 
-use super::anon::Slot;
+use super::anon::{Slot, copy_of};
 use super::hash::Hash;
 use super::{Key, Refused, Slots, first_key, group, shared_chunk};
 use crate::chunks::{Chunk, Chunks, NODE_BYTES, SLOTS, bits_of, drop_all};
@@ -328,7 +328,19 @@ impl Array {
             }
             let mut slots: [Slot; SLOTS] = Default::default();
             for i in part {
-                slots[i] = from[i].share();
+                let copied = match from[i].sole_frame() {
+                    Some(page) if page.has_users() => {
+                        // A device may be writing it, for any of the programs. Before the bytes are
+                        // copied the programs' own stores come to their end.
+                        pending.flush();
+                        copy_of(page).map(Slot::sole)
+                    }
+                    _ => Ok(from[i].share()),
+                };
+                let Ok(slot) = copied else {
+                    return false;
+                };
+                slots[i] = slot;
             }
             if slots.iter().any(|slot| !slot.is_empty()) {
                 copy.chunk_or_insert(number, || Chunk::from_slots(slots));

@@ -47,7 +47,7 @@ use array::Array;
 use hash::Hash;
 use shared_amap::Sharers;
 
-pub(crate) use anon::{Resident, Slot};
+pub(crate) use anon::{Resident, Slot, copy_of};
 pub(crate) use shared_amap::Share;
 
 /// A page number in the address space where the amap was made.

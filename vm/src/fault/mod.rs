@@ -60,12 +60,12 @@ mod populate;
 
 use crate::counters::Counter;
 use nucleus::{
-    Access, DevicePage, Frame, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange, ephemeral,
+    Access, DevicePage, Frame, PAGE_SHIFT, PAGE_SIZE, Prot, VirtAddr, VirtRange,
     frame::{self, Contents, RUN_FRAMES},
     pmap::Pending,
 };
 
-use crate::amap::{Refused, Resident, Slot, Slots, shared_amap};
+use crate::amap::{Refused, Resident, Slot, Slots, copy_of, shared_amap};
 use crate::map::{Fault, Map, MapEntry, ObjectRef, Space};
 use crate::memory_wait::retry_for_memory;
 use crate::object::Lookup;
@@ -619,12 +619,4 @@ impl Attempt<'_> {
         Counter::fault_device.add(1);
         Ok(Outcome::Device)
     }
-}
-
-/// Returns a new frame with the same bytes.
-fn copy_of(frame: &Frame) -> Result<Frame, Fault> {
-    let copy = Frame::alloc(Contents::Stale)?;
-    ephemeral::map(&copy).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
-    Counter::pages_copied.add(1);
-    Ok(copy)
 }

@@ -1,6 +1,7 @@
 //! Page counts of mappings, for `/proc/PID/smaps` and `pagemap`.
 #![allow(missing_docs, reason = "fields and variants whose names say it")]
 
+use alloc::sync::Arc;
 use nucleus::{Frame, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange, pmap};
 
 use crate::amap::anon;
@@ -123,10 +124,12 @@ impl Map {
         self.count_pages(entry, VirtRange::new(middle, range.end), counts);
     }
 
-    /// Estimates how many pages of anonymous memory are this map's, each page of several maps in
-    /// equal parts, from about `samples` pages at places that `seed` chooses. Exact for a map that
-    /// shares all of an entry or none. Each page table is looked at twice, and none where there is
-    /// no anonymous memory. Sleeps for the map's lock only.
+    /// Estimates how many resident pages of anonymous memory are this map's, each page of several
+    /// maps in equal parts: those that are mapped from about `samples` pages at places that `seed`
+    /// chooses, exactly for a map that shares all of an entry or none; and those that are mapped
+    /// nowhere, such as memory without rights, or pages that were received and not touched yet.
+    /// Each page table is looked at twice, and none where there is no anonymous memory. Sleeps for
+    /// the map's locks only.
     pub fn own_pages(&self, samples: usize, mut seed: u64) -> usize {
         let space = self.space.read();
         let may_have_some = |entry: &&MapEntry| !entry.shared && entry.amap.is_some();
@@ -168,7 +171,9 @@ impl Map {
             {
                 (sum, taken) = (share(at), 1);
             }
-            thousandths += pages * sum / taken.max(1);
+            let own = (pages * sum).checked_div(taken).unwrap_or(0) + entry.thousandths_unmapped();
+            // A page may have been unmapped between the two looks.
+            thousandths += own.min(1000 * entry.pages());
         }
         thousandths / 1000
     }
@@ -212,6 +217,27 @@ impl MapEntry {
             });
         }
         count
+    }
+
+    /// The resident pages of private memory that are mapped nowhere, in thousandths; each counts
+    /// for all of its owners in equal parts.
+    fn thousandths_unmapped(&self) -> usize {
+        let Some(amap) = self.amap.as_ref().filter(|_| !self.shared) else {
+            return 0;
+        };
+        // As long as programs that fork have not written, they have one amap.
+        let entries = match self.shares_amap() {
+            true => 1,
+            false => Arc::strong_count(amap),
+        };
+        let mut sum = 0;
+        amap.for_each(self.keys(self.range), &mut |_, slot, owners| {
+            if let Some(page) = slot.resident().filter(|page| page.mappings() == 0) {
+                let owners = entries * owners as usize * slot.sharers();
+                sum += 1000 / owners.max(1) / page.owners() as usize;
+            }
+        });
+        sum
     }
 
     /// Counts pages that are in swap only.

@@ -450,6 +450,11 @@ fn a_thread_that_is_to_end_moves_no_further_piece() {
             assert!(wrote < LEN && end == wrote as u64, "{wrote} written");
             let read = read().unwrap();
             assert!(read < LEN, "{read} read");
+            // Nor through the pages.
+            let (wrote, end) = pages.write(0, false, &mut memory()).unwrap();
+            assert!(wrote < LEN && end == wrote as u64, "{wrote} written");
+            let read = pages.read(0, &mut memory()).unwrap();
+            assert!(read < LEN, "{read} read");
             DYING.store(false, SeqCst);
         });
         drop(file);

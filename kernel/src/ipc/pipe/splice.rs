@@ -18,12 +18,13 @@ use super::{
 const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
 
 impl Pipe {
-    /// Adds slices that fit; the others stay in `from`. Wakes readers.
+    /// Adds slices that fit, or all of them if the call `exceeds` the pipe's slots; the others stay
+    /// in `from`. Wakes readers.
     ///
     /// # Errors
     /// `EPIPE` without a reader, and SIGPIPE is sent; `ENOMEM`.
-    fn append(&self, from: &mut Aggregate) -> Result<usize> {
-        let mut call = Write::default();
+    fn append(&self, from: &mut Aggregate, exceeds: bool) -> Result<usize> {
+        let mut call = Write::of_slices(exceeds);
         let n = self.queue.append(from, &mut call).map_err(with_signal)?;
         if n > 0 {
             self.tell_readers(call.was_empty);
@@ -108,7 +109,7 @@ pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
         };
         to.await_slot(wait)?;
         let mut copy = from.queue.duplicate(len, status.slices, status.slots)?;
-        match to.append(&mut copy) {
+        match to.append(&mut copy, false) {
             Ok(0) => continue,
             result => return result,
         }
@@ -153,31 +154,27 @@ pub fn file_to_pipe(
     len: usize,
     wait: bool,
 ) -> Result<usize> {
-    let status = to.await_slot(wait)?;
-    let mut moving = Aggregate::new();
-    let mut sink = AggregateSink::with_slices(&mut moving, len, status.slots - status.slices);
-    from.read(at, flags, &mut sink)?;
-    let mut total = 0;
-    while !moving.is_empty() {
-        total += match to.append(&mut moving) {
-            Ok(0) => match to.await_slot(true) {
-                Ok(_) => 0,
-                Err(error) => return fbuf::moved(total, Err(error)),
-            },
-            Ok(n) => n,
-            Err(error) => return fbuf::moved(total, Err(error)),
-        };
-        // Another writer was faster. Without a position bytes can't be read again, so they wait for
-        // room. A file is read again from where this call ends.
-        if at.is_some() && total > 0 {
-            break;
+    loop {
+        let status = to.await_slot(wait)?;
+        let mut moving = Aggregate::new();
+        let mut sink = AggregateSink::with_slices(&mut moving, len, status.slots - status.slices);
+        from.read(at, flags, &mut sink)?;
+        if moving.is_empty() {
+            return Ok(0);
+        }
+        // Another writer may have been faster. A file is read again. Bytes of a stream can't go
+        // back, nor may each call wait: they go in beyond the pipe's slots, no more than it had for
+        // them.
+        match to.append(&mut moving, at.is_none()) {
+            Ok(0) => {}
+            result => return result,
         }
     }
-    Ok(total)
 }
 
 /// Moves `len` bytes from one file, from `from_at` on, to another (`sendfile`,
-/// `copy_file_range`). Returns fewer at the end of the file or where the receiver takes no more.
+/// `copy_file_range`). Returns fewer at the end of the file, where the receiver takes no more, and
+/// if the thread is to end.
 ///
 /// # Errors
 /// Those of read and write, if nothing was moved.
@@ -204,7 +201,7 @@ pub fn file_to_file(
         match write(total as u64, &mut source) {
             Ok(n) => {
                 total += n;
-                if n < read {
+                if n < read || vm::is_dying() {
                     break;
                 }
             }

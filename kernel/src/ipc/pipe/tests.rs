@@ -2,7 +2,7 @@
 //! `fbuf/tests/queue.rs`.
 
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use abi::{
     Errno,
@@ -272,6 +272,68 @@ fn a_splice_from_a_stream_takes_what_fits() {
             assert_eq!(got, Ok(free * 1000));
             assert_eq!(from.0.load(Relaxed), free * 1000);
         }
+    });
+}
+
+/// A file whose read runs a function.
+struct Reads<F>(F);
+
+impl<F: Fn(&mut dyn Sink) -> abi::Result<usize> + Send + Sync + 'static> File for Reads<F> {
+    fn read(&self, _: Option<u64>, _: OpenFlags, to: &mut dyn Sink) -> abi::Result<usize> {
+        (self.0)(to)
+    }
+}
+
+/// A splice that has taken bytes of a stream neither waits nor loses them where another writer has
+/// filled the pipe meanwhile. Bytes of a file can be read again.
+#[test]
+fn a_splice_keeps_what_it_took_of_a_stream() {
+    on_machines(1, |_| {
+        for at in [None, Some(0)] {
+            let (reader, writer) = pair().unwrap();
+            let faster = writer.clone();
+            let from = Reads(move |to: &mut dyn Sink| {
+                let full = vec![1; DEFAULT_SLOTS * PAGE_SIZE];
+                let mut full = BytesSource { from: &full };
+                faster.write(None, non_blocking(), &mut full).unwrap();
+                let page = Frame::alloc(Contents::Zeroed).unwrap();
+                to.put_slice(Slice::part(&page, 0, 1000))
+            });
+            let flags = OpenFlags::default();
+            let got = splice::file_to_pipe(&from, at, flags, reader.pipe(), 1 << 16, false);
+            let expected = match at {
+                None => Ok(1000),
+                Some(_) => Err(Errno::EAGAIN),
+            };
+            assert_eq!(got, expected);
+            let all = DEFAULT_SLOTS * PAGE_SIZE + expected.unwrap_or(0);
+            assert_eq!(read(&reader, 2 * all).unwrap().len(), all);
+            assert_eq!(write(&writer, b"again"), Ok(5));
+        }
+    });
+}
+
+/// A large call of a thread that is killed ends soon.
+#[test]
+fn a_thread_that_is_to_end_moves_no_further_piece() {
+    static DYING: AtomicBool = AtomicBool::new(false);
+    on_machines(1, |_| {
+        vm::set_dying(|| DYING.load(Relaxed));
+        let len = 4 * DEFAULT_SLOTS * PAGE_SIZE;
+        let from = Stream(AtomicUsize::new(0));
+        let moved = |ends_after: usize| {
+            let flags = OpenFlags::default();
+            let write = |moved, source: &mut dyn Source| {
+                DYING.store(moved as usize >= ends_after, Relaxed);
+                Ok(source.left())
+            };
+            let moved = splice::file_to_file((&from, flags, 0), write, len);
+            DYING.store(false, Relaxed);
+            moved
+        };
+        assert_eq!(moved(len), Ok(len));
+        assert_eq!(moved(0), Ok(len / 4));
+        assert_eq!(moved(len / 4), Ok(len / 2));
     });
 }
 

@@ -20,8 +20,20 @@ pub(super) struct Write {
     whole: usize,
     /// Each step is a packet (`O_DIRECT`).
     packets: bool,
+    /// Slices that are there already are linked even where the pipe has no slots for them.
+    exceeds: bool,
     /// The pipe was empty: readers may sleep.
     pub was_empty: bool,
+}
+
+impl Write {
+    /// A call that adds slices.
+    pub fn of_slices(exceeds: bool) -> Write {
+        Write {
+            exceeds,
+            ..Write::default()
+        }
+    }
 }
 
 impl Fill<PipeState> for Write {
@@ -35,7 +47,10 @@ impl Fill<PipeState> for Write {
             return Err(Errno::EPIPE);
         }
         let mut space = Space {
-            slots: chain.free_slots(),
+            slots: match self.exceeds {
+                false => chain.free_slots(),
+                true => usize::MAX,
+            },
             bytes: usize::MAX,
             least: self.whole,
             continues: true,
@@ -214,7 +229,7 @@ impl Pipe {
         let mut call = Write {
             whole: if is_whole { left } else { 0 },
             packets,
-            was_empty: false,
+            ..Write::default()
         };
         let mut total = 0;
         while from.left() > 0 {

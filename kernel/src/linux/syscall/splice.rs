@@ -97,11 +97,13 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     let len = call.size(3).min(MAX_TRANSFER);
     let position = Position::read(call.address(2))?;
     let (reader, writer) = (from.readable()?, to.writable()?);
-    if to.flags().has(raw::O_APPEND) || !writer.splices() {
+    let is_negative = isize::try_from(call.size(3)).is_err();
+    if is_negative || to.flags().has(raw::O_APPEND) || !writer.splices() {
         return Err(Errno::EINVAL);
     }
-    match kind(&from)? {
-        Kind::Regular | Kind::BlockDevice => {}
+    match (kind(&from)?, &position) {
+        (Kind::Regular | Kind::BlockDevice, _) => {}
+        (Kind::Fifo | Kind::Socket, Position::At { .. }) => return Err(Errno::ESPIPE),
         _ => return Err(Errno::EINVAL),
     }
     let start = position.start(&from)?;
@@ -117,23 +119,23 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
 }
 
 fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
-    call.flags(5, &COPY_FLAGS)?;
     let from = call.files().get(call.int(0))?;
     let to = call.files().get(call.int(2))?;
+    call.flags(5, &COPY_FLAGS)?;
     let from_position = Position::read(call.address(1))?;
     let to_position = Position::read(call.address(3))?;
     let len = call.size(4).min(MAX_TRANSFER);
-    let reader = from.readable()?;
-    to.writable()?;
-    if to.flags().has(raw::O_APPEND) {
-        return Err(Errno::EBADF);
-    }
     for open in [&from, &to] {
         match kind(open)? {
             Kind::Regular => {}
             Kind::Directory => return Err(Errno::EISDIR),
             _ => return Err(Errno::EINVAL),
         }
+    }
+    let reader = from.readable()?;
+    to.writable()?;
+    if to.flags().has(raw::O_APPEND) {
+        return Err(Errno::EBADF);
     }
     let from_start = from_position.start(&from)?;
     let to_start = to_position.start(&to)?;
@@ -159,11 +161,11 @@ fn pipe(open: &OpenFile) -> Option<&Arc<Pipe>> {
 }
 
 fn splice(call: &mut Call<'_>) -> Result<usize> {
-    let flags = call.flags(5, &FLAGS)?;
     let len = call.size(4).min(MAX_TRANSFER);
     if len == 0 {
         return Ok(0);
     }
+    let flags = call.flags(5, &FLAGS)?;
     let from = call.files().get(call.int(0))?;
     let to = call.files().get(call.int(2))?;
     let (from_at, to_at) = (call.address(1), call.address(3));
@@ -218,7 +220,11 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             if !wait && SocketFile::of(&from).is_ok() {
                 from_flags |= OpenFlags::from_bits_retain(raw::O_NONBLOCK);
             }
-            let n = moving::file_to_pipe(reader, start, from_flags, target, len, waits(&to))?;
+            let n = moving::file_to_pipe(reader, start, from_flags, target, len, waits(&to));
+            let n = n.map_err(|error| match error {
+                Errno::EISDIR => Errno::EINVAL,
+                error => error,
+            })?;
             if let Some(start) = start {
                 position.advance(&from, start, n, true)?;
             }

@@ -142,12 +142,28 @@ impl Frame {
         record(self.index).lent().load(Acquire) != 0
     }
 
+    /// How many owners the frame has now, one at least.
+    #[inline]
+    pub fn owners(&self) -> u32 {
+        1 + (record(self.index).lent().load(Acquire) & COUNT)
+    }
+
+    /// Whether there are handles besides those of owners and mappings: a thread or a device may be
+    /// reading or writing the bytes. Of those that came by a mapping with a right that
+    /// [`page_protect`](crate::pmap::page_protect) has taken since, none is overlooked.
+    pub fn has_users(&self) -> bool {
+        let _pinned = Pinned::new();
+        let record = record(self.index);
+        // With the lock held no mapping goes, and each has its handle.
+        let mappings = record.lock_mappings();
+        self.handles() > u64::from(self.owners()) + u64::from(mappings.count())
+    }
+
     /// Whether all handles but `held` are owners, if the frame is not mapped: no thread or
     /// device reads or writes the bytes. True until someone takes a handle.
     #[inline]
     pub fn is_held_by_owners(&self, held: u64) -> bool {
-        let owners = 1 + u64::from(record(self.index).lent().load(Acquire) & COUNT);
-        self.handles() == owners + held
+        self.handles() == u64::from(self.owners()) + held
     }
 }
 

@@ -1,7 +1,7 @@
 //! All other calls that move bytes: what a program gives away, and writes at random at once, never
 //! changes on the other side, nor does what that writes show here.
 
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use libcauseway::{Causeway, Passing, Receiver};
 
@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
         "movement: all calls to a process, both sides write",
         to_processes,
     ),
+    ("movement: what the calls refuse first", refusals),
 ];
 
 /// Messages of each call.
@@ -376,4 +377,38 @@ fn give(buffer: &Buffer, message: &Message, way: Way, to: pid_t, place: &Buffer)
             Ok(())
         }
     }
+}
+
+/// The errors of Linux, and which of two comes first.
+fn refusals() -> Outcome {
+    let none = null_mut::<off_t>();
+    let (reader, writer) = pipe(O_NONBLOCK)?;
+    let directory = call!(open(c"/tmp".as_ptr(), O_RDONLY | O_DIRECTORY));
+    let file = call!(memfd_create(c"refusals".as_ptr(), 0));
+    call!(ftruncate(file, PAGE as off_t));
+    let mut at: off_t = 0;
+    // Nothing is to be moved: flags and descriptors are not looked at.
+    equal!(call!(splice(-1, none, writer, none, 0, !0)), 0);
+    refused!(EINVAL, splice(file, none, writer, none, 1, !0));
+    refused!(EINVAL, splice(directory, none, writer, none, 1, 0));
+    refused!(EINVAL, sendfile(writer, file, &mut at, usize::MAX));
+    refused!(ESPIPE, sendfile(file, reader, &mut at, 1));
+    refused!(EINVAL, sendfile(file, reader, none, 1));
+    // The descriptors, then flags, then what they are, then what they are open for.
+    refused!(EBADF, copy_file_range(-1, none, file, none, 1, 1));
+    refused!(EINVAL, copy_file_range(file, none, directory, none, 1, 1));
+    refused!(EISDIR, copy_file_range(file, none, directory, none, 1, 0));
+    refused!(EISDIR, copy_file_range(directory, none, file, none, 1, 0));
+    refused!(EINVAL, copy_file_range(file, none, reader, none, 1, 0));
+    // Without ranges no process is looked for.
+    let memory = map(PAGE)?;
+    let (some, empty) = (part(memory, 8), part(memory, 0));
+    equal!(call!(process_vm_readv(-1, &empty, 1, null(), 1, 0)), 0);
+    equal!(call!(process_vm_writev(-1, &some, 1, &empty, 1, 0)), 0);
+    refused!(EFAULT, process_vm_readv(-1, &some, 1, null(), 1, 0));
+    refused!(ESRCH, process_vm_readv(-1, &some, 1, &some, 1, 0));
+    for fd in [reader, writer, directory, file] {
+        call!(close(fd));
+    }
+    unmap(memory, PAGE)
 }

@@ -2,6 +2,7 @@
 //! that then writes takes a copy of it.
 
 use super::{bomb_of, noted, until_refused};
+use crate::{USER, become_user, while_attacking};
 use libcauseway::{Causeway, Passing, Receiver};
 use support::prelude::*;
 
@@ -9,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("attacks: bombs: all memory lent by pipes", by_pipes),
     ("attacks: bombs: all memory lent to others", to_others),
     ("attacks: bombs: memory lent in a ring", in_a_ring),
+    ("attacks: bombs: memory that is mapped nowhere", unmapped),
 ];
 
 /// Bytes that are lent at a time.
@@ -121,4 +123,66 @@ fn in_a_ring() -> Outcome {
         }
         member(0)
     })
+}
+
+/// Programs that have all memory, and almost none of it mapped: it is they who are ended, and not
+/// one of root's that has a twentieth.
+fn unmapped() -> Outcome {
+    let fills: [fn() -> Outcome; 3] = [without_rights, received, passed_to_itself];
+    let total = field("/proc/meminfo", "MemTotal")? as usize * 1024;
+    let innocent = spawn(|| {
+        fill(map(total / 20)?, total / 20, 1);
+        loop {
+            pause_ms(1000);
+        }
+    })?;
+    let result = while_attacking(|| {
+        for fill in fills {
+            let culprit = spawn(|| {
+                become_user(USER)?;
+                open_up()?;
+                fill()
+            })?;
+            equal!(wait(culprit)?, End::Signal(SIGKILL));
+        }
+        Ok(())
+    });
+    // SAFETY: asks whether it has ended.
+    let ended = unsafe { waitpid(innocent, null_mut(), WNOHANG) };
+    if ended == 0 {
+        kill_child(innocent)?;
+    }
+    result?;
+    equal!(ended, 0);
+    Ok(())
+}
+
+fn without_rights() -> Outcome {
+    loop {
+        let memory = map(SIZE)?;
+        fill(memory, SIZE, 1);
+        call!(mprotect(memory.cast(), SIZE, PROT_NONE));
+    }
+}
+
+/// Reads pages that it has lent into memory that it never touches.
+fn received() -> Outcome {
+    let (from, to) = pipe(0)?;
+    let memory = map(SIZE)?;
+    loop {
+        fill(memory, SIZE, 1);
+        call!(write(to, memory.cast(), SIZE));
+        call!(read(from, map(SIZE)?.cast(), SIZE));
+    }
+}
+
+fn passed_to_itself() -> Outcome {
+    // SAFETY: asks for the id of this process.
+    let own = unsafe { getpid() };
+    let memory = map(SIZE)?;
+    for way in [Passing::Lend, Passing::Copy].into_iter().cycle() {
+        fill(memory, SIZE, 1);
+        give(memory, own, way)?;
+    }
+    Ok(())
 }
