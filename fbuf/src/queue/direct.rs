@@ -237,17 +237,14 @@ impl<S: State> Queue<S> {
     /// Moves bytes out of the buffer of a writer that waits for room to one that a program reads
     /// into, `max` at most, if that is worth it and the queue is empty; returns how many. The
     /// reading side is locked.
-    #[inline]
+    #[inline(never)]
     pub(super) fn pull<D: Drain<S>>(&self, to: &mut dyn Sink, max: usize, call: &mut D) -> usize {
-        match self.sending.is_worth(max) && max >= vm::least_direct() {
-            true => to
-                .program_memory()
-                .map_or(0, |to| self.pull_into(to, max, call)),
-            false => 0,
+        match to.program_memory().filter(|_| self.sending.is_worth(max)) {
+            Some(to) => self.pull_into(to, max, call),
+            None => 0,
         }
     }
 
-    #[inline(never)]
     fn pull_into<D: Drain<S>>(&self, to: &mut UserBuffers, max: usize, call: &mut D) -> usize {
         // Another writer that is at work may sleep, and adds to the queue.
         let Some(_writing) = self.writing.try_lock() else {

@@ -91,8 +91,10 @@ impl<S: State> Queue<S> {
         if let Some(why) = why {
             vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
         }
-        let left = (max - total).min(to.room());
-        Ok(total + self.pull(to, left, call))
+        match room - total >= vm::least_direct() {
+            true => Ok(total + self.pull(to, room - total, call)),
+            false => Ok(total),
+        }
     }
 
     /// As [`drain`](Queue::drain) for what does not go with its pages, after `total` bytes did.

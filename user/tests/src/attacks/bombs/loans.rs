@@ -131,7 +131,7 @@ fn unmapped() -> Outcome {
     let fills: [fn() -> Outcome; 3] = [without_rights, received, passed_to_itself];
     let total = field("/proc/meminfo", "MemTotal")? as usize * 1024;
     let innocent = spawn(|| {
-        fill(map(total / 20)?, total / 20, 1);
+        touch(map(total / 20)?, total / 20, 1);
         loop {
             pause_ms(1000);
         }
@@ -160,7 +160,7 @@ fn unmapped() -> Outcome {
 fn without_rights() -> Outcome {
     loop {
         let memory = map(SIZE)?;
-        fill(memory, SIZE, 1);
+        touch(memory, SIZE, 1);
         call!(mprotect(memory.cast(), SIZE, PROT_NONE));
     }
 }
@@ -170,7 +170,7 @@ fn received() -> Outcome {
     let (from, to) = pipe(0)?;
     let memory = map(SIZE)?;
     loop {
-        fill(memory, SIZE, 1);
+        touch(memory, SIZE, 1);
         call!(write(to, memory.cast(), SIZE));
         call!(read(from, map(SIZE)?.cast(), SIZE));
     }
@@ -181,7 +181,7 @@ fn passed_to_itself() -> Outcome {
     let own = unsafe { getpid() };
     let memory = map(SIZE)?;
     for way in [Passing::Lend, Passing::Copy].into_iter().cycle() {
-        fill(memory, SIZE, 1);
+        touch(memory, SIZE, 1);
         give(memory, own, way)?;
     }
     Ok(())
