@@ -3,6 +3,7 @@
 use libc::{c_int, pid_t};
 
 use crate::failure::{Outcome, Result, errno};
+use crate::files::read_text;
 use crate::time::pause_ms;
 use crate::{call, ensure, equal};
 
@@ -127,4 +128,15 @@ pub fn child(body: impl FnOnce() -> Outcome) -> Outcome {
         "the child (line {line}) ended with {end:?}"
     );
     Ok(())
+}
+
+/// Waits until a process sleeps.
+pub fn await_sleep(process: pid_t) -> Outcome {
+    loop {
+        let stat = read_text(&format!("/proc/{process}/stat"))?;
+        if stat.contains(") S ") {
+            return Ok(());
+        }
+        pause_ms(1);
+    }
 }

@@ -27,7 +27,7 @@ pub use std::time::{Duration, Instant};
 pub use libc::*;
 
 pub use crate::children::{
-    End, child, exit, kill_child, say, spawn, spawn_sleeper, wait, wait_all,
+    End, await_sleep, child, exit, kill_child, say, spawn, spawn_sleeper, wait, wait_all,
 };
 pub use crate::children::{wait_ok, wait_with};
 pub use crate::cpus::{cpus, futex, futex_wait, futex_wake, futex_with, pin};

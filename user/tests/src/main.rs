@@ -99,7 +99,7 @@ fn main() {
         processes::waiting, processes::forking, processes::executing, processes::groups,
         memfds, attributes, accounts::process, accounts::machine, accounts::log,
         accounts::charges, mounts, ptys, pidfd, pipes, movement,
-        movement::calls, movement::files, movement::waiting, passing, passing::chains, passing::places, polling, udp_lite,
+        movement::blocked, movement::calls, movement::files, movement::waiting, passing, passing::chains, passing::places, polling, udp_lite,
         netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,

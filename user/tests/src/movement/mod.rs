@@ -1,6 +1,7 @@
 //! Data movement: whatever way bytes go, by copies or by pages that change hands, what was written
 //! is what is read, and no later write reaches the other side.
 
+pub mod blocked;
 pub mod calls;
 pub mod files;
 pub mod waiting;

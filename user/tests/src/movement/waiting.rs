@@ -196,17 +196,6 @@ fn tcp_rules() -> Outcome {
     Ok(())
 }
 
-/// Waits until a process sleeps.
-fn await_sleep(process: pid_t) -> Outcome {
-    loop {
-        let stat = read_text(&format!("/proc/{process}/stat"))?;
-        if stat.contains(") S ") {
-            return Ok(());
-        }
-        pause_ms(1);
-    }
-}
-
 /// A reader that is killed in its wait leaves the pipe as it was for the next one.
 fn killed() -> Outcome {
     killed_over(pipe(0)?)?;

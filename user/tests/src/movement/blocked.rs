@@ -1,0 +1,299 @@
+//! Writers that wait for room have their bytes taken out of their memory by the reader: in order,
+//! once, up to a kill or a signal.
+
+use super::{SWITCH, WAYS, connection};
+use crate::large::Switched;
+use support::prelude::*;
+
+pub const TESTS: &[Test] = &[
+    (
+        "movement: a reader goes on with what a writer waits to write",
+        taken,
+    ),
+    ("movement: writers that wait are interrupted", interrupted),
+    ("movement: writers that wait are killed", killed),
+    ("movement: writers that wait beside others", beside_others),
+    ("movement: a writer's memory that goes while it waits", gone),
+];
+
+/// More bytes than any stream holds.
+const LEN: usize = 2 << 20;
+const WORDS: usize = LEN / 8;
+
+/// Memory of [`LEN`] bytes that counts from `first` on.
+fn counting(first: usize) -> Result<*mut u8> {
+    let memory = map(LEN)?;
+    count_from(memory, first);
+    Ok(memory)
+}
+
+fn count_from(memory: *mut u8, first: usize) {
+    for word in 0..WORDS {
+        // SAFETY: inside the mapping, which is aligned.
+        unsafe { memory.cast::<u64>().add(word).write((first + word) as u64) };
+    }
+}
+
+/// Checks that `len` bytes count from `next` on; returns with what they would go on.
+fn checked(memory: *const u8, len: usize, mut next: u64) -> Result<u64> {
+    ensure!(len % 8 == 0, "{len} bytes");
+    for word in 0..len / 8 {
+        // SAFETY: inside the mapping, which is aligned.
+        equal!(unsafe { memory.cast::<u64>().add(word).read() }, next);
+        next += 1;
+    }
+    Ok(next)
+}
+
+/// A reader and a writer of each kind of stream.
+fn streams() -> Result<[(c_int, c_int); 3]> {
+    let [reader, writer] = socket_pair(SOCK_STREAM)?.map(IntoRawFd::into_raw_fd);
+    Ok([pipe(0)?, (reader, writer), connection()?])
+}
+
+fn write_all(writer: c_int, memory: *const u8, len: usize) -> Outcome {
+    let mut done = 0;
+    while done < len {
+        let at = memory.wrapping_add(done).cast();
+        done += call!(write(writer, at, len - done)) as usize;
+    }
+    Ok(())
+}
+
+/// One read takes what is in the stream and what its writer waits with, by one copy or none. What
+/// the writer writes later is not seen, and a writer all of whose bytes were taken has written them,
+/// even if the reader is gone by then.
+fn taken() -> Outcome {
+    for (reader, writer) in streams()? {
+        for way in WAYS {
+            let _way = Switched::to(SWITCH, way)?;
+            let to = map(LEN)?;
+            touch(to, LEN, 0);
+            let child = spawn(|| {
+                let from = counting(0)?;
+                let n = call!(write(writer, from.cast(), LEN));
+                equal!(n as usize, LEN);
+                count_from(from, 7);
+                Ok(())
+            })?;
+            await_sleep(child)?;
+            let past = || Ok::<u64, Failure>(counter("bytes_put")? + counter("bytes_passed")?);
+            let before = past()?;
+            let mut done = 0;
+            while done < LEN {
+                let at = to.wrapping_add(done).cast();
+                done += call!(read(reader, at, LEN - done)) as usize;
+            }
+            wait_ok(child)?;
+            checked(to, LEN, 0)?;
+            // Where there are others the writer may go on by itself.
+            if way == "once" && cpus() == 1 {
+                let past = past()? - before;
+                ensure!(
+                    past as usize >= LEN / 2,
+                    "{past} bytes went past the stream"
+                );
+            }
+            unmap(to, LEN)?;
+        }
+        let child = spawn(|| {
+            call!(close(reader));
+            let from = counting(0)?;
+            let n = call!(write(writer, from.cast(), LEN));
+            equal!(n as usize, LEN);
+            Ok(())
+        })?;
+        let to = map(LEN)?;
+        let mut next = 0;
+        while (next as usize) < WORDS {
+            let n = call!(read(reader, to.cast(), LEN));
+            next = checked(to, n as usize, next)?;
+        }
+        call!(close(reader));
+        wait_ok(child)?;
+        call!(close(writer));
+        unmap(to, LEN)?;
+    }
+    Ok(())
+}
+
+/// A writer that is interrupted goes on behind the bytes that it was told of.
+fn interrupted() -> Outcome {
+    extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
+    for way in ["once", "loan", "auto"] {
+        let _way = Switched::to(SWITCH, way)?;
+        for (reader, writer) in streams()? {
+            let child = spawn(|| {
+                call!(close(reader));
+                handle(SIGALRM, nothing, 0)?;
+                let time = timeval {
+                    tv_sec: 0,
+                    tv_usec: 500,
+                };
+                let timer = itimerval {
+                    it_interval: time,
+                    it_value: time,
+                };
+                call!(setitimer(ITIMER_REAL, &timer, std::ptr::null_mut()));
+                let from = map(LEN)?;
+                for round in 0..6 {
+                    count_from(from, round * WORDS);
+                    let mut done = 0;
+                    while done < LEN {
+                        let at = from.wrapping_add(done).cast();
+                        // SAFETY: writes from the mapping.
+                        match unsafe { write(writer, at, LEN - done) } {
+                            n @ 0.. => done += n as usize,
+                            _ => equal!(errno(), EINTR),
+                        }
+                    }
+                }
+                Ok(())
+            })?;
+            call!(close(writer));
+            let to = map(LEN)?;
+            touch(to, LEN, 0);
+            let (mut next, mut numbers) = (0, Numbers::new(5));
+            while (next as usize) < 6 * WORDS {
+                let most = 8 * (1 + numbers.below(WORDS as u64) as usize);
+                let n = call!(read(reader, to.cast(), most));
+                ensure!(n > 0, "the stream ends at word {next}");
+                next = checked(to, n as usize, next)?;
+            }
+            equal!(call!(read(reader, to.cast(), LEN)), 0);
+            wait_ok(child)?;
+            call!(close(reader));
+            unmap(to, LEN)?;
+        }
+    }
+    Ok(())
+}
+
+/// The reader of a writer that is killed in its wait has the first of its bytes, whole words of
+/// them, and then those of the next writer.
+fn killed() -> Outcome {
+    for (reader, writer) in streams()? {
+        let to = map(LEN)?;
+        let mut numbers = Numbers::new(11);
+        for round in 0..24 {
+            let child = spawn(|| {
+                let from = counting(round * WORDS)?;
+                write_all(writer, from, LEN)
+            })?;
+            await_sleep(child)?;
+            let killer = spawn(|| {
+                call!(kill(child, SIGKILL));
+                Ok(())
+            })?;
+            let mut next = (round * WORDS) as u64;
+            let most = 8 * (1 + numbers.below(WORDS as u64 / 2) as usize);
+            let n = call!(read(reader, to.cast(), most));
+            next = checked(to, n as usize, next)?;
+            wait_ok(killer)?;
+            equal!(wait(child)?, End::Signal(SIGKILL));
+            // What is left of it, and a word that ends it.
+            let last = spawn(|| {
+                let end = [u64::MAX; 1];
+                call!(write(writer, end.as_ptr().cast(), 8));
+                Ok(())
+            })?;
+            loop {
+                let n = call!(read(reader, to.cast(), LEN)) as usize;
+                // SAFETY: inside the mapping, which is aligned.
+                let last = unsafe { to.cast::<u64>().add(n / 8 - 1).read() };
+                let is_end = last == u64::MAX;
+                next = checked(to, n - 8 * usize::from(is_end), next)?;
+                if is_end {
+                    break;
+                }
+            }
+            wait_ok(last)?;
+        }
+        unmap(to, LEN)?;
+        call!(close(reader));
+        call!(close(writer));
+    }
+    Ok(())
+}
+
+/// Several writers of a pipe: the bytes of each come in order, and those of a small write together.
+fn beside_others() -> Outcome {
+    const SMALL: usize = 64;
+    let (reader, writer) = pipe(0)?;
+    let large = |number: u64| {
+        spawn(move || {
+            let from = map(LEN)?;
+            for word in 0..WORDS as u64 {
+                let value = number << 32 | word;
+                // SAFETY: inside the mapping, which is aligned.
+                unsafe { from.cast::<u64>().add(word as usize).write(value) };
+            }
+            write_all(writer, from, LEN)
+        })
+    };
+    let small = spawn(|| {
+        for message in 0..2000u64 {
+            let words = [3 << 32 | message; SMALL];
+            call!(write(writer, words.as_ptr().cast(), size_of_val(&words)));
+        }
+        Ok(())
+    })?;
+    let children = [large(0)?, large(1)?, large(2)?, small];
+    call!(close(writer));
+    let to = map(LEN)?;
+    let (mut next, mut run) = ([0u64; 4], 0);
+    loop {
+        let n = call!(read(reader, to.cast(), LEN)) as usize;
+        if n == 0 {
+            break;
+        }
+        for word in 0..n / 8 {
+            // SAFETY: inside the mapping, which is aligned.
+            let value = unsafe { to.cast::<u64>().add(word).read() };
+            let (of, count) = ((value >> 32) as usize, value & 0xffff_ffff);
+            ensure!(of < 4, "{value:#x}");
+            ensure!(of == 3 || run == 0, "a small write was parted");
+            equal!(count, next[of]);
+            if of == 3 {
+                run = (run + 1) % SMALL;
+            }
+            if of < 3 || run == 0 {
+                next[of] += 1;
+            }
+        }
+    }
+    equal!(next, [WORDS as u64, WORDS as u64, WORDS as u64, 2000]);
+    children.into_iter().try_for_each(wait_ok)?;
+    call!(close(reader));
+    unmap(to, LEN)
+}
+
+/// A writer whose memory is taken away while it waits has written what came before.
+fn gone() -> Outcome {
+    for (reader, writer) in streams()? {
+        let child = spawn(|| {
+            call!(close(reader));
+            let from = counting(0)?;
+            let hole = LEN / 2;
+            unmap(from.wrapping_add(hole), LEN - hole)?;
+            let n = call!(write(writer, from.cast(), LEN)) as usize;
+            equal!(n, hole);
+            Ok(())
+        })?;
+        call!(close(writer));
+        let to = map(LEN)?;
+        let mut next = 0;
+        loop {
+            let n = call!(read(reader, to.cast(), LEN));
+            if n == 0 {
+                break;
+            }
+            next = checked(to, n as usize, next)?;
+        }
+        equal!(next as usize, WORDS / 2);
+        wait_ok(child)?;
+        call!(close(reader));
+        unmap(to, LEN)?;
+    }
+    Ok(())
+}
