@@ -119,8 +119,8 @@ pub fn copy_in_page(
     unsafe { copy_in_raw(to.at(offset, len), from, len) }
 }
 
-/// As [`copy_in_page`], as far as the program's pages are mapped: no fault is resolved, so locks may
-/// be held. Returns how many bytes were copied; none of what [`compat_scratch`] holds.
+/// As [`copy_in_page`], as far as the program's pages are mapped: no fault is resolved, so locks
+/// may be held. Returns how many bytes were copied; none of what [`compat_scratch`] holds.
 pub fn copy_in_page_if_mapped(
     to: &Mapping<'_>,
     offset: usize,

@@ -141,10 +141,10 @@ impl Map {
         })
     }
 
-    /// Has `write` write the bytes of `range`, as far as their pages are mapped to be written; returns
-    /// how many it wrote. It gets a page and which bytes of it to write, and returns how many it
-    /// did: none ends it. Resolves no fault, and `write` must not fault: locks may be held
-    /// that come before the map's.
+    /// Has `write` write the bytes of `range`, as far as their pages are mapped to be written;
+    /// returns how many it wrote. It gets a page and which bytes of it to write, and returns how
+    /// many it did: fewer end the pages that are locked together, none the call. Resolves no fault,
+    /// and `write` must not fault: locks may be held that come before the map's.
     pub fn write_mapped(
         &self,
         range: VirtRange,

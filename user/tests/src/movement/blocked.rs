@@ -61,8 +61,8 @@ fn write_all(writer: c_int, memory: *const u8, len: usize) -> Outcome {
 }
 
 /// One read takes what is in the stream and what its writer waits with, by one copy or none. What
-/// the writer writes later is not seen, and a writer all of whose bytes were taken has written them,
-/// even if the reader is gone by then.
+/// the writer writes later is not seen, and a writer all of whose bytes were taken has written
+/// them, even if the reader is gone by then.
 fn taken() -> Outcome {
     for (reader, writer) in streams()? {
         for way in WAYS {
