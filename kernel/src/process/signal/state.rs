@@ -544,6 +544,10 @@ impl Thread {
     /// handler that is then run sees the old one restored after it.
     pub fn set_temporary_mask(&self, mask: SignalSet) {
         let old = self.set_mask(mask);
+        if mask == old {
+            // What is put back is there already.
+            return;
+        }
         self.signals.saved.store(old.0, Relaxed);
         self.signals.has_saved.store(true, Relaxed);
         self.signals.call_attention();
