@@ -65,7 +65,17 @@ impl Aggregate {
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
+    #[inline]
     pub fn append(&mut self, slice: Slice) -> Result<()> {
+        if self.slices.len() == self.slices.capacity() {
+            return self.grow_and_append(slice);
+        }
+        self.push(slice);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn grow_and_append(&mut self, slice: Slice) -> Result<()> {
         self.reserve(1)?;
         self.push(slice);
         Ok(())
@@ -75,15 +85,21 @@ impl Aggregate {
     #[inline(always)]
     pub(crate) fn push(&mut self, slice: Slice) {
         debug_assert!(slice.end() <= PAGE_SIZE);
+        let continues = |last: &Slice| last.frame() == slice.frame() && last.end() == slice.offset;
+        if slice.len == 0 || self.slices.back().is_some_and(continues) {
+            return self.lengthen(slice);
+        }
+        debug_assert!(self.slices.len() < self.slices.capacity());
         self.len += slice.len;
-        if let Some(last) = self.slices.back_mut()
-            && last.frame() == slice.frame()
-            && last.end() == slice.offset
-        {
+        self.slices.push_back(slice);
+    }
+
+    /// Adds a slice that continues the last one, or is empty. Out of line: most do not.
+    #[inline(never)]
+    fn lengthen(&mut self, slice: Slice) {
+        if let Some(last) = self.slices.back_mut() {
             last.len += slice.len;
-        } else if slice.len > 0 {
-            debug_assert!(self.slices.len() < self.slices.capacity());
-            self.slices.push_back(slice);
+            self.len += slice.len;
         }
     }
 
@@ -117,8 +133,13 @@ impl Aggregate {
         {
             to.slices.push_back(only.clone());
             to.len = self.len;
-            return;
+        } else {
+            self.share_several(to, max, slices);
         }
+    }
+
+    #[inline(never)]
+    fn share_several(&self, to: &mut Aggregate, max: usize, slices: usize) {
         if self.len <= max && self.slices.len() <= slices {
             to.slices.extend(self.slices.iter().cloned());
             to.len = self.len;
@@ -190,6 +211,7 @@ impl Aggregate {
     }
 
     /// The first slice, whole.
+    #[inline]
     pub fn pop_front(&mut self) -> Option<Slice> {
         let slice = self.slices.pop_front()?;
         self.len -= slice.len;
@@ -204,6 +226,7 @@ impl Aggregate {
     }
 
     /// The first slice, but no more than `max` bytes of it; `None` if that is nothing.
+    #[inline]
     pub fn take_slice(&mut self, max: usize) -> Option<Slice> {
         let first = self.slices.front_mut()?;
         if max == 0 {

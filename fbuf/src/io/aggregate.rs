@@ -167,7 +167,7 @@ impl Sink for AggregateSink<'_> {
     fn put_slice(&mut self, mut slice: Slice) -> Result<usize> {
         let len = slice.len.min(self.room());
         if len < slice.len {
-            slice = slice.split_front(len);
+            slice = slice.clipped(len);
         }
         self.to.append(slice)?;
         self.room -= len;
