@@ -24,6 +24,9 @@ use super::{Frame, end_use, give_up};
 use crate::cpu::percpu::Pinned;
 use crate::hw::machine;
 
+/// The counts of a frame with two owners, and no other handle.
+const TWO_OWNERS: u64 = HANDLE + 1;
+
 /// A handle of a frame that owns the frame, alone or with others.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Owned(ManuallyDrop<Frame>);
@@ -66,12 +69,13 @@ impl Owned {
 /// whether there are other owners.
 #[inline(always)]
 pub(super) fn give_up_owned(index: u32, counts: u64) -> bool {
-    // Mostly this is the only owner, or one of several without readers.
-    if counts & OWNERS == 0 {
+    // Mostly this is one of two owners, without readers, or the only one.
+    if counts != TWO_OWNERS && counts & OWNERS == 0 {
         give_up(index);
         return false;
     }
-    can_leave(counts) && leave(index, counts, HANDLE).is_ok() || leave_others(index)
+    let can_leave = counts == TWO_OWNERS || can_leave(counts);
+    can_leave && leave(index, counts, HANDLE).is_ok() || leave_others(index)
 }
 
 /// As [`give_up_owned`] where others changed the counts, or there are more handles than owners.
