@@ -3,7 +3,7 @@
 use alloc::{collections::VecDeque, vec::Vec};
 use core::mem;
 
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, ephemeral};
 
 use crate::slice::Slice;
@@ -59,14 +59,6 @@ impl Aggregate {
     /// `ENOMEM`.
     #[inline]
     pub fn reserve(&mut self, slices: usize) -> Result<()> {
-        match self.slices.capacity() - self.slices.len() >= slices {
-            true => Ok(()),
-            false => self.grow(slices),
-        }
-    }
-
-    #[inline(never)]
-    fn grow(&mut self, slices: usize) -> Result<()> {
         Ok(self.slices.try_reserve(slices)?)
     }
 
@@ -76,13 +68,18 @@ impl Aggregate {
     /// `ENOMEM`; nothing has changed.
     #[inline]
     pub fn append(&mut self, slice: Slice) -> Result<()> {
-        match self.reserve(1) {
-            Ok(()) => {
-                self.push(slice);
-                Ok(())
-            }
-            Err(error) => refuse(slice, error),
+        if self.slices.len() == self.slices.capacity() {
+            return self.grow_and_append(slice);
         }
+        self.push(slice);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn grow_and_append(&mut self, slice: Slice) -> Result<()> {
+        self.reserve(1)?;
+        self.push(slice);
+        Ok(())
     }
 
     /// Adds a slice at the back, for which there is room.
@@ -313,10 +310,4 @@ impl Aggregate {
             self.len += n;
         }))
     }
-}
-
-/// A slice that found no room.
-#[cold]
-fn refuse(_slice: Slice, error: Errno) -> Result<()> {
-    Err(error)
 }

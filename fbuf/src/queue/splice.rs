@@ -63,7 +63,8 @@ impl<S: Slots> Queue<S> {
         let mut chain = self.lock();
         let mut slots = call.space(&mut chain)?.slots;
         let (at, before) = (chain.end(), from.len());
-        if from.slice_count() <= slots {
+        // One slice is moved below.
+        if (2..=slots).contains(&from.slice_count()) {
             if chain.data.is_empty() && from.capacity() >= chain.state.slots() {
                 mem::swap(&mut chain.data, from);
             } else {

@@ -69,13 +69,17 @@ impl Owned {
 /// whether there are other owners.
 #[inline(always)]
 pub(super) fn give_up_owned(index: u32, counts: u64) -> bool {
-    // Mostly this is one of two owners, without readers, or the only one.
-    if counts != TWO_OWNERS && counts & OWNERS == 0 {
-        give_up(index);
-        return false;
+    // Mostly this is one of several owners, without readers, or the only one. The comparisons are
+    // those of `can_leave`, the most frequent one first.
+    let others = counts & OWNERS;
+    if counts == TWO_OWNERS || others.wrapping_sub(2) < FOR_EVER - 2 {
+        return leave(index, counts, HANDLE).is_ok() || leave_others(index);
     }
-    let can_leave = counts == TWO_OWNERS || can_leave(counts);
-    can_leave && leave(index, counts, HANDLE).is_ok() || leave_others(index)
+    if others != 0 {
+        return leave_others(index);
+    }
+    give_up(index);
+    false
 }
 
 /// As [`give_up_owned`] where others changed the counts, or there are more handles than owners.
@@ -144,7 +148,7 @@ fn leave_to_last(index: u32, handle: u64) -> bool {
         0 => None,
         // For ever lent.
         FOR_EVER.. => Some(counts),
-        1 if handles(counts) > known => Some(counts - 1 | STILL_READ),
+        1 if handles(counts) > known => Some((counts - 1) | STILL_READ),
         _ => Some(counts - 1),
     };
     // Orders as in `leave`.
