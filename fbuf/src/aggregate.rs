@@ -201,11 +201,7 @@ impl Aggregate {
 
     /// Drops all bytes. The room for slices stays.
     pub fn clear(&mut self) {
-        // One slice goes without what a ring of them takes.
-        match self.slices.len() {
-            1 => drop(self.slices.pop_front()),
-            _ => self.slices.clear(),
-        }
+        self.slices.clear();
         self.len = 0;
     }
 

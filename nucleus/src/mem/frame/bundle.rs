@@ -5,6 +5,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use super::counts::is_one_handle;
 use super::owned::give_up_owned;
+use super::record::record;
 use super::{Frame, Owned, RUN_FRAMES, cache, is_last_handle, make_free};
 use crate::hw::machine;
 
@@ -38,15 +39,16 @@ impl Bundle {
     #[inline]
     pub fn add_owned(&mut self, owned: Owned) -> bool {
         machine::point();
-        let counts = owned.counts();
         let index = owned.into_index();
+        let at = record(index).counts();
+        let counts = at.load(Ordering::Acquire);
         // As in `Owned::drop`.
         match is_one_handle(counts) {
             true => {
                 self.free(index);
                 false
             }
-            false => give_up_owned(index, counts),
+            false => give_up_owned(index, at, counts),
         }
     }
 

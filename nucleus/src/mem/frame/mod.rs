@@ -1,11 +1,11 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), counts of users (`counts`), handles given up together
-//! (`bundle`), owners of frames (`owned`), runs of frames for large pages (`run`), targets for what is to be free
-//! (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page
-//! table of level 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag
-//! (`iosup.txt` 2.2, 6.1).
+//! pools of page tables kept ready (`cache`), counts of a frame's users (`counts`), handles given
+//! up together (`bundle`), owners of frames (`owned`), runs of frames for large pages (`run`),
+//! targets for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame
+//! has a type (`Writable`, page table of level 1 to 4, `Descriptor`), a type count, an existence
+//! count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod bundle;

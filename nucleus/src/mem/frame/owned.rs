@@ -16,6 +16,7 @@
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use super::counts::{FOR_EVER, HANDLE, OWNERS, STILL_READ, add_owner, handles, is_one_handle};
@@ -68,12 +69,14 @@ impl Owned {
 /// Gives up an ownership, and its handle, which was not the only one by these counts. Returns
 /// whether there are other owners.
 #[inline(always)]
-pub(super) fn give_up_owned(index: u32, counts: u64) -> bool {
-    // Mostly this is one of several owners, without readers, or the only one. The comparisons are
-    // those of `can_leave`, the most frequent one first.
+pub(super) fn give_up_owned(index: u32, at: &AtomicU64, counts: u64) -> bool {
+    // The comparisons are those of `can_leave`, the most frequent one first.
+    if counts == TWO_OWNERS {
+        return leave(at, TWO_OWNERS, HANDLE).is_ok() || leave_others(index);
+    }
     let others = counts & OWNERS;
-    if counts == TWO_OWNERS || others.wrapping_sub(2) < FOR_EVER - 2 {
-        return leave(index, counts, HANDLE).is_ok() || leave_others(index);
+    if others.wrapping_sub(2) < FOR_EVER - 2 {
+        return leave(at, counts, HANDLE).is_ok() || leave_others(index);
     }
     if others != 0 {
         return leave_others(index);
@@ -94,7 +97,8 @@ fn leave_others(index: u32) -> bool {
 
 /// One owner less, and `handle` less, if there are other owners. Returns whether there are.
 fn disown(index: u32, handle: u64) -> bool {
-    let mut counts = record(index).counts().load(Acquire);
+    let at = record(index).counts();
+    let mut counts = at.load(Acquire);
     loop {
         if counts & OWNERS == 0 {
             return false;
@@ -102,7 +106,7 @@ fn disown(index: u32, handle: u64) -> bool {
         if !can_leave(counts) {
             return leave_to_last(index, handle);
         }
-        match leave(index, counts, handle) {
+        match leave(at, counts, handle) {
             Ok(_) => return true,
             Err(now) => counts = now,
         }
@@ -121,15 +125,14 @@ fn can_leave(counts: u64) -> bool {
     }
 }
 
-/// One owner less, and `handle` less, if these are the counts yet; else what they are now.
+/// One owner less, and `handle` less, if these are the counts `at` the frame's record yet; else
+/// what they are now.
 #[inline(always)]
-fn leave(index: u32, counts: u64, handle: u64) -> Result<u64, u64> {
+fn leave(at: &AtomicU64, counts: u64, handle: u64) -> Result<u64, u64> {
     machine::point();
     // Release, and acquire by the owner that finds itself alone: all reads of the bytes come before
     // it writes them.
-    record(index)
-        .counts()
-        .compare_exchange(counts, counts - 1 - handle, AcqRel, Acquire)
+    at.compare_exchange(counts, counts - 1 - handle, AcqRel, Acquire)
 }
 
 /// One owner less, if there is one other, which may have mappings; then also `handle` less. Returns
@@ -229,11 +232,12 @@ impl Drop for Owned {
     #[inline]
     fn drop(&mut self) {
         machine::point();
-        let counts = self.counts();
+        let at = record(self.0.index).counts();
+        let counts = at.load(Acquire);
         match is_one_handle(counts) {
             true => end_use(self.0.index),
             false => {
-                give_up_owned(self.0.index, counts);
+                give_up_owned(self.0.index, at, counts);
             }
         }
     }
