@@ -1,6 +1,7 @@
 //! Aggregates (`fbufs.txt` 2.1.1: aggregate objects).
 
-use alloc::collections::VecDeque;
+use alloc::{collections::VecDeque, vec::Vec};
+use core::mem;
 
 use abi::Result;
 use nucleus::{Frame, PAGE_SIZE, ephemeral};
@@ -65,7 +66,17 @@ impl Aggregate {
     ///
     /// # Errors
     /// `ENOMEM`; nothing has changed.
+    #[inline]
     pub fn append(&mut self, slice: Slice) -> Result<()> {
+        if self.slices.len() == self.slices.capacity() {
+            return self.grow_and_append(slice);
+        }
+        self.push(slice);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn grow_and_append(&mut self, slice: Slice) -> Result<()> {
         self.reserve(1)?;
         self.push(slice);
         Ok(())
@@ -75,15 +86,21 @@ impl Aggregate {
     #[inline(always)]
     pub(crate) fn push(&mut self, slice: Slice) {
         debug_assert!(slice.end() <= PAGE_SIZE);
+        let continues = |last: &Slice| last.frame() == slice.frame() && last.end() == slice.offset;
+        if slice.len == 0 || self.slices.back().is_some_and(continues) {
+            return self.lengthen(slice);
+        }
+        debug_assert!(self.slices.len() < self.slices.capacity());
         self.len += slice.len;
-        if let Some(last) = self.slices.back_mut()
-            && last.frame() == slice.frame()
-            && last.end() == slice.offset
-        {
+        self.slices.push_back(slice);
+    }
+
+    /// Adds a slice that continues the last one, or is empty. Out of line: most do not.
+    #[inline(never)]
+    fn lengthen(&mut self, slice: Slice) {
+        if let Some(last) = self.slices.back_mut() {
             last.len += slice.len;
-        } else if slice.len > 0 {
-            debug_assert!(self.slices.len() < self.slices.capacity());
-            self.slices.push_back(slice);
+            self.len += slice.len;
         }
     }
 
@@ -99,7 +116,7 @@ impl Aggregate {
         }
         if !other.slices.is_empty() {
             self.slices.append(&mut other.slices);
-            self.len += core::mem::take(&mut other.len);
+            self.len += mem::take(&mut other.len);
         }
         Ok(())
     }
@@ -117,10 +134,20 @@ impl Aggregate {
         {
             to.slices.push_back(only.clone());
             to.len = self.len;
-            return;
+        } else {
+            self.share_several(to, max, slices);
         }
+    }
+
+    #[inline(never)]
+    fn share_several(&self, to: &mut Aggregate, max: usize, slices: usize) {
         if self.len <= max && self.slices.len() <= slices {
-            to.slices.extend(self.slices.iter().cloned());
+            // A vector grows by many in fewer instructions than a ring.
+            let mut copy = Vec::from(mem::take(&mut to.slices));
+            let (front, back) = self.slices.as_slices();
+            copy.extend(front.iter().cloned());
+            copy.extend(back.iter().cloned());
+            to.slices = VecDeque::from(copy);
             to.len = self.len;
             return;
         }
@@ -190,6 +217,7 @@ impl Aggregate {
     }
 
     /// The first slice, whole.
+    #[inline]
     pub fn pop_front(&mut self) -> Option<Slice> {
         let slice = self.slices.pop_front()?;
         self.len -= slice.len;
@@ -204,16 +232,21 @@ impl Aggregate {
     }
 
     /// The first slice, but no more than `max` bytes of it; `None` if that is nothing.
+    #[inline]
     pub fn take_slice(&mut self, max: usize) -> Option<Slice> {
-        let first = self.slices.front_mut()?;
-        if max == 0 {
-            return None;
+        let first = self.slices.front()?;
+        match first.len <= max {
+            true => self.pop_front(),
+            false => self.split_first(max),
         }
-        if first.len <= max {
-            return self.pop_front();
-        }
-        self.len -= max;
-        Some(first.split_front(max))
+    }
+
+    /// The first `n` bytes of the first slice, which are fewer than it has; `None` for none.
+    #[inline(never)]
+    fn split_first(&mut self, n: usize) -> Option<Slice> {
+        let first = self.slices.front_mut().filter(|_| n > 0)?;
+        self.len -= n;
+        Some(first.split_front(n))
     }
 
     /// Drops the first `n` bytes of the first slice; returns it if these were its last.

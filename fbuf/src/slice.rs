@@ -150,7 +150,8 @@ impl Slice {
     }
 
     /// Removes and returns the first `n` bytes, `len` at most. One of the two parts may be empty;
-    /// such a slice is not kept.
+    /// such a slice is not kept. Out of line: most slices go on whole.
+    #[inline(never)]
     pub(crate) fn split_front(&mut self, n: usize) -> Slice {
         let front = match self.frame.is_lent() {
             true => Slice::of(&self.frame, self.offset, n),
@@ -158,6 +159,12 @@ impl Slice {
         };
         self.drop_front(n);
         front
+    }
+
+    /// Returns the first `n` bytes, `len` at most, and gives the others up.
+    #[inline(never)]
+    pub(crate) fn clipped(mut self, n: usize) -> Slice {
+        self.split_front(n)
     }
 
     /// Gives the first `n` bytes up, fewer than `len`.

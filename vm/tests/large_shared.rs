@@ -207,7 +207,7 @@ fn against_model(cpus: usize) {
                     ephemeral::map(&copy).copy_from(0, &ephemeral::map(&old), 0, PAGE_SIZE);
                     memory
                         .object
-                        .replace(pages.start as u64, copy)
+                        .replace(pages.start as u64, copy, || true)
                         .expect("it is there");
                 }
             }

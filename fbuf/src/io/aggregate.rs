@@ -167,7 +167,7 @@ impl Sink for AggregateSink<'_> {
     fn put_slice(&mut self, mut slice: Slice) -> Result<usize> {
         let len = slice.len.min(self.room());
         if len < slice.len {
-            slice = slice.split_front(len);
+            slice = slice.clipped(len);
         }
         self.to.append(slice)?;
         self.room -= len;
@@ -230,6 +230,10 @@ impl Source for AggregateSource<'_> {
 
     fn slices(&self, bytes: usize, most: usize) -> usize {
         let mut left = bytes.min(self.left);
+        // Mostly there is one.
+        if self.from.slice(0).is_some_and(|first| first.len >= left) {
+            return most.min(usize::from(left > 0));
+        }
         let mut count = 0;
         for slice in self.from.slices().take(most) {
             if left == 0 {

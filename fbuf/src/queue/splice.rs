@@ -63,7 +63,8 @@ impl<S: Slots> Queue<S> {
         let mut chain = self.lock();
         let mut slots = call.space(&mut chain)?.slots;
         let (at, before) = (chain.end(), from.len());
-        if from.slice_count() <= slots {
+        // One slice is moved below.
+        if (2..=slots).contains(&from.slice_count()) {
             if chain.data.is_empty() && from.capacity() >= chain.state.slots() {
                 mem::swap(&mut chain.data, from);
             } else {
@@ -103,11 +104,15 @@ impl<S: Slots> Queue<S> {
     /// again. Until then the bytes are the queue's: writers find no room in their place.
     pub fn remove(&self, _reading: &Reading<'_>, mut n: usize, mut spent: Aggregate) -> bool {
         let mut freed_slot = false;
-        spent.clear();
+        // One slice goes at the end.
+        if spent.slice_count() > 1 {
+            spent.clear();
+        }
         while n > 0 {
             let mut chain = self.lock();
             let was_full = !chain.has_slot();
-            let slice = if n == chain.data.len() && spent.capacity() >= chain.state.slots() {
+            let may_swap = spent.is_empty() && spent.capacity() >= chain.state.slots();
+            let slice = if may_swap && n == chain.data.len() {
                 // The queue goes on with the other chain's memory.
                 chain.taken += n as u64;
                 mem::swap(&mut chain.data, &mut spent);

@@ -187,7 +187,7 @@ impl Content {
         for (index, frame, end) in batch.whole {
             if end <= n {
                 self.store.listing.note_resident();
-                if self.object.replace(index, frame).is_err() {
+                if self.object.replace(index, frame, || true).is_err() {
                     // The old page must not stay; that it goes needs no memory.
                     self.drop_pages(index..index + 1, None);
                 }

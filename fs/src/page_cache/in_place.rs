@@ -40,7 +40,9 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         let frame = self.store.blocks.in_place(index)?.ok_or(Errno::EIO)?;
         // Otherwise it is a hole's zeros, maybe mapped, or evicted; the block has zeros as well.
         if self.object.resident(index).as_ref() != Some(&frame) {
-            self.object.replace(index, frame.clone()).map_err(errno)?;
+            self.object
+                .replace(index, frame.clone(), || true)
+                .map_err(errno)?;
         }
         Ok(frame)
     }

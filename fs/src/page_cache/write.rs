@@ -215,18 +215,18 @@ impl<S: BackingStore> PageCache<S> {
     /// have it.
     fn adopt(&self, index: u64, frame: Owned) -> Result<usize> {
         Self::throttle();
-        S::charge(self, 1)?;
-        let replaced = S::reserve(self, index, None, (index + 1) * PAGE).and_then(|()| {
-            Counter::bytes_passed.add(PAGE);
-            if S::WRITES_BACK {
-                pmap::set_modified(&frame);
-            }
-            self.object.replace(index, frame).map_err(errno)
-        });
-        if replaced != Ok(false) {
-            self.store.uncharge(1);
+        S::reserve(self, index, None, (index + 1) * PAGE)?;
+        Counter::bytes_passed.add(PAGE);
+        if S::WRITES_BACK {
+            pmap::set_modified(&frame);
         }
-        replaced?;
+        let mut charged = Ok(());
+        let may_add = || {
+            charged = S::charge(self, 1);
+            charged.is_ok()
+        };
+        self.object.replace(index, frame, may_add).map_err(errno)?;
+        charged?;
         S::note_dirty(self, index);
         Ok(PAGE_SIZE)
     }

@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 
+use fbuf::{Aggregate, AggregateSource, Slice};
 use nucleus::{
-    PAGE_SIZE,
+    Frame, PAGE_SIZE,
+    frame::Contents,
     sim::{self, Config},
 };
 
@@ -193,5 +195,32 @@ fn names_and_texts_count_in_the_file_system() {
         root.remove(b"0", &*first, false).unwrap();
         drop(first);
         assert_eq!((free_pages(&root), free_nodes(&root)), (1, 3));
+    });
+}
+
+/// In a full file system pages may yet take the place of others, and only of others.
+#[test]
+fn pages_that_replace_others_need_no_room() {
+    on_machine(|| {
+        let root = new_root(4, 8);
+        let file = make(&root, "file", Make::Regular).unwrap();
+        let write = |page: u64| {
+            let slice = Slice::whole(Frame::alloc(Contents::Zeroed).unwrap());
+            let mut moving = Aggregate::new();
+            moving.append(slice).unwrap();
+            let mut source = AggregateSource::new(&mut moving, PAGE_SIZE);
+            file.write(page * PAGE_SIZE as u64, false, &mut source)
+        };
+        let (count, error) = until_refused(|count| write(count as u64).map(drop));
+        assert_eq!((count, error, free_pages(&root)), (4, Errno::ENOSPC, 0));
+        for page in 0..4 {
+            let end = (page + 1) * PAGE_SIZE as u64;
+            assert_eq!(write(page), Ok((PAGE_SIZE, end)), "page {page}");
+        }
+        assert_eq!(write(4), Err(Errno::ENOSPC));
+        file.truncate(PAGE_SIZE as u64).unwrap();
+        assert_eq!(free_pages(&root), 3);
+        write(3).unwrap();
+        assert_eq!(free_pages(&root), 2);
     });
 }

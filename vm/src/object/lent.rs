@@ -34,7 +34,10 @@ impl Object {
             pending.flush();
         }
         // After the owner was made: a device's pin counts before it looks for the right to write.
-        (!self.is_pinned()).then_some(page)
+        match self.is_pinned() {
+            false => Some(page),
+            true => take_back(page),
+        }
     }
 
     /// Returns page `index`, resident as `found`, to be written: if it is lent, it is left to its
@@ -97,4 +100,10 @@ impl Object {
     pub(crate) fn unpin_to_write(&self) {
         self.write_pins.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// A page is not lent after all.
+#[cold]
+fn take_back(_page: Owned) -> Option<Owned> {
+    None
 }

@@ -8,7 +8,7 @@ use nucleus::{
 };
 
 use super::{Object, PagerError, page::Page};
-use crate::chunks::SLOTS;
+use crate::chunks::{Content, SLOTS};
 use crate::counters::Counter;
 
 impl Object {
@@ -64,11 +64,17 @@ impl Object {
 
     /// Puts `frame` in the place of page `index`, and removes every mapping of the page that was
     /// there before this returns; no fault enters the new page before the old one is out of
-    /// every TLB. Returns whether there was one, resident or in swap.
+    /// every TLB. If there is no page, resident or in swap, `may_add` is asked first, with the
+    /// page's lock held: where it says no, nothing changes.
     ///
     /// # Errors
     /// [`PagerError::OutOfMemory`]; [`PagerError::BeyondEnd`] for an index beyond 2^51 pages.
-    pub fn replace(&self, index: u64, frame: impl Into<Owned>) -> Result<bool, PagerError> {
+    pub fn replace(
+        &self,
+        index: u64,
+        frame: impl Into<Owned>,
+        may_add: impl FnOnce() -> bool,
+    ) -> Result<(), PagerError> {
         let mut pages = self.chunk(index)?.lock();
         let page = &mut pages[index as usize % SLOTS];
         match page.frame() {
@@ -79,11 +85,16 @@ impl Object {
             }
             _ => {}
         }
+        let is_new = !page.is_there();
+        if is_new && !may_add() {
+            return Ok(());
+        }
         let old = core::mem::replace(page, Page::resident(frame));
         drop(pages);
-        if !old.is_there() {
+        if is_new {
             self.count_more(1);
         }
-        Ok(old.is_there())
+        drop(old.into_owned());
+        Ok(())
     }
 }

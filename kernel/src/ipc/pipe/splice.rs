@@ -201,7 +201,7 @@ pub fn file_to_file(
         match write(total as u64, &mut source) {
             Ok(n) => {
                 total += n;
-                if n < read || vm::is_dying() {
+                if n < read || total < len && vm::is_dying() {
                     break;
                 }
             }

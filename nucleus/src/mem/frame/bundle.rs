@@ -3,8 +3,10 @@
 use core::ops::Range;
 use core::sync::atomic::{Ordering, fence};
 
+use super::counts::is_one_handle;
 use super::owned::give_up_owned;
-use super::{Frame, Owned, RUN_FRAMES, cache, has_one_handle, is_last_handle, make_free};
+use super::record::record;
+use super::{Frame, Owned, RUN_FRAMES, cache, is_last_handle, make_free};
 use crate::hw::machine;
 
 /// Handles that are given up one after the other: as dropping each, but neighbours that become free
@@ -38,13 +40,15 @@ impl Bundle {
     pub fn add_owned(&mut self, owned: Owned) -> bool {
         machine::point();
         let index = owned.into_index();
+        let at = record(index).counts();
+        let counts = at.load(Ordering::Acquire);
         // As in `Owned::drop`.
-        match has_one_handle(index) {
+        match is_one_handle(counts) {
             true => {
                 self.free(index);
                 false
             }
-            false => give_up_owned(index),
+            false => give_up_owned(index, at, counts),
         }
     }
 

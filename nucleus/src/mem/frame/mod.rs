@@ -1,15 +1,16 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! One 32-byte record per frame (`record`), a buddy allocator (`buddy`) with per-CPU caches and
-//! pools of page tables kept ready (`cache`), handles given up together (`bundle`), owners of
-//! frames (`owned`), runs of frames for large pages (`run`), targets for what is to be free
-//! (`targets`), shortage on purpose for tests (`injection`). A frame has a type (`Writable`, page
-//! table of level 1 to 4, `Descriptor`), a type count, an existence count and one `cached` flag
-//! (`iosup.txt` 2.2, 6.1).
+//! pools of page tables kept ready (`cache`), counts of a frame's users (`counts`), handles given
+//! up together (`bundle`), owners of frames (`owned`), runs of frames for large pages (`run`),
+//! targets for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame
+//! has a type (`Writable`, page table of level 1 to 4, `Descriptor`), a type count, an existence
+//! count and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod bundle;
 mod cache;
+mod counts;
 mod injection;
 mod owned;
 pub(crate) mod record;
@@ -25,6 +26,8 @@ pub use buddy::{available, scattered};
 pub use bundle::Bundle;
 pub(crate) use cache::{Table, give_table, take_table};
 pub use cache::{keep_tables, keeps_tables};
+pub(crate) use counts::{add_handles, subtract_handles};
+use counts::{check_last, is_last_handle};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
@@ -63,10 +66,8 @@ impl Frame {
     /// [`OutOfMemory`] when only the kernel's own reserve is left.
     pub fn alloc(contents: Contents) -> Result<Frame, OutOfMemory> {
         let index = take(Depth::Data).ok_or(OutOfMemory)?;
-        let r = record(index);
-        r.set_kind(Type::Free, Type::Writable);
-        r.handles().store(1, Ordering::Relaxed);
-        r.lent().store(0, Ordering::Relaxed);
+        record(index).set_kind(Type::Free, Type::Writable);
+        counts::start(index);
         if contents == Contents::Zeroed {
             zero(index);
             Counter::pages_zeroed.add(1);
@@ -97,7 +98,7 @@ impl Frame {
 
     /// Handles to this frame, mappings included. Stable at 1 only if the caller holds the only one.
     pub fn handles(&self) -> u64 {
-        record(self.index).handles().load(Ordering::Acquire)
+        counts::handles(self.counts())
     }
 
     /// How many mappings the frame has in all pmaps.
@@ -117,7 +118,7 @@ impl Frame {
     #[inline]
     pub(crate) fn from_index(index: u32) -> Frame {
         debug_assert_eq!(record(index).kind(), Type::Writable);
-        debug_assert!(record(index).handles().load(Ordering::Relaxed) > 0);
+        debug_assert!(record(index).counts().load(Ordering::Relaxed).cast_signed() >= 0);
         Frame { index }
     }
 
@@ -143,36 +144,6 @@ impl Clone for Frame {
         add_handles(self.index, 1);
         Frame { index: self.index }
     }
-}
-
-/// Counts handles that are made from one that is held.
-#[inline(always)]
-pub(crate) fn add_handles(index: u32, count: u64) {
-    // Relaxed as in `Arc`.
-    let before = record(index).handles().fetch_add(count, Ordering::Relaxed);
-    debug_assert!(before > 0);
-}
-
-/// Takes handles off the count, which are not the last.
-#[inline(always)]
-pub(crate) fn subtract_handles(index: u32, count: u64) {
-    record(index).handles().fetch_sub(count, Ordering::Release);
-}
-
-/// Gives up a handle of the frame; returns whether it was the last.
-#[inline(always)]
-fn is_last_handle(index: u32) -> bool {
-    // Release, and acquire by the last: all uses of the frame come before it is free.
-    let before = record(index).handles().fetch_sub(1, Ordering::Release);
-    debug_assert!(before > 0, "a frame was given up once too often");
-    before == 1
-}
-
-/// Whether the caller's handle of the frame is the only one: then it stays so, and all uses of the
-/// frame by others are over.
-#[inline(always)]
-fn has_one_handle(index: u32) -> bool {
-    record(index).handles().load(Ordering::Acquire) == 1
 }
 
 impl From<&Frame> for Frame {
@@ -223,6 +194,7 @@ impl core::fmt::Debug for Frame {
 /// A data frame without a handle becomes a free one, which the caller puts to the others.
 #[inline]
 fn make_free(index: u32) {
+    check_last(index);
     machine::frame_freed(address(index));
     record(index).set_kind(Type::Writable, Type::Free);
     junk(index);
@@ -584,9 +556,7 @@ unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     if !record::managed().contains(&index) {
         return None;
     }
-    let r = record(index);
-    r.set_kind(Type::Kernel, Type::Writable);
-    r.handles().store(1, Ordering::Relaxed);
-    r.lent().store(0, Ordering::Relaxed);
+    record(index).set_kind(Type::Kernel, Type::Writable);
+    counts::start(index);
     Some(Frame { index })
 }

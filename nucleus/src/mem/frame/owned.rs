@@ -16,17 +16,17 @@
 
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
+use super::counts::{FOR_EVER, HANDLE, OWNERS, STILL_READ, add_owner, handles, is_one_handle};
 use super::record::record;
-use super::{Frame, end_use, give_up, has_one_handle};
+use super::{Frame, end_use, give_up};
 use crate::cpu::percpu::Pinned;
 use crate::hw::machine;
 
-/// In the count of owners but one: readers were there when the last owner was left alone.
-const STILL_READ: u32 = 1 << 31;
-const COUNT: u32 = !STILL_READ;
+/// The counts of a frame with two owners, and no other handle.
+const TWO_OWNERS: u64 = HANDLE + 1;
 
 /// A handle of a frame that owns the frame, alone or with others.
 #[derive(PartialEq, Eq, Debug)]
@@ -44,19 +44,16 @@ impl Owned {
     #[inline]
     pub fn lend(&self) -> (Owned, bool) {
         debug_assert!(!self.is_of_medium(), "a page of a medium is lent");
-        // The handle first: there are never fewer handles than owners.
-        let frame = Frame::clone(&self.0);
-        let lent = record(frame.index).lent();
-        let is_first =
-            lent.load(Relaxed) == 0 && lent.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
-        let was_lent = !is_first && add_owner(lent);
-        (Owned::new(frame), was_lent)
+        machine::point();
+        let index = self.0.index;
+        let was_lent = add_owner(index);
+        (Owned::new(Frame { index }), was_lent)
     }
 
     /// Gives the ownership up and keeps the handle.
     #[inline]
     pub fn into_frame(self) -> Frame {
-        disown(self.0.index);
+        disown(self.0.index, 0);
         Frame {
             index: self.into_index(),
         }
@@ -69,69 +66,103 @@ impl Owned {
     }
 }
 
-/// One owner more; returns whether there were several before.
-#[inline]
-fn add_owner(lent: &AtomicU32) -> bool {
-    // Saturating: with so many owners a frame stays lent for ever.
-    let more = |lent: u32| (lent & COUNT < COUNT).then(|| lent + 1);
-    lent.fetch_update(AcqRel, Relaxed, more) != Ok(0)
-}
-
-/// One owner less. Returns whether there were others.
-#[inline]
-fn disown(index: u32) -> bool {
-    // Mostly this is the only owner.
-    match record(index).lent().load(Acquire) {
-        0 => false,
-        count => leave_to_others(index, count),
+/// Gives up an ownership, and its handle, which was not the only one by these counts. Returns
+/// whether there are other owners.
+#[inline(always)]
+pub(super) fn give_up_owned(index: u32, at: &AtomicU64, counts: u64) -> bool {
+    // The comparisons are those of `can_leave`, the most frequent one first.
+    if counts == TWO_OWNERS {
+        return leave(at, TWO_OWNERS, HANDLE).is_ok() || leave_others(index);
     }
-}
-
-/// One owner less of `count` and one; returns whether there are others.
-#[inline(never)]
-fn leave_to_others(index: u32, mut count: u32) -> bool {
-    let lent = record(index).lent();
-    // With two others or more, the last one that leaves looks for readers.
-    while (2..COUNT).contains(&(count & COUNT)) {
-        match lent.compare_exchange_weak(count, count - 1, AcqRel, Acquire) {
-            Ok(_) => return true,
-            Err(now) => count = now,
-        }
+    let others = counts & OWNERS;
+    if others.wrapping_sub(2) < FOR_EVER - 2 {
+        return leave(at, counts, HANDLE).is_ok() || leave_others(index);
     }
-    leave_to_last(index)
-}
-
-/// Gives an ownership up, and its handle, which is not the only one. Returns whether there are
-/// other owners.
-#[inline]
-pub(super) fn give_up_owned(index: u32) -> bool {
-    let has_others = disown(index);
+    if others != 0 {
+        return leave_others(index);
+    }
     give_up(index);
+    false
+}
+
+/// As [`give_up_owned`] where others changed the counts, or there are more handles than owners.
+#[inline(never)]
+fn leave_others(index: u32) -> bool {
+    let has_others = disown(index, HANDLE);
+    if !has_others {
+        give_up(index);
+    }
     has_others
 }
 
-/// One owner less, if there is one other; returns whether there is.
+/// One owner less, and `handle` less, if there are other owners. Returns whether there are.
+fn disown(index: u32, handle: u64) -> bool {
+    let at = record(index).counts();
+    let mut counts = at.load(Acquire);
+    loop {
+        if counts & OWNERS == 0 {
+            return false;
+        }
+        if !can_leave(counts) {
+            return leave_to_last(index, handle);
+        }
+        match leave(at, counts, handle) {
+            Ok(_) => return true,
+            Err(now) => counts = now,
+        }
+    }
+}
+
+/// Whether an owner may go, by these counts, without a look at the frame's mappings.
+#[inline(always)]
+fn can_leave(counts: u64) -> bool {
+    match counts & OWNERS {
+        // The two handles are those of the two owners: there is no reader, and no mapping.
+        1 => counts < 2 * HANDLE,
+        // With two others or more, the last one that leaves looks for readers.
+        2..FOR_EVER => true,
+        _ => false,
+    }
+}
+
+/// One owner less, and `handle` less, if these are the counts `at` the frame's record yet; else
+/// what they are now.
+#[inline(always)]
+fn leave(at: &AtomicU64, counts: u64, handle: u64) -> Result<u64, u64> {
+    machine::point();
+    // Release, and acquire by the owner that finds itself alone: all reads of the bytes come before
+    // it writes them.
+    at.compare_exchange(counts, counts - 1 - handle, AcqRel, Acquire)
+}
+
+/// One owner less, if there is one other, which may have mappings; then also `handle` less. Returns
+/// whether there is.
 #[inline(never)]
-fn leave_to_last(index: u32) -> bool {
-    let _pinned = Pinned::new();
+fn leave_to_last(index: u32, handle: u64) -> bool {
+    let pinned = Pinned::new();
     let record = record(index);
     // With the lock held the frame's mappings stay, and each has its handle.
     let mappings = record.lock_mappings();
     // Those of the mappings, of this owner and of the last one. All others are readers, as far as
     // this owner let them read: they have their handles by now.
     let known = u64::from(mappings.count()) + 2;
-    let is_read = record.handles().load(Acquire) > known;
-    let less = |lent: u32| match lent & COUNT {
-        // Alone already; and for ever lent.
-        0 | COUNT => None,
-        1 if is_read => Some(STILL_READ),
-        _ => Some(lent - 1),
+    let less = |counts: u64| match counts & OWNERS {
+        // Alone already.
+        0 => None,
+        // For ever lent.
+        FOR_EVER.. => Some(counts),
+        1 if handles(counts) > known => Some((counts - 1) | STILL_READ),
+        _ => Some(counts - 1),
     };
-    // Release, and acquire by the owner that finds itself alone: all reads of the bytes come
-    // before it writes them.
-    let left = record.lent().fetch_update(AcqRel, Acquire, less);
+    // Orders as in `leave`.
+    let left = record.counts().fetch_update(AcqRel, Acquire, less).is_ok();
     drop(mappings);
-    left.is_ok()
+    drop(pinned);
+    // After the lock, which is that of a frame in use.
+    if left && handle != 0 {
+        give_up(index);
+    }
+    left
 }
 
 impl Frame {
@@ -139,13 +170,13 @@ impl Frame {
     /// bytes must not change.
     #[inline]
     pub fn is_lent(&self) -> bool {
-        record(self.index).lent().load(Acquire) != 0
+        self.counts() & (OWNERS | STILL_READ) != 0
     }
 
     /// How many owners the frame has now, one at least.
     #[inline]
     pub fn owners(&self) -> u32 {
-        1 + (record(self.index).lent().load(Acquire) & COUNT)
+        owners(self.counts())
     }
 
     /// Whether there are handles besides those of owners and mappings: a thread or a device may be
@@ -153,18 +184,31 @@ impl Frame {
     /// [`page_protect`](crate::pmap::page_protect) has taken since, none is overlooked.
     pub fn has_users(&self) -> bool {
         let _pinned = Pinned::new();
-        let record = record(self.index);
         // With the lock held no mapping goes, and each has its handle.
-        let mappings = record.lock_mappings();
-        self.handles() > u64::from(self.owners()) + u64::from(mappings.count())
+        let mappings = record(self.index).lock_mappings();
+        let counts = self.counts();
+        handles(counts) > u64::from(owners(counts)) + u64::from(mappings.count())
     }
 
     /// Whether all handles but `held` are owners, if the frame is not mapped: no thread or
     /// device reads or writes the bytes. True until someone takes a handle.
     #[inline]
     pub fn is_held_by_owners(&self, held: u64) -> bool {
-        self.handles() == u64::from(self.owners()) + held
+        let counts = self.counts();
+        handles(counts) == u64::from(owners(counts)) + held
     }
+
+    /// The counts as they are now.
+    #[inline]
+    pub(super) fn counts(&self) -> u64 {
+        record(self.index).counts().load(Acquire)
+    }
+}
+
+/// How many owners there are by a word of counts.
+#[inline]
+fn owners(counts: u64) -> u32 {
+    1 + (counts & OWNERS) as u32
 }
 
 impl From<Frame> for Owned {
@@ -188,10 +232,12 @@ impl Drop for Owned {
     #[inline]
     fn drop(&mut self) {
         machine::point();
-        match has_one_handle(self.0.index) {
+        let at = record(self.0.index).counts();
+        let counts = at.load(Acquire);
+        match is_one_handle(counts) {
             true => end_use(self.0.index),
             false => {
-                give_up_owned(self.0.index);
+                give_up_owned(self.0.index, at, counts);
             }
         }
     }

@@ -3,9 +3,9 @@
 //! | field | data frame | page table | level 1 | dead table | free | heap |
 //! |---|---|---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, flags | type, flags | type, order | type, flags |
-//! | `in_use` | owners but one | entries | groups | | | a slab's objects |
+//! | `in_use` | | entries | groups | | | a slab's objects |
 //! | `rmap` | lock, mapping count, first slot | | | | | |
-//! | `a` | existence count | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
+//! | `a` | handles, owners | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
 //! | `b` | | | `use_count` | | | |
 //!
 //! Records live as long as the machine, so any record may be looked at without holding its frame. A
@@ -222,17 +222,10 @@ impl Record {
         }
     }
 
-    /// A data frame's existence count. 64 bits: handles that are forgotten without a drop never
-    /// make it wrap, were there one each nanosecond for five hundred years.
+    /// A data frame's handles and owners: see [`counts`](super::counts).
     #[inline]
-    pub(crate) fn handles(&self) -> &AtomicU64 {
+    pub(super) fn counts(&self) -> &AtomicU64 {
         &self.a
-    }
-
-    /// A data frame's owners beyond the first one: see [`Owned`](super::Owned).
-    #[inline]
-    pub(super) fn lent(&self) -> &AtomicU32 {
-        &self.in_use
     }
 
     /// A page table of level 1: its pmap or family.

@@ -1,11 +1,10 @@
 //! Frames in a row that one large page-table entry can map.
 
 use core::mem::ManuallyDrop;
-use core::sync::atomic::Ordering;
 
 use super::record::{Type, bytes, record};
 use super::{
-    Bundle, Contents, Frame, OutOfMemory, buddy, check_junk, fails, refuses_blocks, targets,
+    Bundle, Contents, Frame, OutOfMemory, buddy, check_junk, counts, fails, refuses_blocks, targets,
 };
 use crate::PAGE_SIZE;
 use crate::counters::Counter;
@@ -36,10 +35,8 @@ impl Run {
         targets::look();
         for index in first..first + RUN_FRAMES as u32 {
             check_junk(index);
-            let r = record(index);
-            r.set_kind(Type::Free, Type::Writable);
-            r.handles().store(1, Ordering::Relaxed);
-            r.lent().store(0, Ordering::Relaxed);
+            record(index).set_kind(Type::Free, Type::Writable);
+            counts::start(index);
         }
         if contents == Contents::Zeroed {
             // SAFETY: the frames have just been taken from the free ones, so nothing else uses

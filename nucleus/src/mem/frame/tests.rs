@@ -1,5 +1,7 @@
 //! Frames on the simulated machine, against simple models.
 
+mod owners;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
