@@ -239,6 +239,12 @@ impl<S: State> Chain<S> {
         self.taken + self.data.len() as u64
     }
 
+    /// Returns whether there is anything to [discard](Queue::discard).
+    #[inline]
+    pub fn holds_frames(&self) -> bool {
+        !self.data.is_empty() || self.spare.count > 0
+    }
+
     /// Returns how many more slices a queue takes that is limited to `limit` bytes: two for a page
     /// of the limit.
     #[inline]

@@ -136,14 +136,18 @@ impl Process {
     /// The thread that stands for the process in `/proc/PID`: the leader, as long as it lives.
     /// `None` for a zombie.
     pub fn leader(&self) -> Option<Arc<Thread>> {
-        self.signals.thread_or_first(self.pid())
+        self.signals.with_thread_or_first(self.pid(), Arc::clone)
     }
 
     /// The credentials of its leader, of a zombie those that its last thread had. `None` before it
     /// has a thread.
     pub fn credentials(&self) -> Option<Arc<Credentials>> {
-        let leader = self.leader().and_then(|leader| leader.credentials());
-        leader.or_else(|| self.last_credentials.lock().clone())
+        let of_leader = self
+            .signals
+            .with_thread_or_first(self.pid(), |leader| leader.credentials());
+        of_leader
+            .flatten()
+            .or_else(|| self.last_credentials.lock().clone())
     }
 
     /// Visits the threads that have not ended, as [`ProcessSignals::threads_after`] does.

@@ -302,20 +302,20 @@ fn a_signal_finds_its_taker_among_many_threads() {
         let real_time = 34;
         let waited = SignalSet::one(real_time);
         for [first, second, third] in [[600, 650, 660], [10, 20, 30]] {
-            others[first].set_waiting(waited);
-            others[second].set_waiting(waited);
+            others[first].take_or_wait(SignalSet::EMPTY, waited);
+            others[second].take_or_wait(SignalSet::EMPTY, waited);
             send(real_time);
             assert!(others[first].signals.needs_attention());
             assert!(!others[second].signals.needs_attention());
             send(real_time);
             assert!(others[second].signals.needs_attention());
-            others[first].set_waiting(SignalSet::EMPTY);
-            others[second].set_waiting(SignalSet::EMPTY);
-            others[third].set_waiting(waited);
+            others[first].take_or_wait(SignalSet::EMPTY, SignalSet::EMPTY);
+            others[second].take_or_wait(SignalSet::EMPTY, SignalSet::EMPTY);
+            others[third].take_or_wait(SignalSet::EMPTY, waited);
             assert!(!others[third].signals.needs_attention());
             send(real_time);
             assert!(others[third].signals.needs_attention());
-            others[third].set_waiting(SignalSet::EMPTY);
+            others[third].take_or_wait(SignalSet::EMPTY, SignalSet::EMPTY);
         }
         // Under the lock of the table of processes, too.
         others[900].set_mask(SignalSet(!0).without(SignalSet::one(raw::SIGIO)));

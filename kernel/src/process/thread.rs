@@ -256,6 +256,20 @@ impl Thread {
             .map(|s| s.shared.credentials.clone())
     }
 
+    /// Calls `f` with its credentials, its resources locked; `None` when it has ended.
+    pub fn with_credentials<T>(&self, f: impl FnOnce(&Credentials) -> T) -> Option<T> {
+        self.shared
+            .lock()
+            .as_ref()
+            .map(|s| f(&s.shared.credentials))
+    }
+
+    /// Returns the user and the group that own what it makes; root's when it has ended.
+    pub fn owner(&self) -> (u32, u32) {
+        self.with_credentials(|who| (who.fs.uid, who.fs.gid))
+            .unwrap_or_default()
+    }
+
     /// The address space it runs in; `None` when it has ended.
     pub(in crate::process) fn space(&self) -> Option<Arc<Space>> {
         self.shared.lock().as_ref().map(|s| s.shared.space.clone())
@@ -400,8 +414,7 @@ pub fn all_cpus() -> u64 {
 /// Returns the user and the group that own what the current thread makes; root's in a task without
 /// a thread.
 pub fn current_owner() -> (u32, u32) {
-    let owner = with_current(|thread| thread.credentials().map(|who| (who.fs.uid, who.fs.gid)));
-    owner.flatten().unwrap_or_default()
+    with_current(Thread::owner).unwrap_or_default()
 }
 
 /// Runs `f` with the current thread, without touching a reference count; `None` in a task of the

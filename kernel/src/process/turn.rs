@@ -27,11 +27,13 @@ impl Turn {
     }
 
     /// Called before each piece of work, whose size is bounded: the task gives up its priority when
-    /// the turn has taken too long.
-    pub fn next(&mut self) {
-        if time::since_boot() >= self.end {
+    /// the turn has taken too long. Returns the time.
+    pub fn next(&mut self) -> Duration {
+        let now = time::since_boot();
+        if now >= self.end {
             self.end();
         }
+        now
     }
 
     /// The task gives up its priority: what follows may take long.

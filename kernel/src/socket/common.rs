@@ -121,16 +121,18 @@ impl Common {
     /// thread.
     pub fn new(domain: u32, kind: u32, protocol: u32) -> Common {
         static INODES: AtomicU64 = AtomicU64::new(1);
-        let charge = thread::with_current(|thread| {
+        let made = thread::with_current(|thread| {
             let account = thread.process().account();
-            account.charge(Kind::Sockets, 1, SOCKET_BYTES)
+            let charge = account.charge(Kind::Sockets, 1, SOCKET_BYTES);
+            (Some(charge), thread.owner())
         });
+        let (charge, owner) = made.unwrap_or_default();
         Common {
             domain,
             kind,
             protocol,
             inode: INODES.fetch_add(1, Relaxed),
-            owner: thread::current_owner(),
+            owner,
             charge,
             created: time::since_epoch(),
             error: AtomicU32::new(0),

@@ -127,7 +127,6 @@ impl Pmap {
         let mut moved = 0;
         let mut leaf: Option<Leaf> = None;
         for Moving { entry, page } in batch.take() {
-            let frame = (!entry.is_device()).then(|| Frame::from_index(entry.frame()));
             let va = to + page * PAGE_SIZE;
             if leaf.as_ref().is_none_or(|leaf| va - leaf.base >= LEAF_SPAN) {
                 // The one before is given back before a spin lock is taken for the next.
@@ -135,13 +134,18 @@ impl Pmap {
                 leaf = self.make_leaf(va).ok();
             }
             // Without a table the page, which has no other user by this handle, is given up.
-            if let Some(leaf) = &leaf {
-                let (i, entry) = (index(va, 1), entry.elsewhere());
-                moved += usize::from(match frame {
-                    Some(frame) => install(leaf, i, frame, entry),
-                    None => device::install(leaf, i, entry),
-                });
-            }
+            let i = index(va, 1);
+            moved += usize::from(match (&leaf, entry.is_device()) {
+                (Some(leaf), false) => {
+                    install(leaf, i, Frame::from_index(entry.frame()), entry.elsewhere())
+                }
+                (Some(leaf), true) => device::install(leaf, i, entry.elsewhere()),
+                (None, false) => {
+                    drop(Frame::from_index(entry.frame()));
+                    false
+                }
+                (None, true) => false,
+            });
         }
         moved
     }

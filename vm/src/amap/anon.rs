@@ -304,6 +304,7 @@ impl Slot {
 
     /// Returns whether the slot holds the only reference to an anon. The chunk has one owner, the
     /// amap belongs to one entry, and the map is write-locked.
+    #[inline]
     pub fn is_sole(&self) -> bool {
         match self {
             Slot::Empty => false,

@@ -469,6 +469,15 @@ impl Array {
         });
     }
 
+    pub fn is_sole_in(&self, keys: Range<Key>) -> bool {
+        self.walk(&keys, &mut |number, chunk| {
+            let is_own = chunk.owners() == 1;
+            let slots = chunk.lock();
+            let mut some = slots[slots_of(number, &keys)].iter();
+            some.all(|slot| slot.is_empty() || is_own && slot.is_sole())
+        })
+    }
+
     pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot, u32)) {
         self.walk(&keys, &mut |number, chunk| {
             let slots = chunk.lock();

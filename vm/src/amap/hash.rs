@@ -613,6 +613,14 @@ impl Hash {
         });
     }
 
+    pub fn is_sole_in(&self, keys: Range<Key>) -> bool {
+        let mut is_sole = true;
+        self.for_each(keys, &mut |_, slot, owners| {
+            is_sole &= owners == 1 && slot.is_sole();
+        });
+        is_sole
+    }
+
     pub fn for_each(&self, keys: Range<Key>, f: &mut dyn FnMut(Key, &Slot, u32)) {
         self.walk(&keys, &mut |bucket, keys| {
             let slots = bucket.chunk.lock();

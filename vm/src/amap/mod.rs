@@ -423,6 +423,12 @@ impl Amap {
         in_form!(&self.form, form => form.for_each(keys, f))
     }
 
+    /// Returns whether no other amap has any of the anons in `keys`, and their pages are not lent.
+    /// The amap belongs to one entry, and the map is write-locked.
+    pub fn is_sole_in(&self, keys: Range<Key>) -> bool {
+        in_form!(&self.form, form => form.is_sole_in(keys))
+    }
+
     /// The number of anons in `keys`.
     pub fn count(&self, keys: Range<Key>) -> usize {
         let mut count = 0;

@@ -231,13 +231,7 @@ impl MapEntry {
             return false;
         }
         self.needs_copy = false;
-        let mut is_sole = true;
-        if let Some(amap) = &self.amap {
-            let keys = self.keys(span.intersect(self.range));
-            amap.for_each(keys, &mut |_, slot, owners| {
-                is_sole &= owners == 1 && slot.is_sole();
-            });
-        }
-        is_sole
+        let keys = self.keys(span.intersect(self.range));
+        self.amap.as_ref().is_none_or(|amap| amap.is_sole_in(keys))
     }
 }

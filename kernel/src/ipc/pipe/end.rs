@@ -32,26 +32,15 @@ pub struct End {
     location: Option<Location>,
 }
 
-/// Makes a pipe of the current thread's; returns its reading and its writing end.
+/// Makes a pipe that belongs to this user and group; returns its reading and its writing end.
 ///
 /// # Errors
 /// `ENFILE` beyond the hard limit of the process's user, `ENOMEM`.
-pub fn pair() -> Result<(Arc<End>, Arc<End>)> {
-    Pipe::new().map(ends)
-}
-
-/// As [`pair`], of a pipe that belongs to this user and group.
-///
-/// # Errors
-/// Those of [`pair`].
-pub fn pair_owned_by(owner: (u32, u32)) -> Result<(Arc<End>, Arc<End>)> {
-    Pipe::owned_by(owner).map(ends)
-}
-
-fn ends(pipe: Arc<Pipe>) -> (Arc<End>, Arc<End>) {
+pub fn pair(owner: (u32, u32)) -> Result<(Arc<End>, Arc<End>)> {
+    let pipe = Pipe::owned_by(owner)?;
     let read = End::new(&pipe, true, false, None);
     let write = End::new(&pipe, false, true, None);
-    (read, write)
+    Ok((read, write))
 }
 
 impl End {

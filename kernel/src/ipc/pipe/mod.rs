@@ -15,7 +15,7 @@ pub mod splice;
 mod state;
 mod transfer;
 
-pub use end::{End, pair, pair_owned_by};
+pub use end::{End, pair};
 pub use fifo::open as open_fifo;
 pub use limits::{DEFAULT_SLOTS, hard, max_size, set_hard, set_max_size, set_soft, soft};
 pub use queue::Pipe;

@@ -198,14 +198,14 @@ impl Pipe {
 
     /// Counts one open file with these ends less. The last one of all drops the bytes.
     pub fn close(&self, ends: Ends) {
-        let (readers, writers) = {
+        let (readers, writers, holds_frames) = {
             let mut chain = self.queue.lock();
             let state = &mut chain.state;
             state.readers -= usize::from(ends.reads);
             state.writers -= usize::from(ends.writes);
-            (state.readers, state.writers)
+            (state.readers, state.writers, chain.holds_frames())
         };
-        if readers + writers == 0 {
+        if readers + writers == 0 && holds_frames {
             self.queue
                 .discard(|state| state.readers + state.writers == 0);
         }

@@ -75,7 +75,7 @@ fn carry(seed: u64, total: usize, ends: [Arc<End>; 2], between: Option<Box<dyn F
 #[test]
 fn what_goes_in_comes_out_in_order() {
     on_machines(24, |seed| {
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         carry(seed, 300_000, [reader, writer], None);
     });
 }
@@ -84,7 +84,7 @@ fn what_goes_in_comes_out_in_order() {
 fn a_pipe_holds_64_kib_whatever_the_pieces() {
     for piece in [1, 512, 4096, 65536] {
         on_machines(1, move |_| {
-            let (_reader, writer) = pair().unwrap();
+            let (_reader, writer) = pair((0, 0)).unwrap();
             let bytes = vec![7; piece];
             let mut total = 0;
             loop {
@@ -105,13 +105,13 @@ fn a_pipe_holds_64_kib_whatever_the_pieces() {
 #[test]
 fn ends_that_are_gone_show() {
     on_machines(1, |_| {
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         write(&writer, b"rest").unwrap();
         drop(writer);
         assert_eq!(reader.poll(None) & Ready::HUP, Ready::HUP);
         assert_eq!(read(&reader, 10).unwrap(), b"rest");
         assert_eq!(read(&reader, 10).unwrap(), b"");
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         drop(reader);
         assert_eq!(write(&writer, b"x"), Err(Errno::EPIPE));
         assert_eq!(writer.poll(None) & Ready::ERR, Ready::ERR);
@@ -122,7 +122,7 @@ fn ends_that_are_gone_show() {
 #[test]
 fn waiting_ends_with_the_other_end() {
     on_machines(12, |_| {
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         let all = Arc::new(Together::default());
         all.spawn(move || {
             let bytes = vec![1; 200_000];
@@ -133,7 +133,7 @@ fn waiting_ends_with_the_other_end() {
         read(&reader, 10).unwrap();
         drop(reader);
         all.join();
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         all.spawn(move || assert_eq!(read(&reader, 10).unwrap(), b""));
         drop(writer);
         all.join();
@@ -143,7 +143,7 @@ fn waiting_ends_with_the_other_end() {
 #[test]
 fn capacity_changes_but_never_below_what_is_in() {
     on_machines(1, |_| {
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         let pipe = reader.pipe();
         assert_eq!(pipe.resize(1), Ok(PAGE_SIZE));
         assert_eq!(pipe.resize(3 * PAGE_SIZE), Ok(4 * PAGE_SIZE));
@@ -160,7 +160,7 @@ fn capacity_changes_but_never_below_what_is_in() {
 #[test]
 fn packets_are_read_one_by_one() {
     on_machines(2, |_| {
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         let direct = OpenFlags::from_bits_retain(O_DIRECT);
         let packet = |bytes: &[u8]| writer.write(None, direct, &mut BytesSource { from: bytes });
         write(&writer, b"plain").unwrap();
@@ -203,7 +203,7 @@ fn slices_of_a_write_stay_together() {
             (0, 1, 4, Ok(4000)),
             (0, 0, 4, Err(Errno::EAGAIN)),
         ] {
-            let (reader, writer) = pair().unwrap();
+            let (reader, writer) = pair((0, 0)).unwrap();
             let full = vec![0; (DEFAULT_SLOTS - free) * PAGE_SIZE];
             write(&writer, &full).unwrap();
             let mut from = slices(count);
@@ -260,7 +260,7 @@ impl File for Stream {
 fn a_splice_from_a_stream_takes_what_fits() {
     on_machines(1, |_| {
         for free in [1, 3] {
-            let (reader, writer) = pair().unwrap();
+            let (reader, writer) = pair((0, 0)).unwrap();
             let packets = OpenFlags::from_bits_retain(O_DIRECT);
             for _ in 0..DEFAULT_SLOTS - free {
                 let byte = &mut BytesSource { from: b"x" };
@@ -290,7 +290,7 @@ impl<F: Fn(&mut dyn Sink) -> abi::Result<usize> + Send + Sync + 'static> File fo
 fn a_splice_keeps_what_it_took_of_a_stream() {
     on_machines(1, |_| {
         for at in [None, Some(0)] {
-            let (reader, writer) = pair().unwrap();
+            let (reader, writer) = pair((0, 0)).unwrap();
             let faster = writer.clone();
             let from = Reads(move |to: &mut dyn Sink| {
                 let full = vec![1; DEFAULT_SLOTS * PAGE_SIZE];
@@ -354,7 +354,7 @@ fn a_splice_takes_off_what_was_written() {
             (0, Ok(capacity)),
             (0, Ok(4096)),
         ] {
-            let (reader, writer) = pair().unwrap();
+            let (reader, writer) = pair((0, 0)).unwrap();
             let all: Vec<u8> = (0..capacity).map(byte).collect();
             assert_eq!(write(&writer, &all), Ok(capacity));
             let (pipe, other) = (reader.pipe().clone(), writer.clone());
@@ -385,7 +385,7 @@ fn a_splice_takes_off_what_was_written() {
 #[test]
 fn readers_wait_for_a_splice() {
     on_machines(24, |seed| {
-        let (reader, writer) = pair().unwrap();
+        let (reader, writer) = pair((0, 0)).unwrap();
         let total = 30_000;
         let all = Arc::new(Together::default());
         // The reader may find the pipe empty, and look for a writer when a splice has the bytes.
@@ -417,8 +417,8 @@ fn readers_wait_for_a_splice() {
 #[test]
 fn splices_between_pipes_keep_order() {
     on_machines(24, |seed| {
-        let (first, writer) = pair().unwrap();
-        let (last, middle) = pair().unwrap();
+        let (first, writer) = pair((0, 0)).unwrap();
+        let (last, middle) = pair((0, 0)).unwrap();
         let splices = move || {
             let mut random = Random::new(seed + 2000);
             loop {

@@ -242,7 +242,8 @@ fn make_pipe(call: &Call<'_>, flags: u32) -> Result<usize> {
     let first = files.reserve(0, limit)?;
     let second = files.reserve(0, limit)?;
     call.takes_memory()?;
-    let (read, write) = pipe::pair()?;
+    let fs = &call.credentials().fs;
+    let (read, write) = pipe::pair((fs.uid, fs.gid))?;
     // The program learns the numbers before they mean anything: if it can't, nothing has to be
     // undone.
     let numbers = [first.fd as i32, second.fd as i32];

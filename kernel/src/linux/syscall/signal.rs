@@ -128,20 +128,15 @@ fn rt_sigtimedwait(call: &mut Call<'_>) -> Result<usize> {
     check_len(call, 3)?;
     let set = SignalSet(call.read(0)?).without(SignalSet::UNSTOPPABLE);
     let deadline = call.timeout(2)?;
-    let thread = call.thread.clone();
-    let mut found = thread.take_pending(set);
-    if found.is_none() && deadline.is_none_or(|deadline| deadline > time::since_boot()) {
-        thread.set_waiting(set);
-        // One that came between the first look and the announcement is found here.
-        found = thread.take_pending(set);
-        if found.is_none() {
-            task::sleep(Sleep {
-                interruptible: true,
-                deadline,
-            });
-            found = thread.take_pending(set);
-        }
-        thread.set_waiting(SignalSet::EMPTY);
+    let may_sleep = deadline.is_none_or(|deadline| deadline > time::since_boot());
+    let waited = if may_sleep { set } else { SignalSet::EMPTY };
+    let mut found = call.thread.take_or_wait(set, waited);
+    if found.is_none() && may_sleep {
+        task::sleep(Sleep {
+            interruptible: true,
+            deadline,
+        });
+        found = call.thread.take_or_wait(set, SignalSet::EMPTY);
     }
     let Some(info) = found else {
         return Err(if task::current().is_interrupted() {

@@ -129,7 +129,17 @@ impl<'a> Stack<'a> {
     }
 
     pub fn push_word(&mut self, word: u64) -> Result<()> {
-        self.push(&word.to_le_bytes()[..self.word])
+        let bytes = word.to_le_bytes();
+        let free = &mut self.buffer[..PAGE_SIZE - self.buffered];
+        match free.last_chunk_mut() {
+            Some(place) if self.word == bytes.len() && self.at - self.floor >= bytes.len() => {
+                *place = bytes;
+                self.buffered += bytes.len();
+                self.at -= bytes.len();
+                Ok(())
+            }
+            _ => self.push(&bytes[..self.word]),
+        }
     }
 
     /// Pushes a string and its NUL.
@@ -240,7 +250,7 @@ pub fn build(
     let mut seed = [0; 16];
     random::fill(&mut seed);
     stack.push(&seed)?;
-    let auxiliary = auxiliary(contents, path, platform, stack.pointer());
+    let auxiliary = auxiliary(contents, path, platform, stack.pointer())?;
 
     let pointers = 1 + arguments_at.len() + 1 + environment_at.len() + 1 + auxiliary.len();
     stack.align_for(pointers)?;
@@ -270,10 +280,10 @@ fn auxiliary(
     path: VirtAddr,
     platform: VirtAddr,
     seed: VirtAddr,
-) -> Vec<u64> {
+) -> Result<Vec<u64>> {
     let processor = processor::processor();
     let credentials = contents.credentials;
-    [
+    let entries = [
         (auxvec::AT_SYSINFO_EHDR, contents.vdso),
         (auxvec::AT_HWCAP, processor.capabilities),
         (auxvec::AT_PAGESZ, PAGE_SIZE as u64),
@@ -300,10 +310,12 @@ fn auxiliary(
         (auxvec::AT_RSEQ_FEATURE_SIZE, u64::from(rseq::FEATURES)),
         (auxvec::AT_RSEQ_ALIGN, u64::from(rseq::SIZE)),
         (auxvec::AT_NULL, 0),
-    ]
-    .into_iter()
+    ];
     // Without an object there is no word about it.
-    .filter(|(key, value)| *key != auxvec::AT_SYSINFO_EHDR || *value != 0)
-    .flat_map(|(key, value)| [u64::from(key), value])
-    .collect()
+    let entries = &entries[usize::from(contents.vdso == 0)..];
+    let mut words = nucleus::try_vec(2 * entries.len())?;
+    for &(key, value) in entries {
+        words.extend_from_slice(&[u64::from(key), value]);
+    }
+    Ok(words)
 }

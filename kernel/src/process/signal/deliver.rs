@@ -6,7 +6,7 @@ use vm::Fault;
 
 use super::{
     Action, DEFAULT, ERESTART_RESTARTBLOCK, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, Ending,
-    Fields, Info, SignalSet,
+    Fields, IGNORE, Info, SignalSet,
     action::{Fate, default_of},
     force, frame, frame32, timer,
 };
@@ -63,7 +63,8 @@ pub fn attend(thread: &Thread, own: &mut Own, context: &mut UserContext) -> Flow
 fn next(thread: &Thread) -> Work {
     let process = thread.process();
     let mut state = process.signals.lock();
-    thread.signals.take_attention();
+    let mut own = thread.lock_signals();
+    thread.signals.take_attention(&own);
     match state.ending {
         Some(Ending::Exit(status)) => return Work::End(status),
         Some(Ending::Exec(tid)) if tid != thread.tid() => return Work::End(0),
@@ -73,18 +74,16 @@ fn next(thread: &Thread) -> Work {
         return Work::Park;
     }
     let wanted = SignalSet(!thread.signals.mask().0);
+    let mut taken = own.pending.take(wanted);
+    drop(own);
     loop {
-        let taken = thread.lock_signals().pending.take(wanted);
         let Some(mut info) = taken.or_else(|| state.pending.take(wanted)) else {
             return Work::Nothing;
         };
         timer::taken(process, &mut info);
         let signal = info.signal;
         let action = state.actions.get(signal);
-        if action.ignores(signal) {
-            continue;
-        }
-        if action.handler != DEFAULT {
+        if action.handler != DEFAULT && action.handler != IGNORE {
             if action.has(raw::SA_RESETHAND) {
                 let handler = DEFAULT;
                 state.actions.set(signal, Action { handler, ..action });
@@ -93,11 +92,12 @@ fn next(thread: &Thread) -> Work {
             thread.signals.call_attention();
             return Work::Handle(info, action);
         }
-        if state.unkillable {
-            continue;
-        }
-        match default_of(signal) {
-            Fate::Ignore => {}
+        let fate = match action.ignores(signal) || state.unkillable {
+            true => Fate::Ignore,
+            false => default_of(signal),
+        };
+        match fate {
+            Fate::Ignore => taken = thread.lock_signals().pending.take(wanted),
             Fate::Stop => {
                 state.stop_taken = true;
                 return Work::Stop(signal);
@@ -111,12 +111,28 @@ fn next(thread: &Thread) -> Work {
 }
 
 impl Thread {
-    /// Takes a pending signal of `set`, blocked or not (`sigtimedwait`).
+    /// Takes a pending signal of `set`, blocked or not.
     pub fn take_pending(&self, set: SignalSet) -> Option<Info> {
+        self.take_and(set, |_| ())
+    }
+
+    /// As [`take_pending`](Self::take_pending). If there is none, the thread waits for those of
+    /// `waited` from now on, for no more otherwise (`sigtimedwait`).
+    pub fn take_or_wait(&self, set: SignalSet, waited: SignalSet) -> Option<Info> {
+        self.take_and(set, |taken| {
+            self.signals
+                .set_waiting(taken.map_or(waited, |_| SignalSet::EMPTY));
+        })
+    }
+
+    /// Takes a pending signal of `set`, and calls `then` with the process's signal lock held.
+    #[inline]
+    fn take_and(&self, set: SignalSet, then: impl FnOnce(Option<&Info>)) -> Option<Info> {
         let mut state = self.process().signals.lock();
         let mut inner = self.lock_signals();
         let taken = inner.pending.take(set);
         let taken = taken.or_else(|| state.pending.take(set));
+        then(taken.as_ref());
         taken.map(|mut info| {
             timer::taken(self.process(), &mut info);
             info

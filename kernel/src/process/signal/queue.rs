@@ -131,8 +131,14 @@ impl Queue {
     }
 
     /// Takes the first signal of `wanted`: the oldest one of the lowest number.
+    #[inline]
     pub fn take(&mut self, wanted: SignalSet) -> Option<Info> {
         let signal = self.set.and(wanted).first()?;
+        Some(self.take_first(signal))
+    }
+
+    /// Takes the oldest one of `signal`, which is pending.
+    fn take_first(&mut self, signal: u32) -> Info {
         let taken = match self.lone.take_if(|(info, _)| info.signal == signal) {
             Some(lone) => Some(lone),
             None => self.take_listed(signal),
@@ -140,7 +146,7 @@ impl Queue {
         if !self.lists.contains_key(&signal) {
             self.set = self.set.without(SignalSet::one(signal));
         }
-        Some(taken.map_or(Info::user(signal, 0, 0), |(info, _)| info))
+        taken.map_or(Info::user(signal, 0, 0), |(info, _)| info)
     }
 
     /// Takes the first one of a signal's list.

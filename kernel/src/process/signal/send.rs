@@ -145,7 +145,17 @@ pub struct News {
 impl News {
     /// Does so. No locks are held: there may be any number of threads and observers, and the timers
     /// of dropped signals look for their process.
+    #[inline]
     pub fn tell(self, process: &Process) {
+        if self.deadly.is_some() || !self.wanting.is_empty() || !self.opposites.is_empty() {
+            self.tell_more(process);
+        } else if self.waits {
+            process.signals.arrivals.wake_shared(false);
+        }
+    }
+
+    #[cold]
+    fn tell_more(self, process: &Process) {
         if let Some(status) = self.deadly {
             process.signals.end(status);
         }
@@ -231,12 +241,19 @@ fn replace(
     }
 
     match target {
-        Some(thread) => put(&mut thread.lock_signals().pending)?,
+        Some(thread) => {
+            let mut own = thread.lock_signals();
+            put(&mut own.pending)?;
+            if taker.is_some() {
+                thread.signals.notify_locked(&own);
+            }
+        }
         None => put(pending)?,
     }
     news.waits = true;
     match taker {
-        Some(thread) => thread.signals.notify(),
+        Some(thread) if target.is_none() => thread.signals.notify(),
+        Some(_) => {}
         // Also if one waits already: the thread that was notified of it may leave without it.
         None if target.is_none() && first.len() < threads.len() => {
             news.wanting = news.wanting.union(SignalSet::one(signal));

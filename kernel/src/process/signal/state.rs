@@ -17,6 +17,8 @@ use crate::process::{Pid, Thread};
 
 /// How many threads are looked at with the lock of their process's signals held.
 pub(super) const AT_ONCE: usize = 64;
+/// How many threads drop signals with the lock held.
+const FEW: usize = 8;
 /// The sets of signals that undo each other, of standard signals only.
 const OPPOSITES: [SignalSet; 2] = [SignalSet::STOPS, SignalSet::one(raw::SIGCONT)];
 /// The places of the two sets in [`OPPOSITES`].
@@ -90,6 +92,19 @@ pub(super) struct ThreadState {
     pub task: Option<Arc<Task>>,
 }
 
+impl ThreadState {
+    /// Drops the signals that were undone since they came.
+    #[cold]
+    fn drop_undone(&mut self, now: [u64; OPPOSITES.len()]) {
+        for ((seen, now), set) in self.undone.iter_mut().zip(now).zip(OPPOSITES) {
+            if core::mem::replace(seen, now) != now {
+                // As many as in `ProcessSignals::undo`.
+                drop(self.pending.remove(set));
+            }
+        }
+    }
+}
+
 impl ProcessSignals {
     /// Nothing pending, no threads yet.
     pub fn new(actions: Arc<Actions>, unkillable: bool) -> ProcessSignals {
@@ -156,13 +171,27 @@ impl ProcessSignals {
 
     /// Drops pending signals of the process and all its threads, a few threads at a time with the
     /// lock held. Their timers are to [hear](super::timer::dropped) of it.
-    pub(super) fn forget(&self, mut state: SpinGuard<'_, SignalState>, set: SignalSet) {
+    pub(super) fn forget(&self, state: SpinGuard<'_, SignalState>, set: SignalSet) {
+        let is_free = |queue: &Queue| queue.set().and(set).is_empty();
+        let is_done = state.threads.len() <= FEW
+            && is_free(&state.pending)
+            && state
+                .threads
+                .iter()
+                .all(|thread| is_free(&thread.lock_signals().pending));
+        if !is_done {
+            self.forget_pending(state, set);
+        }
+    }
+
+    #[cold]
+    fn forget_pending(&self, mut state: SpinGuard<'_, SignalState>, set: SignalSet) {
         let removed = state.pending.remove(set);
         drop(state);
         drop(removed);
         let mut last = None;
         loop {
-            let mut removed: [Removed; 8] = Default::default();
+            let mut removed: [Removed; FEW] = Default::default();
             let state = self.lock();
             let start = last.map_or(0, |last| {
                 state.threads.partition_point(|it| it.tid() <= last)
@@ -206,12 +235,12 @@ impl ProcessSignals {
         self.lock().threads.len()
     }
 
-    /// Returns the thread with this id, or else the first one.
-    pub fn thread_or_first(&self, id: Pid) -> Option<Arc<Thread>> {
+    /// Calls `f` with the thread of this id, or else the first one, with the lock held.
+    pub fn with_thread_or_first<T>(&self, id: Pid, f: impl FnOnce(&Arc<Thread>) -> T) -> Option<T> {
         let state = self.lock();
         let place = state.threads.partition_point(|it| it.tid() < id);
         let named = state.threads.get(place).filter(|it| it.tid() == id);
-        named.or_else(|| state.threads.first()).cloned()
+        named.or_else(|| state.threads.first()).map(f)
     }
 
     /// Visits the threads whose ids are above `last`, by rising id, without memory of its own. One
@@ -444,7 +473,11 @@ impl ThreadSignals {
 
     /// Calls [attention](Self::call_attention), and interrupts the thread's sleep or program.
     pub fn notify(&self) {
-        let inner = self.inner.lock();
+        self.notify_locked(&self.inner.lock());
+    }
+
+    /// As [`notify`](Self::notify), with the thread's own lock held.
+    pub(super) fn notify_locked(&self, inner: &ThreadState) {
         self.call_attention();
         if let Some(task) = &inner.task {
             task.interrupt();
@@ -453,8 +486,7 @@ impl ThreadSignals {
 
     /// The thread is about to look at its signals: takes attention and interrupt back, both at
     /// once.
-    pub(super) fn take_attention(&self) {
-        let inner = self.inner.lock();
+    pub(super) fn take_attention(&self, inner: &ThreadState) {
         self.attention.store(false, SeqCst);
         if let Some(task) = &inner.task {
             task.clear_interrupt();
@@ -492,20 +524,15 @@ impl ThreadSignals {
 impl Thread {
     /// Locks the signals pending for this thread alone, without those that were undone since they
     /// came.
+    #[inline]
     pub(super) fn lock_signals(&self) -> SpinGuard<'_, ThreadState> {
         #[cfg(test)]
         looks::count();
         let mut inner = self.signals.inner.lock();
-        let ThreadState {
-            pending, undone, ..
-        } = &mut *inner;
         let now = &self.process().signals.undone;
-        for ((seen, now), set) in undone.iter_mut().zip(now).zip(OPPOSITES) {
-            let now = now.load(Relaxed);
-            if core::mem::replace(seen, now) != now {
-                // As many as in `ProcessSignals::undo`.
-                drop(pending.remove(set));
-            }
+        let now = [now[STOPS].load(Relaxed), now[CONTINUE].load(Relaxed)];
+        if inner.undone != now {
+            inner.drop_undone(now);
         }
         inner
     }
@@ -557,12 +584,6 @@ impl Thread {
     pub fn blocks_or_ignores(&self, signal: u32) -> bool {
         self.signals.mask().has(signal)
             || self.process().signals.actions().get(signal).handler == super::IGNORE
-    }
-
-    /// Announces that `sigtimedwait` waits for `set`, or that it is over with the empty set.
-    pub fn set_waiting(&self, set: SignalSet) {
-        let _state = self.process().signals.lock();
-        self.signals.set_waiting(set);
     }
 
     /// Whether the thread is to end.

@@ -36,8 +36,7 @@ impl Sender {
     /// The current thread's process.
     pub fn current() -> Option<Sender> {
         thread::with_current(|thread| {
-            let who = thread.credentials()?;
-            Some(Sender {
+            thread.with_credentials(|who| Sender {
                 pid: thread.process().pid(),
                 uid: who.real_uid,
                 gid: who.real_gid,
@@ -49,8 +48,7 @@ impl Sender {
 /// Returns the credentials of the current thread's process, for the other end.
 pub fn current_peer() -> Option<PeerCredentials> {
     thread::with_current(|thread| {
-        let who = thread.credentials()?;
-        Some(PeerCredentials {
+        thread.with_credentials(|who| PeerCredentials {
             pid: thread.process().pid(),
             uid: who.effective_uid,
             gid: who.effective_gid,

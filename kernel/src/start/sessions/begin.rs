@@ -183,7 +183,7 @@ fn plumb(walk: &Walk<'_>, wanted: Option<Terminal>, owner: (u32, u32)) -> Result
         if let Some((master, file, _)) = is_terminal(stream) {
             return Ok((file.clone(), End::Terminal(master.clone())));
         }
-        let (read, write) = pipe::pair_owned_by(owner)?;
+        let (read, write) = pipe::pair(owner)?;
         Ok(match stream {
             0 => (open(read, O_RDONLY), End::Pipe(write)),
             _ => (open(write, O_WRONLY), End::Pipe(read)),

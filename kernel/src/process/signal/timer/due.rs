@@ -40,8 +40,25 @@ use crate::{
 /// at once.
 const STEP: Duration = Duration::from_millis(1);
 
-/// When a timer is due; the number keeps those of the same moment apart.
-type Due = (Duration, u64);
+/// When a timer is due, in nanoseconds since boot, above a number that keeps those of the same
+/// moment apart. One number, since it is compared with many on its way through the queue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Due(u128);
+
+impl Due {
+    fn new(deadline: Duration, number: u64) -> Due {
+        let nanoseconds = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
+        Due(u128::from(nanoseconds) << 64 | u128::from(number))
+    }
+
+    fn deadline(self) -> Duration {
+        Duration::from_nanos((self.0 >> 64) as u64)
+    }
+
+    fn number(self) -> u64 {
+        self.0 as u64
+    }
+}
 
 enum DueTimer {
     /// A timer of a process, which sends a signal.
@@ -64,7 +81,7 @@ pub struct WakeUp(Due);
 impl WakeUp {
     /// Wakes `queue` at `deadline` since boot, by a task.
     pub fn at(deadline: Duration, queue: &Arc<WaitQueue>) -> WakeUp {
-        let due = (deadline, GENERATION.fetch_add(1, Relaxed));
+        let due = Due::new(deadline, GENERATION.fetch_add(1, Relaxed));
         insert(due, DueTimer::Wake(queue.clone()));
         WakeUp(due)
     }
@@ -72,8 +89,7 @@ impl WakeUp {
 
 impl Drop for WakeUp {
     fn drop(&mut self) {
-        let (deadline, number) = self.0;
-        dequeue(deadline, number);
+        remove(self.0);
     }
 }
 
@@ -106,7 +122,7 @@ fn keep() {
     let first = QUEUE.lock().first_key_value().map(|(due, _)| *due);
     let how = Sleep {
         interruptible: false,
-        deadline: first.map(|due| due.0),
+        deadline: first.map(Due::deadline),
     };
     // Either end of the sleep is followed by a look at the queue.
     let _ = CHANGED.wait(how, || {
@@ -115,13 +131,14 @@ fn keep() {
     });
     let mut turn = Turn::new();
     loop {
-        turn.next();
-        let now = time::since_boot();
+        let now = turn.next();
+        // All of this moment.
+        let last = Due::new(now, u64::MAX);
         let mut queue = QUEUE.lock();
-        let Some(entry) = queue.first_entry().filter(|e| e.key().0 <= now) else {
+        let Some(entry) = queue.first_entry().filter(|e| *e.key() <= last) else {
             return;
         };
-        let generation = entry.key().1;
+        let generation = entry.key().number();
         let entry = entry.remove();
         drop(queue);
         match entry {
@@ -236,7 +253,7 @@ pub(super) fn enqueue(process: &Arc<Process>, id: Id, deadline: Duration, genera
         process: Arc::downgrade(process),
         id,
     };
-    insert((deadline, generation), entry);
+    insert(Due::new(deadline, generation), entry);
 }
 
 fn insert(due: Due, entry: DueTimer) {
@@ -253,7 +270,11 @@ fn insert(due: Due, entry: DueTimer) {
 }
 
 pub(super) fn dequeue(deadline: Duration, generation: u64) {
-    let gone = QUEUE.lock().remove(&(deadline, generation));
+    remove(Due::new(deadline, generation));
+}
+
+fn remove(due: Due) {
+    let gone = QUEUE.lock().remove(&due);
     drop(gone);
 }
 
