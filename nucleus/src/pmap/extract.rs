@@ -1,7 +1,7 @@
 //! Looking at what is mapped: frames, rights, use, and how much.
 
 use super::entries::load;
-use super::format::{ENTRIES, LEAF_SPAN, index};
+use super::format::{ENTRIES, LEAF_SPAN, Pte, index};
 use super::leaf::Leaf;
 use super::mapping::{page_in, part_of};
 use super::space::Pmap;
@@ -117,6 +117,30 @@ impl Pmap {
             used += 1;
         }
         used
+    }
+
+    /// Whether the page at `va` is mapped, and if so whether a program has used it since it was.
+    #[inline]
+    pub fn use_of(&self, va: VirtAddr) -> Option<bool> {
+        let leaf = self.leaf(va)?;
+        let pte = load(leaf.entry(index(va, 1)));
+        let is_mapped = !leaf.is_own() || pte != Pte::ZERO;
+        is_mapped.then(|| pte.is_present() && pte.is_accessed())
+    }
+
+    /// How many pages from `va` on, at most `most` and only those that one table of level 1 maps, a
+    /// program has written since they were mapped, and may not write any more.
+    pub fn written_from(&self, va: VirtAddr, most: usize) -> usize {
+        let Some(leaf) = self.leaf(va) else {
+            return 0;
+        };
+        let first = index(va, 1);
+        let was_written = |i: &usize| {
+            let pte = load(leaf.entry(*i));
+            pte.is_present() && pte.is_dirty() && !pte.permits(Access::Write)
+        };
+        let pages = first..ENTRIES.min(first + most);
+        pages.take_while(was_written).count()
     }
 
     /// Pages mapped in `range`. Costs no more than a look at each page table that exists there, and

@@ -91,6 +91,15 @@ fn used_before(pmap: &Pmap, entry: &MapEntry, va: VirtAddr, write: bool, most: u
     pmap.used_before(va, write, pages.min(most))
 }
 
+/// Returns how many consecutive pages from `va` on the program had written before it lost the right
+/// to. 0 where fault-ahead is off.
+fn written_from(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> usize {
+    if entry.advice == Advice::Random || fault_ahead().1 == 0 {
+        return 0;
+    }
+    pmap.written_from(va, MOST_AHEAD)
+}
+
 /// Returns whether the program has written enough consecutive pages before `va` to make pages
 /// ahead.
 pub(crate) fn writes_in_order(pmap: &Pmap, entry: &MapEntry, va: VirtAddr) -> bool {
@@ -133,6 +142,9 @@ pub(crate) enum Neighbours {
     /// That window, or as many pages ahead as the program has used before this one: the window
     /// doubles during sequential access.
     InOrder,
+    /// As [`InOrder`](Neighbours::InOrder), and the pages ahead that the program had written before
+    /// it lost the right to: one that fills a buffer again which it had lent writes all of it.
+    Again,
 }
 
 /// Maps the resident pages around `va` that are not mapped yet, with the rights of a read fault.
@@ -164,10 +176,15 @@ fn map_window(
     far: Neighbours,
     wanted: usize,
 ) -> VirtRange {
-    let ahead = match far {
-        Neighbours::InOrder => used_before(pmap, entry, va, write, MOST_AHEAD).max(wanted),
+    let mut ahead = match far {
+        Neighbours::InOrder | Neighbours::Again => {
+            used_before(pmap, entry, va, write, MOST_AHEAD).max(wanted)
+        }
         _ => wanted,
     };
+    if far == Neighbours::Again {
+        ahead = ahead.max(written_from(pmap, entry, va + PAGE_SIZE));
+    }
     let window = window(entry, va, ahead);
     map_resident(pmap, entry, window, write);
     window

@@ -404,12 +404,13 @@ impl Attempt<'_> {
         if write && self.map.pmap.is_shared(self.va) {
             return Ok(Outcome::NeedsTable);
         }
-        match write {
-            true => Counter::fault_in_place.add(1),
-            false => Counter::fault_anon.add(1),
-        }
+        let (counter, far) = match write {
+            true => (Counter::fault_in_place, Neighbours::Again),
+            false => (Counter::fault_anon, Neighbours::InOrder),
+        };
+        counter.add(1);
         self.enter(&page, self.entry.anon_prot(sole && !page.is_fixed))?;
-        Ok(Outcome::Mapped(Neighbours::InOrder))
+        Ok(Outcome::Mapped(far))
     }
 
     /// Notes that a page was copied, if that ends a loan.

@@ -237,17 +237,13 @@ impl Pipe {
             let error = match self.queue.fill(from, &mut call) {
                 Ok(0) if !wait => Errno::EAGAIN,
                 Ok(0) => {
-                    let is_offered = !packets && self.queue.offer_bytes(from);
-                    let awaited = self.await_slot_or_end(true);
-                    if is_offered {
-                        total += self.queue.withdraw_bytes(from);
-                    }
+                    let (taken, awaited) = self.await_room(!packets, from);
+                    total += taken;
                     match awaited {
                         // What a reader took counts, even if it has left.
                         _ if from.left() == 0 => continue,
-                        Ok(status) if status.readers == 0 => with_signal(Errno::EPIPE),
-                        Ok(_) => continue,
-                        Err(error) => error,
+                        Ok(()) => continue,
+                        Err(error) => with_signal(error),
                     }
                 }
                 Ok(n) => {
@@ -262,22 +258,44 @@ impl Pipe {
         Ok(total)
     }
 
-    /// Writes as much as there is room for, waiting for some unless `wait` is false. Sends SIGPIPE
-    /// as [`write`](Self::write) does.
+    /// Waits until another slice fits. With `offers` a reader may go on with the source's bytes
+    /// meanwhile; returns how many it took.
+    ///
+    /// # Errors
+    /// `EPIPE` without a reader, a restart number.
+    fn await_room(&self, offers: bool, from: &mut dyn Source) -> (usize, Result<()>) {
+        let is_offered = offers && self.queue.offer_bytes(from);
+        let awaited = self.await_slot_or_end(true);
+        let taken = match is_offered {
+            true => self.queue.withdraw_bytes(from),
+            false => 0,
+        };
+        let awaited = awaited.and_then(|status| match status.readers {
+            0 => Err(Errno::EPIPE),
+            _ => Ok(()),
+        });
+        (taken, awaited)
+    }
+
+    /// Writes as much as there is room for, or as a reader takes meanwhile, waiting for some unless
+    /// `wait` is false. Sends SIGPIPE as [`write`](Self::write) does.
     ///
     /// # Errors
     /// As [`write`](Self::write).
     pub fn write_what_fits(&self, wait: bool, from: &mut dyn Source) -> Result<usize> {
-        while from.left() > 0 {
-            self.await_slot(wait)?;
+        loop {
             // What is written as a whole, `PIPE_BUF`, fits into a slot.
             match self.write(false, false, from) {
-                // Another writer was faster.
-                Err(Errno::EAGAIN) => {}
+                Err(Errno::EAGAIN) if wait => {}
                 done => return done,
             }
+            // Another writer may be faster.
+            match self.await_room(true, from) {
+                (0, Ok(())) => {}
+                (0, Err(error)) => return Err(with_signal(error)),
+                (taken, _) => return Ok(taken),
+            }
         }
-        Ok(0)
     }
 
     /// Wakes readers after a write: they sleep only while the pipe is empty, but observers hear
