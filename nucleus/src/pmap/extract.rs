@@ -124,7 +124,8 @@ impl Pmap {
     #[inline]
     pub fn use_of(&self, va: VirtAddr) -> Option<bool> {
         let Some(leaf) = self.leaf(va) else {
-            return Some(false);
+            // Where something is mapped the tables above stay.
+            return self.walk(va).map(|_| false);
         };
         let pte = load(leaf.entry(index(va, 1)));
         let is_mapped = !leaf.is_own() || pte != Pte::ZERO;
