@@ -158,8 +158,8 @@ impl<S: State> Queue<S> {
         first.map_or(Ok(0), |first| to.put_slice(first))
     }
 
-    /// Gives whole pages at the front to a program, which takes them in the place of its own, `most`
-    /// at most; returns how many bytes that were, and why the next ones are to be copied.
+    /// Gives whole pages at the front to a program, which takes them in the place of its own;
+    /// `most` at most. Returns how many bytes that were, and why the next ones are to be copied.
     #[inline(never)]
     fn transfer<D: Drain<S>>(
         &self,
