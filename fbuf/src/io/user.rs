@@ -276,6 +276,54 @@ impl UserBuffers {
         self.move_pages(pages, |map, at, pages| map.lend(at, pages))
     }
 
+    /// As [`lends`](UserBuffers::lends) and [`lend`](UserBuffers::lend) in one.
+    ///
+    /// # Errors
+    /// Why none is lent.
+    pub(crate) fn lend_if_worth(
+        &mut self,
+        pages: &mut [Option<Owned>],
+    ) -> core::result::Result<usize, CopyReason> {
+        self.check_whole_pages()?;
+        let mut why = CopyReason::NotLent;
+        let lent = self.move_pages(pages, |map, at, pages| {
+            map.lend_if_worth(at, pages).unwrap_or_else(|reason| {
+                why = reason;
+                0
+            })
+        });
+        (lent > 0).then_some(lent).ok_or(why)
+    }
+
+    /// As [`places`](UserBuffers::places) and [`take_pages`](UserBuffers::take_pages) in one.
+    ///
+    /// # Errors
+    /// Why none is taken.
+    pub(crate) fn take_if_worth(
+        &mut self,
+        pages: &mut [Option<Owned>],
+    ) -> core::result::Result<usize, CopyReason> {
+        self.check_whole_pages()?;
+        let mut why = CopyReason::NotTaken;
+        let taken = self.move_pages(pages, |map, at, pages| {
+            map.receive_if_worth(at, pages).unwrap_or_else(|reason| {
+                why = reason;
+                0
+            })
+        });
+        (taken > 0).then_some(taken).ok_or(why)
+    }
+
+    /// # Errors
+    /// Why its next bytes do not begin with enough whole pages.
+    fn check_whole_pages(&mut self) -> core::result::Result<(), CopyReason> {
+        let front = self.front(usize::MAX);
+        match pages_of(front).1 * PAGE_SIZE < vm::least_move() {
+            true => Err(vm::reason_to_copy(front.len)),
+            false => Ok(()),
+        }
+    }
+
     /// Goes on behind the next whole pages, as many as `f` moves: `pages.len()` at most.
     fn move_pages(
         &mut self,

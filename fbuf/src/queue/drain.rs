@@ -8,7 +8,7 @@ use vm::{CopyReason, Moved, PASSED_TOGETHER};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
-    io::{Sink, moved},
+    io::{Sink, UserBuffers, moved},
     slice::{Slice, View},
 };
 
@@ -81,7 +81,10 @@ impl<S: State> Queue<S> {
         let mut passed = 0;
         let mut why = None;
         if room >= vm::least_move() {
-            let (bytes, reason) = self.transfer(to, room / PAGE_SIZE, call);
+            let (bytes, reason) = match to.program_memory() {
+                Some(memory) => self.transfer(memory, room / PAGE_SIZE, call),
+                None => (0, CopyReason::NotTaken),
+            };
             if bytes == max || to.room() == 0 {
                 return Ok(bytes);
             }
@@ -155,12 +158,12 @@ impl<S: State> Queue<S> {
         first.map_or(Ok(0), |first| to.put_slice(first))
     }
 
-    /// Gives whole pages at the front to a sink that takes them in the place of its own, `most` at
-    /// most; returns how many bytes that were, and why the next ones are to be copied.
+    /// Gives whole pages at the front to a program, which takes them in the place of its own;
+    /// `most` at most. Returns how many bytes that were, and why the next ones are to be copied.
     #[inline(never)]
     fn transfer<D: Drain<S>>(
         &self,
-        to: &mut dyn Sink,
+        to: &mut UserBuffers,
         most: usize,
         call: &mut D,
     ) -> (usize, CopyReason) {
@@ -176,7 +179,7 @@ impl<S: State> Queue<S> {
     #[inline(always)]
     fn transfer_each<D: Drain<S>>(
         &self,
-        to: &mut dyn Sink,
+        to: &mut UserBuffers,
         most: usize,
         total: &mut usize,
         call: &mut D,
@@ -196,16 +199,12 @@ impl<S: State> Queue<S> {
             if count == 0 {
                 return CopyReason::NotLent;
             }
-            let Some(memory) = to.program_memory() else {
-                return CopyReason::NotTaken;
-            };
-            let count = match memory.places(count) {
-                Ok(count) => count,
+            let taken = match to.take_if_worth(&mut pages[..count]) {
+                Ok(taken) => taken,
                 Err(why) => return why,
             };
-            let taken = memory.take_pages(&mut pages[..count]);
             let mut old = [const { None::<Slice> }; PASSED_TOGETHER];
-            if taken > 0 {
+            {
                 let mut chain = self.lock();
                 for old in &mut old[..taken] {
                     *old = call.take(&mut chain, PAGE_SIZE);
@@ -213,9 +212,6 @@ impl<S: State> Queue<S> {
             }
             // The slices go without the lock, and leave the pages to their new owners.
             drop(old);
-            if taken == 0 {
-                return CopyReason::NotTaken;
-            }
             call.took();
             *total += taken * PAGE_SIZE;
             Counter::bytes_passed.add((taken * PAGE_SIZE) as u64);

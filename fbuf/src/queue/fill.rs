@@ -175,7 +175,14 @@ impl<S: State> Queue<S> {
         call: &mut F,
     ) -> Result<usize> {
         let lent = match left >= vm::least_move() {
-            true => self.borrow(tail, from, mem::take(&mut large.lends), call)?,
+            true => {
+                let lends = mem::take(&mut large.lends);
+                match left / PAGE_SIZE {
+                    // One page has less to look through.
+                    1 => self.borrow::<1, F>(tail, from, lends, call)?,
+                    _ => self.borrow::<PASSED_TOGETHER, F>(tail, from, lends, call)?,
+                }
+            }
             // What holds for the bytes before holds for the few behind them as well.
             false => Err(large.why.unwrap_or_else(|| vm::reason_to_copy(left))),
         };
@@ -270,11 +277,11 @@ impl<S: State> Queue<S> {
         }
     }
 
-    /// Links pages that the source lends, as far as it does; returns how many bytes that are, or
-    /// why the next ones are to be copied. The source is asked whether it is worth a try unless it
-    /// `lends` in any case.
+    /// Links up to `N` pages that the source lends, as far as it does; returns how many bytes that
+    /// are, or why the next ones are to be copied. The source is asked whether it is worth a try
+    /// unless it `lends` in any case.
     #[inline(never)]
-    fn borrow<F: Fill<S>>(
+    fn borrow<const N: usize, F: Fill<S>>(
         &self,
         tail: &mut Tail,
         from: &mut dyn Source,
@@ -283,10 +290,7 @@ impl<S: State> Queue<S> {
     ) -> Result<core::result::Result<usize, CopyReason>> {
         let mut chain = self.lock();
         let space = call.space(chain.aside())?;
-        let most = space
-            .slots
-            .min(space.bytes / PAGE_SIZE)
-            .min(PASSED_TOGETHER);
+        let most = space.slots.min(space.bytes / PAGE_SIZE).min(N);
         if space.least > 0 {
             return Ok(Err(CopyReason::Packet));
         }
@@ -298,14 +302,23 @@ impl<S: State> Queue<S> {
         let Some(memory) = from.program_memory() else {
             return Ok(Err(CopyReason::NotLent));
         };
-        if !lends && let Err(why) = memory.lends(most) {
+        // Where there are several, the places for them cost more than to ask first.
+        let asks_first = !lends && N > 1;
+        if asks_first && let Err(why) = memory.lends(most) {
             return Ok(Err(why));
         }
-        let mut pages = [const { None::<Owned> }; PASSED_TOGETHER];
-        let count = memory.lend(&mut pages[..most]);
-        if count == 0 {
+        let mut pages = [const { None::<Owned> }; N];
+        let places = &mut pages[..most];
+        let lent = match lends || asks_first {
+            true => Some(memory.lend(places)).filter(|&count| count > 0),
+            false => match memory.lend_if_worth(places) {
+                Ok(count) => Some(count),
+                Err(why) => return Ok(Err(why)),
+            },
+        };
+        let Some(count) = lent else {
             return Ok(Err(CopyReason::NotLent));
-        }
+        };
         // The next write starts a frame of its own.
         tail.frame = None;
         tail.used = 0;
@@ -313,7 +326,7 @@ impl<S: State> Queue<S> {
         let mut chain = self.lock();
         if call.may_link(&mut chain)? {
             let at = chain.end();
-            for page in pages.iter_mut().filter_map(Option::take) {
+            for page in pages[..count].iter_mut().filter_map(Option::take) {
                 chain.data.push(Slice::whole(page));
             }
             let is_end = from.left() == 0;

@@ -10,7 +10,7 @@ use fs::{File, Location, OpenFlags, Ready};
 use nucleus::{PAGE_SIZE, Prot, VirtAddr, VirtRange, addr::USER_END, user};
 use vm::{Handing, Inherit, Lock, Map, MapError, Passing, Place};
 
-use crate::process::{Ids, Pid, Shared, Space, View, pid_table, process_of, thread};
+use crate::process::{Ids, Pid, Space, View, pid_table, process_of, thread};
 
 /// The major of devices that have none of their own.
 pub const MAJOR: u32 = 10;
@@ -98,8 +98,8 @@ impl File for Causeway {
     }
 
     fn ioctl(&self, command: u32, argument: VirtAddr) -> Result<usize> {
-        let shared = thread::current_shared().ok_or(Errno::ENOTTY)?;
-        let map = shared.space.map();
+        let space = thread::current_space().ok_or(Errno::ENOTTY)?;
+        let map = space.map();
         match command {
             request::VERSION => give(argument, VERSION),
             request::INHERIT => {
@@ -113,7 +113,7 @@ impl File for Causeway {
             }
             request::PASS => {
                 let words = user::read(argument)?;
-                give(argument, pass(&shared, words)?)
+                give(argument, pass(map, words)?)
             }
             _ => Err(Errno::ENOTTY),
         }
@@ -190,7 +190,7 @@ fn entry(map: &Map, address: u64) -> Result<[u64; 8]> {
 
 /// Takes the receiver, flags, how, start, length, and the receiver's address or 0; returns the last
 /// three words as the receiver's address, the pages that were passed, and those that were copied.
-fn pass(shared: &Shared, words: [u64; 8]) -> Result<[u64; 8]> {
+fn pass(map: &Map, words: [u64; 8]) -> Result<[u64; 8]> {
     let [receiver, flags, how, start, len, address, ..] = words;
     let how = usize::try_from(how).ok().and_then(|how| WAYS.get(how));
     let how = *how.ok_or(Errno::EINVAL)?;
@@ -209,8 +209,8 @@ fn pass(shared: &Shared, words: [u64; 8]) -> Result<[u64; 8]> {
         address if !address.is_multiple_of(PAGE_SIZE as u64) => return Err(Errno::EINVAL),
         address => Some(VirtAddr(address as usize)),
     };
-    let target = receiver_of(shared, receiver, flags)?;
-    let (map, to) = (shared.space.map(), target.map());
+    let target = receiver_of(receiver, flags)?;
+    let to = target.map();
     let pages = len.div_ceil(PAGE_SIZE as u64);
     let goes_on = || !thread::is_current_dying();
     let (at, passed, copied) = match how {
@@ -242,13 +242,14 @@ fn pass(shared: &Shared, words: [u64; 8]) -> Result<[u64; 8]> {
 ///
 /// # Errors
 /// `ESRCH`, `EPERM`; `EBADF` for a descriptor that is no pidfd.
-fn receiver_of(shared: &Shared, receiver: u64, flags: u64) -> Result<Arc<Space>> {
+fn receiver_of(receiver: u64, flags: u64) -> Result<Arc<Space>> {
     let thread = match flags & BY_PIDFD {
         0 => Pid::try_from(receiver)
             .ok()
             .and_then(pid_table::find_thread),
         _ => {
             let fd = i32::try_from(receiver).map_err(|_| Errno::EBADF)?;
+            let shared = thread::current_shared().ok_or(Errno::EBADF)?;
             process_of(&*shared.files.get(fd)?)?.leader()
         }
     };

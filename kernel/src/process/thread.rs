@@ -242,10 +242,13 @@ impl Thread {
     /// another thread are seen through a [`View`](super::View), and its own through
     /// [`current_shared`].
     pub(in crate::process) fn shared(&self) -> Option<Shared> {
-        self.shared
-            .lock()
-            .as_ref()
-            .map(|shared| shared.shared.clone())
+        self.with_shared(Shared::clone)
+    }
+
+    /// Runs `f` with what it shares with others, under a spin lock; `None` when it has ended.
+    pub(in crate::process) fn with_shared<R>(&self, f: impl FnOnce(&Shared) -> R) -> Option<R> {
+        let shared = self.shared.lock();
+        shared.as_ref().map(|published| f(&published.shared))
     }
 
     /// Its credentials; `None` when it has ended.
@@ -430,7 +433,7 @@ pub fn is_current_dying() -> bool {
 
 /// Runs `f` with the address space of the current thread, if it has one.
 pub fn with_current_map(f: &mut dyn FnMut(&Arc<vm::Map>)) {
-    if let Some(space) = with_current(Thread::space).flatten() {
+    if let Some(space) = current_space() {
         f(space.map());
     }
 }
@@ -439,6 +442,11 @@ impl Named for Thread {
     fn program(&self) -> ProgramName {
         *self.name.lock()
     }
+}
+
+/// Returns the address space of the current thread; `None` in a task of the kernel.
+pub fn current_space() -> Option<Arc<Space>> {
+    with_current(Thread::space)?
 }
 
 /// Returns what the current thread shares with others; `None` in a task of the kernel.

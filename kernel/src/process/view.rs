@@ -61,15 +61,19 @@ impl Judge {
     /// # Errors
     /// `EPERM`; `ESRCH` for a thread without any: it has ended, or is the kernel's.
     fn look(&self, thread: &Thread) -> Result<Shared> {
-        let shared = thread.shared().ok_or(Errno::ESRCH)?;
-        let may = self.caller.as_ref().is_none_or(|(process, own)| {
-            Arc::ptr_eq(process, thread.process())
-                || own.may_inspect(self.ids, &shared.credentials, shared.space.is_dumpable())
+        self.look_at(thread, Shared::clone)
+    }
+
+    /// As [`look`](Judge::look) for what `part` takes of them.
+    fn look_at<T>(&self, thread: &Thread, part: impl FnOnce(&Shared) -> T) -> Result<T> {
+        let judged = thread.with_shared(|shared| {
+            let may = self.caller.as_ref().is_none_or(|(process, own)| {
+                Arc::ptr_eq(process, thread.process())
+                    || own.may_inspect(self.ids, &shared.credentials, shared.space.is_dumpable())
+            });
+            may.then(|| part(shared)).ok_or(Errno::EPERM)
         });
-        match may {
-            true => Ok(shared),
-            false => Err(Errno::EPERM),
-        }
+        judged.ok_or(Errno::ESRCH)?
     }
 }
 
@@ -103,7 +107,7 @@ impl View {
     /// # Errors
     /// Those of [`View::of`].
     pub fn space_of(thread: &Thread, ids: Ids) -> Result<Arc<Space>> {
-        Ok(Judge::current(ids)?.look(thread)?.space)
+        Judge::current(ids)?.look_at(thread, |shared| shared.space.clone())
     }
 
     /// The address space, which is that of the program that was judged.

@@ -119,10 +119,14 @@ impl Pmap {
         used
     }
 
-    /// Whether the page at `va` is mapped, and if so whether a program has used it since it was.
+    /// Whether a program has used the page at `va` since it was mapped; `None` if nothing is mapped
+    /// there for sure: a table that is being changed is not waited for.
     #[inline]
     pub fn use_of(&self, va: VirtAddr) -> Option<bool> {
-        let leaf = self.leaf(va)?;
+        let Some(leaf) = self.leaf(va) else {
+            // Where something is mapped the tables above stay.
+            return self.walk(va).map(|_| false);
+        };
         let pte = load(leaf.entry(index(va, 1)));
         let is_mapped = !leaf.is_own() || pte != Pte::ZERO;
         is_mapped.then(|| pte.is_present() && pte.is_accessed())

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::entries::change as change_entry;
 use super::format::{LEAF_SPAN, Pte};
 use super::large::Why;
-use super::leaf::Leaf;
+use super::leaf::{Leaf, leaf_base};
 use super::mapping::{Keep, Unmapped, empty, narrow, part_of, unmap};
 use super::owner::{holders_of, owner as owner_of};
 use super::pending::{Pending, bury};
@@ -87,6 +87,13 @@ impl Pmap {
         if !prot.contains(Prot::READ) && !prot.intersects(Prot::WRITE | Prot::EXEC) {
             return self.remove(range, pending);
         }
+        // Mostly it is a part of what one table maps, which is found without the lock.
+        if leaf_base(range.start) == leaf_base(VirtAddr(range.end.0.saturating_sub(1)))
+            && let Some(leaf) = self.leaf(range.start)
+            && leaf.is_own()
+        {
+            return self.narrow_part(&leaf, range, prot, pending);
+        }
         let mut range = range;
         while let Some(Found { leaf, .. }) = self.next_leaf(range, None) {
             let (first, stop) = part_of(range, leaf.base);
@@ -103,13 +110,20 @@ impl Pmap {
                 }
                 continue;
             }
-            let owner = record(leaf.table).owner();
-            for i in leaf.used(first, stop) {
-                if let Some(old) = narrow(leaf.entry(i), prot) {
-                    self.forget(owner, old, leaf.base + i * PAGE_SIZE, pending);
-                }
-            }
+            self.narrow_part(&leaf, range, prot, pending);
             range.start = leaf.base + LEAF_SPAN;
+        }
+    }
+
+    /// As [`protect`](Pmap::protect) for what `leaf`, a table of this pmap's own, maps of `range`.
+    #[inline]
+    fn narrow_part(&self, leaf: &Leaf, range: VirtRange, prot: Prot, pending: &mut Pending) {
+        let (first, stop) = part_of(range, leaf.base);
+        let owner = record(leaf.table).owner();
+        for i in leaf.used(first, stop) {
+            if let Some(old) = narrow(leaf.entry(i), prot) {
+                self.forget(owner, old, leaf.base + i * PAGE_SIZE, pending);
+            }
         }
     }
 

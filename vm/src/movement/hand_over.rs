@@ -41,6 +41,11 @@ pub struct HandedOver {
     pub copied: usize,
 }
 
+/// Whether pages change hands, rather than their bytes.
+fn passes_pages() -> bool {
+    matches!(movement(), Movement::Loan | Movement::Auto)
+}
+
 impl Map {
     /// Hands the pages of `range` to `to`, which may be this map: in the place of those at `at`, or
     /// at an address of new memory. Stops early, with [`MapError::Again`], once `goes_on` returns
@@ -63,6 +68,17 @@ impl Map {
         let range = page_range(range)?;
         if range.is_empty() {
             return Err(MapError::Invalid);
+        }
+        if let Some(at) = at
+            && how == Handing::Lend
+            && range.len() == PAGE_SIZE
+            && self.lend_one(range.start, to, at)
+        {
+            return Ok(HandedOver {
+                at,
+                passed: 1,
+                copied: 0,
+            });
         }
         self.check_all(range, |entry| {
             if !entry.allows(Access::Read) {
@@ -118,6 +134,16 @@ impl Map {
         result.map(|()| handed)
     }
 
+    /// Lends one page to the place of another one, if both are fit for it. Unlike several, it needs
+    /// no check beforehand: either it goes, or nothing has changed.
+    fn lend_one(&self, from: VirtAddr, to: &Map, at: VirtAddr) -> bool {
+        let is_itself = core::ptr::eq(self, to) && from == at;
+        at.is_page_aligned()
+            && !is_itself
+            && passes_pages()
+            && self.pass_pages::<1>(from, to, at, 1, Handing::Lend) == 1
+    }
+
     /// Drops the pages of a range that have another owner now.
     fn give_up(&self, range: VirtRange) -> Result<(), MapError> {
         match self.advise(range, Advice::DontNeedLocked) {
@@ -164,7 +190,7 @@ impl Map {
         how: Handing,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(), MapError> {
-        let may_move = matches!(movement(), Movement::Loan | Movement::Auto);
+        let may_move = passes_pages();
         let mut at = range.start;
         while at < range.end {
             if !goes_on() {

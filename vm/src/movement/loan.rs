@@ -85,6 +85,19 @@ impl Map {
         self.lend_leaving(from, lent, Leaving::Readable)
     }
 
+    /// As [`lend`](Map::lend) if that is worth it, by what became of the pages that it lent before.
+    ///
+    /// # Errors
+    /// Why they are to be copied.
+    pub fn lend_if_worth(
+        &self,
+        from: VirtAddr,
+        lent: &mut [Option<Owned>],
+    ) -> Result<usize, CopyReason> {
+        may_move(lent.len(), &self.lent)?;
+        Ok(self.lend(from, lent))
+    }
+
     /// As [`lend`](Map::lend), and leaves the program what `leaving` says.
     pub(super) fn lend_leaving(
         &self,
@@ -197,6 +210,20 @@ impl Map {
         self.receive_mapping(at, pages, Mapping::AsUsed)
     }
 
+    /// As [`receive`](Map::receive) if that is worth it, by what became of the pages that it
+    /// received before.
+    ///
+    /// # Errors
+    /// Why they are to be copied.
+    pub fn receive_if_worth(
+        &self,
+        at: VirtAddr,
+        pages: &mut [Option<Owned>],
+    ) -> Result<usize, CopyReason> {
+        may_move(pages.len(), &self.received)?;
+        Ok(self.receive(at, pages))
+    }
+
     /// As [`receive`](Map::receive), and maps the pages as `mapping` says.
     pub(super) fn receive_mapping(
         &self,
@@ -223,9 +250,9 @@ impl Map {
         }
     }
 
-    /// Whether the program has used the page at `at`, which is aligned, since it was mapped.
+    /// Whether the program has used the page at `at` since it was mapped.
     pub(super) fn has_used(&self, at: VirtAddr) -> bool {
-        self.pmap.used_before(at + PAGE_SIZE, false, 1) > 0
+        self.pmap.use_of(at) == Some(true)
     }
 
     /// Lends pages from the one at `from` on, which is aligned, to another address space, in the
@@ -301,11 +328,14 @@ impl Map {
                 }
                 let run = VirtRange::new(at + (first << PAGE_SHIFT), at + (done << PAGE_SHIFT));
                 if !run.is_empty() {
-                    let maps = mapping == Mapping::AsUsed && self.has_used(run.start);
-                    let mut pending = Pending::new();
-                    self.pmap.remove(run, &mut pending);
-                    // From here on no TLB holds the old pages.
-                    pending.flush();
+                    let was_used = self.pmap.use_of(run.start);
+                    let maps = mapping == Mapping::AsUsed && was_used == Some(true);
+                    if was_used.is_some() || run.len() > PAGE_SIZE {
+                        let mut pending = Pending::new();
+                        self.pmap.remove(run, &mut pending);
+                        // From here on no TLB holds the old pages.
+                        pending.flush();
+                    }
                     for (key, page) in (key + first as i64..).zip(&mut pages[first..done]) {
                         let Some(slot) = slots.get(key) else {
                             // Those that are there count; a fault maps them.

@@ -254,8 +254,8 @@ fn tee(call: &mut Call<'_>) -> Result<usize> {
     moving::tee(source, target, len, wait)
 }
 
-/// The program's pages are lent to the pipe, or copied: later changes of its memory do not show, and
-/// a gift is not needed.
+/// The program's pages are lent to the pipe, or copied: later changes of its memory do not show,
+/// and a gift is not needed.
 fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     let flags = call.flags(3, &FLAGS)?;
     let open = call.files().get(call.int(0))?;
