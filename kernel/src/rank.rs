@@ -18,7 +18,7 @@
 //!                   BlockOpen                     the last close of a block device writes it back
 //!                   LockWaiters -> Locks          waiters for record locks, one file's locks
 //!                   Tty | Locks | QueueWriting    what a descriptor leads to
-//!                     QueueReceiver               the buffer of a reader that waits
+//!                     QueueOffer                  the buffer that a reader or a writer offers
 //!                     InFlight                    files leave a socket's queue
 //!                   Ipc -> IpcObject              a table of ids, then one object
 //!                     Net                         connections and ports of one protocol
