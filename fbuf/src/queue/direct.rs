@@ -185,6 +185,12 @@ impl<S: State> Queue<S> {
         from.left() >= vm::least_direct() && self.sending.make(from.program_memory())
     }
 
+    /// Whether a writer's bytes are on offer: a reader may get some though the queue is empty.
+    #[inline]
+    pub fn offers_bytes(&self) -> bool {
+        self.sending.cpu.load(Acquire) != 0
+    }
+
     /// Takes back the bytes of `from` that [`offer_bytes`](Queue::offer_bytes) offered; returns how
     /// many of them a reader took.
     pub fn withdraw_bytes(&self, from: &mut dyn Source) -> usize {

@@ -85,12 +85,12 @@ impl<S: State> Queue<S> {
                 Some(memory) => self.transfer(memory, room / PAGE_SIZE, call),
                 None => (0, CopyReason::NotTaken),
             };
-            if bytes == max || to.room() == 0 {
+            if bytes == room {
                 return Ok(bytes);
             }
             (passed, why) = (bytes, Some(reason));
         }
-        let total = self.drain_copying(to, max, passed, call)?;
+        let total = self.drain_copying(to, room, passed, call)?;
         if let Some(why) = why {
             vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
         }
@@ -100,7 +100,8 @@ impl<S: State> Queue<S> {
         }
     }
 
-    /// As [`drain`](Queue::drain) for what does not go with its pages, after `total` bytes did.
+    /// As [`drain`](Queue::drain) for what does not go with its pages, up to `max` bytes, for which
+    /// there is room, after `total` bytes did.
     #[inline(always)]
     fn drain_copying<D: Drain<S>>(
         &self,
@@ -125,7 +126,8 @@ impl<S: State> Queue<S> {
                     Err(error) => return moved(total, Err(error)),
                 };
                 total += n;
-                let is_over = total == max || to.room() == 0;
+                // One that keeps slices may take no more of them.
+                let is_over = total == max || keeps && to.room() == 0;
                 let old = {
                     let mut chain = self.lock();
                     let mut old = call.take(&mut chain, n);

@@ -117,10 +117,9 @@ impl<S: State> Queue<S> {
         while left > 0 {
             match self.step(&mut tail, from, left, call) {
                 Ok(0) => break,
-                Ok(n) => total += n,
+                Ok(n) => (total, left) = (total + n, left - n),
                 Err(error) => return moved(total, Err(error)),
             }
-            left = from.left();
             if left > 0 {
                 call.more();
             }
@@ -360,6 +359,7 @@ impl<S: State> Queue<S> {
             match next_slice(tail, from, left, &mut room, spare) {
                 Ok(Some(slice)) => {
                     len += slice.len;
+                    left -= slice.len;
                     slices[count] = Some(slice);
                     count += 1;
                 }
@@ -369,7 +369,6 @@ impl<S: State> Queue<S> {
                     break;
                 }
             }
-            left = from.left();
         }
         // Bytes that are linked together or not at all: the slices go without the lock.
         if count > 0 && len < least && result.is_err() {

@@ -5,6 +5,7 @@ use fbuf::{
     Sink, Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Space},
 };
+use fs::Ready;
 use nucleus::PAGE_SIZE;
 
 use super::{packets::Front, queue::Pipe, state::PipeState};
@@ -162,15 +163,18 @@ impl Pipe {
     /// # Errors
     /// `EAGAIN`, a restart number, or those of the sink.
     pub fn read(&self, wait: bool, to: &mut dyn Sink) -> Result<usize> {
-        if to.room() == 0 {
+        let room = to.room();
+        if room == 0 {
             return Ok(0);
         }
         loop {
-            let n = self.drain(to)?;
-            if n > 0 {
-                return Ok(n);
+            if self.ready().contains(Ready::IN) || self.queue.offers_bytes() {
+                let n = self.drain(to)?;
+                if n > 0 {
+                    return Ok(n);
+                }
             }
-            let is_offered = wait && self.queue.offer(to);
+            let is_offered = wait && room >= vm::least_direct() && self.queue.offer(to);
             let awaited = self.await_bytes_or(wait, || is_offered && self.queue.has_put());
             if is_offered {
                 let n = self.queue.withdraw(to);
@@ -232,7 +236,7 @@ impl Pipe {
             ..Write::default()
         };
         let mut total = 0;
-        while from.left() > 0 {
+        while total < left {
             call.was_empty = false;
             let error = match self.queue.fill(from, &mut call) {
                 Ok(0) if !wait => Errno::EAGAIN,
@@ -241,9 +245,8 @@ impl Pipe {
                     total += taken;
                     match awaited {
                         // What a reader took counts, even if it has left.
-                        _ if from.left() == 0 => continue,
-                        Ok(()) => continue,
-                        Err(error) => with_signal(error),
+                        Err(error) if total < left => with_signal(error),
+                        _ => continue,
                     }
                 }
                 Ok(n) => {
