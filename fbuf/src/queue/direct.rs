@@ -113,6 +113,11 @@ impl Offer {
         }
     }
 
+    /// Whether the call that offers ran on this CPU.
+    fn is_here(&self) -> bool {
+        self.cpu.load(Acquire) == task::cpu() + 1
+    }
+
     /// Whether bytes were moved.
     fn is_used(&self) -> bool {
         self.moved.load(Acquire) > 0
@@ -258,7 +263,7 @@ impl<S: State> Queue<S> {
         };
         {
             let mut chain = self.lock();
-            if !chain.data.is_empty() || !call.may_pull(chain.aside()) {
+            if !chain.data.is_empty() || !call.may_pull(chain.aside(), !self.sending.is_here()) {
                 return 0;
             }
         }

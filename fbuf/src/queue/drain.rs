@@ -41,9 +41,10 @@ pub trait Drain<S: State> {
     fn took(&mut self) {}
 
     /// Returns whether the call may go on, behind the queue, which is empty, with the bytes of a
-    /// writer that waits for room.
-    fn may_pull(&mut self, chain: &mut Chain<S>) -> bool {
-        let _ = chain;
+    /// writer that waits for room, or, `beside` it on another CPU, goes on by itself if it was told
+    /// that there is some.
+    fn may_pull(&mut self, chain: &mut Chain<S>, beside: bool) -> bool {
+        let _ = (chain, beside);
         false
     }
 

@@ -147,8 +147,8 @@ impl Drain<StreamState> for Reading<'_> {
         slice
     }
 
-    fn may_pull(&mut self, chain: &mut Chain<StreamState>) -> bool {
-        chain.urgent.is_none()
+    fn may_pull(&mut self, chain: &mut Chain<StreamState>, beside: bool) -> bool {
+        chain.urgent.is_none() && !(beside && self.wake)
     }
 
     fn pulled(&mut self, _: &mut Chain<StreamState>, _: usize) {

@@ -147,7 +147,7 @@ impl Drain<PipeState> for Read {
         slice
     }
 
-    fn may_pull(&mut self, chain: &mut Chain<PipeState>) -> bool {
+    fn may_pull(&mut self, chain: &mut Chain<PipeState>, _: bool) -> bool {
         chain.state.packets.is_empty() && self.end.is_none()
     }
 

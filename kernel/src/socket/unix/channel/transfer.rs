@@ -199,10 +199,11 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         }
     }
 
-    fn may_pull(&mut self, chain: &mut Chain<ChannelState>) -> bool {
+    fn may_pull(&mut self, chain: &mut Chain<ChannelState>, beside: bool) -> bool {
         let received = &self.received;
         let is_parted = received.minds_sender || received.is_over || self.stop.is_some();
-        !is_parted && chain.urgent.is_none() && chain.state.marks.is_empty()
+        let goes_on = beside && received.made_room;
+        !is_parted && !goes_on && chain.urgent.is_none() && chain.state.marks.is_empty()
     }
 
     fn pulled(&mut self, chain: &mut Chain<ChannelState>, n: usize) {
