@@ -4,7 +4,7 @@
 //! A reader that would sleep [offers](Queue::offer) its buffer, and a writer that finds the queue
 //! empty fills it. A writer that would sleep since the queue is full [offers](Queue::offer_bytes)
 //! its bytes, and a reader that has emptied the queue goes on with them: it would wake the writer
-//! for that, and wait. Whoever offered takes the offer back when it has been woken.
+//! for that, and wait. The call that made an offer takes it back when it has been woken.
 //!
 //! No fault is resolved while the other side may not leave: a page of one's own that is not mapped
 //! is brought in between, and one of the other's ends the move. So all that the other side may have
@@ -196,6 +196,13 @@ impl<S: State> Queue<S> {
         self.sending.cpu.load(Acquire) != 0
     }
 
+    /// Whether a reader took bytes that are on offer. The caller is woken as for room in the queue,
+    /// which other writers may have filled by then.
+    #[inline]
+    pub fn has_pulled(&self) -> bool {
+        self.sending.is_used()
+    }
+
     /// Takes back the bytes of `from` that [`offer_bytes`](Queue::offer_bytes) offered; returns how
     /// many of them a reader took.
     pub fn withdraw_bytes(&self, from: &mut dyn Source) -> usize {
@@ -224,6 +231,7 @@ impl<S: State> Queue<S> {
         let mut total = 0;
         let mut is_stuck = false;
         while from.left() > 0
+            && !vm::is_dying()
             && let Some(step) = self.receiving.step(Some(total), |buffer, done| {
                 let to = buffer.rest(done, from.left());
                 let take = |page: &Mapping<'_>, place| from.take_mapped(page, place);
@@ -270,6 +278,7 @@ impl<S: State> Queue<S> {
         let mut total = 0;
         let mut is_stuck = false;
         while total < max
+            && !vm::is_dying()
             && let Some(step) = self.sending.step(None, |buffer, done| {
                 let from = buffer.rest(done, max - total);
                 (from.len(), give::<S>(&buffer.map, from, to))

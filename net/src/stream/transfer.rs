@@ -243,6 +243,11 @@ impl Stream {
         self.queue.offer_bytes(from)
     }
 
+    /// Whether a reader took bytes that are on offer.
+    pub fn has_pulled(&self) -> bool {
+        self.queue.has_pulled()
+    }
+
     /// Takes back what is on offer to a reader: see [`Queue::withdraw_bytes`].
     pub fn withdraw_bytes(&self, from: &mut dyn Source) -> usize {
         self.queue.withdraw_bytes(from)

@@ -142,20 +142,24 @@ impl Pipe {
     /// # Errors
     /// `EPIPE` without a reader, and SIGPIPE is sent; `EAGAIN` without `wait`, a restart number.
     pub(super) fn await_slot(&self, wait: bool) -> Result<PipeStatus> {
-        let status = self.await_slot_or_end(wait)?;
+        let status = self.await_slot_or(wait, || false)?;
         match status.readers {
             0 => Err(with_signal(Errno::EPIPE)),
             _ => Ok(status),
         }
     }
 
-    /// Waits until another slice fits, or there is no reader.
+    /// Waits until another slice fits, there is no reader, or `is_over`.
     ///
     /// # Errors
     /// `EAGAIN` without `wait`, a restart number.
-    pub(super) fn await_slot_or_end(&self, wait: bool) -> Result<PipeStatus> {
+    pub(super) fn await_slot_or(
+        &self,
+        wait: bool,
+        is_over: impl Fn() -> bool,
+    ) -> Result<PipeStatus> {
         signal::take_or_wait(&self.writers, wait, || {
-            Some(self.status()).filter(|it| it.has_slot() || it.readers == 0)
+            Some(self.status()).filter(|it| it.has_slot() || it.readers == 0 || is_over())
         })
     }
 

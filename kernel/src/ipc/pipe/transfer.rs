@@ -268,7 +268,7 @@ impl Pipe {
     /// `EPIPE` without a reader, a restart number.
     fn await_room(&self, offers: bool, from: &mut dyn Source) -> (usize, Result<()>) {
         let is_offered = offers && self.queue.offer_bytes(from);
-        let awaited = self.await_slot_or_end(true);
+        let awaited = self.await_slot_or(true, || is_offered && self.queue.has_pulled());
         let taken = match is_offered {
             true => self.queue.withdraw_bytes(from),
             false => 0,

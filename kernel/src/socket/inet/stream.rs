@@ -94,15 +94,15 @@ impl Stream {
     fn when_writable<T>(&self, timeout: Timeout, mut send: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match send() {
-                Err(Errno::EAGAIN) => self.await_writable(timeout)?,
+                Err(Errno::EAGAIN) => self.await_writable(timeout, || false)?,
                 result => return result,
             }
         }
     }
 
-    fn await_writable(&self, timeout: Timeout) -> Result<()> {
+    fn await_writable(&self, timeout: Timeout, is_over: impl Fn() -> bool) -> Result<()> {
         let ready = || self.tcp.readiness();
-        let writable = || ready().writable || ready().error;
+        let writable = || ready().writable || ready().error || is_over();
         timeout.wait_until(&self.tcp.waits().writable, writable)
     }
 
@@ -133,12 +133,15 @@ impl Stream {
     /// Waits for room; returns how many bytes the peer has taken out of the buffer meanwhile, and
     /// how the wait has ended.
     fn await_room(&self, data: &mut dyn Source, timeout: Timeout) -> (usize, Result<()>) {
-        let offered = timeout.waits().then(|| self.tcp.offer_bytes(data));
-        let waited = self.await_writable(timeout);
-        let n = offered
+        let Some(offered) = timeout
+            .waits()
+            .then(|| self.tcp.offer_bytes(data))
             .flatten()
-            .map_or(0, |offered| offered.withdraw_bytes(data));
-        (n, waited)
+        else {
+            return (0, self.await_writable(timeout, || false));
+        };
+        let waited = self.await_writable(timeout, || offered.has_pulled());
+        (offered.withdraw_bytes(data), waited)
     }
 
     /// Sends all but the last byte as usual, and that one as urgent.

@@ -67,13 +67,14 @@ impl UnixSocket {
                     continue;
                 }
                 Ok(_) => {
+                    let is_offered =
+                        message.timeout.waits() && channel.offer_bytes(message.data, &attached);
                     let ready = || {
                         channel.has_room(own.send_buffer())
                             || self.end.is_send_shut()
                             || own.has_error()
+                            || is_offered && channel.has_pulled()
                     };
-                    let is_offered =
-                        message.timeout.waits() && channel.offer_bytes(message.data, &attached);
                     let waited = message.timeout.wait_until(&own.writers, ready);
                     if is_offered {
                         total += channel.withdraw_bytes(message.data);

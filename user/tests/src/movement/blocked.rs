@@ -7,6 +7,10 @@ use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     (
+        "movement: a writer is done though another fills the pipe",
+        filled_by_another,
+    ),
+    (
         "movement: a reader goes on with what a writer waits to write",
         taken,
     ),
@@ -265,6 +269,43 @@ fn beside_others() -> Outcome {
     equal!(next, [WORDS as u64, WORDS as u64, WORDS as u64, 2000]);
     children.into_iter().try_for_each(wait_ok)?;
     call!(close(reader));
+    unmap(to, LEN)
+}
+
+/// A writer all of whose bytes were taken has written them, also if another one that waited longer
+/// has filled the pipe by then.
+fn filled_by_another() -> Outcome {
+    const PART: usize = 64 * PAGE;
+    let (reader, writer) = pipe(0)?;
+    let filler = spawn(|| {
+        let zeros = [0u8; PAGE];
+        loop {
+            call!(write(writer, zeros.as_ptr().cast(), PAGE));
+        }
+    })?;
+    await_sleep(filler)?;
+    let child = spawn(|| {
+        let from = map(PART)?;
+        // SAFETY: inside the mapping.
+        unsafe { from.write_bytes(1, PART) };
+        let n = call!(write(writer, from.cast(), PART));
+        equal!(n as usize, PART);
+        Ok(())
+    })?;
+    await_sleep(child)?;
+    let to = map(LEN)?;
+    touch(to, LEN, 0);
+    let mut taken = 0;
+    while taken < PART {
+        let n = call!(read(reader, to.cast(), LEN)) as usize;
+        // SAFETY: inside the mapping.
+        let bytes = unsafe { std::slice::from_raw_parts(to, n) };
+        taken += bytes.iter().filter(|&&byte| byte == 1).count();
+    }
+    wait_ok(child)?;
+    kill_child(filler)?;
+    call!(close(reader));
+    call!(close(writer));
     unmap(to, LEN)
 }
 

@@ -286,6 +286,11 @@ impl Channel {
         !is_marked && self.queue.offer_bytes(from)
     }
 
+    /// Whether a receiver took bytes that are on offer.
+    pub fn has_pulled(&self) -> bool {
+        self.queue.has_pulled()
+    }
+
     /// Takes back what is on offer to a receiver: see [`Queue::withdraw_bytes`].
     pub fn withdraw_bytes(&self, from: &mut dyn Source) -> usize {
         self.queue.withdraw_bytes(from)
