@@ -67,8 +67,8 @@ fn a_terabyte_with_ten_pages_costs_little() {
     });
 }
 
-/// What ending a process would free is worked out with two looks at each page table. A program that
-/// makes as many of them as it can holds nobody up who waits until it is ended.
+/// The memory that the end of a process frees is estimated with two looks at each page table, so a
+/// program with very many tables does not delay those that wait until it is ended.
 #[test]
 fn weighing_a_sparse_space_is_cheap() {
     const PARTS: usize = 300;

@@ -102,8 +102,8 @@ pub(super) fn page_in(leaf: &Leaf, va: VirtAddr) -> Option<(Frame, Prot)> {
             return None;
         }
         let mappings = record(pte.frame()).lock_mappings();
-        // With the lock held the mapping stays, and with it its handle. Who has narrowed its rights
-        // by the frame either sees the new handle, or is seen here.
+        // With the lock held the mapping stays, and with it its handle. A call that has narrowed
+        // its rights by the frame either sees the new handle, or its change is seen here.
         let now = load(entry);
         if now.maps(pte.frame()) {
             add_handles(pte.frame(), 1);

@@ -55,8 +55,8 @@ const NEVER: usize = usize::MAX;
 const DEFAULT: Settings = Settings {
     movement: Movement::Auto,
     // By instructions, 4 gains `pipe/bandwidth-16KiB-untouched` and `file/read-16KiB` a third, but
-    // costs `pipe/bandwidth-16KiB` 7% and `file/write-new-16KiB` 4%, whose pages are soon written:
-    // the history is asked in vain. 16 costs `pipe/bandwidth-64KiB-untouched` 27%.
+    // costs `pipe/bandwidth-16KiB` 7% and `file/write-new-16KiB` 4%, whose pages are soon written
+    // and copied all the same. 16 costs `pipe/bandwidth-64KiB-untouched` 27%.
     least_pages: 8,
 };
 /// The least that is worth a copy straight into the memory of a reader that waits. By instructions,

@@ -164,8 +164,8 @@ fn mappings() -> Outcome {
     })
 }
 
-/// A page of its own in each page table, until processes are ended for it: the choice must not take
-/// longer because there are thousands of tables, or nobody gets memory meanwhile.
+/// A page of its own in each page table, until processes are ended for it: all programs wait for
+/// memory meanwhile, so the choice must not take longer for thousands of tables.
 fn tables() -> Outcome {
     const SIZE: usize = 64 << 30;
     bomb_until_killed(WORKERS, || {
