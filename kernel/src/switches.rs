@@ -23,7 +23,7 @@ pub fn defaults() -> Vec<(&'static str, Setting)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nucleus::switches::Values::{Number, Numbers, OneOf};
+    use nucleus::switches::Values::{Memory, Number, Numbers, OneOf};
 
     #[test]
     fn the_document_describes_the_switches_that_there_are() {
@@ -34,6 +34,7 @@ mod tests {
                 OneOf(words) => words.join("\\|"),
                 Number(..) => "N".into(),
                 Numbers(..) => "N,M".into(),
+                Memory(words) => format!("{}\\|SIZE", words.join("\\|")),
             };
             let start = format!("| `{}={values}` |", switch.name);
             let row = document.lines().find(|line| line.starts_with(&start));

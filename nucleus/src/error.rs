@@ -7,6 +7,21 @@ use core::alloc::Layout;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfMemory;
 
+/// Why a setting stays as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unchanged {
+    /// The mechanism needs memory that is not there.
+    OutOfMemory,
+    /// The mechanism is in use.
+    InUse,
+}
+
+impl From<OutOfMemory> for Unchanged {
+    fn from(_: OutOfMemory) -> Unchanged {
+        Unchanged::OutOfMemory
+    }
+}
+
 /// Returns an empty vector with room for `count` elements.
 pub fn try_vec<T>(count: usize) -> Result<Vec<T>, OutOfMemory> {
     let mut vec = Vec::new();

@@ -43,7 +43,7 @@ pub mod user;
 
 pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
 pub use dev::{console, dma, functions as pci, rtc, virtio};
-pub use error::{OutOfMemory, try_box, try_copy, try_filled, try_vec};
+pub use error::{OutOfMemory, Unchanged, try_box, try_copy, try_filled, try_vec};
 pub use hw::{counters, date::Date, log, power, processor};
 pub use mem::device::{Caching, DeviceMemory, DevicePage};
 pub use mem::frame::Frame;

@@ -6,9 +6,12 @@
 use alloc::{format, string::String};
 
 use crate::{
-    OutOfMemory,
-    ephemeral::{self, Backend},
-    hw::machine,
+    Unchanged,
+    ephemeral::{
+        self, Backend,
+        window::{self, Keep},
+    },
+    hw::{DirectMap, machine, mebibytes},
     mem::frame,
     pmap::{self, Coherence, Fork},
     task,
@@ -26,8 +29,8 @@ pub struct Switch {
     pub is_live: bool,
     /// Returns the value.
     pub get: fn() -> Setting,
-    /// Changes the value; fails if the mechanism needs memory that is not there.
-    pub set: fn(Setting) -> Result<(), OutOfMemory>,
+    /// Changes the value, or says why not.
+    pub set: fn(Setting) -> Result<(), Unchanged>,
 }
 
 /// A value as numbers: the index of a word, or one or two numbers.
@@ -42,8 +45,11 @@ pub enum Values {
     Number(u32, u32, &'static str),
     /// Two such numbers with a comma between them.
     Numbers(u32, u32, &'static str),
+    /// One of these words, or an amount of memory in MiB: behind the words' indices, and the
+    /// amount as the second number.
+    Memory(&'static [&'static str]),
 }
-use Values::{Number, Numbers, OneOf};
+use Values::{Memory, Number, Numbers, OneOf};
 
 impl Switch {
     /// Reads a value; `None` if the switch can't have it.
@@ -58,6 +64,10 @@ impl Switch {
                 let index = words.iter().position(|word| *word == text)?;
                 Some([index as u32, 0])
             }
+            Memory(words) => match words.iter().position(|word| *word == text) {
+                Some(index) => Some([index as u32, 0]),
+                None => Some([words.len() as u32, mebibytes(text)?]),
+            },
             Number(low, high, _) => Some([number(text, low, high)?, 0]),
             Numbers(low, high, _) => {
                 let (first, second) = text.split_once(',')?;
@@ -71,6 +81,10 @@ impl Switch {
         let [first, second] = (self.get)();
         match self.values {
             OneOf(words) => words.get(first as usize).copied().unwrap_or("?").into(),
+            Memory(words) => match words.get(first as usize) {
+                Some(word) => (*word).into(),
+                None => format!("{second}M"),
+            },
             Number(..) => format!("{first}"),
             Numbers(..) => format!("{first},{second}"),
         }
@@ -82,6 +96,7 @@ impl Switch {
         match self.values {
             OneOf([start @ .., last]) => format!("{name} is {} or {last}", start.join(", ")),
             OneOf([]) => String::new(),
+            Memory(words) => format!("{name} is {} or a size as in 512M", words.join(", ")),
             Number(low, high, unit) => format!("{name} wants {unit}, {low} to {high}"),
             Numbers(low, high, unit) => {
                 let default = self.default;
@@ -107,11 +122,63 @@ pub const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "ephemeral",
-        values: OneOf(&["direct", "uncached"]),
+        values: OneOf(&["direct", "window", "uncached"]),
         default: "direct",
-        is_live: false,
+        is_live: true,
         get: || [ephemeral::backend() as u32, 0],
-        set: |[n, _]| ephemeral::set_backend([Backend::Direct, Backend::Uncached][n as usize]),
+        set: |[n, _]| {
+            const BACKENDS: [Backend; 3] = [Backend::Direct, Backend::Window, Backend::Uncached];
+            ephemeral::set_backend(BACKENDS[n as usize])
+        },
+    },
+    Switch {
+        name: "ephemeral.entries",
+        // 512 MiB; the simulated machine has fewer.
+        values: Number(2, 128 << 10, "entries"),
+        default: "8192",
+        is_live: true,
+        get: || [window::entries() as u32, 0],
+        set: |[n, _]| window::set_entries(n as usize),
+    },
+    Switch {
+        name: "ephemeral.parts",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: true,
+        get: || [u32::from(!window::has_parts()), 0],
+        set: |[n, _]| window::set_parts(n == 0),
+    },
+    Switch {
+        name: "ephemeral.late",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: true,
+        get: || [u32::from(!window::is_late()), 0],
+        set: |[n, _]| {
+            window::set_late(n == 0);
+            Ok(())
+        },
+    },
+    Switch {
+        name: "ephemeral.keep",
+        values: OneOf(&["auto", "on", "off"]),
+        default: "auto",
+        is_live: true,
+        get: || [window::keep() as u32, 0],
+        set: |[n, _]| window::set_keep([Keep::Auto, Keep::On, Keep::Off][n as usize]),
+    },
+    Switch {
+        name: "directmap",
+        values: Memory(&["all", "kernel"]),
+        default: "all",
+        is_live: false,
+        get: || match frame::direct_map() {
+            DirectMap::All => [0, 0],
+            DirectMap::Kernel => [1, 0],
+            DirectMap::First(mib) => [2, mib],
+        },
+        // The start has read it.
+        set: |_| Ok(()),
     },
     Switch {
         name: "shootdown",

@@ -138,6 +138,7 @@ const CONFIG: Config = Config {
     seed: 0,
     max_points: 30_000_000,
     daemons: false,
+    direct_map: None,
 };
 
 #[test]

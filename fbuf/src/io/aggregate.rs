@@ -138,8 +138,7 @@ impl Source for FrameSource<'_> {
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
         let n = len.min(self.len);
-        let from = ephemeral::map(self.frame);
-        ephemeral::map(frame).copy_from(offset, &from, self.offset, n);
+        ephemeral::copy(frame, offset, self.frame, self.offset, n);
         self.offset += n;
         self.len -= n;
         Ok(n)
@@ -208,13 +207,17 @@ impl Source for AggregateSource<'_> {
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let to = ephemeral::map(frame);
         let mut total = 0;
         while total < len
             && let Some(slice) = self.take_slice(len - total)
         {
-            let from = ephemeral::map(slice.frame());
-            to.copy_from(offset + total, &from, slice.offset, slice.len);
+            ephemeral::copy(
+                frame,
+                offset + total,
+                slice.frame(),
+                slice.offset,
+                slice.len,
+            );
             total += slice.len;
         }
         Ok(total)

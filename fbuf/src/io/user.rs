@@ -8,12 +8,8 @@ use core::ops::Range;
 
 use abi::{Errno, Result};
 use nucleus::{
-    Access, Frame, PAGE_SIZE, VirtAddr, VirtRange,
-    addr::USER_END,
-    ephemeral::{self, Mapping},
-    frame::Owned,
-    user,
-    user::BadAddress,
+    Access, Frame, PAGE_SIZE, VirtAddr, VirtRange, addr::USER_END, ephemeral::Mapping,
+    frame::Owned, user, user::BadAddress,
 };
 use vm::{CopyReason, Fault, Map, PinnedPages};
 
@@ -452,9 +448,8 @@ impl Sink for UserBuffers {
     }
 
     fn put_frame(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let from = ephemeral::map(frame);
         self.transfer(len, |at, done, n| {
-            user::copy_out_page(at, &from, offset + done, n)
+            user::copy_out_page(at, frame, offset + done, n)
         })
     }
 
@@ -479,9 +474,8 @@ impl Source for UserBuffers {
     }
 
     fn take_into(&mut self, frame: &Frame, offset: usize, len: usize) -> Result<usize> {
-        let to = ephemeral::map(frame);
         self.transfer(len, |at, done, n| {
-            user::copy_in_page(&to, offset + done, at, n)
+            user::copy_in_page(frame, offset + done, at, n)
         })
     }
 

@@ -80,18 +80,17 @@ impl MemoryDisk {
         let write = command.operation() == Operation::Write;
         let mut sector = command.sector();
         for part in command.parts() {
-            let memory = ephemeral::map(&part.frame);
             let mut moved = 0;
             while moved < part.len {
                 let (frame, offset) = self.place(sector);
                 let len = (part.len - moved).min(PAGE_SIZE - offset);
-                let medium = ephemeral::map(frame);
+                let (memory, at) = (&part.frame, part.offset + moved);
                 match write {
                     true => {
-                        medium.copy_from(offset, &memory, part.offset + moved, len);
+                        ephemeral::copy(frame, offset, memory, at, len);
                         self.persist(frame);
                     }
-                    false => memory.copy_from(part.offset + moved, &medium, offset, len),
+                    false => ephemeral::copy(memory, at, frame, offset, len),
                 }
                 moved += len;
                 sector += (len / SECTOR) as u64;

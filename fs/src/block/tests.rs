@@ -228,6 +228,7 @@ const CONFIG: Config = Config {
     seed: 0,
     max_points: 20_000_000,
     daemons: false,
+    direct_map: None,
 };
 
 #[test]

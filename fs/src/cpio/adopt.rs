@@ -110,7 +110,7 @@ impl Source for Pages<'_> {
             return Err(Errno::EINVAL);
         }
         let frame = self.take()?;
-        ephemeral::map(to).copy_from(0, &ephemeral::map(&frame), 0, PAGE_SIZE);
+        ephemeral::copy(to, 0, &frame, 0, PAGE_SIZE);
         Ok(PAGE_SIZE)
     }
 

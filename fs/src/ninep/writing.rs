@@ -137,9 +137,7 @@ impl Content {
                 }
                 Err(slice) => {
                     let frame = new_page()?;
-                    let source = ephemeral::map(slice.frame());
-                    ephemeral::map(&frame).copy_from(0, &source, slice.offset, slice.len);
-                    drop(source);
+                    ephemeral::copy(&frame, 0, slice.frame(), slice.offset, slice.len);
                     (Owned::new(frame), slice.len)
                 }
             },

@@ -339,14 +339,7 @@ impl<S: BackingStore> PageCache<S> {
 
     /// Copies bytes of `frame` into page `index`, which is `resident`.
     fn copy_into(&self, index: u64, frame: &Frame, bytes: Range<usize>, resident: &Frame) {
-        let page = ephemeral::map(resident);
-        page.copy_from(
-            bytes.start,
-            &ephemeral::map(frame),
-            bytes.start,
-            bytes.len(),
-        );
-        drop(page);
+        ephemeral::copy(resident, bytes.start, frame, bytes.start, bytes.len());
         self.mark_modified(index, resident);
     }
 
@@ -423,7 +416,6 @@ fn is_zero(frame: &Frame, from: usize, to: usize) -> bool {
 
 /// Copies bytes of a slice, from its start.
 fn copy(from: &Slice, to: &Frame, at: usize, n: usize) -> Result<usize> {
-    let source = ephemeral::map(from.frame());
-    ephemeral::map(to).copy_from(at, &source, from.offset, n);
+    ephemeral::copy(to, at, from.frame(), from.offset, n);
     Ok(n)
 }

@@ -97,11 +97,26 @@ pub fn on_machines_with(
     seeds: u64,
     body: impl Fn() + Send + Sync + Clone + 'static,
 ) {
+    on_machines_like(name, cpus, pages, seeds, Config::default(), body);
+}
+
+/// As [`on_machines_with`], on machines that are as `like` otherwise.
+///
+/// # Panics
+/// A run failed.
+pub fn on_machines_like(
+    name: &str,
+    cpus: impl IntoIterator<Item = usize>,
+    pages: usize,
+    seeds: u64,
+    like: Config,
+    body: impl Fn() + Send + Sync + Clone + 'static,
+) {
     for cpus in cpus {
         let config = Config {
             cpus,
             pages,
-            ..Config::default()
+            ..like
         };
         check(&format!("{name} on {cpus}"), 0..seeds, config, body.clone());
     }

@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, Mutex, Once},
 };
 
-use crate::hw::Region;
 pub use crate::hw::sim::machine::Config;
 use crate::hw::sim::machine::{DEVICE_PAGES, FIRST_FRAME, Machine, machine, required};
 use crate::hw::sim::program;
+use crate::hw::{DirectMap, Region};
 use crate::mem::device::{Caching, DeviceMemory};
 use crate::mem::frame;
 use crate::{PAGE_SHIFT, PhysAddr};
@@ -144,6 +144,12 @@ extern "C" fn boot(body: usize) -> ! {
         free: true,
         persistent: false,
     };
+    // One machine in four has no direct map of data, so all that runs here is tried with it.
+    let by_seed = match m.config.seed % 4 {
+        3 => DirectMap::Kernel,
+        _ => DirectMap::All,
+    };
+    frame::set_direct_map(m.config.direct_map.unwrap_or(by_seed));
     // SAFETY: all memory of the machine but the first frames, which only this module uses; no task
     // runs yet.
     unsafe { frame::init(&[memory]) }.expect("a machine with more memory");

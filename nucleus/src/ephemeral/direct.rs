@@ -1,21 +1,29 @@
 //! The backend for frames that the direct map reaches: nothing to allocate, nothing to invalidate
 //! (`ephemeral-mappings.txt` 4.3).
+//!
+//! A build with assertions pins the task to its CPU all the same, so that code which sleeps with a
+//! mapping is found where mappings cost nothing, too.
 
-use super::{Flags, Mapping, Unavailable};
+use super::Mapping;
 use crate::Frame;
 use crate::frame::record::NONE;
+use crate::hw::machine;
 
 #[inline]
-pub(super) fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
-    let _ = flags;
-    Ok(Mapping {
+pub(super) fn alloc(frame: &Frame) -> Mapping<'_> {
+    if cfg!(debug_assertions) {
+        machine::preempt_disable();
+    }
+    Mapping {
         frame,
         address: frame.bytes(),
         slot: NONE,
-    })
+    }
 }
 
 #[inline]
-pub(super) fn free(frame: &Frame, address: *mut u8) {
-    debug_assert_eq!(frame.bytes(), address);
+pub(super) fn free() {
+    if cfg!(debug_assertions) {
+        super::unpin();
+    }
 }

@@ -3,31 +3,48 @@
 //! The only way for the floors above to touch the bytes of a frame. A program may write the same
 //! bytes at the same time, so a mapping gives no slices: it copies, fills and compares.
 //!
-//! Where the mapping comes from is the business of a backend. `direct` is the amd64 one: every
-//! frame has a permanent mapping, and a mapping is an addition. `uncached` does what kernels did
-//! before, for comparison.
+//! The paper's four functions are [`alloc`] (`sf_buf_alloc`), the end of a [`Mapping`]
+//! (`sf_buf_free`), which its type brings about, [`Mapping::address`] (`sf_buf_kva`) and
+//! [`Mapping::frame`] (`sf_buf_page`). A mapping is *private*: to one CPU, to which its task is
+//! pinned while it lives, so no task sleeps or moves with one, and an address never outlives its
+//! mapping. The paper's default, a mapping that any CPU uses and that may live long, is a
+//! [`Shared`] one.
+//!
+//! Where a mapping comes from is the business of a backend:
+//!
+//! - `direct`, the amd64 one: every frame in the direct map has a permanent mapping, and a mapping
+//!   is an addition. Frames [outside](crate::frame::DirectMap) of it come from the window (the
+//!   paper's hybrid, 4.4).
+//! - [`window`], the i386 one: a cache of mappings, for all frames.
+//! - `uncached`, what kernels did before, for comparison: an address is allocated for each mapping,
+//!   and every CPU told when it ends.
 
 mod direct;
+mod shared;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
 mod uncached;
+pub mod window;
 
 use bitflags::bitflags;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
+use crate::frame::{self, DirectMap, RING_SLOTS};
 use crate::hw::machine;
-use crate::{Frame, OutOfMemory, PAGE_SIZE};
+use crate::task::{self, Sleep, WaitQueue};
+use crate::{Frame, PAGE_SIZE, Unchanged};
+pub use shared::Shared;
 
 bitflags! {
-    /// `ephemeral-mappings.txt` 4.1.
+    /// `ephemeral-mappings.txt` 4.1. The paper's "private" is the difference between [`Mapping`]
+    /// and [`Shared`].
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Flags: u8 {
-        /// Only this task on this CPU uses the mapping.
-        const PRIVATE = 1;
         /// Fail rather than sleep when no mapping is free.
         const NO_WAIT = 2;
-        /// A signal may end the sleep.
+        /// A signal may end the sleep. Without effect beside `NO_WAIT`.
         const INTERRUPTIBLE = 4;
     }
 }
@@ -41,37 +58,68 @@ pub enum Unavailable {
     Interrupted,
 }
 
-/// A mapping in use; dropping it frees it.
+/// A mapping in use, private to the CPU that the task is pinned to while it lives; dropping it
+/// frees it. (In a release build, a frame in the direct map pins no one.)
 pub struct Mapping<'a> {
     frame: &'a Frame,
     address: *mut u8,
-    /// The address's number in the window, [`NONE`] for the direct map.
+    /// The address's number in the window, [`NONE`] for the direct map; with [`LENT`], the mapping
+    /// is a [`Shared`] one's.
     slot: u32,
 }
+
+/// See [`Mapping::slot`].
+const LENT: u32 = 1 << 31;
 
 /// Where mappings come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
-    /// The direct map.
+    /// The direct map, and the window for frames that are not there.
     #[default]
     Direct,
+    /// The window.
+    Window,
     /// An address allocated for each mapping, and told to every CPU when it ends.
     Uncached,
 }
 
+/// The backend, or [`PLAIN`].
+static BACKEND: AtomicU8 = AtomicU8::new(PLAIN);
+/// The direct backend, with all frames in the direct map: the usual machine.
+const PLAIN: u8 = 0;
+const DIRECT: u8 = 1;
+const WINDOW: u8 = 2;
+const UNCACHED: u8 = 3;
+
 /// Makes mappings by this backend from now on; those that there are stay as they are.
 ///
 /// # Errors
-/// [`OutOfMemory`] if there is none for its page tables.
-pub fn set_backend(backend: Backend) -> Result<(), OutOfMemory> {
-    uncached::set(backend == Backend::Uncached)
+/// [`Unchanged::OutOfMemory`] if there is none for its page tables and bookkeeping.
+pub fn set_backend(backend: Backend) -> Result<(), Unchanged> {
+    let is_plain = backend == Backend::Direct && frame::direct_map() == DirectMap::All;
+    if !is_plain {
+        frame::start_rings(machine::cpu_count())?;
+        window::start()?;
+    }
+    let number = match backend {
+        Backend::Direct if is_plain => PLAIN,
+        Backend::Direct => DIRECT,
+        Backend::Window => WINDOW,
+        Backend::Uncached => {
+            uncached::start()?;
+            UNCACHED
+        }
+    };
+    BACKEND.store(number, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Returns the backend of new mappings.
 pub fn backend() -> Backend {
-    match uncached::is_on() {
-        true => Backend::Uncached,
-        false => Backend::Direct,
+    match BACKEND.load(Ordering::Relaxed) {
+        WINDOW => Backend::Window,
+        UNCACHED => Backend::Uncached,
+        _ => Backend::Direct,
     }
 }
 
@@ -82,39 +130,67 @@ pub fn backend() -> Backend {
 #[cfg(not(target_os = "none"))]
 pub(crate) unsafe fn init() {
     // SAFETY: the caller's promise.
-    unsafe { uncached::start() };
+    unsafe {
+        uncached::reset();
+        window::reset();
+    }
+    BACKEND.store(PLAIN, Ordering::Relaxed);
+    if frame::direct_map() != DirectMap::All {
+        set_backend(Backend::Direct).expect("memory for the window");
+    }
 }
 
-/// Maps `frame`. With no flags it always succeeds, sleeping if it must.
+/// Whether a mapping of the frame is its place in the direct map.
+#[inline]
+pub(crate) fn is_direct(frame: &Frame) -> bool {
+    match BACKEND.load(Ordering::Relaxed) {
+        PLAIN => true,
+        DIRECT => frame.is_direct(),
+        _ => false,
+    }
+}
+
+/// Whether the caller may sleep for a mapping. Where it may not, it gets an address of its CPU's
+/// own, of which there always is one.
+fn may_sleep() -> bool {
+    machine::irqs_enabled() && machine::preempt_count() == 0 && task::has_current()
+}
+
+/// Maps `frame`, for the calling task on its CPU. Sleeps if no mapping is free and `flags` don't
+/// say otherwise, but where the caller may not sleep: there it always succeeds.
 ///
 /// # Errors
 /// See [`Unavailable`]; only with the flags named there.
 #[inline]
 pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
-    if uncached::is_on()
-        && let Some(mapping) = alloc_uncached(frame)
-    {
-        return Ok(mapping);
+    if is_direct(frame) {
+        return Ok(direct::alloc(frame));
     }
-    let mapping = direct::alloc(frame, flags)?;
-    Counter::ephemeral_hits.add(1);
+    alloc_elsewhere(frame, flags)
+}
+
+/// Not inlined, so that what is is small.
+#[inline(never)]
+fn alloc_elsewhere(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
+    let [mapping] = alloc_each([frame], flags)?;
     Ok(mapping)
 }
 
-#[cold]
-fn alloc_uncached(frame: &Frame) -> Option<Mapping<'_>> {
-    let mapping = uncached::alloc(frame)?;
-    Counter::ephemeral_misses.add(1);
-    Some(mapping)
-}
-
-/// A mapping private to this task; sleeps rather than fail.
-#[inline]
-pub fn map(frame: &Frame) -> Mapping<'_> {
-    loop {
-        if let Ok(mapping) = alloc(frame, Flags::PRIVATE) {
-            return mapping;
-        }
+/// Maps all of these frames or none, so that no two callers wait for each other's.
+///
+/// # Errors
+/// As [`alloc`].
+fn alloc_each<const N: usize>(
+    frames: [&Frame; N],
+    flags: Flags,
+) -> Result<[Mapping<'_>; N], Unavailable> {
+    if !may_sleep() {
+        return Ok(frames.map(alloc_own));
+    }
+    match backend() {
+        Backend::Uncached => uncached::alloc(frames, flags),
+        _ if !window::keeps() => Ok(frames.map(alloc_own)),
+        _ => window::alloc(frames, flags),
     }
 }
 
@@ -123,25 +199,133 @@ pub fn free(mapping: Mapping<'_>) {
     drop(mapping);
 }
 
-impl Drop for Mapping<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        // A look at what hardly ever changes: the slot need not be at hand.
-        if uncached::was_on() {
-            self.free_uncached();
-        } else {
-            direct::free(self.frame, self.address);
+/// Waits until `attempt` gives something, which a mapping that ends may make possible.
+fn wait<T>(
+    sleepers: &WaitQueue,
+    flags: Flags,
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Result<T, Unavailable> {
+    if let Some(found) = attempt() {
+        return Ok(found);
+    }
+    if flags.contains(Flags::NO_WAIT) {
+        return Err(Unavailable::WouldSleep);
+    }
+    Counter::ephemeral_sleeps.add(1);
+    let how = Sleep {
+        interruptible: flags.contains(Flags::INTERRUPTIBLE),
+        deadline: None,
+    };
+    let found = sleepers.wait(how, attempt);
+    found.map_err(|_| Unavailable::Interrupted)
+}
+
+/// Maps a frame at an address that is this CPU's own: never waits, never fails.
+fn alloc_own(frame: &Frame) -> Mapping<'_> {
+    if is_direct(frame) {
+        return direct::alloc(frame);
+    }
+    machine::preempt_disable();
+    Counter::ephemeral_misses.add(1);
+    let slot = frame::map_pinned(frame.index());
+    Mapping::at_slot(frame, slot as u32)
+}
+
+/// As [`alloc`] without flags: always succeeds.
+#[inline]
+pub fn map(frame: &Frame) -> Mapping<'_> {
+    if is_direct(frame) {
+        return direct::alloc(frame);
+    }
+    map_elsewhere(frame)
+}
+
+#[inline(never)]
+fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
+    let [mapping] = map_each([frame]);
+    mapping
+}
+
+fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
+    loop {
+        if let Ok(mappings) = alloc_each(frames, Flags::empty()) {
+            return mappings;
         }
     }
 }
 
-impl<'a> Mapping<'a> {
-    #[cold]
-    #[inline(never)]
-    fn free_uncached(&mut self) {
+/// Maps two frames in one step, for whoever needs both at once: with only a few mappings, tasks
+/// that each had one could wait for another for ever.
+#[inline]
+pub fn map_two<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2] {
+    if is_direct(first) && is_direct(second) {
+        return [direct::alloc(first), direct::alloc(second)];
+    }
+    map_each([first, second])
+}
+
+/// As [`map_two`], with the flags of [`alloc`].
+///
+/// # Errors
+/// As [`alloc`].
+pub fn alloc_two<'a>(
+    first: &'a Frame,
+    second: &'a Frame,
+    flags: Flags,
+) -> Result<[Mapping<'a>; 2], Unavailable> {
+    alloc_each([first, second], flags)
+}
+
+/// Copies `len` bytes of `from` at `from_offset` to `to` at `to_offset`.
+#[inline]
+pub fn copy(to: &Frame, to_offset: usize, from: &Frame, from_offset: usize, len: usize) {
+    let [to, from] = map_two(to, from);
+    to.copy_from(to_offset, &from, from_offset, len);
+}
+
+impl Drop for Mapping<'_> {
+    #[inline]
+    fn drop(&mut self) {
         match self.slot {
-            NONE => direct::free(self.frame, self.address),
-            slot => uncached::free(slot, self.frame),
+            NONE => direct::free(),
+            slot => free_elsewhere(slot),
+        }
+    }
+}
+
+#[inline(never)]
+fn free_elsewhere(slot: u32) {
+    if slot & LENT != 0 {
+        return unpin();
+    }
+    if (slot as usize) < RING_SLOTS {
+        frame::unmap_pinned(slot as usize);
+        return unpin();
+    }
+    match uncached::owns(slot) {
+        true => uncached::free(slot),
+        false => {
+            window::free(slot);
+            unpin();
+        }
+    }
+}
+
+/// The end of what pinned the task to its CPU.
+fn unpin() {
+    if machine::preempt_enable() {
+        machine::preempt();
+    }
+}
+
+impl<'a> Mapping<'a> {
+    /// A mapping at an address of the window. The task is pinned.
+    fn at_slot(frame: &'a Frame, slot: u32) -> Mapping<'a> {
+        let number = (slot & !LENT) as usize;
+        Mapping {
+            frame,
+            address: machine::window_address(number, address(frame.index())),
+            slot,
         }
     }
 
@@ -165,7 +349,8 @@ impl<'a> Mapping<'a> {
             "an access of {len} bytes at {offset} goes beyond the page"
         );
         if self.slot != NONE {
-            machine::window_used(self.slot as usize, address(self.frame.index()));
+            let number = (self.slot & !LENT) as usize;
+            machine::window_used(number, address(self.frame.index()));
         }
         self.address.wrapping_add(offset)
     }

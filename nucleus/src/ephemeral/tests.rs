@@ -1,13 +1,100 @@
-//! The backend that allocates addresses, on the simulated machine.
+//! The backends on the simulated machine, whose CPUs hold translations of the window as long as
+//! they may, and make them ahead of time.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
+use super::window::Keep;
 use super::*;
 use crate::cpu::percpu::Pinned;
 use crate::frame::{Contents, usage};
-use crate::hw::machine::WINDOW_PAGES;
-use crate::sim::{Together, below, on_machines_with};
+use crate::sim::{Config, Together, below, check};
+
+/// How mappings are made in a run.
+#[derive(Clone, Copy, Debug)]
+struct Variant {
+    backend: Backend,
+    direct_map: DirectMap,
+    entries: usize,
+    parts: bool,
+    late: bool,
+    keep: Keep,
+}
+
+const PAPER: Variant = Variant {
+    backend: Backend::Window,
+    direct_map: DirectMap::All,
+    entries: 6,
+    parts: false,
+    late: false,
+    keep: Keep::On,
+};
+
+const VARIANTS: [Variant; 7] = [
+    PAPER,
+    Variant {
+        late: true,
+        ..PAPER
+    },
+    Variant {
+        keep: Keep::Off,
+        ..PAPER
+    },
+    Variant {
+        entries: 128,
+        parts: true,
+        late: true,
+        ..PAPER
+    },
+    Variant {
+        backend: Backend::Direct,
+        direct_map: DirectMap::Kernel,
+        keep: Keep::Auto,
+        ..PAPER
+    },
+    Variant {
+        backend: Backend::Uncached,
+        ..PAPER
+    },
+    Variant {
+        backend: Backend::Uncached,
+        direct_map: DirectMap::Kernel,
+        ..PAPER
+    },
+];
+
+/// Runs `body` on machines of 1 to 8 CPUs with each of the variants.
+fn with_variants(name: &str, runs: u64, body: impl Fn(Variant) + Copy + Send + Sync + 'static) {
+    for variant in VARIANTS {
+        with_variant(name, variant, runs, body);
+    }
+}
+
+fn with_variant(
+    name: &str,
+    variant: Variant,
+    runs: u64,
+    body: impl Fn(Variant) + Copy + Send + Sync + 'static,
+) {
+    for cpus in [1, 2, 4, 8] {
+        let config = Config {
+            cpus,
+            pages: 512,
+            direct_map: Some(variant.direct_map),
+            ..Config::default()
+        };
+        let name = format!("{name} with {variant:?} on {cpus} CPUs");
+        check(&name, 0..runs, config, move || {
+            set_backend(variant.backend).unwrap();
+            window::set_parts(variant.parts).unwrap();
+            window::set_entries(variant.entries).unwrap();
+            window::set_keep(variant.keep).unwrap();
+            window::set_late(variant.late);
+            body(variant);
+        });
+    }
+}
 
 fn word(mapping: &Mapping<'_>) -> u64 {
     let mut bytes = [0; 8];
@@ -15,99 +102,268 @@ fn word(mapping: &Mapping<'_>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Tasks map frames of their own and shared ones, some more at once than there are addresses; some
-/// end mappings where they can't wait. The machine fails the run when a mapping reaches another
-/// frame, or a frame is freed while one may.
+fn counts<const N: usize>(counters: [Counter; N]) -> [u64; N] {
+    counters.map(Counter::total)
+}
+
+/// Tasks map frames of their own and shared ones, singly, in pairs, and many at once while they are
+/// pinned, use mappings of one another, and give up the CPU in between. The machine fails the run
+/// when a mapping reaches another frame than its own.
 #[test]
 fn mappings_reach_their_frames() {
-    on_machines_with("mappings reach their frames", [1, 2, 4], 512, 40, || {
-        set_backend(Backend::Uncached).unwrap();
+    with_variants("mappings reach their frames", 12, |_| {
         let before = usage();
         let together = Arc::new(Together::default());
-        let shared = Frame::alloc(Contents::Zeroed).unwrap();
-        const TASKS: usize = 3;
-        for task in 0..TASKS as u64 {
-            let shared = shared.clone();
+        let common: Vec<Frame> = (0..12)
+            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+            .collect();
+        for (i, frame) in common.iter().enumerate() {
+            map(frame).write(64, &(i as u64).to_le_bytes());
+        }
+        let lasting = Arc::new(Shared::new(common[0].clone(), Flags::empty()).unwrap());
+        for task in 0..4u64 {
+            let (common, lasting) = (common.clone(), lasting.clone());
             together.spawn(move || {
                 for round in 0..30 {
-                    let frames: Vec<Frame> = (0..1 + below(WINDOW_PAGES))
-                        .map(|_| Frame::alloc(Contents::Stale).unwrap())
-                        .collect();
-                    let tag = |i: usize| task << 32 | round << 8 | i as u64;
-                    let mut mappings: Vec<_> = frames.iter().map(map).collect();
-                    for (i, mapping) in mappings.iter().enumerate() {
-                        mapping.write(64, &tag(i).to_le_bytes());
-                    }
-                    assert_eq!(word(&map(&shared)), 0);
-                    for (i, mapping) in mappings.iter().enumerate() {
-                        assert_eq!(word(mapping), tag(i));
-                    }
-                    while !mappings.is_empty() {
-                        let mapping = mappings.swap_remove(below(mappings.len()));
-                        let _pinned = (below(2) == 0).then(Pinned::new);
-                        free(mapping);
-                    }
+                    one_round(task << 32 | round << 8, &common, &lasting);
                 }
-                drop(shared);
+                drop((common, lasting));
             });
         }
         together.join();
-        // Stale addresses keep their frames until they are invalidated.
-        for _ in 0..WINDOW_PAGES {
-            free(map(&shared));
+        drop((common, lasting));
+        assert_eq!(window::usage()[0], 0, "a mapping is in use for ever");
+        // What waits to be invalidated has no handle.
+        assert_eq!(usage().data, before.data);
+    });
+}
+
+fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
+    match below(6) {
+        0 => {
+            let frames: Vec<Frame> = (0..1 + below(12))
+                .map(|_| Frame::alloc(Contents::Stale).unwrap())
+                .collect();
+            for (i, frame) in frames.iter().enumerate() {
+                map(frame).write(64, &(tag | i as u64).to_le_bytes());
+            }
+            for (i, frame) in frames.iter().enumerate() {
+                assert_eq!(word(&map(frame)), tag | i as u64);
+            }
         }
-        drop(shared);
-        assert_eq!(usage(), before);
+        1 => {
+            let _pinned = Pinned::new();
+            let mut mappings: Vec<_> = common[..4].iter().map(map).collect();
+            while !mappings.is_empty() {
+                let mapping = mappings.swap_remove(below(mappings.len()));
+                assert!(word(&mapping) < 12);
+                free(mapping);
+            }
+        }
+        2 => {
+            let to = Frame::alloc(Contents::Stale).unwrap();
+            let from = &common[below(12)];
+            copy(&to, 0, from, 0, PAGE_SIZE);
+            let [to, from] = map_two(&to, from);
+            assert_eq!(word(&to), word(&from));
+        }
+        3 => {
+            assert_eq!(word(&lasting.here()), 0);
+            crate::task::yield_now();
+            assert_eq!(word(&lasting.here()), 0);
+        }
+        4 => {
+            let number = below(12);
+            let Ok(shared) = Shared::new(common[number].clone(), Flags::NO_WAIT) else {
+                return;
+            };
+            for _ in 0..3 {
+                assert_eq!(word(&shared.here()), number as u64);
+                crate::task::yield_now();
+            }
+            assert!(shared.sharers() >= 1);
+        }
+        _ => {
+            let number = below(12);
+            if let Ok(mapping) = alloc(&common[number], Flags::NO_WAIT) {
+                assert_eq!(word(&mapping), number as u64);
+            }
+        }
+    }
+}
+
+/// Two entries, and tasks on all CPUs that copy between pages: each has both of the entries or none.
+#[test]
+fn two_entries_are_enough_for_copies() {
+    let few = Variant {
+        entries: 2,
+        ..PAPER
+    };
+    with_variant("two entries are enough for copies", few, 20, |_| {
+        let together = Arc::new(Together::default());
+        for tag in 0..8u64 {
+            together.spawn(move || {
+                let frames = [(); 3].map(|()| Frame::alloc(Contents::Zeroed).unwrap());
+                map(&frames[0]).write(64, &tag.to_le_bytes());
+                for round in 0..20 {
+                    copy(
+                        &frames[(round + 1) % 3],
+                        0,
+                        &frames[round % 3],
+                        0,
+                        PAGE_SIZE,
+                    );
+                }
+                assert!(frames.iter().all(|frame| word(&map(frame)) == tag));
+            });
+        }
+        together.join();
     });
 }
 
-/// Every mapping costs an entry, and an invalidation on each CPU when it ends; none of the direct
-/// ones does.
+/// Shared mappings that nobody gives back: whoever may not wait is told so, whoever is interrupted
+/// leaves, and whoever waits goes on when one is free.
 #[test]
-fn the_costs_are_those_of_old() {
-    on_machines_with("the costs are those of old", [1, 4], 512, 40, || {
+fn waits_end() {
+    let few = Variant {
+        entries: 2,
+        ..PAPER
+    };
+    with_variant("waits end", few, 20, |_| {
+        let frames = [(); 3].map(|()| Frame::alloc(Contents::Zeroed).unwrap());
+        let share = |i: usize, flags| Shared::new(frames[i].clone(), flags);
+        let first = share(0, Flags::empty()).unwrap();
+        let second = share(1, Flags::empty()).unwrap();
+        let again = share(1, Flags::empty()).unwrap();
+        assert_eq!((first.sharers(), again.sharers()), (1, 2));
+        assert_eq!(
+            share(2, Flags::NO_WAIT).err(),
+            Some(Unavailable::WouldSleep)
+        );
+        let refused = alloc_two(&frames[0], &frames[2], Flags::NO_WAIT).err();
+        assert_eq!(refused, Some(Unavailable::WouldSleep));
+        // What may not sleep gets one all the same.
+        {
+            let _pinned = Pinned::new();
+            assert_eq!(word(&map(&frames[2])), 0);
+        }
+        let together = Arc::new(Together::default());
+        let (frame, waiter) = (frames[2].clone(), Arc::new(crate::lock::OnceArc::new()));
+        let told = waiter.clone();
+        let was_refused = Arc::new(AtomicBool::new(false));
+        let left = was_refused.clone();
+        together.spawn(move || {
+            told.get_or_insert(crate::task::current);
+            let flags = Flags::INTERRUPTIBLE;
+            let refused = Shared::new(frame.clone(), flags).err();
+            assert_eq!(refused, Some(Unavailable::Interrupted));
+            crate::task::current().clear_interrupt();
+            left.store(true, Ordering::SeqCst);
+            drop(Shared::new(frame, Flags::empty()).unwrap());
+        });
+        while waiter.get().is_none() {
+            crate::task::yield_now();
+        }
+        waiter.get().unwrap().interrupt();
+        while !was_refused.load(Ordering::SeqCst) {
+            crate::task::yield_now();
+        }
+        drop(second);
+        drop(first);
+        drop(again);
+        together.join();
+        assert_eq!(window::set_entries(4), Ok(()));
+    });
+}
+
+/// The settings stay as they are while a mapping is in use.
+#[test]
+fn settings_change_without_mappings() {
+    let machine = Variant {
+        entries: 8,
+        ..PAPER
+    };
+    with_variant("settings change without mappings", machine, 5, |_| {
         let frame = Frame::alloc(Contents::Zeroed).unwrap();
-        let count = || {
-            [
-                Counter::ephemeral_hits,
-                Counter::ephemeral_misses,
-                Counter::tlb_local_page,
-                Counter::tlb_remote,
-            ]
-            .map(Counter::total)
-        };
-        let cost = |rounds: u64| {
-            let before = count();
-            (0..rounds).for_each(|_| free(map(&frame)));
-            let after = count();
-            [0, 1, 2, 3].map(|i| after[i] - before[i])
-        };
-        assert_eq!(cost(10), [10, 0, 0, 0]);
-        set_backend(Backend::Uncached).unwrap();
-        let others = machine::cpu_count() as u64 - 1;
-        assert_eq!(cost(10), [0, 10, 10, 10 * others]);
-        set_backend(Backend::Direct).unwrap();
-        assert_eq!(cost(10), [10, 0, 0, 0]);
+        let shared = Shared::new(frame.clone(), Flags::empty()).unwrap();
+        assert_eq!(window::set_entries(4), Err(Unchanged::InUse));
+        assert_eq!(window::entries(), 8);
+        assert_eq!(word(&shared.here()), 0);
+        drop(shared);
+        for entries in [4, 100, 2] {
+            window::set_entries(entries).unwrap();
+            assert_eq!(word(&map(&frame)), 0);
+        }
     });
 }
 
-/// Where no address is left the direct map serves, and no task waits.
+/// Every mapping of old costs an entry, and an invalidation on each CPU when it ends; none of the
+/// direct ones does; the same frames again and again cost the window nothing, and no mapping ever
+/// an invalidation elsewhere, unless all CPUs are to use it at once.
 #[test]
-fn addresses_may_run_out() {
-    on_machines_with("addresses may run out", [1, 2], 512, 40, || {
-        set_backend(Backend::Uncached).unwrap();
-        let frames: Vec<Frame> = (0..2 * WINDOW_PAGES)
+fn the_costs_are_those_of_the_paper() {
+    let cost = |body: &dyn Fn()| {
+        let counters = [
+            Counter::ephemeral_hits,
+            Counter::ephemeral_misses,
+            Counter::ephemeral_local,
+            Counter::tlb_remote,
+        ];
+        let before = counts(counters);
+        body();
+        let after = counts(counters);
+        [0, 1, 2, 3].map(|i| after[i] - before[i])
+    };
+    let plain = Variant {
+        backend: Backend::Direct,
+        ..PAPER
+    };
+    with_variant("direct mappings cost nothing", plain, 5, move |_| {
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let found = cost(&|| (0..10).for_each(|_| free(map(&frame))));
+        assert_eq!(found, [0, 0, 0, 0]);
+    });
+    let old = Variant {
+        backend: Backend::Uncached,
+        ..PAPER
+    };
+    with_variant("uncached mappings cost much", old, 5, move |_| {
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let others = machine::cpu_count() as u64 - 1;
+        let found = cost(&|| (0..10).for_each(|_| free(map(&frame))));
+        assert_eq!(found, [0, 10, 10, 10 * others]);
+    });
+    with_variant("cached mappings cost little", PAPER, 5, move |_| {
+        let frames: Vec<Frame> = (0..4)
             .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
             .collect();
-        let mappings: Vec<_> = frames.iter().map(map).collect();
-        let direct = mappings.iter().filter(|mapping| mapping.slot == NONE);
-        assert_eq!(direct.count(), WINDOW_PAGES);
-        // Stale ones are no reason either.
-        let pinned = Pinned::new();
-        drop(mappings);
-        drop(pinned);
-        let mappings: Vec<_> = frames.iter().map(map).collect();
-        let direct = mappings.iter().filter(|mapping| mapping.slot == NONE);
-        assert_eq!(direct.count(), WINDOW_PAGES);
+        let use_all = || {
+            frames
+                .iter()
+                .for_each(|frame| assert_eq!(word(&map(frame)), 0))
+        };
+        assert_eq!(cost(&use_all)[1], 4);
+        let [hits, misses, _, remote] = cost(&|| (0..10).for_each(|_| use_all()));
+        assert_eq!([hits, misses, remote], [40, 0, 0]);
+        // More than there are entries: all of it stays on this CPU.
+        let many: Vec<Frame> = (0..20)
+            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+            .collect();
+        let found = cost(&|| {
+            many.iter()
+                .for_each(|frame| assert_eq!(word(&map(frame)), 0))
+        });
+        assert_eq!([found[0], found[1], found[3]], [0, 20, 0]);
+        // A shared one after that is told to the others, unless each looks for itself.
+        let others = machine::cpu_count() as u64 - 1;
+        let share = || drop(Shared::new(many[0].clone(), Flags::empty()));
+        let eager = cost(&share)[3];
+        assert!(eager <= others, "{eager}");
+        window::set_late(true);
+        let fresh: Vec<Frame> = (0..20)
+            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+            .collect();
+        let share = |frame: &Frame| drop(Shared::new(frame.clone(), Flags::empty()));
+        assert_eq!(cost(&|| fresh.iter().for_each(share))[3], 0);
     });
 }

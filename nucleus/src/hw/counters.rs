@@ -141,10 +141,30 @@ crate::counters! {
     large_split_other,
     /// Frame type changes.
     frame_type_changes,
-    /// Ephemeral mappings that cost nothing.
+    /// Frames that were moved out of the direct map.
+    direct_map_hidden,
+    /// Frames that were moved into it.
+    direct_map_shown,
+    /// Ephemeral mappings that were found made.
     ephemeral_hits,
     /// Ephemeral mappings that changed a page table.
     ephemeral_misses,
+    /// Waits for one, since all were in use.
+    ephemeral_sleeps,
+    /// Times that a CPU dropped all its translations, since it had used all its addresses.
+    ephemeral_flushes,
+    /// Translations that a CPU dropped of one address that was to be mapped anew, or that it had
+    /// not used.
+    ephemeral_local,
+    /// Of these, those that other CPUs were asked to drop.
+    ephemeral_remote,
+    /// Those that none had to drop, since the accessed bit showed that no TLB held them.
+    ephemeral_saved_accessed,
+    /// Those that other CPUs did not have to drop, since the mapping is for one CPU alone.
+    ephemeral_saved_private,
+    /// Those that a CPU did not have to drop, since it had dropped all for another reason, or was
+    /// known to hold none.
+    ephemeral_saved_flushed,
     /// Interrupts of a CPU's own timer.
     interrupts_timer,
     /// Interrupts of the first serial port.

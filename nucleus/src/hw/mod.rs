@@ -49,6 +49,47 @@ pub(crate) struct Region {
     pub persistent: bool,
 }
 
+/// Which frames are in the direct map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DirectMap {
+    /// All.
+    #[default]
+    All,
+    /// Those of the kernel: no page of a program or file.
+    Kernel,
+    /// Those of the first so many MiB of physical memory, and what was in use at the start.
+    First(u32),
+}
+
+impl DirectMap {
+    /// Reads the word of the kernel's command line: the last one counts. What is wrong with one is
+    /// told when there is a console.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn read(command_line: &str) -> DirectMap {
+        let words = command_line.split(' ').take_while(|word| *word != "--");
+        let values = words.filter_map(|word| word.strip_prefix("directmap="));
+        let values = values.filter_map(|value| match value {
+            "all" => Some(DirectMap::All),
+            "kernel" => Some(DirectMap::Kernel),
+            size => mebibytes(size).map(DirectMap::First),
+        });
+        values.last().unwrap_or_default()
+    }
+}
+
+/// Reads an amount of memory of 1 MiB to 1 TiB, as in `512M` or `2G`, in MiB.
+pub(crate) fn mebibytes(text: &str) -> Option<u32> {
+    let (number, unit) = match text.as_bytes() {
+        [.., b'M'] => (&text[..text.len() - 1], 1),
+        [.., b'G'] => (&text[..text.len() - 1], 1024),
+        _ => return None,
+    };
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u32 = number.parse().ok().filter(|_| digits)?;
+    let mib = number.checked_mul(unit)?;
+    (1..=1 << 20).contains(&mib).then_some(mib)
+}
+
 /// Longest command line in bytes, as on Linux for this machine.
 pub const MAX_COMMAND_LINE: usize = 4096;
 

@@ -54,6 +54,8 @@ impl Rank {
     lock_ranks! {
         /// Whose turn it is to measure what the machine takes.
         HwCost = 65,
+        /// Who changes the caches of ephemeral mappings as a whole.
+        EphemeralCaches = 66,
         /// Small data of the floors above. The few locks that are taken with it held come later.
         Leaf = 120,
         /// A pmap's page-table pages.
@@ -76,6 +78,8 @@ impl Rank {
         KernelSpace = 175,
         /// The buddy allocator.
         Buddy = 180,
+        /// The tables of the direct map.
+        DirectMap = 182,
         /// The pool of random input.
         Random = 185,
         /// The console ring.

@@ -67,5 +67,5 @@ pub fn take() -> Result<Option<Vec<Vec<Frame>>>, OutOfMemory> {
 /// Makes what was stored into a frame until now survive a loss of power, if it is of persistent
 /// memory: nothing of it is in a processor's cache when this returns.
 pub fn persist(frame: &Frame) {
-    machine::write_back_caches(frame.bytes(), PAGE_SIZE);
+    frame.with_bytes(|bytes| machine::write_back_caches(bytes, PAGE_SIZE));
 }

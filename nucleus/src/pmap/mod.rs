@@ -50,7 +50,7 @@ pub use page::{
 pub use pending::Pending;
 pub use share::{Fork, Writes, fork_mode, set_fork};
 pub use shootdown::{Coherence, coherence, interrupt_all, set_coherence};
-pub(crate) use shootdown::{forget_window, on_shootdown};
+pub(crate) use shootdown::{all_cpus, forget_window, on_shootdown};
 pub use space::{Pmap, PmapRef, PmapWeak};
 
 /// Forgets an earlier machine.

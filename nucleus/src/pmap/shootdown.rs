@@ -79,7 +79,7 @@ pub(super) enum What<'a> {
     /// Everything cached for programs.
     All,
     /// These addresses of the kernel's window for short-lived mappings, by number.
-    Window(&'a [u16]),
+    Window(&'a [u32]),
 }
 
 struct Request<'a> {
@@ -113,11 +113,11 @@ pub(super) fn is_broadcast() -> bool {
     BROADCAST.load(Ordering::Relaxed)
 }
 
-/// Makes every CPU forget addresses of the kernel's window for short-lived mappings, and waits
-/// until all have. Interrupts are on, and the caller holds no spin lock.
-pub(crate) fn forget_window(slots: &[u16]) {
+/// Makes the CPUs of a mask forget addresses of the kernel's window for short-lived mappings, and
+/// waits until they have. Interrupts are on, and the caller holds no spin lock.
+pub(crate) fn forget_window(slots: &[u32], cpus: u64) {
     let since = machine::coherence_stamp();
-    run(What::Window(slots), all_cpus(), since);
+    run(What::Window(slots), cpus, since);
 }
 
 /// Which CPUs are told that a mapping has changed.
@@ -167,7 +167,7 @@ impl Pmap {
 }
 
 /// A bit for each CPU.
-pub(super) fn all_cpus() -> u64 {
+pub(crate) fn all_cpus() -> u64 {
     u64::MAX >> (64 - machine::cpu_count())
 }
 
@@ -267,7 +267,7 @@ fn forget(cpu: usize, what: What<'_>, asked: Asked) {
     if let What::Window(slots) = what {
         for &slot in slots {
             count(Counter::tlb_local_page);
-            machine::window_invalidate(slot.into());
+            machine::window_invalidate(slot as usize);
         }
         return;
     }

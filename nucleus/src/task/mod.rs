@@ -41,6 +41,7 @@ pub use scheduler::{MAX_CPUS, cpu, cpu_count, yield_now};
 pub(crate) use scheduler::{block, must_look, reschedule, tick};
 pub use spawn::{Spawn, spawn};
 pub(crate) use start::{run_boot_cpu, run_on_this_cpu};
+pub(crate) use task::has_current;
 #[cfg(debug_assertions)]
 pub(crate) use task::held_locks;
 pub(crate) use task::with_compat_scratch;

@@ -180,6 +180,11 @@ pub(crate) fn current_raw() -> *const Task {
     machine::task_pointer() as *const Task
 }
 
+/// Whether the scheduler runs here.
+pub(crate) fn has_current() -> bool {
+    !current_raw().is_null()
+}
+
 /// The current task, as long as the caller runs.
 pub(super) fn current_ref<'a>() -> Option<&'a Task> {
     // SAFETY: a running task is alive; the reference goes no further than this module's functions,

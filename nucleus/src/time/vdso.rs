@@ -11,7 +11,7 @@ use crate::{
     lock::{OnceBox, Rank, SpinLock},
 };
 #[cfg(target_os = "none")]
-use crate::{PAGE_SIZE, ephemeral, frame::Contents, hw::machine};
+use crate::{PAGE_SIZE, frame::Contents, hw::machine};
 
 /// The object's pages, and the page of numbers after them.
 static PAGES: OnceBox<Vec<Frame>> = OnceBox::new();
@@ -30,10 +30,11 @@ pub(crate) fn start() {
         return;
     }
     for part in parts {
-        let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
+        let Ok(frame) = Frame::alloc_direct(Contents::Zeroed) else {
             return;
         };
-        ephemeral::map(&frame).write(0, part);
+        // SAFETY: a new frame, which is in the direct map; a part is no longer than it.
+        unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), frame.bytes(), part.len()) };
         pages.push(frame);
     }
     PAGES.get_or_insert(|| alloc::boxed::Box::new(pages));

@@ -16,9 +16,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::addr::USER_END;
 use crate::counters::Counter;
-use crate::ephemeral::Mapping;
+use crate::ephemeral::{self, Mapping};
 use crate::hw::machine;
-use crate::{Access, PAGE_SIZE, VirtAddr};
+use crate::{Access, Frame, PAGE_SIZE, VirtAddr};
 pub use plain::{Plain, ToUser, Unpadded, as_bytes, from_bytes, zeroed};
 
 /// The program gave an address that it may not use so. `EFAULT`.
@@ -109,14 +109,54 @@ pub fn copy_out(to: VirtAddr, from: &[u8]) -> Result<(), BadAddress> {
 /// # Errors
 /// [`BadAddress`]; the frame may have been changed in part.
 pub fn copy_in_page(
-    to: &Mapping<'_>,
+    to: &Frame,
     offset: usize,
     from: VirtAddr,
     len: usize,
 ) -> Result<(), BadAddress> {
-    // SAFETY: `at` checks that the bytes lie inside the page, which stays mapped while `to` lives.
-    // Programs may use it at the same time; these are bytes without a meaning to the kernel.
-    unsafe { copy_in_raw(to.at(offset, len), from, len) }
+    if ephemeral::is_direct(to) {
+        // SAFETY: checked to lie inside the page, which the caller's handle keeps. Programs may use
+        // it at the same time; these are bytes without a meaning to the kernel.
+        return unsafe { copy_in_raw(in_page(to, offset, len), from, len) };
+    }
+    if check(from, len).is_err() {
+        let to = ephemeral::map(to);
+        // SAFETY: as above, and mapped.
+        return unsafe { compat_scratch::copy_in(to.at(offset, len), from, len) };
+    }
+    in_steps(from, len, Access::Read, |done| {
+        let to = ephemeral::map(to);
+        copy_in_page_if_mapped(&to, offset + done, from + done, len - done)
+    })
+}
+
+/// Copies `len` bytes by steps that get no further than what the program has mapped, and resolves
+/// the fault in between: no mapping of a frame is held then.
+fn in_steps(
+    at: VirtAddr,
+    len: usize,
+    access: Access,
+    mut step: impl FnMut(usize) -> usize,
+) -> Result<(), BadAddress> {
+    let mut done = 0;
+    loop {
+        done += step(done);
+        if done == len {
+            return Ok(());
+        }
+        if !resolve(at + done, access) {
+            return Err(BadAddress);
+        }
+    }
+}
+
+/// The place of `len` bytes from `offset` on of a frame in the direct map.
+fn in_page(frame: &Frame, offset: usize, len: usize) -> *mut u8 {
+    assert!(
+        offset <= PAGE_SIZE && len <= PAGE_SIZE - offset,
+        "an access of {len} bytes at {offset} goes beyond the page"
+    );
+    frame.bytes().wrapping_add(offset)
 }
 
 /// As [`copy_in_page`], as far as the program's pages are mapped: no fault is resolved, so locks
@@ -145,12 +185,23 @@ pub fn copy_in_page_if_mapped(
 /// [`BadAddress`]; a part may have been copied.
 pub fn copy_out_page(
     to: VirtAddr,
-    from: &Mapping<'_>,
+    from: &Frame,
     offset: usize,
     len: usize,
 ) -> Result<(), BadAddress> {
-    // SAFETY: as in `copy_in_page`.
-    unsafe { copy_out_raw(to, from.at(offset, len), len) }
+    if ephemeral::is_direct(from) {
+        // SAFETY: as in `copy_in_page`.
+        return unsafe { copy_out_raw(to, in_page(from, offset, len), len) };
+    }
+    if check(to, len).is_err() {
+        let from = ephemeral::map(from);
+        // SAFETY: as in `copy_in_page`.
+        return unsafe { compat_scratch::copy_out(to, from.at(offset, len), len) };
+    }
+    in_steps(to, len, Access::Write, |done| {
+        let from = ephemeral::map(from);
+        copy_out_page_if_mapped(to + done, &from, offset + done, len - done)
+    })
 }
 
 /// As [`copy_out_page`], as far as the program's pages are mapped to be written, as

@@ -369,7 +369,7 @@ impl Slot {
 /// Returns a new frame with the same bytes.
 pub(crate) fn copy_of(frame: &Frame) -> Result<Frame, OutOfMemory> {
     let copy = Frame::alloc(Contents::Stale)?;
-    ephemeral::map(&copy).copy_from(0, &ephemeral::map(frame), 0, PAGE_SIZE);
+    ephemeral::copy(&copy, 0, frame, 0, PAGE_SIZE);
     Counter::pages_copied.add(1);
     Ok(copy)
 }

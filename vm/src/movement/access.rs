@@ -135,9 +135,8 @@ impl Map {
         offset: usize,
         len: usize,
     ) -> Result<(), Fault> {
-        let from = ephemeral::map(from);
         self.write_page(to, |page| {
-            page.copy_from(to.page_offset(), &from, offset, len);
+            page.copy_from(to.page_offset(), &ephemeral::map(from), offset, len);
         })
     }
 

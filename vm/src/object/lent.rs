@@ -73,7 +73,7 @@ impl Object {
             pmap::page_protect(&found, Prot::empty(), &mut pending);
             pending.flush();
         }
-        ephemeral::map(&copy).copy_from(0, &ephemeral::map(&found), 0, PAGE_SIZE);
+        ephemeral::copy(&copy, 0, &found, 0, PAGE_SIZE);
         if pmap::is_modified(&found) {
             pmap::set_modified(&copy);
         }

@@ -4,9 +4,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::cmp::Ordering;
 
 use abi::{Errno, Result, raw::general as raw};
-use nucleus::{
-    PAGE_SIZE, VirtAddr, VirtRange, ephemeral, random, speculation, sync::OnceBox, user,
-};
+use nucleus::{PAGE_SIZE, VirtAddr, VirtRange, random, speculation, sync::OnceBox, user};
 use vm::{CopyReason, Map, Moved, TransferCall, count_moved};
 
 use super::{Call, FlagSet, NO_FLAGS, SystemCall, arguments::find, call, choice};
@@ -160,7 +158,7 @@ impl Pair<'_> {
         };
         let copied = match self.writes {
             true => self.other.write_from(to, &page, offset, len).is_ok(),
-            false => user::copy_out_page(to, &ephemeral::map(&page), offset, len).is_ok(),
+            false => user::copy_out_page(to, &page, offset, len).is_ok(),
         };
         copied.then_some(len).ok_or(Errno::EFAULT)
     }

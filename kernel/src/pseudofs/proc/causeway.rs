@@ -3,7 +3,7 @@
 
 use abi::{Errno, Result};
 use fs::pseudofs::{Entry, Table, Text};
-use nucleus::{frame, heap, hw_cost, switches::Switch};
+use nucleus::{Unchanged, frame, heap, hw_cost, switches::Switch};
 use vm::{
     account::{self, Kind},
     counters::Counter,
@@ -144,6 +144,9 @@ fn setting(switch: &'static Switch) -> Entry {
     file.writable(|bytes| {
         let text = core::str::from_utf8(bytes.trim_ascii()).ok();
         let setting = text.and_then(|text| switch.parse(text));
-        (switch.set)(setting.ok_or(Errno::EINVAL)?).map_err(|_| Errno::ENOMEM)
+        (switch.set)(setting.ok_or(Errno::EINVAL)?).map_err(|why| match why {
+            Unchanged::OutOfMemory => Errno::ENOMEM,
+            Unchanged::InUse => Errno::EBUSY,
+        })
     })
 }

@@ -8,6 +8,8 @@ use alloc::boxed::Box;
 use super::super::set;
 use super::smp;
 use crate::OutOfMemory;
+use crate::ephemeral::{self, Backend};
+use crate::hw::DirectMap;
 use crate::hw::power::{Stop, stop};
 use crate::hw::x86_64::acpi::Tables;
 use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
@@ -71,10 +73,15 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         reach.then(|| found.memory.add_persistent(start, bytes))?
     });
     let top = found.memory.ranges().last().map_or(0, |r| r.end) << crate::PAGE_SHIFT;
-    if !found.memory.prepare_early(space::early_frames(top)) {
+    let direct_map = DirectMap::read(found.command_line());
+    frame::set_direct_map(direct_map);
+    if !found
+        .memory
+        .prepare_early(space::early_frames(top, direct_map))
+    {
         bad_start("there is too little memory");
     }
-    space::build(&mut found.memory, entry::ways_in());
+    space::build(&mut found.memory, entry::ways_in(), direct_map);
     let page = smp::find_page(&found.memory);
     // SAFETY: the map holds usable memory without overlap, the direct map reaches it, and what is
     // in use is marked: image, page tables, archive.
@@ -110,6 +117,9 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     match page {
         Some(page) => smp::start(&tables, page),
         None => crate::log!("no memory below 1 MiB to start other CPUs with"),
+    }
+    if ephemeral::set_backend(Backend::Direct).is_err() {
+        bad_start("there is too little memory");
     }
     report(&tables);
     for (&(start, bytes), _) in tables

@@ -278,8 +278,8 @@ impl Queue {
             domain,
             doorbell,
             interrupts: core::sync::atomic::AtomicBool::new(false),
-            descriptors: Frame::alloc(Contents::Zeroed)?,
-            rings: Frame::alloc(Contents::Zeroed)?,
+            descriptors: Frame::alloc_direct(Contents::Zeroed)?,
+            rings: Frame::alloc_direct(Contents::Zeroed)?,
             slots: slots as u16,
             state: SpinLock::new(Rank::Device, state),
             room: WaitQueue::new(),
@@ -294,7 +294,7 @@ impl Queue {
     /// [`OutOfMemory`].
     pub fn prepare(&self, count: usize) -> Result<(), OutOfMemory> {
         for i in 0..count.min(self.slots()) {
-            let table = Frame::alloc(Contents::Stale)?;
+            let table = Frame::alloc_direct(Contents::Stale)?;
             let mut state = self.state.lock_irq();
             let state = &mut *state;
             // Those that are free are taken from the end on, and come back there.
@@ -431,7 +431,7 @@ impl Queue {
         let mut spare = None;
         loop {
             match self.put(request, &mut spare) {
-                Err(Refusal::NeedsTable) => spare = Some(Frame::alloc(Contents::Stale)?),
+                Err(Refusal::NeedsTable) => spare = Some(Frame::alloc_direct(Contents::Stale)?),
                 Err(Refusal::Error(error)) => return Err(error),
                 Ok(before) => {
                     // The slot's last request goes with no lock held.

@@ -1,6 +1,8 @@
 //! The machine interface, as the rest of the nucleus sees it. Outside a run there is one CPU on
 //! which nothing happens.
 
+use core::{cell::Cell, ops::Range};
+
 use super::machine::{Interrupt, machine, required};
 use crate::hw::date::Date;
 use crate::hw::power::Stop;
@@ -163,9 +165,43 @@ pub(crate) fn leave_thread() {
     required().end_after_panic();
 }
 
-/// Where the kernel reaches a physical address.
+/// Where the kernel reaches a physical address that is in its direct map.
 pub(crate) fn ptr(at: PhysAddr) -> *mut u8 {
+    let m = required();
+    let outside = m.outside.get(at.frame_number() as usize);
+    if outside.is_some_and(Cell::get) {
+        m.fail(format!("{at:?} is outside of the direct map"));
+    }
+    m.memory(at)
+}
+
+/// Where a device reaches a physical address.
+#[cfg(test)]
+pub(crate) fn dma_ptr(at: PhysAddr) -> *mut u8 {
     required().memory(at)
+}
+
+/// Takes frames out of the direct map.
+pub(crate) fn direct_hide(frames: Range<u32>) {
+    set_outside(frames, true);
+}
+
+/// Brings frames into the direct map.
+pub(crate) fn direct_show(frames: Range<u32>) {
+    set_outside(frames, false);
+}
+
+fn set_outside(frames: Range<u32>, outside: bool) {
+    for frame in frames {
+        let before = required().outside[frame as usize].replace(outside);
+        assert_ne!(before, outside, "the place of a frame is set twice");
+    }
+}
+
+/// Makes all CPUs forget their translations of kernel addresses: they have those of the window.
+pub(crate) fn flush_kernel() {
+    point();
+    super::window::flush_everywhere(required());
 }
 
 /// The root table of the kernel's own space: nothing is mapped in it.

@@ -13,9 +13,10 @@ use super::{
     kernel_root,
     random::Random,
     tlb::Tlb,
+    window,
 };
 use crate::hw::context::{prepare, switch_stacks};
-use crate::hw::handlers;
+use crate::hw::{DirectMap, handlers};
 use crate::{PAGE_SIZE, PhysAddr};
 
 /// Frames below the managed memory; frame 1 is the root table of the kernel's own space.
@@ -37,6 +38,8 @@ pub struct Config {
     /// The run ends with its body, whatever the other tasks do. Without it, every task must come to
     /// its end, and one that sleeps for ever is a failure.
     pub daemons: bool,
+    /// Which frames are in the direct map; chosen by the seed if this says nothing.
+    pub direct_map: Option<DirectMap>,
 }
 
 impl Default for Config {
@@ -47,6 +50,7 @@ impl Default for Config {
             seed: 0,
             max_points: 100_000_000,
             daemons: false,
+            direct_map: None,
         }
     }
 }
@@ -84,6 +88,8 @@ pub(crate) struct Cpu {
     pub(crate) tlb: RefCell<Tlb>,
     /// What it holds of the kernel's window: frames by the address's number.
     pub(crate) window: RefCell<BTreeMap<usize, u64>>,
+    /// How often it has dropped all translations.
+    pub(crate) flushes: Cell<u64>,
     pub(crate) counters: [Cell<u64>; MAX_COUNTERS],
     pub(crate) boot_stack: Stack,
 }
@@ -118,8 +124,10 @@ pub(crate) struct Machine {
     pub(crate) log: RefCell<Vec<u8>>,
     /// Translations made, to tell older from younger ones.
     pub(crate) stamp: Cell<u64>,
-    /// The window's page-table entries: frames.
-    pub(crate) window: [Cell<Option<u64>>; WINDOW_PAGES],
+    /// The window's page-table entries.
+    pub(crate) window: [Cell<window::Entry>; WINDOW_PAGES],
+    /// By frame: whether the kernel can't reach it without a mapping.
+    pub(crate) outside: Vec<Cell<bool>>,
     /// By frame: how many TLB entries lead to it.
     pub(crate) reached: Vec<Cell<u32>>,
 }
@@ -166,6 +174,7 @@ impl Machine {
             root: Cell::new(kernel_root()),
             tlb: RefCell::new(Tlb::default()),
             window: RefCell::default(),
+            flushes: Cell::new(0),
             counters: [const { Cell::new(0) }; MAX_COUNTERS],
             boot_stack: Stack::new(),
         });
@@ -189,7 +198,8 @@ impl Machine {
             console_in: RefCell::default(),
             log: RefCell::default(),
             stamp: Cell::new(0),
-            window: [const { Cell::new(None) }; WINDOW_PAGES],
+            window: core::array::from_fn(|_| Cell::default()),
+            outside: vec![Cell::new(false); frames],
             reached: vec![Cell::new(0); frames],
             config,
         }

@@ -120,13 +120,6 @@ pub(crate) fn frame_freed(frame: PhysAddr) {
         return;
     }
     for (index, cpu) in m.cpus.iter().enumerate() {
-        let window = cpu.window.borrow();
-        if let Some((slot, _)) = window.iter().find(|(_, frame)| **frame == number) {
-            m.fail(format!(
-                "frame {number:#x} is freed while CPU {index} holds address {slot} of the \
-                 kernel's window for it"
-            ));
-        }
         let tlb = cpu.tlb.borrow();
         let page = tlb.pages.iter().find(|(_, entry)| entry.frame == number);
         if let Some((page, _)) = page {

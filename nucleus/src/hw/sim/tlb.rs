@@ -124,6 +124,7 @@ pub(crate) fn load_space(root: PhysAddr) {
     let cpu = m.cpu();
     cpu.root.set(root);
     cpu.tlb.borrow_mut().forget_all(m);
+    super::window::flushed(m);
 }
 
 /// As [`load_space`]: programs run under the same root. Barriers are counted.
@@ -156,6 +157,7 @@ pub(crate) fn invalidate_page(at: VirtAddr) {
 pub(crate) fn invalidate_all() {
     let Some(m) = machine() else { return };
     m.cpu().tlb.borrow_mut().forget_all(m);
+    super::window::flushed(m);
 }
 
 /// Translates an address of the program for an access, as the CPU would; `None` is a page fault.

@@ -6,36 +6,82 @@
 
 use super::interface::point;
 use super::machine::{Machine, machine, required};
-use super::tlb::{reach, unreach};
 use crate::{OutOfMemory, PhysAddr};
 
-/// Addresses in the window: few, so that they run out.
-pub(crate) const WINDOW_PAGES: usize = 8;
+/// Addresses that each CPU has for itself: few, so that they are used again soon.
+pub(crate) const WINDOW_RING: usize = 8;
+/// Addresses that are allocated one by one.
+pub(crate) const WINDOW_SINGLE: usize = 8;
+/// Addresses in the window.
+pub(crate) const WINDOW_PAGES: usize = super::MAX_CPUS * WINDOW_RING + WINDOW_SINGLE + 128;
+
+/// A page-table entry of the window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Entry {
+    frame: Option<u64>,
+    accessed: bool,
+}
 
 /// There is nothing to make.
-pub(crate) fn window_start() -> Result<(), OutOfMemory> {
+pub(crate) fn window_start(_slots: core::ops::Range<usize>) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
 /// Maps a frame at a free address.
 pub(crate) fn window_map(slot: usize, frame: PhysAddr) {
-    let before = required().window[slot].replace(Some(frame.frame_number()));
-    assert_eq!(before, None, "address {slot} of the window is mapped twice");
+    let entry = Entry {
+        frame: Some(frame.frame_number()),
+        accessed: false,
+    };
+    let before = required().window[slot].replace(entry);
+    assert_eq!(
+        before.frame, None,
+        "address {slot} of the window is mapped twice"
+    );
     point();
 }
 
-/// Takes the mapping away; TLBs may hold it until each CPU has called [`window_invalidate`].
+/// Takes the mapping away; TLBs may hold it until each CPU has called [`window_invalidate`] or
+/// loaded a root.
 pub(crate) fn window_unmap(slot: usize) {
-    required().window[slot].set(None);
+    window_take(slot);
+}
+
+/// As [`window_unmap`]; returns whether a TLB can hold the mapping.
+pub(crate) fn window_take(slot: usize) -> bool {
+    let before = required().window[slot].take();
     point();
+    before.accessed
 }
 
 /// Makes this CPU forget an address.
 pub(crate) fn window_invalidate(slot: usize) {
-    let m = required();
-    if let Some(frame) = m.cpu().window.borrow_mut().remove(&slot) {
-        unreach(m, frame);
+    required().cpu().window.borrow_mut().remove(&slot);
+}
+
+/// Makes this CPU forget all addresses.
+pub(crate) fn window_flush() {
+    super::tlb::invalidate_all();
+}
+
+/// What a CPU does when it drops all translations.
+pub(super) fn flushed(m: &Machine) {
+    let cpu = m.cpu();
+    cpu.window.borrow_mut().clear();
+    cpu.flushes.set(cpu.flushes.get() + 1);
+}
+
+/// What all CPUs have done when a flush of the kernel's half is over.
+pub(super) fn flush_everywhere(m: &Machine) {
+    for cpu in &m.cpus {
+        cpu.window.borrow_mut().clear();
+        cpu.flushes.set(cpu.flushes.get() + 1);
     }
+}
+
+/// How often this CPU has forgotten all addresses of the window.
+pub(crate) fn flushes() -> u64 {
+    machine().map_or(0, |m| m.cpu().flushes.get())
 }
 
 /// Where the kernel reaches a mapping's bytes.
@@ -65,15 +111,24 @@ fn translate(m: &Machine, slot: usize) -> Option<u64> {
     if let Some(frame) = held.get(&slot) {
         return Some(*frame);
     }
-    let frame = m.window[slot].get()?;
-    reach(m, frame);
+    let entry = m.window[slot].get();
+    let frame = entry.frame?;
+    m.window[slot].set(Entry {
+        accessed: true,
+        ..entry
+    });
     held.insert(slot, frame);
     Some(frame)
 }
 
-/// Holds an address that no one asked for.
+/// Holds an address that no one asked for: one that is mapped, if there is any.
 pub(super) fn speculate(m: &Machine) {
-    if m.cpu().window.try_borrow_mut().is_ok() {
-        translate(m, m.random.below(WINDOW_PAGES as u64) as usize);
+    if m.cpu().window.try_borrow_mut().is_err() {
+        return;
+    }
+    let first = m.random.below(WINDOW_PAGES as u64) as usize;
+    let slots = (first..WINDOW_PAGES).chain(0..first);
+    if let Some(slot) = { slots }.find(|&slot| m.window[slot].get().frame.is_some()) {
+        translate(m, slot);
     }
 }

@@ -35,5 +35,6 @@ pub fn answer() {
     // An interrupt between the reading and the flush would only note more flushes than it knows of.
     let asked = FLUSHES_ASKED.load(Ordering::SeqCst);
     cpu::flush_global();
+    percpu::note_flush();
     FLUSHES_DONE[percpu::cpu()].fetch_max(asked, Ordering::AcqRel);
 }

@@ -5,7 +5,8 @@
 //! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt` and
 //! `entry` (each CPU's data, tables and ways in), `apic`, `clock` and `cmos` (interrupts, time).
 //! While it runs: `fault` and `irq` (traps and interrupts), `user`, `fpu`, `copy` and `vdso`
-//! (programs and their memory), `window` (short-lived mappings), `serial`. At the end: `panic`,
+//! (programs and their memory), `window` (short-lived mappings), `direct` (changes of the direct
+//! map), `serial`. At the end: `panic`,
 //! `backtrace`, `power`.
 
 pub(crate) mod acpi;
@@ -15,6 +16,7 @@ pub(crate) mod clock;
 pub(crate) mod cmos;
 pub(crate) mod copy;
 pub(crate) mod cpu;
+pub(crate) mod direct;
 pub(crate) mod entry;
 pub(crate) mod fault;
 pub(crate) mod fpu;
@@ -49,9 +51,11 @@ pub(crate) use cpu::{
     irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,
     write_back_caches,
 };
+pub(crate) use direct::{direct_hide, direct_show};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
+pub(crate) use kernel_flush::everywhere as flush_kernel;
 pub(crate) use layout::ptr;
 pub(crate) use loader::take_seed as take_loader_seed;
 pub(crate) use mitigations::restrictions;
@@ -71,8 +75,8 @@ pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::DEVICES;
 pub(crate) use window::{
-    WINDOW_PAGES, window_address, window_invalidate, window_map, window_start, window_unmap,
-    window_used,
+    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, flushes, window_address, window_flush,
+    window_invalidate, window_map, window_start, window_take, window_unmap, window_used,
 };
 
 use crate::PhysAddr;

@@ -71,6 +71,8 @@ pub struct PerCpu {
     pub kernel_sp: AtomicUsize,
     /// The `UserState` that is in this CPU's registers now, or 0.
     pub live: AtomicUsize,
+    /// How often the CPU has dropped all translations that are not global.
+    flushes: AtomicU64,
     counters: [AtomicU64; MAX_COUNTERS],
 }
 
@@ -141,6 +143,7 @@ impl PerCpu {
             reschedule: AtomicU32::new(0),
             kernel_sp: AtomicUsize::new(0),
             live: AtomicUsize::new(0),
+            flushes: AtomicU64::new(0),
             counters: [const { AtomicU64::new(0) }; MAX_COUNTERS],
         }
     }
@@ -260,6 +263,21 @@ pub fn preempt_program() {
     if reschedule_wanted() {
         handlers::reschedule(true);
     }
+}
+
+/// This CPU has dropped all translations that are not global.
+#[inline]
+pub fn note_flush() {
+    // SAFETY: adds to this CPU's count; no memory access moves across.
+    unsafe {
+        asm!("inc qword ptr gs:[{}]", const offset_of!(PerCpu, flushes), options(nostack));
+    }
+}
+
+/// How often this CPU has dropped all translations that are not global: at least so often.
+#[inline]
+pub fn flushes() -> u64 {
+    load!(flushes, "{}")
 }
 
 /// How often preemption is forbidden now.

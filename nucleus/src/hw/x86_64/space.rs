@@ -9,19 +9,21 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use super::cpu::{Features, features};
 use super::layout::{Image, blocks, devices, image, image_base, ptr, stacks};
 use super::memory::MemoryMap;
-use super::{mitigations, percpu};
-use crate::hw::handlers;
+use super::{direct, mitigations, percpu};
 use crate::hw::mitigations::{ADDRESS, inverted};
+use crate::hw::{DirectMap, Region, handlers};
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// Of an entry that maps something.
 pub const PRESENT: u64 = 1;
-const WRITABLE: u64 = 1 << 1;
+pub(super) const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const WRITE_THROUGH: u64 = 1 << 3;
 const UNCACHED: u64 = 1 << 4;
-const LARGE: u64 = 1 << 7;
-const GLOBAL: u64 = 1 << 8;
+/// Of an entry through which the CPU has translated.
+pub const ACCESSED: u64 = 1 << 5;
+pub(super) const LARGE: u64 = 1 << 7;
+pub const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
 
 const CODE: u64 = PRESENT | GLOBAL;
@@ -62,7 +64,7 @@ pub(crate) fn kernel_root() -> PhysAddr {
 
 type Tables = *mut [u64; 512];
 
-fn table(at: u64) -> Tables {
+pub(super) fn table(at: u64) -> Tables {
     ptr(PhysAddr(at & ADDRESS)).cast()
 }
 
@@ -77,8 +79,26 @@ const ENTRY_TABLES: u64 = 3 + 16;
 /// Early frames that the tables of [`build`] can need for memory that ends at `top` bytes: one a
 /// GiB and one a 512 GiB for the direct map, and a few where pages of different sizes or rights
 /// meet.
-pub fn early_frames(top: u64) -> u64 {
-    (top >> 30) + (top >> 39) + 64 + ENTRY_TABLES
+pub fn early_frames(top: u64, mode: DirectMap) -> u64 {
+    (top >> 30) + (top >> 39) + 64 + ENTRY_TABLES + level_1_tables(top, mode)
+}
+
+/// Tables of level 1 that are set aside for parts of the direct map that come and go.
+fn level_1_tables(top: u64, mode: DirectMap) -> u64 {
+    match mode {
+        DirectMap::Kernel => top.div_ceil(2 << 20),
+        _ => 0,
+    }
+}
+
+/// Which part of a range of memory has a place in the direct map at the start: of what is free, no
+/// more than the mode says.
+fn direct_part(range: &Region, mode: DirectMap) -> Range<u64> {
+    let (start, end) = (range.start << PAGE_SHIFT, range.end << PAGE_SHIFT);
+    match mode {
+        DirectMap::First(mib) if range.free => start..end.min(u64::from(mib) << 20).max(start),
+        _ => start..end,
+    }
 }
 
 struct Builder<'a> {
@@ -144,8 +164,9 @@ impl Builder<'_> {
 /// Builds the kernel's page tables and loads them. The boot page tables are in force and map all
 /// of what `memory` set aside. `ways_in`: the pages of the guarded ways and the interrupt
 /// descriptor table, for programs' own roots.
-pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2]) {
-    let largest = if features().contains(Features::HUGE_PAGES) {
+pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2], mode: DirectMap) {
+    let is_fixed = mode != DirectMap::Kernel;
+    let largest = if features().contains(Features::HUGE_PAGES) && is_fixed {
         3
     } else {
         2
@@ -158,8 +179,15 @@ pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2]) {
     builder.root = builder.new_table();
     let image = image();
     for i in 0..builder.memory.ranges().len() {
-        let range = builder.memory.ranges()[i];
-        builder.map_direct(range.start << PAGE_SHIFT, range.end << PAGE_SHIFT, &image);
+        let range = direct_part(&builder.memory.ranges()[i], mode);
+        builder.map_direct(range.start, range.end, &image);
+    }
+    let top = builder.memory.ranges().last().map_or(0, |it| it.end) << PAGE_SHIFT;
+    for table in 0..level_1_tables(top, mode) {
+        let at = builder.new_table();
+        if table == 0 {
+            direct::set_tables(at);
+        }
     }
     let mut section = |from: u64, to: u64, rights| {
         builder.map(image_base() + from as usize, from, to, rights);
@@ -220,21 +248,33 @@ pub(crate) fn device_pages_left() -> usize {
 }
 
 /// The entry at which a walk for a kernel address ends, and its level: the first that is not
-/// present or maps a large page, or that of level 1.
-fn walk(va: usize) -> (*mut u64, usize) {
+/// present or maps a large page, or that of level `last`.
+fn walk_down(va: usize, last: usize) -> (*mut u64, usize) {
     let mut at = kernel_root().0;
-    for level in (1..=4).rev() {
+    for level in (last..=4).rev() {
         // SAFETY: the kernel's tables are never freed.
         let (entry, value) = unsafe {
             let entry = &raw mut (*table(at))[slot(va, level)];
             (entry, entry.read_volatile())
         };
-        if level == 1 || value & PRESENT == 0 || value & LARGE != 0 {
+        if level == last || value & PRESENT == 0 || value & LARGE != 0 {
             return (entry, level);
         }
         at = value & ADDRESS;
     }
-    unreachable!("a walk ends at level 1")
+    unreachable!("a walk ends at the last level")
+}
+
+/// As [`walk_down`] to level 1.
+fn walk(va: usize) -> (*mut u64, usize) {
+    walk_down(va, 1)
+}
+
+/// The entry of a level for a kernel address, which has all tables above.
+pub(super) fn walk_to(va: usize, level: usize) -> *mut u64 {
+    let (entry, found) = walk_down(va, level);
+    assert_eq!(found, level, "no table of level {level} for {va:#x}");
+    entry
 }
 
 /// Calls `each` for all that a root maps: the address, whether programs may use it, and the level
@@ -384,6 +424,7 @@ pub fn current() -> PhysAddr {
 pub(crate) fn load_space(root: PhysAddr) {
     // SAFETY: every root has the kernel's top half, so the code that runs stays mapped.
     unsafe { core::arch::asm!("mov cr3, {}", in(reg) root.0, options(nostack, preserves_flags)) };
+    percpu::note_flush();
 }
 
 /// Makes the address space of a program this CPU's: with this root now, and with the one that
@@ -421,4 +462,5 @@ pub(crate) fn invalidate_all() {
         core::arch::asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _,
             options(nostack, preserves_flags));
     }
+    percpu::note_flush();
 }

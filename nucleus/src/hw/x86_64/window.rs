@@ -1,55 +1,76 @@
 //! The kernel's window for short-lived mappings: addresses, each with a page-table entry of its
 //! own.
+//!
+//! The entries are not global: whatever loads a root drops what the CPU holds of the whole window,
+//! and [`flushes`] tells how often that was.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::layout;
-use super::space::{DATA, invalidate_page, make_entry};
+use super::percpu::{self, MAX_CPUS};
+use super::space::{ACCESSED, DATA, GLOBAL, invalidate_all, invalidate_page, make_entry};
 use crate::{OutOfMemory, PAGE_SIZE, PhysAddr, VirtAddr};
 
-/// Addresses in the window: 4 MiB. More are rarely in use at once; FreeBSD's kernel had as many on
-/// machines of the time.
-pub(crate) const WINDOW_PAGES: usize = 1024;
+/// Addresses that each CPU has for itself.
+pub(crate) const WINDOW_RING: usize = 256;
+/// Addresses that are allocated one by one.
+pub(crate) const WINDOW_SINGLE: usize = 512;
+/// Addresses in the window: those of the CPUs, the single ones, and 512 MiB of others.
+pub(crate) const WINDOW_PAGES: usize = MAX_CPUS * WINDOW_RING + WINDOW_SINGLE + (128 << 10);
 /// Entries in a page table.
 const ENTRIES: usize = 512;
 
-/// The page tables of level 1, null before [`window_start`].
-static TABLES: [AtomicPtr<u64>; WINDOW_PAGES / ENTRIES] =
+/// The page tables of level 1, null where none was [made](window_start) yet.
+static TABLES: [AtomicPtr<AtomicU64>; WINDOW_PAGES / ENTRIES] =
     [const { AtomicPtr::new(ptr::null_mut()) }; WINDOW_PAGES / ENTRIES];
 
 fn address_of(slot: usize) -> usize {
     layout::window() + slot * PAGE_SIZE
 }
 
-/// The entry of an address. The window was started.
-fn entry(slot: usize) -> *mut u64 {
+/// The entry of an address whose table was made.
+#[inline]
+fn entry(slot: usize) -> &'static AtomicU64 {
     let table = TABLES[slot / ENTRIES].load(Ordering::Relaxed);
-    debug_assert!(!table.is_null());
-    table.wrapping_add(slot % ENTRIES)
+    assert!(
+        !table.is_null(),
+        "address {slot} of the window has no table"
+    );
+    // SAFETY: tables are never freed, and an entry is an aligned word, changed by atomic
+    // operations only.
+    unsafe { &*table.add(slot % ENTRIES) }
 }
 
-/// Makes the window's page tables, if they are not there.
+/// Makes the page tables for these addresses, if they are not there.
 ///
 /// # Errors
 /// [`OutOfMemory`].
-pub(crate) fn window_start() -> Result<(), OutOfMemory> {
-    for (number, table) in TABLES.iter().enumerate() {
-        table.store(make_entry(address_of(number * ENTRIES))?, Ordering::Relaxed);
+pub(crate) fn window_start(slots: core::ops::Range<usize>) -> Result<(), OutOfMemory> {
+    for number in slots.start / ENTRIES..slots.end.div_ceil(ENTRIES) {
+        let table = make_entry(address_of(number * ENTRIES))?;
+        TABLES[number].store(table.cast(), Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// Maps a frame at a free address of the window that no TLB holds.
+/// Maps a frame at a free address of the window that no TLB which matters holds.
+#[inline]
 pub(crate) fn window_map(slot: usize, frame: PhysAddr) {
-    // SAFETY: the address's own entry, which is the caller's now.
-    unsafe { entry(slot).write_volatile(frame.0 | DATA) };
+    entry(slot).store(frame.0 | DATA & !GLOBAL, Ordering::Relaxed);
 }
 
-/// Takes the mapping away; TLBs may hold it until each CPU has called [`window_invalidate`].
+/// Takes the mapping away; TLBs may hold it until each CPU has called [`window_invalidate`] or
+/// loaded a root.
+#[inline]
 pub(crate) fn window_unmap(slot: usize) {
-    // SAFETY: as in `window_map`.
-    unsafe { entry(slot).write_volatile(0) };
+    entry(slot).store(0, Ordering::Relaxed);
+}
+
+/// As [`window_unmap`]; returns whether a TLB can hold the mapping: a processor sets the accessed
+/// bit before it does, also where it looks ahead.
+pub(crate) fn window_take(slot: usize) -> bool {
+    entry(slot).swap(0, Ordering::Relaxed) & ACCESSED != 0
 }
 
 /// Makes this CPU forget an address of the window.
@@ -57,7 +78,19 @@ pub(crate) fn window_invalidate(slot: usize) {
     invalidate_page(VirtAddr(address_of(slot)));
 }
 
+/// Makes this CPU forget all addresses of the window.
+pub(crate) fn window_flush() {
+    invalidate_all();
+}
+
+/// How often this CPU has forgotten all addresses of the window: at least so often.
+#[inline]
+pub(crate) fn flushes() -> u64 {
+    percpu::flushes()
+}
+
 /// Where the kernel reaches a mapping's bytes.
+#[inline]
 pub(crate) fn window_address(slot: usize, _frame: PhysAddr) -> *mut u8 {
     address_of(slot) as *mut u8
 }

@@ -1,9 +1,12 @@
-//! Blocks of 2^order frames, aligned to their size, on one free list per order. The lists run
-//! through the records of the free blocks' first frames.
+//! Blocks of 2^order frames, aligned to their size, on one free list per place and order. The lists
+//! run through the records of the free blocks' first frames.
+//!
+//! A frame's [`Place`] is inside or outside of the direct map; the frames of a block have the same.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::directmap::{self, PLACES, Place};
 use super::record::{FrameList, NONE, Type, managed, record};
 use crate::cpu::percpu::Restart;
 use crate::lock::{Rank, SpinLock};
@@ -28,7 +31,12 @@ pub(crate) enum Depth {
     Heap,
 }
 
-pub(super) struct Buddy {
+struct Buddy {
+    zones: [Zone; PLACES],
+}
+
+/// The free blocks of one place.
+struct Zone {
     /// First block of each order, or [`NONE`].
     lists: [FrameList; MAX_ORDER + 1],
     free: usize,
@@ -37,6 +45,8 @@ pub(super) struct Buddy {
 static BUDDY: Restart<SpinLock<Buddy>> = Restart::new(SpinLock::new(Rank::Buddy, Buddy::new()));
 /// What [`Buddy::free`] was when the lock was last released, to be read without the lock.
 static FREE: AtomicUsize = AtomicUsize::new(0);
+/// Of these, those outside of the direct map.
+static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
 /// Blocks that were not had though frames enough were free.
 static SCATTERED: AtomicUsize = AtomicUsize::new(0);
@@ -49,6 +59,7 @@ pub(super) unsafe fn start() {
     // SAFETY: the caller promises to be alone.
     unsafe { BUDDY.set(SpinLock::new(Rank::Buddy, Buddy::new())) };
     FREE.store(0, Ordering::Relaxed);
+    OUTSIDE.store(0, Ordering::Relaxed);
     RESERVE.store(0, Ordering::Relaxed);
     SCATTERED.store(0, Ordering::Relaxed);
 }
@@ -62,6 +73,11 @@ pub(super) fn set_reserve(frames: usize) {
 #[inline]
 pub fn available() -> usize {
     FREE.load(Ordering::Relaxed)
+}
+
+/// Free frames outside of the direct map.
+pub(super) fn outside() -> usize {
+    OUTSIDE.load(Ordering::Relaxed)
 }
 
 /// How often frames in a row (a page table and its links, a stack) were wanted and not had though
@@ -102,15 +118,36 @@ pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
 
 fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u32> {
     let mut buddy = BUDDY.lock_irq();
-    if buddy.free < reserved(depth) + (1 << order) {
+    if buddy.free() < reserved(depth) + (1 << order) {
         return None;
     }
-    let Some(index) = buddy.take(order) else {
+    let Some(index) = buddy.take(order, depth) else {
         is_scattered();
         return None;
     };
-    FREE.store(buddy.free, Ordering::Relaxed);
+    buddy.note();
     Some(index)
+}
+
+/// Takes blocks of the direct map, the largest ones, until `to` is full or they have 2^`largest`
+/// frames, but no more than half of all there; returns how many blocks. The caller moves them
+/// outside: meanwhile nobody finds them.
+pub(super) fn take_direct(to: &mut [(u32, usize)], largest: usize) -> usize {
+    let mut buddy = BUDDY.lock_irq();
+    let zone = &mut buddy.zones[Place::Direct as usize];
+    let (mut blocks, mut left) = (0, (zone.free / 2).min(1 << largest));
+    while blocks < to.len()
+        && let Some(fits) = left.checked_ilog2()
+    {
+        let Some(order) = zone.largest() else { break };
+        let order = order.min(fits as usize);
+        let Some(index) = zone.take(order) else { break };
+        to[blocks] = (index, order);
+        blocks += 1;
+        left -= 1 << order;
+    }
+    buddy.note();
+    blocks
 }
 
 /// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in
@@ -120,15 +157,15 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
     while n < to.len() {
-        let spare = buddy.free.saturating_sub(reserved(Depth::Data));
-        let most = match n == 0 && buddy.free > reserved(depth) {
+        let spare = buddy.free().saturating_sub(reserved(Depth::Data));
+        let most = match n == 0 && buddy.free() > reserved(depth) {
             true => spare.max(1),
             false => spare,
         };
         let Some(order) = most.min(to.len() - n).checked_ilog2() else {
             break;
         };
-        let Some((first, order)) = buddy.take_smallest(order as usize) else {
+        let Some((first, order)) = buddy.take_smallest(order as usize, depth) else {
             break;
         };
         for (to, index) in to[n..].iter_mut().zip(first..first + (1 << order)) {
@@ -136,7 +173,7 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
         }
         n += 1 << order;
     }
-    FREE.store(buddy.free, Ordering::Relaxed);
+    buddy.note();
     n
 }
 
@@ -144,7 +181,7 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
 pub(super) fn give(index: u32, order: usize) {
     let mut buddy = BUDDY.lock_irq();
     buddy.give(index, order);
-    FREE.store(buddy.free, Ordering::Relaxed);
+    buddy.note();
 }
 
 /// Gives single frames back with the lock taken once. Neighbours that come one after the other,
@@ -163,22 +200,92 @@ pub(super) fn give_batch(frames: impl Iterator<Item = u32>) {
         }
     }
     buddy.give_run(run);
-    FREE.store(buddy.free, Ordering::Relaxed);
+    buddy.note();
 }
 
 /// Gives back any run of frames, as the largest aligned blocks it consists of.
 pub(super) fn give_run(frames: Range<u32>) {
     let mut buddy = BUDDY.lock_irq();
     buddy.give_run(frames);
-    FREE.store(buddy.free, Ordering::Relaxed);
+    buddy.note();
 }
 
 impl Buddy {
     const fn new() -> Buddy {
         Buddy {
-            lists: [FrameList::EMPTY; MAX_ORDER + 1],
-            free: 0,
+            zones: [const {
+                Zone {
+                    lists: [FrameList::EMPTY; MAX_ORDER + 1],
+                    free: 0,
+                }
+            }; PLACES],
         }
+    }
+
+    fn free(&self) -> usize {
+        self.zones.iter().map(|zone| zone.free).sum()
+    }
+
+    /// Tells what is free to those who look without the lock.
+    fn note(&self) {
+        FREE.store(self.free(), Ordering::Relaxed);
+        let outside = self.zones[Place::Outside as usize].free;
+        OUTSIDE.store(outside, Ordering::Relaxed);
+    }
+
+    /// Takes a block of a place that is right for this use; brings one into the direct map if
+    /// there is none.
+    fn take(&mut self, order: usize, depth: Depth) -> Option<u32> {
+        let zone = |place: Place| self.zones[place as usize].take(order);
+        let found = directmap::places(depth).iter().copied().find_map(zone);
+        found.or_else(|| {
+            let index = self.outsider(depth)?.take(order)?;
+            directmap::show(index, order);
+            Some(index)
+        })
+    }
+
+    /// As [`take`](Buddy::take), 2^`most` frames of the smallest block that there is, or all of it
+    /// if it has no more. Returns the first and the order.
+    fn take_smallest(&mut self, most: usize, depth: Depth) -> Option<(u32, usize)> {
+        let zone = |place: Place| self.zones[place as usize].take_smallest(most);
+        let found = directmap::places(depth).iter().copied().find_map(zone);
+        found.or_else(|| {
+            let (index, order) = self.outsider(depth)?.take_smallest(most)?;
+            directmap::show(index, order);
+            Some((index, order))
+        })
+    }
+
+    /// The blocks that may be brought into the direct map for this use.
+    fn outsider(&mut self, depth: Depth) -> Option<&mut Zone> {
+        directmap::may_show(depth).then_some(&mut self.zones[Place::Outside as usize])
+    }
+
+    fn give_run(&mut self, run: Range<u32>) {
+        let mut index = run.start;
+        while index < run.end {
+            let aligned = index.trailing_zeros() as usize;
+            let fits = (run.end - index).ilog2() as usize;
+            let most = aligned.min(fits).min(MAX_ORDER);
+            let order = directmap::order_in_place(index, most);
+            self.give(index, order);
+            index += 1 << order;
+        }
+    }
+
+    /// Gives a block back, all frames of which have the first one's place.
+    fn give(&mut self, index: u32, order: usize) {
+        debug_assert_eq!(record(index).kind(), Type::Free);
+        let place = Place::of(index);
+        self.zones[place as usize].give(place, index, order);
+    }
+}
+
+impl Zone {
+    /// The order of the largest block.
+    fn largest(&self) -> Option<usize> {
+        (0..=MAX_ORDER).rev().find(|&o| self.lists[o].first != NONE)
     }
 
     fn take(&mut self, order: usize) -> Option<u32> {
@@ -193,35 +300,23 @@ impl Buddy {
         Some(index)
     }
 
-    /// Takes 2^`most` frames of the smallest block that there is, or all of it if it has no more.
-    /// Returns the first and the order.
     fn take_smallest(&mut self, most: usize) -> Option<(u32, usize)> {
         let smallest = (0..=MAX_ORDER).find(|&o| self.lists[o].first != NONE)?;
         let order = smallest.min(most);
         Some((self.take(order)?, order))
     }
 
-    fn give_run(&mut self, run: Range<u32>) {
-        let mut index = run.start;
-        while index < run.end {
-            let aligned = index.trailing_zeros() as usize;
-            let fits = (run.end - index).ilog2() as usize;
-            let order = aligned.min(fits).min(MAX_ORDER);
-            self.give(index, order);
-            index += 1 << order;
-        }
-    }
-
-    fn give(&mut self, mut index: u32, mut order: usize) {
-        debug_assert_eq!(record(index).kind(), Type::Free);
+    fn give(&mut self, place: Place, mut index: u32, mut order: usize) {
+        let is_direct = place == Place::Direct;
         debug_assert!(
-            !(0..=MAX_ORDER).any(|o| record(index).is_free_block(o)),
+            !(0..=MAX_ORDER).any(|o| record(index).is_free_block(o, is_direct)),
             "frame {index:#x} freed twice"
         );
         self.free += 1 << order;
         while order < MAX_ORDER {
             let other = index ^ (1 << order);
-            if !managed().contains(&other) || !record(other).is_free_block(order) {
+            let is_free = |it: u32| record(it).is_free_block(order, is_direct);
+            if !managed().contains(&other) || !is_free(other) {
                 break;
             }
             self.unlink(other, order);

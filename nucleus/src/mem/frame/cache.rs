@@ -12,6 +12,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::buddy::{self, Depth};
+use super::directmap::{self, PLACES, Place};
 use super::record::{NONE, Type, record};
 use super::targets;
 use crate::counters::Counter;
@@ -69,14 +70,23 @@ impl<const N: usize> Stack<N> {
 }
 
 struct Cache {
-    frames: Stack<FRAMES>,
+    /// By their place.
+    frames: [Stack<FRAMES>; PLACES],
     tables: [Stack<TABLES>; 4],
+}
+
+impl Cache {
+    /// Those of the frame's place.
+    #[inline]
+    fn stack(&self, index: u32) -> &Stack<FRAMES> {
+        &self.frames[Place::of(index) as usize]
+    }
 }
 
 static CACHES: PerCpu<Cache> = PerCpu::new(
     [const {
         Cache {
-            frames: Stack::new(),
+            frames: [const { Stack::new() }; PLACES],
             tables: [const { Stack::new() }; 4],
         }
     }; machine::MAX_CPUS],
@@ -130,7 +140,9 @@ pub fn keeps_tables() -> bool {
 pub(super) unsafe fn start(managed: usize) {
     CACHES.reset();
     for cache in CACHES.iter() {
-        cache.frames.len.store(0, Ordering::Relaxed);
+        for frames in &cache.frames {
+            frames.len.store(0, Ordering::Relaxed);
+        }
         for tables in &cache.tables {
             tables.len.store(0, Ordering::Relaxed);
         }
@@ -152,7 +164,9 @@ pub(super) fn take(depth: Depth) -> Option<u32> {
         let Some(cache) = cache else {
             return buddy::take(0, depth);
         };
-        cache.frames.pop().or_else(|| refill(cache, depth))
+        let places = directmap::places(depth).iter();
+        let mut stacks = places.map(|&place| &cache.frames[place as usize]);
+        stacks.find_map(Stack::pop).or_else(|| refill(cache, depth))
     })
 }
 
@@ -161,13 +175,14 @@ fn refill(cache: &Cache, depth: Depth) -> Option<u32> {
     let mut batch = [NONE; BATCH];
     let want = BATCH.min(CAPACITY.load(Ordering::Relaxed));
     let n = buddy::take_batch(&mut batch[..want], depth);
-    for &index in batch[..n].iter().rev() {
-        cache.frames.push(index);
-    }
     if depth == Depth::Data {
         targets::look();
     }
-    cache.frames.pop()
+    let (&first, rest) = batch[..n].split_first()?;
+    for &index in rest.iter().rev() {
+        cache.stack(index).push(index);
+    }
+    Some(first)
 }
 
 /// Gives one frame of type `Free` back.
@@ -178,11 +193,12 @@ pub(super) fn give(index: u32) {
             return buddy::give(index, 0);
         };
         let capacity = CAPACITY.load(Ordering::Relaxed);
-        if cache.frames.len() >= capacity {
+        let frames = cache.stack(index);
+        if frames.len() >= capacity {
             let n = BATCH.min(capacity);
-            buddy::give_batch((0..n).filter_map(|_| cache.frames.pop()));
+            buddy::give_batch((0..n).filter_map(|_| frames.pop()));
         }
-        cache.frames.push(index);
+        frames.push(index);
     });
 }
 
@@ -197,8 +213,8 @@ pub(super) fn give_run(frames: Range<u32>) {
 
 /// Frames that CPUs keep, those in page tables kept ready included.
 pub(super) fn kept() -> usize {
-    let frames: usize = CACHES.iter().map(|cache| cache.frames.len()).sum();
-    frames + ready_tables()
+    let frames = CACHES.iter().flat_map(|cache| &cache.frames);
+    frames.map(Stack::len).sum::<usize>() + ready_tables()
 }
 
 /// Frames in page tables kept ready.
@@ -267,7 +283,7 @@ pub(crate) fn take_table(level: usize) -> Option<Table> {
         0 => take(Depth::Table),
         order => buddy::take(order, Depth::Table),
     };
-    let index = attempt().or_else(|| super::retry(attempt))?;
+    let index = attempt().or_else(|| super::retry(Depth::Table, attempt))?;
     for i in 0..frames_in(level) as u32 {
         super::check_junk(index + i);
         record(index + i).set_kind(Type::Free, Type::page_table(level));
@@ -348,8 +364,10 @@ pub(super) fn drain() -> bool {
     let mut any = drain_tables();
     CACHES.with(|cache| {
         if let Some(cache) = cache {
-            any |= cache.frames.len() > 0;
-            buddy::give_batch(core::iter::from_fn(|| cache.frames.pop()));
+            for frames in &cache.frames {
+                any |= frames.len() > 0;
+                buddy::give_batch(core::iter::from_fn(|| frames.pop()));
+            }
         }
     });
     any

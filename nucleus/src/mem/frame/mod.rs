@@ -11,8 +11,10 @@ mod buddy;
 mod bundle;
 mod cache;
 mod counts;
+mod directmap;
 mod injection;
 mod owned;
+mod reach;
 pub(crate) mod record;
 mod run;
 mod targets;
@@ -21,6 +23,7 @@ mod tests;
 
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
+pub use crate::hw::DirectMap;
 pub(crate) use buddy::{Depth, MAX_ORDER};
 pub use buddy::{available, scattered};
 pub use bundle::Bundle;
@@ -28,11 +31,15 @@ pub(crate) use cache::{Table, give_table, take_table};
 pub use cache::{keep_tables, keeps_tables};
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
+pub(crate) use directmap::set_direct_map;
+pub use directmap::{direct_map, direct_map_moves};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
 pub use owned::Owned;
+use reach::Reach;
+pub(crate) use reach::{RING_SLOTS, map_pinned, start_rings, unmap_pinned};
 use record::{Record, Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
 pub use targets::{Targets, targets};
@@ -65,7 +72,20 @@ impl Frame {
     /// # Errors
     /// [`OutOfMemory`] when only the kernel's own reserve is left.
     pub fn alloc(contents: Contents) -> Result<Frame, OutOfMemory> {
-        let index = take(Depth::Data).ok_or(OutOfMemory)?;
+        Frame::alloc_at(Depth::Data, contents)
+    }
+
+    /// As [`alloc`](Frame::alloc), for what the kernel and a device, or the kernel and all programs,
+    /// share for long: the frame is in the direct map, so [`bytes`](Frame::bytes) reaches it.
+    ///
+    /// # Errors
+    /// As [`alloc`](Frame::alloc).
+    pub(crate) fn alloc_direct(contents: Contents) -> Result<Frame, OutOfMemory> {
+        Frame::alloc_at(Depth::Table, contents)
+    }
+
+    fn alloc_at(depth: Depth, contents: Contents) -> Result<Frame, OutOfMemory> {
+        let index = take(depth).ok_or(OutOfMemory)?;
         record(index).set_kind(Type::Free, Type::Writable);
         counts::start(index);
         if contents == Contents::Zeroed {
@@ -130,10 +150,21 @@ impl Frame {
         index
     }
 
-    /// Where the kernel reaches the frame's bytes.
+    /// Whether the frame is in the direct map.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        record(self.index).is_direct()
+    }
+
+    /// Where the kernel reaches the bytes of a frame that is in the direct map.
     #[inline]
     pub(crate) fn bytes(&self) -> *mut u8 {
         bytes(self.index)
+    }
+
+    /// Calls `f` with the frame's bytes, which are there until it returns. It must not sleep.
+    pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(*mut u8) -> R) -> R {
+        f(Reach::new(self.index).bytes)
     }
 }
 
@@ -210,7 +241,7 @@ const JUNKED: u32 = 0xdbdb_dbdb;
 fn junk(index: u32) {
     if cfg!(debug_assertions) {
         // SAFETY: the frame is free: nothing else reads or writes it.
-        unsafe { core::ptr::write_bytes(bytes(index), JUNK, PAGE_SIZE) };
+        unsafe { core::ptr::write_bytes(Reach::new(index).bytes, JUNK, PAGE_SIZE) };
         record(index).in_use.store(JUNKED, Ordering::Relaxed);
     }
 }
@@ -220,7 +251,9 @@ fn junk(index: u32) {
 fn check_junk(index: u32) {
     if cfg!(debug_assertions) && record(index).in_use.load(Ordering::Relaxed) == JUNKED {
         // SAFETY: the frame was taken from the free ones and belongs to the caller.
-        let page = unsafe { core::slice::from_raw_parts(bytes(index), PAGE_SIZE) };
+        let reach = Reach::new(index);
+        // SAFETY: as above.
+        let page = unsafe { core::slice::from_raw_parts(reach.bytes, PAGE_SIZE) };
         let ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
         assert!(
             ends.clone().all(|&b| b == JUNK),
@@ -233,7 +266,7 @@ fn check_junk(index: u32) {
 #[inline]
 fn zero(index: u32) {
     // SAFETY: the caller has just taken the frame from the free ones: nothing else uses it.
-    unsafe { core::ptr::write_bytes(bytes(index), 0, PAGE_SIZE) };
+    unsafe { core::ptr::write_bytes(Reach::new(index).bytes, 0, PAGE_SIZE) };
 }
 
 /// Whether the first `words` words of a frame that the caller owns alone are zero.
@@ -249,15 +282,18 @@ fn take(depth: Depth) -> Option<u32> {
     if fails() {
         return None;
     }
-    let index = cache::take(depth).or_else(|| retry(|| cache::take(depth)))?;
+    let attempt = || cache::take(depth);
+    let index = attempt().or_else(|| retry(depth, attempt))?;
     check_junk(index);
     Some(index)
 }
 
-/// A second attempt, after what is kept ready was given up.
+/// A second attempt, after free frames were moved to where they are wanted, and a third one, after
+/// what is kept ready was given up.
 #[cold]
-fn retry(take: impl FnOnce() -> Option<u32>) -> Option<u32> {
-    if cache::drain() { take() } else { None }
+fn retry(depth: Depth, take: impl Fn() -> Option<u32>) -> Option<u32> {
+    let hidden = || (depth == Depth::Data && directmap::hide()).then(&take)?;
+    hidden().or_else(|| cache::drain().then(|| take().or_else(hidden))?)
 }
 
 /// Frames in heap blocks, and in blocks of the kernel's own.
@@ -296,7 +332,9 @@ fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
         return Err(OutOfMemory);
     }
     let attempt = || cache::take(depth);
-    let index = attempt().or_else(|| retry(attempt)).ok_or(OutOfMemory)?;
+    let index = attempt()
+        .or_else(|| retry(depth, attempt))
+        .ok_or(OutOfMemory)?;
     check_junk(index);
     record(index).set_kind(Type::Free, kind);
     owner_count(kind).fetch_add(1, Ordering::Relaxed);
@@ -454,10 +492,12 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     let (start, limit) = limits(regions).ok_or(OutOfMemory)?;
     let end = regions.iter().map(|r| r.end).max().unwrap_or(start);
     let end = end.min(limit);
-    let largest = largest_free(regions, end).ok_or(OutOfMemory)?;
+    // What the kernel itself uses is in the direct map.
+    let direct_end = end.min(directmap::end());
+    let largest = largest_free(regions, direct_end).ok_or(OutOfMemory)?;
     let count = (end - start) as usize;
     let needed = frames_of_records(end - start);
-    let records_end = largest.end.min(end);
+    let records_end = largest.end.min(direct_end);
     let records = records_end
         .checked_sub(needed)
         .filter(|&first| first > largest.start)
@@ -473,7 +513,10 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
         cache::start(count);
     }
     #[cfg(not(target_os = "none"))]
-    injection::reset();
+    {
+        injection::reset();
+        reach::reset();
+    }
     HEAP.store(0, Ordering::Relaxed);
     KERNEL.store(0, Ordering::Relaxed);
     let mut total = 0;
@@ -486,16 +529,17 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
             continue;
         }
         total += (region_end - region.start) as usize;
-        let free_end = match (region.free, region.start == largest.start) {
-            (false, _) => region.start,
-            (true, true) => records,
-            (true, false) => region_end,
+        let used = match (region.free, region.start == largest.start) {
+            (false, _) => region.start..region_end,
+            (true, true) => records..records_end,
+            (true, false) => region_end..region_end,
         };
-        add_free(region.start as u32..free_end as u32);
-        for index in free_end..region_end {
+        add_free(region.start as u32..used.start as u32);
+        for index in used.clone() {
             record(index as u32).set_kind(Type::Absent, Type::Kernel);
         }
-        KERNEL.fetch_add((region_end - free_end) as usize, Ordering::Relaxed);
+        add_free(used.end as u32..region_end as u32);
+        KERNEL.fetch_add((used.end - used.start) as usize, Ordering::Relaxed);
     }
     TOTAL.store(total, Ordering::Relaxed);
     // A 64th of the memory, at most 4 MiB: what all system calls in progress may still need.
@@ -507,8 +551,13 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
 fn add_free(frames: core::ops::Range<u32>) {
     for index in frames.clone() {
         record(index).set_kind(Type::Absent, Type::Free);
+        record(index).set_direct(directmap::starts_direct(index));
     }
-    buddy::give_run(frames);
+    // A block is in one place.
+    let border = frames.clone().find(|&it| !directmap::starts_direct(it));
+    let border = border.unwrap_or(frames.end);
+    buddy::give_run(frames.start..border);
+    buddy::give_run(border..frames.end);
 }
 
 /// Gives the allocator memory that was in use at [`init`]: the root archive, the loader's data.
@@ -556,6 +605,7 @@ unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     if !record::managed().contains(&index) {
         return None;
     }
+    directmap::hide_adopted(index);
     record(index).set_kind(Type::Kernel, Type::Writable);
     counts::start(index);
     Some(Frame { index })

@@ -95,6 +95,8 @@ const ORDER_SHIFT: u32 = 8;
 const IN_LARGE: u32 = 1 << 12;
 /// The frame is a page of a disk's medium. Set before it has a mapping.
 const OF_MEDIUM: u32 = 1 << 13;
+/// The frame has no place in the direct map. Stays when the type changes.
+const OUTSIDE: u32 = 1 << 14;
 
 const LOCKED: u64 = 1 << 63;
 const MAPPING: u64 = 1 << 32;
@@ -190,7 +192,8 @@ impl Record {
         Type::from_bits(self.word.load(Ordering::Relaxed))
     }
 
-    /// Changes the type, and clears all flags. The caller owns the frame alone.
+    /// Changes the type, and clears all flags but the frame's place. The caller owns the frame
+    /// alone.
     ///
     /// Between the types that devices may reach and the others this is a *type change* in the sense
     /// of `iosup.txt` 3, and is counted.
@@ -201,7 +204,21 @@ impl Record {
         if from.is_open() != to.is_open() && from != Type::Absent {
             Counter::frame_type_changes.add(1);
         }
-        self.word.store(to as u32, Ordering::Relaxed);
+        let place = self.word.load(Ordering::Relaxed) & OUTSIDE;
+        self.word.store(place | to as u32, Ordering::Relaxed);
+    }
+
+    /// Whether the frame has its place in the direct map, where [`bytes`] is.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & OUTSIDE == 0
+    }
+
+    /// Says whether it has. The caller owns the frame alone, which is not in a free block.
+    pub(super) fn set_direct(&self, direct: bool) {
+        let word = self.word.load(Ordering::Relaxed) & !OUTSIDE;
+        let place = if direct { 0 } else { OUTSIDE };
+        self.word.store(word | place, Ordering::Relaxed);
     }
 
     /// How often the frame is used as what its type says.
@@ -303,13 +320,16 @@ impl Record {
             Some(order) => Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT,
             None => Type::Free as u32,
         };
-        self.word.store(word, Ordering::Relaxed);
+        let place = self.word.load(Ordering::Relaxed) & OUTSIDE;
+        self.word.store(place | word, Ordering::Relaxed);
     }
 
-    /// Whether a free block of this order begins here. [buddy lock]
-    pub(super) fn is_free_block(&self, order: usize) -> bool {
+    /// Whether a free block of this order begins here, all of it inside or outside of the direct
+    /// map. [buddy lock]
+    pub(super) fn is_free_block(&self, order: usize, direct: bool) -> bool {
+        let place = if direct { 0 } else { OUTSIDE };
         self.word.load(Ordering::Relaxed)
-            == Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT
+            == place | Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT
     }
 
     /// Mappings of the frame in all pmaps.

@@ -2,11 +2,11 @@
 
 use core::mem::ManuallyDrop;
 
-use super::record::{Type, bytes, record};
+use super::record::{Type, record};
 use super::{
-    Bundle, Contents, Frame, OutOfMemory, buddy, check_junk, counts, fails, refuses_blocks, targets,
+    Bundle, Contents, Frame, OutOfMemory, buddy, check_junk, counts, directmap, fails,
+    refuses_blocks, targets, zero,
 };
-use crate::PAGE_SIZE;
 use crate::counters::Counter;
 
 /// Frames in a [`Run`]: 2 MiB, what one table of level 1 maps.
@@ -31,7 +31,9 @@ impl Run {
         if fails() || refuses_blocks() {
             return Err(OutOfMemory);
         }
-        let first = buddy::take_spare(RUN_ORDER, buddy::Depth::Data).ok_or(OutOfMemory)?;
+        let take = || buddy::take_spare(RUN_ORDER, buddy::Depth::Data);
+        let first = take().or_else(|| directmap::hide().then(take)?);
+        let first = first.ok_or(OutOfMemory)?;
         targets::look();
         for index in first..first + RUN_FRAMES as u32 {
             check_junk(index);
@@ -39,9 +41,7 @@ impl Run {
             counts::start(index);
         }
         if contents == Contents::Zeroed {
-            // SAFETY: the frames have just been taken from the free ones, so nothing else uses
-            // them; they lie in a row, and so do their bytes in the direct map.
-            unsafe { core::ptr::write_bytes(bytes(first), 0, RUN_FRAMES * PAGE_SIZE) };
+            (first..first + RUN_FRAMES as u32).for_each(zero);
             Counter::pages_zeroed.add(RUN_FRAMES as u64);
         }
         Ok(Run { first })

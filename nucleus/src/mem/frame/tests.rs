@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ephemeral;
-use crate::sim::{Together, below, on_machines_with, random_u64};
+use crate::sim::{Config, Together, below, on_machines_like, on_machines_with, random_u64};
 
 #[test]
 fn frames_are_owned_by_one() {
@@ -61,7 +61,12 @@ fn frames_are_owned_by_one() {
 
 #[test]
 fn blocks_split_and_merge() {
-    on_machines_with("blocks split and merge", [1, 2, 4], 1024, 30, || {
+    // Without a call that may wait, blocks of one place don't go to the other.
+    let like = Config {
+        direct_map: Some(DirectMap::All),
+        ..Config::default()
+    };
+    on_machines_like("blocks split and merge", [1, 2, 4], 1024, 30, like, || {
         let before = usage();
         let largest = || {
             let mut blocks = Vec::new();
@@ -143,11 +148,17 @@ fn blocks_split_and_merge() {
 
 #[test]
 fn the_reserve_is_not_for_programs() {
-    on_machines_with(
+    // What a CPU keeps for the kernel is not a program's.
+    let like = Config {
+        direct_map: Some(DirectMap::All),
+        ..Config::default()
+    };
+    on_machines_like(
         "the reserve is not for programs",
         [1, 2, 4],
         1024,
         30,
+        like,
         || {
             let before = usage();
             let mut held = Vec::new();
@@ -291,4 +302,70 @@ fn far_memory_gets_no_records_that_there_is_no_room_for() {
     assert!(records_reach(&large, 31 * GIB));
     assert!(!records_reach(&large, 33 * GIB), "more than can have any");
     assert!(!records_reach(&large, u64::MAX) && !records_reach(&[], GIB));
+}
+
+/// Programs and the kernel take memory from each other, in all orders: pages of programs are never
+/// in the direct map, what is the kernel's always is, no frame is lost, and either side can have all
+/// that is free.
+#[test]
+fn frames_change_their_place() {
+    let like = Config {
+        direct_map: Some(DirectMap::Kernel),
+        ..Config::default()
+    };
+    on_machines_like(
+        "frames change their place",
+        [1, 2, 4],
+        1024,
+        20,
+        like,
+        || {
+            let before = usage();
+            let together = Arc::new(Together::default());
+            for _ in 0..3 {
+                together.spawn(|| {
+                    let (mut data, mut own) = (Vec::new(), Vec::new());
+                    for _ in 0..20 {
+                        let count = below(200);
+                        match below(4) {
+                            0 => data.extend((0..count).map_while(|_| data_frame())),
+                            1 => own.extend((0..count).map_while(|_| own_frame())),
+                            2 => data.truncate(data.len().saturating_sub(count)),
+                            _ => give_own(&mut own, count),
+                        }
+                    }
+                    give_own(&mut own, usize::MAX);
+                });
+            }
+            together.join();
+            assert_eq!(usage(), before);
+            let data: Vec<Frame> = std::iter::from_fn(data_frame).collect();
+            assert!(data.len() > before.free * 9 / 10);
+            drop(data);
+            let mut own: Vec<u32> = std::iter::from_fn(own_frame).collect();
+            assert!(own.len() > before.free * 9 / 10);
+            give_own(&mut own, usize::MAX);
+            assert_eq!(usage(), before);
+        },
+    );
+}
+
+fn data_frame() -> Option<Frame> {
+    let frame = Frame::alloc(Contents::Zeroed).ok()?;
+    assert!(!frame.is_direct());
+    Some(frame)
+}
+
+fn own_frame() -> Option<u32> {
+    let index = take_own(Type::Heap).ok()?;
+    assert!(record(index).is_direct());
+    // SAFETY: it is this test's.
+    unsafe { bytes(index).write(1) };
+    Some(index)
+}
+
+fn give_own(own: &mut Vec<u32>, count: usize) {
+    let rest = own.len().saturating_sub(count);
+    own.drain(rest..)
+        .for_each(|index| give_run(index..index + 1, Type::Heap));
 }

@@ -70,7 +70,7 @@ impl Device {
         };
         let head = read(self.queue.descriptors.bytes(), number as usize);
         assert_eq!(head.flags, INDIRECT);
-        let table = machine::ptr(PhysAddr(head.address));
+        let table = machine::dma_ptr(PhysAddr(head.address));
         let count = head.len as usize / size_of::<Descriptor>();
         let all: Vec<_> = (0..count).map(|index| read(table, index)).collect();
         for (index, descriptor) in all.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Device {
     fn serve(&self, number: u16) -> u32 {
         let (mut sum, mut written) = (0u8, 0);
         for descriptor in self.table(number) {
-            let at = machine::ptr(PhysAddr(descriptor.address));
+            let at = machine::dma_ptr(PhysAddr(descriptor.address));
             let to_write = descriptor.flags & DEVICE_WRITES != 0;
             for index in 0..descriptor.len as usize {
                 // SAFETY: the queue holds the frame until the slot is used.

@@ -1,0 +1,338 @@
+//! The cache of mappings (`ephemeral-mappings.txt` 4.2): which address maps which frame, found by
+//! the frame; the addresses that are not in use, in the order of their last use, most of which still
+//! map what they mapped; and of each the CPUs that hold no other translation of it.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::translations;
+use crate::counters::Counter;
+use crate::frame::record::{NONE, address};
+use crate::hw::machine;
+use crate::{OutOfMemory, pmap};
+
+/// The paper's `sf_buf`, but for what is looked at without the cache's lock ([`Translations`]). It
+/// is a valid mapping while it names a frame, and inactive while it has no users.
+struct Buf {
+    /// The frame mapped, or [`NONE`].
+    frame: u32,
+    /// How many use it.
+    users: u32,
+    /// The next one of the same hash.
+    chain: u32,
+    /// Its neighbours among the inactive ones: that used before it, and that used after it.
+    older: u32,
+    newer: u32,
+}
+
+/// What TLBs may hold of one address.
+pub(super) struct Translations {
+    /// The paper's CPU mask: a bit for each CPU whose TLB holds no other translation than that of
+    /// the frame now mapped. Without a user it is emptied, under the cache's lock; a CPU adds its
+    /// own bit without it.
+    ///
+    /// The paper fills the mask where the accessed bit was clear. That is not right where the
+    /// mapping before was private: other CPUs may hold the one before that. Here it stays then.
+    clean: AtomicU64,
+    /// Which [change](super::next_change) of the window emptied it last.
+    change: AtomicU64,
+}
+
+impl Translations {
+    /// No CPU holds any.
+    pub(super) const fn new() -> Translations {
+        Translations {
+            clean: AtomicU64::new(u64::MAX),
+            change: AtomicU64::new(0),
+        }
+    }
+
+    fn become_unclean(&self, change: u64) {
+        self.clean.store(0, Ordering::Relaxed);
+        self.change.store(change, Ordering::Relaxed);
+    }
+
+    /// The mapping is used by this CPU alone: counts the CPUs that need not hear of it.
+    pub(super) fn note_private(&self) {
+        let missing = pmap::all_cpus() & !self.clean.load(Ordering::Relaxed);
+        let others = missing & !(1 << machine::cpu());
+        Counter::ephemeral_saved_private.add(u64::from(others.count_ones()));
+    }
+
+    /// Makes this CPU's TLB hold no older translation of the address. The caller is pinned.
+    #[inline]
+    pub(super) fn clean_here(&self, slot: u32) {
+        let here = 1 << machine::cpu();
+        // Acquire: what is read through the mapping comes after.
+        if self.clean.load(Ordering::Acquire) & here == 0 {
+            self.forget_here(slot, here);
+        }
+    }
+
+    #[cold]
+    fn forget_here(&self, slot: u32, here: u64) {
+        match super::flushed_since(self.change.load(Ordering::Relaxed)) {
+            true => Counter::ephemeral_saved_flushed.add(1),
+            false => {
+                machine::window_invalidate(slot as usize);
+                Counter::ephemeral_local.add(1);
+                Counter::tlb_local_page.add(1);
+            }
+        }
+        self.clean.fetch_or(here, Ordering::Release);
+    }
+
+    /// Makes all other CPUs hold none either, and waits until they do. The address is in use, so
+    /// that it stays what it is; interrupts are on, and no spin lock is held.
+    pub(super) fn clean_everywhere(&self, slot: u32) {
+        let missing = pmap::all_cpus() & !self.clean.load(Ordering::Acquire);
+        if missing != 0 {
+            Counter::ephemeral_remote.add(u64::from(missing.count_ones()));
+            pmap::forget_window(&[slot], missing);
+            self.clean.fetch_or(missing, Ordering::Release);
+        }
+    }
+}
+
+/// The lists of one cache, behind its lock. Addresses are counted from the cache's first one.
+pub(super) struct Lists {
+    bufs: Vec<Buf>,
+    /// The first one of each hash.
+    hashes: Vec<u32>,
+    /// The ends of the list of inactive ones.
+    oldest: u32,
+    newest: u32,
+    inactive: usize,
+    /// The first address.
+    first: u32,
+    /// No mapping is made: the caches are about to change.
+    is_closed: bool,
+}
+
+/// Inactive mappings that are ended together.
+const AHEAD: usize = 16;
+
+impl Lists {
+    pub(super) const fn new() -> Lists {
+        Lists {
+            first: 0,
+            is_closed: false,
+            bufs: Vec::new(),
+            hashes: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
+            inactive: 0,
+        }
+    }
+
+    /// Those for `count` addresses from `first` on, which map nothing.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(super) fn with_entries(first: u32, count: usize) -> Result<Lists, OutOfMemory> {
+        let mut lists = Lists {
+            first,
+            bufs: crate::try_vec(count)?,
+            hashes: crate::try_filled(count.next_power_of_two(), NONE)?,
+            ..Lists::new()
+        };
+        for number in 0..count {
+            lists.bufs.push(Buf {
+                frame: NONE,
+                users: 0,
+                chain: NONE,
+                older: NONE,
+                newer: NONE,
+            });
+            lists.retire(number as u32);
+        }
+        Ok(lists)
+    }
+
+    /// How many are in use.
+    pub(super) fn in_use(&self) -> usize {
+        self.bufs.len() - self.inactive
+    }
+
+    /// How many use an address.
+    pub(super) fn users(&self, slot: u32) -> usize {
+        self.bufs[(slot - self.first) as usize].users as usize
+    }
+
+    /// The frames that are mapped, with the numbers of their users.
+    pub(super) fn mapped(&self) -> impl Iterator<Item = (u32, usize)> {
+        let valid = self.bufs.iter().filter(|buf| buf.frame != NONE);
+        valid.map(|buf| (buf.frame, buf.users as usize))
+    }
+
+    fn hash(&self, frame: u32) -> usize {
+        // Neighbouring frames go to neighbouring places.
+        frame as usize & (self.hashes.len() - 1)
+    }
+
+    /// One more user of the mapping of a frame, which is made if there is none; returns its address.
+    /// `None` if all are in use, or the cache is closed.
+    pub(super) fn enter(&mut self, frame: u32) -> Option<u32> {
+        if self.is_closed || self.hashes.is_empty() {
+            return None;
+        }
+        if let Some(number) = self.find(frame) {
+            Counter::ephemeral_hits.add(1);
+            return Some(self.slot(number));
+        }
+        let number = self.replace(frame)?;
+        Counter::ephemeral_misses.add(1);
+        Some(self.slot(number))
+    }
+
+    /// Ends all mappings and makes no more, if none is in use; returns whether that is so.
+    pub(super) fn close(&mut self) -> bool {
+        if self.in_use() > 0 {
+            return false;
+        }
+        for number in 0..self.bufs.len() as u32 {
+            if self.bufs[number as usize].frame != NONE && self.unmap(number) {
+                self.note_held(core::iter::once(number));
+            }
+        }
+        self.is_closed = true;
+        true
+    }
+
+    /// Makes mappings again.
+    pub(super) fn open(&mut self) {
+        self.is_closed = false;
+    }
+
+    fn find(&mut self, frame: u32) -> Option<u32> {
+        let mut number = self.hashes[self.hash(frame)];
+        while number != NONE {
+            let buf = &self.bufs[number as usize];
+            if buf.frame == frame {
+                if buf.users == 0 {
+                    self.unlink(number);
+                }
+                self.bufs[number as usize].users += 1;
+                return Some(number);
+            }
+            number = buf.chain;
+        }
+        None
+    }
+
+    /// Makes the inactive one that was used least lately map a frame, with one user.
+    fn replace(&mut self, frame: u32) -> Option<u32> {
+        let number = self.oldest;
+        if number == NONE {
+            return None;
+        }
+        if self.bufs[number as usize].frame != NONE {
+            self.unmap_oldest();
+        }
+        self.unlink(number);
+        let hash = self.hash(frame);
+        let buf = &mut self.bufs[number as usize];
+        buf.frame = frame;
+        buf.users = 1;
+        buf.chain = core::mem::replace(&mut self.hashes[hash], number);
+        machine::window_map(self.slot(number) as usize, address(frame));
+        Some(number)
+    }
+
+    /// Ends the mappings of the oldest inactive ones, ahead of their use for other frames: by then
+    /// the CPUs may have dropped what they hold of them.
+    fn unmap_oldest(&mut self) {
+        let (mut number, mut held) = (self.oldest, [NONE; AHEAD]);
+        for held in &mut held {
+            if number == NONE || self.bufs[number as usize].frame == NONE {
+                break;
+            }
+            if self.unmap(number) {
+                *held = number;
+            }
+            number = self.bufs[number as usize].newer;
+        }
+        self.note_held(held.into_iter().filter(|&number| number != NONE));
+    }
+
+    /// Takes the mapping out of the page table and the hash; returns whether a TLB may hold it.
+    fn unmap(&mut self, number: u32) -> bool {
+        let buf = &mut self.bufs[number as usize];
+        let frame = core::mem::replace(&mut buf.frame, NONE);
+        let chain = core::mem::replace(&mut buf.chain, NONE);
+        let hash = self.hash(frame);
+        if self.hashes[hash] == number {
+            self.hashes[hash] = chain;
+        } else {
+            let mut at = self.hashes[hash];
+            while self.bufs[at as usize].chain != number {
+                at = self.bufs[at as usize].chain;
+            }
+            self.bufs[at as usize].chain = chain;
+        }
+        let may_be_held = machine::window_take(self.slot(number) as usize);
+        if !may_be_held {
+            // What the mask says of older translations stays true.
+            Counter::ephemeral_saved_accessed.add(1);
+        }
+        may_be_held
+    }
+
+    /// TLBs may hold translations of these, whose entries are cleared.
+    fn note_held(&self, numbers: impl Iterator<Item = u32>) {
+        let mut change = None;
+        for number in numbers {
+            let change = *change.get_or_insert_with(super::next_change);
+            translations(self.slot(number)).become_unclean(change);
+        }
+    }
+
+    /// One user less. The last one leaves the mapping to the next who wants the frame, if mappings
+    /// are `kept`. Returns whether sleepers may go on.
+    pub(super) fn release(&mut self, slot: u32, kept: bool) -> bool {
+        let number = slot - self.first;
+        let buf = &mut self.bufs[number as usize];
+        assert!(buf.users > 0, "an ephemeral mapping is freed twice");
+        buf.users -= 1;
+        if buf.users > 0 {
+            return false;
+        }
+        if !kept && self.unmap(number) {
+            self.note_held(core::iter::once(number));
+        }
+        self.retire(number);
+        self.inactive <= super::WANTED
+    }
+
+    fn slot(&self, number: u32) -> u32 {
+        self.first + number
+    }
+
+    /// Puts one that has no user behind the other inactive ones.
+    fn retire(&mut self, number: u32) {
+        let before = core::mem::replace(&mut self.newest, number);
+        let buf = &mut self.bufs[number as usize];
+        (buf.older, buf.newer) = (before, NONE);
+        match before {
+            NONE => self.oldest = number,
+            before => self.bufs[before as usize].newer = number,
+        }
+        self.inactive += 1;
+    }
+
+    /// Takes one out of the inactive ones.
+    fn unlink(&mut self, number: u32) {
+        let buf = &mut self.bufs[number as usize];
+        let (older, newer) = (buf.older, buf.newer);
+        (buf.older, buf.newer) = (NONE, NONE);
+        match older {
+            NONE => self.oldest = newer,
+            older => self.bufs[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.bufs[newer as usize].older = older,
+        }
+        self.inactive -= 1;
+    }
+}

@@ -1,0 +1,400 @@
+//! The window: mappings in a range of addresses of the kernel, with page-table entries of their own
+//! (`ephemeral-mappings.txt` 4.2), for frames that have no place in the direct map, or for all.
+//!
+//! Where mappings are *kept* when they end, as in the paper, a cache of them is looked through by
+//! the frame; one that is found costs nothing. Where they are not, which `directmap=kernel` wants,
+//! so that no page stands in a kernel mapping that nobody uses, private ones come from the ring of
+//! the CPU ([`frame`](crate::frame)), and the cache has the shared ones only.
+//!
+//! # Better than the paper
+//!
+//! - *Parts* (`ephemeral.parts`): private mappings come from a cache that each CPU has for itself,
+//!   behind a lock that no other CPU takes. One that is empty leaves its caller to the common one,
+//!   which is all that the paper has.
+//! - *Late invalidation* (`ephemeral.late`): a shared mapping is not announced to the other CPUs. A
+//!   CPU that uses it looks at the mask, as the paper's `sf_buf_alloc` does for private ones, and
+//!   drops the one translation by itself. So no CPU is ever interrupted for an ephemeral mapping.
+//! - *Flushes for other reasons*: entries are not global, so each load of a root drops all of
+//!   them. Mappings are ended some time before their addresses are used again
+//!   ([`cache`]), and changes are numbered ([`next_change`]), so that a CPU which has dropped
+//!   everything since need not drop the one translation again ([`flushed_since`]).
+//!
+//! All of it holds on processors that translate ahead of use: an entry that is cleared in memory
+//! can't be translated any more, whoever asks; so what a TLB holds of it was there before the
+//! change was numbered, and goes with any flush after that. A mapping that is inactive but valid
+//! may be translated at any time, and is the right one.
+
+mod cache;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::{Flags, Mapping, Unavailable};
+use crate::cpu::percpu::Restart;
+use crate::frame::record::NONE;
+use crate::frame::{self, DirectMap, RING_SLOTS};
+use crate::hw::machine::{self, MAX_CPUS, WINDOW_PAGES, WINDOW_SINGLE};
+use crate::lock::{Rank, SpinLock};
+use crate::sync::Mutex;
+use crate::task::WaitQueue;
+use crate::{Frame, Unchanged};
+use cache::{Lists, Translations};
+
+/// The most entries that the cache can have.
+pub const MAX_ENTRIES: usize = WINDOW_PAGES - FIRST;
+/// The first address of the caches.
+const FIRST: usize = RING_SLOTS + WINDOW_SINGLE;
+/// With fewer entries for each CPU there are no parts.
+const SMALLEST_PART: usize = 32;
+/// Mappings that a call wants at most.
+const WANTED: usize = 2;
+/// The share of the entries that stays common where there are parts, as a divisor.
+const COMMON: usize = 4;
+
+/// The common cache, and that of each CPU.
+static CACHES: Restart<[SpinLock<Lists>; 1 + MAX_CPUS]> = Restart::new(no_caches());
+
+const fn no_caches() -> [SpinLock<Lists>; 1 + MAX_CPUS] {
+    [const { SpinLock::new(Rank::KernelSpace, Lists::new()) }; 1 + MAX_CPUS]
+}
+
+/// What TLBs may hold of each address, from [`FIRST`] on.
+static TRANSLATIONS: AtomicPtr<Translations> = AtomicPtr::new(ptr::null_mut());
+/// Entries of the common cache, of all, and of a CPU's own.
+static ENTRIES: AtomicUsize = AtomicUsize::new(DEFAULT_ENTRIES);
+static COMMON_ENTRIES: AtomicUsize = AtomicUsize::new(0);
+static PART: AtomicUsize = AtomicUsize::new(0);
+/// 32 MiB: half a MiB of bookkeeping.
+pub const DEFAULT_ENTRIES: usize = if MAX_ENTRIES > 8192 {
+    8192
+} else {
+    MAX_ENTRIES
+};
+
+/// Those who wait for an entry.
+static SLEEPERS: WaitQueue = WaitQueue::new();
+
+/// How the window works: the settings of `ephemeral.parts`, `ephemeral.late`, `ephemeral.keep`.
+static PARTS: AtomicBool = AtomicBool::new(true);
+static LATE: AtomicBool = AtomicBool::new(true);
+static KEEP: AtomicU32 = AtomicU32::new(KEEP_AUTO);
+const KEEP_AUTO: u32 = 0;
+const KEEP_ON: u32 = 1;
+
+/// Whether mappings stay when they end: by `ephemeral.keep`, or else where frames need no mapping
+/// to be seen.
+pub(super) fn keeps() -> bool {
+    match KEEP.load(Ordering::Relaxed) {
+        KEEP_AUTO => frame::direct_map() != DirectMap::Kernel,
+        keep => keep == KEEP_ON,
+    }
+}
+
+/// Changes of the window after which TLBs may hold something of an address that is wrong. A change
+/// is numbered when its entries are cleared.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+/// Numbers a change, whose entries have been cleared.
+fn next_change() -> u64 {
+    CHANGES.fetch_add(1, Ordering::SeqCst) + 1
+}
+
+/// What a CPU knows of its own flushes.
+#[repr(align(64))]
+struct Flushed {
+    /// How often it had dropped all translations when it looked last, and the number of the last
+    /// change at that time.
+    at: AtomicU64,
+    seen: AtomicU64,
+    /// It has dropped all translations after this change.
+    upto: AtomicU64,
+}
+
+static FLUSHED: [Flushed; MAX_CPUS] = [const {
+    Flushed {
+        at: AtomicU64::new(0),
+        seen: AtomicU64::new(0),
+        upto: AtomicU64::new(0),
+    }
+}; MAX_CPUS];
+
+/// Whether this CPU is known to have dropped all its translations since a change. The caller is
+/// pinned; what an interrupt does in between makes the answer no better than it is.
+fn flushed_since(change: u64) -> bool {
+    let own = &FLUSHED[machine::cpu()];
+    let irqs = machine::irqs_disable();
+    let flushes = machine::flushes();
+    if flushes != own.at.load(Ordering::Relaxed) {
+        // All changes that were seen then came before the flush.
+        let seen = own.seen.load(Ordering::Relaxed);
+        own.upto.store(seen, Ordering::Relaxed);
+        own.at.store(flushes, Ordering::Relaxed);
+        own.seen
+            .store(CHANGES.load(Ordering::SeqCst), Ordering::Relaxed);
+    }
+    let upto = own.upto.load(Ordering::Relaxed);
+    machine::irqs_restore(irqs);
+    change <= upto
+}
+
+fn translations<'a>(slot: u32) -> &'a Translations {
+    let first = TRANSLATIONS.load(Ordering::Relaxed);
+    debug_assert!((slot as usize) - FIRST < ENTRIES.load(Ordering::Relaxed));
+    // SAFETY: one for each address of the caches, of which `slot` is one in use or behind the
+    // caller's lock, so that `configure` does not free them.
+    unsafe { &*first.add(slot as usize - FIRST) }
+}
+
+/// The cache that an address belongs to.
+fn cache_of(slot: u32) -> &'static SpinLock<Lists> {
+    let number = slot as usize - FIRST;
+    match number.checked_sub(COMMON_ENTRIES.load(Ordering::Relaxed)) {
+        None => &CACHES[0],
+        Some(number) => &CACHES[1 + number / PART.load(Ordering::Relaxed)],
+    }
+}
+
+/// Held by who changes the caches as a whole.
+static CONFIGURING: Mutex<()> = Mutex::new(Rank::EphemeralCaches, ());
+
+/// Makes the caches, if they are not there.
+///
+/// # Errors
+/// [`Unchanged::OutOfMemory`].
+pub(super) fn start() -> Result<(), Unchanged> {
+    match TRANSLATIONS.load(Ordering::Relaxed).is_null() {
+        true => configure(entries()),
+        false => Ok(()),
+    }
+}
+
+/// Makes new caches of so many entries, with parts if there are enough and they are wanted.
+fn configure(entries: usize) -> Result<(), Unchanged> {
+    let cpus = machine::cpu_count();
+    let for_parts = entries - entries / COMMON;
+    let has_parts = PARTS.load(Ordering::Relaxed) && for_parts >= cpus * SMALLEST_PART;
+    let part = if has_parts { for_parts / cpus } else { 0 };
+    let common = entries - part * cpus;
+    machine::window_start(FIRST..FIRST + entries)?;
+    let mut translations: Vec<Translations> = crate::try_vec(entries)?;
+    translations.extend((0..entries).map(|_| Translations::new()));
+    let mut new: Vec<Lists> = crate::try_vec(1 + cpus)?;
+    new.push(Lists::with_entries(FIRST as u32, common)?);
+    for cpu in 0..cpus {
+        let first = FIRST + common + cpu * part;
+        new.push(Lists::with_entries(first as u32, part)?);
+    }
+    if !TRANSLATIONS.load(Ordering::Relaxed).is_null() {
+        close()?;
+        // Nobody finds an entry now, or has one.
+        machine::flush_kernel();
+    }
+    let count = ENTRIES.swap(entries, Ordering::Relaxed);
+    COMMON_ENTRIES.store(common, Ordering::Relaxed);
+    PART.store(part.max(1), Ordering::Relaxed);
+    let translations = Box::into_raw(translations.into_boxed_slice());
+    let old = TRANSLATIONS.swap(translations.cast(), Ordering::Relaxed);
+    if !old.is_null() {
+        let old = ptr::slice_from_raw_parts_mut(old, count);
+        // SAFETY: made of a box of so many here, earlier; no address is in use, so nothing refers
+        // to one.
+        drop(unsafe { Box::from_raw(old) });
+    }
+    for (cache, new) in CACHES.iter().zip(&mut new) {
+        core::mem::swap(&mut *cache.lock_irq(), new);
+    }
+    SLEEPERS.wake_all();
+    Ok(())
+}
+
+/// Closes all caches, whose mappings end; none, if one of them has a mapping in use.
+fn close() -> Result<(), Unchanged> {
+    for (number, cache) in CACHES.iter().enumerate() {
+        if !cache.lock_irq().close() {
+            CACHES[..number].iter().for_each(|it| it.lock_irq().open());
+            SLEEPERS.wake_all();
+            return Err(Unchanged::InUse);
+        }
+    }
+    Ok(())
+}
+
+/// Forgets an earlier machine.
+///
+/// # Safety
+/// The machine has one CPU and no task yet.
+#[cfg(not(target_os = "none"))]
+pub(super) unsafe fn reset() {
+    // SAFETY: the caller promises to be alone. The old machine's lists are its own heap's, which
+    // the host's allocator has.
+    unsafe { CACHES.set(no_caches()) };
+    TRANSLATIONS.store(ptr::null_mut(), Ordering::Relaxed);
+    ENTRIES.store(DEFAULT_ENTRIES, Ordering::Relaxed);
+    PARTS.store(true, Ordering::Relaxed);
+    LATE.store(true, Ordering::Relaxed);
+    KEEP.store(KEEP_AUTO, Ordering::Relaxed);
+    CHANGES.store(0, Ordering::Relaxed);
+    for own in &FLUSHED {
+        for number in [&own.at, &own.seen, &own.upto] {
+            number.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How many entries the cache has.
+pub fn entries() -> usize {
+    ENTRIES.load(Ordering::Relaxed)
+}
+
+/// Gives the cache so many entries, 2 to [`MAX_ENTRIES`].
+///
+/// # Errors
+/// See [`Unchanged`].
+pub fn set_entries(entries: usize) -> Result<(), Unchanged> {
+    reconfigure(|| (), entries.clamp(2, MAX_ENTRIES))
+}
+
+/// Changes a setting and makes the caches anew, if they are there.
+fn reconfigure(change: impl FnOnce(), entries: usize) -> Result<(), Unchanged> {
+    let _configuring = CONFIGURING.lock();
+    change();
+    if TRANSLATIONS.load(Ordering::Relaxed).is_null() {
+        ENTRIES.store(entries, Ordering::Relaxed);
+        return Ok(());
+    }
+    configure(entries)
+}
+
+/// Whether each CPU has a part of the cache for itself.
+pub fn has_parts() -> bool {
+    PARTS.load(Ordering::Relaxed)
+}
+
+/// Gives each CPU a part of the cache for itself, or none.
+///
+/// # Errors
+/// See [`Unchanged`].
+pub fn set_parts(parts: bool) -> Result<(), Unchanged> {
+    reconfigure(|| PARTS.store(parts, Ordering::Relaxed), entries())
+}
+
+/// Whether CPUs drop translations of shared mappings when they use them, not when one is made.
+pub fn is_late() -> bool {
+    LATE.load(Ordering::Relaxed)
+}
+
+/// See [`is_late`].
+pub fn set_late(late: bool) {
+    LATE.store(late, Ordering::Relaxed);
+}
+
+/// What becomes of a mapping that ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// It stays where the frame is in the direct map, or might be.
+    Auto = 0,
+    /// It stays until its address is wanted.
+    On = 1,
+    /// It is taken out of the page table.
+    Off = 2,
+}
+
+/// Returns what becomes of a mapping that ends.
+pub fn keep() -> Keep {
+    [Keep::Auto, Keep::On, Keep::Off][KEEP.load(Ordering::Relaxed) as usize]
+}
+
+/// Sets it, for the mappings that end from now on, and ends those that were kept.
+///
+/// # Errors
+/// See [`Unchanged`].
+pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
+    reconfigure(|| KEEP.store(keep as u32, Ordering::Relaxed), entries())
+}
+
+/// Entries in use, and those that map something.
+pub fn usage() -> [usize; 2] {
+    CACHES.iter().fold([0; 2], |[used, valid], cache| {
+        let cache = cache.lock_irq();
+        [used + cache.in_use(), valid + cache.mapped().count()]
+    })
+}
+
+/// Finds the mapping of a frame in a cache, or makes one, for one more user; returns its address.
+fn enter(cache: &SpinLock<Lists>, frame: &Frame) -> Option<u32> {
+    cache.lock_irq().enter(frame.index())
+}
+
+/// Maps frames for the calling task, which may sleep: each from its CPU's cache, or all from the
+/// common one.
+pub(super) fn alloc<'a, const N: usize>(
+    frames: [&'a Frame; N],
+    flags: Flags,
+) -> Result<[Mapping<'a>; N], Unavailable> {
+    super::wait(&SLEEPERS, flags, || {
+        machine::preempt_disable();
+        let cpu = machine::cpu();
+        let slots = enter_all(&CACHES[1 + cpu], &frames).or_else(|| enter_all(&CACHES[0], &frames));
+        let Some(slots) = slots else {
+            super::unpin();
+            return None;
+        };
+        let mut number = 0;
+        Some(frames.map(|frame| {
+            if number > 0 {
+                machine::preempt_disable();
+            }
+            let slot = slots[number];
+            number += 1;
+            translations(slot).note_private();
+            translations(slot).clean_here(slot);
+            Mapping::at_slot(frame, slot)
+        }))
+    })
+}
+
+/// Enters all of the frames or none.
+fn enter_all<const N: usize>(cache: &SpinLock<Lists>, frames: &[&Frame; N]) -> Option<[u32; N]> {
+    let mut lists = cache.lock_irq();
+    let mut slots = [NONE; N];
+    for (at, frame) in frames.iter().enumerate() {
+        let Some(slot) = lists.enter(frame.index()) else {
+            for &slot in &slots[..at] {
+                lists.release(slot, true);
+            }
+            return None;
+        };
+        slots[at] = slot;
+    }
+    Some(slots)
+}
+
+/// Maps a frame for all CPUs. The caller may sleep.
+pub(super) fn share(frame: &Frame, flags: Flags) -> Result<u32, Unavailable> {
+    let slot = super::wait(&SLEEPERS, flags, || enter(&CACHES[0], frame))?;
+    if !is_late() {
+        translations(slot).clean_everywhere(slot);
+    }
+    Ok(slot)
+}
+
+/// One user less of an address.
+pub(super) fn free(slot: u32) {
+    let kept = keeps();
+    if cache_of(slot).lock_irq().release(slot, kept) {
+        SLEEPERS.wake_all();
+    }
+}
+
+/// How many use an address.
+pub(super) fn users(slot: u32) -> usize {
+    cache_of(slot).lock_irq().users(slot)
+}
+
+/// Makes a shared mapping right for this CPU, to which the caller is pinned.
+#[inline]
+pub(super) fn check_here(slot: u32) {
+    translations(slot).clean_here(slot);
+}

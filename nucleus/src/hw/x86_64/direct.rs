@@ -1,0 +1,84 @@
+//! Changes of the direct map, for frames that are not always in it.
+//!
+//! It is made of large pages. One that a part is taken out of is replaced by a table of level 1,
+//! which was set aside for it at the start and says the same; so a change needs no memory.
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_to};
+use crate::hw::mitigations::ADDRESS;
+use crate::{PAGE_SHIFT, PhysAddr};
+
+use super::layout::ptr;
+
+/// Frames that an entry of level 2 maps.
+const BLOCK: u32 = 512;
+
+/// The first of the tables of level 1, one for each 2 MiB of memory in order; 0 without any.
+static TABLES: AtomicU64 = AtomicU64::new(0);
+
+/// Says where the tables of level 1 are.
+pub fn set_tables(first: u64) {
+    TABLES.store(first, Ordering::Relaxed);
+}
+
+/// Brings frames into the direct map that are not there. They are memory that was mapped there at
+/// the start; the caller is the only one who changes the direct map.
+pub(crate) fn direct_show(frames: Range<u32>) {
+    change(frames, true);
+}
+
+/// Takes frames out of the direct map that are there, as [`direct_show`] brings them in. TLBs hold
+/// them until [`flush_kernel`](super::flush_kernel).
+pub(crate) fn direct_hide(frames: Range<u32>) {
+    change(frames, false);
+}
+
+fn address(frame: u32) -> u64 {
+    u64::from(frame) << PAGE_SHIFT
+}
+
+fn change(frames: Range<u32>, present: bool) {
+    let mut at = frames.start;
+    while at < frames.end {
+        let block = at / BLOCK;
+        let end = frames.end.min((block + 1) * BLOCK);
+        let own = TABLES.load(Ordering::Relaxed) + address(block);
+        let entry = walk_to(ptr(PhysAddr(address(at))) as usize, 2);
+        let whole = DATA | LARGE | address(block * BLOCK);
+        // SAFETY: an entry of the kernel's tables, which are never freed.
+        let old = unsafe { entry.read_volatile() };
+        let is_table = old & (PRESENT | LARGE) == PRESENT;
+        let is_own = !is_table || old & ADDRESS == own;
+        if end - at == BLOCK && is_own {
+            // SAFETY: as above; the caller alone changes it.
+            unsafe { entry.write_volatile(if present { whole } else { 0 }) };
+        } else {
+            if !is_table {
+                fill(own, (old & LARGE != 0).then_some(block * BLOCK));
+                // SAFETY: as above. The table says of each page what the entry said.
+                unsafe { entry.write_volatile(own | PRESENT | WRITABLE) };
+            }
+            let of_block = match is_table {
+                true => old & ADDRESS,
+                false => own,
+            };
+            for frame in at..end {
+                let page = if present { address(frame) | DATA } else { 0 };
+                // SAFETY: a table of the direct map, set aside for this block.
+                unsafe {
+                    (&raw mut (*table(of_block))[(frame % BLOCK) as usize]).write_volatile(page);
+                }
+            }
+        }
+        at = end;
+    }
+}
+
+/// Fills a table that no entry leads to: with all frames from `first` on, or with none.
+fn fill(at: u64, first: Option<u32>) {
+    let entries = core::array::from_fn(|i| first.map_or(0, |it| address(it + i as u32) | DATA));
+    // SAFETY: set aside for this, and not in use.
+    unsafe { table(at).write(entries) };
+}

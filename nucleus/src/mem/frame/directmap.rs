@@ -1,0 +1,205 @@
+//! Which frames have a place in the direct map.
+//!
+//! With `directmap=all`, every one. With `directmap=kernel`, those that are, or were last, the
+//! kernel's own: heap, page tables, stacks, what it shares with devices. Pages of programs and
+//! files stand *outside*: no page table of the kernel leads to them, but while it touches one
+//! ([`reach`](super::reach), [`ephemeral`](crate::ephemeral)). With `directmap=SIZE`, the first so
+//! many bytes of memory, whatever stands there; programs and files get the others first.
+//!
+//! # How a frame changes its place (`directmap=kernel`)
+//!
+//! Free frames wait in lists of their own for each place, so most allocations change nothing. Where
+//! the list that is wanted is empty, blocks of the other one are moved:
+//!
+//! - *into* the direct map in any context, in no more than what is wanted: an entry that was not
+//!   there is in no TLB, so it costs no flush;
+//! - *outside* in blocks as large as there are, 2 MiB at most, by one flush of all CPUs. It is
+//!   waited for, so that no CPU reaches a program's page by what its TLB holds; where an allocation
+//!   can't wait, it takes what the lists have.
+//!
+//! The alternatives are worse: to change the place with each allocation takes a flush each, and
+//! zones of fixed size waste what one of them has too much of.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::buddy::{self, Depth};
+use super::record::{Type, record};
+use crate::counters::Counter;
+use crate::cpu::percpu::Pinned;
+use crate::hw::DirectMap;
+use crate::hw::machine;
+use crate::lock::{Rank, SpinLock};
+
+/// Where a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// In the direct map.
+    Direct = 0,
+    /// In no mapping of the kernel.
+    Outside = 1,
+}
+
+pub(super) const PLACES: usize = 2;
+
+impl Place {
+    #[inline]
+    pub(super) fn of(index: u32) -> Place {
+        match record(index).is_direct() {
+            true => Place::Direct,
+            false => Place::Outside,
+        }
+    }
+}
+
+static MODE: AtomicU32 = AtomicU32::new(ALL);
+const ALL: u32 = 0;
+/// Anything between: the first so many MiB.
+const KERNEL: u32 = u32::MAX;
+
+/// Frames that were moved outside, and into the direct map.
+static MOVED_OUT: AtomicU64 = AtomicU64::new(0);
+static MOVED_IN: AtomicU64 = AtomicU64::new(0);
+
+/// Returns which frames are in the direct map.
+pub fn direct_map() -> DirectMap {
+    match MODE.load(Ordering::Relaxed) {
+        ALL => DirectMap::All,
+        KERNEL => DirectMap::Kernel,
+        mib => DirectMap::First(mib),
+    }
+}
+
+/// Sets which frames are in the direct map. Before [`init`](super::init).
+pub(crate) fn set_direct_map(mode: DirectMap) {
+    let mode = match mode {
+        DirectMap::All => ALL,
+        DirectMap::Kernel => KERNEL,
+        DirectMap::First(mib) => mib.clamp(1, KERNEL - 1),
+    };
+    MODE.store(mode, Ordering::Relaxed);
+}
+
+/// How many frames were moved out of the direct map, and into it, since the start.
+pub fn direct_map_moves() -> [u64; 2] {
+    [&MOVED_OUT, &MOVED_IN].map(|moved| moved.load(Ordering::Relaxed))
+}
+
+/// Where frames for this use are looked for, in order.
+#[inline]
+pub(super) fn places(depth: Depth) -> &'static [Place] {
+    match (depth, MODE.load(Ordering::Relaxed)) {
+        (Depth::Data, KERNEL) => &[Place::Outside],
+        (Depth::Data, mib) if mib != ALL => &[Place::Outside, Place::Direct],
+        _ => &[Place::Direct],
+    }
+}
+
+/// Whether frames may be brought into the direct map for this use.
+#[inline]
+pub(super) fn may_show(depth: Depth) -> bool {
+    depth != Depth::Data && MODE.load(Ordering::Relaxed) == KERNEL
+}
+
+/// Held by who changes the direct map's tables.
+static CHANGING: SpinLock<()> = SpinLock::new(Rank::DirectMap, ());
+
+/// Brings a block into the direct map that is in no list. [buddy lock]
+pub(super) fn show(index: u32, order: usize) {
+    let frames = index..index + (1 << order);
+    {
+        let _changing = CHANGING.lock_irq();
+        machine::direct_show(frames.clone());
+    }
+    frames.for_each(|index| record(index).set_direct(true));
+    MOVED_IN.fetch_add(1 << order, Ordering::Relaxed);
+    Counter::direct_map_shown.add(1 << order);
+}
+
+/// The largest block that is moved at once: what one entry of the direct map's tables maps.
+const LARGEST: usize = 9;
+/// Blocks that one flush is for.
+const BLOCKS: usize = 32;
+
+/// A CPU moves blocks outside, which nobody finds meanwhile. It is pinned, so others may spin.
+static HIDING: AtomicBool = AtomicBool::new(false);
+
+/// Moves free frames out of the direct map, if there are none outside for programs and the caller
+/// may wait for other CPUs; returns whether there may be some now.
+#[cold]
+pub(super) fn hide() -> bool {
+    if MODE.load(Ordering::Relaxed) != KERNEL || !may_wait() {
+        return false;
+    }
+    let _pinned = Pinned::new();
+    let before = buddy::outside();
+    while HIDING.swap(true, Ordering::Acquire) {
+        machine::spin_hint();
+    }
+    // Another CPU has just done it.
+    let any = buddy::outside() > before || hide_some();
+    HIDING.store(false, Ordering::Release);
+    any
+}
+
+fn hide_some() -> bool {
+    let mut blocks = [(0, 0); BLOCKS];
+    let count = buddy::take_direct(&mut blocks, LARGEST);
+    let blocks = &blocks[..count];
+    for &(index, order) in blocks {
+        let _changing = CHANGING.lock_irq();
+        machine::direct_hide(index..index + (1 << order));
+    }
+    if count > 0 {
+        machine::flush_kernel();
+    }
+    for &(index, order) in blocks {
+        for index in index..index + (1 << order) {
+            record(index).set_direct(false);
+        }
+        buddy::give(index, order);
+        MOVED_OUT.fetch_add(1 << order, Ordering::Relaxed);
+        Counter::direct_map_hidden.add(1 << order);
+    }
+    count > 0
+}
+
+/// Moves frames out of the direct map that become pages of a file with the bytes that they have:
+/// the kernel's page tables don't lead to them from now on, but TLBs may.
+pub(super) fn hide_adopted(index: u32) {
+    debug_assert_eq!(record(index).kind(), Type::Kernel);
+    if MODE.load(Ordering::Relaxed) == KERNEL {
+        let _changing = CHANGING.lock_irq();
+        machine::direct_hide(index..index + 1);
+        record(index).set_direct(false);
+        MOVED_OUT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The order of the largest block at `index` whose frames have the same place, up to `most`.
+#[inline]
+pub(super) fn order_in_place(index: u32, most: usize) -> usize {
+    if MODE.load(Ordering::Relaxed) == ALL {
+        return most;
+    }
+    let place = Place::of(index);
+    let frames = (index..index + (1 << most)).take_while(|&it| Place::of(it) == place);
+    frames.count().ilog2() as usize
+}
+
+/// The frame at which the direct map of free frames ends at the start.
+pub(super) fn end() -> u64 {
+    match direct_map() {
+        DirectMap::All | DirectMap::Kernel => u64::MAX,
+        DirectMap::First(mib) => u64::from(mib) << (20 - crate::PAGE_SHIFT),
+    }
+}
+
+/// Whether a free frame has a place in the direct map at the start.
+pub(super) fn starts_direct(index: u32) -> bool {
+    u64::from(index) < end()
+}
+
+/// Whether the caller may wait for other CPUs.
+fn may_wait() -> bool {
+    machine::irqs_enabled() && machine::preempt_count() == 0
+}
