@@ -29,7 +29,8 @@ use super::{
 };
 use crate::counters::Counter;
 
-/// Bytes that are pinned at a time: enough for several commands in flight.
+/// Bytes that are pinned at a time: enough for several commands in flight. Other values were not
+/// measured.
 const PINNED: usize = 1 << 20;
 /// The same when memory is scarce: a list of so many parts needs no neighbouring frames.
 const PINNED_SCARCE: usize = 16 * PAGE_SIZE;
