@@ -207,7 +207,7 @@ impl UserBuffers {
     }
 }
 
-/// What a fault in a buffer is to the system call.
+/// Returns the error of a system call for a fault in a buffer.
 fn errno(fault: Fault) -> Errno {
     match fault {
         Fault::OutOfMemory => Errno::ENOMEM,

@@ -145,7 +145,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         }
         let most = from.left().min(room);
         let mut done = 0;
-        // What is appended has no blocks yet.
+        // Appended bytes have no blocks yet.
         while !append && done < most {
             match self.overwrite(start + done as u64, most - done, block, from) {
                 Ok(0) => break,

@@ -59,9 +59,9 @@ const DEFAULT: Settings = Settings {
     // and copied all the same. 16 costs `pipe/bandwidth-64KiB-untouched` 27%.
     least_pages: 8,
 };
-/// The least that is worth a copy straight from a writer's memory to a reader's, past a queue. By instructions,
-/// one page costs `pipe/bandwidth-4KiB` 9% and `unix-socket/stream-bandwidth-4KiB` 4%; four pages
-/// are as good as two in every row.
+/// The least that is worth a copy straight from a writer's memory to a reader's, past a queue. By
+/// instructions, one page costs `pipe/bandwidth-4KiB` 9% and `unix-socket/stream-bandwidth-4KiB`
+/// 4%; four pages are as good as two in every row.
 const LEAST_DIRECT: usize = 2 * PAGE_SIZE;
 
 impl Settings {

@@ -2,11 +2,11 @@
 //!
 //! In the order of a boot, which [`boot`](crate::boot) leads: `start` (first instructions),
 //! `loader` and `memory` (what the loader left), `placement` (where the kernel goes), `acpi` (what
-//! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt`,
-//! `idt` and `entry` (each CPU's data, tables and ways in), `patch` (what the CPU needs), `apic`, `clock` and `cmos` (interrupts, time).
-//! While it runs: `fault` and `irq` (traps and interrupts), `user`, `fpu`, `copy` and `vdso`
-//! (programs and their memory), `window` (short-lived mappings), `serial`. At the end: `panic`,
-//! `backtrace`, `power`.
+//! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt`, `idt`
+//! and `entry` (each CPU's data, tables and ways in), `patch` (what the CPU needs), `apic`, `clock`
+//! and `cmos` (interrupts, time). While it runs: `fault` and `irq` (traps and interrupts), `user`,
+//! `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived mappings), `serial`.
+//! At the end: `panic`, `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;
