@@ -242,6 +242,34 @@ global_asm!(
     PUSH_REST
     .endm
 
+    /* At a trap on a stack of its own: pushes what was interrupted, and keeps its GS base in r12
+       and r13. */
+    .macro PUSH_ON_OWN_STACK
+    xchg rdi, [rsp]
+    PUSH_REST
+    cld
+    CLOSE_USER_ON_ENTRY
+    mov ecx, {gs_base}
+    rdmsr
+    mov r12d, eax
+    mov r13d, edx
+    .endm
+
+    /* Takes the kernel's GS base, which stands above what was pushed; rcx names its register. */
+    .macro SET_GS_BASE
+    mov rax, [rsp + {end}]
+    mov rdx, rax
+    shr rdx, 32
+    wrmsr
+    .endm
+
+    .macro RESTORE_GS_BASE
+    mov ecx, {gs_base}
+    mov eax, r12d
+    mov edx, r13d
+    wrmsr
+    .endm
+
     /* One stub of 16 bytes per vector: an error code where the CPU pushes none, then the vector. */
     .macro STUBS common, own_stack
     .set vector, 0
@@ -351,26 +379,13 @@ enter_user_registers:
     .balign 16
     .type trap_on_own_stack, @function
 trap_on_own_stack:
-    xchg rdi, [rsp]
-    PUSH_REST
-    cld
-    CLOSE_USER_ON_ENTRY
-    mov ecx, {gs_base}
-    rdmsr
-    mov r12d, eax
-    mov r13d, edx
-    mov rax, [rsp + {end}]
-    mov rdx, rax
-    shr rdx, 32
-    wrmsr
+    PUSH_ON_OWN_STACK
+    SET_GS_BASE
     mov rsi, rsp
     sub rsp, 8
     call {own_stack_trap}
     add rsp, 8
-    mov ecx, {gs_base}
-    mov eax, r12d
-    mov edx, r13d
-    wrmsr
+    RESTORE_GS_BASE
     POP_ALL
     add rsp, 8
     iretq
@@ -467,21 +482,11 @@ enter_user_guarded:
     .balign 16
     .type guarded_trap_on_own_stack, @function
 guarded_trap_on_own_stack:
-    xchg rdi, [rsp]
-    PUSH_REST
-    cld
-    CLOSE_USER_ON_ENTRY
-    mov ecx, {gs_base}
-    rdmsr
-    mov r12d, eax
-    mov r13d, edx
+    PUSH_ON_OWN_STACK
     mov rbx, cr3
     mov rax, [rsp + {end} + 2 * 8]
     SITE {site_isolate}, 0xd8220f
-    mov rax, [rsp + {end}]
-    mov rdx, rax
-    shr rdx, 32
-    wrmsr
+    SET_GS_BASE
     lfence
     PART {site_control}
     mov ecx, {spec_ctrl}
@@ -501,10 +506,7 @@ guarded_trap_on_own_stack:
     xor edx, edx
     wrmsr
     END_PART
-    mov ecx, {gs_base}
-    mov eax, r12d
-    mov edx, r13d
-    wrmsr
+    RESTORE_GS_BASE
     SITE {site_isolate}, 0xdb220f
     CLEAR_BUFFERS
     POP_ALL
