@@ -21,7 +21,7 @@
 //! - `reclaim`: the pagedaemon; `madvise`, `msync` and `mincore`; removal of swap devices.
 //! - `movement`: page loanout, page transfer, map entry passing; pages pinned for a device; access
 //!   to other address spaces.
-//! - `inspect`: page counts for `/proc`.
+//! - `inspect`: page counts for `/proc`, places of shared memory for futexes.
 //! - `switches`: the settings of this floor's mechanisms.
 //!
 //! # Lock order

@@ -203,7 +203,7 @@ impl UserBuffers {
     }
 }
 
-/// What a fault in a buffer is to the system call.
+/// Returns the error of a system call for a fault in a buffer.
 fn errno(fault: Fault) -> Errno {
     match fault {
         Fault::OutOfMemory => Errno::ENOMEM,
@@ -280,15 +280,9 @@ impl UserBuffers {
         &mut self,
         pages: &mut [Option<Owned>],
     ) -> core::result::Result<usize, CopyReason> {
-        self.check_whole_pages()?;
-        let mut why = CopyReason::NotLent;
-        let lent = self.move_pages(pages, |map, at, pages| {
-            map.lend_if_worth(at, pages).unwrap_or_else(|reason| {
-                why = reason;
-                0
-            })
-        });
-        (lent > 0).then_some(lent).ok_or(why)
+        self.move_pages_if_worth(pages, CopyReason::NotLent, |map, at, pages| {
+            map.lend_if_worth(at, pages)
+        })
     }
 
     /// As [`places`](UserBuffers::places) and [`take_pages`](UserBuffers::take_pages) in one.
@@ -299,25 +293,38 @@ impl UserBuffers {
         &mut self,
         pages: &mut [Option<Owned>],
     ) -> core::result::Result<usize, CopyReason> {
-        self.check_whole_pages()?;
-        let mut why = CopyReason::NotTaken;
-        let taken = self.move_pages(pages, |map, at, pages| {
-            map.receive_if_worth(at, pages).unwrap_or_else(|reason| {
+        self.move_pages_if_worth(pages, CopyReason::NotTaken, |map, at, pages| {
+            map.receive_if_worth(at, pages)
+        })
+    }
+
+    /// As [`move_pages`](UserBuffers::move_pages), if the next bytes begin with enough whole pages.
+    ///
+    /// # Errors
+    /// Why none is moved: `none` if `f` moves none and does not say.
+    #[inline(always)]
+    fn move_pages_if_worth(
+        &mut self,
+        pages: &mut [Option<Owned>],
+        none: CopyReason,
+        f: impl FnOnce(
+            &Arc<Map>,
+            VirtAddr,
+            &mut [Option<Owned>],
+        ) -> core::result::Result<usize, CopyReason>,
+    ) -> core::result::Result<usize, CopyReason> {
+        let front = self.front(usize::MAX);
+        if pages_of(front).1 * PAGE_SIZE < vm::least_move() {
+            return Err(vm::reason_to_copy(front.len));
+        }
+        let mut why = none;
+        let moved = self.move_pages(pages, |map, at, pages| {
+            f(map, at, pages).unwrap_or_else(|reason| {
                 why = reason;
                 0
             })
         });
-        (taken > 0).then_some(taken).ok_or(why)
-    }
-
-    /// # Errors
-    /// Why its next bytes do not begin with enough whole pages.
-    fn check_whole_pages(&mut self) -> core::result::Result<(), CopyReason> {
-        let front = self.front(usize::MAX);
-        match pages_of(front).1 * PAGE_SIZE < vm::least_move() {
-            true => Err(vm::reason_to_copy(front.len)),
-            false => Ok(()),
-        }
+        (moved > 0).then_some(moved).ok_or(why)
     }
 
     /// Goes on behind the next whole pages, as many as `f` moves: `pages.len()` at most.

@@ -40,9 +40,9 @@ pub trait Drain<S: State> {
     #[inline]
     fn took(&mut self) {}
 
-    /// Returns whether the call may go on, behind the queue, which is empty, with the bytes of a
-    /// writer that waits for room, or, `beside` it on another CPU, goes on by itself if it was told
-    /// that there is some.
+    /// Returns whether the call, which has emptied the queue, may go on with the bytes of a writer
+    /// that waits for room. A writer `beside` it, on another CPU, goes on by itself as well once it
+    /// has been told that there is room.
     fn may_pull(&mut self, chain: &mut Chain<S>, beside: bool) -> bool {
         let _ = (chain, beside);
         false

@@ -397,7 +397,7 @@ impl<S: State> Queue<S> {
     }
 }
 
-/// What a step may link.
+/// The slices and bytes that a step may link.
 struct Room {
     space: Space,
     /// Bytes that fit behind the last slice, in its frame.

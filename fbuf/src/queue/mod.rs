@@ -4,7 +4,8 @@
 //! - this file: [`Queue`], its [`Chain`], and [`State`], which a kind of queue adds to the chain;
 //! - `fill`: writing; [`Fill`] is one call that writes;
 //! - `drain`: reading and peeking; [`Drain`] is one call that reads;
-//! - `direct`: one copy, past the empty queue, into the memory of a reader that waits;
+//! - `direct`: bytes that go past the empty queue, between the memory of two programs, one of which
+//!   waits;
 //! - `urgent`: the place of the byte sent with `MSG_OOB`;
 //! - `splice`: slices that change queues without a copy;
 //! - `ready`: the stored readiness that `poll` reads without a lock.
@@ -12,14 +13,16 @@
 //! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`],
 //! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Pages that a program lends
 //! (`uvm.txt` 7) come in where `fill` asks its source for them, and pages leave by transfer where
-//! `drain` finds places for them in its sink.
+//! `drain` finds places for them in its sink. Where a reader waits for bytes, or a writer for room,
+//! `direct` passes the queue.
 //!
 //! Locks, in the order in which they are taken:
 //!
 //! ```text
 //! reading (one reader at a time copies)      QUEUE_READING
 //!    writing (one writer at a time copies)   QUEUE_WRITING
-//!       waiting (a reader's buffer)          QUEUE_RECEIVER
+//!       receiving, sending (an offer's       QUEUE_OFFER
+//!       buffer; never both)
 //!       chain (slices and state)             Leaf, spinning, never held during a copy
 //! ```
 //! So a reader and a writer on two CPUs copy at the same time and meet only to link and unlink

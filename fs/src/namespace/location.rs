@@ -49,7 +49,7 @@ impl Location {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn clear_privilege(&self) -> Result<()> {
-        /// Who executes it may gain something.
+        /// A process that executes it may gain rights.
         const GIVING: u32 = 0o6111;
         let Attributes { mode, .. } = self.attributes()?;
         match mode & GIVING {

@@ -57,7 +57,7 @@ pub(crate) fn pages_with(bytes: &Range<u64>) -> Range<u64> {
     bytes.start / PAGE..bytes.end.div_ceil(PAGE)
 }
 
-/// What a page error is to a system call.
+/// Returns the error of a system call for that of a page.
 pub(crate) fn errno(error: PagerError) -> Errno {
     match error {
         PagerError::OutOfMemory => Errno::ENOMEM,
@@ -65,7 +65,7 @@ pub(crate) fn errno(error: PagerError) -> Errno {
     }
 }
 
-/// What an error of a system call is to a fault.
+/// Returns the error of a page, for a fault, for that of a system call.
 pub(crate) fn pager_error(error: Errno) -> PagerError {
     match error {
         Errno::ENOMEM => PagerError::OutOfMemory,

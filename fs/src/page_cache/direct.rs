@@ -29,7 +29,8 @@ use super::{
 };
 use crate::counters::Counter;
 
-/// Bytes that are pinned at a time: enough for several commands in flight.
+/// Bytes that are pinned at a time: enough for several commands in flight. Other values were not
+/// measured.
 const PINNED: usize = 1 << 20;
 /// The same when memory is scarce: a list of so many parts needs no neighbouring frames.
 const PINNED_SCARCE: usize = 16 * PAGE_SIZE;
@@ -144,7 +145,7 @@ impl<B: BlockStore> PageCache<WriteBack<B>> {
         }
         let most = from.left().min(room);
         let mut done = 0;
-        // What is appended has no blocks yet.
+        // Appended bytes have no blocks yet.
         while !append && done < most {
             match self.overwrite(start + done as u64, most - done, block, from) {
                 Ok(0) => break,

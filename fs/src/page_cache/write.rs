@@ -181,7 +181,7 @@ impl<S: BackingStore> PageCache<S> {
         if at < self.size() {
             return Err(CopyReason::Overwritten);
         }
-        // What may not be written is refused page by page.
+        // A write that is not allowed is refused page by page.
         S::may_write(self, end).map_err(|_| CopyReason::NotTaken)
     }
 

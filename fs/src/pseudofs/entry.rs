@@ -65,7 +65,7 @@ impl Entry {
     }
 
     /// A text about what `bind` finds when the file is opened, and judges the opener by; mode 0444.
-    /// It returns what shows the text when that is read, whoever the reader is.
+    /// It returns what shows the text when that is read, to any reader.
     pub fn bound<S>(bind: impl Fn() -> Result<S> + Send + Sync + 'static) -> Entry
     where
         S: Fn(&mut Text) -> Result<()> + Send + Sync + 'static,

@@ -157,7 +157,7 @@ impl Ports {
             let (port, rest) = message.split_at(4);
             let port = u32::from_le_bytes(port.try_into().unwrap_or_default());
             let event = u16::from_le_bytes([rest[0], rest[1]]);
-            // What is said of a port's name and its other end is of no interest.
+            // Messages about a port's name and its other end are ignored.
             let is_new = |named: &mut bool| !mem::replace(named, true);
             if written as usize >= CONTROL
                 && event == DEVICE_ADD

@@ -183,7 +183,7 @@ impl View {
     }
 }
 
-/// What everybody may know about a thread that has not ended.
+/// Facts about a thread that has not ended, which every process may know.
 pub struct Facts(Shared);
 
 impl Facts {

@@ -60,7 +60,7 @@ impl Socket {
     /// that is not this machine's, `ENETUNREACH`, `EACCES`, `EAGAIN` when no port is left, the
     /// pending error, that of the source, `ENOMEM`.
     pub fn send(self: &Arc<Socket>, data: &mut dyn Source, how: SendOptions) -> Result<usize> {
-        // What is wrong with the call is told before the state of the socket.
+        // Errors of the call come before those of the socket.
         let (options, remote, to) = {
             let mut inner = self.inner();
             let to = how.to.or(inner.remote).ok_or(Errno::EDESTADDRREQ)?;

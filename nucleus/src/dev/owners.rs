@@ -92,7 +92,7 @@ mod tests {
         assert!(owners.take(8));
         assert!(!owners.take(8));
         assert_eq!(owners.assign(8), Err(AssignError::Busy));
-        // What a driver has is not given back by a program.
+        // A program does not release a driver's function.
         owners.release(8, false);
         assert_eq!(owners.assign(8), Err(AssignError::Busy));
         assert_eq!(owners.assign(9), Ok(()));

@@ -8,7 +8,10 @@ use alloc::boxed::Box;
 use core::arch::global_asm;
 
 use crate::hw::x86_64::cpu::{msr, write_msr};
-use crate::hw::x86_64::entry::{self, Gate};
+use crate::hw::x86_64::{
+    entry::STUB,
+    idt::{self, Gate},
+};
 
 /// What a slow way in adds to a system call: a few per cent of one that does nothing.
 const CALL_NOPS: usize = 16;
@@ -38,7 +41,7 @@ slow_fault:
     "#,
     calls = const CALL_NOPS,
     faults = const FAULT_NOPS,
-    stub = const PAGE_FAULT as usize * entry::STUB,
+    stub = const PAGE_FAULT as usize * STUB,
 );
 
 unsafe extern "C" {
@@ -60,7 +63,7 @@ pub fn slow_faults() {
         to: slow_fault as *const () as usize,
         from_programs: false,
     };
-    let table = Box::leak(entry::table_with(&[gate]));
+    let table = Box::leak(idt::table_with(&[gate]));
     // SAFETY: the table stays for good; it is the kernel's own but for a slow way in that changes
     // neither registers nor the stack and ends at the vector's own entry.
     unsafe { table.load() };

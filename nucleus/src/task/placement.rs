@@ -135,8 +135,8 @@ pub(super) fn place(task: &Task) {
 
 /// Makes the task one of `cpu`'s, whose queue is locked. Gives its virtual time there.
 ///
-/// A task on its way between queues is in none where [`obey_affinity`] would find it: whoever moves
-/// it reads its affinity after this call, and enqueues it only if the affinity holds.
+/// A task on its way between queues is in none where [`obey_affinity`] would find it: the caller
+/// reads its affinity after this call, and enqueues it only if the affinity holds.
 fn move_to(task: &Task, cpu: usize) -> u64 {
     let floor_of = |cpu: usize| QUEUES[cpu].floor.load(Ordering::Relaxed);
     let virtual_time = policy::virtual_time_in(

@@ -2,10 +2,10 @@
 //! is resolved by the hook of [`set_fault_hook`] or ends in [`BadAddress`], wherever it points.
 //!
 //! Addresses at or above [`USER_END`](crate::addr::USER_END) are refused before they are touched,
-//! but for what the kernel itself has laid on the task's [`compat_scratch`]. But for
-//! [`copy_in_page_if_mapped`] and [`copy_out_page_if_mapped`] none may be called with a spin lock
-//! held. Bytes are copied straight between the program's mapping and the
-//! kernel's; a partial copy may have happened when an error is returned.
+//! except those of what the kernel itself has laid on the task's [`compat_scratch`]. Bytes are
+//! copied straight between the program's mapping and the kernel's; a part may have been copied when
+//! an error is returned. Callers hold no spin lock, except those of [`copy_in_page_if_mapped`] and
+//! [`copy_out_page_if_mapped`], which resolve no fault.
 
 pub mod compat_scratch;
 mod plain;

@@ -163,7 +163,7 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 /// The word of the kernel's command line with random bytes of the host's, for the machine's first
-/// decisions. The kernel shows it to nobody.
+/// decisions. No program can read it.
 ///
 /// # Errors
 /// When the host gives none.

@@ -43,7 +43,7 @@ pub fn with_table(kernel: &Path) -> Result<PathBuf> {
     if !added.with_context(|| format!("the relocations of {}", kernel.display()))? {
         return Ok(kernel.into());
     }
-    // A file that is there whole or not at all, whoever else makes it now.
+    // A file that is there whole or not at all, even if another run makes it now.
     let folder = made.parent().context("a kernel in no folder")?;
     let new = tempfile::NamedTempFile::new_in(folder)?;
     fs::write(new.path(), &bytes)?;

@@ -4,7 +4,7 @@ use libc::{c_int, pid_t};
 
 use crate::failure::{Outcome, Result, errno};
 use crate::files::read_text;
-use crate::time::pause_ms;
+use crate::time::{pause_ms, sleep_forever};
 use crate::{call, ensure, equal};
 
 /// How a child ended, or its other change of state.
@@ -53,11 +53,7 @@ pub fn spawn(body: impl FnOnce() -> Outcome) -> Result<pid_t> {
 
 /// Forks a child that sleeps until a signal ends it.
 pub fn spawn_sleeper() -> Result<pid_t> {
-    spawn(|| {
-        loop {
-            pause_ms(1000);
-        }
-    })
+    spawn(|| sleep_forever())
 }
 
 /// Ends this process at once.

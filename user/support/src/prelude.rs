@@ -48,5 +48,5 @@ pub use crate::structs::{
     allowing_step, epoll_entry, filter_of, limit_of, poll_entry, time_spec, time_val, timer_spec,
     timer_val, undone_raise, vector,
 };
-pub use crate::time::{after, clock, pause_ms, poll_for, timespec_of};
+pub use crate::time::{after, clock, pause_ms, poll_for, sleep_forever, timespec_of};
 pub use crate::{call, ensure, equal, refused};

@@ -13,6 +13,13 @@ pub fn pause_ms(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
+/// Sleeps until a signal ends this process.
+pub fn sleep_forever() -> ! {
+    loop {
+        pause_ms(1000);
+    }
+}
+
 /// Returns so many milliseconds as the C library wants them.
 pub const fn timespec_of(milliseconds: i64) -> timespec {
     timespec {

@@ -530,14 +530,7 @@ fn sleeping_splice() -> Outcome {
         call!(ioctl(reader, FIONREAD, &raw mut waiting));
         equal!(waiting as usize, bytes.len());
         child(|| {
-            let soon = timeval {
-                tv_sec: 0,
-                tv_usec: 20_000,
-            };
-            let timer = itimerval {
-                it_interval: soon,
-                it_value: soon,
-            };
+            let timer = timer_val(20_000, 20_000);
             call!(setitimer(ITIMER_REAL, &timer, null_mut()));
             refused!(EINTR, read(reader, [0u8; 1].as_mut_ptr().cast(), 1));
             Ok(())

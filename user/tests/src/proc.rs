@@ -457,9 +457,7 @@ fn zombies() -> Outcome {
                 poke(area.wrapping_add(at), 1);
             }
             is_full.store(true, SeqCst);
-            loop {
-                pause_ms(1000);
-            }
+            sleep_forever()
         })?;
         while !is_full.load(SeqCst) {
             pause_ms(1);

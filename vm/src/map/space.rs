@@ -310,11 +310,24 @@ impl Space {
     /// # Errors
     /// [`MapError::NotMapped`].
     pub fn check_mapped(&self, range: VirtRange) -> Result<(), MapError> {
+        self.check_each(range, |_| Ok(()))
+    }
+
+    /// Checks each entry of `range`, in order.
+    ///
+    /// # Errors
+    /// That of the first entry that `check` refuses; [`MapError::NotMapped`] for a gap before it.
+    pub fn check_each(
+        &self,
+        range: VirtRange,
+        check: impl Fn(&MapEntry) -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
         let mut at = range.start;
         for entry in self.overlapping(range) {
             if entry.range.start > at {
                 break;
             }
+            check(entry)?;
             at = entry.range.end;
         }
         (at >= range.end).then_some(()).ok_or(MapError::NotMapped)

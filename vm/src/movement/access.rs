@@ -1,7 +1,6 @@
 //! Access to an address space that is not the current one (`/proc/PID/mem`, `process_vm_readv`, the
 //! initial stack of `execve`).
 
-use alloc::sync::Arc;
 use core::ops::Range;
 
 use nucleus::{
@@ -16,7 +15,8 @@ use crate::{
     map::{Fault, Map, Space},
 };
 
-/// Pages that are written at once by those who hold the locks of their places.
+/// Pages that are written under one lock of their places, which a fault of another thread waits for
+/// meanwhile. Other values were not measured.
 const RUN: usize = 8;
 
 impl Map {
@@ -237,25 +237,5 @@ impl Map {
             }
         }
         written
-    }
-
-    /// Identifies a byte of shared memory across address spaces, for futexes: the address of its
-    /// object and the offset there, or the amap's for private memory that children share. `None` if
-    /// `va` is in no such mapping.
-    pub fn shared_location(&self, va: VirtAddr) -> Option<(usize, u64)> {
-        let space = self.space.read();
-        let entry = space.lookup(va)?;
-        if entry.shares_amap() {
-            let amap = Arc::as_ptr(entry.amap.as_ref()?);
-            let byte = (entry.key(va) as u64)
-                .wrapping_mul(PAGE_SIZE as u64)
-                .wrapping_add(va.page_offset() as u64);
-            return Some((amap as usize, byte));
-        }
-        let entry = Some(entry).filter(|entry| entry.shared)?;
-        let object = entry.object.as_ref()?;
-        let page = entry.index(object, va);
-        let byte = page * PAGE_SIZE as u64 + va.page_offset() as u64;
-        Some((core::ptr::from_ref(object.pager.object()) as usize, byte))
     }
 }

@@ -80,7 +80,7 @@ impl Map {
                 copied: 0,
             });
         }
-        self.check_all(range, |entry| {
+        self.space.read().check_each(range, |entry| {
             if !entry.allows(Access::Read) {
                 return Err(MapError::NotMapped);
             }
@@ -98,7 +98,7 @@ impl Map {
                 if core::ptr::eq(self, to) && overlaps {
                     return Err(MapError::Invalid);
                 }
-                to.check_all(there, |entry| {
+                to.space.read().check_each(there, |entry| {
                     let may_receive = entry.is_private() && entry.allows(Access::Write);
                     may_receive.then_some(()).ok_or(MapError::NotMapped)
                 })?;
@@ -162,24 +162,6 @@ impl Map {
                 fault_ahead::map_all(&self.pmap, entry, part, true);
             }
         }
-    }
-
-    /// Checks each entry of `range`, which is mapped completely.
-    fn check_all(
-        &self,
-        range: VirtRange,
-        check: impl Fn(&MapEntry) -> Result<(), MapError>,
-    ) -> Result<(), MapError> {
-        let space = self.space.read();
-        let mut at = range.start;
-        for entry in space.overlapping(range) {
-            if entry.range.start > at {
-                break;
-            }
-            check(entry)?;
-            at = entry.range.end;
-        }
-        (at >= range.end).then_some(()).ok_or(MapError::NotMapped)
     }
 
     fn hand_each(

@@ -61,9 +61,7 @@ impl MapEntry {
     fn may_receive(&self) -> bool {
         self.is_private() && self.allows(Access::Write) && !self.is_locked()
     }
-}
 
-impl MapEntry {
     /// Drops its pages, since the program, which has moved some, ends.
     pub(crate) fn end(&self) {
         // After a fork others may have the amap as well.

@@ -5,13 +5,13 @@
 //! transfers alone are worth it, and those of programs that leave lent pages alone, as their
 //! history shows (`map/history.rs`).
 
-use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
-use nucleus::{PAGE_SIZE, sync::OnceBox};
+use nucleus::PAGE_SIZE;
 
+use super::current::with_current;
 use super::moved::CopyReason;
 use crate::map::{History, Map};
 
@@ -26,7 +26,7 @@ pub const PASSED_TOGETHER: usize = 16;
 pub enum Movement {
     /// Bytes are copied into a queue, and out of it.
     Copy,
-    /// Bytes are copied once where a reader waits.
+    /// Bytes are copied once where a reader waits for them, or a writer for room.
     Once,
     /// Whole pages are lent and transferred.
     Loan,
@@ -59,9 +59,9 @@ const DEFAULT: Settings = Settings {
     // and copied all the same. 16 costs `pipe/bandwidth-64KiB-untouched` 27%.
     least_pages: 8,
 };
-/// The least that is worth a copy straight into the memory of a reader that waits. By instructions,
-/// one page costs `pipe/bandwidth-4KiB` 9% and `unix-socket/stream-bandwidth-4KiB` 4%; four pages
-/// are as good as two in every row.
+/// The least that is worth a copy straight from a writer's memory to a reader's, past a queue. By
+/// instructions, one page costs `pipe/bandwidth-4KiB` 9% and `unix-socket/stream-bandwidth-4KiB`
+/// 4%; four pages are as good as two in every row.
 const LEAST_DIRECT: usize = 2 * PAGE_SIZE;
 
 impl Settings {
@@ -178,8 +178,8 @@ pub fn least_move() -> usize {
     THRESHOLDS.moved.load(Relaxed)
 }
 
-/// Returns how many bytes are worth a copy straight into the memory of a reader that waits; no
-/// transfer has so many where that is off.
+/// Returns how many bytes are worth a copy straight from a writer's memory to a reader's, past a
+/// queue; no transfer has so many where that is off.
 #[inline]
 pub fn least_direct() -> usize {
     THRESHOLDS.direct.load(Relaxed)
@@ -190,36 +190,6 @@ pub fn least_direct() -> usize {
 #[inline]
 pub fn least_large() -> usize {
     THRESHOLDS.large.load(Relaxed)
-}
-
-/// How the address space of the current program is found.
-type Current = fn(&mut dyn FnMut(&Arc<Map>));
-
-static CURRENT: OnceBox<Current> = OnceBox::new();
-
-/// Registers how the address space of the current program is found. The first one stays.
-pub fn set_current_map(current: Current) {
-    CURRENT.get_or_insert(|| Box::new(current));
-}
-
-/// Runs `f` with the address space of the current program, if there is one.
-pub fn with_current<R>(f: impl FnOnce(&Arc<Map>) -> R) -> Option<R> {
-    let (mut f, mut result) = (Some(f), None);
-    CURRENT.get()?(&mut |map| result = f.take().map(|f| f(map)));
-    result
-}
-
-/// How it is found whether the current thread is to end.
-static DYING: OnceBox<fn() -> bool> = OnceBox::new();
-
-/// Registers how it is found whether the current thread is to end. The first one stays.
-pub fn set_dying(dying: fn() -> bool) {
-    DYING.get_or_insert(|| Box::new(dying));
-}
-
-/// Returns whether the current thread is to end, so that a long call stops.
-pub fn is_dying() -> bool {
-    DYING.get().is_some_and(|dying| dying())
 }
 
 /// Judges whether the current program is to lend pages of its next `bytes` bytes, which begin with

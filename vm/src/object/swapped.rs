@@ -9,7 +9,8 @@ use crate::chunks::SLOTS;
 use crate::memory_wait::retry_for_memory;
 use crate::swap;
 
-/// Pages that are brought back from swap at once where the kernel reads a file.
+/// Pages that are brought back from swap at once where the kernel reads a file. Other values were
+/// not measured.
 const AHEAD: u64 = 16;
 
 impl Object {

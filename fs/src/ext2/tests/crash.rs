@@ -136,7 +136,7 @@ fn what_was_freed_is_not_used_again_too_early() {
 }
 
 /// A block's earlier bytes, another file's maybe, are never what a file has after a power failure,
-/// whoever has committed the metadata: a database's journal must not be an older one again.
+/// whichever task has committed the metadata: a database's journal must not be an older one again.
 #[test]
 fn a_new_block_never_has_its_old_bytes() {
     on_machines(12, |seed| {

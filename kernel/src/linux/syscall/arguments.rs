@@ -3,9 +3,12 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use abi::{Errno, Result, raw::general::AT_FDCWD};
+use abi::{
+    Errno, Result,
+    raw::general::{AT_FDCWD, UIO_MAXIOV},
+};
 use nucleus::{
-    time,
+    VirtAddr, time,
     user::{self, Plain, ToUser},
 };
 
@@ -193,4 +196,28 @@ impl Call<'_> {
 /// What `find` finds by an id, of which negative ones name nothing.
 pub(super) fn find<T>(id: i32, find: impl FnOnce(Pid) -> Option<T>) -> Result<T> {
     Pid::try_from(id).ok().and_then(find).ok_or(Errno::ESRCH)
+}
+
+/// The ranges of an array of `iovec`s, which need not be in the caller's memory.
+///
+/// # Errors
+/// `EINVAL` for more than [`UIO_MAXIOV`] or for more bytes than fit in a signed number, `EFAULT`,
+/// `ENOMEM`.
+pub(super) fn ranges(array: VirtAddr, count: usize) -> Result<Vec<[u64; 2]>> {
+    if count > UIO_MAXIOV as usize {
+        return Err(Errno::EINVAL);
+    }
+    let mut ranges = nucleus::try_vec(count)?;
+    let mut total = 0u64;
+    for at in 0..count {
+        let [base, len]: [u64; 2] = user::read(VirtAddr(array.0.wrapping_add(at * 16)))?;
+        total = total.checked_add(len).ok_or(Errno::EINVAL)?;
+        if total > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        if len > 0 {
+            ranges.push([base, len]);
+        }
+    }
+    Ok(ranges)
 }

@@ -31,8 +31,8 @@ pub(super) fn within<T>(
 }
 
 /// Writes as [`File::write`](fs::File::write) for the calling thread, but a regular file not beyond
-/// the limit of its process. Whether set-id bits stay is judged by the writer, whoever opened the
-/// file.
+/// the limit of its process. Whether set-id bits stay is judged by the writer's credentials, not by
+/// those of the thread that opened the file.
 ///
 /// # Errors
 /// `EFBIG` if not even a byte is allowed, and SIGXFSZ is sent; else those of the file.

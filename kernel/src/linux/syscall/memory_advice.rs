@@ -7,7 +7,9 @@ use nucleus::{Access, PAGE_SHIFT, VirtAddr, VirtRange, user};
 use vm::{Advice, Fault, Map};
 
 use super::{
-    Call, FlagSet, NO_FLAGS, SystemCall, call, choice, inspect,
+    Call, FlagSet, NO_FLAGS, SystemCall,
+    arguments::ranges,
+    call, choice,
     memory::{errno, in_pieces, is_user, pages, with_memory},
     pidfd,
 };
@@ -122,7 +124,7 @@ fn populate(call: &Call<'_>, map: &Map, range: VirtRange, access: Access) -> Res
 
 fn process_madvise(call: &mut Call<'_>) -> Result<usize> {
     call.flags(4, &NO_FLAGS)?;
-    let ranges = inspect::ranges(call.address(1), call.size(2))?;
+    let ranges = ranges(call.address(1), call.size(2))?;
     let process = pidfd::process(call, call.int(0))?;
     let advice = call.unsigned(3);
     call.choice(3, &OTHERS)?;

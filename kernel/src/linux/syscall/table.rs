@@ -12,8 +12,8 @@ macro_rules! calls_of {
 /// The calls of 64-bit programs, by subject.
 pub(super) const CALLS: &[&[SystemCall]] = calls_of! {
     advise, capability, change, credentials, dirs, epoll, event, execute, extended, fcntl,
-    futex, identity, inspect, inotify, io_priority, io, limits, membarrier, memfd, lock, memory,
-    memory_advice, message, mount, mqueue, names, open, pidfd, poll, prctl, process, random,
+    futex, identity, inotify, io_priority, io, kcmp, limits, membarrier, memfd, lock, memory,
+    memory_advice, message, mount, mqueue, names, open, pidfd, poll, prctl, process, process_vm, random,
     rseq, schedule, seccomp, semaphore, shared_memory, signal, socket, socket_message, socket_option,
     splice, stat, swap, syslog, system, time, timer, wait
 };

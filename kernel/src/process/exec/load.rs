@@ -69,7 +69,7 @@ pub struct Loaded {
     pub raised: bool,
     /// The caller had renounced further rights.
     pub no_new_privileges: bool,
-    /// It acts as somebody else than the caller, or may do more.
+    /// It acts with other ids than the caller, or may do more.
     pub changed: bool,
     /// The process's new `personality`.
     pub personality: u32,

@@ -56,7 +56,7 @@ pub struct Rights {
     pub is_set_id: bool,
     /// Its memory is not for other processes of its user.
     pub private: bool,
-    /// It acts as somebody else than the former program.
+    /// It acts with other ids than the former program, or may do more.
     pub changed: bool,
 }
 
@@ -190,7 +190,7 @@ impl Credentials {
         })
     }
 
-    /// Whether its bearer acts as somebody else than that of `old`, or may do more: its memory is
+    /// Whether its bearer acts with other ids than that of `old`, or may do more: its memory is
     /// private then, and it is not tied to its parent any more.
     pub fn acts_differently(&self, old: &Credentials) -> bool {
         let ids = |c: &Credentials| [c.effective_uid, c.effective_gid, c.fs.uid, c.fs.gid];

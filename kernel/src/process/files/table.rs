@@ -485,7 +485,7 @@ impl FileTable {
         let mut word = 0;
         loop {
             let mut slots = self.change();
-            // Each word is left once it has none: nobody else uses the table.
+            // Each word is left once it has none: no other thread uses the table.
             let marked = loop {
                 let Some(&marked) = slots.close_on_exec.get(word) else {
                     return;

@@ -99,7 +99,7 @@ const FILES: &[(&str, Make)] = &[
             Ok(())
         })
         .writable(move |bytes| {
-            // The name of another process is its own affair, whoever opened the file.
+            // Only a process itself sets its name, whichever process opened the file.
             let own = |me: &Thread| Arc::ptr_eq(me.process(), &named.process);
             if thread::with_current(own) == Some(false) {
                 return Err(Errno::EINVAL);
@@ -255,7 +255,7 @@ fn secret(subject: Subject, show: fn(&Subject, &mut Text) -> Result<()>) -> Entr
     text(subject, show).mode(0o400)
 }
 
-/// A text about the mappings that there are when the file is opened by somebody who may see them.
+/// A text about the mappings that there are when a process that may see them opens the file.
 fn mappings(subject: Subject, show: fn(&Map, &mut Text)) -> Entry {
     Entry::bound(move || {
         let map = subject.memory()?;

@@ -14,8 +14,8 @@ use crate::hw::power::{Stop, stop};
 use crate::hw::x86_64::acpi::Tables;
 use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
 use crate::hw::x86_64::{
-    apic, clock, cpu, entry, fpu, gdt, identify, layout, loader, mitigations, power, serial, space,
-    user, vectors,
+    apic, clock, cpu, entry, fpu, gdt, identify, idt, layout, loader, mitigations, patch, power,
+    serial, space, user, vectors,
 };
 use crate::mem::{self, KernelStack, frame};
 use crate::selftest::fault_injection;
@@ -54,16 +54,16 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         (&raw mut (*early).1) as usize
     };
     gdt::load(percpu::of(0), [top; 3]);
-    entry::build_table();
-    entry::load_table();
+    idt::build();
+    idt::load();
     cpu::detect();
     let mut found = match loader::read_all(kind, info.into()) {
         Ok(found) => found,
         Err(problem) => bad_start(problem),
     };
     mitigations::choose(identify::facts(), found.command_line());
-    entry::patch();
-    entry::build_table();
+    patch::apply();
+    idt::build();
     let tables = Tables::read(found.root_pointer);
     power::set(tables.power);
     let persistent: [_; 4] = core::array::from_fn(|i| {
@@ -200,7 +200,7 @@ pub fn set_up_cpu(index: usize) {
     percpu::set_up(index);
     gdt::load(percpu::of(index), interrupt_stacks(index));
     set_stacks(index);
-    entry::load_table();
+    idt::load();
     cpu::set_controls(!mitigations::is_isolated());
     mitigations::set_up_cpu();
     fpu::enable();

@@ -18,24 +18,25 @@
 //! and what it pushed is copied behind the switch of roots. Without a mitigation none of this runs:
 //! descriptor table and `syscall` lead to the ways above, and `enter_user` was not patched.
 
-use alloc::boxed::Box;
-use core::arch::{asm, global_asm};
-
-use super::cpu::{Features, features};
-use super::gdt::{InterruptStack, KERNEL_CODE, KERNEL_DATA, USER_CODE, USER_DATA};
-use super::mitigations;
-use super::percpu::{ENTRY_SP, PerCpu};
-use super::vectors;
-use crate::addr::USER_END;
-use crate::hw::mitigations::Measures;
-use crate::hw::registers::Registers;
+use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ops::Range;
+
+use super::gdt::{KERNEL_DATA, USER_CODE, USER_DATA};
+use super::idt;
+use super::mitigations;
+use super::patch::Site;
+use super::percpu::{ENTRY_SP, PerCpu};
+use crate::addr::USER_END;
+use crate::hw::registers::Registers;
 
 /// What `enter_user` gives as the vector when the program executed `syscall`.
 pub const SYSCALL: u64 = 0x100;
 /// The gate of 32-bit system calls.
 pub const INT_80: u64 = 0x80;
+
+/// Bytes between two vectors' entries.
+pub const STUB: usize = 16;
 
 /// Registers at a trap from kernel code: as [`Registers`] without the bases.
 #[repr(C)]
@@ -78,6 +79,7 @@ const _: () = {
 
 global_asm!(
     r#"
+    /* All general registers but rdi, whose place holds the vector until then. */
     .macro PUSH_REST
     push rsi
     push rdx
@@ -95,7 +97,7 @@ global_asm!(
     push r15
     .endm
 
-    .macro POP_ALL
+    .macro POP_REST
     pop r15
     pop r14
     pop r13
@@ -110,7 +112,67 @@ global_asm!(
     pop rcx
     pop rdx
     pop rsi
+    .endm
+
+    .macro POP_ALL
+    POP_REST
     pop rdi
+    .endm
+
+    /* The registers that a function leaves as they are, of `enter_user`'s caller. */
+    .macro PUSH_CALLEE_SAVED
+    push rbp
+    push rbx
+    push r12
+    push r13
+    push r14
+    push r15
+    .endm
+
+    .macro POP_CALLEE_SAVED
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbx
+    pop rbp
+    .endm
+
+    /* `sysret` only for what it can do: 64-bit code, rcx and r11 that hold rip and the flags, no
+       trap or resume flag, and an address with which it can't fault after the switch of
+       privilege. Otherwise goes on at `other`. */
+    .macro UNLESS_SYSRET other
+    mov rcx, [rsp + {rip}]
+    cmp rcx, [rsp + {rcx}]
+    jne \other
+    mov r11, [rsp + {flags}]
+    cmp r11, [rsp + {r11}]
+    jne \other
+    cmp dword ptr [rsp + {cs}], {user_code}
+    jne \other
+    test r11d, 0x10100
+    jnz \other
+    movabs rax, {user_end}
+    cmp rcx, rax
+    jae \other
+    .endm
+
+    /* As POP_REST, but for rcx and r11, which `sysret` takes. */
+    .macro POP_REST_FOR_SYSRET
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    add rsp, 8
+    pop r10
+    pop r9
+    pop r8
+    pop rax
+    add rsp, 8
+    pop rdx
+    pop rsi
     .endm
 
     /* Room for `clac`, written over when the CPU has SMAP. */
@@ -180,6 +242,34 @@ global_asm!(
     PUSH_REST
     .endm
 
+    /* At a trap on a stack of its own: pushes what was interrupted, and keeps its GS base in r12
+       and r13. */
+    .macro PUSH_ON_OWN_STACK
+    xchg rdi, [rsp]
+    PUSH_REST
+    cld
+    CLOSE_USER_ON_ENTRY
+    mov ecx, {gs_base}
+    rdmsr
+    mov r12d, eax
+    mov r13d, edx
+    .endm
+
+    /* Takes the kernel's GS base, which stands above what was pushed; rcx names its register. */
+    .macro SET_GS_BASE
+    mov rax, [rsp + {end}]
+    mov rdx, rax
+    shr rdx, 32
+    wrmsr
+    .endm
+
+    .macro RESTORE_GS_BASE
+    mov ecx, {gs_base}
+    mov eax, r12d
+    mov edx, r13d
+    wrmsr
+    .endm
+
     /* One stub of 16 bytes per vector: an error code where the CPU pushes none, then the vector. */
     .macro STUBS common, own_stack
     .set vector, 0
@@ -238,12 +328,7 @@ trap_from_program:
     mov rsp, gs:[{kernel_sp}]
     cld
     CLOSE_USER_ON_ENTRY
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop rbx
-    pop rbp
+    POP_CALLEE_SAVED
     ret
 
     .balign 16
@@ -258,12 +343,7 @@ syscall_entry:
 syscall_leave:
     mov rsp, gs:[{kernel_sp}]
     mov eax, {syscall}
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop rbx
-    pop rbp
+    POP_CALLEE_SAVED
     ret
 
     .balign 16
@@ -278,46 +358,13 @@ enter_user_registers:
     .quad enter_user_registers
     .quad {site_guard} << 56 | 0x90f9eb
     .popsection
-    push rbp
-    push rbx
-    push r12
-    push r13
-    push r14
-    push r15
+    PUSH_CALLEE_SAVED
     mov gs:[{kernel_sp}], rsp
     lea rax, [rdi + {end}]
     mov gs:[{entry_sp}], rax
     mov rsp, rdi
-    /* `sysret` only for what it can do: 64-bit code, rcx and r11 that hold rip and the flags, no
-       trap or resume flag, and an address with which it can't fault after the switch of
-       privilege. */
-    mov rcx, [rsp + {rip}]
-    cmp rcx, [rsp + {rcx}]
-    jne 1f
-    mov r11, [rsp + {flags}]
-    cmp r11, [rsp + {r11}]
-    jne 1f
-    cmp dword ptr [rsp + {cs}], {user_code}
-    jne 1f
-    test r11d, 0x10100
-    jnz 1f
-    movabs rax, {user_end}
-    cmp rcx, rax
-    jae 1f
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop rbp
-    pop rbx
-    add rsp, 8
-    pop r10
-    pop r9
-    pop r8
-    pop rax
-    add rsp, 8
-    pop rdx
-    pop rsi
+    UNLESS_SYSRET 1f
+    POP_REST_FOR_SYSRET
     pop rdi
     mov rsp, [rsp + {sp} - {orig_rax}]
     swapgs
@@ -332,26 +379,13 @@ enter_user_registers:
     .balign 16
     .type trap_on_own_stack, @function
 trap_on_own_stack:
-    xchg rdi, [rsp]
-    PUSH_REST
-    cld
-    CLOSE_USER_ON_ENTRY
-    mov ecx, {gs_base}
-    rdmsr
-    mov r12d, eax
-    mov r13d, edx
-    mov rax, [rsp + {end}]
-    mov rdx, rax
-    shr rdx, 32
-    wrmsr
+    PUSH_ON_OWN_STACK
+    SET_GS_BASE
     mov rsi, rsp
     sub rsp, 8
     call {own_stack_trap}
     add rsp, 8
-    mov ecx, {gs_base}
-    mov eax, r12d
-    mov edx, r13d
-    wrmsr
+    RESTORE_GS_BASE
     POP_ALL
     add rsp, 8
     iretq
@@ -407,46 +441,15 @@ guarded_syscall_entry:
     .balign 16
     .type enter_user_guarded, @function
 enter_user_guarded:
-    push rbp
-    push rbx
-    push r12
-    push r13
-    push r14
-    push r15
+    PUSH_CALLEE_SAVED
     mov gs:[{kernel_sp}], rsp
     lea rax, [rdi + {end}]
     mov gs:[{context_end}], rax
     mov rsp, rdi
     /* No indirect branch and no return follows. */
     CONTROL {program_controls}
-    /* `sysret` as in `enter_user_registers`. */
-    mov rcx, [rsp + {rip}]
-    cmp rcx, [rsp + {rcx}]
-    jne 1f
-    mov r11, [rsp + {flags}]
-    cmp r11, [rsp + {r11}]
-    jne 1f
-    cmp dword ptr [rsp + {cs}], {user_code}
-    jne 1f
-    test r11d, 0x10100
-    jnz 1f
-    movabs rax, {user_end}
-    cmp rcx, rax
-    jae 1f
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop rbp
-    pop rbx
-    add rsp, 8
-    pop r10
-    pop r9
-    pop r8
-    pop rax
-    add rsp, 8
-    pop rdx
-    pop rsi
+    UNLESS_SYSRET 1f
+    POP_REST_FOR_SYSRET
     mov rdi, [rsp]
     mov gs:[{scratch}], rdi
     mov rsp, [rsp + 8 + {sp} - {orig_rax}]
@@ -457,20 +460,7 @@ enter_user_guarded:
     swapgs
     sysretq
 1:
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop rbp
-    pop rbx
-    pop r11
-    pop r10
-    pop r9
-    pop r8
-    pop rax
-    pop rcx
-    pop rdx
-    pop rsi
+    POP_REST
     /* At rdi: rdi, orig_rax, and what `iretq` takes. */
     mov rdi, rsp
     mov rsp, gs:[{entry_sp}]
@@ -492,21 +482,11 @@ enter_user_guarded:
     .balign 16
     .type guarded_trap_on_own_stack, @function
 guarded_trap_on_own_stack:
-    xchg rdi, [rsp]
-    PUSH_REST
-    cld
-    CLOSE_USER_ON_ENTRY
-    mov ecx, {gs_base}
-    rdmsr
-    mov r12d, eax
-    mov r13d, edx
+    PUSH_ON_OWN_STACK
     mov rbx, cr3
     mov rax, [rsp + {end} + 2 * 8]
     SITE {site_isolate}, 0xd8220f
-    mov rax, [rsp + {end}]
-    mov rdx, rax
-    shr rdx, 32
-    wrmsr
+    SET_GS_BASE
     lfence
     PART {site_control}
     mov ecx, {spec_ctrl}
@@ -526,10 +506,7 @@ guarded_trap_on_own_stack:
     xor edx, edx
     wrmsr
     END_PART
-    mov ecx, {gs_base}
-    mov eax, r12d
-    mov edx, r13d
-    wrmsr
+    RESTORE_GS_BASE
     SITE {site_isolate}, 0xdb220f
     CLEAR_BUFFERS
     POP_ALL
@@ -574,47 +551,6 @@ clear_selector:
 );
 
 unsafe extern "C" {
-    /// The gate of [`vectors::HW_COST`], in `selftest::hw_cost`.
-    fn hw_cost_answer();
-}
-
-/// The kinds of places in the text that are patched at the start. A site without a kind of its own
-/// is one for `stac` or `clac`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Site {
-    /// `stac` and `clac`.
-    Smap = 0,
-    /// Switches between a program's root and the kernel's.
-    Isolate = 1,
-    /// Clears the CPU's buffers before a program runs.
-    Clear = 2,
-    /// Fences after `swapgs` and where it is skipped.
-    Fence = 3,
-    /// Enters programs by the guarded way.
-    Guard = 4,
-    /// Restricts predictions on each way in, and allows them again on each way out.
-    Control = 5,
-    /// Fills the return stack at a switch of tasks: see `context`, which has the number.
-    Returns = 6,
-}
-const _: () = assert!(Site::Returns as u8 == 6);
-
-impl Site {
-    fn is_wanted(self) -> bool {
-        match self {
-            Site::Smap => features().contains(Features::SMAP),
-            Site::Isolate => mitigations::has(Measures::ISOLATE),
-            Site::Clear => mitigations::has(Measures::CLEAR),
-            Site::Fence => mitigations::has(Measures::FENCE),
-            Site::Guard => mitigations::is_guarded(),
-            Site::Control => mitigations::has(Measures::IBRS),
-            Site::Returns => mitigations::has(Measures::FILL_RETURNS),
-        }
-    }
-}
-
-unsafe extern "C" {
     static trap_stubs: u8;
     static guarded_stubs: u8;
     static __entry_start: u8;
@@ -622,8 +558,6 @@ unsafe extern "C" {
     fn syscall_entry();
     fn guarded_syscall_entry();
     fn enter_user_registers(registers: *mut Registers) -> Exit;
-    static __patch_sites_start: [u64; 2];
-    static __patch_sites_end: [u64; 2];
 }
 
 /// Runs the program with these registers until it traps, with interrupts off before and after.
@@ -647,139 +581,19 @@ pub fn syscall_address() -> usize {
     }
 }
 
+/// Where traps go: an entry of [`STUB`] bytes for each vector, one after another.
+pub fn stubs() -> usize {
+    match mitigations::is_guarded() {
+        true => &raw const guarded_stubs as usize,
+        false => &raw const trap_stubs as usize,
+    }
+}
+
 /// What programs' own roots must have: the pages of the guarded ways, and the interrupt descriptor
 /// table.
 pub fn ways_in() -> [Range<usize>; 2] {
-    let table = &raw const TABLE as usize;
     [
         &raw const __entry_start as usize..&raw const __entry_end as usize,
-        table..table + size_of::<Table>(),
+        idt::place(),
     ]
-}
-
-/// Patches the sites of the kinds that are wanted. Once, before the text is write-protected and
-/// before other CPUs and programs run.
-pub fn patch() {
-    use Site::*;
-    let kinds = [Smap, Isolate, Clear, Fence, Guard, Control, Returns];
-    let kinds = kinds.map(|kind| (kind as u8, kind.is_wanted()));
-    let mut site = &raw const __patch_sites_start;
-    let end = &raw const __patch_sites_end;
-    while site < end {
-        // SAFETY: the linker script collects pairs of the address of three bytes of whole
-        // instructions in the text, and three bytes for them below the kind; the boot page tables
-        // let text be written.
-        unsafe {
-            let [address, instruction] = *site;
-            let bytes = instruction.to_le_bytes();
-            if kinds.contains(&(bytes[7], true)) {
-                core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, 3);
-            }
-            site = site.add(1);
-        }
-    }
-    // SAFETY: a serializing instruction, after which the patched text is fetched anew.
-    unsafe {
-        asm!("push rbx", "cpuid", "pop rbx", inout("eax") 0 => _, out("ecx") _, out("edx") _);
-    };
-}
-
-/// Bytes between two vectors' entries.
-pub const STUB: usize = 16;
-const PRESENT: u64 = 1 << 15;
-const INTERRUPT_GATE: u64 = 0xe << 8;
-const FROM_PROGRAMS: u64 = 3 << 13;
-
-/// An interrupt descriptor table: a page, because programs' roots have it, too.
-#[repr(C, align(4096))]
-pub struct Table([[u64; 2]; 256]);
-
-static mut TABLE: Table = Table([[0; 2]; 256]);
-
-/// Where a trap goes in a table of [`table_with`].
-pub struct Gate {
-    pub vector: u8,
-    pub to: usize,
-    /// Whether programs may raise it.
-    pub from_programs: bool,
-}
-
-impl Gate {
-    fn encode(&self, stack: u64) -> [u64; 2] {
-        let privilege = if self.from_programs { FROM_PROGRAMS } else { 0 };
-        let attributes = PRESENT | privilege | INTERRUPT_GATE | stack;
-        let to = self.to as u64;
-        let low = to & 0xffff
-            | u64::from(KERNEL_CODE) << 16
-            | attributes << 32
-            | (to >> 16 & 0xffff) << 48;
-        [low, to >> 32]
-    }
-}
-
-/// Fills the interrupt descriptor table. On the boot CPU, at the start and again when it is known
-/// whether the guarded ways are taken.
-pub fn build_table() {
-    let stubs = match mitigations::is_guarded() {
-        true => &raw const guarded_stubs,
-        false => &raw const trap_stubs,
-    };
-    for vector in 0..=255u8 {
-        let to = match vector {
-            vectors::HW_COST => hw_cost_answer as *const () as usize,
-            _ => stubs as usize + usize::from(vector) * STUB,
-        };
-        let stack = match vector {
-            2 => InterruptStack::NonMaskable as u64,
-            8 => InterruptStack::DoubleFault as u64,
-            18 => InterruptStack::MachineCheck as u64,
-            _ => 0,
-        };
-        let gate = Gate {
-            vector,
-            to,
-            // Breakpoint, overflow, and the 32-bit system call are for programs to raise.
-            from_programs: matches!(vector, 3 | 4 | 0x80),
-        };
-        // SAFETY: only the boot CPU runs, and no trap that it survives can come meanwhile.
-        unsafe { (&raw mut TABLE.0[usize::from(vector)]).write(gate.encode(stack)) };
-    }
-}
-
-/// A table as the kernel's own but for some gates, whose traps stay on the stack that they find.
-pub fn table_with(gates: &[Gate]) -> Box<Table> {
-    // SAFETY: the table is filled in, and does not change any more.
-    let mut table = Box::new(Table(unsafe { (&raw const TABLE.0).read() }));
-    for gate in gates {
-        table.0[usize::from(gate.vector)] = gate.encode(0);
-    }
-    table
-}
-
-impl Table {
-    /// Makes this CPU use it.
-    ///
-    /// # Safety
-    /// The table stays until the CPU uses another one, and its gates bear whatever traps come until
-    /// then.
-    pub unsafe fn load(&self) {
-        #[repr(C, packed)]
-        struct Pointer {
-            limit: u16,
-            base: u64,
-        }
-        let pointer = Pointer {
-            limit: (size_of::<Table>() - 1) as u16,
-            base: core::ptr::from_ref(self) as u64,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { asm!("lidt [{}]", in(reg) &pointer, options(readonly, nostack, preserves_flags)) };
-    }
-}
-
-/// Makes this CPU use the kernel's table.
-pub fn load_table() {
-    let table = &raw const TABLE;
-    // SAFETY: the table is static, does not change any more, and it has gates for all traps.
-    unsafe { (&*table).load() };
 }

@@ -2,12 +2,11 @@
 //!
 //! In the order of a boot, which [`boot`](crate::boot) leads: `start` (first instructions),
 //! `loader` and `memory` (what the loader left), `placement` (where the kernel goes), `acpi` (what
-//! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt` and
-//! `entry` (each CPU's data, tables and ways in), `apic`, `clock` and `cmos` (interrupts, time).
-//! While it runs: `fault` and `irq` (traps and interrupts), `user`, `fpu`, `copy` and `vdso`
-//! (programs and their memory), `window` (short-lived mappings), `direct` (changes of the direct
-//! map), `serial`. At the end: `panic`,
-//! `backtrace`, `power`.
+//! the firmware tells), `layout` and `space` (the kernel's address space), `percpu`, `gdt`, `idt`
+//! and `entry` (each CPU's data, tables and ways in), `patch` (what the CPU needs), `apic`, `clock`
+//! and `cmos` (interrupts, time). While it runs: `fault` and `irq` (traps and interrupts), `user`,
+//! `fpu`, `copy` and `vdso` (programs and their memory), `window` (short-lived mappings), `direct`
+//! (changes of the direct map), `serial`. At the end: `panic`, `backtrace`, `power`.
 
 pub(crate) mod acpi;
 pub(crate) mod apic;
@@ -22,6 +21,7 @@ pub(crate) mod fault;
 pub(crate) mod fpu;
 pub(crate) mod gdt;
 pub(crate) mod identify;
+pub(crate) mod idt;
 pub(crate) mod irq;
 pub(crate) mod kernel_flush;
 pub(crate) mod layout;
@@ -29,6 +29,7 @@ pub(crate) mod loader;
 pub(crate) mod memory;
 pub(crate) mod mitigations;
 pub(crate) mod panic;
+pub(crate) mod patch;
 pub(crate) mod percpu;
 pub(crate) mod placement;
 pub(crate) mod port;

@@ -58,7 +58,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
         let _ = write!(Log, "{}:{}, ", at.file(), at.line());
     }
     let _ = writeln!(Log, "CPU {})", me - 1);
-    // For whoever looks for the addresses in the kernel's file.
+    // For a debugger that looks for the addresses in the kernel's file.
     let direct_map = layout::ptr(PhysAddr(0)) as usize;
     let _ = writeln!(
         Log,

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::PAGE_SHIFT;
 use crate::ephemeral;
+use crate::hw::Region;
 use crate::sim::{Config, Together, below, on_machines_like, on_machines_with, random_u64};
 
 #[test]

@@ -76,9 +76,7 @@ fn rollup() -> Outcome {
             .map(|page| u32::from(peek(area.wrapping_add(page * PAGE))))
             .sum();
         call!(write(writer, (&raw const sum).cast(), 1));
-        loop {
-            pause_ms(1000);
-        }
+        sleep_forever()
     })?;
     read_bytes(&reader, 1)?;
     let shared = read_text("/proc/self/smaps_rollup")?;
@@ -214,9 +212,7 @@ fn secrets() -> Outcome {
         let closed = spawn(|| {
             call!(prctl(PR_SET_DUMPABLE, 0));
             call!(write(writer, [0u8].as_ptr().cast(), 1));
-            loop {
-                pause_ms(1000);
-            }
+            sleep_forever()
         })?;
         read_bytes(&reader, 1)?;
         let found = fs::read(format!("/proc/{closed}/maps"));

@@ -62,9 +62,7 @@ fn fill_memory() -> Outcome {
             poke(area.wrapping_add(at), 1);
         }
         is_full.store(true, SeqCst);
-        loop {
-            pause_ms(1000);
-        }
+        sleep_forever()
     })?;
     for _ in 0..1000 {
         if is_full.load(SeqCst) {

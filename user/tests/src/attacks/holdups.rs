@@ -33,9 +33,7 @@ fn urgent(attack: impl FnOnce() -> Outcome, round: impl Fn() -> Outcome) -> Outc
         call!(setpriority(PRIO_PROCESS, 0, 0));
         become_user(USER)?;
         attack()?;
-        loop {
-            pause_ms(1000);
-        }
+        sleep_forever()
     })?;
     pause_ms(500);
     let mut worst = Duration::ZERO;

@@ -111,9 +111,7 @@ fn clock_of_taken_id() -> Outcome {
             let end = Instant::now() + Duration::from_millis(300);
             // SAFETY: a question without memory.
             while unsafe { gettid() } == tid && Instant::now() < end {}
-            loop {
-                pause_ms(1000);
-            }
+            sleep_forever()
         })?;
         if child == tid {
             victim = Some(child);

@@ -100,11 +100,7 @@ fn one_page() -> Outcome {
         mapper()?;
         let mut children = Vec::new();
         for _ in 0..4 {
-            children.push(spawn(|| {
-                loop {
-                    pause_ms(1000);
-                }
-            })?);
+            children.push(spawn_sleeper()?);
         }
         while_attacking(|| {
             call!(ftruncate(file, 0));

@@ -353,21 +353,26 @@ fn root_keeps(name: &str) -> Outcome {
     Ok(())
 }
 
-/// The user removes a file of its own, whose name is root's file's by then.
-fn names_of_others() -> Outcome {
-    let public = public_folder()?;
-    let name = format!("{public}/lock");
-    let path = c(&name);
+/// Makes a file of the user's own, if the name is free, and removes what has the name by then.
+fn make_and_remove(path: &CStr) -> Outcome {
     // SAFETY: the path lives across the calls.
-    let make = || unsafe {
+    unsafe {
         let file = open(path.as_ptr(), O_CREAT | O_EXCL | O_WRONLY, 0o600);
         if file != -1 {
             close(file);
         }
         unlink(path.as_ptr());
-        Ok(())
-    };
-    // SAFETY: as above.
+    }
+    Ok(())
+}
+
+/// The user removes a file of its own, whose name is root's file's by then.
+fn names_of_others() -> Outcome {
+    let public = public_folder()?;
+    let name = format!("{public}/lock");
+    let path = c(&name);
+    let make = || make_and_remove(&path);
+    // SAFETY: the path lives across the call.
     let remove = || unsafe {
         unlink(path.as_ptr());
         Ok(())
@@ -381,18 +386,10 @@ fn replaced_names() -> Outcome {
     let name = format!("{public}/lock");
     let path = c(&name);
     let makers = c(&format!("{public}/own"));
-    // SAFETY: the paths live across the calls.
-    let make = || unsafe {
-        let file = open(path.as_ptr(), O_CREAT | O_EXCL | O_WRONLY, 0o600);
-        if file != -1 {
-            close(file);
-        }
-        unlink(path.as_ptr());
-        Ok(())
-    };
+    let make = || make_and_remove(&path);
     let rename_by = |flags: u32, out: bool| {
         let (path, own) = (path.clone(), makers.clone());
-        // SAFETY: as above.
+        // SAFETY: the paths live across the calls.
         move || unsafe {
             let file = open(own.as_ptr(), O_CREAT | O_WRONLY, 0o600);
             if file != -1 {

@@ -34,9 +34,7 @@ fn queued() -> Outcome {
     as_user(|| {
         let blocked = spawn(|| {
             block(&[SIGRTMIN()])?;
-            loop {
-                pause_ms(1000);
-            }
+            sleep_forever()
         })?;
         pause_ms(10);
         let value = sigval {

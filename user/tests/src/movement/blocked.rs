@@ -130,15 +130,8 @@ fn interrupted() -> Outcome {
             let child = spawn(|| {
                 call!(close(reader));
                 handle(SIGALRM, nothing, 0)?;
-                let time = timeval {
-                    tv_sec: 0,
-                    tv_usec: 500,
-                };
-                let timer = itimerval {
-                    it_interval: time,
-                    it_value: time,
-                };
-                call!(setitimer(ITIMER_REAL, &timer, std::ptr::null_mut()));
+                let timer = timer_val(500, 500);
+                call!(setitimer(ITIMER_REAL, &timer, null_mut()));
                 let from = map(LEN)?;
                 for round in 0..6 {
                     count_from(from, round * WORDS);

@@ -281,11 +281,7 @@ fn hear(from: c_int) -> Result<Option<Word>> {
 fn wait_for_messages(place: &Buffer, sender: pid_t, words: c_int, answers: c_int) -> Outcome {
     let mut numbers = Numbers::new(7);
     while let Some([number, pages, from]) = hear(words)? {
-        let message = Message {
-            number,
-            pages: pages as usize,
-            starts: [0; 2],
-        };
+        let message = Message::aligned(number, pages as usize);
         if from > 0 {
             let len = message.pages * PAGE;
             let (here, there) = (part(place.0, len), part(from as *mut u8, len));
@@ -320,11 +316,7 @@ fn to_processes() -> Outcome {
             let mut buffer = Buffer::new()?;
             for number in 0..MESSAGES * TO_PROCESSES.len() as u64 {
                 let way = TO_PROCESSES[numbers.below(TO_PROCESSES.len() as u64) as usize];
-                let message = Message {
-                    number,
-                    pages: 1 + numbers.below(PAGES as u64) as usize,
-                    starts: [0; 2],
-                };
+                let message = Message::aligned(number, 1 + numbers.below(PAGES as u64) as usize);
                 buffer.stamp(0, &message);
                 give(&buffer, &message, way, child, &place)?;
                 let from = if way == Way::Read { buffer.0.addr() } else { 0 };

@@ -45,6 +45,17 @@ struct Message {
     starts: [usize; 2],
 }
 
+impl Message {
+    /// One that begins at a page's beginning on both sides.
+    const fn aligned(number: u64, pages: usize) -> Self {
+        Self {
+            number,
+            pages,
+            starts: [0; 2],
+        }
+    }
+}
+
 fn message(numbers: &mut Numbers, number: u64) -> Message {
     let mut start = || match numbers.below(4) {
         0 => numbers.below(PAGE as u64 / 8) as usize * 8,
@@ -254,11 +265,7 @@ fn lent() -> Outcome {
     let (from, to) = (Buffer::new()?, Buffer::new()?);
     for (round, end) in (0..).zip(["write", "unmap", "exit", "page out", "fork"]) {
         let (reader, writer) = pipe(0)?;
-        let message = Message {
-            number: round,
-            pages: 16,
-            starts: [0; 2],
-        };
+        let message = Message::aligned(round, 16);
         let give = || {
             from.stamp(0, &message);
             call!(write(writer, from.0.cast(), 16 * PAGE));
@@ -326,11 +333,7 @@ fn lent_shared() -> Outcome {
     ];
     let (seen, to) = (of_file(MAP_SHARED)?, Buffer::new()?);
     for (number, (name, from)) in (0..).zip(&memories) {
-        let message = Message {
-            number,
-            pages: 16,
-            starts: [0; 2],
-        };
+        let message = Message::aligned(number, 16);
         let is_private = name.starts_with("private");
         let source = if is_private { &seen } else { from };
         source.stamp(0, &message);
@@ -361,11 +364,7 @@ fn lent_shared() -> Outcome {
     }
     // Truncation takes the page from the file, not from the borrower.
     let file_memory = &memories[2].1;
-    let message = Message {
-        number: 9,
-        pages: 16,
-        starts: [0; 2],
-    };
+    let message = Message::aligned(9, 16);
     file_memory.stamp(0, &message);
     let (reader, writer) = pipe(0)?;
     let before = counter("loans_broken_by_truncation")?;
@@ -388,11 +387,7 @@ fn parts() -> Outcome {
     let _least = Switched::to("movement.least", "1")?;
     let [(reader, writer), (first, first_end), (all, all_end)] = [pipe(0)?, pipe(0)?, pipe(0)?];
     let (from, to) = (Buffer::new()?, Buffer::new()?);
-    let message = Message {
-        number: 5,
-        pages: 1,
-        starts: [0; 2],
-    };
+    let message = Message::aligned(5, 1);
     from.stamp(0, &message);
     call!(write(writer, from.0.cast(), 64));
     call!(tee(reader, first_end, 64, 0));
@@ -414,11 +409,7 @@ fn parts() -> Outcome {
 fn passed() -> Outcome {
     let _way = Switched::to(SWITCH, "auto")?;
     let (from, to) = (Buffer::new()?, Buffer::new()?);
-    let message = Message {
-        number: 1,
-        pages: 16,
-        starts: [0; 2],
-    };
+    let message = Message::aligned(1, 16);
     from.stamp(0, &message);
     let (reader, writer) = pipe(0)?;
     let names = ["bytes_copied_in", "bytes_copied_out", "bytes_copied_within"];
@@ -438,14 +429,7 @@ fn passed() -> Outcome {
 /// What became of the bytes of a large call is counted, and why they were copied.
 fn reasons() -> Outcome {
     let (from, to) = (Buffer::new()?, Buffer::new()?);
-    from.stamp(
-        0,
-        &Message {
-            number: 1,
-            pages: 17,
-            starts: [0; 2],
-        },
-    );
+    from.stamp(0, &Message::aligned(1, 17));
     let shared = shared_map(Buffer::SIZE)?;
     let (reader, writer) = pipe(0)?;
     let cases = [

@@ -270,7 +270,7 @@ fn interrupted() -> Outcome {
                 it_interval: time,
                 it_value: time,
             };
-            call!(setitimer(ITIMER_REAL, &timer, std::ptr::null_mut()));
+            call!(setitimer(ITIMER_REAL, &timer, null_mut()));
             Ok(())
         };
         tick(700)?;

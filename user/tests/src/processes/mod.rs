@@ -45,9 +45,7 @@ pub fn act(words: &[String]) -> i32 {
             // SAFETY: asks for a descriptor's flags.
             i32::from(unsafe { libc::fcntl(number, F_GETFD) } != -1)
         }
-        "sleep" => loop {
-            pause_ms(1000);
-        },
+        "sleep" => sleep_forever(),
         "signals" => signal_state(),
         _ => 99,
     }

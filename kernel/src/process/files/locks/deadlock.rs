@@ -40,9 +40,9 @@ pub(super) fn end_wait(key: ThreadKey) {
 
 /// Notes that a thread of `owner` waits to lock `record`, unless it would wait for itself: true.
 ///
-/// What a waiter waits for is looked up here: one whose conflict has ended waits no more, even if
-/// it has not run since. A cycle is looked for with no other lock held, found by its last waiter,
-/// and looked at again at one moment.
+/// The locks that waiters wait for are looked up here: a waiter whose conflict has ended waits no
+/// more, even if it has not run since. A cycle is looked for with no other lock held, found by its
+/// last waiter, and looked at again at one moment.
 pub(super) fn would_deadlock(key: ThreadKey, file: &Arc<FileLocks>, record: &Record) -> bool {
     let (owner, _) = key;
     let new = || Waiting {
@@ -81,7 +81,7 @@ fn thread_of(waiting: &BTreeMap<ThreadKey, Waiting>, owner: Owner) -> Option<&Wa
     threads.next().map(|(_, it)| it)
 }
 
-/// Who keeps `record` from `owner`.
+/// Returns the owner of a lock that keeps `record` from `owner`.
 fn holder(file: &FileLocks, owner: Owner, record: &Record) -> Option<Owner> {
     let found = file.held.lock().records.conflict(owner, record);
     found.map(|(holder, _)| holder)

@@ -12,11 +12,14 @@ use super::super::{Kind, Measure};
 use super::{REFILLED, UNROLLED, undisturbed};
 use crate::frame::Contents;
 use crate::hw::x86_64::cpu::{msr, write_msr};
-use crate::hw::x86_64::entry::{self, Gate, INT_80, Table};
 use crate::hw::x86_64::fault::vector;
 use crate::hw::x86_64::gdt::{USER_CODE, USER_DATA};
 use crate::hw::x86_64::percpu::ENTRY_SP;
 use crate::hw::x86_64::space;
+use crate::hw::x86_64::{
+    entry::{self, INT_80},
+    idt::{self, Gate, Table},
+};
 use crate::pmap::{Pending, PmapRef};
 use crate::{Frame, OutOfMemory, PAGE_SIZE, PhysAddr, Pmap, Prot, VirtAddr, ephemeral};
 
@@ -198,7 +201,7 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
         to: to as usize,
         from_programs: true,
     };
-    let table = entry::table_with(&[
+    let table = idt::table_with(&[
         gate(BREAKPOINT, hw_cost_return),
         gate(INT_80 as u8, hw_cost_return),
         gate(vector::PAGE_FAULT as u8, hw_cost_skip),
@@ -236,6 +239,6 @@ fn run(space: &Space, table: &Table, code: usize, rounds: u64) {
         hw_cost_enter(code, rounds, HOLE.0);
         write_msr(msr::LSTAR, entry::syscall_address() as u64);
     }
-    entry::load_table();
+    idt::load();
     space::load_space(before);
 }

@@ -116,9 +116,7 @@ fn in_a_ring() -> Outcome {
         for me in 1..MEMBERS {
             spawn(|| {
                 let _ = noted(member(me));
-                loop {
-                    pause_ms(1000);
-                }
+                sleep_forever()
             })?;
         }
         member(0)
@@ -132,9 +130,7 @@ fn unmapped() -> Outcome {
     let total = field("/proc/meminfo", "MemTotal")? as usize * 1024;
     let innocent = spawn(|| {
         touch(map(total / 20)?, total / 20, 1);
-        loop {
-            pause_ms(1000);
-        }
+        sleep_forever()
     })?;
     let result = while_attacking(|| {
         for fill in fills {

@@ -137,22 +137,8 @@ fn bomb_until(
     // The processor time of a thousand others is theirs: this is about memory.
     call!(setpriority(PRIO_PROCESS, 0, -20));
     let shell = spawn(|| be_shell(rounds))?;
-    let culprit = spawn(|| {
-        call!(setpriority(PRIO_PROCESS, 0, 0));
-        become_user(USER)?;
-        for _ in 0..workers {
-            spawn(|| {
-                // It ends by an error of the call that is refused, or is killed.
-                let _ = noted(fill());
-                loop {
-                    pause_ms(1000);
-                }
-            })?;
-        }
-        loop {
-            pause_ms(1000);
-        }
-    })?;
+    // Each ends by an error of the call that is refused, or is killed.
+    let culprit = spawn_crowd(workers, fill)?;
     let result = while_attacking(|| {
         pause_ms(100);
         Ok(())
@@ -178,6 +164,32 @@ fn bomb_until(
     println!("  {count} before the end or a refusal");
     ensure!(count > 0 && strange == 0, count, strange);
     result
+}
+
+/// Starts a process of the user that starts `workers` of its own, which run `body` and keep what
+/// they got until they are killed.
+fn spawn_crowd(workers: usize, body: impl Fn() -> Outcome) -> Result<pid_t> {
+    spawn(|| {
+        call!(setpriority(PRIO_PROCESS, 0, 0));
+        become_user(USER)?;
+        for _ in 0..workers {
+            spawn(|| {
+                let _ = noted(body());
+                sleep_forever()
+            })?;
+        }
+        sleep_forever()
+    })
+}
+
+/// Runs `test` while processes may have `most` descriptors each, as services may.
+fn with_descriptors(most: u64, test: impl FnOnce() -> Outcome) -> Outcome {
+    let mut before = limit_of(0);
+    call!(getrlimit(RLIMIT_NOFILE, &mut before));
+    call!(setrlimit(RLIMIT_NOFILE, &limit_of(most)));
+    let outcome = test();
+    call!(setrlimit(RLIMIT_NOFILE, &before));
+    outcome
 }
 
 /// Goes on as a shell does: touches its memory, takes some, starts processes.
@@ -316,9 +328,7 @@ fn open_files() -> Outcome {
                 unsafe { setrlimit(RLIMIT_NOFILE, &limit_of(4096)) };
                 // SAFETY: takes and returns numbers.
                 while unsafe { memfd_create(c"bomb".as_ptr(), 0) } >= 0 {}
-                loop {
-                    pause_ms(1000);
-                }
+                sleep_forever()
             })?;
             Ok(())
         })
@@ -349,9 +359,7 @@ fn undos() -> Outcome {
                     // SAFETY: the operation is a local; it may be refused.
                     unsafe { semop(set, &mut undone_raise(0), 1) };
                 }
-                loop {
-                    pause_ms(1000);
-                }
+                sleep_forever()
             })?;
             Ok(())
         })
@@ -372,33 +380,31 @@ fn timers() -> Outcome {
     })
 }
 
-/// Processes of a user that may have many descriptors, as services may: each with the largest
-/// table, for one file.
+/// As many descriptors as a process may have.
+const MOST_DESCRIPTORS: u64 = 1 << 20;
+
+/// Processes of a user that may have many descriptors: each with the largest table, for one file.
 fn descriptors() -> Outcome {
-    const MOST: u64 = 1 << 20;
-    let mut before = limit_of(0);
-    call!(getrlimit(RLIMIT_NOFILE, &mut before));
-    call!(setrlimit(RLIMIT_NOFILE, &limit_of(MOST)));
-    let outcome = bomb_of(1, || {
+    let fill = || {
         until_refused(|| {
             spawn(|| {
-                call!(dup2(0, MOST as c_int - 1));
-                loop {
-                    pause_ms(1000);
-                }
+                call!(dup2(0, MOST_DESCRIPTORS as c_int - 1));
+                sleep_forever()
             })?;
             Ok(())
         })
-    });
-    call!(setrlimit(RLIMIT_NOFILE, &before));
-    outcome
+    };
+    with_descriptors(MOST_DESCRIPTORS, || bomb_of(1, fill))
 }
 
 /// Tables of descriptors until not even a small one is to be had. The kernel gives them memory that
 /// page tables and stacks do not get, so nothing is short but for who forks, or starts a program:
 /// root's program, which must get it.
 fn descriptors_to_the_last() -> Outcome {
-    const MOST: u64 = 1 << 20;
+    with_descriptors(MOST_DESCRIPTORS, tables_to_the_last)
+}
+
+fn tables_to_the_last() -> Outcome {
     const LEAST: u64 = 1 << 12;
     /// More of the largest table than there is memory for.
     const TABLES: usize = 48;
@@ -406,34 +412,21 @@ fn descriptors_to_the_last() -> Outcome {
         shared_value(AtomicUsize::new(0))?,
         shared_value(AtomicUsize::new(0))?,
     );
-    let mut before = limit_of(0);
-    call!(getrlimit(RLIMIT_NOFILE, &mut before));
-    call!(setrlimit(RLIMIT_NOFILE, &limit_of(MOST)));
-    let culprit = spawn(|| {
-        become_user(USER)?;
-        for _ in 0..TABLES {
-            spawn(|| {
-                begun.fetch_add(1, SeqCst);
-                while begun.load(SeqCst) < TABLES {
-                    pause_ms(1);
-                }
-                let mut size = MOST;
-                while size >= LEAST {
-                    // SAFETY: takes and returns numbers.
-                    match unsafe { dup2(0, size as c_int - 1) } {
-                        -1 => size /= 2,
-                        _ => break,
-                    }
-                }
-                done.fetch_add(1, SeqCst);
-                loop {
-                    pause_ms(1000);
-                }
-            })?;
+    let culprit = spawn_crowd(TABLES, || {
+        begun.fetch_add(1, SeqCst);
+        while begun.load(SeqCst) < TABLES {
+            pause_ms(1);
         }
-        loop {
-            pause_ms(1000);
+        let mut size = MOST_DESCRIPTORS;
+        while size >= LEAST {
+            // SAFETY: takes and returns numbers.
+            match unsafe { dup2(0, size as c_int - 1) } {
+                -1 => size /= 2,
+                _ => break,
+            }
         }
+        done.fetch_add(1, SeqCst);
+        Ok(())
     })?;
     // The kernel may have ended some of them already.
     for _ in 0..1000 {
@@ -457,7 +450,6 @@ fn descriptors_to_the_last() -> Outcome {
     unsafe { kill(culprit, SIGKILL) };
     kill_users()?;
     let _ = wait(culprit)?;
-    call!(setrlimit(RLIMIT_NOFILE, &before));
     println!("  {} tables", done.load(SeqCst));
     ensure!(refused == 0, refused);
     Ok(())
@@ -529,9 +521,7 @@ fn small_processes() -> Outcome {
             spawn(|| {
                 let memory = map(64 * PAGE)?;
                 touch(memory, 64 * PAGE, 1);
-                loop {
-                    pause_ms(1000);
-                }
+                sleep_forever()
             })?;
             Ok(())
         })
