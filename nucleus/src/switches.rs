@@ -160,6 +160,17 @@ pub const SWITCHES: &[Switch] = &[
         },
     },
     Switch {
+        name: "ephemeral.private",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: true,
+        get: || [u32::from(!window::is_private()), 0],
+        set: |[n, _]| {
+            window::set_private(n == 0);
+            Ok(())
+        },
+    },
+    Switch {
         name: "ephemeral.keep",
         values: OneOf(&["auto", "on", "off"]),
         default: "auto",

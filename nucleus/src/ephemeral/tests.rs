@@ -19,6 +19,7 @@ struct Variant {
     entries: usize,
     parts: bool,
     late: bool,
+    private: bool,
     keep: Keep,
 }
 
@@ -28,11 +29,16 @@ const PAPER: Variant = Variant {
     entries: 6,
     parts: false,
     late: false,
+    private: true,
     keep: Keep::On,
 };
 
-const VARIANTS: [Variant; 7] = [
+const VARIANTS: [Variant; 8] = [
     PAPER,
+    Variant {
+        private: false,
+        ..PAPER
+    },
     Variant {
         late: true,
         ..PAPER
@@ -91,6 +97,7 @@ fn with_variant(
             window::set_entries(variant.entries).unwrap();
             window::set_keep(variant.keep).unwrap();
             window::set_late(variant.late);
+            window::set_private(variant.private);
             body(variant);
         });
     }

@@ -76,9 +76,10 @@ pub const DEFAULT_ENTRIES: usize = if MAX_ENTRIES > 8192 {
 /// Those who wait for an entry.
 static SLEEPERS: WaitQueue = WaitQueue::new();
 
-/// How the window works: the settings of `ephemeral.parts`, `ephemeral.late`, `ephemeral.keep`.
+/// How the window works: the settings of `ephemeral.parts` and so on.
 static PARTS: AtomicBool = AtomicBool::new(true);
 static LATE: AtomicBool = AtomicBool::new(true);
+static PRIVATE: AtomicBool = AtomicBool::new(true);
 static KEEP: AtomicU32 = AtomicU32::new(KEEP_AUTO);
 const KEEP_AUTO: u32 = 0;
 const KEEP_ON: u32 = 1;
@@ -234,6 +235,7 @@ pub(super) unsafe fn reset() {
     ENTRIES.store(DEFAULT_ENTRIES, Ordering::Relaxed);
     PARTS.store(true, Ordering::Relaxed);
     LATE.store(true, Ordering::Relaxed);
+    PRIVATE.store(true, Ordering::Relaxed);
     KEEP.store(KEEP_AUTO, Ordering::Relaxed);
     CHANGES.store(0, Ordering::Relaxed);
     for own in &FLUSHED {
@@ -290,6 +292,17 @@ pub fn set_late(late: bool) {
     LATE.store(late, Ordering::Relaxed);
 }
 
+/// Whether mappings for a short time are private to one CPU.
+pub fn is_private() -> bool {
+    PRIVATE.load(Ordering::Relaxed)
+}
+
+/// Makes kept mappings for a short time private to one CPU, or good for all as soon as they are
+/// made, as the paper's are without its flag. For comparison.
+pub fn set_private(private: bool) {
+    PRIVATE.store(private, Ordering::Relaxed);
+}
+
 /// What becomes of a mapping that ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
@@ -333,6 +346,9 @@ pub(super) fn alloc<'a, const N: usize>(
     frames: [&'a Frame; N],
     flags: Flags,
 ) -> Result<[Mapping<'a>; N], Unavailable> {
+    if !PRIVATE.load(Ordering::Relaxed) {
+        return alloc_for_all(frames, flags);
+    }
     super::wait(&SLEEPERS, flags, || {
         machine::preempt_disable();
         let cpu = machine::cpu();
@@ -341,17 +357,39 @@ pub(super) fn alloc<'a, const N: usize>(
             super::unpin();
             return None;
         };
-        let mut number = 0;
-        Some(frames.map(|frame| {
-            if number > 0 {
-                machine::preempt_disable();
-            }
-            let slot = slots[number];
-            number += 1;
-            translations(slot).note_private();
-            translations(slot).clean_here(slot);
-            Mapping::at_slot(frame, slot)
-        }))
+        slots
+            .iter()
+            .for_each(|&slot| translations(slot).note_private());
+        let mappings = use_here(frames, slots);
+        // Each mapping has pinned the task.
+        super::unpin();
+        Some(mappings)
+    })
+}
+
+/// As [`alloc`], without the advantage of being private, for comparison: all CPUs might use the
+/// mappings.
+fn alloc_for_all<'a, const N: usize>(
+    frames: [&'a Frame; N],
+    flags: Flags,
+) -> Result<[Mapping<'a>; N], Unavailable> {
+    let slots = super::wait(&SLEEPERS, flags, || enter_all(&CACHES[0], &frames))?;
+    if !is_late() {
+        slots
+            .iter()
+            .for_each(|&slot| translations(slot).clean_everywhere(slot));
+    }
+    Ok(use_here(frames, slots))
+}
+
+/// Pins the task and makes mappings right for its CPU.
+fn use_here<const N: usize>(frames: [&Frame; N], slots: [u32; N]) -> [Mapping<'_>; N] {
+    let mut slots = slots.into_iter();
+    frames.map(|frame| {
+        let slot = slots.next().expect("an address for each frame");
+        machine::preempt_disable();
+        translations(slot).clean_here(slot);
+        Mapping::at_slot(frame, slot)
     })
 }
 
