@@ -7,8 +7,13 @@ use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     (
-        "movement: a writer is done though another fills the pipe",
+        "movement: a writer is done though another fills the stream",
         filled_by_another,
+    ),
+    ("movement: a vmsplice that waits for room", spliced),
+    (
+        "movement: readers and writers killed at work",
+        killed_at_work,
     ),
     (
         "movement: a reader goes on with what a writer waits to write",
@@ -23,6 +28,9 @@ pub const TESTS: &[Test] = &[
 /// More bytes than any stream holds.
 const LEN: usize = 2 << 20;
 const WORDS: usize = LEN / 8;
+
+/// So many bytes that a call which moves them is interrupted before its end.
+const ENDLESS: usize = 32 * LEN;
 
 /// Memory of [`LEN`] bytes that counts from `first` on.
 fn counting(first: usize) -> Result<*mut u8> {
@@ -273,40 +281,151 @@ fn beside_others() -> Outcome {
 }
 
 /// A writer all of whose bytes were taken has written them, also if another one that waited longer
-/// has filled the pipe by then.
+/// has filled the stream by then.
 fn filled_by_another() -> Outcome {
     const PART: usize = 64 * PAGE;
-    let (reader, writer) = pipe(0)?;
-    let filler = spawn(|| {
-        let zeros = [0u8; PAGE];
-        loop {
-            call!(write(writer, zeros.as_ptr().cast(), PAGE));
+    // On one CPU a reader goes on with the bytes of a writer, of any stream.
+    pin(0)?;
+    for (reader, writer) in streams()? {
+        let filler = spawn(|| {
+            let zeros = [0u8; PAGE];
+            loop {
+                call!(write(writer, zeros.as_ptr().cast(), PAGE));
+            }
+        })?;
+        await_sleep(filler)?;
+        let child = spawn(|| {
+            let from = map(PART)?;
+            // SAFETY: inside the mapping.
+            unsafe { from.write_bytes(1, PART) };
+            let n = call!(write(writer, from.cast(), PART));
+            equal!(n as usize, PART);
+            Ok(())
+        })?;
+        await_sleep(child)?;
+        let to = map(LEN)?;
+        touch(to, LEN, 0);
+        let mut taken = 0;
+        while taken < PART {
+            let n = call!(read(reader, to.cast(), LEN)) as usize;
+            // SAFETY: inside the mapping.
+            let bytes = unsafe { std::slice::from_raw_parts(to, n) };
+            taken += bytes.iter().filter(|&&byte| byte == 1).count();
         }
-    })?;
-    await_sleep(filler)?;
-    let child = spawn(|| {
-        let from = map(PART)?;
-        // SAFETY: inside the mapping.
-        unsafe { from.write_bytes(1, PART) };
-        let n = call!(write(writer, from.cast(), PART));
-        equal!(n as usize, PART);
-        Ok(())
-    })?;
-    await_sleep(child)?;
-    let to = map(LEN)?;
-    touch(to, LEN, 0);
-    let mut taken = 0;
-    while taken < PART {
-        let n = call!(read(reader, to.cast(), LEN)) as usize;
-        // SAFETY: inside the mapping.
-        let bytes = unsafe { std::slice::from_raw_parts(to, n) };
-        taken += bytes.iter().filter(|&&byte| byte == 1).count();
+        wait_ok(child)?;
+        kill_child(filler)?;
+        call!(close(reader));
+        call!(close(writer));
+        unmap(to, LEN)?;
     }
-    wait_ok(child)?;
-    kill_child(filler)?;
-    call!(close(reader));
-    call!(close(writer));
-    unmap(to, LEN)
+    Ok(())
+}
+
+/// The bytes of a `vmsplice` that waits for room are taken as those of a write are.
+fn spliced() -> Outcome {
+    const FULL: usize = 16 * PAGE;
+    for way in WAYS {
+        let _way = Switched::to(SWITCH, way)?;
+        let (reader, writer) = pipe(0)?;
+        let zeros = map(FULL)?;
+        let child = spawn(|| {
+            let from = counting(0)?;
+            write_all(writer, zeros, FULL)?;
+            let mut done = 0;
+            while done < LEN {
+                let rest = iovec {
+                    iov_base: from.wrapping_add(done).cast(),
+                    iov_len: LEN - done,
+                };
+                done += call!(vmsplice(writer, &rest, 1, 0)) as usize;
+            }
+            equal!(done, LEN);
+            count_from(from, 7);
+            Ok(())
+        })?;
+        await_sleep(child)?;
+        let to = map(LEN)?;
+        touch(to, LEN, 0);
+        let past = || Ok::<u64, Failure>(counter("bytes_put")? + counter("bytes_passed")?);
+        let before = past()?;
+        let mut next = 0;
+        // What follows the zeros goes past the pipe.
+        let n = call!(read(reader, to.cast(), LEN)) as usize;
+        ensure!(n >= FULL, "{n} bytes");
+        next = checked(to.wrapping_add(FULL), n - FULL, next)?;
+        if way == "once" {
+            let past = past()? - before;
+            ensure!(past as usize >= LEN / 2, "{past} bytes went past the pipe");
+        }
+        while (next as usize) < WORDS {
+            let n = call!(read(reader, to.cast(), LEN)) as usize;
+            next = checked(to, n, next)?;
+        }
+        wait_ok(child)?;
+        call!(close(reader));
+        call!(close(writer));
+        unmap(to, LEN)?;
+        unmap(zeros, FULL)?;
+    }
+    Ok(())
+}
+
+/// Memory that takes long to copy: a file's, again and again, shared with children.
+fn endless() -> Result<*mut u8> {
+    let file = call!(memfd_create(c"endless".as_ptr(), 0));
+    call!(ftruncate(file, LEN as off_t));
+    let whole = map_with(ENDLESS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
+    for at in (0..ENDLESS).step_by(LEN) {
+        let at = whole.wrapping_add(at).cast();
+        call!(mmap(at, LEN, READ_WRITE, MAP_SHARED | MAP_FIXED, file, 0));
+    }
+    call!(close(file));
+    Ok(whole)
+}
+
+/// A reader that is killed while it goes on with the bytes of a writer that waits does not take
+/// them all, nor does a writer that is killed while it fills the buffer of a reader give them all.
+fn killed_at_work() -> Outcome {
+    let _way = Switched::to(SWITCH, "once")?;
+    let (from, to) = (endless()?, endless()?);
+    let moved = shared_value(AtomicUsize::new(0))?;
+    for stream in 0..6 {
+        let (reader, writer) = streams()?[stream / 2];
+        let begin = |gives: bool| {
+            spawn(|| {
+                let n = match gives {
+                    true => {
+                        touch(from, ENDLESS, 1);
+                        call!(write(writer, from.cast(), ENDLESS))
+                    }
+                    false => {
+                        touch(to, ENDLESS, 0);
+                        call!(read(reader, to.cast(), ENDLESS))
+                    }
+                };
+                moved.store(n as usize, SeqCst);
+                loop {
+                    pause_ms(1000);
+                }
+            })
+        };
+        moved.store(0, SeqCst);
+        let gives_first = stream % 2 == 0;
+        let waits = begin(gives_first)?;
+        await_sleep(waits)?;
+        touch(to, LEN, 0);
+        let works = begin(!gives_first)?;
+        while peek(to) == 0 {
+            thread::yield_now();
+        }
+        equal!(kill_child(works)?, End::Signal(SIGKILL));
+        await_sleep(waits)?;
+        let moved = moved.load(SeqCst);
+        ensure!(moved < ENDLESS, "stream {stream}: all bytes went");
+        kill_child(waits)?;
+    }
+    unmap(from, ENDLESS)?;
+    unmap(to, ENDLESS)
 }
 
 /// A writer whose memory is taken away while it waits has written what came before.
