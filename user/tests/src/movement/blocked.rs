@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
     ("movement: writers that wait are killed", killed),
     ("movement: writers that wait beside others", beside_others),
     ("movement: a writer's memory that goes while it waits", gone),
+    ("movement: nothing comes behind the end of a stream", ended),
 ];
 
 /// More bytes than any stream holds.
@@ -454,6 +455,49 @@ fn gone() -> Outcome {
         wait_ok(child)?;
         call!(close(reader));
         unmap(to, LEN)?;
+    }
+    Ok(())
+}
+
+/// What a sender waits to send when its side is shut down does not come any more, as after the end.
+fn ended() -> Outcome {
+    const SMALL: usize = PAGE / 2;
+    // On one CPU, where the sender that was woken does not run before the reader sleeps.
+    pin(0)?;
+    let priority = |policy: c_int, sched_priority: c_int| -> Outcome {
+        call!(sched_setscheduler(0, policy, &sched_param { sched_priority }));
+        Ok(())
+    };
+    let sent = shared_value(AtomicUsize::new(0))?;
+    for (reader, writer) in &streams()?[1..] {
+        let child = spawn(|| {
+            handle(SIGPIPE, ignore_signal, 0)?;
+            let from = counting(0)?;
+            sent.store(call!(write(*writer, from.cast(), LEN)) as usize, SeqCst);
+            Ok(())
+        })?;
+        await_sleep(child)?;
+        let to = map(LEN)?;
+        touch(to, LEN, 0);
+        priority(SCHED_FIFO, 1)?;
+        call!(shutdown(*writer, SHUT_WR));
+        // A reader of little does not take what the sender waits with.
+        let mut received = 0;
+        loop {
+            let n = call!(read(*reader, to.cast(), SMALL)) as usize;
+            if n == 0 {
+                break;
+            }
+            received += n;
+        }
+        let behind = call!(read(*reader, to.cast(), LEN));
+        priority(SCHED_OTHER, 0)?;
+        equal!(behind, 0);
+        wait_ok(child)?;
+        equal!(sent.load(SeqCst), received);
+        unmap(to, LEN)?;
+        call!(close(*reader));
+        call!(close(*writer));
     }
     Ok(())
 }
