@@ -465,7 +465,11 @@ fn ended() -> Outcome {
     // On one CPU, where the sender that was woken does not run before the reader sleeps.
     pin(0)?;
     let priority = |policy: c_int, sched_priority: c_int| -> Outcome {
-        call!(sched_setscheduler(0, policy, &sched_param { sched_priority }));
+        call!(sched_setscheduler(
+            0,
+            policy,
+            &sched_param { sched_priority }
+        ));
         Ok(())
     };
     let sent = shared_value(AtomicUsize::new(0))?;
