@@ -236,10 +236,12 @@ fn source(writer: c_int, seed: u64, made: Made) -> Outcome {
                 _ => most,
             };
             let pieces = pieces(&mut numbers, memory.at, done % LEN, most.min(TOTAL - done));
-            // SAFETY: writes from the mapping.
-            let n = match numbers.below(6) {
-                0 => unsafe { vmsplice(writer, pieces.as_ptr(), 4, 0) },
-                _ => unsafe { writev(writer, pieces.as_ptr(), 4) },
+            let splices = numbers.below(4) == 0;
+            let n = match splices {
+                // SAFETY: reads the mapping.
+                true => unsafe { vmsplice(writer, pieces.as_ptr(), 4, 0) },
+                // SAFETY: as above.
+                false => unsafe { writev(writer, pieces.as_ptr(), 4) },
             };
             match n {
                 0.. => done += n as usize,
@@ -345,7 +347,7 @@ fn meddle(reader: c_int, writer: c_int, seed: u64) -> Outcome {
                 call!(fcntl(end, F_SETFL, 0));
             }
             1 => {
-                let size = PAGE << numbers.below(8);
+                let size = PAGE << numbers.below(5);
                 // SAFETY: a plain call.
                 unsafe { fcntl(end, F_SETPIPE_SZ, size) };
             }
@@ -380,9 +382,12 @@ fn over(stream: impl Fn() -> Result<(c_int, c_int)>) -> Outcome {
         let (reader, writer) = stream()?;
         let from = spawn(|| source(writer, seed + 1, one))?;
         let to = spawn(|| sink(reader, seed + 3, other))?;
-        let meddler = spawn(|| meddle(reader, writer, seed + 5))?;
+        let meddler = match round % 2 {
+            0 => Some(spawn(|| meddle(reader, writer, seed + 5))?),
+            _ => None,
+        };
         let outcome = wait_ok(to).and(wait_ok(from));
-        kill_child(meddler)?;
+        meddler.map(kill_child).transpose()?;
         call!(close(reader));
         call!(close(writer));
         if let Err(why) = outcome {
@@ -427,9 +432,10 @@ fn within_one() -> Outcome {
                         + numbers.below(2) as usize * 8;
                     let most = 1 + numbers.below((LEN - from) as u64) as usize;
                     let at = (at as *mut u8).wrapping_add(from).cast();
-                    // SAFETY: inside the mapping.
                     let n = match side {
+                        // SAFETY: inside the mapping.
                         0 => unsafe { read(reader, at, most) },
+                        // SAFETY: as above.
                         _ => unsafe { write(writer, at, most) },
                     };
                     calls += 1;

@@ -179,18 +179,16 @@ fn without_memory() -> Outcome {
         await_sleep(child)?;
         call!(write(writer, from.cast(), FULL));
         fail_each(each);
-        let sent = loop {
-            // SAFETY: reads from the mapping.
-            match unsafe { write(other.as_raw_fd(), from.cast(), LEN) } {
-                n @ 1.. => break n as usize,
-                _ => {}
-            }
-        };
+        let mut sent = -1;
+        while sent < 0 {
+            // SAFETY: reads the mapping.
+            sent = unsafe { write(other.as_raw_fd(), from.cast(), LEN) };
+        }
         let end = wait(child);
         fail_each(0);
         equal!(end?, End::Exit(0), each);
         let left = unread(one.as_raw_fd())? + unread(reader)?;
-        equal!(left, sent + FULL, each);
+        equal!(left, sent as usize + FULL, each);
         call!(close(reader));
         call!(close(writer));
     }
