@@ -118,7 +118,8 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     let len = call.size(3).min(MAX_TRANSFER);
     let position = Position::read(call.address(2))?;
     let (reader, writer) = (from.readable()?, to.writable()?);
-    if isize::try_from(call.size(3)).is_err() || to.flags().has(raw::O_APPEND) || !writer.splices() {
+    if isize::try_from(call.size(3)).is_err() || to.flags().has(raw::O_APPEND) || !writer.splices()
+    {
         return Err(Errno::EINVAL);
     }
     match (kind(&from)?, &position) {
