@@ -371,6 +371,13 @@ fn spliced() -> Outcome {
     Ok(())
 }
 
+/// Sets how this thread is scheduled.
+fn priority(policy: c_int, sched_priority: c_int) -> Outcome {
+    let parameter = sched_param { sched_priority };
+    call!(sched_setscheduler(0, policy, &parameter));
+    Ok(())
+}
+
 /// Memory that takes long to copy: a file's, again and again, shared with children.
 fn endless() -> Result<*mut u8> {
     let file = call!(memfd_create(c"endless".as_ptr(), 0));
@@ -388,6 +395,8 @@ fn endless() -> Result<*mut u8> {
 /// them all, nor does a writer that is killed while it fills the buffer of a reader give them all.
 fn killed_at_work() -> Outcome {
     let _way = Switched::to(SWITCH, "once")?;
+    // On one CPU, where this thread comes before the others as soon as its time is over.
+    pin(0)?;
     let (from, to) = (endless()?, endless()?);
     let moved = shared_value(AtomicUsize::new(0))?;
     for stream in 0..6 {
@@ -416,10 +425,13 @@ fn killed_at_work() -> Outcome {
         await_sleep(waits)?;
         touch(to, LEN, 0);
         let works = begin(!gives_first)?;
+        priority(SCHED_FIFO, 1)?;
         while peek(to) == 0 {
-            thread::yield_now();
+            thread::sleep(Duration::from_micros(200));
         }
-        equal!(kill_child(works)?, End::Signal(SIGKILL));
+        call!(kill(works, SIGKILL));
+        priority(SCHED_OTHER, 0)?;
+        equal!(wait(works)?, End::Signal(SIGKILL));
         await_sleep(waits)?;
         let moved = moved.load(SeqCst);
         ensure!(moved < ENDLESS, "stream {stream}: all bytes went");
@@ -464,14 +476,6 @@ fn ended() -> Outcome {
     const SMALL: usize = PAGE / 2;
     // On one CPU, where the sender that was woken does not run before the reader sleeps.
     pin(0)?;
-    let priority = |policy: c_int, sched_priority: c_int| -> Outcome {
-        call!(sched_setscheduler(
-            0,
-            policy,
-            &sched_param { sched_priority }
-        ));
-        Ok(())
-    };
     let sent = shared_value(AtomicUsize::new(0))?;
     for (reader, writer) in &streams()?[1..] {
         let child = spawn(|| {
