@@ -14,6 +14,12 @@ use crate::aggregate::Aggregate;
 pub trait Slots: State {
     /// Returns how many slices fit.
     fn slots(&self) -> usize;
+
+    /// Returns how many slices the chain has memory for: the slots, and what was
+    /// [promised](Queue::promise) beyond them.
+    fn capacity(&self) -> usize {
+        self.slots()
+    }
 }
 
 impl<S: Slots> Chain<S> {
@@ -54,6 +60,23 @@ impl<S: Slots> Queue<S> {
         Ok(Queue::with(data, state, stock))
     }
 
+    /// Gives the chain memory for `slices` slices that [`append`](Queue::append) is to add beyond
+    /// the queue's slots, and counts them by `set` in [`Slots::capacity`], where they stay until
+    /// they were added.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn promise(&self, slices: usize, set: impl FnOnce(&mut S)) -> Result<()> {
+        let _writing = self.writing.lock();
+        let mut chain = self.lock();
+        let chain = chain.aside();
+        let promised = chain.state.capacity() - chain.state.slots();
+        let free = chain.free_slots();
+        chain.data.reserve(free + promised + slices)?;
+        set(&mut chain.state);
+        Ok(())
+    }
+
     /// Adds slices that fit; the others stay in `from`. Returns how many bytes were added.
     ///
     /// # Errors
@@ -65,7 +88,7 @@ impl<S: Slots> Queue<S> {
         let (at, before) = (chain.end(), from.len());
         // One slice is moved below.
         if (2..=slots).contains(&from.slice_count()) {
-            if chain.data.is_empty() && from.capacity() >= chain.state.slots() {
+            if chain.data.is_empty() && from.capacity() >= chain.state.capacity() {
                 mem::swap(&mut chain.data, from);
             } else {
                 chain.data.join(from)?;
@@ -111,7 +134,7 @@ impl<S: Slots> Queue<S> {
         while n > 0 {
             let mut chain = self.lock();
             let was_full = !chain.has_slot();
-            let may_swap = spent.is_empty() && spent.capacity() >= chain.state.slots();
+            let may_swap = spent.is_empty() && spent.capacity() >= chain.state.capacity();
             let slice = if may_swap && n == chain.data.len() {
                 // The queue goes on with the other chain's memory.
                 chain.taken += n as u64;
@@ -152,8 +175,8 @@ impl<S: Slots> Queue<S> {
         if before <= max
             && target.data.is_empty()
             && source.data.slice_count() <= slots
-            && source.data.capacity() >= target.state.slots()
-            && target.data.capacity() >= source.state.slots()
+            && source.data.capacity() >= target.state.capacity()
+            && target.data.capacity() >= source.state.capacity()
         {
             source.taken += before as u64;
             mem::swap(&mut source.data, &mut target.data);
@@ -190,8 +213,13 @@ impl<S: Slots> Queue<S> {
         set: impl FnOnce(&mut S),
     ) -> Result<bool> {
         let _writing = self.writing.lock();
+        // Nothing is promised while the writing side is locked.
+        let promised = {
+            let chain = self.lock();
+            chain.state.capacity() - chain.state.slots()
+        };
         let mut other = Aggregate::new();
-        other.reserve(slots)?;
+        other.reserve(slots + promised)?;
         let mut chain = self.lock();
         if chain.data.slice_count() > slots {
             return Ok(false);

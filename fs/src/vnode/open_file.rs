@@ -171,6 +171,11 @@ pub trait File: Any + Send + Sync {
         true
     }
 
+    /// Whether `splice` moves bytes from it to a pipe, if not as [`splices`](File::splices) says.
+    fn splices_out(&self) -> bool {
+        self.splices()
+    }
+
     /// Returns the text of `/proc/PID/fd/N` of a file without a location: `pipe:[12]`.
     fn describe(&self) -> Vec<u8> {
         Vec::new()

@@ -58,6 +58,10 @@ fn many_zeros(to: &mut dyn Sink) -> Result<usize> {
 }
 
 impl File for Memory {
+    fn splices_out(&self) -> bool {
+        self.minor != NULL
+    }
+
     fn read(&self, _: Option<u64>, _: OpenFlags, to: &mut dyn Sink) -> Result<usize> {
         match self.minor {
             NULL => Ok(0),

@@ -148,7 +148,9 @@ impl Drain<StreamState> for Reading<'_> {
     }
 
     fn may_pull(&mut self, chain: &mut Chain<StreamState>, beside: bool) -> bool {
-        chain.urgent.is_none() && !(beside && self.wake)
+        // What is not in a stream when it ends comes too late.
+        let has_ended = chain.state.refusal().is_some();
+        chain.urgent.is_none() && !has_ended && !(beside && self.wake)
     }
 
     fn pulled(&mut self, _: &mut Chain<StreamState>, _: usize) {

@@ -99,7 +99,7 @@ fn main() {
         processes::waiting, processes::forking, processes::executing, processes::groups,
         memfds, attributes, accounts::process, accounts::machine, accounts::log,
         accounts::charges, mounts, ptys, pidfd, pipes, movement,
-        movement::blocked, movement::calls, movement::files, movement::waiting, passing,
+        movement::blocked, movement::calls, movement::churned, movement::files, movement::refused, movement::waiting, passing,
         passing::chains, passing::places, polling, udp_lite,
         netlink, inet::connections, inet::reading, inet::ports, inet::accepting,
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,

@@ -17,7 +17,29 @@ use super::{
 /// Bytes on their way at once between two files: a full pipe.
 const PIECE: usize = super::DEFAULT_SLOTS * PAGE_SIZE;
 
+/// Memory of a pipe for slices beyond its slots.
+struct Promise<'a> {
+    pipe: &'a Pipe,
+    slices: usize,
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.pipe.queue.lock().state.promised -= self.slices;
+    }
+}
+
 impl Pipe {
+    /// Makes sure that so many slices can be added beyond the pipe's slots.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    fn promise(&self, slices: usize) -> Result<Promise<'_>> {
+        self.queue
+            .promise(slices, |state| state.promised += slices)?;
+        Ok(Promise { pipe: self, slices })
+    }
+
     /// Adds slices that fit, or all of them if the call `exceeds` the pipe's slots; the others stay
     /// in `from`. Wakes readers.
     ///
@@ -156,15 +178,20 @@ pub fn file_to_pipe(
 ) -> Result<usize> {
     loop {
         let status = to.await_slot(wait)?;
+        let room = len.min(status.slots - status.slices);
+        // Bytes of a stream can't go back, so the memory for them comes first.
+        let _promise = match at {
+            None => Some(to.promise(room)?),
+            Some(_) => None,
+        };
         let mut moving = Aggregate::new();
-        let mut sink = AggregateSink::with_slices(&mut moving, len, status.slots - status.slices);
+        let mut sink = AggregateSink::with_slices(&mut moving, len, room);
         from.read(at, flags, &mut sink)?;
         if moving.is_empty() {
             return Ok(0);
         }
-        // Another writer may have been faster. A file is read again. Bytes of a stream can't go
-        // back, nor may each call wait: they go in beyond the pipe's slots, no more than it had for
-        // them.
+        // Another writer may have been faster. A file is read again. Bytes of a stream go in beyond
+        // the pipe's slots, no more than it had for them, since not each call may wait.
         match to.append(&mut moving, at.is_none()) {
             Ok(0) => {}
             result => return result,

@@ -18,6 +18,8 @@ pub struct Ends {
 pub(super) struct PipeState {
     /// Slices that fit.
     pub slots: usize,
+    /// Slices that splices from streams may add beyond those, whatever others add meanwhile.
+    pub promised: usize,
     pub readers: usize,
     pub writers: usize,
     /// Reading ends that were ever opened.
@@ -58,6 +60,10 @@ impl Slots for PipeState {
     #[inline]
     fn slots(&self) -> usize {
         self.slots
+    }
+
+    fn capacity(&self) -> usize {
+        self.slots + self.promised
     }
 }
 

@@ -47,7 +47,7 @@ impl Position {
             return Ok(Position::Own);
         }
         let value: i64 = user::read(place)?;
-        let value = u64::try_from(value).map_err(|_| Errno::EINVAL)?;
+        let value = value.cast_unsigned();
         Ok(Position::At { place, value })
     }
 
@@ -59,12 +59,23 @@ impl Position {
         }
     }
 
-    /// The offset to give to the file, `None` for its own position.
-    fn explicit(&self) -> Option<u64> {
-        match self {
-            Position::Own => None,
-            Position::At { value, .. } => Some(*value),
-        }
+    /// Where `splice` starts in a file for `len` bytes, `None` in one that has no position.
+    ///
+    /// # Errors
+    /// `EINVAL` for an offset in such a file, and as [`check_end`]; those of the file.
+    fn of_splice(&self, open: &OpenFile, len: usize) -> Result<Option<u64>> {
+        let own = match open.file().seek(0, raw::SEEK_CUR) {
+            Ok(own) => own,
+            Err(Errno::ESPIPE) if matches!(self, Position::Own) => return Ok(None),
+            Err(Errno::ESPIPE) => return Err(Errno::EINVAL),
+            Err(error) => return Err(error),
+        };
+        let start = match self {
+            Position::Own => own,
+            Position::At { value, .. } => *value,
+        };
+        check_end(start, len)?;
+        Ok(Some(start))
     }
 
     /// `n` bytes behind `start` were moved. A position is set only if `set_own`: without an offset
@@ -84,6 +95,16 @@ impl Position {
     }
 }
 
+/// Checks that `len` bytes from `start` on end where a file can.
+///
+/// # Errors
+/// `EINVAL`.
+fn check_end(start: u64, len: usize) -> Result<()> {
+    let end = start.checked_add(len as u64);
+    let is_good = end.is_some_and(|end| i64::try_from(end).is_ok());
+    is_good.then_some(()).ok_or(Errno::EINVAL)
+}
+
 fn kind(open: &OpenFile) -> Result<Kind> {
     match open.location() {
         Some(place) => Ok(place.vnode().kind()),
@@ -97,8 +118,8 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
     let len = call.size(3).min(MAX_TRANSFER);
     let position = Position::read(call.address(2))?;
     let (reader, writer) = (from.readable()?, to.writable()?);
-    let is_negative = isize::try_from(call.size(3)).is_err();
-    if is_negative || to.flags().has(raw::O_APPEND) || !writer.splices() {
+    if isize::try_from(call.size(3)).is_err() || to.flags().has(raw::O_APPEND) || !writer.splices()
+    {
         return Err(Errno::EINVAL);
     }
     match (kind(&from)?, &position) {
@@ -107,6 +128,7 @@ fn sendfile(call: &mut Call<'_>) -> Result<usize> {
         _ => return Err(Errno::EINVAL),
     }
     let start = position.start(&from)?;
+    check_end(start, call.size(3))?;
     // Only bytes that are written make packets in a pipe.
     let mut to_flags = to.flags();
     if pipe(&to).is_some() {
@@ -139,6 +161,12 @@ fn copy_file_range(call: &mut Call<'_>) -> Result<usize> {
     }
     let from_start = from_position.start(&from)?;
     let to_start = to_position.start(&to)?;
+    for start in [from_start, to_start] {
+        // Here alone Linux tells offsets that wrap from others that are negative.
+        let end = start.checked_add(call.size(4) as u64);
+        end.ok_or(Errno::EOVERFLOW)?;
+        i64::try_from(start).map_err(|_| Errno::EINVAL)?;
+    }
     let same = match (from.location(), to.location()) {
         (Some(a), Some(b)) => Arc::ptr_eq(a.vnode(), b.vnode()),
         _ => false,
@@ -191,7 +219,8 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
                 return Err(Errno::EINVAL);
             }
             let position = Position::read(to_at)?;
-            let at = position.explicit();
+            let start = position.of_splice(&to, call.size(4))?;
+            let at = start.filter(|_| matches!(position, Position::At { .. }));
             let write =
                 |source: &mut dyn Source| file_size::write(call, &to, at, to.flags(), source);
             let n = moving::pipe_to_file(source, write, len, waits(&from));
@@ -204,17 +233,13 @@ fn splice(call: &mut Call<'_>) -> Result<usize> {
             if to_at.0 != 0 {
                 return Err(Errno::ESPIPE);
             }
-            if !reader.splices() {
+            if !reader.splices_out() {
                 return Err(Errno::EINVAL);
             }
             let position = Position::read(from_at)?;
             // A file with a position is read from an explicit one, so that bytes that the pipe does
             // not take are not lost.
-            let start = match position.start(&from) {
-                Ok(start) => Some(start),
-                Err(Errno::ESPIPE) if matches!(position, Position::Own) => None,
-                Err(error) => return Err(error),
-            };
+            let start = position.of_splice(&from, call.size(4))?;
             // Data that arrive by themselves are not waited for either.
             let mut from_flags = from.flags();
             if !wait && SocketFile::of(&from).is_ok() {
@@ -261,7 +286,8 @@ fn vmsplice(call: &mut Call<'_>) -> Result<usize> {
     let open = call.files().get(call.int(0))?;
     let pipe = pipe(&open).ok_or(Errno::EBADF)?;
     let (array, count) = (call.address(1), call.size(2));
-    let wait = flags & raw::SPLICE_F_NONBLOCK == 0 && !open.flags().has(raw::O_NONBLOCK);
+    // Unlike the other calls it does not heed `O_NONBLOCK`.
+    let wait = flags & raw::SPLICE_F_NONBLOCK == 0;
     if open.flags().writes() {
         let mut from = UserBuffers::vector(array, count)?;
         pipe.write_what_fits(wait, &mut from)

@@ -7,8 +7,13 @@ use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
     (
-        "movement: a writer is done though another fills the pipe",
+        "movement: a writer is done though another fills the stream",
         filled_by_another,
+    ),
+    ("movement: a vmsplice that waits for room", spliced),
+    (
+        "movement: readers and writers killed at work",
+        killed_at_work,
     ),
     (
         "movement: a reader goes on with what a writer waits to write",
@@ -18,11 +23,15 @@ pub const TESTS: &[Test] = &[
     ("movement: writers that wait are killed", killed),
     ("movement: writers that wait beside others", beside_others),
     ("movement: a writer's memory that goes while it waits", gone),
+    ("movement: nothing comes behind the end of a stream", ended),
 ];
 
 /// More bytes than any stream holds.
 const LEN: usize = 2 << 20;
 const WORDS: usize = LEN / 8;
+
+/// So many bytes that a call which moves them is interrupted before its end.
+const ENDLESS: usize = 32 * LEN;
 
 /// Memory of [`LEN`] bytes that counts from `first` on.
 fn counting(first: usize) -> Result<*mut u8> {
@@ -266,40 +275,163 @@ fn beside_others() -> Outcome {
 }
 
 /// A writer all of whose bytes were taken has written them, also if another one that waited longer
-/// has filled the pipe by then.
+/// has filled the stream by then.
 fn filled_by_another() -> Outcome {
     const PART: usize = 64 * PAGE;
-    let (reader, writer) = pipe(0)?;
-    let filler = spawn(|| {
-        let zeros = [0u8; PAGE];
-        loop {
-            call!(write(writer, zeros.as_ptr().cast(), PAGE));
+    // On one CPU a reader goes on with the bytes of a writer, of any stream.
+    pin(0)?;
+    for (reader, writer) in streams()? {
+        let filler = spawn(|| {
+            let zeros = [0u8; PAGE];
+            loop {
+                call!(write(writer, zeros.as_ptr().cast(), PAGE));
+            }
+        })?;
+        await_sleep(filler)?;
+        let child = spawn(|| {
+            let from = map(PART)?;
+            // SAFETY: inside the mapping.
+            unsafe { from.write_bytes(1, PART) };
+            let n = call!(write(writer, from.cast(), PART));
+            equal!(n as usize, PART);
+            Ok(())
+        })?;
+        await_sleep(child)?;
+        let to = map(LEN)?;
+        touch(to, LEN, 0);
+        let mut taken = 0;
+        while taken < PART {
+            let n = call!(read(reader, to.cast(), LEN)) as usize;
+            // SAFETY: inside the mapping.
+            let bytes = unsafe { std::slice::from_raw_parts(to, n) };
+            taken += bytes.iter().filter(|&&byte| byte == 1).count();
         }
-    })?;
-    await_sleep(filler)?;
-    let child = spawn(|| {
-        let from = map(PART)?;
-        // SAFETY: inside the mapping.
-        unsafe { from.write_bytes(1, PART) };
-        let n = call!(write(writer, from.cast(), PART));
-        equal!(n as usize, PART);
-        Ok(())
-    })?;
-    await_sleep(child)?;
-    let to = map(LEN)?;
-    touch(to, LEN, 0);
-    let mut taken = 0;
-    while taken < PART {
-        let n = call!(read(reader, to.cast(), LEN)) as usize;
-        // SAFETY: inside the mapping.
-        let bytes = unsafe { std::slice::from_raw_parts(to, n) };
-        taken += bytes.iter().filter(|&&byte| byte == 1).count();
+        wait_ok(child)?;
+        kill_child(filler)?;
+        call!(close(reader));
+        call!(close(writer));
+        unmap(to, LEN)?;
     }
-    wait_ok(child)?;
-    kill_child(filler)?;
-    call!(close(reader));
-    call!(close(writer));
-    unmap(to, LEN)
+    Ok(())
+}
+
+/// The bytes of a `vmsplice` that waits for room are taken as those of a write are.
+fn spliced() -> Outcome {
+    const FULL: usize = 16 * PAGE;
+    for way in WAYS {
+        let _way = Switched::to(SWITCH, way)?;
+        let (reader, writer) = pipe(0)?;
+        let zeros = map(FULL)?;
+        let child = spawn(|| {
+            let from = counting(0)?;
+            write_all(writer, zeros, FULL)?;
+            let mut done = 0;
+            while done < LEN {
+                let rest = iovec {
+                    iov_base: from.wrapping_add(done).cast(),
+                    iov_len: LEN - done,
+                };
+                done += call!(vmsplice(writer, &rest, 1, 0)) as usize;
+            }
+            equal!(done, LEN);
+            count_from(from, 7);
+            Ok(())
+        })?;
+        await_sleep(child)?;
+        let to = map(LEN)?;
+        touch(to, LEN, 0);
+        let past = || Ok::<u64, Failure>(counter("bytes_put")? + counter("bytes_passed")?);
+        let before = past()?;
+        let mut next = 0;
+        // What follows the zeros goes past the pipe.
+        let n = call!(read(reader, to.cast(), LEN)) as usize;
+        ensure!(n >= FULL, "{n} bytes");
+        next = checked(to.wrapping_add(FULL), n - FULL, next)?;
+        if way == "once" {
+            let past = past()? - before;
+            ensure!(past as usize >= LEN / 2, "{past} bytes went past the pipe");
+        }
+        while (next as usize) < WORDS {
+            let n = call!(read(reader, to.cast(), LEN)) as usize;
+            next = checked(to, n, next)?;
+        }
+        wait_ok(child)?;
+        call!(close(reader));
+        call!(close(writer));
+        unmap(to, LEN)?;
+        unmap(zeros, FULL)?;
+    }
+    Ok(())
+}
+
+/// Sets how this thread is scheduled.
+fn priority(policy: c_int, sched_priority: c_int) -> Outcome {
+    let parameter = sched_param { sched_priority };
+    call!(sched_setscheduler(0, policy, &parameter));
+    Ok(())
+}
+
+/// Memory that takes long to copy: a file's, again and again, shared with children.
+fn endless() -> Result<*mut u8> {
+    let file = call!(memfd_create(c"endless".as_ptr(), 0));
+    call!(ftruncate(file, LEN as off_t));
+    let whole = map_with(ENDLESS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1)?;
+    for at in (0..ENDLESS).step_by(LEN) {
+        let at = whole.wrapping_add(at).cast();
+        call!(mmap(at, LEN, READ_WRITE, MAP_SHARED | MAP_FIXED, file, 0));
+    }
+    call!(close(file));
+    Ok(whole)
+}
+
+/// A reader that is killed while it goes on with the bytes of a writer that waits does not take
+/// them all, nor does a writer that is killed while it fills the buffer of a reader give them all.
+fn killed_at_work() -> Outcome {
+    let _way = Switched::to(SWITCH, "once")?;
+    // On one CPU, where this thread comes before the others as soon as its time is over.
+    pin(0)?;
+    let (from, to) = (endless()?, endless()?);
+    let moved = shared_value(AtomicUsize::new(0))?;
+    for stream in 0..6 {
+        let (reader, writer) = streams()?[stream / 2];
+        let begin = |gives: bool| {
+            spawn(|| {
+                let n = match gives {
+                    true => {
+                        touch(from, ENDLESS, 1);
+                        call!(write(writer, from.cast(), ENDLESS))
+                    }
+                    false => {
+                        touch(to, ENDLESS, 0);
+                        call!(read(reader, to.cast(), ENDLESS))
+                    }
+                };
+                moved.store(n as usize, SeqCst);
+                loop {
+                    pause_ms(1000);
+                }
+            })
+        };
+        moved.store(0, SeqCst);
+        let gives_first = stream % 2 == 0;
+        let waits = begin(gives_first)?;
+        await_sleep(waits)?;
+        touch(to, LEN, 0);
+        let works = begin(!gives_first)?;
+        priority(SCHED_FIFO, 1)?;
+        while peek(to) == 0 {
+            thread::sleep(Duration::from_micros(200));
+        }
+        call!(kill(works, SIGKILL));
+        priority(SCHED_OTHER, 0)?;
+        equal!(wait(works)?, End::Signal(SIGKILL));
+        await_sleep(waits)?;
+        let moved = moved.load(SeqCst);
+        ensure!(moved < ENDLESS, "stream {stream}: all bytes went");
+        kill_child(waits)?;
+    }
+    unmap(from, ENDLESS)?;
+    unmap(to, ENDLESS)
 }
 
 /// A writer whose memory is taken away while it waits has written what came before.
@@ -328,6 +460,45 @@ fn gone() -> Outcome {
         wait_ok(child)?;
         call!(close(reader));
         unmap(to, LEN)?;
+    }
+    Ok(())
+}
+
+/// What a sender waits to send when its side is shut down does not come any more, as after the end.
+fn ended() -> Outcome {
+    const SMALL: usize = PAGE / 2;
+    // On one CPU, where the sender that was woken does not run before the reader sleeps.
+    pin(0)?;
+    let sent = shared_value(AtomicUsize::new(0))?;
+    for (reader, writer) in &streams()?[1..] {
+        let child = spawn(|| {
+            handle(SIGPIPE, ignore_signal, 0)?;
+            let from = counting(0)?;
+            sent.store(call!(write(*writer, from.cast(), LEN)) as usize, SeqCst);
+            Ok(())
+        })?;
+        await_sleep(child)?;
+        let to = map(LEN)?;
+        touch(to, LEN, 0);
+        priority(SCHED_FIFO, 1)?;
+        call!(shutdown(*writer, SHUT_WR));
+        // A reader of little does not take what the sender waits with.
+        let mut received = 0;
+        loop {
+            let n = call!(read(*reader, to.cast(), SMALL)) as usize;
+            if n == 0 {
+                break;
+            }
+            received += n;
+        }
+        let behind = call!(read(*reader, to.cast(), LEN));
+        priority(SCHED_OTHER, 0)?;
+        equal!(behind, 0);
+        wait_ok(child)?;
+        equal!(sent.load(SeqCst), received);
+        unmap(to, LEN)?;
+        call!(close(*reader));
+        call!(close(*writer));
     }
     Ok(())
 }

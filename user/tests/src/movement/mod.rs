@@ -3,7 +3,9 @@
 
 pub mod blocked;
 pub mod calls;
+pub mod churned;
 pub mod files;
+pub mod refused;
 pub mod waiting;
 
 use std::net::{TcpListener, TcpStream};

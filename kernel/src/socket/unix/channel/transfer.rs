@@ -203,7 +203,9 @@ impl<F: Fn()> Drain<ChannelState> for Receiving<'_, F> {
         let received = &self.received;
         let is_parted = received.minds_sender || received.is_over || self.stop.is_some();
         let goes_on = beside && received.made_room;
-        !is_parted && !goes_on && chain.urgent.is_none() && chain.state.marks.is_empty()
+        // What is not in a channel when it is closed comes too late.
+        let is_over = goes_on || chain.state.closed;
+        !is_parted && !is_over && chain.urgent.is_none() && chain.state.marks.is_empty()
     }
 
     fn pulled(&mut self, chain: &mut Chain<ChannelState>, n: usize) {
