@@ -19,6 +19,7 @@
 //! - `uncached`, what kernels did before, for comparison: an address is allocated for each mapping,
 //!   and every CPU told when it ends.
 
+pub mod audit;
 mod direct;
 mod shared;
 #[cfg(all(test, not(target_os = "none")))]

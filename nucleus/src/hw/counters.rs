@@ -160,6 +160,9 @@ crate::counters! {
     ephemeral_remote,
     /// Those that none had to drop, since the accessed bit showed that no TLB held them.
     ephemeral_saved_accessed,
+    /// Those of a mapping for all CPUs that a CPU did not have to drop, since the mask said that it
+    /// holds none.
+    ephemeral_saved_mask,
     /// Those that other CPUs did not have to drop, since the mapping is for one CPU alone.
     ephemeral_saved_private,
     /// Those that a CPU did not have to drop, since it had dropped all for another reason, or was

@@ -339,10 +339,11 @@ fn isolation() {
     allowed.extend(data);
     let mut found = Vec::new();
     let mut programs = 0;
-    space::walk_root(root, &mut |va, is_programs, level| {
-        assert_eq!(is_programs, va < USER_END.0, "{va:#x}");
-        assert_eq!(level, 1, "{va:#x}");
-        match is_programs {
+    space::walk_root(root, &mut |leaf| {
+        let va = leaf.va;
+        assert_eq!(leaf.is_programs, va < USER_END.0, "{va:#x}");
+        assert_eq!(leaf.frames, 1, "{va:#x}");
+        match leaf.is_programs {
             true => programs += 1,
             false => found.push(va),
         }

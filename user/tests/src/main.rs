@@ -31,6 +31,7 @@ mod large_shared;
 mod leaks;
 mod legacy;
 mod locking;
+mod mapped;
 mod memfds;
 mod memory;
 mod modes;
@@ -109,7 +110,7 @@ fn main() {
         queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
-        bad_pointers, bad_elf, leaks, exhaustion
+        mapped, bad_pointers, bad_elf, leaks, exhaustion
     };
     let runner = Runner {
         words,

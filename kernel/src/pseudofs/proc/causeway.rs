@@ -1,9 +1,19 @@
 //! `/proc/causeway`, which only this kernel has: costs by cause, the costs of the bare machine,
 //! memory by use, switches, system calls without an implementation.
 
+use alloc::vec::Vec;
+
 use abi::{Errno, Result};
 use fs::pseudofs::{Entry, Table, Text};
-use nucleus::{Unchanged, frame, heap, hw_cost, switches::Switch};
+use nucleus::{
+    Unchanged,
+    ephemeral::{
+        audit::{self, Place},
+        window,
+    },
+    frame, heap, hw_cost,
+    switches::Switch,
+};
 use vm::{
     account::{self, Kind},
     counters::Counter,
@@ -48,6 +58,7 @@ const MOVEMENTS: &[&str] = &[
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
+        .filter(|switch| switch.name != EPHEMERAL)
         .fold(Table::new(), |table, switch| {
             table.with(switch.name, setting(switch))
         })
@@ -105,6 +116,9 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
                 writeln!(out, "kernel {}", usage.kernel);
             }),
         )
+        .with("ephemeral", ephemeral())
+        // It walks the kernel's page tables.
+        .with("mapped", Entry::text(mapped).mode(0o400))
         .with("accounts", Entry::text(accounts))
         .with(
             "heap",
@@ -117,6 +131,64 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
         );
     more.iter()
         .fold(table, |table, (name, file)| table.with(name, file()))
+}
+
+/// The switch whose file tells more than its value.
+const EPHEMERAL: &str = "ephemeral";
+
+/// The counters of ephemeral mappings and of the direct map begin so.
+const EPHEMERAL_COUNTERS: [&str; 2] = ["ephemeral_", "direct_map_"];
+
+/// `/proc/causeway/ephemeral`: where ephemeral mappings come from, which may be changed, how many
+/// there are, and what they cost and saved.
+fn ephemeral() -> Entry {
+    let file = shown(|out| {
+        let [used, valid] = window::usage();
+        if let Some(switch) = switches::find(EPHEMERAL) {
+            writeln!(out, "backend {}", switch.show());
+        }
+        writeln!(out, "entries {}", window::entries());
+        writeln!(out, "in_use {used}");
+        writeln!(out, "valid {valid}");
+        for (name, total) in counters::all() {
+            let rest = EPHEMERAL_COUNTERS.map(|it| name.strip_prefix(it));
+            if let Some(name) = rest.into_iter().flatten().next() {
+                writeln!(out, "{name} {total}");
+            }
+        }
+    });
+    match switches::find(EPHEMERAL) {
+        Some(switch) => changeable(file, switch),
+        None => file,
+    }
+}
+
+/// `/proc/causeway/mapped`: each page of a program or file, and of what the kernel shares with
+/// devices, that the kernel's half of the address space maps now, with its address there and who
+/// uses it. Without the direct map, where `directmap=all` has all of them.
+fn mapped(out: &mut Text) -> Result<()> {
+    let mut found = Vec::new();
+    let mut is_short = false;
+    audit::each_mapped(|it| {
+        is_short |= found.try_reserve(1).is_err();
+        if !is_short {
+            found.push(it);
+        }
+    });
+    if is_short {
+        return Err(Errno::ENOMEM);
+    }
+    for it in found {
+        let (address, frame) = (it.address, it.frame);
+        match it.place {
+            Place::Direct => writeln!(out, "{address:x} {frame:x} direct"),
+            Place::Own(cpu) => writeln!(out, "{address:x} {frame:x} cpu {cpu}"),
+            Place::Cached(users) => writeln!(out, "{address:x} {frame:x} cached {users}"),
+            Place::Single => writeln!(out, "{address:x} {frame:x} single"),
+            Place::Elsewhere => writeln!(out, "{address:x} {frame:x} elsewhere"),
+        }
+    }
+    Ok(())
 }
 
 /// `/proc/causeway/accounts`: for each user what its processes have made and still exists, by kind:
@@ -138,9 +210,14 @@ fn accounts(out: &mut Text) -> Result<()> {
 /// The file of a switch.
 fn setting(switch: &'static Switch) -> Entry {
     let file = line(|| switch.show());
-    if !switch.is_live {
-        return file;
+    match switch.is_live {
+        true => changeable(file, switch),
+        false => file,
     }
+}
+
+/// A file that changes a switch when it is written.
+fn changeable(file: Entry, switch: &'static Switch) -> Entry {
     file.writable(|bytes| {
         let text = core::str::from_utf8(bytes.trim_ascii()).ok();
         let setting = text.and_then(|text| switch.parse(text));

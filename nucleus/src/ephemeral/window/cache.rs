@@ -86,6 +86,8 @@ impl Translations {
     /// that it stays what it is; interrupts are on, and no spin lock is held.
     pub(super) fn clean_everywhere(&self, slot: u32) {
         let missing = pmap::all_cpus() & !self.clean.load(Ordering::Acquire);
+        let clean = pmap::all_cpus().count_ones() - missing.count_ones();
+        Counter::ephemeral_saved_mask.add(u64::from(clean));
         if missing != 0 {
             Counter::ephemeral_remote.add(u64::from(missing.count_ones()));
             pmap::forget_window(&[slot], missing);

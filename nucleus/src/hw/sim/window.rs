@@ -6,7 +6,7 @@
 
 use super::interface::point;
 use super::machine::{Machine, machine, required};
-use crate::{OutOfMemory, PhysAddr};
+use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// Addresses that each CPU has for itself: few, so that they are used again soon.
 pub(crate) const WINDOW_RING: usize = 8;
@@ -119,6 +119,30 @@ fn translate(m: &Machine, slot: usize) -> Option<u64> {
     });
     held.insert(slot, frame);
     Some(frame)
+}
+
+/// The number of an address of the window, as [`each_kernel_page`] gives it.
+pub(crate) fn window_slot(address: usize) -> Option<usize> {
+    Some(address / PAGE_SIZE)
+}
+
+/// Calls `each` with the address and the frame of each page that the kernel maps, and whether it is
+/// in the direct map, which is left out unless `whole`.
+pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(usize, u64, bool)) {
+    let m = required();
+    let direct = m.outside.iter().enumerate().filter(|(_, it)| !it.get());
+    for (frame, _) in direct.filter(|_| whole) {
+        each(
+            m.memory(PhysAddr((frame as u64) << PAGE_SHIFT)) as usize,
+            frame as u64,
+            true,
+        );
+    }
+    for (slot, entry) in m.window.iter().enumerate() {
+        if let Some(frame) = entry.get().frame {
+            each(slot * PAGE_SIZE, frame, false);
+        }
+    }
 }
 
 /// Holds an address that no one asked for: one that is mapped, if there is any.

@@ -6,9 +6,10 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_to};
+use super::layout::DIRECT_MAP_SIZE;
+use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_kernel, walk_to};
 use crate::hw::mitigations::ADDRESS;
-use crate::{PAGE_SHIFT, PhysAddr};
+use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 use super::layout::ptr;
 
@@ -81,4 +82,19 @@ fn fill(at: u64, first: Option<u32>) {
     let entries = core::array::from_fn(|i| first.map_or(0, |it| address(it + i as u32) | DATA));
     // SAFETY: set aside for this, and not in use.
     unsafe { table(at).write(entries) };
+}
+
+/// Calls `each` with the address and the frame of each page of the kernel's half of the address
+/// space, and whether it is in the direct map, which is left out unless `whole`.
+pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(usize, u64, bool)) {
+    let start = ptr(PhysAddr(0)) as usize;
+    walk_kernel(&mut |leaf| {
+        let is_direct = leaf.va.wrapping_sub(start) < DIRECT_MAP_SIZE;
+        if whole || !is_direct {
+            for part in 0..leaf.frames {
+                let address = leaf.va + part as usize * PAGE_SIZE;
+                each(address, leaf.frame + part, is_direct);
+            }
+        }
+    });
 }

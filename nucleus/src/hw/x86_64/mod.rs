@@ -52,7 +52,7 @@ pub(crate) use cpu::{
     irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,
     write_back_caches,
 };
-pub(crate) use direct::{direct_hide, direct_show};
+pub(crate) use direct::{direct_hide, direct_show, each_kernel_page};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};
@@ -77,7 +77,8 @@ pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::DEVICES;
 pub(crate) use window::{
     WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, flushes, window_address, window_flush,
-    window_invalidate, window_map, window_start, window_take, window_unmap, window_used,
+    window_invalidate, window_map, window_slot, window_start, window_take, window_unmap,
+    window_used,
 };
 
 use crate::PhysAddr;

@@ -277,14 +277,31 @@ pub(super) fn walk_to(va: usize, level: usize) -> *mut u64 {
     entry
 }
 
-/// Calls `each` for all that a root maps: the address, whether programs may use it, and the level
-/// of its entry. The root's tables don't change meanwhile.
-pub fn walk_root(root: PhysAddr, each: &mut impl FnMut(usize, bool, usize)) {
-    walk_table(root.0, 0, 4, each);
+/// What an entry of a page table maps.
+pub struct Leaf {
+    /// The first address.
+    pub va: usize,
+    /// The first frame.
+    pub frame: u64,
+    /// How many there are in a row.
+    pub frames: u64,
+    /// Whether programs may use it.
+    pub is_programs: bool,
 }
 
-fn walk_table(at: u64, va: usize, level: usize, each: &mut impl FnMut(usize, bool, usize)) {
-    for index in 0..512usize {
+/// Calls `each` for all that a root maps. The root's tables don't change meanwhile.
+pub fn walk_root(root: PhysAddr, each: &mut impl FnMut(Leaf)) {
+    walk_table(root.0, 0, 4, 0..512, each);
+}
+
+/// Calls `each` for all that the kernel's half of the address space maps. What changes meanwhile is
+/// found as it was or as it is.
+pub fn walk_kernel(each: &mut impl FnMut(Leaf)) {
+    walk_table(kernel_root().0, 0, 4, 256..512, each);
+}
+
+fn walk_table(at: u64, va: usize, level: usize, part: Range<usize>, each: &mut impl FnMut(Leaf)) {
+    for index in part {
         let sign = if level == 4 && index >= 256 {
             !0 << 48
         } else {
@@ -297,8 +314,13 @@ fn walk_table(at: u64, va: usize, level: usize, each: &mut impl FnMut(usize, boo
             continue;
         }
         match level == 1 || entry & LARGE != 0 {
-            true => each(va, entry & USER != 0, level),
-            false => walk_table(entry & ADDRESS, va, level - 1, each),
+            true => each(Leaf {
+                va,
+                frame: (entry & ADDRESS) >> PAGE_SHIFT,
+                frames: 1 << (9 * (level - 1)),
+                is_programs: entry & USER != 0,
+            }),
+            false => walk_table(entry & ADDRESS, va, level - 1, 0..512, each),
         }
     }
 }

@@ -29,6 +29,12 @@ fn address_of(slot: usize) -> usize {
     layout::window() + slot * PAGE_SIZE
 }
 
+/// The number of an address of the window, if it is one.
+pub(crate) fn window_slot(address: usize) -> Option<usize> {
+    let slot = address.wrapping_sub(layout::window()) / PAGE_SIZE;
+    (slot < WINDOW_PAGES).then_some(slot)
+}
+
 /// The entry of an address whose table was made.
 #[inline]
 fn entry(slot: usize) -> &'static AtomicU64 {

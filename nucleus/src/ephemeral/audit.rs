@@ -1,0 +1,66 @@
+//! What the kernel's own page tables lead to: for tests, and for who wants to see it.
+
+use crate::frame::record::{Type, find};
+use crate::frame::{DirectMap, RING_SLOTS, direct_map};
+use crate::hw::machine::{self, WINDOW_RING};
+
+use super::{uncached, window};
+
+/// How a data frame is mapped in the kernel's half of the address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In the direct map: with `directmap=kernel`, what the kernel shares with devices and programs
+    /// for long.
+    Direct,
+    /// At an address of this CPU, which touches it now.
+    Own(usize),
+    /// At an address of the cache, which has so many users now.
+    Cached(usize),
+    /// At a single address, which is in use.
+    Single,
+    /// Anywhere else.
+    Elsewhere,
+}
+
+/// A data frame that the kernel's page tables lead to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The kernel's address.
+    pub address: usize,
+    /// The frame's number.
+    pub frame: u64,
+    /// How it is mapped.
+    pub place: Place,
+}
+
+/// Calls `each` for each data frame (a page of a program or file, and what the kernel shares with
+/// devices) that the kernel's half of the address space maps at the time. Takes a while where all
+/// frames are in the direct map: it is not looked at then, [`Place::Direct`] is all of it.
+pub fn each_mapped(mut each: impl FnMut(Found)) {
+    let whole = direct_map() != DirectMap::All;
+    machine::each_kernel_page(whole, &mut |address, frame, is_direct| {
+        if find(frame).is_none_or(|record| record.kind() != Type::Writable) {
+            return;
+        }
+        let place = match machine::window_slot(address) {
+            _ if is_direct => Place::Direct,
+            Some(slot) => place_in_window(slot),
+            None => Place::Elsewhere,
+        };
+        each(Found {
+            address,
+            frame,
+            place,
+        });
+    });
+}
+
+fn place_in_window(slot: usize) -> Place {
+    if slot < RING_SLOTS {
+        return Place::Own(slot / WINDOW_RING);
+    }
+    match uncached::owns(slot as u32) {
+        true => Place::Single,
+        false => Place::Cached(window::users(slot as u32)),
+    }
+}

@@ -1,0 +1,179 @@
+//! What the kernel's own page tables lead to while programs run, and where its short-lived mappings
+//! come from.
+
+use crate::proc::only_causeway;
+use support::prelude::*;
+
+pub const TESTS: &[Test] = &[
+    (
+        "mapped: the kernel maps the pages that it touches",
+        touched_pages,
+    ),
+    ("mapped: the source of mappings is changed", backends),
+];
+
+/// A line of `/proc/causeway/mapped`.
+#[derive(Debug)]
+struct Line {
+    frame: u64,
+    place: String,
+    number: usize,
+}
+
+fn mapped() -> Result<Vec<Line>> {
+    let text = read_text("/proc/causeway/mapped")?;
+    let read = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        Some(Line {
+            frame: u64::from_str_radix(words.next()?, 16).ok()?,
+            place: words.next()?.to_owned(),
+            number: words.next().unwrap_or("0").parse().ok()?,
+        })
+    };
+    let lines = text
+        .lines()
+        .map(|line| read(line).ok_or_else(|| format!("the line `{line}`").into()));
+    lines.collect()
+}
+
+/// The frames of pages of this process that are in memory.
+fn frames_of(area: *mut u8, pages: usize) -> Result<BTreeSet<u64>> {
+    let mut open = File::open("/proc/self/pagemap")?;
+    open.seek(SeekFrom::Start(area as u64 / PAGE as u64 * 8))?;
+    let mut words = vec![0; pages * 8];
+    open.read_exact(&mut words)?;
+    let words = words
+        .chunks(8)
+        .map(|it| u64::from_le_bytes(it.try_into().unwrap_or_default()));
+    let frames = words.filter(|word| word >> 63 != 0);
+    Ok(frames.map(|word| word & ((1 << 55) - 1)).collect())
+}
+
+/// Makes the kernel touch pages of all kinds: of programs, pipes, files; new and copied ones.
+fn churn(stop: &AtomicBool) -> Outcome {
+    let (reader, writer) = pipe(0)?;
+    let path = format!("/tmp/mapped-{}", std::process::id());
+    let bytes = vec![7; 3 * PAGE + 100];
+    while !stop.load(SeqCst) {
+        fs::write(&path, &bytes)?;
+        fs::read(&path)?;
+        write_bytes(&writer, &bytes)?;
+        let mut found = Vec::new();
+        while found.len() < bytes.len() {
+            found.extend(read_bytes(&reader, bytes.len() - found.len())?);
+        }
+        ensure!(found == bytes, "other bytes came out of the pipe");
+        child(|| {
+            let area = map(8 * PAGE)?;
+            (0..8).for_each(|page| poke(area.wrapping_add(page * PAGE), 1));
+            Ok(())
+        })?;
+    }
+    fs::remove_file(&path)?;
+    Ok(())
+}
+
+/// While programs run, the kernel's half of the address space maps no page of theirs but the few
+/// that a CPU touches at the time; what it has of its own there does not grow with them.
+fn touched_pages() -> Outcome {
+    only_causeway()?;
+    let setting = read_text("/proc/causeway/directmap")?;
+    if setting.trim() != "kernel" {
+        return Err(skip("the kernel maps all memory"));
+    }
+    const PAGES: usize = 2000;
+    /// Pages at a time: two by what a task does, and two by an interrupt.
+    const TOUCHED: usize = 4;
+    let own = |lines: &[Line]| lines.iter().filter(|line| line.place == "direct").count();
+    let before = own(&mapped()?);
+    ensure!(before < 1000, "{before} pages of the kernel");
+    let stop = shared_value(AtomicBool::new(false))?;
+    let children: Result<Vec<_>> = (0..cpus() + 1).map(|_| spawn(|| churn(stop))).collect();
+    let area = map(PAGES * PAGE)?;
+    (0..PAGES).for_each(|page| poke(area.wrapping_add(page * PAGE), 1));
+    let frames = frames_of(area, PAGES)?;
+    ensure!(frames.len() == PAGES, "{} frames", frames.len());
+    let mut seen = 0;
+    for _ in 0..100 {
+        let lines = mapped()?;
+        ensure!(
+            own(&lines) <= before + 8,
+            "{before} pages became {}",
+            own(&lines)
+        );
+        let mut by_cpu = vec![0; cpus()];
+        for line in lines {
+            match line.place.as_str() {
+                "direct" => ensure!(!frames.contains(&line.frame), "{line:?} is this program's"),
+                "cpu" => by_cpu[line.number] += 1,
+                _ => return Err(format!("{line:?}").into()),
+            }
+        }
+        // The tables are looked through while other CPUs go on: one may touch page after page.
+        ensure!(
+            by_cpu.iter().all(|&count| count <= TOUCHED * 64),
+            "{by_cpu:?}"
+        );
+        seen += by_cpu.iter().sum::<usize>();
+    }
+    stop.store(true, SeqCst);
+    wait_all(children?)?;
+    ensure!(
+        cpus() > 1 || seen == 0,
+        "one CPU maps {seen} pages for nobody"
+    );
+    Ok(())
+}
+
+fn field(name: &str) -> Result<u64> {
+    let text = read_text("/proc/causeway/ephemeral")?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = value.ok_or_else(|| format!("no {name} in {text}"))?;
+    Ok(value.parse()?)
+}
+
+/// Bytes arrive wherever mappings come from, and each source shows what it costs.
+fn backends() -> Outcome {
+    only_causeway()?;
+    const FILE: &str = "/proc/causeway/ephemeral";
+    let was = read_text(FILE)?;
+    let was = was
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("backend "));
+    let was = was.ok_or("the first line is not the backend")?.to_owned();
+    let path = format!("/tmp/backends-{}", std::process::id());
+    let bytes: Vec<u8> = (0..40 * PAGE).map(|at| (at / 7) as u8).collect();
+    for backend in ["window", "uncached", "direct"] {
+        fs::write(FILE, backend)?;
+        let before = [field("hits")?, field("misses")?];
+        for _ in 0..3 {
+            fs::write(&path, &bytes)?;
+            ensure!(fs::read(&path)? == bytes, "other bytes by {backend}");
+        }
+        let now = [field("hits")?, field("misses")?];
+        let made = now[1] - before[1];
+        match (backend, was.as_str()) {
+            ("uncached", _) => ensure!(made >= 120, "{made} mappings were made"),
+            ("window", _) => ensure!(now != before, "no mapping of the window is counted"),
+            _ => {}
+        }
+    }
+    fs::write(FILE, &was)?;
+    let refused = fs::write(FILE, "other")
+        .err()
+        .and_then(|e| e.raw_os_error());
+    equal!(refused, Some(EINVAL));
+    for entries in ["16", "5000", "8192"] {
+        fs::write("/proc/causeway/ephemeral.entries", entries)?;
+        equal!(field("entries")?.to_string(), entries);
+        ensure!(
+            fs::read(&path)? == bytes,
+            "other bytes with {entries} entries"
+        );
+    }
+    fs::remove_file(&path)?;
+    Ok(())
+}
