@@ -8,11 +8,13 @@ use crate::slice::Slice;
 mod aggregate;
 mod bytes;
 mod clipped;
+mod moving;
 mod user;
 
 pub use aggregate::{AggregateSink, AggregateSource};
 pub use bytes::{BytesSink, BytesSource, DiscardSink};
 pub use clipped::Clipped;
+pub use moving::Moving;
 pub use user::{MAX_TRANSFER, UserBuffers};
 
 /// Takes bytes: a program's buffer, an aggregate, a kernel buffer.

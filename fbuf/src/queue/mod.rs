@@ -7,10 +7,11 @@
 //! - `direct`: one copy, past the empty queue, into the memory of a reader that waits;
 //! - `urgent`: the place of the byte sent with `MSG_OOB`;
 //! - `splice`: slices that change queues without a copy;
+//! - `front`: the first bytes, for a file that writes them while they stay in the queue;
 //! - `ready`: the stored readiness that `poll` reads without a lock.
 //!
 //! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`],
-//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Pages that a program lends
+//! [`Queue::pass`], or a [`Front`] and [`Queue::remove`]. Pages that a program lends
 //! (`uvm.txt` 7) come in where `fill` asks its source for them, and pages leave by transfer where
 //! `drain` finds places for them in its sink.
 //!
@@ -56,6 +57,7 @@ use crate::{
 mod direct;
 mod drain;
 mod fill;
+mod front;
 mod ready;
 mod splice;
 mod urgent;
@@ -63,6 +65,7 @@ mod urgent;
 use direct::Offer;
 pub use drain::Drain;
 pub use fill::{Added, Fill, Space};
+pub use front::Front;
 pub use splice::Slots;
 
 /// Emptied frames that a queue keeps for its writer, so that they need not travel through the
