@@ -4,14 +4,10 @@ use core::mem;
 
 use crate::counters::Counter;
 use abi::Result;
-use nucleus::PAGE_SIZE;
 use vm::{Moved, account::Stock};
 
 use super::{Chain, Fill, Queue, Reading, State, fill::Added};
-use crate::{aggregate::Aggregate, io::Moving, slice::Slice};
-
-/// Slices that are taken off in one step: those of a full pipe.
-const TOGETHER: usize = 16;
+use crate::{aggregate::Aggregate, io::Moving};
 
 /// A kind of queue limited by slices. Its chain always has memory for all of them, so slices are
 /// linked without an allocation.
@@ -110,35 +106,44 @@ impl<S: Slots> Queue<S> {
     /// Takes off the first `n` bytes, which a [source of them](Queue::front) gave; returns whether
     /// a full queue has a slot again. Until then the bytes are the queue's: writers find no room in
     /// their place.
-    pub fn remove(&self, _reading: &Reading<'_>, n: usize) -> bool {
-        let mut left = n;
-        let freed_slot = match n > PAGE_SIZE {
-            true => self.remove_some::<TOGETHER>(&mut left),
-            false => self.remove_some::<1>(&mut left),
-        };
-        // Slices of less than a page.
-        while left > 0 {
-            self.remove_some::<TOGETHER>(&mut left);
+    pub fn remove(&self, _reading: &Reading<'_>, mut n: usize) -> bool {
+        let mut freed_slot = false;
+        let mut spare = self.spare_chain(n);
+        while n > 0 {
+            let mut chain = self.lock();
+            let was_full = !chain.has_slot();
+            let may_swap = spare.capacity() >= chain.state.slots();
+            let slice = if may_swap && n == chain.data.len() {
+                // The queue goes on with the other chain's memory.
+                chain.taken += n as u64;
+                mem::swap(&mut chain.data, &mut spare);
+                None
+            } else {
+                chain.take(n)
+            };
+            freed_slot |= was_full && chain.has_slot();
+            // Frames are freed without the lock, those in `spare` at the end.
+            drop(chain);
+            n = slice.map_or(0, |slice| n - slice.len);
         }
         freed_slot
     }
 
-    /// Takes off `left` bytes, but `N` slices at most; none are left if there are no more.
-    #[inline(always)]
-    fn remove_some<const N: usize>(&self, left: &mut usize) -> bool {
-        let mut old = [const { None::<Slice> }; N];
-        let mut chain = self.lock();
-        let was_full = !chain.has_slot();
-        for place in &mut old {
-            let Some(slice) = chain.take(*left) else {
-                *left = 0;
-                break;
-            };
-            *left -= slice.len;
-            *place = Some(slice);
+    /// Makes an empty chain with all the room of the queue's own, so that the two can change
+    /// places, if the first `n` bytes are all, in half of the slots or more, and there is memory.
+    fn spare_chain(&self, n: usize) -> Aggregate {
+        let mut spare = Aggregate::new();
+        let slots = {
+            let chain = self.lock();
+            let slots = chain.state.slots();
+            let is_worth = n == chain.data.len() && chain.data.slice_count() * 2 >= slots;
+            is_worth.then_some(slots)
+        };
+        if let Some(slots) = slots.filter(|&slots| slots > 1) {
+            // Without it the slices are taken off one by one.
+            let _ = spare.reserve(slots);
         }
-        // Frames are freed without the lock, at the end.
-        was_full && chain.has_slot()
+        spare
     }
 
     /// Moves slices that fit, `max` bytes at most, to another queue; returns how many bytes, and
