@@ -466,13 +466,19 @@ impl Checked {
                 assert_eq!(front.take_bytes(&mut copied), Ok(copied.len()));
                 assert!(self.bytes.iter().take(copied.len()).eq(&copied));
                 let slices = front.slices(usize::MAX, usize::MAX);
-                let mut moving = Moving::new(usize::MAX, usize::MAX);
-                while let Some(slice) = front.take_slice(usize::MAX) {
-                    moving.put_slice(slice).unwrap();
-                }
-                assert_eq!(moving.slice_count(), slices);
-                let passed = other.queue.append(&mut moving, &mut call).unwrap();
-                assert!(moving.is_empty());
+                assert_eq!(slices == 0, front.left() == 0);
+                let passed = if how == 2 {
+                    let mut moving = Moving::new(usize::MAX, usize::MAX);
+                    while let Some(slice) = front.take_slice(usize::MAX) {
+                        moving.put_slice(slice).unwrap();
+                    }
+                    assert!(moving.slice_count() <= slices);
+                    let passed = other.queue.append(&mut moving, &mut call).unwrap();
+                    assert!(moving.is_empty());
+                    passed
+                } else {
+                    other.queue.fill(&mut front, &mut call).unwrap()
+                };
                 let at = copied.len();
                 other.bytes.extend(self.bytes.iter().skip(at).take(passed));
                 let passed = at + passed;

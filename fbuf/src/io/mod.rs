@@ -93,8 +93,8 @@ pub trait Source {
         Ok(())
     }
 
-    /// Returns how many slices hold the next `bytes` bytes, counted up to `most`; 0 if
-    /// [`take_slice`](Source::take_slice) passes none on.
+    /// Returns how many slices hold the next `bytes` bytes, counted up to `most`, or more if it
+    /// cannot tell; 0 if [`take_slice`](Source::take_slice) passes none on. Takes no lock.
     fn slices(&self, bytes: usize, most: usize) -> usize {
         let _ = (bytes, most);
         0

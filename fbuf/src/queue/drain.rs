@@ -4,7 +4,7 @@ use crate::counters::Counter;
 use abi::Result;
 
 use nucleus::{PAGE_SIZE, frame::Owned};
-use vm::{CopyReason, Moved, PASSED_TOGETHER};
+use vm::{CopyReason, Moved, Overwriting, PASSED_TOGETHER};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
@@ -80,25 +80,28 @@ impl<S: State> Queue<S> {
             return Ok(0);
         }
         let mut passed = 0;
-        let mut why = None;
+        let mut large = None;
         if room >= vm::least_move() {
-            let (bytes, reason) = match to.program_memory() {
+            let (bytes, why) = match to.program_memory() {
                 Some(memory) => self.transfer(memory, room / PAGE_SIZE, call),
                 None => (0, CopyReason::NotTaken),
             };
             if bytes == room {
                 return Ok(bytes);
             }
-            (passed, why) = (bytes, Some(reason));
+            passed = bytes;
+            large = Some((why, Overwriting::begin()));
         }
         let total = self.drain_copying(to, room, passed, call)?;
-        if let Some(why) = why {
+        let pulled = match room - total >= vm::least_direct() {
+            true => self.pull(to, room - total, call),
+            false => 0,
+        };
+        if let Some((why, overwriting)) = large {
             vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
+            overwriting.end();
         }
-        match room - total >= vm::least_direct() {
-            true => Ok(total + self.pull(to, room - total, call)),
-            false => Ok(total),
-        }
+        Ok(total + pulled)
     }
 
     /// As [`drain`](Queue::drain) for what does not go with its pages, up to `max` bytes, for which
