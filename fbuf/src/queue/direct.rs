@@ -21,7 +21,7 @@ use core::{
 
 use abi::Result;
 use nucleus::{Access, PAGE_SIZE, VirtAddr, VirtRange, ephemeral::Mapping, sync::Mutex, task};
-use vm::{Map, Moved, Movement, PASSED_TOGETHER};
+use vm::{Map, Moved, Movement, Overwriting, PASSED_TOGETHER};
 
 use super::{Added, Drain, Fill, Queue, State};
 use crate::{
@@ -275,6 +275,7 @@ impl<S: State> Queue<S> {
                 return 0;
             }
         }
+        let overwriting = Overwriting::begin();
         let mut total = 0;
         let mut is_stuck = false;
         while total < max
@@ -287,6 +288,7 @@ impl<S: State> Queue<S> {
         {
             total += step.moved;
         }
+        overwriting.end();
         if total > 0 {
             let mut chain = self.lock();
             chain.taken += total as u64;

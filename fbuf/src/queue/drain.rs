@@ -79,45 +79,71 @@ impl<S: State> Queue<S> {
         if room == 0 {
             return Ok(0);
         }
-        let mut passed = 0;
-        let mut large = None;
-        if room >= vm::least_move() {
-            let (bytes, why) = match to.program_memory() {
-                Some(memory) => self.transfer(memory, room / PAGE_SIZE, call),
+        let total = match room >= vm::least_move() {
+            true => self.drain_large(to, room, call)?,
+            false => self.drain_copying(to, room, 0, false, call)?,
+        };
+        match room - total >= vm::least_direct() {
+            true => Ok(total + self.pull(to, room - total, call)),
+            false => Ok(total),
+        }
+    }
+
+    /// As [`drain`](Queue::drain) for bytes that may go with their pages: as many as do, and copies
+    /// of those between. A writer on another CPU adds pages meanwhile.
+    #[inline(never)]
+    fn drain_large<D: Drain<S>>(
+        &self,
+        to: &mut dyn Sink,
+        room: usize,
+        call: &mut D,
+    ) -> Result<usize> {
+        let mut total = 0;
+        loop {
+            let (passed, why) = match to.program_memory() {
+                Some(memory) => self.transfer(memory, (room - total) / PAGE_SIZE, call),
                 None => (0, CopyReason::NotTaken),
             };
-            if bytes == room {
-                return Ok(bytes);
+            total += passed;
+            if total == room {
+                return Ok(total);
             }
-            passed = bytes;
-            large = Some((why, Overwriting::begin()));
-        }
-        let total = self.drain_copying(to, room, passed, call)?;
-        let pulled = match room - total >= vm::least_direct() {
-            true => self.pull(to, room - total, call),
-            false => 0,
-        };
-        if let Some((why, overwriting)) = large {
-            vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
+            let before = total;
+            let until_lent = why == CopyReason::NotLent;
+            let overwriting = Overwriting::begin();
+            total = self.drain_copying(to, room, total, until_lent, call)?;
             overwriting.end();
+            vm::count_moved(S::CALLS[1], Moved::Copied(why), total - before);
+            // The program takes such pages, or says why it does not.
+            let goes_on = until_lent && room - total >= vm::least_move();
+            if !goes_on || call.pages(self.lock().aside(), 1) == 0 {
+                return Ok(total);
+            }
         }
-        Ok(total + pulled)
     }
 
     /// As [`drain`](Queue::drain) for what does not go with its pages, up to `max` bytes, for which
-    /// there is room, after `total` bytes did.
+    /// there is room, after `total` bytes did; with `until_lent` up to a page that may.
     #[inline(always)]
     fn drain_copying<D: Drain<S>>(
         &self,
         to: &mut dyn Sink,
         max: usize,
         mut total: usize,
+        until_lent: bool,
         call: &mut D,
     ) -> Result<usize> {
         let keeps = to.keeps();
+        let next_of = |chain: &mut Chain<S>, room: usize, call: &mut D| {
+            let is_end = until_lent && room >= vm::least_move() && call.pages(chain, 1) > 0;
+            match is_end {
+                true => None,
+                false => call.front(chain),
+            }
+        };
         // A handle of the slice keeps its frame while bytes are copied without the lock.
         loop {
-            let mut next = call.front(self.lock().aside());
+            let mut next = next_of(self.lock().aside(), max - total, call);
             while let Some(slice) = next {
                 let len = slice.len.min(max - total);
                 let put = match keeps {
@@ -138,7 +164,7 @@ impl<S: State> Queue<S> {
                     chain.aside().recycle(&mut old, &slice);
                     next = match is_over {
                         true => None,
-                        false => call.front(chain.aside()),
+                        false => next_of(chain.aside(), max - total, call),
                     };
                     old
                 };
