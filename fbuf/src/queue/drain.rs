@@ -112,11 +112,12 @@ impl<S: State> Queue<S> {
             let until_lent = why == CopyReason::NotLent;
             let overwriting = Overwriting::begin();
             total = self.drain_copying(to, room, total, until_lent, call)?;
-            overwriting.end();
-            vm::count_moved(S::CALLS[1], Moved::Copied(why), total - before);
+            if total > before {
+                overwriting.end();
+                vm::count_moved(S::CALLS[1], Moved::Copied(why), total - before);
+            }
             // The program takes such pages, or says why it does not.
-            let goes_on = until_lent && room - total >= vm::least_move();
-            if !goes_on || call.pages(self.lock().aside(), 1) == 0 {
+            if !until_lent || !may_go_on(self.lock().aside(), room - total, call) {
                 return Ok(total);
             }
         }
@@ -134,12 +135,11 @@ impl<S: State> Queue<S> {
         call: &mut D,
     ) -> Result<usize> {
         let keeps = to.keeps();
-        let next_of = |chain: &mut Chain<S>, room: usize, call: &mut D| {
-            let is_end = until_lent && room >= vm::least_move() && call.pages(chain, 1) > 0;
-            match is_end {
-                true => None,
-                false => call.front(chain),
-            }
+        let next_of = |chain: &mut Chain<S>, room: usize, call: &mut D| match until_lent
+            && may_go_on(chain, room, call)
+        {
+            true => None,
+            false => call.front(chain),
         };
         // A handle of the slice keeps its frame while bytes are copied without the lock.
         loop {
@@ -295,4 +295,10 @@ impl<S: State> Queue<S> {
         }
         Ok(total)
     }
+}
+
+/// Whether a call with so much room may go on with pages instead of bytes.
+#[inline(always)]
+fn may_go_on<S: State, D: Drain<S>>(chain: &mut Chain<S>, room: usize, call: &mut D) -> bool {
+    chain.lent_pages(1) > 0 && room >= vm::least_move() && call.pages(chain, 1) > 0
 }
