@@ -275,7 +275,6 @@ impl<S: State> Queue<S> {
                 return 0;
             }
         }
-        let overwriting = Overwriting::begin();
         let mut total = 0;
         let mut is_stuck = false;
         while total < max
@@ -284,11 +283,12 @@ impl<S: State> Queue<S> {
                 let from = buffer.rest(done, max - total);
                 (from.len(), give::<S>(&buffer.map, from, to))
             })
-            && step.goes_on(&mut is_stuck, || to.bring_in(Access::Write))
+            && step.goes_on(&mut is_stuck, || {
+                Overwriting::by(|| to.bring_in(Access::Write))
+            })
         {
             total += step.moved;
         }
-        overwriting.end();
         if total > 0 {
             let mut chain = self.lock();
             chain.taken += total as u64;

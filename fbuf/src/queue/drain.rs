@@ -110,10 +110,13 @@ impl<S: State> Queue<S> {
             }
             let before = total;
             let until_lent = why == CopyReason::NotLent;
-            let overwriting = Overwriting::begin();
+            let is_empty = self.lock().data.is_empty();
+            let overwriting = (!is_empty).then(Overwriting::begin);
             total = self.drain_copying(to, room, total, until_lent, call)?;
-            if total > before {
+            if let Some(overwriting) = overwriting {
                 overwriting.end();
+            }
+            if total > before {
                 vm::count_moved(S::CALLS[1], Moved::Copied(why), total - before);
             }
             // The program takes such pages, or says why it does not.
@@ -300,5 +303,5 @@ impl<S: State> Queue<S> {
 /// Whether a call with so much room may go on with pages instead of bytes.
 #[inline(always)]
 fn may_go_on<S: State, D: Drain<S>>(chain: &mut Chain<S>, room: usize, call: &mut D) -> bool {
-    chain.lent_pages(1) > 0 && room >= vm::least_move() && call.pages(chain, 1) > 0
+    chain.begins_lent() && room >= vm::least_move() && call.pages(chain, 1) > 0
 }

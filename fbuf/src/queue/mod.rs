@@ -270,6 +270,13 @@ impl<S: State> Chain<S> {
         self.data.slices().take(most).take_while(is_lent).count()
     }
 
+    /// Whether the first slice is such a page.
+    #[inline]
+    fn begins_lent(&self) -> bool {
+        let first = self.data.slice(0);
+        first.is_some_and(|slice| slice.is_page() && slice.frame().is_lent())
+    }
+
     /// Takes the first slice off, or `max` bytes of it.
     #[inline]
     pub fn take(&mut self, max: usize) -> Option<Slice> {

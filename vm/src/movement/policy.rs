@@ -267,6 +267,14 @@ impl Overwriting {
         }
     }
 
+    /// It is what `f` does.
+    pub fn by<R>(f: impl FnOnce() -> R) -> R {
+        let overwriting = Overwriting::begin();
+        let result = f();
+        overwriting.end();
+        result
+    }
+
     /// Ends it.
     #[inline(never)]
     pub fn end(self) {
