@@ -1,6 +1,6 @@
 //! Aggregates (`fbufs.txt` 2.1.1: aggregate objects).
 
-use alloc::{collections::VecDeque, vec::Vec};
+use alloc::collections::VecDeque;
 use core::mem;
 
 use abi::Result;
@@ -95,6 +95,12 @@ impl Aggregate {
         self.slices.push_back(slice);
     }
 
+    /// Adds a slice at the front, for which there is room.
+    pub(crate) fn push_front(&mut self, slice: Slice) {
+        self.len += slice.len;
+        self.slices.push_front(slice);
+    }
+
     /// Adds a slice that continues the last one, or is empty. Out of line: most do not.
     #[inline(never)]
     fn lengthen(&mut self, slice: Slice) {
@@ -121,45 +127,36 @@ impl Aggregate {
         Ok(())
     }
 
-    /// Adds handles of the first slices to `to`, which is empty: at most `max` bytes, `slices`
-    /// slices, and what `to` has room for without an allocation.
-    pub fn share_front(&self, to: &mut Aggregate, max: usize, slices: usize) {
-        debug_assert!(to.is_empty());
-        let slices = slices.min(to.capacity());
-        // Mostly there is one slice, which is wanted whole.
-        if let Some(only) = self.slices.front()
-            && only.len == self.len
-            && self.len <= max
-            && slices > 0
-        {
-            to.slices.push_back(only.clone());
-            to.len = self.len;
-        } else {
-            self.share_several(to, max, slices);
+    /// Adds handles of the first slices to the back of `to`: at most `max` bytes, `slices` slices,
+    /// and what `to` has room for without an allocation. Returns how many bytes that are.
+    pub fn share_front(&self, to: &mut Aggregate, max: usize, slices: usize) -> usize {
+        let slices = slices.min(to.capacity() - to.slice_count());
+        let before = to.len;
+        if self.len <= max && self.slices.len() <= slices {
+            let (front, back) = self.slices.as_slices();
+            let Some((first, others)) = front.split_first() else {
+                return 0;
+            };
+            // Only the first slice can continue the last one there; the others are added at once.
+            to.push(first.clone());
+            to.slices.extend(others.iter().cloned());
+            to.slices.extend(back.iter().cloned());
+            to.len = before + self.len;
+            return self.len;
         }
+        self.share_part(to, max, slices);
+        to.len - before
     }
 
     #[inline(never)]
-    fn share_several(&self, to: &mut Aggregate, max: usize, slices: usize) {
-        if self.len <= max && self.slices.len() <= slices {
-            // A vector grows by many in fewer instructions than a ring.
-            let mut copy = Vec::from(mem::take(&mut to.slices));
-            let (front, back) = self.slices.as_slices();
-            copy.extend(front.iter().cloned());
-            copy.extend(back.iter().cloned());
-            to.slices = VecDeque::from(copy);
-            to.len = self.len;
-            return;
-        }
+    fn share_part(&self, to: &mut Aggregate, mut max: usize, slices: usize) {
         for slice in self.slices.iter().take(slices) {
-            let len = slice.len.min(max - to.len);
+            let len = slice.len.min(max);
             if len == 0 {
                 break;
             }
-            // Neighbours do not continue each other here, hence not in `to` either.
-            to.slices
-                .push_back(Slice::of(slice.owned(), slice.offset, len));
-            to.len += len;
+            to.push(slice.first(len));
+            max -= len;
         }
     }
 
@@ -197,6 +194,24 @@ impl Aggregate {
             left -= slice.len;
         }
         (self.slices.len(), 0)
+    }
+
+    /// Returns how many slices hold the first `bytes` bytes, counted up to `most`.
+    pub(crate) fn count_slices(&self, bytes: usize, most: usize) -> usize {
+        let mut left = bytes.min(self.len);
+        // Mostly there is one.
+        if self.slices.front().is_some_and(|first| first.len >= left) {
+            return most.min(usize::from(left > 0));
+        }
+        let mut count = 0;
+        for slice in self.slices.iter().take(most) {
+            if left == 0 {
+                break;
+            }
+            left -= slice.len.min(left);
+            count += 1;
+        }
+        count
     }
 
     /// Drops all bytes. The room for slices stays.

@@ -8,6 +8,7 @@
 //!   bytes of a frame, and the sink copies them or keeps the frame:
 //!   - [`UserBuffers`]: a program's memory, one buffer or an array of them;
 //!   - [`AggregateSink`], [`AggregateSource`]: a chain of slices, whose frames are kept;
+//!     [`Moving`]: both, for the slices of one call;
 //!   - [`BytesSink`], [`BytesSource`]: the kernel's own bytes; [`DiscardSink`]: drops them;
 //!     [`Clipped`]: the first bytes of another source.
 //! - [`queue`]: the byte queue of pipes, TCP and stream sockets of the Unix family.
@@ -27,6 +28,6 @@ mod slice;
 pub use aggregate::Aggregate;
 pub use io::{
     AggregateSink, AggregateSource, BytesSink, BytesSource, Clipped, DiscardSink, MAX_TRANSFER,
-    Sink, Source, UserBuffers, moved,
+    Moving, Sink, Source, UserBuffers, moved,
 };
 pub use slice::{Slice, View};

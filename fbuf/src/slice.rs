@@ -136,6 +136,15 @@ impl Slice {
         }
     }
 
+    /// Returns another slice of `n` bytes from byte `at` on, not past the end.
+    #[inline]
+    pub(crate) fn inner(&self, at: usize, n: usize) -> Slice {
+        match n == self.len {
+            true => self.clone(),
+            false => Slice::of(&self.frame, self.offset + at, n),
+        }
+    }
+
     /// Returns another slice of the last `n` bytes, `len` at most.
     pub fn last(&self, n: usize) -> Slice {
         match n == self.len {

@@ -122,10 +122,15 @@ fn step(random: &mut Random, aggregate: &mut Aggregate, model: &mut Vec<u8>) {
             let mut copy = Aggregate::new();
             copy.reserve(random.below(8)).unwrap();
             let slices = random.below(8);
-            aggregate.share_front(&mut copy, some, slices);
-            let first = aggregate.slices().take(slices.min(copy.capacity()));
+            // To an empty chain, or to one with bytes that these may continue.
+            let before = aggregate.share_front(&mut copy, random.below(3) * 100, slices);
+            let room = copy.capacity() - copy.slice_count();
+            let shared = aggregate.share_front(&mut copy, some, slices);
+            let first = aggregate.slices().take(slices.min(room));
             let n = first.map(|slice| slice.len).sum::<usize>().min(some);
-            check(&copy, &model[..n]);
+            assert_eq!(shared, n);
+            let bytes: Vec<u8> = [&model[..before], &model[..n]].concat();
+            check(&copy, &bytes);
         }
         _ => {
             let mut bytes = [0; 500];

@@ -10,8 +10,8 @@ use std::{
 
 use abi::{Errno, Result};
 use fbuf::{
-    Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, DiscardSink, Slice, Source,
-    View,
+    Aggregate, AggregateSink, AggregateSource, BytesSink, BytesSource, DiscardSink, Moving, Sink,
+    Slice, Source, View,
     queue::{Added, Chain, Drain, Fill, Queue, Slots, Space, State},
 };
 use nucleus::{
@@ -438,7 +438,6 @@ impl Checked {
 
     /// Passes slices to `other`, which is empty: spliced, teed, or lent and settled in part.
     fn pass(&mut self, other: &mut Checked, max: usize, how: usize) {
-        let there = self.queue.lock().data.slice_count();
         let mut call = Write::default();
         match how {
             0 => {
@@ -454,20 +453,39 @@ impl Checked {
                 other.bytes.extend(bytes);
             }
             1 => {
-                let mut copy = self.queue.duplicate(max, there, SLOTS).unwrap();
-                assert_eq!(copy.len(), max.min(self.bytes.len()));
-                let n = other.queue.append(&mut copy, &mut call).unwrap();
+                let n = self.queue.share(&other.queue, max, &mut call).unwrap();
+                assert_eq!(n, max.min(self.bytes.len()));
+                assert_eq!(call.was_empty, n > 0);
                 other.bytes.extend(self.bytes.iter().take(n));
             }
             _ => {
                 let was_full = !self.queue.lock().has_slot();
-                let mut lent = self.queue.duplicate(max, there, SLOTS).unwrap();
-                let passed = other.queue.append(&mut lent, &mut call).unwrap();
-                other.bytes.extend(self.bytes.iter().take(passed));
+                let mut front = self.queue.front(max);
+                assert_eq!(front.left(), max.min(self.bytes.len()));
+                let mut copied = vec![0; front.left().min(max / 7)];
+                assert_eq!(front.take_bytes(&mut copied), Ok(copied.len()));
+                assert!(self.bytes.iter().take(copied.len()).eq(&copied));
+                let slices = front.slices(usize::MAX, usize::MAX);
+                assert_eq!(slices == 0, front.left() == 0);
+                let passed = if how == 2 {
+                    let mut moving = Moving::new(usize::MAX, usize::MAX);
+                    while let Some(slice) = front.take_slice(usize::MAX) {
+                        moving.put_slice(slice).unwrap();
+                    }
+                    assert!(moving.slice_count() <= slices);
+                    let passed = other.queue.append(&mut moving, &mut call).unwrap();
+                    assert!(moving.is_empty());
+                    passed
+                } else {
+                    other.queue.fill(&mut front, &mut call).unwrap()
+                };
+                let at = copied.len();
+                other.bytes.extend(self.bytes.iter().skip(at).take(passed));
+                let passed = at + passed;
                 self.check();
                 let n = if how == 2 { passed } else { passed / 2 };
                 let reading = self.queue.lock_reading();
-                let freed_slot = self.queue.remove(&reading, n, lent);
+                let freed_slot = self.queue.remove(&reading, n);
                 drop(reading);
                 assert_eq!(freed_slot, was_full && self.queue.lock().has_slot());
                 self.remove(n);

@@ -108,6 +108,12 @@ impl<'a> AggregateSink<'a> {
         AggregateSink { to, room, slices }
     }
 
+    /// As [`with_slices`](AggregateSink::with_slices), and makes no room.
+    #[inline(always)]
+    pub(super) fn reserved(to: &'a mut Aggregate, room: usize, slices: usize) -> AggregateSink<'a> {
+        AggregateSink { to, room, slices }
+    }
+
     /// Copies from `from` into frames that belong to the aggregate.
     fn fill(&mut self, from: &mut dyn Source) -> Result<usize> {
         let n = self.to.fill_from(from, self.room())?;
@@ -163,6 +169,7 @@ impl Sink for AggregateSink<'_> {
         self.fill(&mut FrameSource { frame, offset, len })
     }
 
+    #[inline]
     fn put_slice(&mut self, mut slice: Slice) -> Result<usize> {
         let len = slice.len.min(self.room());
         if len < slice.len {
@@ -232,20 +239,7 @@ impl Source for AggregateSource<'_> {
     }
 
     fn slices(&self, bytes: usize, most: usize) -> usize {
-        let mut left = bytes.min(self.left);
-        // Mostly there is one.
-        if self.from.slice(0).is_some_and(|first| first.len >= left) {
-            return most.min(usize::from(left > 0));
-        }
-        let mut count = 0;
-        for slice in self.from.slices().take(most) {
-            if left == 0 {
-                break;
-            }
-            left -= slice.len.min(left);
-            count += 1;
-        }
-        count
+        self.from.count_slices(bytes.min(self.left), most)
     }
 
     fn take_slice(&mut self, max: usize) -> Option<Slice> {

@@ -8,11 +8,13 @@ use crate::slice::Slice;
 mod aggregate;
 mod bytes;
 mod clipped;
+mod moving;
 mod user;
 
 pub use aggregate::{AggregateSink, AggregateSource};
 pub use bytes::{BytesSink, BytesSource, DiscardSink};
 pub use clipped::Clipped;
+pub use moving::Moving;
 pub use user::{MAX_TRANSFER, UserBuffers};
 
 /// Takes bytes: a program's buffer, an aggregate, a kernel buffer.
@@ -91,8 +93,8 @@ pub trait Source {
         Ok(())
     }
 
-    /// Returns how many slices hold the next `bytes` bytes, counted up to `most`; 0 if
-    /// [`take_slice`](Source::take_slice) passes none on.
+    /// Returns how many slices hold the next `bytes` bytes, counted up to `most`, or more if it
+    /// cannot tell; 0 if [`take_slice`](Source::take_slice) passes none on. Takes no lock.
     fn slices(&self, bytes: usize, most: usize) -> usize {
         let _ = (bytes, most);
         0

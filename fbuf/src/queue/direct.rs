@@ -21,7 +21,7 @@ use core::{
 
 use abi::Result;
 use nucleus::{Access, PAGE_SIZE, VirtAddr, VirtRange, ephemeral::Mapping, sync::Mutex, task};
-use vm::{Map, Moved, Movement, PASSED_TOGETHER};
+use vm::{Map, Moved, Movement, Overwriting, PASSED_TOGETHER};
 
 use super::{Added, Drain, Fill, Queue, State};
 use crate::{
@@ -284,7 +284,9 @@ impl<S: State> Queue<S> {
                 let from = buffer.rest(done, max - total);
                 (from.len(), give::<S>(&buffer.map, from, to))
             })
-            && step.goes_on(&mut is_stuck, || to.bring_in(Access::Write))
+            && step.goes_on(&mut is_stuck, || {
+                Overwriting::by(|| to.bring_in(Access::Write))
+            })
         {
             total += step.moved;
         }

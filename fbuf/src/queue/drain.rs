@@ -4,7 +4,7 @@ use crate::counters::Counter;
 use abi::Result;
 
 use nucleus::{PAGE_SIZE, frame::Owned};
-use vm::{CopyReason, Moved, PASSED_TOGETHER};
+use vm::{CopyReason, Moved, Overwriting, PASSED_TOGETHER};
 
 use super::{Chain, Queue, Reading, State};
 use crate::{
@@ -79,42 +79,74 @@ impl<S: State> Queue<S> {
         if room == 0 {
             return Ok(0);
         }
-        let mut passed = 0;
-        let mut why = None;
-        if room >= vm::least_move() {
-            let (bytes, reason) = match to.program_memory() {
-                Some(memory) => self.transfer(memory, room / PAGE_SIZE, call),
-                None => (0, CopyReason::NotTaken),
-            };
-            if bytes == room {
-                return Ok(bytes);
-            }
-            (passed, why) = (bytes, Some(reason));
-        }
-        let total = self.drain_copying(to, room, passed, call)?;
-        if let Some(why) = why {
-            vm::count_moved(S::CALLS[1], Moved::Copied(why), total - passed);
-        }
+        let total = match room >= vm::least_move() {
+            true => self.drain_large(to, room, call)?,
+            false => self.drain_copying(to, room, 0, false, call)?,
+        };
         match room - total >= vm::least_direct() {
             true => Ok(total + self.pull(to, room - total, call)),
             false => Ok(total),
         }
     }
 
+    /// As [`drain`](Queue::drain) for bytes that may go with their pages: as many as do, and copies
+    /// of those between. A writer on another CPU adds pages meanwhile.
+    #[inline(never)]
+    fn drain_large<D: Drain<S>>(
+        &self,
+        to: &mut dyn Sink,
+        room: usize,
+        call: &mut D,
+    ) -> Result<usize> {
+        let mut total = 0;
+        loop {
+            let (passed, why) = match to.program_memory() {
+                Some(memory) => self.transfer(memory, (room - total) / PAGE_SIZE, call),
+                None => (0, CopyReason::NotTaken),
+            };
+            total += passed;
+            if total == room {
+                return Ok(total);
+            }
+            let before = total;
+            let until_lent = why == CopyReason::NotLent;
+            let is_empty = self.lock().data.is_empty();
+            let overwriting = (!is_empty).then(Overwriting::begin);
+            total = self.drain_copying(to, room, total, until_lent, call)?;
+            if let Some(overwriting) = overwriting {
+                overwriting.end();
+            }
+            if total > before {
+                vm::count_moved(S::CALLS[1], Moved::Copied(why), total - before);
+            }
+            // The program takes such pages, or says why it does not.
+            if !until_lent || !may_go_on(self.lock().aside(), room - total, call) {
+                return Ok(total);
+            }
+        }
+    }
+
     /// As [`drain`](Queue::drain) for what does not go with its pages, up to `max` bytes, for which
-    /// there is room, after `total` bytes did.
+    /// there is room, after `total` bytes did; with `until_lent` up to a page that may.
     #[inline(always)]
     fn drain_copying<D: Drain<S>>(
         &self,
         to: &mut dyn Sink,
         max: usize,
         mut total: usize,
+        until_lent: bool,
         call: &mut D,
     ) -> Result<usize> {
         let keeps = to.keeps();
+        let next_of = |chain: &mut Chain<S>, room: usize, call: &mut D| match until_lent
+            && may_go_on(chain, room, call)
+        {
+            true => None,
+            false => call.front(chain),
+        };
         // A handle of the slice keeps its frame while bytes are copied without the lock.
         loop {
-            let mut next = call.front(self.lock().aside());
+            let mut next = next_of(self.lock().aside(), max - total, call);
             while let Some(slice) = next {
                 let len = slice.len.min(max - total);
                 let put = match keeps {
@@ -135,7 +167,7 @@ impl<S: State> Queue<S> {
                     chain.aside().recycle(&mut old, &slice);
                     next = match is_over {
                         true => None,
-                        false => call.front(chain.aside()),
+                        false => next_of(chain.aside(), max - total, call),
                     };
                     old
                 };
@@ -266,4 +298,10 @@ impl<S: State> Queue<S> {
         }
         Ok(total)
     }
+}
+
+/// Whether a call with so much room may go on with pages instead of bytes.
+#[inline(always)]
+fn may_go_on<S: State, D: Drain<S>>(chain: &mut Chain<S>, room: usize, call: &mut D) -> bool {
+    chain.begins_lent() && room >= vm::least_move() && call.pages(chain, 1) > 0
 }

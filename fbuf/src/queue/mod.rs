@@ -8,10 +8,11 @@
 //!   waits;
 //! - `urgent`: the place of the byte sent with `MSG_OOB`;
 //! - `splice`: slices that change queues without a copy;
+//! - `front`: the first bytes, for a file that writes them while they stay in the queue;
 //! - `ready`: the stored readiness that `poll` reads without a lock.
 //!
 //! A page of data comes in by [`Queue::fill`] or [`Queue::append`] and leaves by [`Queue::drain`],
-//! [`Queue::pass`], or a duplicate of its slice and [`Queue::remove`]. Pages that a program lends
+//! [`Queue::pass`], or a [`Front`] and [`Queue::remove`]. Pages that a program lends
 //! (`uvm.txt` 7) come in where `fill` asks its source for them, and pages leave by transfer where
 //! `drain` finds places for them in its sink. Where a reader waits for bytes, or a writer for room,
 //! `direct` passes the queue.
@@ -59,6 +60,7 @@ use crate::{
 mod direct;
 mod drain;
 mod fill;
+mod front;
 mod ready;
 mod splice;
 mod urgent;
@@ -66,6 +68,7 @@ mod urgent;
 use direct::Offer;
 pub use drain::Drain;
 pub use fill::{Added, Fill, Space};
+pub use front::Front;
 pub use splice::Slots;
 
 /// Emptied frames that a queue keeps for its writer, so that they need not travel through the
@@ -268,6 +271,13 @@ impl<S: State> Chain<S> {
     pub fn lent_pages(&self, most: usize) -> usize {
         let is_lent = |slice: &&Slice| slice.is_page() && slice.frame().is_lent();
         self.data.slices().take(most).take_while(is_lent).count()
+    }
+
+    /// Whether the first slice is such a page.
+    #[inline]
+    fn begins_lent(&self) -> bool {
+        let first = self.data.slice(0);
+        first.is_some_and(|slice| slice.is_page() && slice.frame().is_lent())
     }
 
     /// Takes the first slice off, or `max` bytes of it.

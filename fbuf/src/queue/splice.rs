@@ -7,7 +7,7 @@ use abi::Result;
 use vm::{Moved, account::Stock};
 
 use super::{Chain, Fill, Queue, Reading, State, fill::Added};
-use crate::aggregate::Aggregate;
+use crate::{aggregate::Aggregate, io::Moving};
 
 /// A kind of queue limited by slices. Its chain always has memory for all of them, so slices are
 /// linked without an allocation.
@@ -35,17 +35,6 @@ impl<S: Slots> Chain<S> {
     pub fn has_slot(&self) -> bool {
         self.data.slice_count() < self.state.slots()
     }
-}
-
-/// Makes an empty chain for `slices` slices of a queue of `slots` slots. Where that is half of
-/// them or more it has all the room of the queue's own chain, so that the two can change places.
-fn room_for(slices: usize, slots: usize) -> Result<Aggregate> {
-    let mut chain = Aggregate::new();
-    chain.reserve(match slices * 2 >= slots {
-        true => slots,
-        false => slices,
-    })?;
-    Ok(chain)
 }
 
 impl<S: Slots> Queue<S> {
@@ -81,17 +70,19 @@ impl<S: Slots> Queue<S> {
     ///
     /// # Errors
     /// Those of [`Fill::space`]; `ENOMEM`.
-    pub fn append<F: Fill<S>>(&self, from: &mut Aggregate, call: &mut F) -> Result<usize> {
+    pub fn append<F: Fill<S>>(&self, from: &mut Moving, call: &mut F) -> Result<usize> {
         let _tail = self.writing.lock();
         let mut chain = self.lock();
         let mut slots = call.space(&mut chain)?.slots;
         let (at, before) = (chain.end(), from.len());
         // One slice is moved below.
-        if (2..=slots).contains(&from.slice_count()) {
-            if chain.data.is_empty() && from.capacity() >= chain.state.capacity() {
-                mem::swap(&mut chain.data, from);
+        if (2..=slots).contains(&from.slice_count())
+            && let Some(slices) = from.chain()
+        {
+            if chain.data.is_empty() && slices.capacity() >= chain.state.capacity() {
+                mem::swap(&mut chain.data, slices);
             } else {
-                chain.data.join(from)?;
+                chain.data.join(slices)?;
             }
         }
         while slots > 0
@@ -111,44 +102,71 @@ impl<S: Slots> Queue<S> {
         Ok(len)
     }
 
-    /// Copies handles of the first `slices` slices of the queue, which had `slots` slots a moment
-    /// ago, `max` bytes at most.
+    /// Adds handles of the first slices, `max` bytes at most, to another queue as far as they fit;
+    /// the bytes are in both then. Returns how many. Allocates nothing.
     ///
     /// # Errors
-    /// `ENOMEM`.
-    pub fn duplicate(&self, max: usize, slices: usize, slots: usize) -> Result<Aggregate> {
-        let mut copy = room_for(slices, slots)?;
-        self.lock().data.share_front(&mut copy, max, slices);
-        Ok(copy)
+    /// Those of [`Fill::space`], if this queue has bytes.
+    pub fn share<F: Fill<S>>(&self, to: &Queue<S>, max: usize, call: &mut F) -> Result<usize> {
+        let _tail = to.writing.lock();
+        let (source, mut target) = Queue::lock_pair(self, to);
+        if source.data.is_empty() {
+            return Ok(0);
+        }
+        let slots = call.space(&mut target)?.slots;
+        let at = target.end();
+        let len = source.data.share_front(&mut target.data, max, slots);
+        if len > 0 {
+            let is_end = len == source.data.len();
+            call.linked(&mut target, Added { at, len, is_end });
+        }
+        drop((source, target));
+        Counter::bytes_passed.add(len as u64);
+        vm::count_moved(S::CALLS[0], Moved::Passed, len);
+        Ok(len)
     }
 
-    /// Takes off the first `n` bytes, whose handles in `spent`, a
-    /// [duplicate](Queue::duplicate), were passed on; returns whether a full queue has a slot
-    /// again. Until then the bytes are the queue's: writers find no room in their place.
-    pub fn remove(&self, _reading: &Reading<'_>, mut n: usize, mut spent: Aggregate) -> bool {
+    /// Takes off the first `n` bytes, which a [source of them](Queue::front) gave; returns whether
+    /// a full queue has a slot again. Until then the bytes are the queue's: writers find no room in
+    /// their place.
+    pub fn remove(&self, _reading: &Reading<'_>, mut n: usize) -> bool {
         let mut freed_slot = false;
-        // One slice goes at the end.
-        if spent.slice_count() > 1 {
-            spent.clear();
-        }
+        let mut spare = self.spare_chain(n);
         while n > 0 {
             let mut chain = self.lock();
             let was_full = !chain.has_slot();
-            let may_swap = spent.is_empty() && spent.capacity() >= chain.state.capacity();
+            let may_swap = spare.capacity() >= chain.state.capacity();
             let slice = if may_swap && n == chain.data.len() {
                 // The queue goes on with the other chain's memory.
                 chain.taken += n as u64;
-                mem::swap(&mut chain.data, &mut spent);
+                mem::swap(&mut chain.data, &mut spare);
                 None
             } else {
                 chain.take(n)
             };
             freed_slot |= was_full && chain.has_slot();
-            // Frames are freed without the lock, those in `spent` at the end.
+            // Frames are freed without the lock, those in `spare` at the end.
             drop(chain);
             n = slice.map_or(0, |slice| n - slice.len);
         }
         freed_slot
+    }
+
+    /// Makes an empty chain with all the room of the queue's own, so that the two can change
+    /// places, if the first `n` bytes are all, in half of the slots or more, and there is memory.
+    fn spare_chain(&self, n: usize) -> Aggregate {
+        let mut spare = Aggregate::new();
+        let slots = {
+            let chain = self.lock();
+            let slots = chain.state.slots();
+            let is_worth = n == chain.data.len() && chain.data.slice_count() * 2 >= slots;
+            is_worth.then_some(slots)
+        };
+        if let Some(slots) = slots.filter(|&slots| slots > 1) {
+            // Without it the slices are taken off one by one.
+            let _ = spare.reserve(slots);
+        }
+        spare
     }
 
     /// Moves slices that fit, `max` bytes at most, to another queue; returns how many bytes, and

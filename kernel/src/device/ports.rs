@@ -421,7 +421,9 @@ impl Sender {
             }
         });
         match self.queue.try_submit(request) {
-            Ok(()) => bytes.share_front(&mut self.flying[free], len, max),
+            Ok(()) => {
+                bytes.share_front(&mut self.flying[free], len, max);
+            }
             Err(error) => {
                 request.abandon();
                 if error == Error::OutOfMemory {

@@ -24,6 +24,6 @@ pub use hand_over::{HandedOver, Handing};
 pub use moved::{CopyReason, MOVED_NAMES, Moved, TransferCall, count_moved, moved_bytes};
 pub use pin::PinnedPages;
 pub use policy::{
-    Movement, PASSED_TOGETHER, least_direct, least_large, least_move, least_pages, lends_pages,
-    may_move, movement, reason_to_copy, set_least_pages, set_movement, takes_pages,
+    Movement, Overwriting, PASSED_TOGETHER, least_direct, least_large, least_move, least_pages,
+    lends_pages, may_move, movement, reason_to_copy, set_least_pages, set_movement, takes_pages,
 };

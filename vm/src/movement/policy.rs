@@ -221,6 +221,37 @@ fn judge(
     with_current(|map| may_move(pages.min(most), history(map))).unwrap_or(Err(CopyReason::NotLent))
 }
 
+/// A copy of bytes to the current program that nobody lent to it. What they overwrite may have been
+/// received, and is copied before: no reason to let the program receive no more.
+pub struct Overwriting {
+    /// The pages that were written before.
+    breaks: u32,
+}
+
+impl Overwriting {
+    /// Begins it.
+    #[inline(never)]
+    pub fn begin() -> Overwriting {
+        Overwriting {
+            breaks: with_current(|map| map.received.breaks()).unwrap_or(0),
+        }
+    }
+
+    /// It is what `f` does.
+    pub fn by<R>(f: impl FnOnce() -> R) -> R {
+        let overwriting = Overwriting::begin();
+        let result = f();
+        overwriting.end();
+        result
+    }
+
+    /// Ends it.
+    #[inline(never)]
+    pub fn end(self) {
+        with_current(|map| map.received.forget(self.breaks));
+    }
+}
+
 /// Returns why so many bytes are copied that do not begin with enough whole pages.
 pub fn reason_to_copy(bytes: usize) -> CopyReason {
     match (least_move(), bytes) {

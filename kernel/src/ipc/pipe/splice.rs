@@ -4,13 +4,13 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use abi::Result;
-use fbuf::{Aggregate, AggregateSink, AggregateSource, Source};
+use fbuf::{Moving, Source, queue::Front};
 use fs::{File, OpenFlags};
 use nucleus::PAGE_SIZE;
 
 use super::{
     queue::Pipe,
-    state::PipeStatus,
+    state::PipeState,
     transfer::{Write, with_signal},
 };
 
@@ -45,7 +45,7 @@ impl Pipe {
     ///
     /// # Errors
     /// `EPIPE` without a reader, and SIGPIPE is sent; `ENOMEM`.
-    fn append(&self, from: &mut Aggregate, exceeds: bool) -> Result<usize> {
+    fn append(&self, from: &mut Moving, exceeds: bool) -> Result<usize> {
         let mut call = Write::of_slices(exceeds);
         let n = self.queue.append(from, &mut call).map_err(with_signal)?;
         if n > 0 {
@@ -76,23 +76,40 @@ impl Pipe {
         Ok(n)
     }
 
-    /// Returns handles of the slices that `status` told of, `max` bytes at most, for a file to
-    /// write. The bytes stay in the pipe, and other readers wait, until [`settle`](Pipe::settle)
-    /// says how many were written. Without any bytes nothing is lent.
+    /// Adds handles of slices that fit, `max` bytes at most, to another pipe. Wakes its readers.
     ///
     /// # Errors
-    /// `ENOMEM`, a restart number.
-    fn lend(&self, max: usize, status: PipeStatus) -> Result<Aggregate> {
+    /// As [`append`](Pipe::append), if this pipe has bytes.
+    fn share(&self, to: &Pipe, max: usize) -> Result<usize> {
+        let mut call = Write::default();
+        let n = self
+            .queue
+            .share(&to.queue, max, &mut call)
+            .map_err(with_signal)?;
+        if n > 0 {
+            to.tell_readers(call.was_empty);
+        }
+        Ok(n)
+    }
+
+    /// Returns a source of the first `max` bytes, for a file to write. They stay in the pipe, and
+    /// other readers wait, until [`settle`](Pipe::settle) says how many were written. Without any
+    /// bytes nothing is lent.
+    ///
+    /// # Errors
+    /// A restart number.
+    #[inline(always)]
+    fn lend(&self, max: usize) -> Result<Front<'_, PipeState>> {
         let _reading = self.lock_reading()?;
-        let lent = self.queue.duplicate(max, status.slices, status.slots)?;
-        self.is_lent.store(!lent.is_empty(), Relaxed);
-        Ok(lent)
+        let front = self.queue.front(max);
+        self.is_lent.store(front.left() > 0, Relaxed);
+        Ok(front)
     }
 
     /// Takes off the first `n` bytes of those that were lent.
-    fn settle(&self, lent: Aggregate, n: usize) {
+    fn settle(&self, n: usize) {
         let reading = self.queue.lock_reading();
-        let freed_slot = self.queue.remove(&reading, n, lent);
+        let freed_slot = self.queue.remove(&reading, n);
         self.is_lent.store(false, Relaxed);
         drop(reading);
         self.loans.wake_all();
@@ -126,15 +143,15 @@ pub fn pipe_to_pipe(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<us
 /// As [`pipe_to_pipe`].
 pub fn tee(from: &Pipe, to: &Pipe, len: usize, wait: bool) -> Result<usize> {
     loop {
-        let Some(status) = from.await_bytes(wait)? else {
-            return Ok(0);
-        };
-        to.await_slot(wait)?;
-        let mut copy = from.queue.duplicate(len, status.slices, status.slots)?;
-        match to.append(&mut copy, false) {
-            Ok(0) => continue,
+        // As above.
+        match from.share(to, len) {
+            Ok(0) => {}
             result => return result,
         }
+        if from.await_bytes(wait)?.is_none() {
+            return Ok(0);
+        }
+        to.await_slot(wait)?;
     }
 }
 
@@ -149,18 +166,17 @@ pub fn pipe_to_file(
     wait: bool,
 ) -> Result<usize> {
     loop {
-        let Some(status) = from.await_bytes(wait)? else {
-            return Ok(0);
-        };
-        let mut lent = from.lend(len, status)?;
-        if lent.is_empty() {
-            continue;
+        let mut lent = from.lend(len)?;
+        let there = lent.left();
+        if there > 0 {
+            let result = write(&mut lent);
+            // The file may have taken more slices than it wrote in the end, or fewer, as /dev/null.
+            from.settle(result.unwrap_or(0).min(there));
+            return result;
         }
-        let whole = lent.len();
-        let result = write(&mut AggregateSource::new(&mut lent, whole));
-        // The file may have taken more slices than it wrote in the end, or fewer, as /dev/null.
-        from.settle(lent, result.unwrap_or(0).min(whole));
-        return result;
+        if from.await_bytes(wait)?.is_none() {
+            return Ok(0);
+        }
     }
 }
 
@@ -178,15 +194,14 @@ pub fn file_to_pipe(
 ) -> Result<usize> {
     loop {
         let status = to.await_slot(wait)?;
-        let room = len.min(status.slots - status.slices);
+        let slices = status.slots - status.slices;
         // Bytes of a stream can't go back, so the memory for them comes first.
         let _promise = match at {
-            None => Some(to.promise(room)?),
+            None => Some(to.promise(len.min(slices))?),
             Some(_) => None,
         };
-        let mut moving = Aggregate::new();
-        let mut sink = AggregateSink::with_slices(&mut moving, len, room);
-        from.read(at, flags, &mut sink)?;
+        let mut moving = Moving::new(len, slices);
+        from.read(at, flags, &mut moving)?;
         if moving.is_empty() {
             return Ok(0);
         }
@@ -212,20 +227,14 @@ pub fn file_to_file(
 ) -> Result<usize> {
     let mut total = 0;
     while total < len {
-        let mut moving = Aggregate::new();
-        let want = PIECE.min(len - total);
-        let read = from.read(
-            Some(from_at + total as u64),
-            from_flags,
-            &mut AggregateSink::new(&mut moving, want),
-        );
+        let mut moving = Moving::new(PIECE.min(len - total), usize::MAX);
+        let read = from.read(Some(from_at + total as u64), from_flags, &mut moving);
         let read = match read {
             Ok(0) => break,
             Ok(n) => n,
             Err(error) => return fbuf::moved(total, Err(error)),
         };
-        let mut source = AggregateSource::new(&mut moving, read);
-        match write(total as u64, &mut source) {
+        match write(total as u64, &mut moving) {
             Ok(n) => {
                 total += n;
                 if n < read || total < len && vm::is_dying() {

@@ -25,6 +25,10 @@ pub const TESTS: &[Test] = &[
     ),
     ("movement: parts of a frame are no page", parts),
     ("movement: pages are passed, not copied", passed),
+    (
+        "movement: pages behind copied ones are passed",
+        passed_behind,
+    ),
     ("movement: bytes are counted by call and by reason", reasons),
     (
         "movement: buffers that are written again are copied",
@@ -425,6 +429,31 @@ fn passed() -> Outcome {
     let copied = copied()? - before;
     // The counters' text is copied too.
     ensure!(copied < 8 * 16 * PAGE as u64, "{copied} bytes were copied");
+    Ok(())
+}
+
+/// A read that begins with bytes of a small write goes on with the pages behind them.
+fn passed_behind() -> Outcome {
+    let _way = Switched::to(SWITCH, "auto")?;
+    let (from, to) = (Buffer::new()?, Buffer::new()?);
+    let message = Message {
+        number: 1,
+        pages: 15,
+        starts: [0; 2],
+    };
+    from.stamp(0, &message);
+    let (reader, writer) = pipe(0)?;
+    let before = counter("pages_transferred")?;
+    call!(write(writer, from.0.cast(), 3 * PAGE));
+    call!(write(
+        writer,
+        from.0.wrapping_add(3 * PAGE).cast(),
+        12 * PAGE
+    ));
+    call!(read(reader, to.0.cast(), 15 * PAGE));
+    to.check(0, &message)?;
+    let passed = counter("pages_transferred")? - before;
+    ensure!(passed >= 12, "{passed} pages were passed");
     Ok(())
 }
 
