@@ -144,11 +144,14 @@ pub(crate) unsafe fn init() {
 /// Whether a mapping of the frame is its place in the direct map.
 #[inline]
 pub(crate) fn is_direct(frame: &Frame) -> bool {
-    match BACKEND.load(Ordering::Relaxed) {
-        PLAIN => true,
-        DIRECT => frame.is_direct(),
-        _ => false,
-    }
+    BACKEND.load(Ordering::Relaxed) == PLAIN || may_be_direct(frame)
+}
+
+/// As [`is_direct`], on a machine that is not the usual one.
+#[cold]
+#[inline(never)]
+fn may_be_direct(frame: &Frame) -> bool {
+    BACKEND.load(Ordering::Relaxed) == DIRECT && frame.is_direct()
 }
 
 /// Whether the caller may sleep for a mapping. Where it may not, it gets an address of its CPU's

@@ -262,6 +262,7 @@ impl Buddy {
         directmap::may_show(depth).then_some(&mut self.zones[Place::Outside as usize])
     }
 
+    #[inline(always)]
     fn give_run(&mut self, run: Range<u32>) {
         let mut index = run.start;
         while index < run.end {
@@ -275,6 +276,7 @@ impl Buddy {
     }
 
     /// Gives a block back, all frames of which have the first one's place.
+    #[inline(always)]
     fn give(&mut self, index: u32, order: usize) {
         debug_assert_eq!(record(index).kind(), Type::Free);
         let place = Place::of(index);
@@ -306,6 +308,7 @@ impl Zone {
         Some((self.take(order)?, order))
     }
 
+    #[inline(always)]
     fn give(&mut self, place: Place, mut index: u32, mut order: usize) {
         let is_direct = place == Place::Direct;
         debug_assert!(

@@ -70,23 +70,32 @@ impl<const N: usize> Stack<N> {
 }
 
 struct Cache {
-    /// By their place.
-    frames: [Stack<FRAMES>; PLACES],
+    /// Those in the direct map, and those outside.
+    frames: Stack<FRAMES>,
+    outside: Stack<FRAMES>,
     tables: [Stack<TABLES>; 4],
 }
 
 impl Cache {
-    /// Those of the frame's place.
+    /// Those of a place.
     #[inline]
-    fn stack(&self, index: u32) -> &Stack<FRAMES> {
-        &self.frames[Place::of(index) as usize]
+    fn stack(&self, place: Place) -> &Stack<FRAMES> {
+        match place {
+            Place::Direct => &self.frames,
+            Place::Outside => &self.outside,
+        }
+    }
+
+    fn stacks(&self) -> [&Stack<FRAMES>; PLACES] {
+        [&self.frames, &self.outside]
     }
 }
 
 static CACHES: PerCpu<Cache> = PerCpu::new(
     [const {
         Cache {
-            frames: [const { Stack::new() }; PLACES],
+            frames: Stack::new(),
+            outside: Stack::new(),
             tables: [const { Stack::new() }; 4],
         }
     }; machine::MAX_CPUS],
@@ -140,7 +149,7 @@ pub fn keeps_tables() -> bool {
 pub(super) unsafe fn start(managed: usize) {
     CACHES.reset();
     for cache in CACHES.iter() {
-        for frames in &cache.frames {
+        for frames in cache.stacks() {
             frames.len.store(0, Ordering::Relaxed);
         }
         for tables in &cache.tables {
@@ -164,14 +173,21 @@ pub(super) fn take(depth: Depth) -> Option<u32> {
         let Some(cache) = cache else {
             return buddy::take(0, depth);
         };
-        let places = directmap::places(depth).iter();
-        let mut stacks = places.map(|&place| &cache.frames[place as usize]);
-        stacks.find_map(Stack::pop).or_else(|| refill(cache, depth))
+        let taken = match directmap::first_place(depth) {
+            Place::Direct => cache.frames.pop(),
+            Place::Outside => pop_outside(cache),
+        };
+        taken.or_else(|| refill(cache, depth))
     })
 }
 
 #[cold]
 fn refill(cache: &Cache, depth: Depth) -> Option<u32> {
+    if let [_, second] = directmap::places(depth)
+        && let Some(index) = cache.stack(*second).pop()
+    {
+        return Some(index);
+    }
     let mut batch = [NONE; BATCH];
     let want = BATCH.min(CAPACITY.load(Ordering::Relaxed));
     let n = buddy::take_batch(&mut batch[..want], depth);
@@ -179,8 +195,11 @@ fn refill(cache: &Cache, depth: Depth) -> Option<u32> {
         targets::look();
     }
     let (&first, rest) = batch[..n].split_first()?;
+    // Those that were taken together may be of both places only where there are both.
+    let place = Place::of(first);
     for &index in rest.iter().rev() {
-        cache.stack(index).push(index);
+        let place = directmap::if_mixed(|| Place::of(index)).unwrap_or(place);
+        cache.stack(place).push(index);
     }
     Some(first)
 }
@@ -192,14 +211,35 @@ pub(super) fn give(index: u32) {
         let Some(cache) = cache else {
             return buddy::give(index, 0);
         };
-        let capacity = CAPACITY.load(Ordering::Relaxed);
-        let frames = cache.stack(index);
-        if frames.len() >= capacity {
-            let n = BATCH.min(capacity);
-            buddy::give_batch((0..n).filter_map(|_| frames.pop()));
+        match Place::of(index) {
+            Place::Direct => give_to(&cache.frames, index),
+            Place::Outside => give_outside(cache, index),
         }
-        frames.push(index);
     });
+}
+
+#[inline]
+fn give_to(frames: &Stack<FRAMES>, index: u32) {
+    let capacity = CAPACITY.load(Ordering::Relaxed);
+    if frames.len() >= capacity {
+        let n = BATCH.min(capacity);
+        buddy::give_batch((0..n).filter_map(|_| frames.pop()));
+    }
+    frames.push(index);
+}
+
+// Out of line, so that the usual machine's way is short.
+
+#[cold]
+#[inline(never)]
+fn give_outside(cache: &Cache, index: u32) {
+    give_to(&cache.outside, index);
+}
+
+#[cold]
+#[inline(never)]
+fn pop_outside(cache: &Cache) -> Option<u32> {
+    cache.outside.pop()
 }
 
 /// Gives neighbouring frames of type `Free` back: to the buddy allocator if they are as many as it
@@ -213,7 +253,7 @@ pub(super) fn give_run(frames: Range<u32>) {
 
 /// Frames that CPUs keep, those in page tables kept ready included.
 pub(super) fn kept() -> usize {
-    let frames = CACHES.iter().flat_map(|cache| &cache.frames);
+    let frames = CACHES.iter().flat_map(Cache::stacks);
     frames.map(Stack::len).sum::<usize>() + ready_tables()
 }
 
@@ -364,7 +404,7 @@ pub(super) fn drain() -> bool {
     let mut any = drain_tables();
     CACHES.with(|cache| {
         if let Some(cache) = cache {
-            for frames in &cache.frames {
+            for frames in cache.stacks() {
                 any |= frames.len() > 0;
                 buddy::give_batch(core::iter::from_fn(|| frames.pop()));
             }

@@ -44,7 +44,7 @@ pub(super) const PLACES: usize = 2;
 impl Place {
     #[inline]
     pub(super) fn of(index: u32) -> Place {
-        match record(index).is_direct() {
+        match is_direct(index) {
             true => Place::Direct,
             false => Place::Outside,
         }
@@ -84,8 +84,28 @@ pub fn direct_map_moves() -> [u64; 2] {
     [&MOVED_OUT, &MOVED_IN].map(|moved| moved.load(Ordering::Relaxed))
 }
 
-/// Where frames for this use are looked for, in order.
+/// Whether a frame has a place in the direct map, where its [`bytes`](super::record::bytes) are.
 #[inline]
+pub(super) fn is_direct(index: u32) -> bool {
+    MODE.load(Ordering::Relaxed) == ALL || record(index).is_direct()
+}
+
+/// What `f` gives, where there are frames of both places.
+#[inline]
+pub(super) fn if_mixed<T>(f: impl FnOnce() -> T) -> Option<T> {
+    (MODE.load(Ordering::Relaxed) != ALL).then(f)
+}
+
+/// Where frames for this use are looked for first.
+#[inline]
+pub(super) fn first_place(depth: Depth) -> Place {
+    match depth == Depth::Data && MODE.load(Ordering::Relaxed) != ALL {
+        true => Place::Outside,
+        false => Place::Direct,
+    }
+}
+
+/// Where frames for this use are looked for, in order.
 pub(super) fn places(depth: Depth) -> &'static [Place] {
     match (depth, MODE.load(Ordering::Relaxed)) {
         (Depth::Data, KERNEL) => &[Place::Outside],
@@ -178,12 +198,12 @@ pub(super) fn hide_adopted(index: u32) {
 /// The order of the largest block at `index` whose frames have the same place, up to `most`.
 #[inline]
 pub(super) fn order_in_place(index: u32, most: usize) -> usize {
-    if MODE.load(Ordering::Relaxed) == ALL {
-        return most;
-    }
-    let place = Place::of(index);
-    let frames = (index..index + (1 << most)).take_while(|&it| Place::of(it) == place);
-    frames.count().ilog2() as usize
+    let mixed = || {
+        let place = Place::of(index);
+        let frames = (index..index + (1 << most)).take_while(|&it| Place::of(it) == place);
+        frames.count().ilog2() as usize
+    };
+    if_mixed(mixed).unwrap_or(most)
 }
 
 /// The frame at which the direct map of free frames ends at the start.

@@ -39,7 +39,7 @@ use injection::fails;
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
 pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
 pub use owned::Owned;
-use reach::Reach;
+use reach::with_bytes;
 pub(crate) use reach::{RING_SLOTS, map_pinned, start_rings, unmap_pinned};
 use record::{Type, address, bytes, record};
 pub use run::{RUN_FRAMES, Run};
@@ -74,6 +74,7 @@ impl Frame {
     ///
     /// # Errors
     /// [`OutOfMemory`] when only the kernel's own reserve is left.
+    #[inline]
     pub fn alloc(contents: Contents) -> Result<Frame, OutOfMemory> {
         Frame::alloc_at(Depth::Data, contents)
     }
@@ -87,6 +88,7 @@ impl Frame {
         Frame::alloc_at(Depth::Table, contents)
     }
 
+    #[inline(always)]
     fn alloc_at(depth: Depth, contents: Contents) -> Result<Frame, OutOfMemory> {
         let index = take(depth).ok_or(OutOfMemory)?;
         record(index).set_kind(Type::Free, Type::Writable);
@@ -156,7 +158,7 @@ impl Frame {
     /// Whether the frame is in the direct map.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
-        record(self.index).is_direct()
+        directmap::is_direct(self.index)
     }
 
     /// Where the kernel reaches the bytes of a frame that is in the direct map.
@@ -167,7 +169,7 @@ impl Frame {
 
     /// Calls `f` with the frame's bytes, which are there until it returns. It must not sleep.
     pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(*mut u8) -> R) -> R {
-        f(Reach::new(self.index).bytes)
+        with_bytes(self.index, f)
     }
 }
 
@@ -244,7 +246,9 @@ const JUNKED: u32 = 0xdbdb_dbdb;
 fn junk(index: u32) {
     if cfg!(debug_assertions) {
         // SAFETY: the frame is free: nothing else reads or writes it.
-        unsafe { core::ptr::write_bytes(Reach::new(index).bytes, JUNK, PAGE_SIZE) };
+        with_bytes(index, |to| unsafe {
+            core::ptr::write_bytes(to, JUNK, PAGE_SIZE)
+        });
         record(index).in_use.store(JUNKED, Ordering::Relaxed);
     }
 }
@@ -253,15 +257,13 @@ fn junk(index: u32) {
 #[inline]
 fn check_junk(index: u32) {
     if cfg!(debug_assertions) && record(index).in_use.load(Ordering::Relaxed) == JUNKED {
-        // SAFETY: the frame was taken from the free ones and belongs to the caller.
-        let reach = Reach::new(index);
-        // SAFETY: as above.
-        let page = unsafe { core::slice::from_raw_parts(reach.bytes, PAGE_SIZE) };
-        let ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
-        assert!(
-            ends.clone().all(|&b| b == JUNK),
-            "frame {index:#x} was written while it was free"
-        );
+        let is_junk = with_bytes(index, |page| {
+            // SAFETY: the frame was taken from the free ones and belongs to the caller.
+            let page = unsafe { core::slice::from_raw_parts(page, PAGE_SIZE) };
+            let mut ends = page[..64].iter().chain(&page[PAGE_SIZE - 64..]);
+            ends.all(|&byte| byte == JUNK)
+        });
+        assert!(is_junk, "frame {index:#x} was written while it was free");
     }
 }
 
@@ -269,7 +271,9 @@ fn check_junk(index: u32) {
 #[inline]
 fn zero(index: u32) {
     // SAFETY: the caller has just taken the frame from the free ones: nothing else uses it.
-    unsafe { core::ptr::write_bytes(Reach::new(index).bytes, 0, PAGE_SIZE) };
+    with_bytes(index, |to| unsafe {
+        core::ptr::write_bytes(to, 0, PAGE_SIZE)
+    });
 }
 
 /// Whether the first `words` words of a frame that the caller owns alone are zero.

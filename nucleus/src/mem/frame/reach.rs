@@ -17,9 +17,11 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use super::record::{NONE, address, bytes, record};
+use super::directmap::is_direct;
+use super::record::{address, bytes};
 use crate::OutOfMemory;
 use crate::counters::Counter;
+use crate::cpu::percpu::Pinned;
 use crate::hw::machine::{self, MAX_CPUS, WINDOW_RING};
 
 /// What stands in a ring for an address in use.
@@ -109,38 +111,23 @@ pub(crate) fn unmap_pinned(slot: usize) {
     RINGS[slot / WINDOW_RING].give(slot % WINDOW_RING);
 }
 
-/// The kernel's access to the bytes of a frame. While it lives, the task is pinned, unless the
-/// frame is in the direct map.
-pub(super) struct Reach {
-    pub(super) bytes: *mut u8,
-    slot: u32,
-}
-
-impl Reach {
-    pub(super) fn new(index: u32) -> Reach {
-        if record(index).is_direct() {
-            return Reach {
-                bytes: bytes(index),
-                slot: NONE,
-            };
-        }
-        machine::preempt_disable();
-        let slot = map_pinned(index);
-        machine::window_used(slot, address(index));
-        Reach {
-            bytes: machine::window_address(slot, address(index)),
-            slot: slot as u32,
-        }
+/// Calls `f` with the bytes of a frame, which are there until it returns: it must not sleep, unless
+/// the frame is in the direct map.
+#[inline]
+pub(super) fn with_bytes<R>(index: u32, f: impl FnOnce(*mut u8) -> R) -> R {
+    match is_direct(index) {
+        true => f(bytes(index)),
+        false => with_mapped(index, f),
     }
 }
 
-impl Drop for Reach {
-    fn drop(&mut self) {
-        if self.slot != NONE {
-            unmap_pinned(self.slot as usize);
-            if machine::preempt_enable() {
-                machine::preempt();
-            }
-        }
-    }
+#[cold]
+#[inline(never)]
+fn with_mapped<R>(index: u32, f: impl FnOnce(*mut u8) -> R) -> R {
+    let _pinned = Pinned::new();
+    let slot = map_pinned(index);
+    machine::window_used(slot, address(index));
+    let result = f(machine::window_address(slot, address(index)));
+    unmap_pinned(slot);
+    result
 }
