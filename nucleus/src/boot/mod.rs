@@ -139,6 +139,7 @@ impl Drop for ArchiveFrames {
     fn drop(&mut self) {
         // SAFETY: as in `Archive::drop`; what was taken is not in `left`.
         unsafe { frame::release(self.left.clone()) };
+        frame::flush_adopted();
     }
 }
 

@@ -199,7 +199,7 @@ fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
     }
 }
 
-/// Two entries, and tasks on all CPUs that copy between pages: each has both of the entries or none.
+/// Two entries, and tasks on all CPUs that copy between pages: each has both entries or none.
 #[test]
 fn two_entries_are_enough_for_copies() {
     let few = Variant {

@@ -1,6 +1,6 @@
 //! The cache of mappings (`ephemeral-mappings.txt` 4.2): which address maps which frame, found by
-//! the frame; the addresses that are not in use, in the order of their last use, most of which still
-//! map what they mapped; and of each the CPUs that hold no other translation of it.
+//! the frame; the addresses that are not in use, in the order of their last use, most of which
+//! still map what they mapped; and of each the CPUs that hold no other translation of it.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -172,8 +172,8 @@ impl Lists {
         frame as usize & (self.hashes.len() - 1)
     }
 
-    /// One more user of the mapping of a frame, which is made if there is none; returns its address.
-    /// `None` if all are in use, or the cache is closed.
+    /// One more user of the mapping of a frame, which is made if there is none; returns its
+    /// address. `None` if all are in use, or the cache is closed.
     pub(super) fn enter(&mut self, frame: u32) -> Option<u32> {
         if self.is_closed || self.hashes.is_empty() {
             return None;

@@ -38,7 +38,7 @@ use crate::frame::{self, DirectMap, RING_SLOTS};
 use crate::hw::machine::{self, MAX_CPUS, WINDOW_PAGES, WINDOW_SINGLE};
 use crate::lock::{Rank, SpinLock};
 use crate::sync::Mutex;
-use crate::task::WaitQueue;
+use crate::task::{self, WaitQueue};
 use crate::{Frame, Unchanged};
 use cache::{Lists, Translations};
 
@@ -165,6 +165,8 @@ static CONFIGURING: Mutex<()> = Mutex::new(Rank::EphemeralCaches, ());
 /// # Errors
 /// [`Unchanged::OutOfMemory`].
 pub(super) fn start() -> Result<(), Unchanged> {
+    // Before the first task nobody else does it.
+    let _configuring = task::has_current().then(|| CONFIGURING.lock());
     match TRANSLATIONS.load(Ordering::Relaxed).is_null() {
         true => configure(entries()),
         false => Ok(()),
@@ -342,10 +344,10 @@ fn enter(cache: &SpinLock<Lists>, frame: &Frame) -> Option<u32> {
 
 /// Maps frames for the calling task, which may sleep: each from its CPU's cache, or all from the
 /// common one.
-pub(super) fn alloc<'a, const N: usize>(
-    frames: [&'a Frame; N],
+pub(super) fn alloc<const N: usize>(
+    frames: [&Frame; N],
     flags: Flags,
-) -> Result<[Mapping<'a>; N], Unavailable> {
+) -> Result<[Mapping<'_>; N], Unavailable> {
     if !PRIVATE.load(Ordering::Relaxed) {
         return alloc_for_all(frames, flags);
     }
@@ -369,10 +371,10 @@ pub(super) fn alloc<'a, const N: usize>(
 
 /// As [`alloc`], without the advantage of being private, for comparison: all CPUs might use the
 /// mappings.
-fn alloc_for_all<'a, const N: usize>(
-    frames: [&'a Frame; N],
+fn alloc_for_all<const N: usize>(
+    frames: [&Frame; N],
     flags: Flags,
-) -> Result<[Mapping<'a>; N], Unavailable> {
+) -> Result<[Mapping<'_>; N], Unavailable> {
     let slots = super::wait(&SLEEPERS, flags, || enter_all(&CACHES[0], &frames))?;
     if !is_late() {
         slots

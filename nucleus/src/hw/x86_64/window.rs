@@ -53,9 +53,10 @@ fn entry(slot: usize) -> &'static AtomicU64 {
 /// # Errors
 /// [`OutOfMemory`].
 pub(crate) fn window_start(slots: core::ops::Range<usize>) -> Result<(), OutOfMemory> {
-    for number in slots.start / ENTRIES..slots.end.div_ceil(ENTRIES) {
+    let numbers = slots.start / ENTRIES..slots.end.div_ceil(ENTRIES);
+    for (number, place) in numbers.clone().zip(&TABLES[numbers]) {
         let table = make_entry(address_of(number * ENTRIES))?;
-        TABLES[number].store(table.cast(), Ordering::Relaxed);
+        place.store(table.cast(), Ordering::Relaxed);
     }
     Ok(())
 }

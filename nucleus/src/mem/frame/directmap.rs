@@ -183,8 +183,9 @@ fn hide_some() -> bool {
     count > 0
 }
 
-/// Moves frames out of the direct map that become pages of a file with the bytes that they have:
-/// the kernel's page tables don't lead to them from now on, but TLBs may.
+/// Moves a frame out of the direct map that becomes a page of a file with the bytes that it has:
+/// the kernel's page tables don't lead to it from now on, but TLBs may until
+/// [`flush_adopted`].
 pub(super) fn hide_adopted(index: u32) {
     debug_assert_eq!(record(index).kind(), Type::Kernel);
     if MODE.load(Ordering::Relaxed) == KERNEL {
@@ -192,6 +193,13 @@ pub(super) fn hide_adopted(index: u32) {
         machine::direct_hide(index..index + 1);
         record(index).set_direct(false);
         MOVED_OUT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Makes all CPUs forget where adopted frames were in the direct map. The caller may wait.
+pub(crate) fn flush_adopted() {
+    if MODE.load(Ordering::Relaxed) == KERNEL {
+        machine::flush_kernel();
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) use cache::{Table, give_table, take_table};
 pub use cache::{keep_tables, keeps_tables};
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
-pub(crate) use directmap::set_direct_map;
 pub use directmap::{direct_map, direct_map_moves};
+pub(crate) use directmap::{flush_adopted, set_direct_map};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
@@ -79,8 +79,9 @@ impl Frame {
         Frame::alloc_at(Depth::Data, contents)
     }
 
-    /// As [`alloc`](Frame::alloc), for what the kernel and a device, or the kernel and all programs,
-    /// share for long: the frame is in the direct map, so [`bytes`](Frame::bytes) reaches it.
+    /// As [`alloc`](Frame::alloc), for what the kernel and a device, or the kernel and all
+    /// programs, share for long: the frame is in the direct map, so [`bytes`](Frame::bytes)
+    /// reaches it.
     ///
     /// # Errors
     /// As [`alloc`](Frame::alloc).

@@ -307,8 +307,8 @@ fn far_memory_gets_no_records_that_there_is_no_room_for() {
 }
 
 /// Programs and the kernel take memory from each other, in all orders: pages of programs are never
-/// in the direct map, what is the kernel's always is, no frame is lost, and either side can have all
-/// that is free.
+/// in the direct map, what is the kernel's always is, no frame is lost, and either side can have
+/// all that is free.
 #[test]
 fn frames_change_their_place() {
     let like = Config {

@@ -10,9 +10,14 @@ use crate::guest::Ending;
 pub const CPUS: [u32; 3] = [1, 2, 4];
 /// Kernels with mechanisms switched off or on (`docs/architecture.md`): a name, their options, and
 /// the tests that they run.
-const VARIANTS: [(&str, &str, &[&str]); 4] = [
+const VARIANTS: [(&str, &str, &[&str]); 5] = [
     ("old mappings", "ephemeral=uncached", PART),
     ("mitigations", "mitigations=full", WAYS),
+    (
+        "no pages of programs in the kernel",
+        "directmap=kernel",
+        MAPPED,
+    ),
     (
         "old page tables",
         "shootdown=broadcast ptcache=off faultahead=0,0 fork=copy",
@@ -32,6 +37,16 @@ const WAYS: &[&str] = &[
 ];
 /// Each allocation of this number fails, for the program of random calls.
 const FAIL_EACH: [u32; 2] = [29, 149];
+/// Those that how the kernel reaches pages matters to, and what it maps.
+const MAPPED: &[&str] = &[
+    "mapped",
+    "memory:",
+    "movement",
+    "pipes: v",
+    "files: a file",
+    "hw_cost",
+    "large:",
+];
 /// Short ones, which the mechanisms of memory matter to.
 const PART: &[&str] = &[
     "memory:",
@@ -54,10 +69,13 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32]) {
 }
 
 /// Boots kernels that have no two frames together, and such whose allocations fail, and runs all.
+/// The first ones reach all pages through a window of a few entries, the others have no page of a
+/// program in their direct map.
 pub fn short_of_memory(bench: &Bench, report: &mut Report) {
     let name = "single frames only";
     if report.wants(&format!("guest: test programs, {name}")) {
-        boot(bench, report, name, 2, "fragment=1", &["!large"]);
+        let options = "fragment=1 ephemeral=window ephemeral.entries=16";
+        boot(bench, report, name, 2, options, &["!large"]);
     }
     let each = FAIL_EACH[0];
     let name = format!("failing allocations, {each}");
@@ -65,7 +83,7 @@ pub fn short_of_memory(bench: &Bench, report: &mut Report) {
         // What hangs on a failure is ended soon.
         let each = each.to_string();
         let words = ["--failing", &each, "--seconds", "3"];
-        boot(bench, report, &name, 2, "", &words);
+        boot(bench, report, &name, 2, "directmap=kernel", &words);
     }
 }
 
