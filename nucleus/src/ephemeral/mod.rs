@@ -84,13 +84,19 @@ pub enum Backend {
     Uncached,
 }
 
-/// The backend, or [`PLAIN`].
-static BACKEND: AtomicU8 = AtomicU8::new(PLAIN);
-/// The direct backend, with all frames in the direct map: the usual machine.
+/// The backend.
+static BACKEND: AtomicU8 = AtomicU8::new(Backend::Direct as u8);
+
+/// What that, the frames in the direct map, and whether mappings are kept come to.
+static WAY: AtomicU8 = AtomicU8::new(PLAIN);
+/// All frames are in the direct map, and reached there: the usual machine.
 const PLAIN: u8 = 0;
-const DIRECT: u8 = 1;
-const WINDOW: u8 = 2;
-const UNCACHED: u8 = 3;
+/// Frames are reached in the direct map, others by an address of the CPU's own.
+const OWN: u8 = 1;
+/// Frames are reached in the direct map, others as the backend says.
+const MIXED: u8 = 2;
+/// All are reached as the backend says.
+const WINDOW: u8 = 3;
 
 /// Makes mappings by this backend from now on; those that there are stay as they are.
 ///
@@ -102,26 +108,29 @@ pub fn set_backend(backend: Backend) -> Result<(), Unchanged> {
         frame::start_rings(machine::cpu_count())?;
         window::start()?;
     }
-    let number = match backend {
-        Backend::Direct if is_plain => PLAIN,
-        Backend::Direct => DIRECT,
-        Backend::Window => WINDOW,
-        Backend::Uncached => {
-            uncached::start()?;
-            UNCACHED
-        }
-    };
-    BACKEND.store(number, Ordering::Relaxed);
+    if backend == Backend::Uncached {
+        uncached::start()?;
+    }
+    BACKEND.store(backend as u8, Ordering::Relaxed);
+    choose_way();
     Ok(())
+}
+
+/// Follows a change of a setting.
+fn choose_way() {
+    let way = match backend() {
+        Backend::Direct if frame::direct_map() == DirectMap::All => PLAIN,
+        Backend::Direct if !window::keeps() => OWN,
+        Backend::Direct => MIXED,
+        _ => WINDOW,
+    };
+    WAY.store(way, Ordering::Relaxed);
 }
 
 /// Returns the backend of new mappings.
 pub fn backend() -> Backend {
-    match BACKEND.load(Ordering::Relaxed) {
-        WINDOW => Backend::Window,
-        UNCACHED => Backend::Uncached,
-        _ => Backend::Direct,
-    }
+    const ALL: [Backend; 3] = [Backend::Direct, Backend::Window, Backend::Uncached];
+    ALL[BACKEND.load(Ordering::Relaxed) as usize]
 }
 
 /// Forgets an earlier machine.
@@ -135,7 +144,8 @@ pub(crate) unsafe fn init() {
         uncached::reset();
         window::reset();
     }
-    BACKEND.store(PLAIN, Ordering::Relaxed);
+    BACKEND.store(Backend::Direct as u8, Ordering::Relaxed);
+    WAY.store(PLAIN, Ordering::Relaxed);
     if frame::direct_map() != DirectMap::All {
         set_backend(Backend::Direct).expect("memory for the window");
     }
@@ -144,14 +154,10 @@ pub(crate) unsafe fn init() {
 /// Whether a mapping of the frame is its place in the direct map.
 #[inline]
 pub(crate) fn is_direct(frame: &Frame) -> bool {
-    BACKEND.load(Ordering::Relaxed) == PLAIN || may_be_direct(frame)
-}
-
-/// As [`is_direct`], on a machine that is not the usual one.
-#[cold]
-#[inline(never)]
-fn may_be_direct(frame: &Frame) -> bool {
-    BACKEND.load(Ordering::Relaxed) == DIRECT && frame.is_direct()
+    match WAY.load(Ordering::Relaxed) {
+        PLAIN => true,
+        way => way != WINDOW && frame.is_direct(),
+    }
 }
 
 /// Whether the caller may sleep for a mapping. Where it may not, it gets an address of its CPU's
@@ -167,10 +173,11 @@ fn may_sleep() -> bool {
 /// See [`Unavailable`]; only with the flags named there.
 #[inline]
 pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
-    if is_direct(frame) {
-        return Ok(direct::alloc(frame));
+    match WAY.load(Ordering::Relaxed) {
+        PLAIN => Ok(direct::alloc(frame)),
+        OWN => Ok(map_own(frame)),
+        _ => alloc_elsewhere(frame, flags),
     }
-    alloc_elsewhere(frame, flags)
 }
 
 /// Not inlined, so that what is is small.
@@ -188,12 +195,13 @@ fn alloc_each<const N: usize>(
     frames: [&Frame; N],
     flags: Flags,
 ) -> Result<[Mapping<'_>; N], Unavailable> {
-    if !may_sleep() {
-        return Ok(frames.map(alloc_own));
+    // Those in the direct map wait for nobody.
+    if frames.iter().any(|frame| is_direct(frame)) || !may_sleep() {
+        return Ok(frames.map(map_own));
     }
     match backend() {
         Backend::Uncached => uncached::alloc(frames, flags),
-        _ if !window::keeps() => Ok(frames.map(alloc_own)),
+        _ if !window::keeps() => Ok(frames.map(map_own)),
         _ => window::alloc(frames, flags),
     }
 }
@@ -224,8 +232,10 @@ fn wait<T>(
     found.map_err(|_| Unavailable::Interrupted)
 }
 
-/// Maps a frame at an address that is this CPU's own: never waits, never fails.
-fn alloc_own(frame: &Frame) -> Mapping<'_> {
+/// Maps a frame in the direct map, or at an address that is this CPU's own: never waits, never
+/// fails.
+#[inline(never)]
+fn map_own(frame: &Frame) -> Mapping<'_> {
     if is_direct(frame) {
         return direct::alloc(frame);
     }
@@ -238,10 +248,11 @@ fn alloc_own(frame: &Frame) -> Mapping<'_> {
 /// As [`alloc`] without flags: always succeeds.
 #[inline]
 pub fn map(frame: &Frame) -> Mapping<'_> {
-    if is_direct(frame) {
-        return direct::alloc(frame);
+    match WAY.load(Ordering::Relaxed) {
+        PLAIN => direct::alloc(frame),
+        OWN => map_own(frame),
+        _ => map_elsewhere(frame),
     }
-    map_elsewhere(frame)
 }
 
 #[inline(never)]
@@ -262,10 +273,11 @@ fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
 /// that each had one could wait for another for ever.
 #[inline]
 pub fn map_two<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2] {
-    if is_direct(first) && is_direct(second) {
-        return [direct::alloc(first), direct::alloc(second)];
+    match WAY.load(Ordering::Relaxed) {
+        PLAIN => [direct::alloc(first), direct::alloc(second)],
+        OWN => [map_own(first), map_own(second)],
+        _ => map_each([first, second]),
     }
-    map_each([first, second])
 }
 
 /// As [`map_two`], with the flags of [`alloc`].
@@ -299,11 +311,11 @@ impl Drop for Mapping<'_> {
 
 #[inline(never)]
 fn free_elsewhere(slot: u32) {
-    if slot & LENT != 0 {
-        return unpin();
-    }
     if (slot as usize) < RING_SLOTS {
         frame::unmap_pinned(slot as usize);
+        return unpin();
+    }
+    if slot & LENT != 0 {
         return unpin();
     }
     match uncached::owns(slot) {

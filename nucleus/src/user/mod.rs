@@ -132,22 +132,21 @@ pub fn copy_in_page(
 
 /// Copies `len` bytes by steps that get no further than what the program has mapped, and resolves
 /// the fault in between: no mapping of a frame is held then.
+#[inline(always)]
 fn in_steps(
     at: VirtAddr,
     len: usize,
     access: Access,
     mut step: impl FnMut(usize) -> usize,
 ) -> Result<(), BadAddress> {
-    let mut done = 0;
-    loop {
-        done += step(done);
-        if done == len {
-            return Ok(());
-        }
+    let mut done = step(0);
+    while done < len {
         if !resolve(at + done, access) {
             return Err(BadAddress);
         }
+        done += step(done);
     }
+    Ok(())
 }
 
 /// The place of `len` bytes from `offset` on of a frame in the direct map.

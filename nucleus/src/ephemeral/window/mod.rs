@@ -326,7 +326,10 @@ pub fn keep() -> Keep {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
-    reconfigure(|| KEEP.store(keep as u32, Ordering::Relaxed), entries())
+    let change = || KEEP.store(keep as u32, Ordering::Relaxed);
+    let result = reconfigure(change, entries());
+    super::choose_way();
+    result
 }
 
 /// Entries in use, and those that map something.

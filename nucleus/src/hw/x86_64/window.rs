@@ -39,12 +39,9 @@ pub(crate) fn window_slot(address: usize) -> Option<usize> {
 #[inline]
 fn entry(slot: usize) -> &'static AtomicU64 {
     let table = TABLES[slot / ENTRIES].load(Ordering::Relaxed);
-    assert!(
-        !table.is_null(),
-        "address {slot} of the window has no table"
-    );
-    // SAFETY: tables are never freed, and an entry is an aligned word, changed by atomic
-    // operations only.
+    debug_assert!(!table.is_null(), "address {slot} has no table");
+    // SAFETY: whoever has an address has made its table; tables are never freed, and an entry is an
+    // aligned word, changed by atomic operations only.
     unsafe { &*table.add(slot % ENTRIES) }
 }
 

@@ -50,6 +50,7 @@ pub(crate) const RING_SLOTS: usize = MAX_CPUS * WINDOW_RING;
 
 impl Ring {
     /// Takes an address that this CPU's TLB does not hold.
+    #[inline]
     fn take(&self) -> usize {
         loop {
             let next = self.next.load(Ordering::Relaxed) as usize % WINDOW_RING;
@@ -61,20 +62,28 @@ impl Ring {
                 continue;
             }
             if given >= machine::flushes() {
-                machine::window_flush();
-                Counter::ephemeral_flushes.add(1);
+                flush();
             }
             return next;
         }
     }
 
     /// Gives an address back that is not mapped any more.
+    #[inline]
     fn give(&self, at: usize) {
         // The entry is cleared before the flushes are counted: what the CPU translates from here on
         // is not this mapping.
         compiler_fence(Ordering::SeqCst);
         self.given[at].store(machine::flushes(), Ordering::Relaxed);
     }
+}
+
+/// All addresses of the ring were used since the CPU dropped its translations last.
+#[cold]
+#[inline(never)]
+fn flush() {
+    machine::window_flush();
+    Counter::ephemeral_flushes.add(1);
 }
 
 /// Makes the page tables of the rings of so many CPUs.
@@ -98,6 +107,7 @@ pub(super) fn reset() {
 
 /// Maps a frame at an address of this CPU's ring; returns the address's number. The caller is
 /// pinned until it has been [given back](unmap_pinned).
+#[inline]
 pub(crate) fn map_pinned(index: u32) -> usize {
     let cpu = machine::cpu();
     let slot = cpu * WINDOW_RING + RINGS[cpu].take();
@@ -106,6 +116,7 @@ pub(crate) fn map_pinned(index: u32) -> usize {
 }
 
 /// Ends a mapping that [`map_pinned`] made on this CPU.
+#[inline]
 pub(crate) fn unmap_pinned(slot: usize) {
     machine::window_unmap(slot);
     RINGS[slot / WINDOW_RING].give(slot % WINDOW_RING);
