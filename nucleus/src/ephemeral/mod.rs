@@ -44,9 +44,9 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Flags: u8 {
         /// Fail rather than sleep when no mapping is free.
-        const NO_WAIT = 2;
+        const NO_WAIT = 1;
         /// A signal may end the sleep. Without effect beside `NO_WAIT`.
-        const INTERRUPTIBLE = 4;
+        const INTERRUPTIBLE = 2;
     }
 }
 

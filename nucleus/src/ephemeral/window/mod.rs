@@ -157,7 +157,7 @@ fn cache_of(slot: u32) -> &'static SpinLock<Lists> {
     }
 }
 
-/// Held by who changes the caches as a whole.
+/// Held while the caches are changed as a whole.
 static CONFIGURING: Mutex<()> = Mutex::new(Rank::EphemeralCaches, ());
 
 /// Makes the caches, if they are not there.
@@ -257,13 +257,12 @@ pub fn entries() -> usize {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_entries(entries: usize) -> Result<(), Unchanged> {
-    reconfigure(|| (), entries.clamp(2, MAX_ENTRIES))
+    let _configuring = CONFIGURING.lock();
+    reconfigure(entries.clamp(2, MAX_ENTRIES))
 }
 
-/// Changes a setting and makes the caches anew, if they are there.
-fn reconfigure(change: impl FnOnce(), entries: usize) -> Result<(), Unchanged> {
-    let _configuring = CONFIGURING.lock();
-    change();
+/// Makes the caches anew with so many entries, if they are there. [configuring]
+fn reconfigure(entries: usize) -> Result<(), Unchanged> {
     if TRANSLATIONS.load(Ordering::Relaxed).is_null() {
         ENTRIES.store(entries, Ordering::Relaxed);
         return Ok(());
@@ -281,7 +280,9 @@ pub fn has_parts() -> bool {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_parts(parts: bool) -> Result<(), Unchanged> {
-    reconfigure(|| PARTS.store(parts, Ordering::Relaxed), entries())
+    let _configuring = CONFIGURING.lock();
+    let before = PARTS.swap(parts, Ordering::Relaxed);
+    reconfigure(entries()).inspect_err(|_| PARTS.store(before, Ordering::Relaxed))
 }
 
 /// Whether CPUs drop translations of shared mappings when they use them, not when one is made.
@@ -326,14 +327,16 @@ pub fn keep() -> Keep {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
-    reconfigure(|| KEEP.store(keep as u32, Ordering::Relaxed), entries())
+    let _configuring = CONFIGURING.lock();
+    let before = KEEP.swap(keep as u32, Ordering::Relaxed);
+    reconfigure(entries()).inspect_err(|_| KEEP.store(before, Ordering::Relaxed))
 }
 
 /// Entries in use, and those that map something.
 pub fn usage() -> [usize; 2] {
     CACHES.iter().fold([0; 2], |[used, valid], cache| {
         let cache = cache.lock_irq();
-        [used + cache.in_use(), valid + cache.mapped().count()]
+        [used + cache.in_use(), valid + cache.valid()]
     })
 }
 
@@ -428,9 +431,15 @@ pub(super) fn free(slot: u32) {
     }
 }
 
-/// How many use an address.
+/// How many use an address, which is in use or [kept](keep_addresses).
 pub(super) fn users(slot: u32) -> usize {
     cache_of(slot).lock_irq().users(slot)
+}
+
+/// Keeps the caches from being made anew while the guard lives: every mapped address stays one of
+/// theirs.
+pub(super) fn keep_addresses() -> impl Drop {
+    CONFIGURING.lock()
 }
 
 /// Makes a shared mapping right for this CPU, to which the caller is pinned.
