@@ -63,7 +63,7 @@ impl Translations {
     #[inline]
     pub(super) fn clean_here(&self, slot: u32) {
         let here = 1 << machine::cpu();
-        // Acquire: what is read through the mapping comes after.
+        // This CPU has set its bit itself, or has invalidated the address for the one that did.
         if self.clean.load(Ordering::Acquire) & here == 0 {
             self.forget_here(slot, here);
         }
