@@ -293,7 +293,7 @@ impl Lists {
         }
     }
 
-    /// One user less. The last one leaves the mapping to the next who wants the frame, if mappings
+    /// One user less. The last one leaves the mapping to the next user of the frame, if mappings
     /// are `kept`. Returns whether sleepers may go on.
     pub(super) fn release(&mut self, slot: u32, kept: bool) -> bool {
         let number = slot - self.first;

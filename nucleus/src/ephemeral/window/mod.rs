@@ -3,8 +3,8 @@
 //!
 //! Where mappings are *kept* when they end, as in the paper, a cache of them is looked through by
 //! the frame; one that is found costs nothing. Where they are not, which `directmap=kernel` wants,
-//! so that no page stands in a kernel mapping that nobody uses, private ones come from the ring of
-//! the CPU ([`frame`](crate::frame)), and the cache has the shared ones only.
+//! so that no page stays in a kernel mapping without a user, private ones come from the ring of the
+//! CPU ([`frame`](crate::frame)), and the cache has the shared ones only.
 //!
 //! # Better than the paper
 //!
@@ -20,8 +20,8 @@
 //!   everything since need not drop the one translation again ([`flushed_since`]).
 //!
 //! All of it holds on processors that translate ahead of use: an entry that is cleared in memory
-//! can't be translated any more, whoever asks; so what a TLB holds of it was there before the
-//! change was numbered, and goes with any flush after that. A mapping that is inactive but valid
+//! can't be translated any more, by any CPU; so what a TLB holds of it was there before the change
+//! was numbered, and goes with any flush after that. A mapping that is inactive but valid
 //! may be translated at any time, and is the right one.
 
 mod cache;
@@ -73,7 +73,7 @@ pub const DEFAULT_ENTRIES: usize = if MAX_ENTRIES > 8192 {
     MAX_ENTRIES
 };
 
-/// Those who wait for an entry.
+/// Tasks that wait for an entry.
 static SLEEPERS: WaitQueue = WaitQueue::new();
 
 /// How the window works: the settings of `ephemeral.parts` and so on.
@@ -165,7 +165,7 @@ static CONFIGURING: Mutex<()> = Mutex::new(Rank::EphemeralCaches, ());
 /// # Errors
 /// [`Unchanged::OutOfMemory`].
 pub(super) fn start() -> Result<(), Unchanged> {
-    // Before the first task nobody else does it.
+    // Before the first task, nothing else does it.
     let _configuring = task::has_current().then(|| CONFIGURING.lock());
     match TRANSLATIONS.load(Ordering::Relaxed).is_null() {
         true => configure(entries()),
@@ -191,7 +191,7 @@ fn configure(entries: usize) -> Result<(), Unchanged> {
     }
     if !TRANSLATIONS.load(Ordering::Relaxed).is_null() {
         close()?;
-        // Nobody finds an entry now, or has one.
+        // No entry is in use now, nor found.
         machine::flush_kernel();
     }
     let count = ENTRIES.swap(entries, Ordering::Relaxed);

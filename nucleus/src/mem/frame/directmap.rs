@@ -111,7 +111,7 @@ pub(super) fn may_show(depth: Depth) -> bool {
     depth != Depth::Data && MODE.load(Ordering::Relaxed) == KERNEL
 }
 
-/// Held by who changes the direct map's tables.
+/// Held while the direct map's tables are changed.
 static CHANGING: SpinLock<()> = SpinLock::new(Rank::DirectMap, ());
 
 /// Brings a block into the direct map that is in no list. [buddy lock]
@@ -130,7 +130,7 @@ const LARGEST: usize = 9;
 /// Blocks that one flush is for.
 const BLOCKS: usize = 32;
 
-/// A CPU moves blocks outside, which nobody finds meanwhile. It is pinned, so others may spin.
+/// A CPU moves blocks outside, which are in no list meanwhile. It is pinned, so others may spin.
 static HIDING: AtomicBool = AtomicBool::new(false);
 
 /// Moves free frames out of the direct map, if there are none outside for programs and the caller
