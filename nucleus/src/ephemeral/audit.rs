@@ -1,4 +1,4 @@
-//! What the kernel's own page tables lead to: for tests, and for who wants to see it.
+//! What the kernel's own page tables lead to, for tests and for `/proc/causeway/mapped`.
 
 use crate::frame::record::{Type, find};
 use crate::frame::{DirectMap, RING_SLOTS, direct_map};
@@ -34,9 +34,10 @@ pub struct Found {
 }
 
 /// Calls `each` for each data frame (a page of a program or file, and what the kernel shares with
-/// devices) that the kernel's half of the address space maps at the time. Takes a while where all
-/// frames are in the direct map: it is not looked at then, [`Place::Direct`] is all of it.
+/// devices) that the kernel's half of the address space maps at the time. The direct map is left
+/// out where it has all frames. May sleep.
 pub fn each_mapped(mut each: impl FnMut(Found)) {
+    let _addresses = window::keep_addresses();
     let whole = direct_map() != DirectMap::All;
     machine::each_kernel_page(whole, &mut |address, frame, is_direct| {
         if find(frame).is_none_or(|record| record.kind() != Type::Writable) {

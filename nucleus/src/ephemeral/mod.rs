@@ -44,9 +44,9 @@ bitflags! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Flags: u8 {
         /// Fail rather than sleep when no mapping is free.
-        const NO_WAIT = 2;
+        const NO_WAIT = 1;
         /// A signal may end the sleep. Without effect beside `NO_WAIT`.
-        const INTERRUPTIBLE = 4;
+        const INTERRUPTIBLE = 2;
     }
 }
 
@@ -60,7 +60,7 @@ pub enum Unavailable {
 }
 
 /// A mapping in use, private to the CPU that the task is pinned to while it lives; dropping it
-/// frees it. (In a release build, a frame in the direct map pins no one.)
+/// frees it. (In a release build, a mapping in the direct map pins no task.)
 pub struct Mapping<'a> {
     frame: &'a Frame,
     address: *mut u8,
@@ -180,7 +180,7 @@ pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
     }
 }
 
-/// Not inlined, so that what is is small.
+/// Out of line, so that the direct map's path is short.
 #[inline(never)]
 fn alloc_elsewhere(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
     let [mapping] = alloc_each([frame], flags)?;
@@ -206,7 +206,7 @@ fn alloc_each<const N: usize>(
     }
 }
 
-/// Gives the mapping back. The same as dropping it, for readers.
+/// Frees the mapping, as its drop does.
 pub fn free(mapping: Mapping<'_>) {
     drop(mapping);
 }
@@ -269,8 +269,8 @@ fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
     }
 }
 
-/// Maps two frames in one step, for whoever needs both at once: with only a few mappings, tasks
-/// that each had one could wait for another for ever.
+/// Maps two frames in one step, for a caller that needs both at once: with few entries, tasks that
+/// each held one and waited for another would deadlock.
 #[inline]
 pub fn map_two<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2] {
     match WAY.load(Ordering::Relaxed) {

@@ -228,8 +228,8 @@ fn two_entries_are_enough_for_copies() {
     });
 }
 
-/// Shared mappings that nobody gives back: whoever may not wait is told so, whoever is interrupted
-/// leaves, and whoever waits goes on when one is free.
+/// All entries are in use by shared mappings: a caller that may not wait is told so, one that is
+/// interrupted leaves, and one that waits goes on when an entry is free.
 #[test]
 fn waits_end() {
     let few = Variant {
@@ -295,6 +295,10 @@ fn settings_change_without_mappings() {
         let shared = Shared::new(frame.clone(), Flags::empty()).unwrap();
         assert_eq!(window::set_entries(4), Err(Unchanged::InUse));
         assert_eq!(window::entries(), 8);
+        assert_eq!(window::set_parts(true), Err(Unchanged::InUse));
+        assert!(!window::has_parts());
+        assert_eq!(window::set_keep(Keep::Off), Err(Unchanged::InUse));
+        assert_eq!(window::keep(), Keep::On);
         assert_eq!(word(&shared.here()), 0);
         drop(shared);
         for entries in [4, 100, 2] {

@@ -67,7 +67,7 @@ impl Slots {
 static SLOTS: Restart<SpinLock<Slots>> =
     Restart::new(SpinLock::new(Rank::KernelSpace, Slots::new()));
 
-/// Those who wait for an address.
+/// Tasks that wait for an address.
 static SLEEPERS: WaitQueue = WaitQueue::new();
 
 /// Whether an address of the window is one of these.

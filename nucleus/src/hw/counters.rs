@@ -149,24 +149,21 @@ crate::counters! {
     ephemeral_hits,
     /// Ephemeral mappings that changed a page table.
     ephemeral_misses,
-    /// Waits for one, since all were in use.
+    /// Sleeps for one, as all were in use.
     ephemeral_sleeps,
-    /// Times that a CPU dropped all its translations, since it had used all its addresses.
+    /// Flushes of a CPU that had used all addresses of its ring.
     ephemeral_flushes,
-    /// Translations that a CPU dropped of one address that was to be mapped anew, or that it had
-    /// not used.
+    /// Invalidations of one address by the CPU that maps or uses it.
     ephemeral_local,
-    /// Of these, those that other CPUs were asked to drop.
+    /// Invalidations of one address that other CPUs were asked for, once for each CPU.
     ephemeral_remote,
-    /// Those that none had to drop, since the accessed bit showed that no TLB held them.
+    /// Mappings that ended without an invalidation: by the accessed bit, no TLB held them.
     ephemeral_saved_accessed,
-    /// Those of a mapping for all CPUs that a CPU did not have to drop, since the mask said that it
-    /// holds none.
+    /// Invalidations saved by the CPU mask, of mappings for all CPUs.
     ephemeral_saved_mask,
-    /// Those that other CPUs did not have to drop, since the mapping is for one CPU alone.
+    /// Invalidations on other CPUs saved since the mapping is private.
     ephemeral_saved_private,
-    /// Those that a CPU did not have to drop, since it had dropped all for another reason, or was
-    /// known to hold none.
+    /// Invalidations saved since the CPU had dropped all its translations meanwhile.
     ephemeral_saved_flushed,
     /// Interrupts of a CPU's own timer.
     interrupts_timer,

@@ -63,7 +63,7 @@ impl Translations {
     #[inline]
     pub(super) fn clean_here(&self, slot: u32) {
         let here = 1 << machine::cpu();
-        // Acquire: what is read through the mapping comes after.
+        // This CPU has set its bit itself, or has invalidated the address for the one that did.
         if self.clean.load(Ordering::Acquire) & here == 0 {
             self.forget_here(slot, here);
         }
@@ -105,6 +105,8 @@ pub(super) struct Lists {
     oldest: u32,
     newest: u32,
     inactive: usize,
+    /// How many map a frame.
+    valid: usize,
     /// The first address.
     first: u32,
     /// No mapping is made: the caches are about to change.
@@ -124,6 +126,7 @@ impl Lists {
             oldest: NONE,
             newest: NONE,
             inactive: 0,
+            valid: 0,
         }
     }
 
@@ -161,10 +164,9 @@ impl Lists {
         self.bufs[(slot - self.first) as usize].users as usize
     }
 
-    /// The frames that are mapped, with the numbers of their users.
-    pub(super) fn mapped(&self) -> impl Iterator<Item = (u32, usize)> {
-        let valid = self.bufs.iter().filter(|buf| buf.frame != NONE);
-        valid.map(|buf| (buf.frame, buf.users as usize))
+    /// How many map a frame, in use or not.
+    pub(super) fn valid(&self) -> usize {
+        self.valid
     }
 
     fn hash(&self, frame: u32) -> usize {
@@ -237,6 +239,7 @@ impl Lists {
         buf.frame = frame;
         buf.users = 1;
         buf.chain = core::mem::replace(&mut self.hashes[hash], number);
+        self.valid += 1;
         machine::window_map(self.slot(number) as usize, address(frame));
         Some(number)
     }
@@ -262,6 +265,7 @@ impl Lists {
         let buf = &mut self.bufs[number as usize];
         let frame = core::mem::replace(&mut buf.frame, NONE);
         let chain = core::mem::replace(&mut buf.chain, NONE);
+        self.valid -= 1;
         let hash = self.hash(frame);
         if self.hashes[hash] == number {
             self.hashes[hash] = chain;
@@ -289,7 +293,7 @@ impl Lists {
         }
     }
 
-    /// One user less. The last one leaves the mapping to the next who wants the frame, if mappings
+    /// One user less. The last one leaves the mapping to the next user of the frame, if mappings
     /// are `kept`. Returns whether sleepers may go on.
     pub(super) fn release(&mut self, slot: u32, kept: bool) -> bool {
         let number = slot - self.first;

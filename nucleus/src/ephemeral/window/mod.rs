@@ -3,8 +3,8 @@
 //!
 //! Where mappings are *kept* when they end, as in the paper, a cache of them is looked through by
 //! the frame; one that is found costs nothing. Where they are not, which `directmap=kernel` wants,
-//! so that no page stands in a kernel mapping that nobody uses, private ones come from the ring of
-//! the CPU ([`frame`](crate::frame)), and the cache has the shared ones only.
+//! so that no page stays in a kernel mapping without a user, private ones come from the ring of the
+//! CPU ([`frame`](crate::frame)), and the cache has the shared ones only.
 //!
 //! # Better than the paper
 //!
@@ -20,8 +20,8 @@
 //!   everything since need not drop the one translation again ([`flushed_since`]).
 //!
 //! All of it holds on processors that translate ahead of use: an entry that is cleared in memory
-//! can't be translated any more, whoever asks; so what a TLB holds of it was there before the
-//! change was numbered, and goes with any flush after that. A mapping that is inactive but valid
+//! can't be translated any more, by any CPU; so what a TLB holds of it was there before the change
+//! was numbered, and goes with any flush after that. A mapping that is inactive but valid
 //! may be translated at any time, and is the right one.
 
 mod cache;
@@ -73,7 +73,7 @@ pub const DEFAULT_ENTRIES: usize = if MAX_ENTRIES > 8192 {
     MAX_ENTRIES
 };
 
-/// Those who wait for an entry.
+/// Tasks that wait for an entry.
 static SLEEPERS: WaitQueue = WaitQueue::new();
 
 /// How the window works: the settings of `ephemeral.parts` and so on.
@@ -157,7 +157,7 @@ fn cache_of(slot: u32) -> &'static SpinLock<Lists> {
     }
 }
 
-/// Held by who changes the caches as a whole.
+/// Held while the caches are changed as a whole.
 static CONFIGURING: Mutex<()> = Mutex::new(Rank::EphemeralCaches, ());
 
 /// Makes the caches, if they are not there.
@@ -165,7 +165,7 @@ static CONFIGURING: Mutex<()> = Mutex::new(Rank::EphemeralCaches, ());
 /// # Errors
 /// [`Unchanged::OutOfMemory`].
 pub(super) fn start() -> Result<(), Unchanged> {
-    // Before the first task nobody else does it.
+    // Before the first task, nothing else does it.
     let _configuring = task::has_current().then(|| CONFIGURING.lock());
     match TRANSLATIONS.load(Ordering::Relaxed).is_null() {
         true => configure(entries()),
@@ -191,7 +191,7 @@ fn configure(entries: usize) -> Result<(), Unchanged> {
     }
     if !TRANSLATIONS.load(Ordering::Relaxed).is_null() {
         close()?;
-        // Nobody finds an entry now, or has one.
+        // No entry is in use now, nor found.
         machine::flush_kernel();
     }
     let count = ENTRIES.swap(entries, Ordering::Relaxed);
@@ -257,13 +257,12 @@ pub fn entries() -> usize {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_entries(entries: usize) -> Result<(), Unchanged> {
-    reconfigure(|| (), entries.clamp(2, MAX_ENTRIES))
+    let _configuring = CONFIGURING.lock();
+    reconfigure(entries.clamp(2, MAX_ENTRIES))
 }
 
-/// Changes a setting and makes the caches anew, if they are there.
-fn reconfigure(change: impl FnOnce(), entries: usize) -> Result<(), Unchanged> {
-    let _configuring = CONFIGURING.lock();
-    change();
+/// Makes the caches anew with so many entries, if they are there. [configuring]
+fn reconfigure(entries: usize) -> Result<(), Unchanged> {
     if TRANSLATIONS.load(Ordering::Relaxed).is_null() {
         ENTRIES.store(entries, Ordering::Relaxed);
         return Ok(());
@@ -281,7 +280,9 @@ pub fn has_parts() -> bool {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_parts(parts: bool) -> Result<(), Unchanged> {
-    reconfigure(|| PARTS.store(parts, Ordering::Relaxed), entries())
+    let _configuring = CONFIGURING.lock();
+    let before = PARTS.swap(parts, Ordering::Relaxed);
+    reconfigure(entries()).inspect_err(|_| PARTS.store(before, Ordering::Relaxed))
 }
 
 /// Whether CPUs drop translations of shared mappings when they use them, not when one is made.
@@ -326,8 +327,9 @@ pub fn keep() -> Keep {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
-    let change = || KEEP.store(keep as u32, Ordering::Relaxed);
-    let result = reconfigure(change, entries());
+    let _configuring = CONFIGURING.lock();
+    let before = KEEP.swap(keep as u32, Ordering::Relaxed);
+    let result = reconfigure(entries()).inspect_err(|_| KEEP.store(before, Ordering::Relaxed));
     super::choose_way();
     result
 }
@@ -336,7 +338,7 @@ pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
 pub fn usage() -> [usize; 2] {
     CACHES.iter().fold([0; 2], |[used, valid], cache| {
         let cache = cache.lock_irq();
-        [used + cache.in_use(), valid + cache.mapped().count()]
+        [used + cache.in_use(), valid + cache.valid()]
     })
 }
 
@@ -431,9 +433,15 @@ pub(super) fn free(slot: u32) {
     }
 }
 
-/// How many use an address.
+/// How many use an address, which is in use or [kept](keep_addresses).
 pub(super) fn users(slot: u32) -> usize {
     cache_of(slot).lock_irq().users(slot)
+}
+
+/// Keeps the caches from being made anew while the guard lives: every mapped address stays one of
+/// theirs.
+pub(super) fn keep_addresses() -> impl Drop {
+    CONFIGURING.lock()
 }
 
 /// Makes a shared mapping right for this CPU, to which the caller is pinned.

@@ -6,12 +6,10 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::DIRECT_MAP_SIZE;
+use super::layout::{DIRECT_MAP_SIZE, ptr};
 use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_kernel, walk_to};
 use crate::hw::mitigations::ADDRESS;
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr};
-
-use super::layout::ptr;
 
 /// Frames that an entry of level 2 maps.
 const BLOCK: u32 = 512;
@@ -51,8 +49,13 @@ fn change(frames: Range<u32>, present: bool) {
         // SAFETY: an entry of the kernel's tables, which are never freed.
         let old = unsafe { entry.read_volatile() };
         let is_table = old & (PRESENT | LARGE) == PRESENT;
-        let is_own = !is_table || old & ADDRESS == own;
-        if end - at == BLOCK && is_own {
+        // A CPU may hold a table's entry though no page of the table was there, and no flush comes
+        // when pages are brought in. So a table stays until its pages are taken out in one step.
+        let is_whole = match present {
+            true => !is_table,
+            false => !is_table || old & ADDRESS == own,
+        };
+        if end - at == BLOCK && is_whole {
             // SAFETY: as above; the caller alone changes it.
             unsafe { entry.write_volatile(if present { whole } else { 0 }) };
         } else {

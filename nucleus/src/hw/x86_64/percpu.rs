@@ -265,9 +265,11 @@ pub fn preempt_program() {
     }
 }
 
-/// This CPU has dropped all translations that are not global.
+/// Counts that this CPU has dropped all translations that are not global. Interrupts are off since
+/// before it did: what a handler maps between the two would count as dropped, too.
 #[inline]
 pub fn note_flush() {
+    debug_assert!(!super::cpu::irqs_enabled(), "a flush with interrupts on");
     // SAFETY: adds to this CPU's count; no memory access moves across.
     unsafe {
         asm!("inc qword ptr gs:[{}]", const offset_of!(PerCpu, flushes), options(nostack));

@@ -6,7 +6,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::cpu::{Features, features};
+use super::cpu::{Features, features, irqs_disable, irqs_restore};
 use super::layout::{Image, blocks, devices, image, image_base, ptr, stacks};
 use super::memory::MemoryMap;
 use super::{direct, mitigations, percpu};
@@ -441,7 +441,8 @@ pub fn current() -> PhysAddr {
     PhysAddr(root & ADDRESS)
 }
 
-/// Makes `root` this CPU's address space; drops all translations but the global ones.
+/// Makes `root` this CPU's address space; drops all translations but the global ones. Interrupts
+/// are off.
 #[inline]
 pub(crate) fn load_space(root: PhysAddr) {
     // SAFETY: every root has the kernel's top half, so the code that runs stays mapped.
@@ -479,10 +480,12 @@ pub(crate) fn invalidate_page(at: VirtAddr) {
 /// Drops this CPU's translations of the current address space, all but the global ones.
 #[inline]
 pub(crate) fn invalidate_all() {
+    let irqs = irqs_disable();
     // SAFETY: reloads what is loaded.
     unsafe {
         core::arch::asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _,
             options(nostack, preserves_flags));
     }
     percpu::note_flush();
+    irqs_restore(irqs);
 }

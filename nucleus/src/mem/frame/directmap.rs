@@ -20,7 +20,7 @@
 //! The alternatives are worse: to change the place with each allocation takes a flush each, and
 //! zones of fixed size waste what one of them has too much of.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::buddy::{self, Depth};
 use super::record::{Type, record};
@@ -56,10 +56,6 @@ const ALL: u32 = 0;
 /// Anything between: the first so many MiB.
 const KERNEL: u32 = u32::MAX;
 
-/// Frames that were moved outside, and into the direct map.
-static MOVED_OUT: AtomicU64 = AtomicU64::new(0);
-static MOVED_IN: AtomicU64 = AtomicU64::new(0);
-
 /// Returns which frames are in the direct map.
 pub fn direct_map() -> DirectMap {
     match MODE.load(Ordering::Relaxed) {
@@ -77,11 +73,6 @@ pub(crate) fn set_direct_map(mode: DirectMap) {
         DirectMap::First(mib) => mib.clamp(1, KERNEL - 1),
     };
     MODE.store(mode, Ordering::Relaxed);
-}
-
-/// How many frames were moved out of the direct map, and into it, since the start.
-pub fn direct_map_moves() -> [u64; 2] {
-    [&MOVED_OUT, &MOVED_IN].map(|moved| moved.load(Ordering::Relaxed))
 }
 
 /// Whether a frame has a place in the direct map, where its [`bytes`](super::record::bytes) are.
@@ -120,7 +111,7 @@ pub(super) fn may_show(depth: Depth) -> bool {
     depth != Depth::Data && MODE.load(Ordering::Relaxed) == KERNEL
 }
 
-/// Held by who changes the direct map's tables.
+/// Held while the direct map's tables are changed.
 static CHANGING: SpinLock<()> = SpinLock::new(Rank::DirectMap, ());
 
 /// Brings a block into the direct map that is in no list. [buddy lock]
@@ -131,7 +122,6 @@ pub(super) fn show(index: u32, order: usize) {
         machine::direct_show(frames.clone());
     }
     frames.for_each(|index| record(index).set_direct(true));
-    MOVED_IN.fetch_add(1 << order, Ordering::Relaxed);
     Counter::direct_map_shown.add(1 << order);
 }
 
@@ -140,7 +130,7 @@ const LARGEST: usize = 9;
 /// Blocks that one flush is for.
 const BLOCKS: usize = 32;
 
-/// A CPU moves blocks outside, which nobody finds meanwhile. It is pinned, so others may spin.
+/// A CPU moves blocks outside, which are in no list meanwhile. It is pinned, so others may spin.
 static HIDING: AtomicBool = AtomicBool::new(false);
 
 /// Moves free frames out of the direct map, if there are none outside for programs and the caller
@@ -177,7 +167,6 @@ fn hide_some() -> bool {
             record(index).set_direct(false);
         }
         buddy::give(index, order);
-        MOVED_OUT.fetch_add(1 << order, Ordering::Relaxed);
         Counter::direct_map_hidden.add(1 << order);
     }
     count > 0
@@ -192,7 +181,7 @@ pub(super) fn hide_adopted(index: u32) {
         let _changing = CHANGING.lock_irq();
         machine::direct_hide(index..index + 1);
         record(index).set_direct(false);
-        MOVED_OUT.fetch_add(1, Ordering::Relaxed);
+        Counter::direct_map_hidden.add(1);
     }
 }
 

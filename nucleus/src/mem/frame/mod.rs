@@ -32,7 +32,7 @@ pub(crate) use cache::{Table, give_table, take_table};
 pub use cache::{keep_tables, keeps_tables};
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
-pub use directmap::{direct_map, direct_map_moves};
+pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, set_direct_map};
 use injection::fails;
 #[cfg(not(target_os = "none"))]

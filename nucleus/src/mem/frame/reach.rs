@@ -71,8 +71,8 @@ impl Ring {
     /// Gives an address back that is not mapped any more.
     #[inline]
     fn give(&self, at: usize) {
-        // The entry is cleared before the flushes are counted: what the CPU translates from here on
-        // is not this mapping.
+        // The entry is cleared before the flushes are read. A flush that is counted later comes
+        // after the store, for which a load of the root waits, so nothing of this mapping is left.
         compiler_fence(Ordering::SeqCst);
         self.given[at].store(machine::flushes(), Ordering::Relaxed);
     }

@@ -221,7 +221,7 @@ const BAD_LINES: [(&str, &str); 7] = [
     ("a bad value", "onlcr=maybe -- true"),
     (
         "a mechanism that does not exist",
-        "ephemeral=window -- true",
+        "ephemeral=cached -- true",
     ),
     ("a quote that is not closed", "-- sh -c 'true"),
     ("a first program that is missing", "init=/none"),
