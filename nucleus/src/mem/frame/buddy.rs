@@ -75,6 +75,15 @@ pub fn available() -> usize {
     FREE.load(Ordering::Relaxed)
 }
 
+/// Free frames that the kernel's own uses can have.
+#[inline]
+pub(super) fn for_kernel() -> usize {
+    match directmap::is_fixed() {
+        true => available().saturating_sub(outside()),
+        false => available(),
+    }
+}
+
 /// Free frames outside of the direct map.
 pub(super) fn outside() -> usize {
     OUTSIDE.load(Ordering::Relaxed)
@@ -118,7 +127,7 @@ pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
 
 fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u32> {
     let mut buddy = BUDDY.lock_irq();
-    if buddy.free() < reserved(depth) + (1 << order) {
+    if buddy.left(depth, reserved(depth)) < 1 << order {
         return None;
     }
     let Some(index) = buddy.take(order, depth) else {
@@ -157,8 +166,8 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
     while n < to.len() {
-        let spare = buddy.free().saturating_sub(reserved(Depth::Data));
-        let most = match n == 0 && buddy.free() > reserved(depth) {
+        let spare = buddy.left(depth, reserved(Depth::Data));
+        let most = match n == 0 && buddy.left(depth, reserved(depth)) > 0 {
             true => spare.max(1),
             false => spare,
         };
@@ -226,6 +235,25 @@ impl Buddy {
         self.zones.iter().map(|zone| zone.free).sum()
     }
 
+    /// How many frames this use may take if `kept` are to be left.
+    fn left(&self, depth: Depth, kept: usize) -> usize {
+        if !directmap::is_fixed() {
+            return self.free().saturating_sub(kept);
+        }
+        let places = directmap::places(depth).iter();
+        places.map(|&place| self.left_in(place, kept)).sum()
+    }
+
+    /// How many frames of a place may be taken if `kept` are to be left for the kernel, where it
+    /// can have none of the other place. Else, all that there are.
+    fn left_in(&self, place: Place, kept: usize) -> usize {
+        let free = self.zones[place as usize].free;
+        match place == Place::Direct && directmap::is_fixed() {
+            true => free.saturating_sub(kept),
+            false => free,
+        }
+    }
+
     /// Tells what is free to those who look without the lock.
     fn note(&self) {
         FREE.store(self.free(), Ordering::Relaxed);
@@ -236,7 +264,10 @@ impl Buddy {
     /// Takes a block of a place that is right for this use; brings one into the direct map if
     /// there is none.
     fn take(&mut self, order: usize, depth: Depth) -> Option<u32> {
-        let zone = |place: Place| self.zones[place as usize].take(order);
+        let zone = |place: Place| match self.left_in(place, reserved(depth)) >= 1 << order {
+            true => self.zones[place as usize].take(order),
+            false => None,
+        };
         let found = directmap::places(depth).iter().copied().find_map(zone);
         found.or_else(|| {
             let index = self.outsider(depth)?.take(order)?;
@@ -248,7 +279,11 @@ impl Buddy {
     /// As [`take`](Buddy::take), 2^`most` frames of the smallest block that there is, or all of it
     /// if it has no more. Returns the first and the order.
     fn take_smallest(&mut self, most: usize, depth: Depth) -> Option<(u32, usize)> {
-        let zone = |place: Place| self.zones[place as usize].take_smallest(most);
+        let zone = |place: Place| {
+            let left = self.left_in(place, reserved(depth));
+            let most = most.min(left.checked_ilog2()? as usize);
+            self.zones[place as usize].take_smallest(most)
+        };
         let found = directmap::places(depth).iter().copied().find_map(zone);
         found.or_else(|| {
             let (index, order) = self.outsider(depth)?.take_smallest(most)?;

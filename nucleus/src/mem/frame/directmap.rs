@@ -87,6 +87,12 @@ pub(super) fn if_mixed<T>(f: impl FnOnce() -> T) -> Option<T> {
     (MODE.load(Ordering::Relaxed) != ALL).then(f)
 }
 
+/// Whether frames stay where they are, so that the kernel can have none from outside.
+#[inline]
+pub(super) fn is_fixed() -> bool {
+    !matches!(MODE.load(Ordering::Relaxed), ALL | KERNEL)
+}
+
 /// Where frames for this use are looked for first.
 #[inline]
 pub(super) fn first_place(depth: Depth) -> Place {

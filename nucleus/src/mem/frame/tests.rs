@@ -371,3 +371,46 @@ fn give_own(own: &mut Vec<u32>, count: usize) {
     own.drain(rest..)
         .for_each(|index| give_run(index..index + 1, Type::Heap));
 }
+
+/// Frames stay where they are: what programs take leaves the kernel its reserve inside the direct
+/// map, however much is free outside, and memory is scarce when the kernel's is.
+#[test]
+fn a_small_direct_map_is_the_kernels() {
+    let like = Config {
+        direct_map: Some(DirectMap::First(2)),
+        ..Config::default()
+    };
+    on_machines_like("a small direct map", [1, 2], 1024, 10, like, || {
+        let before = usage();
+        let data: Vec<Frame> = std::iter::from_fn(|| Frame::alloc(Contents::Zeroed).ok()).collect();
+        assert!(
+            data.iter().any(Frame::is_direct),
+            "the direct map serves programs, too"
+        );
+        assert!(!is_scarce(), "programs' pages alone leave the kernel alone");
+        let tables: Vec<_> = std::iter::from_fn(|| take_table(1)).collect();
+        assert!(!tables.is_empty(), "page tables go deeper than pages");
+        tables.iter().for_each(|table| give_table(1, table.index()));
+        drop(data);
+        // Much is free outside, and nothing of it is the kernel's.
+        let tables: Vec<_> = std::iter::from_fn(|| take_table(1)).collect();
+        assert!(available() > before.free / 4);
+        let mut heap = Vec::new();
+        while !is_scarce() {
+            heap.push(own_frame().expect("memory that is not scarce"));
+        }
+        let kept: Vec<u32> = (0..buddy::scarce_below())
+            .map_while(|_| own_frame())
+            .collect();
+        assert!(
+            kept.len() + 1 >= buddy::scarce_below(),
+            "{} frames",
+            kept.len()
+        );
+        heap.extend(kept);
+        give_own(&mut heap, usize::MAX);
+        tables.iter().for_each(|table| give_table(1, table.index()));
+        while cache::drain() {}
+        assert_eq!(usage(), before);
+    });
+}
