@@ -80,6 +80,15 @@ pub(super) fn outside() -> usize {
     OUTSIDE.load(Ordering::Relaxed)
 }
 
+/// Of the [available](available) frames, those that the kernel itself can have.
+#[inline]
+pub(super) fn available_to_kernel() -> usize {
+    match directmap::is_fixed() {
+        true => available().saturating_sub(outside()),
+        false => available(),
+    }
+}
+
 /// How often frames in a row (a page table and its links, a stack) were wanted and not had though
 /// as many were free: free ones stood apart. A waiter for such has to wait for more.
 pub fn scattered() -> usize {
@@ -166,6 +175,10 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
             break;
         };
         let Some((first, order)) = buddy.take_smallest(order as usize, depth) else {
+            if n == 0 {
+                // As where free frames stand apart, a waiter has to wait for more.
+                SCATTERED.fetch_add(1, Ordering::Relaxed);
+            }
             break;
         };
         for (to, index) in to[n..].iter_mut().zip(first..first + (1 << order)) {
@@ -236,7 +249,10 @@ impl Buddy {
     /// Takes a block of a place that is right for this use; brings one into the direct map if
     /// there is none.
     fn take(&mut self, order: usize, depth: Depth) -> Option<u32> {
-        let zone = |place: Place| self.zones[place as usize].take(order);
+        let zone = |place: Place| {
+            let fits = self.most(place, order, depth) == Some(order);
+            fits.then(|| self.zones[place as usize].take(order))?
+        };
         let found = directmap::places(depth).iter().copied().find_map(zone);
         found.or_else(|| {
             let index = self.outsider(depth)?.take(order)?;
@@ -248,13 +264,29 @@ impl Buddy {
     /// As [`take`](Buddy::take), 2^`most` frames of the smallest block that there is, or all of it
     /// if it has no more. Returns the first and the order.
     fn take_smallest(&mut self, most: usize, depth: Depth) -> Option<(u32, usize)> {
-        let zone = |place: Place| self.zones[place as usize].take_smallest(most);
+        let zone = |place: Place| {
+            let most = self.most(place, most, depth)?;
+            self.zones[place as usize].take_smallest(most)
+        };
         let found = directmap::places(depth).iter().copied().find_map(zone);
         found.or_else(|| {
             let (index, order) = self.outsider(depth)?.take_smallest(most)?;
             directmap::show(index, order);
             Some((index, order))
         })
+    }
+
+    /// The largest order up to `most` of which a block of this place leaves what is in reserve for
+    /// the kernel, where nothing else can be brought into the direct map.
+    #[inline]
+    fn most(&self, place: Place, most: usize, depth: Depth) -> Option<usize> {
+        if place == Place::Outside || !directmap::is_fixed() {
+            return Some(most);
+        }
+        let spare = self.zones[place as usize]
+            .free
+            .saturating_sub(reserved(depth));
+        Some(most.min(spare.checked_ilog2()? as usize))
     }
 
     /// The blocks that may be brought into the direct map for this use.

@@ -4,7 +4,8 @@
 //! kernel's own: heap, page tables, stacks, what it shares with devices. Pages of programs and
 //! files stand *outside*: no page table of the kernel leads to them, but while it touches one
 //! ([`reach`](super::reach), [`ephemeral`](crate::ephemeral)). With `directmap=SIZE`, the first so
-//! many bytes of memory, whatever stands there; programs and files get the others first.
+//! many bytes of memory, whatever stands there; programs and files get the others first, and what
+//! is in reserve for the kernel is in reserve there.
 //!
 //! # How a frame changes its place (`directmap=kernel`)
 //!
@@ -112,6 +113,13 @@ pub(super) fn places(depth: Depth) -> &'static [Place] {
         (Depth::Data, mib) if mib != ALL => &[Place::Outside, Place::Direct],
         _ => &[Place::Direct],
     }
+}
+
+/// Whether the direct map has so many MiB for good: then what is free outside of it is nothing to
+/// the kernel's own.
+#[inline]
+pub(super) fn is_fixed() -> bool {
+    !matches!(MODE.load(Ordering::Relaxed), ALL | KERNEL)
 }
 
 /// Whether frames may be brought into the direct map for this use.

@@ -332,7 +332,7 @@ pub(crate) fn take_of_block() -> Result<u32, OutOfMemory> {
 /// Whether there are frames for such a block.
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) fn has_block(frames: usize) -> bool {
-    available() >= buddy::reserved(Depth::Block) + frames
+    buddy::available_to_kernel() >= buddy::reserved(Depth::Block) + frames
 }
 
 fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
@@ -433,12 +433,12 @@ pub fn usage() -> Usage {
 }
 
 /// Whether so little memory is left that work which would need more kernel heap must be refused
-/// with `ENOMEM` now, while the reserve still lets everything in progress finish. Two loads.
+/// with `ENOMEM` now, while the reserve still lets everything in progress finish. Three loads.
 pub fn is_scarce() -> bool {
     if injection::seems_scarce() {
         return true;
     }
-    available() < buddy::scarce_below()
+    buddy::available_to_kernel() < buddy::scarce_below()
 }
 
 /// Refuses with an error when memory [is scarce](is_scarce).

@@ -371,3 +371,42 @@ fn give_own(own: &mut Vec<u32>, count: usize) {
     own.drain(rest..)
         .for_each(|index| give_run(index..index + 1, Type::Heap));
 }
+
+/// With a direct map of fixed size, what programs hold and leave of all the memory takes nothing of
+/// the kernel's reserve in the direct map; memory is scarce when that is used up, whatever is free
+/// outside, and the kernel's own gets all of it.
+#[test]
+fn the_reserve_is_in_the_direct_map() {
+    let like = Config {
+        direct_map: Some(DirectMap::First(4)),
+        ..Config::default()
+    };
+    let name = "the reserve is in the direct map";
+    on_machines_like(name, [1, 2, 4], 4 * 1024, 10, like, || {
+        let before = usage();
+        let data: Vec<Frame> =
+            std::iter::from_fn(|| Frame::alloc(Contents::Stale).ok()).collect();
+        assert!(data.iter().any(Frame::is_direct), "programs may use it");
+        let (direct, outside): (Vec<Frame>, Vec<Frame>) =
+            data.into_iter().partition(Frame::is_direct);
+        drop(outside);
+        drain_for_test();
+        assert!(available() > before.free / 2);
+        assert!(!is_scarce());
+        let reserve = buddy::reserved(Depth::Data);
+        let mut own = Vec::new();
+        while !is_scarce() {
+            own.push(own_frame().expect("the kernel's own while memory is not scarce"));
+        }
+        // What has begun can end.
+        for _ in 0..reserve / 4 {
+            own.push(own_frame().expect("the kernel's own in the reserve"));
+        }
+        assert!(take_table(1).is_none(), "a page table from the last of the reserve");
+        // Programs don't mind.
+        assert!(Frame::alloc(Contents::Stale).is_ok_and(|frame| !frame.is_direct()));
+        give_own(&mut own, usize::MAX);
+        drop(direct);
+        assert_eq!(usage(), before);
+    });
+}
