@@ -53,6 +53,12 @@ fn change(frames: Range<u32>, present: bool) {
         let is_table = old & (PRESENT | LARGE) == PRESENT;
         let is_own = !is_table || old & ADDRESS == own;
         if end - at == BLOCK && is_own {
+            // An entry that leads to a table may be held by a CPU, which then would not look at
+            // the new one.
+            debug_assert!(
+                !present || old & PRESENT == 0,
+                "a table of the direct map becomes a large page without a flush"
+            );
             // SAFETY: as above; the caller alone changes it.
             unsafe { entry.write_volatile(if present { whole } else { 0 }) };
         } else {

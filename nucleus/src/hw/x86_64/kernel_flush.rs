@@ -32,9 +32,10 @@ pub fn everywhere() {
 
 /// Makes this CPU forget all translations, those of the kernel's half too.
 pub fn answer() {
-    // An interrupt between the reading and the flush would only note more flushes than it knows of.
+    let irqs = cpu::irqs_disable();
     let asked = FLUSHES_ASKED.load(Ordering::SeqCst);
     cpu::flush_global();
     percpu::note_flush();
+    cpu::irqs_restore(irqs);
     FLUSHES_DONE[percpu::cpu()].fetch_max(asked, Ordering::AcqRel);
 }

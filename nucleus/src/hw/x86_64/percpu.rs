@@ -265,9 +265,14 @@ pub fn preempt_program() {
     }
 }
 
-/// This CPU has dropped all translations that are not global.
+/// This CPU has dropped all translations that are not global, with interrupts off since then: what
+/// a handler has used in between may be held by the TLB, and must not seem dropped.
 #[inline]
 pub fn note_flush() {
+    debug_assert!(
+        !super::cpu::irqs_enabled(),
+        "a flush is counted after an interrupt may have come"
+    );
     // SAFETY: adds to this CPU's count; no memory access moves across.
     unsafe {
         asm!("inc qword ptr gs:[{}]", const offset_of!(PerCpu, flushes), options(nostack));

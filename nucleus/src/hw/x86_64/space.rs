@@ -6,7 +6,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::cpu::{Features, features};
+use super::cpu::{self, Features, features};
 use super::layout::{Image, blocks, devices, image, image_base, ptr, stacks};
 use super::memory::MemoryMap;
 use super::{direct, mitigations, percpu};
@@ -479,10 +479,13 @@ pub(crate) fn invalidate_page(at: VirtAddr) {
 /// Drops this CPU's translations of the current address space, all but the global ones.
 #[inline]
 pub(crate) fn invalidate_all() {
+    // A handler in between may load another root, and this one's tables may be free then.
+    let irqs = cpu::irqs_disable();
     // SAFETY: reloads what is loaded.
     unsafe {
         core::arch::asm!("mov {0}, cr3", "mov cr3, {0}", out(reg) _,
             options(nostack, preserves_flags));
     }
     percpu::note_flush();
+    cpu::irqs_restore(irqs);
 }
