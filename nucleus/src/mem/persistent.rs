@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::frame::{Frame, adopt_persistent};
+use super::frame::{Frame, adopt_persistent, flush_adopted};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::{OutOfMemory, PAGE_SIZE};
@@ -61,6 +61,7 @@ pub fn take() -> Result<Option<Vec<Vec<Frame>>>, OutOfMemory> {
             piece.extend(frame);
         }
     }
+    flush_adopted();
     Ok(Some(pieces))
 }
 

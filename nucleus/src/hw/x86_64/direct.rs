@@ -78,9 +78,21 @@ fn change(frames: Range<u32>, present: bool) {
                     (&raw mut (*table(of_block))[(frame % BLOCK) as usize]).write_volatile(page);
                 }
             }
+            // A table that leads nowhere goes with the flush that is due: CPUs hold what leads to
+            // tables, too, and would not look at a large page in its place.
+            if !present && of_block == own && is_empty(own) {
+                // SAFETY: as above.
+                unsafe { entry.write_volatile(0) };
+            }
         }
         at = end;
     }
+}
+
+/// Whether a table leads nowhere. Most are emptied upwards.
+fn is_empty(at: u64) -> bool {
+    // SAFETY: a table of the direct map, which the caller alone changes.
+    (0..512).rev().all(|i| unsafe { (&raw const (*table(at))[i]).read_volatile() } == 0)
 }
 
 /// Fills a table that no entry leads to: with all frames from `first` on, or with none.
