@@ -318,7 +318,9 @@ fn mappings_are_found_while_settings_change() {
             together.spawn(move || {
                 let frames = [(); 20].map(|()| Frame::alloc(Contents::Zeroed).unwrap());
                 for round in 0..10 {
-                    frames.iter().for_each(|frame| assert_eq!(word(&map(frame)), 0));
+                    frames
+                        .iter()
+                        .for_each(|frame| assert_eq!(word(&map(frame)), 0));
                     match task {
                         0 => drop(window::set_entries(2 + round % 2 * 98)),
                         _ => audit::each_mapped(|it| assert_ne!(it.place, Place::Single)),

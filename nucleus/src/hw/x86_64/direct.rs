@@ -92,7 +92,9 @@ fn change(frames: Range<u32>, present: bool) {
 /// Whether a table leads nowhere. Most are emptied upwards.
 fn is_empty(at: u64) -> bool {
     // SAFETY: a table of the direct map, which the caller alone changes.
-    (0..512).rev().all(|i| unsafe { (&raw const (*table(at))[i]).read_volatile() } == 0)
+    (0..512)
+        .rev()
+        .all(|i| unsafe { (&raw const (*table(at))[i]).read_volatile() } == 0)
 }
 
 /// Fills a table that no entry leads to: with all frames from `first` on, or with none.

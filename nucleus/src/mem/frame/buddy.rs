@@ -33,6 +33,8 @@ pub(crate) enum Depth {
 
 struct Buddy {
     zones: [Zone; PLACES],
+    /// Frames on their way out of the direct map, which are free, though nobody finds them.
+    moving: usize,
 }
 
 /// The free blocks of one place.
@@ -140,9 +142,10 @@ fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u3
 
 /// Takes blocks of the direct map, the largest ones, until `to` is full or they have 2^`largest`
 /// frames, but no more than half of all there; returns how many blocks. The caller moves them
-/// outside: meanwhile nobody finds them.
+/// outside, and [gives](give_moved) each back.
 pub(super) fn take_direct(to: &mut [(u32, usize)], largest: usize) -> usize {
-    let mut buddy = BUDDY.lock_irq();
+    let mut guard = BUDDY.lock_irq();
+    let buddy = &mut *guard;
     let zone = &mut buddy.zones[Place::Direct as usize];
     let (mut blocks, mut left) = (0, (zone.free / 2).min(1 << largest));
     while blocks < to.len()
@@ -154,9 +157,18 @@ pub(super) fn take_direct(to: &mut [(u32, usize)], largest: usize) -> usize {
         to[blocks] = (index, order);
         blocks += 1;
         left -= 1 << order;
+        buddy.moving += 1 << order;
     }
     buddy.note();
     blocks
+}
+
+/// Gives a block back that [`take_direct`] took.
+pub(super) fn give_moved(index: u32, order: usize) {
+    let mut buddy = BUDDY.lock_irq();
+    buddy.moving -= 1 << order;
+    buddy.give(index, order);
+    buddy.note();
 }
 
 /// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in
@@ -175,7 +187,7 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
             break;
         };
         let Some((first, order)) = buddy.take_smallest(order as usize, depth) else {
-            if n == 0 {
+            if n == 0 && directmap::is_fixed() {
                 // As where free frames stand apart, a waiter has to wait for more.
                 SCATTERED.fetch_add(1, Ordering::Relaxed);
             }
@@ -232,11 +244,13 @@ impl Buddy {
                     free: 0,
                 }
             }; PLACES],
+            moving: 0,
         }
     }
 
     fn free(&self) -> usize {
-        self.zones.iter().map(|zone| zone.free).sum()
+        let found: usize = self.zones.iter().map(|zone| zone.free).sum();
+        found + self.moving
     }
 
     /// Tells what is free to those who look without the lock.

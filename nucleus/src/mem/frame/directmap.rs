@@ -78,6 +78,7 @@ pub(crate) fn set_direct_map(mode: DirectMap) {
         DirectMap::First(mib) => mib.clamp(1, KERNEL - 1),
     };
     MODE.store(mode, Ordering::Relaxed);
+    HIDING.store(false, Ordering::Relaxed);
 }
 
 /// How many frames were moved out of the direct map, and into it, since the start.
@@ -151,11 +152,12 @@ const BLOCKS: usize = 32;
 /// A CPU moves blocks outside, which nobody finds meanwhile. It is pinned, so others may spin.
 static HIDING: AtomicBool = AtomicBool::new(false);
 
-/// Moves free frames out of the direct map, if there are none outside for programs and the caller
-/// may wait for other CPUs; returns whether there may be some now.
+/// Moves free frames out of the direct map, if there are none outside for programs, programs may
+/// have any at all, and the caller may wait for other CPUs; returns whether there may be some now.
 #[cold]
 pub(super) fn hide() -> bool {
-    if MODE.load(Ordering::Relaxed) != KERNEL || !may_wait() {
+    let is_kernels = buddy::available() <= buddy::reserved(Depth::Data);
+    if MODE.load(Ordering::Relaxed) != KERNEL || is_kernels || !may_wait() {
         return false;
     }
     let _pinned = Pinned::new();
@@ -166,6 +168,17 @@ pub(super) fn hide() -> bool {
     // Another CPU has just done it.
     let any = buddy::outside() > before || hide_some();
     HIDING.store(false, Ordering::Release);
+    any
+}
+
+/// Waits for frames on their way out of the direct map, from where the kernel's own may have them
+/// back, if the caller may wait for other CPUs; returns whether there were any.
+#[cold]
+pub(super) fn await_moved() -> bool {
+    let any = HIDING.load(Ordering::Acquire) && may_wait();
+    while any && HIDING.load(Ordering::Acquire) {
+        machine::spin_hint();
+    }
     any
 }
 
@@ -184,7 +197,7 @@ fn hide_some() -> bool {
         for index in index..index + (1 << order) {
             record(index).set_direct(false);
         }
-        buddy::give(index, order);
+        buddy::give_moved(index, order);
         MOVED_OUT.fetch_add(1 << order, Ordering::Relaxed);
         Counter::direct_map_hidden.add(1 << order);
     }

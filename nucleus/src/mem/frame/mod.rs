@@ -300,8 +300,19 @@ fn take(depth: Depth) -> Option<u32> {
 /// what is kept ready was given up.
 #[cold]
 fn retry(depth: Depth, take: impl Fn() -> Option<u32>) -> Option<u32> {
-    let hidden = || (depth == Depth::Data && directmap::hide()).then(&take)?;
-    hidden().or_else(|| cache::drain().then(|| take().or_else(hidden))?)
+    // What was moved may be gone again: others wanted it, too.
+    let moved = || {
+        while match depth {
+            Depth::Data => directmap::hide(),
+            _ => directmap::await_moved(),
+        } {
+            if let Some(index) = take() {
+                return Some(index);
+            }
+        }
+        None
+    };
+    moved().or_else(|| cache::drain().then(|| take().or_else(moved))?)
 }
 
 /// Frames in heap blocks, and in blocks of the kernel's own.

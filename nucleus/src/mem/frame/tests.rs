@@ -384,8 +384,7 @@ fn the_reserve_is_in_the_direct_map() {
     let name = "the reserve is in the direct map";
     on_machines_like(name, [1, 2, 4], 4 * 1024, 10, like, || {
         let before = usage();
-        let data: Vec<Frame> =
-            std::iter::from_fn(|| Frame::alloc(Contents::Stale).ok()).collect();
+        let data: Vec<Frame> = std::iter::from_fn(|| Frame::alloc(Contents::Stale).ok()).collect();
         assert!(data.iter().any(Frame::is_direct), "programs may use it");
         let (direct, outside): (Vec<Frame>, Vec<Frame>) =
             data.into_iter().partition(Frame::is_direct);
@@ -402,11 +401,57 @@ fn the_reserve_is_in_the_direct_map() {
         for _ in 0..reserve / 4 {
             own.push(own_frame().expect("the kernel's own in the reserve"));
         }
-        assert!(take_table(1).is_none(), "a page table from the last of the reserve");
+        assert!(
+            take_table(1).is_none(),
+            "a page table from the last of the reserve"
+        );
         // Programs don't mind.
         assert!(Frame::alloc(Contents::Stale).is_ok_and(|frame| !frame.is_direct()));
         give_own(&mut own, usize::MAX);
         drop(direct);
         assert_eq!(usage(), before);
+    });
+}
+
+/// Memory that is on its way out of the direct map is free all the same: whoever asks for some
+/// meanwhile gets it, a program's page as the kernel's own.
+#[test]
+fn memory_on_its_way_is_not_missing() {
+    let like = Config {
+        direct_map: Some(DirectMap::Kernel),
+        ..Config::default()
+    };
+    let name = "memory on its way is not missing";
+    on_machines_like(name, [2, 4], 1024, 40, like, || {
+        // What CPUs may keep for themselves is no one else's.
+        let apart = buddy::reserved(Depth::Data) + 20;
+        let left = Arc::new(AtomicUsize::new(available() - apart));
+        let together = Arc::new(Together::default());
+        for task in 0..4 {
+            let left = left.clone();
+            together.spawn(move || {
+                for _ in 0..12 {
+                    let (mut data, mut own) = (Vec::new(), Vec::new());
+                    let enough = |left: usize| left.checked_sub(1);
+                    let order = Ordering::SeqCst;
+                    for _ in 0..below(700) {
+                        if left.fetch_update(order, order, enough).is_err() {
+                            break;
+                        }
+                        match task % 2 {
+                            0 => data.push(data_frame().expect("a page of a program")),
+                            _ => own.push(take_own(Type::Kernel).expect("a page of the kernel")),
+                        }
+                        assert!(!is_scarce());
+                    }
+                    let count = data.len() + own.len();
+                    drop(data);
+                    own.drain(..)
+                        .for_each(|index| give_run(index..index + 1, Type::Kernel));
+                    left.fetch_add(count, order);
+                }
+            });
+        }
+        together.join();
     });
 }
