@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
+use super::audit::Place;
 use super::window::Keep;
 use super::*;
 use crate::cpu::percpu::Pinned;
@@ -305,6 +306,33 @@ fn settings_change_without_mappings() {
             window::set_entries(entries).unwrap();
             assert_eq!(word(&map(&frame)), 0);
         }
+    });
+}
+
+/// What the kernel maps is looked at while the caches change and mappings come and go.
+#[test]
+fn mappings_are_found_while_settings_change() {
+    let machine = Variant {
+        entries: 100,
+        ..PAPER
+    };
+    with_variant("found while settings change", machine, 20, |_| {
+        let together = Arc::new(Together::default());
+        for task in 0..3 {
+            together.spawn(move || {
+                let frames = [(); 20].map(|()| Frame::alloc(Contents::Zeroed).unwrap());
+                for round in 0..10 {
+                    frames
+                        .iter()
+                        .for_each(|frame| assert_eq!(word(&map(frame)), 0));
+                    match task {
+                        0 => drop(window::set_entries(2 + round % 2 * 98)),
+                        _ => audit::each_mapped(|it| assert_ne!(it.place, Place::Single)),
+                    }
+                }
+            });
+        }
+        together.join();
     });
 }
 

@@ -159,9 +159,11 @@ impl Lists {
         self.bufs.len() - self.inactive
     }
 
-    /// How many use an address.
+    /// How many use an address; none if it is not one of these.
     pub(super) fn users(&self, slot: u32) -> usize {
-        self.bufs[(slot - self.first) as usize].users as usize
+        let number = slot.checked_sub(self.first);
+        let buf = number.and_then(|number| self.bufs.get(number as usize));
+        buf.map_or(0, |buf| buf.users as usize)
     }
 
     /// How many map a frame, in use or not.

@@ -148,12 +148,17 @@ fn translations<'a>(slot: u32) -> &'a Translations {
     unsafe { &*first.add(slot as usize - FIRST) }
 }
 
-/// The cache that an address belongs to.
+/// The cache that an address in use belongs to.
 fn cache_of(slot: u32) -> &'static SpinLock<Lists> {
+    &CACHES[cache_number(slot)]
+}
+
+/// The number of the cache that an address belongs to, if it belongs to one.
+fn cache_number(slot: u32) -> usize {
     let number = slot as usize - FIRST;
     match number.checked_sub(COMMON_ENTRIES.load(Ordering::Relaxed)) {
-        None => &CACHES[0],
-        Some(number) => &CACHES[1 + number / PART.load(Ordering::Relaxed)],
+        None => 0,
+        Some(number) => 1 + number / PART.load(Ordering::Relaxed),
     }
 }
 
@@ -433,9 +438,10 @@ pub(super) fn free(slot: u32) {
     }
 }
 
-/// How many use an address, which is in use or [kept](keep_addresses).
+/// How many use an address; none if the caches have become too small for it meanwhile.
 pub(super) fn users(slot: u32) -> usize {
-    cache_of(slot).lock_irq().users(slot)
+    let cache = CACHES.get(cache_number(slot));
+    cache.map_or(0, |cache| cache.lock_irq().users(slot))
 }
 
 /// Keeps the caches from being made anew while the guard lives: every mapped address stays one of

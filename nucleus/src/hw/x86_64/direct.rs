@@ -6,10 +6,12 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::{DIRECT_MAP_SIZE, ptr};
+use super::layout::DIRECT_MAP_SIZE;
 use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_kernel, walk_to};
 use crate::hw::mitigations::ADDRESS;
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr};
+
+use super::layout::ptr;
 
 /// Frames that an entry of level 2 maps.
 const BLOCK: u32 = 512;
@@ -49,13 +51,14 @@ fn change(frames: Range<u32>, present: bool) {
         // SAFETY: an entry of the kernel's tables, which are never freed.
         let old = unsafe { entry.read_volatile() };
         let is_table = old & (PRESENT | LARGE) == PRESENT;
-        // A CPU may hold a table's entry though no page of the table was there, and no flush comes
-        // when pages are brought in. So a table stays until its pages are taken out in one step.
-        let is_whole = match present {
-            true => !is_table,
-            false => !is_table || old & ADDRESS == own,
-        };
-        if end - at == BLOCK && is_whole {
+        let is_own = !is_table || old & ADDRESS == own;
+        if end - at == BLOCK && is_own {
+            // An entry that leads to a table may be held by a CPU, which then would not look at
+            // the new one.
+            debug_assert!(
+                !present || old & PRESENT == 0,
+                "a table of the direct map becomes a large page without a flush"
+            );
             // SAFETY: as above; the caller alone changes it.
             unsafe { entry.write_volatile(if present { whole } else { 0 }) };
         } else {
@@ -75,9 +78,23 @@ fn change(frames: Range<u32>, present: bool) {
                     (&raw mut (*table(of_block))[(frame % BLOCK) as usize]).write_volatile(page);
                 }
             }
+            // A table that leads nowhere goes with the flush that is due: CPUs hold what leads to
+            // tables, too, and would not look at a large page in its place.
+            if !present && of_block == own && is_empty(own) {
+                // SAFETY: as above.
+                unsafe { entry.write_volatile(0) };
+            }
         }
         at = end;
     }
+}
+
+/// Whether a table leads nowhere. Most are emptied upwards.
+fn is_empty(at: u64) -> bool {
+    // SAFETY: a table of the direct map, which the caller alone changes.
+    (0..512)
+        .rev()
+        .all(|i| unsafe { (&raw const (*table(at))[i]).read_volatile() } == 0)
 }
 
 /// Fills a table that no entry leads to: with all frames from `first` on, or with none.

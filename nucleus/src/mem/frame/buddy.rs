@@ -33,6 +33,8 @@ pub(crate) enum Depth {
 
 struct Buddy {
     zones: [Zone; PLACES],
+    /// Frames on their way out of the direct map, which are free, though nobody finds them.
+    moving: usize,
 }
 
 /// The free blocks of one place.
@@ -75,18 +77,18 @@ pub fn available() -> usize {
     FREE.load(Ordering::Relaxed)
 }
 
-/// Free frames that the kernel's own uses can have.
+/// Free frames outside of the direct map.
+pub(super) fn outside() -> usize {
+    OUTSIDE.load(Ordering::Relaxed)
+}
+
+/// Of the [available](available) frames, those that the kernel itself can have.
 #[inline]
-pub(super) fn for_kernel() -> usize {
+pub(super) fn available_to_kernel() -> usize {
     match directmap::is_fixed() {
         true => available().saturating_sub(outside()),
         false => available(),
     }
-}
-
-/// Free frames outside of the direct map.
-pub(super) fn outside() -> usize {
-    OUTSIDE.load(Ordering::Relaxed)
 }
 
 /// How often frames in a row (a page table and its links, a stack) were wanted and not had though
@@ -127,7 +129,7 @@ pub(super) fn take_spare(order: usize, depth: Depth) -> Option<u32> {
 
 fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u32> {
     let mut buddy = BUDDY.lock_irq();
-    if buddy.left(depth, reserved(depth)) < 1 << order {
+    if buddy.free() < reserved(depth) + (1 << order) {
         return None;
     }
     let Some(index) = buddy.take(order, depth) else {
@@ -140,9 +142,10 @@ fn take_or(order: usize, depth: Depth, is_scattered: impl FnOnce()) -> Option<u3
 
 /// Takes blocks of the direct map, the largest ones, until `to` is full or they have 2^`largest`
 /// frames, but no more than half of all there; returns how many blocks. The caller moves them
-/// outside: meanwhile nobody finds them.
+/// outside, and [gives](give_moved) each back.
 pub(super) fn take_direct(to: &mut [(u32, usize)], largest: usize) -> usize {
-    let mut buddy = BUDDY.lock_irq();
+    let mut guard = BUDDY.lock_irq();
+    let buddy = &mut *guard;
     let zone = &mut buddy.zones[Place::Direct as usize];
     let (mut blocks, mut left) = (0, (zone.free / 2).min(1 << largest));
     while blocks < to.len()
@@ -154,9 +157,18 @@ pub(super) fn take_direct(to: &mut [(u32, usize)], largest: usize) -> usize {
         to[blocks] = (index, order);
         blocks += 1;
         left -= 1 << order;
+        buddy.moving += 1 << order;
     }
     buddy.note();
     blocks
+}
+
+/// Gives a block back that [`take_direct`] took.
+pub(super) fn give_moved(index: u32, order: usize) {
+    let mut buddy = BUDDY.lock_irq();
+    buddy.moving -= 1 << order;
+    buddy.give(index, order);
+    buddy.note();
 }
 
 /// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in
@@ -166,8 +178,8 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
     let mut buddy = BUDDY.lock_irq();
     let mut n = 0;
     while n < to.len() {
-        let spare = buddy.left(depth, reserved(Depth::Data));
-        let most = match n == 0 && buddy.left(depth, reserved(depth)) > 0 {
+        let spare = buddy.free().saturating_sub(reserved(Depth::Data));
+        let most = match n == 0 && buddy.free() > reserved(depth) {
             true => spare.max(1),
             false => spare,
         };
@@ -175,6 +187,10 @@ pub(super) fn take_batch(to: &mut [u32], depth: Depth) -> usize {
             break;
         };
         let Some((first, order)) = buddy.take_smallest(order as usize, depth) else {
+            if n == 0 && directmap::is_fixed() {
+                // As where free frames stand apart, a waiter has to wait for more.
+                SCATTERED.fetch_add(1, Ordering::Relaxed);
+            }
             break;
         };
         for (to, index) in to[n..].iter_mut().zip(first..first + (1 << order)) {
@@ -228,30 +244,13 @@ impl Buddy {
                     free: 0,
                 }
             }; PLACES],
+            moving: 0,
         }
     }
 
     fn free(&self) -> usize {
-        self.zones.iter().map(|zone| zone.free).sum()
-    }
-
-    /// How many frames this use may take if `kept` are to be left.
-    fn left(&self, depth: Depth, kept: usize) -> usize {
-        if !directmap::is_fixed() {
-            return self.free().saturating_sub(kept);
-        }
-        let places = directmap::places(depth).iter();
-        places.map(|&place| self.left_in(place, kept)).sum()
-    }
-
-    /// How many frames of a place may be taken if `kept` are to be left for the kernel, where it
-    /// can have none of the other place. Else, all that there are.
-    fn left_in(&self, place: Place, kept: usize) -> usize {
-        let free = self.zones[place as usize].free;
-        match place == Place::Direct && directmap::is_fixed() {
-            true => free.saturating_sub(kept),
-            false => free,
-        }
+        let found: usize = self.zones.iter().map(|zone| zone.free).sum();
+        found + self.moving
     }
 
     /// Tells what is free to those who look without the lock.
@@ -264,9 +263,9 @@ impl Buddy {
     /// Takes a block of a place that is right for this use; brings one into the direct map if
     /// there is none.
     fn take(&mut self, order: usize, depth: Depth) -> Option<u32> {
-        let zone = |place: Place| match self.left_in(place, reserved(depth)) >= 1 << order {
-            true => self.zones[place as usize].take(order),
-            false => None,
+        let zone = |place: Place| {
+            let fits = self.most(place, order, depth) == Some(order);
+            fits.then(|| self.zones[place as usize].take(order))?
         };
         let found = directmap::places(depth).iter().copied().find_map(zone);
         found.or_else(|| {
@@ -280,8 +279,7 @@ impl Buddy {
     /// if it has no more. Returns the first and the order.
     fn take_smallest(&mut self, most: usize, depth: Depth) -> Option<(u32, usize)> {
         let zone = |place: Place| {
-            let left = self.left_in(place, reserved(depth));
-            let most = most.min(left.checked_ilog2()? as usize);
+            let most = self.most(place, most, depth)?;
             self.zones[place as usize].take_smallest(most)
         };
         let found = directmap::places(depth).iter().copied().find_map(zone);
@@ -290,6 +288,19 @@ impl Buddy {
             directmap::show(index, order);
             Some((index, order))
         })
+    }
+
+    /// The largest order up to `most` of which a block of this place leaves what is in reserve for
+    /// the kernel, where nothing else can be brought into the direct map.
+    #[inline]
+    fn most(&self, place: Place, most: usize, depth: Depth) -> Option<usize> {
+        if place == Place::Outside || !directmap::is_fixed() {
+            return Some(most);
+        }
+        let spare = self.zones[place as usize]
+            .free
+            .saturating_sub(reserved(depth));
+        Some(most.min(spare.checked_ilog2()? as usize))
     }
 
     /// The blocks that may be brought into the direct map for this use.

@@ -4,7 +4,8 @@
 //! kernel's own: heap, page tables, stacks, what it shares with devices. Pages of programs and
 //! files stand *outside*: no page table of the kernel leads to them, but while it touches one
 //! ([`reach`](super::reach), [`ephemeral`](crate::ephemeral)). With `directmap=SIZE`, the first so
-//! many bytes of memory, whatever stands there; programs and files get the others first.
+//! many bytes of memory, whatever stands there; programs and files get the others first, and what
+//! is in reserve for the kernel is in reserve there.
 //!
 //! # How a frame changes its place (`directmap=kernel`)
 //!
@@ -73,6 +74,7 @@ pub(crate) fn set_direct_map(mode: DirectMap) {
         DirectMap::First(mib) => mib.clamp(1, KERNEL - 1),
     };
     MODE.store(mode, Ordering::Relaxed);
+    HIDING.store(false, Ordering::Relaxed);
 }
 
 /// Whether a frame has a place in the direct map, where its [`bytes`](super::record::bytes) are.
@@ -85,12 +87,6 @@ pub(super) fn is_direct(index: u32) -> bool {
 #[inline]
 pub(super) fn if_mixed<T>(f: impl FnOnce() -> T) -> Option<T> {
     (MODE.load(Ordering::Relaxed) != ALL).then(f)
-}
-
-/// Whether frames stay where they are, so that the kernel can have none from outside.
-#[inline]
-pub(super) fn is_fixed() -> bool {
-    !matches!(MODE.load(Ordering::Relaxed), ALL | KERNEL)
 }
 
 /// Where frames for this use are looked for first.
@@ -109,6 +105,13 @@ pub(super) fn places(depth: Depth) -> &'static [Place] {
         (Depth::Data, mib) if mib != ALL => &[Place::Outside, Place::Direct],
         _ => &[Place::Direct],
     }
+}
+
+/// Whether the direct map has so many MiB for good: then what is free outside of it is nothing to
+/// the kernel's own.
+#[inline]
+pub(super) fn is_fixed() -> bool {
+    !matches!(MODE.load(Ordering::Relaxed), ALL | KERNEL)
 }
 
 /// Whether frames may be brought into the direct map for this use.
@@ -139,11 +142,12 @@ const BLOCKS: usize = 32;
 /// A CPU moves blocks outside, which are in no list meanwhile. It is pinned, so others may spin.
 static HIDING: AtomicBool = AtomicBool::new(false);
 
-/// Moves free frames out of the direct map, if there are none outside for programs and the caller
-/// may wait for other CPUs; returns whether there may be some now.
+/// Moves free frames out of the direct map, if there are none outside for programs, programs may
+/// have any at all, and the caller may wait for other CPUs; returns whether there may be some now.
 #[cold]
 pub(super) fn hide() -> bool {
-    if MODE.load(Ordering::Relaxed) != KERNEL || !may_wait() {
+    let is_kernels = buddy::available() <= buddy::reserved(Depth::Data);
+    if MODE.load(Ordering::Relaxed) != KERNEL || is_kernels || !may_wait() {
         return false;
     }
     let _pinned = Pinned::new();
@@ -154,6 +158,17 @@ pub(super) fn hide() -> bool {
     // Another CPU has just done it.
     let any = buddy::outside() > before || hide_some();
     HIDING.store(false, Ordering::Release);
+    any
+}
+
+/// Waits for frames on their way out of the direct map, from where the kernel's own may have them
+/// back, if the caller may wait for other CPUs; returns whether there were any.
+#[cold]
+pub(super) fn await_moved() -> bool {
+    let any = HIDING.load(Ordering::Acquire) && may_wait();
+    while any && HIDING.load(Ordering::Acquire) {
+        machine::spin_hint();
+    }
     any
 }
 
@@ -172,7 +187,7 @@ fn hide_some() -> bool {
         for index in index..index + (1 << order) {
             record(index).set_direct(false);
         }
-        buddy::give(index, order);
+        buddy::give_moved(index, order);
         Counter::direct_map_hidden.add(1 << order);
     }
     count > 0

@@ -300,8 +300,19 @@ fn take(depth: Depth) -> Option<u32> {
 /// what is kept ready was given up.
 #[cold]
 fn retry(depth: Depth, take: impl Fn() -> Option<u32>) -> Option<u32> {
-    let hidden = || (depth == Depth::Data && directmap::hide()).then(&take)?;
-    hidden().or_else(|| cache::drain().then(|| take().or_else(hidden))?)
+    // What was moved may be gone again: others wanted it, too.
+    let moved = || {
+        while match depth {
+            Depth::Data => directmap::hide(),
+            _ => directmap::await_moved(),
+        } {
+            if let Some(index) = take() {
+                return Some(index);
+            }
+        }
+        None
+    };
+    moved().or_else(|| cache::drain().then(|| take().or_else(moved))?)
 }
 
 /// Frames in heap blocks, and in blocks of the kernel's own.
@@ -332,7 +343,7 @@ pub(crate) fn take_of_block() -> Result<u32, OutOfMemory> {
 /// Whether there are frames for such a block.
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) fn has_block(frames: usize) -> bool {
-    buddy::for_kernel() >= buddy::reserved(Depth::Block) + frames
+    buddy::available_to_kernel() >= buddy::reserved(Depth::Block) + frames
 }
 
 fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
@@ -433,12 +444,12 @@ pub fn usage() -> Usage {
 }
 
 /// Whether so little memory is left that work which would need more kernel heap must be refused
-/// with `ENOMEM` now, while the reserve still lets everything in progress finish. Two loads.
+/// with `ENOMEM` now, while the reserve still lets everything in progress finish. Three loads.
 pub fn is_scarce() -> bool {
     if injection::seems_scarce() {
         return true;
     }
-    buddy::for_kernel() < buddy::scarce_below()
+    buddy::available_to_kernel() < buddy::scarce_below()
 }
 
 /// Refuses with an error when memory [is scarce](is_scarce).

@@ -372,45 +372,86 @@ fn give_own(own: &mut Vec<u32>, count: usize) {
         .for_each(|index| give_run(index..index + 1, Type::Heap));
 }
 
-/// Frames stay where they are: what programs take leaves the kernel its reserve inside the direct
-/// map, however much is free outside, and memory is scarce when the kernel's is.
+/// With a direct map of fixed size, what programs hold and leave of all the memory takes nothing of
+/// the kernel's reserve in the direct map; memory is scarce when that is used up, whatever is free
+/// outside, and the kernel's own gets all of it.
 #[test]
-fn a_small_direct_map_is_the_kernels() {
+fn the_reserve_is_in_the_direct_map() {
     let like = Config {
-        direct_map: Some(DirectMap::First(2)),
+        direct_map: Some(DirectMap::First(4)),
         ..Config::default()
     };
-    on_machines_like("a small direct map", [1, 2], 1024, 10, like, || {
+    let name = "the reserve is in the direct map";
+    on_machines_like(name, [1, 2, 4], 4 * 1024, 10, like, || {
         let before = usage();
-        let data: Vec<Frame> = std::iter::from_fn(|| Frame::alloc(Contents::Zeroed).ok()).collect();
-        assert!(
-            data.iter().any(Frame::is_direct),
-            "the direct map serves programs, too"
-        );
-        assert!(!is_scarce(), "programs' pages alone leave the kernel alone");
-        let tables: Vec<_> = std::iter::from_fn(|| take_table(1)).collect();
-        assert!(!tables.is_empty(), "page tables go deeper than pages");
-        tables.iter().for_each(|table| give_table(1, table.index()));
-        drop(data);
-        // Much is free outside, and nothing of it is the kernel's.
-        let tables: Vec<_> = std::iter::from_fn(|| take_table(1)).collect();
-        assert!(available() > before.free / 4);
-        let mut heap = Vec::new();
+        let data: Vec<Frame> = std::iter::from_fn(|| Frame::alloc(Contents::Stale).ok()).collect();
+        assert!(data.iter().any(Frame::is_direct), "programs may use it");
+        let (direct, outside): (Vec<Frame>, Vec<Frame>) =
+            data.into_iter().partition(Frame::is_direct);
+        drop(outside);
+        drain_for_test();
+        assert!(available() > before.free / 2);
+        assert!(!is_scarce());
+        let reserve = buddy::reserved(Depth::Data);
+        let mut own = Vec::new();
         while !is_scarce() {
-            heap.push(own_frame().expect("memory that is not scarce"));
+            own.push(own_frame().expect("the kernel's own while memory is not scarce"));
         }
-        let kept: Vec<u32> = (0..buddy::scarce_below())
-            .map_while(|_| own_frame())
-            .collect();
+        // What has begun can end.
+        for _ in 0..reserve / 4 {
+            own.push(own_frame().expect("the kernel's own in the reserve"));
+        }
         assert!(
-            kept.len() + 1 >= buddy::scarce_below(),
-            "{} frames",
-            kept.len()
+            take_table(1).is_none(),
+            "a page table from the last of the reserve"
         );
-        heap.extend(kept);
-        give_own(&mut heap, usize::MAX);
-        tables.iter().for_each(|table| give_table(1, table.index()));
-        while cache::drain() {}
+        // Programs don't mind.
+        assert!(Frame::alloc(Contents::Stale).is_ok_and(|frame| !frame.is_direct()));
+        give_own(&mut own, usize::MAX);
+        drop(direct);
         assert_eq!(usage(), before);
+    });
+}
+
+/// Memory that is on its way out of the direct map is free all the same: whoever asks for some
+/// meanwhile gets it, a program's page as the kernel's own.
+#[test]
+fn memory_on_its_way_is_not_missing() {
+    let like = Config {
+        direct_map: Some(DirectMap::Kernel),
+        ..Config::default()
+    };
+    let name = "memory on its way is not missing";
+    on_machines_like(name, [2, 4], 1024, 40, like, || {
+        // What CPUs may keep for themselves is no one else's.
+        let apart = buddy::reserved(Depth::Data) + 20;
+        let left = Arc::new(AtomicUsize::new(available() - apart));
+        let together = Arc::new(Together::default());
+        for task in 0..4 {
+            let left = left.clone();
+            together.spawn(move || {
+                for _ in 0..12 {
+                    let (mut data, mut own) = (Vec::new(), Vec::new());
+                    let enough = |left: usize| left.checked_sub(1);
+                    let order = Ordering::SeqCst;
+                    for _ in 0..below(700) {
+                        if left.fetch_update(order, order, enough).is_err() {
+                            break;
+                        }
+                        match task % 2 {
+                            0 => data.push(data_frame().expect("a page of a program")),
+                            _ => own.push(take_own(Type::Kernel).expect("a page of the kernel")),
+                        }
+                        assert!(!is_scarce());
+                    }
+                    let count = data.len() + own.len();
+                    drop(data);
+                    own.drain(..)
+                        .for_each(|index| give_run(index..index + 1, Type::Kernel));
+                    left.fetch_add(count, order);
+                }
+            });
+        }
+        together.join();
     });
 }
