@@ -138,7 +138,7 @@ fn cells(results: &Results, row: &Row) -> [String; 9] {
         range,
         floor.unwrap_or_default(),
         marks(row),
-        events(row),
+        events(row, 0),
     ]
 }
 
@@ -162,10 +162,12 @@ fn marks(row: &Row) -> String {
     marks.join(", ")
 }
 
-/// The events of an operation on the first kernel, most first.
-fn events(row: &Row) -> String {
-    let mut events: Vec<(&String, f64)> = row.counters[0]
-        .iter()
+/// The events of an operation on a kernel, most first.
+fn events(row: &Row, kernel: usize) -> String {
+    let counters = row.counters.get(kernel);
+    let mut events: Vec<(&String, f64)> = counters
+        .into_iter()
+        .flatten()
         .map(|(name, count)| (name, *count))
         .filter(|(_, count)| *count >= RARE)
         .collect();
@@ -176,17 +178,19 @@ fn events(row: &Row) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// A line for a kernel with switches thrown: its value, and its cost in the first kernel's.
+/// A line for a kernel with switches thrown: its value, its cost in the first kernel's, and an
+/// operation's events.
 fn switched(results: &Results, row: &Row, kernel: usize) -> Option<String> {
     let value = number::with_unit(row.value(kernel)?, &row.unit);
     let ratio = row.ratio_of(kernel, 0)?;
     Some(format!(
-        "      with {}: {value}, {} times {} ({}–{})",
+        "      with {}: {value}, {} times {} ({}–{}); {}",
         results.kernels[kernel].options,
         number::ratio(ratio.median),
         results.titles()[0],
         number::ratio(ratio.least),
         number::ratio(ratio.most),
+        events(row, kernel),
     ))
 }
 
