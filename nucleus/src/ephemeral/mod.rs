@@ -225,6 +225,12 @@ fn alloc_own(frame: &Frame) -> Mapping<'_> {
     if is_direct(frame) {
         return direct::alloc(frame);
     }
+    alloc_pinned(frame)
+}
+
+/// As [`alloc_own`], for a frame that is not in the direct map.
+#[inline]
+fn alloc_pinned(frame: &Frame) -> Mapping<'_> {
     machine::preempt_disable();
     Counter::ephemeral_misses.add(1);
     let slot = frame::map_pinned(frame.index());
@@ -242,8 +248,17 @@ pub fn map(frame: &Frame) -> Mapping<'_> {
 
 #[inline(never)]
 fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
+    if is_unkept() {
+        return alloc_pinned(frame);
+    }
     let [mapping] = map_each([frame]);
     mapping
+}
+
+/// Whether all mappings come from their CPU's own addresses, whoever asks.
+#[inline]
+fn is_unkept() -> bool {
+    BACKEND.load(Ordering::Relaxed) != UNCACHED && !window::keeps()
 }
 
 fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
@@ -260,6 +275,14 @@ fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
 pub fn map_two<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2] {
     if is_direct(first) && is_direct(second) {
         return [direct::alloc(first), direct::alloc(second)];
+    }
+    map_two_elsewhere(first, second)
+}
+
+#[inline(never)]
+fn map_two_elsewhere<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2] {
+    if is_unkept() {
+        return [alloc_own(first), alloc_own(second)];
     }
     map_each([first, second])
 }

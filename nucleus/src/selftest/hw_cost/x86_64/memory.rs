@@ -81,7 +81,7 @@ impl Buffers {
         let fill = || {
             let mut frames = crate::try_vec(pages)?;
             for _ in 0..pages {
-                frames.push(Frame::alloc(Contents::Zeroed)?);
+                frames.push(Frame::alloc_direct(Contents::Zeroed)?);
             }
             Ok(frames)
         };
