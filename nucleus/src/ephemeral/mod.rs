@@ -156,6 +156,12 @@ fn may_sleep() -> bool {
     machine::irqs_enabled() && machine::preempt_count() == 0 && task::has_current()
 }
 
+/// Whether a caller that may not sleep may look through the cache: where it is pinned, as it is
+/// while it has another mapping, but not in an interrupt.
+fn may_look() -> bool {
+    machine::irqs_enabled() && task::has_current()
+}
+
 /// Maps `frame`, for the calling task on its CPU. Sleeps if no mapping is free and `flags` don't
 /// say otherwise, but where the caller may not sleep: there it always succeeds.
 ///
@@ -184,13 +190,15 @@ fn alloc_each<const N: usize>(
     frames: [&Frame; N],
     flags: Flags,
 ) -> Result<[Mapping<'_>; N], Unavailable> {
-    if !may_sleep() {
+    if is_unkept() {
         return Ok(frames.map(alloc_own));
     }
-    match backend() {
-        Backend::Uncached => uncached::alloc(frames, flags),
-        _ if !window::keeps() => Ok(frames.map(alloc_own)),
-        _ => window::alloc(frames, flags),
+    let is_uncached = backend() == Backend::Uncached;
+    match may_sleep() {
+        true if is_uncached => uncached::alloc(frames, flags),
+        true => window::alloc(frames, flags),
+        false if is_uncached || !may_look() => Ok(frames.map(alloc_own)),
+        false => Ok(window::alloc_here(frames).unwrap_or_else(|| frames.map(alloc_own))),
     }
 }
 
@@ -261,6 +269,8 @@ fn is_unkept() -> bool {
     BACKEND.load(Ordering::Relaxed) != UNCACHED && !window::keeps()
 }
 
+/// Not inlined, so that the way without a cache is short.
+#[inline(never)]
 fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
     loop {
         if let Ok(mappings) = alloc_each(frames, Flags::empty()) {

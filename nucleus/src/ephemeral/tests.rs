@@ -352,6 +352,10 @@ fn the_costs_are_those_of_the_paper() {
         assert_eq!(cost(&use_all)[1], 4);
         let [hits, misses, _, remote] = cost(&|| (0..10).for_each(|_| use_all()));
         assert_eq!([hits, misses, remote], [40, 0, 0]);
+        // So do those that are made while another is held.
+        let held = map(&frames[0]);
+        assert_eq!(cost(&|| drop(map(&frames[1])))[..2], [1, 0]);
+        drop(held);
         // More than there are entries: all of it stays on this CPU.
         let many: Vec<Frame> = (0..20)
             .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
