@@ -128,7 +128,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
     let ended = session.run(&folder);
     // Measurements are shown even when a later boot could not be started.
     let results = session.collection.results();
-    let status = show(&results, &folder)?;
+    let status = show(&results, &folder, &options.events)?;
     ended?;
     Ok(if session.stop.load(Ordering::SeqCst) {
         outcome::SIGNAL + SIGINT as u8
@@ -138,7 +138,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
 }
 
 /// Writes the files, prints the table, and says whether all went well: the exit status.
-fn show(results: &Results, folder: &Path) -> Result<u8> {
+fn show(results: &Results, folder: &Path, events: &[String]) -> Result<u8> {
     let file = folder.join("results.json");
     results.write(&file)?;
     let width = rustix::termios::tcgetwinsize(io::stdout()).ok();
@@ -149,7 +149,7 @@ fn show(results: &Results, folder: &Path) -> Result<u8> {
     println!(
         "{}{}",
         table::machine(results),
-        table::table(results, width)
+        table::table(results, width, events)
     );
     println!("{}", table::summary(results));
     println!("results: {}", file.display());
@@ -262,7 +262,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         sides.push(causeway(kernel, current.clone(), ""));
     }
     for variant in &options.variant {
-        sides.push(causeway(kernel, current.clone(), variant));
+        sides.push(causeway(kernel, current.clone(), variant.trim()));
     }
     if options.switches {
         for switch in experiments::switches() {

@@ -86,6 +86,9 @@ pub struct Bench {
     /// --append's; may be given again
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub variant: Vec<String>,
+    /// In the table, only events whose names contain this; may be given again
+    #[arg(long, value_name = "WORD")]
+    pub events: Vec<String>,
     /// Use this kernel of Causeway's and build none
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
