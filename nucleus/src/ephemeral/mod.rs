@@ -27,7 +27,7 @@ mod uncached;
 pub mod window;
 
 use bitflags::bitflags;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
@@ -91,6 +91,9 @@ const DIRECT: u8 = 1;
 const WINDOW: u8 = 2;
 const UNCACHED: u8 = 3;
 
+/// See [`is_unkept`].
+static UNKEPT: AtomicBool = AtomicBool::new(false);
+
 /// Makes mappings by this backend from now on; those that there are stay as they are.
 ///
 /// # Errors
@@ -111,6 +114,7 @@ pub fn set_backend(backend: Backend) -> Result<(), Unchanged> {
         }
     };
     BACKEND.store(number, Ordering::Relaxed);
+    note_unkept();
     Ok(())
 }
 
@@ -135,6 +139,7 @@ pub(crate) unsafe fn init() {
         window::reset();
     }
     BACKEND.store(PLAIN, Ordering::Relaxed);
+    note_unkept();
     if frame::direct_map() != DirectMap::All {
         set_backend(Backend::Direct).expect("memory for the window");
     }
@@ -254,8 +259,9 @@ pub fn map(frame: &Frame) -> Mapping<'_> {
     map_elsewhere(frame)
 }
 
+/// As [`map`], for a frame that is known not to be [direct](is_direct).
 #[inline(never)]
-fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
+pub(crate) fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
     if is_unkept() {
         return alloc_pinned(frame);
     }
@@ -266,7 +272,13 @@ fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
 /// Whether all mappings come from their CPU's own addresses, whoever asks.
 #[inline]
 fn is_unkept() -> bool {
-    BACKEND.load(Ordering::Relaxed) != UNCACHED && !window::keeps()
+    UNKEPT.load(Ordering::Relaxed)
+}
+
+/// Finds that out anew, after a change of a setting.
+fn note_unkept() {
+    let is_unkept = backend() != Backend::Uncached && !window::keeps();
+    UNKEPT.store(is_unkept, Ordering::Relaxed);
 }
 
 /// Not inlined, so that the way without a cache is short.
@@ -328,11 +340,17 @@ impl Drop for Mapping<'_> {
 
 #[inline(never)]
 fn free_elsewhere(slot: u32) {
-    if slot & LENT != 0 {
-        return unpin();
-    }
     if (slot as usize) < RING_SLOTS {
         frame::unmap_pinned(slot as usize);
+        return unpin();
+    }
+    free_other(slot);
+}
+
+/// Not inlined, so that the way without a cache is short.
+#[inline(never)]
+fn free_other(slot: u32) {
+    if slot & LENT != 0 {
         return unpin();
     }
     match uncached::owns(slot) {

@@ -324,7 +324,11 @@ pub fn keep() -> Keep {
 /// # Errors
 /// See [`Unchanged`].
 pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
-    reconfigure(|| KEEP.store(keep as u32, Ordering::Relaxed), entries())
+    let change = || {
+        KEEP.store(keep as u32, Ordering::Relaxed);
+        super::note_unkept();
+    };
+    reconfigure(change, entries())
 }
 
 /// Entries in use, and those that map something.
