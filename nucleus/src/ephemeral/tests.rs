@@ -368,8 +368,12 @@ fn the_costs_are_those_of_the_paper() {
         // A shared one after that is told to the others, unless each looks for itself.
         let others = machine::cpu_count() as u64 - 1;
         let share = || drop(Shared::new(many[0].clone(), Flags::empty()));
+        let before = counts([Counter::ephemeral_remote; 4])[0];
         let eager = cost(&share)[3];
         assert!(eager <= others, "{eager}");
+        // This CPU is none of the others.
+        let told = counts([Counter::ephemeral_remote; 4])[0] - before;
+        assert!(told <= others, "{told}");
         window::set_late(true);
         let fresh: Vec<Frame> = (0..20)
             .map(|_| Frame::alloc(Contents::Zeroed).unwrap())

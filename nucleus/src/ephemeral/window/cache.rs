@@ -56,7 +56,9 @@ impl Translations {
     pub(super) fn note_private(&self) {
         let missing = pmap::all_cpus() & !self.clean.load(Ordering::Relaxed);
         let others = missing & !(1 << machine::cpu());
-        Counter::ephemeral_saved_private.add(u64::from(others.count_ones()));
+        if others != 0 {
+            Counter::ephemeral_saved_private.add(u64::from(others.count_ones()));
+        }
     }
 
     /// Makes this CPU's TLB hold no older translation of the address. The caller is pinned.
@@ -87,7 +89,9 @@ impl Translations {
     pub(super) fn clean_everywhere(&self, slot: u32) {
         let missing = pmap::all_cpus() & !self.clean.load(Ordering::Acquire);
         if missing != 0 {
-            Counter::ephemeral_remote.add(u64::from(missing.count_ones()));
+            let here = missing & 1 << machine::cpu();
+            Counter::ephemeral_local.add(u64::from(here != 0));
+            Counter::ephemeral_remote.add(u64::from((missing & !here).count_ones()));
             pmap::forget_window(&[slot], missing);
             self.clean.fetch_or(missing, Ordering::Release);
         }

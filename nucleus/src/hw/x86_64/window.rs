@@ -33,13 +33,18 @@ fn address_of(slot: usize) -> usize {
 #[inline]
 fn entry(slot: usize) -> &'static AtomicU64 {
     let table = TABLES[slot / ENTRIES].load(Ordering::Relaxed);
-    assert!(
-        !table.is_null(),
-        "address {slot} of the window has no table"
-    );
+    if table.is_null() {
+        no_table(slot);
+    }
     // SAFETY: tables are never freed, and an entry is an aligned word, changed by atomic
     // operations only.
     unsafe { &*table.add(slot % ENTRIES) }
+}
+
+#[cold]
+#[inline(never)]
+fn no_table(slot: usize) -> ! {
+    panic!("address {slot} of the window has no table");
 }
 
 /// Makes the page tables for these addresses, if they are not there.
