@@ -148,12 +148,17 @@ pub(crate) unsafe fn init() {
 /// Whether a mapping of the frame is its place in the direct map.
 #[inline]
 pub(crate) fn is_direct(frame: &Frame) -> bool {
-    match BACKEND.load(Ordering::Relaxed) {
-        PLAIN => true,
-        DIRECT => frame.is_direct(),
-        _ => false,
+    let backend = BACKEND.load(Ordering::Relaxed);
+    if backend == PLAIN {
+        return true;
     }
+    unusual();
+    backend == DIRECT && frame.is_direct()
 }
+
+/// What is not done on the usual machine, whose way shall be the shortest.
+#[cold]
+fn unusual() {}
 
 /// Whether the caller may sleep for a mapping. Where it may not, it gets an address of its CPU's
 /// own, of which there always is one.
