@@ -367,8 +367,9 @@ pub(super) fn alloc_here<const N: usize>(frames: [&Frame; N]) -> Option<[Mapping
 
 fn try_alloc<const N: usize>(frames: [&Frame; N]) -> Option<[Mapping<'_>; N]> {
     machine::preempt_disable();
-    let cpu = machine::cpu();
-    let slots = enter_all(&CACHES[1 + cpu], &frames).or_else(|| enter_all(&CACHES[0], &frames));
+    let has_part = COMMON_ENTRIES.load(Ordering::Relaxed) < ENTRIES.load(Ordering::Relaxed);
+    let own = has_part.then(|| enter_all(&CACHES[1 + machine::cpu()], &frames));
+    let slots = own.flatten().or_else(|| enter_all(&CACHES[0], &frames));
     let mappings = slots.map(|slots| {
         slots
             .iter()
