@@ -21,7 +21,7 @@ Examples:
   causeway bench --against HEAD~10        against an older state of this source
   causeway bench --against causeway --append faultahead=0,0
                                           against itself: what an option does
-  causeway bench pipe --against none --variant movement=copy --variant movement=loan
+  causeway bench pipe --variant movement=copy --variant movement=loan
                                           several options side by side
   causeway bench --icount                 in instructions, on one CPU
   causeway bench --compare A.json B.json  what improved or got worse from A to B
