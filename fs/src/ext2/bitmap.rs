@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::buffer::{Block, Buffers};
+use super::buffer::{Block, Buffers, View};
 
 /// Bits of a word of the search.
 const WORD: u32 = u64::BITS;
@@ -20,10 +20,10 @@ impl Bitmap {
         Bitmap { block, len }
     }
 
-    /// The word with bit `bit`; padding counts as set.
-    fn word(&self, bit: u32) -> u64 {
+    /// The word with bit `bit` of the block's bytes; padding counts as set.
+    fn word(&self, view: &View<'_>, bit: u32) -> u64 {
         let start = bit / WORD * WORD;
-        let word = u64::from_le_bytes(self.block.bytes((start / 8) as usize));
+        let word = u64::from_le_bytes(view.bytes((start / 8) as usize));
         match self.len.saturating_sub(start) {
             there if there >= WORD => word,
             there => word | u64::MAX << there,
@@ -41,10 +41,11 @@ impl Bitmap {
     }
 
     fn first(&self, range: Range<u32>, wanted: fn(u64) -> u64) -> Option<u32> {
+        let view = self.block.view();
         let end = range.end.min(self.len);
         let mut bit = range.start;
         while bit < end {
-            let found = wanted(self.word(bit)) >> (bit % WORD);
+            let found = wanted(self.word(&view, bit)) >> (bit % WORD);
             if found != 0 {
                 return Some(bit + found.trailing_zeros()).filter(|&bit| bit < end);
             }
@@ -55,10 +56,11 @@ impl Bitmap {
 
     /// The first eight clear bits of a range that start at a multiple of eight.
     pub fn first_clear_byte(&self, range: Range<u32>) -> Option<u32> {
+        let view = self.block.view();
         let end = range.end.min(self.len);
         let mut bit = range.start.next_multiple_of(8);
         while bit + 8 <= end {
-            let word = self.word(bit);
+            let word = self.word(&view, bit);
             let in_word = (bit / WORD + 1) * WORD;
             while bit < in_word && bit + 8 <= end {
                 if word >> (bit % WORD) & 0xff == 0 {
@@ -78,8 +80,9 @@ impl Bitmap {
 
     /// The number of clear bits.
     pub fn count_clear(&self) -> u32 {
+        let view = self.block.view();
         (0..self.len.div_ceil(WORD))
-            .map(|word| self.word(word * WORD).count_zeros())
+            .map(|word| self.word(&view, word * WORD).count_zeros())
             .sum()
     }
 
@@ -96,9 +99,11 @@ impl Bitmap {
             let end = range.end.min(start + WORD);
             let mask = (u64::MAX >> (WORD - (end - bit))) << (bit - start);
             let at = (start / 8) as usize;
-            let old = u64::from_le_bytes(self.block.bytes(at));
-            let new = if set { old | mask } else { old & !mask };
-            buffers.store(&self.block, at, &new.to_le_bytes());
+            buffers.change(&self.block, |view| {
+                let old = u64::from_le_bytes(view.bytes(at));
+                let new = if set { old | mask } else { old & !mask };
+                view.write(at, &new.to_le_bytes());
+            });
             bit = end;
         }
     }

@@ -49,10 +49,22 @@ pub(super) struct Block {
     pub number: u32,
 }
 
-impl Block {
+/// A block's bytes, for several accesses to few of them by one mapping. The task stays on its CPU
+/// meanwhile.
+pub(super) struct View<'a> {
+    page: ephemeral::Mapping<'a>,
+    start: usize,
+}
+
+impl View<'_> {
     /// Copies bytes out, from offset `at` on.
     pub fn read(&self, at: usize, to: &mut [u8]) {
-        ephemeral::map(&self.frame).read(self.start + at, to);
+        self.page.read(self.start + at, to);
+    }
+
+    /// Copies bytes in, from offset `at` on, in [`Buffers::change`].
+    pub fn write(&self, at: usize, from: &[u8]) {
+        self.page.write(self.start + at, from);
     }
 
     /// Returns the bytes from offset `at` on.
@@ -60,6 +72,26 @@ impl Block {
         let mut bytes = [0; N];
         self.read(at, &mut bytes);
         bytes
+    }
+}
+
+impl Block {
+    /// Maps the block to look at several places.
+    pub fn view(&self) -> View<'_> {
+        View {
+            page: ephemeral::map(&self.frame),
+            start: self.start,
+        }
+    }
+
+    /// Copies bytes out, from offset `at` on.
+    pub fn read(&self, at: usize, to: &mut [u8]) {
+        self.view().read(at, to);
+    }
+
+    /// Returns the bytes from offset `at` on.
+    pub fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.view().bytes(at)
     }
 
     /// Returns its `index`th four-byte word.
@@ -387,7 +419,12 @@ impl Buffers {
 
     /// Copies bytes into a block, from offset `at` on, and marks it dirty.
     pub fn store(&self, block: &Block, at: usize, bytes: &[u8]) {
-        ephemeral::map(&block.frame).write(block.start + at, bytes);
+        self.change(block, |view| view.write(at, bytes));
+    }
+
+    /// Changes a block's bytes, and marks it dirty.
+    pub fn change(&self, block: &Block, change: impl FnOnce(&View<'_>)) {
+        change(&block.view());
         if self.shared.changed.lock().note(block, false) {
             self.pages.note_changed();
         }

@@ -42,13 +42,14 @@ impl RecordPlace {
     pub fn store(&self, fs: &Volume, record: &InodeRecord) {
         let mut bytes = [0; MAX_INODE_SIZE];
         let bytes = &mut bytes[..self.len];
-        self.block.read(self.offset, bytes);
-        record.put(bytes);
         // The removal of another inode from the orphan list may change the bytes in between.
         const BEHIND: usize = InodeRecord::DELETED + 4;
-        let (front, behind) = (&bytes[..InodeRecord::DELETED], &bytes[BEHIND..]);
-        fs.buffers.store(&self.block, self.offset, front);
-        fs.buffers.store(&self.block, self.offset + BEHIND, behind);
+        fs.buffers.change(&self.block, |view| {
+            view.read(self.offset, bytes);
+            record.put(bytes);
+            view.write(self.offset, &bytes[..InodeRecord::DELETED]);
+            view.write(self.offset + BEHIND, &bytes[BEHIND..]);
+        });
     }
 
     /// Reads the record and the field of the orphan list.

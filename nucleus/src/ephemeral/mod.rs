@@ -28,7 +28,7 @@ mod uncached;
 pub mod window;
 
 use bitflags::bitflags;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
@@ -84,19 +84,16 @@ pub enum Backend {
     Uncached,
 }
 
-/// The backend.
-static BACKEND: AtomicU8 = AtomicU8::new(Backend::Direct as u8);
-
-/// What that, the frames in the direct map, and whether mappings are kept come to.
-static WAY: AtomicU8 = AtomicU8::new(PLAIN);
-/// All frames are in the direct map, and reached there: the usual machine.
+/// The backend, or [`PLAIN`].
+static BACKEND: AtomicU8 = AtomicU8::new(PLAIN);
+/// The direct backend, with all frames in the direct map: the usual machine.
 const PLAIN: u8 = 0;
-/// Frames are reached in the direct map, others by an address of the CPU's own.
-const OWN: u8 = 1;
-/// Frames are reached in the direct map, others as the backend says.
-const MIXED: u8 = 2;
-/// All are reached as the backend says.
-const WINDOW: u8 = 3;
+const DIRECT: u8 = 1;
+const WINDOW: u8 = 2;
+const UNCACHED: u8 = 3;
+
+/// See [`is_unkept`].
+static UNKEPT: AtomicBool = AtomicBool::new(false);
 
 /// Makes mappings by this backend from now on; those that there are stay as they are.
 ///
@@ -108,29 +105,27 @@ pub fn set_backend(backend: Backend) -> Result<(), Unchanged> {
         frame::start_rings(machine::cpu_count())?;
         window::start()?;
     }
-    if backend == Backend::Uncached {
-        uncached::start()?;
-    }
-    BACKEND.store(backend as u8, Ordering::Relaxed);
-    choose_way();
-    Ok(())
-}
-
-/// Follows a change of a setting.
-fn choose_way() {
-    let way = match backend() {
-        Backend::Direct if frame::direct_map() == DirectMap::All => PLAIN,
-        Backend::Direct if !window::keeps() => OWN,
-        Backend::Direct => MIXED,
-        _ => WINDOW,
+    let number = match backend {
+        Backend::Direct if is_plain => PLAIN,
+        Backend::Direct => DIRECT,
+        Backend::Window => WINDOW,
+        Backend::Uncached => {
+            uncached::start()?;
+            UNCACHED
+        }
     };
-    WAY.store(way, Ordering::Relaxed);
+    BACKEND.store(number, Ordering::Relaxed);
+    note_unkept();
+    Ok(())
 }
 
 /// Returns the backend of new mappings.
 pub fn backend() -> Backend {
-    const ALL: [Backend; 3] = [Backend::Direct, Backend::Window, Backend::Uncached];
-    ALL[BACKEND.load(Ordering::Relaxed) as usize]
+    match BACKEND.load(Ordering::Relaxed) {
+        WINDOW => Backend::Window,
+        UNCACHED => Backend::Uncached,
+        _ => Backend::Direct,
+    }
 }
 
 /// Forgets an earlier machine.
@@ -144,8 +139,8 @@ pub(crate) unsafe fn init() {
         uncached::reset();
         window::reset();
     }
-    BACKEND.store(Backend::Direct as u8, Ordering::Relaxed);
-    WAY.store(PLAIN, Ordering::Relaxed);
+    BACKEND.store(PLAIN, Ordering::Relaxed);
+    note_unkept();
     if frame::direct_map() != DirectMap::All {
         set_backend(Backend::Direct).expect("memory for the window");
     }
@@ -154,16 +149,28 @@ pub(crate) unsafe fn init() {
 /// Whether a mapping of the frame is its place in the direct map.
 #[inline]
 pub(crate) fn is_direct(frame: &Frame) -> bool {
-    match WAY.load(Ordering::Relaxed) {
-        PLAIN => true,
-        way => way != WINDOW && frame.is_direct(),
+    let backend = BACKEND.load(Ordering::Relaxed);
+    if backend == PLAIN {
+        return true;
     }
+    unusual();
+    backend == DIRECT && frame.is_direct()
 }
+
+/// What is not done on the usual machine, whose way shall be the shortest.
+#[cold]
+fn unusual() {}
 
 /// Whether the caller may sleep for a mapping. Where it may not, it gets an address of its CPU's
 /// own, of which there always is one.
 fn may_sleep() -> bool {
     machine::irqs_enabled() && machine::preempt_count() == 0 && task::has_current()
+}
+
+/// Whether a caller that may not sleep may look through the cache: where it is pinned, as it is
+/// while it has another mapping, but not in an interrupt.
+fn may_look() -> bool {
+    machine::irqs_enabled() && task::has_current()
 }
 
 /// Maps `frame`, for the calling task on its CPU. Sleeps if no mapping is free and `flags` don't
@@ -173,14 +180,13 @@ fn may_sleep() -> bool {
 /// See [`Unavailable`]; only with the flags named there.
 #[inline]
 pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
-    match WAY.load(Ordering::Relaxed) {
-        PLAIN => Ok(direct::alloc(frame)),
-        OWN => Ok(map_own(frame)),
-        _ => alloc_elsewhere(frame, flags),
+    if is_direct(frame) {
+        return Ok(direct::alloc(frame));
     }
+    alloc_elsewhere(frame, flags)
 }
 
-/// Out of line, so that the direct map's path is short.
+/// Not inlined, so that what is is small.
 #[inline(never)]
 fn alloc_elsewhere(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
     let [mapping] = alloc_each([frame], flags)?;
@@ -195,14 +201,15 @@ fn alloc_each<const N: usize>(
     frames: [&Frame; N],
     flags: Flags,
 ) -> Result<[Mapping<'_>; N], Unavailable> {
-    // Those in the direct map wait for nobody.
-    if frames.iter().any(|frame| is_direct(frame)) || !may_sleep() {
-        return Ok(frames.map(map_own));
+    if is_unkept() {
+        return Ok(frames.map(alloc_own));
     }
-    match backend() {
-        Backend::Uncached => uncached::alloc(frames, flags),
-        _ if !window::keeps() => Ok(frames.map(map_own)),
-        _ => window::alloc(frames, flags),
+    let is_uncached = backend() == Backend::Uncached;
+    match may_sleep() {
+        true if is_uncached => uncached::alloc(frames, flags),
+        true => window::alloc(frames, flags),
+        false if is_uncached || !may_look() => Ok(frames.map(alloc_own)),
+        false => Ok(window::alloc_here(frames).unwrap_or_else(|| frames.map(alloc_own))),
     }
 }
 
@@ -232,13 +239,17 @@ fn wait<T>(
     found.map_err(|_| Unavailable::Interrupted)
 }
 
-/// Maps a frame in the direct map, or at an address that is this CPU's own: never waits, never
-/// fails.
-#[inline(never)]
-fn map_own(frame: &Frame) -> Mapping<'_> {
+/// Maps a frame at an address that is this CPU's own: never waits, never fails.
+fn alloc_own(frame: &Frame) -> Mapping<'_> {
     if is_direct(frame) {
         return direct::alloc(frame);
     }
+    alloc_pinned(frame)
+}
+
+/// As [`alloc_own`], for a frame that is not in the direct map.
+#[inline]
+fn alloc_pinned(frame: &Frame) -> Mapping<'_> {
     machine::preempt_disable();
     Counter::ephemeral_misses.add(1);
     let slot = frame::map_pinned(frame.index());
@@ -248,19 +259,36 @@ fn map_own(frame: &Frame) -> Mapping<'_> {
 /// As [`alloc`] without flags: always succeeds.
 #[inline]
 pub fn map(frame: &Frame) -> Mapping<'_> {
-    match WAY.load(Ordering::Relaxed) {
-        PLAIN => direct::alloc(frame),
-        OWN => map_own(frame),
-        _ => map_elsewhere(frame),
+    if is_direct(frame) {
+        return direct::alloc(frame);
     }
+    map_elsewhere(frame)
 }
 
+/// As [`map`], for a frame that is known not to be [direct](is_direct).
 #[inline(never)]
-fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
+pub(crate) fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
+    if is_unkept() {
+        return alloc_pinned(frame);
+    }
     let [mapping] = map_each([frame]);
     mapping
 }
 
+/// Whether all mappings come from their CPU's own addresses, whoever asks.
+#[inline]
+fn is_unkept() -> bool {
+    UNKEPT.load(Ordering::Relaxed)
+}
+
+/// Finds that out anew, after a change of a setting.
+fn note_unkept() {
+    let is_unkept = backend() != Backend::Uncached && !window::keeps();
+    UNKEPT.store(is_unkept, Ordering::Relaxed);
+}
+
+/// Not inlined, so that the way without a cache is short.
+#[inline(never)]
 fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
     loop {
         if let Ok(mappings) = alloc_each(frames, Flags::empty()) {
@@ -273,11 +301,18 @@ fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
 /// each held one and waited for another would deadlock.
 #[inline]
 pub fn map_two<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2] {
-    match WAY.load(Ordering::Relaxed) {
-        PLAIN => [direct::alloc(first), direct::alloc(second)],
-        OWN => [map_own(first), map_own(second)],
-        _ => map_each([first, second]),
+    if is_direct(first) && is_direct(second) {
+        return [direct::alloc(first), direct::alloc(second)];
     }
+    map_two_elsewhere(first, second)
+}
+
+#[inline(never)]
+fn map_two_elsewhere<'a>(first: &'a Frame, second: &'a Frame) -> [Mapping<'a>; 2] {
+    if is_unkept() {
+        return [alloc_own(first), alloc_own(second)];
+    }
+    map_each([first, second])
 }
 
 /// As [`map_two`], with the flags of [`alloc`].
@@ -315,6 +350,12 @@ fn free_elsewhere(slot: u32) {
         frame::unmap_pinned(slot as usize);
         return unpin();
     }
+    free_other(slot);
+}
+
+/// Not inlined, so that the way without a cache is short.
+#[inline(never)]
+fn free_other(slot: u32) {
     if slot & LENT != 0 {
         return unpin();
     }

@@ -384,6 +384,10 @@ fn the_costs_are_those_of_the_paper() {
         assert_eq!(cost(&use_all)[1], 4);
         let [hits, misses, _, remote] = cost(&|| (0..10).for_each(|_| use_all()));
         assert_eq!([hits, misses, remote], [40, 0, 0]);
+        // So do those that are made while another is held.
+        let held = map(&frames[0]);
+        assert_eq!(cost(&|| drop(map(&frames[1])))[..2], [1, 0]);
+        drop(held);
         // More than there are entries: all of it stays on this CPU.
         let many: Vec<Frame> = (0..20)
             .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
@@ -396,8 +400,12 @@ fn the_costs_are_those_of_the_paper() {
         // A shared one after that is told to the others, unless each looks for itself.
         let others = machine::cpu_count() as u64 - 1;
         let share = || drop(Shared::new(many[0].clone(), Flags::empty()));
+        let before = counts([Counter::ephemeral_remote; 4])[0];
         let eager = cost(&share)[3];
         assert!(eager <= others, "{eager}");
+        // This CPU is none of the others.
+        let told = counts([Counter::ephemeral_remote; 4])[0] - before;
+        assert!(told <= others, "{told}");
         window::set_late(true);
         let fresh: Vec<Frame> = (0..20)
             .map(|_| Frame::alloc(Contents::Zeroed).unwrap())

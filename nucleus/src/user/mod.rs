@@ -125,8 +125,8 @@ pub fn copy_in_page(
         return unsafe { compat_scratch::copy_in(to.at(offset, len), from, len) };
     }
     in_steps(from, len, Access::Read, |done| {
-        let to = ephemeral::map(to);
-        copy_in_page_if_mapped(&to, offset + done, from + done, len - done)
+        let to = ephemeral::map_elsewhere(to);
+        copy_in_mapped(&to, offset + done, from + done, len - done)
     })
 }
 
@@ -166,9 +166,15 @@ pub fn copy_in_page_if_mapped(
     from: VirtAddr,
     len: usize,
 ) -> usize {
-    if check(from, len).is_err() {
-        return 0;
+    match check(from, len) {
+        Ok(()) => copy_in_mapped(to, offset, from, len),
+        Err(BadAddress) => 0,
     }
+}
+
+/// As [`copy_in_page_if_mapped`], from a range of the program's that was checked.
+#[inline]
+fn copy_in_mapped(to: &Mapping<'_>, offset: usize, from: VirtAddr, len: usize) -> usize {
     // SAFETY: as in `copy_in_page`; the program's range was checked.
     let copied = match unsafe { machine::copy_mapped_from_user(to.at(offset, len), from, len) } {
         Ok(()) => len,
@@ -198,8 +204,8 @@ pub fn copy_out_page(
         return unsafe { compat_scratch::copy_out(to, from.at(offset, len), len) };
     }
     in_steps(to, len, Access::Write, |done| {
-        let from = ephemeral::map(from);
-        copy_out_page_if_mapped(to + done, &from, offset + done, len - done)
+        let from = ephemeral::map_elsewhere(from);
+        copy_out_mapped(to + done, &from, offset + done, len - done)
     })
 }
 
@@ -211,9 +217,15 @@ pub fn copy_out_page_if_mapped(
     offset: usize,
     len: usize,
 ) -> usize {
-    if check(to, len).is_err() {
-        return 0;
+    match check(to, len) {
+        Ok(()) => copy_out_mapped(to, from, offset, len),
+        Err(BadAddress) => 0,
     }
+}
+
+/// As [`copy_out_page_if_mapped`], to a range of the program's that was checked.
+#[inline]
+fn copy_out_mapped(to: VirtAddr, from: &Mapping<'_>, offset: usize, len: usize) -> usize {
     // SAFETY: as in `copy_in_page`; the program's range was checked.
     let copied = match unsafe { machine::copy_mapped_to_user(to, from.at(offset, len), len) } {
         Ok(()) => len,

@@ -87,6 +87,7 @@
 mod addresses;
 pub mod counters;
 pub mod cpus;
+pub mod draws;
 pub mod experiments;
 pub mod failure;
 pub mod harness;

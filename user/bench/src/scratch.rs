@@ -1,4 +1,5 @@
-//! The empty disks of experiments that ask for them: one for files, one for swap space.
+//! The empty disks of experiments that ask for them: one for files, one for swap space, and one in
+//! memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,12 @@ use crate::{Failure, call};
 const FILES: &str = "vda";
 /// The disk for swap space.
 const SWAP: &str = "vdb";
+/// The disk in memory: Causeway's, Linux's.
+const MEMORY: [&str; 2] = ["md0", "ram0"];
 /// Mount point of the first.
 const FOLDER: &str = "/tmp/scratch";
+/// Mount point of the last.
+const MEMORY_FOLDER: &str = "/tmp/scratch-memory";
 
 /// Prepares a disk by a busybox command.
 fn prepare(words: &[&str], disk: &str) -> Result<(), Failure> {
@@ -42,17 +47,41 @@ fn prepare(words: &[&str], disk: &str) -> Result<(), Failure> {
 /// # Errors
 /// [`Failure::Missing`] without such a disk, or without the file system.
 pub fn folder() -> Result<PathBuf, Failure> {
-    let mounts = fs::read_to_string("/proc/mounts")?;
-    if !mounts.contains(FOLDER) {
-        prepare(&["mke2fs", "-b", "4096"], FILES)?;
-        fs::create_dir_all(FOLDER)?;
-        mount()?;
-    }
-    Ok(FOLDER.into())
+    folder_of(FILES, FOLDER)
 }
 
-fn mount() -> Result<(), Failure> {
-    let (device, at) = (c(&format!("/dev/{FILES}")), c(FOLDER));
+/// Returns a folder on the memory disk's file system, as [`folder`] does.
+///
+/// # Errors
+/// Those of [`folder`].
+pub fn memory_folder() -> Result<PathBuf, Failure> {
+    folder_of(memory_disk()?, MEMORY_FOLDER)
+}
+
+/// Returns the name of the memory disk.
+///
+/// # Errors
+/// [`Failure::Missing`] without one.
+pub fn memory_disk() -> Result<&'static str, Failure> {
+    let mut names = MEMORY.into_iter();
+    names
+        .find(|name| Path::new("/dev").join(name).exists())
+        .ok_or_else(|| Failure::Missing("a memory disk /dev/md0".into()))
+}
+
+fn folder_of(disk: &str, folder: &str) -> Result<PathBuf, Failure> {
+    let mounts = fs::read_to_string("/proc/mounts")?;
+    let is_mounted = |line: &str| line.split_whitespace().nth(1) == Some(folder);
+    if !mounts.lines().any(is_mounted) {
+        prepare(&["mke2fs", "-b", "4096"], disk)?;
+        fs::create_dir_all(folder)?;
+        mount(disk, folder)?;
+    }
+    Ok(folder.into())
+}
+
+fn mount(disk: &str, folder: &str) -> Result<(), Failure> {
+    let (device, at) = (c(&format!("/dev/{disk}")), c(folder));
     call!(mount(
         device.as_ptr(),
         at.as_ptr(),
@@ -69,7 +98,7 @@ fn mount() -> Result<(), Failure> {
 /// Those of the calls.
 pub fn mount_again() -> Result<(), Failure> {
     call!(umount(c(FOLDER).as_ptr()))?;
-    mount()
+    mount(FILES, FOLDER)
 }
 
 /// Returns the reads so far from the disk with the folder.

@@ -19,6 +19,8 @@ const NAMES: &[&str] = &[
     "clock",
     "page_zero",
     "page_copy",
+    "word_by_pointer",
+    "word_by_mapping",
     "memcpy_cached",
     "memcpy_uncached",
 ];

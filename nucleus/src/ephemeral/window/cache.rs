@@ -56,7 +56,9 @@ impl Translations {
     pub(super) fn note_private(&self) {
         let missing = pmap::all_cpus() & !self.clean.load(Ordering::Relaxed);
         let others = missing & !(1 << machine::cpu());
-        Counter::ephemeral_saved_private.add(u64::from(others.count_ones()));
+        if others != 0 {
+            Counter::ephemeral_saved_private.add(u64::from(others.count_ones()));
+        }
     }
 
     /// Makes this CPU's TLB hold no older translation of the address. The caller is pinned.
@@ -89,7 +91,9 @@ impl Translations {
         let clean = pmap::all_cpus().count_ones() - missing.count_ones();
         Counter::ephemeral_saved_mask.add(u64::from(clean));
         if missing != 0 {
-            Counter::ephemeral_remote.add(u64::from(missing.count_ones()));
+            let here = missing & 1 << machine::cpu();
+            Counter::ephemeral_local.add(u64::from(here != 0));
+            Counter::ephemeral_remote.add(u64::from((missing & !here).count_ones()));
             pmap::forget_window(&[slot], missing);
             self.clean.fetch_or(missing, Ordering::Release);
         }

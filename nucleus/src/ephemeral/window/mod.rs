@@ -335,7 +335,7 @@ pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
     let _configuring = CONFIGURING.lock();
     let before = KEEP.swap(keep as u32, Ordering::Relaxed);
     let result = reconfigure(entries()).inspect_err(|_| KEEP.store(before, Ordering::Relaxed));
-    super::choose_way();
+    super::note_unkept();
     result
 }
 
@@ -361,22 +361,32 @@ pub(super) fn alloc<const N: usize>(
     if !PRIVATE.load(Ordering::Relaxed) {
         return alloc_for_all(frames, flags);
     }
-    super::wait(&SLEEPERS, flags, || {
-        machine::preempt_disable();
-        let cpu = machine::cpu();
-        let slots = enter_all(&CACHES[1 + cpu], &frames).or_else(|| enter_all(&CACHES[0], &frames));
-        let Some(slots) = slots else {
-            super::unpin();
-            return None;
-        };
+    super::wait(&SLEEPERS, flags, || try_alloc(frames))
+}
+
+/// As [`alloc`], for a task that may not sleep: what there is now, if mappings are private.
+pub(super) fn alloc_here<const N: usize>(frames: [&Frame; N]) -> Option<[Mapping<'_>; N]> {
+    match PRIVATE.load(Ordering::Relaxed) {
+        true => try_alloc(frames),
+        // It would wait for the other CPUs.
+        false => None,
+    }
+}
+
+fn try_alloc<const N: usize>(frames: [&Frame; N]) -> Option<[Mapping<'_>; N]> {
+    machine::preempt_disable();
+    let has_part = COMMON_ENTRIES.load(Ordering::Relaxed) < ENTRIES.load(Ordering::Relaxed);
+    let own = has_part.then(|| enter_all(&CACHES[1 + machine::cpu()], &frames));
+    let slots = own.flatten().or_else(|| enter_all(&CACHES[0], &frames));
+    let mappings = slots.map(|slots| {
         slots
             .iter()
             .for_each(|&slot| translations(slot).note_private());
-        let mappings = use_here(frames, slots);
-        // Each mapping has pinned the task.
-        super::unpin();
-        Some(mappings)
-    })
+        use_here(frames, slots)
+    });
+    // Each mapping has pinned the task.
+    super::unpin();
+    mappings
 }
 
 /// As [`alloc`], without the advantage of being private, for comparison: all CPUs might use the

@@ -56,6 +56,8 @@ pub struct Experiment {
     pub modules: Vec<String>,
     #[serde(default)]
     pub disks: bool,
+    #[serde(default)]
+    pub memory_disk: bool,
     #[serde(default, rename = "figure")]
     pub figures: Vec<Figure>,
     #[serde(default)]
@@ -223,6 +225,12 @@ pub fn modules(names: &[String]) -> Vec<&'static str> {
 pub fn need_disks(names: &[String]) -> bool {
     let mut found = names.iter().filter_map(|name| find(name));
     found.any(|(_, _, it)| it.disks)
+}
+
+/// Whether some of these experiments need a memory disk.
+pub fn need_memory_disk(names: &[String]) -> bool {
+    let mut found = names.iter().filter_map(|name| find(name));
+    found.any(|(_, _, it)| it.memory_disk)
 }
 
 #[cfg(test)]

@@ -13,7 +13,14 @@ mounted /tmp || mount -t tmpfs tmp /tmp
 ip link set lo up 2>/dev/null
 # Linux's drivers are modules, in the order of their names; Causeway has its own inside.
 if [ -d /linux-modules ] && ! [ -e /proc/causeway ]; then
-    for module in /linux-modules/*; do insmod "$module"; done
+    for module in /linux-modules/*; do
+        case $module in
+            *brd*) insmod "$module" rd_nr=1 rd_size="$memory_disk" ;;
+            *) insmod "$module" ;;
+        esac
+    done
+    # Its pages are there once they are written.
+    [ -b /dev/ram0 ] && dd if=/dev/zero of=/dev/ram0 bs=1M 2>/dev/null
 fi
 names=$1
 shift

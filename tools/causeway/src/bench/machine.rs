@@ -34,8 +34,15 @@ const INIT_SCRIPT: &str = include_str!("init.sh");
 /// are never written.
 const DISKS: [(&str, u64); 2] = [("files", 512 << 20), ("swap", 4 << 30)];
 
+/// MiB of the memory disk of experiments that need one, in the short set and in the full one: as
+/// much as they read.
+const MEMORY_DISK: [u32; 2] = [128, 512];
+
 /// The interval at which a wait checks for Ctrl-C.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// The word that asks the guest's program for the full set.
+pub const FULL: &str = "--full";
 
 /// How many of the console's other lines a failure shows.
 const SHOWN: usize = 6;
@@ -43,8 +50,12 @@ const SHOWN: usize = 6;
 /// A kernel's file, and the data for its command line.
 #[derive(Clone, Debug)]
 pub enum System {
-    /// Causeway, with these options.
-    Causeway { file: PathBuf, options: Vec<String> },
+    /// Causeway, with these options. Older ones have no memory disks.
+    Causeway {
+        file: PathBuf,
+        options: Vec<String>,
+        has_memory_disks: bool,
+    },
     /// Linux, with the mitigations that the user chose.
     Linux(Linux, Mitigations),
 }
@@ -82,7 +93,7 @@ impl Side {
 pub struct Stage {
     ground: Ground,
     archive: PathBuf,
-    /// Behind the names of the experiments, such as `--full`.
+    /// Behind the names of the experiments, such as [`FULL`].
     words: Vec<String>,
     /// How long a guest may report nothing.
     limit: Duration,
@@ -129,16 +140,30 @@ impl Stage {
     fn machine(&self, side: &Side, names: &[String], disks: &[Disk]) -> Machine {
         let mut command = vec![INIT.to_owned(), names.join(",")];
         command.extend(self.words.iter().cloned());
+        let full = self.words.iter().any(|word| word == FULL);
+        let memory_disk =
+            experiments::need_memory_disk(names).then(|| MEMORY_DISK[usize::from(full)]);
         let (file, line) = match &side.system {
-            System::Causeway { file, options } => {
+            System::Causeway {
+                file,
+                options,
+                has_memory_disks,
+            } => {
                 command.insert(0, "/bin/sh".into());
-                (file, Console::pipes().command_line(options, &command))
+                let mut options = options.clone();
+                if let (Some(size), true) = (memory_disk, has_memory_disks) {
+                    options.push(format!("md={size}M"));
+                }
+                (file, Console::pipes().command_line(&options, &command))
             }
             System::Linux(linux, mitigations) => {
                 let own = linux.command_line(*mitigations, self.ground.accelerator);
+                // Its first program finds what the kernel does not know in its environment.
+                let disk = memory_disk.map(|size| format!("memory_disk={} ", size << 10));
+                let disk = disk.unwrap_or_default();
                 // Nothing may stand between the guest's lines.
                 let line = format!(
-                    "{own} loglevel=1 rdinit={INIT} -- {}",
+                    "{own} loglevel=1 {disk}rdinit={INIT} -- {}",
                     command[1..].join(" ")
                 );
                 (&linux.kernel, line)

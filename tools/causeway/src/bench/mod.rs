@@ -128,7 +128,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
     let ended = session.run(&folder);
     // Measurements are shown even when a later boot could not be started.
     let results = session.collection.results();
-    let status = show(&results, &folder)?;
+    let status = show(&results, &folder, &options.events)?;
     ended?;
     Ok(if session.stop.load(Ordering::SeqCst) {
         outcome::SIGNAL + SIGINT as u8
@@ -138,7 +138,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
 }
 
 /// Writes the files, prints the table, and says whether all went well: the exit status.
-fn show(results: &Results, folder: &Path) -> Result<u8> {
+fn show(results: &Results, folder: &Path, events: &[String]) -> Result<u8> {
     let file = folder.join("results.json");
     results.write(&file)?;
     let width = rustix::termios::tcgetwinsize(io::stdout()).ok();
@@ -149,7 +149,7 @@ fn show(results: &Results, folder: &Path) -> Result<u8> {
     println!(
         "{}{}",
         table::machine(results),
-        table::table(results, width)
+        table::table(results, width, events)
     );
     println!("{}", table::summary(results));
     println!("results: {}", file.display());
@@ -175,7 +175,7 @@ fn words(options: &Bench, paced: bool) -> Vec<String> {
         words.push("--turns".into());
     }
     if options.full {
-        words.push("--full".into());
+        words.push(machine::FULL.into());
     }
     if options.icount {
         words.extend(["--batches".into(), COUNTED_BATCHES.into()]);
@@ -201,6 +201,7 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
                 .filter(|it| !it.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            has_memory_disks: true,
         },
         kernel: Kernel {
             name: "causeway".into(),
@@ -241,20 +242,29 @@ fn sides(options: &Bench, home: &Path, kernel: &Path) -> Result<Vec<Side>> {
         name => {
             let revision = revision::kernel(home, name)?;
             let mut side = causeway(&revision.kernel, Some(revision.commit.clone()), "");
-            if let (System::Causeway { options, .. }, false) =
-                (&mut side.system, revision.has_mitigations(home))
+            if let System::Causeway {
+                options,
+                has_memory_disks,
+                ..
+            } = &mut side.system
             {
-                options.clear();
+                *has_memory_disks = revision.has_memory_disks(home);
+                if !revision.has_mitigations(home) {
+                    options.clear();
+                }
             }
             side.kernel.version = name.into();
             sides.push(side);
         }
     }
+    // Kernel 1 is the reference of kernel 0; without another one it is the same kernel.
+    if sides.len() == 1 && (options.switches || !options.variant.is_empty()) {
+        sides.push(causeway(kernel, current.clone(), ""));
+    }
+    for variant in &options.variant {
+        sides.push(causeway(kernel, current.clone(), variant.trim()));
+    }
     if options.switches {
-        // Kernel 1 is the reference of kernel 0; without another one it is the same kernel.
-        if sides.len() == 1 {
-            sides.push(causeway(kernel, current.clone(), ""));
-        }
         for switch in experiments::switches() {
             sides.push(Side {
                 only: &switch.experiments,

@@ -21,6 +21,8 @@ Examples:
   causeway bench --against HEAD~10        against an older state of this source
   causeway bench --against causeway --append faultahead=0,0
                                           against itself: what an option does
+  causeway bench pipe --variant movement=copy --variant movement=loan
+                                          several options side by side
   causeway bench --icount                 in instructions, on one CPU
   causeway bench --compare A.json B.json  what improved or got worse from A to B
   causeway bench --report A.json          the page of existing results
@@ -80,6 +82,13 @@ pub struct Bench {
     /// against
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub append: Vec<String>,
+    /// Another kernel beside these: the one that is judged, with these options in place of
+    /// --append's; may be given again
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub variant: Vec<String>,
+    /// In the table, only events whose names contain this; may be given again
+    #[arg(long, value_name = "WORD")]
+    pub events: Vec<String>,
     /// Use this kernel of Causeway's and build none
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,

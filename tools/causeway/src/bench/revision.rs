@@ -23,8 +23,17 @@ pub struct Revision {
 impl Revision {
     /// Whether its command line has `mitigations=`: older ones have none, and refuse the option.
     pub fn has_mitigations(&self, home: &Path) -> bool {
-        let file = format!("{}:nucleus/src/switches.rs", self.commit);
-        git(home, &["show", &file]).is_ok_and(|text| text.contains("\"mitigations\""))
+        self.has(home, "nucleus/src/switches.rs", "\"mitigations\"")
+    }
+
+    /// Whether its command line has `md=`, likewise.
+    pub fn has_memory_disks(&self, home: &Path) -> bool {
+        self.has(home, "kernel/src/start/command_line.rs", "\"md\"")
+    }
+
+    fn has(&self, home: &Path, file: &str, word: &str) -> bool {
+        let file = format!("{}:{file}", self.commit);
+        git(home, &["show", &file]).is_ok_and(|text| text.contains(word))
     }
 }
 

@@ -16,9 +16,11 @@ const FEW: u32 = 3;
 /// The columns before the counters, which have no width of their own.
 const HEADINGS: [&str; 8] = ["", "unit", "", "", "ratio", "least–most", "floor", ""];
 
-/// Writes the table; lines are cut to `width` characters, if there is one.
-pub fn table(results: &Results, width: Option<usize>) -> String {
-    let lines: Vec<[String; 9]> = results.rows.iter().map(|row| cells(results, row)).collect();
+/// Writes the table; lines are cut to `width` characters, if there is one. Events are those whose
+/// names contain one of `wanted`, or all.
+pub fn table(results: &Results, width: Option<usize>, wanted: &[String]) -> String {
+    let rows = results.rows.iter();
+    let lines: Vec<[String; 9]> = rows.map(|row| cells(results, row, wanted)).collect();
     let mut headings = HEADINGS.map(str::to_owned);
     let titles = results.titles();
     for (title, heading) in titles.iter().take(2).zip(&mut headings[2..4]) {
@@ -68,7 +70,7 @@ pub fn table(results: &Results, width: Option<usize>) -> String {
         let [cells @ .., events] = &lines[at];
         put(&joined(cells, &widths, events));
         for kernel in 2..results.kernels.len() {
-            if let Some(line) = switched(results, row, kernel) {
+            if let Some(line) = switched(results, row, kernel, wanted) {
                 put(&line);
             }
         }
@@ -100,7 +102,7 @@ fn joined(cells: &[String], widths: &[usize], last: &str) -> String {
 }
 
 /// Variant, unit, both values, ratio, its range, floor, marks, events.
-fn cells(results: &Results, row: &Row) -> [String; 9] {
+fn cells(results: &Results, row: &Row, wanted: &[String]) -> [String; 9] {
     let values = [row.value(0), row.value(1)];
     let unit = Unit::of(&row.unit, values.into_iter().flatten());
     let value = |kernel: usize| match (row.value(kernel), row.outcomes.get(kernel)) {
@@ -138,7 +140,7 @@ fn cells(results: &Results, row: &Row) -> [String; 9] {
         range,
         floor.unwrap_or_default(),
         marks(row),
-        events(row),
+        events(row, 0, wanted),
     ]
 }
 
@@ -162,12 +164,17 @@ fn marks(row: &Row) -> String {
     marks.join(", ")
 }
 
-/// The events of an operation on the first kernel, most first.
-fn events(row: &Row) -> String {
-    let mut events: Vec<(&String, f64)> = row.counters[0]
-        .iter()
+/// The events of an operation on a kernel, most first.
+fn events(row: &Row, kernel: usize, wanted: &[String]) -> String {
+    let counters = row.counters.get(kernel);
+    let mut events: Vec<(&String, f64)> = counters
+        .into_iter()
+        .flatten()
         .map(|(name, count)| (name, *count))
-        .filter(|(_, count)| *count >= RARE)
+        .filter(|(name, count)| {
+            let is_wanted = |word: &String| name.contains(word.as_str());
+            *count >= RARE && (wanted.is_empty() || wanted.iter().any(is_wanted))
+        })
         .collect();
     events.sort_by(|a, b| b.1.total_cmp(&a.1));
     let texts = events
@@ -176,17 +183,19 @@ fn events(row: &Row) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// A line for a kernel with switches thrown: its value, and its cost in the first kernel's.
-fn switched(results: &Results, row: &Row, kernel: usize) -> Option<String> {
+/// A line for a kernel with switches thrown: its value, its cost in the first kernel's, and an
+/// operation's events.
+fn switched(results: &Results, row: &Row, kernel: usize, wanted: &[String]) -> Option<String> {
     let value = number::with_unit(row.value(kernel)?, &row.unit);
     let ratio = row.ratio_of(kernel, 0)?;
     Some(format!(
-        "      with {}: {value}, {} times {} ({}–{})",
+        "      with {}: {value}, {} times {} ({}–{}); {}",
         results.kernels[kernel].options,
         number::ratio(ratio.median),
         results.titles()[0],
         number::ratio(ratio.least),
         number::ratio(ratio.most),
+        events(row, kernel, wanted),
     ))
 }
 
@@ -289,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_row_has_its_values_ratio_floor_and_events() {
-        let text = table(&example(), None);
+        let text = table(&example(), None, &[]);
         let line = text
             .lines()
             .find(|line| line.trim_start().starts_with("empty"))
@@ -319,7 +328,7 @@ mod tests {
         results.rows[0].runs.swap(0, 1);
         results.rows[0].ratio = results.rows[0].ratio_of(0, 1);
         results.rows[0].noisy = true;
-        let text = table(&results, None);
+        let text = table(&results, None, &[]);
         assert!(text.contains("behind, noise"), "{text}");
         assert!(
             summary(&results).starts_with("1 rows, 0 ahead of Linux, 0 equal, 1 behind, 1 noise")
@@ -334,7 +343,7 @@ mod tests {
         row.outcomes[1].status = Status::Failed;
         row.outcomes[1].why = Some("EPIPE".into());
         row.runs[1] = vec![None; 3];
-        let text = table(&results, None);
+        let text = table(&results, None, &[]);
         assert!(
             text.contains("not yet") && text.contains("failed") && !text.contains("behind"),
             "{text}"
@@ -343,8 +352,25 @@ mod tests {
     }
 
     #[test]
+    fn variants_have_lines_with_their_events() {
+        let mut results = example();
+        results.kernels.push(results.kernels[0].clone());
+        results.kernels[2].options = "ephemeral=window".into();
+        let row = &mut results.rows[0];
+        row.runs.push(row.runs[1].clone());
+        row.counters
+            .push([("ephemeral_hits".into(), 7.0), ("forks".into(), 1.0)].into());
+        let text = table(&results, None, &["phemeral".into()]);
+        let line = text
+            .lines()
+            .find(|line| line.contains("with ephemeral=window"));
+        assert!(line.unwrap().ends_with("; ephemeral_hits 7.00"), "{text}");
+        assert!(!text.contains("tlb_local_page"), "{text}");
+    }
+
+    #[test]
     fn long_lines_are_cut() {
-        let text = table(&example(), Some(40));
+        let text = table(&example(), Some(40), &[]);
         assert!(text.lines().all(|line| line.chars().count() <= 40));
         assert!(text.contains('…'));
     }

@@ -26,6 +26,8 @@ floors/ipi              an interrupt to another CPU that is awake, and its answe
                         more
 floors/page_zero        zeroing a page in the cache
 floors/page_copy        copying a page in the cache
+floors/word_by_pointer  reading a word of a page whose address is known
+floors/word_by_mapping  the same by an ephemeral mapping
 floors/memcpy_cached    copying from page to page in the cache
 floors/memcpy_uncached  copying from page to page that no cache has",
     run,
@@ -46,6 +48,8 @@ const ROWS: &[(&str, usize)] = &[
     ("ipi", 2),
     ("page_zero", 1),
     ("page_copy", 1),
+    ("word_by_pointer", 1),
+    ("word_by_mapping", 1),
     ("memcpy_cached", 1),
     ("memcpy_uncached", 1),
 ];

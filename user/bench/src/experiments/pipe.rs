@@ -16,7 +16,8 @@ bandwidth-SIZE one program writes messages of SIZE bytes, the other reads them: 
                stamps (fbufs.txt section 4); -untouched leaves that out; with -filled the writer
                writes all of its buffer anew, and the reader reads all.
                Buffers begin at a page's start; with -unaligned at two other places.
-               64KiB is lmbench's bw_pipe, as in ephemeral-mappings.txt 6.3.
+bw-pipe        50 MB in 800 untouched messages of 64 KiB, an operation: lmbench's program, as in
+               ephemeral-mappings.txt 6.3
 create-close   pipe2 and two closes: ns
 
 --full measures every size in every variant.",
@@ -33,6 +34,9 @@ const SIZES: [usize; 8] = [
     1 << 20,
     4 << 20,
 ];
+
+/// Messages of lmbench's `bw_pipe`: 50 MB in all.
+const BW_PIPE: u64 = 800;
 
 /// Returns the variants in which a size is measured.
 fn variants(size: usize, cpu: usize, all: bool) -> &'static [Variant] {
@@ -60,6 +64,14 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
                 flow::bandwidth(bench, "pipe/", Line::Pipe, shape.varied(variant))?;
             }
         }
+    }
+    for (cpu, suffix) in [(0, ""), (1, "-2cpu")] {
+        let row = bench.row(format!("pipe/bw-pipe{suffix}"));
+        let shape = Shape {
+            cpu,
+            ..Shape::of(64 << 10).varied(Variant::Untouched)
+        };
+        flow::transfer(row, Line::Pipe, shape, BW_PIPE)?;
     }
     bench.row("pipe/create-close").batch(200).measure(|count| {
         for _ in 0..count {

@@ -4,22 +4,24 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use crate::draws::Draws;
 use crate::movement::wrong;
-use crate::{Bench, Experiment, Failure, Meter, Unit};
+use crate::{Bench, Experiment, Failure, Meter, Unit, scratch};
 
 /// The experiment; its help describes it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "postmark",
     title: "PostMark's workload in the configurations of ephemeral-mappings.txt 6.4.2",
     help: "\
-A pool of files of 500 to 10,000 bytes in memory, read and written 512 bytes at a time. A
+A pool of files of 500 to 10,000 bytes, read and written 512 bytes at a time. A
 transaction reads a file whole or appends to one, and makes a file or deletes one; which, and to
 what, is drawn with a fixed seed before. Written from the benchmark's description.
 
-postmark/small   1,000 files, 50,000 transactions
+postmark/small   in the file system in memory: 1,000 files, 50,000 transactions
 postmark/medium  20,000 files, 50,000 transactions
 postmark/large   20,000 files, 100,000 transactions
                  Transactions a second.
+postmark/disk-…  likewise on a memory disk, in ext2
 ...-read         bytes read, by the time from the first file's making to the last one's end: MiB/s
 ...-write        bytes written, by the same time: MiB/s
 
@@ -46,6 +48,14 @@ const BLOCK: usize = 512;
 /// The seed of all draws.
 const SEED: u64 = 42;
 
+/// Where the files are: the start of the row's name, and the folder that the row's one is made in.
+type Place = (&'static str, fn() -> Result<PathBuf, Failure>);
+
+const PLACES: [Place; 2] = [
+    ("", || Ok(PathBuf::from("/tmp"))),
+    ("disk-", scratch::memory_folder),
+];
+
 fn run(bench: &mut Bench) -> Result<(), Failure> {
     let scale = if bench.is_full() { 1 } else { SHORT_SCALE };
     for (name, files, transactions) in CONFIGURATIONS {
@@ -55,19 +65,21 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
             1 => format!("{files} files, {transactions} transactions"),
             _ => format!("{files} files, {transactions} transactions: 1/{scale} of the paper's"),
         };
-        let row = bench.row(format!("postmark/{name}"));
-        row.unit(Unit::OperationsPerSecond)
-            .batch(transactions as u64)
-            .note(&note)
-            .run(|meter| plan.measure(meter, false))?;
-        if !bench.is_full() && name != "large" {
-            continue;
-        }
-        for (what, bytes) in [("read", plan.read), ("write", plan.written)] {
-            let row = bench.row(format!("postmark/{name}-{what}"));
-            row.bytes(bytes)
+        for (start, folder) in PLACES {
+            let row = bench.row(format!("postmark/{start}{name}"));
+            row.unit(Unit::OperationsPerSecond)
+                .batch(transactions as u64)
                 .note(&note)
-                .run(|meter| plan.measure(meter, true))?;
+                .run(|meter| plan.measure(meter, &folder()?, false))?;
+            if !bench.is_full() && name != "large" {
+                continue;
+            }
+            for (what, bytes) in [("read", plan.read), ("write", plan.written)] {
+                let row = bench.row(format!("postmark/{start}{name}-{what}"));
+                row.bytes(bytes)
+                    .note(&note)
+                    .run(|meter| plan.measure(meter, &folder()?, true))?;
+            }
         }
     }
     Ok(())
@@ -136,8 +148,8 @@ impl Plan {
     }
 
     /// Measures the transactions, or the whole run.
-    fn measure(&self, meter: &mut Meter, whole: bool) -> Result<(), Failure> {
-        let folder = PathBuf::from(format!("/tmp/bench-postmark-{}", std::process::id()));
+    fn measure(&self, meter: &mut Meter, parent: &Path, whole: bool) -> Result<(), Failure> {
+        let folder = parent.join(format!("bench-postmark-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
         let outcome = meter.timed(|watch, _| {
             let part = |steps: &[Step]| -> Result<(), Failure> {
@@ -230,21 +242,6 @@ fn read(mut file: &File, number: u64, size: u64) -> io::Result<()> {
         false => Err(wrong(format!(
             "file {number} has {total} bytes, not {size}"
         ))),
-    }
-}
-
-/// Numbers that look random, the same for the same seed (splitmix64).
-#[derive(Clone, Debug)]
-struct Draws(u64);
-
-impl Draws {
-    /// A number below `limit`, which is not 0.
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
     }
 }
 

@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use crate::movement::{Buffer, Peer, check_stamp, checked, size_name, stamp, wrong};
+use crate::draws::Draws;
+use crate::movement::{Buffer, Peer, check_stamp, checked, stamp, wrong};
 use crate::{Bench, Experiment, Failure, Meter, Unit};
 
 /// The experiment; its help describes it.
@@ -14,21 +15,100 @@ pub const EXPERIMENT: Experiment = Experiment {
     name: "web-server",
     title: "A web server's files by loopback, sent by sendfile",
     help: "\
-One program serves 64 files in memory by HTTP 1.0, a connection each, with sendfile; another one
-asks for them in turn by 127.0.0.1. Requests a second.
+One program serves files in memory by HTTP 1.0, a connection each, with sendfile; another one asks
+for them by 127.0.0.1. Requests a second.
 
-web-server/SIZE        files of 4 KiB and of 64 KiB, both programs on one CPU
-web-server/SIZE-2cpu   on two CPUs
+web-server/SIZE            64 files of 4 KiB or of 64 KiB in turn, both programs on one CPU
+web-server/nasa            12,900 files of 1 to 40 KiB, 259 MiB in all as in the paper's NASA
+                           workload (ephemeral-mappings.txt 6.5.2), by popularity; the short set
+                           has an eighth of them
+web-server/nasa-untouched  the client drops what it receives, so that nobody looks at it
+...-2cpu                   on two CPUs
 
 A file's pages are stamped with its number, and the client looks at them.",
     run,
 };
 
-/// Files of the server.
-const FILES: u64 = 64;
+/// What is served.
+#[derive(Clone, Copy)]
+struct Site {
+    /// The name of the rows and of the folder.
+    name: &'static str,
+    files: u64,
+    /// The bytes of all files; `None` for the sizes of [`NASA`].
+    size: Option<usize>,
+    /// Requests of a batch.
+    batch: u64,
+}
+
+const FEW: u64 = 64;
+const FEW_SMALL: Site = Site {
+    name: "4KiB",
+    files: FEW,
+    size: Some(4 << 10),
+    batch: FEW,
+};
+const FEW_LARGE: Site = Site {
+    name: "64KiB",
+    size: Some(64 << 10),
+    ..FEW_SMALL
+};
+/// Its files have 20.5 KiB on average.
+const NASA: Site = Site {
+    name: "nasa",
+    files: 12_900,
+    size: None,
+    batch: 8192,
+};
+const NASA_SHORT: Site = Site {
+    files: NASA.files / 8,
+    batch: NASA.batch / 8,
+    ..NASA
+};
+
+/// The smallest and the largest file of [`NASA`].
+const LEAST: u64 = 1 << 10;
+const MOST: u64 = 40 << 10;
+
+impl Site {
+    /// The bytes of a file.
+    fn size(&self, number: u64) -> usize {
+        let drawn = || (LEAST + Draws(number).below(MOST - LEAST + 1)) as usize;
+        self.size.unwrap_or_else(drawn)
+    }
+
+    /// The file of the next request.
+    fn next(&self, turn: u64, draws: &mut Draws) -> u64 {
+        match self.size {
+            Some(_) => turn % self.files,
+            None => draws.popular(self.files),
+        }
+    }
+
+    /// Makes the files, if an earlier row has not.
+    fn make(&self, folder: &Path) -> Result<(), Failure> {
+        if folder.exists() {
+            return Ok(());
+        }
+        fs::create_dir_all(folder)?;
+        let mut buffer = Buffer::new(MOST_BYTES, 0)?;
+        for number in 0..self.files {
+            let bytes = &mut buffer.bytes_mut()[..self.size(number)];
+            stamp(bytes, number);
+            fs::write(folder.join(number.to_string()), bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The largest file of all.
+const MOST_BYTES: usize = 64 << 10;
 
 /// The act of the server: so many requests.
 const SERVE: u8 = 0;
+
+/// The seed of all draws.
+const SEED: u64 = 42;
 
 /// The longest head of a request or an answer, in bytes.
 const HEAD: usize = 1024;
@@ -46,24 +126,34 @@ fn run(bench: &mut Bench) -> Result<(), Failure> {
 }
 
 fn rows(bench: &mut Bench, folder: &Path) -> Result<(), Failure> {
-    for size in [4 << 10, 64 << 10] {
+    let nasa = if bench.is_full() { NASA } else { NASA_SHORT };
+    for (site, touches) in [
+        (FEW_SMALL, true),
+        (FEW_LARGE, true),
+        (nasa, true),
+        (nasa, false),
+    ] {
+        let untouched = if touches { "" } else { "-untouched" };
         for (cpu, suffix) in [(0, ""), (1, "-2cpu")] {
-            let row = bench.row(format!("web-server/{}{suffix}", size_name(size)));
+            let row = bench.row(format!("web-server/{}{untouched}{suffix}", site.name));
             row.unit(Unit::OperationsPerSecond)
                 .cpus(cpu + 1)
-                .batch(FILES)
-                .run(|meter| requests(meter, folder, size, cpu))?;
+                .batch(site.batch)
+                .run(|meter| requests(meter, &folder.join(site.name), site, touches, cpu))?;
         }
     }
     Ok(())
 }
 
-fn requests(meter: &mut Meter, folder: &Path, size: usize, cpu: usize) -> Result<(), Failure> {
-    let mut buffer = Buffer::new(size, 0)?;
-    for number in 0..FILES {
-        stamp(buffer.bytes_mut(), number);
-        fs::write(folder.join(number.to_string()), buffer.bytes())?;
-    }
+fn requests(
+    meter: &mut Meter,
+    folder: &Path,
+    site: Site,
+    touches: bool,
+    cpu: usize,
+) -> Result<(), Failure> {
+    site.make(folder)?;
+    let mut buffer = Buffer::new(MOST_BYTES, 0)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     let root = folder.to_owned();
@@ -73,10 +163,13 @@ fn requests(meter: &mut Meter, folder: &Path, size: usize, cpu: usize) -> Result
         }
         Ok(())
     })?;
+    let mut draws = Draws(SEED);
     meter.measure(|count| {
         server.with(SERVE, count, || {
-            for number in 0..count {
-                get(address, number % FILES, buffer.bytes_mut())?;
+            for turn in 0..count {
+                let number = site.next(turn, &mut draws);
+                let body = &mut buffer.bytes_mut()[..site.size(number)];
+                get(address, number, body, touches)?;
             }
             Ok(())
         })
@@ -125,8 +218,9 @@ fn answer(mut client: TcpStream, root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes one request: the whole file must arrive, and nothing behind it.
-fn get(server: SocketAddr, number: u64, body: &mut [u8]) -> io::Result<()> {
+/// Makes one request: the whole file must arrive, and nothing behind it. A client that does not
+/// touch the file has it dropped by the kernel, all but what comes with the head.
+fn get(server: SocketAddr, number: u64, body: &mut [u8], touches: bool) -> io::Result<()> {
     let mut server = TcpStream::connect(server)?;
     write!(server, "GET /{number} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
     let mut head = [0; HEAD];
@@ -136,9 +230,36 @@ fn get(server: SocketAddr, number: u64, body: &mut [u8]) -> io::Result<()> {
         return Err(wrong("another answer than was asked for"));
     }
     body[..early.len()].copy_from_slice(early);
-    server.read_exact(&mut body[early.len()..])?;
+    let rest = &mut body[early.len()..];
+    match touches {
+        true => server.read_exact(rest)?,
+        false => drop_bytes(&server, rest)?,
+    }
     if server.read(&mut [0])? > 0 {
         return Err(wrong("more than the file"));
     }
-    check_stamp(body, number)
+    match touches {
+        true => check_stamp(body, number),
+        false => Ok(()),
+    }
+}
+
+/// Lets the kernel drop as many bytes as the buffer has.
+fn drop_bytes(server: &TcpStream, mut buffer: &mut [u8]) -> io::Result<()> {
+    while !buffer.is_empty() {
+        // SAFETY: the descriptor is open, and the buffer has room for what is asked for.
+        let count = checked(unsafe {
+            libc::recv(
+                server.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                libc::MSG_TRUNC,
+            )
+        })?;
+        match count {
+            0 => return Err(wrong("a file ended too early")),
+            count => buffer = &mut buffer[count as usize..],
+        }
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use super::{
     Buffer, Line, Order, Peer, Side, check_filled, check_pattern, check_stamp, fill, fill_pattern,
     read_whole, size_name, stamp, wrong,
 };
-use crate::{Bench, Failure};
+use crate::{Bench, Failure, Row};
 
 /// Bytes that a batch moves, if that is at least [`LEAST_MESSAGES`].
 const BATCH_BYTES: usize = 1 << 20;
@@ -146,6 +146,18 @@ pub fn bandwidth(bench: &mut Bench, prefix: &str, line: Line, shape: Shape) -> R
     row.batch(shape.batch()).run(|meter| {
         let mut stream = Stream::start(line, shape)?;
         meter.measure(|count| stream.send(count))
+    })
+}
+
+/// Measures transfers of so many messages each, an operation of this row.
+///
+/// # Errors
+/// [`Failure::Output`] only, as for all rows.
+pub fn transfer(row: Row<'_, '_>, line: Line, shape: Shape, messages: u64) -> Result<(), Failure> {
+    let row = row.cpus(shape.cpu + 1).bytes(shape.size as u64 * messages);
+    row.run(|meter| {
+        let mut stream = Stream::start(line, shape)?;
+        meter.measure(|count| stream.send(count * messages))
     })
 }
 

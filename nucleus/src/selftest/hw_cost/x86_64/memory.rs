@@ -1,12 +1,13 @@
-//! Zeroing and copying pages, by string instructions and by vector registers.
+//! Reaching, zeroing and copying pages; the latter by string instructions and by vector registers.
 
 use alloc::vec::Vec;
 use core::arch::asm;
+use core::hint::black_box;
 
 use super::super::{Kind, Measure};
 use super::{UNROLLED, undisturbed};
 use crate::frame::{self, Contents};
-use crate::{Frame, OutOfMemory, PAGE_SIZE};
+use crate::{Frame, OutOfMemory, PAGE_SIZE, ephemeral};
 
 /// Pages of each of the two buffers that the first cache of every CPU holds: 16 KiB.
 const CACHED: usize = 4;
@@ -39,6 +40,18 @@ pub fn measure(measure: &mut Measure<'_>) -> Result<(), OutOfMemory> {
             &mut repeated(|| copy_by_words(to, from)),
             &mut repeated(|| copy_by_vectors(to, from)),
         ],
+    );
+    measure(
+        "word_by_pointer",
+        Kind::Time,
+        &mut [&mut repeated(|| read_word(black_box(to.bytes())))],
+    );
+    measure(
+        "word_by_mapping",
+        Kind::Time,
+        &mut [&mut repeated(|| {
+            read_word(ephemeral::map(black_box(to)).at(0, size_of::<u64>()));
+        })],
     );
     let page = Kind::Rate(PAGE_SIZE as u64);
     measure(
@@ -131,6 +144,11 @@ fn forget(frame: &Frame) {
     }
     // SAFETY: waits until all of them are out.
     unsafe { asm!("mfence", options(nostack, preserves_flags)) };
+}
+
+fn read_word(from: *const u8) {
+    // SAFETY: an aligned word of a page that is the caller's, and mapped.
+    unsafe { from.cast::<u64>().read_volatile() };
 }
 
 fn zero_by_words(to: &Frame) {

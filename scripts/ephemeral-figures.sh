@@ -1,0 +1,50 @@
+#!/bin/sh
+# Figures of the paper on ephemeral mappings, redrawn here: what docs/performance.md has of them.
+#   scripts/ephemeral-figures.sh [DIR]    all of it, into DIR (out/ephemeral): some 30 minutes on 2 quiet cores
+# Each table shows a row on the direct map first, beside the kernel without options, and then with each
+# variant: the paper's
+# original kernel, its sf_buf kernel (a window of 256 MiB) with private and with shared mappings,
+# this kernel's window, and pages outside the direct map.
+set -eu
+cd "$(dirname "$0")/.."
+out=${1:-out/ephemeral}
+causeway=target/debug/causeway
+paper="ephemeral=window ephemeral.parts=off ephemeral.late=off"
+mkdir -p "$out"
+
+# bench NAME OPTIONS WORD…: the variants, each with OPTIONS
+bench() {
+    name=$1 options=$2
+    shift 2
+    # A row of the original kernel on 4 CPUs may take longer than a row may.
+    $causeway bench --against none --out "$out/$name" --events ephemeral_ --events tlb_remote "$@" \
+        --append "$options" \
+        --variant "$options ephemeral=uncached" \
+        --variant "$options $paper ephemeral.entries=65536" \
+        --variant "$options $paper ephemeral.entries=65536 ephemeral.private=off" \
+        --variant "$options ephemeral=window ephemeral.entries=65536" \
+        --variant "$options $paper ephemeral.entries=6144" \
+        --variant "$options directmap=kernel" || true
+}
+
+for cpus in 1 2 4; do
+    echo "== Figures 2 and 3: bw_pipe, $cpus CPUs: bytes copied twice, and once"
+    for movement in copy once; do
+        bench "pipe-$movement-$cpus" movement=$movement --smp $cpus --runs 3 pipe --rows bw-pipe
+    done
+    echo "== Figures 4 to 7: disk dump, $cpus CPUs"
+    bench "disk-$cpus" "" --smp $cpus --runs 1 --full --mem 1536M disk-dump --rows direct
+    echo "== Figures 8 to 10: PostMark, $cpus CPUs: a fiftieth of the transactions"
+    bench "postmark-$cpus" "" --smp $cpus --runs 1 postmark --rows disk
+    echo "== Figures 11 and 13: TCP, $cpus CPUs, bytes copied"
+    bench "tcp-$cpus" movement=copy --smp $cpus --runs 3 tcp-loopback --rows 64KiB
+    echo "== Figures 15, 17, 19, 20: web server, $cpus CPUs"
+    bench "web-$cpus" "" --smp $cpus --runs 1 --full --mem 1536M web-server --rows nasa
+done | tee "$out/figures.txt"
+
+echo "== Instructions, one CPU"
+bench counted "" --icount pipe postmark disk-dump tcp-loopback web-server \
+    --rows bw-pipe --rows disk --rows 64KiB --rows nasa | tee "$out/counted.txt"
+echo "== The whole bench without programs' pages in the direct map"
+$causeway bench --icount --against causeway --append directmap=kernel --out "$out/directmap" |
+    tee "$out/directmap.txt"
