@@ -27,6 +27,7 @@
 //!                         Map -> Amap -> Object   uvm.txt: map, amap, object
 //!                           PriorityInheritance   who waits for whose word: chains may be long
 //!                           HwCost                one task measures the machine at a time
+//!                           EphemeralCaches       all ephemeral mappings are made anew
 //! spinning                  Family -> Signals -> ThreadSignals
 //!                             TimerFile           a timerfd or clock, before what is due
 //!                             Anon                the page of an anon that several amaps refer to
@@ -41,7 +42,7 @@
 //!                                   Observers -> Ready         never inside WaitQueue
 //!                                     Task -> RunQueue         waking
 //!                                       Timers
-//!                                         Heap -> KernelSpace -> Buddy   memory for any of them
+//!                                         Heap -> KernelSpace -> Buddy -> DirectMap   memory
 //!                                           Random             bytes wanted with any lock held
 //!                                           Console -> (log)   the log's own lock, taken anywhere
 //! ```
