@@ -2,12 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use session::Window;
 
 use super::wire::{self, Answer, Greeting, Note, Request};
 use crate::guest::Killer;
@@ -27,6 +29,8 @@ pub struct Server {
     pub killer: Killer,
     /// Set before the machine is ended.
     pub killed: Arc<AtomicBool>,
+    /// The clients that asked to be attached, by their names.
+    pub attached: Arc<Mutex<Vec<(u64, UnixStream)>>>,
 }
 
 impl Server {
@@ -85,7 +89,7 @@ impl Server {
             Request::Attach { window, has_keys } => {
                 let keys = has_keys.then(Keys::attached);
                 let streams = streams(descriptors, keys)?;
-                self.handle.attach(streams, window, observer(client)?)
+                self.attach(client, streams, window)?
             }
             Request::Signal(_) | Request::End | Request::Watch => return Ok(()),
         };
@@ -99,6 +103,37 @@ impl Server {
         self.handle.hang_up(id);
         Ok(())
     }
+}
+
+impl Server {
+    /// Attaches a client. One that was attached and is gone leaves its place to it, though the
+    /// thread that serves that one may not know yet.
+    fn attach(&self, client: &UnixStream, streams: Streams, window: Option<Window>) -> Result<u64> {
+        let kept = client.try_clone()?;
+        let observer = observer(client)?;
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.retain(|(id, connection)| {
+            let is_gone = is_gone(connection);
+            if is_gone {
+                self.handle.hang_up(*id);
+            }
+            !is_gone
+        });
+        let id = self.handle.attach(streams, window, observer);
+        attached.push((id, kept));
+        Ok(id)
+    }
+}
+
+/// Whether the other side has closed a connection.
+fn is_gone(connection: &UnixStream) -> bool {
+    let mut looked = [PollFd::new(connection, PollFlags::empty())];
+    let at_once = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let found = poll(&mut looked, Some(&at_once));
+    found.is_ok_and(|count| count > 0) && looked[0].revents().contains(PollFlags::HUP)
 }
 
 fn refused(why: &str) -> Answer {

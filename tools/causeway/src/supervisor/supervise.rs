@@ -179,6 +179,7 @@ fn attend(
             handle: handle.clone(),
             killer,
             killed,
+            attached: Arc::default(),
         };
         server.start(listener);
     }
