@@ -398,7 +398,7 @@ pub fn attached(bench: &Bench) -> Result<()> {
                 child.kill()?;
             }
             let code = child.wait()?.code();
-            ended.with_context(|| format!("{options:?}"))?;
+            ended.with_context(|| format!("{options:?}: {code:?}, {:?}", terminal.text()))?;
             ensure!(code == Some(0), "{options:?}: {:?}", terminal.text());
             ensure!(terminal.is_cooked()?, "the terminal is not given back");
         }
