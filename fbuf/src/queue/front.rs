@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The first bytes of a queue, which stay there: another file writes them, and what it wrote is
-/// [taken off](Queue::remove) after that. Meanwhile nobody else takes bytes off, so each is where
+/// [taken off](Queue::remove) after that. Meanwhile no other call takes bytes off, so each is where
 /// it was: writers add behind. A file that does not look at the bytes costs nothing for each slice.
 pub struct Front<'a, S: State> {
     queue: &'a Queue<S>,

@@ -157,7 +157,7 @@ pub(crate) fn is_direct(frame: &Frame) -> bool {
     backend == DIRECT && frame.is_direct()
 }
 
-/// What is not done on the usual machine, whose way shall be the shortest.
+/// Marks a path that a machine with a whole direct map does not take, so that its own is short.
 #[cold]
 fn unusual() {}
 
@@ -186,7 +186,7 @@ pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
     alloc_elsewhere(frame, flags)
 }
 
-/// Not inlined, so that what is is small.
+/// Out of line, so that the direct map's path is short.
 #[inline(never)]
 fn alloc_elsewhere(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
     let [mapping] = alloc_each([frame], flags)?;
@@ -275,7 +275,7 @@ pub(crate) fn map_elsewhere(frame: &Frame) -> Mapping<'_> {
     mapping
 }
 
-/// Whether all mappings come from their CPU's own addresses, whoever asks.
+/// Whether all mappings come from their CPU's own addresses, in any context.
 #[inline]
 fn is_unkept() -> bool {
     UNKEPT.load(Ordering::Relaxed)
@@ -287,7 +287,7 @@ fn note_unkept() {
     UNKEPT.store(is_unkept, Ordering::Relaxed);
 }
 
-/// Not inlined, so that the way without a cache is short.
+/// Out of line, so that the path without a cache is short.
 #[inline(never)]
 fn map_each<const N: usize>(frames: [&Frame; N]) -> [Mapping<'_>; N] {
     loop {

@@ -221,8 +221,8 @@ fn judge(
     with_current(|map| may_move(pages.min(most), history(map))).unwrap_or(Err(CopyReason::NotLent))
 }
 
-/// A copy of bytes to the current program that nobody lent to it. What they overwrite may have been
-/// received, and is copied before: no reason to let the program receive no more.
+/// A copy to the current program of bytes that were not lent to it. It may overwrite a received
+/// page, which is copied first: that is no reason to end transfers to the program.
 pub struct Overwriting {
     /// The pages that were written before.
     breaks: u32,

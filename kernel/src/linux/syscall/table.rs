@@ -13,8 +13,8 @@ macro_rules! calls_of {
 pub(super) const CALLS: &[&[SystemCall]] = calls_of! {
     advise, capability, change, credentials, dirs, epoll, event, execute, extended, fcntl,
     futex, identity, inotify, io_priority, io, kcmp, limits, membarrier, memfd, lock, memory,
-    memory_advice, message, mount, mqueue, names, open, pidfd, poll, prctl, process, process_vm, random,
-    rseq, schedule, seccomp, semaphore, shared_memory, signal, socket, socket_message, socket_option,
+    memory_advice, message, mount, mqueue, names, open, pidfd, poll, prctl, process, process_vm,
+    random, rseq, schedule, seccomp, semaphore, shared_memory, signal, socket, socket_message, socket_option,
     splice, stat, swap, syslog, system, time, timer, wait
 };
 

@@ -164,8 +164,8 @@ fn ephemeral() -> Entry {
 }
 
 /// `/proc/causeway/mapped`: each page of a program or file, and of what the kernel shares with
-/// devices, that the kernel's half of the address space maps now, with its address there and who
-/// uses it. Without the direct map, where `directmap=all` has all of them.
+/// devices, that the kernel's half of the address space maps now, with its address there and its
+/// user. Without the direct map, where `directmap=all` has all of them.
 fn mapped(out: &mut Text) -> Result<()> {
     let mut found = Vec::new();
     let mut is_short = false;

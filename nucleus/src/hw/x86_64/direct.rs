@@ -25,7 +25,7 @@ pub fn set_tables(first: u64) {
 }
 
 /// Brings frames into the direct map that are not there. They are memory that was mapped there at
-/// the start; the caller is the only one who changes the direct map.
+/// the start; the caller serializes changes of the direct map.
 pub(crate) fn direct_show(frames: Range<u32>) {
     change(frames, true);
 }

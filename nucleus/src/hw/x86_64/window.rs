@@ -40,8 +40,8 @@ pub(crate) fn window_slot(address: usize) -> Option<usize> {
 fn entry(slot: usize) -> &'static AtomicU64 {
     let table = TABLES[slot / ENTRIES].load(Ordering::Relaxed);
     debug_assert!(!table.is_null(), "address {slot} has no table");
-    // SAFETY: whoever has an address has made its table; tables are never freed, and an entry is an
-    // aligned word, changed by atomic operations only.
+    // SAFETY: an address is given out only after `window_start` has made its table; tables are
+    // never freed, and an entry is an aligned word, changed by atomic operations only.
     unsafe { &*table.add(slot % ENTRIES) }
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum Depth {
 
 struct Buddy {
     zones: [Zone; PLACES],
-    /// Frames on their way out of the direct map, which are free, though nobody finds them.
+    /// Frames on their way out of the direct map: they count as free, though no list has them.
     moving: usize,
 }
 
@@ -253,7 +253,7 @@ impl Buddy {
         found + self.moving
     }
 
-    /// Tells what is free to those who look without the lock.
+    /// Publishes the counts that are read without the lock.
     fn note(&self) {
         FREE.store(self.free(), Ordering::Relaxed);
         let outside = self.zones[Place::Outside as usize].free;

@@ -413,7 +413,7 @@ fn the_reserve_is_in_the_direct_map() {
     });
 }
 
-/// Memory that is on its way out of the direct map is free all the same: whoever asks for some
+/// Memory that is on its way out of the direct map is free all the same: a task that asks for some
 /// meanwhile gets it, a program's page as the kernel's own.
 #[test]
 fn memory_on_its_way_is_not_missing() {

@@ -165,14 +165,7 @@ fn nothing() -> extern "C" fn(c_int, *mut siginfo_t, *mut c_void) {
 }
 
 fn tick(microseconds: i64) -> Outcome {
-    let time = timeval {
-        tv_sec: 0,
-        tv_usec: microseconds,
-    };
-    let timer = itimerval {
-        it_interval: time,
-        it_value: time,
-    };
+    let timer = timer_val(microseconds, microseconds);
     call!(setitimer(ITIMER_REAL, &timer, null_mut()));
     Ok(())
 }

@@ -262,14 +262,7 @@ fn interrupted() -> Outcome {
         call!(close(writer));
         handle(SIGALRM, nothing, 0)?;
         let tick = |microseconds| -> Outcome {
-            let time = timeval {
-                tv_sec: 0,
-                tv_usec: microseconds,
-            };
-            let timer = itimerval {
-                it_interval: time,
-                it_value: time,
-            };
+            let timer = timer_val(microseconds, microseconds);
             call!(setitimer(ITIMER_REAL, &timer, null_mut()));
             Ok(())
         };
