@@ -55,7 +55,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if self.slot != NONE {
-            window::free(self.slot);
+            window::unshare(self.slot);
         }
     }
 }

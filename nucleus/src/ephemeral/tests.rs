@@ -336,6 +336,31 @@ fn mappings_are_found_while_settings_change() {
     });
 }
 
+/// A setting changes beside tasks that map all the time: their mappings end soon.
+#[test]
+fn settings_change_beside_mappings() {
+    let machine = Variant {
+        entries: 8,
+        ..PAPER
+    };
+    with_variant("settings change beside mappings", machine, 10, |_| {
+        let together = Arc::new(Together::default());
+        for tag in 0..4u64 {
+            together.spawn(move || {
+                let frame = Frame::alloc(Contents::Zeroed).unwrap();
+                for round in 0..40 {
+                    map(&frame).write(64, &(tag + round).to_le_bytes());
+                    assert_eq!(word(&map(&frame)), tag + round);
+                }
+            });
+        }
+        for entries in [4, 20, 2, 128] {
+            assert_eq!(window::set_entries(entries), Ok(()));
+        }
+        together.join();
+    });
+}
+
 /// Every mapping of old costs an entry, and an invalidation on each CPU when it ends; none of the
 /// direct ones does; the same frames again and again cost the window nothing, and no mapping ever
 /// an invalidation elsewhere, unless all CPUs are to use it at once.

@@ -111,6 +111,8 @@ pub(super) struct Lists {
     inactive: usize,
     /// How many map a frame.
     valid: usize,
+    /// How many uses may last: of shared mappings. The users of others are pinned, and end soon.
+    lasting: usize,
     /// The first address.
     first: u32,
     /// No mapping is made: the caches are about to change.
@@ -132,6 +134,7 @@ impl Lists {
             newest: NONE,
             inactive: 0,
             valid: 0,
+            lasting: 0,
         }
     }
 
@@ -196,8 +199,26 @@ impl Lists {
         Some(self.slot(number))
     }
 
-    /// Ends all mappings and makes no more, if none is in use; returns whether that is so.
+    /// As [`enter`](Lists::enter), for a use that [may last](Lists::end_lasting).
+    pub(super) fn enter_lasting(&mut self, frame: u32) -> Option<u32> {
+        let slot = self.enter(frame)?;
+        self.lasting += 1;
+        Some(slot)
+    }
+
+    /// A use that may last is over; it is [released](Lists::release) next.
+    pub(super) fn end_lasting(&mut self) {
+        self.lasting -= 1;
+    }
+
+    /// Makes no more mappings, unless a use may last; returns whether that is so.
     pub(super) fn close(&mut self) -> bool {
+        self.is_closed = self.lasting == 0;
+        self.is_closed
+    }
+
+    /// Ends all mappings, if none is in use; returns whether that is so. The cache is closed.
+    pub(super) fn end_all(&mut self) -> bool {
         if self.in_use() > 0 {
             return false;
         }
@@ -206,7 +227,6 @@ impl Lists {
                 self.note_held(core::iter::once(number));
             }
         }
-        self.is_closed = true;
         true
     }
 

@@ -218,13 +218,19 @@ fn configure(entries: usize) -> Result<(), Unchanged> {
     Ok(())
 }
 
-/// Closes all caches, whose mappings end; none, if one of them has a mapping in use.
+/// Closes all caches and waits until their mappings have ended; none, if a use of one may last.
 fn close() -> Result<(), Unchanged> {
     for (number, cache) in CACHES.iter().enumerate() {
         if !cache.lock_irq().close() {
             CACHES[..number].iter().for_each(|it| it.lock_irq().open());
             SLEEPERS.wake_all();
             return Err(Unchanged::InUse);
+        }
+    }
+    // What is still in use is private, so its users run, or wait for other CPUs only.
+    for cache in CACHES.iter() {
+        while !cache.lock_irq().end_all() {
+            task::yield_now();
         }
     }
     Ok(())
@@ -348,11 +354,6 @@ pub fn usage() -> [usize; 2] {
     })
 }
 
-/// Finds the mapping of a frame in a cache, or makes one, for one more user; returns its address.
-fn enter(cache: &SpinLock<Lists>, frame: &Frame) -> Option<u32> {
-    cache.lock_irq().enter(frame.index())
-}
-
 /// Maps frames for the calling task, which may sleep: each from its CPU's cache, or all from the
 /// common one.
 pub(super) fn alloc<const N: usize>(
@@ -434,7 +435,8 @@ fn enter_all<const N: usize>(cache: &SpinLock<Lists>, frames: &[&Frame; N]) -> O
 
 /// Maps a frame for all CPUs. The caller may sleep.
 pub(super) fn share(frame: &Frame, flags: Flags) -> Result<u32, Unavailable> {
-    let slot = super::wait(&SLEEPERS, flags, || enter(&CACHES[0], frame))?;
+    let enter = || CACHES[0].lock_irq().enter_lasting(frame.index());
+    let slot = super::wait(&SLEEPERS, flags, enter)?;
     if !is_late() {
         translations(slot).clean_everywhere(slot);
     }
@@ -443,10 +445,16 @@ pub(super) fn share(frame: &Frame, flags: Flags) -> Result<u32, Unavailable> {
 
 /// One user less of an address.
 pub(super) fn free(slot: u32) {
-    let kept = keeps();
-    if cache_of(slot).lock_irq().release(slot, kept) {
+    let is_wanted = cache_of(slot).lock_irq().release(slot, keeps());
+    if is_wanted {
         SLEEPERS.wake_all();
     }
+}
+
+/// As [`free`], for an address of [`share`].
+pub(super) fn unshare(slot: u32) {
+    cache_of(slot).lock_irq().end_lasting();
+    free(slot);
 }
 
 /// How many use an address; none if the caches have become too small for it meanwhile.
