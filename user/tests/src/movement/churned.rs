@@ -202,8 +202,7 @@ fn beside_churn<R>(
         let result = body();
         over.store(true, SeqCst);
         if let Ok(Err(why)) = churner.join() {
-            say(&format!("  churn: {why}\n"));
-            ensure!(false);
+            return Err(format!("churn: {why}").into());
         }
         result
     })
