@@ -12,6 +12,8 @@ pub(crate) mod context;
 pub mod counters;
 pub mod date;
 pub(crate) mod handlers;
+#[allow(dead_code, reason = "used by what is built on it")]
+pub(crate) mod iommu;
 pub mod log;
 #[cfg_attr(
     not(target_os = "none"),

@@ -1,0 +1,135 @@
+//! What the remapping units of both machines (Intel VT-d) have in common: names of devices and
+//! domains, what a unit can do, what it is told to forget, and what it reports.
+//!
+//! A unit translates the addresses that a device uses, by the page tables of the device's domain,
+//! and keeps translations in its IOTLB until it is told to forget them. Each machine offers:
+//!
+//! | function | what it does |
+//! |---|---|
+//! | `iommu_features() -> Option<Features>` | what all units of the machine can do; none without a unit, or before they are started |
+//! | `iommu_attach(Device, Domain, root)` | from now on the device's addresses are translated by the tables below `root` |
+//! | `iommu_detach(Device)` | from now on the device reaches nothing |
+//! | `iommu_forget(&[Stale])` | returns when no unit uses, or is about to use, such a translation |
+//! | `iommu_written(at, bytes)` | entries of page tables were written there: units see them from now on |
+//! | `iommu_take_fault() -> Option<Fault>` | the oldest access that was refused and not yet taken |
+//!
+//! All may be called with interrupts off and under a spin lock; a unit that does not answer within
+//! a bounded time is given up, and its devices then reach nothing.
+
+use core::fmt;
+
+use crate::PhysAddr;
+
+/// A device as a unit sees it: bus in bits 15..8, device in 7..3, function in 2..0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Device(pub u16);
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Device(place) = self;
+        let (bus, device, function) = (place >> 8, place >> 3 & 31, place & 7);
+        write!(f, "{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+/// The number by which units tell the translations of one set of page tables from those of others.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Domain(pub u16);
+
+/// What all units of a machine can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Features {
+    /// Levels of page tables, 3 to 5: a device's addresses have `12 + 9 * levels` bits.
+    pub levels: usize,
+    /// An entry of level 2 may map 2 MiB.
+    pub large: bool,
+    /// Numbers of domains, those that a unit keeps for itself not counted: 1..=`domains`.
+    pub domains: u16,
+    /// Units keep that there is no translation, too: an entry that becomes present is
+    /// [forgotten](Stale) like one that goes ("caching mode").
+    pub keeps_absent: bool,
+    /// The largest `order` of [`Stale::Pages`]; without it ([`None`]) units forget whole domains.
+    pub page_order: Option<u32>,
+}
+
+/// Translations that units must no longer use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stale {
+    /// All of them.
+    All,
+    /// Those of a domain.
+    Domain(Domain),
+    /// Those of `1 << order` pages of a domain from page number `first`, a multiple of that, on.
+    Pages {
+        domain: Domain,
+        first: u64,
+        order: u32,
+    },
+}
+
+/// An access that a unit refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fault {
+    pub device: Device,
+    /// The address that the device used; its page only, on x86-64.
+    pub address: u64,
+    /// A write; else a read.
+    pub is_write: bool,
+    /// The unit's number of the reason.
+    pub reason: u8,
+}
+
+/// An entry of a second-level page table; one of level 1 maps a page of 4 KiB.
+///
+/// The formats of both machines are the same, as those of processors' page tables are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct Entry(pub u64);
+
+impl Entry {
+    const READ: u64 = 1 << 0;
+    const WRITE: u64 = 1 << 1;
+    const LARGE: u64 = 1 << 7;
+    const ADDRESS: u64 = ((1 << 52) - 1) & !0xfff;
+
+    /// Leads nowhere.
+    pub(crate) const ABSENT: Entry = Entry(0);
+
+    /// Leads to a table of the level below.
+    pub(crate) const fn table(at: PhysAddr) -> Entry {
+        Entry(at.0 & Self::ADDRESS | Self::READ | Self::WRITE)
+    }
+
+    /// Maps a page: the device may read it, or write it, or both.
+    pub(crate) const fn page(at: PhysAddr, reads: bool, writes: bool) -> Entry {
+        let reads = if reads { Self::READ } else { 0 };
+        let writes = if writes { Self::WRITE } else { 0 };
+        Entry(at.0 & Self::ADDRESS | reads | writes)
+    }
+
+    /// Maps 2 MiB, in an entry of level 2.
+    pub(crate) const fn large(at: PhysAddr) -> Entry {
+        Entry(at.0 & Self::ADDRESS | Self::READ | Self::WRITE | Self::LARGE)
+    }
+
+    /// Where the page or the table is.
+    pub(crate) const fn address(self) -> PhysAddr {
+        PhysAddr(self.0 & Self::ADDRESS)
+    }
+
+    pub(crate) const fn reads(self) -> bool {
+        self.0 & Self::READ != 0
+    }
+
+    pub(crate) const fn writes(self) -> bool {
+        self.0 & Self::WRITE != 0
+    }
+
+    pub(crate) const fn is_present(self) -> bool {
+        self.reads() || self.writes()
+    }
+
+    pub(crate) const fn is_large(self) -> bool {
+        self.0 & Self::LARGE != 0
+    }
+}
