@@ -11,11 +11,13 @@
 pub(crate) mod acpi;
 pub(crate) mod apic;
 pub(crate) mod backtrace;
+mod bytes;
 pub(crate) mod clock;
 pub(crate) mod cmos;
 pub(crate) mod copy;
 pub(crate) mod cpu;
 pub(crate) mod direct;
+pub(crate) mod dmar;
 pub(crate) mod entry;
 pub(crate) mod fault;
 pub(crate) mod fpu;
