@@ -8,5 +8,7 @@ pub(crate) mod interrupts;
 mod owners;
 #[cfg(target_os = "none")]
 pub(crate) mod pci;
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) mod refused;
 pub mod rtc;
 pub mod virtio;

@@ -133,3 +133,31 @@ impl Entry {
         self.0 & Self::LARGE != 0
     }
 }
+
+impl Fault {
+    /// The reason (VT-d 7.3), in words.
+    pub(crate) fn words(&self) -> &'static str {
+        match self.reason {
+            1 | 2 => "the device has no domain",
+            3 | 10 | 11 => "its context entry is wrong",
+            4 => "the address is too large",
+            5 => "not mapped for writes",
+            6 => "not mapped for reads",
+            7 => "a page table can't be read",
+            8 | 9 => "the tables of devices can't be read",
+            12 => "a page-table entry is wrong",
+            13 => "a request of a kind that is not allowed",
+            0x20 | 0x23 | 0x24 => "the message is wrong",
+            0x21 => "there is no such message",
+            0x22 => "the message is not the kernel's",
+            0x25 => "a message that is not remapped",
+            0x26 => "the message is another device's",
+            _ => "for an unknown reason",
+        }
+    }
+
+    /// Whether it was a message to interrupt with; its index is the address.
+    pub(crate) fn is_interrupt(&self) -> bool {
+        (0x20..0x30).contains(&self.reason)
+    }
+}

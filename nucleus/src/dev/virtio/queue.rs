@@ -558,7 +558,7 @@ impl Queue {
                     .get_mut(number as usize)
                     .filter(|slot| slot.busy);
                 let Some(slot) = busy else {
-                    self.fail(state);
+                    self.fail(state, "its device broke the protocol");
                     room = usize::MAX;
                     break;
                 };
@@ -581,13 +581,22 @@ impl Queue {
         }
     }
 
+    /// Fails all requests, now and later: the device reaches nothing any more. Any context.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn give_up(&self) {
+        let mut state = self.state.lock_irq();
+        if !state.broken {
+            self.fail(&mut state, "its device reaches no memory any more");
+        }
+        drop(state);
+        self.progress.wake_all();
+        self.room.wake_all();
+    }
+
     /// The device broke its promises, or is gone: nothing more is asked of it.
-    fn fail(&self, state: &mut State) {
+    fn fail(&self, state: &mut State, why: &str) {
         state.broken = true;
-        crate::log!(
-            "virtio: queue {} is given up: its device broke the protocol",
-            self.number
-        );
+        crate::log!("virtio: queue {} is given up: {why}", self.number);
         for slot in state.slots.iter_mut().filter(|slot| slot.busy) {
             if let Some(request) = &slot.request {
                 request.finish(LOST);

@@ -22,7 +22,10 @@ use super::{
 };
 use crate::{
     PAGE_SIZE,
-    dev::pci::{self, Function, Identity},
+    dev::{
+        pci::{self, Function, Identity},
+        refused,
+    },
     dma::Domain,
     hw::machine,
     lock::{Rank, SpinLock},
@@ -278,6 +281,7 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
         transport.queue_set(queue.number(), slots, descriptors, available, used);
     }
     transport.finish_init();
+    refused::watch(pci::place(function.at), &made);
     Ok(Device {
         queues: made,
         features: features.bits(),
