@@ -15,7 +15,7 @@ use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::input::Bytes;
-use crate::qemu::{self, Accelerator, Boot, Machine};
+use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
 use crate::root::Root;
 use crate::screen::{Screen, Watch};
 use crate::symbols;
@@ -29,6 +29,8 @@ pub struct Bench {
     pub programs: PathBuf,
     /// How the guests run.
     pub accelerator: Accelerator,
+    /// Whether the guests' devices are behind an IOMMU, unless a test says otherwise.
+    pub iommu: Option<Iommu>,
     /// Archives and other files of this run.
     folder: TempDir,
 }
@@ -60,6 +62,7 @@ impl Bench {
             fast,
             programs,
             accelerator,
+            iommu: None,
             folder,
         })
     }
@@ -136,6 +139,7 @@ impl Bench {
             timeout: Duration::from_secs(60),
             is_fast: false,
             entropy: true,
+            iommu: self.iommu,
         }
     }
 
@@ -176,6 +180,7 @@ pub struct Plan<'a> {
     timeout: Duration,
     is_fast: bool,
     entropy: bool,
+    iommu: Option<Iommu>,
 }
 
 /// A processor that needs every mitigation. The emulator only says that it has the registers for
@@ -259,6 +264,12 @@ impl Plan<'_> {
         self.words(["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"])
     }
 
+    /// The devices are behind an IOMMU.
+    pub fn iommu(mut self, iommu: Iommu) -> Self {
+        self.iommu = Some(iommu);
+        self
+    }
+
     /// Bytes for the command's standard input.
     pub fn input(mut self, input: &[u8]) -> Self {
         self.input = input.into();
@@ -320,6 +331,7 @@ impl Plan<'_> {
             memory: self.memory.clone(),
             accelerator: self.bench.accelerator,
             entropy: self.entropy,
+            iommu: self.iommu,
             extra: disks
                 .flat_map(|(number, disk)| disk.qemu(number))
                 .chain(self.words.iter().cloned())

@@ -232,27 +232,32 @@ pub fn test(options: &options::Test) -> Result<u8> {
         check_words(options)?;
     }
     let mut report = Report::new(&options.groups);
+    let bench = |checked, fast, programs| -> Result<boot::Bench> {
+        let mut bench = boot::Bench::new(checked, fast, programs)?;
+        bench.iommu = options.iommu;
+        Ok(bench)
+    };
     if options.record {
         let kernel = project::kernel(Profile::Release)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, PathBuf::new())?;
+        let bench = bench(kernel.clone(), kernel, PathBuf::new())?;
         debian::run(&bench, &mut report, options)?;
         return Ok(0);
     }
     if options.counts {
         let kernel = project::kernel(Profile::Release)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, PathBuf::new())?;
+        let bench = bench(kernel.clone(), kernel, PathBuf::new())?;
         icount::run(&bench, &mut report, true);
         return Ok(u8::from(!report.failed.is_empty()));
     }
     if !options.guest.is_empty() {
         let kernel = project::kernel(Profile::Develop)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
+        let bench = bench(kernel.clone(), kernel, project::guest_programs()?)?;
         programs::some(&bench, &mut report, &options.guest, &options.append);
         return report.summary();
     }
     if !options.attack.is_empty() {
         let kernel = project::kernel(Profile::Develop)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
+        let bench = bench(kernel.clone(), kernel, project::guest_programs()?)?;
         let (words, seconds) = (&options.attack, options.attack_seconds);
         match options.attack_mixed {
             Some(at_once) => {
@@ -286,7 +291,8 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     let kernel = project::kernel(Profile::Checked)?;
     let fast_kernel = project::kernel(Profile::Release)?;
     let programs = project::guest_programs()?;
-    let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
+    let mut bench = boot::Bench::new(kernel, fast_kernel, programs)?;
+    bench.iommu = options.iommu;
     groups(&bench, report, options)
 }
 
