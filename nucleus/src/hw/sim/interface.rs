@@ -370,6 +370,11 @@ pub fn vulnerabilities() -> Vec<(&'static str, std::string::String)> {
     Vec::new()
 }
 
+/// Units of this machine have a queue.
+pub(crate) fn iommu_has_no_queue() -> bool {
+    false
+}
+
 /// The value of a switch of the mitigations: its first word.
 pub(crate) fn choice(_name: &str) -> u32 {
     0
