@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use crate::screen::{Screen, Watch};
 use crate::symbols;
 
 /// State that all boots of a test run share.
+#[derive(Clone)]
 pub struct Bench {
     /// The kernel with assertions, and the fast one.
     pub checked: PathBuf,
@@ -32,7 +34,7 @@ pub struct Bench {
     /// Whether the guests' devices are behind an IOMMU, unless a test says otherwise.
     pub iommu: Option<Iommu>,
     /// Archives and other files of this run.
-    folder: TempDir,
+    folder: Arc<TempDir>,
 }
 
 impl Bench {
@@ -57,6 +59,7 @@ impl Bench {
         accelerator: Accelerator,
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let folder = Arc::new(folder);
         Ok(Self {
             checked,
             fast,
@@ -65,6 +68,14 @@ impl Bench {
             iommu: None,
             folder,
         })
+    }
+
+    /// The same with the guests' devices behind an IOMMU, or none.
+    pub fn behind(&self, iommu: Option<Iommu>) -> Self {
+        Self {
+            iommu,
+            ..self.clone()
+        }
     }
 
     /// A path for a file of this run.
@@ -264,12 +275,6 @@ impl Plan<'_> {
         self.words(["-drive", &drive, "-device", "virtio-blk-pci,drive=bad"])
     }
 
-    /// The devices are behind an IOMMU.
-    pub fn iommu(mut self, iommu: Iommu) -> Self {
-        self.iommu = Some(iommu);
-        self
-    }
-
     /// Bytes for the command's standard input.
     pub fn input(mut self, input: &[u8]) -> Self {
         self.input = input.into();
@@ -394,18 +399,31 @@ impl Plan<'_> {
     /// # Errors
     /// When it ends before, or prints something else until the timeout.
     pub fn killed_after(&self, last: &str) -> Result<()> {
+        // Time for some of the changes that follow.
+        self.stopped_after(last, Duration::from_millis(300))
+            .map(drop)
+    }
+
+    /// What the machine prints before `last`; it is killed then.
+    ///
+    /// # Errors
+    /// As [`killed_after`](Plan::killed_after).
+    pub fn said_before(&self, last: &str) -> Result<String> {
+        self.stopped_after(last, Duration::ZERO)
+    }
+
+    fn stopped_after(&self, last: &str, more: Duration) -> Result<String> {
         let (mut guest, pipe, from) = Guest::start(&self.machine()?, false)?;
         let watch = Watch::new(guest.killer(), self.timeout);
         let mut screen = Screen::new(from);
         let said = screen.read_until(last);
         if said.is_ok() {
-            // Time for some of the changes that follow.
-            thread::sleep(Duration::from_millis(300));
+            thread::sleep(more);
         }
         guest.kill();
         drop((pipe, watch));
         guest.wait(None)?;
-        said.with_context(|| guest.log().join("\n    ")).map(drop)
+        said.with_context(|| guest.log().join("\n    "))
     }
 }
 

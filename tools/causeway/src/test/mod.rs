@@ -5,7 +5,7 @@
 //! with, [`strangers`] runs scripts in a guest and on the host and compares their outputs, [`disk`]
 //! gives guests disks and looks at the images, [`devices`] memory of devices, [`ext2`] does so with
 //! roots that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`]
-//! gives small guests swap space, [`debian`] compares the output of scripts of Debian's programs
+//! gives small guests swap space, [`iommu`] runs some of all of these with the devices behind an IOMMU, [`debian`] compares the output of scripts of Debian's programs
 //! with Linux's, [`install`] installs the host command and runs it without the source, [`bench`]
 //! runs `causeway bench` on a few rows, [`experiments`] each row of the guest's bench once,
 //! [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`] compares
@@ -30,6 +30,7 @@ mod ext2;
 pub mod host;
 mod icount;
 mod install;
+mod iommu;
 mod pressure;
 mod programs;
 mod python;
@@ -310,6 +311,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     database::run(bench, report, options.long);
     compare::run(bench, report);
     swap::run(bench, report);
+    iommu::run(bench, report);
     session::run(bench, report);
     console::run(bench, report);
     strangers::run(bench, report)?;
