@@ -65,7 +65,9 @@ pub mod trap {
 /// Physical memory in frames.
 pub mod frame {
     pub use crate::mem::frame::*;
-    pub(crate) use crate::mem::frame::{give_run, large_fails, record, take_neighbours, take_own};
+    pub(crate) use crate::mem::frame::{
+        give_run, hold, large_fails, record, release_held, take_neighbours, take_own,
+    };
     pub use crate::task::shortage::{await_shortage, report_shortage};
 }
 

@@ -20,6 +20,18 @@ use core::fmt;
 
 use crate::PhysAddr;
 
+/// Which memory devices reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// All: units are not used.
+    #[default]
+    Off,
+    /// Free and writable frames (`iosup.txt` 3).
+    Open,
+    /// The frames of the requests that the device has, and the rings by which it gets them.
+    Strict,
+}
+
 /// A device as a unit sees it: bus in bits 15..8, device in 7..3, function in 2..0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Device(pub u16);
@@ -110,6 +122,11 @@ impl Entry {
     /// Maps 2 MiB, in an entry of level 2.
     pub(crate) const fn large(at: PhysAddr) -> Entry {
         Entry(at.0 & Self::ADDRESS | Self::READ | Self::WRITE | Self::LARGE)
+    }
+
+    /// What is left of an entry that ends: it maps nothing, and names its frame still.
+    pub(crate) const fn ended(self) -> Entry {
+        Entry(self.0 & Self::ADDRESS)
     }
 
     /// Where the page or the table is.

@@ -203,6 +203,11 @@ pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
 }
 
 impl Function {
+    /// The function as remapping units see it.
+    pub(crate) fn place(&self) -> u16 {
+        place(self.at)
+    }
+
     /// Lets the function decode its memory and reach the machine's, with every base address set.
     /// False if one can't be set.
     pub(crate) fn enable(&mut self) -> bool {

@@ -22,6 +22,7 @@ pub(crate) mod fpu;
 pub(crate) mod gdt;
 pub(crate) mod identify;
 pub(crate) mod idt;
+pub(crate) mod iommu;
 pub(crate) mod irq;
 pub(crate) mod kernel_flush;
 pub(crate) mod layout;
@@ -55,6 +56,9 @@ pub(crate) use cpu::{
 pub(crate) use direct::{direct_hide, direct_show, each_kernel_page};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};
+pub(crate) use iommu::{
+    iommu_attach, iommu_detach, iommu_features, iommu_forget, iommu_take_fault, iommu_written,
+};
 pub(crate) use irq::{Message, message};
 pub(crate) use kernel_flush::everywhere as flush_kernel;
 pub(crate) use layout::ptr;
@@ -90,6 +94,14 @@ pub(crate) fn point() {}
 /// The simulated machine checks that no TLB can still reach the frame; nothing here.
 #[inline(always)]
 pub(crate) fn frame_freed(_frame: PhysAddr) {}
+
+/// Devices may reach the frame from now on: for the simulated machine; nothing here.
+#[inline(always)]
+pub(crate) fn frame_opened(_frame: PhysAddr) {}
+
+/// The simulated machine checks that no unit can still reach the frame; nothing here.
+#[inline(always)]
+pub(crate) fn frame_closed(_frame: PhysAddr) {}
 
 /// What the simulated machine checks when a flush is done; nothing here.
 #[inline(always)]
