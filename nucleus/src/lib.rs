@@ -76,5 +76,6 @@ pub mod frame {
 pub mod sim {
     pub use crate::boot::fixture::*;
     pub use crate::boot::simulated::*;
+    pub use crate::dev::bus_master::{BusMaster, Transfer};
     pub use crate::hw::sim::*;
 }

@@ -49,7 +49,7 @@ extern "Rust" fn nucleus_held_locks() -> *mut () {
 #[cfg(target_os = "none")]
 mod bare_metal {
     use crate::addr::PhysAddr;
-    use crate::dev::interrupts;
+    use crate::dev::{interrupts, refused};
     use crate::lock::InterruptScope;
     use crate::mem::frame;
     use crate::mem::frame::record::{self, Type};
@@ -60,6 +60,12 @@ mod bare_metal {
         let _scope = InterruptScope::enter();
         random::on_interrupt();
         interrupts::on_device(number);
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_on_iommu_fault() {
+        let _scope = InterruptScope::enter();
+        refused::on_faults();
     }
 
     #[unsafe(no_mangle)]

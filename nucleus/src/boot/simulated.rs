@@ -131,6 +131,7 @@ fn reset() {
     crate::sync::parking_lot::reset();
     crate::task::reset();
     crate::dev::dma::reset();
+    crate::dev::bus_master::reset();
     crate::time::reset();
     program::reset();
 }

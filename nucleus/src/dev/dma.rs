@@ -13,7 +13,7 @@
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
 use core::{
     ops::Deref,
-    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use crate::{
     cpu::percpu::Restart,
     ephemeral,
     frame::Contents,
+    hw::iommu::Device,
     lock::{Rank, SpinLock},
     mem::domain,
     task::{self, Sleep, Spawn, WaitQueue},
@@ -177,12 +178,27 @@ pub(crate) fn wake_cleaner() {
     CLEANER.wake_all();
 }
 
+/// Places of devices that reach nothing any more, and one more each; 0 for none.
+static LOST: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
+
+/// The device reaches nothing any more: its driver's requests fail. Any context.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) fn report_lost(device: Device) {
+    let new = u32::from(device.0) + 1;
+    for place in &LOST {
+        if place.compare_exchange(0, new, SeqCst, SeqCst).is_ok() {
+            break;
+        }
+    }
+    wake_cleaner();
+}
+
 /// The domain of a device that begins to work.
 ///
 /// # Errors
 /// [`OutOfMemory`].
 pub(crate) fn domain_of(place: u16) -> Result<Arc<Attachment>, OutOfMemory> {
-    let domain = Domain::new(crate::hw::iommu::Device(place))?;
+    let domain = Domain::new(Device(place))?;
     if domain::policy() != Policy::Off && !RUNS.swap(true, SeqCst) {
         let spawned = task::spawn(Spawn::kernel("iommu"), Box::new(clean));
         spawned.inspect_err(|_| RUNS.store(false, SeqCst))?;
@@ -204,6 +220,11 @@ fn clean() {
         }
         // Others come until then, and go with the same invalidation.
         task::sleep(Sleep::within(WAIT));
+        for place in &LOST {
+            if let Some(device) = place.swap(0, SeqCst).checked_sub(1) {
+                domain::give_up(Device(device as u16));
+            }
+        }
         domain::settle();
     }
 }
@@ -225,6 +246,7 @@ pub fn policy() -> Policy {
 /// Forgets the cleaner, for a new simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn reset() {
+    LOST.iter().for_each(|it| it.store(0, SeqCst));
     WANTED.store(false, SeqCst);
     RUNS.store(false, SeqCst);
     // SAFETY: the machine that used it is gone and the next has not started.

@@ -13,14 +13,15 @@ type Handler = Box<dyn Fn() + Send + Sync>;
 static HANDLERS: [OnceBox<Handler>; DEVICES] = [const { OnceBox::new() }; DEVICES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Gives `handler` a message for good. `None` when all are taken.
-pub(crate) fn add_handler(handler: Handler) -> Option<Message> {
+/// Gives `handler` a message of the function at the place `source` for good. `None` when all are
+/// taken.
+pub(crate) fn add_handler(handler: Handler, source: u16) -> Option<Message> {
     let next = |n: usize| (n < DEVICES).then_some(n + 1);
     let number = NEXT
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
         .ok()?;
     HANDLERS[number].get_or_insert(|| Box::new(handler));
-    Some(message(number))
+    Some(message(number, source))
 }
 
 /// Calls the handler of message `number`.

@@ -1,5 +1,7 @@
 //! Devices: the console, the real-time clock, PCI functions and virtio queues.
 
+#[cfg(not(target_os = "none"))]
+pub mod bus_master;
 pub mod console;
 pub mod dma;
 pub mod functions;
@@ -8,5 +10,7 @@ pub(crate) mod interrupts;
 mod owners;
 #[cfg(target_os = "none")]
 pub(crate) mod pci;
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) mod refused;
 pub mod rtc;
 pub mod virtio;

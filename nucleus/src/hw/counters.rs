@@ -109,6 +109,20 @@ crate::counters! {
     /// Bytes copied from frame to frame, those of `pages_copied` among them, and between frames and
     /// the kernel's own memory.
     bytes_copied_within,
+    /// Context entries of devices that remapping units were told to forget; each unit counts.
+    iommu_context_invalidations,
+    /// IOTLB invalidations of everything.
+    iommu_global_invalidations,
+    /// IOTLB invalidations of a domain.
+    iommu_domain_invalidations,
+    /// IOTLB invalidations of pages in a row.
+    iommu_page_invalidations,
+    /// Entries of the table of interrupts that units were told to forget.
+    iommu_interrupt_invalidations,
+    /// Invalidation queues that were started anew after an error.
+    iommu_queue_errors,
+    /// Accesses of devices that units refused.
+    iommu_faults,
     /// Page-table frames taken.
     page_tables_allocated,
     /// Page-table frames given back.
@@ -159,12 +173,6 @@ crate::counters! {
     iotlb_stack,
     /// Because of anything else.
     iotlb_other,
-    /// Of these, those of pages.
-    iotlb_page_selective,
-    /// Those of a domain.
-    iotlb_domain_selective,
-    /// Those of all domains.
-    iotlb_global,
     /// Frames that were moved out of the direct map.
     direct_map_hidden,
     /// Frames that were moved into it.

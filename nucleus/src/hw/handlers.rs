@@ -50,6 +50,10 @@ unsafe extern "Rust" {
     #[link_name = "nucleus_on_device"]
     pub(crate) safe fn on_device(number: usize);
 
+    /// Handles what remapping units refused, with interrupts off.
+    #[link_name = "nucleus_on_iommu_fault"]
+    pub(crate) safe fn on_iommu_fault();
+
     /// Takes a frame for a page table or stack of the kernel. Its bytes are stale.
     #[link_name = "nucleus_take_kernel_frame"]
     pub(crate) safe fn take_kernel_frame() -> Option<PhysAddr>;

@@ -32,6 +32,21 @@ pub enum Policy {
     Strict,
 }
 
+impl Policy {
+    /// Reads the word of the kernel's command line: the last one counts.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn read(command_line: &str) -> Policy {
+        let words = command_line.split(' ').take_while(|word| *word != "--");
+        let values = words.filter_map(|word| match word.strip_prefix("iommu=")? {
+            "off" => Some(Policy::Off),
+            "open" => Some(Policy::Open),
+            "strict" => Some(Policy::Strict),
+            _ => None,
+        });
+        values.last().unwrap_or(Policy::Strict)
+    }
+}
+
 /// A device as a unit sees it: bus in bits 15..8, device in 7..3, function in 2..0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Device(pub u16);
@@ -148,5 +163,33 @@ impl Entry {
 
     pub(crate) const fn is_large(self) -> bool {
         self.0 & Self::LARGE != 0
+    }
+}
+
+impl Fault {
+    /// The reason (VT-d 7.3), in words.
+    pub(crate) fn words(&self) -> &'static str {
+        match self.reason {
+            1 | 2 => "the device has no domain",
+            3 | 10 | 11 => "its context entry is wrong",
+            4 => "the address is too large",
+            5 => "not mapped for writes",
+            6 => "not mapped for reads",
+            7 => "a page table can't be read",
+            8 | 9 => "the tables of devices can't be read",
+            12 => "a page-table entry is wrong",
+            13 => "a request of a kind that is not allowed",
+            0x20 | 0x23 | 0x24 => "the message is wrong",
+            0x21 => "there is no such message",
+            0x22 => "the message is not the kernel's",
+            0x25 => "a message that is not remapped",
+            0x26 => "the message is another device's",
+            _ => "for an unknown reason",
+        }
+    }
+
+    /// Whether it was a message to interrupt with; its index is the address.
+    pub(crate) fn is_interrupt(&self) -> bool {
+        (0x20..0x30).contains(&self.reason)
     }
 }

@@ -8,6 +8,10 @@ use layout::Physical;
 
 #[path = "x86_64/acpi.rs"]
 mod acpi;
+#[path = "x86_64/bytes.rs"]
+mod bytes;
+#[path = "x86_64/dmar.rs"]
+mod dmar;
 #[path = "x86_64/loader.rs"]
 mod loader;
 #[path = "x86_64/memory.rs"]
@@ -187,6 +191,7 @@ const CONTROLLERS: usize = 0x2000;
 const FIXED: usize = 0x3000;
 const CODE: usize = 0x4000;
 const NVDIMMS: usize = 0x5000;
+const UNITS: usize = 0x6000;
 
 fn mend(memory: &mut Physical, at: usize, len: usize, sum_at: usize) {
     *memory.byte(at + sum_at) = 0;
@@ -213,7 +218,7 @@ fn firmware() -> Physical {
     memory.put(ROOT + 16, &(LIST as u32).to_le_bytes());
     mend(&mut memory, ROOT, 20, 8);
     let mut list = Vec::new();
-    for at in [CONTROLLERS, FIXED, NVDIMMS] {
+    for at in [CONTROLLERS, FIXED, NVDIMMS, UNITS] {
         list.extend((at as u32).to_le_bytes());
     }
     table(&mut memory, LIST, b"RSDT", &list);
@@ -253,7 +258,49 @@ fn firmware() -> Physical {
         ranges.extend(range);
     }
     table(&mut memory, NVDIMMS, b"NFIT", &ranges);
+    table(&mut memory, UNITS, b"DMAR", &remapping());
     memory
+}
+
+/// A scope: kind, number, first bus, path.
+fn scope(kind: u8, number: u8, bus: u8, path: &[(u8, u8)]) -> Vec<u8> {
+    let mut scope = vec![kind, 6 + 2 * path.len() as u8, 0, 0, number, bus];
+    path.iter()
+        .for_each(|&(at, function)| scope.extend([at, function]));
+    scope
+}
+
+/// An entry: kind, what is before the scopes, the scopes.
+fn entry(kind: u16, fixed: &[u8], scopes: &[Vec<u8>]) -> Vec<u8> {
+    let mut entry = kind.to_le_bytes().to_vec();
+    let scopes = scopes.concat();
+    entry.extend((4 + fixed.len() as u16 + scopes.len() as u16).to_le_bytes());
+    entry.extend([fixed, &scopes].concat());
+    entry
+}
+
+/// A unit for two devices behind bridges, one for all others and the I/O APIC, one of another
+/// segment; memory that a device uses, and a region without an end.
+fn remapping() -> Vec<u8> {
+    let unit =
+        |flags: u8, segment: u8, at: u64| [&[flags, 0, segment, 0], &at.to_le_bytes()[..]].concat();
+    let region =
+        |start: u64, last: u64| [&[0; 4], &start.to_le_bytes()[..], &last.to_le_bytes()].concat();
+    let named = [
+        scope(1, 0, 0, &[(28, 0), (2, 1)]),
+        scope(2, 0, 3, &[(1, 0)]),
+    ];
+    let rest = [scope(3, 0, 0xff, &[(30, 0)])];
+    let mut body = vec![47, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    body.extend(entry(0, &unit(0, 0, 0xfed9_0000), &named));
+    body.extend(entry(0, &unit(0, 1, 0xfeda_0000), &[]));
+    // Of a kind that is not known.
+    body.extend(entry(9, &[1, 2, 3], &[]));
+    body.extend(entry(0, &unit(1, 0, 0xfed9_1000), &rest));
+    let user = [scope(1, 0, 0, &[(2, 0)])];
+    body.extend(entry(1, &region(0xbf00_0000, 0xbfff_ffff), &user));
+    body.extend(entry(1, &region(0x1000, u64::MAX), &user));
+    body
 }
 
 #[test]
@@ -281,12 +328,13 @@ fn damaged_firmware_tables_do_no_harm() {
         (FIXED, 152),
         (CODE, 49),
         (NVDIMMS, 36 + 4 + 128),
+        (UNITS, 36 + remapping().len()),
     ];
     for seed in 0..3000 {
         let numbers = Random::new(seed);
         let mut memory = firmware();
         for _ in 0..=numbers.below(3) {
-            let (at, len) = tables[numbers.below(5) as usize];
+            let (at, len) = tables[numbers.below(6) as usize];
             let hit = at + numbers.below(len as u64) as usize;
             *memory.byte(hit) = numbers.below(256) as u8;
             // A wrong sum would only hide the damage.
@@ -294,7 +342,55 @@ fn damaged_firmware_tables_do_no_harm() {
         }
         let tables = acpi::Tables::read(Some(ROOT as u64));
         assert!(tables.cpus().len() <= 16 && !tables.io_apics().is_empty());
+        let units = &tables.remapping;
+        let all = units.units().iter().flat_map(|unit| units.scopes(unit));
+        let all = all.chain(
+            units
+                .regions()
+                .iter()
+                .flat_map(|region| units.users(region)),
+        );
+        // Bridges that lead anywhere, too.
+        let places = all.filter_map(|scope| scope.place(|at| Some((at as u8, u8::MAX))));
+        assert!(places.count() <= 96);
+        for region in units.regions() {
+            assert!(region.start < region.end && region.end <= 1 << 52);
+        }
     }
+}
+
+#[test]
+fn remapping_units_are_read() {
+    let _memory = firmware();
+    let found = acpi::Tables::read(Some(ROOT as u64)).remapping;
+    assert!(found.remaps_interrupts() && !found.refuses_x2apic());
+    // A unit of another segment, and a region without an end.
+    assert_eq!(found.left_out, 2);
+    let units: Vec<_> = found
+        .units()
+        .iter()
+        .map(|unit| (unit.registers, unit.takes_rest, found.scopes(unit).len()))
+        .collect();
+    assert_eq!(units, [(0xfed9_0000, false, 2), (0xfed9_1000, true, 1)]);
+    // The root port at 00:1c.0 leads to the buses 4 to 6.
+    let behind = |at| (at == 0x1c << 3).then_some((4, 6));
+    let [device, bridge] = found.scopes(&found.units()[0]) else {
+        panic!("two scopes");
+    };
+    assert_eq!(device.place(behind), Some(4 << 8 | 2 << 3 | 1));
+    assert_eq!(device.place(|_| None), None);
+    assert_eq!(bridge.kind, dmar::Kind::Bridge);
+    assert_eq!(bridge.place(behind), Some(3 << 8 | 1 << 3));
+    let [io_apic] = found.scopes(&found.units()[1]) else {
+        panic!("a scope");
+    };
+    assert_eq!(io_apic.kind, dmar::Kind::IoApic);
+    assert_eq!(io_apic.place(behind), Some(0xfff0 & !0xff | 30 << 3));
+    let [region] = found.regions() else {
+        panic!("a region");
+    };
+    assert_eq!((region.start, region.end), (0xbf00_0000, 0xc000_0000));
+    assert_eq!(found.users(region)[0].place(behind), Some(2 << 3));
 }
 
 const START_INFO: usize = 0x1000;

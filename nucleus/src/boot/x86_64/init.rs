@@ -10,12 +10,13 @@ use super::smp;
 use crate::OutOfMemory;
 use crate::ephemeral::{self, Backend};
 use crate::hw::DirectMap;
+use crate::hw::iommu::Policy;
 use crate::hw::power::{Stop, stop};
 use crate::hw::x86_64::acpi::Tables;
 use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
 use crate::hw::x86_64::{
     apic, clock, cpu, entry, fpu, gdt, identify, idt, layout, loader, mitigations, patch, power,
-    serial, space, user, vectors,
+    serial, space, user, vectors, vtd,
 };
 use crate::mem::{self, KernelStack, frame};
 use crate::selftest::fault_injection;
@@ -114,6 +115,15 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     random::init();
     vdso::start();
     time::publish();
+    let ranges = found.memory.ranges();
+    vtd::start(&tables.remapping, found.command_line(), |start, end| {
+        let frames = start >> crate::PAGE_SHIFT..end.div_ceil(crate::PAGE_SIZE as u64);
+        ranges
+            .iter()
+            .any(|it| it.start < frames.end && frames.start < it.end)
+    });
+    // SAFETY: this CPU is alone, there is no task yet, and the units were started.
+    unsafe { mem::domain::start(Policy::read(found.command_line())) };
     match page {
         Some(page) => smp::start(&tables, page),
         None => crate::log!("no memory below 1 MiB to start other CPUs with"),

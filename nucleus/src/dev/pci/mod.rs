@@ -1,6 +1,5 @@
 //! The PCI bus: which functions there are, their registers' addresses, and their interrupts as
-//! messages (MSI-X). The configuration space is reached by its two ports: 256 bytes a function,
-//! which is what devices for virtual machines need.
+//! messages (MSI-X).
 
 mod window;
 
@@ -13,53 +12,16 @@ use virtio_drivers::transport::pci::bus::{
 use super::functions::{self, AssignError, BARS, Bar};
 use super::interrupts;
 use super::owners::OWNERS;
-use crate::{
-    hw::{
-        machine,
-        x86_64::port::{in32, out32},
-    },
-    lock::{Rank, SpinLock},
+use crate::hw::{
+    machine,
+    x86_64::config::{self, read as read_word, write as write_word},
 };
-
-/// Guards the two ports of the configuration space together.
-static PORTS: SpinLock<()> = SpinLock::new(Rank::Leaf, ());
-
-const ADDRESS: u16 = 0xcf8;
-const DATA: u16 = 0xcfc;
-
-/// The value for the address port: `function` is bus, device and function in bits 15..0.
-fn address(function: u16, register: u8) -> u32 {
-    1 << 31 | u32::from(function) << 8 | u32::from(register & !3)
-}
-
-/// Reads a 32-bit register; all ones where there is nothing.
-fn read_word(function: u16, register: u8) -> u32 {
-    let _ports = PORTS.lock();
-    // SAFETY: the registers of the configuration space can be read without an effect on memory.
-    unsafe {
-        out32(ADDRESS, address(function, register));
-        in32(DATA)
-    }
-}
-
-/// Writes a 32-bit register.
-///
-/// # Safety
-/// What the function does afterwards must break no invariant of the kernel's memory: it may decode
-/// addresses that nothing else uses, and reach memory only as its driver tells it to.
-unsafe fn write_word(function: u16, register: u8, value: u32) {
-    let _ports = PORTS.lock();
-    // SAFETY: the caller answers for the effect.
-    unsafe {
-        out32(ADDRESS, address(function, register));
-        out32(DATA, value);
-    }
-}
 
 /// The configuration space.
 pub(crate) struct Configuration;
 
-fn place(at: DeviceFunction) -> u16 {
+/// Bus in bits 15..8, device in 7..3, function in 2..0.
+pub(crate) fn place(at: DeviceFunction) -> u16 {
     u16::from(at.bus) << 8 | u16::from(at.device & 31) << 3 | u16::from(at.function & 7)
 }
 
@@ -88,7 +50,6 @@ pub(crate) struct Function {
 /// Identity of functions: vendor in the low half, device in the high one.
 pub(crate) type Identity = u32;
 
-const SECONDARY_BUS: u8 = 0x18;
 const MSIX: u8 = 0x11;
 
 /// The root of the bus.
@@ -114,9 +75,10 @@ fn all_with_info() -> Vec<(DeviceFunction, DeviceFunctionInfo)> {
         for (at, info) in root.enumerate_bus(bus) {
             found.push((at, info.clone()));
             if info.header_type == HeaderType::PciPciBridge {
-                let behind = (read_word(place(at), SECONDARY_BUS) >> 8) as u8;
                 // What the firmware left may be a cycle.
-                if behind != 0 && !buses.contains(&behind) {
+                if let Some((behind, _)) = config::behind(place(at))
+                    && !buses.contains(&behind)
+                {
                     buses.push(behind);
                 }
             }
@@ -203,11 +165,6 @@ pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
 }
 
 impl Function {
-    /// The function as remapping units see it.
-    pub(crate) fn place(&self) -> u16 {
-        place(self.at)
-    }
-
     /// Lets the function decode its memory and reach the machine's, with every base address set.
     /// False if one can't be set.
     pub(crate) fn enable(&mut self) -> bool {
@@ -297,7 +254,7 @@ impl Function {
         let Some(registers) = machine::map_device(at, 16) else {
             return false;
         };
-        let Some(message) = interrupts::add_handler(handler) else {
+        let Some(message) = interrupts::add_handler(handler, place(self.at)) else {
             return false;
         };
         let registers = registers.cast::<u32>();

@@ -544,7 +544,7 @@ impl Queue {
             let state = &mut *state;
             // The elements are read after the index that makes them ours.
             if self.domain.is_revoked() && !state.broken {
-                self.fail(state);
+                self.fail(state, "its device reaches no memory any more");
                 room = usize::MAX;
             }
             while !state.broken && self.word(USED + 2).load(Ordering::Acquire) != state.used {
@@ -555,7 +555,7 @@ impl Queue {
                     .get_mut(number as usize)
                     .filter(|slot| slot.busy);
                 let Some(slot) = busy else {
-                    self.fail(state);
+                    self.fail(state, "its device broke the protocol");
                     room = usize::MAX;
                     break;
                 };
@@ -581,14 +581,22 @@ impl Queue {
         }
     }
 
+    /// Fails all requests, now and later: the device reaches nothing any more. Any context.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.state.lock_irq();
+        if !state.broken {
+            self.fail(&mut state, "its device reaches no memory any more");
+        }
+        drop(state);
+        self.progress.wake_all();
+        self.room.wake_all();
+    }
+
     /// The device broke its promises, or is gone: nothing more is asked of it. Where a unit stands
     /// before it, it reaches nothing any more.
-    fn fail(&self, state: &mut State) {
+    fn fail(&self, state: &mut State, why: &str) {
         state.broken = true;
-        crate::log!(
-            "virtio: queue {} is given up: its device broke the protocol",
-            self.number
-        );
+        crate::log!("virtio: queue {} is given up: {why}", self.number);
         let is_cut_off = self.domain.revoke();
         if is_cut_off {
             // For the device's other queues.
@@ -602,13 +610,6 @@ impl Queue {
                 request.finish(if is_cut_off { FAILED } else { LOST });
             }
         }
-    }
-
-    /// The device reaches nothing any more: all its requests fail.
-    fn give_up(&self) {
-        self.look();
-        self.progress.wake_all();
-        self.room.wake_all();
     }
 
     /// How to sleep until the next look.

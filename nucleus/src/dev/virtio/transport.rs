@@ -224,7 +224,7 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     // Dropped after the transport, which resets the device: what the device knows of stays until
     // then.
     let mut made = Vec::new();
-    let domain = dma::domain_of(function.place())?;
+    let domain = dma::domain_of(pci::place(function.at))?;
     let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
     let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
         .map_err(|_| Error::Lacks("the registers of version 1"))?;

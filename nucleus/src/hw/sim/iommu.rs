@@ -18,6 +18,7 @@ use super::{
     point,
     random::Random,
 };
+use crate::hw::counters::Counter;
 use crate::hw::iommu::{Device, Domain, Entry, Fault, Features, Policy, Stale};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
@@ -212,6 +213,12 @@ pub(crate) fn iommu_forget(stale: &[Stale]) {
         }
     }
     for &stale in stale {
+        let kind = match stale {
+            Stale::All => Counter::iommu_global_invalidations,
+            Stale::Domain(_) => Counter::iommu_domain_invalidations,
+            Stale::Pages { .. } => Counter::iommu_page_invalidations,
+        };
+        kind.add(1);
         if let Stale::Pages { first, order, .. } = stale {
             let most = iommu.features.and_then(|it| it.page_order);
             if most.is_none_or(|most| order > most) || !first.is_multiple_of(1 << order) {

@@ -2,6 +2,8 @@
 //! machine off. Read once at boot, through the boot page tables, into [`Tables`]. Nothing in them
 //! is trusted to be there or to be well-formed.
 
+use super::bytes::{u16_at, u32_at, u64_at};
+use super::dmar::Dmar;
 use super::layout::{BOOT_MAPPED, ptr};
 use super::percpu::MAX_CPUS;
 use crate::PhysAddr;
@@ -46,6 +48,8 @@ pub struct Tables {
     persistent_count: usize,
     /// How to stop.
     pub power: Power,
+    /// The remapping units.
+    pub remapping: Dmar,
 }
 
 /// Bytes of physical memory, if the boot page tables map them.
@@ -56,18 +60,6 @@ fn bytes(at: u64, len: usize) -> Option<&'static [u8]> {
     }
     // SAFETY: mapped, and firmware memory that nothing changes during boot.
     Some(unsafe { core::slice::from_raw_parts(ptr(PhysAddr(at)), len) })
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 fn sum_is_zero(bytes: &[u8]) -> bool {
@@ -119,6 +111,7 @@ impl Tables {
                 take_over: (0, 0),
                 reset: None,
             },
+            remapping: Dmar::NONE,
         }
     }
 
@@ -159,6 +152,8 @@ impl Tables {
                 let _ = self.read_power(fadt);
             } else if let Some(nfit) = table(at, b"NFIT") {
                 self.read_persistent(nfit);
+            } else if let Some(dmar) = table(at, b"DMAR") {
+                self.remapping = Dmar::read(dmar);
             }
         }
         Some(())

@@ -7,7 +7,7 @@ use super::acpi::Tables;
 use super::cpu::{self, Features, features, msr, read_msr, write_msr};
 use super::percpu::{self, MAX_CPUS};
 use super::port::out8;
-use super::{space, vectors};
+use super::{space, vectors, vtd};
 
 const ID: u32 = 0x20;
 const TASK_PRIORITY: u32 = 0x80;
@@ -69,7 +69,8 @@ fn write(register: u32, value: u32) {
 /// Finds the local APIC. Once, on the boot CPU. False if it can't be reached.
 pub fn start(tables: &Tables) -> bool {
     silence_legacy();
-    if features().contains(Features::X2APIC) {
+    let is_allowed = !tables.remapping.refuses_x2apic();
+    if features().contains(Features::X2APIC) && is_allowed {
         REGISTERS.store(X2APIC, Ordering::Relaxed);
     } else {
         let Some(base) = space::map_device(tables.local_apic, 0x1000) else {
@@ -80,9 +81,14 @@ pub fn start(tables: &Tables) -> bool {
     true
 }
 
+/// Whether the registers are reached as model-specific ones, and numbers have 32 bits.
+pub fn is_x2apic() -> bool {
+    REGISTERS.load(Ordering::Relaxed) == X2APIC
+}
+
 /// Turns this CPU's local APIC on.
 pub fn enable() {
-    let x2apic = REGISTERS.load(Ordering::Relaxed) == X2APIC;
+    let x2apic = is_x2apic();
     // SAFETY: every 64-bit CPU has the register; x2APIC mode is set only where it exists.
     unsafe {
         let base = read_msr(msr::APIC_BASE) | BASE_ENABLE;
@@ -221,6 +227,7 @@ impl IoApic {
     }
 }
 
+const IO_ID: u32 = 0;
 const IO_VERSION: u32 = 1;
 const IO_TABLE: u32 = 0x10;
 const IO_LOW_ACTIVE: u32 = 1 << 13;
@@ -247,8 +254,11 @@ pub fn route_legacy(tables: &Tables, line: u8, vector: u8) -> bool {
         // Polarity and trigger: 3 means low active, level; legacy lines are neither unless told.
         let low = if flags & 3 == 3 { IO_LOW_ACTIVE } else { 0 };
         let level = if flags >> 2 & 3 == 3 { IO_LEVEL } else { 0 };
-        io_apic.write(IO_TABLE + pin * 2 + 1, IDS[0].load(Ordering::Relaxed) << 24);
-        io_apic.write(IO_TABLE + pin * 2, u32::from(vector) | low | level);
+        let (id, to) = (io_apic.read(IO_ID) >> 24 & 15, id_of(0));
+        let remapped = vtd::legacy(id, line, vector, to, level != 0);
+        let [upper, lower] = remapped.unwrap_or([to << 24, 0]);
+        io_apic.write(IO_TABLE + pin * 2 + 1, upper);
+        io_apic.write(IO_TABLE + pin * 2, u32::from(vector) | low | level | lower);
         return true;
     }
     false

@@ -11,18 +11,21 @@
 pub(crate) mod acpi;
 pub(crate) mod apic;
 pub(crate) mod backtrace;
+mod bytes;
 pub(crate) mod clock;
 pub(crate) mod cmos;
+pub(crate) mod config;
 pub(crate) mod copy;
 pub(crate) mod cpu;
 pub(crate) mod direct;
+pub(crate) mod dmar;
 pub(crate) mod entry;
 pub(crate) mod fault;
 pub(crate) mod fpu;
+mod gate;
 pub(crate) mod gdt;
 pub(crate) mod identify;
 pub(crate) mod idt;
-pub(crate) mod iommu;
 pub(crate) mod irq;
 pub(crate) mod kernel_flush;
 pub(crate) mod layout;
@@ -41,6 +44,7 @@ pub(crate) mod start;
 pub(crate) mod user;
 pub(crate) mod vdso;
 pub(crate) mod vectors;
+pub(crate) mod vtd;
 pub(crate) mod window;
 
 pub(crate) use clock::{epoch_at_boot, look_again, nanoseconds, set_timer};
@@ -56,9 +60,6 @@ pub(crate) use cpu::{
 pub(crate) use direct::{direct_hide, direct_show, each_kernel_page};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};
-pub(crate) use iommu::{
-    iommu_attach, iommu_detach, iommu_features, iommu_forget, iommu_take_fault, iommu_written,
-};
 pub(crate) use irq::{Message, message};
 pub(crate) use kernel_flush::everywhere as flush_kernel;
 pub(crate) use layout::ptr;
@@ -79,6 +80,10 @@ pub(crate) use space::{
 pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::DEVICES;
+pub(crate) use vtd::{
+    iommu_attach, iommu_block, iommu_detach, iommu_features, iommu_forget, iommu_lost_faults,
+    iommu_reserved, iommu_take_fault, iommu_units, iommu_written,
+};
 pub(crate) use window::{
     WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, flushes, window_address, window_flush,
     window_invalidate, window_map, window_slot, window_start, window_take, window_unmap,

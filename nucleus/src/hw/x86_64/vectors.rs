@@ -2,6 +2,8 @@
 
 /// First serial port.
 pub const CONSOLE: u8 = 0x30;
+/// A remapping unit refused something.
+pub const REMAPPING: u8 = 0x31;
 /// The first of the vectors for messages of devices.
 pub const FIRST_DEVICE: u8 = 0x40;
 /// How many there are.

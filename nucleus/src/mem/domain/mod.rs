@@ -27,7 +27,8 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 pub(crate) use strict::BATCH;
 use strict::Strict;
-pub(crate) use window::Window;
+#[cfg_attr(target_os = "none", allow(unused_imports))]
+pub(crate) use window::{PAGES as WINDOW_PAGES, Window};
 
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
@@ -73,11 +74,8 @@ pub(crate) unsafe fn start(wanted: Policy) {
             }
         }
         Policy::Strict if has_units => Policy::Strict,
-        Policy::Off => Policy::Off,
-        _ => {
-            crate::log!("iommu: there is none: devices reach all memory");
-            Policy::Off
-        }
+        // The machine has said so.
+        _ => Policy::Off,
     };
     POLICY.store(policy as u8, Ordering::Relaxed);
 }
@@ -137,14 +135,6 @@ fn forget(stale: &[Stale], cause: Counter) {
     }
     machine::iommu_forget(stale);
     cause.add(1);
-    for stale in stale {
-        let kind = match stale {
-            Stale::All => Counter::iotlb_global,
-            Stale::Domain(_) => Counter::iotlb_domain_selective,
-            Stale::Pages { .. } => Counter::iotlb_page_selective,
-        };
-        kind.add(1);
-    }
 }
 
 /// A driver whose device may be taken from it.
@@ -323,7 +313,6 @@ pub(crate) fn settle() {
 }
 
 /// Gives a device up that broke its promises, if it is in a domain.
-#[cfg_attr(not(test), allow(dead_code, reason = "for the machine's faults"))]
 pub(crate) fn give_up(device: Device) {
     each(|domain| {
         if domain.device == device {

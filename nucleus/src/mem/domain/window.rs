@@ -30,7 +30,7 @@ pub(crate) struct Window {
     released: AtomicU32,
 }
 
-/// Requests that fit into a window at least.
+/// Pages of a window.
 pub(crate) const PAGES: usize = ENTRIES as usize;
 
 impl Window {

@@ -1,0 +1,117 @@
+//! The configuration space of PCI functions, by its two ports: 256 bytes a function.
+//!
+//! A function that was [blocked](block) is no bus master any more, and none that is asked for
+//! later makes it one.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::gate::Gate;
+use super::port::{in32, out32};
+
+/// Guards the two ports together.
+static PORTS: Gate<()> = Gate::new(());
+
+const ADDRESS: u16 = 0xcf8;
+const DATA: u16 = 0xcfc;
+
+const COMMAND: u8 = 4;
+const BUS_MASTER: u32 = 1 << 2;
+const HEADER: u8 = 0xc;
+const BUSES: u8 = 0x18;
+
+/// Functions that are blocked, a bit each.
+static BLOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// The value for the address port: `function` is bus, device and function in bits 15..0.
+fn address(function: u16, register: u8) -> u32 {
+    1 << 31 | u32::from(function) << 8 | u32::from(register & !3)
+}
+
+/// Reads a 32-bit register; all ones where there is nothing.
+pub fn read(function: u16, register: u8) -> u32 {
+    PORTS.with(|()| {
+        // SAFETY: the registers of the configuration space can be read without an effect on memory.
+        unsafe {
+            out32(ADDRESS, address(function, register));
+            in32(DATA)
+        }
+    })
+}
+
+/// Writes a 32-bit register.
+///
+/// # Safety
+/// What the function does afterwards must break no invariant of the kernel's memory: it may decode
+/// addresses that nothing else uses, and reach memory only as its driver tells it to.
+pub unsafe fn write(function: u16, register: u8, value: u32) {
+    PORTS.with(|()| {
+        // Looked up inside: a `block` comes before this write, or waits for it.
+        let is_command = register & !3 == COMMAND;
+        let value = match is_command && is_blocked(function) {
+            true => value & !BUS_MASTER,
+            false => value,
+        };
+        // SAFETY: the caller answers for the effect.
+        unsafe {
+            out32(ADDRESS, address(function, register));
+            out32(DATA, value);
+        }
+    });
+}
+
+/// Whether a function was [blocked](block).
+pub fn is_blocked(function: u16) -> bool {
+    let word = &BLOCKED[usize::from(function) / 64];
+    word.load(Ordering::Relaxed) >> (function % 64) & 1 != 0
+}
+
+/// Takes bus mastering from a function for good: it reaches no memory and sends no messages.
+/// Returns false if it was taken before.
+pub fn block(function: u16) -> bool {
+    let word = &BLOCKED[usize::from(function) / 64];
+    let bit = 1 << (function % 64);
+    if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+        return false;
+    }
+    PORTS.with(|()| {
+        // SAFETY: the function does less than before; the upper half's bits are cleared by ones.
+        unsafe {
+            out32(ADDRESS, address(function, COMMAND));
+            let command = in32(DATA);
+            out32(DATA, command & 0xffff & !BUS_MASTER);
+        }
+    });
+    true
+}
+
+/// Whether there is a function.
+pub fn exists(function: u16) -> bool {
+    read(function, 0) as u16 != u16::MAX
+}
+
+/// The first and the last bus behind a bridge, as the firmware has numbered them; `None` if there
+/// is no bridge, or the numbers make no sense.
+pub fn behind(function: u16) -> Option<(u8, u8)> {
+    let is_bridge = exists(function) && read(function, HEADER) >> 16 & 0x7f == 1;
+    if !is_bridge {
+        return None;
+    }
+    let [_, first, last, _] = read(function, BUSES).to_le_bytes();
+    let bus = (function >> 8) as u8;
+    (first > bus && last >= first).then_some((first, last))
+}
+
+/// Calls `each` with every function of a bus.
+pub fn functions(bus: u8, mut each: impl FnMut(u16)) {
+    for device in 0..32u16 {
+        let first = u16::from(bus) << 8 | device << 3;
+        if !exists(first) {
+            continue;
+        }
+        let has_more = read(first, HEADER) >> 23 & 1 != 0;
+        let count = if has_more { 8 } else { 1 };
+        (first..first + count)
+            .filter(|&it| exists(it))
+            .for_each(&mut each);
+    }
+}

@@ -1,0 +1,126 @@
+//! What units refused: taken out of their records into a ring, in an interrupt of theirs.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::super::gate::Gate;
+use super::super::{apic, vectors};
+use super::registers::{self, fault_status};
+use super::unit::{Unit, units};
+use crate::hw::iommu::{Device, Fault};
+
+/// Faults that wait to be taken; more are only counted.
+const KEPT: usize = 64;
+
+struct Ring {
+    faults: [Option<Fault>; KEPT],
+    first: usize,
+    count: usize,
+}
+
+static RING: Gate<Ring> = Gate::new(Ring {
+    faults: [None; KEPT],
+    first: 0,
+    count: 0,
+});
+
+/// Faults that were not recorded: by a unit whose records were full (at least that many), or here.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+const MASKED: u32 = 1 << 31;
+
+/// Lets a unit interrupt the first CPU for faults. Its own messages are not remapped.
+pub fn start(unit: &Unit) {
+    let registers = &unit.registers;
+    let id = apic::id_of(0);
+    registers.write(registers::FAULT_DATA, vectors::REMAPPING.into());
+    registers.write(registers::FAULT_ADDRESS, 0xfee0_0000 | (id & 0xff) << 12);
+    registers.write(registers::FAULT_UPPER_ADDRESS, id & !0xff);
+    // Those of the time before are the firmware's.
+    let records = registers.fault_records();
+    for record in 0..records.count {
+        let _ = take_record(unit, records.start + 16 * record);
+    }
+    let errors = fault_status::OVERFLOW | fault_status::QUEUE_ERRORS;
+    registers.write(registers::FAULT_STATUS, errors);
+    let control = registers.read(registers::FAULT_CONTROL);
+    registers.write(registers::FAULT_CONTROL, control & !MASKED);
+}
+
+/// Takes a fault out of a record, which is free again then.
+fn take_record(unit: &Unit, at: usize) -> Option<Fault> {
+    const SET: u32 = 1 << 31;
+    const READ: u32 = 1 << 30;
+    let registers = &unit.registers;
+    let last = registers.read(at + 12);
+    if last & SET == 0 {
+        return None;
+    }
+    let (address, source) = (registers.read_wide(at), registers.read(at + 8));
+    registers.write(at + 12, SET);
+    let reason = last as u8;
+    let is_interrupt = (0x20..0x30).contains(&reason);
+    Some(Fault {
+        device: Device(source as u16),
+        address: match is_interrupt {
+            // The index that the message named.
+            true => address >> 48,
+            false => address & !0xfff,
+        },
+        is_write: !is_interrupt && last & READ == 0,
+        reason,
+    })
+}
+
+/// Takes all that units have recorded; each has at most 256 records, which are looked at once.
+pub fn collect() {
+    for unit in units().filter(|unit| !unit.is_lost()) {
+        let registers = &unit.registers;
+        let status = registers.read(registers::FAULT_STATUS);
+        if status & fault_status::PENDING != 0 {
+            let records = registers.fault_records();
+            let first = (status >> 8 & 0xff) as usize;
+            for n in 0..records.count {
+                let record = (first + n) % records.count;
+                if let Some(fault) = take_record(unit, records.start + 16 * record) {
+                    keep(fault);
+                }
+            }
+        }
+        if status & fault_status::OVERFLOW != 0 {
+            LOST.fetch_add(1, Ordering::Relaxed);
+            registers.write(registers::FAULT_STATUS, fault_status::OVERFLOW);
+        }
+    }
+}
+
+fn keep(fault: Fault) {
+    RING.with(|ring| {
+        if ring.count == KEPT {
+            LOST.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        ring.faults[(ring.first + ring.count) % KEPT] = Some(fault);
+        ring.count += 1;
+    });
+}
+
+/// The oldest fault that was not taken yet.
+pub fn take() -> Option<Fault> {
+    let oldest = || {
+        RING.with(|ring| {
+            let fault = ring.faults[ring.first].take()?;
+            ring.first = (ring.first + 1) % KEPT;
+            ring.count -= 1;
+            Some(fault)
+        })
+    };
+    oldest().or_else(|| {
+        collect();
+        oldest()
+    })
+}
+
+/// See [`LOST`].
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}

@@ -1,0 +1,441 @@
+//! Intel's remapping units (VT-d, the architecture's specification 3.x): they translate the
+//! addresses of devices, and the messages by which devices interrupt.
+//!
+//! [`start`] finds the units by the firmware's table, gives all of them the same root table, in
+//! which no device reaches anything, and turns them on; it is told whether by the command line
+//! (`iommu=off`, and `iommu.queue=off` for units without a queue). The functions named
+//! `iommu_…` are those of [`hw::iommu`](crate::hw::iommu). The parts: `registers`, `unit` (start
+//! and invalidations), `tables` (context entries, entries of interrupts), `faults`.
+//!
+//! A unit whose answer does not come in time is given up: its functions lose bus mastering.
+
+mod faults;
+mod registers;
+mod tables;
+mod unit;
+
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use super::dmar::{Dmar, Kind, Scope};
+use super::gate::Gate;
+use super::irq::Message;
+use super::{apic, config, vectors};
+use crate::PhysAddr;
+use crate::hw::iommu::{Device, Domain, Fault, Features, Stale};
+use tables::Interrupt;
+use unit::{MAX_UNITS, Order, Silent, Unit, units};
+
+pub(crate) use faults::collect as collect_faults;
+
+/// [`Features`], as [`pack`] makes them; 0 if no unit translates.
+static FEATURES: AtomicU64 = AtomicU64::new(0);
+/// Levels of page tables.
+static LEVELS: AtomicU8 = AtomicU8::new(0);
+/// Whether all units look into the CPUs' caches when they read tables.
+static COHERENT: AtomicBool = AtomicBool::new(true);
+/// Whether a unit's write buffer must be flushed before it sees what was written.
+static FLUSHES: AtomicBool = AtomicBool::new(false);
+/// Whether messages name CPUs by numbers of 32 bits.
+static WIDE: AtomicBool = AtomicBool::new(false);
+/// The place under which the I/O APIC with each number raises interrupts, plus one.
+static IO_APICS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+/// Memory that a device uses on the firmware's behalf: place, first address, end.
+type Reserved = (u16, u64, u64);
+const MAX_RESERVED: usize = 16;
+static RESERVED: Gate<[Reserved; MAX_RESERVED]> = Gate::new([(0, 0, 0); MAX_RESERVED]);
+
+/// The first entry of the table of interrupts that is the I/O APICs'; those before are devices'
+/// messages, by their numbers.
+const FIRST_LEGACY: u16 = vectors::DEVICES as u16;
+
+fn is_coherent() -> bool {
+    COHERENT.load(Ordering::Relaxed)
+}
+
+/// The words of the command line.
+#[derive(Clone, Copy)]
+struct Settings {
+    is_off: bool,
+    has_queue: bool,
+}
+
+impl Settings {
+    fn read(command_line: &str) -> Settings {
+        let words = command_line.split(' ').take_while(|word| *word != "--");
+        let mut settings = Settings {
+            is_off: false,
+            has_queue: true,
+        };
+        for (name, value) in words.filter_map(|word| word.split_once('=')) {
+            match name {
+                "iommu" => settings.is_off = value == "off",
+                "iommu.queue" => settings.has_queue = value != "off",
+                _ => {}
+            }
+        }
+        settings
+    }
+}
+
+/// The buses that functions are on, by the bridges.
+fn find_buses() -> [bool; 256] {
+    let mut found = [false; 256];
+    let mut looked = [false; 256];
+    found[0] = true;
+    while let Some(bus) = (0..256).find(|&bus| found[bus] && !looked[bus]) {
+        looked[bus] = true;
+        config::functions(bus as u8, |place| {
+            if let Some((first, _)) = config::behind(place) {
+                found[usize::from(first)] = true;
+            }
+        });
+    }
+    found
+}
+
+/// The places that a scope covers: the function, and what is behind it.
+fn places(scope: &Scope) -> [Option<(u16, u16)>; 2] {
+    if !matches!(scope.kind, Kind::Endpoint | Kind::Bridge) {
+        return [None; 2];
+    }
+    let Some(place) = scope.place(config::behind) else {
+        return [None; 2];
+    };
+    let behind = match scope.kind {
+        Kind::Bridge => config::behind(place),
+        _ => None,
+    };
+    let whole = |(first, last): (u8, u8)| (u16::from(first) << 8, u16::from(last) << 8 | 0xff);
+    [Some((place, place)), behind.map(whole)]
+}
+
+/// Starts the units. Once, on the boot CPU, when frames, interrupts and the clock work; `is_memory`
+/// says of a range of addresses whether the kernel uses any of it.
+pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bool) {
+    let settings = Settings::read(command_line);
+    if dmar.left_out > 0 {
+        crate::log!(
+            "IOMMU: {} entries of the firmware's table are not used",
+            dmar.left_out
+        );
+    }
+    for (unit, found) in unit::all().iter().zip(dmar.units()) {
+        if !unit.registers.map(found.registers) {
+            crate::log!("IOMMU: no room for the registers of a unit");
+            break;
+        }
+        let scopes = dmar.scopes(found).iter();
+        unit.set_scope(found.takes_rest, scopes.flat_map(places).flatten());
+    }
+    for unit in units() {
+        if unit.quiet().is_err() {
+            // Before it translates anything: its devices lose what they reach, too.
+            unit.give_up();
+        }
+    }
+    let count = units().filter(|unit| !unit.is_lost()).count();
+    if count == 0 || settings.is_off {
+        crate::log!(
+            "no IOMMU{}: devices reach all memory, and are trusted to write where they are told",
+            if count > 0 { " (iommu=off)" } else { "" }
+        );
+        return;
+    }
+    let Some(features) = common_features() else {
+        crate::log!("no IOMMU: its units share no format of page tables");
+        return;
+    };
+    note_reserved(dmar, is_memory);
+    let all = || units().filter(|unit| !unit.is_lost());
+    let has = |what: fn(registers::Capabilities) -> bool| all().all(|it| what(it.capabilities()));
+    COHERENT.store(has(registers::Capabilities::is_coherent), Ordering::Relaxed);
+    let flushes = all().any(|unit| unit.capabilities().needs_write_flush());
+    FLUSHES.store(flushes, Ordering::Relaxed);
+    LEVELS.store(features.levels as u8, Ordering::Relaxed);
+    let buses = find_buses();
+    let Some(root) = tables::make((0..=255).filter(|&bus| buses[usize::from(bus)])) else {
+        crate::log!("no IOMMU: no memory for its tables");
+        return;
+    };
+    let queued = settings.has_queue && has(registers::Capabilities::has_queue);
+    let is_remapped =
+        queued && dmar.remaps_interrupts() && has(registers::Capabilities::remaps_interrupts);
+    let mut interrupts = None;
+    if is_remapped {
+        const EXTENDED: u64 = 1 << 11;
+        note_io_apics(dmar);
+        let is_wide = has(registers::Capabilities::has_wide_interrupts) && apic::is_x2apic();
+        WIDE.store(is_wide, Ordering::Relaxed);
+        interrupts = tables::make_interrupts();
+        interrupts = interrupts.map(|table| if is_wide { table | EXTENDED } else { table });
+    }
+    for unit in all() {
+        if let Err(Silent) = unit.start(root, queued, interrupts) {
+            unit.give_up();
+        }
+    }
+    if all().count() == 0 {
+        return;
+    }
+    FEATURES.store(pack(features), Ordering::Release);
+    crate::log!(
+        "IOMMU: {} units, page tables of {} levels, {}invalidations by {}, interrupts are{} \
+         remapped",
+        all().count(),
+        features.levels,
+        if features.keeps_absent {
+            "caching mode, "
+        } else {
+            ""
+        },
+        if queued { "queue" } else { "registers" },
+        if interrupts.is_some() { "" } else { " not" },
+    );
+}
+
+/// What all units can do; `None` if there are no tables that all can use.
+fn common_features() -> Option<Features> {
+    let mut features = Features {
+        levels: 0,
+        large: true,
+        domains: u16::MAX,
+        keeps_absent: false,
+        page_order: Some(63),
+    };
+    let all = || {
+        units()
+            .filter(|unit| !unit.is_lost())
+            .map(Unit::capabilities)
+    };
+    // Tables of more levels than a device's addresses have bits for only take memory.
+    let bits = all().map(|it| it.address_bits()).min()?;
+    let common = |levels: &usize| all().all(|it| it.has_levels(*levels));
+    let reaches = |levels: &usize| 12 + 9 * *levels as u32 >= bits;
+    let enough = (3..=5).filter(common).find(reaches);
+    features.levels = enough.or_else(|| (3..=5).rfind(common))?;
+    for unit in all() {
+        features.large &= unit.has_large();
+        // Number 0 is the units' own in caching mode, and not used.
+        let domains = unit.domains() - 1;
+        features.domains = features.domains.min(domains.min(u16::MAX.into()) as u16);
+        features.keeps_absent |= unit.keeps_absent();
+        let orders = features.page_order.zip(unit.page_order());
+        features.page_order = orders.map(|(one, other)| one.min(other));
+    }
+    Some(features)
+}
+
+/// Notes the memory that devices use on the firmware's behalf.
+fn note_reserved(dmar: &Dmar, is_memory: impl Fn(u64, u64) -> bool) {
+    let mut count = 0;
+    for region in dmar.regions() {
+        if is_memory(region.start, region.end) {
+            crate::log!(
+                "IOMMU: the firmware gives devices {:#x}..{:#x}, which is the kernel's memory: not \
+                 done",
+                region.start,
+                region.end
+            );
+            continue;
+        }
+        let users = dmar.users(region).iter();
+        for place in users.filter_map(|scope| scope.place(config::behind)) {
+            RESERVED.with(|all| {
+                if let Some(slot) = all.get_mut(count) {
+                    *slot = (place, region.start, region.end);
+                    count += 1;
+                }
+            });
+        }
+    }
+}
+
+fn note_io_apics(dmar: &Dmar) {
+    let scopes = dmar.units().iter().flat_map(|unit| dmar.scopes(unit));
+    for scope in scopes.filter(|scope| scope.kind == Kind::IoApic) {
+        if let (Some(slot), Some(place)) = (
+            IO_APICS.get(usize::from(scope.number)),
+            scope.place(config::behind),
+        ) {
+            slot.store(u64::from(place) + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn pack(features: Features) -> u64 {
+    let order = features.page_order.map_or(0, |order| 1 << 7 | order);
+    features.levels as u64
+        | u64::from(features.large) << 8
+        | u64::from(features.keeps_absent) << 9
+        | u64::from(order) << 16
+        | u64::from(features.domains) << 32
+}
+
+fn unpack(packed: u64) -> Features {
+    Features {
+        levels: (packed & 0xff) as usize,
+        large: packed >> 8 & 1 != 0,
+        domains: (packed >> 32) as u16,
+        keeps_absent: packed >> 9 & 1 != 0,
+        page_order: (packed >> 23 & 1 != 0).then_some((packed >> 16 & 0x7f) as u32),
+    }
+}
+
+pub(crate) fn iommu_features() -> Option<Features> {
+    match FEATURES.load(Ordering::Acquire) {
+        0 => None,
+        packed => Some(unpack(packed)),
+    }
+}
+
+pub(crate) fn iommu_attach(device: Device, domain: Domain, root: PhysAddr) {
+    let Ok(before) = tables::set_context(device, Some((domain, root))) else {
+        crate::log!(
+            "IOMMU: {device} is on a bus that was not there at the start: it reaches nothing"
+        );
+        return;
+    };
+    // In caching mode the absent entry was kept, under number 0.
+    let before = before.unwrap_or(Domain(0));
+    unit::forget(&[
+        Order::Contexts(Some((device, before))),
+        Order::Translations(Stale::Domain(before)),
+        Order::Translations(Stale::Domain(domain)),
+    ]);
+    flush_writes();
+}
+
+pub(crate) fn iommu_detach(device: Device) {
+    if let Ok(Some(before)) = tables::set_context(device, None) {
+        unit::forget(&[
+            Order::Contexts(Some((device, before))),
+            Order::Translations(Stale::Domain(before)),
+        ]);
+    }
+}
+
+pub(crate) fn iommu_forget(stale: &[Stale]) {
+    /// Invalidations that a unit is told of at once.
+    const AT_ONCE: usize = 32;
+    for some in stale.chunks(AT_ONCE) {
+        let mut orders = [Order::Contexts(None); AT_ONCE];
+        for (order, stale) in orders.iter_mut().zip(some) {
+            *order = Order::Translations(*stale);
+        }
+        unit::forget(&orders[..some.len()]);
+    }
+}
+
+#[inline]
+pub(crate) fn iommu_written(at: PhysAddr, bytes: usize) {
+    tables::written(at, bytes);
+    flush_writes();
+}
+
+fn flush_writes() {
+    if FLUSHES.load(Ordering::Relaxed) {
+        units().for_each(Unit::flush_writes);
+    }
+}
+
+pub(crate) fn iommu_take_fault() -> Option<Fault> {
+    faults::take()
+}
+
+/// Faults that were not recorded, at least.
+pub(crate) fn iommu_lost_faults() -> u64 {
+    faults::lost()
+}
+
+/// Calls `each` with the ranges of addresses that a device uses on the firmware's behalf: they are
+/// to be mapped for it, each at the same address.
+pub(crate) fn iommu_reserved(Device(device): Device, mut each: impl FnMut(PhysAddr, PhysAddr)) {
+    for (place, start, end) in RESERVED.with(|all| *all) {
+        if place == device && start < end {
+            each(PhysAddr(start), PhysAddr(end));
+        }
+    }
+}
+
+/// A unit as `/proc/causeway/iommu` shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub is_lost: bool,
+    pub has_queue: bool,
+    pub remaps_interrupts: bool,
+}
+
+/// The units that the machine has.
+pub(crate) fn iommu_units() -> impl Iterator<Item = Seen> {
+    let see = |unit: &Unit| Seen {
+        is_lost: unit.is_lost(),
+        has_queue: unit.has_queue(),
+        remaps_interrupts: tables::remaps_interrupts(),
+    };
+    units().take(MAX_UNITS).map(see)
+}
+
+/// Takes bus mastering from a function for good. Returns false if it was taken before.
+pub(crate) fn iommu_block(Device(place): Device) -> bool {
+    config::block(place)
+}
+
+/// The message that makes a unit raise entry `index` of the table of interrupts.
+fn handle(index: u16) -> u64 {
+    const REMAPPED: u64 = 1 << 4;
+    let (low, high) = (u64::from(index & 0x7fff), u64::from(index >> 15));
+    0xfee0_0000 | low << 5 | REMAPPED | high << 2
+}
+
+fn set_interrupt(index: u16, interrupt: &Interrupt) {
+    tables::set_interrupt(index, interrupt, WIDE.load(Ordering::Relaxed));
+    unit::forget(&[Order::Interrupts(Some(index))]);
+    flush_writes();
+}
+
+/// The message with which the function at `source`, and no other, calls `number`'s handler; `None`
+/// where interrupts are not remapped.
+pub(super) fn message(number: u16, vector: u8, to: u32, source: u16) -> Option<Message> {
+    if !tables::remaps_interrupts() {
+        return None;
+    }
+    let interrupt = Interrupt {
+        vector,
+        to,
+        source: Some(source),
+        is_level: false,
+    };
+    set_interrupt(number, &interrupt);
+    Some(Message {
+        address: handle(number),
+        data: 0,
+    })
+}
+
+/// The upper half of the I/O APIC's entry for a line, and its bit in the lower one; `None` where
+/// interrupts are not remapped.
+pub(super) fn legacy(
+    io_apic: u32,
+    line: u8,
+    vector: u8,
+    to: u32,
+    is_level: bool,
+) -> Option<[u32; 2]> {
+    if !tables::remaps_interrupts() {
+        return None;
+    }
+    let index = FIRST_LEGACY + u16::from(line & 15);
+    let place = IO_APICS.get(io_apic as usize)?.load(Ordering::Relaxed);
+    let interrupt = Interrupt {
+        vector,
+        to,
+        source: place.checked_sub(1).map(|place| place as u16),
+        is_level,
+    };
+    set_interrupt(index, &interrupt);
+    Some([
+        u32::from(index) << 17 | 1 << 16,
+        u32::from(index >> 15) << 11,
+    ])
+}

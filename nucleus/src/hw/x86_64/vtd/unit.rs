@@ -1,0 +1,433 @@
+//! A unit: started, told what to forget, given up when it does not answer.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use super::super::config;
+use super::super::gate::Gate;
+use super::super::layout::ptr;
+use super::faults;
+use super::registers::{self, Capabilities, Registers, fault_status, global, wait};
+use super::tables;
+use crate::PhysAddr;
+use crate::hw::counters::Counter;
+use crate::hw::handlers;
+use crate::hw::iommu::{Device, Domain, Stale};
+
+pub const MAX_UNITS: usize = 16;
+/// Ranges of places that the firmware names for a unit.
+const MAX_SCOPES: usize = 32;
+/// No place is in it: the first one is behind the last one.
+const NO_SCOPE: u32 = 1 << 16;
+
+/// What a unit is told to forget.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// Context entries: the one of a device, which had the domain, or all.
+    Contexts(Option<(Device, Domain)>),
+    Translations(Stale),
+    /// Entries of the table of interrupts: one, or all.
+    Interrupts(Option<u16>),
+}
+
+/// Slots of the invalidation queue: a frame.
+const SLOTS: u16 = 256;
+
+/// The invalidation queue.
+struct Queue {
+    /// The slot that is filled next.
+    tail: u16,
+    /// Slots that were filled since the last wait.
+    filled: u16,
+    /// The value that the last wait makes the unit write.
+    awaited: u32,
+}
+
+/// A remapping unit of the machine.
+pub struct Unit {
+    pub registers: Registers,
+    queue: Gate<Queue>,
+    /// The queue's frame, and the frame of the word that the unit writes; 0 without a queue.
+    frames: [AtomicU64; 2],
+    is_lost: AtomicBool,
+    takes_rest: AtomicBool,
+    scopes: [AtomicU32; MAX_SCOPES],
+}
+
+/// The unit did not answer.
+pub struct Silent;
+
+impl Unit {
+    const fn new() -> Unit {
+        Unit {
+            registers: Registers::new(),
+            queue: Gate::new(Queue {
+                tail: 0,
+                filled: 0,
+                awaited: 0,
+            }),
+            frames: [const { AtomicU64::new(0) }; 2],
+            is_lost: AtomicBool::new(false),
+            takes_rest: AtomicBool::new(false),
+            scopes: [const { AtomicU32::new(NO_SCOPE) }; MAX_SCOPES],
+        }
+    }
+
+    /// Notes which places are behind the unit.
+    pub fn set_scope(&self, takes_rest: bool, places: impl Iterator<Item = (u16, u16)>) {
+        self.takes_rest.store(takes_rest, Ordering::Relaxed);
+        for (slot, (first, last)) in self.scopes.iter().zip(places) {
+            slot.store(u32::from(first) << 16 | u32::from(last), Ordering::Relaxed);
+        }
+    }
+
+    fn names(&self, place: u16) -> bool {
+        self.scopes.iter().any(|slot| {
+            let slot = slot.load(Ordering::Relaxed);
+            (slot >> 16..=slot & 0xffff).contains(&place.into())
+        })
+    }
+
+    pub fn capabilities(&self) -> Capabilities {
+        self.registers.capabilities()
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    pub fn has_queue(&self) -> bool {
+        self.frames[0].load(Ordering::Relaxed) != 0
+    }
+
+    /// Turns off what the firmware may have left on.
+    ///
+    /// # Errors
+    /// [`Silent`].
+    pub fn quiet(&self) -> Result<(), Silent> {
+        let version = self.registers.read(registers::VERSION);
+        if version == 0 || version == u32::MAX {
+            return Err(Silent);
+        }
+        for bit in [
+            global::INTERRUPTS,
+            global::COMPATIBLE,
+            global::QUEUE,
+            global::TRANSLATION,
+        ] {
+            if self.registers.is_on(bit) && !self.registers.turn(bit, false) {
+                return Err(Silent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the unit: from now on devices reach what `root` leads to, and no other memory.
+    /// `queued`: by a queue, if it has one. `interrupts`: their table, if they are remapped.
+    ///
+    /// # Errors
+    /// [`Silent`].
+    pub fn start(
+        &self,
+        root: PhysAddr,
+        queued: bool,
+        interrupts: Option<u64>,
+    ) -> Result<(), Silent> {
+        let done = |answered: bool| answered.then_some(()).ok_or(Silent);
+        if queued {
+            let frames = [(); 2].map(|()| handlers::take_kernel_frame());
+            if let [Some(queue), Some(word)] = frames {
+                // SAFETY: the frame was just taken.
+                unsafe { ptr(word).cast::<u64>().write_volatile(0) };
+                self.frames[1].store(word.0, Ordering::Relaxed);
+                self.frames[0].store(queue.0, Ordering::Relaxed);
+            }
+        }
+        if self.has_queue() {
+            self.start_queue()?;
+        }
+        self.registers.write_wide(registers::ROOT_TABLE, root.0);
+        done(self.registers.once(global::SET_ROOT))?;
+        self.order(&[Order::Contexts(None), Order::Translations(Stale::All)])?;
+        faults::start(self);
+        if let Some(table) = interrupts {
+            self.registers.write_wide(registers::INTERRUPT_TABLE, table);
+            done(self.registers.once(global::SET_INTERRUPT_TABLE))?;
+            self.order(&[Order::Interrupts(None)])?;
+            done(self.registers.turn(global::INTERRUPTS, true))?;
+        }
+        done(self.registers.turn(global::TRANSLATION, true))?;
+        if self.capabilities().protects_memory() {
+            self.registers.write(registers::PROTECTED_MEMORY, 0);
+            done(wait(|| {
+                self.registers.read(registers::PROTECTED_MEMORY) & 1 == 0
+            }))?;
+        }
+        Ok(())
+    }
+
+    fn start_queue(&self) -> Result<(), Silent> {
+        self.registers.write_wide(registers::QUEUE_TAIL, 0);
+        let frame = self.frames[0].load(Ordering::Relaxed);
+        // 256 slots of 16 bytes.
+        self.registers.write_wide(registers::QUEUE, frame);
+        self.queue.with(|queue| {
+            queue.tail = 0;
+            queue.filled = 0;
+        });
+        let is_on = self.registers.turn(global::QUEUE, true);
+        is_on.then_some(()).ok_or(Silent)
+    }
+
+    /// Makes the unit forget; returns when it has. One that does not answer is given up.
+    pub fn forget(&self, orders: &[Order]) {
+        if !self.is_lost() && self.order(orders).is_err() {
+            self.give_up();
+        }
+    }
+
+    /// As [`forget`](Self::forget).
+    ///
+    /// # Errors
+    /// [`Silent`].
+    fn order(&self, orders: &[Order]) -> Result<(), Silent> {
+        for order in orders {
+            count(order);
+        }
+        // What was written to memory comes before.
+        fence(Ordering::SeqCst);
+        if !self.has_queue() {
+            return self.queue.with(|_| {
+                let mut all = orders.iter();
+                all.try_for_each(|order| self.order_by_registers(*order))
+            });
+        }
+        let mut is_anew = false;
+        loop {
+            let result = self.queue.with(|queue| {
+                for order in orders {
+                    // One slot stays empty, and one is for the wait.
+                    if queue.filled + 2 >= SLOTS {
+                        self.finish(queue)?;
+                    }
+                    self.put(queue, self.encode(*order));
+                }
+                self.finish(queue)
+            });
+            match result {
+                Err(Trouble::Error) if !is_anew => {
+                    // A descriptor was refused, or a device spoilt the wait: all is forgotten
+                    // instead, by a queue that starts anew.
+                    crate::log!("IOMMU: a unit's invalidation queue is started anew");
+                    Counter::iommu_queue_errors.add(1);
+                    is_anew = true;
+                    self.restart_queue()?;
+                }
+                Err(_) => return Err(Silent),
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    fn restart_queue(&self) -> Result<(), Silent> {
+        if !self.registers.turn(global::QUEUE, false) {
+            return Err(Silent);
+        }
+        let errors = fault_status::QUEUE_ERRORS;
+        self.registers.write(registers::FAULT_STATUS, errors);
+        self.start_queue()?;
+        let all = [
+            Order::Contexts(None),
+            Order::Translations(Stale::All),
+            Order::Interrupts(None),
+        ];
+        let with_interrupts = self.capabilities().remaps_interrupts();
+        let all = &all[..if with_interrupts { 3 } else { 2 }];
+        let result = self.queue.with(|queue| {
+            all.iter()
+                .for_each(|order| self.put(queue, self.encode(*order)));
+            self.finish(queue)
+        });
+        result.map_err(|_| Silent)
+    }
+
+    fn put(&self, queue: &mut Queue, descriptor: [u64; 2]) {
+        let frame = PhysAddr(self.frames[0].load(Ordering::Relaxed));
+        // SAFETY: inside the frame, which is the queue's for good; the unit does not read this slot
+        // before the tail has passed it.
+        unsafe {
+            let slot = ptr(frame).cast::<[u64; 2]>().add(queue.tail.into());
+            slot.write_volatile(descriptor);
+        }
+        queue.tail = (queue.tail + 1) % SLOTS;
+        queue.filled += 1;
+    }
+
+    /// Waits until the unit has done all that was put.
+    fn finish(&self, queue: &mut Queue) -> Result<(), Trouble> {
+        const WAIT: u64 = 5 | 1 << 5;
+        queue.awaited = queue.awaited.wrapping_add(1);
+        let (awaited, word) = (queue.awaited, self.frames[1].load(Ordering::Relaxed));
+        self.put(queue, [WAIT | u64::from(awaited) << 32, word]);
+        queue.filled = 0;
+        fence(Ordering::SeqCst);
+        self.registers
+            .write_wide(registers::QUEUE_TAIL, u64::from(queue.tail) << 4);
+        // SAFETY: the frame is the unit's for good; it writes the word at any time.
+        let written = || unsafe { ptr(PhysAddr(word)).cast::<u32>().read_volatile() };
+        let mut has_failed = false;
+        let answered = wait(|| {
+            let is_done = written() == awaited;
+            // A register is read only when memory does not say it.
+            has_failed = !is_done
+                && self.registers.read(registers::FAULT_STATUS) & fault_status::QUEUE_ERRORS != 0;
+            is_done || has_failed
+        });
+        match (answered, has_failed) {
+            (true, false) => Ok(()),
+            (true, true) => Err(Trouble::Error),
+            (false, _) => Err(Trouble::Silent),
+        }
+    }
+
+    /// A descriptor (VT-d 6.5.2).
+    fn encode(&self, order: Order) -> [u64; 2] {
+        const CONTEXT: u64 = 1;
+        const TRANSLATION: u64 = 2;
+        const INTERRUPT: u64 = 4;
+        let drains = self.capabilities().drains().map(u64::from);
+        let translation = TRANSLATION | drains[0] << 6 | drains[1] << 7;
+        match order {
+            Order::Contexts(None) => [CONTEXT | 1 << 4, 0],
+            Order::Contexts(Some((Device(place), Domain(domain)))) => [
+                CONTEXT | 3 << 4 | u64::from(domain) << 16 | u64::from(place) << 32,
+                0,
+            ],
+            Order::Translations(Stale::All) => [translation | 1 << 4, 0],
+            Order::Translations(Stale::Domain(Domain(domain))) => {
+                [translation | 2 << 4 | u64::from(domain) << 16, 0]
+            }
+            Order::Translations(Stale::Pages {
+                domain: Domain(domain),
+                first,
+                order,
+            }) => [
+                translation | 3 << 4 | u64::from(domain) << 16,
+                first << 12 | u64::from(order),
+            ],
+            Order::Interrupts(None) => [INTERRUPT, 0],
+            Order::Interrupts(Some(index)) => [INTERRUPT | 1 << 4 | u64::from(index) << 32, 0],
+        }
+    }
+
+    /// The same by registers, one by one.
+    fn order_by_registers(&self, order: Order) -> Result<(), Silent> {
+        const START: u64 = 1 << 63;
+        let [writes, reads] = self.capabilities().drains().map(u64::from);
+        let drains = reads << 49 | writes << 48;
+        let (at, command) = match order {
+            Order::Contexts(None) => (registers::CONTEXT_COMMAND, 1 << 61),
+            Order::Contexts(Some((Device(place), Domain(domain)))) => (
+                registers::CONTEXT_COMMAND,
+                3 << 61 | u64::from(place) << 16 | u64::from(domain),
+            ),
+            Order::Translations(stale) => {
+                let registers = self.registers.iotlb();
+                let command = match stale {
+                    Stale::All => 1 << 60,
+                    Stale::Domain(Domain(domain)) => 2 << 60 | u64::from(domain) << 32,
+                    Stale::Pages {
+                        domain: Domain(domain),
+                        first,
+                        order,
+                    } => {
+                        let address = first << 12 | u64::from(order);
+                        self.registers.write_wide(registers, address);
+                        3 << 60 | u64::from(domain) << 32
+                    }
+                };
+                (registers + 8, command | drains)
+            }
+            // Interrupts are remapped by units with a queue only.
+            Order::Interrupts(_) => return Ok(()),
+        };
+        self.registers.write_wide(at, START | command);
+        let is_done = wait(|| self.registers.read_wide(at) & START == 0);
+        is_done.then_some(()).ok_or(Silent)
+    }
+
+    /// Makes the unit see what was written to its tables, where it must be told.
+    pub fn flush_writes(&self) {
+        if !self.is_lost()
+            && self.capabilities().needs_write_flush()
+            && !self
+                .queue
+                .with(|_| self.registers.once(global::FLUSH_WRITES))
+        {
+            self.give_up();
+        }
+    }
+
+    /// Takes bus mastering from all functions behind a unit that did not answer: they would use
+    /// what it has not forgotten.
+    pub fn give_up(&self) {
+        if self.is_lost.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        crate::log!("IOMMU: a unit does not answer; its devices reach no memory any more");
+        for bus in tables::buses() {
+            config::functions(bus, |place| {
+                let is_behind = unit_of(place).is_some_and(|unit| core::ptr::eq(unit, self));
+                if is_behind && config::behind(place).is_none() {
+                    config::block(place);
+                }
+            });
+        }
+    }
+}
+
+/// Why a wait for the queue failed.
+enum Trouble {
+    Silent,
+    /// The unit reports an error of its queue.
+    Error,
+}
+
+impl From<Silent> for Trouble {
+    fn from(Silent: Silent) -> Trouble {
+        Trouble::Silent
+    }
+}
+
+fn count(order: &Order) {
+    let counter = match order {
+        Order::Contexts(_) => Counter::iommu_context_invalidations,
+        Order::Translations(Stale::All) => Counter::iommu_global_invalidations,
+        Order::Translations(Stale::Domain(_)) => Counter::iommu_domain_invalidations,
+        Order::Translations(Stale::Pages { .. }) => Counter::iommu_page_invalidations,
+        Order::Interrupts(_) => Counter::iommu_interrupt_invalidations,
+    };
+    counter.add(1);
+}
+
+static UNITS: [Unit; MAX_UNITS] = [const { Unit::new() }; MAX_UNITS];
+
+/// All units, whether they are there or not.
+pub fn all() -> &'static [Unit; MAX_UNITS] {
+    &UNITS
+}
+
+/// Those that the machine has.
+pub fn units() -> impl Iterator<Item = &'static Unit> {
+    UNITS.iter().take_while(|unit| unit.registers.is_mapped())
+}
+
+/// The unit that a function's requests go through.
+pub fn unit_of(place: u16) -> Option<&'static Unit> {
+    let named = units().find(|unit| unit.names(place));
+    named.or_else(|| units().find(|unit| unit.takes_rest.load(Ordering::Relaxed)))
+}
+
+/// Makes all units forget.
+pub fn forget(orders: &[Order]) {
+    units().for_each(|unit| unit.forget(orders));
+}
