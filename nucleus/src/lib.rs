@@ -65,7 +65,9 @@ pub mod trap {
 /// Physical memory in frames.
 pub mod frame {
     pub use crate::mem::frame::*;
-    pub(crate) use crate::mem::frame::{give_run, large_fails, record, take_neighbours, take_own};
+    pub(crate) use crate::mem::frame::{
+        give_run, hold, large_fails, record, release_held, take_neighbours, take_own,
+    };
     pub use crate::task::shortage::{await_shortage, report_shortage};
 }
 
@@ -74,5 +76,6 @@ pub mod frame {
 pub mod sim {
     pub use crate::boot::fixture::*;
     pub use crate::boot::simulated::*;
+    pub use crate::dev::bus_master::{BusMaster, Transfer};
     pub use crate::hw::sim::*;
 }

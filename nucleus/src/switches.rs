@@ -11,8 +11,8 @@ use crate::{
         self, Backend,
         window::{self, Keep},
     },
-    hw::{DirectMap, machine, mebibytes},
-    mem::frame,
+    hw::{DirectMap, iommu::Policy, machine, mebibytes},
+    mem::{domain, frame},
     pmap::{self, Coherence, Fork},
     task,
 };
@@ -230,6 +230,19 @@ pub const SWITCHES: &[Switch] = &[
         default: "on",
         is_live: false,
         get: || [u32::from(machine::iommu_has_no_queue()), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
+        name: "iommu",
+        values: OneOf(&["strict", "open", "off"]),
+        default: "strict",
+        is_live: false,
+        get: || match domain::policy() {
+            Policy::Strict => [0, 0],
+            Policy::Open => [1, 0],
+            Policy::Off => [2, 0],
+        },
         // The start has read it.
         set: |_| Ok(()),
     },

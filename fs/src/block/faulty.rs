@@ -7,7 +7,8 @@ use core::time::Duration;
 use abi::{Errno, Result};
 use nucleus::{
     ephemeral,
-    sync::{Rank, SpinLock},
+    sim::{BusMaster, Transfer},
+    sync::{OnceArc, Rank, SpinLock},
 };
 
 use super::{Command, Disk, Limits, Operation, SECTOR};
@@ -34,6 +35,8 @@ type Fails = Box<dyn FnMut(&Attempt) -> bool + Send>;
 /// flush.
 pub struct FaultyDisk {
     limits: Limits,
+    /// Made with the first command: the machine runs then.
+    device: OnceArc<BusMaster>,
     state: SpinLock<State>,
 }
 
@@ -45,7 +48,7 @@ struct State {
     /// The writes since the last flush, in order: sector and bytes.
     unflushed: Vec<(u64, Vec<u8>)>,
     /// Commands that are not done yet.
-    waiting: Vec<Command>,
+    waiting: Vec<(Command, Transfer)>,
     random: Random,
     delays: bool,
     gone: bool,
@@ -88,6 +91,7 @@ impl FaultyDisk {
                 sectors: (content.len() / SECTOR) as u64,
                 ..limits
             },
+            device: OnceArc::new(),
             state: SpinLock::new(
                 Rank::Leaf,
                 State {
@@ -159,7 +163,7 @@ impl FaultyDisk {
         for (sector, bytes) in &state.unflushed {
             keep(*sector, bytes, random);
         }
-        for command in &state.waiting {
+        for (command, _) in &state.waiting {
             if command.operation() == Operation::Write {
                 keep(command.sector(), &gather(command), random);
             }
@@ -185,7 +189,7 @@ fn gather(command: &Command) -> Vec<u8> {
 }
 
 impl State {
-    fn perform(&mut self, command: &Command) -> Result<()> {
+    fn perform(&mut self, command: &Command, transfer: &Transfer) -> Result<()> {
         let attempt = Attempt {
             operation: command.operation(),
             sector: command.sector(),
@@ -202,14 +206,20 @@ impl State {
         match attempt.operation {
             Operation::Read if !fails => {
                 let mut at = from;
-                for part in command.parts() {
+                for (i, part) in command.parts().enumerate() {
                     let bytes = &self.content[at..at + part.len];
-                    ephemeral::map(&part.frame).write(part.offset, bytes);
+                    Errno::EIO.unless(transfer.write(i, bytes))?;
                     at += part.len;
                 }
             }
             Operation::Write => {
-                let bytes = gather(command);
+                let mut bytes = alloc::vec![0; len];
+                let mut at = 0;
+                for (i, part) in command.parts().enumerate() {
+                    let to = &mut bytes[at..at + part.len];
+                    Errno::EIO.unless(transfer.read(i, to))?;
+                    at += part.len;
+                }
                 for (i, piece) in bytes.chunks(SECTOR).enumerate() {
                     if fails && self.random.below(2) == 0 {
                         continue;
@@ -245,13 +255,17 @@ impl Disk for FaultyDisk {
     }
 
     fn start(&self, command: Command) {
+        self.device.get_or_insert(BusMaster::new);
+        let device = self.device.get_arc().expect("it has just been made");
+        let transfer = device.give(command.parts(), command.operation() == Operation::Read);
         let mut state = self.state.lock();
         if state.delays {
-            state.waiting.push(command);
+            state.waiting.push((command, transfer));
             return;
         }
-        let result = state.perform(&command);
+        let result = state.perform(&command, &transfer);
         drop(state);
+        drop(transfer);
         command.finish(result);
     }
 
@@ -263,9 +277,10 @@ impl Disk for FaultyDisk {
                 return;
             }
             let at = state.random.below(count);
-            let command = state.waiting.swap_remove(at);
-            let result = state.perform(&command);
+            let (command, transfer) = state.waiting.swap_remove(at);
+            let result = state.perform(&command, &transfer);
             drop(state);
+            drop(transfer);
             command.finish(result);
         }
     }

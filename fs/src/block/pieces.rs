@@ -45,11 +45,7 @@ fn take(parts: &mut VecDeque<Part>, bytes: usize) -> Vec<Part> {
     {
         let len = part.len.min(left);
         left -= len;
-        taken.push(Part {
-            frame: part.frame.clone(),
-            offset: part.offset,
-            len,
-        });
+        taken.push(Part::new(part.frame.clone(), part.offset, len));
         part.offset += len;
         part.len -= len;
         if part.len == 0 {

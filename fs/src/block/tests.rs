@@ -29,11 +29,11 @@ fn parts(sectors: usize) -> Vec<Part> {
     let mut left = sectors;
     while left > 0 {
         let count = (1 + below(8)).min(left);
-        parts.push(Part {
-            frame: Frame::alloc(Contents::Stale).unwrap(),
-            offset: below(9 - count) * SECTOR,
-            len: count * SECTOR,
-        });
+        parts.push(Part::new(
+            Frame::alloc(Contents::Stale).unwrap(),
+            below(9 - count) * SECTOR,
+            count * SECTOR,
+        ));
         left -= count;
     }
     parts

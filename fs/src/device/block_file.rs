@@ -132,11 +132,7 @@ impl BlockFile {
             let mut parts = Vec::new();
             while left > 0 {
                 let count = left.min((PAGE_SIZE / SECTOR) as u64);
-                parts.push(Part {
-                    frame: page.clone(),
-                    offset: 0,
-                    len: count as usize * SECTOR,
-                });
+                parts.push(Part::new(page.clone(), 0, count as usize * SECTOR));
                 left -= count;
                 sectors -= count;
             }

@@ -55,11 +55,7 @@ impl DeviceStore {
                 break;
             }
             left -= len;
-            parts.push(Part {
-                frame: frame.clone(),
-                offset: 0,
-                len,
-            });
+            parts.push(Part::new(frame.clone(), 0, len));
         }
         Ok(parts)
     }

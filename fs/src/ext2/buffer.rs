@@ -407,11 +407,7 @@ impl Buffers {
         make_room(&mut parts, left.div_ceil(PAGE_SIZE))?;
         while left > 0 {
             let len = left.min(PAGE_SIZE);
-            parts.push(Part {
-                frame: self.zeros.clone(),
-                offset: 0,
-                len,
-            });
+            parts.push(Part::new(self.zeros.clone(), 0, len));
             left -= len;
         }
         Ok(Request::write(self.sector(blocks.start as u32), parts))
@@ -550,11 +546,7 @@ impl Buffers {
     }
 
     fn part(&self, number: u32, change: &Change) -> Part {
-        Part {
-            frame: change.frame.clone(),
-            offset: self.place(number).1,
-            len: self.block_size,
-        }
+        Part::new(change.frame.clone(), self.place(number).1, self.block_size)
     }
 
     fn sector(&self, block: u32) -> u64 {

@@ -37,11 +37,11 @@ impl<I: Iterator<Item = Part>> Memory<I> {
         let mut part = self.rest.take().or_else(|| self.parts.next())?;
         if part.len as u64 > most {
             let most = most as usize;
-            self.rest = Some(Part {
-                frame: part.frame.clone(),
-                offset: part.offset + most,
-                len: part.len - most,
-            });
+            self.rest = Some(Part::new(
+                part.frame.clone(),
+                part.offset + most,
+                part.len - most,
+            ));
             part.len = most;
         }
         Some(part)

@@ -422,11 +422,7 @@ fn read_superblock(device: &Device) -> core::result::Result<[u8; Superblock::SIZ
         return Err(invalid);
     }
     let page = vm::alloc_frame(Contents::Stale).map_err(Errno::from)?;
-    let part = Part {
-        frame: page.clone(),
-        offset: 0,
-        len: len / SECTOR * SECTOR,
-    };
+    let part = Part::new(page.clone(), 0, len / SECTOR * SECTOR);
     device.read(0, alloc::vec![part])?;
     let mut bytes = [0; Superblock::SIZE];
     ephemeral::map(&page).read(start, &mut bytes);

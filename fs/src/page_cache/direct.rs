@@ -54,10 +54,7 @@ fn parts(pinned: &PinnedPages, len: usize) -> Result<Vec<Part>> {
         }
         let len = part.len.min(left);
         left -= len;
-        parts.push(Part {
-            len,
-            ..part.clone()
-        });
+        parts.push(Part::new(part.frame.clone(), part.offset, len));
     }
     Ok(parts)
 }

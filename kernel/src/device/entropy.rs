@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use nucleus::{
     PAGE_SIZE,
-    dma::{Buffer, Pool},
+    dma::Buffer,
     log, random,
     task::{self, Sleep, Spawn},
     virtio::{self, Device, Error, Kind, Queue, Request},
@@ -56,7 +56,7 @@ impl Source {
         let device = found.start(0, 1)?;
         let queue = device.queue(0).clone();
         queue.prepare(1)?;
-        let buffer = Pool::new(1)?.take()?;
+        let buffer = device.pool(1)?.take()?;
         Ok(Source {
             _device: device,
             queue,

@@ -11,7 +11,7 @@ use core::{mem, time::Duration};
 use fbuf::{Aggregate, Slice};
 use nucleus::{
     Frame, OutOfMemory, PAGE_SIZE,
-    dma::{Buffer, Part, Pool},
+    dma::{Buffer, Part},
     frame::Contents,
     log,
     task::Sleep,
@@ -126,7 +126,7 @@ impl Ports {
             self.device.queue(CONTROL_IN),
             self.device.queue(CONTROL_OUT),
         );
-        let pool = Pool::new(2)?;
+        let pool = self.device.pool(2)?;
         let page = pool.take()?;
         let mut waiting = VecDeque::new();
         waiting
@@ -412,11 +412,7 @@ impl Sender {
         let mut len = 0;
         request.renew(bytes.slice_count().min(max), |parts| {
             for slice in bytes.slices().take(max) {
-                parts.push(Part {
-                    frame: slice.frame().clone(),
-                    offset: slice.offset,
-                    len: slice.len,
-                });
+                parts.push(Part::new(slice.frame().clone(), slice.offset, slice.len));
                 len += slice.len;
             }
         });

@@ -110,7 +110,7 @@ fn start(found: virtio::Found) -> core::result::Result<Share, Error> {
     Ok(Share {
         tag,
         server: Arc::new(Server {
-            pool: Pool::new(KEPT)?,
+            pool: device.pool(KEPT)?,
             device,
         }),
     })
@@ -137,11 +137,7 @@ struct InFlight {
 }
 
 fn part(slice: &View) -> Part {
-    Part {
-        frame: slice.frame.clone(),
-        offset: slice.offset,
-        len: slice.len,
-    }
+    Part::new(slice.frame.clone(), slice.offset, slice.len)
 }
 
 impl Server {

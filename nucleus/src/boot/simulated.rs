@@ -130,6 +130,8 @@ fn first_of_device() -> u64 {
 fn reset() {
     crate::sync::parking_lot::reset();
     crate::task::reset();
+    crate::dev::dma::reset();
+    crate::dev::bus_master::reset();
     crate::time::reset();
     program::reset();
 }
@@ -155,6 +157,7 @@ extern "C" fn boot(body: usize) -> ! {
     unsafe { frame::init(&[memory]) }.expect("a machine with more memory");
     // SAFETY: this CPU is alone, and there is no task yet.
     unsafe {
+        crate::mem::domain::start(m.config.policy());
         crate::pmap::init();
         crate::ephemeral::init();
         crate::console::reset();

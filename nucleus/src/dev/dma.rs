@@ -3,18 +3,53 @@
 //! A driver names memory by [`Part`]s of frames; only the nucleus turns them into addresses that a
 //! device understands, through the device's [`Domain`]. A part holds its frame (the existence
 //! count, `iosup.txt` 2.2) for as long as the device may touch it, so a frame is never free, and
-//! never becomes a page table, under a device's hands.
+//! never becomes a page table, under a device's hands. Where the domain has addresses of its own, a
+//! request's parts are mapped when a queue gives it to the device ([`Addresses`]), and no longer
+//! when it is done; a task invalidates what units hold of them, if no later request does.
 //!
-//! [`Pool`] keeps frames for the small messages of a driver: they stay what they are while the
-//! driver lives, so that mapping them for the device costs nothing once.
+//! [`Pool`] keeps frames for the small messages of a driver: they stay mapped while the device
+//! lives, so that a message costs no mapping.
 
-use alloc::{sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
+use core::{
+    ops::Deref,
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    time::Duration,
+};
 
 use crate::{
-    Frame, OutOfMemory, PAGE_SIZE, ephemeral,
+    Frame, OutOfMemory, PAGE_SHIFT, PAGE_SIZE,
+    cpu::percpu::Restart,
+    ephemeral,
     frame::Contents,
+    hw::iommu::Device,
     lock::{Rank, SpinLock},
+    mem::domain,
+    task::{self, Sleep, Spawn, WaitQueue},
 };
+
+pub use crate::hw::iommu::Policy;
+pub(crate) use crate::mem::domain::{BATCH, Domain, Driver, Window};
+
+/// A device's domain, for its queues and pools.
+pub(crate) struct Attachment(Option<Arc<Domain>>);
+
+impl Deref for Attachment {
+    type Target = Domain;
+
+    #[inline]
+    fn deref(&self) -> &Domain {
+        self.0.as_deref().expect("there until it is dropped")
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        // It may have been the last one.
+        CLEANER.wake_all();
+    }
+}
 
 /// Bytes `offset..offset + len` of one frame, for a device; `offset + len` is at most a page, `len`
 /// is not 0.
@@ -24,16 +59,32 @@ pub struct Part {
     pub frame: Frame,
     pub offset: usize,
     pub len: usize,
+    lasting: Option<Lasting>,
+}
+
+/// Where a frame is mapped for as long as its domain lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Lasting {
+    domain: u16,
+    page: u32,
 }
 
 impl Part {
-    /// A whole frame.
-    pub fn whole(frame: Frame) -> Part {
+    /// Returns these bytes of a frame.
+    #[inline]
+    pub fn new(frame: Frame, offset: usize, len: usize) -> Part {
         Part {
             frame,
-            offset: 0,
-            len: PAGE_SIZE,
+            offset,
+            len,
+            lasting: None,
         }
+    }
+
+    /// A whole frame.
+    #[inline]
+    pub fn whole(frame: Frame) -> Part {
+        Part::new(frame, 0, PAGE_SIZE)
     }
 
     /// Whether the bytes are inside of the frame, and any.
@@ -42,34 +93,185 @@ impl Part {
     }
 }
 
-/// A byte's address as a device sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct DeviceAddr(pub u64);
+/// The addresses of a request's parts, as its device sees them.
+pub(crate) struct Addresses<'a> {
+    domain: &'a Domain,
+    window: Option<&'a Window>,
+    /// The part that was mapped last: its frame, whether the device writes, its page.
+    last: Option<(u32, bool, u64)>,
+    mapped: usize,
+}
 
-/// What one device can reach: every frame of data, as long as it is one. Where no IOMMU stands
-/// between them, devices see physical addresses.
-#[derive(Default, Debug)]
-pub(crate) struct Domain(());
-
-impl Domain {
-    /// Where the device finds the bytes of `part`, as long as its frame is held.
+impl<'a> Addresses<'a> {
+    /// Of a request that is given to a device in this domain, by a slot with this window.
     #[inline]
-    pub(crate) fn address(&self, part: &Part) -> DeviceAddr {
-        let frame = part.frame.number() << crate::PAGE_SHIFT;
-        DeviceAddr(frame + part.offset as u64)
+    pub(crate) fn new(domain: &'a Domain, window: Option<&'a Window>) -> Addresses<'a> {
+        Addresses {
+            domain,
+            window,
+            last: None,
+            mapped: 0,
+        }
     }
+
+    /// The address of the next part, which the device writes, or else reads. The window has room
+    /// for a page.
+    #[inline]
+    pub(crate) fn of(&mut self, part: &Part, writes: bool) -> u64 {
+        let page = match self.window {
+            None => part.frame.number(),
+            Some(window) => self.mapped(window, part, writes),
+        };
+        (page << PAGE_SHIFT) + part.offset as u64
+    }
+
+    fn mapped(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
+        if let Some(lasting) = part.lasting
+            && self.domain.strict().map(|it| it.number()) == Some(lasting.domain)
+        {
+            return lasting.page.into();
+        }
+        let index = part.frame.index();
+        match self.last {
+            Some((last, direction, page)) if last == index && direction == writes => page,
+            _ => {
+                let page = window.map(&part.frame, !writes, writes);
+                self.mapped += 1;
+                self.last = Some((index, writes, page));
+                page
+            }
+        }
+    }
+
+    /// The device may use them from now on.
+    #[inline]
+    pub(crate) fn give(self) {
+        if let (Some(window), Some(strict)) = (self.window, self.domain.strict()) {
+            strict.give(window, self.mapped);
+        }
+    }
+}
+
+/// The addresses of a slot's request, which is done, are invalidated later. Any context.
+#[inline]
+pub(crate) fn take(domain: &Domain, window: &Window) {
+    if let Some(strict) = domain.strict()
+        && strict.take(window)
+    {
+        wake_cleaner();
+    }
+}
+
+/// How long a frame may wait to be free at most, and a device may go on using it, when no other
+/// request comes.
+const WAIT: Duration = Duration::from_millis(10);
+
+/// There is something to do for the cleaner.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// There is such a task.
+static RUNS: AtomicBool = AtomicBool::new(false);
+static CLEANER: Restart<WaitQueue> = Restart::new(WaitQueue::new());
+
+/// Wakes the task that invalidates what requests have left. Any context.
+pub(crate) fn wake_cleaner() {
+    WANTED.store(true, SeqCst);
+    CLEANER.wake_all();
+}
+
+/// Places of devices that reach nothing any more, and one more each; 0 for none.
+static LOST: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
+
+/// The device reaches nothing any more: its driver's requests fail. Any context.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) fn report_lost(device: Device) {
+    let new = u32::from(device.0) + 1;
+    for place in &LOST {
+        if place.compare_exchange(0, new, SeqCst, SeqCst).is_ok() {
+            break;
+        }
+    }
+    wake_cleaner();
+}
+
+/// The domain of a device that begins to work.
+///
+/// # Errors
+/// [`OutOfMemory`].
+pub(crate) fn domain_of(place: u16) -> Result<Arc<Attachment>, OutOfMemory> {
+    let domain = Domain::new(Device(place))?;
+    if domain::policy() != Policy::Off && !RUNS.swap(true, SeqCst) {
+        let spawned = task::spawn(Spawn::kernel("iommu"), Box::new(clean));
+        spawned.inspect_err(|_| RUNS.store(false, SeqCst))?;
+    }
+    Ok(Arc::new(Attachment(Some(domain))))
+}
+
+/// The cleaner. It ends when there is no domain left.
+fn clean() {
+    loop {
+        let wanted = || (WANTED.swap(false, SeqCst) || !domain::any()).then_some(());
+        CLEANER.wait_soundly(wanted);
+        if !domain::any() {
+            RUNS.store(false, SeqCst);
+            // One that came meanwhile has found that there was a cleaner.
+            if !domain::any() || RUNS.swap(true, SeqCst) {
+                return;
+            }
+        }
+        // Others come until then, and go with the same invalidation.
+        task::sleep(Sleep::within(WAIT));
+        for place in &LOST {
+            if let Some(device) = place.swap(0, SeqCst).checked_sub(1) {
+                domain::give_up(Device(device as u16));
+            }
+        }
+        domain::settle();
+    }
+}
+
+/// Invalidates what devices may still use of requests that are done, and frees the frames that
+/// waited for this. For a task that needs memory; no lock is held.
+pub fn settle() {
+    domain::settle();
+    if !domain::any() {
+        CLEANER.wake_all();
+    }
+}
+
+/// Returns which memory devices reach.
+pub fn policy() -> Policy {
+    domain::policy()
+}
+
+/// Forgets the cleaner, for a new simulated machine.
+#[cfg(not(target_os = "none"))]
+pub(crate) fn reset() {
+    LOST.iter().for_each(|it| it.store(0, SeqCst));
+    WANTED.store(false, SeqCst);
+    RUNS.store(false, SeqCst);
+    // SAFETY: the machine that used it is gone and the next has not started.
+    unsafe { CLEANER.set(WaitQueue::new()) };
 }
 
 /// Frames for a driver's messages. Dropping a [`Buffer`] gives its frame back.
 pub struct Pool {
-    free: SpinLock<Vec<Frame>>,
+    domain: Option<Arc<Attachment>>,
+    state: SpinLock<State>,
     keep: usize,
+}
+
+struct State {
+    /// Those at the front may have other handles still: a device, or a task that waits for it.
+    free: VecDeque<(Frame, Option<Lasting>)>,
+    /// How many there are, free or not, that stay mapped.
+    made: usize,
 }
 
 /// A frame of a pool.
 pub struct Buffer {
     pool: Arc<Pool>,
     frame: Option<Frame>,
+    lasting: Option<Lasting>,
 }
 
 impl Pool {
@@ -78,9 +280,19 @@ impl Pool {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn new(keep: usize) -> Result<Arc<Pool>, OutOfMemory> {
-        let free = crate::try_vec(keep)?;
+        Pool::in_domain(keep, None)
+    }
+
+    /// As [`new`](Pool::new); `keep` frames are mapped for a device while it lives.
+    pub(crate) fn in_domain(
+        keep: usize,
+        domain: Option<Arc<Attachment>>,
+    ) -> Result<Arc<Pool>, OutOfMemory> {
+        let mut free = VecDeque::new();
+        free.try_reserve_exact(keep).map_err(|_| OutOfMemory)?;
         Ok(Arc::new(Pool {
-            free: SpinLock::new(Rank::Leaf, free),
+            domain: domain.filter(|it| it.strict().is_some()),
+            state: SpinLock::new(Rank::Leaf, State { free, made: 0 }),
             keep,
         }))
     }
@@ -90,14 +302,47 @@ impl Pool {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn take(self: &Arc<Pool>) -> Result<Buffer, OutOfMemory> {
-        let kept = self.free.lock().pop();
-        let frame = match kept {
-            Some(frame) => frame,
-            None => Frame::alloc(Contents::Stale)?,
+        let kept = {
+            let mut state = self.state.lock();
+            let kept = state.free.pop_back();
+            match kept {
+                Some((frame, lasting)) if frame.handles() > 1 => {
+                    state.free.push_front((frame, lasting));
+                    None
+                }
+                kept => kept,
+            }
+        };
+        let (frame, lasting) = match kept {
+            Some(kept) => kept,
+            None => {
+                let frame = Frame::alloc(Contents::Stale)?;
+                let lasting = self.map(&frame);
+                (frame, lasting)
+            }
         };
         Ok(Buffer {
             pool: self.clone(),
             frame: Some(frame),
+            lasting,
+        })
+    }
+
+    /// Maps a frame for as long as the device lives, unless there are as many as are kept.
+    fn map(&self, frame: &Frame) -> Option<Lasting> {
+        let domain = self.domain.as_deref()?;
+        {
+            let mut state = self.state.lock();
+            if state.made == self.keep {
+                return None;
+            }
+            state.made += 1;
+        }
+        // Without memory for it, it is mapped for each message.
+        let at = domain.map_lasting(frame, true, true).ok()?;
+        Some(Lasting {
+            domain: domain.strict()?.number(),
+            page: u32::try_from(at >> PAGE_SHIFT).ok()?,
         })
     }
 }
@@ -106,9 +351,8 @@ impl Buffer {
     /// Bytes `offset..offset + len` for a device.
     pub fn part(&self, offset: usize, len: usize) -> Part {
         Part {
-            frame: self.frame().clone(),
-            offset,
-            len,
+            lasting: self.lasting,
+            ..Part::new(self.frame().clone(), offset, len)
         }
     }
 
@@ -127,6 +371,11 @@ impl Buffer {
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         ephemeral::map(self.frame()).read(offset, to);
     }
+
+    /// Fills bytes; they are there.
+    pub fn fill(&self, offset: usize, len: usize, byte: u8) {
+        ephemeral::map(self.frame()).fill(offset, len, byte);
+    }
 }
 
 impl Drop for Buffer {
@@ -135,12 +384,17 @@ impl Drop for Buffer {
             return;
         };
         // A device may still have a part of it (an answer that no task waited for): then it is no
-        // more the pool's.
-        if frame.handles() == 1 {
-            let mut free = self.pool.free.lock();
-            // Never beyond what was reserved.
-            if free.len() < self.pool.keep {
-                free.push(frame);
+        // more the pool's, unless it stays mapped anyway.
+        let is_alone = frame.handles() == 1;
+        if !is_alone && self.lasting.is_none() {
+            return;
+        }
+        let mut state = self.pool.state.lock();
+        // Never beyond what was reserved. Those that stay mapped are no more than that.
+        if state.free.len() < self.pool.keep {
+            match is_alone {
+                true => state.free.push_back((frame, self.lasting)),
+                false => state.free.push_front((frame, self.lasting)),
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Devices: the console, the real-time clock, PCI functions and virtio queues.
 
+#[cfg(not(target_os = "none"))]
+pub mod bus_master;
 pub mod console;
 pub mod dma;
 pub mod functions;

@@ -2,11 +2,8 @@
 //!
 //! Each is counted for its device and, as long as there are few, written to the log. A device that
 //! goes on loses bus mastering: it reaches nothing any more, and the queues of its driver
-//! [fail](Queue::give_up).
+//! [fail](super::dma::report_lost).
 
-use alloc::{sync::Arc, vec::Vec};
-
-use super::virtio::Queue;
 use crate::hw::iommu::{Device, Fault};
 
 /// Devices that are told apart; faults of more are counted together.
@@ -111,37 +108,19 @@ impl Counts {
 }
 
 #[cfg(target_os = "none")]
-pub(crate) use machine::{all, lost, on_faults, watch};
+pub(crate) use machine::{all, lost, on_faults};
 
 #[cfg(target_os = "none")]
 mod machine {
+    use alloc::vec::Vec;
+
     use super::*;
+    use crate::dev::dma;
     use crate::hw::counters::Counter;
     use crate::hw::machine;
-    use crate::lock::{OnceBox, Rank, SpinLock};
-    use alloc::boxed::Box;
+    use crate::lock::{Rank, SpinLock};
 
     static COUNTS: SpinLock<Counts> = SpinLock::new(Rank::Leaf, Counts::new());
-
-    /// A driver's queues, by the place of the device.
-    type Watched = (u16, Vec<Arc<Queue>>);
-    static WATCHED: [OnceBox<Watched>; DEVICES] = [const { OnceBox::new() }; DEVICES];
-
-    /// Makes the queues fail when the device loses bus mastering. They are kept for good.
-    pub(crate) fn watch(place: u16, queues: &[Arc<Queue>]) {
-        let Ok(kept) = crate::try_copy(queues) else {
-            return;
-        };
-        let mut new = Some(Box::new((place, kept)));
-        for slot in &WATCHED {
-            if slot.get().is_none() {
-                slot.get_or_insert(|| new.take().expect("it is put once"));
-            }
-            if new.is_none() {
-                break;
-            }
-        }
-    }
 
     /// Takes what units refused. In an interrupt; what comes meanwhile makes another one.
     pub(crate) fn on_faults() {
@@ -173,10 +152,7 @@ mod machine {
         if verdict.is_too_many {
             crate::log!("IOMMU: {device} does too much that it may not: it is no bus master now");
             machine::iommu_block(device);
-            let watched = WATCHED.iter().filter_map(OnceBox::get);
-            for (_, queues) in watched.filter(|(place, _)| *place == device.0) {
-                queues.iter().for_each(|queue| queue.give_up());
-            }
+            dma::report_lost(device);
         }
     }
 

@@ -155,6 +155,24 @@ crate::counters! {
     large_split_other,
     /// Frame type changes.
     frame_type_changes,
+    /// Pages that were mapped for a device.
+    iommu_pages_mapped,
+    /// Mappings of pages for a device that ended.
+    iommu_pages_unmapped,
+    /// Invalidations of IOTLBs for requests that were done.
+    iotlb_batch,
+    /// Because a slot of a queue had used all its addresses.
+    iotlb_ring_full,
+    /// Because units may hold that there was no mapping ("caching mode").
+    iotlb_absent,
+    /// Because frames became page tables.
+    iotlb_page_table,
+    /// Because frames became parts of the kernel's heap.
+    iotlb_heap,
+    /// Because frames became kernel stacks.
+    iotlb_stack,
+    /// Because of anything else.
+    iotlb_other,
     /// Frames that were moved out of the direct map.
     direct_map_hidden,
     /// Frames that were moved into it.

@@ -20,6 +20,33 @@ use core::fmt;
 
 use crate::PhysAddr;
 
+/// Which memory devices reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// All: units are not used.
+    #[default]
+    Off,
+    /// Free and writable frames (`iosup.txt` 3).
+    Open,
+    /// The frames of the requests that the device has, and the rings by which it gets them.
+    Strict,
+}
+
+impl Policy {
+    /// Reads the word of the kernel's command line: the last one counts.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn read(command_line: &str) -> Policy {
+        let words = command_line.split(' ').take_while(|word| *word != "--");
+        let values = words.filter_map(|word| match word.strip_prefix("iommu=")? {
+            "off" => Some(Policy::Off),
+            "open" => Some(Policy::Open),
+            "strict" => Some(Policy::Strict),
+            _ => None,
+        });
+        values.last().unwrap_or(Policy::Strict)
+    }
+}
+
 /// A device as a unit sees it: bus in bits 15..8, device in 7..3, function in 2..0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Device(pub u16);
@@ -110,6 +137,11 @@ impl Entry {
     /// Maps 2 MiB, in an entry of level 2.
     pub(crate) const fn large(at: PhysAddr) -> Entry {
         Entry(at.0 & Self::ADDRESS | Self::READ | Self::WRITE | Self::LARGE)
+    }
+
+    /// What is left of an entry that ends: it maps nothing, and names its frame still.
+    pub(crate) const fn ended(self) -> Entry {
+        Entry(self.0 & Self::ADDRESS)
     }
 
     /// Where the page or the table is.

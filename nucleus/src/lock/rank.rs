@@ -60,6 +60,8 @@ impl Rank {
         Leaf = 120,
         /// A pmap's page-table pages.
         Pmap = 140,
+        /// A domain's addresses, and the list of domains.
+        Domain = 142,
         /// A device's queue: its requests complete, and their waiters are woken, with it held.
         Device = 145,
         /// A wait queue.

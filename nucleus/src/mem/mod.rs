@@ -1,10 +1,12 @@
 //! Physical memory.
 //!
-//! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; [`persistent`]: RAM
+//! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; `domain`:
+//! which memory devices reach; [`persistent`]: RAM
 //! whose bytes stay; [`heap`]: the kernel's heap; `mapped`: its large blocks where frames are not
 //! neighbours; `stack`: kernel stacks.
 
 pub mod device;
+pub(crate) mod domain;
 pub mod frame;
 #[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
 pub mod heap;

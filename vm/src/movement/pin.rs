@@ -142,7 +142,7 @@ impl PinnedPages {
             return None;
         }
         self.shared.extend(shared);
-        self.parts.push(Part { frame, offset, len });
+        self.parts.push(Part::new(frame, offset, len));
         self.len += len;
         Some(())
     }

@@ -49,11 +49,7 @@ fn write_past(opened: &Opened, sector: usize, bytes: &[u8]) {
     for piece in bytes.chunks(PAGE_SIZE) {
         let frame = Frame::alloc(Contents::Stale).unwrap();
         ephemeral::map(&frame).write(0, piece);
-        parts.push(Part {
-            frame,
-            offset: 0,
-            len: piece.len(),
-        });
+        parts.push(Part::new(frame, 0, piece.len()));
     }
     opened.device().write(sector as u64, parts).unwrap();
     opened.settle(from as u64..to as u64).unwrap();

@@ -16,7 +16,7 @@ use bitflags::bitflags;
 use fs::block::{Command, Disk, Limits, Operation, SECTOR};
 use nucleus::{
     Frame, PAGE_SIZE,
-    dma::Part,
+    dma::{Buffer, Part},
     ephemeral,
     frame::Contents,
     log,
@@ -89,7 +89,7 @@ struct VirtioDisk {
     device: Device,
     limits: Limits,
     serial: Vec<u8>,
-    messages: Frame,
+    messages: Buffer,
     slots: Vec<Slot>,
     /// Slots that have a command [bit per slot].
     busy: AtomicU64,
@@ -115,7 +115,8 @@ pub fn start(found: virtio::Found) -> Result<Arc<dyn Disk>> {
         });
     }
     queue.prepare(limits.depth)?;
-    let messages = Frame::alloc(Contents::Zeroed)?;
+    let messages = device.pool(1)?.take()?;
+    messages.fill(0, PAGE_SIZE, 0);
     let mut disk = VirtioDisk {
         device,
         limits,
@@ -181,15 +182,11 @@ impl VirtioDisk {
 
     /// Bytes `at..at + len` of a slot's own part of the frame of messages.
     fn message(&self, slot: usize, at: usize, len: usize) -> Part {
-        Part {
-            frame: self.messages.clone(),
-            offset: slot * MESSAGE + at,
-            len,
-        }
+        self.messages.part(slot * MESSAGE + at, len)
     }
 
     fn put(&self, slot: usize, at: usize, bytes: &[u8]) {
-        ephemeral::map(&self.messages).write(slot * MESSAGE + at, bytes);
+        self.messages.write(slot * MESSAGE + at, bytes);
     }
 
     fn put_header(&self, slot: usize, kind: u32, sector: u64) {
@@ -202,7 +199,7 @@ impl VirtioDisk {
 
     fn status(&self, slot: usize) -> u8 {
         let mut status = [NONE];
-        ephemeral::map(&self.messages).read(slot * MESSAGE + STATUS_AT, &mut status);
+        self.messages.read(slot * MESSAGE + STATUS_AT, &mut status);
         status[0]
     }
 
@@ -211,11 +208,7 @@ impl VirtioDisk {
         let Ok(frame) = Frame::alloc(Contents::Zeroed) else {
             return Vec::new();
         };
-        let name = Part {
-            frame: frame.clone(),
-            offset: 0,
-            len: ID,
-        };
+        let name = Part::new(frame.clone(), 0, ID);
         self.put_header(0, kind::GET_ID, 0);
         let request = Request::new(
             [

@@ -10,6 +10,7 @@ use super::smp;
 use crate::OutOfMemory;
 use crate::ephemeral::{self, Backend};
 use crate::hw::DirectMap;
+use crate::hw::iommu::Policy;
 use crate::hw::power::{Stop, stop};
 use crate::hw::x86_64::acpi::Tables;
 use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
@@ -121,6 +122,8 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
             .iter()
             .any(|it| it.start < frames.end && frames.start < it.end)
     });
+    // SAFETY: this CPU is alone, there is no task yet, and the units were started.
+    unsafe { mem::domain::start(Policy::read(found.command_line())) };
     match page {
         Some(page) => smp::start(&tables, page),
         None => crate::log!("no memory below 1 MiB to start other CPUs with"),

@@ -14,6 +14,8 @@ use alloc::{sync::Arc, vec::Vec};
 
 pub use queue::{Queue, Request};
 
+use crate::dma::{Attachment, Pool};
+
 /// What a device is: the numbers of the specification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
@@ -85,6 +87,8 @@ pub struct Device {
     #[cfg(target_os = "none")]
     registers: transport::Registers,
     queues: Vec<Arc<Queue>>,
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    domain: Arc<Attachment>,
     features: u64,
 }
 
@@ -142,6 +146,14 @@ impl Device {
     /// Queue `number`, less than were asked for at [`start`](Found::start).
     pub fn queue(&self, number: u16) -> &Arc<Queue> {
         &self.queues[number as usize]
+    }
+
+    /// Makes a pool whose frames, up to `keep`, stay mapped for the device.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](crate::OutOfMemory).
+    pub fn pool(&self, keep: usize) -> Result<Arc<Pool>, crate::OutOfMemory> {
+        Pool::in_domain(keep, Some(self.domain.clone()))
     }
 
     /// Copies bytes from `offset` on out of the device's configuration.

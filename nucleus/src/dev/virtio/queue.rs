@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
 use super::Error;
 use crate::{
     Frame, OutOfMemory, PAGE_SIZE,
-    dma::{Domain, Part},
+    counters::Counter,
+    dma::{self, Addresses, Attachment, BATCH, Driver, Part, Window},
     frame::Contents,
     lock::{Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
@@ -63,10 +64,10 @@ struct Parts {
 const GIVEN: u64 = u64::MAX;
 /// It has parts, and no device has it.
 const READY: u64 = u64::MAX - 1;
-/// No device took it.
+/// No device took it, or the device that had it reaches nothing any more.
 const FAILED: u64 = u64::MAX - 2;
-/// The device had it when it broke the protocol, and may go on writing: the frames are never free
-/// again.
+/// The device had it when it broke the protocol, and may go on writing, as no remapping unit keeps
+/// it from that: the frames are never free again.
 const LOST: u64 = u64::MAX - 3;
 
 impl Request {
@@ -192,8 +193,23 @@ struct Slot {
     /// anything.
     request: Option<Arc<Request>>,
     busy: bool,
-    /// The descriptors of the request; made when the slot is first used.
-    table: Option<Frame>,
+    /// Made when the slot is first used.
+    memory: Option<SlotMemory>,
+}
+
+/// What a slot has for its requests.
+struct SlotMemory {
+    /// The descriptors of the request, and where the device finds them.
+    table: Frame,
+    table_at: u64,
+    /// Addresses for the parts, where the device's domain has addresses of its own.
+    window: Option<Arc<Window>>,
+}
+
+impl Slot {
+    fn window(&self) -> Option<&Window> {
+        self.memory.as_ref()?.window.as_deref()
+    }
 }
 
 struct State {
@@ -208,8 +224,10 @@ struct State {
 
 /// Why a request was not made available.
 enum Refusal {
-    /// The slot needs a table of descriptors.
-    NeedsTable,
+    /// The slot needs memory.
+    NeedsMemory,
+    /// The slot has used all its addresses, and some must be invalidated.
+    NeedsFlush,
     Error(Error),
 }
 
@@ -226,13 +244,15 @@ pub(crate) enum Doorbell {
 /// A queue of requests to a device. All methods may be called by any task.
 pub struct Queue {
     number: u16,
-    domain: Domain,
+    domain: Arc<Attachment>,
     doorbell: Doorbell,
     /// Whether interrupts say that something is done; else the waiter polls.
     interrupts: core::sync::atomic::AtomicBool,
     descriptors: Frame,
     /// Available ring and used ring.
     rings: Frame,
+    /// Where the device finds these two.
+    addresses: [u64; 2],
     slots: u16,
     state: SpinLock<State>,
     /// Tasks that wait for a slot.
@@ -253,7 +273,7 @@ impl Queue {
     pub(crate) fn new(
         number: u16,
         slots: usize,
-        domain: Domain,
+        domain: Arc<Attachment>,
         doorbell: Doorbell,
     ) -> Result<Queue, OutOfMemory> {
         assert!(slots.is_power_of_two() && slots <= MAX_SLOTS);
@@ -270,16 +290,23 @@ impl Queue {
         state.slots.resize_with(slots, || Slot {
             request: None,
             busy: false,
-            table: None,
+            memory: None,
         });
         state.free.extend((0..slots as u16).rev());
+        let descriptors = Frame::alloc_direct(Contents::Zeroed)?;
+        let rings = Frame::alloc_direct(Contents::Zeroed)?;
+        let addresses = [
+            domain.map_lasting(&descriptors, true, false)?,
+            domain.map_lasting(&rings, true, true)?,
+        ];
         Ok(Queue {
             number,
             domain,
             doorbell,
             interrupts: core::sync::atomic::AtomicBool::new(false),
-            descriptors: Frame::alloc_direct(Contents::Zeroed)?,
-            rings: Frame::alloc_direct(Contents::Zeroed)?,
+            descriptors,
+            rings,
+            addresses,
             slots: slots as u16,
             state: SpinLock::new(Rank::Device, state),
             room: WaitQueue::new(),
@@ -294,7 +321,7 @@ impl Queue {
     /// [`OutOfMemory`].
     pub fn prepare(&self, count: usize) -> Result<(), OutOfMemory> {
         for i in 0..count.min(self.slots()) {
-            let table = Frame::alloc_direct(Contents::Stale)?;
+            let memory = self.new_memory()?;
             let mut state = self.state.lock_irq();
             let state = &mut *state;
             // Those that are free are taken from the end on, and come back there.
@@ -302,9 +329,19 @@ impl Queue {
                 break;
             };
             let slot = &mut state.slots[state.free[at] as usize];
-            slot.table.get_or_insert(table);
+            slot.memory.get_or_insert(memory);
         }
         Ok(())
+    }
+
+    fn new_memory(&self) -> Result<SlotMemory, OutOfMemory> {
+        let table = Frame::alloc_direct(Contents::Stale)?;
+        let strict = self.domain.strict();
+        Ok(SlotMemory {
+            table_at: self.domain.map_lasting(&table, true, false)?,
+            window: strict.map(|strict| strict.add_window()).transpose()?,
+            table,
+        })
     }
 
     /// The queue's number at its device.
@@ -343,19 +380,8 @@ impl Queue {
     /// Where the device finds descriptors, available ring and used ring.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn addresses(&self) -> [u64; 3] {
-        let at = |frame: &Frame, offset| {
-            let part = Part {
-                frame: frame.clone(),
-                offset,
-                len: 1,
-            };
-            self.domain.address(&part).0
-        };
-        [
-            at(&self.descriptors, 0),
-            at(&self.rings, 0),
-            at(&self.rings, USED),
-        ]
+        let [descriptors, rings] = self.addresses;
+        [descriptors, rings, rings + USED as u64]
     }
 
     /// A 16-bit word of the rings, which the device reads or writes at any time.
@@ -379,19 +405,6 @@ impl Queue {
                 .add(offset)
                 .cast::<(u32, u32)>()
                 .read_volatile()
-        }
-    }
-
-    fn set_descriptor(frame: &Frame, index: usize, descriptor: Descriptor) {
-        debug_assert!(index < MAX_SLOTS);
-        // SAFETY: inside the frame and aligned; the frame is the queue's, and the device does not
-        // look at a descriptor that is not available to it.
-        unsafe {
-            frame
-                .bytes()
-                .cast::<Descriptor>()
-                .add(index)
-                .write_volatile(descriptor);
         }
     }
 
@@ -427,11 +440,12 @@ impl Queue {
     /// # Errors
     /// As [`submit`](Queue::submit), and [`Error::Full`].
     pub fn try_submit(&self, request: &Arc<Request>) -> Result<(), Error> {
-        // The table is made outside of the lock; the slot may have one already.
+        // Memory is made outside of the lock; the slot may have some already.
         let mut spare = None;
         loop {
             match self.put(request, &mut spare) {
-                Err(Refusal::NeedsTable) => spare = Some(Frame::alloc_direct(Contents::Stale)?),
+                Err(Refusal::NeedsMemory) => spare = Some(self.new_memory()?),
+                Err(Refusal::NeedsFlush) => self.flush(Counter::iotlb_ring_full),
                 Err(Refusal::Error(error)) => return Err(error),
                 Ok(before) => {
                     // The slot's last request goes with no lock held.
@@ -441,14 +455,26 @@ impl Queue {
             }
         }
         self.ring_doorbell();
+        // The device works meanwhile.
+        if self.domain.strict().is_some_and(|it| it.stale() >= BATCH) {
+            self.flush(Counter::iotlb_batch);
+        }
         Ok(())
+    }
+
+    /// Invalidates the addresses of requests that are done.
+    #[cold]
+    fn flush(&self, cause: Counter) {
+        if let Some(strict) = self.domain.strict() {
+            strict.flush(cause);
+        }
     }
 
     /// Makes a request available to the device; gives what had the slot before.
     fn put(
         &self,
         request: &Arc<Request>,
-        spare: &mut Option<Frame>,
+        spare: &mut Option<SlotMemory>,
     ) -> Result<Option<Arc<Request>>, Refusal> {
         let parts = request.parts.lock();
         let is_ready = request.state.load(Ordering::Acquire) == READY;
@@ -458,28 +484,29 @@ impl Queue {
         }
         let mut state = self.state.lock_irq();
         let state = &mut *state;
-        if state.broken {
+        if state.broken || self.domain.is_revoked() {
             return Err(Refusal::Error(Error::Broken));
         }
         let &number = state.free.last().ok_or(Refusal::Error(Error::Full))?;
         let slot = &mut state.slots[number as usize];
-        if slot.table.is_none() {
-            slot.table = spare.take();
+        if slot.memory.is_none() {
+            slot.memory = spare.take();
         }
-        let table = slot.table.as_ref().ok_or(Refusal::NeedsTable)?;
-        let count = self.fill_table(table, &parts.list, parts.readable);
-        let table = Part {
-            frame: table.clone(),
-            offset: 0,
-            len: count * size_of::<Descriptor>(),
-        };
+        let memory = slot.memory.as_ref().ok_or(Refusal::NeedsMemory)?;
+        let window = memory.window.as_deref();
+        if window.is_some_and(|it| !it.has_room(parts.list.len())) {
+            return Err(Refusal::NeedsFlush);
+        }
+        let mut addresses = Addresses::new(&self.domain, window);
+        let count = fill_table(&memory.table, &parts, &mut addresses);
+        addresses.give();
         let head = Descriptor {
-            address: self.domain.address(&table).0,
-            len: table.len as u32,
+            address: memory.table_at,
+            len: (count * size_of::<Descriptor>()) as u32,
             flags: INDIRECT,
             next: 0,
         };
-        Self::set_descriptor(&self.descriptors, number as usize, head);
+        set_descriptor(&self.descriptors, number as usize, head);
         state.free.pop();
         slot.busy = true;
         request.state.store(GIVEN, Ordering::Release);
@@ -491,40 +518,6 @@ impl Queue {
         // Descriptors and ring entry come before the index that makes them the device's.
         self.word(2).store(state.available, Ordering::Release);
         Ok(before)
-    }
-
-    /// Writes the descriptors of a request; parts that continue each other share one. Returns how
-    /// many.
-    fn fill_table(&self, table: &Frame, parts: &[Part], readable: usize) -> usize {
-        let mut count: usize = 0;
-        let mut last: Option<Descriptor> = None;
-        for (i, part) in parts.iter().enumerate() {
-            let address = self.domain.address(part).0;
-            let flags = if i < readable { 0 } else { DEVICE_WRITES };
-            if let Some(last) = &mut last
-                && last.flags == flags
-                && last.address + last.len as u64 == address
-            {
-                last.len += part.len as u32;
-                continue;
-            }
-            if let Some(mut before) = last {
-                before.flags |= NEXT;
-                before.next = count as u16;
-                Self::set_descriptor(table, count - 1, before);
-            }
-            last = Some(Descriptor {
-                address,
-                len: part.len as u32,
-                flags,
-                next: 0,
-            });
-            count += 1;
-        }
-        if let Some(last) = last {
-            Self::set_descriptor(table, count - 1, last);
-        }
-        count
     }
 
     fn ring_doorbell(&self) {
@@ -550,6 +543,10 @@ impl Queue {
             let mut state = self.state.lock_irq();
             let state = &mut *state;
             // The elements are read after the index that makes them ours.
+            if self.domain.is_revoked() && !state.broken {
+                self.fail(state, "its device reaches no memory any more");
+                room = usize::MAX;
+            }
             while !state.broken && self.word(USED + 2).load(Ordering::Acquire) != state.used {
                 let (number, written) = self.used_element(state.used);
                 state.used = state.used.wrapping_add(1);
@@ -563,6 +560,9 @@ impl Queue {
                     break;
                 };
                 slot.busy = false;
+                if let Some(window) = slot.window() {
+                    dma::take(&self.domain, window);
+                }
                 // Room was reserved for all of them.
                 state.free.push(number as u16);
                 room += 1;
@@ -582,7 +582,6 @@ impl Queue {
     }
 
     /// Fails all requests, now and later: the device reaches nothing any more. Any context.
-    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn give_up(&self) {
         let mut state = self.state.lock_irq();
         if !state.broken {
@@ -593,13 +592,22 @@ impl Queue {
         self.room.wake_all();
     }
 
-    /// The device broke its promises, or is gone: nothing more is asked of it.
+    /// The device broke its promises, or is gone: nothing more is asked of it. Where a unit stands
+    /// before it, it reaches nothing any more.
     fn fail(&self, state: &mut State, why: &str) {
         state.broken = true;
         crate::log!("virtio: queue {} is given up: {why}", self.number);
+        let is_cut_off = self.domain.revoke();
+        if is_cut_off {
+            // For the device's other queues.
+            dma::wake_cleaner();
+        }
         for slot in state.slots.iter_mut().filter(|slot| slot.busy) {
+            if let Some(window) = slot.window() {
+                dma::take(&self.domain, window);
+            }
             if let Some(request) = &slot.request {
-                request.finish(LOST);
+                request.finish(if is_cut_off { FAILED } else { LOST });
             }
         }
     }
@@ -644,6 +652,60 @@ impl Queue {
                 result => return result,
             }
         }
+    }
+}
+
+fn set_descriptor(frame: &Frame, index: usize, descriptor: Descriptor) {
+    debug_assert!(index < MAX_SLOTS);
+    // SAFETY: inside the frame and aligned; the frame is the queue's, and the device does not
+    // look at a descriptor that is not available to it.
+    unsafe {
+        frame
+            .bytes()
+            .cast::<Descriptor>()
+            .add(index)
+            .write_volatile(descriptor);
+    }
+}
+
+/// Writes the descriptors of a request; parts that continue each other share one. Returns how
+/// many.
+fn fill_table(table: &Frame, parts: &Parts, addresses: &mut Addresses<'_>) -> usize {
+    let mut count: usize = 0;
+    let mut last: Option<Descriptor> = None;
+    for (i, part) in parts.list.iter().enumerate() {
+        let writes = i >= parts.readable;
+        let address = addresses.of(part, writes);
+        let flags = if writes { DEVICE_WRITES } else { 0 };
+        if let Some(last) = &mut last
+            && last.flags == flags
+            && last.address + last.len as u64 == address
+        {
+            last.len += part.len as u32;
+            continue;
+        }
+        if let Some(mut before) = last {
+            before.flags |= NEXT;
+            before.next = count as u16;
+            set_descriptor(table, count - 1, before);
+        }
+        last = Some(Descriptor {
+            address,
+            len: part.len as u32,
+            flags,
+            next: 0,
+        });
+        count += 1;
+    }
+    if let Some(last) = last {
+        set_descriptor(table, count - 1, last);
+    }
+    count
+}
+
+impl Driver for Queue {
+    fn device_lost(&self) {
+        self.give_up();
     }
 }
 

@@ -3,7 +3,11 @@
 
 use core::{cell::Cell, ptr::NonNull};
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{
+    boxed::Box,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
 
 use virtio_drivers::{
     BufferDirection, Hal, PhysAddr,
@@ -22,11 +26,8 @@ use super::{
 };
 use crate::{
     PAGE_SIZE,
-    dev::{
-        pci::{self, Function, Identity},
-        refused,
-    },
-    dma::Domain,
+    dev::pci::{self, Function, Identity},
+    dma::{self, Driver},
     hw::machine,
     lock::{Rank, SpinLock},
 };
@@ -223,6 +224,7 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     // Dropped after the transport, which resets the device: what the device knows of stays until
     // then.
     let mut made = Vec::new();
+    let domain = dma::domain_of(pci::place(function.at))?;
     let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
     let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
         .map_err(|_| Error::Lacks("the registers of version 1"))?;
@@ -241,13 +243,11 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
         }
         let slots = 1 << most.min(MAX_SLOTS).ilog2();
         let doorbell = own.doorbell(number).ok_or(Error::Lacks("a doorbell"))?;
-        let queue = Queue::new(
-            number,
-            slots,
-            Domain::default(),
-            Doorbell::Register(doorbell),
-        )?;
-        made.push(Arc::new(queue));
+        let doorbell = Doorbell::Register(doorbell);
+        let queue = Arc::new(Queue::new(number, slots, domain.clone(), doorbell)?);
+        let driver: Weak<dyn Driver> = Arc::downgrade(&(queue.clone() as Arc<dyn Driver>));
+        domain.add_driver(driver)?;
+        made.push(queue);
     }
     let messages = queues.messages.min(function.messages());
     let messages = messages.clamp(1, queues.count.max(1));
@@ -281,9 +281,9 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
         transport.queue_set(queue.number(), slots, descriptors, available, used);
     }
     transport.finish_init();
-    refused::watch(pci::place(function.at), &made);
     Ok(Device {
         queues: made,
+        domain,
         features: features.bits(),
         registers: Registers(SpinLock::new(Rank::Leaf, transport)),
     })

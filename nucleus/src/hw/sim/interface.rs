@@ -175,12 +175,6 @@ pub(crate) fn ptr(at: PhysAddr) -> *mut u8 {
     m.memory(at)
 }
 
-/// Where a device reaches a physical address.
-#[cfg(test)]
-pub(crate) fn dma_ptr(at: PhysAddr) -> *mut u8 {
-    required().memory(at)
-}
-
 /// Takes frames out of the direct map.
 pub(crate) fn direct_hide(frames: Range<u32>) {
     set_outside(frames, true);

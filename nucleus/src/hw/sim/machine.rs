@@ -10,12 +10,14 @@ use std::{
 use super::{
     MAX_COUNTERS, MAX_CPUS, WINDOW_PAGES,
     fiber::{self, Stack},
+    iommu::{self, Iommu},
     kernel_root,
     random::Random,
     tlb::Tlb,
     window,
 };
 use crate::hw::context::{prepare, switch_stacks};
+use crate::hw::iommu::Policy;
 use crate::hw::{DirectMap, handlers};
 use crate::{PAGE_SIZE, PhysAddr};
 
@@ -40,6 +42,8 @@ pub struct Config {
     pub daemons: bool,
     /// Which frames are in the direct map; chosen by the seed if this says nothing.
     pub direct_map: Option<DirectMap>,
+    /// Which memory devices reach; chosen by the seed if this says nothing.
+    pub iommu: Option<Policy>,
 }
 
 impl Default for Config {
@@ -51,7 +55,15 @@ impl Default for Config {
             max_points: 100_000_000,
             daemons: false,
             direct_map: None,
+            iommu: None,
         }
+    }
+}
+
+impl Config {
+    /// Which memory devices reach.
+    pub(crate) fn policy(&self) -> Policy {
+        self.iommu.unwrap_or(iommu::policy_of(self.seed))
     }
 }
 
@@ -130,6 +142,7 @@ pub(crate) struct Machine {
     pub(crate) outside: Vec<Cell<bool>>,
     /// By frame: how many TLB entries lead to it.
     pub(crate) reached: Vec<Cell<u32>>,
+    pub(crate) iommu: Iommu,
 }
 
 thread_local! {
@@ -201,6 +214,7 @@ impl Machine {
             window: core::array::from_fn(|_| Cell::default()),
             outside: vec![Cell::new(false); frames],
             reached: vec![Cell::new(0); frames],
+            iommu: Iommu::new(config.seed, config.policy(), frames),
             config,
         }
     }
@@ -332,6 +346,7 @@ impl Machine {
         if self.random.one_in(8) {
             super::tlb::speculate(self);
             super::window::speculate(self);
+            iommu::speculate(self);
         }
         if interruptible && self.random.one_in(2) {
             self.deliver();

@@ -9,7 +9,8 @@
 //! (`fiber.rs`). At every [`point`] a generator decides, from the run's seed, whether another CPU
 //! goes on, so a seed repeats a run to the digit. An oracle (`oracle.rs`) ends the run with a
 //! [`Failure`] when a stale translation could be used after coherence was promised, or when a frame
-//! is freed while a TLB still reaches it.
+//! is freed while a TLB still reaches it. Devices reach memory through remapping units (`iommu.rs`)
+//! that are as unkind.
 //!
 //! ```no_run
 //! use nucleus::{sim, task, time};
@@ -26,6 +27,7 @@ mod access;
 mod counted_heap;
 mod fiber;
 mod interface;
+mod iommu;
 pub(crate) mod machine;
 mod oracle;
 pub(crate) mod program;
@@ -45,6 +47,11 @@ pub(crate) use interface::*;
 pub use interface::{
     bugs, caches, choice_of, console_input, console_output, point, processor, random_u64,
     set_in_program, vulnerabilities,
+};
+pub use iommu::{device_read, device_write, fail_unit, invalidations};
+pub(crate) use iommu::{
+    frame_closed, frame_opened, iommu_attach, iommu_detach, iommu_features, iommu_forget,
+    iommu_take_fault, iommu_written,
 };
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};

@@ -106,6 +106,7 @@ fn walk(m: &Machine, root: PhysAddr, page: usize, last: usize) -> Option<(PhysAd
 pub(crate) fn frame_freed(frame: PhysAddr) {
     let Some(m) = machine() else { return };
     let number = frame.frame_number();
+    super::iommu::check_freed(m, number);
     for (index, cpu) in m.cpus.iter().enumerate() {
         if cpu.root.get().frame_number() == number {
             m.fail(format!(

@@ -100,6 +100,14 @@ pub(crate) fn point() {}
 #[inline(always)]
 pub(crate) fn frame_freed(_frame: PhysAddr) {}
 
+/// Devices may reach the frame from now on: for the simulated machine; nothing here.
+#[inline(always)]
+pub(crate) fn frame_opened(_frame: PhysAddr) {}
+
+/// The simulated machine checks that no unit can still reach the frame; nothing here.
+#[inline(always)]
+pub(crate) fn frame_closed(_frame: PhysAddr) {}
+
 /// What the simulated machine checks when a flush is done; nothing here.
 #[inline(always)]
 pub(crate) fn coherence_stamp() -> u64 {

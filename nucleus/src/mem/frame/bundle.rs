@@ -6,7 +6,7 @@ use core::sync::atomic::{Ordering, fence};
 use super::counts::is_one_handle;
 use super::owned::give_up_owned;
 use super::record::record;
-use super::{Frame, Owned, RUN_FRAMES, cache, is_last_handle, make_free};
+use super::{Frame, Owned, RUN_FRAMES, cache, held, is_last_handle, make_free};
 use crate::hw::machine;
 
 /// Handles that are given up one after the other: as dropping each, but neighbours that become free
@@ -55,6 +55,9 @@ impl Bundle {
     /// Adds a frame without other handles.
     #[inline(always)]
     fn free(&mut self, index: u32) {
+        if held::is_held(index) {
+            return;
+        }
         make_free(index);
         if index != self.run.end || index.is_multiple_of(RUN_FRAMES as u32) {
             give_back(self.run.clone());

@@ -29,6 +29,8 @@ pub(super) const FOR_EVER: u64 = 1 << 22;
 #[inline]
 pub(super) fn start(index: u32) {
     record(index).counts().store(0, Relaxed);
+    // No device holds it.
+    record(index).in_use.store(0, Relaxed);
 }
 
 /// How many handles there are by a word of counts.

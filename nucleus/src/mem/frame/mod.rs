@@ -2,7 +2,7 @@
 //!
 //! The machine's memory at the start (`setup`), one 32-byte record per frame (`record`), a buddy
 //! allocator (`buddy`) with per-CPU caches and pools of page tables kept ready (`cache`), counts of
-//! a frame's users (`counts`), handles given up together (`bundle`), owners of frames (`owned`),
+//! a frame's users (`counts`) and of devices' page tables (`held`), handles given up together (`bundle`), owners of frames (`owned`),
 //! runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on
 //! purpose for tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4,
 //! `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
@@ -12,6 +12,7 @@ mod bundle;
 mod cache;
 mod counts;
 mod directmap;
+mod held;
 mod injection;
 mod owned;
 mod reach;
@@ -34,6 +35,7 @@ pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, set_direct_map};
+pub(crate) use held::{hold, release as release_held};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};
@@ -210,8 +212,10 @@ fn give_up(index: u32) {
 #[inline(never)]
 fn end_use(index: u32) {
     fence(Ordering::Acquire);
-    make_free(index);
-    cache::give(index);
+    if !held::is_held(index) {
+        make_free(index);
+        cache::give(index);
+    }
 }
 
 impl PartialEq for Frame {

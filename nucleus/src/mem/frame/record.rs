@@ -3,7 +3,7 @@
 //! | field | data frame | page table | level 1 | dead table | free | heap |
 //! |---|---|---|---|---|---|---|
 //! | `word` | type, flags | type, flags | type, flags | type, flags | type, order | type, flags |
-//! | `in_use` | | entries | groups | | | a slab's objects |
+//! | `in_use` | devices' entries | entries | groups | | | a slab's objects |
 //! | `rmap` | lock, mapping count, first slot | | | | | |
 //! | `a` | handles, owners | `groups` | `owner`, `sharers` | `next_dead` | block list | slab list |
 //! | `b` | | | `use_count` | | | |
@@ -45,6 +45,8 @@ pub(crate) enum Type {
     Heap = 8,
     /// The kernel's image, its stacks, the frame records, what the loader left.
     Kernel = 9,
+    /// A table by which a remapping unit translates a device's addresses.
+    DomainTable = 10,
 }
 
 impl Type {
@@ -69,6 +71,7 @@ impl Type {
             7 => Type::Descriptor,
             8 => Type::Heap,
             9 => Type::Kernel,
+            10 => Type::DomainTable,
             _ => Type::Absent,
         }
     }

@@ -21,7 +21,7 @@ use super::gate::Gate;
 use super::irq::Message;
 use super::{apic, config, vectors};
 use crate::PhysAddr;
-use crate::hw::iommu::{Device, Domain, Fault, Features, Stale};
+use crate::hw::iommu::{Device, Domain, Fault, Features, Policy, Stale};
 use tables::Interrupt;
 use unit::{MAX_UNITS, Order, Silent, Unit, units};
 
@@ -102,7 +102,7 @@ fn places(scope: &Scope) -> [Option<(u16, u16)>; 2] {
 /// Starts the units. Once, on the boot CPU, when frames, interrupts and the clock work; `is_memory`
 /// says of a range of addresses whether the kernel uses any of it.
 pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bool) {
-    let is_off = word(command_line, "iommu=") == Some("off");
+    let is_off = Policy::read(command_line) == Policy::Off;
     let no_queue = word(command_line, "iommu.queue=") == Some("off");
     NO_QUEUE.store(no_queue, Ordering::Relaxed);
     if dmar.left_out > 0 {

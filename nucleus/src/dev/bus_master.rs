@@ -1,0 +1,128 @@
+//! A device of the simulated machine, for disks made of code: it reaches the parts of its requests
+//! as a real one does, by addresses that a remapping unit translates.
+
+use core::sync::atomic::{AtomicU16, Ordering::SeqCst};
+use std::sync::Arc;
+use std::vec::Vec;
+
+use super::dma::{self, Addresses, Attachment, BATCH, Part, Window};
+use crate::{
+    counters::Counter,
+    ephemeral,
+    lock::{Rank, SpinLock},
+    mem::domain::WINDOW_PAGES,
+    sim::{device_read, device_write},
+};
+
+/// The place of the next one.
+static NEXT: AtomicU16 = AtomicU16::new(FIRST);
+const FIRST: u16 = 0x100;
+
+/// For a new machine.
+pub(crate) fn reset() {
+    NEXT.store(FIRST, SeqCst);
+}
+
+/// See the head of the file.
+pub struct BusMaster {
+    place: u16,
+    attachment: Arc<Attachment>,
+    /// Windows that no request uses.
+    free: SpinLock<Vec<Arc<Window>>>,
+}
+
+/// A request of such a device, from when it is given to it until this is dropped.
+pub struct Transfer {
+    device: Arc<BusMaster>,
+    parts: Vec<Part>,
+    addresses: Vec<u64>,
+    window: Option<Arc<Window>>,
+    /// There was no memory for a window: it reaches its parts directly.
+    is_direct: bool,
+}
+
+impl BusMaster {
+    /// A new device.
+    ///
+    /// # Panics
+    /// Without memory for its domain.
+    pub fn new() -> Arc<BusMaster> {
+        let place = NEXT.fetch_add(1, SeqCst);
+        Arc::new(BusMaster {
+            place,
+            attachment: dma::domain_of(place).expect("memory for a domain"),
+            free: SpinLock::new(Rank::Leaf, Vec::new()),
+        })
+    }
+
+    /// Gives the device a request with these parts, which it writes, or else reads.
+    pub fn give<'a>(
+        self: &Arc<BusMaster>,
+        parts: impl Iterator<Item = &'a Part>,
+        writes: bool,
+    ) -> Transfer {
+        let parts: Vec<Part> = parts.cloned().collect();
+        let (mut window, mut is_direct) = (None, false);
+        if let Some(strict) = self.attachment.strict() {
+            if strict.stale() >= BATCH / 32 {
+                strict.flush(Counter::iotlb_batch);
+            }
+            let kept = self.free.lock().pop();
+            window = kept.or_else(|| strict.add_window().ok());
+            is_direct = window.is_none() || parts.len() > WINDOW_PAGES;
+            if let Some(window) = &window
+                && !window.has_room(parts.len())
+            {
+                strict.flush(Counter::iotlb_ring_full);
+            }
+        }
+        let window = window.filter(|_| !is_direct);
+        let mut found = Addresses::new(&self.attachment, window.as_deref());
+        let addresses = parts.iter().map(|part| found.of(part, writes)).collect();
+        found.give();
+        Transfer {
+            device: self.clone(),
+            parts,
+            addresses,
+            window,
+            is_direct,
+        }
+    }
+}
+
+impl Transfer {
+    /// The device reads a whole part; false, if it may not.
+    #[must_use]
+    pub fn read(&self, part: usize, to: &mut [u8]) -> bool {
+        match self.is_direct {
+            true => {
+                let part = &self.parts[part];
+                ephemeral::map(&part.frame).read(part.offset, to);
+                true
+            }
+            false => device_read(self.device.place, self.addresses[part], to),
+        }
+    }
+
+    /// The device writes a whole part; false, if it may not.
+    #[must_use]
+    pub fn write(&self, part: usize, from: &[u8]) -> bool {
+        match self.is_direct {
+            true => {
+                let part = &self.parts[part];
+                ephemeral::map(&part.frame).write(part.offset, from);
+                true
+            }
+            false => device_write(self.device.place, self.addresses[part], from),
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if let Some(window) = self.window.take() {
+            dma::take(&self.device.attachment, &window);
+            self.device.free.lock().push(window);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Domains: which memory each device reaches (`iosup.txt` 2.3), by tables that a remapping unit
+//! walks for each of its accesses.
+//!
+//! | policy | a device reaches | by addresses | what is invalidated, and when |
+//! |---|---|---|---|
+//! | `off`, or without a unit | all memory | physical ones | nothing |
+//! | `open` | free and writable frames | physical ones | a frame that becomes a table, heap or stack, before it does |
+//! | `strict` | the frames of its requests, its rings and buffers | those of its own domain | the frames of many requests that are done, in one batch |
+//!
+//! `tables`: the pages of a domain's tables. `window` and `strict`: addresses that are mapped for a
+//! request alone, and the batches. `open`: the tree of all open frames.
+//!
+//! Nothing here takes memory when a request is given to a device or comes back from it. What a unit
+//! may still hold is in the tables themselves: an entry that is no longer present names its frame
+//! until the invalidation of its batch is done.
+
+pub(crate) mod open;
+mod strict;
+mod tables;
+mod window;
+
+use alloc::{
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+
+pub(crate) use strict::BATCH;
+use strict::Strict;
+#[cfg_attr(target_os = "none", allow(unused_imports))]
+pub(crate) use window::{PAGES as WINDOW_PAGES, Window};
+
+use crate::counters::Counter;
+use crate::cpu::percpu::Restart;
+use crate::hw::iommu::{Device, Domain as Number, Policy, Stale};
+use crate::hw::machine;
+use crate::lock::{Rank, SpinLock};
+use crate::{Frame, OutOfMemory};
+
+static POLICY: AtomicU8 = AtomicU8::new(Policy::Off as u8);
+
+/// Returns which memory devices reach.
+#[inline]
+pub(crate) fn policy() -> Policy {
+    match POLICY.load(Ordering::Relaxed) {
+        OPEN => Policy::Open,
+        STRICT => Policy::Strict,
+        _ => Policy::Off,
+    }
+}
+
+const OPEN: u8 = Policy::Open as u8;
+const STRICT: u8 = Policy::Strict as u8;
+
+/// Chooses which memory devices reach, as far as there are units that can enforce it.
+///
+/// # Safety
+/// The machine has one CPU and no task yet, and its units are started.
+pub(crate) unsafe fn start(wanted: Policy) {
+    // SAFETY: the caller promises to be alone.
+    unsafe { DOMAINS.set(SpinLock::new(Rank::Domain, Domains::new())) };
+    POLICY.store(Policy::Off as u8, Ordering::Relaxed);
+    LIVE.store(0, Ordering::Relaxed);
+    let has_units = machine::iommu_features().is_some();
+    let policy = match wanted {
+        Policy::Open if has_units => {
+            // SAFETY: the caller promises to be alone.
+            match unsafe { open::start() } {
+                Ok(()) => Policy::Open,
+                Err(OutOfMemory) => {
+                    crate::log!("iommu: no memory for tables: devices reach all memory");
+                    Policy::Off
+                }
+            }
+        }
+        Policy::Strict if has_units => Policy::Strict,
+        // The machine has said so.
+        _ => Policy::Off,
+    };
+    POLICY.store(policy as u8, Ordering::Relaxed);
+}
+
+/// Domains that have not ended.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Domains there are, and the numbers in use [bit per number].
+struct Domains {
+    all: Vec<Weak<Domain>>,
+    numbers: [u64; NUMBERS / 64],
+}
+
+/// Numbers of domains that are used at most.
+const NUMBERS: usize = 256;
+
+static DOMAINS: Restart<SpinLock<Domains>> =
+    Restart::new(SpinLock::new(Rank::Domain, Domains::new()));
+
+impl Domains {
+    const fn new() -> Domains {
+        Domains {
+            all: Vec::new(),
+            // Number 0 is the units' own.
+            numbers: [1, 0, 0, 0],
+        }
+    }
+
+    /// Takes a number up to `most`.
+    fn take_number(&mut self, most: u16) -> Option<Number> {
+        let is_free = |it: &u16| self.numbers[usize::from(*it) / 64] & 1 << (it % 64) == 0;
+        let most = most.min(NUMBERS as u16 - 1);
+        let number = (1..=most).find(is_free)?;
+        self.numbers[usize::from(number) / 64] |= 1 << (number % 64);
+        Some(Number(number))
+    }
+
+    fn give_number(&mut self, Number(number): Number) {
+        self.numbers[usize::from(number) / 64] &= !(1 << (number % 64));
+    }
+}
+
+/// Takes a number of a domain, of those that all units know.
+fn take_number() -> Result<Number, OutOfMemory> {
+    let most = machine::iommu_features().map_or(0, |it| it.domains);
+    DOMAINS.lock().take_number(most).ok_or(OutOfMemory)
+}
+
+fn give_number(number: Number) {
+    DOMAINS.lock().give_number(number);
+}
+
+/// Tells all units to forget translations, because of `cause`.
+fn forget(stale: &[Stale], cause: Counter) {
+    if stale.is_empty() {
+        return;
+    }
+    machine::iommu_forget(stale);
+    cause.add(1);
+}
+
+/// A driver whose device may be taken from it.
+pub(crate) trait Driver: Send + Sync {
+    /// The device reaches nothing any more: its requests have failed. Called by a task with no
+    /// lock held.
+    fn device_lost(&self);
+}
+
+/// What one device reaches, as long as this lives.
+pub(crate) struct Domain {
+    device: Device,
+    reach: Reach,
+    /// The device was detached because it broke its promises.
+    revoked: AtomicBool,
+    drivers: SpinLock<Vec<Weak<dyn Driver>>>,
+}
+
+enum Reach {
+    /// All memory.
+    Physical,
+    /// The tree of open frames.
+    Open,
+    /// A tree of its own.
+    Strict(Strict),
+}
+
+impl Domain {
+    /// Lets a device reach what the policy says.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`], also of numbers for domains.
+    pub(crate) fn new(device: Device) -> Result<Arc<Domain>, OutOfMemory> {
+        let reach = match policy() {
+            Policy::Off => Reach::Physical,
+            Policy::Open => {
+                open::attach(device);
+                Reach::Open
+            }
+            Policy::Strict => Reach::Strict(Strict::new(device)?),
+        };
+        let domain = Arc::new(Domain {
+            device,
+            reach,
+            revoked: AtomicBool::new(false),
+            drivers: SpinLock::new(Rank::Leaf, Vec::new()),
+        });
+        if !matches!(domain.reach, Reach::Physical) {
+            LIVE.fetch_add(1, Ordering::Relaxed);
+            let mut domains = DOMAINS.lock();
+            domains.all.retain(|it| it.strong_count() > 0);
+            domains.all.try_reserve(1).map_err(|_| OutOfMemory)?;
+            domains.all.push(Arc::downgrade(&domain));
+        }
+        Ok(domain)
+    }
+
+    /// Notes a driver that is told when the device is lost.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn add_driver(&self, driver: Weak<dyn Driver>) -> Result<(), OutOfMemory> {
+        let mut drivers = self.drivers.lock();
+        drivers.try_reserve(1).map_err(|_| OutOfMemory)?;
+        drivers.push(driver);
+        Ok(())
+    }
+
+    /// The domain where addresses are its own, with its number.
+    #[inline]
+    pub(crate) fn strict(&self) -> Option<&Strict> {
+        match &self.reach {
+            Reach::Strict(strict) => Some(strict),
+            _ => None,
+        }
+    }
+
+    /// Where the device finds a frame's first byte from now on until the domain ends. It may read
+    /// it, or write it, or both.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn map_lasting(
+        &self,
+        frame: &Frame,
+        reads: bool,
+        writes: bool,
+    ) -> Result<u64, OutOfMemory> {
+        match &self.reach {
+            Reach::Strict(strict) => strict.map_lasting(frame, reads, writes),
+            _ => Ok(frame.number()),
+        }
+        .map(|page| page << crate::PAGE_SHIFT)
+    }
+
+    /// Detaches a device that broke its promises; its drivers are told later. Any context. False
+    /// if no unit stands before it, so that it goes on reaching all memory.
+    pub(crate) fn revoke(&self) -> bool {
+        if matches!(self.reach, Reach::Physical) {
+            return false;
+        }
+        if !self.revoked.swap(true, Ordering::AcqRel) {
+            machine::iommu_detach(self.device);
+            if let Reach::Strict(strict) = &self.reach {
+                strict.forget(Counter::iotlb_other);
+            }
+            crate::log!("iommu: device {} is given up", self.device);
+        }
+        true
+    }
+
+    /// Whether the device was [given up](Domain::revoke).
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
+    /// Tells the drivers of a device that was given up.
+    fn tell_drivers(&self) {
+        let mut next = 0;
+        while let Some(driver) = { self.drivers.lock().get(next).cloned() } {
+            if let Some(driver) = driver.upgrade() {
+                driver.device_lost();
+            }
+            next += 1;
+        }
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        match &mut self.reach {
+            Reach::Physical => {}
+            Reach::Open => machine::iommu_detach(self.device),
+            Reach::Strict(strict) => {
+                machine::iommu_detach(self.device);
+                strict.end();
+            }
+        }
+        if !matches!(self.reach, Reach::Physical) {
+            // Release: those who find none find its frames free.
+            LIVE.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// Whether there is any domain: a device before which a unit stands.
+pub(crate) fn any() -> bool {
+    LIVE.load(Ordering::Acquire) > 0
+}
+
+/// Calls `f` with each domain, no lock held.
+pub(crate) fn each(mut f: impl FnMut(&Domain)) {
+    let mut next = 0;
+    loop {
+        let domain = DOMAINS.lock().all.get(next).map(Weak::upgrade);
+        match domain {
+            None => return,
+            Some(Some(domain)) => f(&domain),
+            Some(None) => {}
+        }
+        next += 1;
+    }
+}
+
+/// Invalidates what requests have left, in all domains, and tells the drivers of devices that were
+/// given up. A task, with no lock held.
+pub(crate) fn settle() {
+    each(|domain| {
+        if domain.is_revoked() {
+            domain.tell_drivers();
+        }
+        if let Some(strict) = domain.strict() {
+            strict.flush(Counter::iotlb_batch);
+        }
+    });
+}
+
+/// Gives a device up that broke its promises, if it is in a domain.
+pub(crate) fn give_up(device: Device) {
+    each(|domain| {
+        if domain.device == device {
+            domain.revoke();
+        }
+    });
+}

@@ -1,0 +1,217 @@
+//! A domain in which each frame is mapped for a request alone, or for long, at an address of the
+//! domain's own.
+
+use alloc::{sync::Arc, vec::Vec};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::tables::{self, ENTRIES, Table};
+use super::window::{Window, release_entry};
+use super::{forget, give_number, take_number};
+use crate::counters::Counter;
+use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
+use crate::hw::machine;
+use crate::lock::{Rank, SpinLock};
+use crate::{Frame, OutOfMemory, frame};
+
+/// So many stale addresses are worth an invalidation: 2 MiB that wait to be free. A request of 128
+/// KiB pays a 16th of one.
+pub(crate) const BATCH: usize = 512;
+/// Stale addresses that one invalidation is for at most: their frames are released with preemption
+/// off.
+const LARGEST: usize = 2 * BATCH;
+/// Areas of 512 addresses that are not used: in x86-64's one at 0xfee0_0000, a write is an
+/// interrupt, and address 0 means that there is none.
+const INTERRUPTS: u64 = 0xfee0_0000 >> 21;
+
+/// See the head of the file.
+pub(crate) struct Strict {
+    number: Number,
+    features: Features,
+    root: Table,
+    areas: SpinLock<Areas>,
+    /// Addresses that are stale in all windows.
+    stale: AtomicUsize,
+}
+
+struct Areas {
+    /// The next one, by its first page over 512.
+    next: u64,
+    windows: Vec<Arc<Window>>,
+    /// Where the last of the lasting mappings are: first page, table, how many.
+    lasting: Option<(u64, Table, u64)>,
+}
+
+impl Strict {
+    /// Makes empty tables and attaches the device to them.
+    pub(super) fn new(device: Device) -> Result<Strict, OutOfMemory> {
+        let features = machine::iommu_features().ok_or(OutOfMemory)?;
+        let number = take_number()?;
+        let root = Table::new().inspect_err(|_| give_number(number))?;
+        machine::iommu_attach(device, number, root.at());
+        Ok(Strict {
+            number,
+            features,
+            root,
+            areas: SpinLock::new(
+                Rank::Domain,
+                Areas {
+                    next: 1,
+                    windows: Vec::new(),
+                    lasting: None,
+                },
+            ),
+            stale: AtomicUsize::new(0),
+        })
+    }
+
+    /// The number of the domain.
+    pub(crate) fn number(&self) -> u16 {
+        self.number.0
+    }
+
+    /// Tells units to forget all of the domain.
+    pub(super) fn forget(&self, cause: Counter) {
+        forget(&[Stale::Domain(self.number)], cause);
+    }
+
+    /// In caching mode, units may hold that there is no translation where there is one now.
+    fn forget_absent(&self, first: u64, pages: u64) {
+        if !self.features.keeps_absent || pages == 0 {
+            return;
+        }
+        let last = first + pages - 1;
+        let order = u64::BITS - (first ^ last).leading_zeros();
+        let stale = match self.features.page_order.is_some_and(|most| order <= most) {
+            true => Stale::Pages {
+                domain: self.number,
+                first: first >> order << order,
+                order,
+            },
+            false => Stale::Domain(self.number),
+        };
+        forget(&[stale], Counter::iotlb_absent);
+    }
+
+    /// Adds 512 addresses; returns the first page, and the table that maps them.
+    fn add_area(&self, areas: &mut Areas) -> Result<(u64, Table), OutOfMemory> {
+        let next = match areas.next {
+            INTERRUPTS => INTERRUPTS + 1,
+            next => next,
+        };
+        let first = next * ENTRIES;
+        let table = tables::walk(self.root, self.features.levels, first, 1)?;
+        areas.next = next + 1;
+        self.forget_absent(first, ENTRIES);
+        Ok((first, table))
+    }
+
+    /// Makes a window.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub(crate) fn add_window(&self) -> Result<Arc<Window>, OutOfMemory> {
+        let mut areas = self.areas.lock();
+        areas.windows.try_reserve(1).map_err(|_| OutOfMemory)?;
+        let (first, table) = self.add_area(&mut areas)?;
+        let window = Arc::new(Window::new(first, table));
+        areas.windows.push(window.clone());
+        Ok(window)
+    }
+
+    /// Maps a frame for as long as the domain lives; returns the page.
+    pub(super) fn map_lasting(
+        &self,
+        frame: &Frame,
+        reads: bool,
+        writes: bool,
+    ) -> Result<u64, OutOfMemory> {
+        let mut areas = self.areas.lock();
+        let (first, table, used) = match areas.lasting {
+            Some(lasting) if lasting.2 < ENTRIES => lasting,
+            _ => {
+                let (first, table) = self.add_area(&mut areas)?;
+                (first, table, 0)
+            }
+        };
+        areas.lasting = Some((first, table, used + 1));
+        frame::hold(frame);
+        let at = frame::record::address(frame.index());
+        table.put(used, Entry::page(at, reads, writes));
+        self.forget_absent(first + used, 1);
+        Counter::iommu_pages_mapped.add(1);
+        Ok(first + used)
+    }
+
+    /// The addresses in use of a window, which is `pages` more now, are the device's from now on.
+    #[inline]
+    pub(crate) fn give(&self, window: &Window, pages: usize) {
+        Counter::iommu_pages_mapped.add(pages as u64);
+        window.tell();
+        if self.features.keeps_absent {
+            for range in window.in_use() {
+                self.forget_absent(window.page(range.start), range.end - range.start);
+            }
+        }
+    }
+
+    /// The request of a window is done. Returns whether its addresses are the first that are stale.
+    /// Any context.
+    #[inline]
+    pub(crate) fn take(&self, window: &Window) -> bool {
+        let pages = window.end();
+        Counter::iommu_pages_unmapped.add(pages as u64);
+        pages > 0 && self.stale.fetch_add(pages, Ordering::Relaxed) == 0
+    }
+
+    /// How many addresses are stale.
+    #[inline]
+    pub(crate) fn stale(&self) -> usize {
+        self.stale.load(Ordering::Relaxed)
+    }
+
+    /// Makes all units forget the addresses that are stale, and releases their frames. Those that
+    /// were stale before are free when this returns. No lock of rank `Domain` or later is held.
+    pub(crate) fn flush(&self, cause: Counter) {
+        while self.flush_some(cause) {}
+    }
+
+    /// As [`flush`](Strict::flush), of [`LARGEST`] addresses or those of one window. Returns whether
+    /// there are more.
+    fn flush_some(&self, cause: Counter) -> bool {
+        let areas = self.areas.lock();
+        let (mut found, mut more) = (0, false);
+        // By window, what is stale before the invalidation. The last `end` of them may be cut.
+        let mut end = 0;
+        let mut counts = [0u32; WINDOWS];
+        let mut windows = areas.windows.iter().enumerate();
+        let from = windows.position(|(_, it)| it.stale() > 0);
+        let Some(from) = from else { return false };
+        for (window, count) in areas.windows[from..].iter().zip(&mut counts) {
+            if found >= LARGEST {
+                break;
+            }
+            *count = window.stale();
+            found += *count as usize;
+            end += 1;
+        }
+        more |= from + end < areas.windows.len();
+        self.forget(cause);
+        for (window, count) in areas.windows[from..].iter().zip(&counts[..end]) {
+            window.release(*count);
+        }
+        self.stale.fetch_sub(found, Ordering::Relaxed);
+        more
+    }
+
+    /// Frees all: the device was detached, no request is given or taken any more.
+    pub(super) fn end(&mut self) {
+        self.forget(Counter::iotlb_other);
+        tables::free(self.root, self.features.levels, &mut |table| {
+            (0..ENTRIES).for_each(|index| release_entry(table, index));
+        });
+        give_number(self.number);
+    }
+}
+
+/// Windows that one invalidation is for at most.
+const WINDOWS: usize = 128;

@@ -1,0 +1,59 @@
+//! Frames that devices hold: each entry of a device's page tables that leads to a data frame, or
+//! led there when units were last told to forget, counts in the frame's record. The last handle
+//! may go before: the frame is free when the last such entry has gone, too.
+//!
+//! An entry has no handle of its own. Those who look at the count of handles ask whether others own
+//! or read the bytes: whether a page is copied before it is written, or lent, or evicted. To them a
+//! request is over when it is done, however long its addresses wait for the invalidation of their
+//! batch; with handles, every page that was read from a disk would be copied, or left by the
+//! pagedaemon, for that long. What must wait is only the frame's next life, so it is looked at only
+//! where the frame would become free.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use super::record::{address, record};
+use super::{Frame, cache, make_free};
+use crate::hw::machine;
+
+/// The frame has no handle any more.
+const LEFT: u32 = 1 << 31;
+
+/// One entry more leads to the frame, of which the caller has a handle.
+pub(crate) fn hold(frame: &Frame) {
+    let index = frame.index();
+    if record(index).in_use.fetch_add(1, Relaxed) == 0 {
+        machine::frame_opened(address(index));
+    }
+}
+
+/// One entry less leads to the frame, and no unit holds what it said.
+pub(crate) fn release(index: u32) {
+    let held = &record(index).in_use;
+    if held.load(Relaxed) & !LEFT == 1 {
+        machine::frame_closed(address(index));
+    }
+    // Release, and acquire by the last: what the device did with the frame comes before it is free.
+    if held.fetch_sub(1, AcqRel) == LEFT + 1 {
+        held.store(0, Relaxed);
+        make_free(index);
+        cache::give(index);
+    }
+}
+
+/// Whether entries lead to a frame whose last handle was given up: the last of them frees it then.
+#[inline]
+pub(super) fn is_held(index: u32) -> bool {
+    record(index).in_use.load(Acquire) != 0 && leave(index)
+}
+
+/// Leaves the frame to its entries, if there are any still.
+#[cold]
+#[inline(never)]
+fn leave(index: u32) -> bool {
+    let held = &record(index).in_use;
+    let is_held = held.fetch_or(LEFT, AcqRel) != 0;
+    if !is_held {
+        held.store(0, Relaxed);
+    }
+    is_held
+}
