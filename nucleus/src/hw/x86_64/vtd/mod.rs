@@ -21,7 +21,7 @@ use super::gate::Gate;
 use super::irq::Message;
 use super::{apic, config, vectors};
 use crate::PhysAddr;
-use crate::hw::iommu::{Device, Domain, Fault, Features, Policy, Stale};
+use crate::hw::iommu::{Device, Domain, Fault, Features, Policy, Stale, UnitState};
 use tables::Interrupt;
 use unit::{MAX_UNITS, Order, Silent, Unit, units};
 
@@ -349,17 +349,9 @@ pub(crate) fn iommu_reserved(Device(device): Device, mut each: impl FnMut(PhysAd
     }
 }
 
-/// A unit as `/proc/causeway/iommu` shows it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub is_lost: bool,
-    pub has_queue: bool,
-    pub remaps_interrupts: bool,
-}
-
 /// The units that the machine has.
-pub(crate) fn iommu_units() -> impl Iterator<Item = Seen> {
-    let see = |unit: &Unit| Seen {
+pub(crate) fn iommu_units() -> impl Iterator<Item = UnitState> {
+    let see = |unit: &Unit| UnitState {
         is_lost: unit.is_lost(),
         has_queue: unit.has_queue(),
         remaps_interrupts: tables::remaps_interrupts(),
