@@ -161,7 +161,10 @@ pub fn parse(line: &str) -> Result<Options, String> {
                 options.init = Some(path.as_bytes().to_vec());
             }
             // The nucleus has done these before; the other faults do not come here.
-            ("fault_injection", Some("slow-calls" | "slow-faults"))
+            (
+                "fault_injection",
+                Some("slow-calls" | "slow-faults" | "iommu-error" | "iommu-silence"),
+            )
             | ("kaslr", Some("on" | "off")) => {}
             (name, value) if let Some(switch) = switches::find(name) => {
                 let setting = value.and_then(|value| switch.parse(value));

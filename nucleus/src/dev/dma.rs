@@ -179,7 +179,7 @@ pub(crate) fn wake_cleaner() {
 }
 
 /// Places of devices that reach nothing any more, and one more each; 0 for none.
-static LOST: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
+static LOST: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
 
 /// The device reaches nothing any more: its driver's requests fail. Any context.
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]

@@ -144,6 +144,10 @@ mod machine {
         Counter::iommu_faults.add(1);
         let verdict = COUNTS.lock_irq().add(fault, machine::nanoseconds());
         let device = fault.device;
+        if fault.reason == Fault::UNIT_LOST {
+            crate::log!("IOMMU: {device} is lost: {}", fault.words());
+            return dma::report_lost(device);
+        }
         if verdict.is_told {
             let (what, words) = (fault.address, fault.words());
             match (fault.is_interrupt(), fault.is_write) {

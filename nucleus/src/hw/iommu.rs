@@ -179,6 +179,10 @@ impl Entry {
 }
 
 impl Fault {
+    /// A reason of the machine's own: the device's unit does not answer, so that it was kept from
+    /// all memory.
+    pub(crate) const UNIT_LOST: u8 = 0xff;
+
     /// The reason (VT-d 7.3), in words.
     pub(crate) fn words(&self) -> &'static str {
         match self.reason {
@@ -195,6 +199,7 @@ impl Fault {
             0x21 => "there is no such message",
             0x22 => "the message is not the kernel's",
             0x25 => "a message that is not remapped",
+            Self::UNIT_LOST => "its unit does not answer",
             0x26 => "the message is another device's",
             _ => "for an unknown reason",
         }

@@ -11,6 +11,8 @@
 //! | `slow-calls` | each system call of the first CPU takes some instructions more | the usual |
 //! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
 //! | `edu` | a device that reads and writes where it must not (`edu.rs`) | done |
+//! | `iommu-error` | an invalidation that no unit knows | the usual |
+//! | `iommu-silence` | units that answer nothing, two seconds later | the usual, without devices |
 //! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or
 //! panic |
 
@@ -25,7 +27,7 @@ use super::{edu, slowdown};
 use crate::addr::USER_END;
 use crate::frame::Contents;
 use crate::hw::machine as hardware;
-use crate::hw::x86_64::{cpu, entry, percpu, space};
+use crate::hw::x86_64::{cpu, entry, percpu, space, vtd};
 use crate::pmap::{Pending, PmapRef};
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep, Spawn};
@@ -52,9 +54,19 @@ pub fn run_if_asked(command_line: &str) {
         Some("slow-calls") => slowdown::slow_calls(),
         Some("slow-faults") => slowdown::slow_faults(),
         Some("machine") => machine(),
+        Some("iommu-error") => vtd::spoil_units(false),
+        Some("iommu-silence") => silence_later(),
         Some("edu") => edu::attack(),
         _ => {}
     }
+}
+
+fn silence_later() {
+    let body = || {
+        task::sleep(Sleep::within(Duration::from_secs(2)));
+        vtd::spoil_units(true);
+    };
+    task::spawn(Spawn::kernel("silence"), Box::new(body)).expect("memory for the test");
 }
 
 #[inline(never)]

@@ -166,8 +166,11 @@ pub(crate) fn take(wanted: &[Identity]) -> Vec<Function> {
 
 impl Function {
     /// Lets the function decode its memory and reach the machine's, with every base address set.
-    /// False if one can't be set.
+    /// False if one can't be set, or the function was kept from memory for good.
     pub(crate) fn enable(&mut self) -> bool {
+        if config::is_blocked(place(self.at)) {
+            return false;
+        }
         let mut root = root();
         let Ok(bars) = root.bars(self.at) else {
             return false;

@@ -115,3 +115,19 @@ pub fn functions(bus: u8, mut each: impl FnMut(u16)) {
             .for_each(&mut each);
     }
 }
+
+/// The buses that functions are on, by the bridges.
+pub fn buses() -> [bool; 256] {
+    let mut found = [false; 256];
+    let mut looked = [false; 256];
+    found[0] = true;
+    while let Some(bus) = (0..256).find(|&bus| found[bus] && !looked[bus]) {
+        looked[bus] = true;
+        functions(bus as u8, |place| {
+            if let Some((first, _)) = behind(place) {
+                found[usize::from(first)] = true;
+            }
+        });
+    }
+    found
+}

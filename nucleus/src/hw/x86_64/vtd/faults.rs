@@ -71,53 +71,73 @@ fn take_record(unit: &Unit, at: usize) -> Option<Fault> {
     })
 }
 
-/// Takes all that units have recorded; each has at most 256 records, which are looked at once.
-pub fn collect() {
-    for unit in units().filter(|unit| !unit.is_lost()) {
-        let registers = &unit.registers;
-        let status = registers.read(registers::FAULT_STATUS);
-        if status & fault_status::PENDING != 0 {
-            let records = registers.fault_records();
-            let first = (status >> 8 & 0xff) as usize;
-            for n in 0..records.count {
-                let record = (first + n) % records.count;
-                if let Some(fault) = take_record(unit, records.start + 16 * record) {
-                    keep(fault);
+impl Ring {
+    fn keep(&mut self, fault: Fault) {
+        if self.count == KEPT {
+            LOST.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.faults[(self.first + self.count) % KEPT] = Some(fault);
+        self.count += 1;
+    }
+
+    fn take(&mut self) -> Option<Fault> {
+        let fault = self.faults[self.first].take()?;
+        self.first = (self.first + 1) % KEPT;
+        self.count -= 1;
+        Some(fault)
+    }
+
+    /// Takes all that units have recorded; each has at most 256 records, which are looked at once.
+    fn collect(&mut self) {
+        for unit in units().filter(|unit| !unit.is_lost()) {
+            let registers = &unit.registers;
+            let status = registers.read(registers::FAULT_STATUS);
+            if status & fault_status::PENDING != 0 {
+                let records = registers.fault_records();
+                let first = (status >> 8 & 0xff) as usize;
+                for n in 0..records.count {
+                    let record = (first + n) % records.count;
+                    if let Some(fault) = take_record(unit, records.start + 16 * record) {
+                        self.keep(fault);
+                    }
                 }
             }
-        }
-        if status & fault_status::OVERFLOW != 0 {
-            LOST.fetch_add(1, Ordering::Relaxed);
-            registers.write(registers::FAULT_STATUS, fault_status::OVERFLOW);
+            if status & fault_status::OVERFLOW != 0 {
+                LOST.fetch_add(1, Ordering::Relaxed);
+                registers.write(registers::FAULT_STATUS, fault_status::OVERFLOW);
+            }
         }
     }
 }
 
-fn keep(fault: Fault) {
-    RING.with(|ring| {
-        if ring.count == KEPT {
-            LOST.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        ring.faults[(ring.first + ring.count) % KEPT] = Some(fault);
-        ring.count += 1;
-    });
+/// Takes what units have recorded, for [`take`].
+pub fn collect() {
+    RING.with(Ring::collect);
 }
 
 /// The oldest fault that was not taken yet.
 pub fn take() -> Option<Fault> {
-    let oldest = || {
-        RING.with(|ring| {
-            let fault = ring.faults[ring.first].take()?;
-            ring.first = (ring.first + 1) % KEPT;
-            ring.count -= 1;
-            Some(fault)
+    RING.with(|ring| {
+        ring.take().or_else(|| {
+            ring.collect();
+            ring.take()
         })
-    };
-    oldest().or_else(|| {
-        collect();
-        oldest()
     })
+}
+
+/// Reports that a device reaches nothing any more because its unit does not answer.
+pub fn report_lost(device: Device) {
+    RING.with(|ring| {
+        ring.keep(Fault {
+            device,
+            address: 0,
+            is_write: false,
+            reason: Fault::UNIT_LOST,
+        });
+    });
+    // Taken in an interrupt, not under the locks of whoever has asked the unit.
+    apic::send(0, vectors::REMAPPING);
 }
 
 /// See [`LOST`].

@@ -67,22 +67,6 @@ fn word<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
     words.filter_map(|word| word.strip_prefix(name)).last()
 }
 
-/// The buses that functions are on, by the bridges.
-fn find_buses() -> [bool; 256] {
-    let mut found = [false; 256];
-    let mut looked = [false; 256];
-    found[0] = true;
-    while let Some(bus) = (0..256).find(|&bus| found[bus] && !looked[bus]) {
-        looked[bus] = true;
-        config::functions(bus as u8, |place| {
-            if let Some((first, _)) = config::behind(place) {
-                found[usize::from(first)] = true;
-            }
-        });
-    }
-    found
-}
-
 /// The places that a scope covers: the function, and what is behind it.
 fn places(scope: &Scope) -> [Option<(u16, u16)>; 2] {
     if !matches!(scope.kind, Kind::Endpoint | Kind::Bridge) {
@@ -120,8 +104,10 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
         unit.set_scope(found.takes_rest, scopes.flat_map(places).flatten());
     }
     for unit in units() {
-        if unit.quiet().is_err() {
-            // Before it translates anything: its devices lose what they reach, too.
+        if !unit.exists() {
+            crate::log!("IOMMU: there is no unit where the firmware's table says");
+            unit.leave_out();
+        } else if unit.quiet().is_err() {
             unit.give_up();
         }
     }
@@ -144,7 +130,7 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
     let flushes = all().any(|unit| unit.capabilities().needs_write_flush());
     FLUSHES.store(flushes, Ordering::Relaxed);
     LEVELS.store(features.levels as u8, Ordering::Relaxed);
-    let buses = find_buses();
+    let buses = config::buses();
     let Some(root) = tables::make((0..=255).filter(|&bus| buses[usize::from(bus)])) else {
         crate::log!("no IOMMU: no memory for its tables");
         return;
@@ -362,6 +348,15 @@ pub(crate) fn iommu_units() -> impl Iterator<Item = UnitState> {
 /// Takes bus mastering from a function for good. Returns false if it was taken before.
 pub(crate) fn iommu_block(Device(place): Device) -> bool {
     config::block(place)
+}
+
+/// Makes units err, for a test: the next invalidation meets a descriptor that is wrong, or no
+/// answer.
+pub(crate) fn spoil_units(are_silent: bool) {
+    match are_silent {
+        true => unit::silence(),
+        false => units().for_each(Unit::spoil),
+    }
 }
 
 /// The message that makes a unit raise entry `index` of the table of interrupts.

@@ -1,6 +1,6 @@
 //! A unit's registers (VT-d 10.4).
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::super::clock::nanoseconds;
 use super::super::cpu::spin_hint;
@@ -19,6 +19,7 @@ pub const FAULT_DATA: usize = 0x3c;
 pub const FAULT_ADDRESS: usize = 0x40;
 pub const FAULT_UPPER_ADDRESS: usize = 0x44;
 pub const PROTECTED_MEMORY: usize = 0x64;
+pub const QUEUE_HEAD: usize = 0x80;
 pub const QUEUE_TAIL: usize = 0x88;
 pub const QUEUE: usize = 0x90;
 pub const INTERRUPT_TABLE: usize = 0xb8;
@@ -40,9 +41,10 @@ pub mod global {
 pub mod fault_status {
     pub const OVERFLOW: u32 = 1 << 0;
     pub const PENDING: u32 = 1 << 1;
-    /// Of the invalidation queue: a bad descriptor, a device that answered wrongly, one that did
-    /// not answer.
-    pub const QUEUE_ERRORS: u32 = 1 << 4 | 1 << 5 | 1 << 6;
+    /// The queue stands still at a descriptor that is wrong.
+    pub const BAD_DESCRIPTOR: u32 = 1 << 4;
+    /// That, a device that answered wrongly, and one that did not answer.
+    pub const QUEUE_ERRORS: u32 = BAD_DESCRIPTOR | 1 << 5 | 1 << 6;
 }
 
 /// How long a unit may take for a command, in nanoseconds: a unit of hardware needs microseconds,
@@ -64,12 +66,20 @@ pub fn wait(mut is_done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Where the registers are mapped; 0 before.
-pub struct Registers(AtomicUsize);
+/// A unit's registers.
+pub struct Registers {
+    /// Where they are mapped; 0 before.
+    base: AtomicUsize,
+    /// The two registers of capabilities, which take long to read.
+    capabilities: [AtomicU64; 2],
+}
 
 impl Registers {
     pub const fn new() -> Registers {
-        Registers(AtomicUsize::new(0))
+        Registers {
+            base: AtomicUsize::new(0),
+            capabilities: [const { AtomicU64::new(0) }; 2],
+        }
     }
 
     /// Maps the page at `at`, and what more the unit says that its registers take.
@@ -77,19 +87,22 @@ impl Registers {
         let Some(base) = map_device(at, 4096) else {
             return false;
         };
-        self.0.store(base as usize, Ordering::Relaxed);
+        self.base.store(base as usize, Ordering::Relaxed);
+        for (to, from) in self.capabilities.iter().zip([CAPABILITIES, EXTENDED]) {
+            to.store(self.read_wide(from), Ordering::Relaxed);
+        }
         let len = self.len();
         if len <= 4096 {
             return true;
         }
         let base = map_device(at, len);
-        self.0
+        self.base
             .store(base.map_or(0, |it| it as usize), Ordering::Relaxed);
         base.is_some()
     }
 
     pub fn is_mapped(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.base.load(Ordering::Relaxed) != 0
     }
 
     /// Bytes up to the end of the last fault record and of the registers of the IOTLB.
@@ -99,7 +112,7 @@ impl Registers {
     }
 
     fn at(&self, offset: usize) -> usize {
-        self.0.load(Ordering::Relaxed) + offset
+        self.base.load(Ordering::Relaxed) + offset
     }
 
     pub fn read(&self, offset: usize) -> u32 {
@@ -124,19 +137,20 @@ impl Registers {
     }
 
     pub fn capabilities(&self) -> Capabilities {
-        Capabilities(self.read_wide(CAPABILITIES), self.read_wide(EXTENDED))
+        let [one, other] = self.capabilities.each_ref();
+        Capabilities(one.load(Ordering::Relaxed), other.load(Ordering::Relaxed))
     }
 
     /// The registers of the IOTLB: the address, then the command.
     pub fn iotlb(&self) -> usize {
-        (self.read_wide(EXTENDED) >> 8 & 0x3ff) as usize * 16
+        (self.capabilities().1 >> 8 & 0x3ff) as usize * 16
     }
 
     pub fn fault_records(&self) -> FaultRecords {
-        let capabilities = self.read_wide(CAPABILITIES);
+        let capabilities = self.capabilities();
         FaultRecords {
-            start: (capabilities >> 24 & 0x3ff) as usize * 16,
-            count: (capabilities >> 40 & 0xff) as usize + 1,
+            start: (capabilities.0 >> 24 & 0x3ff) as usize * 16,
+            count: (capabilities.0 >> 40 & 0xff) as usize + 1,
         }
     }
 

@@ -104,11 +104,6 @@ fn contexts(bus: u8) -> Option<u64> {
     (low & PRESENT != 0).then_some(low & !PRESENT)
 }
 
-/// The buses with a context table.
-pub fn buses() -> impl Iterator<Item = u8> {
-    (0..=u8::MAX).filter(|&bus| contexts(bus).is_some())
-}
-
 /// Gives a device the tables below `root`, or nothing. Returns the domain that it had; an error if
 /// its bus has no table.
 pub fn set_context(

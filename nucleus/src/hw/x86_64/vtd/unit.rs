@@ -7,7 +7,6 @@ use super::super::gate::Gate;
 use super::super::layout::ptr;
 use super::faults;
 use super::registers::{self, Capabilities, Registers, fault_status, global, wait};
-use super::tables;
 use crate::PhysAddr;
 use crate::hw::counters::Counter;
 use crate::hw::handlers;
@@ -28,6 +27,13 @@ pub enum Order {
     /// Entries of the table of interrupts: one, or all.
     Interrupts(Option<u16>),
 }
+
+/// All that a unit keeps.
+const EVERYTHING: [Order; 3] = [
+    Order::Contexts(None),
+    Order::Translations(Stale::All),
+    Order::Interrupts(None),
+];
 
 /// Slots of the invalidation queue: a frame.
 const SLOTS: u16 = 256;
@@ -99,15 +105,21 @@ impl Unit {
         self.frames[0].load(Ordering::Relaxed) != 0
     }
 
+    /// Whether there is a unit.
+    pub fn exists(&self) -> bool {
+        ![0, u32::MAX].contains(&self.registers.read(registers::VERSION))
+    }
+
+    /// Goes on without it: there is none.
+    pub fn leave_out(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+    }
+
     /// Turns off what the firmware may have left on.
     ///
     /// # Errors
     /// [`Silent`].
     pub fn quiet(&self) -> Result<(), Silent> {
-        let version = self.registers.read(registers::VERSION);
-        if version == 0 || version == u32::MAX {
-            return Err(Silent);
-        }
         for bit in [
             global::INTERRUPTS,
             global::COMPATIBLE,
@@ -190,6 +202,9 @@ impl Unit {
     /// # Errors
     /// [`Silent`].
     fn order(&self, orders: &[Order]) -> Result<(), Silent> {
+        if SILENT.load(Ordering::Relaxed) {
+            return Err(Silent);
+        }
         for order in orders {
             count(order);
         }
@@ -201,53 +216,61 @@ impl Unit {
                 all.try_for_each(|order| self.order_by_registers(*order))
             });
         }
-        let mut is_anew = false;
-        loop {
-            let result = self.queue.with(|queue| {
-                for order in orders {
-                    // One slot stays empty, and one is for the wait.
-                    if queue.filled + 2 >= SLOTS {
-                        self.finish(queue)?;
-                    }
-                    self.put(queue, self.encode(*order));
-                }
-                self.finish(queue)
-            });
-            match result {
-                Err(Trouble::Error) if !is_anew => {
-                    // A descriptor was refused, or a device spoilt the wait: all is forgotten
-                    // instead, by a queue that starts anew.
-                    crate::log!("IOMMU: a unit's invalidation queue is started anew");
-                    Counter::iommu_queue_errors.add(1);
-                    is_anew = true;
-                    self.restart_queue()?;
-                }
-                Err(_) => return Err(Silent),
-                Ok(()) => return Ok(()),
-            }
-        }
-    }
-
-    fn restart_queue(&self) -> Result<(), Silent> {
-        if !self.registers.turn(global::QUEUE, false) {
-            return Err(Silent);
-        }
-        let errors = fault_status::QUEUE_ERRORS;
-        self.registers.write(registers::FAULT_STATUS, errors);
-        self.start_queue()?;
-        let all = [
-            Order::Contexts(None),
-            Order::Translations(Stale::All),
-            Order::Interrupts(None),
-        ];
-        let with_interrupts = self.capabilities().remaps_interrupts();
-        let all = &all[..if with_interrupts { 3 } else { 2 }];
         let result = self.queue.with(|queue| {
-            all.iter()
-                .for_each(|order| self.put(queue, self.encode(*order)));
-            self.finish(queue)
+            self.put_all(queue, orders)?;
+            match self.finish(queue) {
+                Err(Trouble::Error) => {
+                    self.mend(queue)?;
+                    // All is forgotten, what was asked for too.
+                    self.put_all(queue, &EVERYTHING)?;
+                    self.finish(queue)
+                }
+                result => result,
+            }
         });
         result.map_err(|_| Silent)
+    }
+
+    /// Puts descriptors; `finish` comes behind.
+    fn put_all(&self, queue: &mut Queue, orders: &[Order]) -> Result<(), Trouble> {
+        let with_interrupts = self.capabilities().remaps_interrupts();
+        for order in orders {
+            // One slot stays empty, and one is for the wait.
+            if queue.filled + 2 >= SLOTS {
+                self.finish(queue)?;
+            }
+            if with_interrupts || !matches!(order, Order::Interrupts(_)) {
+                self.put(queue, self.encode(*order));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the queue go on after an error: a descriptor that the unit does not take becomes
+    /// another one.
+    fn mend(&self, queue: &mut Queue) -> Result<(), Trouble> {
+        crate::log!("IOMMU: a unit's invalidation queue had an error: it is told to forget all");
+        Counter::iommu_queue_errors.add(1);
+        let status = self.registers.read(registers::FAULT_STATUS);
+        if status & fault_status::BAD_DESCRIPTOR != 0 {
+            let head = self.registers.read_wide(registers::QUEUE_HEAD) >> 4;
+            let tail = queue.tail;
+            queue.tail = head as u16 % SLOTS;
+            self.put(queue, self.encode(Order::Translations(Stale::All)));
+            queue.tail = tail;
+        }
+        queue.filled = 0;
+        let errors = fault_status::QUEUE_ERRORS;
+        self.registers.write(registers::FAULT_STATUS, errors);
+        let is_clear = wait(|| self.registers.read(registers::FAULT_STATUS) & errors == 0);
+        is_clear.then_some(()).ok_or(Trouble::Silent)
+    }
+
+    /// Puts a descriptor that no unit knows, for a test.
+    pub fn spoil(&self) {
+        if self.has_queue() {
+            self.queue.with(|queue| self.put(queue, [0xf, 0]));
+        }
     }
 
     fn put(&self, queue: &mut Queue, descriptor: [u64; 2]) {
@@ -374,11 +397,12 @@ impl Unit {
             return;
         }
         crate::log!("IOMMU: a unit does not answer; its devices reach no memory any more");
-        for bus in tables::buses() {
+        let buses = config::buses();
+        for bus in (0..=u8::MAX).filter(|&bus| buses[usize::from(bus)]) {
             config::functions(bus, |place| {
                 let is_behind = unit_of(place).is_some_and(|unit| core::ptr::eq(unit, self));
-                if is_behind && config::behind(place).is_none() {
-                    config::block(place);
+                if is_behind && config::behind(place).is_none() && config::block(place) {
+                    faults::report_lost(Device(place));
                 }
             });
         }
@@ -407,6 +431,14 @@ fn count(order: &Order) {
         Order::Interrupts(_) => Counter::iommu_interrupt_invalidations,
     };
     counter.add(1);
+}
+
+/// Units do not answer, for a test.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// See [`SILENT`].
+pub fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
 }
 
 static UNITS: [Unit; MAX_UNITS] = [const { Unit::new() }; MAX_UNITS];
