@@ -300,16 +300,19 @@ pub(crate) fn each(mut f: impl FnMut(&Domain)) {
 }
 
 /// Invalidates what requests have left, in all domains, and tells the drivers of devices that were
-/// given up. A task, with no lock held.
-pub(crate) fn settle() {
+/// given up. Returns whether some is left, as it was being added. A task, with no lock held.
+pub(crate) fn settle() -> bool {
+    let mut is_left = false;
     each(|domain| {
         if domain.is_revoked() {
             domain.tell_drivers();
         }
         if let Some(strict) = domain.strict() {
             strict.flush(Counter::iotlb_batch);
+            is_left |= strict.stale() > 0;
         }
     });
+    is_left
 }
 
 /// Gives a device up that broke its promises, if it is in a domain.
