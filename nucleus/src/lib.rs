@@ -8,6 +8,7 @@
 //! - [`speculation`]: indices that programs choose, kept in range while a CPU guesses.
 //! - [`user`]: the only way to touch the bytes of the current program's address space.
 //! - [`dma`], [`virtio`]: devices, and the frames that they read and write; [`rtc`]: the date.
+//! - [`units`]: what remapping units and domains do.
 //! - [`pci`]: devices whose memory programs map ([`DeviceMemory`]).
 //! - [`trap`]: running a program until it traps.
 //! - [`task`], [`sync`], [`time`]: kernel threads, sleeping, locks and their order, clocks.
@@ -42,7 +43,7 @@ pub mod time;
 pub mod user;
 
 pub use addr::{Access, PAGE_SHIFT, PAGE_SIZE, PhysAddr, Prot, VirtAddr, VirtRange};
-pub use dev::{console, dma, functions as pci, rtc, virtio};
+pub use dev::{console, dma, functions as pci, rtc, units, virtio};
 pub use error::{OutOfMemory, Unchanged, try_box, try_copy, try_filled, try_vec};
 pub use hw::{counters, date::Date, log, power, processor};
 pub use mem::device::{Caching, DeviceMemory, DevicePage};

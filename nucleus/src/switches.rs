@@ -225,6 +225,15 @@ pub const SWITCHES: &[Switch] = &[
         },
     },
     Switch {
+        name: "iommu.queue",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: false,
+        get: || [u32::from(machine::iommu_has_no_queue()), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
         name: "iommu",
         values: OneOf(&["strict", "open", "off"]),
         default: "strict",

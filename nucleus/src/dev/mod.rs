@@ -13,4 +13,5 @@ pub(crate) mod pci;
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) mod refused;
 pub mod rtc;
+pub mod units;
 pub mod virtio;

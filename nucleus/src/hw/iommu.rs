@@ -11,6 +11,7 @@
 //! | `iommu_detach(Device)` | from now on the device reaches nothing |
 //! | `iommu_forget(&[Stale])` | returns when no unit uses, or is about to use, such a translation |
 //! | `iommu_written(at, bytes)` | entries of page tables were written there: units see them from now on |
+//! | `iommu_reserved(Device, each)` | calls `each` with the ranges of physical addresses that a device uses on the firmware's behalf, none of them the kernel's |
 //! | `iommu_take_fault() -> Option<Fault>` | the oldest access that was refused and not yet taken |
 //!
 //! All may be called with interrupts off and under a spin lock; a unit that does not answer within
@@ -92,6 +93,17 @@ pub(crate) enum Stale {
         first: u64,
         order: u32,
     },
+}
+
+/// How a unit works.
+#[derive(Clone, Copy, Debug)]
+pub struct UnitState {
+    /// It did not answer, and its devices reach nothing.
+    pub is_lost: bool,
+    /// It is told by a queue what to forget, else by registers.
+    pub has_queue: bool,
+    /// Messages of devices are checked.
+    pub remaps_interrupts: bool,
 }
 
 /// An access that a unit refused.

@@ -18,7 +18,7 @@ use crate::launch::Launch;
 use crate::outcome;
 use crate::profile::Detail;
 use crate::project;
-use crate::qemu::{self, Accelerator, Boot, Machine};
+use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
 use crate::root::debian::There;
 use crate::root::place::{Place, RootBy};
 use crate::root::{debian, ext2, inventory};
@@ -113,6 +113,11 @@ pub struct Guest {
     /// Give the guest none of the host's random numbers
     #[arg(long)]
     pub no_entropy: bool,
+    /// Put the guest's devices behind an IOMMU; `--iommu=caching` for one that keeps absent
+    /// translations, too
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on")]
+    pub iommu: Option<Iommu>,
     /// More options for the kernel's command line
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub append: Vec<String>,
@@ -243,6 +248,7 @@ impl Guest {
             memory,
             accelerator,
             entropy: !self.no_entropy,
+            iommu: self.iommu,
             extra: shares
                 .flat_map(|(number, share)| share.qemu(number))
                 .chain(disks.flat_map(|(number, disk)| disk.qemu(number)))
@@ -457,6 +463,10 @@ pub struct Test {
     /// With --attack: so many attacks at a time, chosen at random again and again
     #[arg(long, value_name = "N", requires = "attack")]
     pub attack_mixed: Option<u64>,
+    /// Put the devices of all guests behind an IOMMU, which some are in any case
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on")]
+    pub iommu: Option<Iommu>,
     /// Only the groups of tests with one of these words in their names
     #[arg(value_name = "WORD")]
     pub groups: Vec<String>,
@@ -478,6 +488,10 @@ pub struct Compare {
     /// Memory, in M or G
     #[arg(long = "mem", value_name = "SIZE", default_value = "512M")]
     pub memory: String,
+    /// Put the devices behind an IOMMU
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on")]
+    pub iommu: Option<Iommu>,
     /// Run this bash script in both and compare its `RESULT name microseconds` and `COUNT name
     /// number` lines, in place of the start
     #[arg(long, value_name = "FILE", requires = "root")]

@@ -53,6 +53,39 @@ pub enum Accelerator {
     Icount,
 }
 
+/// The unit that translates the addresses of devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Iommu {
+    /// As QEMU makes it.
+    On,
+    /// One that keeps absent translations, too, with four levels of tables.
+    Caching,
+}
+
+impl Iommu {
+    fn device(self) -> &'static str {
+        match self {
+            Iommu::On => "intel-iommu,intremap=on",
+            Iommu::Caching => "intel-iommu,intremap=on,caching-mode=on,aw-bits=48",
+        }
+    }
+}
+
+/// Makes virtio devices use the IOMMU, which they go round unless told.
+fn behind_iommu(words: &mut [String]) {
+    let mut is_device = false;
+    for word in words {
+        let is_virtio = word.starts_with("virtio-") && word.contains("-pci");
+        if is_device && is_virtio {
+            if !word.contains(",disable-legacy=on") {
+                word.push_str(",disable-legacy=on");
+            }
+            word.push_str(",iommu_platform=on");
+        }
+        is_device = word == "-device";
+    }
+}
+
 /// The source that the machine boots from.
 #[derive(Clone, Debug)]
 pub enum Boot {
@@ -78,6 +111,8 @@ pub struct Machine {
     pub accelerator: Accelerator,
     /// Whether the guest gets the host's random numbers; never with `Icount`, whose runs repeat.
     pub entropy: bool,
+    /// Whether the devices are behind an IOMMU.
+    pub iommu: Option<Iommu>,
     /// More words for QEMU's command line.
     pub extra: Vec<String>,
 }
@@ -98,7 +133,12 @@ impl Machine {
             Accelerator::Kvm => "max",
             _ => EMULATED_CPU,
         };
-        qemu.args(["-machine", "q35", "-cpu", cpu, "-m", &self.memory]);
+        // Interrupts are remapped only where QEMU has the I/O APIC.
+        let machine = match (self.accelerator, self.iommu) {
+            (Accelerator::Kvm, Some(_)) => "q35,kernel-irqchip=split",
+            _ => "q35",
+        };
+        qemu.args(["-machine", machine, "-cpu", cpu, "-m", &self.memory]);
         qemu.args(["-smp", &self.cpus.to_string()]);
         qemu.args(match self.accelerator {
             Accelerator::Kvm => ["-accel", "kvm"],
@@ -118,9 +158,18 @@ impl Machine {
         ]);
         qemu.arg("-no-reboot");
         qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=0x04"]);
+        let mut devices = Vec::new();
         if self.entropy && self.accelerator != Accelerator::Icount {
-            qemu.args(["-device", "virtio-rng-pci"]);
+            devices.extend(["-device", "virtio-rng-pci"].map(String::from));
         }
+        let mut extra = self.extra.clone();
+        if let Some(iommu) = self.iommu {
+            // Before all devices that are behind it.
+            qemu.args(["-device", iommu.device()]);
+            behind_iommu(&mut devices);
+            behind_iommu(&mut extra);
+        }
+        qemu.args(devices);
         qemu.args([
             "-chardev",
             "stdio,id=console,signal=off",
@@ -151,7 +200,7 @@ impl Machine {
                 qemu.args(["-boot", "d"]);
             }
         }
-        qemu.args(&self.extra);
+        qemu.args(extra);
         qemu
     }
 }
@@ -332,6 +381,45 @@ pub fn missing() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn virtio_devices_are_put_behind_the_iommu() {
+        let machine = |iommu| Machine {
+            boot: Boot::Image("/cd".into()),
+            cpus: 1,
+            memory: "64M".into(),
+            accelerator: Accelerator::Tcg,
+            entropy: true,
+            iommu,
+            extra: [
+                "-device",
+                "virtio-blk-pci,disable-legacy=on,drive=a",
+                "-device",
+                "edu",
+                "-drive",
+                "file=virtio-x-pci",
+            ]
+            .map(String::from)
+            .to_vec(),
+        };
+        let words = |iommu| -> Vec<String> {
+            let command = machine(iommu).command(Path::new("/log"));
+            let words = command.get_args();
+            words.map(|it| it.to_string_lossy().into_owned()).collect()
+        };
+        let with = words(Some(Iommu::Caching));
+        let at = |word: &str| with.iter().position(|it| it == word);
+        let unit = at("intel-iommu,intremap=on,caching-mode=on,aw-bits=48");
+        let disk = at("virtio-blk-pci,disable-legacy=on,drive=a,iommu_platform=on");
+        assert!(
+            unit.is_some() && unit < at("edu") && unit < disk,
+            "{with:?}"
+        );
+        assert!(at("virtio-rng-pci,disable-legacy=on,iommu_platform=on") > unit);
+        assert!(at("file=virtio-x-pci").is_some());
+        let without = words(None).concat();
+        assert!(!without.contains("iommu"), "{without}");
+    }
 
     #[test]
     fn memory_grows_with_the_root() {

@@ -13,6 +13,7 @@ use nucleus::{
     },
     frame, heap, hw_cost,
     switches::Switch,
+    units,
 };
 use vm::{
     account::{self, Kind},
@@ -58,7 +59,7 @@ const MOVEMENTS: &[&str] = &[
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
-        .filter(|switch| switch.name != EPHEMERAL)
+        .filter(|switch| ![EPHEMERAL, IOMMU].contains(&switch.name))
         .fold(Table::new(), |table, switch| {
             table.with(switch.name, setting(switch))
         })
@@ -116,6 +117,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
                 writeln!(out, "kernel {}", usage.kernel);
             }),
         )
+        .with("iommu", Entry::text(iommu))
         .with("ephemeral", ephemeral())
         // It walks the kernel's page tables.
         .with("mapped", Entry::text(mapped).mode(0o400))
@@ -161,6 +163,49 @@ fn ephemeral() -> Entry {
         Some(switch) => changeable(file, switch),
         None => file,
     }
+}
+
+/// Another one.
+const IOMMU: &str = "iommu";
+
+/// The counters of domains and units begin so.
+const IOMMU_COUNTERS: [&str; 2] = ["iommu_", "iotlb_"];
+
+/// `/proc/causeway/iommu`: the policy, the units, the devices with their domains and faults, and
+/// what units were told to forget, by cause and by kind.
+fn iommu(out: &mut Text) -> Result<()> {
+    if let Some(switch) = switches::find(IOMMU) {
+        writeln!(out, "policy {}", switch.show());
+    }
+    for (number, unit) in units::units().enumerate() {
+        let state = if unit.is_lost { "lost" } else { "on" };
+        let way = if unit.has_queue { "queue" } else { "registers" };
+        let is_remapped = u8::from(unit.remaps_interrupts);
+        writeln!(
+            out,
+            "unit {number} {state} by {way} interrupts_remapped {is_remapped}"
+        );
+    }
+    for it in units::devices().map_err(|_| Errno::ENOMEM)? {
+        let (place, mapped, pending, faults) = (it.place(), it.mapped, it.pending, it.faults);
+        write!(out, "device {place} domain ");
+        match it.domain {
+            Some(number) => write!(out, "{number}"),
+            None => write!(out, "none"),
+        }
+        let blocked = u8::from(it.is_blocked);
+        writeln!(
+            out,
+            " mapped {mapped} pending {pending} faults {faults} blocked {blocked}"
+        );
+    }
+    writeln!(out, "faults_not_recorded {}", units::lost_faults());
+    for (name, total) in counters::all() {
+        if IOMMU_COUNTERS.iter().any(|start| name.starts_with(start)) {
+            writeln!(out, "{name} {total}");
+        }
+    }
+    Ok(())
 }
 
 /// `/proc/causeway/mapped`: each page of a program or file, and of what the kernel shares with

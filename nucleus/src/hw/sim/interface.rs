@@ -364,6 +364,24 @@ pub fn vulnerabilities() -> Vec<(&'static str, std::string::String)> {
     Vec::new()
 }
 
+/// This machine has no firmware.
+pub(crate) fn iommu_reserved(_: crate::hw::iommu::Device, _: impl FnMut(PhysAddr, PhysAddr)) {}
+
+/// Its units are not shown.
+pub(crate) fn iommu_units() -> impl Iterator<Item = crate::hw::iommu::UnitState> {
+    core::iter::empty()
+}
+
+/// Its units record each fault.
+pub(crate) fn iommu_lost_faults() -> u64 {
+    0
+}
+
+/// Units of this machine have a queue.
+pub(crate) fn iommu_has_no_queue() -> bool {
+    false
+}
+
 /// The value of a switch of the mitigations: its first word.
 pub(crate) fn choice(_name: &str) -> u32 {
     0

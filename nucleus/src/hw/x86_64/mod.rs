@@ -81,8 +81,8 @@ pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::DEVICES;
 pub(crate) use vtd::{
-    iommu_attach, iommu_block, iommu_detach, iommu_features, iommu_forget, iommu_lost_faults,
-    iommu_reserved, iommu_take_fault, iommu_units, iommu_written,
+    iommu_attach, iommu_block, iommu_detach, iommu_features, iommu_forget, iommu_has_no_queue,
+    iommu_lost_faults, iommu_reserved, iommu_take_fault, iommu_units, iommu_written,
 };
 pub(crate) use window::{
     WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, flushes, window_address, window_flush,

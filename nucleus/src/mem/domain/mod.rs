@@ -203,6 +203,11 @@ impl Domain {
         Ok(())
     }
 
+    /// The device.
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
     /// The domain where addresses are its own, with its number.
     #[inline]
     pub(crate) fn strict(&self) -> Option<&Strict> {

@@ -2,6 +2,7 @@
 //! domain's own.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::tables::{self, ENTRIES, Table};
@@ -11,7 +12,7 @@ use crate::counters::Counter;
 use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
-use crate::{Frame, OutOfMemory, frame};
+use crate::{Frame, OutOfMemory, PAGE_SHIFT, PhysAddr, frame};
 
 /// So many stale addresses are worth an invalidation: 2 MiB that wait to be free. A request of 128
 /// KiB pays a 16th of one.
@@ -39,6 +40,10 @@ struct Areas {
     windows: Vec<Arc<Window>>,
     /// Where the last of the lasting mappings are: first page, table, how many.
     lasting: Option<(u64, Table, u64)>,
+    /// How many lasting mappings there are.
+    lasting_pages: usize,
+    /// Pages that the device uses on the firmware's behalf, at their own addresses.
+    reserved: Vec<Range<u64>>,
 }
 
 impl Strict {
@@ -47,8 +52,7 @@ impl Strict {
         let features = machine::iommu_features().ok_or(OutOfMemory)?;
         let number = take_number()?;
         let root = Table::new().inspect_err(|_| give_number(number))?;
-        machine::iommu_attach(device, number, root.at());
-        Ok(Strict {
+        let mut strict = Strict {
             number,
             features,
             root,
@@ -58,10 +62,55 @@ impl Strict {
                     next: 1,
                     windows: Vec::new(),
                     lasting: None,
+                    lasting_pages: 0,
+                    reserved: Vec::new(),
                 },
             ),
             stale: AtomicUsize::new(0),
-        })
+        };
+        if let Err(error) = strict.map_reserved(device) {
+            strict.end();
+            return Err(error);
+        }
+        machine::iommu_attach(device, number, strict.root.at());
+        Ok(strict)
+    }
+
+    /// Maps the memory that the device uses on the firmware's behalf.
+    fn map_reserved(&mut self, device: Device) -> Result<(), OutOfMemory> {
+        let (root, levels) = (self.root, self.features.levels);
+        let areas = self.areas.get_mut();
+        let mut result = Ok(());
+        let most = 1 << (9 * levels);
+        machine::iommu_reserved(device, |start, end| {
+            let pages = start.frame_number()..end.frame_number().min(most);
+            let mut map = || {
+                areas.reserved.try_reserve(1).map_err(|_| OutOfMemory)?;
+                areas.reserved.push(pages.clone());
+                for page in pages.clone() {
+                    let table = tables::walk(root, levels, page, 1)?;
+                    let at = PhysAddr(page << PAGE_SHIFT);
+                    table.put(page % ENTRIES, Entry::page(at, true, true));
+                }
+                Ok(())
+            };
+            result = result.and_then(|()| map());
+        });
+        result
+    }
+
+    /// How many pages are mapped, and how many are stale.
+    pub(crate) fn usage(&self) -> [usize; 2] {
+        let areas = self.areas.lock();
+        let reserved = areas
+            .reserved
+            .iter()
+            .map(|it| it.end - it.start)
+            .sum::<u64>();
+        let in_use = areas.windows.iter().flat_map(|window| window.in_use());
+        let in_use: u64 = in_use.map(|it| it.end - it.start).sum();
+        let mapped = areas.lasting_pages + (reserved + in_use) as usize;
+        [mapped, self.stale()]
     }
 
     /// The number of the domain.
@@ -94,10 +143,15 @@ impl Strict {
 
     /// Adds 512 addresses; returns the first page, and the table that maps them.
     fn add_area(&self, areas: &mut Areas) -> Result<(u64, Table), OutOfMemory> {
-        let next = match areas.next {
-            INTERRUPTS => INTERRUPTS + 1,
-            next => next,
+        let mut next = areas.next;
+        let is_taken = |area: u64| {
+            let pages = area * ENTRIES..(area + 1) * ENTRIES;
+            let meets = |it: &Range<u64>| it.start < pages.end && pages.start < it.end;
+            area == INTERRUPTS || areas.reserved.iter().any(meets)
         };
+        while is_taken(next) {
+            next += 1;
+        }
         let first = next * ENTRIES;
         let table = tables::walk(self.root, self.features.levels, first, 1)?;
         areas.next = next + 1;
@@ -137,6 +191,7 @@ impl Strict {
         frame::hold(frame);
         let at = frame::record::address(frame.index());
         table.put(used, Entry::page(at, reads, writes));
+        areas.lasting_pages += 1;
         self.forget_absent(first + used, 1);
         Counter::iommu_pages_mapped.add(1);
         Ok(first + used)
@@ -212,6 +267,12 @@ impl Strict {
     /// Frees all: the device was detached, no request is given or taken any more.
     pub(super) fn end(&mut self) {
         self.forget(Counter::iotlb_other);
+        // The frames of these are not the kernel's.
+        for page in self.areas.get_mut().reserved.iter().cloned().flatten() {
+            if let Ok(table) = tables::walk(self.root, self.features.levels, page, 1) {
+                table.put(page % ENTRIES, Entry::ABSENT);
+            }
+        }
         tables::free(self.root, self.features.levels, &mut |table| {
             (0..ENTRIES).for_each(|index| release_entry(table, index));
         });

@@ -98,6 +98,7 @@ pub fn bench(options: &Bench) -> Result<u8> {
         cpus: options.cpus(),
         memory: options.memory.clone(),
         accelerator,
+        iommu: options.iommu,
     };
     let sides = sides(options, &home, &kernel)?;
     let mut root = Root::busybox()?;

@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::linux::Mitigations;
 use crate::options::seconds;
+use crate::qemu::Iommu;
 
 /// For `--help`.
 const HELP: &str = "\
@@ -74,6 +75,10 @@ pub struct Bench {
     /// Memory, in M or G
     #[arg(long = "mem", value_name = "SIZE", default_value = "1G")]
     pub memory: String,
+    /// Put the devices behind an IOMMU
+    #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on")]
+    pub iommu: Option<Iommu>,
     /// What both kernels do against flaws of the CPU: as each ships, all that it can, or nothing
     /// [default: default, with --icount off]
     #[arg(long, value_enum)]

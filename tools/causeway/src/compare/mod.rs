@@ -13,7 +13,7 @@ use anyhow::Result;
 use crate::linux::{Linux, Mitigations};
 use crate::options;
 use crate::project::{self, Profile};
-use crate::qemu::{self, Accelerator, Boot, Machine};
+use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
 
 /// The two kernels, and the machine that both get.
 struct Pair {
@@ -50,6 +50,8 @@ pub struct Ground {
     pub memory: String,
     /// How the guest's instructions are run; not `Auto`.
     pub accelerator: Accelerator,
+    /// Whether the devices are behind an IOMMU.
+    pub iommu: Option<Iommu>,
 }
 
 impl Ground {
@@ -66,6 +68,7 @@ impl Ground {
             accelerator: self.accelerator,
             // The host's numbers would make no two runs the same.
             entropy: self.accelerator != Accelerator::Icount,
+            iommu: self.iommu,
             extra: Vec::new(),
         }
     }
@@ -87,6 +90,7 @@ pub fn compare(options: &options::Compare) -> Result<()> {
             cpus: options.smp,
             memory: options.memory.clone(),
             accelerator,
+            iommu: options.iommu,
         },
     };
     println!(

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,12 +16,13 @@ use crate::console::Console;
 use crate::disk::Disk;
 use crate::guest::{Ending, Guest};
 use crate::input::Bytes;
-use crate::qemu::{self, Accelerator, Boot, Machine};
+use crate::qemu::{self, Accelerator, Boot, Iommu, Machine};
 use crate::root::Root;
 use crate::screen::{Screen, Watch};
 use crate::symbols;
 
 /// State that all boots of a test run share.
+#[derive(Clone)]
 pub struct Bench {
     /// The kernel with assertions, and the fast one.
     pub checked: PathBuf,
@@ -29,8 +31,10 @@ pub struct Bench {
     pub programs: PathBuf,
     /// How the guests run.
     pub accelerator: Accelerator,
+    /// Whether the guests' devices are behind an IOMMU, unless a test says otherwise.
+    pub iommu: Option<Iommu>,
     /// Archives and other files of this run.
-    folder: TempDir,
+    folder: Arc<TempDir>,
 }
 
 impl Bench {
@@ -55,13 +59,23 @@ impl Bench {
         accelerator: Accelerator,
     ) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let folder = Arc::new(folder);
         Ok(Self {
             checked,
             fast,
             programs,
             accelerator,
+            iommu: None,
             folder,
         })
+    }
+
+    /// The same with the guests' devices behind an IOMMU, or none.
+    pub fn behind(&self, iommu: Option<Iommu>) -> Self {
+        Self {
+            iommu,
+            ..self.clone()
+        }
     }
 
     /// A path for a file of this run.
@@ -136,6 +150,7 @@ impl Bench {
             timeout: Duration::from_secs(60),
             is_fast: false,
             entropy: true,
+            iommu: self.iommu,
         }
     }
 
@@ -176,6 +191,7 @@ pub struct Plan<'a> {
     timeout: Duration,
     is_fast: bool,
     entropy: bool,
+    iommu: Option<Iommu>,
 }
 
 /// A processor that needs every mitigation. The emulator only says that it has the registers for
@@ -320,6 +336,7 @@ impl Plan<'_> {
             memory: self.memory.clone(),
             accelerator: self.bench.accelerator,
             entropy: self.entropy,
+            iommu: self.iommu,
             extra: disks
                 .flat_map(|(number, disk)| disk.qemu(number))
                 .chain(self.words.iter().cloned())
@@ -382,18 +399,31 @@ impl Plan<'_> {
     /// # Errors
     /// When it ends before, or prints something else until the timeout.
     pub fn killed_after(&self, last: &str) -> Result<()> {
+        // Time for some of the changes that follow.
+        self.stopped_after(last, Duration::from_millis(300))
+            .map(drop)
+    }
+
+    /// What the machine prints before `last`; it is killed then.
+    ///
+    /// # Errors
+    /// As [`killed_after`](Plan::killed_after).
+    pub fn said_before(&self, last: &str) -> Result<String> {
+        self.stopped_after(last, Duration::ZERO)
+    }
+
+    fn stopped_after(&self, last: &str, more: Duration) -> Result<String> {
         let (mut guest, pipe, from) = Guest::start(&self.machine()?, false)?;
         let watch = Watch::new(guest.killer(), self.timeout);
         let mut screen = Screen::new(from);
         let said = screen.read_until(last);
         if said.is_ok() {
-            // Time for some of the changes that follow.
-            thread::sleep(Duration::from_millis(300));
+            thread::sleep(more);
         }
         guest.kill();
         drop((pipe, watch));
         guest.wait(None)?;
-        said.with_context(|| guest.log().join("\n    ")).map(drop)
+        said.with_context(|| guest.log().join("\n    "))
     }
 }
 

@@ -42,7 +42,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
     report.run("disk: a root that is kept", || root_on_disk(bench));
 }
 
-fn patterns(bench: &Bench, cpus: u32, options: &str) -> Result<()> {
+pub(super) fn patterns(bench: &Bench, cpus: u32, options: &str) -> Result<()> {
     let written = bench.file("disk", &vec![0x55; SIZE as usize])?;
     let read = bench.file("disk-ro", &[0x33; 1 << 16])?;
     let guest = bench.guest(&["/tests/guest-tests", "disks"]).cpus(cpus);
@@ -63,7 +63,7 @@ fn patterns(bench: &Bench, cpus: u32, options: &str) -> Result<()> {
 }
 
 /// Sectors that the host can't read fail in the guest, and only those.
-fn errors(bench: &Bench) -> Result<()> {
+pub(super) fn errors(bench: &Bench) -> Result<()> {
     let file = bench.file("disk-bad", &vec![b'.'; 2 << 20])?;
     let line = "
 dd if=/dev/vda of=/dev/null bs=512 skip=2000 count=1 2>&1 | grep -c 'Input/output error'
@@ -100,7 +100,7 @@ dd if=/dev/zero of=/d/before bs=4096 count=4 conv=fsync,notrunc 2>&1 | grep -c '
 
 /// A disk whose file the host closes while it is mounted: every later request fails, and none
 /// hangs.
-fn gone(bench: &Bench) -> Result<()> {
+pub(super) fn gone(bench: &Bench) -> Result<()> {
     let file = bench.path("disk-gone");
     ext2::make(Some(&bench.fresh_folder("nothing")?), &file, Some(8 << 20))?;
     let monitor = bench.path("monitor");
@@ -138,7 +138,7 @@ fn shown(bench: &Bench) -> Result<()> {
 }
 
 /// More disks than the BIOS has room for beside a root in memory.
-fn many(bench: &Bench) -> Result<()> {
+pub(super) fn many(bench: &Bench) -> Result<()> {
     let file = bench.file("disk-many", &[b'm'; 4096])?;
     let disk: Disk = format!("{}:ro", file.display()).parse()?;
     let guest = bench.shell("cat /dev/vd? | tr -d m | wc -c; ls /dev/vd? | wc -l");
@@ -157,7 +157,7 @@ cmp /bin/busybox /srv/c/b/copy && echo same; ls /srv | wc -l; cat /srv/hard; rea
 (echo no > /srv/no) 2>/dev/null || echo refused";
 
 /// Boots from a disk, changes it, and boots from it again; e2fsck has nothing to say in between.
-fn root_on_disk(bench: &Bench) -> Result<()> {
+pub(super) fn root_on_disk(bench: &Bench) -> Result<()> {
     let image = bench.path("root.ext2");
     ext2::make(None, &image, Some(24 << 20))?;
     for (mode, line, wanted) in [

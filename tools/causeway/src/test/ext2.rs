@@ -88,7 +88,7 @@ pub fn check(image: &Path, how: &str, most: i32) -> Result<()> {
     Ok(())
 }
 
-fn stays(bench: &Bench, cpus: u32) -> Result<()> {
+pub(super) fn stays(bench: &Bench, cpus: u32) -> Result<()> {
     let image = image(bench, &format!("ext2-stays-{cpus}"))?;
     let made = script(bench, &image, cpus, &format!("{MAKE}\n{SHOW}"))?.output()?;
     check(&image, "-fn", 0)?;
@@ -111,7 +111,7 @@ fn killed(bench: &Bench, cpus: u32) -> Result<()> {
 
 /// Runs `user/tests/src/mounted.rs` on a disk: all of it with the fast kernel, the tests that make
 /// few calls with the other one.
-fn files(bench: &Bench, cpus: u32, is_fast: bool) -> Result<()> {
+pub(super) fn files(bench: &Bench, cpus: u32, is_fast: bool) -> Result<()> {
     let image = bench.path(&format!("ext2-files-{cpus}"));
     let folder = bench.fresh_folder("ext2-almost-empty")?;
     std::fs::write(folder.join("log"), "line\n")?;

@@ -5,7 +5,7 @@
 //! with, [`strangers`] runs scripts in a guest and on the host and compares their outputs, [`disk`]
 //! gives guests disks and looks at the images, [`devices`] memory of devices, [`ext2`] does so with
 //! roots that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`]
-//! gives small guests swap space, [`debian`] compares the output of scripts of Debian's programs
+//! gives small guests swap space, [`iommu`] runs some of all of these with the devices behind an IOMMU, [`debian`] compares the output of scripts of Debian's programs
 //! with Linux's, [`install`] installs the host command and runs it without the source, [`bench`]
 //! runs `causeway bench` on a few rows, [`experiments`] each row of the guest's bench once,
 //! [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`] compares
@@ -30,6 +30,7 @@ mod ext2;
 pub mod host;
 mod icount;
 mod install;
+mod iommu;
 mod pressure;
 mod programs;
 mod python;
@@ -232,27 +233,32 @@ pub fn test(options: &options::Test) -> Result<u8> {
         check_words(options)?;
     }
     let mut report = Report::new(&options.groups);
+    let bench = |checked, fast, programs| -> Result<boot::Bench> {
+        let mut bench = boot::Bench::new(checked, fast, programs)?;
+        bench.iommu = options.iommu;
+        Ok(bench)
+    };
     if options.record {
         let kernel = project::kernel(Profile::Release)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, PathBuf::new())?;
+        let bench = bench(kernel.clone(), kernel, PathBuf::new())?;
         debian::run(&bench, &mut report, options)?;
         return Ok(0);
     }
     if options.counts {
         let kernel = project::kernel(Profile::Release)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, PathBuf::new())?;
+        let bench = bench(kernel.clone(), kernel, PathBuf::new())?;
         icount::run(&bench, &mut report, true);
         return Ok(u8::from(!report.failed.is_empty()));
     }
     if !options.guest.is_empty() {
         let kernel = project::kernel(Profile::Develop)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
+        let bench = bench(kernel.clone(), kernel, project::guest_programs()?)?;
         programs::some(&bench, &mut report, &options.guest, &options.append);
         return report.summary();
     }
     if !options.attack.is_empty() {
         let kernel = project::kernel(Profile::Develop)?;
-        let bench = boot::Bench::new(kernel.clone(), kernel, project::guest_programs()?)?;
+        let bench = bench(kernel.clone(), kernel, project::guest_programs()?)?;
         let (words, seconds) = (&options.attack, options.attack_seconds);
         match options.attack_mixed {
             Some(at_once) => {
@@ -286,7 +292,8 @@ fn guests(report: &mut Report, options: &options::Test) -> Result<()> {
     let kernel = project::kernel(Profile::Checked)?;
     let fast_kernel = project::kernel(Profile::Release)?;
     let programs = project::guest_programs()?;
-    let bench = boot::Bench::new(kernel, fast_kernel, programs)?;
+    let mut bench = boot::Bench::new(kernel, fast_kernel, programs)?;
+    bench.iommu = options.iommu;
     groups(&bench, report, options)
 }
 
@@ -304,6 +311,7 @@ fn groups(bench: &boot::Bench, report: &mut Report, options: &options::Test) -> 
     database::run(bench, report, options.long);
     compare::run(bench, report);
     swap::run(bench, report);
+    iommu::run(bench, report);
     session::run(bench, report);
     console::run(bench, report);
     strangers::run(bench, report)?;

@@ -59,7 +59,7 @@ fn with_share(bench: &Bench, folder: &Path, mode: &str, cpus: u32, line: &str) -
     guest.option(&share.option(0)).words(share.qemu(0)).run()
 }
 
-fn both_ways(bench: &Bench, cpus: u32) -> Result<()> {
+pub(super) fn both_ways(bench: &Bench, cpus: u32) -> Result<()> {
     let folder = bench.fresh_folder("share")?;
     let big: Vec<u8> = (0..BIG as u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 15) as u8)

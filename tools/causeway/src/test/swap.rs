@@ -18,11 +18,7 @@ pub fn run(bench: &Bench, report: &mut Report) {
     }
     for cpus in [1, 2, 4] {
         report.run(&format!("swap: guest programs, {cpus} CPUs"), || {
-            let image = bench.path(&format!("swap-ext2-{cpus}"));
-            ext2::make(None, &image, Some(16 << 20))?;
-            let guest = tests(bench, cpus, "swap:");
-            let guest = guest.disk(space(bench, "160M")?).disk(Disk::at(&image)?);
-            guest.guest_tests()
+            programs(bench, cpus)
         });
     }
     report.run("swap: a sector that can't be read", || {
@@ -46,6 +42,15 @@ pub fn run(bench: &Bench, report: &mut Report) {
             guest.run()?.says(sentence)
         });
     }
+}
+
+/// Programs larger than the machine.
+pub(super) fn programs(bench: &Bench, cpus: u32) -> Result<()> {
+    let image = bench.path(&format!("swap-ext2-{cpus}"));
+    ext2::make(None, &image, Some(16 << 20))?;
+    let guest = tests(bench, cpus, "swap:");
+    let guest = guest.disk(space(bench, "160M")?).disk(Disk::at(&image)?);
+    guest.guest_tests()
 }
 
 /// A disk with new swap space.

@@ -21,7 +21,7 @@ use super::gate::Gate;
 use super::irq::Message;
 use super::{apic, config, vectors};
 use crate::PhysAddr;
-use crate::hw::iommu::{Device, Domain, Fault, Features, Stale};
+use crate::hw::iommu::{Device, Domain, Fault, Features, Policy, Stale, UnitState};
 use tables::Interrupt;
 use unit::{MAX_UNITS, Order, Silent, Unit, units};
 
@@ -53,29 +53,18 @@ fn is_coherent() -> bool {
     COHERENT.load(Ordering::Relaxed)
 }
 
-/// The words of the command line.
-#[derive(Clone, Copy)]
-struct Settings {
-    is_off: bool,
-    has_queue: bool,
+/// Whether the command line says that units are told by registers what to forget.
+static NO_QUEUE: AtomicBool = AtomicBool::new(false);
+
+/// See [`NO_QUEUE`].
+pub(crate) fn iommu_has_no_queue() -> bool {
+    NO_QUEUE.load(Ordering::Relaxed)
 }
 
-impl Settings {
-    fn read(command_line: &str) -> Settings {
-        let words = command_line.split(' ').take_while(|word| *word != "--");
-        let mut settings = Settings {
-            is_off: false,
-            has_queue: true,
-        };
-        for (name, value) in words.filter_map(|word| word.split_once('=')) {
-            match name {
-                "iommu" => settings.is_off = value == "off",
-                "iommu.queue" => settings.has_queue = value != "off",
-                _ => {}
-            }
-        }
-        settings
-    }
+/// What is behind the last word of the command line with a name.
+fn word<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
+    let words = command_line.split(' ').take_while(|word| *word != "--");
+    words.filter_map(|word| word.strip_prefix(name)).last()
 }
 
 /// The buses that functions are on, by the bridges.
@@ -113,7 +102,9 @@ fn places(scope: &Scope) -> [Option<(u16, u16)>; 2] {
 /// Starts the units. Once, on the boot CPU, when frames, interrupts and the clock work; `is_memory`
 /// says of a range of addresses whether the kernel uses any of it.
 pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bool) {
-    let settings = Settings::read(command_line);
+    let is_off = Policy::read(command_line) == Policy::Off;
+    let no_queue = word(command_line, "iommu.queue=") == Some("off");
+    NO_QUEUE.store(no_queue, Ordering::Relaxed);
     if dmar.left_out > 0 {
         crate::log!(
             "IOMMU: {} entries of the firmware's table are not used",
@@ -135,7 +126,7 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
         }
     }
     let count = units().filter(|unit| !unit.is_lost()).count();
-    if count == 0 || settings.is_off {
+    if count == 0 || is_off {
         crate::log!(
             "no IOMMU{}: devices reach all memory, and are trusted to write where they are told",
             if count > 0 { " (iommu=off)" } else { "" }
@@ -158,7 +149,7 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
         crate::log!("no IOMMU: no memory for its tables");
         return;
     };
-    let queued = settings.has_queue && has(registers::Capabilities::has_queue);
+    let queued = !no_queue && has(registers::Capabilities::has_queue);
     let is_remapped =
         queued && dmar.remaps_interrupts() && has(registers::Capabilities::remaps_interrupts);
     let mut interrupts = None;
@@ -358,17 +349,9 @@ pub(crate) fn iommu_reserved(Device(device): Device, mut each: impl FnMut(PhysAd
     }
 }
 
-/// A unit as `/proc/causeway/iommu` shows it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
-    pub is_lost: bool,
-    pub has_queue: bool,
-    pub remaps_interrupts: bool,
-}
-
 /// The units that the machine has.
-pub(crate) fn iommu_units() -> impl Iterator<Item = Seen> {
-    let see = |unit: &Unit| Seen {
+pub(crate) fn iommu_units() -> impl Iterator<Item = UnitState> {
+    let see = |unit: &Unit| UnitState {
         is_lost: unit.is_lost(),
         has_queue: unit.has_queue(),
         remaps_interrupts: tables::remaps_interrupts(),

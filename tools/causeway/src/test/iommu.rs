@@ -1,0 +1,102 @@
+//! Devices behind an IOMMU: some of the tests of disks, file systems, swap space and shares, with
+//! each kind of unit, and what units are told. The whole groups run so by `causeway test --iommu
+//! disk ext2 swap shares`.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Report;
+use super::boot::{Bench, Plan};
+use super::{disk, ext2, shares, swap};
+use crate::disk::Disk;
+use crate::qemu::Iommu;
+
+/// Runs them.
+pub fn run(bench: &Bench, report: &mut Report) {
+    if !report.wants("iommu") {
+        return;
+    }
+    let (plain, caching) = (
+        &bench.behind(Some(Iommu::On)),
+        &bench.behind(Some(Iommu::Caching)),
+    );
+    report.run("iommu: a disk, 4 CPUs", || disk::patterns(plain, 4, ""));
+    for options in ["iommu=open", "iommu=off", "iommu.queue=off"] {
+        report.run(&format!("iommu: a disk, 1 CPU {options}"), || {
+            disk::patterns(plain, 1, options)
+        });
+    }
+    report.run("iommu: a disk, caching mode, 1 CPU", || {
+        disk::patterns(caching, 1, "")
+    });
+    report.run("iommu: errors of the host", || disk::errors(plain));
+    report.run("iommu: a disk that goes away", || disk::gone(plain));
+    report.run("iommu: eight disks", || disk::many(plain));
+    report.run("iommu: a root that stays, 2 CPUs", || ext2::stays(plain, 2));
+    report.run("iommu: files of programs, caching mode, 2 CPUs", || {
+        ext2::files(caching, 2, true)
+    });
+    report.run("iommu: swap, 2 CPUs", || swap::programs(plain, 2));
+    report.run("iommu: shares, 4 CPUs", || shares::both_ways(plain, 4));
+    for (name, bench) in [("", plain), (", caching mode", caching)] {
+        report.run(&format!("iommu: what the unit is told{name}"), || {
+            told(bench)
+        });
+    }
+    report.run("iommu: none", || none(bench));
+}
+
+/// A guest that reads a disk and says what it has told the unit.
+fn reader(bench: &Bench) -> Result<Plan<'_>> {
+    let file = bench.file("disk-told", &vec![1; 4 << 20])?;
+    // Until no address is left that is to be forgotten.
+    let line = "dd if=/dev/vda of=/dev/null bs=64K 2>/dev/null; f=/proc/causeway/iommu; \
+                while grep -q 'pending [1-9]' $f; do usleep 10000; done; cat $f; echo ready; sleep 60";
+    Ok(bench.shell(line).disk(Disk::at(&file)?))
+}
+
+/// The counters of invalidations are what QEMU's unit has seen.
+fn told(bench: &Bench) -> Result<()> {
+    let trace = bench.path("trace");
+    let words = [
+        "-trace",
+        "vtd_inv_desc*",
+        "-D",
+        &trace.display().to_string(),
+    ]
+    .map(String::from);
+    let said = reader(bench)?.words(words).said_before("ready\n")?;
+    let trace = fs::read_to_string(trace)?;
+    let seen = |event: &str| {
+        let events = trace.lines().filter(|line| line.contains(event));
+        events.count()
+    };
+    for (counter, events) in [
+        ("iommu_global_invalidations", "vtd_inv_desc_iotlb_global "),
+        ("iommu_domain_invalidations", "vtd_inv_desc_iotlb_domain "),
+        ("iommu_page_invalidations", "vtd_inv_desc_iotlb_pages "),
+        ("iommu_interrupt_invalidations", "vtd_inv_desc_iec "),
+    ] {
+        let line = said.lines().find_map(|line| line.strip_prefix(counter));
+        let count: usize = line.context(counter)?.trim().parse()?;
+        ensure!(
+            count == seen(events),
+            "{counter} is {count}; QEMU has {} {events}",
+            seen(events)
+        );
+    }
+    let contexts = seen("vtd_inv_desc_cc_global ") + seen("vtd_inv_desc_cc_devices ");
+    ensure!(
+        said.contains(&format!("iommu_context_invalidations {contexts}\n")),
+        "QEMU has {contexts} invalidations of contexts: {said}"
+    );
+    ensure!(said.contains("iommu_faults 0\n"), "{said}");
+    Ok(())
+}
+
+/// Without an IOMMU the log says so, once.
+fn none(bench: &Bench) -> Result<()> {
+    let line = "dmesg | grep -c 'no IOMMU: devices reach all memory'";
+    bench.behind(None).shell(line).run()?.printed("1\n")
+}
