@@ -50,6 +50,7 @@ mod privileges;
 mod proc;
 mod processes;
 mod protection;
+mod ptcache;
 mod ptys;
 mod queues;
 mod rtc;
@@ -111,7 +112,7 @@ fn main() {
         queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
-        mapped, bad_pointers, bad_elf, leaks, exhaustion
+        mapped, ptcache, bad_pointers, bad_elf, leaks, exhaustion
     };
     let runner = Runner {
         words,

@@ -20,6 +20,7 @@ use vm::{
 };
 
 use super::super::{line, shown};
+use super::ptcache;
 use crate::{counters, process::user, switches};
 
 /// The counters that count page faults.
@@ -58,7 +59,7 @@ const MOVEMENTS: &[&str] = &[
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
-        .filter(|switch| switch.name != EPHEMERAL)
+        .filter(|switch| ![EPHEMERAL, ptcache::NAME].contains(&switch.name))
         .fold(Table::new(), |table, switch| {
             table.with(switch.name, setting(switch))
         })
@@ -117,6 +118,7 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
             }),
         )
         .with("ephemeral", ephemeral())
+        .with(ptcache::NAME, ptcache::file())
         // It walks the kernel's page tables.
         .with("mapped", Entry::text(mapped).mode(0o400))
         .with("accounts", Entry::text(accounts))

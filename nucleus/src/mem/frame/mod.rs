@@ -47,12 +47,12 @@ pub use run::{RUN_FRAMES, Run};
 #[cfg(any(target_os = "none", test))]
 pub(crate) use setup::records_reach;
 pub(crate) use setup::{adopt, adopt_persistent, init, release};
-pub(crate) use table_cache::{Table, give_table, take_table};
 pub use table_cache::{
     PERIOD as TABLE_PERIOD, Policy as TablePolicy, TableUsage, Thresholds as TableThresholds,
     age_tables, drain as drain_tables, frames_aside, has_unneeded_tables, keep_tables,
     keeps_tables, policy as table_policy, set_policy as set_table_policy, table_usage,
 };
+pub(crate) use table_cache::{Table, give_table, take_table};
 pub use targets::{Targets, targets};
 
 use crate::counters::Counter;

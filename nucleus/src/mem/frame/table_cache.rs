@@ -36,7 +36,7 @@ use super::record::{FrameList, NONE, Type, address, record};
 use super::targets::targets;
 use crate::counters::Counter;
 use crate::cpu::percpu::{PerCpu, Restart};
-use crate::hw::machine;
+use crate::hw::{handlers, machine};
 use crate::lock::{Rank, SpinLock};
 
 /// Levels of page tables.
@@ -321,7 +321,10 @@ fn take_pooled(level: usize, own: Option<&Stack<OWN>>) -> Option<u32> {
             Some(())
         });
         let taken = taken.count();
-        more[..taken].iter().rev().for_each(|&table| own.push(table));
+        more[..taken]
+            .iter()
+            .rev()
+            .for_each(|&table| own.push(table));
     }
     level.len.store(pool.len, Ordering::Relaxed);
     Some(first)
@@ -429,8 +432,7 @@ pub(crate) fn give_table(level: usize, index: u32) {
         add_own(&own.given[level - 1]);
         let stack = &own.stacks[level - 1];
         let is_full = stack.len() == OWN;
-        let is_over =
-            is_full && put_pooled(level, (0..MOVED).filter_map(|_| stack.pop()));
+        let is_over = is_full && put_pooled(level, (0..MOVED).filter_map(|_| stack.pop()));
         stack.push(index);
         is_over
     });
@@ -443,12 +445,19 @@ pub(crate) fn give_table(level: usize, index: u32) {
 #[cold]
 fn put_pooled(level: usize, tables: impl Iterator<Item = u32>) -> bool {
     let level = &TABLES[level - 1];
-    let mut pool = level.pool.lock_irq();
-    tables.for_each(|table| pool.push(table));
-    level.len.store(pool.len, Ordering::Relaxed);
-    pool.len > MOST.load(Ordering::Relaxed)
-        || IS_FIXED.load(Ordering::Relaxed)
-            && level.made.load(Ordering::Relaxed) > TOTAL.load(Ordering::Relaxed) as usize
+    let (before, now) = {
+        let mut pool = level.pool.lock_irq();
+        let before = pool.len;
+        tables.for_each(|table| pool.push(table));
+        level.len.store(pool.len, Ordering::Relaxed);
+        (before, pool.len)
+    };
+    let is_fixed = IS_FIXED.load(Ordering::Relaxed);
+    if !is_fixed && before <= KEPT && now > KEPT {
+        handlers::on_kept_tables();
+    }
+    let total = TOTAL.load(Ordering::Relaxed) as usize;
+    now > MOST.load(Ordering::Relaxed) || is_fixed && level.made.load(Ordering::Relaxed) > total
 }
 
 /// Gives back what a pool has too much of.
@@ -525,8 +534,12 @@ fn release(least: usize) -> bool {
             return any;
         }
         let blocks = &blocks[..n];
-        blocks.iter().for_each(|&(first, order)| flag(first, order, false));
-        let runs = blocks.iter().map(|&(first, order)| first..first + (1 << order));
+        blocks
+            .iter()
+            .for_each(|&(first, order)| flag(first, order, false));
+        let runs = blocks
+            .iter()
+            .map(|&(first, order)| first..first + (1 << order));
         device_reach::restore(runs, Cause::PageTables);
         for &(first, order) in blocks {
             buddy::give(first, order);
@@ -541,7 +554,10 @@ fn free(level: usize, index: u32) {
     let order = order_of(level);
     untype(level, index);
     flag(index, order, false);
-    device_reach::restore(core::iter::once(index..index + (1 << order)), Cause::PageTables);
+    device_reach::restore(
+        core::iter::once(index..index + (1 << order)),
+        Cause::PageTables,
+    );
     buddy::give(index, order);
 }
 

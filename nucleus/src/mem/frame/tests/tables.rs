@@ -93,8 +93,7 @@ fn tables_are_made_anew() {
         keep_tables(false);
         while drain() {}
         for level in 1..=LEVELS {
-            let (changes, batches_before) =
-                (Counter::type_changes_page_tables.total(), batches());
+            let (changes, batches_before) = (Counter::type_changes_page_tables.total(), batches());
             give(level, take(level, 20));
             let changes = Counter::type_changes_page_tables.total() - changes;
             assert_eq!(changes as usize, 40 * frames_in(level), "level {level}");
@@ -238,7 +237,10 @@ fn tables_under_all_settings() {
         }
         together.join();
         let used = usage();
-        assert_eq!((used.page_tables, used.free), (before.page_tables, before.free));
+        assert_eq!(
+            (used.page_tables, used.free),
+            (before.page_tables, before.free)
+        );
         // Each CPU keeps a few.
         keep_tables(true);
         while drain() {}
