@@ -55,6 +55,11 @@ impl BusMaster {
         })
     }
 
+    /// Its place on the bus.
+    pub fn place(&self) -> u16 {
+        self.place
+    }
+
     /// Gives the device a request with these parts, which it writes, or else reads.
     pub fn give<'a>(
         self: &Arc<BusMaster>,
@@ -91,6 +96,12 @@ impl BusMaster {
 }
 
 impl Transfer {
+    /// Where the device finds the parts.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        let known = self.addresses.iter().copied();
+        known.filter(|_| !self.is_direct)
+    }
+
     /// The device reads a whole part; false, if it may not.
     #[must_use]
     pub fn read(&self, part: usize, to: &mut [u8]) -> bool {

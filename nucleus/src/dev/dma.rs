@@ -411,3 +411,6 @@ impl Drop for Buffer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,10 +48,12 @@ pub use interface::{
     bugs, caches, choice_of, console_input, console_output, point, processor, random_u64,
     set_in_program, vulnerabilities,
 };
+#[cfg(test)]
+pub(crate) use iommu::iommu_take_fault;
 pub use iommu::{device_read, device_write, fail_unit, invalidations};
 pub(crate) use iommu::{
     frame_closed, frame_opened, iommu_attach, iommu_detach, iommu_features, iommu_forget,
-    iommu_take_fault, iommu_written,
+    iommu_written,
 };
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};

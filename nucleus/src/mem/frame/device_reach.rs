@@ -9,6 +9,7 @@ use core::ops::Range;
 
 use super::record::{Type, record};
 use crate::counters::Counter;
+use crate::mem::domain::open;
 
 /// What frames leave the devices' reach for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +30,16 @@ impl Cause {
             Type::Heap => Cause::Heap,
             Type::Kernel => Cause::Stacks,
             _ => Cause::Other,
+        }
+    }
+
+    /// Invalidations of IOTLBs.
+    fn invalidation(self) -> Counter {
+        match self {
+            Cause::PageTables => Counter::iotlb_page_table,
+            Cause::Heap => Counter::iotlb_heap,
+            Cause::Stacks => Counter::iotlb_stack,
+            Cause::Other => Counter::iotlb_other,
         }
     }
 
@@ -57,6 +68,7 @@ fn count(frames: usize, cause: Cause) {
 pub(super) fn withdraw(frames: Range<u32>, cause: Cause) {
     debug_assert!(frames.clone().all(|it| record(it).kind().is_open()));
     count(frames.len(), cause);
+    open::leave(frames, cause.invalidation());
 }
 
 /// Brings frames back, free ones again, that [`withdraw`] took out: all in one batch. The caller
@@ -66,6 +78,7 @@ pub(super) fn restore(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
     for run in frames {
         debug_assert!(run.clone().all(|it| record(it).is_reachable()));
         total += run.len();
+        open::enter(run);
     }
     if total > 0 {
         count(total, cause);

@@ -211,8 +211,19 @@ impl Record {
     pub(crate) fn set_kind(&self, from: Type, to: Type) {
         debug_assert_eq!(self.kind(), from, "a frame is not what its owner thinks");
         assert!(self.count_as(from) == 0, "type change of a frame in use");
+        #[cfg(not(target_os = "none"))]
+        if !to.is_open() && from != Type::Absent {
+            machine::frame_closed(address(self.index()));
+        }
         let place = self.word.load(Ordering::Relaxed) & PLACE;
         self.word.store(place | to as u32, Ordering::Relaxed);
+    }
+
+    /// The frame's number.
+    #[cfg(not(target_os = "none"))]
+    fn index(&self) -> u32 {
+        let first = RECORDS.load(Ordering::Relaxed) as usize;
+        ((core::ptr::from_ref(self) as usize).wrapping_sub(first) / size_of::<Record>()) as u32
     }
 
     /// Whether the frame has its place in the direct map, where [`bytes`] is.
