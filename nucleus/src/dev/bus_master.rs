@@ -11,7 +11,7 @@ use crate::{
     ephemeral,
     lock::{Rank, SpinLock},
     mem::domain::WINDOW_PAGES,
-    sim::{device_read, device_write},
+    sim::{device_read, device_write, random_u64},
 };
 
 /// The place of the next one.
@@ -27,6 +27,8 @@ pub(crate) fn reset() {
 pub struct BusMaster {
     place: u16,
     attachment: Arc<Attachment>,
+    /// So many stale addresses are invalidated together.
+    batch: usize,
     /// Windows that no request uses.
     free: SpinLock<Vec<Arc<Window>>>,
 }
@@ -51,6 +53,7 @@ impl BusMaster {
         Arc::new(BusMaster {
             place,
             attachment: dma::domain_of(place).expect("memory for a domain"),
+            batch: BATCH >> (random_u64() % 6),
             free: SpinLock::new(Rank::Leaf, Vec::new()),
         })
     }
@@ -69,7 +72,7 @@ impl BusMaster {
         let parts: Vec<Part> = parts.cloned().collect();
         let (mut window, mut is_direct) = (None, false);
         if let Some(strict) = self.attachment.strict() {
-            if strict.stale() >= BATCH / 32 {
+            if strict.stale() >= self.batch {
                 strict.flush(Counter::iotlb_batch);
             }
             let kept = self.free.lock().pop();

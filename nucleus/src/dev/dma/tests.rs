@@ -261,6 +261,31 @@ fn a_batch_costs_one_invalidation() {
     });
 }
 
+/// Requests that go around their window many times each find their own frames there.
+#[test]
+fn addresses_are_reused_after_their_invalidation_only() {
+    let like = Config {
+        iommu: Some(Policy::Strict),
+        ..Config::default()
+    };
+    on_machines_like("addresses", [1, 2], 1024, 10, like, || {
+        let device = BusMaster::new();
+        for round in 0..20 {
+            let frames = (0..60 + below(60)).map(|_| Frame::alloc(Contents::Stale).unwrap());
+            let parts: Vec<Part> = frames.map(|frame| Part::new(frame, 0, 2)).collect();
+            for (i, part) in parts.iter().enumerate() {
+                ephemeral::map(&part.frame).write(0, &[round, i as u8]);
+            }
+            let transfer = device.give(parts.iter(), false);
+            for i in 0..parts.len() {
+                let mut bytes = [0; 2];
+                assert!(transfer.read(i, &mut bytes));
+                assert_eq!(bytes, [round, i as u8]);
+            }
+        }
+    });
+}
+
 /// What is not mapped for writing is not written.
 #[test]
 fn a_device_writes_only_what_it_was_given_to_write() {
