@@ -10,6 +10,7 @@
 //! | `hang` | all CPUs spin with interrupts off | none |
 //! | `slow-calls` | each system call of the first CPU takes some instructions more | the usual |
 //! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
+//! | `edu` | a device that reads and writes where it must not (`edu.rs`) | done |
 //! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or
 //! panic |
 
@@ -20,7 +21,7 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::slowdown;
+use super::{edu, slowdown};
 use crate::addr::USER_END;
 use crate::frame::Contents;
 use crate::hw::machine as hardware;
@@ -51,6 +52,7 @@ pub fn run_if_asked(command_line: &str) {
         Some("slow-calls") => slowdown::slow_calls(),
         Some("slow-faults") => slowdown::slow_faults(),
         Some("machine") => machine(),
+        Some("edu") => edu::attack(),
         _ => {}
     }
 }

@@ -45,6 +45,15 @@ pub fn run(bench: &Bench, report: &mut Report) {
         });
     }
     report.run("iommu: none", || none(bench));
+    for (policy, wanted) in [("strict", STRICT), ("off", OFF)] {
+        for cpus in [1, 2] {
+            let name = format!("iommu: attacks of a device, {policy}, {cpus} CPUs");
+            report.run(&name, || attacks(plain, policy, cpus, wanted));
+        }
+    }
+    report.run("iommu: attacks of a device, strict, caching mode", || {
+        attacks(caching, "strict", 1, STRICT)
+    });
 }
 
 /// A guest that reads a disk and says what it has told the unit.
@@ -92,6 +101,57 @@ fn told(bench: &Bench) -> Result<()> {
         "QEMU has {contexts} invalidations of contexts: {said}"
     );
     ensure!(said.contains("iommu_faults 0\n"), "{said}");
+    Ok(())
+}
+
+/// The lines of `nucleus/src/selftest/edu.rs` where each access is refused that no request needs.
+const STRICT: &str = "
+policy Strict
+its own memory: works
+kernel text: read refused, write refused
+IDT: read refused, write refused
+GDT: read refused, write refused
+a page table: read refused, write refused
+a pooled frame: read refused, write refused
+another program's page: read refused, write refused
+a free frame: read refused, write refused
+memory of a request: works
+a frame freed and still pending: not free
+a frame that becomes the kernel's during the access: write refused
+an address that is not mapped: read refused, write refused
+an address that is too large: read refused, write refused
+after many faults it is stopped
+it reaches nothing
+its driver hears of it
+";
+/// The same without a rule.
+const OFF: &str = "
+policy Off
+its own memory: works
+kernel text: read reached
+IDT: read reached
+GDT: read reached
+a page table: read reached
+a pooled frame: read reached
+another program's page: read reached
+a free frame: read reached
+memory of a request: works
+an address that is not mapped: read silent
+an address that is too large: read silent
+";
+
+fn attacks(bench: &Bench, policy: &str, cpus: u32, wanted: &str) -> Result<()> {
+    let guest = bench.guest(&["true"]).cpus(cpus);
+    let guest = guest.option(&format!("iommu={policy} fault_injection=edu"));
+    let device = ["-device", "edu,dma_mask=0xffffffffffffffff"];
+    let finished = guest.words(device).run()?;
+    finished.ended(0)?;
+    let said = |line: &String| {
+        line.split_once("] edu: ")
+            .map(|(_, said)| format!("{said}\n"))
+    };
+    let said: String = finished.log.iter().filter_map(said).collect();
+    ensure!(said == wanted.trim_start(), "{said}{}", finished.why());
     Ok(())
 }
 
