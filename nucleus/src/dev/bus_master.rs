@@ -26,7 +26,8 @@ pub(crate) fn reset() {
 /// See the head of the file.
 pub struct BusMaster {
     place: u16,
-    attachment: Arc<Attachment>,
+    /// Without memory for one, the device reaches its parts directly.
+    attachment: Option<Arc<Attachment>>,
     /// So many stale addresses are invalidated together.
     batch: usize,
     /// Windows that no request uses.
@@ -45,14 +46,11 @@ pub struct Transfer {
 
 impl BusMaster {
     /// A new device.
-    ///
-    /// # Panics
-    /// Without memory for its domain.
     pub fn new() -> Arc<BusMaster> {
         let place = NEXT.fetch_add(1, SeqCst);
         Arc::new(BusMaster {
             place,
-            attachment: dma::domain_of(place).expect("memory for a domain"),
+            attachment: dma::domain_of(place).ok(),
             batch: BATCH >> (random_u64() % 6),
             free: SpinLock::new(Rank::Leaf, Vec::new()),
         })
@@ -70,8 +68,9 @@ impl BusMaster {
         writes: bool,
     ) -> Transfer {
         let parts: Vec<Part> = parts.cloned().collect();
-        let (mut window, mut is_direct) = (None, false);
-        if let Some(strict) = self.attachment.strict() {
+        let (mut window, mut is_direct) = (None, self.attachment.is_none());
+        let domain = self.attachment.as_deref();
+        if let Some(strict) = domain.and_then(|it| it.strict()) {
             if strict.stale() >= self.batch {
                 strict.flush(Counter::iotlb_batch);
             }
@@ -85,9 +84,12 @@ impl BusMaster {
             }
         }
         let window = window.filter(|_| !is_direct);
-        let mut found = Addresses::new(&self.attachment, window.as_deref());
-        let addresses = parts.iter().map(|part| found.of(part, writes)).collect();
-        found.give();
+        let mut addresses = Vec::new();
+        if let Some(domain) = domain {
+            let mut found = Addresses::new(domain, window.as_deref());
+            addresses.extend(parts.iter().map(|part| found.of(part, writes)));
+            found.give();
+        }
         Transfer {
             device: self.clone(),
             parts,
@@ -134,8 +136,8 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Some(window) = self.window.take() {
-            dma::take(&self.device.attachment, &window);
+        if let (Some(window), Some(domain)) = (self.window.take(), &self.device.attachment) {
+            dma::take(domain, &window);
             self.device.free.lock().push(window);
         }
     }
