@@ -37,12 +37,14 @@
 //!                               Pmap -> (mappings of a frame)  the bit lock in the frame's record
 //!                                 Swap            slots; freed wherever pages are dropped
 //!                                 Block           requests that wait for a disk
+//!                                 Domain          a device's addresses
 //!                                 Device          a device's queue; its interrupt takes it too
 //!                                   WaitQueue     also the parking lot's buckets
 //!                                   Observers -> Ready         never inside WaitQueue
 //!                                     Task -> RunQueue         waking
 //!                                       Timers
 //!                                         Heap -> KernelSpace -> Buddy -> DirectMap   memory
+//!                                           OpenFrames         those that devices reach
 //!                                           Random             bytes wanted with any lock held
 //!                                           Console -> (log)   the log's own lock, taken anywhere
 //! ```

@@ -215,7 +215,8 @@ pub const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "ptcache",
-        values: OneOf(&["on", "off"]),
+        // `dynamic`: off until it is enabled by `/proc/causeway/ptcache` (`iosup.txt` 7.2).
+        values: OneOf(&["on", "off", "dynamic"]),
         default: "on",
         is_live: false,
         get: || [u32::from(!frame::keeps_tables()), 0],

@@ -139,6 +139,7 @@ const CONFIG: Config = Config {
     max_points: 30_000_000,
     daemons: false,
     direct_map: None,
+    iommu: None,
 };
 
 #[test]

@@ -229,6 +229,7 @@ const CONFIG: Config = Config {
     max_points: 20_000_000,
     daemons: false,
     direct_map: None,
+    iommu: None,
 };
 
 #[test]
@@ -236,6 +237,7 @@ fn random_requests_do_what_a_model_says() {
     sim::check("requests", 0..40, CONFIG, || {
         let free = frame::usage().data;
         random_use(false);
+        nucleus::dma::wait_settled(true);
         assert_eq!(frame::usage().data, free, "frames are lost");
     });
 }

@@ -88,6 +88,7 @@ pub fn on_machines(usual: u64, cpus: usize, body: impl Fn(u64) + Copy + Send + '
     on_each(usual, config, move |seed| {
         let before = frame::usage().data;
         body(seed);
+        nucleus::dma::settle();
         assert_eq!(frame::usage().data, before, "frames that did not come back");
     });
 }

@@ -53,6 +53,7 @@ pub fn on_machines(usual: u64, body: impl Fn(u64) + Copy + Send + 'static) {
         let ran = run(config, move || {
             let before = frame::usage().data;
             body(seed);
+            crate::dma::settle();
             assert_eq!(frame::usage().data, before, "frames that did not come back");
         });
         if let Err(failure) = ran {

@@ -40,6 +40,11 @@ extern "Rust" fn nucleus_on_shortage() {
     task::shortage::report_shortage();
 }
 
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_on_kept_tables() {
+    task::shortage::report_kept_tables();
+}
+
 #[cfg(debug_assertions)]
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_held_locks() -> *mut () {

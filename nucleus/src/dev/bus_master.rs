@@ -11,7 +11,7 @@ use crate::{
     ephemeral,
     lock::{Rank, SpinLock},
     mem::domain::WINDOW_PAGES,
-    sim::{device_read, device_write},
+    sim::{device_read, device_write, random_u64},
 };
 
 /// The place of the next one.
@@ -26,7 +26,10 @@ pub(crate) fn reset() {
 /// See the head of the file.
 pub struct BusMaster {
     place: u16,
-    attachment: Arc<Attachment>,
+    /// Without memory for one, the device reaches its parts directly.
+    attachment: Option<Arc<Attachment>>,
+    /// So many stale addresses are invalidated together.
+    batch: usize,
     /// Windows that no request uses.
     free: SpinLock<Vec<Arc<Window>>>,
 }
@@ -43,16 +46,19 @@ pub struct Transfer {
 
 impl BusMaster {
     /// A new device.
-    ///
-    /// # Panics
-    /// Without memory for its domain.
     pub fn new() -> Arc<BusMaster> {
         let place = NEXT.fetch_add(1, SeqCst);
         Arc::new(BusMaster {
             place,
-            attachment: dma::domain_of(place).expect("memory for a domain"),
+            attachment: dma::domain_of(place).ok(),
+            batch: BATCH >> (random_u64() % 6),
             free: SpinLock::new(Rank::Leaf, Vec::new()),
         })
+    }
+
+    /// Its place on the bus.
+    pub fn place(&self) -> u16 {
+        self.place
     }
 
     /// Gives the device a request with these parts, which it writes, or else reads.
@@ -62,9 +68,10 @@ impl BusMaster {
         writes: bool,
     ) -> Transfer {
         let parts: Vec<Part> = parts.cloned().collect();
-        let (mut window, mut is_direct) = (None, false);
-        if let Some(strict) = self.attachment.strict() {
-            if strict.stale() >= BATCH / 32 {
+        let (mut window, mut is_direct) = (None, self.attachment.is_none());
+        let domain = self.attachment.as_deref();
+        if let Some(strict) = domain.and_then(|it| it.strict()) {
+            if strict.stale() >= self.batch {
                 strict.flush(Counter::iotlb_batch);
             }
             let kept = self.free.lock().pop();
@@ -77,9 +84,12 @@ impl BusMaster {
             }
         }
         let window = window.filter(|_| !is_direct);
-        let mut found = Addresses::new(&self.attachment, window.as_deref());
-        let addresses = parts.iter().map(|part| found.of(part, writes)).collect();
-        found.give();
+        let mut addresses = Vec::new();
+        if let Some(domain) = domain {
+            let mut found = Addresses::new(domain, window.as_deref());
+            addresses.extend(parts.iter().map(|part| found.of(part, writes)));
+            found.give();
+        }
         Transfer {
             device: self.clone(),
             parts,
@@ -91,6 +101,12 @@ impl BusMaster {
 }
 
 impl Transfer {
+    /// Where the device finds the parts.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        let known = self.addresses.iter().copied();
+        known.filter(|_| !self.is_direct)
+    }
+
     /// The device reads a whole part; false, if it may not.
     #[must_use]
     pub fn read(&self, part: usize, to: &mut [u8]) -> bool {
@@ -120,8 +136,8 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Some(window) = self.window.take() {
-            dma::take(&self.device.attachment, &window);
+        if let (Some(window), Some(domain)) = (self.window.take(), &self.device.attachment) {
+            dma::take(domain, &window);
             self.device.free.lock().push(window);
         }
     }

@@ -225,7 +225,9 @@ fn clean() {
                 domain::give_up(Device(device as u16));
             }
         }
-        domain::settle();
+        if domain::settle() {
+            WANTED.store(true, SeqCst);
+        }
     }
 }
 
@@ -235,6 +237,16 @@ pub fn settle() {
     domain::settle();
     if !domain::any() {
         CLEANER.wake_all();
+    }
+}
+
+/// Waits until what devices have used of requests that are done is free, and, `all`, until no device
+/// is left that has a domain: for the accounts of tests.
+#[cfg(not(target_os = "none"))]
+pub fn wait_settled(all: bool) {
+    domain::settle();
+    while all && domain::any() {
+        task::sleep(Sleep::within(WAIT));
     }
 }
 
@@ -399,3 +411,6 @@ impl Drop for Buffer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,10 @@ unsafe extern "Rust" {
     /// Wakes the pagedaemon: few frames are left.
     #[link_name = "nucleus_on_shortage"]
     pub(crate) safe fn on_shortage();
+
+    /// Wakes the pagedaemon: it may be that page tables are kept that nothing needs.
+    #[link_name = "nucleus_on_kept_tables"]
+    pub(crate) safe fn on_kept_tables();
 }
 
 #[cfg(debug_assertions)]

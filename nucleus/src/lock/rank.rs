@@ -82,6 +82,8 @@ impl Rank {
         Buddy = 180,
         /// The tables of the direct map.
         DirectMap = 182,
+        /// The tree of the frames that devices reach.
+        OpenFrames = 183,
         /// The pool of random input.
         Random = 185,
         /// The console ring.

@@ -48,10 +48,12 @@ pub use interface::{
     bugs, caches, choice_of, console_input, console_output, point, processor, random_u64,
     set_in_program, vulnerabilities,
 };
+#[cfg(test)]
+pub(crate) use iommu::iommu_take_fault;
 pub use iommu::{device_read, device_write, fail_unit, invalidations};
 pub(crate) use iommu::{
     frame_closed, frame_opened, iommu_attach, iommu_detach, iommu_features, iommu_forget,
-    iommu_take_fault, iommu_written,
+    iommu_written,
 };
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
@@ -61,9 +63,9 @@ pub(crate) use tlb::{
     forget_predictions, invalidate_all, invalidate_page, load_program_space, load_space,
 };
 pub(crate) use window::{
-    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, each_kernel_page, flushes, window_address,
-    window_flush, window_invalidate, window_map, window_slot, window_start, window_take,
-    window_unmap, window_used,
+    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, each_kernel_page, flushes, is_constant,
+    window_address, window_flush, window_invalidate, window_map, window_slot, window_start,
+    window_take, window_unmap, window_used,
 };
 
 /// Most CPUs that are used.

@@ -8,10 +8,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::DIRECT_MAP_SIZE;
 use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_kernel, walk_to};
+use crate::hw::KernelPage;
 use crate::hw::mitigations::ADDRESS;
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
-use super::layout::ptr;
+use super::layout::{image, ptr};
 
 /// Frames that an entry of level 2 maps.
 const BLOCK: u32 = 512;
@@ -34,6 +35,12 @@ pub(crate) fn direct_show(frames: Range<u32>) {
 /// them until [`flush_kernel`](super::flush_kernel).
 pub(crate) fn direct_hide(frames: Range<u32>) {
     change(frames, false);
+}
+
+/// Whether a frame has the kernel's text or constants.
+pub(crate) fn is_constant(frame: u64) -> bool {
+    let image = image();
+    (image.start..image.rodata_end).contains(&(frame << PAGE_SHIFT))
 }
 
 fn address(frame: u32) -> u64 {
@@ -104,16 +111,20 @@ fn fill(at: u64, first: Option<u32>) {
     unsafe { table(at).write(entries) };
 }
 
-/// Calls `each` with the address and the frame of each page of the kernel's half of the address
-/// space, and whether it is in the direct map, which is left out unless `whole`.
-pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(usize, u64, bool)) {
+/// Calls `each` for each page of the kernel's half of the address space; the direct map is left out
+/// unless `whole`.
+pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(KernelPage)) {
     let start = ptr(PhysAddr(0)) as usize;
     walk_kernel(&mut |leaf| {
         let is_direct = leaf.va.wrapping_sub(start) < DIRECT_MAP_SIZE;
         if whole || !is_direct {
             for part in 0..leaf.frames {
-                let address = leaf.va + part as usize * PAGE_SIZE;
-                each(address, leaf.frame + part, is_direct);
+                each(KernelPage {
+                    address: leaf.va + part as usize * PAGE_SIZE,
+                    frame: leaf.frame + part,
+                    is_direct,
+                    is_writable: leaf.is_writable,
+                });
             }
         }
     });

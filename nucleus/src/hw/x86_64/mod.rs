@@ -57,7 +57,7 @@ pub(crate) use cpu::{
     irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,
     write_back_caches,
 };
-pub(crate) use direct::{direct_hide, direct_show, each_kernel_page};
+pub(crate) use direct::{direct_hide, direct_show, each_kernel_page, is_constant};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};
 pub(crate) use irq::{Message, message};

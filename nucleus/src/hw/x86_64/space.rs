@@ -287,20 +287,30 @@ pub struct Leaf {
     pub frames: u64,
     /// Whether programs may use it.
     pub is_programs: bool,
+    /// Whether it may be written.
+    pub is_writable: bool,
 }
 
 /// Calls `each` for all that a root maps. The root's tables don't change meanwhile.
 pub fn walk_root(root: PhysAddr, each: &mut impl FnMut(Leaf)) {
-    walk_table(root.0, 0, 4, 0..512, each);
+    walk_table(root.0, 0, 4, 0..512, WRITABLE, each);
 }
 
 /// Calls `each` for all that the kernel's half of the address space maps. What changes meanwhile is
 /// found as it was or as it is.
 pub fn walk_kernel(each: &mut impl FnMut(Leaf)) {
-    walk_table(kernel_root().0, 0, 4, 256..512, each);
+    walk_table(kernel_root().0, 0, 4, 256..512, WRITABLE, each);
 }
 
-fn walk_table(at: u64, va: usize, level: usize, part: Range<usize>, each: &mut impl FnMut(Leaf)) {
+/// `rights`: what the entries above let all pages below have.
+fn walk_table(
+    at: u64,
+    va: usize,
+    level: usize,
+    part: Range<usize>,
+    rights: u64,
+    each: &mut impl FnMut(Leaf),
+) {
     for index in part {
         let sign = if level == 4 && index >= 256 {
             !0 << 48
@@ -313,14 +323,16 @@ fn walk_table(at: u64, va: usize, level: usize, part: Range<usize>, each: &mut i
         if entry & PRESENT == 0 {
             continue;
         }
+        let rights = rights & entry;
         match level == 1 || entry & LARGE != 0 {
             true => each(Leaf {
                 va,
                 frame: (entry & ADDRESS) >> PAGE_SHIFT,
                 frames: 1 << (9 * (level - 1)),
                 is_programs: entry & USER != 0,
+                is_writable: rights & WRITABLE != 0,
             }),
-            false => walk_table(entry & ADDRESS, va, level - 1, 0..512, each),
+            false => walk_table(entry & ADDRESS, va, level - 1, 0..512, rights, each),
         }
     }
 }

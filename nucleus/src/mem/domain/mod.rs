@@ -58,21 +58,21 @@ const STRICT: u8 = Policy::Strict as u8;
 /// The machine has one CPU and no task yet, and its units are started.
 pub(crate) unsafe fn start(wanted: Policy) {
     // SAFETY: the caller promises to be alone.
-    unsafe { DOMAINS.set(SpinLock::new(Rank::Domain, Domains::new())) };
+    unsafe {
+        DOMAINS.set(SpinLock::new(Rank::Domain, Domains::new()));
+        open::reset();
+    }
     POLICY.store(Policy::Off as u8, Ordering::Relaxed);
     LIVE.store(0, Ordering::Relaxed);
     let has_units = machine::iommu_features().is_some();
     let policy = match wanted {
-        Policy::Open if has_units => {
-            // SAFETY: the caller promises to be alone.
-            match unsafe { open::start() } {
-                Ok(()) => Policy::Open,
-                Err(OutOfMemory) => {
-                    crate::log!("iommu: no memory for tables: devices reach all memory");
-                    Policy::Off
-                }
+        Policy::Open if has_units => match open::start() {
+            Ok(()) => Policy::Open,
+            Err(OutOfMemory) => {
+                crate::log!("iommu: no memory for tables: devices reach all memory");
+                Policy::Off
             }
-        }
+        },
         Policy::Strict if has_units => Policy::Strict,
         // The machine has said so.
         _ => Policy::Off,
@@ -171,7 +171,7 @@ impl Domain {
         let reach = match policy() {
             Policy::Off => Reach::Physical,
             Policy::Open => {
-                open::attach(device);
+                open::attach(device)?;
                 Reach::Open
             }
             Policy::Strict => Reach::Strict(Strict::new(device)?),
@@ -272,7 +272,10 @@ impl Drop for Domain {
     fn drop(&mut self) {
         match &mut self.reach {
             Reach::Physical => {}
-            Reach::Open => machine::iommu_detach(self.device),
+            Reach::Open => {
+                machine::iommu_detach(self.device);
+                open::detached();
+            }
             Reach::Strict(strict) => {
                 machine::iommu_detach(self.device);
                 strict.end();
@@ -305,16 +308,19 @@ pub(crate) fn each(mut f: impl FnMut(&Domain)) {
 }
 
 /// Invalidates what requests have left, in all domains, and tells the drivers of devices that were
-/// given up. A task, with no lock held.
-pub(crate) fn settle() {
+/// given up. Returns whether some is left, as it was being added. A task, with no lock held.
+pub(crate) fn settle() -> bool {
+    let mut is_left = false;
     each(|domain| {
         if domain.is_revoked() {
             domain.tell_drivers();
         }
         if let Some(strict) = domain.strict() {
             strict.flush(Counter::iotlb_batch);
+            is_left |= strict.stale() > 0;
         }
     });
+    is_left
 }
 
 /// Gives a device up that broke its promises, if it is in a domain.

@@ -1,14 +1,249 @@
-//! The paper's policy: devices reach all free and writable frames, at their physical addresses.
+//! The paper's policy: devices reach all free and writable frames, at their physical addresses
+//! (`iosup.txt` 3).
+//!
+//! One tree of tables is enough for all devices, as what they reach is the same; and as it is, they
+//! share the number of one domain, so that a frame that leaves costs one invalidation and not one
+//! for each device. All tables are made at the start: a change takes no memory. Where units have
+//! large pages, 512 frames that are all open are one entry, which leads to their table again when
+//! the first of them leaves.
 
-use crate::OutOfMemory;
-use crate::hw::iommu::Device;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Makes the tree of all frames that are open now.
+use super::tables::{self, ENTRIES, Table};
+use super::{forget, take_number};
+use crate::counters::Counter;
+use crate::cpu::percpu::Restart;
+use crate::frame::record::{address, managed, record};
+use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
+use crate::hw::machine;
+use crate::lock::{Rank, SpinLock};
+use crate::{OutOfMemory, PAGE_SHIFT, PhysAddr};
+
+/// The tree, and what it takes to change it.
+struct Tree {
+    number: Number,
+    features: Features,
+    root: Table,
+    /// Those with managed frames, from block `first` on.
+    blocks: Vec<Block>,
+    first: u64,
+}
+
+/// 512 neighbouring frames.
+struct Block {
+    /// The table with an entry that leads to `leaf`, or maps all.
+    above: Table,
+    leaf: Table,
+    /// How many frames are open.
+    open: usize,
+}
+
+static TREE: Restart<SpinLock<Option<Tree>>> = Restart::new(SpinLock::new(Rank::OpenFrames, None));
+/// Frames that change are noted in the tree.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+/// Devices that units translate for by the tree: without any, none holds a translation.
+static DEVICES: AtomicUsize = AtomicUsize::new(0);
+
+/// Forgets the tree of an earlier machine.
 ///
 /// # Safety
 /// The machine has one CPU and no task yet.
-pub(super) unsafe fn start() -> Result<(), OutOfMemory> {
-    Err(OutOfMemory)
+pub(super) unsafe fn reset() {
+    // SAFETY: the caller promises to be alone.
+    unsafe { TREE.set(SpinLock::new(Rank::OpenFrames, None)) };
+    IS_USED.store(false, Ordering::Relaxed);
+    DEVICES.store(0, Ordering::Relaxed);
 }
 
-pub(super) fn attach(_device: Device) {}
+/// Makes the tree of all frames that are open now. The machine has one CPU and no task yet.
+pub(super) fn start() -> Result<(), OutOfMemory> {
+    let features = machine::iommu_features().ok_or(OutOfMemory)?;
+    let frames = managed();
+    let first = u64::from(frames.start) / ENTRIES;
+    let count = u64::from(frames.end).div_ceil(ENTRIES) - first;
+    let mut tree = Tree {
+        number: take_number()?,
+        features,
+        root: Table::new()?,
+        blocks: crate::try_vec(count as usize)?,
+        first,
+    };
+    for block in first..first + count {
+        let page = block * ENTRIES;
+        tree.blocks.push(Block {
+            above: tables::walk(tree.root, features.levels, page, 2)?,
+            leaf: tables::walk(tree.root, features.levels, page, 1)?,
+            open: 0,
+        });
+    }
+    // Those that the tables themselves took are no longer among them.
+    for index in frames.filter(|&index| record(index).is_reachable()) {
+        tree.enter(index..index + 1);
+    }
+    *TREE.lock_irq() = Some(tree);
+    IS_USED.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Lets a device reach what is open.
+///
+/// # Errors
+/// [`OutOfMemory`], for memory that the device uses on the firmware's behalf.
+pub(super) fn attach(device: Device) -> Result<(), OutOfMemory> {
+    let mut tree = TREE.lock_irq();
+    let tree = tree.as_mut().ok_or(OutOfMemory)?;
+    let mut result = Ok(());
+    let most = 1 << (9 * tree.features.levels);
+    machine::iommu_reserved(device, |start, end| {
+        for page in start.frame_number()..end.frame_number().min(most) {
+            let table = tables::walk(tree.root, tree.features.levels, page, 1);
+            result = result.and(table.map(|table| {
+                let at = PhysAddr(page << PAGE_SHIFT);
+                table.put(page % ENTRIES, Entry::page(at, true, true));
+            }));
+        }
+    });
+    result?;
+    DEVICES.fetch_add(1, Ordering::SeqCst);
+    machine::iommu_attach(device, tree.number, tree.root.at());
+    Ok(())
+}
+
+/// A device that was attached reaches nothing any more.
+pub(super) fn detached() {
+    DEVICES.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// How many frames are open.
+pub(crate) fn count() -> usize {
+    let tree = TREE.lock_irq();
+    let blocks = tree.iter().flat_map(|tree| &tree.blocks);
+    blocks.map(|block| block.open).sum()
+}
+
+/// Calls `each` with the frames that devices reach.
+pub(crate) fn each_open(mut each: impl FnMut(u32)) {
+    let tree = TREE.lock_irq();
+    let Some(tree) = &*tree else { return };
+    for (block, first) in tree.blocks.iter().zip(tree.first..) {
+        let large = block
+            .above
+            .get(tables::index(first * ENTRIES, 2))
+            .is_large();
+        let is_open = |at: &u64| large || block.leaf.get(*at).is_present();
+        let open = (0..ENTRIES).filter(is_open);
+        open.for_each(|at| each((first * ENTRIES + at) as u32));
+    }
+}
+
+/// Frames leave, which the caller owns alone, before they become what devices must not reach. No
+/// device uses them when this returns. Any lock may be held but those behind `OpenFrames`.
+#[inline]
+pub(crate) fn leave(frames: Range<u32>, cause: Counter) {
+    if IS_USED.load(Ordering::Relaxed) {
+        leave_tree(frames, cause);
+    }
+}
+
+#[cold]
+fn leave_tree(frames: Range<u32>, cause: Counter) {
+    let stale = {
+        let mut tree = TREE.lock_irq();
+        let Some(tree) = tree.as_mut() else { return };
+        tree.change(frames.clone(), Entry::ABSENT);
+        tree.stale(&frames)
+    };
+    // A device that is attached later finds the tables as they are.
+    if DEVICES.load(Ordering::SeqCst) > 0 {
+        forget(&[stale], cause);
+    }
+    frames.for_each(|index| machine::frame_closed(address(index)));
+}
+
+/// Frames return, which the caller owns alone, all of which devices may reach.
+#[inline]
+pub(crate) fn enter(frames: Range<u32>) {
+    if IS_USED.load(Ordering::Relaxed) {
+        enter_tree(frames);
+    }
+}
+
+#[cold]
+fn enter_tree(frames: Range<u32>) {
+    let stale = {
+        let mut tree = TREE.lock_irq();
+        let Some(tree) = tree.as_mut() else { return };
+        tree.enter(frames.clone());
+        tree.features.keeps_absent.then(|| tree.stale(&frames))
+    };
+    if let Some(stale) = stale
+        && DEVICES.load(Ordering::SeqCst) > 0
+    {
+        forget(&[stale], Counter::iotlb_absent);
+    }
+}
+
+impl Tree {
+    fn enter(&mut self, frames: Range<u32>) {
+        { frames.clone() }.for_each(|index| machine::frame_opened(address(index)));
+        self.change(frames, Entry::page(PhysAddr(0), true, true));
+    }
+
+    /// Gives the entries of frames, all of which are absent or none, these rights.
+    fn change(&mut self, frames: Range<u32>, rights: Entry) {
+        let (mut page, end) = (u64::from(frames.start), u64::from(frames.end));
+        while page < end {
+            let number = page / ENTRIES;
+            let next = end.min((number + 1) * ENTRIES);
+            let Some(block) = self.blocks.get_mut((number - self.first) as usize) else {
+                return;
+            };
+            let at = tables::index(page, 2);
+            let count = (next - page) as usize;
+            for page in page..next {
+                let address = PhysAddr(page << PAGE_SHIFT);
+                let entry = match rights.is_present() {
+                    true => Entry(rights.0 | address.0),
+                    false => Entry::ABSENT,
+                };
+                debug_assert!(
+                    block.leaf.get(page).is_present() != entry.is_present(),
+                    "frame {page:#x} leaves or returns twice"
+                );
+                block.leaf.set(page, entry);
+            }
+            block
+                .leaf
+                .tell(page % ENTRIES..page % ENTRIES + count as u64);
+            match rights.is_present() {
+                true => block.open += count,
+                false => block.open -= count,
+            }
+            let is_large = block.above.get(at).is_large();
+            let is_full = self.features.large && block.open as u64 == ENTRIES;
+            if is_full && !is_large {
+                let first = PhysAddr(number * ENTRIES << PAGE_SHIFT);
+                block.above.put(at, Entry::large(first));
+            } else if is_large && !is_full {
+                block.above.put(at, Entry::table(block.leaf.at()));
+            }
+            page = next;
+        }
+    }
+
+    /// What units may hold of frames: the smallest block around them that they can forget.
+    fn stale(&self, frames: &Range<u32>) -> Stale {
+        let (first, last) = (u64::from(frames.start), u64::from(frames.end) - 1);
+        let order = u64::BITS - (first ^ last).leading_zeros();
+        match self.features.page_order {
+            Some(most) if order <= most.min(9) => Stale::Pages {
+                domain: self.number,
+                first: first >> order << order,
+                order,
+            },
+            _ => Stale::Domain(self.number),
+        }
+    }
+}

@@ -213,9 +213,15 @@ impl Strict {
     /// Any context.
     #[inline]
     pub(crate) fn take(&self, window: &Window) -> bool {
-        let pages = window.end();
+        let pages = window.used();
+        if pages == 0 {
+            return false;
+        }
         Counter::iommu_pages_unmapped.add(pages as u64);
-        pages > 0 && self.stale.fetch_add(pages, Ordering::Relaxed) == 0
+        // Counted before a flush can see them, so that none counts them off earlier.
+        let before = self.stale.fetch_add(pages, Ordering::Relaxed);
+        window.end();
+        before == 0
     }
 
     /// How many addresses are stale.

@@ -89,24 +89,28 @@ impl Window {
         self.first + index
     }
 
-    /// Ends the use of the addresses of the request, which is done: the device gets nothing new
-    /// by them. Returns how many there were.
+    /// How many addresses are in use.
     #[inline]
-    pub(crate) fn end(&self) -> usize {
-        let mut count = 0;
+    pub(super) fn used(&self) -> usize {
+        let done = self.done.load(Ordering::Relaxed);
+        self.next.load(Ordering::Relaxed).wrapping_sub(done) as usize
+    }
+
+    /// Ends the use of the addresses of the request, which is done: the device gets nothing new by
+    /// them.
+    #[inline]
+    pub(super) fn end(&self) {
         for range in self.in_use() {
             for index in range.clone() {
                 self.table.set(index, self.table.get(index).ended());
             }
             if !range.is_empty() {
-                count += (range.end - range.start) as usize;
                 self.table.tell(range);
             }
         }
         // Release: a flush that sees this comes after the entries were cleared.
         self.done
             .store(self.next.load(Ordering::Relaxed), Ordering::Release);
-        count
     }
 
     /// How many entries are stale.

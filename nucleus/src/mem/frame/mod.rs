@@ -1,8 +1,9 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! The machine's memory at the start (`setup`), one 32-byte record per frame (`record`), a buddy
-//! allocator (`buddy`) with per-CPU caches and pools of page tables kept ready (`cache`), counts of
-//! a frame's users (`counts`) and of devices' page tables (`held`), handles given up together (`bundle`), owners of frames (`owned`),
+//! allocator (`buddy`) with per-CPU caches (`cache`) and page tables kept ready (`table_cache`),
+//! what devices may reach (`device_reach`), counts of a frame's users (`counts`) and of devices'
+//! page tables (`held`), handles given up together (`bundle`), owners of frames (`owned`),
 //! runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on
 //! purpose for tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4,
 //! `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
@@ -11,6 +12,7 @@ mod buddy;
 mod bundle;
 mod cache;
 mod counts;
+mod device_reach;
 mod directmap;
 mod held;
 mod injection;
@@ -19,6 +21,7 @@ mod reach;
 pub(crate) mod record;
 mod run;
 mod setup;
+mod table_cache;
 mod targets;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
@@ -29,10 +32,9 @@ pub use crate::hw::DirectMap;
 pub(crate) use buddy::{Depth, MAX_ORDER};
 pub use buddy::{available, scattered};
 pub use bundle::Bundle;
-pub(crate) use cache::{Table, give_table, take_table};
-pub use cache::{keep_tables, keeps_tables};
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
+use device_reach::Cause;
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, set_direct_map};
 pub(crate) use held::{hold, release as release_held};
@@ -48,6 +50,12 @@ pub use run::{RUN_FRAMES, Run};
 #[cfg(any(target_os = "none", test))]
 pub(crate) use setup::records_reach;
 pub(crate) use setup::{adopt, adopt_persistent, init, release};
+pub use table_cache::{
+    PERIOD as TABLE_PERIOD, Policy as TablePolicy, TableUsage, Thresholds as TableThresholds,
+    age_tables, drain as drain_tables, frames_aside, has_unneeded_tables, keep_tables,
+    keeps_tables, policy as table_policy, set_policy as set_table_policy, table_usage,
+};
+pub(crate) use table_cache::{Table, give_table, take_table};
 pub use targets::{Targets, targets};
 
 use crate::counters::Counter;
@@ -316,7 +324,13 @@ fn retry(depth: Depth, take: impl Fn() -> Option<u32>) -> Option<u32> {
         }
         None
     };
-    moved().or_else(|| cache::drain().then(|| take().or_else(moved))?)
+    moved().or_else(|| drain().then(|| take().or_else(moved))?)
+}
+
+/// Gives up what this CPU and the pools keep; returns whether that was anything.
+#[cold]
+fn drain() -> bool {
+    table_cache::drain() | cache::drain()
 }
 
 /// Frames in heap blocks, and in blocks of the kernel's own.
@@ -359,6 +373,7 @@ fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
         .or_else(|| retry(depth, attempt))
         .ok_or(OutOfMemory)?;
     check_junk(index);
+    device_reach::withdraw(index..index + 1, Cause::of(kind));
     record(index).set_kind(Type::Free, kind);
     owner_count(kind).fetch_add(1, Ordering::Relaxed);
     Ok(index)
@@ -372,6 +387,7 @@ pub(crate) fn take_neighbours(order: usize) -> Option<u32> {
         return None;
     }
     let index = buddy::take_spare(order, Depth::Block)?;
+    device_reach::withdraw(index..index + (1 << order), Cause::Heap);
     for i in index..index + (1 << order) {
         check_junk(i);
         record(i).set_kind(Type::Free, Type::Heap);
@@ -393,6 +409,7 @@ pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
         record(i).set_kind(kind, Type::Free);
         junk(i);
     }
+    device_reach::restore(core::iter::once(frames.clone()), Cause::of(kind));
     owner_count(kind).fetch_sub(frames.len(), Ordering::Relaxed);
     if frames.len() == 1 {
         cache::give(frames.start);
@@ -433,8 +450,8 @@ pub fn total() -> usize {
 /// A snapshot; exact when nothing else runs.
 pub fn usage() -> Usage {
     let total = TOTAL.load(Ordering::Relaxed);
-    let free = available() + cache::kept();
-    let page_tables = cache::tables_in_use();
+    let free = available() + cache::kept() + table_cache::kept();
+    let page_tables = table_cache::in_use();
     let heap = HEAP.load(Ordering::Relaxed);
     let kernel = KERNEL.load(Ordering::Relaxed);
     Usage {
@@ -471,5 +488,5 @@ pub fn check_not_scarce() -> Result<(), OutOfMemory> {
 /// Gives up what this CPU and the pools keep; returns whether that was anything.
 #[cfg(all(test, not(target_os = "none")))]
 pub(crate) fn drain_for_test() -> bool {
-    cache::drain()
+    drain()
 }

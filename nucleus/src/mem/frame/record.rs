@@ -17,7 +17,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::counters::Counter;
+use super::directmap::Place;
 use crate::hw::machine;
 use crate::{PAGE_SHIFT, PhysAddr};
 
@@ -60,6 +60,12 @@ impl Type {
         }
     }
 
+    /// Whether it is a page table, or a frame with reverse links.
+    pub(crate) fn is_page_table(self) -> bool {
+        use Type::{PageTable1, PageTable2, PageTable3, PageTable4};
+        matches!(self, PageTable1 | PageTable2 | PageTable3 | PageTable4)
+    }
+
     const fn from_bits(bits: u32) -> Type {
         match bits & TYPE_MASK {
             1 => Type::Free,
@@ -76,15 +82,16 @@ impl Type {
         }
     }
 
-    /// Whether devices may reach such a frame: going from or to a type that they may not reach is
-    /// what costs an IOTLB flush (`iosup.txt` 3).
-    const fn is_open(self) -> bool {
+    /// Whether devices may reach such a frame unless it is flagged `cached`: see
+    /// [`device_reach`](super::device_reach).
+    pub(super) const fn is_open(self) -> bool {
         matches!(self, Type::Free | Type::Writable)
     }
 }
 
 const TYPE_MASK: u32 = 0xf;
-/// In a page-table pool: out of every device's domain, ready for use (`iosup.txt` 6.1).
+/// A page table, or a frame that waits to become one: out of every device's domain whatever its
+/// type (`iosup.txt` 6.1). Stays when the type changes, until the frame is released.
 const CACHED: u32 = 1 << 4;
 /// Written through a mapping that is gone or was cleaned. [reverse lock]
 const MODIFIED: u32 = 1 << 5;
@@ -100,6 +107,8 @@ const IN_LARGE: u32 = 1 << 12;
 const OF_MEDIUM: u32 = 1 << 13;
 /// The frame has no place in the direct map. Stays when the type changes.
 const OUTSIDE: u32 = 1 << 14;
+/// What says in which lists a frame stands while it is free.
+const PLACE: u32 = OUTSIDE | CACHED;
 
 const LOCKED: u64 = 1 << 63;
 const MAPPING: u64 = 1 << 32;
@@ -196,19 +205,25 @@ impl Record {
     }
 
     /// Changes the type, and clears all flags but the frame's place. The caller owns the frame
-    /// alone.
-    ///
-    /// Between the types that devices may reach and the others this is a *type change* in the sense
-    /// of `iosup.txt` 3, and is counted.
+    /// alone, and has seen to the devices' reach of it (see
+    /// [`device_reach`](super::device_reach)).
     #[inline]
     pub(crate) fn set_kind(&self, from: Type, to: Type) {
         debug_assert_eq!(self.kind(), from, "a frame is not what its owner thinks");
         assert!(self.count_as(from) == 0, "type change of a frame in use");
-        if from.is_open() != to.is_open() && from != Type::Absent {
-            Counter::frame_type_changes.add(1);
+        #[cfg(not(target_os = "none"))]
+        if !to.is_open() && from != Type::Absent {
+            machine::frame_closed(address(self.index()));
         }
-        let place = self.word.load(Ordering::Relaxed) & OUTSIDE;
+        let place = self.word.load(Ordering::Relaxed) & PLACE;
         self.word.store(place | to as u32, Ordering::Relaxed);
+    }
+
+    /// The frame's number.
+    #[cfg(not(target_os = "none"))]
+    fn index(&self) -> u32 {
+        let first = RECORDS.load(Ordering::Relaxed) as usize;
+        ((core::ptr::from_ref(self) as usize).wrapping_sub(first) / size_of::<Record>()) as u32
     }
 
     /// Whether the frame has its place in the direct map, where [`bytes`] is.
@@ -295,16 +310,23 @@ impl Record {
             .store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
     }
 
-    /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone.
-    pub(crate) fn set_cached(&self, cached: bool) {
+    /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone, which is not in a
+    /// free block.
+    pub(super) fn set_cached(&self, cached: bool) {
         let word = self.word.load(Ordering::Relaxed) & !CACHED;
         self.word
             .store(word | if cached { CACHED } else { 0 }, Ordering::Relaxed);
     }
 
     /// The flag of `iosup.txt` 6.1.
+    #[inline]
     pub(crate) fn is_cached(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CACHED != 0
+    }
+
+    /// Whether devices may reach the frame.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.kind().is_open() && !self.is_cached()
     }
 
     /// Whether the frame is a page of a disk's medium.
@@ -323,14 +345,17 @@ impl Record {
             Some(order) => Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT,
             None => Type::Free as u32,
         };
-        let place = self.word.load(Ordering::Relaxed) & OUTSIDE;
+        let place = self.word.load(Ordering::Relaxed) & PLACE;
         self.word.store(place | word, Ordering::Relaxed);
     }
 
-    /// Whether a free block of this order begins here, all of it inside or outside of the direct
-    /// map. [buddy lock]
-    pub(super) fn is_free_block(&self, order: usize, direct: bool) -> bool {
-        let place = if direct { 0 } else { OUTSIDE };
+    /// Whether a free block of this order begins here, all of it in this place. [buddy lock]
+    pub(super) fn is_free_block(&self, order: usize, place: Place) -> bool {
+        let place = match place {
+            Place::Direct => 0,
+            Place::Outside => OUTSIDE,
+            Place::Tables => CACHED,
+        };
         self.word.load(Ordering::Relaxed)
             == place | Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT
     }
@@ -484,6 +509,23 @@ impl FrameList {
             record(next).set_links(after, index);
         }
         self.first = index;
+    }
+
+    /// Whether it is empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+
+    /// Takes out the first frame.
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        let first = (!self.is_empty()).then_some(self.first)?;
+        self.unlink(first);
+        Some(first)
+    }
+
+    /// The frame before one of this list, or [`NONE`].
+    pub(crate) fn before(&self, index: u32) -> u32 {
+        record(index).links().1
     }
 
     /// Takes out a frame of this list.

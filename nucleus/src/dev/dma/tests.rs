@@ -1,0 +1,312 @@
+//! Devices with random requests behind units as unkind as those of the simulated machine: they
+//! answer in any order, and go on using what they had when a request is done. The oracle ends a run
+//! in which this reaches anything that it must not.
+
+use std::{sync::Arc, time::Duration, vec::Vec};
+
+use super::*;
+use crate::{
+    Pmap,
+    addr::{Prot, VirtAddr},
+    counters::Counter,
+    frame::{self, give_run, record::Type, take_own},
+    hw::sim::{device_read, device_write, fail_unit},
+    pmap::Pending,
+    sim::{
+        BusMaster, Config, Together, Transfer, below, invalidations, on_machines_like, random_u64,
+        run,
+    },
+};
+
+const REQUESTS: usize = 12;
+
+fn pause() {
+    match below(3) {
+        0 => drop(task::sleep(Sleep::within(Duration::from_micros(
+            random_u64() % 20_000,
+        )))),
+        _ => task::yield_now(),
+    }
+}
+
+/// A request that a device has.
+struct Flying {
+    transfer: Transfer,
+    parts: Vec<Part>,
+    writes: bool,
+    byte: u8,
+}
+
+/// A device, and addresses that it had.
+struct Source {
+    device: Arc<BusMaster>,
+    old: Vec<u64>,
+}
+
+impl Source {
+    /// Starts a request, if there is memory for it.
+    fn start(&self) -> Option<Flying> {
+        let byte = random_u64() as u8;
+        let mut parts = Vec::new();
+        for _ in 0..1 + below(6) {
+            let frame = Frame::alloc(Contents::Stale).ok()?;
+            let offset = below(PAGE_SIZE);
+            let len = 1 + below((PAGE_SIZE - offset).min(100));
+            ephemeral::map(&frame).fill(offset, len, byte);
+            parts.push(Part::new(frame, offset, len));
+        }
+        let writes = below(2) == 0;
+        let transfer = self.device.give(parts.iter(), writes);
+        Some(Flying {
+            transfer,
+            parts,
+            writes,
+            byte,
+        })
+    }
+
+    /// The device does a request, and is done with it. Whether it could.
+    fn finish(&mut self, flying: Flying) -> bool {
+        let Flying {
+            transfer,
+            parts,
+            writes,
+            byte,
+        } = flying;
+        let mut all = true;
+        for (i, part) in parts.iter().enumerate() {
+            let mut bytes = vec![byte.wrapping_add(1); part.len];
+            if writes {
+                all &= transfer.write(i, &bytes);
+            } else if transfer.read(i, &mut bytes) {
+                assert!(bytes.iter().all(|&it| it == byte), "read something else");
+            } else {
+                all = false;
+            }
+        }
+        self.old.extend(transfer.addresses());
+        drop(transfer);
+        // Some frames outlive the request.
+        for part in &parts {
+            if all && writes {
+                let mut bytes = vec![0; part.len];
+                ephemeral::map(&part.frame).read(part.offset, &mut bytes);
+                let expected = byte.wrapping_add(1);
+                assert!(bytes.iter().all(|&it| it == expected), "not what it wrote");
+            }
+        }
+        all
+    }
+
+    /// The device goes on using an address of a request that is done. What it writes must reach
+    /// nothing, or what waits to be free.
+    fn linger(&self) {
+        for _ in 0..below(4) {
+            let Some(&address) = self.old.get(below(self.old.len().max(1))) else {
+                return;
+            };
+            let place = self.device.place();
+            match policy() == Policy::Strict && below(2) == 0 {
+                true => device_write(place, address, &[0xee]),
+                false => device_read(place, address, &mut [0]),
+            };
+        }
+    }
+}
+
+/// What the rest of the kernel does with frames meanwhile: they become tables, heap, data.
+fn churn() {
+    const AT: VirtAddr = VirtAddr(0x7000_0000);
+    let kept: Vec<Frame> = (0..below(20))
+        .map_while(|_| Frame::alloc(Contents::Zeroed).ok())
+        .collect();
+    if below(2) == 0
+        && let Ok(pmap) = Pmap::new()
+    {
+        for (i, frame) in kept.iter().take(3).enumerate() {
+            let at = AT + (i << 21) + (below(4) << 12);
+            let _ = pmap.enter(at, frame, Prot::READ | Prot::WRITE, &mut Pending::new());
+        }
+        pause();
+        pmap.tear_down();
+    }
+    let own: Vec<u32> = (0..below(5))
+        .map_while(|_| take_own(Type::Heap).ok())
+        .collect();
+    pause();
+    for index in own {
+        give_run(index..index + 1, Type::Heap);
+    }
+    if below(8) == 0 {
+        settle();
+    }
+}
+
+/// Devices and the rest of the kernel at once. Returns how many requests failed.
+fn storm(tasks: usize) -> usize {
+    let failed = Arc::new(core::sync::atomic::AtomicUsize::new(0));
+    let together = Arc::new(Together::default());
+    for number in 0..tasks {
+        let failed = failed.clone();
+        together.spawn(move || {
+            if number % 3 == 2 {
+                return (0..REQUESTS).for_each(|_| churn());
+            }
+            let mut source = Source {
+                device: BusMaster::new(),
+                old: Vec::new(),
+            };
+            let mut flying = Vec::new();
+            for _ in 0..REQUESTS {
+                flying.extend(source.start());
+                source.linger();
+                pause();
+                while flying.len() > below(4) {
+                    let one = flying.swap_remove(below(flying.len()));
+                    if !source.finish(one) {
+                        failed.fetch_add(1, SeqCst);
+                    }
+                    source.linger();
+                }
+            }
+        });
+    }
+    together.join();
+    failed.load(SeqCst)
+}
+
+/// Runs a storm under each policy with units; all frames come back.
+fn storms(name: &str, cpus: &[usize], pages: usize, seeds: u64, before: fn(), may_fail: bool) {
+    for policy in [Policy::Strict, Policy::Open] {
+        let like = Config {
+            iommu: Some(policy),
+            ..Config::default()
+        };
+        let cpus = cpus.iter().copied();
+        on_machines_like(name, cpus, pages, seeds, like, move || {
+            assert_eq!(super::policy(), policy);
+            let frames = frame::usage().data;
+            before();
+            let failed = storm(4);
+            assert!(may_fail || failed == 0, "{failed} requests failed");
+            frame::fail_after(None);
+            wait_settled(true);
+            assert_eq!(frame::usage().data, frames, "frames that did not come back");
+        });
+    }
+}
+
+#[test]
+fn devices_reach_their_requests_and_nothing_else() {
+    storms("devices", &[1, 2, 3, 8], 1024, 25, || {}, false);
+}
+
+#[test]
+fn a_unit_that_fails_takes_its_devices_along() {
+    let fail = || fail_unit(random_u64() % 8);
+    storms("failing unit", &[1, 3], 1024, 25, fail, true);
+}
+
+#[test]
+fn memory_may_end_at_any_time() {
+    let shortage = || frame::fail_after(Some(random_u64() % 60 + 40));
+    storms("devices and shortage", &[1, 3], 512, 25, shortage, true);
+}
+
+fn strict(body: impl FnOnce() + Send + 'static) {
+    let config = Config {
+        iommu: Some(Policy::Strict),
+        ..Config::default()
+    };
+    run(config, body).unwrap();
+}
+
+/// A frame whose request is done is its owner's alone at once, and nobody else's until the batch
+/// that it belongs to is invalidated.
+#[test]
+fn a_frame_waits_for_its_batch_without_a_handle() {
+    strict(|| {
+        let device = BusMaster::new();
+        let before = frame::usage().data;
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let part = Part::whole(frame.clone());
+        let transfer = device.give([&part].into_iter(), true);
+        drop(part);
+        assert!(transfer.write(0, &[1; PAGE_SIZE]));
+        drop(transfer);
+        assert_eq!(frame.handles(), 1);
+        drop(frame);
+        assert_eq!(frame::usage().data, before + 1, "reused too early");
+        settle();
+        assert_eq!(frame::usage().data, before);
+    });
+}
+
+/// Requests cost one invalidation for many of them.
+#[test]
+fn a_batch_costs_one_invalidation() {
+    strict(|| {
+        let device = BusMaster::new();
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let part = Part::whole(frame);
+        let absent = Counter::iotlb_absent.total();
+        let before = invalidations();
+        let requests = 4 * BATCH;
+        for _ in 0..requests {
+            let transfer = device.give([&part].into_iter(), false);
+            assert!(transfer.read(0, &mut [0; PAGE_SIZE]));
+        }
+        let spent = invalidations() - before - (Counter::iotlb_absent.total() - absent);
+        assert!(spent <= requests as u64 / 4, "{spent} invalidations");
+    });
+}
+
+/// Requests that go around their window many times each find their own frames there.
+#[test]
+fn addresses_are_reused_after_their_invalidation_only() {
+    let like = Config {
+        iommu: Some(Policy::Strict),
+        ..Config::default()
+    };
+    on_machines_like("addresses", [1, 2], 1024, 10, like, || {
+        let device = BusMaster::new();
+        for round in 0..20 {
+            let frames = (0..60 + below(60)).map(|_| Frame::alloc(Contents::Stale).unwrap());
+            let parts: Vec<Part> = frames.map(|frame| Part::new(frame, 0, 2)).collect();
+            for (i, part) in parts.iter().enumerate() {
+                ephemeral::map(&part.frame).write(0, &[round, i as u8]);
+            }
+            let transfer = device.give(parts.iter(), false);
+            for i in 0..parts.len() {
+                let mut bytes = [0; 2];
+                assert!(transfer.read(i, &mut bytes));
+                assert_eq!(bytes, [round, i as u8]);
+            }
+        }
+    });
+}
+
+/// What is not mapped for writing is not written.
+#[test]
+fn a_device_writes_only_what_it_was_given_to_write() {
+    strict(|| {
+        let device = BusMaster::new();
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let part = Part::whole(frame.clone());
+        let transfer = device.give([&part].into_iter(), false);
+        assert!(!transfer.write(0, &[1; PAGE_SIZE]));
+        assert!(!device_write(
+            device.place(),
+            frame.number() << PAGE_SHIFT,
+            &[1]
+        ));
+        let mut bytes = [1; 8];
+        ephemeral::map(&frame).read(0, &mut bytes);
+        assert_eq!(bytes, [0; 8]);
+        let fault = crate::hw::sim::iommu_take_fault().unwrap();
+        assert_eq!(
+            (fault.device, fault.is_write),
+            (Device(device.place()), true)
+        );
+    });
+}
