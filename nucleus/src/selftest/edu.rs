@@ -370,7 +370,8 @@ fn flood(edu: &Edu) {
         if is_blocked() {
             break;
         }
-        edu.start(0x7f_ffff_0000, PAGE_SIZE as u64, true);
+        // A little less than its memory: it takes the end for one too many.
+        edu.start(0x7f_ffff_0000, PAGE_SIZE as u64 - 8, true);
         edu.finish();
     }
     let state = if is_blocked() { "stopped" } else { "goes on" };

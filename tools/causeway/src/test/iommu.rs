@@ -45,7 +45,11 @@ pub fn run(bench: &Bench, report: &mut Report) {
         });
     }
     report.run("iommu: none", || none(bench));
-    for (policy, wanted) in [("strict", STRICT), ("off", OFF)] {
+    report.run("iommu: an invalidation that the unit refuses", || {
+        spoilt(plain)
+    });
+    report.run("iommu: a unit that does not answer", || silent(plain));
+    for (policy, wanted) in [("strict", STRICT), ("open", OPEN), ("off", OFF)] {
         for cpus in [1, 2] {
             let name = format!("iommu: attacks of a device, {policy}, {cpus} CPUs");
             report.run(&name, || attacks(plain, policy, cpus, wanted));
@@ -124,6 +128,25 @@ after many faults it is stopped
 it reaches nothing
 its driver hears of it
 ";
+/// Those where memory that is free or data stays open.
+const OPEN: &str = "
+policy Open
+its own memory: works
+kernel text: read refused, write refused
+IDT: read refused, write refused
+GDT: read refused, write refused
+a page table: read refused, write refused
+a pooled frame: read refused, write refused
+another program's page: read reached, write reached
+a free frame: read reached, write reached
+memory of a request: works
+a frame that becomes the kernel's during the access: write refused
+an address that is not mapped: read refused, write refused
+an address that is too large: read refused, write refused
+after many faults it is stopped
+it reaches nothing
+its driver hears of it
+";
 /// The same without a rule.
 const OFF: &str = "
 policy Off
@@ -153,6 +176,32 @@ fn attacks(bench: &Bench, policy: &str, cpus: u32, wanted: &str) -> Result<()> {
     let said: String = finished.log.iter().filter_map(said).collect();
     ensure!(said == wanted.trim_start(), "{said}{}", finished.why());
     Ok(())
+}
+
+/// After an error of its queue, the unit is told everything anew, and the disk works.
+fn spoilt(bench: &Bench) -> Result<()> {
+    let file = bench.file("disk-spoilt", &vec![1; 1 << 20])?;
+    let line = "md5sum < /dev/vda; grep iommu_queue_errors /proc/causeway/iommu; \
+                grep 'unit 0' /proc/causeway/iommu";
+    let guest = bench.shell(line).disk(Disk::at(&file)?);
+    let finished = guest.option("fault_injection=iommu-error").run()?;
+    finished.printed(
+        "d35bb2e58b602d94ccd9628f249ae7e5  -\niommu_queue_errors 1\n\
+         unit 0 on by queue interrupts_remapped 1\n",
+    )
+}
+
+/// Reads a disk until that fails; the machine goes on without its devices.
+const UNTIL_SILENCE: &str = "
+while dd if=/dev/vda of=/dev/null bs=4096 count=1 skip=200 2>/dev/null; do usleep 20000; done
+grep -o 'unit 0 lost' /proc/causeway/iommu; dmesg | grep -c 'its unit does not answer'";
+
+fn silent(bench: &Bench) -> Result<()> {
+    let file = bench.file("disk-silent", &vec![1; 1 << 20])?;
+    let guest = bench.shell(UNTIL_SILENCE).disk(Disk::at(&file)?);
+    let finished = guest.option("fault_injection=iommu-silence").run()?;
+    // The disk, and the source of random numbers.
+    finished.printed("unit 0 lost\n2\n")
 }
 
 /// Without an IOMMU the log says so, once.
