@@ -144,7 +144,8 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
             bytes >> 20
         );
     }
-    if apic::route_legacy(&tables, 4, vectors::CONSOLE) {
+    let remap = |io_apic, to, is_level| vtd::legacy(io_apic, 4, vectors::CONSOLE, to, is_level);
+    if apic::route_legacy(&tables, 4, vectors::CONSOLE, remap) {
         serial::CONSOLE.enable_interrupt();
     } else {
         crate::log!("no interrupt line for the console");

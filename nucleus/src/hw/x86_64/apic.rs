@@ -7,7 +7,7 @@ use super::acpi::Tables;
 use super::cpu::{self, Features, features, msr, read_msr, write_msr};
 use super::percpu::{self, MAX_CPUS};
 use super::port::out8;
-use super::{space, vectors, vtd};
+use super::{space, vectors};
 
 const ID: u32 = 0x20;
 const TASK_PRIORITY: u32 = 0x80;
@@ -235,7 +235,15 @@ const IO_LEVEL: u32 = 1 << 15;
 
 /// Sends a legacy interrupt line to the boot CPU as `vector`; all other lines of its I/O APIC that
 /// were not routed stay masked. False if no I/O APIC has it.
-pub fn route_legacy(tables: &Tables, line: u8, vector: u8) -> bool {
+///
+/// `remap` is given the I/O APIC's number, the boot CPU's, and whether the line has a level; it
+/// returns the entry's upper half and further bits of the lower one, where interrupts are remapped.
+pub fn route_legacy(
+    tables: &Tables,
+    line: u8,
+    vector: u8,
+    remap: impl Fn(u32, u32, bool) -> Option<[u32; 2]>,
+) -> bool {
     let (input, flags) = tables.legacy_line(line);
     for &(address, first) in tables.io_apics() {
         let Some(registers) = space::map_device(address, 0x20) else {
@@ -255,7 +263,7 @@ pub fn route_legacy(tables: &Tables, line: u8, vector: u8) -> bool {
         let low = if flags & 3 == 3 { IO_LOW_ACTIVE } else { 0 };
         let level = if flags >> 2 & 3 == 3 { IO_LEVEL } else { 0 };
         let (id, to) = (io_apic.read(IO_ID) >> 24 & 15, id_of(0));
-        let remapped = vtd::legacy(id, line, vector, to, level != 0);
+        let remapped = remap(id, to, level != 0);
         let [upper, lower] = remapped.unwrap_or([to << 24, 0]);
         io_apic.write(IO_TABLE + pin * 2 + 1, upper);
         io_apic.write(IO_TABLE + pin * 2, u32::from(vector) | low | level | lower);

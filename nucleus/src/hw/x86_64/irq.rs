@@ -1,7 +1,8 @@
 //! Interrupts from devices, from the timer and from other CPUs.
 
 use super::vectors::{
-    CONSOLE, DEVICES, FIRST_DEVICE, FLUSH, REMAPPING, RESCHEDULE, SHOOTDOWN, SPURIOUS, TIMER,
+    CONSOLE, DEVICES, FIRST_DEVICE, FLUSH, Message, REMAPPING, RESCHEDULE, SHOOTDOWN, SPURIOUS,
+    TIMER,
 };
 use super::{apic, kernel_flush, percpu, vtd};
 use crate::hw::counters::Counter;
@@ -49,13 +50,6 @@ pub fn handle(vector: u64, in_program: bool) {
         // The two legacy interrupt controllers are masked, but may raise a spurious one.
         _ => Counter::interrupts_spurious.add(1),
     }
-}
-
-/// What a device writes, and where to, so that a handler runs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub address: u64,
-    pub data: u32,
 }
 
 /// Returns the message by which the function at the place `source` calls

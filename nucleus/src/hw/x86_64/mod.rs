@@ -60,7 +60,7 @@ pub(crate) use cpu::{
 pub(crate) use direct::{direct_hide, direct_show, each_kernel_page, is_constant};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
 pub use identify::{caches, processor};
-pub(crate) use irq::{Message, message};
+pub(crate) use irq::message;
 pub(crate) use kernel_flush::everywhere as flush_kernel;
 pub(crate) use layout::ptr;
 pub(crate) use loader::take_seed as take_loader_seed;
@@ -79,7 +79,7 @@ pub(crate) use space::{
 };
 pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
-pub(crate) use vectors::DEVICES;
+pub(crate) use vectors::{DEVICES, Message};
 pub(crate) use vtd::{
     iommu_attach, iommu_block, iommu_detach, iommu_features, iommu_forget, iommu_has_no_queue,
     iommu_lost_faults, iommu_reserved, iommu_take_fault, iommu_units, iommu_written,

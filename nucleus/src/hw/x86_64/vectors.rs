@@ -1,4 +1,4 @@
-//! The vectors of interrupts.
+//! The vectors of interrupts, and the messages that raise them.
 
 /// First serial port.
 pub const CONSOLE: u8 = 0x30;
@@ -20,3 +20,10 @@ pub const FLUSH: u8 = 0xf3;
 pub const HW_COST: u8 = 0xf4;
 /// What the local APIC gives when there was nothing after all; it wants no answer.
 pub const SPURIOUS: u8 = 0xff;
+
+/// What a device writes, and where to, so that a handler runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub address: u64,
+    pub data: u32,
+}

@@ -5,16 +5,17 @@
 //! with, [`strangers`] runs scripts in a guest and on the host and compares their outputs, [`disk`]
 //! gives guests disks and looks at the images, [`devices`] memory of devices, [`ext2`] does so with
 //! roots that stay or whose machine is killed, [`database`] with Debian's sqlite3 on them, [`swap`]
-//! gives small guests swap space, [`iommu`] runs some of all of these with the devices behind an IOMMU, [`debian`] compares the output of scripts of Debian's programs
-//! with Linux's, [`install`] installs the host command and runs it without the source, [`bench`]
-//! runs `causeway bench` on a few rows, [`experiments`] each row of the guest's bench once,
-//! [`compare`] runs `causeway compare-linux` where there is a Linux, [`icount`] compares
-//! instruction counts with the last release's, [`stress`] runs Debian's `stress-ng`, [`pressure`]
-//! does so in a machine that is too small for it, [`python`] compares the outcomes of Python's own
-//! tests with Linux's, [`report`] opens the page of a bench in a browser, [`session`] types at a
-//! guest's console, [`console`] uses guests as commands, [`starts`] starts guests that must fail,
-//! or start in unusual ways, and [`ways`] gives guests a folder as root in each way. [`boot`] plans
-//! and runs a boot for all of them.
+//! gives small guests swap space, [`iommu`] runs some of all of these with the devices behind an
+//! IOMMU, [`debian`] compares the output of scripts of Debian's programs with Linux's, [`install`]
+//! installs the host command and runs it without the source, [`bench`] runs `causeway bench` on a
+//! few rows, [`experiments`] each row of the guest's bench once, [`compare`] runs `causeway
+//! compare-linux` where there is a Linux, [`icount`] compares instruction counts with the last
+//! release's, [`stress`] runs Debian's `stress-ng`, [`pressure`] does so in a machine that is too
+//! small for it, [`python`] compares the outcomes of Python's own tests with Linux's, [`report`]
+//! opens the page of a bench in a browser, [`session`] types at a guest's console, [`console`] uses
+//! guests as commands, [`starts`] starts guests that must fail, or start in unusual ways, and
+//! [`ways`] gives guests a folder as root in each way. [`boot`] plans and runs a boot for all of
+//! them.
 
 mod attacks;
 mod bench;

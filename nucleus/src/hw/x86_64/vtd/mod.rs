@@ -14,11 +14,11 @@ mod registers;
 mod tables;
 mod unit;
 
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::dmar::{Dmar, Kind, Scope};
 use super::gate::Gate;
-use super::irq::Message;
+use super::vectors::Message;
 use super::{apic, config, vectors};
 use crate::PhysAddr;
 use crate::hw::iommu::{Device, Domain, Fault, Features, Policy, Stale, UnitState};
@@ -29,10 +29,6 @@ pub(crate) use faults::collect as collect_faults;
 
 /// [`Features`], as [`pack`] makes them; 0 if no unit translates.
 static FEATURES: AtomicU64 = AtomicU64::new(0);
-/// Levels of page tables.
-static LEVELS: AtomicU8 = AtomicU8::new(0);
-/// Whether all units look into the CPUs' caches when they read tables.
-static COHERENT: AtomicBool = AtomicBool::new(true);
 /// Whether a unit's write buffer must be flushed before it sees what was written.
 static FLUSHES: AtomicBool = AtomicBool::new(false);
 /// Whether messages name CPUs by numbers of 32 bits.
@@ -48,10 +44,6 @@ static RESERVED: Gate<[Reserved; MAX_RESERVED]> = Gate::new([(0, 0, 0); MAX_RESE
 /// The first entry of the table of interrupts that is the I/O APICs'; those before are devices'
 /// messages, by their numbers.
 const FIRST_LEGACY: u16 = vectors::DEVICES as u16;
-
-fn is_coherent() -> bool {
-    COHERENT.load(Ordering::Relaxed)
-}
 
 /// Whether the command line says that units are told by registers what to forget.
 static NO_QUEUE: AtomicBool = AtomicBool::new(false);
@@ -126,10 +118,10 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
     note_reserved(dmar, is_memory);
     let all = || units().filter(|unit| !unit.is_lost());
     let has = |what: fn(registers::Capabilities) -> bool| all().all(|it| what(it.capabilities()));
-    COHERENT.store(has(registers::Capabilities::is_coherent), Ordering::Relaxed);
+    let is_coherent = has(registers::Capabilities::is_coherent);
+    tables::set_format(features.levels, is_coherent);
     let flushes = all().any(|unit| unit.capabilities().needs_write_flush());
     FLUSHES.store(flushes, Ordering::Relaxed);
-    LEVELS.store(features.levels as u8, Ordering::Relaxed);
     let buses = config::buses();
     let Some(root) = tables::make((0..=255).filter(|&bus| buses[usize::from(bus)])) else {
         crate::log!("no IOMMU: no memory for its tables");
@@ -393,7 +385,7 @@ pub(super) fn message(number: u16, vector: u8, to: u32, source: u16) -> Option<M
 
 /// The upper half of the I/O APIC's entry for a line, and its bit in the lower one; `None` where
 /// interrupts are not remapped.
-pub(super) fn legacy(
+pub(crate) fn legacy(
     io_apic: u32,
     line: u8,
     vector: u8,

@@ -172,7 +172,8 @@ impl Registers {
         wait(|| self.is_on(bit) == on)
     }
 
-    /// Flushes the unit's write buffer, or makes it take a table's address. As [`turn`](Self::turn).
+    /// Flushes the unit's write buffer, or makes it take a table's address. As
+    /// [`turn`](Self::turn).
     #[must_use]
     pub fn once(&self, bit: u32) -> bool {
         self.write(COMMAND, self.kept_commands() | bit);

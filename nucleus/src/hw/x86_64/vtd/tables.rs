@@ -1,12 +1,11 @@
 //! The tables that units read: the root table, a context table for each bus, the table of
 //! interrupts. All units share them: a device is behind one of them.
 
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
 use super::super::cpu::write_back_caches;
 use super::super::gate::Gate;
 use super::super::layout::ptr;
-use super::{LEVELS, is_coherent};
 use crate::hw::handlers;
 use crate::hw::iommu::{Device, Domain};
 use crate::{PAGE_SIZE, PhysAddr};
@@ -15,6 +14,10 @@ use crate::{PAGE_SIZE, PhysAddr};
 static ROOT: AtomicU64 = AtomicU64::new(0);
 /// The table of interrupts; 0 where they are not remapped.
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+/// Levels of page tables.
+static LEVELS: AtomicU8 = AtomicU8::new(0);
+/// Whether all units look into the CPUs' caches when they read tables.
+static COHERENT: AtomicBool = AtomicBool::new(true);
 /// One CPU at a time changes an entry.
 static CHANGE: Gate<()> = Gate::new(());
 
@@ -24,6 +27,12 @@ const INTERRUPTS_ORDER: u64 = 8;
 
 /// An entry of any of these tables.
 type Entry = [u64; 2];
+
+/// Says what all units can do.
+pub fn set_format(levels: usize, is_coherent: bool) {
+    LEVELS.store(levels as u8, Ordering::Relaxed);
+    COHERENT.store(is_coherent, Ordering::Relaxed);
+}
 
 fn new_table() -> Option<PhysAddr> {
     let table = handlers::take_kernel_frame()?;
@@ -35,7 +44,7 @@ fn new_table() -> Option<PhysAddr> {
 
 /// Writes the lines of the caches back that units do not look into.
 pub fn written(at: PhysAddr, bytes: usize) {
-    if is_coherent() {
+    if COHERENT.load(Ordering::Relaxed) {
         fence(Ordering::SeqCst);
     } else {
         write_back_caches(ptr(at), bytes);
