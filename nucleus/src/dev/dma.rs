@@ -206,6 +206,16 @@ pub(crate) fn domain_of(place: u16) -> Result<Arc<Attachment>, OutOfMemory> {
     Ok(Arc::new(Attachment(Some(domain))))
 }
 
+/// The domain of a device that goes round the units: the addresses that it uses are physical ones.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) fn domain_beside(place: u16) -> Arc<Attachment> {
+    let device = Device(place);
+    if domain::policy() != Policy::Off {
+        crate::log!("IOMMU: {device} goes round it, and reaches all memory");
+    }
+    Arc::new(Attachment(Some(Domain::beside(device))))
+}
+
 /// The cleaner. It ends when there is no domain left.
 fn clean() {
     loop {

@@ -60,12 +60,14 @@ pub enum Iommu {
     On,
     /// One that keeps absent translations, too, with four levels of tables.
     Caching,
+    /// As QEMU makes it, but virtio devices go round it.
+    Around,
 }
 
 impl Iommu {
     fn device(self) -> &'static str {
         match self {
-            Iommu::On => "intel-iommu,intremap=on",
+            Iommu::On | Iommu::Around => "intel-iommu,intremap=on",
             Iommu::Caching => "intel-iommu,intremap=on,caching-mode=on,aw-bits=48",
         }
     }
@@ -166,8 +168,10 @@ impl Machine {
         if let Some(iommu) = self.iommu {
             // Before all devices that are behind it.
             qemu.args(["-device", iommu.device()]);
-            behind_iommu(&mut devices);
-            behind_iommu(&mut extra);
+            if iommu != Iommu::Around {
+                behind_iommu(&mut devices);
+                behind_iommu(&mut extra);
+            }
         }
         qemu.args(devices);
         qemu.args([

@@ -224,7 +224,7 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     // Dropped after the transport, which resets the device: what the device knows of stays until
     // then.
     let mut made = Vec::new();
-    let domain = dma::domain_of(pci::place(function.at))?;
+    let domain;
     let own = Own::find(&function).ok_or(Error::Lacks("the registers of version 1"))?;
     let mut transport = PciTransport::new::<Machine, _>(&mut pci::root(), function.at)
         .map_err(|_| Error::Lacks("the registers of version 1"))?;
@@ -236,6 +236,12 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
         return Err(Error::Broken);
     }
+    // A device that does not offer it uses physical addresses, whatever the units say.
+    let place = pci::place(function.at);
+    domain = match features.contains(Features::ACCESS_PLATFORM) {
+        true => dma::domain_of(place)?,
+        false => dma::domain_beside(place),
+    };
     for number in 0..queues.count {
         let most = (transport.max_queue_size(number) as usize).min(queues.slots);
         if most == 0 {

@@ -176,12 +176,7 @@ impl Domain {
             }
             Policy::Strict => Reach::Strict(Strict::new(device)?),
         };
-        let domain = Arc::new(Domain {
-            device,
-            reach,
-            revoked: AtomicBool::new(false),
-            drivers: SpinLock::new(Rank::Leaf, Vec::new()),
-        });
+        let domain = Arc::new(Domain::with(device, reach));
         if !matches!(domain.reach, Reach::Physical) {
             LIVE.fetch_add(1, Ordering::Relaxed);
             let mut domains = DOMAINS.lock();
@@ -190,6 +185,21 @@ impl Domain {
             domains.all.push(Arc::downgrade(&domain));
         }
         Ok(domain)
+    }
+
+    /// Of a device that goes round the units: it reaches all memory.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn beside(device: Device) -> Arc<Domain> {
+        Arc::new(Domain::with(device, Reach::Physical))
+    }
+
+    fn with(device: Device, reach: Reach) -> Domain {
+        Domain {
+            device,
+            reach,
+            revoked: AtomicBool::new(false),
+            drivers: SpinLock::new(Rank::Leaf, Vec::new()),
+        }
     }
 
     /// Notes a driver that is told when the device is lost.
