@@ -10,7 +10,7 @@ use crate::hw::iommu::{Device, Fault};
 const DEVICES: usize = 32;
 /// More faults of a device than this in a [`WINDOW`] are too many: a driver or a device that is
 /// wrong now and then makes a few, one that is driven to it as many as it can.
-const MOST: u32 = 64;
+const MOST: u32 = 32;
 /// Lines of the log in a [`WINDOW`].
 const LINES: u32 = 20;
 /// In nanoseconds.

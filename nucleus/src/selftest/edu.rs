@@ -366,7 +366,7 @@ fn flood(edu: &Edu) {
         let mut all = all.into_iter();
         all.any(|(device, _, is_blocked)| device.0 == edu.place && is_blocked)
     };
-    for _ in 0..64 {
+    for _ in 0..100 {
         if is_blocked() {
             break;
         }
