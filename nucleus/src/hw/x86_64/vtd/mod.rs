@@ -105,6 +105,11 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
     }
     let count = units().filter(|unit| !unit.is_lost()).count();
     if count == 0 || is_off {
+        for unit in units().filter(|unit| !unit.is_lost()) {
+            if unit.unprotect().is_err() {
+                unit.give_up();
+            }
+        }
         crate::log!(
             "no IOMMU{}: devices reach all memory, and are trusted to write where they are told",
             if count > 0 { " (iommu=off)" } else { "" }
@@ -370,6 +375,9 @@ pub(super) fn message(number: u16, vector: u8, to: u32, source: u16) -> Option<M
     if !tables::remaps_interrupts() {
         return None;
     }
+    // An entry names CPUs with numbers below 256 only, unless it is wide.
+    let is_known = WIDE.load(Ordering::Relaxed) || to < 256;
+    let to = if is_known { to } else { apic::id_of(0) };
     let interrupt = Interrupt {
         vector,
         to,

@@ -168,13 +168,20 @@ impl Unit {
             done(self.registers.turn(global::INTERRUPTS, true))?;
         }
         done(self.registers.turn(global::TRANSLATION, true))?;
-        if self.capabilities().protects_memory() {
-            self.registers.write(registers::PROTECTED_MEMORY, 0);
-            done(wait(|| {
-                self.registers.read(registers::PROTECTED_MEMORY) & 1 == 0
-            }))?;
+        self.unprotect()
+    }
+
+    /// Opens the memory that the firmware may have closed to all devices.
+    ///
+    /// # Errors
+    /// [`Silent`].
+    pub fn unprotect(&self) -> Result<(), Silent> {
+        if !self.capabilities().protects_memory() {
+            return Ok(());
         }
-        Ok(())
+        self.registers.write(registers::PROTECTED_MEMORY, 0);
+        let is_open = wait(|| self.registers.read(registers::PROTECTED_MEMORY) & 1 == 0);
+        is_open.then_some(()).ok_or(Silent)
     }
 
     fn start_queue(&self) -> Result<(), Silent> {
