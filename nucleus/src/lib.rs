@@ -67,7 +67,7 @@ pub mod trap {
 pub mod frame {
     pub use crate::mem::frame::*;
     pub(crate) use crate::mem::frame::{
-        give_run, hold, large_fails, record, release_held, take_neighbours, take_own,
+        give_run, hold, large_fails, record, release_held, take_neighbours, take_own, watch_reach,
     };
     pub use crate::task::shortage::{await_shortage, report_shortage};
 }

@@ -1,8 +1,12 @@
 //! The functions that the hardware calls: see [`hw::handlers`](crate::hw::handlers).
 
+use core::ops::Range;
+
 use crate::addr::{Access, VirtAddr};
+use crate::counters::Counter;
 use crate::dev::console;
 use crate::lock::InterruptScope;
+use crate::mem::domain;
 use crate::{pmap, random, task, time, user};
 
 #[unsafe(no_mangle)]
@@ -33,6 +37,21 @@ extern "Rust" fn nucleus_on_console() {
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_resolve_fault(at: VirtAddr, access: Access) -> bool {
     user::resolve(at, access)
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_frames_leave(frames: Range<u32>, cause: Counter) {
+    domain::open::leave(frames, cause);
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_frames_enter(frames: Range<u32>) {
+    domain::open::enter(frames);
+}
+
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_free_stale() -> bool {
+    domain::flush_stale()
 }
 
 #[unsafe(no_mangle)]

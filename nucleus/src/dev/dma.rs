@@ -250,8 +250,8 @@ pub fn settle() {
     }
 }
 
-/// Waits until what devices have used of requests that are done is free, and, `all`, until no device
-/// is left that has a domain: for the accounts of tests.
+/// Waits until what devices have used of requests that are done is free, and, with `all`, until no
+/// device is left that has a domain: for the accounts of tests.
 #[cfg(not(target_os = "none"))]
 pub fn wait_settled(all: bool) {
     domain::settle();

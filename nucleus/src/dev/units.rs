@@ -15,7 +15,7 @@ pub struct DeviceState {
     device: Device,
     /// The number of its domain; 0 is that of all open frames.
     pub domain: Option<u16>,
-    /// Pages that are mapped for it, where it has addresses of its own.
+    /// Pages that are mapped for it.
     pub mapped: usize,
     /// Pages that no request uses any more, but that units may still hold.
     pub pending: usize,
@@ -63,9 +63,10 @@ pub fn devices() -> Result<Vec<DeviceState>, OutOfMemory> {
     domain::each(|domain| {
         let mut state = DeviceState::new(domain.device());
         state.domain = Some(domain.strict().map_or(0, |it| it.number()));
-        if let Some(strict) = domain.strict() {
-            [state.mapped, state.pending] = strict.usage();
-        }
+        [state.mapped, state.pending] = match domain.strict() {
+            Some(strict) => strict.usage(),
+            None => [domain::open::count(), 0],
+        };
         match found.try_reserve(1) {
             Ok(()) => found.push(state),
             Err(_) => result = Err(OutOfMemory),

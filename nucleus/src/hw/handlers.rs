@@ -6,6 +6,8 @@
 #[cfg(target_os = "none")]
 use crate::addr::PhysAddr;
 use crate::addr::{Access, VirtAddr};
+use crate::hw::counters::Counter;
+use core::ops::Range;
 
 unsafe extern "Rust" {
     /// Makes the scheduler choose a task, unless preemption is disabled. Restores the interrupt
@@ -38,6 +40,19 @@ unsafe extern "Rust" {
     /// Wakes the pagedaemon: it may be that page tables are kept that nothing needs.
     #[link_name = "nucleus_on_kept_tables"]
     pub(crate) safe fn on_kept_tables();
+
+    /// Takes frames that their owner has alone out of the tree of those that devices reach.
+    #[link_name = "nucleus_frames_leave"]
+    pub(crate) safe fn frames_leave(frames: Range<u32>, cause: Counter);
+
+    /// Brings such frames back.
+    #[link_name = "nucleus_frames_enter"]
+    pub(crate) safe fn frames_enter(frames: Range<u32>);
+
+    /// Frees what waits for an invalidation of devices' translations; returns whether that was
+    /// anything. The caller holds no spin lock.
+    #[link_name = "nucleus_free_stale"]
+    pub(crate) safe fn free_stale() -> bool;
 }
 
 #[cfg(debug_assertions)]

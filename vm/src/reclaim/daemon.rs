@@ -16,7 +16,7 @@ use core::{
     time::Duration,
 };
 use nucleus::{
-    OutOfMemory, frame, heap,
+    OutOfMemory, dma, frame, heap,
     task::{self, Priority, Sleep, Spawn, WaitQueue},
     time,
 };
@@ -171,6 +171,8 @@ impl Daemon {
             if is_stopping() {
                 return;
             }
+            // Writes that have ended gave frames up that devices may have used until now.
+            dma::settle();
             let outcome = self.round();
             if outcome != Outcome::Progress {
                 // The gathered cluster is written without waiting for more pages.

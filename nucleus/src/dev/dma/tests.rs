@@ -192,6 +192,7 @@ fn storms(name: &str, cpus: &[usize], pages: usize, seeds: u64, before: fn(), ma
             frame::fail_after(None);
             wait_settled(true);
             assert_eq!(frame::usage().data, frames, "frames that did not come back");
+            domain::open::audit(|frame| panic!("frame {frame:#x} is open, or not"));
         });
     }
 }
@@ -239,6 +240,21 @@ fn a_frame_waits_for_its_batch_without_a_handle() {
         assert_eq!(frame::usage().data, before + 1, "reused too early");
         settle();
         assert_eq!(frame::usage().data, before);
+    });
+}
+
+/// An allocation finds the frames of requests that are done, though no task has come to them yet.
+#[test]
+fn a_shortage_does_not_wait_for_a_batch() {
+    strict(|| {
+        let device = BusMaster::new();
+        let frames = || core::iter::from_fn(|| Frame::alloc(Contents::Stale).ok());
+        let mut kept: Vec<Frame> = frames().collect();
+        kept.truncate(kept.len() - 40);
+        let parts: Vec<Part> = frames().take(20).map(Part::whole).collect();
+        drop(device.give(parts.iter(), true));
+        drop(parts);
+        assert!(frames().count() >= 20);
     });
 }
 

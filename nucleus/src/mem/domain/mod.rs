@@ -14,6 +14,7 @@
 //! may still hold is in the tables themselves: an entry that is no longer present names its frame
 //! until the invalidation of its batch is done.
 
+mod numbers;
 pub(crate) mod open;
 mod strict;
 mod tables;
@@ -32,7 +33,7 @@ pub(crate) use window::{PAGES as WINDOW_PAGES, Window};
 
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
-use crate::hw::iommu::{Device, Domain as Number, Policy, Stale};
+use crate::hw::iommu::{Device, Policy};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory};
@@ -59,11 +60,12 @@ const STRICT: u8 = Policy::Strict as u8;
 pub(crate) unsafe fn start(wanted: Policy) {
     // SAFETY: the caller promises to be alone.
     unsafe {
-        DOMAINS.set(SpinLock::new(Rank::Domain, Domains::new()));
+        DOMAINS.set(SpinLock::new(Rank::Domain, Vec::new()));
         open::reset();
     }
     POLICY.store(Policy::Off as u8, Ordering::Relaxed);
     LIVE.store(0, Ordering::Relaxed);
+    numbers::reset();
     let has_units = machine::iommu_features().is_some();
     let policy = match wanted {
         Policy::Open if has_units => match open::start() {
@@ -83,59 +85,9 @@ pub(crate) unsafe fn start(wanted: Policy) {
 /// Domains that have not ended.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Domains there are, and the numbers in use [bit per number].
-struct Domains {
-    all: Vec<Weak<Domain>>,
-    numbers: [u64; NUMBERS / 64],
-}
-
-/// Numbers of domains that are used at most.
-const NUMBERS: usize = 256;
-
-static DOMAINS: Restart<SpinLock<Domains>> =
-    Restart::new(SpinLock::new(Rank::Domain, Domains::new()));
-
-impl Domains {
-    const fn new() -> Domains {
-        Domains {
-            all: Vec::new(),
-            // Number 0 is the units' own.
-            numbers: [1, 0, 0, 0],
-        }
-    }
-
-    /// Takes a number up to `most`.
-    fn take_number(&mut self, most: u16) -> Option<Number> {
-        let is_free = |it: &u16| self.numbers[usize::from(*it) / 64] & 1 << (it % 64) == 0;
-        let most = most.min(NUMBERS as u16 - 1);
-        let number = (1..=most).find(is_free)?;
-        self.numbers[usize::from(number) / 64] |= 1 << (number % 64);
-        Some(Number(number))
-    }
-
-    fn give_number(&mut self, Number(number): Number) {
-        self.numbers[usize::from(number) / 64] &= !(1 << (number % 64));
-    }
-}
-
-/// Takes a number of a domain, of those that all units know.
-fn take_number() -> Result<Number, OutOfMemory> {
-    let most = machine::iommu_features().map_or(0, |it| it.domains);
-    DOMAINS.lock().take_number(most).ok_or(OutOfMemory)
-}
-
-fn give_number(number: Number) {
-    DOMAINS.lock().give_number(number);
-}
-
-/// Tells all units to forget translations, because of `cause`.
-fn forget(stale: &[Stale], cause: Counter) {
-    if stale.is_empty() {
-        return;
-    }
-    machine::iommu_forget(stale);
-    cause.add(1);
-}
+/// Domains there are, and some that have ended.
+static DOMAINS: Restart<SpinLock<Vec<Weak<Domain>>>> =
+    Restart::new(SpinLock::new(Rank::Domain, Vec::new()));
 
 /// A driver whose device may be taken from it.
 pub(crate) trait Driver: Send + Sync {
@@ -180,9 +132,9 @@ impl Domain {
         if !matches!(domain.reach, Reach::Physical) {
             LIVE.fetch_add(1, Ordering::Relaxed);
             let mut domains = DOMAINS.lock();
-            domains.all.retain(|it| it.strong_count() > 0);
-            domains.all.try_reserve(1).map_err(|_| OutOfMemory)?;
-            domains.all.push(Arc::downgrade(&domain));
+            domains.retain(|it| it.strong_count() > 0);
+            domains.try_reserve(1).map_err(|_| OutOfMemory)?;
+            domains.push(Arc::downgrade(&domain));
         }
         Ok(domain)
     }
@@ -206,6 +158,7 @@ impl Domain {
     ///
     /// # Errors
     /// [`OutOfMemory`].
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn add_driver(&self, driver: Weak<dyn Driver>) -> Result<(), OutOfMemory> {
         let mut drivers = self.drivers.lock();
         drivers.try_reserve(1).map_err(|_| OutOfMemory)?;
@@ -307,7 +260,7 @@ pub(crate) fn any() -> bool {
 pub(crate) fn each(mut f: impl FnMut(&Domain)) {
     let mut next = 0;
     loop {
-        let domain = DOMAINS.lock().all.get(next).map(Weak::upgrade);
+        let domain = DOMAINS.lock().get(next).map(Weak::upgrade);
         match domain {
             None => return,
             Some(Some(domain)) => f(&domain),
@@ -331,6 +284,21 @@ pub(crate) fn settle() -> bool {
         }
     });
     is_left
+}
+
+/// Frees what waits for an invalidation; returns whether that was anything. The caller may wait for
+/// other CPUs: it holds no spin lock.
+pub(crate) fn flush_stale() -> bool {
+    let mut any = false;
+    if LIVE.load(Ordering::Relaxed) > 0 {
+        each(|domain| {
+            if let Some(strict) = domain.strict().filter(|it| it.stale() > 0) {
+                strict.flush(Counter::iotlb_other);
+                any = true;
+            }
+        });
+    }
+    any
 }
 
 /// Gives a device up that broke its promises, if it is in a domain.

@@ -9,17 +9,17 @@
 
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::numbers::{self, forget};
 use super::tables::{self, ENTRIES, Table};
-use super::{forget, take_number};
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::{address, managed, record};
 use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
-use crate::{OutOfMemory, PAGE_SHIFT, PhysAddr};
+use crate::{OutOfMemory, PAGE_SHIFT, PhysAddr, frame};
 
 /// The tree, and what it takes to change it.
 struct Tree {
@@ -41,8 +41,6 @@ struct Block {
 }
 
 static TREE: Restart<SpinLock<Option<Tree>>> = Restart::new(SpinLock::new(Rank::OpenFrames, None));
-/// Frames that change are noted in the tree.
-static IS_USED: AtomicBool = AtomicBool::new(false);
 /// Devices that units translate for by the tree: without any, none holds a translation.
 static DEVICES: AtomicUsize = AtomicUsize::new(0);
 
@@ -53,7 +51,7 @@ static DEVICES: AtomicUsize = AtomicUsize::new(0);
 pub(super) unsafe fn reset() {
     // SAFETY: the caller promises to be alone.
     unsafe { TREE.set(SpinLock::new(Rank::OpenFrames, None)) };
-    IS_USED.store(false, Ordering::Relaxed);
+    frame::watch_reach(false);
     DEVICES.store(0, Ordering::Relaxed);
 }
 
@@ -64,7 +62,7 @@ pub(super) fn start() -> Result<(), OutOfMemory> {
     let first = u64::from(frames.start) / ENTRIES;
     let count = u64::from(frames.end).div_ceil(ENTRIES) - first;
     let mut tree = Tree {
-        number: take_number()?,
+        number: numbers::take()?,
         features,
         root: Table::new()?,
         blocks: crate::try_vec(count as usize)?,
@@ -83,7 +81,7 @@ pub(super) fn start() -> Result<(), OutOfMemory> {
         tree.enter(index..index + 1);
     }
     *TREE.lock_irq() = Some(tree);
-    IS_USED.store(true, Ordering::Release);
+    frame::watch_reach(true);
     Ok(())
 }
 
@@ -123,32 +121,28 @@ pub(crate) fn count() -> usize {
     blocks.map(|block| block.open).sum()
 }
 
-/// Calls `each` with the frames that devices reach.
-pub(crate) fn each_open(mut each: impl FnMut(u32)) {
+/// Calls `wrong` with each frame that devices reach and must not, or must and do not. Exact when
+/// nothing else runs.
+#[cfg(test)]
+pub(crate) fn audit(mut wrong: impl FnMut(u32)) {
     let tree = TREE.lock_irq();
     let Some(tree) = &*tree else { return };
-    for (block, first) in tree.blocks.iter().zip(tree.first..) {
-        let large = block
-            .above
-            .get(tables::index(first * ENTRIES, 2))
-            .is_large();
-        let is_open = |at: &u64| large || block.leaf.get(*at).is_present();
-        let open = (0..ENTRIES).filter(is_open);
-        open.for_each(|at| each((first * ENTRIES + at) as u32));
+    let blocks = tree.blocks.iter().zip(tree.first..);
+    for (block, first) in blocks.map(|(block, number)| (block, number * ENTRIES)) {
+        let is_large = block.above.get(tables::index(first, 2)).is_large();
+        for at in 0..ENTRIES {
+            let index = (first + at) as u32;
+            let must = managed().contains(&index) && record(index).is_reachable();
+            if must != (is_large || block.leaf.get(at).is_present()) {
+                wrong(index);
+            }
+        }
     }
 }
 
 /// Frames leave, which the caller owns alone, before they become what devices must not reach. No
 /// device uses them when this returns. Any lock may be held but those behind `OpenFrames`.
-#[inline]
 pub(crate) fn leave(frames: Range<u32>, cause: Counter) {
-    if IS_USED.load(Ordering::Relaxed) {
-        leave_tree(frames, cause);
-    }
-}
-
-#[cold]
-fn leave_tree(frames: Range<u32>, cause: Counter) {
     let stale = {
         let mut tree = TREE.lock_irq();
         let Some(tree) = tree.as_mut() else { return };
@@ -157,21 +151,13 @@ fn leave_tree(frames: Range<u32>, cause: Counter) {
     };
     // A device that is attached later finds the tables as they are.
     if DEVICES.load(Ordering::SeqCst) > 0 {
-        forget(&[stale], cause);
+        forget(stale, cause);
     }
     frames.for_each(|index| machine::frame_closed(address(index)));
 }
 
 /// Frames return, which the caller owns alone, all of which devices may reach.
-#[inline]
 pub(crate) fn enter(frames: Range<u32>) {
-    if IS_USED.load(Ordering::Relaxed) {
-        enter_tree(frames);
-    }
-}
-
-#[cold]
-fn enter_tree(frames: Range<u32>) {
     let stale = {
         let mut tree = TREE.lock_irq();
         let Some(tree) = tree.as_mut() else { return };
@@ -181,7 +167,7 @@ fn enter_tree(frames: Range<u32>) {
     if let Some(stale) = stale
         && DEVICES.load(Ordering::SeqCst) > 0
     {
-        forget(&[stale], Counter::iotlb_absent);
+        forget(stale, Counter::iotlb_absent);
     }
 }
 
@@ -224,7 +210,7 @@ impl Tree {
             let is_large = block.above.get(at).is_large();
             let is_full = self.features.large && block.open as u64 == ENTRIES;
             if is_full && !is_large {
-                let first = PhysAddr(number * ENTRIES << PAGE_SHIFT);
+                let first = PhysAddr((number * ENTRIES) << PAGE_SHIFT);
                 block.above.put(at, Entry::large(first));
             } else if is_large && !is_full {
                 block.above.put(at, Entry::table(block.leaf.at()));

@@ -5,9 +5,9 @@ use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::numbers::{self, forget};
 use super::tables::{self, ENTRIES, Table};
 use super::window::{Window, release_entry};
-use super::{forget, give_number, take_number};
 use crate::counters::Counter;
 use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
 use crate::hw::machine;
@@ -50,8 +50,8 @@ impl Strict {
     /// Makes empty tables and attaches the device to them.
     pub(super) fn new(device: Device) -> Result<Strict, OutOfMemory> {
         let features = machine::iommu_features().ok_or(OutOfMemory)?;
-        let number = take_number()?;
-        let root = Table::new().inspect_err(|_| give_number(number))?;
+        let number = numbers::take()?;
+        let root = Table::new().inspect_err(|_| numbers::give(number))?;
         let mut strict = Strict {
             number,
             features,
@@ -120,7 +120,7 @@ impl Strict {
 
     /// Tells units to forget all of the domain.
     pub(super) fn forget(&self, cause: Counter) {
-        forget(&[Stale::Domain(self.number)], cause);
+        forget(Stale::Domain(self.number), cause);
     }
 
     /// In caching mode, units may hold that there is no translation where there is one now.
@@ -138,7 +138,7 @@ impl Strict {
             },
             false => Stale::Domain(self.number),
         };
-        forget(&[stale], Counter::iotlb_absent);
+        forget(stale, Counter::iotlb_absent);
     }
 
     /// Adds 512 addresses; returns the first page, and the table that maps them.
@@ -236,8 +236,8 @@ impl Strict {
         while self.flush_some(cause) {}
     }
 
-    /// As [`flush`](Strict::flush), of [`LARGEST`] addresses or those of one window. Returns whether
-    /// there are more.
+    /// As [`flush`](Strict::flush), of [`LARGEST`] addresses or those of one window. Returns
+    /// whether there are more.
     fn flush_some(&self, cause: Counter) -> bool {
         let areas = self.areas.lock();
         let (mut found, mut more) = (0, false);
@@ -276,7 +276,7 @@ impl Strict {
         tables::free(self.root, self.features.levels, &mut |table| {
             (0..ENTRIES).for_each(|index| release_entry(table, index));
         });
-        give_number(self.number);
+        numbers::give(self.number);
     }
 }
 

@@ -81,8 +81,8 @@ pub(super) fn index(page: u64, level: usize) -> u64 {
     page >> (9 * (level - 1)) & (ENTRIES - 1)
 }
 
-/// Walks from the table `root` of level `levels` to the one of level `last` for a page, making those
-/// that are missing.
+/// Walks from the table `root` of level `levels` to the one of level `last` for a page, and makes
+/// the tables that are missing.
 pub(super) fn walk(
     root: Table,
     levels: usize,

@@ -6,10 +6,10 @@
 //!   --- free ---|--- stale ---|--- in use ---|--- free ---
 //! ```
 //! Addresses are used in order, around the table of level 1 that maps them. Those of a request are
-//! *in use* until it is done; *stale* until units have forgotten them: their entries are not present
-//! any more, but name their frames still, which [hold](crate::frame::hold) them; then free again. So
-//! no search, no list and no memory is needed on either side, and a request that takes long keeps no
-//! other slot from going on, as it would if all requests shared one ring of addresses.
+//! *in use* until it is done; *stale* until units have forgotten them: their entries are no longer
+//! present, but name their frames still, and [hold](crate::frame::hold) them; then free again. So
+//! no search, no list and no memory is needed on either side, and a request that takes long keeps
+//! no other slot from going on, as it would if all requests shared one ring of addresses.
 //!
 //! Only the queue that has the slot moves `next` and `done`, with its lock held; only the holder of
 //! the domain's lock moves `released`. Each reads what the other moves.

@@ -6,10 +6,19 @@
 //! IOTLB invalidation, one for each batch of frames that change together.
 
 use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::record::{Type, record};
 use crate::counters::Counter;
-use crate::mem::domain::open;
+use crate::hw::handlers;
+
+/// Devices reach what is open, by a tree of tables that follows all changes.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Tells of frames that leave or return, from now on or no longer.
+pub(crate) fn watch_reach(is_watched: bool) {
+    IS_WATCHED.store(is_watched, Ordering::Release);
+}
 
 /// What frames leave the devices' reach for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +77,9 @@ fn count(frames: usize, cause: Cause) {
 pub(super) fn withdraw(frames: Range<u32>, cause: Cause) {
     debug_assert!(frames.clone().all(|it| record(it).kind().is_open()));
     count(frames.len(), cause);
-    open::leave(frames, cause.invalidation());
+    if IS_WATCHED.load(Ordering::Relaxed) {
+        handlers::frames_leave(frames, cause.invalidation());
+    }
 }
 
 /// Brings frames back, free ones again, that [`withdraw`] took out: all in one batch. The caller
@@ -78,7 +89,9 @@ pub(super) fn restore(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
     for run in frames {
         debug_assert!(run.clone().all(|it| record(it).is_reachable()));
         total += run.len();
-        open::enter(run);
+        if IS_WATCHED.load(Ordering::Relaxed) {
+            handlers::frames_enter(run);
+        }
     }
     if total > 0 {
         count(total, cause);

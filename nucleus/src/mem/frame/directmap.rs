@@ -250,6 +250,6 @@ pub(super) fn starts_direct(index: u32) -> bool {
 }
 
 /// Whether the caller may wait for other CPUs.
-fn may_wait() -> bool {
+pub(super) fn may_wait() -> bool {
     machine::irqs_enabled() && machine::preempt_count() == 0
 }

@@ -35,6 +35,7 @@ pub use bundle::Bundle;
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
 use device_reach::Cause;
+pub(crate) use device_reach::watch_reach;
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, set_direct_map};
 pub(crate) use held::{hold, release as release_held};
@@ -59,7 +60,7 @@ pub(crate) use table_cache::{Table, give_table, take_table};
 pub use targets::{Targets, targets};
 
 use crate::counters::Counter;
-use crate::hw::machine;
+use crate::hw::{handlers, machine};
 use crate::{OutOfMemory, PAGE_SIZE};
 
 /// What the bytes of a new frame are.
@@ -327,10 +328,12 @@ fn retry(depth: Depth, take: impl Fn() -> Option<u32>) -> Option<u32> {
     moved().or_else(|| drain().then(|| take().or_else(moved))?)
 }
 
-/// Gives up what this CPU and the pools keep; returns whether that was anything.
+/// Gives up what this CPU, the pools and devices' requests that are done keep; returns whether that
+/// was anything.
 #[cold]
 fn drain() -> bool {
-    table_cache::drain() | cache::drain()
+    let is_stale = directmap::may_wait() && handlers::free_stale();
+    is_stale | table_cache::drain() | cache::drain()
 }
 
 /// Frames in heap blocks, and in blocks of the kernel's own.
