@@ -73,6 +73,16 @@ mod bare_metal {
     }
 
     #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_take_kernel_table() -> Option<PhysAddr> {
+        frame::take_kernel_table().map(record::address)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_give_kernel_table(at: PhysAddr) {
+        frame::give_kernel_table(at.frame_number() as u32);
+    }
+
+    #[unsafe(no_mangle)]
     extern "Rust" fn nucleus_give_kernel_frame(at: PhysAddr) {
         let frame = at.frame_number() as u32;
         frame::give_run(frame..frame + 1, Type::Kernel);

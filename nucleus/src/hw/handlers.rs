@@ -54,7 +54,15 @@ unsafe extern "Rust" {
     #[link_name = "nucleus_on_device"]
     pub(crate) safe fn on_device(number: usize);
 
-    /// Takes a frame for a page table or stack of the kernel. Its bytes are stale.
+    /// Takes a frame for a page table of the kernel. Its bytes are stale.
+    #[link_name = "nucleus_take_kernel_table"]
+    pub(crate) safe fn take_kernel_table() -> Option<PhysAddr>;
+
+    /// Gives a frame of [`take_kernel_table`] back that was never used.
+    #[link_name = "nucleus_give_kernel_table"]
+    pub(crate) safe fn give_kernel_table(at: PhysAddr);
+
+    /// Takes a frame for a stack of the kernel. Its bytes are stale.
     #[link_name = "nucleus_take_kernel_frame"]
     pub(crate) safe fn take_kernel_frame() -> Option<PhysAddr>;
 

@@ -71,6 +71,7 @@ impl Pending {
 
     #[cold]
     fn flush_all(&mut self) {
+        machine::seal();
         if self.cpus != 0 {
             let what = match self.pages.get(..self.page_count) {
                 Some(pages) => {

@@ -42,10 +42,12 @@ pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
 pub use owned::Owned;
 use reach::with_bytes;
 pub(crate) use reach::{RING_SLOTS, map_pinned, start_rings, unmap_pinned};
-use record::{Type, address, bytes, record};
+use record::{Type, address, bytes, record, table_bytes};
 pub use run::{RUN_FRAMES, Run};
 #[cfg(any(target_os = "none", test))]
 pub(crate) use setup::records_reach;
+#[cfg(target_os = "none")]
+pub(crate) use setup::set_descriptor;
 pub(crate) use setup::{adopt, adopt_persistent, init, release};
 pub use table_cache::{
     PERIOD as TABLE_PERIOD, Policy as TablePolicy, TableUsage, Thresholds as TableThresholds,
@@ -254,9 +256,11 @@ const JUNKED: u32 = 0xdbdb_dbdb;
 fn junk(index: u32) {
     if cfg!(debug_assertions) {
         // SAFETY: the frame is free: nothing else reads or writes it.
-        with_bytes(index, |to| unsafe {
-            core::ptr::write_bytes(to, JUNK, PAGE_SIZE)
-        });
+        let fill = |to| unsafe { core::ptr::write_bytes(to, JUNK, PAGE_SIZE) };
+        match record(index).is_cached() {
+            true => fill(table_bytes(index)),
+            false => with_bytes(index, fill),
+        }
         record(index).in_use.store(JUNKED, Ordering::Relaxed);
     }
 }
@@ -284,11 +288,26 @@ fn zero(index: u32) {
     });
 }
 
-/// Whether the first `words` words of a frame that the caller owns alone are zero.
+/// Whether the first `words` words of a page table that the caller owns alone are zero.
 fn is_zero(index: u32, words: usize) -> bool {
     // SAFETY: the caller owns the frame; a word is aligned in it.
-    let words = unsafe { core::slice::from_raw_parts(bytes(index).cast::<u64>(), words) };
+    let words = unsafe { core::slice::from_raw_parts(table_bytes(index).cast::<u64>(), words) };
     words.iter().all(|&word| word == 0)
+}
+
+/// Takes a frame for a page table of the kernel itself. Its bytes are stale.
+#[cfg(target_os = "none")]
+pub(crate) fn take_kernel_table() -> Option<u32> {
+    let index = table_cache::take_kernels()?;
+    KERNEL.fetch_add(1, Ordering::Relaxed);
+    Some(index)
+}
+
+/// Gives one back that was never used.
+#[cfg(target_os = "none")]
+pub(crate) fn give_kernel_table(index: u32) {
+    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    table_cache::give_kernels(index);
 }
 
 /// Takes one frame; the caller gives it a type.

@@ -166,6 +166,12 @@ pub(crate) const fn address(index: u32) -> PhysAddr {
     PhysAddr((index as u64) << PAGE_SHIFT)
 }
 
+/// Where the kernel reaches a page table, to read and to write it.
+#[inline]
+pub(crate) fn table_bytes(index: u32) -> *mut u8 {
+    machine::table_ptr(address(index))
+}
+
 /// Where the kernel reaches a frame's bytes.
 #[inline]
 pub(crate) fn bytes(index: u32) -> *mut u8 {
