@@ -62,13 +62,13 @@ unsafe extern "Rust" {
     #[link_name = "nucleus_give_kernel_table"]
     pub(crate) safe fn give_kernel_table(at: PhysAddr);
 
-    /// Takes a frame for a stack of the kernel. Its bytes are stale.
-    #[link_name = "nucleus_take_kernel_frame"]
-    pub(crate) safe fn take_kernel_frame() -> Option<PhysAddr>;
+    /// Takes frames for a stack of the kernel, all or none. Their bytes are stale.
+    #[link_name = "nucleus_take_stack"]
+    pub(crate) safe fn take_stack(to: &mut [u32]) -> bool;
 
-    /// Frees a frame of [`take_kernel_frame`], which no TLB and no table leads to any more.
-    #[link_name = "nucleus_give_kernel_frame"]
-    pub(crate) safe fn give_kernel_frame(at: PhysAddr);
+    /// Frees frames of [`take_stack`], which no TLB and no table leads to any more.
+    #[link_name = "nucleus_give_stack"]
+    pub(crate) safe fn give_stack(frames: &[u32]);
 }
 
 #[cfg(not(target_os = "none"))]

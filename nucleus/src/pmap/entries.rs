@@ -14,8 +14,9 @@ pub(super) const GROUP: usize = 3;
 pub(super) fn entry(table: u32, index: usize) -> &'static AtomicU64 {
     debug_assert!(index < ENTRIES);
     // SAFETY: the number of a managed frame that is or was a page table, whose bytes are reached so
-    // forever; aligned, and inside the frame. A walker that follows a stale hint reads, and never writes, through
-    // this what may be another's data, and believes nothing of it before it has pinned the record.
+    // forever; aligned, and inside the frame. A walker that follows a stale hint reads, and never
+    // writes, through this what may be another's data, and believes nothing of it before it has
+    // pinned the record.
     unsafe { &*table_bytes(table).cast::<AtomicU64>().add(index) }
 }
 

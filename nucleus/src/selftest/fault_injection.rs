@@ -356,8 +356,8 @@ fn faults() {
     }
 }
 
-/// Under the root of a program stand the pages of the ways in, the descriptor tables, the first page
-/// of each CPU's data, and the user half; nothing else, and what is the kernel's not for
+/// Under the root of a program stand the pages of the ways in, the descriptor tables, the first
+/// page of each CPU's data, and the user half; nothing else, and what is the kernel's not for
 /// programs.
 fn isolation() {
     let (pmap, _context) = program(&raw const injected_load);

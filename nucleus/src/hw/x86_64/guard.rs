@@ -1,5 +1,5 @@
-//! The guard of page tables and descriptor tables: no mapping lets the kernel write them, the direct
-//! map included, but the region of [`table_ptr`](super::layout::table_ptr).
+//! The guard of page tables and descriptor tables: no mapping lets the kernel write them, the
+//! direct map included, but the region of [`table_ptr`](super::layout::table_ptr).
 //!
 //! That region is at a random place of its own and maps the 2 MiB around each table. The code that
 //! changes page tables reaches them there, so a write costs what it costs without the guard. A

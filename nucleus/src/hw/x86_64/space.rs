@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{Features, features, irqs_disable, irqs_restore};
 use super::layout::{
-    Image, blocks, devices, image, image_base, ptr, reach_tables, stacks, table_ptr, tables,
+    Image, STACK_SIZE, blocks, devices, image, image_base, ptr, reach_tables, stacks, table_ptr,
+    tables,
 };
 use super::memory::MemoryMap;
 use super::{direct, guard, mitigations, percpu};
@@ -167,9 +168,9 @@ impl Builder<'_> {
         }
     }
 
-    /// Makes the tables of the region of page tables, down to level 2, and to level 1 where the image
-    /// is, whose text is never mapped there. The tables of the start are mapped: they are written
-    /// there as soon as the new tables are loaded.
+    /// Makes the tables of the region of page tables, down to level 2, and to level 1 where the
+    /// image is, whose text is never mapped there. The tables of the start are mapped: they are
+    /// written there as soon as the new tables are loaded.
     fn map_tables(&mut self, top: u64, early: &Range<u64>, image: &Image) {
         for at in (0..top).step_by(1 << SHIFT[2]) {
             self.descend(tables() + at as usize, 2);
@@ -417,22 +418,27 @@ pub fn is_mapped(va: usize) -> bool {
     kernel_root().0 == 0 || unsafe { walk(va).0.read_volatile() } & PRESENT != 0
 }
 
+/// Pages of a kernel stack.
+const STACK_PAGES: usize = STACK_SIZE / PAGE_SIZE;
+
 /// Maps a new frame at each page of a kernel stack, whose addresses are not mapped.
 ///
 /// # Errors
 /// [`OutOfMemory`], with nothing mapped.
 pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
     for page in 0..pages {
-        let mapped = make_entry(bottom + page * PAGE_SIZE).and_then(|entry| {
-            let frame = handlers::take_kernel_frame().ok_or(OutOfMemory)?;
+        // A table that was made stays.
+        make_entry(bottom + page * PAGE_SIZE)?;
+    }
+    let mut frames = [0; STACK_PAGES];
+    let frames = &mut frames[..pages];
+    if !handlers::take_stack(frames) {
+        return Err(OutOfMemory);
+    }
+    for (page, &frame) in frames.iter().enumerate() {
+        if let Some(entry) = find(bottom + page * PAGE_SIZE) {
             // SAFETY: the entry belongs to this stack, which its allocator gave to one caller.
-            unsafe { entry.write_volatile(frame.0 | DATA) };
-            Ok(())
-        });
-        if mapped.is_err() {
-            // No CPU has used these mappings: the entries have not been read by anything.
-            unmap_stack(bottom, page);
-            return Err(OutOfMemory);
+            unsafe { entry.write_volatile(u64::from(frame) << PAGE_SHIFT | DATA) };
         }
     }
     Ok(())
@@ -462,6 +468,8 @@ pub fn hide_stack(bottom: usize, pages: usize) {
 
 /// Takes the frames of a stack back. No TLB holds its addresses.
 pub fn unmap_stack(bottom: usize, pages: usize) {
+    let mut frames = [0; STACK_PAGES];
+    let mut count = 0;
     for page in 0..pages {
         let Some(entry) = find(bottom + page * PAGE_SIZE) else {
             continue;
@@ -472,9 +480,11 @@ pub fn unmap_stack(bottom: usize, pages: usize) {
             old = hidden(old);
         }
         if old & ADDRESS != 0 {
-            handlers::give_kernel_frame(PhysAddr(old & ADDRESS));
+            frames[count] = ((old & ADDRESS) >> PAGE_SHIFT) as u32;
+            count += 1;
         }
     }
+    handlers::give_stack(&frames[..count]);
 }
 
 /// As [`find`], making the tables on the way. Two CPUs may make the same one: the second frees its

@@ -52,11 +52,20 @@ fn count(frames: usize, cause: Cause) {
     batches.add(1);
 }
 
-/// Takes free frames out of the devices' reach, before they become something else. The caller owns
-/// them alone; it may hold locks, but not the buddy allocator's.
-pub(super) fn withdraw(frames: Range<u32>, cause: Cause) {
-    debug_assert!(frames.clone().all(|it| record(it).kind().is_open()));
-    count(frames.len(), cause);
+/// Takes free frames out of the devices' reach, before they become something else: all in one
+/// batch. The caller owns them alone; it may hold locks, but not the buddy allocator's.
+pub(super) fn withdraw(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
+    let mut total = 0;
+    for run in frames {
+        debug_assert!(run.clone().all(|it| record(it).is_reachable()));
+        total += run.len();
+    }
+    count(total, cause);
+}
+
+/// Neighbouring frames, as [`withdraw`] and [`restore`] want them.
+pub(super) fn run(frames: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    core::iter::once(frames)
 }
 
 /// Brings frames back, free ones again, that [`withdraw`] took out: all in one batch. The caller

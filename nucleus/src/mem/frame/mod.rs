@@ -2,10 +2,11 @@
 //!
 //! The machine's memory at the start (`setup`), one 32-byte record per frame (`record`), a buddy
 //! allocator (`buddy`) with per-CPU caches (`cache`) and page tables kept ready (`table_cache`),
-//! what devices may reach (`device_reach`), counts of a frame's users (`counts`), handles given up together (`bundle`), owners of frames (`owned`),
-//! runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on
-//! purpose for tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4,
-//! `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+//! what devices may reach (`device_reach`), counts of a frame's users (`counts`), handles given up
+//! together (`bundle`), owners of frames (`owned`), runs of frames for large pages (`run`), targets
+//! for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame has a
+//! type (`Writable`, page table of level 1 to 4, `Descriptor`), a type count, an existence count
+//! and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod bundle;
@@ -32,7 +33,7 @@ pub use buddy::{available, scattered};
 pub use bundle::Bundle;
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
-use device_reach::Cause;
+use device_reach::{Cause, run};
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, set_direct_map};
 use injection::fails;
@@ -372,6 +373,46 @@ pub(crate) fn take_of_block() -> Result<u32, OutOfMemory> {
     take_own_to(Depth::Block, Type::Heap)
 }
 
+/// Takes frames for a stack of the kernel, all or none, out of the devices' reach in one batch. The
+/// bytes are stale.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn take_stack(to: &mut [u32]) -> Result<(), OutOfMemory> {
+    let attempt = || cache::take(Depth::Table);
+    let take = || {
+        if fails() {
+            return None;
+        }
+        attempt().or_else(|| retry(Depth::Table, attempt))
+    };
+    for i in 0..to.len() {
+        let Some(index) = take() else {
+            to[..i].iter().for_each(|&index| cache::give(index));
+            return Err(OutOfMemory);
+        };
+        to[i] = index;
+    }
+    device_reach::withdraw(to.iter().map(|&it| it..it + 1), Cause::Stacks);
+    for &index in &*to {
+        check_junk(index);
+        record(index).set_kind(Type::Free, Type::Kernel);
+    }
+    KERNEL.fetch_add(to.len(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Gives the frames of a stack back, in one batch.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn give_stack(frames: &[u32]) {
+    for &index in frames {
+        machine::frame_freed(address(index));
+        record(index).set_kind(Type::Kernel, Type::Free);
+        junk(index);
+    }
+    device_reach::restore(frames.iter().map(|&it| it..it + 1), Cause::Stacks);
+    KERNEL.fetch_sub(frames.len(), Ordering::Relaxed);
+    frames.iter().for_each(|&index| cache::give(index));
+}
+
 /// Whether there are frames for such a block.
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) fn has_block(frames: usize) -> bool {
@@ -387,7 +428,7 @@ fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
         .or_else(|| retry(depth, attempt))
         .ok_or(OutOfMemory)?;
     check_junk(index);
-    device_reach::withdraw(index..index + 1, Cause::of(kind));
+    device_reach::withdraw(run(index..index + 1), Cause::of(kind));
     record(index).set_kind(Type::Free, kind);
     owner_count(kind).fetch_add(1, Ordering::Relaxed);
     Ok(index)
@@ -401,7 +442,7 @@ pub(crate) fn take_neighbours(order: usize) -> Option<u32> {
         return None;
     }
     let index = buddy::take_spare(order, Depth::Block)?;
-    device_reach::withdraw(index..index + (1 << order), Cause::Heap);
+    device_reach::withdraw(run(index..index + (1 << order)), Cause::Heap);
     for i in index..index + (1 << order) {
         check_junk(i);
         record(i).set_kind(Type::Free, Type::Heap);
@@ -423,7 +464,7 @@ pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
         record(i).set_kind(kind, Type::Free);
         junk(i);
     }
-    device_reach::restore(core::iter::once(frames.clone()), Cause::of(kind));
+    device_reach::restore(run(frames.clone()), Cause::of(kind));
     owner_count(kind).fetch_sub(frames.len(), Ordering::Relaxed);
     if frames.len() == 1 {
         cache::give(frames.start);

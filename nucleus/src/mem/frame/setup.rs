@@ -178,7 +178,7 @@ unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     }
     directmap::hide_adopted(index);
     record(index).set_kind(Type::Kernel, Type::Writable);
-    device_reach::restore(core::iter::once(index..index + 1), Cause::Other);
+    device_reach::restore(device_reach::run(index..index + 1), Cause::Other);
     counts::start(index);
     Some(Frame { index })
 }

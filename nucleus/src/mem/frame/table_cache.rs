@@ -18,13 +18,14 @@
 //! *fixed*, the paper's: a level exceeds both thresholds, [`ratio`](Thresholds::ratio) and
 //! [`total`](Thresholds::total); then the excess of tables in the pool over tables in use goes.
 //!
-//! *adaptive*: every [`PERIOD`] the pagedaemon takes away half of what a pool did not need, which is
-//! the least that was in it all the time (as Bonwick's magazines do: the working set decides, not a
-//! number that fits one load). So a load that comes back within the period finds its tables, a
-//! burst's tables go by halves, and an idle machine returns to [`KEPT`] tables per level. A fixed
+//! *adaptive*: every [`PERIOD`] the pagedaemon takes away half of what a pool did not need, which
+//! is the least that was in it all the time (as Bonwick's magazines do: the working set decides,
+//! not a number that fits one load). So a load that comes back within the period finds its tables,
+//! a burst's tables go by halves, and an idle machine returns to [`KEPT`] tables per level. A fixed
 //! ratio can do neither: it cuts the pool right when a burst ends, and never later.
 //!
-//! In both, a pool has at most a 64th of memory, and the pagedaemon drains all when memory is short.
+//! In both, a pool has at most a 64th of memory, and the pagedaemon drains all when memory is
+//! short.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -417,7 +418,8 @@ fn set_aside(first: u32, order: usize) {
 }
 
 fn withdraw(first: u32, order: usize) {
-    device_reach::withdraw(first..first + (1 << order), Cause::PageTables);
+    let frames = device_reach::run(first..first + (1 << order));
+    device_reach::withdraw(frames, Cause::PageTables);
 }
 
 /// Sets or clears the flag of frames, and with it the guard. The caller owns them alone.
@@ -588,7 +590,7 @@ fn free(level: usize, index: u32) {
     untype(level, index);
     flag(index, order, false);
     device_reach::restore(
-        core::iter::once(index..index + (1 << order)),
+        device_reach::run(index..index + (1 << order)),
         Cause::PageTables,
     );
     buddy::give(index, order);
