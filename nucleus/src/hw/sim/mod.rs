@@ -55,8 +55,9 @@ pub(crate) use tlb::{
 };
 pub(crate) use window::{
     WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, each_kernel_page, flushes, guard, is_constant,
-    is_guarded, reach_tables, seal, table_ptr, window_address, window_flush, window_invalidate,
-    window_map, window_slot, window_start, window_take, window_unmap, window_used,
+    is_guarded, is_unsealed, reach_tables, table_ptr, window_address, window_flush,
+    window_invalidate, window_map, window_slot, window_start, window_take, window_unmap,
+    window_used,
 };
 
 /// Most CPUs that are used.

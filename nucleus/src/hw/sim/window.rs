@@ -168,7 +168,9 @@ pub(crate) fn guard(_frames: core::ops::Range<u32>, _guarded: bool) {}
 
 /// See [`is_guarded`].
 #[inline]
-pub(crate) fn seal() {}
+pub(crate) fn is_unsealed() -> bool {
+    false
+}
 
 /// See [`is_guarded`].
 pub(crate) fn reach_tables(_frames: core::ops::Range<u32>) {}

@@ -19,8 +19,9 @@
 //!
 //! A block is guarded when it is set aside for page tables, and stays guarded while the page-table
 //! cache has it. Only then the direct map changes: this CPU forgets its translations at once, the
-//! others with the next flush that is waited for anyway ([`seal`]). A block that is released may be
-//! written again; a CPU that still holds the old right faults once and goes on ([`is_spurious`]).
+//! others with the next flush that is waited for anyway ([`is_unsealed`]). A block that is released
+//! may be written again; a CPU that still holds the old right faults once and goes on
+//! ([`is_spurious`]).
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,13 +29,16 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::cpu::{flush_global, irqs_disable, irqs_restore};
 use super::direct::{BLOCK, address, fill, own_table};
 use super::layout::{DIRECT_MAP_SIZE, image, is_guarded, ptr, tables};
-use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_down, walk_to};
-use super::{gdt, idt, invalidate_page, kernel_flush, percpu};
+use super::percpu;
+use super::space::{DATA, LARGE, PRESENT, WRITABLE, invalidate_page, table, walk_down, walk_to};
 use crate::hw::mitigations::ADDRESS;
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// The page tables that were made at the start, in bytes.
 static EARLY: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The pages of descriptor tables: where two ranges begin and end, in bytes.
+static DESCRIPTORS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 /// Other CPUs may hold rights to write what has been guarded since.
 static UNSEALED: AtomicBool = AtomicBool::new(false);
@@ -47,6 +51,14 @@ pub fn is_asked_for(command_line: &str) -> bool {
     let words = command_line.split(' ').take_while(|word| *word != "--");
     let asked = words.filter_map(|word| word.strip_prefix("guard=")).last();
     asked != Some("off")
+}
+
+/// Notes where the descriptor tables are, by physical addresses.
+pub fn set_descriptors(places: [Range<u64>; 2]) {
+    let ends = places.into_iter().flat_map(|it| [it.start, it.end]);
+    for (place, end) in DESCRIPTORS.iter().zip(ends) {
+        place.store(end, Ordering::Relaxed);
+    }
 }
 
 /// Notes which page tables were made at the start.
@@ -70,11 +82,8 @@ pub(crate) fn is_constant(frame: u64) -> bool {
 
 /// The frames of descriptor tables.
 pub fn descriptor_frames() -> impl Iterator<Item = u64> {
-    [idt::place(), gdt::place()].into_iter().flat_map(|place| {
-        let first = (place.start - super::layout::image_base()) as u64;
-        let end = first + place.len() as u64;
-        first >> PAGE_SHIFT..end >> PAGE_SHIFT
-    })
+    let at = |i: usize| DESCRIPTORS[i].load(Ordering::Relaxed) >> PAGE_SHIFT;
+    (at(0)..at(1)).chain(at(2)..at(3))
 }
 
 /// Takes the right to write frames, which are in the direct map, away from it, or gives it back.
@@ -176,13 +185,11 @@ fn forget(frames: &Range<u32>) {
     irqs_restore(irqs);
 }
 
-/// Makes all CPUs forget rights to write what was guarded since the last call. Interrupts are on,
-/// and the caller holds no spin lock.
+/// Whether other CPUs may still hold rights to write what was guarded since the last call. The
+/// caller makes them forget.
 #[inline]
-pub(crate) fn seal() {
-    if UNSEALED.load(Ordering::Relaxed) && UNSEALED.swap(false, Ordering::AcqRel) {
-        kernel_flush::everywhere();
-    }
+pub(crate) fn is_unsealed() -> bool {
+    UNSEALED.load(Ordering::Relaxed) && UNSEALED.swap(false, Ordering::AcqRel)
 }
 
 /// Whether a write in the direct map was refused by what this CPU remembers, and not by the page

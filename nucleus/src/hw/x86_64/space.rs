@@ -224,6 +224,10 @@ pub fn build(memory: &mut MemoryMap, what: &Mapped) {
         let start = (it.start - image_base()) as u64;
         start..start + if what.guards { it.len() as u64 } else { 0 }
     });
+    guard::set_descriptors(what.descriptors.clone().map(|it| {
+        let start = (it.start - image_base()) as u64;
+        start..start + it.len() as u64
+    }));
     descriptors.sort_unstable_by_key(|it| it.start);
     let [first, second] = descriptors;
     let early = match what.guards {
