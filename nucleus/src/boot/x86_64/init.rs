@@ -46,7 +46,6 @@ unsafe extern "Rust" {
 #[unsafe(no_mangle)]
 pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     percpu::set_up(0);
-    layout::reach_tables(false);
     serial::CONSOLE.start();
     serial::LOG.start();
     let early = &raw mut EARLY_STACK;

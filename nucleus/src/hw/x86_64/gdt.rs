@@ -123,6 +123,7 @@ pub fn set_entry_stack(data: &'static PerCpu) {
 
 /// Loads this CPU's descriptor table and task state. `stacks` are the tops of the interrupt
 /// stacks in the order of [`InterruptStack`].
+#[inline(never)]
 pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
     set_stacks(data, stacks);
     // SAFETY: only this CPU touches its tables, and no trap can happen on it yet that needs them.

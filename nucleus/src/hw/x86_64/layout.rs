@@ -14,7 +14,7 @@
 //! direct map's address is an immediate operand in the code, which the move changes.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::PhysAddr;
 
@@ -84,29 +84,56 @@ pub fn tables() -> usize {
     REGIONS[4].load(Ordering::Relaxed)
 }
 
-/// Where page tables are reached: physical address 0 of the direct map, or of [`tables`].
-static TABLES: AtomicUsize = AtomicUsize::new(0);
+/// Whether page tables are reached in their own region: see [`guard`](super::guard).
+static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
-/// Has page tables reached in the direct map, at the start and where they are not guarded, or in
-/// their region.
-pub fn reach_tables(guarded: bool) {
-    let base = if guarded { tables() } else { direct_map() };
-    TABLES.store(base, Ordering::Relaxed);
+/// Has page tables reached in their own region. Its tables are loaded next, before any page table is
+/// touched; the kernel's text can still be written.
+#[inline(never)]
+pub fn reach_tables() {
+    IS_GUARDED.store(true, Ordering::Relaxed);
+    let base = tables() as u64;
+    let mut site = &raw const __table_sites_start;
+    while site < &raw const __table_sites_end {
+        // SAFETY: the section consists of distances from their own places to operands of
+        // instructions, which nothing executes meanwhile; to load a root serializes.
+        unsafe {
+            let operand = site.cast::<u8>().offset(site.read_unaligned() as isize);
+            operand.cast_mut().cast::<u64>().write_unaligned(base);
+            site = site.add(1);
+        }
+    }
 }
 
-/// Whether page tables are reached in their own region: see [`guard`](super::guard).
+/// Whether page tables are reached in their own region.
 #[inline]
 pub fn is_guarded() -> bool {
-    TABLES.load(Ordering::Relaxed) == tables()
+    IS_GUARDED.load(Ordering::Relaxed)
+}
+
+/// Where physical address 0 is for page tables: in the direct map, until [`reach_tables`].
+#[inline(always)]
+fn table_map() -> usize {
+    let base;
+    // SAFETY: as in `direct_map`.
+    unsafe {
+        asm!("2: movabs {}, {}", ".pushsection .direct_sites, \"a\"", ".long 2b + 2 - .",
+            ".popsection", ".pushsection .table_sites, \"a\"", ".long 2b + 2 - .",
+            ".popsection", out(reg) base, const DIRECT_MAP as i64,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    base
 }
 
 /// A byte of a page table or descriptor table, to be read or written.
 #[inline]
 pub fn table_ptr(at: PhysAddr) -> *mut u8 {
-    (TABLES.load(Ordering::Relaxed) + at.0 as usize) as *mut u8
+    (table_map() + at.0 as usize) as *mut u8
 }
 
 unsafe extern "C" {
+    static __table_sites_start: i32;
+    static __table_sites_end: i32;
     static __image_start: u8;
     static __text_end: u8;
     static __rodata_end: u8;

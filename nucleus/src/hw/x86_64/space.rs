@@ -203,6 +203,7 @@ impl Builder<'_> {
 
 /// Builds the kernel's page tables and loads them. The boot page tables are in force and map all
 /// of what `memory` set aside.
+#[inline(never)]
 pub fn build(memory: &mut MemoryMap, what: &Mapped) {
     let mode = what.mode;
     let is_fixed = mode != DirectMap::Kernel && !what.guards;
@@ -280,16 +281,24 @@ pub fn build(memory: &mut MemoryMap, what: &Mapped) {
         }
         ENTRY_ROOT.store(builder.root, Ordering::Relaxed);
     }
+    if what.guards {
+        reach_tables();
+    }
     load_space(kernel_root());
     let taken = builder.memory.finish_early();
     if what.guards {
-        reach_tables(true);
-        // The processor's own table, which the start has loaded, is found where it was.
-        guard::set_early(taken.clone());
-        guard::reach_tables(frames_of(early.clone()));
-        guard::guard(frames_of(taken.end..early.end), false);
-        guard::descriptor_frames().for_each(|it| guard::reach_tables(it as u32..it as u32 + 1));
+        start_guard(taken, early);
     }
+}
+
+/// The first code that reaches page tables in their own region: apart, so that no address of the
+/// direct map is kept for it.
+#[inline(never)]
+fn start_guard(taken: Range<u64>, early: Range<u64>) {
+    guard::set_early(taken.clone());
+    guard::reach_tables(frames_of(early.clone()));
+    guard::guard(frames_of(taken.end..early.end), false);
+    guard::descriptor_frames().for_each(|it| guard::reach_tables(it as u32..it as u32 + 1));
 }
 
 fn frames_of(bytes: Range<u64>) -> Range<u32> {
