@@ -87,8 +87,8 @@ pub fn tables() -> usize {
 /// Whether page tables are reached in their own region: see [`guard`](super::guard).
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
-/// Has page tables reached in their own region. Its tables are loaded next, before any page table is
-/// touched; the kernel's text can still be written.
+/// Has page tables reached in their own region. Its tables are loaded next, before any page table
+/// is touched; the kernel's text can still be written.
 #[inline(never)]
 pub fn reach_tables() {
     IS_GUARDED.store(true, Ordering::Relaxed);
