@@ -248,6 +248,15 @@ pub const SWITCHES: &[Switch] = &[
         set: |_| Ok(()),
     },
     Switch {
+        name: "guard",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: false,
+        get: || [u32::from(!machine::is_guarded()), 0],
+        // The start has read it.
+        set: |_| Ok(()),
+    },
+    Switch {
         name: "mitigations",
         values: OneOf(&["auto", "off", "full"]),
         default: "auto",

@@ -40,7 +40,7 @@ extern "Rust" fn nucleus_resolve_fault(at: VirtAddr, access: Access) -> bool {
 }
 
 #[unsafe(no_mangle)]
-extern "Rust" fn nucleus_frames_leave(frames: Range<u32>, cause: Counter) {
+extern "Rust" fn nucleus_frames_leave(frames: &[Range<u32>], cause: Counter) {
     domain::open::leave(frames, cause);
 }
 
@@ -98,9 +98,23 @@ mod bare_metal {
     }
 
     #[unsafe(no_mangle)]
-    extern "Rust" fn nucleus_give_kernel_frame(at: PhysAddr) {
-        let frame = at.frame_number() as u32;
-        frame::give_run(frame..frame + 1, Type::Kernel);
+    extern "Rust" fn nucleus_take_stack(to: &mut [u32]) -> bool {
+        frame::take_stack(to).is_ok()
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_give_stack(frames: &[u32]) {
+        frame::give_stack(frames);
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_take_kernel_table() -> Option<PhysAddr> {
+        frame::take_kernel_table().map(record::address)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_give_kernel_table(at: PhysAddr) {
+        frame::give_kernel_table(at.frame_number() as u32);
     }
 }
 

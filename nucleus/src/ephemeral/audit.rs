@@ -65,7 +65,7 @@ pub fn audit_kernel(seen: &mut Seen, report: Report<'_>) {
     let _addresses = window::keep_addresses();
     machine::each_kernel_page(true, &mut |page| {
         seen.kernel_pages += 1;
-        if page.is_writable && is_guarded(page.frame) {
+        if page.is_writable && !page.is_table && is_guarded(page.frame) {
             report(Violation::Writable {
                 address: page.address,
                 frame: page.frame,
@@ -74,9 +74,10 @@ pub fn audit_kernel(seen: &mut Seen, report: Report<'_>) {
     });
 }
 
-/// Whether no mapping may let the kernel write the frame.
+/// Whether no mapping but the one where page tables are changed may let the kernel write the frame.
 fn is_guarded(frame: u64) -> bool {
-    machine::is_constant(frame)
+    let is_table = || find(frame).is_some_and(|record| record.is_cached());
+    machine::is_constant(frame) || machine::is_guarded() && is_table()
 }
 
 fn place_in_window(slot: usize) -> Place {

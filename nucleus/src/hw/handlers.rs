@@ -43,7 +43,7 @@ unsafe extern "Rust" {
 
     /// Takes frames that their owner has alone out of the tree of those that devices reach.
     #[link_name = "nucleus_frames_leave"]
-    pub(crate) safe fn frames_leave(frames: Range<u32>, cause: Counter);
+    pub(crate) safe fn frames_leave(frames: &[Range<u32>], cause: Counter);
 
     /// Brings such frames back.
     #[link_name = "nucleus_frames_enter"]
@@ -73,13 +73,25 @@ unsafe extern "Rust" {
     #[link_name = "nucleus_on_iommu_fault"]
     pub(crate) safe fn on_iommu_fault();
 
-    /// Takes a frame for a page table or stack of the kernel. Its bytes are stale.
+    /// Takes a frame for a remapping unit's tables. Its bytes are stale.
     #[link_name = "nucleus_take_kernel_frame"]
     pub(crate) safe fn take_kernel_frame() -> Option<PhysAddr>;
 
-    /// Frees a frame of [`take_kernel_frame`], which no TLB and no table leads to any more.
-    #[link_name = "nucleus_give_kernel_frame"]
-    pub(crate) safe fn give_kernel_frame(at: PhysAddr);
+    /// Takes a frame for a page table of the kernel. Its bytes are stale.
+    #[link_name = "nucleus_take_kernel_table"]
+    pub(crate) safe fn take_kernel_table() -> Option<PhysAddr>;
+
+    /// Gives a frame of [`take_kernel_table`] back that was never used.
+    #[link_name = "nucleus_give_kernel_table"]
+    pub(crate) safe fn give_kernel_table(at: PhysAddr);
+
+    /// Takes frames for a stack of the kernel, all or none. Their bytes are stale.
+    #[link_name = "nucleus_take_stack"]
+    pub(crate) safe fn take_stack(to: &mut [u32]) -> bool;
+
+    /// Frees frames of [`take_stack`], which no TLB and no table leads to any more.
+    #[link_name = "nucleus_give_stack"]
+    pub(crate) safe fn give_stack(frames: &[u32]);
 }
 
 #[cfg(not(target_os = "none"))]

@@ -36,6 +36,8 @@ pub(crate) struct KernelPage {
     pub(crate) frame: u64,
     /// It is in the direct map.
     pub(crate) is_direct: bool,
+    /// It is in the region where page tables can be written.
+    pub(crate) is_table: bool,
     pub(crate) is_writable: bool,
 }
 

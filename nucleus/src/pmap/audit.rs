@@ -83,8 +83,8 @@ pub enum Violation {
         #[allow(missing_docs)]
         found: u32,
     },
-    /// An entry of level 2 to 4 leads to a frame that is no page table of the level below, or one of
-    /// another owner or place.
+    /// An entry of level 2 to 4 leads to a frame that is no page table of the level below, or one
+    /// of another owner or place.
     WrongTable {
         #[allow(missing_docs)]
         table: u32,

@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::format::ENTRIES;
-use crate::frame::record::{Mappings, NONE, Type, bytes, find, first_managed};
+use crate::frame::record::{Mappings, NONE, Type, find, first_managed, table_bytes};
 
 #[repr(C)]
 struct Link {
@@ -41,9 +41,9 @@ fn link_of(slot: u32) -> &'static Link {
 #[inline]
 fn link_beside(table: u32, index: usize) -> &'static Link {
     // SAFETY: callers and slots name tables of level 1 only, whose next frame consists of links,
-    // and entries of such a table; a slot is on a list only while its table is in use. Frames stay
-    // in the direct map forever.
-    unsafe { &*bytes(table + 1).cast::<Link>().add(index) }
+    // and entries of such a table; a slot is on a list only while its table is in use. They are
+    // reached so forever.
+    unsafe { &*table_bytes(table + 1).cast::<Link>().add(index) }
 }
 
 /// Adds the entry to the frame's list.

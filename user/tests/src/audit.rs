@@ -43,7 +43,7 @@ fn beside() -> Outcome {
     let others: Result<Vec<_>> = (0..3).map(|_| spawn(|| churn(stop))).collect();
     let others = others?;
     let audits = || {
-        for _ in 0..20 {
+        for _ in 0..5 {
             nothing_is_wrong()?;
         }
         let text = read_text(FILE)?;

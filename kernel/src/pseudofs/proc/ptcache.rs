@@ -1,8 +1,8 @@
 //! `/proc/causeway/ptcache`: the cache of page tables.
 //!
-//! A line per level (`level 1 in_use 12 in_pool 8 …`) and the settings. Root writes one of the words
-//! `on`, `off`, `drain`, `adaptive`, or both of or one of `ratio=N` (tables in the pool for 100 in
-//! use) and `total=N` (tables of a level), which make the thresholds hold.
+//! A line per level (`level 1 in_use 12 in_pool 8 …`) and the settings. Root writes one of the
+//! words `on`, `off`, `drain`, `adaptive`, or both of or one of `ratio=N` (tables in the pool for
+//! 100 in use) and `total=N` (tables of a level), which make the thresholds hold.
 
 use abi::{Errno, Result};
 use fs::pseudofs::{Entry, Text};

@@ -63,9 +63,10 @@ pub(crate) use tlb::{
     forget_predictions, invalidate_all, invalidate_page, load_program_space, load_space,
 };
 pub(crate) use window::{
-    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, each_kernel_page, flushes, is_constant,
-    window_address, window_flush, window_invalidate, window_map, window_slot, window_start,
-    window_take, window_unmap, window_used,
+    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, each_kernel_page, flushes, guard, is_constant,
+    is_guarded, is_unsealed, reach_tables, table_ptr, window_address, window_flush,
+    window_invalidate, window_map, window_slot, window_start, window_take, window_unmap,
+    window_used,
 };
 
 /// Most CPUs that are used.

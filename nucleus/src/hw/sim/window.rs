@@ -136,6 +136,7 @@ pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(KernelPage)) {
             address: m.memory(PhysAddr((frame as u64) << PAGE_SHIFT)) as usize,
             frame: frame as u64,
             is_direct: true,
+            is_table: false,
             is_writable: true,
         });
     }
@@ -145,6 +146,7 @@ pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(KernelPage)) {
                 address: slot * PAGE_SIZE,
                 frame,
                 is_direct: false,
+                is_table: false,
                 is_writable: true,
             });
         }
@@ -154,6 +156,29 @@ pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(KernelPage)) {
 /// No frame has the kernel's text, which is the host's.
 pub(crate) fn is_constant(_frame: u64) -> bool {
     false
+}
+
+/// Page tables are not guarded.
+pub(crate) fn is_guarded() -> bool {
+    false
+}
+
+/// See [`is_guarded`].
+pub(crate) fn guard(_frames: core::ops::Range<u32>, _guarded: bool) {}
+
+/// See [`is_guarded`].
+#[inline]
+pub(crate) fn is_unsealed() -> bool {
+    false
+}
+
+/// See [`is_guarded`].
+pub(crate) fn reach_tables(_frames: core::ops::Range<u32>) {}
+
+/// A byte of a page table.
+#[inline]
+pub(crate) fn table_ptr(at: PhysAddr) -> *mut u8 {
+    super::ptr(at)
 }
 
 /// Holds an address that no one asked for: one that is mapped, if there is any.

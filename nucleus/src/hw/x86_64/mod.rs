@@ -24,6 +24,7 @@ pub(crate) mod fault;
 pub(crate) mod fpu;
 mod gate;
 pub(crate) mod gdt;
+pub(crate) mod guard;
 pub(crate) mod identify;
 pub(crate) mod idt;
 pub(crate) mod irq;
@@ -57,12 +58,13 @@ pub(crate) use cpu::{
     irqs_disable, irqs_enabled, irqs_restore, processor_random, spin_hint, wait_for_interrupt,
     write_back_caches,
 };
-pub(crate) use direct::{direct_hide, direct_show, each_kernel_page, is_constant};
+pub(crate) use direct::{direct_hide, direct_show, each_kernel_page};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
+pub(crate) use guard::{guard, is_constant, is_unsealed, reach_tables};
 pub use identify::{caches, processor};
 pub(crate) use irq::message;
 pub(crate) use kernel_flush::everywhere as flush_kernel;
-pub(crate) use layout::ptr;
+pub(crate) use layout::{is_guarded, ptr, table_ptr};
 pub(crate) use loader::take_seed as take_loader_seed;
 pub(crate) use mitigations::restrictions;
 pub use mitigations::{bugs, choice_of, vulnerabilities};

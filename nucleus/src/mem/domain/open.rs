@@ -141,18 +141,30 @@ pub(crate) fn audit(mut wrong: impl FnMut(u32)) {
 }
 
 /// Frames leave, which the caller owns alone, before they become what devices must not reach. No
-/// device uses them when this returns. Any lock may be held but those behind `OpenFrames`.
-pub(crate) fn leave(frames: Range<u32>, cause: Counter) {
+/// device uses them when this returns: one invalidation for all. Any lock may be held but those
+/// behind `OpenFrames`.
+pub(crate) fn leave(runs: &[Range<u32>], cause: Counter) {
     let stale = {
         let mut tree = TREE.lock_irq();
         let Some(tree) = tree.as_mut() else { return };
-        tree.change(frames.clone(), Entry::ABSENT);
-        tree.stale(&frames)
+        let mut stale = None;
+        for run in runs {
+            tree.change(run.clone(), Entry::ABSENT);
+            stale = Some(match stale {
+                None => tree.stale(run),
+                // Few are apart, and of those most once only.
+                Some(_) => Stale::Domain(tree.number),
+            });
+        }
+        stale
     };
     // A device that is attached later finds the tables as they are.
-    if DEVICES.load(Ordering::SeqCst) > 0 {
+    if let Some(stale) = stale
+        && DEVICES.load(Ordering::SeqCst) > 0
+    {
         forget(stale, cause);
     }
+    let frames = runs.iter().flat_map(Range::clone);
     frames.for_each(|index| machine::frame_closed(address(index)));
 }
 

@@ -72,14 +72,37 @@ fn count(frames: usize, cause: Cause) {
     batches.add(1);
 }
 
-/// Takes free frames out of the devices' reach, before they become something else. The caller owns
-/// them alone; it may hold locks, but not the buddy allocator's.
-pub(super) fn withdraw(frames: Range<u32>, cause: Cause) {
-    debug_assert!(frames.clone().all(|it| record(it).kind().is_open()));
-    count(frames.len(), cause);
-    if IS_WATCHED.load(Ordering::Relaxed) {
-        handlers::frames_leave(frames, cause.invalidation());
+/// Takes free frames out of the devices' reach, before they become something else: all in one
+/// batch. The caller owns them alone; it may hold locks, but not the buddy allocator's.
+pub(super) fn withdraw(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
+    let is_watched = IS_WATCHED.load(Ordering::Relaxed);
+    let mut total = 0;
+    let mut batch = [const { 0..0 }; BATCH];
+    let mut len = 0;
+    for run in frames {
+        debug_assert!(run.clone().all(|it| record(it).is_reachable()));
+        total += run.len();
+        if is_watched {
+            batch[len] = run;
+            len += 1;
+            if len == BATCH {
+                handlers::frames_leave(&batch, cause.invalidation());
+                len = 0;
+            }
+        }
     }
+    if len > 0 {
+        handlers::frames_leave(&batch[..len], cause.invalidation());
+    }
+    count(total, cause);
+}
+
+/// Runs of frames that leave by one invalidation: those of a stack fit.
+const BATCH: usize = 16;
+
+/// Neighbouring frames, as [`withdraw`] and [`restore`] want them.
+pub(super) fn run(frames: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    core::iter::once(frames)
 }
 
 /// Brings frames back, free ones again, that [`withdraw`] took out: all in one batch. The caller

@@ -205,6 +205,15 @@ fn hide_some() -> bool {
     count > 0
 }
 
+/// Takes the right to write frames in the direct map away, which become page tables, or gives it
+/// back. Page tables are written elsewhere.
+pub(super) fn guard(frames: core::ops::Range<u32>, guarded: bool) {
+    if machine::is_guarded() {
+        let _changing = CHANGING.lock_irq();
+        machine::guard(frames, guarded);
+    }
+}
+
 /// Moves a frame out of the direct map that becomes a page of a file with the bytes that it has:
 /// the kernel's page tables don't lead to it from now on, but TLBs may until
 /// [`flush_adopted`].

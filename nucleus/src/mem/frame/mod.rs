@@ -34,8 +34,8 @@ pub use buddy::{available, scattered};
 pub use bundle::Bundle;
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
-use device_reach::Cause;
 pub(crate) use device_reach::watch_reach;
+use device_reach::{Cause, run};
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, set_direct_map};
 pub(crate) use held::{hold, release as release_held};
@@ -46,10 +46,12 @@ pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
 pub use owned::Owned;
 use reach::with_bytes;
 pub(crate) use reach::{RING_SLOTS, map_pinned, start_rings, unmap_pinned};
-use record::{Type, address, bytes, record};
+use record::{Type, address, bytes, record, table_bytes};
 pub use run::{RUN_FRAMES, Run};
 #[cfg(any(target_os = "none", test))]
 pub(crate) use setup::records_reach;
+#[cfg(target_os = "none")]
+pub(crate) use setup::set_descriptor;
 pub(crate) use setup::{adopt, adopt_persistent, init, release};
 pub use table_cache::{
     PERIOD as TABLE_PERIOD, Policy as TablePolicy, TableUsage, Thresholds as TableThresholds,
@@ -260,9 +262,11 @@ const JUNKED: u32 = 0xdbdb_dbdb;
 fn junk(index: u32) {
     if cfg!(debug_assertions) {
         // SAFETY: the frame is free: nothing else reads or writes it.
-        with_bytes(index, |to| unsafe {
-            core::ptr::write_bytes(to, JUNK, PAGE_SIZE)
-        });
+        let fill = |to| unsafe { core::ptr::write_bytes(to, JUNK, PAGE_SIZE) };
+        match record(index).is_cached() {
+            true => fill(table_bytes(index)),
+            false => with_bytes(index, fill),
+        }
         record(index).in_use.store(JUNKED, Ordering::Relaxed);
     }
 }
@@ -290,11 +294,26 @@ fn zero(index: u32) {
     });
 }
 
-/// Whether the first `words` words of a frame that the caller owns alone are zero.
+/// Whether the first `words` words of a page table that the caller owns alone are zero.
 fn is_zero(index: u32, words: usize) -> bool {
     // SAFETY: the caller owns the frame; a word is aligned in it.
-    let words = unsafe { core::slice::from_raw_parts(bytes(index).cast::<u64>(), words) };
+    let words = unsafe { core::slice::from_raw_parts(table_bytes(index).cast::<u64>(), words) };
     words.iter().all(|&word| word == 0)
+}
+
+/// Takes a frame for a page table of the kernel itself. Its bytes are stale.
+#[cfg(target_os = "none")]
+pub(crate) fn take_kernel_table() -> Option<u32> {
+    let index = table_cache::take_kernels()?;
+    KERNEL.fetch_add(1, Ordering::Relaxed);
+    Some(index)
+}
+
+/// Gives one back that was never used.
+#[cfg(target_os = "none")]
+pub(crate) fn give_kernel_table(index: u32) {
+    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    table_cache::give_kernels(index);
 }
 
 /// Takes one frame; the caller gives it a type.
@@ -361,6 +380,46 @@ pub(crate) fn take_of_block() -> Result<u32, OutOfMemory> {
     take_own_to(Depth::Block, Type::Heap)
 }
 
+/// Takes frames for a stack of the kernel, all or none, out of the devices' reach in one batch. The
+/// bytes are stale.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn take_stack(to: &mut [u32]) -> Result<(), OutOfMemory> {
+    let attempt = || cache::take(Depth::Table);
+    let take = || {
+        if fails() {
+            return None;
+        }
+        attempt().or_else(|| retry(Depth::Table, attempt))
+    };
+    for i in 0..to.len() {
+        let Some(index) = take() else {
+            to[..i].iter().for_each(|&index| cache::give(index));
+            return Err(OutOfMemory);
+        };
+        to[i] = index;
+    }
+    device_reach::withdraw(to.iter().map(|&it| it..it + 1), Cause::Stacks);
+    for &index in &*to {
+        check_junk(index);
+        record(index).set_kind(Type::Free, Type::Kernel);
+    }
+    KERNEL.fetch_add(to.len(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Gives the frames of a stack back, in one batch.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn give_stack(frames: &[u32]) {
+    for &index in frames {
+        machine::frame_freed(address(index));
+        record(index).set_kind(Type::Kernel, Type::Free);
+        junk(index);
+    }
+    device_reach::restore(frames.iter().map(|&it| it..it + 1), Cause::Stacks);
+    KERNEL.fetch_sub(frames.len(), Ordering::Relaxed);
+    frames.iter().for_each(|&index| cache::give(index));
+}
+
 /// Whether there are frames for such a block.
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) fn has_block(frames: usize) -> bool {
@@ -376,7 +435,7 @@ fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
         .or_else(|| retry(depth, attempt))
         .ok_or(OutOfMemory)?;
     check_junk(index);
-    device_reach::withdraw(index..index + 1, Cause::of(kind));
+    device_reach::withdraw(run(index..index + 1), Cause::of(kind));
     record(index).set_kind(Type::Free, kind);
     owner_count(kind).fetch_add(1, Ordering::Relaxed);
     Ok(index)
@@ -390,7 +449,7 @@ pub(crate) fn take_neighbours(order: usize) -> Option<u32> {
         return None;
     }
     let index = buddy::take_spare(order, Depth::Block)?;
-    device_reach::withdraw(index..index + (1 << order), Cause::Heap);
+    device_reach::withdraw(run(index..index + (1 << order)), Cause::Heap);
     for i in index..index + (1 << order) {
         check_junk(i);
         record(i).set_kind(Type::Free, Type::Heap);
@@ -412,7 +471,7 @@ pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
         record(i).set_kind(kind, Type::Free);
         junk(i);
     }
-    device_reach::restore(core::iter::once(frames.clone()), Cause::of(kind));
+    device_reach::restore(run(frames.clone()), Cause::of(kind));
     owner_count(kind).fetch_sub(frames.len(), Ordering::Relaxed);
     if frames.len() == 1 {
         cache::give(frames.start);

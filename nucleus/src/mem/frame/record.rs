@@ -12,8 +12,11 @@
 //! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`)
 //! what it found; therefore these two have no other use in any type of frame.
 //!
-//! The *type count* (`iosup.txt` 2.2) says how often a frame is used as what its type says: a data
-//! frame's mappings, a page table's attachment. A type changes only when it is zero.
+//! In the words of `iosup.txt` 2.2: the *type* is in `word`. The *existence count* of data is that
+//! of its handles, which is checked (see [`counts`](super::counts)). A page table is *pinned* by
+//! each `Leaf`, which the use count of a table of level 1 has in it. The *type count* says how
+//! often a frame is used as what its type says: a data frame's mappings, a page table's attachment.
+//! A type changes only when it is zero.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -169,6 +172,12 @@ pub(crate) const fn address(index: u32) -> PhysAddr {
     PhysAddr((index as u64) << PAGE_SHIFT)
 }
 
+/// Where the kernel reaches a page table, to read and to write it.
+#[inline]
+pub(crate) fn table_bytes(index: u32) -> *mut u8 {
+    machine::table_ptr(address(index))
+}
+
 /// Where the kernel reaches a frame's bytes.
 #[inline]
 pub(crate) fn bytes(index: u32) -> *mut u8 {
@@ -310,8 +319,8 @@ impl Record {
             .store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
     }
 
-    /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone, which is not in a
-    /// free block.
+    /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone, which is not in
+    /// a free block.
     pub(super) fn set_cached(&self, cached: bool) {
         let word = self.word.load(Ordering::Relaxed) & !CACHED;
         self.word

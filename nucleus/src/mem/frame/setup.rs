@@ -111,6 +111,14 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     Ok(())
 }
 
+/// Notes that a frame which was in use at [`init`] has descriptors of the processor.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) fn set_descriptor(number: u64) {
+    if let Some(record) = record::find(number) {
+        record.set_kind(Type::Kernel, Type::Descriptor);
+    }
+}
+
 fn add_free(frames: Range<u32>) {
     for index in frames.clone() {
         record(index).set_kind(Type::Absent, Type::Free);
@@ -170,7 +178,7 @@ unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     }
     directmap::hide_adopted(index);
     record(index).set_kind(Type::Kernel, Type::Writable);
-    device_reach::restore(core::iter::once(index..index + 1), Cause::Other);
+    device_reach::restore(device_reach::run(index..index + 1), Cause::Other);
     counts::start(index);
     Some(Frame { index })
 }

@@ -18,13 +18,14 @@
 //! *fixed*, the paper's: a level exceeds both thresholds, [`ratio`](Thresholds::ratio) and
 //! [`total`](Thresholds::total); then the excess of tables in the pool over tables in use goes.
 //!
-//! *adaptive*: every [`PERIOD`] the pagedaemon takes away half of what a pool did not need, which is
-//! the least that was in it all the time (as Bonwick's magazines do: the working set decides, not a
-//! number that fits one load). So a load that comes back within the period finds its tables, a
-//! burst's tables go by halves, and an idle machine returns to [`KEPT`] tables per level. A fixed
+//! *adaptive*: every [`PERIOD`] the pagedaemon takes away half of what a pool did not need, which
+//! is the least that was in it all the time (as Bonwick's magazines do: the working set decides,
+//! not a number that fits one load). So a load that comes back within the period finds its tables,
+//! a burst's tables go by halves, and an idle machine returns to [`KEPT`] tables per level. A fixed
 //! ratio can do neither: it cuts the pool right when a burst ends, and never later.
 //!
-//! In both, a pool has at most a 64th of memory, and the pagedaemon drains all when memory is short.
+//! In both, a pool has at most a 64th of memory, and the pagedaemon drains all when memory is
+//! short.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -32,8 +33,10 @@ use core::time::Duration;
 use super::buddy::{self, Depth, MAX_ORDER};
 use super::cache::Stack;
 use super::device_reach::{self, Cause};
-use super::record::{FrameList, NONE, Type, address, record};
+use super::directmap;
+use super::record::{FrameList, NONE, Type, address, record, table_bytes};
 use super::targets::targets;
+use crate::PAGE_SIZE;
 use crate::counters::Counter;
 use crate::cpu::percpu::{PerCpu, Restart};
 use crate::hw::{handlers, machine};
@@ -177,7 +180,11 @@ pub(super) unsafe fn start(managed: usize) {
     set_policy(Policy::Adaptive);
     MOST.store(managed / 64, Ordering::Relaxed);
     let order = (managed / 256).max(1).ilog2() as usize;
-    BLOCK_ORDER.store(order.min(LARGEST_BLOCK), Ordering::Relaxed);
+    let largest = match machine::is_guarded() {
+        true => LARGEST_GUARDED,
+        false => LARGEST_BLOCK,
+    };
+    BLOCK_ORDER.store(order.min(largest), Ordering::Relaxed);
 }
 
 /// Enough for all tables that a fork, an exec or a small program's start can need, so that each
@@ -185,6 +192,8 @@ pub(super) unsafe fn start(managed: usize) {
 /// blocks of this size, too: with blocks of half of it, what is left of the one that was cut keeps
 /// these from being neighbours, and `memory-calls/touch-1MiB` takes 2% more instructions.
 const LARGEST_BLOCK: usize = 5;
+/// The same where page tables are guarded: 2 MiB, so that the direct map's pages stay whole.
+const LARGEST_GUARDED: usize = 9;
 
 /// log2 of the frames that are set aside at once: a 256th of a small machine's memory.
 fn block_order() -> usize {
@@ -340,7 +349,10 @@ fn make(level: usize) -> Option<Table> {
         true => take_raw(order_of(level)),
         false => {
             let index = take_alone(order_of(level));
-            index.inspect(|&index| withdraw(index, order_of(level)))
+            index.inspect(|&index| {
+                withdraw(index, order_of(level));
+                machine::reach_tables(index..index + frames_in(level) as u32);
+            })
         }
     };
     let Some(index) = made else {
@@ -361,7 +373,8 @@ fn make(level: usize) -> Option<Table> {
     }
     TABLES[level - 1].made.fetch_add(1, Ordering::Relaxed);
     TABLES[level - 1].fresh.fetch_add(1, Ordering::Relaxed);
-    super::zero(index);
+    // SAFETY: the frame is the caller's alone, and reached as a page table.
+    unsafe { core::ptr::write_bytes(table_bytes(index), 0, PAGE_SIZE) };
     Counter::pages_zeroed.add(1);
     Some(Table::Fresh(index))
 }
@@ -405,13 +418,32 @@ fn set_aside(first: u32, order: usize) {
 }
 
 fn withdraw(first: u32, order: usize) {
-    device_reach::withdraw(first..first + (1 << order), Cause::PageTables);
+    let frames = device_reach::run(first..first + (1 << order));
+    device_reach::withdraw(frames, Cause::PageTables);
 }
 
+/// Sets or clears the flag of frames, and with it the guard. The caller owns them alone.
 fn flag(first: u32, order: usize, cached: bool) {
-    for frame in first..first + (1 << order) {
-        record(frame).set_cached(cached);
-    }
+    let frames = first..first + (1 << order);
+    directmap::guard(frames.clone(), cached);
+    frames.for_each(|frame| record(frame).set_cached(cached));
+}
+
+/// Takes a frame for a page table of the kernel.
+#[cfg(target_os = "none")]
+pub(super) fn take_kernels() -> Option<u32> {
+    let index = take_raw(0)?;
+    super::check_junk(index);
+    record(index).set_kind(Type::Free, Type::Kernel);
+    Some(index)
+}
+
+/// Gives one back.
+#[cfg(target_os = "none")]
+pub(super) fn give_kernels(index: u32) {
+    record(index).set_kind(Type::Kernel, Type::Free);
+    super::junk(index);
+    buddy::give(index, 0);
 }
 
 /// Gives a page table back: all its user entries are zero, no TLB and no walker can reach it, and
@@ -558,7 +590,7 @@ fn free(level: usize, index: u32) {
     untype(level, index);
     flag(index, order, false);
     device_reach::restore(
-        core::iter::once(index..index + (1 << order)),
+        device_reach::run(index..index + (1 << order)),
         Cause::PageTables,
     );
     buddy::give(index, order);
@@ -677,4 +709,4 @@ pub(super) fn in_use() -> usize {
     tables.map(|(it, level)| it.in_use * frames_in(level)).sum()
 }
 
-const _: () = assert!(LARGEST_BLOCK <= MAX_ORDER);
+const _: () = assert!(LARGEST_BLOCK <= MAX_ORDER && LARGEST_GUARDED <= MAX_ORDER);

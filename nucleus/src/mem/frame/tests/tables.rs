@@ -73,7 +73,7 @@ fn new_tables_leave_the_reach_together() {
             .into();
         check_reach(&tables);
         assert_eq!(batches() - before, 1, "one for all tables of a fork");
-        assert_eq!(Counter::type_changes_page_tables.total() - changes, 16);
+        assert_eq!(Counter::type_changes_page_tables.total() - changes, 32);
         for (level, table) in tables {
             give(level, vec![table]);
         }
@@ -252,5 +252,28 @@ fn tables_under_all_settings() {
             let is_kept = record.kind() != Type::Free || record.is_reachable();
             assert!(is_kept, "frame {frame:#x} of {first:#x} is lost to devices");
         }
+    });
+}
+
+/// A stack's frames leave the devices' reach together, and return together; without memory for all
+/// of them none is taken.
+#[test]
+fn stacks_are_one_batch() {
+    on_machines_with("stacks are one batch", [1, 2], 1024, 4, || {
+        let before = usage();
+        let count = || Counter::device_batches_stacks.total();
+        let first = count();
+        let mut frames = [0; 8];
+        take_stack(&mut frames).unwrap();
+        assert_eq!(count() - first, 1);
+        assert!(frames.iter().all(|&it| !record(it).is_reachable()));
+        assert_eq!(usage().kernel, before.kernel + 8);
+        give_stack(&frames);
+        assert_eq!(count() - first, 2);
+        fail_after(Some(3));
+        assert_eq!(take_stack(&mut frames), Err(OutOfMemory));
+        fail_after(None);
+        assert_eq!(count() - first, 2);
+        assert_eq!(usage(), before);
     });
 }
