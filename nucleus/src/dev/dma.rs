@@ -11,7 +11,8 @@
 use alloc::{sync::Arc, vec::Vec};
 
 use crate::{
-    Frame, OutOfMemory, PAGE_SIZE, ephemeral,
+    Frame, OutOfMemory, PAGE_SIZE,
+    ephemeral::{self, LONGEST_RUN},
     frame::Contents,
     lock::{Rank, SpinLock},
 };
@@ -128,6 +129,28 @@ impl Buffer {
         ephemeral::map(self.frame()).read(offset, to);
     }
 }
+
+impl AsRef<Frame> for Buffer {
+    fn as_ref(&self) -> &Frame {
+        self.frame()
+    }
+}
+
+/// Copies bytes into buffers, in their order; they fit.
+pub fn write_all(buffers: &[Buffer], from: &[u8]) {
+    for (run, bytes) in buffers.chunks(LONGEST_RUN).zip(from.chunks(RUN_BYTES)) {
+        ephemeral::map_run(run).write(0, bytes);
+    }
+}
+
+/// Copies bytes out of buffers, in their order; they are there.
+pub fn read_all(buffers: &[Buffer], to: &mut [u8]) {
+    for (run, bytes) in buffers.chunks(LONGEST_RUN).zip(to.chunks_mut(RUN_BYTES)) {
+        ephemeral::map_run(run).read(0, bytes);
+    }
+}
+
+const RUN_BYTES: usize = LONGEST_RUN * PAGE_SIZE;
 
 impl Drop for Buffer {
     fn drop(&mut self) {

@@ -21,6 +21,7 @@
 
 pub mod audit;
 mod direct;
+mod run;
 mod shared;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
@@ -36,6 +37,7 @@ use crate::frame::{self, DirectMap, RING_SLOTS};
 use crate::hw::machine;
 use crate::task::{self, Sleep, WaitQueue};
 use crate::{Frame, PAGE_SIZE, Unchanged};
+pub use run::{LONGEST_RUN, MappedRun, alloc_run, map_run};
 pub use shared::Shared;
 
 bitflags! {
@@ -101,8 +103,9 @@ static UNKEPT: AtomicBool = AtomicBool::new(false);
 /// [`Unchanged::OutOfMemory`] if there is none for its page tables and bookkeeping.
 pub fn set_backend(backend: Backend) -> Result<(), Unchanged> {
     let is_plain = backend == Backend::Direct && frame::direct_map() == DirectMap::All;
+    // For runs, where nothing else needs the rings.
+    frame::start_rings(machine::cpu_count())?;
     if !is_plain {
-        frame::start_rings(machine::cpu_count())?;
         window::start()?;
     }
     let number = match backend {

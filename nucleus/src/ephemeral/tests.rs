@@ -147,7 +147,7 @@ fn mappings_reach_their_frames() {
 }
 
 fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
-    match below(6) {
+    match below(7) {
         0 => {
             let frames: Vec<Frame> = (0..1 + below(12))
                 .map(|_| Frame::alloc(Contents::Stale).unwrap())
@@ -191,6 +191,7 @@ fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
             }
             assert!(shared.sharers() >= 1);
         }
+        5 => a_run(tag, common),
         _ => {
             let number = below(12);
             if let Ok(mapping) = alloc(&common[number], Flags::NO_WAIT) {
@@ -198,6 +199,100 @@ fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
             }
         }
     }
+}
+
+/// Maps a run, beside another mapping or not, and compares it with its pages; sometimes one that
+/// does not wait.
+fn a_run(tag: u64, common: &[Frame]) {
+    let shared = &common[below(12)];
+    let held = (below(2) == 0).then(|| map(shared));
+    let frames: Vec<Frame> = (0..1 + below(LONGEST_RUN))
+        .map(|_| Frame::alloc(Contents::Stale).unwrap())
+        .collect();
+    let flags = match below(4) {
+        0 => Flags::NO_WAIT,
+        _ => Flags::empty(),
+    };
+    let Ok(run) = alloc_run(&frames, flags) else {
+        assert_eq!(flags, Flags::NO_WAIT);
+        return;
+    };
+    run.fill(0, frames.len() * PAGE_SIZE, tag as u8);
+    let words: Vec<u8> = (0..frames.len() as u64)
+        .flat_map(|i| [tag | i, !i].map(u64::to_le_bytes))
+        .flatten()
+        .collect();
+    // Across the pages' borders, and elsewhere.
+    let at = (PAGE_SIZE - 8) * usize::from(frames.len() > 1) + below(64);
+    run.write(at, &words);
+    let mut found = std::vec![0; words.len() + 2];
+    run.read(at - usize::from(at > 0), &mut found);
+    assert_eq!(found[usize::from(at > 0)..][..words.len()], words);
+    drop(run);
+    drop(held);
+    let mut bytes = std::vec![0; frames.len() * PAGE_SIZE];
+    for (frame, page) in frames.iter().zip(bytes.chunks_mut(PAGE_SIZE)) {
+        map(frame).read(0, page);
+    }
+    assert_eq!(bytes[at..at + words.len()], words);
+    assert!(bytes[..at].iter().all(|&byte| byte == tag as u8));
+    assert!(
+        bytes[at + words.len()..]
+            .iter()
+            .all(|&byte| byte == tag as u8)
+    );
+}
+
+/// Tasks on all CPUs map runs of different lengths, with every backend, of which the uncached one
+/// has room for two of the longest: each has all of its pages or none, and gets them in the end.
+#[test]
+fn runs_reach_their_frames() {
+    with_variants("runs reach their frames", 8, |_| {
+        let common: Vec<Frame> = (0..12)
+            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+            .collect();
+        let together = Arc::new(Together::default());
+        for task in 0..8u64 {
+            let common = common.clone();
+            together.spawn(move || {
+                for round in 0..20 {
+                    a_run(task << 32 | round << 8, &common);
+                }
+            });
+        }
+        together.join();
+    });
+}
+
+/// Neighbours in the direct map are a run without a mapping; others are mapped, and a run's pages
+/// are the frames that were given, in their order.
+#[test]
+fn neighbours_in_the_direct_map_cost_nothing() {
+    let plain = Variant {
+        backend: Backend::Direct,
+        ..PAPER
+    };
+    with_variant("neighbours cost nothing", plain, 5, |_| {
+        let mut frames: Vec<Frame> = (0..100)
+            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+            .collect();
+        frames.sort_by_key(Frame::number);
+        let neighbours = frames
+            .windows(LONGEST_RUN)
+            .find(|it| it[0].number() + LONGEST_RUN as u64 - 1 == it[LONGEST_RUN - 1].number());
+        let neighbours = neighbours.expect("neighbours among the frames of a new machine");
+        let made = |frames: &[Frame]| {
+            let before = Counter::ephemeral_misses.total();
+            let run = map_run(frames);
+            assert_eq!(run.frames(), frames);
+            Counter::ephemeral_misses.total() - before
+        };
+        assert_eq!(made(neighbours), 0);
+        let apart = [neighbours[0].clone(), neighbours[2].clone()];
+        assert_eq!(made(&apart), 2);
+        let backwards = [neighbours[1].clone(), neighbours[0].clone()];
+        assert_eq!(made(&backwards), 2);
+    });
 }
 
 /// Two entries, and tasks on all CPUs that copy between pages: each has both entries or none.
@@ -370,7 +465,7 @@ fn the_costs_are_those_of_the_paper() {
         let counters = [
             Counter::ephemeral_hits,
             Counter::ephemeral_misses,
-            Counter::ephemeral_local,
+            Counter::tlb_local_page,
             Counter::tlb_remote,
         ];
         let before = counts(counters);
@@ -425,11 +520,11 @@ fn the_costs_are_those_of_the_paper() {
         // A shared one after that is told to the others, unless each looks for itself.
         let others = machine::cpu_count() as u64 - 1;
         let share = || drop(Shared::new(many[0].clone(), Flags::empty()));
-        let before = counts([Counter::ephemeral_remote; 4])[0];
+        let before = Counter::ephemeral_remote_shared.total();
         let eager = cost(&share)[3];
         assert!(eager <= others, "{eager}");
         // This CPU is none of the others.
-        let told = counts([Counter::ephemeral_remote; 4])[0] - before;
+        let told = Counter::ephemeral_remote_shared.total() - before;
         assert!(told <= others, "{told}");
         window::set_late(true);
         let fresh: Vec<Frame> = (0..20)

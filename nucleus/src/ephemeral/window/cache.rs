@@ -38,6 +38,13 @@ pub(super) struct Translations {
     change: AtomicU64,
 }
 
+/// Whose mapping a CPU uses, for the counters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Private,
+    Shared,
+}
+
 impl Translations {
     /// No CPU holds any.
     pub(super) const fn new() -> Translations {
@@ -63,24 +70,32 @@ impl Translations {
 
     /// Makes this CPU's TLB hold no older translation of the address. The caller is pinned.
     #[inline]
-    pub(super) fn clean_here(&self, slot: u32) {
+    pub(super) fn clean_here(&self, slot: u32, by: Use) {
         let here = 1 << machine::cpu();
         // This CPU has set its bit itself, or has invalidated the address for the one that did.
-        if self.clean.load(Ordering::Acquire) & here == 0 {
-            self.forget_here(slot, here);
+        let clean = self.clean.load(Ordering::Acquire);
+        if clean & here == 0 {
+            self.forget_here(slot, by, clean != 0);
         }
     }
 
+    /// `elsewhere`: another CPU has used the mapping.
     #[cold]
-    fn forget_here(&self, slot: u32, here: u64) {
+    fn forget_here(&self, slot: u32, by: Use, elsewhere: bool) {
         match super::flushed_since(self.change.load(Ordering::Relaxed)) {
             true => Counter::ephemeral_saved_flushed.add(1),
             false => {
                 machine::window_invalidate(slot as usize);
-                Counter::ephemeral_local.add(1);
+                let cause = match (by, elsewhere) {
+                    (Use::Shared, _) => Counter::ephemeral_local_late,
+                    (Use::Private, true) => Counter::ephemeral_local_moved,
+                    (Use::Private, false) => Counter::ephemeral_local_reuse,
+                };
+                cause.add(1);
                 Counter::tlb_local_page.add(1);
             }
         }
+        let here = 1 << machine::cpu();
         self.clean.fetch_or(here, Ordering::Release);
     }
 
@@ -92,8 +107,8 @@ impl Translations {
         Counter::ephemeral_saved_mask.add(u64::from(clean));
         if missing != 0 {
             let here = missing & 1 << machine::cpu();
-            Counter::ephemeral_local.add(u64::from(here != 0));
-            Counter::ephemeral_remote.add(u64::from((missing & !here).count_ones()));
+            Counter::ephemeral_local_shared.add(u64::from(here != 0));
+            Counter::ephemeral_remote_shared.add(u64::from((missing & !here).count_ones()));
             pmap::forget_window(&[slot], missing);
             self.clean.fetch_or(missing, Ordering::Release);
         }

@@ -32,6 +32,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::{Flags, Mapping, Unavailable};
+use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::NONE;
 use crate::frame::{self, DirectMap, RING_SLOTS};
@@ -40,7 +41,7 @@ use crate::lock::{Rank, SpinLock};
 use crate::sync::Mutex;
 use crate::task::{self, WaitQueue};
 use crate::{Frame, Unchanged};
-use cache::{Lists, Translations};
+use cache::{Lists, Translations, Use};
 
 /// The most entries that the cache can have.
 pub const MAX_ENTRIES: usize = WINDOW_PAGES - FIRST;
@@ -199,6 +200,7 @@ fn configure(entries: usize) -> Result<(), Unchanged> {
         close()?;
         // No entry is in use now, nor found.
         machine::flush_kernel();
+        Counter::ephemeral_flush_resize.add(1);
     }
     let count = ENTRIES.swap(entries, Ordering::Relaxed);
     COMMON_ENTRIES.store(common, Ordering::Relaxed);
@@ -412,7 +414,7 @@ fn use_here<const N: usize>(frames: [&Frame; N], slots: [u32; N]) -> [Mapping<'_
     frames.map(|frame| {
         let slot = slots.next().expect("an address for each frame");
         machine::preempt_disable();
-        translations(slot).clean_here(slot);
+        translations(slot).clean_here(slot, Use::Private);
         Mapping::at_slot(frame, slot)
     })
 }
@@ -472,5 +474,5 @@ pub(super) fn keep_addresses() -> impl Drop {
 /// Makes a shared mapping right for this CPU, to which the caller is pinned.
 #[inline]
 pub(super) fn check_here(slot: u32) {
-    translations(slot).clean_here(slot);
+    translations(slot).clean_here(slot, Use::Shared);
 }

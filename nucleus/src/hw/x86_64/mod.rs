@@ -76,9 +76,9 @@ pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::DEVICES;
 pub(crate) use window::{
-    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, flushes, window_address, window_flush,
-    window_invalidate, window_map, window_slot, window_start, window_take, window_unmap,
-    window_used,
+    WINDOW_ORDERED, WINDOW_PAGES, WINDOW_RING, WINDOW_RUN, WINDOW_SINGLE, flushes, window_address,
+    window_flush, window_invalidate, window_map, window_slot, window_start, window_take,
+    window_unmap, window_used,
 };
 
 use crate::PhysAddr;

@@ -14,10 +14,14 @@ use crate::{OutOfMemory, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// Addresses that each CPU has for itself.
 pub(crate) const WINDOW_RING: usize = 256;
+/// The most neighbours of these that are handed out together: 64 KiB.
+pub(crate) const WINDOW_RUN: usize = 16;
 /// Addresses that are allocated one by one.
 pub(crate) const WINDOW_SINGLE: usize = 512;
 /// Addresses in the window: those of the CPUs, the single ones, and 512 MiB of others.
 pub(crate) const WINDOW_PAGES: usize = MAX_CPUS * WINDOW_RING + WINDOW_SINGLE + (128 << 10);
+/// Bytes of the window in the order of their addresses: all.
+pub(crate) const WINDOW_ORDERED: usize = WINDOW_PAGES * PAGE_SIZE;
 /// Entries in a page table.
 const ENTRIES: usize = 512;
 
