@@ -21,6 +21,7 @@
 
 pub mod audit;
 mod direct;
+
 mod run;
 mod shared;
 #[cfg(all(test, not(target_os = "none")))]
@@ -142,6 +143,8 @@ pub(crate) unsafe fn init() {
         uncached::reset();
         window::reset();
     }
+    #[cfg(test)]
+    crate::mem::mistake::reset();
     BACKEND.store(PLAIN, Ordering::Relaxed);
     note_unkept();
     if frame::direct_map() != DirectMap::All {

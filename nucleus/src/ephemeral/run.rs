@@ -5,8 +5,6 @@
 //! so a run would be a miss there as well. A CPU's ring is free but for what the caller holds, so a
 //! run waits for nobody; only the uncached backend's addresses are common to all CPUs.
 
-use core::marker::PhantomData;
-
 use super::{Backend, Flags, Unavailable, backend, direct, is_direct, may_sleep, uncached, unpin};
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
@@ -21,10 +19,10 @@ pub const LONGEST_RUN: usize = WINDOW_RUN;
 /// run lives; dropping it ends all of the mappings.
 pub struct MappedRun<'a, F: AsRef<Frame>> {
     frames: &'a [F],
+    /// The address of byte 0. On the simulated machine the other pages are elsewhere.
+    address: *mut u8,
     /// The first address's number in the window, [`NONE`] for the direct map.
     slot: u32,
-    /// A run stays on its CPU.
-    not_send: PhantomData<*mut u8>,
 }
 
 /// Maps frames at consecutive addresses, all or none: [`LONGEST_RUN`] at most, and at least one.
@@ -41,14 +39,16 @@ pub fn alloc_run<F: AsRef<Frame>>(
         "a run of {} frames",
         frames.len()
     );
-    let slot = match are_neighbours(frames) {
-        true => {
-            direct::pin();
-            NONE
-        }
-        false if backend() == Backend::Uncached && may_sleep() => {
-            uncached::alloc_run(frames, flags)?
-        }
+    if let Some(address) = in_direct_map(frames) {
+        direct::pin();
+        return Ok(MappedRun {
+            frames,
+            address,
+            slot: NONE,
+        });
+    }
+    let slot = match backend() == Backend::Uncached && may_sleep() {
+        true => uncached::alloc_run(frames, flags)?,
         false => {
             machine::preempt_disable();
             Counter::ephemeral_misses.add(frames.len() as u64);
@@ -57,8 +57,8 @@ pub fn alloc_run<F: AsRef<Frame>>(
     };
     Ok(MappedRun {
         frames,
+        address: window_page(frames, slot, 0),
         slot,
-        not_send: PhantomData,
     })
 }
 
@@ -71,14 +71,21 @@ pub fn map_run<F: AsRef<Frame>>(frames: &[F]) -> MappedRun<'_, F> {
     }
 }
 
-/// Whether the frames are one range of the direct map.
-fn are_neighbours<F: AsRef<Frame>>(frames: &[F]) -> bool {
-    let first = frames[0].as_ref().index();
-    let mut expected = first..;
-    frames.iter().all(|frame| {
+/// The address of the frames if they are one range of the direct map.
+fn in_direct_map<F: AsRef<Frame>>(frames: &[F]) -> Option<*mut u8> {
+    let first = frames[0].as_ref();
+    let is_next = |(frame, index): (&F, u32)| {
         let frame = frame.as_ref();
-        is_direct(frame) && expected.next() == Some(frame.index())
-    })
+        is_direct(frame) && frame.index() == index
+    };
+    let rest = frames[1..].iter().zip(first.index() + 1..);
+    (is_direct(first) && { rest }.all(is_next)).then(|| first.bytes())
+}
+
+/// Where the kernel reaches page `number` of a run from an address of the window on.
+fn window_page<F: AsRef<Frame>>(frames: &[F], slot: u32, number: usize) -> *mut u8 {
+    let frame = frames[number].as_ref();
+    machine::window_address(slot as usize + number, address(frame.index()))
 }
 
 impl<F: AsRef<Frame>> Drop for MappedRun<'_, F> {
@@ -98,20 +105,12 @@ impl<F: AsRef<Frame>> Drop for MappedRun<'_, F> {
 impl<'a, F: AsRef<Frame>> MappedRun<'a, F> {
     /// The kernel virtual address of byte 0.
     pub fn address(&self) -> usize {
-        self.page(0) as usize
+        self.address as usize
     }
 
     /// The frames mapped.
     pub fn frames(&self) -> &'a [F] {
         self.frames
-    }
-
-    fn page(&self, number: usize) -> *mut u8 {
-        let frame = self.frames[number].as_ref();
-        match self.slot {
-            NONE => frame.bytes(),
-            slot => machine::window_address(slot as usize + number, address(frame.index())),
-        }
     }
 
     /// The places of `len` bytes from `offset` on, which lie inside the run, with the number of
@@ -122,19 +121,26 @@ impl<'a, F: AsRef<Frame>> MappedRun<'a, F> {
             offset <= size && len <= size - offset,
             "an access of {len} bytes at {offset} goes beyond the run"
         );
-        let most = match self.slot {
+        let ordered = match self.slot {
             NONE => size,
             _ => machine::WINDOW_ORDERED.min(size),
         };
         let (mut at, end) = (offset, offset + len);
         core::iter::from_fn(move || {
-            let count = (most - at % most).min(end - at);
-            let number = at / PAGE_SIZE;
-            let place = (count > 0).then(|| self.page(number).wrapping_add(at % PAGE_SIZE))?;
+            if at == end {
+                return None;
+            }
+            let number = at / ordered;
+            let page = match number {
+                0 => self.address,
+                _ => window_page(self.frames, self.slot, number),
+            };
             if self.slot != NONE {
                 let frame = self.frames[number].as_ref();
                 machine::window_used(self.slot as usize + number, address(frame.index()));
             }
+            let count = (ordered - at % ordered).min(end - at);
+            let place = page.wrapping_add(at % ordered);
             at += count;
             Some((place, count))
         })

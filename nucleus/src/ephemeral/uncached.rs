@@ -12,6 +12,7 @@ use crate::frame::RING_SLOTS;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine::{self, WINDOW_SINGLE};
 use crate::lock::{Rank, SpinLock};
+use crate::mem::mistake::Mistake;
 use crate::task::WaitQueue;
 use crate::{Frame, OutOfMemory, pmap};
 
@@ -205,7 +206,11 @@ fn invalidate(own: &[u32]) -> bool {
     let others = pmap::all_cpus().count_ones() - 1;
     Counter::ephemeral_local_uncached.add(count as u64);
     Counter::ephemeral_remote_uncached.add(u64::from(others) * count as u64);
-    pmap::forget_window(batch, pmap::all_cpus());
+    let told = match Mistake::OthersNotTold.is_made() {
+        true => 1 << machine::cpu(),
+        false => pmap::all_cpus(),
+    };
+    pmap::forget_window(batch, told);
     {
         let mut slots = SLOTS.lock_irq();
         batch.iter().for_each(|&slot| slots.give(slot));

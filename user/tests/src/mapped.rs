@@ -134,6 +134,25 @@ fn field(name: &str) -> Result<u64> {
     Ok(value.parse()?)
 }
 
+/// Invalidations here and elsewhere as mappings without the window ended, which the sums contain.
+fn invalidations() -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for place in ["local", "remote"] {
+        let text = read_text("/proc/causeway/ephemeral")?;
+        let causes: u64 = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(place)?.strip_prefix('_')?.split_once(' '))
+            .filter_map(|(_, count)| count.parse::<u64>().ok())
+            .sum();
+        let sum = text.lines().find_map(|line| line.strip_prefix(place)?.strip_prefix(' '));
+        let sum: u64 = sum.ok_or(format!("no {place} in {text}"))?.parse()?;
+        // Other CPUs go on counting while the file is written.
+        ensure!(sum <= causes, "{sum} are {causes} by cause in {text}");
+        counts.push(field(&format!("{place}_uncached"))?);
+    }
+    Ok(counts)
+}
+
 /// Bytes arrive wherever mappings come from, and each source shows what it costs.
 fn backends() -> Outcome {
     only_causeway()?;
@@ -149,6 +168,7 @@ fn backends() -> Outcome {
     for backend in ["window", "uncached", "direct"] {
         fs::write(FILE, backend)?;
         let before = [field("hits")?, field("misses")?];
+        let told = invalidations()?;
         for _ in 0..3 {
             fs::write(&path, &bytes)?;
             ensure!(fs::read(&path)? == bytes, "other bytes by {backend}");
@@ -156,7 +176,16 @@ fn backends() -> Outcome {
         let now = [field("hits")?, field("misses")?];
         let made = now[1] - before[1];
         match (backend, was.as_str()) {
-            ("uncached", _) => ensure!(made >= 120, "{made} mappings were made"),
+            ("uncached", _) => {
+                ensure!(made >= 120, "{made} mappings were made");
+                let told = told.iter().zip(invalidations()?);
+                let told: Vec<u64> = told.map(|(before, now)| now - before).collect();
+                let least = [120, 120 * (cpus() as u64 - 1)];
+                ensure!(
+                    told.iter().zip(least).all(|(&told, least)| told >= least),
+                    "{told:?} invalidations at the ends of {made} mappings"
+                );
+            }
             ("window", _) => ensure!(now != before, "no mapping of the window is counted"),
             _ => {}
         }

@@ -9,6 +9,7 @@ use super::translations;
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine;
+use crate::mem::mistake::Mistake;
 use crate::{OutOfMemory, pmap};
 
 /// The paper's `sf_buf`, but for what is looked at without the cache's lock ([`Translations`]). It
@@ -74,7 +75,7 @@ impl Translations {
         let here = 1 << machine::cpu();
         // This CPU has set its bit itself, or has invalidated the address for the one that did.
         let clean = self.clean.load(Ordering::Acquire);
-        if clean & here == 0 {
+        if clean & here == 0 && !Mistake::MaskForgotten.is_made() {
             self.forget_here(slot, by, clean != 0);
         }
     }
@@ -322,8 +323,12 @@ impl Lists {
         if !may_be_held {
             // What the mask says of older translations stays true.
             Counter::ephemeral_saved_accessed.add(1);
+            if Mistake::AccessedBitOfAll.is_made() {
+                let clean = &translations(self.slot(number)).clean;
+                clean.store(u64::MAX, Ordering::Relaxed);
+            }
         }
-        may_be_held
+        may_be_held && !Mistake::AccessedBitIgnored.is_made()
     }
 
     /// TLBs may hold translations of these, whose entries are cleared.

@@ -23,6 +23,7 @@ use crate::OutOfMemory;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
 use crate::hw::machine::{self, MAX_CPUS, WINDOW_RING};
+use crate::mem::mistake::Mistake;
 
 /// What stands in a ring for an address in use.
 const IN_USE: u64 = u64::MAX;
@@ -61,7 +62,7 @@ impl Ring {
                 // What holds it has taken many others since, or was interrupted.
                 continue;
             }
-            if given >= machine::flushes() {
+            if may_be_held(given) {
                 flush();
             }
             return next;
@@ -81,7 +82,7 @@ impl Ring {
         let given = self.given[first..first + count]
             .iter()
             .map(|given| given.swap(IN_USE, Ordering::Relaxed));
-        if given.fold(0, u64::max) >= machine::flushes() {
+        if may_be_held(given.fold(0, u64::max)) {
             flush();
         }
         first
@@ -95,6 +96,12 @@ impl Ring {
         compiler_fence(Ordering::SeqCst);
         self.given[at].store(machine::flushes(), Ordering::Relaxed);
     }
+}
+
+/// Whether this CPU's TLB may hold an address that was given back after so many flushes.
+#[inline]
+fn may_be_held(given: u64) -> bool {
+    given >= machine::flushes() && !Mistake::RingNotFlushed.is_made()
 }
 
 /// All addresses of the ring were used since the CPU dropped its translations last.
