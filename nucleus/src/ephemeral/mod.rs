@@ -146,6 +146,7 @@ pub(crate) unsafe fn init() {
     #[cfg(test)]
     crate::mem::mistake::reset();
     BACKEND.store(PLAIN, Ordering::Relaxed);
+    SCARCE.store(false, Ordering::Relaxed);
     note_unkept();
     if frame::direct_map() != DirectMap::All {
         set_backend(Backend::Direct).expect("memory for the window");
@@ -195,6 +196,9 @@ pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
 /// Out of line, so that the direct map's path is short.
 #[inline(never)]
 fn alloc_elsewhere(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
+    if is_unkept() {
+        return Ok(alloc_pinned(frame));
+    }
     let [mapping] = alloc_each([frame], flags)?;
     Ok(mapping)
 }
@@ -224,12 +228,35 @@ pub fn free(mapping: Mapping<'_>) {
     drop(mapping);
 }
 
+/// See [`seem_scarce`].
+static SCARCE: AtomicBool = AtomicBool::new(false);
+
+/// Whether mappings [seem scarce](seem_scarce).
+pub fn is_scarce() -> bool {
+    SCARCE.load(Ordering::Relaxed)
+}
+
+/// Lets all mappings of the window, or of the uncached backend, seem to be in use to those who need
+/// not have one or whose sleep a signal may end, until it is called with `false`: for tests.
+pub fn seem_scarce(scarce: bool) {
+    SCARCE.store(scarce, Ordering::SeqCst);
+    if !scarce {
+        window::wake_sleepers();
+        uncached::wake_sleepers();
+    }
+}
+
 /// Waits until `attempt` gives something, which a mapping that ends may make possible.
 fn wait<T>(
     sleepers: &WaitQueue,
     flags: Flags,
     mut attempt: impl FnMut() -> Option<T>,
 ) -> Result<T, Unavailable> {
+    // Scarcity is simulated for callers that are prepared for it only.
+    let mut attempt = || match flags.is_empty() || !is_scarce() {
+        true => attempt(),
+        false => None,
+    };
     if let Some(found) = attempt() {
         return Ok(found);
     }

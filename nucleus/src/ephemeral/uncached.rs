@@ -110,6 +110,11 @@ pub(super) unsafe fn reset() {
     unsafe { SLOTS.set(SpinLock::new(Rank::KernelSpace, Slots::new())) };
 }
 
+/// Has all that wait for an address look again.
+pub(super) fn wake_sleepers() {
+    SLEEPERS.wake_all();
+}
+
 /// Maps frames, all or none. The caller may sleep.
 pub(super) fn alloc<const N: usize>(
     frames: [&Frame; N],

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::translations;
+use super::{MAX_AHEAD, translations};
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine;
@@ -134,10 +134,6 @@ pub(super) struct Lists {
     /// No mapping is made: the caches are about to change.
     is_closed: bool,
 }
-
-/// Inactive mappings that are ended together: few against the entries, enough to number changes
-/// rarely. Not measured.
-const AHEAD: usize = 16;
 
 impl Lists {
     pub(super) const fn new() -> Lists {
@@ -290,8 +286,8 @@ impl Lists {
     /// Ends the mappings of the oldest inactive ones, ahead of their use for other frames: by then
     /// the CPUs may have dropped what they hold of them.
     fn unmap_oldest(&mut self) {
-        let (mut number, mut held) = (self.oldest, [NONE; AHEAD]);
-        for held in &mut held {
+        let (mut number, mut held) = (self.oldest, [NONE; MAX_AHEAD]);
+        for held in &mut held[..super::ahead()] {
             if number == NONE || self.bufs[number as usize].frame == NONE {
                 break;
             }

@@ -84,6 +84,12 @@ static PARTS: AtomicBool = AtomicBool::new(true);
 static LATE: AtomicBool = AtomicBool::new(true);
 static PRIVATE: AtomicBool = AtomicBool::new(true);
 static KEEP: AtomicU32 = AtomicU32::new(KEEP_AUTO);
+static AHEAD: AtomicUsize = AtomicUsize::new(DEFAULT_AHEAD);
+static USES_FLUSHES: AtomicBool = AtomicBool::new(true);
+/// The most inactive mappings that are ended together.
+pub const MAX_AHEAD: usize = 64;
+/// Few against the entries, enough to number changes rarely.
+const DEFAULT_AHEAD: usize = 16;
 const KEEP_AUTO: u32 = 0;
 const KEEP_ON: u32 = 1;
 
@@ -127,6 +133,9 @@ static FLUSHED: [Flushed; MAX_CPUS] = [const {
 /// Whether this CPU is known to have dropped all its translations since a change. The caller is
 /// pinned; what an interrupt does in between makes the answer no better than it is.
 fn flushed_since(change: u64) -> bool {
+    if !uses_flushes() {
+        return false;
+    }
     let own = &FLUSHED[machine::cpu()];
     let irqs = machine::irqs_disable();
     let flushes = machine::flushes();
@@ -254,6 +263,8 @@ pub(super) unsafe fn reset() {
     LATE.store(true, Ordering::Relaxed);
     PRIVATE.store(true, Ordering::Relaxed);
     KEEP.store(KEEP_AUTO, Ordering::Relaxed);
+    AHEAD.store(DEFAULT_AHEAD, Ordering::Relaxed);
+    USES_FLUSHES.store(true, Ordering::Relaxed);
     CHANGES.store(0, Ordering::Relaxed);
     for own in &FLUSHED {
         for number in [&own.at, &own.seen, &own.upto] {
@@ -347,6 +358,31 @@ pub fn set_keep(keep: Keep) -> Result<(), Unchanged> {
     let result = reconfigure(entries()).inspect_err(|_| KEEP.store(before, Ordering::Relaxed));
     super::note_unkept();
     result
+}
+
+/// Mappings that are ended together, [`MAX_AHEAD`] at most: see [`cache`].
+pub fn ahead() -> usize {
+    AHEAD.load(Ordering::Relaxed)
+}
+
+/// Has so many inactive mappings ended together.
+pub fn set_ahead(ahead: usize) {
+    AHEAD.store(ahead.clamp(1, MAX_AHEAD), Ordering::Relaxed);
+}
+
+/// Whether a CPU's flushes for other reasons save invalidations.
+pub fn uses_flushes() -> bool {
+    USES_FLUSHES.load(Ordering::Relaxed)
+}
+
+/// See [`uses_flushes`].
+pub fn use_flushes(used: bool) {
+    USES_FLUSHES.store(used, Ordering::Relaxed);
+}
+
+/// Has all that wait for an entry look again.
+pub(super) fn wake_sleepers() {
+    SLEEPERS.wake_all();
 }
 
 /// Entries in use, and those that map something.
