@@ -181,7 +181,7 @@ pub const SWITCHES: &[Switch] = &[
     Switch {
         name: "ephemeral.ahead",
         values: Number(1, window::MAX_AHEAD as u32, "mappings"),
-        default: "16",
+        default: "64",
         is_live: true,
         get: || [window::ahead() as u32, 0],
         set: |[n, _]| {

@@ -139,6 +139,7 @@ impl AsRef<Frame> for Buffer {
 /// Copies bytes into buffers, in their order; they fit.
 pub fn write_all(buffers: &[Buffer], from: &[u8]) {
     for (run, bytes) in buffers.chunks(LONGEST_RUN).zip(from.chunks(RUN_BYTES)) {
+        let run = &run[..bytes.len().div_ceil(PAGE_SIZE)];
         ephemeral::map_run(run).write(0, bytes);
     }
 }
@@ -146,6 +147,7 @@ pub fn write_all(buffers: &[Buffer], from: &[u8]) {
 /// Copies bytes out of buffers, in their order; they are there.
 pub fn read_all(buffers: &[Buffer], to: &mut [u8]) {
     for (run, bytes) in buffers.chunks(LONGEST_RUN).zip(to.chunks_mut(RUN_BYTES)) {
+        let run = &run[..bytes.len().div_ceil(PAGE_SIZE)];
         ephemeral::map_run(run).read(0, bytes);
     }
 }

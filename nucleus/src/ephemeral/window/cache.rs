@@ -286,8 +286,10 @@ impl Lists {
     /// Ends the mappings of the oldest inactive ones, ahead of their use for other frames: by then
     /// the CPUs may have dropped what they hold of them.
     fn unmap_oldest(&mut self) {
+        // A small cache keeps most of what it has.
+        let ahead = super::ahead().min(self.bufs.len() / 4).max(1);
         let (mut number, mut held) = (self.oldest, [NONE; MAX_AHEAD]);
-        for held in &mut held[..super::ahead()] {
+        for held in &mut held[..ahead] {
             if number == NONE || self.bufs[number as usize].frame == NONE {
                 break;
             }

@@ -84,12 +84,13 @@ static PARTS: AtomicBool = AtomicBool::new(true);
 static LATE: AtomicBool = AtomicBool::new(true);
 static PRIVATE: AtomicBool = AtomicBool::new(true);
 static KEEP: AtomicU32 = AtomicU32::new(KEEP_AUTO);
-static AHEAD: AtomicUsize = AtomicUsize::new(DEFAULT_AHEAD);
+static AHEAD: AtomicUsize = AtomicUsize::new(MAX_AHEAD);
 static USES_FLUSHES: AtomicBool = AtomicBool::new(true);
-/// The most inactive mappings that are ended together.
+/// The most inactive mappings that are ended together. By `--icount` with 6144 entries, 64 are 1%
+/// faster than 16 in `disk-dump/direct-128MiB`, where each page is a miss, 5% than 4 and 22% than
+/// one. In `web-server/nasa` the CPU has flushed by itself before 92% of the addresses are used
+/// again, with 16 before 58%, with 4 before 13%, and never with one.
 pub const MAX_AHEAD: usize = 64;
-/// Few against the entries, enough to number changes rarely.
-const DEFAULT_AHEAD: usize = 16;
 const KEEP_AUTO: u32 = 0;
 const KEEP_ON: u32 = 1;
 
@@ -263,7 +264,7 @@ pub(super) unsafe fn reset() {
     LATE.store(true, Ordering::Relaxed);
     PRIVATE.store(true, Ordering::Relaxed);
     KEEP.store(KEEP_AUTO, Ordering::Relaxed);
-    AHEAD.store(DEFAULT_AHEAD, Ordering::Relaxed);
+    AHEAD.store(MAX_AHEAD, Ordering::Relaxed);
     USES_FLUSHES.store(true, Ordering::Relaxed);
     CHANGES.store(0, Ordering::Relaxed);
     for own in &FLUSHED {
