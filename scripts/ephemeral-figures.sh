@@ -60,12 +60,13 @@ causes() {
     for cpus in 2 4; do
         echo "== Invalidations by cause, $cpus CPUs"
         $causeway bench --against none --out "$out/causes-$cpus" --events ephemeral_ \
-            --smp $cpus --runs 1 --full --mem 1536M \
+            --smp $cpus --runs 1 --mem 1536M \
             disk-dump web-server --rows direct-128 --rows nasa \
             --append "$paper ephemeral.entries=65536" \
             --variant "$paper ephemeral.entries=6144" \
             --variant "$paper ephemeral.entries=65536 ephemeral.private=off" \
             --variant "$paper ephemeral.entries=6144 ephemeral.private=off" \
+            --variant "ephemeral=window ephemeral.entries=65536 ephemeral.private=off" \
             --variant "ephemeral=window ephemeral.entries=65536" \
             --variant "ephemeral=window ephemeral.entries=6144" || true
     done
