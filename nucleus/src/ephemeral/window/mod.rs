@@ -50,13 +50,13 @@ pub const MAX_ENTRIES: usize = WINDOW_PAGES - FIRST;
 const FIRST: usize = RING_SLOTS + WINDOW_SINGLE;
 /// With fewer entries for each CPU there are no parts. On four CPUs PostMark's small configuration
 /// finds 87% of its mappings in parts of 8 entries, 94% of 16, 96% of 32, 97% of 64 and 99% of 128;
-/// in one cache of as many as four parts and the common one have, 97%, and 99.7% from 32 on.
+/// in one cache of as many entries in all 97%, and 99.7% where the parts would have 32 or more.
 const SMALLEST_PART: usize = 32;
 /// Mappings that a call wants at most.
 const WANTED: usize = 2;
 /// The share of the entries that stays common where there are parts, as a divisor. On four CPUs
-/// `web-server` with 6144 entries misses 2.8 times a request with a half, 2.4 with this, 2.3 with an
-/// eighth, and 0.9 without parts, since one program uses much; shared mappings have only this share.
+/// `web-server` with 6144 entries misses 2.8 times a request with a half, 2.4 with this, 2.3 with
+/// an eighth, and 0.9 without parts, since one program uses much. Shared mappings have no other.
 const COMMON: usize = 4;
 
 /// The common cache, and that of each CPU.
