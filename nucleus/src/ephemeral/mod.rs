@@ -10,6 +10,8 @@
 //! mapping. The paper's default, a mapping that any CPU uses and that may live long, is a
 //! [`Shared`] one.
 //!
+//! Several pages at consecutive addresses are a [`MappedRun`].
+//!
 //! Where a mapping comes from is the business of a backend:
 //!
 //! - `direct`, the amd64 one: every frame in the direct map has a permanent mapping, and a mapping
@@ -21,7 +23,6 @@
 
 pub mod audit;
 mod direct;
-
 mod run;
 mod shared;
 #[cfg(all(test, not(target_os = "none")))]
