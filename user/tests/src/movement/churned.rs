@@ -170,11 +170,14 @@ fn tick(microseconds: i64) -> Outcome {
     Ok(())
 }
 
-/// Runs `body` while another thread churns `memory`.
+/// Runs `body` while another thread churns `memory`. All others of this process wait for `start`
+/// once they need no more memory: what they map later, stacks too, could take the place of pages
+/// that are gone for a moment.
 fn beside_churn<R>(
     memory: &Memory,
     seed: u64,
     is_private: bool,
+    start: &Barrier,
     body: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
     let over = AtomicBool::new(false);
@@ -191,6 +194,7 @@ fn beside_churn<R>(
                 file,
             };
             let mut numbers = Numbers::new(seed);
+            start.wait();
             while !over.load(SeqCst) {
                 if let Err(why) = memory.churn(&mut numbers, is_private) {
                     return Err(why.to_string());
@@ -218,7 +222,9 @@ fn source(writer: c_int, seed: u64, made: Made) -> Outcome {
     handle(SIGALRM, nothing(), 0)?;
     let mut numbers = Numbers::new(seed);
     let tick_at = [0, 300, 900][numbers.below(3) as usize];
-    beside_churn(&memory, seed + 1, true, || {
+    let start = Barrier::new(2);
+    beside_churn(&memory, seed + 1, true, &start, || {
+        start.wait();
         tick(tick_at)?;
         let mut done = 0;
         while done < TOTAL {
@@ -254,10 +260,12 @@ fn sink(reader: c_int, seed: u64, made: Made) -> Outcome {
     handle(SIGALRM, nothing(), 0)?;
     let mut numbers = Numbers::new(seed);
     let tick_at = [0, 400, 1100][numbers.below(3) as usize];
-    beside_churn(&memory, seed + 1, false, || {
+    let copy = map(LEN)?;
+    let start = Barrier::new(2);
+    beside_churn(&memory, seed + 1, false, &start, || {
+        start.wait();
         tick(tick_at)?;
         let mut done = 0;
-        let copy = map(LEN)?;
         let own = call!(getpid());
         while done < TOTAL {
             let from = match numbers.below(3) {
@@ -416,7 +424,9 @@ fn within_one() -> Outcome {
             let at = memory.at as usize;
             let counts = [AtomicUsize::new(0), AtomicUsize::new(0)];
             let writers = AtomicUsize::new(3);
+            let start = Barrier::new(7);
             let act = |number: u64, side: usize| {
+                start.wait();
                 let mut numbers = Numbers::new(number);
                 let mut calls = 0;
                 loop {
@@ -446,7 +456,7 @@ fn within_one() -> Outcome {
                     }
                 }
             };
-            beside_churn(&memory, 5, true, || {
+            beside_churn(&memory, 5, true, &start, || {
                 thread::scope(|scope| {
                     let act = &act;
                     for number in 0..3 {
