@@ -248,7 +248,8 @@ pub const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "ptcache",
-        values: OneOf(&["on", "off"]),
+        // `dynamic`: off until it is enabled by `/proc/causeway/ptcache` (`iosup.txt` 7.2).
+        values: OneOf(&["on", "off", "dynamic"]),
         default: "on",
         is_live: false,
         get: || [u32::from(!frame::keeps_tables()), 0],
@@ -256,6 +257,15 @@ pub const SWITCHES: &[Switch] = &[
             frame::keep_tables(n == 0);
             Ok(())
         },
+    },
+    Switch {
+        name: "guard",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: false,
+        get: || [u32::from(!machine::is_guarded()), 0],
+        // The start has read it.
+        set: |_| Ok(()),
     },
     Switch {
         name: "mitigations",

@@ -73,8 +73,9 @@ pub use fault::{fault_ahead, set_fault_ahead};
 pub use inspect::{MappedPage, PageCounts};
 pub use map::{
     Advice, Backing, Entry, Fault, History, Inherit, LargeAdvice, LargePages, Layout, Limits, Lock,
-    Map, MapError, MapRequest, Overcommit, Place, Randomness, Sizes, large_pages, locked_pages,
-    max_entries, overcommit, set_large_pages, set_max_entries, set_overcommit, set_shared_tables,
+    Map, MapError, MapRequest, Overcommit, Place, Randomness, Sizes, audit_page_tables,
+    large_pages, locked_pages, max_entries, overcommit, set_large_pages, set_max_entries,
+    set_overcommit, set_shared_tables,
 };
 pub use memory_wait::{MemoryWait, alloc_frame, retry_for_memory, wait_for_memory};
 pub use movement::{

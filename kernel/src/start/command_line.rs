@@ -496,7 +496,7 @@ mod tests {
             ("ephemeral=cached", "direct, window or uncached"),
             ("ephemeral", "direct, window or uncached"),
             ("shootdown=all", "precise or broadcast"),
-            ("ptcache=0", "on or off"),
+            ("ptcache=0", "on, off or dynamic"),
             ("fork=lazy", "share or copy"),
             ("large=2M", "off, advised or on"),
             ("swapcluster=0", "1 to 512"),

@@ -40,6 +40,11 @@ extern "Rust" fn nucleus_on_shortage() {
     task::shortage::report_shortage();
 }
 
+#[unsafe(no_mangle)]
+extern "Rust" fn nucleus_on_kept_tables() {
+    task::shortage::report_kept_tables();
+}
+
 #[cfg(debug_assertions)]
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_held_locks() -> *mut () {
@@ -52,7 +57,7 @@ mod bare_metal {
     use crate::dev::interrupts;
     use crate::lock::InterruptScope;
     use crate::mem::frame;
-    use crate::mem::frame::record::{self, Type};
+    use crate::mem::frame::record;
     use crate::random;
 
     #[unsafe(no_mangle)]
@@ -63,14 +68,23 @@ mod bare_metal {
     }
 
     #[unsafe(no_mangle)]
-    extern "Rust" fn nucleus_take_kernel_frame() -> Option<PhysAddr> {
-        frame::take_own(Type::Kernel).ok().map(record::address)
+    extern "Rust" fn nucleus_take_stack(to: &mut [u32]) -> bool {
+        frame::take_stack(to).is_ok()
     }
 
     #[unsafe(no_mangle)]
-    extern "Rust" fn nucleus_give_kernel_frame(at: PhysAddr) {
-        let frame = at.frame_number() as u32;
-        frame::give_run(frame..frame + 1, Type::Kernel);
+    extern "Rust" fn nucleus_give_stack(frames: &[u32]) {
+        frame::give_stack(frames);
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_take_kernel_table() -> Option<PhysAddr> {
+        frame::take_kernel_table().map(record::address)
+    }
+
+    #[unsafe(no_mangle)]
+    extern "Rust" fn nucleus_give_kernel_table(at: PhysAddr) {
+        frame::give_kernel_table(at.frame_number() as u32);
     }
 }
 

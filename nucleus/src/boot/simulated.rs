@@ -6,12 +6,14 @@ use std::{
     sync::{Arc, Mutex, Once},
 };
 
+use crate::ephemeral::audit::audit_kernel;
 pub use crate::hw::sim::machine::Config;
 use crate::hw::sim::machine::{DEVICE_PAGES, FIRST_FRAME, Machine, machine, required};
 use crate::hw::sim::program;
 use crate::hw::{DirectMap, Region};
 use crate::mem::device::{Caching, DeviceMemory};
 use crate::mem::frame;
+use crate::pmap::audit::{Seen, audit_frames};
 use crate::{PAGE_SHIFT, PhysAddr};
 
 /// Why a run failed: a panic of a task, a deadlock, or what the oracle saw.
@@ -166,9 +168,22 @@ extern "C" fn boot(body: usize) -> ! {
     crate::task::run_boot_cpu(Box::new(move || {
         if let Some(body) = body {
             body();
+            audit();
         }
         machine().expect("the machine that boots").body_ended();
     }))
+}
+
+/// What every run ends with. Tasks may still run.
+///
+/// # Panics
+/// The audit found something.
+fn audit() {
+    let mut seen = Seen::default();
+    let mut found = Vec::new();
+    audit_frames(false, &mut seen, &mut |it| found.push(it.to_string()));
+    audit_kernel(&mut seen, &mut |it| found.push(it.to_string()));
+    assert!(found.is_empty(), "the audit: {found:#?}");
 }
 
 /// Makes a panic on a simulated machine end its run: with the next thing that the machine does, or

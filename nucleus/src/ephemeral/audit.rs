@@ -2,7 +2,9 @@
 
 use crate::frame::record::{Type, find};
 use crate::frame::{DirectMap, RING_SLOTS, direct_map};
+use crate::hw::KernelPage;
 use crate::hw::machine::{self, WINDOW_RING};
+use crate::pmap::audit::{Report, Seen, Violation};
 
 use super::{uncached, window};
 
@@ -39,12 +41,13 @@ pub struct Found {
 pub fn each_mapped(mut each: impl FnMut(Found)) {
     let _addresses = window::keep_addresses();
     let whole = direct_map() != DirectMap::All;
-    machine::each_kernel_page(whole, &mut |address, frame, is_direct| {
+    machine::each_kernel_page(whole, &mut |page| {
+        let KernelPage { address, frame, .. } = page;
         if find(frame).is_none_or(|record| record.kind() != Type::Writable) {
             return;
         }
         let place = match machine::window_slot(address) {
-            _ if is_direct => Place::Direct,
+            _ if page.is_direct => Place::Direct,
             Some(slot) => place_in_window(slot),
             None => Place::Elsewhere,
         };
@@ -54,6 +57,27 @@ pub fn each_mapped(mut each: impl FnMut(Found)) {
             place,
         });
     });
+}
+
+/// Audits what the kernel's own page tables let the kernel write: none of its text and constants.
+/// May sleep.
+pub fn audit_kernel(seen: &mut Seen, report: Report<'_>) {
+    let _addresses = window::keep_addresses();
+    machine::each_kernel_page(true, &mut |page| {
+        seen.kernel_pages += 1;
+        if page.is_writable && !page.is_table && is_guarded(page.frame) {
+            report(Violation::Writable {
+                address: page.address,
+                frame: page.frame,
+            });
+        }
+    });
+}
+
+/// Whether no mapping but the one where page tables are changed may let the kernel write the frame.
+fn is_guarded(frame: u64) -> bool {
+    let is_table = || find(frame).is_some_and(|record| record.is_cached());
+    machine::is_constant(frame) || machine::is_guarded() && is_table()
 }
 
 fn place_in_window(slot: usize) -> Place {

@@ -139,8 +139,22 @@ crate::counters! {
     large_split_page,
     /// Because of anything else.
     large_split_other,
-    /// Frame type changes.
-    frame_type_changes,
+    /// Frames that left the devices' reach to be page tables or set aside for them, or came back.
+    type_changes_page_tables,
+    /// The same for the kernel's heap.
+    type_changes_heap,
+    /// The same for the kernel's stacks.
+    type_changes_stacks,
+    /// The same for what the machine came with.
+    type_changes_other,
+    /// Batches of such frames, an IOTLB invalidation each: page tables.
+    device_batches_page_tables,
+    /// The same for the kernel's heap.
+    device_batches_heap,
+    /// The same for the kernel's stacks.
+    device_batches_stacks,
+    /// The same for what the machine came with.
+    device_batches_other,
     /// Frames that were moved out of the direct map.
     direct_map_hidden,
     /// Frames that were moved into it.

@@ -34,6 +34,10 @@ unsafe extern "Rust" {
     /// Wakes the pagedaemon: few frames are left.
     #[link_name = "nucleus_on_shortage"]
     pub(crate) safe fn on_shortage();
+
+    /// Wakes the pagedaemon: it may be that page tables are kept that nothing needs.
+    #[link_name = "nucleus_on_kept_tables"]
+    pub(crate) safe fn on_kept_tables();
 }
 
 #[cfg(debug_assertions)]
@@ -50,13 +54,21 @@ unsafe extern "Rust" {
     #[link_name = "nucleus_on_device"]
     pub(crate) safe fn on_device(number: usize);
 
-    /// Takes a frame for a page table or stack of the kernel. Its bytes are stale.
-    #[link_name = "nucleus_take_kernel_frame"]
-    pub(crate) safe fn take_kernel_frame() -> Option<PhysAddr>;
+    /// Takes a frame for a page table of the kernel. Its bytes are stale.
+    #[link_name = "nucleus_take_kernel_table"]
+    pub(crate) safe fn take_kernel_table() -> Option<PhysAddr>;
 
-    /// Frees a frame of [`take_kernel_frame`], which no TLB and no table leads to any more.
-    #[link_name = "nucleus_give_kernel_frame"]
-    pub(crate) safe fn give_kernel_frame(at: PhysAddr);
+    /// Gives a frame of [`take_kernel_table`] back that was never used.
+    #[link_name = "nucleus_give_kernel_table"]
+    pub(crate) safe fn give_kernel_table(at: PhysAddr);
+
+    /// Takes frames for a stack of the kernel, all or none. Their bytes are stale.
+    #[link_name = "nucleus_take_stack"]
+    pub(crate) safe fn take_stack(to: &mut [u32]) -> bool;
+
+    /// Frees frames of [`take_stack`], which no TLB and no table leads to any more.
+    #[link_name = "nucleus_give_stack"]
+    pub(crate) safe fn give_stack(frames: &[u32]);
 }
 
 #[cfg(not(target_os = "none"))]

@@ -27,6 +27,18 @@ pub mod user_context;
 #[cfg(target_os = "none")]
 pub(crate) mod x86_64;
 
+/// A page that the kernel's half of the address space maps.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelPage {
+    pub(crate) address: usize,
+    pub(crate) frame: u64,
+    /// It is in the direct map.
+    pub(crate) is_direct: bool,
+    /// It is in the region where page tables can be written.
+    pub(crate) is_table: bool,
+    pub(crate) is_writable: bool,
+}
+
 #[cfg(not(target_os = "none"))]
 pub(crate) use sim as machine;
 #[cfg(target_os = "none")]

@@ -490,12 +490,18 @@ fn the_kernel_has_room_in_every_place() {
             "{to:x?}"
         );
         assert!(to.direct_map >> 30 & 511 <= 508, "{to:x?}");
-        let [stacks, window, devices, blocks] = to.regions;
+        let [stacks, window, devices, blocks, tables] = to.regions;
         let slot = |at: usize| at >> 39 & 511;
         assert!((384..511).contains(&slot(stacks)) && stacks >> 47 == 0x1_ffff);
         assert!(stacks + 2 * GIB <= window && window + GIB <= devices);
         assert!(slot(stacks) == slot(window) && slot(stacks) == slot(devices + GIB - 1));
         assert!((384..511).contains(&slot(blocks)) && slot(blocks) != slot(stacks));
+        assert!(![slot(stacks), slot(blocks)].contains(&slot(tables)));
+        assert!((384..511).contains(&slot(tables)) && tables >> 47 == 0x1_ffff);
+        assert!(
+            memory_end as usize > 512 * GIB
+                || slot(tables) == slot(tables + memory_end as usize - 1)
+        );
         assert!(slot(blocks) == slot(blocks + 320 * GIB - 1) && blocks >> 47 == 0x1_ffff);
     }
     assert!(images.len() > 1000, "{}", images.len());

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{ENTRIES, Pte};
 use crate::hw::machine;
-use crate::mem::frame::record::bytes;
+use crate::mem::frame::record::table_bytes;
 
 /// log2 of the entries in a group of a table of level 2 to 4.
 pub(super) const GROUP: usize = 3;
@@ -13,10 +13,11 @@ pub(super) const GROUP: usize = 3;
 #[inline]
 pub(super) fn entry(table: u32, index: usize) -> &'static AtomicU64 {
     debug_assert!(index < ENTRIES);
-    // SAFETY: the number of a managed frame, whose bytes are in the direct map forever; aligned,
-    // and inside the frame. A walker that follows a stale hint reads, and never writes, through
-    // this what may be another's data, and believes nothing of it before it has pinned the record.
-    unsafe { &*bytes(table).cast::<AtomicU64>().add(index) }
+    // SAFETY: the number of a managed frame that is or was a page table, whose bytes are reached so
+    // forever; aligned, and inside the frame. A walker that follows a stale hint reads, and never
+    // writes, through this what may be another's data, and believes nothing of it before it has
+    // pinned the record.
+    unsafe { &*table_bytes(table).cast::<AtomicU64>().add(index) }
 }
 
 #[inline]

@@ -13,9 +13,11 @@
 //! | `table`, `large` | the tree of tables, and its locking; pages of 2 MiB |
 //! | `share` | page tables that the pmaps of a fork share |
 //! | `page` | operations on all mappings of a frame |
+//! | [`audit`] | a walk of all tables that names what is wrong |
 //! | `device` | mappings of pages that have no frame |
 //! | `enter`, `remove`, `extract`, `transfer`, `tear_down` | what a map asks for |
 
+pub mod audit;
 mod device;
 mod enter;
 mod entries;

@@ -71,6 +71,9 @@ impl Pending {
 
     #[cold]
     fn flush_all(&mut self) {
+        if machine::is_unsealed() {
+            machine::flush_kernel();
+        }
         if self.cpus != 0 {
             let what = match self.pages.get(..self.page_count) {
                 Some(pages) => {

@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::format::ENTRIES;
-use crate::frame::record::{Mappings, NONE, bytes, first_managed};
+use crate::frame::record::{Mappings, NONE, Type, find, first_managed, table_bytes};
 
 #[repr(C)]
 struct Link {
@@ -41,9 +41,9 @@ fn link_of(slot: u32) -> &'static Link {
 #[inline]
 fn link_beside(table: u32, index: usize) -> &'static Link {
     // SAFETY: callers and slots name tables of level 1 only, whose next frame consists of links,
-    // and entries of such a table; a slot is on a list only while its table is in use. Frames stay
-    // in the direct map forever.
-    unsafe { &*bytes(table + 1).cast::<Link>().add(index) }
+    // and entries of such a table; a slot is on a list only while its table is in use. They are
+    // reached so forever.
+    unsafe { &*table_bytes(table + 1).cast::<Link>().add(index) }
 }
 
 /// Adds the entry to the frame's list.
@@ -95,6 +95,36 @@ fn unlink_from(mappings: &mut Mappings<'_>, table: u32, index: usize) {
         link_of(previous).next.store(next, Ordering::Relaxed);
     }
     mappings.subtract();
+}
+
+/// Whether the entry is on the locked frame's list, by its neighbours there.
+pub(super) fn is_linked(mappings: &Mappings<'_>, table: u32, index: usize) -> bool {
+    let slot = slot(table, index);
+    if mappings.count() <= 1 {
+        // Its link says nothing: see `unlink`.
+        return mappings.count() == 1 && mappings.first() == slot;
+    }
+    let link = link_beside(table, index);
+    let next = link.next.load(Ordering::Relaxed);
+    let is_first = mappings.first() == slot;
+    // Links are made and followed with this lock held, so they lead to links.
+    let follows = is_first
+        || match link.previous.load(Ordering::Relaxed) {
+            NONE => false,
+            previous => {
+                find_link(previous).is_some_and(|it| it.next.load(Ordering::Relaxed) == slot)
+            }
+        };
+    let precedes = next == NONE
+        || find_link(next).is_some_and(|it| it.previous.load(Ordering::Relaxed) == slot);
+    follows && precedes
+}
+
+/// The link of a slot that may be wrong.
+fn find_link(slot: u32) -> Option<&'static Link> {
+    let (table, index) = entry_of(slot);
+    let record = find(table.into())?;
+    (record.kind() == Type::PageTable1).then(|| link_beside(table, index))
 }
 
 /// The entries that map the locked frame: their tables, and their places there.

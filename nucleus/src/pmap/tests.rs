@@ -15,6 +15,7 @@ use crate::sim::{Gate, below, on_machines_with};
 use crate::task::{self, Spawn};
 use crate::{Frame, PAGE_SIZE, VirtAddr, VirtRange, ephemeral, user};
 
+mod audit;
 mod contracts;
 mod devices;
 mod large;
@@ -183,9 +184,10 @@ fn all_at_once() {
                     let pmap = &of[below(of.len())];
                     let frame = &frames[below(frames.len())];
                     let at = va_of(below(PAGES));
-                    match below(10) {
-                        0 => drop(pmap.enter_ahead(at, frame, random_prot())),
-                        1 => {
+                    match below(30) {
+                        29 => audit::finds_nothing(of.iter(), false),
+                        0..3 => drop(pmap.enter_ahead(at, frame, random_prot())),
+                        3..6 => {
                             if let Some((frame, _)) = pmap.extract(at) {
                                 take_referenced(&frame);
                                 clear_modified(&frame, &mut pending);
@@ -200,6 +202,8 @@ fn all_at_once() {
             });
         }
         gate.wait_for(4);
+        interrupt_all();
+        audit::finds_nothing(pmaps.iter(), true);
         // What is mapped and what is linked are the same.
         for frame in frames.iter() {
             let maps = |pmap: &PmapRef| {

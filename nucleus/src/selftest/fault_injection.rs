@@ -7,6 +7,8 @@
 //! | `panic` | a panic, two calls deep, while programs run on the other CPUs | panic |
 //! | `overflow` | endless recursion | panic: kernel stack overflow |
 //! | `fault` | a write to the kernel's text | panic: page fault |
+//! | `table`, `kept-table` | a write to a page table in the direct map, in use and kept ready | panic: page fault, the guard refused it |
+//! | `interrupts`, `segments` | a write to a descriptor table | panic: page fault |
 //! | `hang` | all CPUs spin with interrupts off | none |
 //! | `slow-calls` | each system call of the first CPU takes some instructions more | the usual |
 //! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
@@ -24,7 +26,7 @@ use super::slowdown;
 use crate::addr::USER_END;
 use crate::frame::Contents;
 use crate::hw::machine as hardware;
-use crate::hw::x86_64::{cpu, entry, percpu, space};
+use crate::hw::x86_64::{cpu, entry, gdt, idt, percpu, space};
 use crate::pmap::{Pending, PmapRef};
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep, Spawn};
@@ -47,12 +49,42 @@ pub fn run_if_asked(command_line: &str) {
         }
         // SAFETY: it is not: the page is write-protected, and the fault is what is wanted.
         Some("fault") => unsafe { (run_if_asked as *const () as *mut u8).write_volatile(0xcc) },
+        Some("table") => overwrite(table_of_this_task()),
+        Some("interrupts") => overwrite(idt::place().start),
+        Some("segments") => overwrite(gdt::place().start),
+        Some("kept-table") => overwrite(kept_table()),
         Some("hang") => hang(),
         Some("slow-calls") => slowdown::slow_calls(),
         Some("slow-faults") => slowdown::slow_faults(),
         Some("machine") => machine(),
         _ => {}
     }
+}
+
+/// Writes eight bytes that are there already, as a wrong pointer of the kernel might.
+fn overwrite(at: usize) {
+    let at = at as *mut u64;
+    // SAFETY: it is not: what is there is write-protected, and the fault is what is wanted. Without
+    // the protection nothing changes.
+    unsafe { at.write_volatile(at.read_volatile()) };
+    panic!("the write of {at:p} went through");
+}
+
+/// Where a page table of a program is in the direct map.
+fn table_of_this_task() -> usize {
+    let pmap = Pmap::new().expect("memory for a page table");
+    let root = pmap.root();
+    core::mem::forget(pmap);
+    hardware::ptr(root) as usize
+}
+
+/// The same for one that its program has left, and that is kept ready.
+fn kept_table() -> usize {
+    let pmap = Pmap::new().expect("memory for a page table");
+    let root = pmap.root();
+    pmap.tear_down();
+    drop(pmap);
+    hardware::ptr(root) as usize
 }
 
 #[inline(never)]
@@ -305,7 +337,7 @@ fn faults() {
     let isolated = hardware::entry_root().is_some();
     let kernel = machine as *const () as usize;
     expect(load, kernel, fault(kernel, Access::Read, !isolated));
-    let way_in = entry::ways_in()[0].start;
+    let way_in = entry::ways_in().start;
     expect(load, way_in, fault(way_in, Access::Read, true));
     let outside = Event::Exception {
         vector: 13,
@@ -324,8 +356,8 @@ fn faults() {
     }
 }
 
-/// Under the root of a program stand the pages of the ways in, the interrupt descriptor table, the
-/// first page of each CPU's data, and the user half; nothing else, and what is the kernel's not for
+/// Under the root of a program stand the pages of the ways in, the descriptor tables, the first
+/// page of each CPU's data, and the user half; nothing else, and what is the kernel's not for
 /// programs.
 fn isolation() {
     let (pmap, _context) = program(&raw const injected_load);
@@ -333,7 +365,9 @@ fn isolation() {
         assert!(hardware::entry_root().is_none());
         return;
     };
-    let ways_in = entry::ways_in().into_iter().flatten();
+    let ways_in = [entry::ways_in(), idt::place(), gdt::place()]
+        .into_iter()
+        .flatten();
     let mut allowed: Vec<usize> = ways_in.step_by(PAGE_SIZE).collect();
     let data = (0..percpu::MAX_CPUS).map(|cpu| core::ptr::from_ref(percpu::of(cpu)) as usize);
     allowed.extend(data);

@@ -18,6 +18,13 @@ pub fn report_shortage() {
     }
 }
 
+/// Wakes the pagedaemon, which sees by itself that page tables are kept that nothing may need.
+/// Contexts as for [`report_shortage`].
+#[cold]
+pub(crate) fn report_kept_tables() {
+    DAEMON.wake_all();
+}
+
 /// Sleeps until a shortage is [reported](report_shortage), or `or_else` says that there is
 /// something else to do: its report comes with [`report_shortage`], too. For the pagedaemon.
 ///

@@ -17,6 +17,8 @@ pub struct Runner {
     pub limit: Duration,
     /// What must hold after each test.
     pub afterwards: fn() -> Outcome,
+    /// What must hold after the last test of a group: those whose names begin with the same word.
+    pub after_group: fn() -> Outcome,
     /// Each allocation of the kernel of this number fails while a test runs, if it is not 0. Then a
     /// test may fail, and passes if it ends: what is judged is the machine.
     pub failing: u64,
@@ -51,7 +53,8 @@ impl Runner {
     /// Runs the tests in their order; `name` begins the last line. Returns the exit status.
     pub fn run(&self, name: &str, tests: &[Test]) -> i32 {
         let (mut passed, mut failed) = (0, self.unknown(tests));
-        for (name, test) in &self.chosen(tests) {
+        let chosen = self.chosen(tests);
+        for (i, (name, test)) in chosen.iter().enumerate() {
             if self.list {
                 println!("{name}");
                 continue;
@@ -66,7 +69,16 @@ impl Runner {
                 outcome => outcome,
             };
             let time = start.elapsed().as_millis();
-            let afterwards = (self.afterwards)();
+            let group = |test: &Test| test.0.split([' ', ':']).next();
+            let next = chosen.get(i + 1).and_then(group);
+            let afterwards = (self.afterwards)().and_then(|()| {
+                let is_last = next != group(&chosen[i]);
+                if is_last {
+                    (self.after_group)()
+                } else {
+                    Ok(())
+                }
+            });
             match outcome.and(afterwards) {
                 Ok(()) => {
                     passed += 1;

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod attributes;
+mod audit;
 mod bad_elf;
 mod bad_pointers;
 mod bus;
@@ -50,6 +51,7 @@ mod privileges;
 mod proc;
 mod processes;
 mod protection;
+mod ptcache;
 mod ptys;
 mod queues;
 mod rtc;
@@ -111,13 +113,14 @@ fn main() {
         queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,
-        mapped, bad_pointers, bad_elf, leaks, exhaustion
+        mapped, audit, ptcache, bad_pointers, bad_elf, leaks, exhaustion
     };
     let runner = Runner {
         words,
         list,
         limit: Duration::from_secs(seconds),
         afterwards: || Ok(()),
+        after_group: audit::nothing_is_wrong,
         failing,
     };
     std::process::exit(runner.run("guest tests", &tests));

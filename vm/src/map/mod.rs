@@ -8,6 +8,7 @@
 //! - This file: map, unmap and protect; `fork`, `heap` (`brk` and stacks), `remap` (`mremap`),
 //!   `wire` (`mlock`), `detach` (`shmdt`), `widen`: the other operations.
 
+mod audit;
 mod detach;
 mod entries;
 mod entry;
@@ -36,6 +37,7 @@ use nucleus::{
 
 use crate::chunks::{Registry, Token};
 use crate::object::Anonymous;
+pub use audit::audit_page_tables;
 pub(crate) use entry::{MapEntry, ObjectRef};
 pub use fork::set_shared_tables;
 pub use history::History;

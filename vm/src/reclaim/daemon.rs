@@ -11,6 +11,7 @@
 use crate::counters::Counter;
 use alloc::boxed::Box;
 use core::{
+    cell::Cell,
     sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
     time::Duration,
 };
@@ -124,9 +125,7 @@ impl Daemon {
 
     fn run(mut self) {
         while !is_stopping() {
-            let _ = frame::await_shortage(Sleep::SOUND, || {
-                ARRIVED.swap(false, SeqCst) || memory_wait::is_awaited() || is_stopping()
-            });
+            self.await_work();
             self.replenish();
         }
         self.anonymous.flush();
@@ -137,10 +136,37 @@ impl Daemon {
         STOPPED.wake_all();
     }
 
+    /// Sleeps until memory is short or the task is to stop. Meanwhile gives back page tables that
+    /// are kept and nothing needs, now and then as long as there are some.
+    fn await_work(&self) {
+        let mut look_at: Option<Duration> = None;
+        loop {
+            let has_tables = Cell::new(false);
+            let woken = frame::await_shortage(look_at.map_or(Sleep::SOUND, Sleep::until), || {
+                has_tables.set(look_at.is_none() && frame::has_unneeded_tables());
+                let is_needed =
+                    ARRIVED.swap(false, SeqCst) || memory_wait::is_awaited() || is_stopping();
+                if is_needed {
+                    has_tables.set(false);
+                }
+                is_needed || has_tables.get()
+            });
+            let again = match woken {
+                Ok(()) if has_tables.get() => true,
+                Ok(()) => return,
+                Err(_) => frame::age_tables(),
+            };
+            look_at = again.then(|| time::since_boot() + frame::TABLE_PERIOD);
+        }
+    }
+
     /// Reclaims until enough frames are free or none can be freed.
     fn replenish(&mut self) {
         Counter::pageout_runs.add(1);
         heap::trim();
+        if frame::available() < frame::targets().low {
+            frame::drain_tables();
+        }
         loop {
             if is_stopping() {
                 return;

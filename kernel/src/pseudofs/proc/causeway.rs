@@ -13,6 +13,7 @@ use nucleus::{
     },
     frame, heap, hw_cost,
     switches::Switch,
+    try_vec,
 };
 use vm::{
     account::{self, Kind},
@@ -20,6 +21,7 @@ use vm::{
 };
 
 use super::super::{line, shown};
+use super::ptcache;
 use crate::{counters, process::user, switches};
 
 /// The counters that count page faults.
@@ -58,7 +60,7 @@ const MOVEMENTS: &[&str] = &[
 /// `/proc/causeway`, with the files that floors above add.
 pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
     let table = switches::all()
-        .filter(|switch| switch.name != EPHEMERAL)
+        .filter(|switch| ![EPHEMERAL, ptcache::NAME].contains(&switch.name))
         .fold(Table::new(), |table, switch| {
             table.with(switch.name, setting(switch))
         })
@@ -117,8 +119,11 @@ pub fn directory(more: &[(&'static str, fn() -> Entry)]) -> Table {
             }),
         )
         .with("ephemeral", ephemeral())
+        .with(ptcache::NAME, ptcache::file())
         // It walks the kernel's page tables.
         .with("mapped", Entry::text(mapped).mode(0o400))
+        // It walks all page tables.
+        .with("audit", Entry::text(audit_tables).mode(0o400))
         .with("accounts", Entry::text(accounts))
         .with(
             "heap",
@@ -200,6 +205,31 @@ fn mapped(out: &mut Text) -> Result<()> {
             Place::Elsewhere => writeln!(out, "{address:x} {frame:x} elsewhere"),
         }
     }
+    Ok(())
+}
+
+/// Violations that `/proc/causeway/audit` shows.
+const MOST_VIOLATIONS: usize = 1000;
+
+/// `/proc/causeway/audit`: audits the page tables of all programs, all frames and the kernel's
+/// mappings. A line for each violation, and what was looked at.
+fn audit_tables(out: &mut Text) -> Result<()> {
+    let mut found = try_vec(MOST_VIOLATIONS).map_err(|_| Errno::ENOMEM)?;
+    let mut count = 0;
+    let seen = vm::audit_page_tables(&mut |it| {
+        count += 1;
+        if found.len() < MOST_VIOLATIONS {
+            found.push(it);
+        }
+    });
+    for it in found {
+        writeln!(out, "violation: {it}");
+    }
+    writeln!(out, "tables {}", seen.tables);
+    writeln!(out, "entries {}", seen.entries);
+    writeln!(out, "frames {}", seen.frames);
+    writeln!(out, "kernel_pages {}", seen.kernel_pages);
+    writeln!(out, "violations {count}");
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod memory;
 mod mounts;
 mod net;
 mod process;
+mod ptcache;
 mod status;
 mod subject;
 mod sys;

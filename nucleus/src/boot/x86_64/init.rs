@@ -13,9 +13,10 @@ use crate::hw::DirectMap;
 use crate::hw::power::{Stop, stop};
 use crate::hw::x86_64::acpi::Tables;
 use crate::hw::x86_64::percpu::{self, MAX_CPUS, PerCpu};
+use crate::hw::x86_64::space::Mapped;
 use crate::hw::x86_64::{
-    apic, clock, cpu, entry, fpu, gdt, identify, idt, layout, loader, mitigations, patch, power,
-    serial, space, user, vectors,
+    apic, clock, cpu, entry, fpu, gdt, guard, identify, idt, layout, loader, mitigations, patch,
+    power, serial, space, user, vectors,
 };
 use crate::mem::{self, KernelStack, frame};
 use crate::selftest::fault_injection;
@@ -45,6 +46,7 @@ unsafe extern "Rust" {
 #[unsafe(no_mangle)]
 pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
     percpu::set_up(0);
+    layout::reach_tables(false);
     serial::CONSOLE.start();
     serial::LOG.start();
     let early = &raw mut EARLY_STACK;
@@ -73,21 +75,26 @@ pub extern "C" fn nucleus_main(kind: u32, info: u32) -> ! {
         reach.then(|| found.memory.add_persistent(start, bytes))?
     });
     let top = found.memory.ranges().last().map_or(0, |r| r.end) << crate::PAGE_SHIFT;
-    let direct_map = DirectMap::read(found.command_line());
-    frame::set_direct_map(direct_map);
-    if !found
-        .memory
-        .prepare_early(space::early_frames(top, direct_map))
-    {
+    let mode = DirectMap::read(found.command_line());
+    frame::set_direct_map(mode);
+    let mapped = Mapped {
+        mode,
+        guards: guard::is_asked_for(found.command_line()) && space::can_guard(top, mode),
+        ways_in: entry::ways_in(),
+        descriptors: [idt::place(), gdt::place()],
+    };
+    let early = space::early_frames(top, &mapped);
+    if !found.memory.prepare_early(early) {
         bad_start("there is too little memory");
     }
-    space::build(&mut found.memory, entry::ways_in(), direct_map);
+    space::build(&mut found.memory, &mapped);
     let page = smp::find_page(&found.memory);
     // SAFETY: the map holds usable memory without overlap, the direct map reaches it, and what is
     // in use is marked: image, page tables, archive.
     if unsafe { frame::init(found.memory.managed()) }.is_err() {
         bad_start("there is too little memory");
     }
+    guard::descriptor_frames().for_each(frame::set_descriptor);
     for frames in persistent.iter().flatten().cloned() {
         // SAFETY: it was added to the map above as persistent memory, which nothing else is given.
         unsafe { mem::persistent::found(frames) };

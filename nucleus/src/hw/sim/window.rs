@@ -6,6 +6,7 @@
 
 use super::interface::point;
 use super::machine::{Machine, machine, required};
+use crate::hw::KernelPage;
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// Addresses that each CPU has for itself: few, so that they are used again soon.
@@ -131,23 +132,58 @@ pub(crate) fn window_slot(address: usize) -> Option<usize> {
     Some(address / PAGE_SIZE)
 }
 
-/// Calls `each` with the address and the frame of each page that the kernel maps, and whether it is
-/// in the direct map, which is left out unless `whole`.
-pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(usize, u64, bool)) {
+/// Calls `each` for each page that the kernel maps; the direct map is left out unless `whole`.
+pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(KernelPage)) {
     let m = required();
     let direct = m.outside.iter().enumerate().filter(|(_, it)| !it.get());
     for (frame, _) in direct.filter(|_| whole) {
-        each(
-            m.memory(PhysAddr((frame as u64) << PAGE_SHIFT)) as usize,
-            frame as u64,
-            true,
-        );
+        each(KernelPage {
+            address: m.memory(PhysAddr((frame as u64) << PAGE_SHIFT)) as usize,
+            frame: frame as u64,
+            is_direct: true,
+            is_table: false,
+            is_writable: true,
+        });
     }
     for (slot, entry) in m.window.iter().enumerate() {
         if let Some(frame) = entry.get().frame {
-            each(slot * PAGE_SIZE, frame, false);
+            each(KernelPage {
+                address: slot * PAGE_SIZE,
+                frame,
+                is_direct: false,
+                is_table: false,
+                is_writable: true,
+            });
         }
     }
+}
+
+/// No frame has the kernel's text, which is the host's.
+pub(crate) fn is_constant(_frame: u64) -> bool {
+    false
+}
+
+/// Page tables are not guarded.
+pub(crate) fn is_guarded() -> bool {
+    false
+}
+
+/// See [`is_guarded`].
+pub(crate) fn guard(_frames: core::ops::Range<u32>, _guarded: bool) {}
+
+/// See [`is_guarded`].
+#[inline]
+pub(crate) fn is_unsealed() -> bool {
+    false
+}
+
+/// See [`is_guarded`].
+pub(crate) fn reach_tables(_frames: core::ops::Range<u32>) {}
+
+/// A byte of a page table.
+#[inline]
+pub(crate) fn table_ptr(at: PhysAddr) -> *mut u8 {
+    super::ptr(at)
 }
 
 /// Holds an address that no one asked for: one that is mapped, if there is any.

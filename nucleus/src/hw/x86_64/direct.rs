@@ -6,15 +6,16 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::DIRECT_MAP_SIZE;
+use super::layout::{DIRECT_MAP_SIZE, TABLES_SIZE};
 use super::space::{DATA, LARGE, PRESENT, WRITABLE, table, walk_kernel, walk_to};
+use crate::hw::KernelPage;
 use crate::hw::mitigations::ADDRESS;
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
-use super::layout::ptr;
+use super::layout::{ptr, tables};
 
 /// Frames that an entry of level 2 maps.
-const BLOCK: u32 = 512;
+pub(super) const BLOCK: u32 = 512;
 
 /// The first of the tables of level 1, one for each 2 MiB of memory in order; 0 without any.
 static TABLES: AtomicU64 = AtomicU64::new(0);
@@ -36,7 +37,7 @@ pub(crate) fn direct_hide(frames: Range<u32>) {
     change(frames, false);
 }
 
-fn address(frame: u32) -> u64 {
+pub(super) fn address(frame: u32) -> u64 {
     u64::from(frame) << PAGE_SHIFT
 }
 
@@ -45,7 +46,7 @@ fn change(frames: Range<u32>, present: bool) {
     while at < frames.end {
         let block = at / BLOCK;
         let end = frames.end.min((block + 1) * BLOCK);
-        let own = TABLES.load(Ordering::Relaxed) + address(block);
+        let own = own_table(block);
         let entry = walk_to(ptr(PhysAddr(address(at))) as usize, 2);
         let whole = DATA | LARGE | address(block * BLOCK);
         // SAFETY: an entry of the kernel's tables, which are never freed.
@@ -63,7 +64,7 @@ fn change(frames: Range<u32>, present: bool) {
             unsafe { entry.write_volatile(if present { whole } else { 0 }) };
         } else {
             if !is_table {
-                fill(own, (old & LARGE != 0).then_some(block * BLOCK));
+                fill(own, (old & LARGE != 0).then_some(block * BLOCK), DATA);
                 // SAFETY: as above. The table says of each page what the entry said.
                 unsafe { entry.write_volatile(own | PRESENT | WRITABLE) };
             }
@@ -97,23 +98,35 @@ fn is_empty(at: u64) -> bool {
         .all(|i| unsafe { (&raw const (*table(at))[i]).read_volatile() } == 0)
 }
 
+/// The table of level 1 that is set aside for a block.
+pub(super) fn own_table(block: u32) -> u64 {
+    TABLES.load(Ordering::Relaxed) + address(block)
+}
+
 /// Fills a table that no entry leads to: with all frames from `first` on, or with none.
-fn fill(at: u64, first: Option<u32>) {
-    let entries = core::array::from_fn(|i| first.map_or(0, |it| address(it + i as u32) | DATA));
+pub(super) fn fill(at: u64, first: Option<u32>, rights: u64) {
+    let entries = core::array::from_fn(|i| first.map_or(0, |it| address(it + i as u32) | rights));
     // SAFETY: set aside for this, and not in use.
     unsafe { table(at).write(entries) };
 }
 
-/// Calls `each` with the address and the frame of each page of the kernel's half of the address
-/// space, and whether it is in the direct map, which is left out unless `whole`.
-pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(usize, u64, bool)) {
+/// Calls `each` for each page of the kernel's half of the address space; the direct map is left out
+/// unless `whole`.
+pub(crate) fn each_kernel_page(whole: bool, each: &mut impl FnMut(KernelPage)) {
     let start = ptr(PhysAddr(0)) as usize;
+    let of_tables = tables();
     walk_kernel(&mut |leaf| {
         let is_direct = leaf.va.wrapping_sub(start) < DIRECT_MAP_SIZE;
-        if whole || !is_direct {
+        let is_table = leaf.va.wrapping_sub(of_tables) < TABLES_SIZE;
+        if whole || !is_direct && !is_table {
             for part in 0..leaf.frames {
-                let address = leaf.va + part as usize * PAGE_SIZE;
-                each(address, leaf.frame + part, is_direct);
+                each(KernelPage {
+                    address: leaf.va + part as usize * PAGE_SIZE,
+                    frame: leaf.frame + part,
+                    is_direct,
+                    is_table,
+                    is_writable: leaf.is_writable,
+                });
             }
         }
     });

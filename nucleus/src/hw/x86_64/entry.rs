@@ -23,7 +23,6 @@ use core::mem::offset_of;
 use core::ops::Range;
 
 use super::gdt::{KERNEL_DATA, USER_CODE, USER_DATA};
-use super::idt;
 use super::mitigations;
 use super::patch::Site;
 use super::percpu::{ENTRY_SP, PerCpu};
@@ -591,9 +590,6 @@ pub fn stubs() -> usize {
 
 /// What programs' own roots must have: the pages of the guarded ways, and the interrupt descriptor
 /// table.
-pub fn ways_in() -> [Range<usize>; 2] {
-    [
-        &raw const __entry_start as usize..&raw const __entry_end as usize,
-        idt::place(),
-    ]
+pub fn ways_in() -> Range<usize> {
+    &raw const __entry_start as usize..&raw const __entry_end as usize
 }

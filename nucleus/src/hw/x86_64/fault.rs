@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use super::cpu;
 use super::entry::TrapFrame;
-use super::{copy, irq, layout, panic, percpu};
+use super::{copy, guard, irq, layout, panic, percpu};
 use crate::addr::USER_END;
 use crate::hw::{self, handlers};
 use crate::{Access, VirtAddr};
@@ -60,6 +60,9 @@ pub extern "C" fn kernel_trap(vector: u64, frame: &mut TrapFrame) {
 
 fn page_fault(frame: &mut TrapFrame) {
     let addr = VirtAddr(cpu::fault_address());
+    if addr >= USER_END && guard::is_spurious(addr, frame.error) {
+        return;
+    }
     let Some(fixup) = copy::fixup(frame.rip) else {
         fatal(vector::PAGE_FAULT, frame);
     };
@@ -99,8 +102,12 @@ fn fatal(vector: u64, frame: &TrapFrame) -> ! {
             frame.rip, frame.rsp
         );
     }
+    let why = match vector {
+        vector::PAGE_FAULT => guard::explain(VirtAddr(address), frame.error),
+        _ => "",
+    };
     panic!(
-        "{} in the kernel, error code {:#x}, address {:#x}\n{}",
+        "{} in the kernel, error code {:#x}, address {:#x}{why}\n{}",
         name(vector),
         frame.error,
         address,

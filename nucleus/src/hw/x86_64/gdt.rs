@@ -1,9 +1,13 @@
 //! Segments and the task state of each CPU: what the CPU insists on in 64-bit mode.
 
 use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::ops::Range;
 use core::ptr::from_ref;
 
-use super::percpu::PerCpu;
+use super::layout::{image_base, table_ptr};
+use super::percpu::{MAX_CPUS, PerCpu};
+use crate::PhysAddr;
 
 /// Kernel code.
 pub const KERNEL_CODE: u16 = 0x08;
@@ -27,6 +31,33 @@ pub const FIRST_TLS: usize = crate::hw::registers::FIRST_TLS_SEGMENT;
 /// Descriptors in the table: those above, of which the task state has two, and those that threads
 /// set.
 pub const GDT_ENTRIES: usize = FIRST_TLS + crate::hw::registers::TLS_SEGMENTS;
+
+/// The descriptor tables of all CPUs, in pages of their own: they are [guarded](super::guard).
+#[repr(C, align(4096))]
+struct Tables(UnsafeCell<[[u64; GDT_ENTRIES]; MAX_CPUS]>);
+
+// SAFETY: each table is changed only by its own CPU.
+unsafe impl Sync for Tables {}
+
+static TABLES: Tables = Tables(UnsafeCell::new([[0; GDT_ENTRIES]; MAX_CPUS]));
+
+/// The addresses of the pages of all tables.
+pub fn place() -> Range<usize> {
+    let tables = &raw const TABLES as usize;
+    tables..tables + size_of::<Tables>()
+}
+
+/// Where the CPU reads its table.
+fn table(data: &PerCpu) -> *const u64 {
+    let tables = TABLES.0.get().cast::<[u64; GDT_ENTRIES]>();
+    tables.wrapping_add(data.number() as usize).cast()
+}
+
+/// Where the table is written.
+fn writable(data: &PerCpu) -> *mut [u64; GDT_ENTRIES] {
+    let at = table(data) as usize - image_base();
+    table_ptr(PhysAddr(at as u64)).cast()
+}
 
 const SEGMENTS: [u64; 7] = [
     0,
@@ -100,18 +131,21 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
         let limit = size_of::<Tss>() as u64 - 1;
         // Past the limit: no port is open to programs.
         (&raw mut (*data.tss.get()).io_map).write_unaligned(size_of::<Tss>() as u16);
-        let gdt = &mut *data.gdt.get();
+        let gdt = &mut *writable(data);
         gdt[..7].copy_from_slice(&SEGMENTS);
         gdt[7] = limit | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
         gdt[8] = base >> 32;
         // Readable data of privilege 3, in bytes.
         gdt[usize::from(CPU_NUMBER) / 8] = 0x0040_f100_0000_0000 | data.number() as u64;
-        let pointer = TablePointer {
+        let pointer = |base: *const u64| TablePointer {
             limit: (GDT_ENTRIES * 8 - 1) as u16,
-            base: gdt.as_ptr() as u64,
+            base: base as u64,
         };
+        // To load the task state the processor writes to the table.
+        let first = pointer(writable(data).cast());
+        let then = pointer(table(data));
         asm!(
-            "lgdt [{pointer}]",
+            "lgdt [{first}]",
             // A far return is the way to a new code segment.
             "push {code}",
             "lea {scratch}, [rip + 2f]",
@@ -120,7 +154,9 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
             "2:",
             "mov ss, {data:e}",
             "ltr {task:x}",
-            pointer = in(reg) from_ref(&pointer),
+            "lgdt [{then}]",
+            first = in(reg) from_ref(&first),
+            then = in(reg) from_ref(&then),
             code = const KERNEL_CODE,
             scratch = out(reg) _,
             data = in(reg) u32::from(KERNEL_DATA),
@@ -134,7 +170,7 @@ pub fn load(data: &'static PerCpu, stacks: [usize; 3]) {
 pub fn set_tls(data: &'static PerCpu, descriptors: &[u64; crate::hw::registers::TLS_SEGMENTS]) {
     // SAFETY: only this CPU touches its table, and no interrupt comes between; the descriptors are
     // data segments of programs' privilege by construction.
-    let slots = unsafe { &mut (&mut *data.gdt.get())[FIRST_TLS..] };
+    let slots = unsafe { &mut (&mut *writable(data))[FIRST_TLS..] };
     // Word by word: to compare them as bytes is a call.
     if slots.iter().ne(descriptors) {
         slots.copy_from_slice(descriptors);

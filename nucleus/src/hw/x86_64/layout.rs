@@ -6,6 +6,7 @@
 //! | [`stacks`] | kernel stacks between guard pages | in 512 GiB of the upper half |
 //! | [`window`] | mappings of frames for a short time, where the direct map is not used for them | behind them |
 //! | [`devices`] | device registers, uncached | behind that |
+//! | [`table_ptr`] | page tables and descriptor tables, where they can be written | in a third 512 GiB of the upper half |
 //! | [`blocks`] | large blocks of the heap whose frames are not neighbours | in another 512 GiB of the upper half |
 //! | [`image`] | the kernel image: text, read-only data, data | in the last 2 GiB, which the code's 32-bit addresses reach |
 //!
@@ -21,6 +22,8 @@ use crate::PhysAddr;
 pub const DIRECT_MAP: usize = 0xffff_8000_0000_0000;
 /// Bytes from [`DIRECT_MAP`] on in which the direct map is.
 pub const DIRECT_MAP_SIZE: usize = 64 << 40;
+/// Bytes from [`tables`] on in which page tables can be.
+pub const TABLES_SIZE: usize = 512 << 30;
 /// Physical memory that the boot page tables map, in bytes.
 pub const BOOT_MAPPED: u64 = 4 << 30;
 /// Bytes of a stack. The deepest chains, from a system call through a fault and a page's arrival to
@@ -36,17 +39,18 @@ pub const KERNEL_BASE: usize = 0xffff_ffff_8000_0000;
 const LOAD_ADDRESS: usize = 0x10_0000;
 
 /// Where the regions with page tables of their own begin: stacks, window, devices, blocks. The
-/// first three are in the 512 GiB of one level-3 table, blocks in those of another; `space` makes
-/// both tables.
-static REGIONS: [AtomicUsize; 4] = [
+/// first three are in the 512 GiB of one level-3 table, the others in those of others; `space`
+/// makes these tables.
+static REGIONS: [AtomicUsize; 5] = [
     AtomicUsize::new(0xffff_c000_0000_0000),
     AtomicUsize::new(0xffff_c040_0000_0000),
     AtomicUsize::new(0xffff_c060_0000_0000),
     AtomicUsize::new(0xffff_c100_0000_0000),
+    AtomicUsize::new(0xffff_c180_0000_0000),
 ];
 
 /// Moves the regions with page tables of their own. Once, before any is used.
-pub fn move_regions(to: [usize; 4]) {
+pub fn move_regions(to: [usize; 5]) {
     for (region, to) in REGIONS.iter().zip(to) {
         region.store(to, Ordering::Relaxed);
     }
@@ -73,6 +77,33 @@ pub fn devices() -> usize {
 #[inline]
 pub fn blocks() -> usize {
     REGIONS[3].load(Ordering::Relaxed)
+}
+
+/// Where physical address 0 is in the region of page tables that can be written.
+pub fn tables() -> usize {
+    REGIONS[4].load(Ordering::Relaxed)
+}
+
+/// Where page tables are reached: physical address 0 of the direct map, or of [`tables`].
+static TABLES: AtomicUsize = AtomicUsize::new(0);
+
+/// Has page tables reached in the direct map, at the start and where they are not guarded, or in
+/// their region.
+pub fn reach_tables(guarded: bool) {
+    let base = if guarded { tables() } else { direct_map() };
+    TABLES.store(base, Ordering::Relaxed);
+}
+
+/// Whether page tables are reached in their own region: see [`guard`](super::guard).
+#[inline]
+pub fn is_guarded() -> bool {
+    TABLES.load(Ordering::Relaxed) == tables()
+}
+
+/// A byte of a page table or descriptor table, to be read or written.
+#[inline]
+pub fn table_ptr(at: PhysAddr) -> *mut u8 {
+    (TABLES.load(Ordering::Relaxed) + at.0 as usize) as *mut u8
 }
 
 unsafe extern "C" {

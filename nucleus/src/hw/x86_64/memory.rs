@@ -1,6 +1,8 @@
 //! The machine's memory as the loader reported it, and what of it is taken before the allocator
 //! of frames exists.
 
+use core::ops::Range;
+
 use super::layout::{BOOT_MAPPED, DIRECT_MAP_SIZE};
 use crate::hw::Region;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -18,7 +20,7 @@ pub struct MemoryMap {
     ranges: [Region; MAX_RANGES],
     count: usize,
     /// Frames handed out one by one before the allocator takes over.
-    early: core::ops::Range<u64>,
+    early: Range<u64>,
     /// The first of them.
     early_start: u64,
 }
@@ -69,7 +71,7 @@ impl MemoryMap {
 
     /// Adds persistent memory in bytes, whole frames of it, unless any of them is in the map
     /// already or beyond what the direct map has room for. Returns its frames if it did.
-    pub fn add_persistent(&mut self, start: u64, bytes: u64) -> Option<core::ops::Range<u64>> {
+    pub fn add_persistent(&mut self, start: u64, bytes: u64) -> Option<Range<u64>> {
         let page = PAGE_SIZE as u64;
         let end = start.checked_add(bytes).filter(|&end| end <= HIGHEST)?;
         let (first, last) = (start.div_ceil(page), end / page);
@@ -179,10 +181,18 @@ impl MemoryMap {
     }
 
     /// Marks the early frames that were taken as in use; no more are taken.
-    pub fn finish_early(&mut self) {
+    /// Returns their addresses.
+    pub fn finish_early(&mut self) -> Range<u64> {
         let taken = self.early.start - self.early_start;
         self.reserve(self.early_start << PAGE_SHIFT, taken << PAGE_SHIFT);
+        let end = self.early.start << PAGE_SHIFT;
         self.early = 0..0;
+        self.early_start << PAGE_SHIFT..end
+    }
+
+    /// The addresses of the early frames, those that were taken and the others.
+    pub fn early(&self) -> Range<u64> {
+        self.early_start << PAGE_SHIFT..self.early.end << PAGE_SHIFT
     }
 
     fn insert(&mut self, at: usize, range: Region) {

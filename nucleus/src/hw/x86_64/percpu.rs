@@ -7,13 +7,13 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{self, msr, write_msr};
-use super::gdt::{GDT_ENTRIES, Tss};
+use super::gdt::Tss;
 use crate::hw::handlers;
 
 /// CPUs that the kernel can run.
 pub const MAX_CPUS: usize = 16;
 /// Counters that each CPU has room for.
-pub const MAX_COUNTERS: usize = 160;
+pub const MAX_COUNTERS: usize = 208;
 
 /// Words that the guarded ways push at most on a stack of their own: a trap's frame of 21.
 const GUARDED_WORDS: usize = 32;
@@ -55,7 +55,6 @@ pub struct PerCpu {
     /// Puts the stack pointer in the task state at a multiple of 8.
     padding: AtomicU32,
     pub tss: UnsafeCell<Tss>,
-    pub gdt: UnsafeCell<[u64; GDT_ENTRIES]>,
     pub own_stacks: [OwnStack; 3],
     entry_stack: EntryStack,
     private: Private,
@@ -85,7 +84,7 @@ const _: () = {
     assert!(offset_of!(OwnStack, cpu).is_multiple_of(16));
 };
 
-// SAFETY: all but the descriptor tables is atomic, and those are changed only by their own CPU.
+// SAFETY: all but the task state is atomic, and that is changed only by its own CPU.
 unsafe impl Sync for PerCpu {}
 
 /// Offset of the slot that the CPU loads its stack pointer from when it leaves a program.
@@ -133,7 +132,6 @@ impl PerCpu {
             program_controls: AtomicU32::new(0),
             padding: AtomicU32::new(0),
             tss: UnsafeCell::new(Tss::new()),
-            gdt: UnsafeCell::new([0; GDT_ENTRIES]),
             own_stacks: [const { OwnStack::new() }; 3],
             entry_stack: EntryStack([const { AtomicU64::new(0) }; GUARDED_WORDS]),
             private: Private,

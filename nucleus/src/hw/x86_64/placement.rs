@@ -24,6 +24,9 @@ const REGIONS: [(u64, u64); 3] = [(0, 254), (256, 127), (384, 127)];
 /// The region of blocks, in another slot: its step and its places, which leave it 320 GiB. The step
 /// is the largest alignment that a block can have.
 const BLOCKS: (u64, u64) = (16, 13);
+/// The region of page tables that can be written: in a slot of its own, as large as all memory that
+/// can have records.
+const TABLES_ROOM: u64 = 64;
 
 /// How far things move, in bytes, or where to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +35,8 @@ pub struct Placement {
     pub image: usize,
     /// How far the direct map moves.
     pub direct_map: usize,
-    /// Where stacks, window, devices and blocks are.
-    pub regions: [usize; 4],
+    /// Where stacks, window, devices, blocks and page tables are.
+    pub regions: [usize; 5],
 }
 
 /// Chooses a placement for an image that ends at the physical address `image_end`, and memory that
@@ -49,6 +52,7 @@ pub fn choose(mut below: impl FnMut(u64) -> u64, image_end: u64, memory_end: u64
 
     let slots = REGION_SLOTS.end - REGION_SLOTS.start;
     let (of_three, of_blocks) = (below(slots), below(slots - 1));
+    let mut of_tables = below(slots);
     // Canonical: the slots are in the upper half.
     let start_of = |slot: u64| (REGION_SLOTS.start + slot) << 39 | 0xffff << 48;
     let mut place = |slot: u64, first: u64, step: u64, places: u64| {
@@ -58,9 +62,15 @@ pub fn choose(mut below: impl FnMut(u64) -> u64, image_end: u64, memory_end: u64
         REGIONS.map(|(first, places)| place(of_three, first, 1, places));
     let other = of_blocks + u64::from(of_blocks >= of_three);
     let blocks = place(other, 0, BLOCKS.0, BLOCKS.1);
+    // The next slot that is free, from a random one on.
+    while [of_three, other].contains(&of_tables) {
+        of_tables = (of_tables + 1) % slots;
+    }
+    let gibs = gibs.max(TABLES_ROOM);
+    let tables = place(of_tables, 0, 1, ENTRIES.saturating_sub(gibs).max(1));
     Placement {
         image: image as usize,
         direct_map: (direct_map * GIB) as usize,
-        regions: [stacks, window, devices, blocks],
+        regions: [stacks, window, devices, blocks, tables],
     }
 }

@@ -7,9 +7,12 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::cpu::{Features, features, irqs_disable, irqs_restore};
-use super::layout::{Image, blocks, devices, image, image_base, ptr, stacks};
+use super::layout::{
+    Image, STACK_SIZE, blocks, devices, image, image_base, ptr, reach_tables, stacks, table_ptr,
+    tables,
+};
 use super::memory::MemoryMap;
-use super::{direct, mitigations, percpu};
+use super::{direct, guard, mitigations, percpu};
 use crate::hw::mitigations::{ADDRESS, inverted};
 use crate::hw::{DirectMap, Region, handlers};
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
@@ -65,7 +68,7 @@ pub(crate) fn kernel_root() -> PhysAddr {
 type Tables = *mut [u64; 512];
 
 pub(super) fn table(at: u64) -> Tables {
-    ptr(PhysAddr(at & ADDRESS)).cast()
+    table_ptr(PhysAddr(at & ADDRESS)).cast()
 }
 
 fn slot(va: usize, level: usize) -> usize {
@@ -78,17 +81,36 @@ const ENTRY_TABLES: u64 = 3 + 16;
 
 /// Early frames that the tables of [`build`] can need for memory that ends at `top` bytes: one a
 /// GiB and one a 512 GiB for the direct map, and a few where pages of different sizes or rights
-/// meet.
-pub fn early_frames(top: u64, mode: DirectMap) -> u64 {
-    (top >> 30) + (top >> 39) + 64 + ENTRY_TABLES + level_1_tables(top, mode)
+/// meet; and one a GiB and a few more for the region of page tables.
+pub fn early_frames(top: u64, what: &Mapped) -> u64 {
+    let guard = if what.guards { (top >> 30) + 32 } else { 0 };
+    (top >> 30) + (top >> 39) + 64 + ENTRY_TABLES + level_1_tables(top, what) + guard
 }
 
-/// Tables of level 1 that are set aside for parts of the direct map that come and go.
-fn level_1_tables(top: u64, mode: DirectMap) -> u64 {
-    match mode {
-        DirectMap::Kernel => top.div_ceil(2 << 20),
-        _ => 0,
+/// Tables of level 1 that are set aside for parts of the direct map that change.
+fn level_1_tables(top: u64, what: &Mapped) -> u64 {
+    match what.mode == DirectMap::Kernel || what.guards {
+        true => top.div_ceil(2 << 20),
+        false => 0,
     }
+}
+
+/// What [`build`] is to map.
+pub struct Mapped {
+    /// The frames in the direct map.
+    pub mode: DirectMap,
+    /// Page tables and descriptor tables are [guarded](super::guard).
+    pub guards: bool,
+    /// The pages of the guarded ways, for programs' own roots.
+    pub ways_in: Range<usize>,
+    /// The interrupt descriptor table, and those of segments.
+    pub descriptors: [Range<usize>; 2],
+}
+
+/// Whether page tables of a machine with memory up to `top` bytes can be guarded: with pages of
+/// programs outside of the direct map, their frames would come into the region of page tables.
+pub fn can_guard(top: u64, mode: DirectMap) -> bool {
+    mode != DirectMap::Kernel && top <= 64 << 30
 }
 
 /// Which part of a range of memory has a place in the direct map at the start: of what is free, no
@@ -146,26 +168,44 @@ impl Builder<'_> {
         }
     }
 
-    /// The direct map of `start..end`; the image's text and constants can't be written there
-    /// either.
-    fn map_direct(&mut self, start: u64, end: u64, image: &Image) {
-        let fixed = image.start.clamp(start, end)..image.rodata_end.clamp(start, end);
-        let parts = [
-            (start, fixed.start, DATA),
-            (fixed.start, fixed.end, CONSTANTS),
-            (fixed.end, end, DATA),
-        ];
-        for (from, to, rights) in parts {
-            self.map(ptr(PhysAddr(from)) as usize, from, to, rights);
+    /// Makes the tables of the region of page tables, down to level 2, and to level 1 where the
+    /// image is, whose text is never mapped there. The tables of the start are mapped: they are
+    /// written there as soon as the new tables are loaded.
+    fn map_tables(&mut self, top: u64, early: &Range<u64>, image: &Image) {
+        for at in (0..top).step_by(1 << SHIFT[2]) {
+            self.descend(tables() + at as usize, 2);
         }
+        let block = 1 << SHIFT[1];
+        for at in (image.start / block * block..image.end).step_by(block as usize) {
+            self.descend(tables() + at as usize, 1);
+        }
+        let from = early.start.max(image.end.next_multiple_of(block));
+        let to = early.end.next_multiple_of(block);
+        let border = from.min(early.end);
+        self.map(tables() + early.start as usize, early.start, border, DATA);
+        let from = from / block * block;
+        self.map(tables() + from as usize, from, to, DATA);
+    }
+
+    /// Maps a part of the physical memory from the address on at which its first byte would be;
+    /// what is `fixed`, ranges in order, can't be written there.
+    fn map_part(&mut self, base: usize, part: Range<u64>, fixed: &[Range<u64>]) {
+        let mut at = part.start;
+        for it in fixed {
+            let it = it.start.clamp(at, part.end.max(at))..it.end.clamp(at, part.end.max(at));
+            self.map(base + at as usize, at, it.start, DATA);
+            self.map(base + it.start as usize, it.start, it.end, CONSTANTS);
+            at = it.end;
+        }
+        self.map(base + at as usize, at, part.end, DATA);
     }
 }
 
 /// Builds the kernel's page tables and loads them. The boot page tables are in force and map all
-/// of what `memory` set aside. `ways_in`: the pages of the guarded ways and the interrupt
-/// descriptor table, for programs' own roots.
-pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2], mode: DirectMap) {
-    let is_fixed = mode != DirectMap::Kernel;
+/// of what `memory` set aside.
+pub fn build(memory: &mut MemoryMap, what: &Mapped) {
+    let mode = what.mode;
+    let is_fixed = mode != DirectMap::Kernel && !what.guards;
     let largest = if features().contains(Features::HUGE_PAGES) && is_fixed {
         3
     } else {
@@ -178,12 +218,29 @@ pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2], mode: DirectMap
     };
     builder.root = builder.new_table();
     let image = image();
+    // In the order of their addresses: the early frames are behind the image.
+    let constants = image.start..image.rodata_end;
+    let mut descriptors = what.descriptors.clone().map(|it| {
+        let start = (it.start - image_base()) as u64;
+        start..start + if what.guards { it.len() as u64 } else { 0 }
+    });
+    guard::set_descriptors(what.descriptors.clone().map(|it| {
+        let start = (it.start - image_base()) as u64;
+        start..start + it.len() as u64
+    }));
+    descriptors.sort_unstable_by_key(|it| it.start);
+    let [first, second] = descriptors;
+    let early = match what.guards {
+        true => builder.memory.early(),
+        false => image.end..image.end,
+    };
+    let fixed = [constants, first, second, early.clone()];
     for i in 0..builder.memory.ranges().len() {
         let range = direct_part(&builder.memory.ranges()[i], mode);
-        builder.map_direct(range.start, range.end, &image);
+        builder.map_part(ptr(PhysAddr(0)) as usize, range, &fixed);
     }
     let top = builder.memory.ranges().last().map_or(0, |it| it.end) << PAGE_SHIFT;
-    for table in 0..level_1_tables(top, mode) {
+    for table in 0..level_1_tables(top, what) {
         let at = builder.new_table();
         if table == 0 {
             direct::set_tables(at);
@@ -194,7 +251,10 @@ pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2], mode: DirectMap
     };
     section(image.start, image.text_end, CODE);
     section(image.text_end, image.rodata_end, CONSTANTS);
-    section(image.rodata_end, image.end, DATA);
+    builder.map_part(image_base(), image.rodata_end..image.end, &fixed[1..3]);
+    if what.guards {
+        builder.map_tables(top, &early, &image);
+    }
     builder.descend(stacks(), 3);
     builder.descend(blocks(), 3);
     for table in 0..DEVICE_TABLES {
@@ -207,9 +267,10 @@ pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2], mode: DirectMap
             let at = (from - image_base()) as u64;
             builder.map(from, at, at + bytes as u64, rights);
         };
-        let [text, table] = ways_in;
-        part(text.start, text.len(), CODE);
-        part(table.start, table.len(), CONSTANTS);
+        part(what.ways_in.start, what.ways_in.len(), CODE);
+        for table in &what.descriptors {
+            part(table.start, table.len(), CONSTANTS);
+        }
         for cpu in 0..percpu::MAX_CPUS {
             part(
                 core::ptr::from_ref(percpu::of(cpu)) as usize,
@@ -220,7 +281,19 @@ pub fn build(memory: &mut MemoryMap, ways_in: [Range<usize>; 2], mode: DirectMap
         ENTRY_ROOT.store(builder.root, Ordering::Relaxed);
     }
     load_space(kernel_root());
-    builder.memory.finish_early();
+    let taken = builder.memory.finish_early();
+    if what.guards {
+        reach_tables(true);
+        // The processor's own table, which the start has loaded, is found where it was.
+        guard::set_early(taken.clone());
+        guard::reach_tables(frames_of(early.clone()));
+        guard::guard(frames_of(taken.end..early.end), false);
+        guard::descriptor_frames().for_each(|it| guard::reach_tables(it as u32..it as u32 + 1));
+    }
+}
+
+fn frames_of(bytes: Range<u64>) -> Range<u32> {
+    (bytes.start >> PAGE_SHIFT) as u32..(bytes.end >> PAGE_SHIFT) as u32
 }
 
 /// Maps device registers, uncached, for good. `None` when the window is full or the range is not
@@ -249,7 +322,7 @@ pub(crate) fn device_pages_left() -> usize {
 
 /// The entry at which a walk for a kernel address ends, and its level: the first that is not
 /// present or maps a large page, or that of level `last`.
-fn walk_down(va: usize, last: usize) -> (*mut u64, usize) {
+pub(super) fn walk_down(va: usize, last: usize) -> (*mut u64, usize) {
     let mut at = kernel_root().0;
     for level in (last..=4).rev() {
         // SAFETY: the kernel's tables are never freed.
@@ -287,20 +360,30 @@ pub struct Leaf {
     pub frames: u64,
     /// Whether programs may use it.
     pub is_programs: bool,
+    /// Whether it may be written.
+    pub is_writable: bool,
 }
 
 /// Calls `each` for all that a root maps. The root's tables don't change meanwhile.
 pub fn walk_root(root: PhysAddr, each: &mut impl FnMut(Leaf)) {
-    walk_table(root.0, 0, 4, 0..512, each);
+    walk_table(root.0, 0, 4, 0..512, WRITABLE, each);
 }
 
 /// Calls `each` for all that the kernel's half of the address space maps. What changes meanwhile is
 /// found as it was or as it is.
 pub fn walk_kernel(each: &mut impl FnMut(Leaf)) {
-    walk_table(kernel_root().0, 0, 4, 256..512, each);
+    walk_table(kernel_root().0, 0, 4, 256..512, WRITABLE, each);
 }
 
-fn walk_table(at: u64, va: usize, level: usize, part: Range<usize>, each: &mut impl FnMut(Leaf)) {
+/// `rights`: what the entries above let all pages below have.
+fn walk_table(
+    at: u64,
+    va: usize,
+    level: usize,
+    part: Range<usize>,
+    rights: u64,
+    each: &mut impl FnMut(Leaf),
+) {
     for index in part {
         let sign = if level == 4 && index >= 256 {
             !0 << 48
@@ -313,14 +396,16 @@ fn walk_table(at: u64, va: usize, level: usize, part: Range<usize>, each: &mut i
         if entry & PRESENT == 0 {
             continue;
         }
+        let rights = rights & entry;
         match level == 1 || entry & LARGE != 0 {
             true => each(Leaf {
                 va,
                 frame: (entry & ADDRESS) >> PAGE_SHIFT,
                 frames: 1 << (9 * (level - 1)),
                 is_programs: entry & USER != 0,
+                is_writable: rights & WRITABLE != 0,
             }),
-            false => walk_table(entry & ADDRESS, va, level - 1, 0..512, each),
+            false => walk_table(entry & ADDRESS, va, level - 1, 0..512, rights, each),
         }
     }
 }
@@ -337,22 +422,27 @@ pub fn is_mapped(va: usize) -> bool {
     kernel_root().0 == 0 || unsafe { walk(va).0.read_volatile() } & PRESENT != 0
 }
 
+/// Pages of a kernel stack.
+const STACK_PAGES: usize = STACK_SIZE / PAGE_SIZE;
+
 /// Maps a new frame at each page of a kernel stack, whose addresses are not mapped.
 ///
 /// # Errors
 /// [`OutOfMemory`], with nothing mapped.
 pub fn map_stack(bottom: usize, pages: usize) -> Result<(), OutOfMemory> {
     for page in 0..pages {
-        let mapped = make_entry(bottom + page * PAGE_SIZE).and_then(|entry| {
-            let frame = handlers::take_kernel_frame().ok_or(OutOfMemory)?;
+        // A table that was made stays.
+        make_entry(bottom + page * PAGE_SIZE)?;
+    }
+    let mut frames = [0; STACK_PAGES];
+    let frames = &mut frames[..pages];
+    if !handlers::take_stack(frames) {
+        return Err(OutOfMemory);
+    }
+    for (page, &frame) in frames.iter().enumerate() {
+        if let Some(entry) = find(bottom + page * PAGE_SIZE) {
             // SAFETY: the entry belongs to this stack, which its allocator gave to one caller.
-            unsafe { entry.write_volatile(frame.0 | DATA) };
-            Ok(())
-        });
-        if mapped.is_err() {
-            // No CPU has used these mappings: the entries have not been read by anything.
-            unmap_stack(bottom, page);
-            return Err(OutOfMemory);
+            unsafe { entry.write_volatile(u64::from(frame) << PAGE_SHIFT | DATA) };
         }
     }
     Ok(())
@@ -382,6 +472,8 @@ pub fn hide_stack(bottom: usize, pages: usize) {
 
 /// Takes the frames of a stack back. No TLB holds its addresses.
 pub fn unmap_stack(bottom: usize, pages: usize) {
+    let mut frames = [0; STACK_PAGES];
+    let mut count = 0;
     for page in 0..pages {
         let Some(entry) = find(bottom + page * PAGE_SIZE) else {
             continue;
@@ -392,9 +484,11 @@ pub fn unmap_stack(bottom: usize, pages: usize) {
             old = hidden(old);
         }
         if old & ADDRESS != 0 {
-            handlers::give_kernel_frame(PhysAddr(old & ADDRESS));
+            frames[count] = ((old & ADDRESS) >> PAGE_SHIFT) as u32;
+            count += 1;
         }
     }
+    handlers::give_stack(&frames[..count]);
 }
 
 /// As [`find`], making the tables on the way. Two CPUs may make the same one: the second frees its
@@ -412,7 +506,7 @@ pub fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
         let entry = unsafe { AtomicU64::from_ptr(&raw mut (*table(at))[slot(va, level)]) };
         let mut value = entry.load(Ordering::Acquire);
         if value & PRESENT == 0 {
-            let new = handlers::take_kernel_frame().ok_or(OutOfMemory)?;
+            let new = handlers::take_kernel_table().ok_or(OutOfMemory)?;
             // SAFETY: a frame that nothing else uses.
             unsafe { table(new.0).write([0; 512]) };
             let wanted = new.0 | PRESENT | WRITABLE;
@@ -420,7 +514,7 @@ pub fn make_entry(va: usize) -> Result<*mut u64, OutOfMemory> {
             match entry.compare_exchange(value, wanted, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => value = wanted,
                 Err(others) => {
-                    handlers::give_kernel_frame(new);
+                    handlers::give_kernel_table(new);
                     value = others;
                 }
             }

@@ -1,7 +1,8 @@
 //! Blocks of 2^order frames, aligned to their size, on one free list per place and order. The lists
 //! run through the records of the free blocks' first frames.
 //!
-//! A frame's [`Place`] is inside or outside of the direct map; the frames of a block have the same.
+//! A frame's [`Place`] is inside or outside of the direct map, or among what is set aside for page
+//! tables; the frames of a block have the same.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +48,9 @@ struct Zone {
 static BUDDY: Restart<SpinLock<Buddy>> = Restart::new(SpinLock::new(Rank::Buddy, Buddy::new()));
 /// What [`Buddy::free`] was when the lock was last released, to be read without the lock.
 static FREE: AtomicUsize = AtomicUsize::new(0);
-/// Of these, those outside of the direct map.
+/// Frames that are set aside for page tables, which are not free for anything else.
+static ASIDE: AtomicUsize = AtomicUsize::new(0);
+/// Of the free ones, those outside of the direct map.
 static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 static RESERVE: AtomicUsize = AtomicUsize::new(0);
 /// Blocks that were not had though frames enough were free.
@@ -62,6 +65,7 @@ pub(super) unsafe fn start() {
     unsafe { BUDDY.set(SpinLock::new(Rank::Buddy, Buddy::new())) };
     FREE.store(0, Ordering::Relaxed);
     OUTSIDE.store(0, Ordering::Relaxed);
+    ASIDE.store(0, Ordering::Relaxed);
     RESERVE.store(0, Ordering::Relaxed);
     SCATTERED.store(0, Ordering::Relaxed);
 }
@@ -171,6 +175,42 @@ pub(super) fn give_moved(index: u32, order: usize) {
     buddy.note();
 }
 
+/// Frames that are set aside for page tables.
+pub(super) fn aside() -> usize {
+    ASIDE.load(Ordering::Relaxed)
+}
+
+/// Takes a block of those set aside for page tables.
+pub(super) fn take_aside(order: usize) -> Option<u32> {
+    if aside() < 1 << order {
+        return None;
+    }
+    let mut buddy = BUDDY.lock_irq();
+    let index = buddy.zones[Place::Tables as usize].take(order)?;
+    buddy.note();
+    Some(index)
+}
+
+/// Takes blocks of at least 2^`least` frames of those set aside, until `to` is full; returns how
+/// many. The caller releases them.
+pub(super) fn take_blocks_aside(to: &mut [(u32, usize)], least: usize) -> usize {
+    if aside() < 1 << least {
+        return 0;
+    }
+    let mut buddy = BUDDY.lock_irq();
+    let zone = &mut buddy.zones[Place::Tables as usize];
+    let mut blocks = 0;
+    while blocks < to.len()
+        && let Some(order) = zone.largest().filter(|&order| order >= least)
+        && let Some(index) = zone.take(order)
+    {
+        to[blocks] = (index, order);
+        blocks += 1;
+    }
+    buddy.note();
+    blocks
+}
+
 /// Takes up to `to.len()` single frames with the lock taken once; returns how many. They come in
 /// blocks, of which the smallest are used up first. Out of the reserve comes only one frame: the
 /// others serve the next request on this CPU.
@@ -249,8 +289,8 @@ impl Buddy {
     }
 
     fn free(&self) -> usize {
-        let found: usize = self.zones.iter().map(|zone| zone.free).sum();
-        found + self.moving
+        let free = |place: Place| self.zones[place as usize].free;
+        free(Place::Direct) + free(Place::Outside) + self.moving
     }
 
     /// Publishes the counts that are read without the lock.
@@ -258,6 +298,8 @@ impl Buddy {
         FREE.store(self.free(), Ordering::Relaxed);
         let outside = self.zones[Place::Outside as usize].free;
         OUTSIDE.store(outside, Ordering::Relaxed);
+        let aside = self.zones[Place::Tables as usize].free;
+        ASIDE.store(aside, Ordering::Relaxed);
     }
 
     /// Takes a block of a place that is right for this use; brings one into the direct map if
@@ -356,15 +398,14 @@ impl Zone {
 
     #[inline(always)]
     fn give(&mut self, place: Place, mut index: u32, mut order: usize) {
-        let is_direct = place == Place::Direct;
         debug_assert!(
-            !(0..=MAX_ORDER).any(|o| record(index).is_free_block(o, is_direct)),
+            !(0..=MAX_ORDER).any(|o| record(index).is_free_block(o, place)),
             "frame {index:#x} freed twice"
         );
         self.free += 1 << order;
         while order < MAX_ORDER {
             let other = index ^ (1 << order);
-            let is_free = |it: u32| record(it).is_free_block(order, is_direct);
+            let is_free = |it: u32| record(it).is_free_block(order, place);
             if !managed().contains(&other) || !is_free(other) {
                 break;
             }

@@ -38,13 +38,25 @@ pub(super) enum Place {
     Direct = 0,
     /// In no mapping of the kernel.
     Outside = 1,
+    /// In the direct map, set aside for page tables and flagged `cached`: out of the devices'
+    /// reach.
+    Tables = 2,
 }
 
-pub(super) const PLACES: usize = 2;
+pub(super) const PLACES: usize = 3;
 
 impl Place {
     #[inline]
     pub(super) fn of(index: u32) -> Place {
+        match record(index).is_cached() {
+            true => Place::Tables,
+            false => Place::of_data(index),
+        }
+    }
+
+    /// Where a frame is that is not set aside for page tables.
+    #[inline]
+    pub(super) fn of_data(index: u32) -> Place {
         match is_direct(index) {
             true => Place::Direct,
             false => Place::Outside,
@@ -191,6 +203,15 @@ fn hide_some() -> bool {
         Counter::direct_map_hidden.add(1 << order);
     }
     count > 0
+}
+
+/// Takes the right to write frames in the direct map away, which become page tables, or gives it
+/// back. Page tables are written elsewhere.
+pub(super) fn guard(frames: core::ops::Range<u32>, guarded: bool) {
+    if machine::is_guarded() {
+        let _changing = CHANGING.lock_irq();
+        machine::guard(frames, guarded);
+    }
 }
 
 /// Moves a frame out of the direct map that becomes a page of a file with the bytes that it has:

@@ -1,16 +1,18 @@
 //! Physical memory in frames of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
 //!
 //! The machine's memory at the start (`setup`), one 32-byte record per frame (`record`), a buddy
-//! allocator (`buddy`) with per-CPU caches and pools of page tables kept ready (`cache`), counts of
-//! a frame's users (`counts`), handles given up together (`bundle`), owners of frames (`owned`),
-//! runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on
-//! purpose for tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4,
-//! `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
+//! allocator (`buddy`) with per-CPU caches (`cache`) and page tables kept ready (`table_cache`),
+//! what devices may reach (`device_reach`), counts of a frame's users (`counts`), handles given up
+//! together (`bundle`), owners of frames (`owned`), runs of frames for large pages (`run`), targets
+//! for what is to be free (`targets`), shortage on purpose for tests (`injection`). A frame has a
+//! type (`Writable`, page table of level 1 to 4, `Descriptor`), a type count, an existence count
+//! and one `cached` flag (`iosup.txt` 2.2, 6.1).
 
 mod buddy;
 mod bundle;
 mod cache;
 mod counts;
+mod device_reach;
 mod directmap;
 mod injection;
 mod owned;
@@ -18,6 +20,7 @@ mod reach;
 pub(crate) mod record;
 mod run;
 mod setup;
+mod table_cache;
 mod targets;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
@@ -28,10 +31,9 @@ pub use crate::hw::DirectMap;
 pub(crate) use buddy::{Depth, MAX_ORDER};
 pub use buddy::{available, scattered};
 pub use bundle::Bundle;
-pub(crate) use cache::{Table, give_table, take_table};
-pub use cache::{keep_tables, keeps_tables};
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
+use device_reach::{Cause, run};
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, set_direct_map};
 use injection::fails;
@@ -43,11 +45,19 @@ use reach::with_bytes;
 pub(crate) use reach::{
     RING_SLOTS, map_pinned, map_pinned_run, start_rings, unmap_pinned, unmap_pinned_run,
 };
-use record::{Type, address, bytes, record};
+use record::{Type, address, bytes, record, table_bytes};
 pub use run::{RUN_FRAMES, Run};
 #[cfg(any(target_os = "none", test))]
 pub(crate) use setup::records_reach;
+#[cfg(target_os = "none")]
+pub(crate) use setup::set_descriptor;
 pub(crate) use setup::{adopt, adopt_persistent, init, release};
+pub use table_cache::{
+    PERIOD as TABLE_PERIOD, Policy as TablePolicy, TableUsage, Thresholds as TableThresholds,
+    age_tables, drain as drain_tables, frames_aside, has_unneeded_tables, keep_tables,
+    keeps_tables, policy as table_policy, set_policy as set_table_policy, table_usage,
+};
+pub(crate) use table_cache::{Table, give_table, take_table};
 pub use targets::{Targets, targets};
 
 use crate::counters::Counter;
@@ -255,9 +265,11 @@ const JUNKED: u32 = 0xdbdb_dbdb;
 fn junk(index: u32) {
     if cfg!(debug_assertions) {
         // SAFETY: the frame is free: nothing else reads or writes it.
-        with_bytes(index, |to| unsafe {
-            core::ptr::write_bytes(to, JUNK, PAGE_SIZE)
-        });
+        let fill = |to| unsafe { core::ptr::write_bytes(to, JUNK, PAGE_SIZE) };
+        match record(index).is_cached() {
+            true => fill(table_bytes(index)),
+            false => with_bytes(index, fill),
+        }
         record(index).in_use.store(JUNKED, Ordering::Relaxed);
     }
 }
@@ -285,11 +297,26 @@ fn zero(index: u32) {
     });
 }
 
-/// Whether the first `words` words of a frame that the caller owns alone are zero.
+/// Whether the first `words` words of a page table that the caller owns alone are zero.
 fn is_zero(index: u32, words: usize) -> bool {
     // SAFETY: the caller owns the frame; a word is aligned in it.
-    let words = unsafe { core::slice::from_raw_parts(bytes(index).cast::<u64>(), words) };
+    let words = unsafe { core::slice::from_raw_parts(table_bytes(index).cast::<u64>(), words) };
     words.iter().all(|&word| word == 0)
+}
+
+/// Takes a frame for a page table of the kernel itself. Its bytes are stale.
+#[cfg(target_os = "none")]
+pub(crate) fn take_kernel_table() -> Option<u32> {
+    let index = table_cache::take_kernels()?;
+    KERNEL.fetch_add(1, Ordering::Relaxed);
+    Some(index)
+}
+
+/// Gives one back that was never used.
+#[cfg(target_os = "none")]
+pub(crate) fn give_kernel_table(index: u32) {
+    KERNEL.fetch_sub(1, Ordering::Relaxed);
+    table_cache::give_kernels(index);
 }
 
 /// Takes one frame; the caller gives it a type.
@@ -320,7 +347,13 @@ fn retry(depth: Depth, take: impl Fn() -> Option<u32>) -> Option<u32> {
         }
         None
     };
-    moved().or_else(|| cache::drain().then(|| take().or_else(moved))?)
+    moved().or_else(|| drain().then(|| take().or_else(moved))?)
+}
+
+/// Gives up what this CPU and the pools keep; returns whether that was anything.
+#[cold]
+fn drain() -> bool {
+    table_cache::drain() | cache::drain()
 }
 
 /// Frames in heap blocks, and in blocks of the kernel's own.
@@ -348,6 +381,46 @@ pub(crate) fn take_of_block() -> Result<u32, OutOfMemory> {
     take_own_to(Depth::Block, Type::Heap)
 }
 
+/// Takes frames for a stack of the kernel, all or none, out of the devices' reach in one batch. The
+/// bytes are stale.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn take_stack(to: &mut [u32]) -> Result<(), OutOfMemory> {
+    let attempt = || cache::take(Depth::Table);
+    let take = || {
+        if fails() {
+            return None;
+        }
+        attempt().or_else(|| retry(Depth::Table, attempt))
+    };
+    for i in 0..to.len() {
+        let Some(index) = take() else {
+            to[..i].iter().for_each(|&index| cache::give(index));
+            return Err(OutOfMemory);
+        };
+        to[i] = index;
+    }
+    device_reach::withdraw(to.iter().map(|&it| it..it + 1), Cause::Stacks);
+    for &index in &*to {
+        check_junk(index);
+        record(index).set_kind(Type::Free, Type::Kernel);
+    }
+    KERNEL.fetch_add(to.len(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Gives the frames of a stack back, in one batch.
+#[cfg_attr(not(any(target_os = "none", test)), allow(dead_code))]
+pub(crate) fn give_stack(frames: &[u32]) {
+    for &index in frames {
+        machine::frame_freed(address(index));
+        record(index).set_kind(Type::Kernel, Type::Free);
+        junk(index);
+    }
+    device_reach::restore(frames.iter().map(|&it| it..it + 1), Cause::Stacks);
+    KERNEL.fetch_sub(frames.len(), Ordering::Relaxed);
+    frames.iter().for_each(|&index| cache::give(index));
+}
+
 /// Whether there are frames for such a block.
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) fn has_block(frames: usize) -> bool {
@@ -363,6 +436,7 @@ fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
         .or_else(|| retry(depth, attempt))
         .ok_or(OutOfMemory)?;
     check_junk(index);
+    device_reach::withdraw(run(index..index + 1), Cause::of(kind));
     record(index).set_kind(Type::Free, kind);
     owner_count(kind).fetch_add(1, Ordering::Relaxed);
     Ok(index)
@@ -376,6 +450,7 @@ pub(crate) fn take_neighbours(order: usize) -> Option<u32> {
         return None;
     }
     let index = buddy::take_spare(order, Depth::Block)?;
+    device_reach::withdraw(run(index..index + (1 << order)), Cause::Heap);
     for i in index..index + (1 << order) {
         check_junk(i);
         record(i).set_kind(Type::Free, Type::Heap);
@@ -397,6 +472,7 @@ pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
         record(i).set_kind(kind, Type::Free);
         junk(i);
     }
+    device_reach::restore(run(frames.clone()), Cause::of(kind));
     owner_count(kind).fetch_sub(frames.len(), Ordering::Relaxed);
     if frames.len() == 1 {
         cache::give(frames.start);
@@ -437,8 +513,8 @@ pub fn total() -> usize {
 /// A snapshot; exact when nothing else runs.
 pub fn usage() -> Usage {
     let total = TOTAL.load(Ordering::Relaxed);
-    let free = available() + cache::kept();
-    let page_tables = cache::tables_in_use();
+    let free = available() + cache::kept() + table_cache::kept();
+    let page_tables = table_cache::in_use();
     let heap = HEAP.load(Ordering::Relaxed);
     let kernel = KERNEL.load(Ordering::Relaxed);
     Usage {
@@ -475,5 +551,5 @@ pub fn check_not_scarce() -> Result<(), OutOfMemory> {
 /// Gives up what this CPU and the pools keep; returns whether that was anything.
 #[cfg(all(test, not(target_os = "none")))]
 pub(crate) fn drain_for_test() -> bool {
-    cache::drain()
+    drain()
 }

@@ -12,12 +12,15 @@
 //! CPU that follows a stale hint validates after having locked (`rmap`) or pinned (`use_count`)
 //! what it found; therefore these two have no other use in any type of frame.
 //!
-//! The *type count* (`iosup.txt` 2.2) says how often a frame is used as what its type says: a data
-//! frame's mappings, a page table's attachment. A type changes only when it is zero.
+//! In the words of `iosup.txt` 2.2: the *type* is in `word`. The *existence count* of data is that
+//! of its handles, which is checked (see [`counts`](super::counts)). A page table is *pinned* by
+//! each `Leaf`, which the use count of a table of level 1 has in it. The *type count* says how
+//! often a frame is used as what its type says: a data frame's mappings, a page table's attachment.
+//! A type changes only when it is zero.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::counters::Counter;
+use super::directmap::Place;
 use crate::hw::machine;
 use crate::{PAGE_SHIFT, PhysAddr};
 
@@ -58,6 +61,12 @@ impl Type {
         }
     }
 
+    /// Whether it is a page table, or a frame with reverse links.
+    pub(crate) fn is_page_table(self) -> bool {
+        use Type::{PageTable1, PageTable2, PageTable3, PageTable4};
+        matches!(self, PageTable1 | PageTable2 | PageTable3 | PageTable4)
+    }
+
     const fn from_bits(bits: u32) -> Type {
         match bits & TYPE_MASK {
             1 => Type::Free,
@@ -73,15 +82,16 @@ impl Type {
         }
     }
 
-    /// Whether devices may reach such a frame: going from or to a type that they may not reach is
-    /// what costs an IOTLB flush (`iosup.txt` 3).
-    const fn is_open(self) -> bool {
+    /// Whether devices may reach such a frame unless it is flagged `cached`: see
+    /// [`device_reach`](super::device_reach).
+    pub(super) const fn is_open(self) -> bool {
         matches!(self, Type::Free | Type::Writable)
     }
 }
 
 const TYPE_MASK: u32 = 0xf;
-/// In a page-table pool: out of every device's domain, ready for use (`iosup.txt` 6.1).
+/// A page table, or a frame that waits to become one: out of every device's domain whatever its
+/// type (`iosup.txt` 6.1). Stays when the type changes, until the frame is released.
 const CACHED: u32 = 1 << 4;
 /// Written through a mapping that is gone or was cleaned. [reverse lock]
 const MODIFIED: u32 = 1 << 5;
@@ -97,6 +107,8 @@ const IN_LARGE: u32 = 1 << 12;
 const OF_MEDIUM: u32 = 1 << 13;
 /// The frame has no place in the direct map. Stays when the type changes.
 const OUTSIDE: u32 = 1 << 14;
+/// What says in which lists a frame stands while it is free.
+const PLACE: u32 = OUTSIDE | CACHED;
 
 const LOCKED: u64 = 1 << 63;
 const MAPPING: u64 = 1 << 32;
@@ -157,6 +169,12 @@ pub(crate) const fn address(index: u32) -> PhysAddr {
     PhysAddr((index as u64) << PAGE_SHIFT)
 }
 
+/// Where the kernel reaches a page table, to read and to write it.
+#[inline]
+pub(crate) fn table_bytes(index: u32) -> *mut u8 {
+    machine::table_ptr(address(index))
+}
+
 /// Where the kernel reaches a frame's bytes.
 #[inline]
 pub(crate) fn bytes(index: u32) -> *mut u8 {
@@ -193,18 +211,13 @@ impl Record {
     }
 
     /// Changes the type, and clears all flags but the frame's place. The caller owns the frame
-    /// alone.
-    ///
-    /// Between the types that devices may reach and the others this is a *type change* in the sense
-    /// of `iosup.txt` 3, and is counted.
+    /// alone, and has seen to the devices' reach of it (see
+    /// [`device_reach`](super::device_reach)).
     #[inline]
     pub(crate) fn set_kind(&self, from: Type, to: Type) {
         debug_assert_eq!(self.kind(), from, "a frame is not what its owner thinks");
         assert!(self.count_as(from) == 0, "type change of a frame in use");
-        if from.is_open() != to.is_open() && from != Type::Absent {
-            Counter::frame_type_changes.add(1);
-        }
-        let place = self.word.load(Ordering::Relaxed) & OUTSIDE;
+        let place = self.word.load(Ordering::Relaxed) & PLACE;
         self.word.store(place | to as u32, Ordering::Relaxed);
     }
 
@@ -292,16 +305,23 @@ impl Record {
             .store(next as u64 | (previous as u64) << 32, Ordering::Relaxed);
     }
 
-    /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone.
-    pub(crate) fn set_cached(&self, cached: bool) {
+    /// Sets or clears the flag of `iosup.txt` 6.1. The caller owns the frame alone, which is not in
+    /// a free block.
+    pub(super) fn set_cached(&self, cached: bool) {
         let word = self.word.load(Ordering::Relaxed) & !CACHED;
         self.word
             .store(word | if cached { CACHED } else { 0 }, Ordering::Relaxed);
     }
 
     /// The flag of `iosup.txt` 6.1.
+    #[inline]
     pub(crate) fn is_cached(&self) -> bool {
         self.word.load(Ordering::Relaxed) & CACHED != 0
+    }
+
+    /// Whether devices may reach the frame.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.kind().is_open() && !self.is_cached()
     }
 
     /// Whether the frame is a page of a disk's medium.
@@ -320,14 +340,17 @@ impl Record {
             Some(order) => Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT,
             None => Type::Free as u32,
         };
-        let place = self.word.load(Ordering::Relaxed) & OUTSIDE;
+        let place = self.word.load(Ordering::Relaxed) & PLACE;
         self.word.store(place | word, Ordering::Relaxed);
     }
 
-    /// Whether a free block of this order begins here, all of it inside or outside of the direct
-    /// map. [buddy lock]
-    pub(super) fn is_free_block(&self, order: usize, direct: bool) -> bool {
-        let place = if direct { 0 } else { OUTSIDE };
+    /// Whether a free block of this order begins here, all of it in this place. [buddy lock]
+    pub(super) fn is_free_block(&self, order: usize, place: Place) -> bool {
+        let place = match place {
+            Place::Direct => 0,
+            Place::Outside => OUTSIDE,
+            Place::Tables => CACHED,
+        };
         self.word.load(Ordering::Relaxed)
             == place | Type::Free as u32 | FREE_BLOCK | (order as u32) << ORDER_SHIFT
     }
@@ -481,6 +504,23 @@ impl FrameList {
             record(next).set_links(after, index);
         }
         self.first = index;
+    }
+
+    /// Whether it is empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+
+    /// Takes out the first frame.
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        let first = (!self.is_empty()).then_some(self.first)?;
+        self.unlink(first);
+        Some(first)
+    }
+
+    /// The frame before one of this list, or [`NONE`].
+    pub(crate) fn before(&self, index: u32) -> u32 {
+        record(index).links().1
     }
 
     /// Takes out a frame of this list.

@@ -4,9 +4,11 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use super::device_reach::Cause;
 use super::record::{self, Record, Type, record};
 use super::{
-    Depth, Frame, HEAP, KERNEL, TOTAL, buddy, cache, counts, directmap, give_run, targets,
+    Depth, Frame, HEAP, KERNEL, TOTAL, buddy, cache, counts, device_reach, directmap, give_run,
+    table_cache, targets,
 };
 use crate::hw::{Region, machine};
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE};
@@ -71,6 +73,7 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
         );
         buddy::start();
         cache::start(count);
+        table_cache::start(count);
     }
     #[cfg(not(target_os = "none"))]
     {
@@ -106,6 +109,14 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
     buddy::set_reserve((total / 64).min(1024));
     targets::start(total, buddy::reserved(Depth::Data));
     Ok(())
+}
+
+/// Notes that a frame which was in use at [`init`] has descriptors of the processor.
+#[cfg_attr(not(target_os = "none"), allow(dead_code))]
+pub(crate) fn set_descriptor(number: u64) {
+    if let Some(record) = record::find(number) {
+        record.set_kind(Type::Kernel, Type::Descriptor);
+    }
 }
 
 fn add_free(frames: Range<u32>) {
@@ -167,6 +178,7 @@ unsafe fn adopt_uncounted(number: u64) -> Option<Frame> {
     }
     directmap::hide_adopted(index);
     record(index).set_kind(Type::Kernel, Type::Writable);
+    device_reach::restore(device_reach::run(index..index + 1), Cause::Other);
     counts::start(index);
     Some(Frame { index })
 }

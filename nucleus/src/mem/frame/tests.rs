@@ -1,6 +1,7 @@
 //! Frames on the simulated machine, against simple models.
 
 mod owners;
+mod tables;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -194,62 +195,6 @@ fn the_reserve_is_not_for_programs() {
             assert_eq!(usage(), before);
         },
     );
-}
-
-#[test]
-fn tables_are_kept_ready() {
-    on_machines_with("tables are kept ready", [1, 2, 4], 1024, 30, || {
-        let before = usage();
-        let changes = Counter::frame_type_changes.total();
-        for level in 1..=4 {
-            let take = |n: usize| -> Vec<u32> {
-                (0..n).map(|_| take_table(level).unwrap().index()).collect()
-            };
-            let first = take(20);
-            assert!(first.iter().all(|&i| !record(i).is_cached()));
-            let frames = if level == 1 { 40 } else { 20 };
-            assert_eq!(usage().page_tables, before.page_tables + frames);
-            first.iter().for_each(|&i| give_table(level, i));
-            assert!(first.iter().all(|&i| record(i).is_cached()));
-            assert_eq!(usage().page_tables, before.page_tables);
-            // The same ones again, with no change of type.
-            let changes = Counter::frame_type_changes.total();
-            let second = take(20);
-            assert_eq!(Counter::frame_type_changes.total(), changes);
-            assert!(second.iter().all(|i| first.contains(i)));
-            second.iter().for_each(|&i| give_table(level, i));
-        }
-        assert!(Counter::frame_type_changes.total() >= changes + 80);
-        assert_eq!(usage().data, before.data);
-        assert_eq!(usage().free, before.free);
-        while cache::drain() {}
-        assert_eq!(usage(), before);
-    });
-}
-
-#[test]
-fn tables_are_made_anew() {
-    on_machines_with("tables are made anew", [1, 2, 4], 1024, 30, || {
-        let before = usage();
-        give_table(1, take_table(1).unwrap().index());
-        assert_eq!(usage().free, before.free);
-        keep_tables(false);
-        for level in 1..=4 {
-            let changes = Counter::frame_type_changes.total();
-            let tables: Vec<Table> = (0..20).map(|_| take_table(level).unwrap()).collect();
-            tables
-                .iter()
-                .for_each(|table| give_table(level, table.index()));
-            let frames = if level == 1 { 40 } else { 20 };
-            let changes = Counter::frame_type_changes.total() - changes;
-            assert_eq!(changes, 2 * frames, "level {level}");
-        }
-        assert!(
-            matches!(take_table(2), Some(Table::Fresh(table)) if { give_table(2, table); true })
-        );
-        while cache::drain() {}
-        assert_eq!(usage(), before);
-    });
 }
 
 #[test]

@@ -160,6 +160,7 @@ fn one_of_a_family(first: PmapRef, frames: &[Frame]) {
                 task::set_pmap(Some(spaces[0].clone()));
             }
             3 => task::set_pmap(Some(pmap)),
+            5 if below(4) == 0 => audit::finds_nothing(spaces.iter(), false),
             4 => {
                 page_protect(frame, Prot::READ, &mut pending);
                 take_referenced(frame);

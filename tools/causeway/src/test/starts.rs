@@ -301,6 +301,38 @@ fn host_command(bench: &Bench, report: &mut Report) {
         }
         Ok(())
     });
+    report.run(
+        "guard: the kernel cannot write tables where it reads them",
+        || {
+            let faults = [
+                ("table", "a write to a page table, which the guard refused"),
+                (
+                    "kept-table",
+                    "a write to a page table, which the guard refused",
+                ),
+                ("interrupts", "a write to a descriptor table"),
+                ("segments", "a write to a descriptor table"),
+                ("fault", "a write to the kernel's text or constants"),
+            ];
+            for (fault, why) in faults {
+                let option = format!("fault_injection={fault}");
+                let words = ["--append", &option, "--timeout", "30", "--", "true"];
+                let errors = text(&run(&words, outcome::PANIC)?.stderr);
+                ensure!(errors.contains(why), "{fault}: not `{why}` in: {errors}");
+                if fault == "fault" {
+                    continue;
+                }
+                let option = format!("{option} guard=off");
+                let words = ["--append", &option, "--timeout", "30", "--", "true"];
+                let errors = text(&run(&words, outcome::PANIC)?.stderr);
+                ensure!(
+                    errors.contains("went through"),
+                    "{fault} without a guard: {errors}"
+                );
+            }
+            Ok(())
+        },
+    );
     report.run("host command: a profile names what ran", || {
         // A loop that asks for a name again and again, and the same loop without the question.
         for (body, asks) in [("[ -e /etc/none ]", true), (":", false)] {

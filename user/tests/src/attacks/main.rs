@@ -95,6 +95,7 @@ fn main() {
         words,
         list,
         limit: time + GRACE,
+        after_group: || Ok(()),
         afterwards: || {
             nothing_runs()?;
             answers()?;
