@@ -1,13 +1,16 @@
 #!/bin/sh
 # Figures of the paper on ephemeral mappings, redrawn here: what docs/performance.md has of them.
-#   scripts/ephemeral-figures.sh [DIR]    all of it, into DIR (out/ephemeral): some 30 minutes on 2 quiet cores
-# Each table shows a row on the direct map first, beside the kernel without options, and then with each
-# variant: the paper's
-# original kernel, its sf_buf kernel (a window of 256 MiB) with private and with shared mappings,
-# this kernel's window, and pages outside the direct map.
+#   scripts/ephemeral-figures.sh [DIR [PART…]]    into DIR (out/ephemeral)
+# The parts are `figures`, `instructions`, and `causes`, the counters of which hold whatever the load
+# of the host is; without any, all: some 40 minutes on 2 quiet cores.
+# Each table of the first two shows a row on the direct map first, beside the kernel without options,
+# and then with each variant: the paper's original kernel, its sf_buf kernel (a window of 256 MiB)
+# with private and with shared mappings, this kernel's window, and pages outside the direct map.
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-out/ephemeral}
+[ $# -eq 0 ] || shift
+[ $# -gt 0 ] || set -- figures instructions causes
 causeway=target/debug/causeway
 paper="ephemeral=window ephemeral.parts=off ephemeral.late=off"
 mkdir -p "$out"
@@ -27,24 +30,48 @@ bench() {
         --variant "$options directmap=kernel" || true
 }
 
-for cpus in 1 2 4; do
-    echo "== Figures 2 and 3: bw_pipe, $cpus CPUs: bytes copied twice, and once"
-    for movement in copy once; do
-        bench "pipe-$movement-$cpus" movement=$movement --smp $cpus --runs 3 pipe --rows bw-pipe
+figures() {
+    for cpus in 1 2 4; do
+        echo "== Figures 2 and 3: bw_pipe, $cpus CPUs: bytes copied twice, and once"
+        for movement in copy once; do
+            bench "pipe-$movement-$cpus" movement=$movement --smp $cpus --runs 3 pipe --rows bw-pipe
+        done
+        echo "== Figures 4 to 7: disk dump, $cpus CPUs"
+        bench "disk-$cpus" "" --smp $cpus --runs 1 --full --mem 1536M disk-dump --rows direct
+        echo "== Figures 8 to 10: PostMark, $cpus CPUs: a fiftieth of the transactions"
+        bench "postmark-$cpus" "" --smp $cpus --runs 1 postmark --rows disk
+        echo "== Figures 11 and 13: TCP, $cpus CPUs, bytes copied"
+        bench "tcp-$cpus" movement=copy --smp $cpus --runs 3 tcp-loopback --rows 64KiB
+        echo "== Figures 15, 17, 19, 20: web server, $cpus CPUs"
+        bench "web-$cpus" "" --smp $cpus --runs 1 --full --mem 1536M web-server --rows nasa
     done
-    echo "== Figures 4 to 7: disk dump, $cpus CPUs"
-    bench "disk-$cpus" "" --smp $cpus --runs 1 --full --mem 1536M disk-dump --rows direct
-    echo "== Figures 8 to 10: PostMark, $cpus CPUs: a fiftieth of the transactions"
-    bench "postmark-$cpus" "" --smp $cpus --runs 1 postmark --rows disk
-    echo "== Figures 11 and 13: TCP, $cpus CPUs, bytes copied"
-    bench "tcp-$cpus" movement=copy --smp $cpus --runs 3 tcp-loopback --rows 64KiB
-    echo "== Figures 15, 17, 19, 20: web server, $cpus CPUs"
-    bench "web-$cpus" "" --smp $cpus --runs 1 --full --mem 1536M web-server --rows nasa
-done | tee "$out/figures.txt"
+}
 
-echo "== Instructions, one CPU"
-bench counted "" --icount pipe postmark disk-dump tcp-loopback web-server \
-    --rows bw-pipe --rows disk --rows 64KiB --rows nasa | tee "$out/counted.txt"
-echo "== The whole bench without programs' pages in the direct map"
-$causeway bench --icount --against causeway --append directmap=kernel --out "$out/directmap" |
-    tee "$out/directmap.txt"
+instructions() {
+    echo "== Instructions, one CPU"
+    bench counted "" --icount pipe postmark disk-dump tcp-loopback web-server \
+        --rows bw-pipe --rows disk --rows 64KiB --rows nasa
+    echo "== The whole bench without programs' pages in the direct map"
+    $causeway bench --icount --against causeway --append directmap=kernel --out "$out/directmap"
+}
+
+# Local and remote invalidations by cause, with 64K and with 6K entries.
+causes() {
+    for cpus in 2 4; do
+        echo "== Invalidations by cause, $cpus CPUs"
+        $causeway bench --against none --out "$out/causes-$cpus" --events ephemeral_ \
+            --smp $cpus --runs 1 --mem 1536M \
+            disk-dump web-server --rows direct-128 --rows nasa \
+            --append "$paper ephemeral.entries=65536" \
+            --variant "$paper ephemeral.entries=6144" \
+            --variant "$paper ephemeral.entries=65536 ephemeral.private=off" \
+            --variant "$paper ephemeral.entries=6144 ephemeral.private=off" \
+            --variant "ephemeral=window ephemeral.entries=65536 ephemeral.private=off" \
+            --variant "ephemeral=window ephemeral.entries=65536" \
+            --variant "ephemeral=window ephemeral.entries=6144" || true
+    done
+}
+
+for part; do
+    $part | tee "$out/$part.txt"
+done

@@ -179,6 +179,39 @@ pub const SWITCHES: &[Switch] = &[
         set: |[n, _]| window::set_keep([Keep::Auto, Keep::On, Keep::Off][n as usize]),
     },
     Switch {
+        name: "ephemeral.ahead",
+        values: Number(1, window::MAX_AHEAD as u32, "mappings"),
+        default: "64",
+        is_live: true,
+        get: || [window::ahead() as u32, 0],
+        set: |[n, _]| {
+            window::set_ahead(n as usize);
+            Ok(())
+        },
+    },
+    Switch {
+        name: "ephemeral.flushes",
+        values: OneOf(&["on", "off"]),
+        default: "on",
+        is_live: true,
+        get: || [u32::from(!window::uses_flushes()), 0],
+        set: |[n, _]| {
+            window::use_flushes(n == 0);
+            Ok(())
+        },
+    },
+    Switch {
+        name: "ephemeral.scarce",
+        values: OneOf(&["off", "on"]),
+        default: "off",
+        is_live: true,
+        get: || [u32::from(ephemeral::is_scarce()), 0],
+        set: |[n, _]| {
+            ephemeral::seem_scarce(n == 1);
+            Ok(())
+        },
+    },
+    Switch {
         name: "directmap",
         values: Memory(&["all", "kernel"]),
         default: "all",

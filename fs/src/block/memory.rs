@@ -3,7 +3,11 @@
 use alloc::vec::Vec;
 
 use abi::{Errno, Result};
-use nucleus::{Frame, PAGE_SIZE, ephemeral, frame, persistent};
+use nucleus::{
+    Frame, PAGE_SIZE,
+    ephemeral::{self, LONGEST_RUN},
+    frame, persistent,
+};
 
 use super::{Command, Disk, Limits, Operation, SECTOR};
 
@@ -69,11 +73,12 @@ impl MemoryDisk {
         }
     }
 
-    /// The frame with a sector, and the sector's offset in it.
-    fn place(&self, sector: u64) -> (&Frame, usize) {
+    /// The frames from the one with a sector on, as many as are listed together, and the sector's
+    /// offset in the first one.
+    fn place(&self, sector: u64) -> (&[Frame], usize) {
         let page = (sector / SECTORS) as usize;
         let offset = (sector % SECTORS) as usize * SECTOR;
-        (&self.frames[page / PIECE][page % PIECE], offset)
+        (&self.frames[page / PIECE][page % PIECE..], offset)
     }
 
     fn transfer(&self, command: &Command) {
@@ -82,7 +87,8 @@ impl MemoryDisk {
         for part in command.parts() {
             let mut moved = 0;
             while moved < part.len {
-                let (frame, offset) = self.place(sector);
+                let (frames, offset) = self.place(sector);
+                let frame = &frames[0];
                 let len = (part.len - moved).min(PAGE_SIZE - offset);
                 let (memory, at) = (&part.frame, part.offset + moved);
                 match write {
@@ -99,10 +105,16 @@ impl MemoryDisk {
     }
 
     fn zero(&self, command: &Command) {
-        for sector in command.sector()..command.sector() + command.sectors() {
-            let (frame, offset) = self.place(sector);
-            ephemeral::map(frame).fill(offset, SECTOR, 0);
-            self.persist(frame);
+        let mut sector = command.sector();
+        let end = sector + command.sectors();
+        while sector < end {
+            let (frames, offset) = self.place(sector);
+            let room = frames.len().min(LONGEST_RUN) * PAGE_SIZE - offset;
+            let len = room.min((end - sector) as usize * SECTOR);
+            let frames = &frames[..(offset + len).div_ceil(PAGE_SIZE)];
+            ephemeral::map_run(frames).fill(offset, len, 0);
+            frames.iter().for_each(|frame| self.persist(frame));
+            sector += (len / SECTOR) as u64;
         }
     }
 }

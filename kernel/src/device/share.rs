@@ -11,7 +11,7 @@ use fs::{
 };
 use nucleus::{
     PAGE_SIZE,
-    dma::{Buffer, Part, Pool},
+    dma::{self, Buffer, Part, Pool},
     log,
     sync::Mutex,
     task::{Sleep, Woken},
@@ -151,12 +151,12 @@ impl Server {
     }
 }
 
-/// The buffers with the bytes of each that the first `len` bytes of all take.
-fn pieces(buffers: &[Buffer], len: usize) -> impl Iterator<Item = (usize, &Buffer, usize)> {
-    buffers.iter().enumerate().map(move |(i, buffer)| {
-        let at = i * PAGE_SIZE;
-        (at, buffer, len.saturating_sub(at).min(PAGE_SIZE))
-    })
+/// The first `len` bytes of buffers, which have as many.
+fn parts_of(buffers: &[Buffer], len: usize) -> impl Iterator<Item = Part> {
+    let places = (0..len).step_by(PAGE_SIZE);
+    places
+        .zip(buffers)
+        .map(move |(at, buffer)| buffer.part(0, (len - at).min(PAGE_SIZE)))
 }
 
 impl Transport for Server {
@@ -176,18 +176,14 @@ impl Transport for Server {
         let mut parts = Vec::new();
         let count = sent.len() + data.len() + answer.len() + receive.len();
         parts.try_reserve_exact(count)?;
-        for (at, buffer, len) in pieces(&sent, message.len()) {
-            buffer.write(0, &message[at..at + len]);
-            parts.push(buffer.part(0, len));
-        }
+        dma::write_all(&sent, message);
+        parts.extend(parts_of(&sent, message.len()));
         parts.extend(data.iter().map(part));
         let mut kept = Vec::new();
         kept.try_reserve_exact(data.len())?;
         kept.extend(data.iter().cloned());
         let readable = parts.len();
-        for (_, buffer, len) in pieces(&answer, reply) {
-            parts.push(buffer.part(0, len));
-        }
+        parts.extend(parts_of(&answer, reply));
         parts.extend(receive.iter().map(part));
         let queue = self.device.queue(0);
         let request = Request::new(parts, readable);
@@ -220,9 +216,7 @@ impl Flight for InFlight {
     fn take(&mut self, to: &mut [u8]) -> Result<usize> {
         let written = self.request.result().ok_or(Errno::EIO)?.map_err(errno)? as usize;
         let kept = written.min(self.room).min(to.len());
-        for (at, buffer, len) in pieces(&self.reply, kept) {
-            buffer.read(0, &mut to[at..at + len]);
-        }
+        dma::read_all(&self.reply, &mut to[..kept]);
         Ok(written)
     }
 }

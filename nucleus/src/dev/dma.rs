@@ -20,7 +20,7 @@ use core::{
 use crate::{
     Frame, OutOfMemory, PAGE_SHIFT, PAGE_SIZE,
     cpu::percpu::Restart,
-    ephemeral,
+    ephemeral::{self, LONGEST_RUN},
     frame::Contents,
     hw::iommu::Device,
     lock::{Rank, SpinLock},
@@ -399,6 +399,30 @@ impl Buffer {
         ephemeral::map(self.frame()).fill(offset, len, byte);
     }
 }
+
+impl AsRef<Frame> for Buffer {
+    fn as_ref(&self) -> &Frame {
+        self.frame()
+    }
+}
+
+/// Copies bytes into buffers, in their order; they fit.
+pub fn write_all(buffers: &[Buffer], from: &[u8]) {
+    for (run, bytes) in buffers.chunks(LONGEST_RUN).zip(from.chunks(RUN_BYTES)) {
+        let run = &run[..bytes.len().div_ceil(PAGE_SIZE)];
+        ephemeral::map_run(run).write(0, bytes);
+    }
+}
+
+/// Copies bytes out of buffers, in their order; they are there.
+pub fn read_all(buffers: &[Buffer], to: &mut [u8]) {
+    for (run, bytes) in buffers.chunks(LONGEST_RUN).zip(to.chunks_mut(RUN_BYTES)) {
+        let run = &run[..bytes.len().div_ceil(PAGE_SIZE)];
+        ephemeral::map_run(run).read(0, bytes);
+    }
+}
+
+const RUN_BYTES: usize = LONGEST_RUN * PAGE_SIZE;
 
 impl Drop for Buffer {
     fn drop(&mut self) {

@@ -11,13 +11,19 @@ use crate::hw::machine;
 
 #[inline]
 pub(super) fn alloc(frame: &Frame) -> Mapping<'_> {
-    if cfg!(debug_assertions) {
-        machine::preempt_disable();
-    }
+    pin();
     Mapping {
         frame,
         address: frame.bytes(),
         slot: NONE,
+    }
+}
+
+/// What a mapping in the direct map begins with, and [`free`] ends.
+#[inline]
+pub(super) fn pin() {
+    if cfg!(debug_assertions) {
+        machine::preempt_disable();
     }
 }
 

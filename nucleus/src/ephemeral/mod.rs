@@ -10,6 +10,8 @@
 //! mapping. The paper's default, a mapping that any CPU uses and that may live long, is a
 //! [`Shared`] one.
 //!
+//! Several pages at consecutive addresses are a [`MappedRun`].
+//!
 //! Where a mapping comes from is the business of a backend:
 //!
 //! - `direct`, the amd64 one: every frame in the direct map has a permanent mapping, and a mapping
@@ -21,6 +23,7 @@
 
 pub mod audit;
 mod direct;
+mod run;
 mod shared;
 #[cfg(all(test, not(target_os = "none")))]
 mod tests;
@@ -36,6 +39,7 @@ use crate::frame::{self, DirectMap, RING_SLOTS};
 use crate::hw::machine;
 use crate::task::{self, Sleep, WaitQueue};
 use crate::{Frame, PAGE_SIZE, Unchanged};
+pub use run::{LONGEST_RUN, MappedRun, alloc_run, map_run};
 pub use shared::Shared;
 
 bitflags! {
@@ -101,8 +105,9 @@ static UNKEPT: AtomicBool = AtomicBool::new(false);
 /// [`Unchanged::OutOfMemory`] if there is none for its page tables and bookkeeping.
 pub fn set_backend(backend: Backend) -> Result<(), Unchanged> {
     let is_plain = backend == Backend::Direct && frame::direct_map() == DirectMap::All;
+    // For runs, where nothing else needs the rings.
+    frame::start_rings(machine::cpu_count())?;
     if !is_plain {
-        frame::start_rings(machine::cpu_count())?;
         window::start()?;
     }
     let number = match backend {
@@ -139,7 +144,10 @@ pub(crate) unsafe fn init() {
         uncached::reset();
         window::reset();
     }
+    #[cfg(test)]
+    crate::mem::mistake::reset();
     BACKEND.store(PLAIN, Ordering::Relaxed);
+    SCARCE.store(false, Ordering::Relaxed);
     note_unkept();
     if frame::direct_map() != DirectMap::All {
         set_backend(Backend::Direct).expect("memory for the window");
@@ -189,6 +197,9 @@ pub fn alloc(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
 /// Out of line, so that the direct map's path is short.
 #[inline(never)]
 fn alloc_elsewhere(frame: &Frame, flags: Flags) -> Result<Mapping<'_>, Unavailable> {
+    if is_unkept() {
+        return Ok(alloc_pinned(frame));
+    }
     let [mapping] = alloc_each([frame], flags)?;
     Ok(mapping)
 }
@@ -218,12 +229,35 @@ pub fn free(mapping: Mapping<'_>) {
     drop(mapping);
 }
 
+/// See [`seem_scarce`].
+static SCARCE: AtomicBool = AtomicBool::new(false);
+
+/// Whether mappings [seem scarce](seem_scarce).
+pub fn is_scarce() -> bool {
+    SCARCE.load(Ordering::Relaxed)
+}
+
+/// Lets all mappings of the window, or of the uncached backend, seem to be in use to those who need
+/// not have one or whose sleep a signal may end, until it is called with `false`: for tests.
+pub fn seem_scarce(scarce: bool) {
+    SCARCE.store(scarce, Ordering::SeqCst);
+    if !scarce {
+        window::wake_sleepers();
+        uncached::wake_sleepers();
+    }
+}
+
 /// Waits until `attempt` gives something, which a mapping that ends may make possible.
 fn wait<T>(
     sleepers: &WaitQueue,
     flags: Flags,
     mut attempt: impl FnMut() -> Option<T>,
 ) -> Result<T, Unavailable> {
+    // Scarcity is simulated for callers that are prepared for it only.
+    let mut attempt = || match flags.is_empty() || !is_scarce() {
+        true => attempt(),
+        false => None,
+    };
     if let Some(found) = attempt() {
         return Ok(found);
     }

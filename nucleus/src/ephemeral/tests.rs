@@ -2,7 +2,7 @@
 //! they may, and make them ahead of time.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::vec::Vec;
 
 use super::audit::Place;
@@ -10,7 +10,8 @@ use super::window::Keep;
 use super::*;
 use crate::cpu::percpu::Pinned;
 use crate::frame::{Contents, usage};
-use crate::sim::{Config, Together, below, check};
+use crate::mem::mistake::Mistake;
+use crate::sim::{Config, Together, below, check, run};
 
 /// How mappings are made in a run.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,25 @@ const VARIANTS: [Variant; 8] = [
     },
 ];
 
+/// The machine on which a variant is tried.
+fn config(variant: Variant, cpus: usize) -> Config {
+    Config {
+        cpus,
+        pages: 512,
+        direct_map: Some(variant.direct_map),
+        ..Config::default()
+    }
+}
+
+fn set(variant: Variant) {
+    set_backend(variant.backend).unwrap();
+    window::set_parts(variant.parts).unwrap();
+    window::set_entries(variant.entries).unwrap();
+    window::set_keep(variant.keep).unwrap();
+    window::set_late(variant.late);
+    window::set_private(variant.private);
+}
+
 /// Runs `body` on machines of 1 to 8 CPUs with each of the variants.
 fn with_variants(name: &str, runs: u64, body: impl Fn(Variant) + Copy + Send + Sync + 'static) {
     for variant in VARIANTS {
@@ -85,20 +105,9 @@ fn with_variant(
     body: impl Fn(Variant) + Copy + Send + Sync + 'static,
 ) {
     for cpus in [1, 2, 4, 8] {
-        let config = Config {
-            cpus,
-            pages: 512,
-            direct_map: Some(variant.direct_map),
-            ..Config::default()
-        };
         let name = format!("{name} with {variant:?} on {cpus} CPUs");
-        check(&name, 0..runs, config, move || {
-            set_backend(variant.backend).unwrap();
-            window::set_parts(variant.parts).unwrap();
-            window::set_entries(variant.entries).unwrap();
-            window::set_keep(variant.keep).unwrap();
-            window::set_late(variant.late);
-            window::set_private(variant.private);
+        check(&name, 0..runs, config(variant, cpus), move || {
+            set(variant);
             body(variant);
         });
     }
@@ -119,35 +128,84 @@ fn counts<const N: usize>(counters: [Counter; N]) -> [u64; N] {
 /// when a mapping reaches another frame than its own.
 #[test]
 fn mappings_reach_their_frames() {
-    with_variants("mappings reach their frames", 12, |_| {
-        let before = usage();
-        let together = Arc::new(Together::default());
-        let common: Vec<Frame> = (0..12)
-            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
-            .collect();
-        for (i, frame) in common.iter().enumerate() {
-            map(frame).write(64, &(i as u64).to_le_bytes());
-        }
-        let lasting = Arc::new(Shared::new(common[0].clone(), Flags::empty()).unwrap());
-        for task in 0..4u64 {
-            let (common, lasting) = (common.clone(), lasting.clone());
-            together.spawn(move || {
-                for round in 0..30 {
-                    one_round(task << 32 | round << 8, &common, &lasting);
-                }
-                drop((common, lasting));
+    with_variants("mappings reach their frames", 12, |_| random_mappings());
+}
+
+fn random_mappings() {
+    let before = usage();
+    let together = Arc::new(Together::default());
+    let common: Vec<Frame> = (0..12)
+        .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+        .collect();
+    for (i, frame) in common.iter().enumerate() {
+        map(frame).write(64, &(i as u64).to_le_bytes());
+    }
+    let lasting = Arc::new(Shared::new(common[0].clone(), Flags::empty()).unwrap());
+    for task in 0..4u64 {
+        let (common, lasting) = (common.clone(), lasting.clone());
+        together.spawn(move || {
+            for round in 0..30 {
+                one_round(task << 32 | round << 8, &common, &lasting);
+            }
+            drop((common, lasting));
+        });
+    }
+    together.join();
+    drop((common, lasting));
+    assert_eq!(window::usage()[0], 0, "a mapping is in use for ever");
+    // What waits to be invalidated has no handle.
+    assert_eq!(usage().data, before.data);
+}
+
+/// The simulated machine finds each mistake in few runs, by a use that reaches another frame than
+/// its mapping's: without that, what the other tests here don't find says nothing.
+#[test]
+fn mistakes_are_found() {
+    const SEEDS: u64 = 40;
+    let kept_by_none = Variant {
+        keep: Keep::Off,
+        ..PAPER
+    };
+    let late = Variant {
+        late: true,
+        ..PAPER
+    };
+    let old = Variant {
+        backend: Backend::Uncached,
+        ..PAPER
+    };
+    for (mistake, variant) in [
+        (Mistake::AccessedBitIgnored, PAPER),
+        (Mistake::AccessedBitOfAll, PAPER),
+        (Mistake::MaskForgotten, late),
+        (Mistake::ChangeSkipped, late),
+        (Mistake::RingNotFlushed, kept_by_none),
+        (Mistake::OthersNotTold, old),
+    ] {
+        let found = (0..SEEDS).find_map(|seed| {
+            let config = Config {
+                seed,
+                ..config(variant, 4)
+            };
+            let run = run(config, move || {
+                set(variant);
+                mistake.make();
+                random_mappings();
             });
-        }
-        together.join();
-        drop((common, lasting));
-        assert_eq!(window::usage()[0], 0, "a mapping is in use for ever");
-        // What waits to be invalidated has no handle.
-        assert_eq!(usage().data, before.data);
-    });
+            run.err()
+        });
+        let Some(failure) = found else {
+            panic!("{mistake:?} is found by none of {SEEDS} runs");
+        };
+        assert!(
+            failure.message.contains("of the kernel's window"),
+            "{mistake:?} makes something else fail: {failure}"
+        );
+    }
 }
 
 fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
-    match below(6) {
+    match below(7) {
         0 => {
             let frames: Vec<Frame> = (0..1 + below(12))
                 .map(|_| Frame::alloc(Contents::Stale).unwrap())
@@ -191,6 +249,7 @@ fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
             }
             assert!(shared.sharers() >= 1);
         }
+        5 => a_run(tag, common),
         _ => {
             let number = below(12);
             if let Ok(mapping) = alloc(&common[number], Flags::NO_WAIT) {
@@ -198,6 +257,168 @@ fn one_round(tag: u64, common: &[Frame], lasting: &Shared) {
             }
         }
     }
+}
+
+/// Maps a run, beside another mapping or not, and compares it with its pages; sometimes one that
+/// does not wait.
+fn a_run(tag: u64, common: &[Frame]) {
+    let shared = &common[below(12)];
+    let held = (below(2) == 0).then(|| map(shared));
+    let frames: Vec<Frame> = (0..1 + below(LONGEST_RUN))
+        .map(|_| Frame::alloc(Contents::Stale).unwrap())
+        .collect();
+    let flags = match below(4) {
+        0 => Flags::NO_WAIT,
+        _ => Flags::empty(),
+    };
+    let Ok(run) = alloc_run(&frames, flags) else {
+        assert_eq!(flags, Flags::NO_WAIT);
+        return;
+    };
+    run.fill(0, frames.len() * PAGE_SIZE, tag as u8);
+    let words: Vec<u8> = (0..frames.len() as u64)
+        .flat_map(|i| [tag | i, !i].map(u64::to_le_bytes))
+        .flatten()
+        .collect();
+    // Across the pages' borders, and elsewhere.
+    let at = (PAGE_SIZE - 8) * usize::from(frames.len() > 1) + below(64);
+    run.write(at, &words);
+    let mut found = std::vec![0; words.len() + 2];
+    run.read(at - usize::from(at > 0), &mut found);
+    assert_eq!(found[usize::from(at > 0)..][..words.len()], words);
+    drop(run);
+    drop(held);
+    let mut bytes = std::vec![0; frames.len() * PAGE_SIZE];
+    for (frame, page) in frames.iter().zip(bytes.chunks_mut(PAGE_SIZE)) {
+        map(frame).read(0, page);
+    }
+    assert_eq!(bytes[at..at + words.len()], words);
+    assert!(bytes[..at].iter().all(|&byte| byte == tag as u8));
+    assert!(
+        bytes[at + words.len()..]
+            .iter()
+            .all(|&byte| byte == tag as u8)
+    );
+}
+
+/// Tasks on all CPUs map runs of different lengths, with every backend, of which the uncached one
+/// has room for two of the longest: each has all of its pages or none, and gets them in the end.
+#[test]
+fn runs_reach_their_frames() {
+    with_variants("runs reach their frames", 8, |_| {
+        let common: Vec<Frame> = (0..12)
+            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+            .collect();
+        let together = Arc::new(Together::default());
+        for task in 0..8u64 {
+            let common = common.clone();
+            together.spawn(move || {
+                for round in 0..20 {
+                    a_run(task << 32 | round << 8, &common);
+                }
+            });
+        }
+        together.join();
+    });
+}
+
+/// Neighbours in the direct map are a run without a mapping; others are mapped, and a run's pages
+/// are the frames that were given, in their order.
+#[test]
+fn neighbours_in_the_direct_map_cost_nothing() {
+    let plain = Variant {
+        backend: Backend::Direct,
+        ..PAPER
+    };
+    with_variant("neighbours cost nothing", plain, 5, |_| {
+        let mut frames: Vec<Frame> = (0..100)
+            .map(|_| Frame::alloc(Contents::Zeroed).unwrap())
+            .collect();
+        frames.sort_by_key(Frame::number);
+        let neighbours = frames
+            .windows(LONGEST_RUN)
+            .find(|it| it[0].number() + LONGEST_RUN as u64 - 1 == it[LONGEST_RUN - 1].number());
+        let neighbours = neighbours.expect("neighbours among the frames of a new machine");
+        let made = |frames: &[Frame]| {
+            let before = Counter::ephemeral_misses.total();
+            let run = map_run(frames);
+            assert_eq!(run.frames(), frames);
+            Counter::ephemeral_misses.total() - before
+        };
+        assert_eq!(made(neighbours), 0);
+        let apart = [neighbours[0].clone(), neighbours[2].clone()];
+        assert_eq!(made(&apart), 2);
+        let backwards = [neighbours[1].clone(), neighbours[0].clone()];
+        assert_eq!(made(&backwards), 2);
+    });
+}
+
+/// Each invalidation is counted with its cause.
+#[test]
+fn invalidations_have_causes() {
+    let frames = |count: usize| -> Vec<Frame> {
+        let frames = (0..count).map(|_| Frame::alloc(Contents::Zeroed).unwrap());
+        frames.collect()
+    };
+    let touch = |frames: &[Frame]| frames.iter().for_each(|it| assert_eq!(word(&map(it)), 0));
+    static SEEN: [AtomicU64; 7] = [const { AtomicU64::new(0) }; 7];
+    const CAUSES: [Counter; 7] = [
+        Counter::ephemeral_local_reuse,
+        Counter::ephemeral_local_moved,
+        Counter::ephemeral_local_late,
+        Counter::ephemeral_local_shared,
+        Counter::ephemeral_remote_shared,
+        Counter::ephemeral_flush_resize,
+        Counter::ephemeral_flush_ring,
+    ];
+    let found = |body: &dyn Fn()| {
+        let before = counts(CAUSES);
+        body();
+        let after = counts(CAUSES);
+        [0, 1, 2, 3, 4, 5, 6].map(|i| {
+            SEEN[i].fetch_add(after[i] - before[i], Ordering::Relaxed);
+            after[i] - before[i]
+        })
+    };
+    with_variant("invalidations have causes", PAPER, 10, move |_| {
+        let (many, one) = (frames(20), frames(1));
+        let cpus = machine::cpu_count();
+        let reuse = found(&|| touch(&many));
+        assert!((1..=20).contains(&reuse[0]), "{reuse:?}");
+        assert_eq!(reuse[1..], [0; 6]);
+        // On whatever CPU the task comes to, that other ones have used.
+        let moved = found(&|| {
+            let together = Arc::new(Together::default());
+            for _ in 0..2 * cpus {
+                let many = many.clone();
+                together.spawn(move || {
+                    for _ in 0..5 {
+                        touch(&many[..4]);
+                        crate::task::yield_now();
+                    }
+                });
+            }
+            together.join();
+        });
+        assert!(cpus > 1 || moved[1] == 0, "{moved:?}");
+        assert_eq!(moved[2..], [0; 5]);
+        let share = || Shared::new(one[0].clone(), Flags::empty()).unwrap();
+        let shared = found(&|| drop(share()));
+        assert!(shared[3] <= 1 && shared[4] < cpus as u64, "{shared:?}");
+        assert_eq!([shared[2], shared[5], shared[6]], [0; 3]);
+        touch(&many);
+        window::set_late(true);
+        let late = found(&|| assert_eq!(word(&share().here()), 0));
+        assert!(late[2] <= 1, "{late:?}");
+        assert_eq!([late[3], late[4]], [0; 2]);
+        let resize = found(&|| window::set_entries(4).unwrap());
+        assert_eq!(resize[5], 1);
+        window::set_keep(Keep::Off).unwrap();
+        let ring = found(&|| (0..5).for_each(|_| touch(&many)));
+        assert!(ring[0] + ring[4] == 0 && ring[6] <= 100, "{ring:?}");
+    });
+    let seen = SEEN.each_ref().map(|it| it.load(Ordering::Relaxed));
+    assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
 }
 
 /// Two entries, and tasks on all CPUs that copy between pages: each has both entries or none.
@@ -370,7 +591,7 @@ fn the_costs_are_those_of_the_paper() {
         let counters = [
             Counter::ephemeral_hits,
             Counter::ephemeral_misses,
-            Counter::ephemeral_local,
+            Counter::tlb_local_page,
             Counter::tlb_remote,
         ];
         let before = counts(counters);
@@ -425,11 +646,11 @@ fn the_costs_are_those_of_the_paper() {
         // A shared one after that is told to the others, unless each looks for itself.
         let others = machine::cpu_count() as u64 - 1;
         let share = || drop(Shared::new(many[0].clone(), Flags::empty()));
-        let before = counts([Counter::ephemeral_remote; 4])[0];
+        let before = Counter::ephemeral_remote_shared.total();
         let eager = cost(&share)[3];
         assert!(eager <= others, "{eager}");
         // This CPU is none of the others.
-        let told = counts([Counter::ephemeral_remote; 4])[0] - before;
+        let told = Counter::ephemeral_remote_shared.total() - before;
         assert!(told <= others, "{told}");
         window::set_late(true);
         let fresh: Vec<Frame> = (0..20)

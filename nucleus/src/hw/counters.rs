@@ -191,6 +191,8 @@ crate::counters! {
     direct_map_hidden,
     /// Frames that were moved into it.
     direct_map_shown,
+    /// Flushes of all CPUs after frames had left the direct map.
+    direct_map_flushes,
     /// Ephemeral mappings that were found made.
     ephemeral_hits,
     /// Ephemeral mappings that changed a page table.
@@ -198,11 +200,25 @@ crate::counters! {
     /// Sleeps for one, as all were in use.
     ephemeral_sleeps,
     /// Flushes of a CPU that had used all addresses of its ring.
-    ephemeral_flushes,
-    /// Invalidations of one address by the CPU that maps or uses it.
-    ephemeral_local,
-    /// Invalidations of one address that other CPUs were asked for, once for each CPU.
-    ephemeral_remote,
+    ephemeral_flush_ring,
+    /// Flushes of all CPUs since the window's caches were made anew.
+    ephemeral_flush_resize,
+    /// Invalidations of one address by the CPU that uses it: for a private mapping, the address was
+    /// another frame's before.
+    ephemeral_local_reuse,
+    /// For a private mapping that another CPU had made.
+    ephemeral_local_moved,
+    /// For a shared mapping, when the CPU used it (`ephemeral.late=on`).
+    ephemeral_local_late,
+    /// For a shared mapping, when this CPU made it.
+    ephemeral_local_shared,
+    /// For a mapping without the window, at its end (`ephemeral=uncached`).
+    ephemeral_local_uncached,
+    /// Invalidations of one address that other CPUs were asked for, once for each CPU: for a shared
+    /// mapping.
+    ephemeral_remote_shared,
+    /// For a mapping without the window, at its end.
+    ephemeral_remote_uncached,
     /// Mappings that ended without an invalidation: by the accessed bit, no TLB held them.
     ephemeral_saved_accessed,
     /// Invalidations saved by the CPU mask, of mappings for all CPUs.

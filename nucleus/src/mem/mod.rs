@@ -3,7 +3,7 @@
 //! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; `domain`:
 //! which memory devices reach; [`persistent`]: RAM
 //! whose bytes stay; [`heap`]: the kernel's heap; `mapped`: its large blocks where frames are not
-//! neighbours; `stack`: kernel stacks.
+//! neighbours; `stack`: kernel stacks; `mistake`: what tests have it do wrong.
 
 pub mod device;
 pub(crate) mod domain;
@@ -12,6 +12,7 @@ pub mod frame;
 pub mod heap;
 #[cfg(target_os = "none")]
 mod mapped;
+pub(crate) mod mistake;
 pub mod persistent;
 #[cfg(target_os = "none")]
 pub(crate) mod stack;

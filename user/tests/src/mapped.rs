@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
         touched_pages,
     ),
     ("mapped: the source of mappings is changed", backends),
+    ("mapped: a wait for a mapping is interrupted", interrupted),
 ];
 
 /// A line of `/proc/causeway/mapped`.
@@ -134,6 +135,98 @@ fn field(name: &str) -> Result<u64> {
     Ok(value.parse()?)
 }
 
+/// While all mappings are in use, a copy between address spaces waits for one: a signal ends the
+/// wait, and otherwise it goes on when there are some again.
+fn interrupted() -> Outcome {
+    only_causeway()?;
+    let settings = [
+        ("ephemeral", "window"),
+        ("ephemeral.keep", "on"),
+        ("ephemeral.scarce", "on"),
+    ];
+    let file = |name: &str| format!("/proc/causeway/{name}");
+    let mut before = Vec::new();
+    for (name, _) in settings {
+        let text = read_text(&file(name))?;
+        let line = text.lines().next().unwrap_or_default();
+        before.push(line.trim_start_matches("backend ").to_owned());
+    }
+    // Each copy is of a page that is not there yet: others are copied where no task may sleep.
+    let pages = map(4 * PAGE)?;
+    let parent = call!(getpid());
+    // Whether the other memory is read or written, how many bytes are copied, or why not.
+    let copy = |writes: bool, page: usize| {
+        let mut byte = 7u8;
+        let there = vector(pages.wrapping_add(page * PAGE), 1);
+        let here = vector(&raw mut byte, 1);
+        // SAFETY: both ranges are live, the other one in the parent.
+        let n = unsafe {
+            match writes {
+                true => process_vm_writev(parent, &here, 1, &there, 1, 0),
+                false => process_vm_readv(parent, &here, 1, &there, 1, 0),
+            }
+        };
+        let error = if n == -1 { errno() } else { 0 };
+        (n, error, byte)
+    };
+    handle(SIGUSR1, ignore_signal, 0)?;
+    let result = (|| {
+        for (name, value) in settings {
+            fs::write(file(name), value)?;
+        }
+        let slept = field("sleeps")?;
+        for (page, writes) in [false, true].into_iter().enumerate() {
+            let waiter = spawn(|| {
+                equal!(copy(writes, page), (-1, EINTR, 7));
+                Ok(())
+            })?;
+            await_sleep(waiter)?;
+            call!(kill(waiter, SIGUSR1));
+            wait_ok(waiter)?;
+        }
+        for (page, writes) in [false, true].into_iter().enumerate() {
+            let waiter = spawn(|| {
+                let byte = if writes { 7 } else { 0 };
+                equal!(copy(writes, 2 + page), (1, 0, byte));
+                Ok(())
+            })?;
+            await_sleep(waiter)?;
+            fs::write(file("ephemeral.scarce"), "off")?;
+            wait_ok(waiter)?;
+            fs::write(file("ephemeral.scarce"), "on")?;
+        }
+        let bytes = [0, 1, 2, 3].map(|page| peek(pages.wrapping_add(page * PAGE)));
+        equal!(bytes, [0, 0, 0, 7]);
+        ensure!(field("sleeps")? >= slept + 4, "the waits were not counted");
+        Ok(())
+    })();
+    for ((name, _), value) in settings.iter().zip(&before).rev() {
+        fs::write(file(name), value)?;
+    }
+    result
+}
+
+/// Invalidations here and elsewhere as mappings without the window ended, which the sums contain.
+fn invalidations() -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for place in ["local", "remote"] {
+        let text = read_text("/proc/causeway/ephemeral")?;
+        let causes: u64 = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(place)?.strip_prefix('_')?.split_once(' '))
+            .filter_map(|(_, count)| count.parse::<u64>().ok())
+            .sum();
+        let sum = text
+            .lines()
+            .find_map(|line| line.strip_prefix(place)?.strip_prefix(' '));
+        let sum: u64 = sum.ok_or(format!("no {place} in {text}"))?.parse()?;
+        // Other CPUs go on counting while the file is written.
+        ensure!(sum <= causes, "{sum} are {causes} by cause in {text}");
+        counts.push(field(&format!("{place}_uncached"))?);
+    }
+    Ok(counts)
+}
+
 /// Bytes arrive wherever mappings come from, and each source shows what it costs.
 fn backends() -> Outcome {
     only_causeway()?;
@@ -149,6 +242,7 @@ fn backends() -> Outcome {
     for backend in ["window", "uncached", "direct"] {
         fs::write(FILE, backend)?;
         let before = [field("hits")?, field("misses")?];
+        let told = invalidations()?;
         for _ in 0..3 {
             fs::write(&path, &bytes)?;
             ensure!(fs::read(&path)? == bytes, "other bytes by {backend}");
@@ -156,7 +250,16 @@ fn backends() -> Outcome {
         let now = [field("hits")?, field("misses")?];
         let made = now[1] - before[1];
         match (backend, was.as_str()) {
-            ("uncached", _) => ensure!(made >= 120, "{made} mappings were made"),
+            ("uncached", _) => {
+                ensure!(made >= 120, "{made} mappings were made");
+                let told = told.iter().zip(invalidations()?);
+                let told: Vec<u64> = told.map(|(before, now)| now - before).collect();
+                let least = [120, 120 * (cpus() as u64 - 1)];
+                ensure!(
+                    told.iter().zip(least).all(|(&told, least)| told >= least),
+                    "{told:?} invalidations at the ends of {made} mappings"
+                );
+            }
             ("window", _) => ensure!(now != before, "no mapping of the window is counted"),
             _ => {}
         }

@@ -1,7 +1,11 @@
 //! The memory of another process: `process_vm_readv`, `process_vm_writev`.
 
 use abi::{Errno, Result};
-use nucleus::{PAGE_SIZE, VirtAddr, VirtRange, user};
+use nucleus::{
+    PAGE_SIZE, VirtAddr, VirtRange,
+    ephemeral::{self, Flags},
+    user,
+};
 use vm::{CopyReason, Map, Moved, TransferCall, count_moved};
 
 use super::{
@@ -9,7 +13,7 @@ use super::{
     arguments::{find, ranges},
     call,
 };
-use crate::process::{Ids, View, pid_table};
+use crate::process::{Ids, View, pid_table, signal::ERESTARTSYS};
 
 pub(super) const CALLS: &[SystemCall] = &[
     call!(__NR_process_vm_readv, |call| transfer(call, false)).flags(&[&NO_FLAGS]),
@@ -57,6 +61,9 @@ impl Pair<'_> {
     }
 
     /// As [`copy`](Pair::copy), no further than one page of either side, which are brought in.
+    ///
+    /// # Errors
+    /// `EFAULT`, and a restart number after a signal.
     #[inline(never)]
     fn copy_in_page(&self, own: VirtAddr, other: VirtAddr, len: usize) -> Result<usize> {
         let (map, from, to) = match self.writes {
@@ -70,6 +77,8 @@ impl Pair<'_> {
         let [Some(page)] = held else {
             return Err(Errno::EFAULT);
         };
+        // The wait for a mapping, if all are in use: a signal may end it, and no lock is held.
+        drop(ephemeral::alloc(&page, Flags::INTERRUPTIBLE).map_err(|_| ERESTARTSYS)?);
         let copied = match self.writes {
             true => self.other.write_from(to, &page, offset, len).is_ok(),
             false => user::copy_out_page(to, &page, offset, len).is_ok(),

@@ -145,6 +145,9 @@ const EPHEMERAL: &str = "ephemeral";
 /// The counters of ephemeral mappings and of the direct map begin so.
 const EPHEMERAL_COUNTERS: [&str; 2] = ["ephemeral_", "direct_map_"];
 
+/// The counters of invalidations by cause begin so, whose sums are shown as well.
+const INVALIDATIONS: [&str; 2] = ["ephemeral_local", "ephemeral_remote"];
+
 /// `/proc/causeway/ephemeral`: where ephemeral mappings come from, which may be changed, how many
 /// there are, and what they cost and saved.
 fn ephemeral() -> Entry {
@@ -156,6 +159,15 @@ fn ephemeral() -> Entry {
         writeln!(out, "entries {}", window::entries());
         writeln!(out, "in_use {used}");
         writeln!(out, "valid {valid}");
+        for kind in INVALIDATIONS {
+            let counts = counters::all().filter(|(name, _)| name.starts_with(kind));
+            let sum: u64 = counts.map(|(_, total)| total).sum();
+            writeln!(
+                out,
+                "{} {sum}",
+                kind.trim_start_matches(EPHEMERAL_COUNTERS[0])
+            );
+        }
         for (name, total) in counters::all() {
             let rest = EPHEMERAL_COUNTERS.map(|it| name.strip_prefix(it));
             if let Some(name) = rest.into_iter().flatten().next() {

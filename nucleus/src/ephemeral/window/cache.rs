@@ -5,10 +5,11 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::translations;
+use super::{MAX_AHEAD, translations};
 use crate::counters::Counter;
 use crate::frame::record::{NONE, address};
 use crate::hw::machine;
+use crate::mem::mistake::Mistake;
 use crate::{OutOfMemory, pmap};
 
 /// The paper's `sf_buf`, but for what is looked at without the cache's lock ([`Translations`]). It
@@ -38,6 +39,13 @@ pub(super) struct Translations {
     change: AtomicU64,
 }
 
+/// Whose mapping a CPU uses, for the counters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Private,
+    Shared,
+}
+
 impl Translations {
     /// No CPU holds any.
     pub(super) const fn new() -> Translations {
@@ -63,24 +71,32 @@ impl Translations {
 
     /// Makes this CPU's TLB hold no older translation of the address. The caller is pinned.
     #[inline]
-    pub(super) fn clean_here(&self, slot: u32) {
+    pub(super) fn clean_here(&self, slot: u32, by: Use) {
         let here = 1 << machine::cpu();
         // This CPU has set its bit itself, or has invalidated the address for the one that did.
-        if self.clean.load(Ordering::Acquire) & here == 0 {
-            self.forget_here(slot, here);
+        let clean = self.clean.load(Ordering::Acquire);
+        if clean & here == 0 && !Mistake::MaskForgotten.is_made() {
+            self.forget_here(slot, by, clean != 0);
         }
     }
 
+    /// `elsewhere`: another CPU has used the mapping.
     #[cold]
-    fn forget_here(&self, slot: u32, here: u64) {
+    fn forget_here(&self, slot: u32, by: Use, elsewhere: bool) {
         match super::flushed_since(self.change.load(Ordering::Relaxed)) {
             true => Counter::ephemeral_saved_flushed.add(1),
             false => {
                 machine::window_invalidate(slot as usize);
-                Counter::ephemeral_local.add(1);
+                let cause = match (by, elsewhere) {
+                    (Use::Shared, _) => Counter::ephemeral_local_late,
+                    (Use::Private, true) => Counter::ephemeral_local_moved,
+                    (Use::Private, false) => Counter::ephemeral_local_reuse,
+                };
+                cause.add(1);
                 Counter::tlb_local_page.add(1);
             }
         }
+        let here = 1 << machine::cpu();
         self.clean.fetch_or(here, Ordering::Release);
     }
 
@@ -92,8 +108,8 @@ impl Translations {
         Counter::ephemeral_saved_mask.add(u64::from(clean));
         if missing != 0 {
             let here = missing & 1 << machine::cpu();
-            Counter::ephemeral_local.add(u64::from(here != 0));
-            Counter::ephemeral_remote.add(u64::from((missing & !here).count_ones()));
+            Counter::ephemeral_local_shared.add(u64::from(here != 0));
+            Counter::ephemeral_remote_shared.add(u64::from((missing & !here).count_ones()));
             pmap::forget_window(&[slot], missing);
             self.clean.fetch_or(missing, Ordering::Release);
         }
@@ -118,10 +134,6 @@ pub(super) struct Lists {
     /// No mapping is made: the caches are about to change.
     is_closed: bool,
 }
-
-/// Inactive mappings that are ended together: few against the entries, enough to number changes
-/// rarely. Not measured.
-const AHEAD: usize = 16;
 
 impl Lists {
     pub(super) const fn new() -> Lists {
@@ -274,8 +286,10 @@ impl Lists {
     /// Ends the mappings of the oldest inactive ones, ahead of their use for other frames: by then
     /// the CPUs may have dropped what they hold of them.
     fn unmap_oldest(&mut self) {
-        let (mut number, mut held) = (self.oldest, [NONE; AHEAD]);
-        for held in &mut held {
+        // A small cache keeps most of what it has.
+        let ahead = super::ahead().min(self.bufs.len() / 4).max(1);
+        let (mut number, mut held) = (self.oldest, [NONE; MAX_AHEAD]);
+        for held in &mut held[..ahead] {
             if number == NONE || self.bufs[number as usize].frame == NONE {
                 break;
             }
@@ -307,8 +321,12 @@ impl Lists {
         if !may_be_held {
             // What the mask says of older translations stays true.
             Counter::ephemeral_saved_accessed.add(1);
+            if Mistake::AccessedBitOfAll.is_made() {
+                let clean = &translations(self.slot(number)).clean;
+                clean.store(u64::MAX, Ordering::Relaxed);
+            }
         }
-        may_be_held
+        may_be_held && !Mistake::AccessedBitIgnored.is_made()
     }
 
     /// TLBs may hold translations of these, whose entries are cleared.

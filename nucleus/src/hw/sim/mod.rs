@@ -63,13 +63,13 @@ pub(crate) use tlb::{
     forget_predictions, invalidate_all, invalidate_page, load_program_space, load_space,
 };
 pub(crate) use window::{
-    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, each_kernel_page, flushes, guard, is_constant,
-    is_guarded, is_unsealed, reach_tables, table_ptr, window_address, window_flush,
-    window_invalidate, window_map, window_slot, window_start, window_take, window_unmap,
-    window_used,
+    WINDOW_ORDERED, WINDOW_PAGES, WINDOW_RING, WINDOW_RUN, WINDOW_SINGLE, each_kernel_page,
+    flushes, guard, is_constant, is_guarded, is_unsealed, reach_tables, table_ptr, window_address,
+    window_flush, window_invalidate, window_map, window_slot, window_start, window_take,
+    window_unmap, window_used,
 };
 
 /// Most CPUs that are used.
 pub(crate) const MAX_CPUS: usize = 16;
 /// Counters that each CPU has room for.
-pub(crate) const MAX_COUNTERS: usize = 176;
+pub(crate) const MAX_COUNTERS: usize = 208;

@@ -11,10 +11,15 @@ use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// Addresses that each CPU has for itself: few, so that they are used again soon.
 pub(crate) const WINDOW_RING: usize = 8;
+/// The most neighbours of these that are handed out together.
+pub(crate) const WINDOW_RUN: usize = 4;
 /// Addresses that are allocated one by one.
 pub(crate) const WINDOW_SINGLE: usize = 8;
 /// Addresses in the window.
 pub(crate) const WINDOW_PAGES: usize = super::MAX_CPUS * WINDOW_RING + WINDOW_SINGLE + 128;
+
+/// Bytes of the window in the order of their addresses: of a page.
+pub(crate) const WINDOW_ORDERED: usize = PAGE_SIZE;
 
 /// A page-table entry of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

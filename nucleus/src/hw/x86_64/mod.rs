@@ -87,9 +87,9 @@ pub(crate) use vtd::{
     iommu_lost_faults, iommu_reserved, iommu_take_fault, iommu_units, iommu_written,
 };
 pub(crate) use window::{
-    WINDOW_PAGES, WINDOW_RING, WINDOW_SINGLE, flushes, window_address, window_flush,
-    window_invalidate, window_map, window_slot, window_start, window_take, window_unmap,
-    window_used,
+    WINDOW_ORDERED, WINDOW_PAGES, WINDOW_RING, WINDOW_RUN, WINDOW_SINGLE, flushes, window_address,
+    window_flush, window_invalidate, window_map, window_slot, window_start, window_take,
+    window_unmap, window_used,
 };
 
 use crate::PhysAddr;

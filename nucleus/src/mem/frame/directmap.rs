@@ -193,7 +193,7 @@ fn hide_some() -> bool {
         machine::direct_hide(index..index + (1 << order));
     }
     if count > 0 {
-        machine::flush_kernel();
+        flush();
     }
     for &(index, order) in blocks {
         for index in index..index + (1 << order) {
@@ -230,8 +230,14 @@ pub(super) fn hide_adopted(index: u32) {
 /// Makes all CPUs forget where adopted frames were in the direct map. The caller may wait.
 pub(crate) fn flush_adopted() {
     if MODE.load(Ordering::Relaxed) == KERNEL {
-        machine::flush_kernel();
+        flush();
     }
+}
+
+/// Makes all CPUs forget where frames were in the direct map. The caller may wait for them.
+fn flush() {
+    machine::flush_kernel();
+    Counter::direct_map_flushes.add(1);
 }
 
 /// The order of the largest block at `index` whose frames have the same place, up to `most`.

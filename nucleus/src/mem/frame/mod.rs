@@ -45,7 +45,9 @@ pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarc
 pub use injection::{fail_each, fails_each, refuse_blocks, refuses_blocks};
 pub use owned::Owned;
 use reach::with_bytes;
-pub(crate) use reach::{RING_SLOTS, map_pinned, start_rings, unmap_pinned};
+pub(crate) use reach::{
+    RING_SLOTS, map_pinned, map_pinned_run, start_rings, unmap_pinned, unmap_pinned_run,
+};
 use record::{Type, address, bytes, record, table_bytes};
 pub use run::{RUN_FRAMES, Run};
 #[cfg(any(target_os = "none", test))]
@@ -193,6 +195,12 @@ impl Clone for Frame {
         machine::point();
         add_handles(self.index, 1);
         Frame { index: self.index }
+    }
+}
+
+impl AsRef<Frame> for Frame {
+    fn as_ref(&self) -> &Frame {
+        self
     }
 }
 

@@ -23,6 +23,7 @@ use crate::OutOfMemory;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
 use crate::hw::machine::{self, MAX_CPUS, WINDOW_RING};
+use crate::mem::mistake::Mistake;
 
 /// What stands in a ring for an address in use.
 const IN_USE: u64 = u64::MAX;
@@ -61,11 +62,30 @@ impl Ring {
                 // What holds it has taken many others since, or was interrupted.
                 continue;
             }
-            if given >= machine::flushes() {
+            if may_be_held(given) {
                 flush();
             }
             return next;
         }
+    }
+
+    /// Takes `count` neighbouring addresses that this CPU's TLB does not hold.
+    fn take_run(&self, count: usize) -> usize {
+        let next = self.next.load(Ordering::Relaxed) as usize % WINDOW_RING;
+        let is_free = |at: usize| self.given[at].load(Ordering::Relaxed) != IN_USE;
+        // An interrupt leaves what is free as it finds it.
+        let first = (next..WINDOW_RING)
+            .chain(0..next)
+            .find(|&first| first + count <= WINDOW_RING && (first..first + count).all(is_free))
+            .expect("a CPU that holds few addresses of its ring");
+        self.next.store((first + count) as u32, Ordering::Relaxed);
+        let given = self.given[first..first + count]
+            .iter()
+            .map(|given| given.swap(IN_USE, Ordering::Relaxed));
+        if may_be_held(given.fold(0, u64::max)) {
+            flush();
+        }
+        first
     }
 
     /// Gives an address back that is not mapped any more.
@@ -78,12 +98,18 @@ impl Ring {
     }
 }
 
+/// Whether this CPU's TLB may hold an address that was given back after so many flushes.
+#[inline]
+fn may_be_held(given: u64) -> bool {
+    given >= machine::flushes() && !Mistake::RingNotFlushed.is_made()
+}
+
 /// All addresses of the ring were used since the CPU dropped its translations last.
 #[cold]
 #[inline(never)]
 fn flush() {
     machine::window_flush();
-    Counter::ephemeral_flushes.add(1);
+    Counter::ephemeral_flush_ring.add(1);
 }
 
 /// Makes the page tables of the rings of so many CPUs.
@@ -120,6 +146,21 @@ pub(crate) fn map_pinned(index: u32) -> usize {
 pub(crate) fn unmap_pinned(slot: usize) {
     machine::window_unmap(slot);
     RINGS[slot / WINDOW_RING].give(slot % WINDOW_RING);
+}
+
+/// As [`map_pinned`], for frames at neighbouring addresses; returns the first one's number.
+pub(crate) fn map_pinned_run(frames: impl ExactSizeIterator<Item = u32>) -> usize {
+    let cpu = machine::cpu();
+    let first = cpu * WINDOW_RING + RINGS[cpu].take_run(frames.len());
+    for (slot, index) in (first..).zip(frames) {
+        machine::window_map(slot, address(index));
+    }
+    first
+}
+
+/// Ends `count` mappings that [`map_pinned_run`] made on this CPU.
+pub(crate) fn unmap_pinned_run(first: usize, count: usize) {
+    (first..first + count).for_each(unmap_pinned);
 }
 
 /// Calls `f` with the bytes of a frame, which are there until it returns: it must not sleep, unless

@@ -207,7 +207,7 @@ fn counters(view: &View, row: &Row) -> Markup {
 
 /// Returns the rank of a counter's kind of event: those that the papers are about come first.
 fn kind(name: &str) -> usize {
-    const KINDS: [&str; 13] = [
+    const KINDS: [&str; 15] = [
         "tlb_remote",
         "ipi_shootdown",
         "interrupts_shootdown",
@@ -215,6 +215,8 @@ fn kind(name: &str) -> usize {
         "interrupts_call",
         "interrupts_reschedule",
         "tlb_local",
+        "ephemeral_remote",
+        "ephemeral_local",
         "page_faults",
         "space_switches",
         "pages_copied",
