@@ -61,7 +61,7 @@ impl Rank {
         /// A pmap's page-table pages.
         Pmap = 140,
         /// A domain's addresses, and the list of domains.
-        Domain = 142,
+        Domain = 144,
         /// A device's queue: its requests complete, and their waiters are woken, with it held.
         Device = 145,
         /// A wait queue.

@@ -6,7 +6,7 @@
 //! write through the direct map, as by a wrong pointer or the address of a frame that an attacker
 //! knows, ends in a page fault.
 //!
-//! Alternatives, measured on TCG as instructions and by the costs of the bare machine:
+//! Alternatives, by what they would cost; only this one was built:
 //!
 //! | | a write of an entry | a frame becomes a table |
 //! |---|---|---|

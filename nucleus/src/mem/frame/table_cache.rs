@@ -219,7 +219,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// Those with which the load of `docs/performance.md` gives nothing back.
+    /// A pool of four times what is in use is much, and 256 tables are what the paper's load needs.
     pub const DEFAULT: Thresholds = Thresholds {
         ratio: 400,
         total: 256,
