@@ -11,7 +11,7 @@
 //! | | a write of an entry | a frame becomes a table |
 //! |---|---|---|
 //! | this | nothing more | nothing: blocks are guarded before |
-//! | `CR0.WP` cleared for the moment | two serializing writes and interrupts off: a minor fault takes a third longer; TCG drops all translations each time | as here |
+//! | `CR0.WP` cleared for the moment | two serializing writes and interrupts off; TCG drops all translations each time | as here |
 //! | protection keys for supervisor pages | two `wrmsr` | as here |
 //! | a mapping of the CPU for the moment | an entry and `invlpg` | as here |
 //!
