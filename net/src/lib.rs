@@ -10,8 +10,8 @@
 //! - [`ip`]: this machine's addresses, packets, checksums, echo replies;
 //! - [`ports`]: bindings, and Linux's rules for sharing a port;
 //! - [`stream`]: the bytes between the two ends of a connection, a chain of slices of pages;
-//! - [`tcp`]: connections. Segments and states are `smoltcp`'s, behind `tcp::wire`, which is all
-//!   that a stack of our own has to replace; [`datagram`]: UDP, UDP-Lite and raw sockets;
+//! - [`tcp`]: connections, by a state machine that acts on segments; [`datagram`]: UDP, UDP-Lite
+//!   and raw sockets;
 //! - [`Stack`]: all protocols of one machine; a kernel has one, a test creates its own.
 //!
 //! # Following a page

@@ -8,8 +8,8 @@ use abi::{Errno, Result};
 use nucleus::{frame, random};
 
 use super::{
-    ConnectionTable, Phase, Socket,
-    wire::{Pair, State},
+    ConnectionTable, Pair, Phase, Socket,
+    block::{Block, State},
 };
 use crate::{
     ip::{self, Cover},
@@ -134,16 +134,10 @@ impl Socket {
             inner.remote = Some(to);
             inner.forget_connection();
         }
-        match table.wire.open(pair) {
-            Some(block) => {
-                Counter::tcp_active_opens.add(1);
-                table.add(pair, block, self.clone(), None);
-            }
-            None => {
-                self.inner().phase = Phase::Idle;
-                return Err(Errno::EADDRNOTAVAIL);
-            }
-        }
+        let start = table.start(&pair);
+        let block = Block::open(start, &mut table.wire.host(pair));
+        Counter::tcp_active_opens.add(1);
+        table.add(pair, block, self.clone(), None);
         table.run();
         table.note_deadline(pair);
         Ok(Progress::Begun)

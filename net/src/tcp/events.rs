@@ -6,11 +6,7 @@ use crate::counters::Counter;
 use abi::Errno;
 use vm::account::{Kind, Stock};
 
-use super::{
-    ConnectionTable, Phase, Socket,
-    table::End,
-    wire::{Pair, State},
-};
+use super::{ConnectionTable, Pair, Phase, Socket, block::State, table::End};
 use crate::{stream::Stream, timer::now};
 
 impl ConnectionTable {
@@ -51,19 +47,8 @@ impl ConnectionTable {
                     }
                     _ => {}
                 }
-                let error = match old {
-                    // Both ends have finished.
-                    State::LastAck | State::TimeWait | State::Closing => None,
-                    State::SynSent => Some(Errno::ECONNREFUSED),
-                    State::CloseWait => Some(Errno::EPIPE),
-                    _ => Some(Errno::ECONNRESET),
-                };
+                let error = end.block.error();
                 self.over(&pair, error);
-            }
-            // The peer has aborted its handshake.
-            State::Listen => {
-                Counter::tcp_attempt_failures.add(1);
-                self.over(&pair, Some(Errno::ECONNABORTED));
             }
             _ => {}
         }
@@ -75,8 +60,7 @@ impl ConnectionTable {
         if old == State::SynSent {
             let peer = self.ends.get(&pair.mirrored());
             let peer = peer.map(|end| end.socket.clone());
-            if let (Some(peer), Some(end)) = (peer, self.ends.get_mut(&pair)) {
-                end.block.established();
+            if let (Some(peer), Some(end)) = (peer, self.ends.get(&pair)) {
                 fuse(&end.socket, &peer);
             }
             return;

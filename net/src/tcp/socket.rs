@@ -8,7 +8,7 @@ use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
 use vm::account::Account;
 
-use super::{Tcp, wire::Pair};
+use super::{Pair, Tcp};
 use crate::{
     Family, Waits,
     ports::{Hold, NameOptions},

@@ -1,6 +1,7 @@
 //! All connections, listeners and ports, and the delivery of segments to ends.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
     vec::Vec,
@@ -8,16 +9,19 @@ use alloc::{
 use core::net::SocketAddr;
 
 use crate::counters::Counter;
-use abi::{Errno, Result};
+use abi::Result;
 use nucleus::{
     Pieces, random,
     sync::{Mutex, MutexGuard},
 };
 
 use super::{
-    Phase, Socket,
+    Pair, Phase, Socket,
+    block::{Block, Settings, Start, State},
+    secret::Secret,
+    segment::Segment,
     waiting::Waiting,
-    wire::{self, Block, Pair, State, Wire},
+    wire::{self, Wire},
 };
 use crate::{
     ip::Cover,
@@ -32,6 +36,7 @@ const ORPHAN: u64 = 60_000_000_000;
 /// The connections of a machine. Guarded by a lock of `rank::NET`.
 pub struct ConnectionTable {
     pub(super) wire: Wire,
+    secret: Secret,
     pub(super) ports: Ports,
     pub(super) ends: BTreeMap<Pair, End>,
     /// By port.
@@ -51,7 +56,7 @@ impl Tcp {
     /// A TCP without connections.
     pub(crate) fn new() -> Tcp {
         Tcp {
-            connections: Mutex::new(crate::rank::NET, ConnectionTable::new(random::u64())),
+            connections: Mutex::new(crate::rank::NET, ConnectionTable::new()),
             alarm: Alarm::new(),
         }
     }
@@ -86,7 +91,7 @@ impl Tcp {
 
 /// One end of a connection.
 pub(super) struct End {
-    pub block: Block,
+    pub block: Box<Block>,
     pub socket: Arc<Socket>,
     /// The listener that will accept it, until it is in that queue.
     pub listener: Option<Weak<Socket>>,
@@ -119,10 +124,11 @@ enum SynReply {
 }
 
 impl ConnectionTable {
-    /// An empty table. `seed` chooses the first sequence numbers.
-    pub fn new(seed: u64) -> ConnectionTable {
+    /// An empty table.
+    pub fn new() -> ConnectionTable {
         ConnectionTable {
-            wire: Wire::new(seed),
+            wire: Wire::default(),
+            secret: Secret::new(),
             ports: Ports::new(Rule::UnlessListening),
             ends: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -133,31 +139,20 @@ impl ConnectionTable {
 
     /// Delivers all segments on the wire, and the answers to them, until it is empty.
     pub(super) fn run(&mut self) {
-        while let Some(packet) = self.wire.next() {
-            let Some(heading) = wire::heading(&packet) else {
-                continue;
-            };
-            if let Some(end) = self.ends.get_mut(&heading.pair) {
-                self.wire.arrive(&mut end.block, packet);
-                self.settle(heading.pair);
+        while let Some((pair, segment)) = self.wire.next() {
+            if let Some(end) = self.ends.get_mut(&pair) {
+                end.block.arrive(segment, &mut self.wire.host(pair));
+                self.settle(pair);
                 continue;
             }
-            let reply = if heading.opens {
-                self.answer_syn(heading.pair.local)
-            } else {
-                SynReply::Refused
+            let reply = match segment.opens() {
+                true => self.answer_syn(pair.local),
+                false => SynReply::Refused,
             };
             match reply {
-                SynReply::Granted(listener) => {
-                    if self.begin(heading.pair, &listener).is_some()
-                        && let Some(end) = self.ends.get_mut(&heading.pair)
-                    {
-                        self.wire.arrive(&mut end.block, packet);
-                        self.settle(heading.pair);
-                    }
-                }
+                SynReply::Granted(listener) => self.begin(pair, &segment, &listener),
                 SynReply::Ignored => Counter::tcp_listen_overflows.add(1),
-                SynReply::Refused => self.wire.refuse(packet),
+                SynReply::Refused => self.wire.refuse(pair, &segment),
             }
         }
     }
@@ -195,8 +190,9 @@ impl ConnectionTable {
     }
 
     /// Creates an end for a connection that a SYN asks for at a listener.
-    fn begin(&mut self, pair: Pair, listener: &Arc<Socket>) -> Option<()> {
-        let block = self.wire.await_open(pair.local)?;
+    fn begin(&mut self, pair: Pair, syn: &Segment, listener: &Arc<Socket>) {
+        let start = self.start(&pair);
+        let block = Block::answer(syn, start, &mut self.wire.host(pair));
         Counter::tcp_passive_opens.add(1);
         let options = listener.inner().options;
         let account = listener.account().cloned();
@@ -216,7 +212,17 @@ impl ConnectionTable {
         }
         listener.inner().embryos += 1;
         self.add(pair, block, socket, Some(Arc::downgrade(listener)));
-        Some(())
+    }
+
+    /// Returns how an end begins whose segments need no packets.
+    pub(super) fn start(&self, pair: &Pair) -> Start {
+        Start {
+            number: self.secret.first_number(pair, now()),
+            clock: 0,
+            path: wire::PATH,
+            buffer: 0,
+            settings: Settings::default(),
+        }
     }
 
     /// Adds an end that `connect` has opened, or that its listener will accept.
@@ -229,7 +235,7 @@ impl ConnectionTable {
     ) {
         let end = End {
             state: block.state(),
-            block,
+            block: Box::new(block),
             socket,
             listener,
             deadline: None,
@@ -298,7 +304,7 @@ impl ConnectionTable {
             if matches!(end.state, State::Established | State::CloseWait) {
                 Counter::tcp_established_resets.add(1);
             }
-            self.wire.reset(&mut end.block);
+            end.block.abort(&mut self.wire.host(*pair));
             self.ended(&end, None);
             self.run();
         }
@@ -307,7 +313,7 @@ impl ConnectionTable {
     /// Ends the outbound stream of this end.
     pub(super) fn finish(&mut self, pair: &Pair) {
         if let Some(end) = self.ends.get_mut(pair) {
-            self.wire.finish(&mut end.block);
+            end.block.finish(&mut self.wire.host(*pair));
             self.settle(*pair);
             self.run();
         }
@@ -324,7 +330,7 @@ impl ConnectionTable {
                 Some(end.deadline.unwrap_or(now() + ORPHAN))
             }
             State::FinWait2 => None,
-            _ => self.wire.due(&end.block),
+            _ => end.block.timer_due(),
         };
         if let Some(old) = end.deadline {
             self.deadlines.remove(&(old, pair));
@@ -365,13 +371,8 @@ impl ConnectionTable {
                 self.remove(&pair);
                 continue;
             }
-            self.wire.flush(&mut end.block);
-            if end.block.state() == State::Closed {
-                // The peer has not answered for too long.
-                self.over(&pair, Some(Errno::ETIMEDOUT));
-            } else {
-                self.settle(pair);
-            }
+            end.block.run_timers(&mut self.wire.host(pair));
+            self.settle(pair);
             self.run();
             self.note_deadline(pair);
         }

@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::SocketAddr;
 
-use super::wire::Pair;
+use super::Pair;
 use crate::ports::{Hold, Ports};
 
 /// Time that a connection is remembered: Linux's `TCP_TIMEWAIT_LEN`, in nanoseconds.
