@@ -1,6 +1,9 @@
 //! All protocols of one machine.
 
-use alloc::sync::Arc;
+use alloc::{
+    boxed::Box,
+    sync::{Arc, Weak},
+};
 use core::time::Duration;
 
 use abi::Result;
@@ -10,12 +13,17 @@ use vm::account;
 use crate::{
     Family,
     datagram::{self, Protocol, SocketTable},
+    ip::{self, Network, Received, Refusal, Report, Upper},
+    packet::Packet,
     tcp::{self, Tcp},
+    timer::Alarm,
 };
 
 /// The protocols of one machine.
 pub struct Stack {
+    network: Arc<Network>,
     tcp: Arc<Tcp>,
+    alarm: Arc<Alarm>,
     udp: Arc<Mutex<SocketTable>>,
     udp_lite: Arc<Mutex<SocketTable>>,
     raw: Arc<Mutex<SocketTable>>,
@@ -25,8 +33,16 @@ impl Stack {
     /// A stack without sockets.
     pub fn new() -> Stack {
         let table = || Arc::new(Mutex::new(crate::rank::NET, SocketTable::default()));
+        let alarm = Arc::new(Alarm::new());
+        let network = Arc::new(Network::new(alarm.clone()));
+        let tcp = Arc::new(Tcp::new(network.clone(), alarm.clone()));
+        network.set_upper(Box::new(Protocols {
+            tcp: Arc::downgrade(&tcp),
+        }));
         Stack {
-            tcp: Arc::new(Tcp::new()),
+            network,
+            tcp,
+            alarm,
             udp: table(),
             udp_lite: table(),
             raw: table(),
@@ -74,14 +90,66 @@ impl Stack {
         Ok(Pieces::try_collect(table.list().cloned())?)
     }
 
+    /// Returns the interfaces, addresses and routes.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    /// Decides whether new TCP connections inside this machine send packets, of `mtu` bytes at
+    /// most; else their ends are joined. For experiments and tests.
+    pub fn set_loopback_by_packets(&self, mtu: Option<u16>) {
+        self.network.loopback().set_mtu(mtu.unwrap_or(u16::MAX));
+        self.tcp.set_by_packets(mtu.is_some());
+    }
+
+    /// Takes a packet that has arrived at an interface, and delivers what follows from it.
+    pub fn receive(&self, interface: u32, packet: Packet) {
+        self.network.receive(interface, packet);
+        if !self.network.run_loopback(MOST_DELIVERED) {
+            self.alarm.set(Some(0));
+        }
+    }
+
     /// Runs the timers that are due; returns when the next one will be, since boot.
     pub fn run_timers(&self) -> Option<Duration> {
-        self.tcp.run_timers().map(Duration::from_nanos)
+        let times = [self.tcp.run_timers(), self.network.run_timers()];
+        times.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
     /// Runs the timers for ever: retransmissions, the end of TIME-WAIT. Sleeps in between.
     pub fn serve(&self) -> ! {
-        self.tcp.serve()
+        loop {
+            let run = || self.run_timers().map(|due| due.as_nanos() as u64);
+            self.alarm.serve(run);
+        }
+    }
+}
+
+/// Packets inside this machine that are delivered at a time.
+const MOST_DELIVERED: usize = 256;
+
+/// The protocols above IP, as that sees them.
+struct Protocols {
+    tcp: Weak<Tcp>,
+}
+
+impl Upper for Protocols {
+    fn receive(&self, packet: Received) -> Option<Refusal> {
+        match (packet.protocol, self.tcp.upgrade()) {
+            (ip::TCP, Some(tcp)) => {
+                tcp.receive(packet);
+                None
+            }
+            // Datagram sockets are reached from this machine only.
+            (ip::UDP, _) => Some(Refusal::Port),
+            _ => Some(Refusal::Protocol),
+        }
+    }
+
+    fn report(&self, report: Report) {
+        if let Some(tcp) = self.tcp.upgrade() {
+            tcp.take_report(report);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! - this file: [`Stream`], its ends and limits;
 //! - `transfer`: reading and writing;
+//! - `line`: the bytes of connections whose segments are packets;
 //! - `urgent`: the urgent byte.
 
 use alloc::sync::Arc;
@@ -13,6 +14,7 @@ use vm::{TransferCall, account::Stock};
 
 use crate::Waits;
 
+mod line;
 mod transfer;
 mod urgent;
 

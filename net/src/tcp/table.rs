@@ -6,26 +6,31 @@ use alloc::{
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::net::SocketAddr;
+use core::{
+    net::{IpAddr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use crate::counters::Counter;
-use abi::Result;
+use abi::{Errno, Result};
 use nucleus::{
-    Pieces, random,
+    Pieces,
     sync::{Mutex, MutexGuard},
 };
 
 use super::{
     Pair, Phase, Socket,
-    block::{Block, Settings, Start, State},
+    block::{Block, State},
+    connection::Connection as Line,
+    cookies::Cookies,
+    lookup::Lookup,
     secret::Secret,
-    segment::Segment,
     waiting::Waiting,
-    wire::{self, Wire},
+    wire::Wire,
 };
 use crate::{
-    ip::Cover,
-    ports::{Binding, Hold, Ports, Rule},
+    ip::{Network, Route},
+    ports::{Hold, Ports, Rule},
     timer::{Alarm, now},
 };
 
@@ -36,11 +41,11 @@ const ORPHAN: u64 = 60_000_000_000;
 /// The connections of a machine. Guarded by a lock of `rank::NET`.
 pub struct ConnectionTable {
     pub(super) wire: Wire,
-    secret: Secret,
+    pub(super) secret: Secret,
     pub(super) ports: Ports,
     pub(super) ends: BTreeMap<Pair, End>,
     /// By port.
-    listeners: BTreeMap<u16, Vec<Arc<Socket>>>,
+    pub(super) listeners: BTreeMap<u16, Vec<Arc<Socket>>>,
     pub(super) waiting: Waiting,
     /// Ends with a timer, by its time in nanoseconds since boot.
     deadlines: BTreeSet<(u64, Pair)>,
@@ -49,15 +54,42 @@ pub struct ConnectionTable {
 /// TCP of one machine: its connections, and the alarm for their timers.
 pub struct Tcp {
     connections: Mutex<ConnectionTable>,
-    alarm: Alarm,
+    pub(super) lookup: Lookup,
+    pub(super) network: Arc<Network>,
+    pub(super) cookies: Cookies,
+    pub(super) alarm: Arc<Alarm>,
+    /// Connections inside this machine use packets too.
+    by_packets: AtomicBool,
 }
+
+/// Packets that a call delivers inside this machine at most; the thread with the timers delivers
+/// the others.
+const MOST_DELIVERED: usize = 256;
 
 impl Tcp {
     /// A TCP without connections.
-    pub(crate) fn new() -> Tcp {
+    pub(crate) fn new(network: Arc<Network>, alarm: Arc<Alarm>) -> Tcp {
         Tcp {
             connections: Mutex::new(crate::rank::NET, ConnectionTable::new()),
-            alarm: Alarm::new(),
+            lookup: Lookup::new(),
+            network,
+            cookies: Cookies::new(),
+            alarm,
+            by_packets: AtomicBool::new(false),
+        }
+    }
+
+    /// Decides whether new connections inside this machine send packets.
+    pub(crate) fn set_by_packets(&self, by_packets: bool) {
+        self.by_packets.store(by_packets, Relaxed);
+    }
+
+    /// Returns the way of a connection to `to`; `None` if its ends are joined without packets.
+    pub(super) fn way(&self, to: IpAddr) -> Result<Option<Route>> {
+        let is_short = self.network.is_own(to) && !self.by_packets.load(Relaxed);
+        match is_short {
+            true => Ok(None),
+            false => self.network.route(to).map(Some),
         }
     }
 
@@ -76,26 +108,58 @@ impl Tcp {
         result
     }
 
-    /// Runs the timers that are due; returns when the next one will be, in nanoseconds since boot.
-    pub(crate) fn run_timers(&self) -> Option<u64> {
-        self.connections.lock().run_timers()
+    /// Delivers the packets that a call has sent inside this machine. No lock is held.
+    pub(super) fn deliver(&self) {
+        if !self.network.run_loopback(MOST_DELIVERED) {
+            self.alarm.set(Some(0));
+        }
     }
 
-    /// Runs the timers for ever.
-    pub(crate) fn serve(&self) -> ! {
-        loop {
-            self.alarm.serve(|| self.run_timers());
+    /// Runs the timers that are due; returns when the next one will be, in nanoseconds since boot.
+    pub(crate) fn run_timers(&self) -> Option<u64> {
+        self.deliver();
+        let table = self.connections.lock().run_timers();
+        while let Some(connection) = self.lookup.next_due(now()) {
+            connection.act(self, |block, host| block.run_timers(host));
+            self.deliver();
+        }
+        [table, self.lookup.next()].into_iter().flatten().min()
+    }
+}
+
+/// How the segments of an end travel.
+pub(super) enum Link {
+    /// To the other end's block, which is in the table too.
+    Wire(Box<Block>),
+    /// As packets.
+    Line(Arc<Line>),
+}
+
+impl Link {
+    /// Returns the state.
+    pub fn state(&self) -> State {
+        match self {
+            Link::Wire(block) => block.state(),
+            Link::Line(connection) => connection.state(),
+        }
+    }
+
+    /// Returns why the connection is over, if that is an error.
+    pub fn error(&self) -> Option<Errno> {
+        match self {
+            Link::Wire(block) => block.error(),
+            Link::Line(connection) => connection.with(Block::error),
         }
     }
 }
 
 /// One end of a connection.
 pub(super) struct End {
-    pub block: Box<Block>,
+    pub link: Link,
     pub socket: Arc<Socket>,
     /// The listener that will accept it, until it is in that queue.
     pub listener: Option<Weak<Socket>>,
-    /// The block's state when it was last compared.
+    /// The link's state when it was last compared.
     pub state: State,
     pub deadline: Option<u64>,
     /// It is withheld from its listener until the first bytes arrive, or until this time.
@@ -115,14 +179,6 @@ pub struct Connection {
     pub left: u64,
 }
 
-/// The answer to a SYN.
-enum SynReply {
-    Granted(Arc<Socket>),
-    /// The listener's queue is full: the segment counts as lost, so that it is repeated.
-    Ignored,
-    Refused,
-}
-
 impl ConnectionTable {
     /// An empty table.
     pub fn new() -> ConnectionTable {
@@ -137,105 +193,17 @@ impl ConnectionTable {
         }
     }
 
-    /// Delivers all segments on the wire, and the answers to them, until it is empty.
-    pub(super) fn run(&mut self) {
-        while let Some((pair, segment)) = self.wire.next() {
-            if let Some(end) = self.ends.get_mut(&pair) {
-                end.block.arrive(segment, &mut self.wire.host(pair));
-                self.settle(pair);
-                continue;
-            }
-            let reply = match segment.opens() {
-                true => self.answer_syn(pair.local),
-                false => SynReply::Refused,
-            };
-            match reply {
-                SynReply::Granted(listener) => self.begin(pair, &segment, &listener),
-                SynReply::Ignored => Counter::tcp_listen_overflows.add(1),
-                SynReply::Refused => self.wire.refuse(pair, &segment),
-            }
-        }
-    }
-
-    /// Finds the listener at `local`.
-    fn answer_syn(&self, local: SocketAddr) -> SynReply {
-        let Some(listeners) = self.listeners.get(&local.port()) else {
-            return SynReply::Refused;
-        };
-        let score = |socket: &Arc<Socket>| {
-            let inner = socket.inner();
-            let address = inner.local.map(|address| address.ip());
-            let cover = address.map(|address| Cover::of(address, inner.options.name.v6_only));
-            cover.map_or(0, |cover| cover.score(local.ip()))
-        };
-        let best = listeners.iter().map(&score).max().unwrap_or(0);
-        if best == 0 {
-            return SynReply::Refused;
-        }
-        // Listeners with `SO_REUSEPORT` share the connections.
-        let fitting = || listeners.iter().filter(|socket| score(socket) == best);
-        let count = fitting().count() as u64;
-        let chosen = if count > 1 { random::u64() % count } else { 0 };
-        match fitting().nth(chosen as usize) {
-            Some(listener) => {
-                let inner = listener.inner();
-                if inner.queue.len() + inner.embryos > inner.backlog {
-                    return SynReply::Ignored;
-                }
-                drop(inner);
-                SynReply::Granted(listener.clone())
-            }
-            None => SynReply::Refused,
-        }
-    }
-
-    /// Creates an end for a connection that a SYN asks for at a listener.
-    fn begin(&mut self, pair: Pair, syn: &Segment, listener: &Arc<Socket>) {
-        let start = self.start(&pair);
-        let block = Block::answer(syn, start, &mut self.wire.host(pair));
-        Counter::tcp_passive_opens.add(1);
-        let options = listener.inner().options;
-        let account = listener.account().cloned();
-        let socket = Socket::new(&listener.tcp, listener.family(), options, account);
-        // A peer that reuses both addresses so soon has forgotten the old connection.
-        self.waiting.forget(&pair, &mut self.ports);
-        let binding = Binding {
-            cover: Cover::of(pair.local.ip(), true),
-            ..options.name.binding(pair.local.ip())
-        };
-        let hold = self.ports.add(pair.local.port(), binding);
-        {
-            let mut inner = socket.inner();
-            inner.hold = Some(hold);
-            inner.local = Some(pair.local);
-            inner.remote = Some(pair.remote);
-        }
-        listener.inner().embryos += 1;
-        self.add(pair, block, socket, Some(Arc::downgrade(listener)));
-    }
-
-    /// Returns how an end begins whose segments need no packets.
-    pub(super) fn start(&self, pair: &Pair) -> Start {
-        Start {
-            number: self.secret.first_number(pair, now()),
-            clock: 0,
-            path: wire::PATH,
-            buffer: 0,
-            settings: Settings::default(),
-        }
-    }
-
     /// Adds an end that `connect` has opened, or that its listener will accept.
     pub(super) fn add(
         &mut self,
         pair: Pair,
-        block: Block,
+        link: Link,
         socket: Arc<Socket>,
         listener: Option<Weak<Socket>>,
     ) {
         let end = End {
-            state: block.state(),
-            block: Box::new(block),
+            state: link.state(),
+            link,
             socket,
             listener,
             deadline: None,
@@ -250,6 +218,9 @@ impl ConnectionTable {
         let end = self.ends.remove(pair)?;
         if let Some(deadline) = end.deadline {
             self.deadlines.remove(&(deadline, *pair));
+        }
+        if let Link::Line(_) = end.link {
+            end.socket.tcp.lookup.remove(pair);
         }
         let hold = {
             let mut inner = end.socket.inner();
@@ -304,7 +275,13 @@ impl ConnectionTable {
             if matches!(end.state, State::Established | State::CloseWait) {
                 Counter::tcp_established_resets.add(1);
             }
-            end.block.abort(&mut self.wire.host(*pair));
+            match &mut end.link {
+                Link::Wire(block) => block.abort(&mut self.wire.host(*pair)),
+                Link::Line(connection) => {
+                    let tcp = end.socket.tcp.clone();
+                    connection.drive(&tcp, |block, host| block.abort(host));
+                }
+            }
             self.ended(&end, None);
             self.run();
         }
@@ -313,7 +290,13 @@ impl ConnectionTable {
     /// Ends the outbound stream of this end.
     pub(super) fn finish(&mut self, pair: &Pair) {
         if let Some(end) = self.ends.get_mut(pair) {
-            end.block.finish(&mut self.wire.host(*pair));
+            match &mut end.link {
+                Link::Wire(block) => block.finish(&mut self.wire.host(*pair)),
+                Link::Line(connection) => {
+                    let tcp = end.socket.tcp.clone();
+                    connection.drive(&tcp, |block, host| block.finish(host));
+                }
+            }
             self.settle(*pair);
             self.run();
         }
@@ -330,7 +313,11 @@ impl ConnectionTable {
                 Some(end.deadline.unwrap_or(now() + ORPHAN))
             }
             State::FinWait2 => None,
-            _ => end.block.timer_due(),
+            _ => match &end.link {
+                Link::Wire(block) => block.timer_due(),
+                // Its timers are in the lookup.
+                Link::Line(_) => None,
+            },
         };
         if let Some(old) = end.deadline {
             self.deadlines.remove(&(old, pair));
@@ -371,10 +358,12 @@ impl ConnectionTable {
                 self.remove(&pair);
                 continue;
             }
-            end.block.run_timers(&mut self.wire.host(pair));
-            self.settle(pair);
-            self.run();
-            self.note_deadline(pair);
+            if let Link::Wire(block) = &mut end.link {
+                block.run_timers(&mut self.wire.host(pair));
+                self.settle(pair);
+                self.run();
+                self.note_deadline(pair);
+            }
         }
         self.waiting.expire(now, &mut self.ports);
         self.next_deadline()

@@ -88,15 +88,12 @@ impl Block {
     fn advance(&mut self, segment: &Segment, acked: &Acked, now: u64) {
         if let Some(sent_at) = acked.sampled {
             self.round_trip.sample(now.saturating_sub(sent_at), now);
-        } else if let Some((_, echo)) = segment.options.stamps
+        } else if let (Some((_, echo)), Some(sent_at)) = (segment.options.stamps, acked.again_at)
             && self.has_stamps
-            && echo != 0
+            && Seq(echo) >= Seq(self.own_clock(sent_at))
         {
-            // A repeated segment: the timestamp tells which copy has arrived.
-            let time = Seq(self.own_clock(now)).since(Seq(echo));
-            if time < 1 << 30 {
-                self.round_trip.sample(u64::from(time.max(1)) * MS, now);
-            }
+            // The timestamp tells that the last copy has arrived.
+            self.round_trip.sample(now.saturating_sub(sent_at), now);
         }
         self.round_trip.backoff = 0;
         self.repetitions = 0;

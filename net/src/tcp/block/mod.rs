@@ -439,6 +439,19 @@ impl Block {
         self.una
     }
 
+    /// Tells whether a number was sent and is not acknowledged.
+    pub fn has_in_flight(&self, number: Seq) -> bool {
+        number >= self.una && number < self.next
+    }
+
+    /// A router or the peer's machine says that there is no such port: that ends a handshake, and
+    /// nothing else (RFC 5461).
+    pub fn be_refused(&mut self) {
+        if self.state == State::SynSent {
+            self.close(Some(Errno::ECONNREFUSED));
+        }
+    }
+
     /// Returns what is left when it is over.
     pub fn remains(&self) -> Remains {
         Remains {

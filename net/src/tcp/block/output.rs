@@ -8,6 +8,8 @@ use fbuf::Aggregate;
 const CORKED: u64 = 200 * MS;
 /// Blocks of SACK that fit beside timestamps.
 const SACKS_BESIDE_STAMPS: usize = 3;
+/// Bytes of an option with one block.
+const ONE_SACK: u32 = 12;
 
 impl Block {
     /// Sends the SYN, alone or with an acknowledgement, for the first time.
@@ -119,7 +121,11 @@ impl Block {
         if self.has_stamps {
             options.stamps = Some((self.own_clock(now), self.peer_clock));
         }
-        if self.may_sack && (self.doubled.is_some() || !self.gaps.is_empty()) {
+        let has_report = self.may_sack && (self.doubled.is_some() || !self.gaps.is_empty());
+        // A segment that is full of data has no room for a report, which goes alone then.
+        let fits = data.len() as u32 + ONE_SACK <= self.segment;
+        let owes_report = has_report && !fits && self.ack_now;
+        if has_report && (fits || data.is_empty()) {
             if let Some((left, right)) = self.doubled.take() {
                 options.sacks.push(left, right);
             }
@@ -151,7 +157,7 @@ impl Block {
             segment.urgent = ahead.min(u16::MAX.into()) as u16;
         }
         self.told = self.due;
-        self.ack_now = false;
+        self.ack_now = owes_report;
         self.delayed_ack = None;
         self.unacked = 0;
         host.emit(segment);

@@ -42,8 +42,10 @@ pub(super) struct Acked {
     pub bytes: usize,
     /// Numbers that arrived and were not known to have: in order, or by SACK.
     pub delivered: u32,
-    /// The latest time at which an arrived piece was sent that was sent once only.
+    /// The time at which the last of the pieces was sent, if all were sent once only.
     pub sampled: Option<u64>,
+    /// The time at which one was sent again.
+    pub again_at: Option<u64>,
     /// The peer has our FIN.
     pub fin: bool,
 }
@@ -131,9 +133,14 @@ impl Sent {
         acked: &mut Acked,
         mut arrived: impl FnMut(u64, Seq, bool),
     ) {
+        let mut has_again = false;
         while let Some(first) = self.pieces.front_mut()
             && first.seq < ack
         {
+            if first.is_again {
+                has_again = true;
+                acked.again_at = acked.again_at.max(Some(first.sent_at));
+            }
             let covered = ack.since(first.seq).min(first.len());
             if first.is_sacked {
                 self.sacked -= covered;
@@ -143,8 +150,10 @@ impl Sent {
                 }
                 acked.delivered += covered;
                 arrived(first.sent_at, first.seq + covered, first.is_again);
-                if !first.is_again {
-                    acked.sampled = acked.sampled.max(Some(first.sent_at));
+                // Pieces behind one that was sent again may have arrived long ago.
+                match has_again {
+                    true => acked.sampled = None,
+                    false => acked.sampled = acked.sampled.max(Some(first.sent_at)),
                 }
             }
             if covered < first.len() {
@@ -193,10 +202,8 @@ impl Sent {
                     self.flight -= piece.len();
                 }
                 acked.delivered += piece.len();
+                // No measure of the round trip: the report of an earlier arrival may be lost.
                 arrived(piece.sent_at, piece.end(), piece.is_again);
-                if !piece.is_again {
-                    acked.sampled = acked.sampled.max(Some(piece.sent_at));
-                }
             }
             at += 1;
         }
