@@ -262,8 +262,8 @@ impl World {
             self.arrive(flying.to, flying.segment);
             return;
         }
-        for side in 0..2 {
-            if timers[side] == Some(next) {
+        for (side, timer) in timers.into_iter().enumerate() {
+            if timer == Some(next) {
                 self.with(side, |block, around| block.run_timers(around));
                 let again = self.blocks[side].as_ref().and_then(Block::timer_due);
                 assert!(
@@ -514,7 +514,7 @@ fn guesses_of_strangers_do_not_end_a_connection() {
             ..Segment::default()
         };
         let rst = Flags::RST;
-        // Neither inside nor outside of the window, nor a SYN, nor data with a wrong acknowledgement.
+        // Neither inside nor outside of the window, nor a SYN.
         for guess in [
             segment(due + 1, rst),
             segment(due - 1, rst),

@@ -94,7 +94,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn take(&mut self, now: u64) -> bool {
+    fn take(&mut self, now: u64) -> bool {
         let new = (now - self.at) / (1_000_000_000 / PER_SECOND);
         if self.at == 0 {
             (self.tokens, self.at) = (BURST, now);

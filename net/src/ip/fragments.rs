@@ -58,7 +58,7 @@ impl Fragments {
     pub fn add(&mut self, key: Key, fragment: Fragment, now: u64) -> Option<Aggregate> {
         self.expire(now);
         let end = fragment.offset + fragment.data.len();
-        let is_whole = fragment.is_last || fragment.data.len() % 8 == 0;
+        let is_whole = fragment.is_last || fragment.data.len().is_multiple_of(8);
         if end > MOST_BYTES || !is_whole || fragment.data.is_empty() {
             return None;
         }

@@ -58,7 +58,7 @@ impl Cookies {
             | if syn.options.may_sack { MAY_SACK } else { 0 };
         let stamps = syn.options.stamps.map(|(theirs, _)| {
             let step = 1 << OPTION_BITS;
-            let stamp = clock / step * step | bits;
+            let stamp = (clock / step * step) | bits;
             // The clock never goes back.
             let stamp = if stamp > clock {
                 stamp.wrapping_sub(step)

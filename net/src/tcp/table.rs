@@ -181,7 +181,7 @@ pub struct Connection {
 
 impl ConnectionTable {
     /// An empty table.
-    pub fn new() -> ConnectionTable {
+    pub(super) fn new() -> ConnectionTable {
         ConnectionTable {
             wire: Wire::default(),
             secret: Secret::new(),
