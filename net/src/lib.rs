@@ -45,10 +45,12 @@ pub mod ports;
 pub mod rank;
 mod stack;
 pub mod stream;
+mod switches;
 pub mod tcp;
 mod timer;
 mod waits;
 
 pub use ip::Family;
 pub use stack::Stack;
+pub use switches::SWITCHES;
 pub use waits::{Readiness, Waits};

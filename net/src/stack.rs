@@ -15,6 +15,7 @@ use crate::{
     datagram::{self, Protocol, SocketTable},
     ip::{self, Network, Received, Refusal, Report, Upper},
     packet::Packet,
+    switches,
     tcp::{self, Tcp},
     timer::Alarm,
 };
@@ -39,14 +40,16 @@ impl Stack {
         network.set_upper(Box::new(Protocols {
             tcp: Arc::downgrade(&tcp),
         }));
-        Stack {
+        let stack = Stack {
             network,
             tcp,
             alarm,
             udp: table(),
             udp_lite: table(),
             raw: table(),
-        }
+        };
+        stack.set_loopback_by_packets(switches::loopback_mtu());
+        stack
     }
 
     fn table(&self, protocol: Protocol) -> &Arc<Mutex<SocketTable>> {
