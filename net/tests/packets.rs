@@ -77,7 +77,7 @@ fn streams_arrive_over_a_bad_link() {
         cut: 900 * MS,
         ..bad
     };
-    on_machines(8, move |seed| {
+    on_machines(3, move |seed| {
         let mut random = Random::new(seed);
         for (family, trouble) in [(Family::V4, bad), (Family::V6, bad), (Family::V4, cut)] {
             let free = frame::usage().free;

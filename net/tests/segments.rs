@@ -489,6 +489,17 @@ fn a_closed_window_is_probed_for_as_long_as_the_peer_answers() {
             world.step(world.now + 10 * SECOND);
         }
         assert!(world.segments - before <= 20, "probes become rare");
+        // An end that no program has gives up.
+        let mut other = established(seed, Settings::default());
+        other.sides[0].unsent = aggregate(&data);
+        other.with(0, |block, around| {
+            block.be_orphan();
+            block.finish(around);
+        });
+        while other.state(0) != Some(State::Closed) {
+            assert!(other.now < 1000 * SECOND, "{:?}", other.blocks[0]);
+            other.step(other.now + 10 * SECOND);
+        }
         // The update of the window is lost: a probe finds it.
         world.sides[1].unread = 0;
         while world.sides[1].received < data.len() {

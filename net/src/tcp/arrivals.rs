@@ -191,14 +191,15 @@ impl ConnectionTable {
         true
     }
 
-    /// Takes the confirmation of a cookie; `None` if it is none.
+    /// Takes the confirmation of a cookie; `None` if it is none. Without room for the connection,
+    /// the segment counts as lost.
     fn recall(
         &mut self,
         tcp: &Tcp,
         pair: Pair,
         segment: &Segment,
         route: &Route,
-    ) -> Option<Arc<Connection>> {
+    ) -> Option<Option<Arc<Connection>>> {
         if !self.listeners.contains_key(&pair.local.port()) {
             return None;
         }
@@ -207,7 +208,8 @@ impl ConnectionTable {
         let listener = match self.answer_syn(pair.local) {
             SynReply::Granted(listener) => listener,
             SynReply::Cookie => self.listener_at(pair.local)?,
-            SynReply::Ignored | SynReply::Refused => return None,
+            SynReply::Ignored => return Some(None),
+            SynReply::Refused => return None,
         };
         let mut start = self.start_on(&pair, route, &listener);
         start.number = segment.ack - 1;
@@ -216,8 +218,8 @@ impl ConnectionTable {
         let begun = Connection::new(tcp, pair, socket.clone(), route.clone(), |host| {
             Block::recall(&syn, start, host)
         });
-        self.join(tcp, begun.clone(), socket, Some(&listener))
-            .then_some(begun)
+        let is_there = self.join(tcp, begun.clone(), socket, Some(&listener));
+        Some(is_there.then_some(begun))
     }
 
     /// Returns a listener at an address, however full it is.
@@ -256,14 +258,11 @@ impl ConnectionTable {
             return None;
         }
         let confirms = segment.is(Flags::ACK) && !segment.is(Flags::SYN) && !segment.is(Flags::RST);
-        let recalled = match confirms {
-            true => self.recall(tcp, pair, segment, &route),
-            false => None,
-        };
-        if recalled.is_none() {
-            refuse(tcp, &route, &pair, segment);
+        if confirms && let Some(recalled) = self.recall(tcp, pair, segment, &route) {
+            return recalled;
         }
-        recalled
+        refuse(tcp, &route, &pair, segment);
+        None
     }
 }
 

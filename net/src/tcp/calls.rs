@@ -330,6 +330,7 @@ impl Socket {
                 Phase::Connecting => drop(table.remove(&pair)),
                 _ if reset || unread => table.reset(&pair),
                 _ => {
+                    table.orphan(&pair);
                     table.finish(&pair);
                     table.note_deadline(pair);
                 }

@@ -34,6 +34,8 @@ impl ConnectionTable {
         }
         match new {
             State::CloseWait => self.peer_finished(&pair),
+            // An end without a descriptor does not wait for its peer for ever.
+            State::FinWait2 => self.note_deadline(pair),
             State::Closing => self.peer_finished(&pair),
             State::TimeWait => {
                 self.peer_finished(&pair);

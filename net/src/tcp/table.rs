@@ -302,6 +302,15 @@ impl ConnectionTable {
         }
     }
 
+    /// Notes that the socket of an end is closed.
+    pub(super) fn orphan(&mut self, pair: &Pair) {
+        if let Some(end) = self.ends.get(pair)
+            && let Link::Line(connection) = &end.link
+        {
+            connection.drive(&end.socket.tcp, |block, _| block.be_orphan());
+        }
+    }
+
     /// Updates an end's timer: for segments to repeat, deferred connections, and orphans.
     pub(super) fn note_deadline(&mut self, pair: Pair) {
         let Some(end) = self.ends.get_mut(&pair) else {

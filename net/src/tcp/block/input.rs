@@ -101,7 +101,9 @@ impl Block {
         }
         self.heard_at = host.now();
         self.keep_probes = 0;
-        if let Some((_, Timer::Persist)) = self.timer {
+        if let Some((_, Timer::Persist)) = self.timer
+            && !self.is_orphan
+        {
             // A peer that answers probes lives.
             self.repetitions = 0;
             self.stalled_at = None;

@@ -166,6 +166,8 @@ pub struct Block {
     error: Option<Errno>,
     /// The connection was asked for here.
     is_active: bool,
+    /// No program has it.
+    is_orphan: bool,
     settings: Settings,
     path: Path,
 
@@ -271,6 +273,7 @@ impl Block {
             state,
             error: None,
             is_active: state == State::SynSent,
+            is_orphan: false,
             settings,
             path,
             una: number,
@@ -437,6 +440,12 @@ impl Block {
     /// Returns the oldest number that is not acknowledged.
     pub fn unacknowledged(&self) -> Seq {
         self.una
+    }
+
+    /// Notes that no program has the end any more: a peer that keeps its window closed does not
+    /// keep the end for ever.
+    pub fn be_orphan(&mut self) {
+        self.is_orphan = true;
     }
 
     /// Tells whether a number was sent and is not acknowledged.

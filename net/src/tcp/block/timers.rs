@@ -8,6 +8,8 @@ use super::{Block, Host, State, rack, rtt::MOST};
 /// Repetitions after which a connection ends: Linux's `tcp_retries2`, and `tcp_synack_retries`.
 const REPETITIONS: u32 = 15;
 const ANSWER_REPETITIONS: u32 = 5;
+/// Those of an end that no program has: Linux's `tcp_orphan_retries`.
+const ORPHAN_REPETITIONS: u32 = 8;
 
 /// What the timer for what was sent is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,6 +143,7 @@ impl Block {
         let most = match self.state {
             State::SynSent => self.settings.syn_repetitions,
             State::SynReceived => ANSWER_REPETITIONS,
+            _ if self.is_orphan => ORPHAN_REPETITIONS,
             _ => REPETITIONS,
         };
         let timeout = self.settings.user_timeout;
