@@ -379,14 +379,17 @@ impl Network {
         self.fragments.lock().count()
     }
 
-    /// Delivers what is on its way to this machine itself, `most` packets at most. Returns whether
-    /// that was all. No lock is held.
+    /// Delivers what is on its way to this machine itself, `most` packets at most, and waits for
+    /// other callers to deliver what they have taken: what was sent before has arrived then.
+    /// Returns whether that was all. No lock is held.
     pub fn run_loopback(&self, most: usize) -> bool {
         for _ in 0..most {
             let Some(packet) = self.loopback.next() else {
+                self.loopback.wait_for_others();
                 return true;
             };
             self.receive(1, packet);
+            self.loopback.note_delivered();
         }
         false
     }

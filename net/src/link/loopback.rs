@@ -1,9 +1,15 @@
 //! The loopback device: every packet arrives where it was sent.
 
 use alloc::collections::VecDeque;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
-use nucleus::sync::{Rank, SpinLock};
+use nucleus::{
+    sync::{Rank, SpinLock},
+    task::{Sleep, WaitQueue},
+};
 
 use super::{Device, Features};
 use crate::{
@@ -19,6 +25,10 @@ const MOST: usize = 4096;
 /// The loopback device.
 pub struct Loopback {
     packets: SpinLock<VecDeque<Packet>>,
+    /// How many packets were ever taken off, and how many of these were delivered.
+    taken: AtomicU64,
+    delivered: AtomicU64,
+    waiters: WaitQueue,
     mtu: AtomicU32,
 }
 
@@ -27,13 +37,38 @@ impl Loopback {
     pub fn new() -> Loopback {
         Loopback {
             packets: SpinLock::new(Rank::Leaf, VecDeque::new()),
+            taken: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            waiters: WaitQueue::new(),
             mtu: AtomicU32::new(MTU.into()),
         }
     }
 
     /// Takes the next packet on its way.
     pub fn next(&self) -> Option<Packet> {
-        self.packets.lock().pop_front()
+        let mut packets = self.packets.lock();
+        let packet = packets.pop_front()?;
+        self.taken.fetch_add(1, SeqCst);
+        Some(packet)
+    }
+
+    /// Notes that a packet which was taken is delivered.
+    pub fn note_delivered(&self) {
+        self.delivered.fetch_add(1, SeqCst);
+        self.waiters.wake_all();
+    }
+
+    /// Waits until as many packets are delivered as were taken before.
+    pub fn wait_for_others(&self) {
+        let goal = self.taken.load(SeqCst);
+        let is_done = || (self.delivered.load(SeqCst) >= goal).then_some(());
+        if is_done().is_none() {
+            let how = Sleep {
+                interruptible: false,
+                deadline: None,
+            };
+            let _ = self.waiters.wait(how, is_done);
+        }
     }
 
     /// Changes the largest packet, for new connections.

@@ -60,9 +60,9 @@ impl Stream {
         }
         let wakes = {
             let mut chain = self.queue.lock();
-            let was_writable = is_writable(&chain);
             chain.state.limit += bytes;
-            !was_writable && is_writable(&chain)
+            // Bytes that were taken to be sent may have made it so, unheard.
+            is_writable(&chain)
         };
         if wakes {
             self.sender.writable.wake_all();
