@@ -37,14 +37,16 @@ impl Stack {
         let alarm = Arc::new(Alarm::new());
         let network = Arc::new(Network::new(alarm.clone()));
         let tcp = Arc::new(Tcp::new(network.clone(), alarm.clone()));
+        let udp = table();
         network.set_upper(Box::new(Protocols {
             tcp: Arc::downgrade(&tcp),
+            udp: Arc::downgrade(&udp),
         }));
         let stack = Stack {
             network,
             tcp,
             alarm,
-            udp: table(),
+            udp,
             udp_lite: table(),
             raw: table(),
         };
@@ -72,7 +74,13 @@ impl Stack {
         protocol: Protocol,
         options: datagram::Options,
     ) -> Arc<datagram::Socket> {
-        datagram::Socket::new(self.table(protocol), family, protocol, options)
+        datagram::Socket::new(
+            self.table(protocol),
+            &self.network,
+            family,
+            protocol,
+            options,
+        )
     }
 
     /// Lists all TCP sockets that have a name, and the connections in TIME-WAIT.
@@ -134,24 +142,33 @@ const MOST_DELIVERED: usize = 256;
 /// The protocols above IP, as that sees them.
 struct Protocols {
     tcp: Weak<Tcp>,
+    udp: Weak<Mutex<SocketTable>>,
 }
 
 impl Upper for Protocols {
     fn receive(&self, packet: Received) -> Option<Refusal> {
-        match (packet.protocol, self.tcp.upgrade()) {
-            (ip::TCP, Some(tcp)) => {
-                tcp.receive(packet);
+        match packet.protocol {
+            ip::TCP => {
+                self.tcp.upgrade()?.receive(packet);
                 None
             }
-            // Datagram sockets are reached from this machine only.
-            (ip::UDP, _) => Some(Refusal::Port),
+            ip::UDP => datagram::receive(&*self.udp.upgrade()?, packet),
             _ => Some(Refusal::Protocol),
         }
     }
 
     fn report(&self, report: Report) {
-        if let Some(tcp) = self.tcp.upgrade() {
-            tcp.take_report(report);
+        match report.protocol {
+            ip::UDP => {
+                if let Some(udp) = self.udp.upgrade() {
+                    datagram::take_report(&udp, report);
+                }
+            }
+            _ => {
+                if let Some(tcp) = self.tcp.upgrade() {
+                    tcp.take_report(report);
+                }
+            }
         }
     }
 }

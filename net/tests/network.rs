@@ -4,13 +4,17 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use abi::Errno;
 use common::{
     Pair, exchange, send,
     tap::{ACK, OWN, SYN, Tap, address, arp, ip, machine, packet, set_sum, tcp, transport},
 };
+use fbuf::BytesSource;
 use net::{
     Family, Stack,
+    datagram::{self, Protocol, SendOptions},
     link::bad::GOOD,
+    packet::{Checksum, Sum},
     tcp::{Options, Phase},
 };
 use nucleus::{
@@ -70,6 +74,8 @@ fn senders_are_told_of_ports_and_protocols_without_a_user() {
             (Family::V6, 17, 1, 4),
             (Family::V6, 200, 4, 1),
         ] {
+            let mut datagram = datagram;
+            set_sum(ends(family), protocol, &mut datagram, 6);
             let bytes = ip(ends(family), protocol, &datagram, |_| {});
             stack.receive(2, packet(&bytes));
             let sent = tap.take();
@@ -269,5 +275,76 @@ fn small_and_large_links() {
             }
             pair.run_until(|| pair.is_quiet());
         }
+    });
+}
+
+/// Datagrams of any size reach another machine; an unused port answers.
+#[test]
+fn datagrams_between_machines() {
+    on_machines(2, |seed| {
+        let pair = Pair::new(seed, GOOD, 1500);
+        for family in [Family::V4, Family::V6] {
+            let socket = |side: usize| {
+                let options = datagram::Options::default();
+                pair.stacks[side].datagram_socket(family, Protocol::Udp, options)
+            };
+            let at = |side, port| SocketAddr::new(common::address(side, family), port);
+            let (a, b) = (socket(0), socket(1));
+            b.bind(at(1, 7)).unwrap();
+            a.connect(at(1, 7)).unwrap();
+            for len in [0, 1, 1400, 9000, 60_000] {
+                let data: Vec<u8> = (0..len).map(|at| at as u8).collect();
+                let how = SendOptions {
+                    to: None,
+                    from: None,
+                    service: 0,
+                    hops: 64,
+                };
+                assert_eq!(a.send(&mut BytesSource::new(&data), how), Ok(len));
+                pair.run_until(|| b.readiness().readable);
+                let got = b.receive(false).unwrap().unwrap();
+                assert_eq!((got.data.len(), Some(got.from)), (len, a.local()));
+                let mut bytes = vec![0; len];
+                got.data.peek(0, &mut bytes);
+                assert_eq!(bytes, data);
+            }
+            b.close();
+            let how = SendOptions {
+                to: None,
+                from: None,
+                service: 0,
+                hops: 64,
+            };
+            a.send(&mut BytesSource::new(b"lost"), how).unwrap();
+            pair.run_until(|| a.readiness().error);
+            assert_eq!(a.receive(false).err(), Some(Errno::ECONNREFUSED));
+            a.close();
+        }
+    });
+}
+
+/// A device that computes checksums and cuts gets large segments, and is told how.
+#[test]
+fn devices_that_cut_get_large_segments() {
+    on_machines(1, |_| {
+        let (stack, tap) = machine();
+        tap.can_cut();
+        let (socket, _) = accepted(&stack, &tap, 1000);
+        assert_eq!(send(&socket, &[7; 9000]), Ok(9000));
+        let sent = tap.take_packets();
+        let large = sent
+            .iter()
+            .find(|(packet, ..)| packet.len() > 1514)
+            .unwrap();
+        let (bytes, checksum, cut) = large;
+        assert_eq!(*cut, 1460);
+        assert_eq!(*checksum, Checksum::Wanted { from: 34, at: 50 });
+        // What is there is the sum of the pseudo header.
+        let mut sum = Sum::default();
+        sum.add(&bytes[26..34]);
+        sum.add(&[0, 6]);
+        sum.add(&(bytes.len() as u16 - 34).to_be_bytes());
+        assert_eq!(bytes[50..52], sum.partial().to_be_bytes());
+        socket.close(true);
     });
 }

@@ -3,14 +3,17 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use fbuf::{Aggregate, BytesSource};
 use net::{
     Family, Stack,
     link::{Device, Features, Mac},
-    packet::{Packet, Sum},
+    packet::{Checksum, Packet, Sum},
 };
 
 pub const OWN: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -98,7 +101,8 @@ pub fn tcp(ends: (SocketAddr, SocketAddr), seq: u32, ack: u32, flags: u8, more: 
 /// A device that keeps what is sent.
 #[derive(Default)]
 pub struct Tap {
-    sent: Mutex<Vec<Vec<u8>>>,
+    sent: Mutex<Vec<(Vec<u8>, Checksum, u16)>>,
+    cuts: AtomicBool,
 }
 
 impl Device for Tap {
@@ -106,21 +110,33 @@ impl Device for Tap {
         Features {
             mac: Some(Mac(OWN)),
             mtu: 1500,
-            checksums: false,
-            cuts: 0,
+            checksums: self.cuts.load(Relaxed),
+            cuts: if self.cuts.load(Relaxed) { 65_535 } else { 0 },
         }
     }
 
     fn send(&self, packet: Packet) {
         let mut bytes = vec![0; packet.len()];
         packet.peek(0, &mut bytes);
-        self.sent.lock().unwrap().push(bytes);
+        let kept = (bytes, packet.checksum, packet.cut);
+        self.sent.lock().unwrap().push(kept);
     }
 }
 
 impl Tap {
     pub fn take(&self) -> Vec<Vec<u8>> {
+        let packets = self.take_packets().into_iter();
+        packets.map(|(bytes, ..)| bytes).collect()
+    }
+
+    /// As `take`, with what the device is to do.
+    pub fn take_packets(&self) -> Vec<(Vec<u8>, Checksum, u16)> {
         std::mem::take(&mut self.sent.lock().unwrap())
+    }
+
+    /// From now on it computes checksums and cuts segments.
+    pub fn can_cut(&self) {
+        self.cuts.store(true, Relaxed);
     }
 }
 
