@@ -245,8 +245,11 @@ fn a_neighbour_is_asked_for_its_address() {
             (1, &[8, 6][..], 1)
         );
         // An answer that nobody asked for teaches nothing; the one that was does.
+        let known = || stack.network().interface(2).unwrap().neighbours();
+        let before = known();
         stack.receive(2, packet(&arp(Ipv4Addr::new(10, 1, 0, 201), OWN_IP, 2)));
         assert!(tap.take().is_empty());
+        assert_eq!(known(), before);
         stack.receive(2, packet(&arp(there, OWN_IP, 2)));
         let sent = tap.take();
         assert_eq!((sent.len(), &sent[0][..6]), (1, &[2, 9, 9, 9, 9, 200][..]));

@@ -384,8 +384,7 @@ impl Network {
     /// Returns whether that was all. No lock is held.
     pub fn run_loopback(&self, most: usize) -> bool {
         for _ in 0..most {
-            let Some(packet) = self.loopback.next() else {
-                self.loopback.wait_for_others();
+            let Some(packet) = self.loopback.next_of_all() else {
                 return true;
             };
             self.receive(1, packet);

@@ -21,6 +21,8 @@ use crate::{
 const MTU: u16 = u16::MAX;
 /// Packets that may be on their way.
 const MOST: usize = 4096;
+/// Times that a caller waits for others: a handshake and an end have fewer packets.
+const MOST_WAITS: usize = 16;
 
 /// The loopback device.
 pub struct Loopback {
@@ -45,7 +47,7 @@ impl Loopback {
     }
 
     /// Takes the next packet on its way.
-    pub fn next(&self) -> Option<Packet> {
+    fn next(&self) -> Option<Packet> {
         let mut packets = self.packets.lock();
         let packet = packets.pop_front()?;
         self.taken.fetch_add(1, SeqCst);
@@ -58,17 +60,33 @@ impl Loopback {
         self.waiters.wake_all();
     }
 
-    /// Waits until as many packets are delivered as were taken before.
-    pub fn wait_for_others(&self) {
+    /// As [`next`](Loopback::next), but waits for other callers to deliver what they have taken:
+    /// `None` if that has caused no packets either. The caller has to
+    /// [note the delivery](Loopback::note_delivered).
+    pub fn next_of_all(&self) -> Option<Packet> {
+        // Others go on for as long as they like; this caller's packets have arrived by then.
+        for _ in 0..MOST_WAITS {
+            let packet = self.next();
+            if packet.is_some() || !self.wait_for_others() {
+                return packet;
+            }
+        }
+        None
+    }
+
+    /// Waits until as many packets are delivered as were taken before; false if they are already.
+    fn wait_for_others(&self) -> bool {
         let goal = self.taken.load(SeqCst);
         let is_done = || (self.delivered.load(SeqCst) >= goal).then_some(());
-        if is_done().is_none() {
-            let how = Sleep {
-                interruptible: false,
-                deadline: None,
-            };
-            let _ = self.waiters.wait(how, is_done);
+        if is_done().is_some() {
+            return false;
         }
+        let how = Sleep {
+            interruptible: false,
+            deadline: None,
+        };
+        let _ = self.waiters.wait(how, is_done);
+        true
     }
 
     /// Changes the largest packet, for new connections.

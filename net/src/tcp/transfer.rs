@@ -175,7 +175,12 @@ impl Socket {
             // They have arrived meanwhile.
             return inbound.read(to, max, how);
         }
-        self.nothing_to_read(Some(status))
+        let nothing = self.nothing_to_read(Some(status))?;
+        // The last bytes and the end may have come between the two looks.
+        match inbound.status().bytes {
+            0 => Ok(nothing),
+            _ => inbound.read(to, max, how),
+        }
     }
 
     /// Offers the peer the buffer that a sink fills next, if that is worth it; returns the stream
