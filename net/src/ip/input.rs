@@ -296,7 +296,8 @@ impl Network {
             // Another machine claims an address of ours, or one that no machine has.
             return;
         }
-        self.learn(interface, arp.from.into(), arp.from_mac, is_ours);
+        let asks = is_ours && !arp.is_reply;
+        self.learn(interface, arp.from.into(), arp.from_mac, asks);
         if is_ours && !arp.is_reply {
             let reply = Arp {
                 is_reply: true,
