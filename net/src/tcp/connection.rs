@@ -51,11 +51,18 @@ pub struct Connection {
     pub inbound: Arc<Stream>,
     pub outbound: Arc<Stream>,
     route: SpinLock<Route>,
-    block: Mutex<Block>,
+    driven: Mutex<Driven>,
     /// The time at which its timers run at the latest: see [`Lookup`](super::lookup::Lookup).
     pub armed: AtomicU64,
     /// Its listener waits for the first bytes (`TCP_DEFER_ACCEPT`).
     pub is_deferred: AtomicBool,
+}
+
+/// What the lock of a connection guards.
+struct Driven {
+    block: Block,
+    /// Charges the frames that the block keeps: sent and not acknowledged, or behind a gap.
+    stock: Stock,
 }
 
 /// Makes the streams from and to the network for a socket.
@@ -92,14 +99,17 @@ impl Connection {
             has_delivered: false,
             too_big: None,
         };
-        let block = begin(&mut line);
+        let driven = Driven {
+            block: begin(&mut line),
+            stock: Stock::new(socket.account().cloned(), Kind::Sockets),
+        };
         Arc::new(Connection {
             pair,
             socket,
             inbound,
             outbound,
             route,
-            block: Mutex::new(crate::rank::NET_CONNECTION, block),
+            driven: Mutex::new(crate::rank::NET_CONNECTION, driven),
             armed: AtomicU64::new(u64::MAX),
             is_deferred: AtomicBool::new(false),
         })
@@ -107,12 +117,12 @@ impl Connection {
 
     /// Returns the state.
     pub fn state(&self) -> State {
-        self.block.lock().state()
+        self.driven.lock().block.state()
     }
 
     /// Reads the block.
     pub fn with<R>(&self, read: impl FnOnce(&Block) -> R) -> R {
-        read(&self.block.lock())
+        read(&self.driven.lock().block)
     }
 
     /// Drives the block. Returns whether its state has changed, which the caller has to settle.
@@ -128,12 +138,14 @@ impl Connection {
             too_big: None,
         };
         let (has_changed, due) = {
-            let mut block = self.block.lock();
+            let mut driven = self.driven.lock();
+            let Driven { block, stock } = &mut *driven;
             let old = block.state();
-            act(&mut block, &mut line);
+            act(block, &mut line);
             if let Some(mtu) = line.too_big.take() {
                 block.narrow(largest(mtu, &self.pair), &mut line);
             }
+            stock.cover(block.frames());
             (block.state() != old, block.timer_due())
         };
         if line.has_delivered {

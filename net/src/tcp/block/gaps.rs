@@ -26,6 +26,11 @@ fn end((seq, data): &(Seq, Aggregate)) -> Seq {
 }
 
 impl Gaps {
+    /// Returns how many slices are kept.
+    pub fn slices(&self) -> usize {
+        self.slices
+    }
+
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -11,6 +11,7 @@
 
 use abi::Errno;
 use fbuf::Aggregate;
+use nucleus::PAGE_SIZE;
 
 use super::segment::{Flags, Options, Segment, Seq};
 
@@ -459,6 +460,12 @@ impl Block {
         if self.state == State::SynSent {
             self.close(Some(Errno::ECONNREFUSED));
         }
+    }
+
+    /// Returns how many frames it keeps, about.
+    pub fn frames(&self) -> usize {
+        let sent = self.next.since(self.una) as usize / PAGE_SIZE;
+        sent + self.sent.count() + self.gaps.slices()
     }
 
     /// Returns what is left when it is over.
