@@ -220,7 +220,7 @@ fn sleepers_hear_of_bytes_and_of_room() {
         let begin = time::since_boot();
         while left.load(SeqCst) > 0 {
             let passed = time::since_boot() - begin;
-            assert!(passed < Duration::from_secs(20), "a sleeper was forgotten");
+            assert!(passed < Duration::from_secs(300), "a sleeper was forgotten");
             let soon = time::since_boot() + Duration::from_millis(10);
             let due = stack.run_timers().map_or(soon, |due| due.min(soon));
             task::sleep(Sleep {

@@ -551,3 +551,25 @@ fn guesses_of_strangers_do_not_end_a_connection() {
         );
     });
 }
+
+/// The window in a SYN has no scale, whatever the other windows have.
+#[test]
+fn the_first_window_is_what_it_says() {
+    on_machines(1, |seed| {
+        let mut world = World::new(seed, GOOD, Settings::default(), 65_536);
+        for start in &mut world.starts {
+            start.path.largest = 32_000;
+        }
+        world.sides[0].unsent = aggregate(&[0; 300_000]);
+        world.open(0);
+        while world.state(0) != Some(State::Established) {
+            world.step(world.now + 5 * MS);
+        }
+        let sent: usize = world
+            .flying
+            .iter()
+            .map(|Reverse(flying)| flying.segment.data.len())
+            .sum();
+        assert!((31_000..=65_535).contains(&sent), "{sent} bytes");
+    });
+}

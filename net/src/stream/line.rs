@@ -11,6 +11,20 @@ use super::{Stream, is_writable, room};
 const LEAST_SLICE: usize = 512;
 
 impl Stream {
+    /// Makes the stream one of a connection whose segments are packets.
+    pub fn by_packets(self) -> Stream {
+        Stream {
+            uses_packets: true,
+            ..self
+        }
+    }
+
+    /// Tells whether the connection's segments are packets.
+    #[inline]
+    pub fn uses_packets(&self) -> bool {
+        self.uses_packets
+    }
+
     /// Returns how many bytes wait to be sent.
     pub fn unsent(&self) -> usize {
         self.queue.lock().data.len()

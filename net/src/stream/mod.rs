@@ -29,6 +29,8 @@ pub struct Stream {
     sender: Arc<Waits>,
     /// The connection is one of IPv6.
     is_v6: bool,
+    /// The connection's segments are packets: see `line`.
+    uses_packets: bool,
 }
 
 /// What a stream keeps with its chain.
@@ -116,6 +118,7 @@ impl Stream {
             receiver,
             sender,
             is_v6,
+            uses_packets: false,
         }
     }
 

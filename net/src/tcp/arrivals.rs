@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::net::SocketAddr;
 
-use nucleus::random;
+use nucleus::{frame, random};
 
 use super::{
     ConnectionTable, Pair, Socket, Tcp,
@@ -151,7 +151,12 @@ impl ConnectionTable {
 
     /// Answers the SYN of a packet.
     fn answer_packet(&mut self, tcp: &Tcp, pair: Pair, syn: &Segment, route: Route) {
-        match self.answer_syn(pair.local) {
+        let reply = match self.answer_syn(pair.local) {
+            // The last free frames are reserved for programs.
+            SynReply::Granted(_) if frame::is_scarce() => SynReply::Cookie,
+            reply => reply,
+        };
+        match reply {
             SynReply::Granted(listener) => {
                 let start = self.start_on(&pair, &route, &listener);
                 let socket = self.child(pair, &listener);

@@ -71,7 +71,7 @@ fn streams(socket: &Socket, is_v6: bool) -> (Arc<Stream>, Arc<Stream>) {
     let stream = |limit| {
         let stock = Stock::new(socket.account().cloned(), Kind::Sockets);
         let waits = socket.waits();
-        Stream::new(waits.clone(), waits.clone(), limit, is_v6, stock)
+        Stream::new(waits.clone(), waits.clone(), limit, is_v6, stock).by_packets()
     };
     let inbound = stream(options.receive_buffer);
     inbound.set_low_water(options.low_water);

@@ -13,7 +13,7 @@ use crate::{
 
 /// The stream for a call that moves bytes.
 enum Way {
-    To(Arc<Stream>, Option<Arc<Connection>>),
+    To(Arc<Stream>),
     /// The connection is still being made.
     NotYet,
     /// There is no connection.
@@ -27,12 +27,12 @@ impl Socket {
     /// `EAGAIN` when there is no room (the socket's waits wake when there is), `EPIPE` without a
     /// connection to send on, the pending error, or that of the source.
     pub fn send(&self, from: &mut dyn Source) -> Result<usize> {
-        let Way::To(outbound, line) = self.way_out()? else {
+        let Way::To(outbound) = self.way_out()? else {
             return Err(Errno::EAGAIN);
         };
         let written = outbound.write(from)?;
-        if let Some(line) = line {
-            self.transmit(&line);
+        if outbound.uses_packets() {
+            self.transmit();
         }
         match written {
             Written::Bytes(0) if from.left() > 0 => Err(Errno::EAGAIN),
@@ -58,8 +58,8 @@ impl Socket {
     /// As [`send`](Socket::send).
     pub fn check_sends(&self) -> Result<()> {
         match self.way_out()? {
-            Way::To(outbound, _) if outbound.takes_nothing() => Err(self.why_ended()),
-            Way::To(..) => Ok(()),
+            Way::To(outbound) if outbound.takes_nothing() => Err(self.why_ended()),
+            Way::To(_) => Ok(()),
             Way::NotYet | Way::None => Err(Errno::EAGAIN),
         }
     }
@@ -69,15 +69,15 @@ impl Socket {
     /// # Errors
     /// As [`send`](Socket::send).
     pub fn send_urgent(&self, byte: u8) -> Result<()> {
-        let Way::To(outbound, line) = self.way_out()? else {
+        let Way::To(outbound) = self.way_out()? else {
             return Err(Errno::EAGAIN);
         };
         // In a segment it has a place among the others.
-        let in_line = line.is_some() || self.peer_wants_urgent_in_line();
+        let in_line = outbound.uses_packets() || self.peer_wants_urgent_in_line();
         match outbound.write_urgent(byte, in_line)? {
             Written::Bytes(_) => {
-                if let Some(line) = line {
-                    self.transmit(&line);
+                if outbound.uses_packets() {
+                    self.transmit();
                 }
                 Ok(())
             }
@@ -98,16 +98,33 @@ impl Socket {
             return Err(Errno::EPIPE);
         }
         match (inner.phase, &inner.outbound) {
-            (Phase::Connected, Some(outbound)) => Ok(Way::To(outbound.clone(), inner.line.clone())),
+            (Phase::Connected, Some(outbound)) => Ok(Way::To(outbound.clone())),
             (Phase::Connecting, _) => Ok(Way::NotYet),
             _ => Err(Errno::EPIPE),
         }
     }
 
+    /// Returns the connection, if its segments are packets.
+    fn line(&self) -> Option<Arc<Connection>> {
+        self.inner().line.clone()
+    }
+
     /// Sends what was written.
-    fn transmit(&self, line: &Connection) {
-        line.act(&self.tcp, |block, host| block.output(host));
-        self.tcp.deliver();
+    #[inline(never)]
+    fn transmit(&self) {
+        if let Some(line) = self.line() {
+            line.act(&self.tcp, |block, host| block.output(host));
+            self.tcp.deliver();
+        }
+    }
+
+    /// Tells the peer that there is room again, if that is much.
+    #[inline(never)]
+    fn tell_room(&self) {
+        if let Some(line) = self.line() {
+            line.act(&self.tcp, |block, host| block.room_grew(host));
+            self.tcp.deliver();
+        }
     }
 
     /// Tells the peer's listener that the first bytes have arrived.
@@ -154,18 +171,15 @@ impl Socket {
     /// # Errors
     /// `EAGAIN` when the stream is empty, `ENOTCONN`, the pending error, or that of the sink.
     pub fn receive(&self, to: &mut dyn Sink, max: usize, how: Read) -> Result<usize> {
-        let Way::To(inbound, line) = self.way_in()? else {
+        let Way::To(inbound) = self.way_in()? else {
             return self.nothing_to_read(None);
         };
         if max == 0 {
             return Ok(0);
         }
         let n = inbound.read(to, max, how)?;
-        if let Some(line) = line
-            && n > 0
-        {
-            line.act(&self.tcp, |block, host| block.room_grew(host));
-            self.tcp.deliver();
+        if inbound.uses_packets() && n > 0 {
+            self.tell_room();
         }
         if n > 0 || to.room() == 0 && !how.discard {
             return Ok(n);
@@ -213,7 +227,7 @@ impl Socket {
     /// `EINVAL` if there is none or it is in line, `ENOTCONN`.
     pub fn receive_urgent(&self, peek: bool) -> Result<u8> {
         match self.way_in()? {
-            Way::To(inbound, _) => inbound.read_urgent(peek),
+            Way::To(inbound) => inbound.read_urgent(peek),
             Way::NotYet => Err(Errno::EINVAL),
             Way::None => Err(Errno::ENOTCONN),
         }
@@ -222,7 +236,7 @@ impl Socket {
     fn way_in(&self) -> Result<Way> {
         let inner = self.inner();
         Ok(match (&inner.inbound, inner.phase) {
-            (Some(inbound), _) => Way::To(inbound.clone(), inner.line.clone()),
+            (Some(inbound), _) => Way::To(inbound.clone()),
             (None, Phase::Connecting) => Way::NotYet,
             (None, _) => Way::None,
         })

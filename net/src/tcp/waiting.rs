@@ -55,7 +55,8 @@ impl Waiting {
         now: u64,
         ports: &mut Ports,
     ) {
-        if self.over.len() >= MOST {
+        // A pair that is used again and again has several places in the order.
+        while self.over.len() >= MOST || self.order.len() >= 2 * MOST {
             self.forget_first(ports);
         }
         let over = Over {

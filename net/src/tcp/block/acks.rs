@@ -1,7 +1,7 @@
 //! What an arriving segment acknowledges: the send queue, the peer's window, losses.
 
 use super::{Block, Host, MS, State, sent::Acked};
-use crate::tcp::segment::{Segment, Seq};
+use crate::tcp::segment::{Flags, Segment, Seq};
 
 /// Duplicates of an acknowledgement that show a loss where there is no SACK (RFC 5681).
 const DUPLICATES: u32 = 3;
@@ -18,7 +18,12 @@ impl Block {
         let ack = segment.ack;
         let is_news = ack > self.una;
         let in_flight = self.next.since(self.una);
-        let window = u32::from(segment.window) << self.peer_scale;
+        let scale = match segment.is(Flags::SYN) {
+            // The first window has none (RFC 7323 2.2).
+            true => 0,
+            false => self.peer_scale,
+        };
+        let window = u32::from(segment.window) << scale;
         let is_duplicate = ack == self.una
             && !self.sent.is_empty()
             && segment.len() == 0
