@@ -6,10 +6,11 @@
 //! - `send`: datagrams with ports; `arrivals`: those of other machines; `packets`: those of raw
 //!   sockets, with their IP header.
 //!
-//! Only UDP reaches other machines. Inside this one, a datagram goes from the sender's call straight into the receiver's queue as an aggregate of
-//! slices: on the loopback interface it needs no header and no stop on the way. So of UDP-Lite's
-//! checksums over a part of a datagram (RFC 3828) only the extent remains, by which a receiver may
-//! refuse datagrams, and raw sockets see no packets of TCP and UDP.
+//! Only UDP reaches other machines. Inside this one, a datagram goes from the sender's call
+//! straight into the receiver's queue as an aggregate of slices: on the loopback interface it needs
+//! no header and no stop on the way. So of UDP-Lite's checksums over a part of a datagram (RFC
+//! 3828) only the extent remains, by which a receiver may refuse datagrams, and raw sockets see no
+//! packets of TCP and UDP.
 
 mod arrivals;
 mod packets;
