@@ -26,6 +26,7 @@
 //!                       FileEnd -> FileMap -> Commit -> Allocation  a file's blocks
 //!                         Map -> Amap -> Object   uvm.txt: map, amap, object
 //!                           PriorityInheritance   who waits for whose word: chains may be long
+//!                           NetConnection         one connection whose segments are packets
 //!                           HwCost                one task measures the machine at a time
 //!                           EphemeralCaches       all ephemeral mappings are made anew
 //! spinning                  Family -> Signals -> ThreadSignals

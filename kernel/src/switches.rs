@@ -6,7 +6,8 @@ use nucleus::switches::{Setting, Switch};
 
 /// Lists all switches.
 pub fn all() -> impl Iterator<Item = &'static Switch> {
-    nucleus::switches::SWITCHES.iter().chain(vm::SWITCHES)
+    let floors = nucleus::switches::SWITCHES.iter().chain(vm::SWITCHES);
+    floors.chain(net::SWITCHES)
 }
 
 /// Finds a switch by its name.

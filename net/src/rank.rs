@@ -3,4 +3,6 @@
 nucleus::lock_ranks! {
     /// Connections and ports of one protocol; taken to send to an end that is gone.
     NET = 44,
+    /// One connection whose segments are packets.
+    NET_CONNECTION = 63,
 }

@@ -1,6 +1,9 @@
 //! All protocols of one machine.
 
-use alloc::sync::Arc;
+use alloc::{
+    boxed::Box,
+    sync::{Arc, Weak},
+};
 use core::time::Duration;
 
 use abi::Result;
@@ -10,12 +13,18 @@ use vm::account;
 use crate::{
     Family,
     datagram::{self, Protocol, SocketTable},
+    ip::{self, Network, Received, Refusal, Report, Upper},
+    packet::Packet,
+    switches,
     tcp::{self, Tcp},
+    timer::Alarm,
 };
 
 /// The protocols of one machine.
 pub struct Stack {
+    network: Arc<Network>,
     tcp: Arc<Tcp>,
+    alarm: Arc<Alarm>,
     udp: Arc<Mutex<SocketTable>>,
     udp_lite: Arc<Mutex<SocketTable>>,
     raw: Arc<Mutex<SocketTable>>,
@@ -25,12 +34,24 @@ impl Stack {
     /// A stack without sockets.
     pub fn new() -> Stack {
         let table = || Arc::new(Mutex::new(crate::rank::NET, SocketTable::default()));
-        Stack {
-            tcp: Arc::new(Tcp::new()),
-            udp: table(),
+        let alarm = Arc::new(Alarm::new());
+        let network = Arc::new(Network::new(alarm.clone()));
+        let tcp = Arc::new(Tcp::new(network.clone(), alarm.clone()));
+        let udp = table();
+        network.set_upper(Box::new(Protocols {
+            tcp: Arc::downgrade(&tcp),
+            udp: Arc::downgrade(&udp),
+        }));
+        let stack = Stack {
+            network,
+            tcp,
+            alarm,
+            udp,
             udp_lite: table(),
             raw: table(),
-        }
+        };
+        stack.set_loopback_by_packets(switches::loopback_mtu());
+        stack
     }
 
     fn table(&self, protocol: Protocol) -> &Arc<Mutex<SocketTable>> {
@@ -53,7 +74,13 @@ impl Stack {
         protocol: Protocol,
         options: datagram::Options,
     ) -> Arc<datagram::Socket> {
-        datagram::Socket::new(self.table(protocol), family, protocol, options)
+        datagram::Socket::new(
+            self.table(protocol),
+            &self.network,
+            family,
+            protocol,
+            options,
+        )
     }
 
     /// Lists all TCP sockets that have a name, and the connections in TIME-WAIT.
@@ -74,14 +101,75 @@ impl Stack {
         Ok(Pieces::try_collect(table.list().cloned())?)
     }
 
+    /// Returns the interfaces, addresses and routes.
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    /// Decides whether new TCP connections inside this machine send packets, of `mtu` bytes at
+    /// most; else their ends are joined. For experiments and tests.
+    pub fn set_loopback_by_packets(&self, mtu: Option<u16>) {
+        self.network.loopback().set_mtu(mtu.unwrap_or(u16::MAX));
+        self.tcp.set_by_packets(mtu.is_some());
+    }
+
+    /// Takes a packet that has arrived at an interface, and delivers what follows from it.
+    pub fn receive(&self, interface: u32, packet: Packet) {
+        self.network.receive(interface, packet);
+        if !self.network.run_loopback(MOST_DELIVERED) {
+            self.alarm.set(Some(0));
+        }
+    }
+
     /// Runs the timers that are due; returns when the next one will be, since boot.
     pub fn run_timers(&self) -> Option<Duration> {
-        self.tcp.run_timers().map(Duration::from_nanos)
+        let times = [self.tcp.run_timers(), self.network.run_timers()];
+        times.into_iter().flatten().min().map(Duration::from_nanos)
     }
 
     /// Runs the timers for ever: retransmissions, the end of TIME-WAIT. Sleeps in between.
     pub fn serve(&self) -> ! {
-        self.tcp.serve()
+        loop {
+            let run = || self.run_timers().map(|due| due.as_nanos() as u64);
+            self.alarm.serve(run);
+        }
+    }
+}
+
+/// Packets inside this machine that are delivered at a time.
+const MOST_DELIVERED: usize = 256;
+
+/// The protocols above IP, as that sees them.
+struct Protocols {
+    tcp: Weak<Tcp>,
+    udp: Weak<Mutex<SocketTable>>,
+}
+
+impl Upper for Protocols {
+    fn receive(&self, packet: Received) -> Option<Refusal> {
+        match packet.protocol {
+            ip::TCP => {
+                self.tcp.upgrade()?.receive(packet);
+                None
+            }
+            ip::UDP => datagram::receive(&*self.udp.upgrade()?, packet),
+            _ => Some(Refusal::Protocol),
+        }
+    }
+
+    fn report(&self, report: Report) {
+        match report.protocol {
+            ip::UDP => {
+                if let Some(udp) = self.udp.upgrade() {
+                    datagram::take_report(&udp, report);
+                }
+            }
+            _ => {
+                if let Some(tcp) = self.tcp.upgrade() {
+                    tcp.take_report(report);
+                }
+            }
+        }
     }
 }
 

@@ -55,7 +55,7 @@ impl Socket {
         how: SendOptions,
     ) -> Result<usize> {
         let usual = table::source(options, to)?;
-        let from = choose_source(how.from, self.inner().local, usual, to)?;
+        let from = choose_source(&self.network, how.from, self.inner().local, usual, to)?;
         let len = data.left();
         let mut packet = Packet::new(from, to, number, data)?;
         packet.service = how.service;

@@ -9,14 +9,20 @@ use fbuf::{Aggregate, Source};
 use nucleus::time;
 
 use super::{Datagram, Options, Protocol, Socket, table};
-use crate::{ip, link};
+use crate::{
+    ip::{self, Network, Route, Sending},
+    link,
+    packet::Head,
+};
 
 /// The longest datagram in bytes: what an IPv4 header can describe, less the headers.
 pub const MAX_V4: usize = 65507;
 /// The longest datagram over IPv6.
 pub const MAX_V6: usize = 65527;
 /// Bytes of a UDP header.
-const HEADER: usize = 8;
+pub(super) const HEADER: usize = 8;
+/// The place of the checksum.
+pub(super) const CHECKSUM: usize = 6;
 
 /// How a datagram is sent.
 #[derive(Clone, Copy, Debug)]
@@ -34,13 +40,14 @@ pub struct SendOptions {
 /// Chooses the source address of a datagram: `from` if the caller gave it, else the socket's own
 /// address, else the `usual` one for the destination.
 pub(super) fn choose_source(
+    network: &Network,
     from: Option<IpAddr>,
     local: Option<SocketAddr>,
     usual: IpAddr,
     to: IpAddr,
 ) -> Result<IpAddr> {
     let ip = match (from, local.map(|local| local.ip())) {
-        (Some(ip), _) if !ip::is_own(ip) => return Err(Errno::EINVAL),
+        (Some(ip), _) if !network.is_own(ip) => return Err(Errno::EINVAL),
         (Some(ip), _) => ip,
         (None, Some(ip)) if !ip.is_unspecified() && !ip.is_multicast() => ip,
         (None, _) => usual,
@@ -83,6 +90,62 @@ impl Socket {
         self.send_datagram(to, remote == Some(to), data, &options, how)
     }
 
+    /// Returns the usual source of datagrams to `to`, and the way there unless that is this
+    /// machine.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`; `EACCES` for a broadcast address that the socket must not send to.
+    pub(super) fn way(&self, options: &Options, to: IpAddr) -> Result<(IpAddr, Option<Route>)> {
+        match table::source(options, to) {
+            Err(Errno::ENETUNREACH) => {}
+            local => return local.map(|source| (source, None)),
+        }
+        if self.network.is_own(to) {
+            return Ok((to, None));
+        }
+        // Only UDP has packets.
+        if self.protocol() != Protocol::Udp {
+            return Err(Errno::ENETUNREACH);
+        }
+        let route = self.network.route(to)?;
+        if let IpAddr::V4(to) = to
+            && route.interface.is_broadcast(to)
+            && !options.broadcast
+        {
+            return Err(Errno::EACCES);
+        }
+        Ok((route.source, Some(route)))
+    }
+
+    /// Sends a datagram to another machine.
+    fn send_on(
+        &self,
+        route: &Route,
+        from: SocketAddr,
+        to: SocketAddr,
+        data: Aggregate,
+        how: SendOptions,
+    ) -> Result<()> {
+        let mut head = Head::default();
+        let header = head.push(HEADER);
+        let len = (HEADER + data.len()) as u16;
+        header[..2].copy_from_slice(&from.port().to_be_bytes());
+        header[2..4].copy_from_slice(&to.port().to_be_bytes());
+        header[4..6].copy_from_slice(&len.to_be_bytes());
+        Counter::udp_sent.add(1);
+        Counter::udp_sent_v6.add(to.is_ipv6().into());
+        let sending = Sending {
+            from: from.ip(),
+            to: to.ip(),
+            protocol: ip::UDP,
+            service: how.service,
+            hops: how.hops,
+            checksum: Some(CHECKSUM),
+            ..Sending::default()
+        };
+        self.network.send(route, sending, head, data, 0)
+    }
+
     fn send_datagram(
         self: &Arc<Socket>,
         to: SocketAddr,
@@ -95,13 +158,18 @@ impl Socket {
         if to.port() == 0 {
             return Err(Errno::EINVAL);
         }
-        let usual = table::source(options, to.ip())?;
+        let (usual, route) = self.way(options, to.ip())?;
         self.ensure_name()?;
         let local = self.inner().local.ok_or(Errno::EINVAL)?;
-        let ip = choose_source(how.from, Some(local), usual, to.ip())?;
+        let ip = choose_source(&self.network, how.from, Some(local), usual, to.ip())?;
         let mut bytes = Aggregate::new();
         if bytes.fill_from(data, len)? < len {
             return Err(Errno::EFAULT);
+        }
+        if let Some(route) = route {
+            let from = SocketAddr::new(ip, local.port());
+            self.send_on(&route, from, to, bytes, how)?;
+            return Ok(len);
         }
         let datagram = Datagram {
             data: bytes,

@@ -7,9 +7,10 @@ use core::net::{IpAddr, SocketAddr};
 use abi::{Errno, Result};
 use nucleus::sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock};
 
-use super::{Filter, SocketTable, queue::Queue, table};
+use super::{Filter, SocketTable, queue::Queue};
 use crate::{
-    Family, Waits, ip,
+    Family, Waits,
+    ip::{self, Network},
     ports::{Hold, NameOptions},
 };
 
@@ -76,6 +77,7 @@ impl Default for Options {
 /// A datagram socket.
 pub struct Socket {
     table: Arc<Mutex<SocketTable>>,
+    pub(super) network: Arc<Network>,
     family: Family,
     protocol: Protocol,
     waits: Waits,
@@ -122,6 +124,7 @@ impl Socket {
     /// Creates a socket without a name; a raw one enters the table at once.
     pub(crate) fn new(
         table: &Arc<Mutex<SocketTable>>,
+        network: &Arc<Network>,
         family: Family,
         protocol: Protocol,
         options: Options,
@@ -132,6 +135,7 @@ impl Socket {
         };
         let socket = Arc::new(Socket {
             table: table.clone(),
+            network: network.clone(),
             family,
             protocol,
             waits: Waits::default(),
@@ -230,7 +234,7 @@ impl Socket {
     pub fn bind(self: &Arc<Socket>, address: SocketAddr) -> Result<()> {
         let ip = address.ip();
         let has_ports = self.protocol.has_ports();
-        let own = ip.is_unspecified() || ip::is_own(ip) || has_ports && ip.is_multicast();
+        let own = ip.is_unspecified() || self.network.is_own(ip) || has_ports && ip.is_multicast();
         if !own {
             return Err(Errno::EADDRNOTAVAIL);
         }
@@ -290,7 +294,7 @@ impl Socket {
     /// port is left.
     pub fn connect(self: &Arc<Socket>, to: SocketAddr) -> Result<()> {
         let to = ip::destination(to);
-        let source = table::source(&self.options(), to.ip())?;
+        let (source, _) = self.way(&self.options(), to.ip())?;
         if !self.protocol.has_ports() {
             self.inner().remote = Some(SocketAddr::new(to.ip(), 0));
             return Ok(());

@@ -61,6 +61,10 @@ impl Receivers {
         self.first.is_none()
     }
 
+    pub fn first(&self) -> Option<&Arc<Socket>> {
+        self.first.as_ref()
+    }
+
     /// Adds a socket; it misses the datagram when memory is short.
     pub fn add(&mut self, socket: &Arc<Socket>) {
         if self.first.is_none() {
@@ -130,9 +134,19 @@ impl SocketTable {
 
     /// Returns the receivers of a datagram: one, or all that fit for a group or a broadcast.
     pub(super) fn receivers(&self, from: SocketAddr, to: SocketAddr) -> Receivers {
+        self.receivers_of(from, to, is_for_many(to.ip()))
+    }
+
+    /// As [`receivers`](SocketTable::receivers), for a datagram that may be `for_many`.
+    pub(super) fn receivers_of(
+        &self,
+        from: SocketAddr,
+        to: SocketAddr,
+        for_many: bool,
+    ) -> Receivers {
         let mut receivers = Receivers::default();
         let sockets = self.bound_to(to.port());
-        if is_for_many(to.ip()) {
+        if for_many {
             if !to.ip().is_multicast() || self.is_joined(to.ip()) {
                 let fitting = sockets
                     .iter()

@@ -30,6 +30,56 @@ impl Family {
     }
 }
 
+/// A network: the addresses that begin with the same bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Prefix {
+    network: IpAddr,
+    bits: u8,
+}
+
+impl Prefix {
+    /// Returns the network of an address, of which `bits` bits count; `None` if it has fewer.
+    pub fn new(address: IpAddr, bits: u8) -> Option<Prefix> {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        (bits <= most).then(|| Prefix {
+            network: masked(address, bits),
+            bits,
+        })
+    }
+
+    /// Returns how many bits count.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Tells whether an address is in the network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.network.is_ipv4() && masked(address, self.bits) == self.network
+    }
+
+    /// Tells whether an address is the one for all machines of the network.
+    pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        // A network of two machines has none (RFC 3021).
+        self.bits <= 30 && self.contains(address.into()) && {
+            let host = !(u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0));
+            u32::from(address) & host == host
+        }
+    }
+}
+
+fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+            Ipv4Addr::from(u32::from(address) & mask).into()
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+            Ipv6Addr::from(u128::from(address) & mask).into()
+        }
+    }
+}
+
 /// Tells whether the address is one of the loopback interface's: all of 127.0.0.0/8, or ::1.
 pub fn is_own(address: IpAddr) -> bool {
     address.is_loopback()

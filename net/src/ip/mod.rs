@@ -1,17 +1,38 @@
-//! IPv4 and IPv6 as far as sockets need them.
+//! IPv4 and IPv6.
 //!
-//! - `address`: this machine's addresses, and which of them a bound socket covers;
-//! - `packet`: the packets of raw sockets, their headers and checksums;
-//! - `icmp`: echo replies.
+//! - `address`: addresses and networks, and which of them a bound socket covers;
+//! - [`Network`] (`network`): interfaces, their addresses, routes, MTUs of paths;
+//! - `input`: packets that arrive; `output`: packets that are sent;
+//! - `neighbours`: addresses on the link; `ethernet`: formats of the link;
+//! - `fragments`: parts of packets; `errors`: messages of ICMP about packets;
+//! - `raw`: the packets of raw sockets; `icmp`: the echo replies to those.
+//!
+//! Every table that strangers can fill is bounded. Locks here are spinning leaves, held for a few
+//! loads and stores; none is held while a packet goes to a device or to the protocols above.
 
 mod address;
+mod errors;
+mod ethernet;
+mod fragments;
 pub(crate) mod icmp;
-mod packet;
+mod input;
+mod neighbours;
+mod network;
+mod output;
+mod raw;
 
-pub use address::{Cover, Family, destination, is_own, source_for};
-pub(crate) use packet::Packet;
+pub use address::{Cover, Family, Prefix, destination, is_own, source_for};
+pub use errors::{Refusal, Report, Trouble};
+pub use input::Received;
+pub use network::{Interface, Network, Route, Upper};
+pub use output::Sending;
+pub(crate) use raw::Packet;
 
 /// The protocol number of ICMP in IPv4.
 pub const ICMP: u8 = 1;
+/// The protocol number of TCP.
+pub const TCP: u8 = 6;
+/// The protocol number of UDP.
+pub const UDP: u8 = 17;
 /// The protocol number of ICMP for IPv6.
 pub const ICMP_V6: u8 = 58;

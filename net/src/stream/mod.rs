@@ -3,6 +3,7 @@
 //!
 //! - this file: [`Stream`], its ends and limits;
 //! - `transfer`: reading and writing;
+//! - `line`: the bytes of connections whose segments are packets;
 //! - `urgent`: the urgent byte.
 
 use alloc::sync::Arc;
@@ -13,6 +14,7 @@ use vm::{TransferCall, account::Stock};
 
 use crate::Waits;
 
+mod line;
 mod transfer;
 mod urgent;
 
@@ -27,6 +29,8 @@ pub struct Stream {
     sender: Arc<Waits>,
     /// The connection is one of IPv6.
     is_v6: bool,
+    /// The connection's segments are packets: see `line`.
+    uses_packets: bool,
 }
 
 /// What a stream keeps with its chain.
@@ -114,6 +118,7 @@ impl Stream {
             receiver,
             sender,
             is_v6,
+            uses_packets: false,
         }
     }
 

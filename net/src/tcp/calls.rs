@@ -1,6 +1,6 @@
 //! The calls of a TCP socket's names and connections: bind, listen, connect, accept, shut, close.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 use core::net::{IpAddr, SocketAddr};
 
 use crate::counters::Counter;
@@ -8,11 +8,13 @@ use abi::{Errno, Result};
 use nucleus::{frame, random};
 
 use super::{
-    ConnectionTable, Phase, Socket,
-    wire::{Pair, State},
+    ConnectionTable, Pair, Phase, Socket,
+    block::{Block, State},
+    connection::Connection,
+    table::Link,
 };
 use crate::{
-    ip::{self, Cover},
+    ip::{self, Cover, Route},
     ports::Binding,
     timer::now,
 };
@@ -35,7 +37,7 @@ impl Socket {
     /// `EINVAL` if it has a name or is in use, `EADDRNOTAVAIL` for an address that is not this
     /// machine's, `EADDRINUSE`.
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
-        if !address.ip().is_unspecified() && !ip::is_own(address.ip()) {
+        if !address.ip().is_unspecified() && !self.tcp.network.is_own(address.ip()) {
             return Err(Errno::EADDRNOTAVAIL);
         }
         let mut table = self.tcp.lock();
@@ -112,8 +114,20 @@ impl Socket {
         }
         frame::check_not_scarce()?;
         let to = ip::destination(to);
-        let source = ip::source_for(to.ip())?;
-        self.tcp.change(|table| self.connect_in(table, source, to))
+        let route = self.tcp.way(to.ip())?;
+        let source = match &route {
+            Some(route) => route.source,
+            // An interface's own address talks to itself.
+            None => ip::source_for(to.ip()).unwrap_or(to.ip()),
+        };
+        let by_packets = route.is_some();
+        let begun = self
+            .tcp
+            .change(|table| self.connect_in(table, source, to, route));
+        if by_packets {
+            self.tcp.deliver();
+        }
+        begun
     }
 
     fn connect_in(
@@ -121,6 +135,7 @@ impl Socket {
         table: &mut ConnectionTable,
         source: IpAddr,
         to: SocketAddr,
+        route: Option<Route>,
     ) -> Result<Progress> {
         // Another thread may have begun meanwhile.
         if let Some(progress) = self.progress()? {
@@ -134,16 +149,18 @@ impl Socket {
             inner.remote = Some(to);
             inner.forget_connection();
         }
-        match table.wire.open(pair) {
-            Some(block) => {
-                Counter::tcp_active_opens.add(1);
-                table.add(pair, block, self.clone(), None);
-            }
-            None => {
-                self.inner().phase = Phase::Idle;
-                return Err(Errno::EADDRNOTAVAIL);
-            }
+        Counter::tcp_active_opens.add(1);
+        if let Some(route) = route {
+            let start = table.start_on(&pair, &route, self);
+            let begun = Connection::new(&self.tcp, pair, self.clone(), route, |host| {
+                Block::open(start, host)
+            });
+            table.join(&self.tcp, begun, self.clone(), None);
+            return Ok(Progress::Begun);
         }
+        let start = table.start(&pair);
+        let block = Block::open(start, &mut table.wire.host(pair));
+        table.add(pair, Link::Wire(Box::new(block)), self.clone(), None);
         table.run();
         table.note_deadline(pair);
         Ok(Progress::Begun)
@@ -239,6 +256,7 @@ impl Socket {
     /// `ENOTCONN`.
     pub fn shut(self: &Arc<Socket>, read: bool, write: bool) -> Result<()> {
         self.tcp.change(|table| self.shut_in(table, read, write))?;
+        self.tcp.deliver();
         self.waits().wake_all();
         Ok(())
     }
@@ -293,6 +311,7 @@ impl Socket {
     /// when bytes were left unread, the connection is reset instead of ended.
     pub fn close(self: &Arc<Socket>, reset: bool) {
         self.tcp.change(|table| self.close_in(table, reset));
+        self.tcp.deliver();
     }
 
     fn close_in(self: &Arc<Socket>, table: &mut ConnectionTable, reset: bool) {
@@ -311,6 +330,7 @@ impl Socket {
                 Phase::Connecting => drop(table.remove(&pair)),
                 _ if reset || unread => table.reset(&pair),
                 _ => {
+                    table.orphan(&pair);
                     table.finish(&pair);
                     table.note_deadline(pair);
                 }
@@ -347,6 +367,7 @@ impl Socket {
         };
         table.release(hold);
         drop(table);
+        self.tcp.deliver();
         self.waits().wake_all();
     }
 

@@ -1,15 +1,17 @@
 //! The effects that a change of an end's state has on its socket.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering::SeqCst;
 
 use crate::counters::Counter;
 use abi::Errno;
 use vm::account::{Kind, Stock};
 
 use super::{
-    ConnectionTable, Phase, Socket,
-    table::End,
-    wire::{Pair, State},
+    ConnectionTable, Pair, Phase, Socket,
+    block::{Block, State},
+    connection::Connection,
+    table::{End, Link},
 };
 use crate::{stream::Stream, timer::now};
 
@@ -20,27 +22,32 @@ impl ConnectionTable {
         let Some(end) = self.ends.get_mut(&pair) else {
             return;
         };
-        let (old, new) = (end.state, end.block.state());
+        let (old, new) = (end.state, end.link.state());
         if old == new {
             return;
         }
         end.state = new;
+        // Several changes may have come with one segment.
+        let is_open = matches!(new, State::Established | State::CloseWait);
+        if is_open && matches!(old, State::SynSent | State::SynReceived) {
+            self.established(pair, old);
+        }
         match new {
-            State::Established => self.established(pair, old),
-            State::CloseWait => {
-                if old == State::SynReceived {
-                    self.established(pair, old);
-                }
-                self.peer_finished(&pair);
-            }
+            State::CloseWait => self.peer_finished(&pair),
+            // An end without a descriptor does not wait for its peer for ever.
+            State::FinWait2 => self.note_deadline(pair),
             State::Closing => self.peer_finished(&pair),
             State::TimeWait => {
                 self.peer_finished(&pair);
-                let hold = self
-                    .ends
-                    .get(&pair)
-                    .and_then(|end| end.socket.inner().hold.take());
-                self.waiting.add(pair, hold, now(), &mut self.ports);
+                if let Some(end) = self.ends.get(&pair) {
+                    let hold = end.socket.inner().hold.take();
+                    let remains = match &end.link {
+                        Link::Wire(block) => (block.remains(), false),
+                        Link::Line(connection) => (connection.with(Block::remains), true),
+                    };
+                    self.waiting
+                        .add(pair, hold, remains, now(), &mut self.ports);
+                }
                 self.over(&pair, None);
             }
             State::Closed => {
@@ -51,19 +58,8 @@ impl ConnectionTable {
                     }
                     _ => {}
                 }
-                let error = match old {
-                    // Both ends have finished.
-                    State::LastAck | State::TimeWait | State::Closing => None,
-                    State::SynSent => Some(Errno::ECONNREFUSED),
-                    State::CloseWait => Some(Errno::EPIPE),
-                    _ => Some(Errno::ECONNRESET),
-                };
+                let error = self.ends.get(&pair).and_then(|end| end.link.error());
                 self.over(&pair, error);
-            }
-            // The peer has aborted its handshake.
-            State::Listen => {
-                Counter::tcp_attempt_failures.add(1);
-                self.over(&pair, Some(Errno::ECONNABORTED));
             }
             _ => {}
         }
@@ -72,11 +68,20 @@ impl ConnectionTable {
     /// Handles an established connection: the end that asked is fused with its peer, the other one
     /// goes to its listener.
     fn established(&mut self, pair: Pair, old: State) {
+        if let Some(end) = self.ends.get(&pair)
+            && let Link::Line(connection) = &end.link
+        {
+            attach(connection);
+            let is_deferred = end.listener.is_some() && self.defers_line(pair);
+            if !is_deferred {
+                self.hand_over(pair);
+            }
+            return;
+        }
         if old == State::SynSent {
             let peer = self.ends.get(&pair.mirrored());
             let peer = peer.map(|end| end.socket.clone());
-            if let (Some(peer), Some(end)) = (peer, self.ends.get_mut(&pair)) {
-                end.block.established();
+            if let (Some(peer), Some(end)) = (peer, self.ends.get(&pair)) {
                 fuse(&end.socket, &peer);
             }
             return;
@@ -110,12 +115,37 @@ impl ConnectionTable {
         true
     }
 
+    /// As [`defers`](ConnectionTable::defers) for a connection whose segments are packets.
+    fn defers_line(&mut self, pair: Pair) -> bool {
+        let Some(end) = self.ends.get_mut(&pair) else {
+            return false;
+        };
+        let listener = end.listener.as_ref().and_then(alloc::sync::Weak::upgrade);
+        let time = listener.map_or(0, |listener| listener.inner().options.defer_accept);
+        if time == 0 {
+            return false;
+        }
+        if let Link::Line(connection) = &end.link {
+            // Whoever delivers bytes looks at the flag behind that.
+            connection.is_deferred.store(true, SeqCst);
+        }
+        if end.socket.has_input() {
+            return false;
+        }
+        end.deferred = Some(now() + time);
+        self.note_deadline(pair);
+        true
+    }
+
     /// Queues a connection at its listener, unless that was done before.
     pub(super) fn hand_over(&mut self, pair: Pair) {
         let Some(end) = self.ends.get_mut(&pair) else {
             return;
         };
         end.deferred = None;
+        if let Link::Line(connection) = &end.link {
+            connection.is_deferred.store(false, SeqCst);
+        }
         let Some(listener) = end.listener.take() else {
             return;
         };
@@ -180,6 +210,7 @@ impl ConnectionTable {
             } else {
                 inner.phase = Phase::Ended;
             }
+            inner.line = None;
             (inner.inbound.clone(), inner.outbound.clone())
         };
         for stream in [inbound, outbound].into_iter().flatten() {
@@ -187,6 +218,20 @@ impl ConnectionTable {
         }
         end.socket.waits().wake_all();
     }
+}
+
+/// Gives a socket the streams of its connection, whose segments are packets.
+fn attach(connection: &Arc<Connection>) {
+    let socket = &connection.socket;
+    {
+        let mut inner = socket.inner();
+        inner.unreported = inner.phase == Phase::Connecting;
+        inner.phase = Phase::Connected;
+        inner.inbound = Some(connection.inbound.clone());
+        inner.outbound = Some(connection.outbound.clone());
+        inner.line = Some(connection.clone());
+    }
+    socket.waits().wake_all();
 }
 
 /// Connects two sockets by streams: a send on one joins the chain from which the other reads.

@@ -8,7 +8,7 @@ use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
 use vm::account::Account;
 
-use super::{Tcp, wire::Pair};
+use super::{Pair, Tcp, block::Settings, connection::Connection};
 use crate::{
     Family, Waits,
     ports::{Hold, NameOptions},
@@ -35,6 +35,8 @@ pub struct Options {
     pub urgent_in_line: bool,
     /// Time that a connection may wait for its first bytes, in nanoseconds (`TCP_DEFER_ACCEPT`).
     pub defer_accept: u64,
+    /// Those of connections whose segments are packets.
+    pub settings: Settings,
 }
 
 impl Default for Options {
@@ -46,6 +48,7 @@ impl Default for Options {
             low_water: 1,
             urgent_in_line: false,
             defer_accept: 0,
+            settings: Settings::default(),
         }
     }
 }
@@ -93,6 +96,8 @@ pub(super) struct Inner {
     pub unreported: bool,
     pub inbound: Option<Arc<Stream>>,
     pub outbound: Option<Arc<Stream>>,
+    /// The connection, if its segments are packets.
+    pub line: Option<Arc<Connection>>,
     pub read_shut: bool,
     pub write_shut: bool,
     /// The peer's listener waits for the first bytes (`TCP_DEFER_ACCEPT`).
@@ -113,6 +118,7 @@ impl Inner {
         self.error = None;
         self.inbound = None;
         self.outbound = None;
+        self.line = None;
         self.read_shut = false;
         self.write_shut = false;
         self.announces = false;
@@ -213,8 +219,12 @@ impl Socket {
             backlog: inner.backlog,
             unread: inbound.map_or(0, |status| status.bytes),
             unsent: outbound.map_or(0, |status| {
-                let window = status.limit.saturating_sub(inner.options.send_buffer);
-                status.bytes.saturating_sub(window)
+                let own = inner.options.send_buffer;
+                match status.limit.checked_sub(own) {
+                    Some(window) => status.bytes.saturating_sub(window),
+                    // The limit lacks the bytes that were sent and not acknowledged.
+                    None => status.bytes + (own - status.limit),
+                }
             }),
             sent: outbound.map_or(0, |status| status.added),
             received: inbound.map_or(0, |status| status.added),
@@ -243,12 +253,19 @@ impl Socket {
 
     /// Changes options. Sizes of buffers and the low-water mark take effect at once.
     pub fn set_options(&self, change: impl FnOnce(&mut Options)) {
-        let (old, new, inbound, outbound) = {
+        let (old, new, inbound, outbound, line) = {
             let mut inner = self.inner();
             let old = inner.options;
             change(&mut inner.options);
             let new = inner.options;
-            (old, new, inner.inbound.clone(), inner.outbound.clone())
+            let line = inner.line.clone();
+            (
+                old,
+                new,
+                inner.inbound.clone(),
+                inner.outbound.clone(),
+                line,
+            )
         };
         if let Some(inbound) = inbound {
             inbound.set_low_water(new.low_water);
@@ -256,6 +273,10 @@ impl Socket {
         }
         if let Some(outbound) = outbound {
             outbound.change_limit(old.send_buffer, new.send_buffer);
+        }
+        if let Some(line) = line {
+            line.act(&self.tcp, |block, host| block.set(new.settings, host));
+            self.tcp.deliver();
         }
     }
 }

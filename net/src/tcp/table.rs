@@ -1,27 +1,36 @@
 //! All connections, listeners and ports, and the delivery of segments to ends.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
     vec::Vec,
 };
-use core::net::SocketAddr;
+use core::{
+    net::{IpAddr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use crate::counters::Counter;
 use abi::{Errno, Result};
 use nucleus::{
-    Pieces, random,
+    Pieces,
     sync::{Mutex, MutexGuard},
 };
 
 use super::{
-    Phase, Socket,
+    Pair, Phase, Socket,
+    block::{Block, State},
+    connection::Connection as Line,
+    cookies::Cookies,
+    lookup::Lookup,
+    secret::Secret,
     waiting::Waiting,
-    wire::{self, Block, Pair, State, Wire},
+    wire::Wire,
 };
 use crate::{
-    ip::Cover,
-    ports::{Binding, Hold, Ports, Rule},
+    ip::{Network, Route},
+    ports::{Hold, Ports, Rule},
     timer::{Alarm, now},
 };
 
@@ -32,10 +41,11 @@ const ORPHAN: u64 = 60_000_000_000;
 /// The connections of a machine. Guarded by a lock of `rank::NET`.
 pub struct ConnectionTable {
     pub(super) wire: Wire,
+    pub(super) secret: Secret,
     pub(super) ports: Ports,
     pub(super) ends: BTreeMap<Pair, End>,
     /// By port.
-    listeners: BTreeMap<u16, Vec<Arc<Socket>>>,
+    pub(super) listeners: BTreeMap<u16, Vec<Arc<Socket>>>,
     pub(super) waiting: Waiting,
     /// Ends with a timer, by its time in nanoseconds since boot.
     deadlines: BTreeSet<(u64, Pair)>,
@@ -44,15 +54,42 @@ pub struct ConnectionTable {
 /// TCP of one machine: its connections, and the alarm for their timers.
 pub struct Tcp {
     connections: Mutex<ConnectionTable>,
-    alarm: Alarm,
+    pub(super) lookup: Lookup,
+    pub(super) network: Arc<Network>,
+    pub(super) cookies: Cookies,
+    pub(super) alarm: Arc<Alarm>,
+    /// Connections inside this machine use packets too.
+    by_packets: AtomicBool,
 }
+
+/// Packets that a call delivers inside this machine at most; the thread with the timers delivers
+/// the others.
+const MOST_DELIVERED: usize = 256;
 
 impl Tcp {
     /// A TCP without connections.
-    pub(crate) fn new() -> Tcp {
+    pub(crate) fn new(network: Arc<Network>, alarm: Arc<Alarm>) -> Tcp {
         Tcp {
-            connections: Mutex::new(crate::rank::NET, ConnectionTable::new(random::u64())),
-            alarm: Alarm::new(),
+            connections: Mutex::new(crate::rank::NET, ConnectionTable::new()),
+            lookup: Lookup::new(),
+            network,
+            cookies: Cookies::new(),
+            alarm,
+            by_packets: AtomicBool::new(false),
+        }
+    }
+
+    /// Decides whether new connections inside this machine send packets.
+    pub(crate) fn set_by_packets(&self, by_packets: bool) {
+        self.by_packets.store(by_packets, Relaxed);
+    }
+
+    /// Returns the way of a connection to `to`; `None` if its ends are joined without packets.
+    pub(super) fn way(&self, to: IpAddr) -> Result<Option<Route>> {
+        let is_short = self.network.is_own(to) && !self.by_packets.load(Relaxed);
+        match is_short {
+            true => Ok(None),
+            false => self.network.route(to).map(Some),
         }
     }
 
@@ -71,26 +108,58 @@ impl Tcp {
         result
     }
 
-    /// Runs the timers that are due; returns when the next one will be, in nanoseconds since boot.
-    pub(crate) fn run_timers(&self) -> Option<u64> {
-        self.connections.lock().run_timers()
+    /// Delivers the packets that a call has sent inside this machine. No lock is held.
+    pub(super) fn deliver(&self) {
+        if !self.network.run_loopback(MOST_DELIVERED) {
+            self.alarm.set(Some(0));
+        }
     }
 
-    /// Runs the timers for ever.
-    pub(crate) fn serve(&self) -> ! {
-        loop {
-            self.alarm.serve(|| self.run_timers());
+    /// Runs the timers that are due; returns when the next one will be, in nanoseconds since boot.
+    pub(crate) fn run_timers(&self) -> Option<u64> {
+        self.deliver();
+        let table = self.connections.lock().run_timers();
+        while let Some(connection) = self.lookup.next_due(now()) {
+            connection.act(self, |block, host| block.run_timers(host));
+            self.deliver();
+        }
+        [table, self.lookup.next()].into_iter().flatten().min()
+    }
+}
+
+/// How the segments of an end travel.
+pub(super) enum Link {
+    /// To the other end's block, which is in the table too.
+    Wire(Box<Block>),
+    /// As packets.
+    Line(Arc<Line>),
+}
+
+impl Link {
+    /// Returns the state.
+    pub fn state(&self) -> State {
+        match self {
+            Link::Wire(block) => block.state(),
+            Link::Line(connection) => connection.state(),
+        }
+    }
+
+    /// Returns why the connection is over, if that is an error.
+    pub fn error(&self) -> Option<Errno> {
+        match self {
+            Link::Wire(block) => block.error(),
+            Link::Line(connection) => connection.with(Block::error),
         }
     }
 }
 
 /// One end of a connection.
 pub(super) struct End {
-    pub block: Block,
+    pub link: Link,
     pub socket: Arc<Socket>,
     /// The listener that will accept it, until it is in that queue.
     pub listener: Option<Weak<Socket>>,
-    /// The block's state when it was last compared.
+    /// The link's state when it was last compared.
     pub state: State,
     pub deadline: Option<u64>,
     /// It is withheld from its listener until the first bytes arrive, or until this time.
@@ -110,19 +179,12 @@ pub struct Connection {
     pub left: u64,
 }
 
-/// The answer to a SYN.
-enum SynReply {
-    Granted(Arc<Socket>),
-    /// The listener's queue is full: the segment counts as lost, so that it is repeated.
-    Ignored,
-    Refused,
-}
-
 impl ConnectionTable {
-    /// An empty table. `seed` chooses the first sequence numbers.
-    pub fn new(seed: u64) -> ConnectionTable {
+    /// An empty table.
+    pub(super) fn new() -> ConnectionTable {
         ConnectionTable {
-            wire: Wire::new(seed),
+            wire: Wire::default(),
+            secret: Secret::new(),
             ports: Ports::new(Rule::UnlessListening),
             ends: BTreeMap::new(),
             listeners: BTreeMap::new(),
@@ -131,105 +193,17 @@ impl ConnectionTable {
         }
     }
 
-    /// Delivers all segments on the wire, and the answers to them, until it is empty.
-    pub(super) fn run(&mut self) {
-        while let Some(packet) = self.wire.next() {
-            let Some(heading) = wire::heading(&packet) else {
-                continue;
-            };
-            if let Some(end) = self.ends.get_mut(&heading.pair) {
-                self.wire.arrive(&mut end.block, packet);
-                self.settle(heading.pair);
-                continue;
-            }
-            let reply = if heading.opens {
-                self.answer_syn(heading.pair.local)
-            } else {
-                SynReply::Refused
-            };
-            match reply {
-                SynReply::Granted(listener) => {
-                    if self.begin(heading.pair, &listener).is_some()
-                        && let Some(end) = self.ends.get_mut(&heading.pair)
-                    {
-                        self.wire.arrive(&mut end.block, packet);
-                        self.settle(heading.pair);
-                    }
-                }
-                SynReply::Ignored => Counter::tcp_listen_overflows.add(1),
-                SynReply::Refused => self.wire.refuse(packet),
-            }
-        }
-    }
-
-    /// Finds the listener at `local`.
-    fn answer_syn(&self, local: SocketAddr) -> SynReply {
-        let Some(listeners) = self.listeners.get(&local.port()) else {
-            return SynReply::Refused;
-        };
-        let score = |socket: &Arc<Socket>| {
-            let inner = socket.inner();
-            let address = inner.local.map(|address| address.ip());
-            let cover = address.map(|address| Cover::of(address, inner.options.name.v6_only));
-            cover.map_or(0, |cover| cover.score(local.ip()))
-        };
-        let best = listeners.iter().map(&score).max().unwrap_or(0);
-        if best == 0 {
-            return SynReply::Refused;
-        }
-        // Listeners with `SO_REUSEPORT` share the connections.
-        let fitting = || listeners.iter().filter(|socket| score(socket) == best);
-        let count = fitting().count() as u64;
-        let chosen = if count > 1 { random::u64() % count } else { 0 };
-        match fitting().nth(chosen as usize) {
-            Some(listener) => {
-                let inner = listener.inner();
-                if inner.queue.len() + inner.embryos > inner.backlog {
-                    return SynReply::Ignored;
-                }
-                drop(inner);
-                SynReply::Granted(listener.clone())
-            }
-            None => SynReply::Refused,
-        }
-    }
-
-    /// Creates an end for a connection that a SYN asks for at a listener.
-    fn begin(&mut self, pair: Pair, listener: &Arc<Socket>) -> Option<()> {
-        let block = self.wire.await_open(pair.local)?;
-        Counter::tcp_passive_opens.add(1);
-        let options = listener.inner().options;
-        let account = listener.account().cloned();
-        let socket = Socket::new(&listener.tcp, listener.family(), options, account);
-        // A peer that reuses both addresses so soon has forgotten the old connection.
-        self.waiting.forget(&pair, &mut self.ports);
-        let binding = Binding {
-            cover: Cover::of(pair.local.ip(), true),
-            ..options.name.binding(pair.local.ip())
-        };
-        let hold = self.ports.add(pair.local.port(), binding);
-        {
-            let mut inner = socket.inner();
-            inner.hold = Some(hold);
-            inner.local = Some(pair.local);
-            inner.remote = Some(pair.remote);
-        }
-        listener.inner().embryos += 1;
-        self.add(pair, block, socket, Some(Arc::downgrade(listener)));
-        Some(())
-    }
-
     /// Adds an end that `connect` has opened, or that its listener will accept.
     pub(super) fn add(
         &mut self,
         pair: Pair,
-        block: Block,
+        link: Link,
         socket: Arc<Socket>,
         listener: Option<Weak<Socket>>,
     ) {
         let end = End {
-            state: block.state(),
-            block,
+            state: link.state(),
+            link,
             socket,
             listener,
             deadline: None,
@@ -244,6 +218,9 @@ impl ConnectionTable {
         let end = self.ends.remove(pair)?;
         if let Some(deadline) = end.deadline {
             self.deadlines.remove(&(deadline, *pair));
+        }
+        if let Link::Line(_) = end.link {
+            end.socket.tcp.lookup.remove(pair);
         }
         let hold = {
             let mut inner = end.socket.inner();
@@ -298,7 +275,13 @@ impl ConnectionTable {
             if matches!(end.state, State::Established | State::CloseWait) {
                 Counter::tcp_established_resets.add(1);
             }
-            self.wire.reset(&mut end.block);
+            match &mut end.link {
+                Link::Wire(block) => block.abort(&mut self.wire.host(*pair)),
+                Link::Line(connection) => {
+                    let tcp = end.socket.tcp.clone();
+                    connection.drive(&tcp, |block, host| block.abort(host));
+                }
+            }
             self.ended(&end, None);
             self.run();
         }
@@ -307,9 +290,24 @@ impl ConnectionTable {
     /// Ends the outbound stream of this end.
     pub(super) fn finish(&mut self, pair: &Pair) {
         if let Some(end) = self.ends.get_mut(pair) {
-            self.wire.finish(&mut end.block);
+            match &mut end.link {
+                Link::Wire(block) => block.finish(&mut self.wire.host(*pair)),
+                Link::Line(connection) => {
+                    let tcp = end.socket.tcp.clone();
+                    connection.drive(&tcp, |block, host| block.finish(host));
+                }
+            }
             self.settle(*pair);
             self.run();
+        }
+    }
+
+    /// Notes that the socket of an end is closed.
+    pub(super) fn orphan(&mut self, pair: &Pair) {
+        if let Some(end) = self.ends.get(pair)
+            && let Link::Line(connection) = &end.link
+        {
+            connection.drive(&end.socket.tcp, |block, _| block.be_orphan());
         }
     }
 
@@ -324,7 +322,11 @@ impl ConnectionTable {
                 Some(end.deadline.unwrap_or(now() + ORPHAN))
             }
             State::FinWait2 => None,
-            _ => self.wire.due(&end.block),
+            _ => match &end.link {
+                Link::Wire(block) => block.timer_due(),
+                // Its timers are in the lookup.
+                Link::Line(_) => None,
+            },
         };
         if let Some(old) = end.deadline {
             self.deadlines.remove(&(old, pair));
@@ -365,15 +367,12 @@ impl ConnectionTable {
                 self.remove(&pair);
                 continue;
             }
-            self.wire.flush(&mut end.block);
-            if end.block.state() == State::Closed {
-                // The peer has not answered for too long.
-                self.over(&pair, Some(Errno::ETIMEDOUT));
-            } else {
+            if let Link::Wire(block) = &mut end.link {
+                block.run_timers(&mut self.wire.host(pair));
                 self.settle(pair);
+                self.run();
+                self.note_deadline(pair);
             }
-            self.run();
-            self.note_deadline(pair);
         }
         self.waiting.expire(now, &mut self.ports);
         self.next_deadline()

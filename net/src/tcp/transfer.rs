@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use abi::{Errno, Result};
 use fbuf::{Sink, Source};
 
-use super::{Phase, Socket};
+use super::{Phase, Socket, connection::Connection};
 use crate::{
     Readiness,
     stream::{Read, Stream, StreamStatus, Written},
@@ -31,6 +31,9 @@ impl Socket {
             return Err(Errno::EAGAIN);
         };
         let written = outbound.write(from)?;
+        if outbound.uses_packets() {
+            self.transmit();
+        }
         match written {
             Written::Bytes(0) if from.left() > 0 => Err(Errno::EAGAIN),
             Written::Bytes(n) => {
@@ -69,9 +72,15 @@ impl Socket {
         let Way::To(outbound) = self.way_out()? else {
             return Err(Errno::EAGAIN);
         };
-        let in_line = self.peer_wants_urgent_in_line();
+        // In a segment it has a place among the others.
+        let in_line = outbound.uses_packets() || self.peer_wants_urgent_in_line();
         match outbound.write_urgent(byte, in_line)? {
-            Written::Bytes(_) => Ok(()),
+            Written::Bytes(_) => {
+                if outbound.uses_packets() {
+                    self.transmit();
+                }
+                Ok(())
+            }
             Written::Abandoned => {
                 self.provoke_reset();
                 Ok(())
@@ -92,6 +101,29 @@ impl Socket {
             (Phase::Connected, Some(outbound)) => Ok(Way::To(outbound.clone())),
             (Phase::Connecting, _) => Ok(Way::NotYet),
             _ => Err(Errno::EPIPE),
+        }
+    }
+
+    /// Returns the connection, if its segments are packets.
+    fn line(&self) -> Option<Arc<Connection>> {
+        self.inner().line.clone()
+    }
+
+    /// Sends what was written.
+    #[inline(never)]
+    fn transmit(&self) {
+        if let Some(line) = self.line() {
+            line.act(&self.tcp, |block, host| block.output(host));
+            self.tcp.deliver();
+        }
+    }
+
+    /// Tells the peer that there is room again, if that is much.
+    #[inline(never)]
+    fn tell_room(&self) {
+        if let Some(line) = self.line() {
+            line.act(&self.tcp, |block, host| block.room_grew(host));
+            self.tcp.deliver();
         }
     }
 
@@ -146,6 +178,9 @@ impl Socket {
             return Ok(0);
         }
         let n = inbound.read(to, max, how)?;
+        if inbound.uses_packets() && n > 0 {
+            self.tell_room();
+        }
         if n > 0 || to.room() == 0 && !how.discard {
             return Ok(n);
         }
@@ -154,7 +189,12 @@ impl Socket {
             // They have arrived meanwhile.
             return inbound.read(to, max, how);
         }
-        self.nothing_to_read(Some(status))
+        let nothing = self.nothing_to_read(Some(status))?;
+        // The last bytes and the end may have come between the two looks.
+        match inbound.status().bytes {
+            0 => Ok(nothing),
+            _ => inbound.read(to, max, how),
+        }
     }
 
     /// Offers the peer the buffer that a sink fills next, if that is worth it; returns the stream
@@ -173,7 +213,9 @@ impl Socket {
     pub fn offer_bytes(&self, from: &mut dyn Source) -> Option<Arc<Stream>> {
         let outbound = {
             let inner = self.inner();
-            let is_connected = inner.phase == Phase::Connected && !inner.write_shut;
+            // Bytes in packets have no reader on this side.
+            let is_connected =
+                inner.phase == Phase::Connected && !inner.write_shut && inner.line.is_none();
             inner.outbound.clone().filter(|_| is_connected)
         };
         outbound.filter(|outbound| outbound.offer_bytes(from))

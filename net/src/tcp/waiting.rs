@@ -3,7 +3,11 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::SocketAddr;
 
-use super::wire::Pair;
+use super::{
+    Pair,
+    block::Remains,
+    segment::{Flags, Options, Segment, Seq},
+};
 use crate::ports::{Hold, Ports};
 
 /// Time that a connection is remembered: Linux's `TCP_TIMEWAIT_LEN`, in nanoseconds.
@@ -15,22 +19,56 @@ const REUSABLE: u64 = 1_000_000_000;
 /// grows with memory).
 const MOST: usize = 16384;
 
+/// A connection that is over.
+struct Over {
+    hold: Option<Hold>,
+    since: u64,
+    remains: Remains,
+    /// Its segments were packets, which may still arrive.
+    has_packets: bool,
+}
+
+/// What becomes of a segment for a connection that is over.
+pub enum Late {
+    Ignored,
+    Answered(Segment),
+    /// It asks for a new connection, which may begin.
+    Anew,
+}
+
 /// The connections in TIME-WAIT.
 #[derive(Default)]
 pub struct Waiting {
     /// The hold on the local port, and the time of the end.
-    over: BTreeMap<Pair, (Option<Hold>, u64)>,
+    over: BTreeMap<Pair, Over>,
     /// In the order of their ends. A pair that was used again since has another time in `over`.
     order: VecDeque<(Pair, u64)>,
 }
 
 impl Waiting {
     /// Adds a connection that has ended at `now`.
-    pub fn add(&mut self, pair: Pair, hold: Option<Hold>, now: u64, ports: &mut Ports) {
-        if self.over.len() >= MOST {
+    pub fn add(
+        &mut self,
+        pair: Pair,
+        hold: Option<Hold>,
+        (remains, has_packets): (Remains, bool),
+        now: u64,
+        ports: &mut Ports,
+    ) {
+        // A pair that is used again and again has several places in the order.
+        while self.over.len() >= MOST || self.order.len() >= 2 * MOST {
             self.forget_first(ports);
         }
-        if let Some((Some(old), _)) = self.over.insert(pair, (hold, now)) {
+        let over = Over {
+            hold,
+            since: now,
+            remains,
+            has_packets,
+        };
+        if let Some(Over {
+            hold: Some(old), ..
+        }) = self.over.insert(pair, over)
+        {
             ports.release(old);
         }
         self.order.push_back((pair, now));
@@ -40,19 +78,62 @@ impl Waiting {
     pub fn allows(&self, pair: &Pair, now: u64) -> bool {
         self.over
             .get(pair)
-            .is_none_or(|(_, since)| now >= since + REUSABLE)
+            .is_none_or(|over| now >= over.since + REUSABLE)
+    }
+
+    /// Decides about a segment at `now` for a connection that is over; `None` if there is none.
+    pub fn late(&mut self, pair: &Pair, segment: &Segment, now: u64) -> Option<Late> {
+        let Over {
+            remains,
+            has_packets,
+            ..
+        } = self.over.get(pair)?;
+        if !has_packets {
+            return None;
+        }
+        // A reset does not end TIME-WAIT (RFC 1337).
+        if segment.is(Flags::RST) {
+            return Some(Late::Ignored);
+        }
+        if segment.opens() {
+            let stamp = segment.options.stamps.map(|(stamp, _)| stamp);
+            let is_newer = match (stamp, remains.peer_clock) {
+                (Some(stamp), Some(last)) => Seq(stamp) > Seq(last),
+                _ => segment.seq > remains.due,
+            };
+            if is_newer {
+                return Some(Late::Anew);
+            }
+        }
+        if segment.len() == 0 {
+            return Some(Late::Ignored);
+        }
+        let clock = ((now / 1_000_000) as u32).wrapping_add(remains.clock);
+        Some(Late::Answered(Segment {
+            seq: remains.next,
+            ack: remains.due,
+            flags: Flags::ACK,
+            options: Options {
+                stamps: remains.peer_clock.map(|theirs| (clock, theirs)),
+                ..Options::default()
+            },
+            ..Segment::default()
+        }))
     }
 
     /// Forgets a connection, because a new one has its addresses.
     pub fn forget(&mut self, pair: &Pair, ports: &mut Ports) {
-        if let Some((Some(hold), _)) = self.over.remove(pair) {
+        if let Some(Over {
+            hold: Some(hold), ..
+        }) = self.over.remove(pair)
+        {
             ports.release(hold);
         }
     }
 
     fn forget_first(&mut self, ports: &mut Ports) {
         if let Some((pair, since)) = self.order.pop_front()
-            && self.over.get(&pair).is_some_and(|(_, time)| *time == since)
+            && self.over.get(&pair).is_some_and(|over| over.since == since)
         {
             self.forget(&pair, ports);
         }
@@ -78,6 +159,6 @@ impl Waiting {
     pub fn list(&self, now: u64) -> impl Iterator<Item = (SocketAddr, SocketAddr, u64)> {
         let left = move |since: u64| (since + REMEMBERED).saturating_sub(now);
         let pairs = self.over.iter();
-        pairs.map(move |(pair, (_, since))| (pair.local, pair.remote, left(*since)))
+        pairs.map(move |(pair, over)| (pair.local, pair.remote, left(over.since)))
     }
 }

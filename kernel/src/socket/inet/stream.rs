@@ -80,6 +80,13 @@ impl Stream {
         Ok(name)
     }
 
+    /// Passes the options of TCP on to the protocol.
+    fn pass_settings(&self) {
+        let keep_alive = self.common.is_on(raw::SO_KEEPALIVE);
+        let settings = tcp_options::settings(&self.options, keep_alive);
+        self.tcp.set_options(|options| options.settings = settings);
+    }
+
     /// Returns the result of a call that an error ended after `total` bytes: these are reported
     /// now, an error of the connection by the next call.
     fn ended(&self, total: usize, error: Errno) -> Result<usize> {
@@ -361,6 +368,7 @@ impl Socket for Stream {
                 if let Some(time) = tcp_options::set(&self.options, name, value)? {
                     self.tcp.set_options(|options| options.defer_accept = time);
                 }
+                self.pass_settings();
                 Ok(())
             }
             raw::SOL_IPV6 if name == raw::IPV6_V6ONLY => {
@@ -386,6 +394,10 @@ impl Socket for Stream {
     }
 
     fn option_changed(&self, name: u32) {
+        if name == raw::SO_KEEPALIVE {
+            self.pass_settings();
+            return;
+        }
         let common = &self.common;
         self.tcp.set_options(|options| match name {
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),

@@ -1,8 +1,8 @@
 //! Options of the level `SOL_TCP`.
 //!
-//! On a wire inside one machine nothing is lost, late or reordered: options for such cases
-//! (keep-alives, delayed acknowledgements, Nagle's algorithm) are stored and shown, but have no
-//! effect.
+//! Between two joined ends inside one machine nothing is lost, late or reordered: options for such
+//! cases (keep-alives, Nagle's algorithm) are stored and shown, but have an effect only where
+//! segments are packets.
 
 use core::time::Duration;
 
@@ -10,7 +10,10 @@ use abi::{
     Errno, Result,
     raw::net::{self as raw, tcp_info},
 };
-use net::tcp;
+use net::tcp::{
+    self,
+    block::{Algorithm, Settings},
+};
 use nucleus::sync::SpinLock;
 
 use crate::socket::{Answer, Value};
@@ -115,6 +118,25 @@ pub fn set(options: &SpinLock<TcpOptions>, name: u32, value: &Value) -> Result<O
     options.lock().numbers[place] = number;
     let time = Duration::from_secs(number.max(0) as u64).as_nanos() as u64;
     Ok((name == raw::TCP_DEFER_ACCEPT).then_some(time))
+}
+
+/// Returns what the options are for the protocol.
+pub fn settings(options: &SpinLock<TcpOptions>, keep_alive: bool) -> Settings {
+    let options = *options.lock();
+    let number = |name| place(name).map_or(0, |place| options.numbers[place].max(0) as u64);
+    let seconds = |name| number(name) * 1_000_000_000;
+    Settings {
+        no_delay: number(raw::TCP_NODELAY) != 0,
+        cork: number(raw::TCP_CORK) != 0,
+        keep_alive,
+        keep_idle: seconds(raw::TCP_KEEPIDLE),
+        keep_interval: seconds(raw::TCP_KEEPINTVL),
+        keep_count: number(raw::TCP_KEEPCNT) as u32,
+        user_timeout: number(raw::TCP_USER_TIMEOUT) * 1_000_000,
+        syn_repetitions: number(raw::TCP_SYNCNT) as u32,
+        largest: number(raw::TCP_MAXSEG) as u16,
+        algorithm: [Algorithm::Cubic, Algorithm::NewReno][options.congestion],
+    }
 }
 
 /// Returns the value of an option.

@@ -7,6 +7,7 @@ use fbuf::{Aggregate, BytesSource, Source};
 use nucleus::random;
 
 use super::ICMP_V6;
+use crate::packet::Sum;
 
 /// Bytes of an IPv4 header without options.
 pub const HEADER_V4: usize = 20;
@@ -29,31 +30,6 @@ pub struct Packet {
     start: [u8; START],
     start_len: usize,
     rest: Aggregate,
-}
-
-/// A checksum: the sum of 16-bit words in ones' complement (RFC 1071).
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    total: u64,
-    /// The number of bytes so far is odd.
-    odd: bool,
-}
-
-impl Sum {
-    fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.total += u64::from(byte) << if self.odd { 0 } else { 8 };
-            self.odd = !self.odd;
-        }
-    }
-
-    fn finish(self) -> u16 {
-        let mut total = self.total;
-        while total > 0xffff {
-            total = (total >> 16) + (total & 0xffff);
-        }
-        !(total as u16)
-    }
 }
 
 impl Packet {
@@ -113,17 +89,8 @@ impl Packet {
             sum.add(&[0, 0, 0, self.protocol]);
         }
         sum.add(self.start());
-        let mut at = 0;
-        let mut piece = [0; 512];
-        loop {
-            match self.rest.peek(at, &mut piece) {
-                0 => return sum.finish(),
-                n => {
-                    sum.add(&piece[..n]);
-                    at += n;
-                }
-            }
-        }
+        sum.add_slices(&self.rest);
+        sum.finish()
     }
 
     /// Writes the checksum at byte `at` of the payload, if that is among the first ones.

@@ -1,0 +1,259 @@
+//! Messages of ICMP about packets: those that this machine sends, at a limited rate, and those
+//! that it gets.
+
+use core::net::{IpAddr, SocketAddr};
+
+use fbuf::{Aggregate, BytesSource};
+
+use super::{
+    ICMP, ICMP_V6, TCP, UDP,
+    input::Received,
+    network::{LEAST_MTU_V6, Network},
+    output::Sending,
+};
+use crate::{packet::Head, timer::now};
+
+/// Messages in a burst, and in a second: Linux's `icmp_msgs_burst` and `icmp_msgs_per_sec`.
+const BURST: u64 = 50;
+const PER_SECOND: u64 = 1000;
+/// Bytes of a header of ICMP.
+pub(super) const HEADER: usize = 8;
+/// Types of messages.
+const UNREACHABLE_V4: u8 = 3;
+const UNREACHABLE_V6: u8 = 1;
+const TOO_BIG_V6: u8 = 2;
+const TIME_V4: u8 = 11;
+const PARAMETER_V4: u8 = 12;
+const REDIRECT_V4: u8 = 5;
+const QUENCH_V4: u8 = 4;
+/// Codes of [`UNREACHABLE_V4`].
+const PROTOCOL_CODE: u8 = 2;
+const PORT_CODE: u8 = 3;
+const FRAGMENTATION_CODE: u8 = 4;
+/// The code of [`UNREACHABLE_V6`] for a port.
+const PORT_CODE_V6: u8 = 4;
+/// Types of IPv6's messages below this are errors.
+const FIRST_NO_ERROR_V6: u8 = 128;
+/// A message of type 4, code 1: an unknown next header.
+const PARAMETER_V6: u8 = 4;
+
+/// Why a packet is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// No socket has the port.
+    Port,
+    /// No protocol has the number.
+    Protocol,
+}
+
+/// What was said about a packet of this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// It can't arrive now.
+    Unreachable,
+    /// The machine has no such port or protocol.
+    Refused,
+    /// It is larger than this on its path.
+    TooBig(u16),
+}
+
+/// The news that a packet did not arrive.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// The packet's protocol; 0 for all packets to an address.
+    pub protocol: u8,
+    /// The packet's ends, as the sender sees them.
+    pub from: SocketAddr,
+    /// See `from`.
+    pub to: SocketAddr,
+    /// The 32 bits behind the ports: TCP's sequence number.
+    pub number: u32,
+    /// What happened.
+    pub trouble: Trouble,
+}
+
+impl Report {
+    /// A neighbour does not answer.
+    pub(super) fn silent(neighbour: IpAddr) -> Report {
+        let at = SocketAddr::new(neighbour, 0);
+        Report {
+            protocol: 0,
+            from: at,
+            to: at,
+            number: 0,
+            trouble: Trouble::Unreachable,
+        }
+    }
+}
+
+/// How many messages may be sent: a bucket of tokens.
+#[derive(Default, Debug)]
+pub(super) struct Budget {
+    tokens: u64,
+    at: u64,
+}
+
+impl Budget {
+    fn take(&mut self, now: u64) -> bool {
+        let new = (now - self.at) / (1_000_000_000 / PER_SECOND);
+        if self.at == 0 {
+            (self.tokens, self.at) = (BURST, now);
+        } else if new > 0 {
+            self.tokens = (self.tokens + new).min(BURST);
+            self.at = now;
+        }
+        let may = self.tokens > 0;
+        self.tokens -= u64::from(may);
+        may
+    }
+}
+
+impl Network {
+    /// Tells the sender of a packet why it is not taken, where the RFCs allow that (RFC 1122 3.2.2,
+    /// RFC 4443 2.4).
+    pub(super) fn refuse(&self, packet: &Received, original: &Aggregate, refusal: Refusal) {
+        let is_error = match packet.protocol {
+            ICMP => {
+                let mut kind = [0];
+                packet.data.peek(0, &mut kind);
+                let errors = [
+                    UNREACHABLE_V4,
+                    QUENCH_V4,
+                    REDIRECT_V4,
+                    TIME_V4,
+                    PARAMETER_V4,
+                ];
+                errors.contains(&kind[0])
+            }
+            ICMP_V6 => {
+                let mut kind = [0];
+                packet.data.peek(0, &mut kind);
+                kind[0] < FIRST_NO_ERROR_V6
+            }
+            _ => false,
+        };
+        if is_error || packet.is_for_many || !self.errors.lock().take(now()) {
+            return;
+        }
+        let mut head = Head::default();
+        let header = head.push(HEADER);
+        (header[0], header[1]) = match (packet.from, refusal) {
+            (IpAddr::V4(_), Refusal::Port) => (UNREACHABLE_V4, PORT_CODE),
+            (IpAddr::V4(_), Refusal::Protocol) => (UNREACHABLE_V4, PROTOCOL_CODE),
+            (IpAddr::V6(_), Refusal::Port) => (UNREACHABLE_V6, PORT_CODE_V6),
+            (IpAddr::V6(_), Refusal::Protocol) => (PARAMETER_V6, 1),
+        };
+        if header[0] == PARAMETER_V6 && packet.from.is_ipv6() {
+            // The next header of a packet without extensions.
+            header[7] = 6;
+        }
+        // As much as fits in a packet that arrives everywhere.
+        let most = match packet.from {
+            IpAddr::V4(_) => 576 - 20 - HEADER,
+            IpAddr::V6(_) => usize::from(LEAST_MTU_V6) - 40 - HEADER,
+        };
+        let mut data = Aggregate::new();
+        let mut bytes = [0; LEAST_MTU_V6 as usize];
+        let n = original.peek(0, &mut bytes[..most]);
+        if data.fill_from(&mut BytesSource::new(&bytes[..n]), n) != Ok(n) {
+            return;
+        }
+        let sending = Sending {
+            from: packet.to,
+            to: packet.from,
+            protocol: if packet.from.is_ipv4() { ICMP } else { ICMP_V6 },
+            checksum: Some(2),
+            ..Sending::default()
+        };
+        if let Ok(route) = self.route(packet.from) {
+            let _ = self.send(&route, sending, head, data, 0);
+        }
+    }
+
+    /// Takes a message about a packet of this machine.
+    pub(super) fn take_error(&self, message: &Received) {
+        let mut bytes = [0; HEADER + 60 + 8];
+        let n = message.data.peek(0, &mut bytes);
+        let (header, original) = bytes[..n].split_at(HEADER.min(n));
+        let Some(report) = read_error(message, header, original) else {
+            return;
+        };
+        if !self.is_own(report.from.ip()) {
+            return;
+        }
+        let mut report = report;
+        if let Trouble::TooBig(mtu) = report.trouble {
+            // Only an established connection's own number makes this credible; TCP checks it.
+            if report.protocol != TCP {
+                self.note_path(report.to.ip(), mtu);
+            }
+            report.trouble = Trouble::TooBig(mtu);
+        }
+        if let Some(upper) = self.upper() {
+            upper.report(report);
+        }
+    }
+
+    /// Remembers the MTU of a path, about which a credible message came; returns it.
+    pub fn narrow_path(&self, to: IpAddr, mtu: u16) -> u16 {
+        self.note_path(to, mtu)
+    }
+}
+
+fn read_error(message: &Received, header: &[u8], original: &[u8]) -> Option<Report> {
+    if header.len() < HEADER {
+        return None;
+    }
+    let (kind, code) = (header[0], header[1]);
+    let word = |bytes: &[u8], at: usize| {
+        let bytes = bytes.get(at..at + 2)?;
+        Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+    };
+    let (from, to, protocol, len): (IpAddr, IpAddr, u8, usize) = match message.from {
+        IpAddr::V4(_) => {
+            let len = usize::from(original.first()? & 15) * 4;
+            let address = |at: usize| {
+                let bytes: [u8; 4] = original.get(at..at + 4)?.try_into().ok()?;
+                Some(IpAddr::from(bytes))
+            };
+            // Only the first fragment has ports.
+            if original.first()? >> 4 != 4 || len < 20 || word(original, 6)? & 0x1fff != 0 {
+                return None;
+            }
+            (address(12)?, address(16)?, original[9], len)
+        }
+        IpAddr::V6(_) => {
+            let address = |at: usize| {
+                let bytes: [u8; 16] = original.get(at..at + 16)?.try_into().ok()?;
+                Some(IpAddr::from(bytes))
+            };
+            if original.first()? >> 4 != 6 {
+                return None;
+            }
+            (address(8)?, address(24)?, original[6], 40)
+        }
+    };
+    if protocol != TCP && protocol != UDP {
+        return None;
+    }
+    let trouble = match (message.from, kind, code) {
+        (IpAddr::V4(_), UNREACHABLE_V4, FRAGMENTATION_CODE) => Trouble::TooBig(word(header, 6)?),
+        (IpAddr::V4(_), UNREACHABLE_V4, PROTOCOL_CODE | PORT_CODE) => Trouble::Refused,
+        (IpAddr::V4(_), UNREACHABLE_V4, _) => Trouble::Unreachable,
+        (IpAddr::V6(_), TOO_BIG_V6, _) => {
+            let mtu = u32::from(word(header, 4)?) << 16 | u32::from(word(header, 6)?);
+            Trouble::TooBig(mtu.min(u16::MAX.into()) as u16)
+        }
+        (IpAddr::V6(_), UNREACHABLE_V6, PORT_CODE_V6) => Trouble::Refused,
+        (IpAddr::V6(_), UNREACHABLE_V6, _) => Trouble::Unreachable,
+        _ => return None,
+    };
+    let number = u32::from(word(original, len + 4)?) << 16 | u32::from(word(original, len + 6)?);
+    Some(Report {
+        protocol,
+        from: SocketAddr::new(from, word(original, len)?),
+        to: SocketAddr::new(to, word(original, len + 2)?),
+        number,
+        trouble,
+    })
+}

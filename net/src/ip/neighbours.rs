@@ -1,0 +1,152 @@
+//! The neighbours of an interface: which address of the link an IP address has (RFC 826, and the
+//! states of RFC 4861 for both versions).
+
+use alloc::{
+    collections::{BTreeMap, VecDeque},
+    vec::Vec,
+};
+use core::net::IpAddr;
+
+use crate::{link::Mac, packet::Packet};
+
+/// The most neighbours that are remembered. Strangers can fill the table; then those go first
+/// that were not used for longest.
+const MOST: usize = 256;
+/// Packets that wait for one neighbour's address.
+const MOST_WAITING: usize = 8;
+/// The time for which an address holds without confirmation, in nanoseconds.
+const REACHABLE: u64 = 30_000_000_000;
+/// The time between two questions, and their number.
+const RETRY: u64 = 1_000_000_000;
+const RETRIES: u32 = 3;
+
+#[derive(Debug)]
+struct Neighbour {
+    mac: Option<Mac>,
+    /// When the address was last confirmed.
+    confirmed_at: u64,
+    used_at: u64,
+    /// When to ask next, if that was begun, and how often it was asked.
+    asks_at: Option<u64>,
+    asked: u32,
+    waiting: VecDeque<Packet>,
+}
+
+/// A question to send: who has this address, asked of one machine if that is known.
+pub(super) type Question = (IpAddr, Option<Mac>);
+
+/// What to do with a packet to a neighbour.
+pub(super) enum Answer {
+    /// Send it to this address, and perhaps ask whether that still holds.
+    Send(Mac, Packet, Option<Question>),
+    /// It waits. Perhaps ask.
+    Waits(Option<Question>),
+}
+
+/// The table of one interface.
+#[derive(Default, Debug)]
+pub(super) struct Neighbours {
+    table: BTreeMap<IpAddr, Neighbour>,
+}
+
+impl Neighbours {
+    /// Decides about a packet to `to` at `now`.
+    pub fn resolve(&mut self, to: IpAddr, packet: Packet, now: u64) -> Answer {
+        if !self.table.contains_key(&to) {
+            self.add(to, now);
+        }
+        let Some(entry) = self.table.get_mut(&to) else {
+            return Answer::Waits(None);
+        };
+        entry.used_at = now;
+        let is_old = entry.mac.is_none() || now >= entry.confirmed_at + REACHABLE;
+        let question = (is_old && entry.asks_at.is_none()).then(|| {
+            entry.asks_at = Some(now + RETRY);
+            entry.asked = 1;
+            (to, entry.mac)
+        });
+        match entry.mac {
+            Some(mac) => Answer::Send(mac, packet, question),
+            None => {
+                if entry.waiting.len() >= MOST_WAITING {
+                    entry.waiting.pop_front();
+                }
+                if entry.waiting.try_reserve(1).is_ok() {
+                    entry.waiting.push_back(packet);
+                }
+                Answer::Waits(question)
+            }
+        }
+    }
+
+    /// Adds an entry without an address; makes room for it if necessary.
+    fn add(&mut self, to: IpAddr, now: u64) {
+        if self.table.len() >= MOST {
+            let oldest = self.table.iter().min_by_key(|(_, entry)| entry.used_at);
+            let oldest = oldest.map(|(ip, _)| *ip);
+            oldest.map(|ip| self.table.remove(&ip));
+        }
+        self.table.insert(
+            to,
+            Neighbour {
+                mac: None,
+                confirmed_at: 0,
+                used_at: now,
+                asks_at: None,
+                asked: 0,
+                waiting: VecDeque::new(),
+            },
+        );
+    }
+
+    /// Notes the address of a neighbour. An unknown one is added only if it `asks` for us, and
+    /// counts as not used. Returns the packets that have waited for it.
+    pub fn learn(&mut self, ip: IpAddr, mac: Mac, asks: bool, now: u64) -> VecDeque<Packet> {
+        if mac.is_for_many() || ip.is_multicast() || ip.is_unspecified() {
+            return VecDeque::new();
+        }
+        if asks && !self.table.contains_key(&ip) {
+            self.add(ip, 0);
+        }
+        let Some(entry) = self.table.get_mut(&ip) else {
+            return VecDeque::new();
+        };
+        entry.mac = Some(mac);
+        entry.confirmed_at = now;
+        entry.asks_at = None;
+        entry.asked = 0;
+        core::mem::take(&mut entry.waiting)
+    }
+
+    /// Repeats the questions that are due; entries without an answer are dropped. Returns the
+    /// questions, the neighbours that were dropped, and when the next question is due.
+    pub fn expire(&mut self, now: u64) -> (Vec<Question>, Vec<IpAddr>, Option<u64>) {
+        let (mut questions, mut gone) = (Vec::new(), Vec::new());
+        self.table.retain(|ip, entry| {
+            let Some(at) = entry.asks_at.filter(|at| *at <= now) else {
+                return true;
+            };
+            if entry.asked >= RETRIES {
+                if gone.try_reserve(1).is_ok() {
+                    gone.push(*ip);
+                }
+                return false;
+            }
+            entry.asked += 1;
+            entry.asks_at = Some(at.max(now) + RETRY);
+            if questions.try_reserve(1).is_ok() {
+                // The last question goes to all: the address may have moved.
+                let mac = entry.mac.filter(|_| entry.asked < RETRIES);
+                questions.push((*ip, mac));
+            }
+            true
+        });
+        let next = self.table.values().filter_map(|entry| entry.asks_at).min();
+        (questions, gone, next)
+    }
+
+    /// Returns the number of entries.
+    pub fn count(&self) -> usize {
+        self.table.len()
+    }
+}

@@ -1,0 +1,145 @@
+//! What a connection's segments do with its streams: bytes leave the outbound one when they are
+//! sent, and join the inbound one when they have arrived. The block of the connection is the only
+//! reader of the one and the only writer of the other, one at a time.
+
+use abi::{Errno, Result};
+use fbuf::Aggregate;
+
+use super::{Stream, is_writable, room};
+
+/// Bytes of the limit for each slice that is taken, besides a few.
+const LEAST_SLICE: usize = 512;
+
+impl Stream {
+    /// Makes the stream one of a connection whose segments are packets.
+    pub fn by_packets(self) -> Stream {
+        Stream {
+            uses_packets: true,
+            ..self
+        }
+    }
+
+    /// Tells whether the connection's segments are packets.
+    #[inline]
+    pub fn uses_packets(&self) -> bool {
+        self.uses_packets
+    }
+
+    /// Returns how many bytes wait to be sent.
+    pub fn unsent(&self) -> usize {
+        self.queue.lock().data.len()
+    }
+
+    /// Returns how many bytes that wait come before the end of urgent data, if there is any.
+    pub fn urgent_ahead(&self) -> Option<usize> {
+        let chain = self.queue.lock();
+        let at = chain.urgent?;
+        (at >= chain.start()).then(|| (at - chain.start()) as usize + 1)
+    }
+
+    /// Takes the first bytes, which go on to use up their part of the limit. Fewer than `n` if
+    /// memory is short.
+    pub fn take_to_send(&self, n: usize) -> Aggregate {
+        let mut taken = Aggregate::new();
+        let count = {
+            let chain = self.queue.lock();
+            chain.data.slice_count().min(n)
+        };
+        // Most segments are in one or two slices.
+        let most = count.min(n / 512 + 2);
+        if taken.reserve(most).is_err() {
+            return taken;
+        }
+        let mut chain = self.queue.lock();
+        while taken.len() < n
+            && taken.slice_count() < taken.capacity()
+            && let Some(slice) = chain.take(n - taken.len())
+        {
+            // There is room.
+            let _ = taken.append(slice);
+        }
+        chain.state.limit = chain.state.limit.saturating_sub(taken.len());
+        let start = chain.start();
+        if chain.urgent.is_some_and(|at| at < start) {
+            chain.urgent = None;
+        }
+        taken
+    }
+
+    /// Notes that bytes which were sent use up nothing any more. Wakes the writer when there is
+    /// room enough.
+    pub fn acknowledge(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let wakes = {
+            let mut chain = self.queue.lock();
+            chain.state.limit += bytes;
+            // Bytes that were taken to be sent may have made it so, unheard.
+            is_writable(&chain)
+        };
+        if wakes {
+            self.sender.writable.wake_all();
+        }
+    }
+
+    /// Returns how many bytes there is room for.
+    pub fn room(&self) -> usize {
+        let chain = self.queue.lock();
+        match chain.state.finished || chain.state.broken {
+            true => 0,
+            false => room(&chain),
+        }
+    }
+
+    /// Adds bytes that have arrived; byte `urgent` of them, if any, is the urgent one: it is read
+    /// apart unless it is to stay in line. The reader is not woken yet.
+    ///
+    /// # Errors
+    /// `EPIPE` if the reader is gone, `ENOMEM`, `ENOBUFS` if the slices are too many for the limit.
+    pub fn deliver(&self, mut data: Aggregate, urgent: Option<usize>, in_line: bool) -> Result<()> {
+        let mut before = Aggregate::new();
+        if let Some(at) = urgent {
+            before.reserve(data.slice_count())?;
+            while before.len() < at
+                && let Some(slice) = data.take_slice(at - before.len())
+            {
+                before.append(slice)?;
+            }
+        }
+        let mut chain = self.queue.lock();
+        if chain.state.abandoned {
+            return Err(Errno::EPIPE);
+        }
+        // Small pieces hold whole frames. The window was counted in bytes, so more are taken than
+        // a program may write.
+        let slices = before.slice_count() + data.slice_count();
+        if chain.data.slice_count() + slices > chain.state.limit / LEAST_SLICE + 64 {
+            return Err(Errno::ENOBUFS);
+        }
+        if urgent.is_none() {
+            chain.data.join(&mut data)?;
+            return Ok(());
+        }
+        chain.data.reserve(slices)?;
+        chain.data.join(&mut before)?;
+        chain.urgent = Some(chain.end());
+        chain.state.urgent = None;
+        if !in_line && let Some(byte) = data.take_slice(1) {
+            let mut apart = Aggregate::new();
+            apart.append(byte)?;
+            let mut value = [0];
+            apart.peek(0, &mut value);
+            chain.state.urgent = Some(value[0]);
+        }
+        chain.data.join(&mut data)?;
+        Ok(())
+    }
+
+    /// Wakes the reader if there are bytes enough.
+    pub fn wake_reader(&self) {
+        if self.status().is_readable {
+            self.receiver.readable.wake_all();
+        }
+    }
+}

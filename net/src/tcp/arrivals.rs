@@ -1,0 +1,343 @@
+//! Segments for the table: those on the wire, and packets without a connection.
+
+use alloc::{boxed::Box, sync::Arc};
+use core::net::SocketAddr;
+
+use nucleus::{frame, random};
+
+use super::{
+    ConnectionTable, Pair, Socket, Tcp,
+    block::{Block, Settings, Start},
+    connection::{self, Connection},
+    format,
+    segment::{Flags, Segment, Seq},
+    table::Link,
+    waiting::Late,
+    wire,
+};
+use crate::{
+    counters::Counter,
+    ip::{self, Cover, Received, Report, Route, Trouble},
+    ports::Binding,
+    timer::now,
+};
+
+/// Handshakes of one listener that are kept; more are answered by cookies.
+const MOST_EMBRYOS: usize = 256;
+
+/// The answer to a SYN.
+enum SynReply {
+    Granted(Arc<Socket>),
+    /// The listener has too many handshakes: nothing is kept of this one.
+    Cookie,
+    /// The listener's queue is full: the segment counts as lost, so that it is repeated.
+    Ignored,
+    Refused,
+}
+
+impl ConnectionTable {
+    /// Delivers all segments on the wire, and the answers to them, until it is empty.
+    pub(super) fn run(&mut self) {
+        while let Some((pair, segment)) = self.wire.next() {
+            if let Some(end) = self.ends.get_mut(&pair)
+                && let Link::Wire(block) = &mut end.link
+            {
+                block.arrive(segment, &mut self.wire.host(pair));
+                self.settle(pair);
+                continue;
+            }
+            let reply = match segment.opens() && !self.ends.contains_key(&pair) {
+                true => self.answer_syn(pair.local),
+                false => SynReply::Refused,
+            };
+            match reply {
+                SynReply::Granted(listener) => self.begin(pair, &segment, &listener),
+                SynReply::Ignored | SynReply::Cookie => Counter::tcp_listen_overflows.add(1),
+                SynReply::Refused => self.wire.refuse(pair, &segment),
+            }
+        }
+    }
+
+    /// Finds the listener at `local`.
+    fn answer_syn(&self, local: SocketAddr) -> SynReply {
+        let Some(listeners) = self.listeners.get(&local.port()) else {
+            return SynReply::Refused;
+        };
+        let score = |socket: &Arc<Socket>| {
+            let inner = socket.inner();
+            let address = inner.local.map(|address| address.ip());
+            let cover = address.map(|address| Cover::of(address, inner.options.name.v6_only));
+            cover.map_or(0, |cover| cover.score(local.ip()))
+        };
+        let best = listeners.iter().map(&score).max().unwrap_or(0);
+        if best == 0 {
+            return SynReply::Refused;
+        }
+        // Listeners with `SO_REUSEPORT` share the connections.
+        let fitting = || listeners.iter().filter(|socket| score(socket) == best);
+        let count = fitting().count() as u64;
+        let chosen = if count > 1 { random::u64() % count } else { 0 };
+        match fitting().nth(chosen as usize) {
+            Some(listener) => {
+                let inner = listener.inner();
+                if inner.queue.len() > inner.backlog {
+                    return SynReply::Ignored;
+                }
+                // Handshakes with strangers take memory only as far as they are few.
+                if inner.queue.len() + inner.embryos > inner.backlog.min(MOST_EMBRYOS) {
+                    return SynReply::Cookie;
+                }
+                drop(inner);
+                SynReply::Granted(listener.clone())
+            }
+            None => SynReply::Refused,
+        }
+    }
+
+    /// Creates an end for a connection that a SYN asks for at a listener.
+    fn begin(&mut self, pair: Pair, syn: &Segment, listener: &Arc<Socket>) {
+        let start = self.start(&pair);
+        let block = Block::answer(syn, start, &mut self.wire.host(pair));
+        let socket = self.child(pair, listener);
+        let link = Link::Wire(Box::new(block));
+        self.add(pair, link, socket, Some(Arc::downgrade(listener)));
+    }
+
+    /// Creates the socket of a connection that a listener will accept.
+    fn child(&mut self, pair: Pair, listener: &Arc<Socket>) -> Arc<Socket> {
+        Counter::tcp_passive_opens.add(1);
+        let options = listener.inner().options;
+        let account = listener.account().cloned();
+        let socket = Socket::new(&listener.tcp, listener.family(), options, account);
+        // A peer that reuses both addresses so soon has forgotten the old connection.
+        self.waiting.forget(&pair, &mut self.ports);
+        let binding = Binding {
+            cover: Cover::of(pair.local.ip(), true),
+            ..options.name.binding(pair.local.ip())
+        };
+        let hold = self.ports.add(pair.local.port(), binding);
+        {
+            let mut inner = socket.inner();
+            inner.hold = Some(hold);
+            inner.local = Some(pair.local);
+            inner.remote = Some(pair.remote);
+        }
+        listener.inner().embryos += 1;
+        socket
+    }
+
+    /// Returns how an end begins whose segments need no packets.
+    pub(super) fn start(&self, pair: &Pair) -> Start {
+        Start {
+            number: self.secret.first_number(pair, now()),
+            clock: 0,
+            path: wire::PATH,
+            buffer: 0,
+            settings: Settings::default(),
+        }
+    }
+
+    /// Returns how an end begins whose segments are packets.
+    pub(super) fn start_on(&self, pair: &Pair, route: &Route, socket: &Socket) -> Start {
+        let options = socket.inner().options;
+        Start {
+            number: self.secret.first_number(pair, now()),
+            clock: self.secret.hash((pair.local.ip(), pair.remote.ip())) as u32,
+            path: connection::path(route, pair),
+            buffer: options.receive_buffer,
+            settings: options.settings,
+        }
+    }
+
+    /// Answers the SYN of a packet.
+    fn answer_packet(&mut self, tcp: &Tcp, pair: Pair, syn: &Segment, route: Route) {
+        let reply = match self.answer_syn(pair.local) {
+            // The last free frames are reserved for programs.
+            SynReply::Granted(_) if frame::is_scarce() => SynReply::Cookie,
+            reply => reply,
+        };
+        match reply {
+            SynReply::Granted(listener) => {
+                let start = self.start_on(&pair, &route, &listener);
+                let socket = self.child(pair, &listener);
+                let begun = Connection::new(tcp, pair, socket.clone(), route, |host| {
+                    Block::answer(syn, start, host)
+                });
+                self.join(tcp, begun, socket, Some(&listener));
+            }
+            SynReply::Cookie => {
+                let path = connection::path(&route, &pair);
+                let answer = tcp.cookies.answer(&pair, syn, path.largest, now());
+                let _ = connection::send(&tcp.network, &route, &pair, answer);
+            }
+            SynReply::Ignored => Counter::tcp_listen_overflows.add(1),
+            SynReply::Refused => refuse(tcp, &route, &pair, syn),
+        }
+    }
+
+    /// Adds a connection to the table and the lookup; false without memory.
+    pub(super) fn join(
+        &mut self,
+        tcp: &Tcp,
+        begun: Arc<Connection>,
+        socket: Arc<Socket>,
+        listener: Option<&Arc<Socket>>,
+    ) -> bool {
+        let pair = begun.pair;
+        let is_known = tcp.lookup.add(begun.clone()).is_ok();
+        let listener = listener.map(Arc::downgrade);
+        self.add(pair, Link::Line(begun.clone()), socket, listener);
+        if !is_known {
+            self.over(&pair, Some(abi::Errno::ENOMEM));
+            return false;
+        }
+        tcp.lookup
+            .note_timer(&begun, begun.with(Block::timer_due), &tcp.alarm);
+        true
+    }
+
+    /// Takes the confirmation of a cookie; `None` if it is none. Without room for the connection,
+    /// the segment counts as lost.
+    fn recall(
+        &mut self,
+        tcp: &Tcp,
+        pair: Pair,
+        segment: &Segment,
+        route: &Route,
+    ) -> Option<Option<Arc<Connection>>> {
+        if !self.listeners.contains_key(&pair.local.port()) {
+            return None;
+        }
+        let syn = tcp.cookies.recall(&pair, segment, now())?;
+        // Handshakes that are kept leave room for these.
+        let listener = match self.answer_syn(pair.local) {
+            SynReply::Granted(listener) => listener,
+            SynReply::Cookie => self.listener_at(pair.local)?,
+            SynReply::Ignored => return Some(None),
+            SynReply::Refused => return None,
+        };
+        let mut start = self.start_on(&pair, route, &listener);
+        start.number = segment.ack - 1;
+        start.clock = tcp.cookies.clock(&pair);
+        let socket = self.child(pair, &listener);
+        let begun = Connection::new(tcp, pair, socket.clone(), route.clone(), |host| {
+            Block::recall(&syn, start, host)
+        });
+        let is_there = self.join(tcp, begun.clone(), socket, Some(&listener));
+        Some(is_there.then_some(begun))
+    }
+
+    /// Returns a listener at an address, however full it is.
+    fn listener_at(&self, local: SocketAddr) -> Option<Arc<Socket>> {
+        let listeners = self.listeners.get(&local.port())?;
+        let fits = |socket: &&Arc<Socket>| {
+            let inner = socket.inner();
+            let address = inner.local.map(|address| address.ip());
+            let cover = address.map(|address| Cover::of(address, inner.options.name.v6_only));
+            cover.is_some_and(|cover| cover.score(local.ip()) > 0)
+        };
+        listeners.iter().find(fits).cloned()
+    }
+
+    /// Takes a packet without a connection; returns the connection for which it is after all.
+    fn take_stray(&mut self, tcp: &Tcp, pair: Pair, segment: &Segment) -> Option<Arc<Connection>> {
+        // It may have been made meanwhile.
+        if let Some(connection) = tcp.lookup.find(&pair) {
+            return Some(connection);
+        }
+        let route = tcp.network.route(pair.remote.ip()).ok()?;
+        match self.waiting.late(&pair, segment, now()) {
+            Some(Late::Ignored) => return None,
+            Some(Late::Answered(answer)) => {
+                let _ = connection::send(&tcp.network, &route, &pair, answer);
+                return None;
+            }
+            Some(Late::Anew) | None => {}
+        }
+        // Ends that need no packets are not reached by any.
+        if self.ends.contains_key(&pair) {
+            return None;
+        }
+        if segment.opens() {
+            self.answer_packet(tcp, pair, segment, route);
+            return None;
+        }
+        let confirms = segment.is(Flags::ACK) && !segment.is(Flags::SYN) && !segment.is(Flags::RST);
+        if confirms && let Some(recalled) = self.recall(tcp, pair, segment, &route) {
+            return recalled;
+        }
+        refuse(tcp, &route, &pair, segment);
+        None
+    }
+}
+
+/// Answers a segment without a connection by a reset, unless it is one.
+fn refuse(tcp: &Tcp, route: &Route, pair: &Pair, segment: &Segment) {
+    if let Some(reset) = segment.refusal() {
+        let _ = connection::send(&tcp.network, route, pair, reset);
+    }
+}
+
+impl Tcp {
+    /// Takes a packet.
+    pub(crate) fn receive(&self, packet: Received) {
+        // TCP is between two machines (RFC 1122 4.2.3.10).
+        if packet.is_for_many || packet.from.is_unspecified() || !packet.is_intact() {
+            return;
+        }
+        let Some((pair, segment)) = format::read(packet) else {
+            return;
+        };
+        Counter::tcp_segments.add(1);
+        let found = self.lookup.find(&pair);
+        let found = found.or_else(|| self.change(|table| table.take_stray(self, pair, &segment)));
+        if let Some(connection) = found {
+            connection.arrive(self, segment);
+        }
+    }
+}
+
+impl Connection {
+    /// Takes a segment.
+    fn arrive(&self, tcp: &Tcp, segment: Segment) {
+        let has_data = !segment.data.is_empty();
+        self.act(tcp, |block, host| block.arrive(segment, host));
+        if has_data && self.is_deferred.load(core::sync::atomic::Ordering::Relaxed) {
+            tcp.change(|table| table.hand_over(self.pair));
+        }
+    }
+}
+
+impl Tcp {
+    /// Takes the news that a packet of ours did not arrive. It counts only where it names bytes
+    /// that are on their way (RFC 5927).
+    pub(crate) fn take_report(&self, report: Report) {
+        if report.protocol != ip::TCP {
+            return;
+        }
+        let pair = Pair {
+            local: report.from,
+            remote: report.to,
+        };
+        let Some(connection) = self.lookup.find(&pair) else {
+            return;
+        };
+        let number = Seq(report.number);
+        let is_ours = connection.with(|block| block.has_in_flight(number));
+        if !is_ours {
+            return;
+        }
+        match report.trouble {
+            Trouble::TooBig(mtu) => {
+                let mtu = self.network.narrow_path(pair.remote.ip(), mtu);
+                let largest = connection::largest(mtu, &pair);
+                connection.act(self, |block, host| {
+                    block.narrow(largest, host);
+                });
+            }
+            Trouble::Refused => connection.act(self, |block, _| block.be_refused()),
+            // The timers find out whether that lasts.
+            Trouble::Unreachable => {}
+        }
+    }
+}

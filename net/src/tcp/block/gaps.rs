@@ -1,0 +1,140 @@
+//! Bytes that have arrived behind a gap.
+
+use alloc::collections::VecDeque;
+
+use fbuf::Aggregate;
+
+use super::sent::split;
+use crate::tcp::segment::{MAX_SACKS, Sacks, Seq};
+
+/// The most ranges that are kept: more need more gaps than a path makes.
+const MOST_RANGES: usize = 64;
+/// Bytes that a slice counts for at least: it may hold a whole frame.
+const SLICE_BYTES: usize = 2048;
+
+/// Ranges of bytes in order, with a gap before each.
+#[derive(Default, Debug)]
+pub(super) struct Gaps {
+    ranges: VecDeque<(Seq, Aggregate)>,
+    slices: usize,
+    /// Numbers inside the ranges that were changed last, the latest first.
+    recent: [Option<Seq>; MAX_SACKS],
+}
+
+fn end((seq, data): &(Seq, Aggregate)) -> Seq {
+    *seq + data.len() as u32
+}
+
+impl Gaps {
+    /// Returns how many slices are kept.
+    pub fn slices(&self) -> usize {
+        self.slices
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Keeps `data`, whose first byte is number `seq`, as far as there is room: `window` bytes, and
+    /// slices in proportion. Bytes that are there already stay. Returns whether all numbers were
+    /// there before.
+    pub fn insert(&mut self, mut seq: Seq, mut data: Aggregate, window: usize) -> bool {
+        let first = seq;
+        let mut is_known = true;
+        while !data.is_empty() {
+            let at = self.ranges.partition_point(|range| end(range) <= seq);
+            if let Some(range) = self.ranges.get(at)
+                && range.0 <= seq
+            {
+                let n = end(range).since(seq).min(data.len() as u32);
+                data.clip_front(n as usize);
+                seq += n;
+                continue;
+            }
+            is_known = false;
+            let next = self.ranges.get(at).map(|range| range.0);
+            let n = next.map_or(data.len(), |next| data.len().min(next.since(seq) as usize));
+            let Ok(part) = split(&mut data, n) else {
+                break;
+            };
+            if !self.add(at, seq, part, window) {
+                break;
+            }
+            seq += n as u32;
+        }
+        self.note_recent(first);
+        is_known
+    }
+
+    /// Adds a range that overlaps no other before range `at`; false without room.
+    fn add(&mut self, at: usize, seq: Seq, mut part: Aggregate, window: usize) -> bool {
+        let count = part.slice_count();
+        if (self.slices + count) * SLICE_BYTES > 2 * window {
+            return false;
+        }
+        let continues = at > 0 && end(&self.ranges[at - 1]) == seq;
+        let mut place = at;
+        if continues {
+            if self.ranges[at - 1].1.join(&mut part).is_err() {
+                return false;
+            }
+            place = at - 1;
+        } else {
+            if self.ranges.len() >= MOST_RANGES || self.ranges.try_reserve(1).is_err() {
+                return false;
+            }
+            self.ranges.insert(at, (seq, part));
+        }
+        self.slices += count;
+        // The gap behind it may be closed.
+        if let Some(next) = self.ranges.get(place + 1)
+            && next.0 == end(&self.ranges[place])
+            && let Some((seq, mut next)) = self.ranges.remove(place + 1)
+            && self.ranges[place].1.join(&mut next).is_err()
+        {
+            self.ranges.insert(place + 1, (seq, next));
+        }
+        true
+    }
+
+    fn note_recent(&mut self, seq: Seq) {
+        let same = self.range_with(seq);
+        let others = self.recent;
+        let kept = others
+            .into_iter()
+            .flatten()
+            .filter(|other| self.range_with(*other) != same);
+        let mut all = core::iter::once(seq).chain(kept);
+        self.recent = [(); MAX_SACKS].map(|()| all.next());
+    }
+
+    fn range_with(&self, seq: Seq) -> Option<(Seq, Seq)> {
+        let at = self.ranges.partition_point(|range| end(range) <= seq);
+        let range = self.ranges.get(at).filter(|range| range.0 <= seq)?;
+        Some((range.0, end(range)))
+    }
+
+    /// Adds the ranges that are reported to the sender.
+    pub fn report(&self, sacks: &mut Sacks) {
+        for seq in self.recent.iter().flatten() {
+            if let Some((left, right)) = self.range_with(*seq) {
+                sacks.push(left, right);
+            }
+        }
+    }
+
+    /// Takes off the bytes that follow `next`, the number that is due.
+    pub fn take(&mut self, next: Seq) -> Option<Aggregate> {
+        self.ranges.front().filter(|range| range.0 <= next)?;
+        let (seq, mut data) = self.ranges.pop_front()?;
+        self.slices = self.ranges.iter().map(|range| range.1.slice_count()).sum();
+        let known = next.since(seq) as usize;
+        data.clip_front(known.min(data.len()));
+        Some(data)
+    }
+
+    /// Drops all.
+    pub fn clear(&mut self) {
+        *self = Gaps::default();
+    }
+}

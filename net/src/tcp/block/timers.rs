@@ -1,0 +1,231 @@
+//! Timers: each block has one for what it sends, and those that are computed from times that it
+//! keeps.
+
+use abi::Errno;
+
+use super::{Block, Host, State, rack, rtt::MOST};
+
+/// Repetitions after which a connection ends: Linux's `tcp_retries2`, and `tcp_synack_retries`.
+const REPETITIONS: u32 = 15;
+const ANSWER_REPETITIONS: u32 = 5;
+/// Those of an end that no program has: Linux's `tcp_orphan_retries`.
+const ORPHAN_REPETITIONS: u32 = 8;
+
+/// What the timer for what was sent is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Timer {
+    /// All that was sent counts as lost.
+    Retransmit,
+    /// The last pieces may be lost: one is sent again.
+    Probe,
+    /// Pieces may be lost by now, and not only late.
+    Reordering,
+    /// The peer's window may have opened.
+    Persist,
+}
+
+impl Block {
+    /// Returns when [`run_timers`](Block::run_timers) is due, in nanoseconds since boot.
+    pub fn timer_due(&self) -> Option<u64> {
+        let timer = self.timer.map(|(at, _)| at);
+        let times = [timer, self.delayed_ack, self.corked_until, self.keep_due()];
+        times.into_iter().flatten().min()
+    }
+
+    fn keep_due(&self) -> Option<u64> {
+        let lives = matches!(
+            self.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+        );
+        (self.settings.keep_alive && lives && self.sent.is_empty()).then(|| {
+            let probes = u64::from(self.keep_probes);
+            self.heard_at + self.settings.keep_idle + probes * self.settings.keep_interval
+        })
+    }
+
+    pub(super) fn stop_timers(&mut self) {
+        self.timer = None;
+        self.delayed_ack = None;
+        self.corked_until = None;
+    }
+
+    /// Starts the timer for what was sent unless it runs.
+    pub(super) fn arm(&mut self, now: u64) {
+        match self.timer {
+            None | Some((_, Timer::Persist)) => self.rearm(now),
+            // A probe is due some time after the last segment.
+            Some((_, Timer::Probe)) => self.rearm(now),
+            Some(_) => {}
+        }
+    }
+
+    /// Starts the timer for what was sent anew, or stops it.
+    pub(super) fn rearm(&mut self, now: u64) {
+        if self.sent.is_empty() {
+            self.timer = None;
+            return;
+        }
+        if let Some((_, Timer::Reordering)) = self.timer
+            && self.sent.flight() > 0
+        {
+            return;
+        }
+        let may_probe = self.may_sack
+            && self.state != State::SynSent
+            && self.state != State::SynReceived
+            && self.probe.is_none()
+            && !self.congestion.is_recovering()
+            && self.timed_out.is_none()
+            && self.repetitions == 0
+            && self.sent.is_plain();
+        let (time, what) = match may_probe {
+            true => {
+                let time = rack::probe_time(&self.round_trip, self.sent.count());
+                (time, Timer::Probe)
+            }
+            false => (self.round_trip.timeout(), Timer::Retransmit),
+        };
+        self.timer = Some((now + time, what));
+    }
+
+    /// Sets the time at which late pieces are lost, or takes it back.
+    pub(super) fn set_reordering(&mut self, at: Option<u64>) {
+        match (at, self.timer) {
+            (Some(at), _) => self.timer = Some((at, Timer::Reordering)),
+            (None, Some((_, Timer::Reordering))) => self.timer = None,
+            _ => {}
+        }
+    }
+
+    /// Starts to ask for a window, unless that goes on.
+    pub(super) fn arm_persist(&mut self, now: u64) {
+        if self.timer.is_none() {
+            self.timer = Some((now + self.round_trip.timeout(), Timer::Persist));
+        }
+    }
+
+    /// Runs the timers that are due.
+    pub fn run_timers(&mut self, host: &mut dyn Host) {
+        let now = host.now();
+        if self.delayed_ack.is_some_and(|at| at <= now) {
+            self.ack_now = true;
+        }
+        if let Some((at, what)) = self.timer
+            && at <= now
+        {
+            self.timer = None;
+            match what {
+                Timer::Retransmit => self.time_out(host),
+                Timer::Probe => {
+                    self.send_probe(host);
+                    self.rearm(now);
+                }
+                Timer::Reordering => self.time_out_reordering(now),
+                Timer::Persist => self.persist(host),
+            }
+        }
+        if self.keep_due().is_some_and(|at| at <= now) {
+            self.keep_alive(host);
+        }
+        if self.state != State::Closed {
+            self.output(host);
+        }
+        if self.corked_until.is_some_and(|at| at <= now) {
+            self.corked_until = None;
+        }
+    }
+
+    /// Counts a repetition. Returns whether the peer has been silent for too long.
+    fn gives_up(&mut self, now: u64) -> bool {
+        let since = *self.stalled_at.get_or_insert(now);
+        self.repetitions += 1;
+        self.round_trip.backoff = (self.round_trip.backoff + 1).min(16);
+        let most = match self.state {
+            State::SynSent => self.settings.syn_repetitions,
+            State::SynReceived => ANSWER_REPETITIONS,
+            _ if self.is_orphan => ORPHAN_REPETITIONS,
+            _ => REPETITIONS,
+        };
+        let timeout = self.settings.user_timeout;
+        let is_over = match timeout > 0 && self.state != State::SynReceived {
+            true => now - since >= timeout,
+            false => self.repetitions > most,
+        };
+        if is_over {
+            self.close(Some(Errno::ETIMEDOUT));
+        }
+        is_over
+    }
+
+    fn time_out(&mut self, host: &mut dyn Host) {
+        let now = host.now();
+        if self.gives_up(now) {
+            return;
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            self.send_syn_again(host);
+            self.rearm(now);
+            return;
+        }
+        let is_first = self.timed_out.is_none();
+        self.timed_out = Some(self.next);
+        self.probe = None;
+        self.duplicates = 0;
+        if is_first {
+            self.congestion.time_out(true);
+        } else {
+            self.congestion.time_out(false);
+            // The receiver may have dropped what it had reported (RFC 2018 8).
+            self.sent.forget_sacks();
+        }
+        self.sent.mark_lost(|_| true);
+        self.rearm(now);
+    }
+
+    fn time_out_reordering(&mut self, now: u64) {
+        let flight = self.sent.flight();
+        let recovers = self.congestion.is_recovering() || self.timed_out.is_some();
+        let (any, wait) = self
+            .rack
+            .detect(&mut self.sent, &self.round_trip, recovers, now);
+        if any && self.timed_out.is_none() {
+            self.congestion.begin_recovery(flight, self.next);
+            self.congestion.pace_recovery(0, self.sent.flight());
+        }
+        self.set_reordering(wait.map(|wait| now + wait));
+        if self.timer.is_none() {
+            self.rearm(now);
+        }
+    }
+
+    /// Asks for the peer's window by a segment that it must answer.
+    fn persist(&mut self, host: &mut dyn Host) {
+        let now = host.now();
+        if self.window > 0 {
+            // Memory was short, or the window is small for long.
+            self.pushes = true;
+            return;
+        }
+        if self.gives_up(now) {
+            return;
+        }
+        self.send_ack(self.una - 1, host);
+        self.timer = Some((now + self.round_trip.timeout().min(MOST), Timer::Persist));
+    }
+
+    fn keep_alive(&mut self, host: &mut dyn Host) {
+        let now = host.now();
+        let timeout = self.settings.user_timeout;
+        let is_over = match timeout > 0 {
+            true => self.keep_probes > 0 && now - self.heard_at >= timeout,
+            false => self.keep_probes >= self.settings.keep_count,
+        };
+        if is_over {
+            self.send_reset(host);
+            self.close(Some(Errno::ETIMEDOUT));
+            return;
+        }
+        self.keep_probes += 1;
+        self.send_ack(self.una - 1, host);
+    }
+}
