@@ -11,7 +11,7 @@ use sched::placement::{self as policy, Load, Look, Occupant, STEAL_SCAN};
 use sched::run_queue::Among;
 
 use super::{
-    run_queue::{IDLE, ONLINE, QUEUES, URGENT, with_queue_of},
+    run_queue::{IDLE, Inner, ONLINE, QUEUES, RunQueue, URGENT, with_queue_of},
     task::{RUNNABLE, SLEEPING, SLEEPING_INTERRUPTIBLE, Task, TaskRef, current_raw},
 };
 use crate::{counters::Counter, hw::machine, time};
@@ -34,7 +34,11 @@ pub(crate) fn wake(task: &Task, interrupting: bool) -> bool {
         }
         task.state.store(RUNNABLE, Ordering::SeqCst);
         // Not yet switched away: it goes on by itself.
-        Some(!ptr::eq(inner.current, task))
+        let sleeps = !ptr::eq(inner.current, task);
+        if sleeps {
+            task.depart();
+        }
+        Some(sleeps)
     });
     if woke == Some(true) {
         if task.has_small_share() {
@@ -65,7 +69,7 @@ pub(super) fn would_run_beside(task: &Task) -> bool {
 /// work.
 fn choose(task: &Task) -> usize {
     let allowed = allowed(task);
-    let last = task.cpu.load(Ordering::Relaxed);
+    let last = task.cpu();
     let here = machine::cpu();
     loop {
         let idle = IDLE.load(Ordering::SeqCst) & allowed;
@@ -88,19 +92,20 @@ pub(super) fn has_room_elsewhere(task: &Task, here: u64) -> bool {
     policy::has_room(allowed(task) & !here, task.level(), urgency)
 }
 
-/// Puts a runnable task that is in no heap and on no CPU into a run queue, and tells that CPU if it
+/// Puts a runnable task that has [departed](Task::depart) into a run queue, and tells that CPU if it
 /// should look. Interrupts off.
 pub(super) fn place(task: &Task) {
     loop {
         let target = choose(task);
+        machine::point();
         let queue = &*QUEUES[target];
         let inner = queue.lock();
-        let virtual_time = move_to(task, target);
+        // A change that comes later waits for the arrival.
         if allowed(task) & 1 << target == 0 {
             queue.unlock();
             continue;
         }
-        queue.enqueue(inner, task, Among::Last);
+        let virtual_time = arrive(queue, inner, task, target);
         let here = target == machine::cpu();
         let now = machine::nanoseconds();
         queue.charge(inner, now);
@@ -133,18 +138,17 @@ pub(super) fn place(task: &Task) {
     }
 }
 
-/// Makes the task one of `cpu`'s, whose queue is locked. Gives its virtual time there.
-///
-/// A task on its way between queues is in none where [`obey_affinity`] would find it: the caller
-/// reads its affinity after this call, and enqueues it only if the affinity holds.
-fn move_to(task: &Task, cpu: usize) -> u64 {
+/// Puts a task that has [departed](Task::depart) into the queue of `cpu`, which is locked. Gives its
+/// virtual time there.
+fn arrive(queue: &RunQueue, inner: &mut Inner, task: &Task, cpu: usize) -> u64 {
     let floor_of = |cpu: usize| QUEUES[cpu].floor.load(Ordering::Relaxed);
     let virtual_time = policy::virtual_time_in(
         floor_of(cpu),
-        floor_of(task.cpu.load(Ordering::Relaxed)),
+        floor_of(task.cpu()),
         task.virtual_time.load(Ordering::Relaxed),
     );
     task.virtual_time.store(virtual_time, Ordering::Relaxed);
+    queue.enqueue(inner, task, Among::Last);
     task.cpu.store(cpu, Ordering::SeqCst);
     virtual_time
 }
@@ -154,7 +158,7 @@ fn move_to(task: &Task, cpu: usize) -> u64 {
 pub(super) fn poke(task: &Task) {
     let irqs = machine::irqs_disable();
     let cpu = with_queue_of(task, |_, inner| {
-        ptr::eq(inner.current, task).then(|| task.cpu.load(Ordering::Relaxed))
+        ptr::eq(inner.current, task).then(|| task.cpu())
     });
     if let Some(cpu) = cpu
         && cpu != machine::cpu()
@@ -170,14 +174,14 @@ pub(super) fn obey_affinity(task: &Task) {
     let irqs = machine::irqs_disable();
     let mut to_poke = false;
     let moved = with_queue_of(task, |queue, inner| {
-        let cpu = task.cpu.load(Ordering::Relaxed);
-        if allowed(task) & 1 << cpu != 0 {
+        if allowed(task) & 1 << task.cpu() != 0 {
             return false;
         }
         to_poke = ptr::eq(inner.current, task);
         let queued = task.queued.load(Ordering::Relaxed);
         if queued {
             queue.dequeue(inner, task);
+            task.depart();
         }
         queued
     });
@@ -204,6 +208,8 @@ pub(super) fn start(task: Arc<Task>) {
     let task = unsafe { &*task };
     let floor = QUEUES[task.cpu()].floor.load(Ordering::Relaxed);
     task.virtual_time.store(floor, Ordering::Relaxed);
+    // Others may know it already.
+    with_queue_of(task, |_, _| task.depart());
     place(task);
     machine::irqs_restore(irqs);
 }
@@ -223,6 +229,7 @@ pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
     let task = inner.waiting.find(STEAL_SCAN, fits).map(TaskRef::get);
     if let Some(task) = task {
         queue.dequeue(inner, task);
+        task.depart();
     }
     queue.unlock();
     task
@@ -233,10 +240,9 @@ pub(super) fn steal(cpu: usize, enough: usize) -> Option<&'static Task> {
 pub(super) fn take_over(cpu: usize, task: &Task) {
     let queue = &*QUEUES[cpu];
     let inner = queue.lock();
-    move_to(task, cpu);
     let stays = allowed(task) & 1 << cpu != 0;
     if stays {
-        queue.enqueue(inner, task, Among::Last);
+        arrive(queue, inner, task, cpu);
     }
     queue.unlock();
     if !stays {
@@ -275,6 +281,7 @@ pub(super) fn pull(cpu: usize) {
             .map(TaskRef::get);
         if let Some(task) = task {
             queue.dequeue(inner, task);
+            task.depart();
         }
         queue.unlock();
         if let Some(task) = task {

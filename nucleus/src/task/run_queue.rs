@@ -24,7 +24,7 @@ use sched::placement::Load;
 use sched::priority::Priority;
 use sched::run_queue::Among;
 
-use super::task::{Task, TaskRef};
+use super::task::{DEPARTED, Task, TaskRef};
 use crate::{
     counters::Counter,
     cpu::percpu::Restart,
@@ -231,13 +231,19 @@ pub(super) static IDLE: AtomicU64 = AtomicU64::new(0);
 /// Bit per CPU in whose queue a task with a level waits.
 pub(super) static URGENT: AtomicU64 = AtomicU64::new(0);
 
-/// Runs `f` with the run queue locked that the task belongs to. Interrupts off.
+/// Runs `f` with the run queue locked that the task belongs to; waits while it is on its way from
+/// one to another. Interrupts off.
 pub(super) fn with_queue_of<R>(task: &Task, f: impl FnOnce(&RunQueue, &mut Inner) -> R) -> R {
     loop {
         let cpu = task.cpu.load(Ordering::SeqCst);
+        if cpu & DEPARTED != 0 {
+            machine::spin_hint();
+            continue;
+        }
         let queue = &*QUEUES[cpu];
         let inner = queue.lock();
         if task.cpu.load(Ordering::SeqCst) == cpu {
+            machine::point();
             let result = f(queue, inner);
             queue.unlock();
             return result;
@@ -286,7 +292,7 @@ pub(super) fn set_priority(task: &Task, priority: Priority) {
             queue.note_urgency(inner);
         }
         // A look at the queue finds the task that is to run now.
-        let cpu = task.cpu.load(Ordering::Relaxed);
+        let cpu = task.cpu();
         if !queued && !running {
         } else if cpu == machine::cpu() {
             machine::set_reschedule(true);

@@ -142,6 +142,7 @@ pub(super) fn schedule(in_turn: bool) {
             break;
         }
         queue.dequeue(inner, first);
+        first.depart();
         queue.unlock();
         place(first);
         inner = queue.lock();
@@ -265,14 +266,17 @@ pub(super) fn finish_switch() {
     let queue = &*QUEUES[machine::cpu()];
     // SAFETY: the lock was taken by the task that was switched away from on this CPU.
     let leaving = unsafe { ptr::replace(&raw mut (*queue.inner.get()).leaving, ptr::null()) };
-    queue.unlock();
     // SAFETY: the scheduler's handle keeps it alive.
-    if let Some(task) = unsafe { leaving.as_ref() } {
-        if task.state.load(Ordering::SeqCst) == DEAD {
-            bury(task);
-        } else {
-            place(task);
-        }
+    let leaving = unsafe { leaving.as_ref() };
+    let is_dead = leaving.is_some_and(|task| task.state.load(Ordering::SeqCst) == DEAD);
+    if let Some(task) = leaving.filter(|_| !is_dead) {
+        task.depart();
+    }
+    queue.unlock();
+    match leaving {
+        None => {}
+        Some(task) if is_dead => bury(task),
+        Some(task) => place(task),
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Task {
     /// Set to a sleeping state by the task itself, back by its waker [run queue of `cpu`].
     pub(super) state: AtomicU8,
     pub(super) interrupted: AtomicBool,
-    /// Whose run queue it is in or was last [run queue of `cpu`, before and after].
+    /// Whose run queue it is in or was last [that run queue], or that and [`DEPARTED`] [the mover].
     pub(super) cpu: AtomicUsize,
     pub(super) cpus: AtomicU64,
     pub(super) nice: AtomicI8,
@@ -102,6 +102,9 @@ pub struct Task {
 unsafe impl Send for Task {}
 // SAFETY: as above.
 unsafe impl Sync for Task {}
+
+/// Beside the number of a CPU: the task is [on its way](Task::depart) to another one, or back.
+pub(super) const DEPARTED: usize = 1 << 31;
 
 /// A handle to a task that is queued, or about to be.
 #[derive(Clone, Copy)]
@@ -412,7 +415,16 @@ impl Task {
 
     /// The CPU it runs or last ran on.
     pub fn cpu(&self) -> usize {
-        self.cpu.load(Ordering::Relaxed)
+        self.cpu.load(Ordering::Relaxed) & !DEPARTED
+    }
+
+    /// Begins its way to a run queue, which [`place`](super::placement::place) ends: until then it is
+    /// in none, and nobody but its mover changes where or how urgently it runs. The lock of the
+    /// queue that it belongs to is held, and interrupts stay off until it has arrived.
+    pub(super) fn depart(&self) {
+        let cpu = self.cpu.load(Ordering::Relaxed);
+        debug_assert!(cpu & DEPARTED == 0, "a task has two movers");
+        self.cpu.store(cpu | DEPARTED, Ordering::Relaxed);
     }
 
     /// Whether it is on a CPU or a run queue, rather than asleep.

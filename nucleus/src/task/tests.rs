@@ -83,6 +83,64 @@ fn affinity_is_kept() {
     });
 }
 
+/// Many change where, and how urgently, a task runs, at any moment of its way from one CPU to
+/// another: it goes on, on one CPU at a time, and in the end where it was told last.
+#[test]
+fn a_task_on_its_way_can_be_sent_elsewhere() {
+    on_many_machines("on its way", || {
+        let over = Arc::new(AtomicBool::new(false));
+        let runs = Arc::new(AtomicUsize::new(0));
+        let ended = Arc::new(AtomicBool::new(false));
+        let (until, ran, end) = (over.clone(), runs.clone(), ended.clone());
+        let sent = spawn(move || {
+            let is_alone = AtomicBool::new(true);
+            while !until.load(Ordering::SeqCst) {
+                assert!(is_alone.swap(false, Ordering::SeqCst));
+                ran.fetch_add(1, Ordering::SeqCst);
+                sim::point();
+                assert!(!is_alone.swap(true, Ordering::SeqCst));
+                match sim::random_u64() % 4 {
+                    0 => drop(sleep(Sleep::within(Duration::from_micros(5)))),
+                    1 => current().set_cpus(1 << (sim::random_u64() as usize % cpu_count())),
+                    _ => yield_now(),
+                }
+            }
+            current().set_cpus(u64::MAX);
+            end.store(true, Ordering::SeqCst);
+            while current().cpus.load(Ordering::SeqCst) != 1 || cpu() != 0 {
+                yield_now();
+            }
+        });
+        let gate = Gate::new();
+        for _ in 0..3 {
+            let (sent, gate) = (sent.clone(), gate.clone());
+            spawn(move || {
+                for _ in 0..60 {
+                    let number = sim::random_u64();
+                    match number % 8 {
+                        0 => sent.set_priority(Priority::default()),
+                        1 => sent.set_priority(Priority::Level {
+                            level: 1 + (number >> 8) as u8 % 3,
+                            turns: true,
+                        }),
+                        2 => yield_now(),
+                        _ => sent.set_cpus(1 << ((number >> 8) as usize % cpu_count())),
+                    }
+                }
+                gate.pass();
+            });
+        }
+        gate.wait_for(3);
+        over.store(true, Ordering::SeqCst);
+        sent.set_priority(Priority::default());
+        while !ended.load(Ordering::SeqCst) {
+            yield_now();
+        }
+        sent.set_cpus(1);
+        assert!(runs.load(Ordering::SeqCst) > 0);
+    });
+}
+
 /// A bounded queue of numbers whose users sleep when they must.
 struct Channel {
     items: crate::sync::SpinLock<Vec<usize>>,
