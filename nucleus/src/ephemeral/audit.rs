@@ -1,7 +1,8 @@
 //! What the kernel's own page tables lead to, for tests and for `/proc/causeway/mapped`.
 
+use crate::VirtAddr;
 use crate::frame::record::{Type, find};
-use crate::frame::{DirectMap, RING_SLOTS, direct_map};
+use crate::frame::{DirectMap, RING_SLOTS, direct_map, is_exposed};
 use crate::hw::KernelPage;
 use crate::hw::machine::{self, WINDOW_RING};
 use crate::pmap::audit::{Report, Seen, Violation};
@@ -65,7 +66,10 @@ pub fn audit_kernel(seen: &mut Seen, report: Report<'_>) {
     let _addresses = window::keep_addresses();
     machine::each_kernel_page(true, &mut |page| {
         seen.kernel_pages += 1;
-        if page.is_writable && !page.is_table && is_guarded(page.frame) {
+        let is_suspect = page.is_writable && !page.is_table && is_guarded(page.frame);
+        // It may have changed since the entry was read.
+        let changes = page.is_direct && !machine::is_constant(page.frame);
+        if is_suspect && (!changes || is_exposed(page.frame as u32, VirtAddr(page.address))) {
             report(Violation::Writable {
                 address: page.address,
                 frame: page.frame,

@@ -100,11 +100,6 @@ pub enum Violation {
         #[allow(missing_docs)]
         index: usize,
     },
-    /// Devices may reach a page table, or what waits to become one.
-    Reachable {
-        #[allow(missing_docs)]
-        frame: u32,
-    },
     /// The kernel maps a frame so that it can be written, which must not be.
     Writable {
         /// The kernel's address.
@@ -164,9 +159,6 @@ impl fmt::Display for Violation {
                 f,
                 "entry {index} of table {table:#x} is in use, its group is not"
             ),
-            Violation::Reachable { frame } => {
-                write!(f, "devices reach frame {frame:#x}, {:?}", kind(frame))
-            }
             Violation::Writable { address, frame } => write!(
                 f,
                 "the kernel may write frame {frame:#x}, {:?}, at {address:#x}",
@@ -196,10 +188,6 @@ pub fn audit_frames(is_quiet: bool, seen: &mut Seen, report: Report<'_>) {
                 }
             }
             _ => {}
-        }
-        let record = record(frame);
-        if record.kind().is_page_table() && record.is_reachable() {
-            report(Violation::Reachable { frame });
         }
     }
 }

@@ -64,9 +64,9 @@ pub(crate) use tlb::{
 };
 pub(crate) use window::{
     WINDOW_ORDERED, WINDOW_PAGES, WINDOW_RING, WINDOW_RUN, WINDOW_SINGLE, each_kernel_page,
-    flushes, guard, is_constant, is_guarded, is_unsealed, reach_tables, table_ptr, window_address,
-    window_flush, window_invalidate, window_map, window_slot, window_start, window_take,
-    window_unmap, window_used,
+    flushes, guard, is_constant, is_guarded, is_unsealed, lets_write, reach_tables, table_ptr,
+    window_address, window_flush, window_invalidate, window_map, window_slot, window_start,
+    window_take, window_unmap, window_used,
 };
 
 /// Most CPUs that are used.

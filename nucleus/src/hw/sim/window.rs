@@ -172,6 +172,11 @@ pub(crate) fn is_guarded() -> bool {
 pub(crate) fn guard(_frames: core::ops::Range<u32>, _guarded: bool) {}
 
 /// See [`is_guarded`].
+pub(crate) fn lets_write(_at: crate::VirtAddr) -> bool {
+    true
+}
+
+/// See [`is_guarded`].
 #[inline]
 pub(crate) fn is_unsealed() -> bool {
     false

@@ -199,13 +199,18 @@ pub fn is_spurious(at: VirtAddr, error: u64) -> bool {
     if error & PRESENT_AND_WRITE != PRESENT_AND_WRITE || !is_direct(at) {
         return false;
     }
-    // SAFETY: as in `guard`.
-    let entry = unsafe { walk_down(at.0, 1).0.read_volatile() };
-    let may_write = entry & (PRESENT | WRITABLE) == PRESENT | WRITABLE;
+    let may_write = lets_write(at);
     if may_write {
         invalidate_page(at);
     }
     may_write
+}
+
+/// Whether the page tables let the kernel write an address of the direct map now.
+pub(crate) fn lets_write(at: VirtAddr) -> bool {
+    // SAFETY: as in `guard`.
+    let entry = unsafe { walk_down(at.0, 1).0.read_volatile() };
+    entry & (PRESENT | WRITABLE) == PRESENT | WRITABLE
 }
 
 fn is_direct(at: VirtAddr) -> bool {

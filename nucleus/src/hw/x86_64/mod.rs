@@ -60,7 +60,7 @@ pub(crate) use cpu::{
 };
 pub(crate) use direct::{direct_hide, direct_show, each_kernel_page};
 pub(crate) use fpu::{UserState, save_live as leave_thread};
-pub(crate) use guard::{guard, is_constant, is_unsealed, reach_tables};
+pub(crate) use guard::{guard, is_constant, is_unsealed, lets_write, reach_tables};
 pub use identify::{caches, processor};
 pub(crate) use irq::message;
 pub(crate) use kernel_flush::everywhere as flush_kernel;

@@ -25,6 +25,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::buddy::{self, Depth};
 use super::record::{Type, record};
+use crate::VirtAddr;
 use crate::counters::Counter;
 use crate::cpu::percpu::Pinned;
 use crate::hw::DirectMap;
@@ -205,13 +206,22 @@ fn hide_some() -> bool {
     count > 0
 }
 
-/// Takes the right to write frames in the direct map away, which become page tables, or gives it
-/// back. Page tables are written elsewhere.
-pub(super) fn guard(frames: core::ops::Range<u32>, guarded: bool) {
+/// Sets or clears the flag `cached` of frames, which become page tables or were some, and takes the
+/// right to write them in the direct map away, or gives it back: page tables are written elsewhere.
+/// The caller owns them alone.
+pub(super) fn flag_tables(frames: core::ops::Range<u32>, cached: bool) {
+    // Together, for those who compare the two.
+    let _changing = machine::is_guarded().then(|| CHANGING.lock_irq());
     if machine::is_guarded() {
-        let _changing = CHANGING.lock_irq();
-        machine::guard(frames, guarded);
+        machine::guard(frames.clone(), cached);
     }
+    frames.for_each(|frame| record(frame).set_cached(cached));
+}
+
+/// Whether the kernel may write a frame at an address of the direct map though it is guarded.
+pub(crate) fn is_exposed(frame: u32, at: VirtAddr) -> bool {
+    let _changing = CHANGING.lock_irq();
+    record(frame).is_cached() && machine::lets_write(at)
 }
 
 /// Moves a frame out of the direct map that becomes a page of a file with the bytes that it has:

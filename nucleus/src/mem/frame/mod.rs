@@ -37,7 +37,7 @@ use counts::{check_last, is_last_handle};
 pub(crate) use device_reach::watch_reach;
 use device_reach::{Cause, run};
 pub use directmap::direct_map;
-pub(crate) use directmap::{flush_adopted, set_direct_map};
+pub(crate) use directmap::{flush_adopted, is_exposed, set_direct_map};
 pub(crate) use held::{hold, release as release_held};
 use injection::fails;
 #[cfg(not(target_os = "none"))]

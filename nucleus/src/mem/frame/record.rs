@@ -63,12 +63,6 @@ impl Type {
         }
     }
 
-    /// Whether it is a page table, or a frame with reverse links.
-    pub(crate) fn is_page_table(self) -> bool {
-        use Type::{PageTable1, PageTable2, PageTable3, PageTable4};
-        matches!(self, PageTable1 | PageTable2 | PageTable3 | PageTable4)
-    }
-
     const fn from_bits(bits: u32) -> Type {
         match bits & TYPE_MASK {
             1 => Type::Free,

@@ -424,9 +424,7 @@ fn withdraw(first: u32, order: usize) {
 
 /// Sets or clears the flag of frames, and with it the guard. The caller owns them alone.
 fn flag(first: u32, order: usize, cached: bool) {
-    let frames = first..first + (1 << order);
-    directmap::guard(frames.clone(), cached);
-    frames.for_each(|frame| record(frame).set_cached(cached));
+    directmap::flag_tables(first..first + (1 << order), cached);
 }
 
 /// Takes a frame for a page table of the kernel.
