@@ -4,6 +4,7 @@
 
 use crate::meshes::{crowd_of, drop_all, make, many_files, try_add};
 use crate::{beside, while_attacking};
+use support::numbers::Numbers;
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -34,7 +35,45 @@ pub const TESTS: &[Test] = &[
         "attacks: a watched process ends, and ends again",
         watched_children,
     ),
+    (
+        "attacks: a task that others send from CPU to CPU",
+        sent_about,
+    ),
 ];
+
+/// Others change the affinity of a process that changes its own: it is on its way all the time.
+fn sent_about() -> Outcome {
+    beside(|| {
+        let send = |process: pid_t, numbers: &mut Numbers| -> Outcome {
+            let mask = 1u64 << numbers.below(cpus() as u64);
+            call!(syscall(SYS_sched_setaffinity, process, 8, &mask));
+            Ok(())
+        };
+        let sent = spawn(|| {
+            let mut numbers = Numbers::new(1);
+            loop {
+                send(0, &mut numbers)?;
+            }
+        })?;
+        let mut senders = Vec::new();
+        for number in 2..6 {
+            senders.push(spawn(move || {
+                let mut numbers = Numbers::new(number);
+                loop {
+                    send(sent, &mut numbers)?;
+                }
+            })?);
+        }
+        let outcome = while_attacking(|| {
+            pause_ms(20);
+            Ok(())
+        });
+        for child in senders.into_iter().chain([sent]) {
+            kill_child(child)?;
+        }
+        outcome
+    })
+}
 
 fn one_instant() -> Outcome {
     beside(|| {
