@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::addr::{Access, VirtAddr};
 use crate::counters::Counter;
-use crate::dev::console;
+use crate::dev::{console, dma};
 use crate::lock::InterruptScope;
 use crate::mem::domain;
 use crate::{pmap, random, task, time, user};
@@ -51,7 +51,7 @@ extern "Rust" fn nucleus_frames_enter(frames: Range<u32>) {
 
 #[unsafe(no_mangle)]
 extern "Rust" fn nucleus_free_stale() -> bool {
-    domain::flush_stale()
+    dma::free_stale()
 }
 
 #[unsafe(no_mangle)]

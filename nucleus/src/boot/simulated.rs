@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, Once},
 };
 
+use crate::dma::audit_devices;
 use crate::ephemeral::audit::audit_kernel;
 pub use crate::hw::sim::machine::Config;
 use crate::hw::sim::machine::{DEVICE_PAGES, FIRST_FRAME, Machine, machine, required};
@@ -186,6 +187,7 @@ fn audit() {
     let mut found = Vec::new();
     audit_frames(false, &mut seen, &mut |it| found.push(it.to_string()));
     audit_kernel(&mut seen, &mut |it| found.push(it.to_string()));
+    audit_devices(&mut seen, &mut |it| found.push(it.to_string()));
     assert!(found.is_empty(), "the audit: {found:#?}");
 }
 

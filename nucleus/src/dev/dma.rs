@@ -25,6 +25,7 @@ use crate::{
     hw::iommu::Device,
     lock::{Rank, SpinLock},
     mem::domain,
+    pmap::audit::{Report, Seen, Violation},
     task::{self, Sleep, Spawn, WaitQueue},
 };
 
@@ -245,6 +246,19 @@ fn clean() {
 /// waited for this. For a task that needs memory; no lock is held.
 pub fn settle() {
     domain::settle();
+    wake_if_last();
+}
+
+/// As [`settle`] without the drivers of lost devices; returns whether there was anything.
+pub(crate) fn free_stale() -> bool {
+    let any = domain::flush_stale();
+    wake_if_last();
+    any
+}
+
+/// Lets the cleaner end if there is no domain left: who looks at all of them may have had the last
+/// handle of one.
+pub(super) fn wake_if_last() {
     if !domain::any() {
         CLEANER.wake_all();
     }
@@ -273,6 +287,13 @@ pub(crate) fn reset() {
     RUNS.store(false, SeqCst);
     // SAFETY: the machine that used it is gone and the next has not started.
     unsafe { CLEANER.set(WaitQueue::new()) };
+}
+
+/// Audits what devices behind an IOMMU reach: frames of data that are held for them, and with
+/// `iommu=open` those that are open (`iosup.txt` 2.3). Called by a task that holds no lock.
+pub fn audit_devices(seen: &mut Seen, report: Report<'_>) {
+    seen.device_pages += domain::audit(|frame| report(Violation::Reachable { frame }));
+    wake_if_last();
 }
 
 /// Frames for a driver's messages. Dropping a [`Buffer`] gives its frame back.

@@ -2,6 +2,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
+use super::dma;
 use crate::{
     OutOfMemory,
     hw::{iommu::Device, machine},
@@ -72,6 +73,7 @@ pub fn devices() -> Result<Vec<DeviceState>, OutOfMemory> {
             Err(_) => result = Err(OutOfMemory),
         }
     });
+    dma::wake_if_last();
     for (device, faults, is_blocked) in super::refused::all() {
         found.try_reserve(1).map_err(|_| OutOfMemory)?;
         let at = match found.iter().position(|it| it.device == device) {

@@ -42,6 +42,8 @@ pub struct Seen {
     pub frames: usize,
     /// Pages that the kernel maps.
     pub kernel_pages: usize,
+    /// Pages that devices behind an IOMMU reach.
+    pub device_pages: usize,
 }
 
 /// Something that must not be.
@@ -99,6 +101,11 @@ pub enum Violation {
         table: u32,
         #[allow(missing_docs)]
         index: usize,
+    },
+    /// A device reaches a frame that is not for devices.
+    Reachable {
+        #[allow(missing_docs)]
+        frame: u32,
     },
     /// The kernel maps a frame so that it can be written, which must not be.
     Writable {
@@ -159,6 +166,9 @@ impl fmt::Display for Violation {
                 f,
                 "entry {index} of table {table:#x} is in use, its group is not"
             ),
+            Violation::Reachable { frame } => {
+                write!(f, "devices reach frame {frame:#x}, {:?}", kind(frame))
+            }
             Violation::Writable { address, frame } => write!(
                 f,
                 "the kernel may write frame {frame:#x}, {:?}, at {address:#x}",

@@ -92,8 +92,8 @@ pub(super) fn has_room_elsewhere(task: &Task, here: u64) -> bool {
     policy::has_room(allowed(task) & !here, task.level(), urgency)
 }
 
-/// Puts a runnable task that has [departed](Task::depart) into a run queue, and tells that CPU if it
-/// should look. Interrupts off.
+/// Puts a runnable task that has [departed](Task::depart) into a run queue, and tells that CPU if
+/// it should look. Interrupts off.
 pub(super) fn place(task: &Task) {
     loop {
         let target = choose(task);
@@ -138,8 +138,8 @@ pub(super) fn place(task: &Task) {
     }
 }
 
-/// Puts a task that has [departed](Task::depart) into the queue of `cpu`, which is locked. Gives its
-/// virtual time there.
+/// Puts a task that has [departed](Task::depart) into the queue of `cpu`, which is locked. Gives
+/// its virtual time there.
 fn arrive(queue: &RunQueue, inner: &mut Inner, task: &Task, cpu: usize) -> u64 {
     let floor_of = |cpu: usize| QUEUES[cpu].floor.load(Ordering::Relaxed);
     let virtual_time = policy::virtual_time_in(

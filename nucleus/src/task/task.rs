@@ -418,8 +418,8 @@ impl Task {
         self.cpu.load(Ordering::Relaxed) & !DEPARTED
     }
 
-    /// Begins its way to a run queue, which [`place`](super::placement::place) ends: until then it is
-    /// in none, and nobody but its mover changes where or how urgently it runs. The lock of the
+    /// Begins its way to a run queue, which [`place`](super::placement::place) ends: until then it
+    /// is in none, and nobody but its mover changes where or how urgently it runs. The lock of the
     /// queue that it belongs to is held, and interrupts stay off until it has arrived.
     pub(super) fn depart(&self) {
         let cpu = self.cpu.load(Ordering::Relaxed);

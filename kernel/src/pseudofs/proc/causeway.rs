@@ -255,8 +255,8 @@ fn mapped(out: &mut Text) -> Result<()> {
 /// Violations that `/proc/causeway/audit` shows.
 const MOST_VIOLATIONS: usize = 1000;
 
-/// `/proc/causeway/audit`: audits the page tables of all programs, all frames and the kernel's
-/// mappings. A line for each violation, and what was looked at.
+/// `/proc/causeway/audit`: audits the page tables of all programs, all frames, the kernel's
+/// mappings and the domains of devices. A line for each violation, and what was looked at.
 fn audit_tables(out: &mut Text) -> Result<()> {
     let mut found = try_vec(MOST_VIOLATIONS).map_err(|_| Errno::ENOMEM)?;
     let mut count = 0;
@@ -273,6 +273,7 @@ fn audit_tables(out: &mut Text) -> Result<()> {
     writeln!(out, "entries {}", seen.entries);
     writeln!(out, "frames {}", seen.frames);
     writeln!(out, "kernel_pages {}", seen.kernel_pages);
+    writeln!(out, "device_pages {}", seen.device_pages);
     writeln!(out, "violations {count}");
     Ok(())
 }

@@ -192,7 +192,7 @@ fn storms(name: &str, cpus: &[usize], pages: usize, seeds: u64, before: fn(), ma
             frame::fail_after(None);
             wait_settled(true);
             assert_eq!(frame::usage().data, frames, "frames that did not come back");
-            domain::open::audit(|frame| panic!("frame {frame:#x} is open, or not"));
+            domain::open::audit(true, |frame| panic!("frame {frame:#x} is open, or not"));
         });
     }
 }
@@ -220,6 +220,46 @@ fn strict(body: impl FnOnce() + Send + 'static) {
         ..Config::default()
     };
     run(config, body).unwrap();
+}
+
+/// What the audit of devices finds.
+fn reached() -> Vec<Violation> {
+    let mut found = Vec::new();
+    audit_devices(&mut Seen::default(), &mut |it| found.push(it));
+    found
+}
+
+/// The audit names frames that devices reach and must not.
+#[test]
+fn the_audit_knows_what_devices_reach() {
+    strict(|| {
+        let device = BusMaster::new();
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let part = Part::whole(frame.clone());
+        let transfer = device.give([&part].into_iter(), true);
+        assert_eq!(reached(), []);
+        let index = frame.number() as u32;
+        frame::release_held(index);
+        assert_eq!(reached(), [Violation::Reachable { frame: index }]);
+        frame::hold(&frame);
+        assert_eq!(reached(), []);
+        drop(transfer);
+    });
+    let open = Config {
+        iommu: Some(Policy::Open),
+        ..Config::default()
+    };
+    run(open, || {
+        let _device = BusMaster::new();
+        let table = frame::take_table(2).unwrap().index();
+        assert_eq!(reached(), []);
+        domain::open::enter(table..table + 1);
+        assert_eq!(reached(), [Violation::Reachable { frame: table }]);
+        let left = core::iter::once(table..table + 1).collect::<Vec<_>>();
+        domain::open::leave(&left, Counter::iotlb_other);
+        assert_eq!(reached(), []);
+    })
+    .unwrap();
 }
 
 /// A frame whose request is done is its owner's alone at once, and nobody else's until the batch

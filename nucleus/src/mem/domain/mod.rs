@@ -82,6 +82,18 @@ pub(crate) unsafe fn start(wanted: Policy) {
     POLICY.store(policy as u8, Ordering::Relaxed);
 }
 
+/// Calls `wrong` with frames that devices reach and must not: one for each 512 addresses at most.
+/// Returns how many pages they reach, those of a strict domain and of the tree of open frames.
+/// May be called by a task that holds no lock.
+pub(crate) fn audit(mut wrong: impl FnMut(u32)) -> usize {
+    let mut seen = open::audit(false, &mut wrong);
+    each(|domain| {
+        let strict = domain.strict();
+        seen += strict.map_or(0, |it| it.audit(&mut wrong));
+    });
+    seen
+}
+
 /// Domains that have not ended.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 

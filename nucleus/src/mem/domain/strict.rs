@@ -46,6 +46,15 @@ struct Areas {
     reserved: Vec<Range<u64>>,
 }
 
+impl Areas {
+    /// Whether 512 addresses are not for requests.
+    fn is_taken(&self, area: u64) -> bool {
+        let pages = area * ENTRIES..(area + 1) * ENTRIES;
+        let meets = |it: &Range<u64>| it.start < pages.end && pages.start < it.end;
+        area == INTERRUPTS || self.reserved.iter().any(meets)
+    }
+}
+
 impl Strict {
     /// Makes empty tables and attaches the device to them.
     pub(super) fn new(device: Device) -> Result<Strict, OutOfMemory> {
@@ -144,12 +153,7 @@ impl Strict {
     /// Adds 512 addresses; returns the first page, and the table that maps them.
     fn add_area(&self, areas: &mut Areas) -> Result<(u64, Table), OutOfMemory> {
         let mut next = areas.next;
-        let is_taken = |area: u64| {
-            let pages = area * ENTRIES..(area + 1) * ENTRIES;
-            let meets = |it: &Range<u64>| it.start < pages.end && pages.start < it.end;
-            area == INTERRUPTS || areas.reserved.iter().any(meets)
-        };
-        while is_taken(next) {
+        while areas.is_taken(next) {
             next += 1;
         }
         let first = next * ENTRIES;
@@ -157,6 +161,39 @@ impl Strict {
         areas.next = next + 1;
         self.forget_absent(first, ENTRIES);
         Ok((first, table))
+    }
+
+    /// Calls `wrong` with the first frame of each area that the device reaches and that is no data,
+    /// or that nothing holds for it. Returns how many pages it reaches. Locks one area at a time.
+    pub(super) fn audit(&self, wrong: &mut dyn FnMut(u32)) -> usize {
+        let mut seen = 0;
+        for area in 1.. {
+            let found = {
+                // With the lock, no frame is released.
+                let areas = self.areas.lock();
+                if area >= areas.next {
+                    break;
+                }
+                let table = tables::find(self.root, self.features.levels, area * ENTRIES);
+                let Some(table) = table.filter(|_| !areas.is_taken(area)) else {
+                    continue;
+                };
+                let entries = (0..ENTRIES).map(|at| table.get(at));
+                let frames = entries
+                    .filter(|it| it.is_present())
+                    .map(|it| it.address().frame_number() as u32)
+                    .inspect(|_| seen += 1);
+                let mut found = None;
+                for frame in frames {
+                    if !frame::is_held_data(frame) {
+                        found = Some(frame);
+                    }
+                }
+                found
+            };
+            found.into_iter().for_each(&mut *wrong);
+        }
+        seen
     }
 
     /// Makes a window.

@@ -105,6 +105,16 @@ pub(super) fn walk(
     Ok(table)
 }
 
+/// The table of level 1 for a page, if there is one.
+pub(super) fn find(root: Table, levels: usize, page: u64) -> Option<Table> {
+    let mut table = root;
+    for level in (2..=levels).rev() {
+        let entry = table.get(index(page, level));
+        table = entry.is_present().then(|| Table::of(entry))?;
+    }
+    Some(table)
+}
+
 /// Frees a tree, which no unit reaches, and calls `leaf` with its tables of level 1 before.
 pub(super) fn free(table: Table, level: usize, leaf: &mut impl FnMut(Table)) {
     match level {

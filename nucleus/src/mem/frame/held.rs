@@ -11,7 +11,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use super::record::{address, record};
+use super::record::{Type, address, find, record};
 use super::{Frame, cache, make_free};
 use crate::hw::machine;
 
@@ -38,6 +38,13 @@ pub(crate) fn release(index: u32) {
         make_free(index);
         cache::give(index);
     }
+}
+
+/// Whether a frame is one of data that an entry leads to.
+pub(crate) fn is_held_data(index: u32) -> bool {
+    find(index.into()).is_some_and(|record| {
+        record.kind() == Type::Writable && record.in_use.load(Acquire) & !LEFT > 0
+    })
 }
 
 /// Whether entries lead to a frame whose last handle was given up: the last of them frees it then.

@@ -38,7 +38,7 @@ pub(crate) use device_reach::watch_reach;
 use device_reach::{Cause, run};
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, is_exposed, set_direct_map};
-pub(crate) use held::{hold, release as release_held};
+pub(crate) use held::{hold, is_held_data, release as release_held};
 use injection::fails;
 #[cfg(not(target_os = "none"))]
 pub use injection::{fail_after, fail_once, failed, seem_scarce_after, seem_scarce_once};

@@ -78,6 +78,19 @@ impl Bench {
         }
     }
 
+    /// The same with files of its own.
+    ///
+    /// # Errors
+    /// When there is no place for temporary files.
+    pub fn apart(&self) -> Result<Self> {
+        let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let folder = Arc::new(folder);
+        Ok(Self {
+            folder,
+            ..self.clone()
+        })
+    }
+
     /// A path for a file of this run.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
