@@ -18,6 +18,7 @@
 //! a bounded time is given up, and its devices then reach nothing.
 
 use core::fmt;
+use core::ops::Range;
 
 use crate::PhysAddr;
 
@@ -93,6 +94,22 @@ pub(crate) enum Stale {
         first: u64,
         order: u32,
     },
+}
+
+impl Stale {
+    /// The smallest block around pages of a domain that units can forget: one of up to `most`, what
+    /// [`Features::page_order`] says, or the domain.
+    pub(crate) fn around(domain: Domain, pages: Range<u64>, most: Option<u32>) -> Stale {
+        let order = u64::BITS - (pages.start ^ (pages.end - 1)).leading_zeros();
+        match most {
+            Some(most) if order <= most => Stale::Pages {
+                domain,
+                first: pages.start >> order << order,
+                order,
+            },
+            _ => Stale::Domain(domain),
+        }
+    }
 }
 
 /// How a unit works.

@@ -364,9 +364,6 @@ pub fn vulnerabilities() -> Vec<(&'static str, std::string::String)> {
     Vec::new()
 }
 
-/// This machine has no firmware.
-pub(crate) fn iommu_reserved(_: crate::hw::iommu::Device, _: impl FnMut(PhysAddr, PhysAddr)) {}
-
 /// Its units are not shown.
 pub(crate) fn iommu_units() -> impl Iterator<Item = crate::hw::iommu::UnitState> {
     core::iter::empty()

@@ -11,6 +11,7 @@
 //! any other one ends the run.
 
 use core::cell::{Cell, RefCell};
+use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
@@ -70,6 +71,9 @@ pub(crate) struct Iommu {
     reached: Vec<Cell<u32>>,
     /// Invalidations until a unit fails.
     failing: Cell<Option<u64>>,
+    /// Page numbers of memory that some devices use on the firmware's behalf, behind the machine's
+    /// own.
+    reserved: Vec<Range<u64>>,
     invalidations: Cell<u64>,
 }
 
@@ -93,8 +97,13 @@ impl Iommu {
             page_order: [None, Some(0), Some(4), Some(9), Some(18)][random.below(5) as usize],
         };
         let units = 1 + random.below(3);
+        let is_coherent = random.one_in(2);
+        let reserved = (0..random.below(3))
+            .map(|_| frames as u64 + random.below(1500))
+            .map(|first| first..first + 1 + random.below(700))
+            .collect();
         Iommu {
-            is_coherent: random.one_in(2),
+            is_coherent,
             random,
             features: (policy != Policy::Off).then_some(features),
             units: RefCell::new((0..units).map(|_| Unit::default()).collect()),
@@ -105,6 +114,7 @@ impl Iommu {
             open: vec![Cell::new(false); frames],
             reached: vec![Cell::new(0); frames],
             failing: Cell::new(None),
+            reserved,
             invalidations: Cell::new(0),
         }
     }
@@ -123,7 +133,11 @@ impl Iommu {
     }
 
     fn is_open(&self, frame: u64) -> bool {
-        self.open.get(frame as usize).is_some_and(Cell::get)
+        self.open.get(frame as usize).is_some_and(Cell::get) || self.is_reserved(frame)
+    }
+
+    fn is_reserved(&self, frame: u64) -> bool {
+        self.reserved.iter().any(|it| it.contains(&frame))
     }
 
     /// Drops the translations that `is_gone` says by domain and page, and the tables by domain and
@@ -169,6 +183,15 @@ impl Iommu {
 /// What all units can do.
 pub(crate) fn iommu_features() -> Option<Features> {
     machine()?.iommu.features
+}
+
+/// The memory that a device uses on the firmware's behalf: every second device has some.
+pub(crate) fn iommu_reserved(device: Device, mut each: impl FnMut(PhysAddr, PhysAddr)) {
+    let ranges = required().iommu.reserved.iter();
+    for range in ranges.filter(|_| device.0.is_multiple_of(2)) {
+        let [start, end] = [range.start, range.end].map(|page| PhysAddr(page << PAGE_SHIFT));
+        each(start, end);
+    }
 }
 
 /// Translates the device's addresses by these tables from now on.
@@ -445,6 +468,11 @@ fn access(
         let part = (PAGE_SIZE - inside).min(len - done);
         let found = translate(m, device, here >> PAGE_SHIFT, is_write);
         let end = (FIRST_FRAME as usize + m.config.pages) as u64;
+        if found.is_ok_and(|frame| m.iommu.is_reserved(frame)) {
+            // The firmware's; nobody looks at its bytes.
+            done += part;
+            continue;
+        }
         let found = found.and_then(|frame| match frame < end {
             true => Ok(frame),
             false => Err(BEYOND),

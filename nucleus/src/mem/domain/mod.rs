@@ -33,7 +33,8 @@ pub(crate) use window::{PAGES as WINDOW_PAGES, Window};
 
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
-use crate::hw::iommu::{Device, Policy};
+use crate::frame::record::managed;
+use crate::hw::iommu::{Device, Features, Policy};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory};
@@ -67,7 +68,13 @@ pub(crate) unsafe fn start(wanted: Policy) {
     LIVE.store(0, Ordering::Relaxed);
     numbers::reset();
     let has_units = machine::iommu_features().is_some();
+    let fits = |it: Features| open::fits(it.levels, managed().end.into());
     let policy = match wanted {
+        // At addresses of its own, a device reaches any frame.
+        Policy::Open if !machine::iommu_features().is_none_or(fits) => {
+            crate::log!("iommu: devices have no addresses for all memory: strict instead of open");
+            Policy::Strict
+        }
         Policy::Open if has_units => match open::start() {
             Ok(()) => Policy::Open,
             Err(OutOfMemory) => {
@@ -321,3 +328,6 @@ pub(crate) fn give_up(device: Device) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,6 +55,11 @@ pub(super) unsafe fn reset() {
     DEVICES.store(0, Ordering::Relaxed);
 }
 
+/// Whether trees of so many levels reach the frames before `end` at their physical addresses.
+pub(super) fn fits(levels: usize, end: u64) -> bool {
+    end <= tables::pages(levels)
+}
+
 /// Makes the tree of all frames that are open now. The machine has one CPU and no task yet.
 pub(super) fn start() -> Result<(), OutOfMemory> {
     let features = machine::iommu_features().ok_or(OutOfMemory)?;
@@ -90,22 +95,24 @@ pub(super) fn start() -> Result<(), OutOfMemory> {
 /// # Errors
 /// [`OutOfMemory`], for memory that the device uses on the firmware's behalf.
 pub(super) fn attach(device: Device) -> Result<(), OutOfMemory> {
-    let mut tree = TREE.lock_irq();
-    let tree = tree.as_mut().ok_or(OutOfMemory)?;
-    let mut result = Ok(());
-    let most = 1 << (9 * tree.features.levels);
-    machine::iommu_reserved(device, |start, end| {
-        for page in start.frame_number()..end.frame_number().min(most) {
-            let table = tables::walk(tree.root, tree.features.levels, page, 1);
-            result = result.and(table.map(|table| {
-                let at = PhysAddr(page << PAGE_SHIFT);
-                table.put(page % ENTRIES, Entry::page(at, true, true));
-            }));
-        }
-    });
-    result?;
+    // The tree's own, which stay as they are.
+    let (number, features, root) = {
+        let tree = TREE.lock_irq();
+        let tree = tree.as_ref().ok_or(OutOfMemory)?;
+        (tree.number, tree.features, tree.root)
+    };
+    let mut any = false;
+    let note = |_| {
+        any = true;
+        Ok(())
+    };
+    tables::map_reserved(device, (root, features.levels), || TREE.lock_irq(), note)?;
     DEVICES.fetch_add(1, Ordering::SeqCst);
-    machine::iommu_attach(device, tree.number, tree.root.at());
+    if any && features.keeps_absent {
+        // Those that were attached before may have looked there.
+        forget(Stale::Domain(number), Counter::iotlb_absent);
+    }
+    machine::iommu_attach(device, number, root.at());
     Ok(())
 }
 
@@ -249,15 +256,9 @@ impl Tree {
 
     /// What units may hold of frames: the smallest block around them that they can forget.
     fn stale(&self, frames: &Range<u32>) -> Stale {
-        let (first, last) = (u64::from(frames.start), u64::from(frames.end) - 1);
-        let order = u64::BITS - (first ^ last).leading_zeros();
-        match self.features.page_order {
-            Some(most) if order <= most.min(9) => Stale::Pages {
-                domain: self.number,
-                first: first >> order << order,
-                order,
-            },
-            _ => Stale::Domain(self.number),
-        }
+        let pages = u64::from(frames.start)..u64::from(frames.end);
+        // One table's at most.
+        let most = self.features.page_order.map(|most| most.min(9));
+        Stale::around(self.number, pages, most)
     }
 }

@@ -12,7 +12,7 @@ use crate::counters::Counter;
 use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
-use crate::{Frame, OutOfMemory, PAGE_SHIFT, PhysAddr, frame};
+use crate::{Frame, OutOfMemory, frame};
 
 /// So many stale addresses are worth an invalidation: 2 MiB that wait to be free. A request of 128
 /// KiB pays a 16th of one.
@@ -87,25 +87,15 @@ impl Strict {
 
     /// Maps the memory that the device uses on the firmware's behalf.
     fn map_reserved(&mut self, device: Device) -> Result<(), OutOfMemory> {
-        let (root, levels) = (self.root, self.features.levels);
-        let areas = self.areas.get_mut();
-        let mut result = Ok(());
-        let most = 1 << (9 * levels);
-        machine::iommu_reserved(device, |start, end| {
-            let pages = start.frame_number()..end.frame_number().min(most);
-            let mut map = || {
-                areas.reserved.try_reserve(1).map_err(|_| OutOfMemory)?;
-                areas.reserved.push(pages.clone());
-                for page in pages.clone() {
-                    let table = tables::walk(root, levels, page, 1)?;
-                    let at = PhysAddr(page << PAGE_SHIFT);
-                    table.put(page % ENTRIES, Entry::page(at, true, true));
-                }
-                Ok(())
-            };
-            result = result.and_then(|()| map());
-        });
-        result
+        let tree = (self.root, self.features.levels);
+        let reserved = &mut self.areas.get_mut().reserved;
+        // Nobody else has the tree yet.
+        let alone = || ();
+        tables::map_reserved(device, tree, alone, |pages| {
+            reserved.try_reserve(1).map_err(|_| OutOfMemory)?;
+            reserved.push(pages);
+            Ok(())
+        })
     }
 
     /// How many pages are mapped, and how many are stale.
@@ -137,16 +127,8 @@ impl Strict {
         if !self.features.keeps_absent || pages == 0 {
             return;
         }
-        let last = first + pages - 1;
-        let order = u64::BITS - (first ^ last).leading_zeros();
-        let stale = match self.features.page_order.is_some_and(|most| order <= most) {
-            true => Stale::Pages {
-                domain: self.number,
-                first: first >> order << order,
-                order,
-            },
-            false => Stale::Domain(self.number),
-        };
+        let most = self.features.page_order;
+        let stale = Stale::around(self.number, first..first + pages, most);
         forget(stale, Counter::iotlb_absent);
     }
 
@@ -306,7 +288,7 @@ impl Strict {
         self.forget(Counter::iotlb_other);
         // The frames of these are not the kernel's.
         for page in self.areas.get_mut().reserved.iter().cloned().flatten() {
-            if let Ok(table) = tables::walk(self.root, self.features.levels, page, 1) {
+            if let Some(table) = tables::find(self.root, self.features.levels, page) {
                 table.put(page % ENTRIES, Entry::ABSENT);
             }
         }

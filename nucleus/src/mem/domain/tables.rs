@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::frame::record::{Type, address, bytes, record};
 use crate::frame::{give_run, take_own};
-use crate::hw::iommu::Entry;
+use crate::hw::iommu::{Device, Entry};
 use crate::hw::machine;
-use crate::{OutOfMemory, PAGE_SIZE, PhysAddr};
+use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// Entries of a table.
 pub(super) const ENTRIES: u64 = 512;
@@ -81,22 +81,50 @@ pub(super) fn index(page: u64, level: usize) -> u64 {
     page >> (9 * (level - 1)) & (ENTRIES - 1)
 }
 
+/// Whether a tree of so many levels has such a page: beyond it, the indices begin anew.
+fn has(levels: usize, page: u64) -> bool {
+    page < pages(levels)
+}
+
+/// The pages that a tree of so many levels can map.
+pub(super) fn pages(levels: usize) -> u64 {
+    1 << (9 * levels)
+}
+
 /// Walks from the table `root` of level `levels` to the one of level `last` for a page, and makes
 /// the tables that are missing.
+///
+/// # Errors
+/// [`OutOfMemory`], also where there is no such page, or a large one.
 pub(super) fn walk(
     root: Table,
     levels: usize,
     page: u64,
     last: usize,
 ) -> Result<Table, OutOfMemory> {
+    walk_with(root, levels, page, last, Table::new)
+}
+
+/// As [`walk`], with tables that `make` makes.
+fn walk_with(
+    root: Table,
+    levels: usize,
+    page: u64,
+    last: usize,
+    mut make: impl FnMut() -> Result<Table, OutOfMemory>,
+) -> Result<Table, OutOfMemory> {
+    if !has(levels, page) {
+        return Err(OutOfMemory);
+    }
     let mut table = root;
     for level in (last + 1..=levels).rev() {
         let at = index(page, level);
         let entry = table.get(at);
         table = match entry.is_present() {
+            true if entry.is_large() => return Err(OutOfMemory),
             true => Table::of(entry),
             false => {
-                let new = Table::new()?;
+                let new = make()?;
                 table.put(at, Entry::table(new.at()));
                 new
             }
@@ -107,12 +135,59 @@ pub(super) fn walk(
 
 /// The table of level 1 for a page, if there is one.
 pub(super) fn find(root: Table, levels: usize, page: u64) -> Option<Table> {
-    let mut table = root;
+    let mut table = has(levels, page).then_some(root)?;
     for level in (2..=levels).rev() {
         let entry = table.get(index(page, level));
-        table = entry.is_present().then(|| Table::of(entry))?;
+        table = (entry.is_present() && !entry.is_large()).then(|| Table::of(entry))?;
     }
     Some(table)
+}
+
+/// Maps the memory that a device uses on the firmware's behalf at its own addresses, and notes each
+/// range before. Holds what `lock` returns while the tree changes, for one table at a time, and not
+/// while it takes memory: which takes a frame from what devices reach.
+pub(super) fn map_reserved<L>(
+    device: Device,
+    (root, levels): (Table, usize),
+    lock: impl Fn() -> L,
+    mut note: impl FnMut(Range<u64>) -> Result<(), OutOfMemory>,
+) -> Result<(), OutOfMemory> {
+    let mut spare = None;
+    let mut map = |range: Range<u64>| {
+        note(range.clone())?;
+        let mut page = range.start;
+        while page < range.end {
+            let next = range.end.min((page / ENTRIES + 1) * ENTRIES);
+            let is_mapped = {
+                let _held = lock();
+                let make = || spare.take().ok_or(OutOfMemory);
+                let table = walk_with(root, levels, page, 1, make);
+                table.map(|table| {
+                    for page in page..next {
+                        let at = PhysAddr(page << PAGE_SHIFT);
+                        table.set(page, Entry::page(at, true, true));
+                    }
+                    table.tell(page % ENTRIES..page % ENTRIES + (next - page));
+                })
+            };
+            match is_mapped {
+                Ok(()) => page = next,
+                // A large page: its frames are the kernel's, and not for the firmware.
+                Err(_) if spare.is_some() => return Err(OutOfMemory),
+                Err(_) => spare = Some(Table::new()?),
+            }
+        }
+        Ok(())
+    };
+    let mut result = Ok(());
+    machine::iommu_reserved(device, |start, end| {
+        let range = start.frame_number()..end.frame_number().min(pages(levels));
+        if result.is_ok() && !range.is_empty() {
+            result = map(range);
+        }
+    });
+    spare.into_iter().for_each(Table::free);
+    result
 }
 
 /// Frees a tree, which no unit reaches, and calls `leaf` with its tables of level 1 before.
