@@ -40,6 +40,7 @@
 //!                                 Block           requests that wait for a disk
 //!                                 Domain          a device's addresses
 //!                                 Device          a device's queue; its interrupt takes it too
+//!                                   Revoke        the device is detached
 //!                                   WaitQueue     also the parking lot's buckets
 //!                                   Observers -> Ready         never inside WaitQueue
 //!                                     Task -> RunQueue         waking

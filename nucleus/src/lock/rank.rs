@@ -64,6 +64,8 @@ impl Rank {
         Domain = 144,
         /// A device's queue: its requests complete, and their waiters are woken, with it held.
         Device = 145,
+        /// A device that broke its promises is detached.
+        Revoke = 147,
         /// A wait queue.
         WaitQueue = 150,
         /// The observers of a wait queue; given back before one is told.

@@ -121,6 +121,8 @@ pub(crate) struct Domain {
     reach: Reach,
     /// The device was detached because it broke its promises.
     revoked: AtomicBool,
+    /// Held while it is detached for this.
+    revoking: SpinLock<()>,
     drivers: SpinLock<Vec<Weak<dyn Driver>>>,
 }
 
@@ -150,10 +152,16 @@ impl Domain {
         let domain = Arc::new(Domain::with(device, reach));
         if !matches!(domain.reach, Reach::Physical) {
             LIVE.fetch_add(1, Ordering::Relaxed);
+            let new = Arc::downgrade(&domain);
             let mut domains = DOMAINS.lock();
-            domains.retain(|it| it.strong_count() > 0);
-            domains.try_reserve(1).map_err(|_| OutOfMemory)?;
-            domains.push(Arc::downgrade(&domain));
+            // None moves: some task may be on its way along them.
+            match domains.iter_mut().find(|it| it.strong_count() == 0) {
+                Some(ended) => *ended = new,
+                None => {
+                    domains.try_reserve(1).map_err(|_| OutOfMemory)?;
+                    domains.push(new);
+                }
+            }
         }
         Ok(domain)
     }
@@ -169,6 +177,7 @@ impl Domain {
             device,
             reach,
             revoked: AtomicBool::new(false),
+            revoking: SpinLock::new(Rank::Revoke, ()),
             drivers: SpinLock::new(Rank::Leaf, Vec::new()),
         }
     }
@@ -218,22 +227,30 @@ impl Domain {
     }
 
     /// Detaches a device that broke its promises; its drivers are told later. Any context. False
-    /// if no unit stands before it, so that it goes on reaching all memory.
+    /// if no unit stands before it, so that it goes on reaching all memory; else it reaches nothing
+    /// any more, whoever called this first.
     pub(crate) fn revoke(&self) -> bool {
         if matches!(self.reach, Reach::Physical) {
             return false;
         }
-        if !self.revoked.swap(true, Ordering::AcqRel) {
+        let revoking = self.revoking.lock_irq();
+        let is_first = !self.is_revoked();
+        if is_first {
             machine::iommu_detach(self.device);
             if let Reach::Strict(strict) = &self.reach {
                 strict.forget(Counter::iotlb_other);
             }
+            // Not before: who finds this set frees what the device had.
+            self.revoked.store(true, Ordering::Release);
+        }
+        drop(revoking);
+        if is_first {
             crate::log!("iommu: device {} is given up", self.device);
         }
         true
     }
 
-    /// Whether the device was [given up](Domain::revoke).
+    /// Whether the device was [given up](Domain::revoke): then it reaches nothing.
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }

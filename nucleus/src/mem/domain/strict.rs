@@ -17,8 +17,8 @@ use crate::{Frame, OutOfMemory, frame};
 /// So many stale addresses are worth an invalidation: 2 MiB that wait to be free. A request of 128
 /// KiB pays a 16th of one.
 pub(crate) const BATCH: usize = 512;
-/// Stale addresses that one invalidation is for at most: their frames are released with preemption
-/// off.
+/// With so many stale addresses, an invalidation takes no further windows: their frames are released
+/// with preemption off.
 const LARGEST: usize = 2 * BATCH;
 /// Areas of 512 addresses that are not used: in x86-64's one at 0xfee0_0000, a write is an
 /// interrupt, and address 0 means that there is none.
@@ -252,35 +252,37 @@ impl Strict {
     /// Makes all units forget the addresses that are stale, and releases their frames. Those that
     /// were stale before are free when this returns. No lock of rank `Domain` or later is held.
     pub(crate) fn flush(&self, cause: Counter) {
-        while self.flush_some(cause) {}
+        let mut next = 0;
+        // Each window once: what gets stale in those behind is not for this flush.
+        while let Some(end) = self.flush_some(next, cause) {
+            next = end;
+        }
     }
 
-    /// As [`flush`](Strict::flush), of [`LARGEST`] addresses or those of one window. Returns
-    /// whether there are more.
-    fn flush_some(&self, cause: Counter) -> bool {
+    /// As [`flush`](Strict::flush), of the windows from number `next` on, of [`WINDOWS`] or until
+    /// [`LARGEST`] addresses are found. Returns the number of the first that was left.
+    fn flush_some(&self, next: usize, cause: Counter) -> Option<usize> {
         let areas = self.areas.lock();
-        let (mut found, mut more) = (0, false);
-        // By window, what is stale before the invalidation. The last `end` of them may be cut.
-        let mut end = 0;
+        let rest = areas.windows.get(next..)?;
+        let skipped = rest.iter().position(|it| it.stale() > 0)?;
+        let rest = &rest[skipped..];
+        // By window, what is stale before the invalidation, of the first `len`.
         let mut counts = [0u32; WINDOWS];
-        let mut windows = areas.windows.iter().enumerate();
-        let from = windows.position(|(_, it)| it.stale() > 0);
-        let Some(from) = from else { return false };
-        for (window, count) in areas.windows[from..].iter().zip(&mut counts) {
+        let (mut len, mut found) = (0, 0);
+        for (window, count) in rest.iter().zip(&mut counts) {
             if found >= LARGEST {
                 break;
             }
             *count = window.stale();
             found += *count as usize;
-            end += 1;
+            len += 1;
         }
-        more |= from + end < areas.windows.len();
         self.forget(cause);
-        for (window, count) in areas.windows[from..].iter().zip(&counts[..end]) {
+        for (window, count) in rest.iter().zip(&counts[..len]) {
             window.release(*count);
         }
         self.stale.fetch_sub(found, Ordering::Relaxed);
-        more
+        Some(next + skipped + len)
     }
 
     /// Frees all: the device was detached, no request is given or taken any more.

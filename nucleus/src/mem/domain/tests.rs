@@ -5,9 +5,10 @@ use std::vec::Vec;
 use super::tables::{self, ENTRIES, Table};
 use super::*;
 use crate::PAGE_SHIFT;
+use crate::frame::Contents;
 use crate::hw::iommu::Entry;
-use crate::hw::sim::{device_read, iommu_reserved};
-use crate::sim::{Config, on_machines_like};
+use crate::hw::sim::{device_read, device_write, iommu_reserved};
+use crate::sim::{Config, Together, on_machines_like};
 
 fn machines(
     name: &str,
@@ -39,6 +40,96 @@ fn a_device_reaches_what_it_uses_for_the_firmware() {
             }
         });
     }
+}
+
+/// Who walks along all domains meets each that lives all the time, whatever comes and goes.
+#[test]
+fn no_domain_is_passed_over_while_others_come_and_go() {
+    machines("walk", Policy::Strict, 3, || {
+        let ended = Domain::new(Device(1)).unwrap();
+        let live = [2, 3].map(|n| Domain::new(Device(n)).unwrap());
+        drop(ended);
+        let (mut seen, mut new) = (Vec::new(), Vec::new());
+        each(|domain| {
+            seen.push(domain.device());
+            if new.is_empty() {
+                new.push(Domain::new(Device(4)).unwrap());
+            }
+        });
+        for domain in &live {
+            assert!(seen.contains(&domain.device()), "only {seen:?}");
+        }
+    });
+}
+
+/// Whoever finds a device given up, by any of its queues, finds that it reaches nothing.
+#[test]
+fn a_device_that_is_given_up_reaches_nothing() {
+    for policy in [Policy::Open, Policy::Strict] {
+        machines("given up", policy, 40, || {
+            let domain = Domain::new(Device(2)).unwrap();
+            let frame = Frame::alloc(Contents::Zeroed).unwrap();
+            let at = domain.map_lasting(&frame, true, true).unwrap();
+            assert!(device_write(2, at, &[1]));
+            let together = Arc::new(Together::default());
+            for queue in 0..3 {
+                let domain = domain.clone();
+                together.spawn(move || {
+                    let is_known = match queue {
+                        0 => domain.is_revoked(),
+                        _ => domain.revoke(),
+                    };
+                    let reaches = device_write(2, at, &[2]);
+                    assert!(!is_known || !reaches, "it reaches memory still");
+                });
+            }
+            together.join();
+            assert!(domain.is_revoked());
+        });
+    }
+}
+
+/// A flush is for what was stale when it began: requests that end meanwhile buy no more of them.
+#[test]
+fn a_flush_ends_whatever_ends_meanwhile() {
+    const WINDOWS: usize = 300;
+    machines("flush", Policy::Strict, 10, || {
+        let domain = Domain::new(Device(2)).unwrap();
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let strict = domain.strict().unwrap();
+        let windows: Vec<_> = (0..WINDOWS)
+            .map_while(|_| strict.add_window().ok())
+            .collect();
+        assert_eq!(windows.len(), WINDOWS);
+        let use_one = |domain: &Domain, frame: &Frame, window: &Window| {
+            let strict = domain.strict().unwrap();
+            if window.has_room(1) {
+                window.map(frame, true, false);
+                strict.give(window, 1);
+                strict.take(window);
+            }
+        };
+        windows.iter().for_each(|it| use_one(&domain, &frame, it));
+        let together = Arc::new(Together::default());
+        together.spawn({
+            let (domain, frame, first) = (domain.clone(), frame.clone(), windows[0].clone());
+            move || {
+                for _ in 0..200 {
+                    use_one(&domain, &frame, &first);
+                    crate::task::yield_now();
+                }
+            }
+        });
+        let count = || Counter::iotlb_batch.total();
+        let before = count();
+        for done in 1..=5 {
+            strict.flush(Counter::iotlb_batch);
+            assert!(count() - before <= 3 * done, "{}", count() - before);
+        }
+        together.join();
+        strict.flush(Counter::iotlb_other);
+        assert_eq!(strict.stale(), 0);
+    });
 }
 
 /// A page that a tree has no entry for is none: it is not one of those at the indices that it has.
