@@ -45,7 +45,7 @@ extern "Rust" fn nucleus_frames_leave(frames: &[Range<u32>], cause: Counter) {
 }
 
 #[unsafe(no_mangle)]
-extern "Rust" fn nucleus_frames_enter(frames: Range<u32>) {
+extern "Rust" fn nucleus_frames_enter(frames: &[Range<u32>]) {
     domain::open::enter(frames);
 }
 

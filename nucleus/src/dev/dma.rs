@@ -12,6 +12,7 @@
 
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
 use core::{
+    num::NonZeroU64,
     ops::Deref,
     sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     time::Duration,
@@ -66,7 +67,8 @@ pub struct Part {
 /// Where a frame is mapped for as long as its domain lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Lasting {
-    domain: u16,
+    /// The domain's [generation](domain::Strict::generation): a part may outlive its domain.
+    domain: NonZeroU64,
     page: u32,
 }
 
@@ -128,7 +130,7 @@ impl<'a> Addresses<'a> {
 
     fn mapped(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
         if let Some(lasting) = part.lasting
-            && self.domain.strict().map(|it| it.number()) == Some(lasting.domain)
+            && self.domain.strict().map(|it| it.generation()) == Some(lasting.domain)
         {
             return lasting.page.into();
         }
@@ -384,7 +386,7 @@ impl Pool {
         // Without memory for it, it is mapped for each message.
         let at = domain.map_lasting(frame, true, true).ok()?;
         Some(Lasting {
-            domain: domain.strict()?.number(),
+            domain: domain.strict()?.generation(),
             page: u32::try_from(at >> PAGE_SHIFT).ok()?,
         })
     }
@@ -457,13 +459,21 @@ impl Drop for Buffer {
             return;
         }
         let mut state = self.pool.state.lock();
-        // Never beyond what was reserved. Those that stay mapped are no more than that.
+        // Never beyond what was reserved. Those that stay mapped are no more than that, and others
+        // make room for them.
+        let mut left = None;
+        if state.free.len() == self.pool.keep && self.lasting.is_some() {
+            let other = state.free.iter().position(|(_, it)| it.is_none());
+            left = other.and_then(|other| state.free.remove(other));
+        }
         if state.free.len() < self.pool.keep {
             match is_alone {
                 true => state.free.push_back((frame, self.lasting)),
                 false => state.free.push_front((frame, self.lasting)),
             }
         }
+        drop(state);
+        drop(left);
     }
 }
 

@@ -47,7 +47,7 @@ unsafe extern "Rust" {
 
     /// Brings such frames back.
     #[link_name = "nucleus_frames_enter"]
-    pub(crate) safe fn frames_enter(frames: Range<u32>);
+    pub(crate) safe fn frames_enter(frames: &[Range<u32>]);
 
     /// Frees what waits for an invalidation of devices' translations; returns whether that was
     /// anything. The caller holds no spin lock.

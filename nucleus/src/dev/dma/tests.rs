@@ -253,10 +253,10 @@ fn the_audit_knows_what_devices_reach() {
         let _device = BusMaster::new();
         let table = frame::take_table(2).unwrap().index();
         assert_eq!(reached(), []);
-        domain::open::enter(table..table + 1);
+        let runs = core::iter::once(table..table + 1).collect::<Vec<_>>();
+        domain::open::enter(&runs);
         assert_eq!(reached(), [Violation::Reachable { frame: table }]);
-        let left = core::iter::once(table..table + 1).collect::<Vec<_>>();
-        domain::open::leave(&left, Counter::iotlb_other);
+        domain::open::leave(&runs, Counter::iotlb_other);
         assert_eq!(reached(), []);
     })
     .unwrap();
@@ -340,6 +340,48 @@ fn addresses_are_reused_after_their_invalidation_only() {
                 assert_eq!(bytes, [round, i as u8]);
             }
         }
+    });
+}
+
+/// A part of a pool's buffer that is kept past its domain is mapped anew in another one, which has
+/// the domain's number.
+#[test]
+fn a_part_outlives_the_domain_that_mapped_it() {
+    strict(|| {
+        let attach = || domain_of(2).unwrap();
+        let old = attach();
+        let number = old.strict().unwrap().number();
+        let pool = Pool::in_domain(1, Some(old)).unwrap();
+        let buffer = pool.take().unwrap();
+        buffer.fill(0, PAGE_SIZE, 0x5a);
+        let part = buffer.part(0, 8);
+        drop((buffer, pool));
+        let new = attach();
+        assert_eq!(new.strict().unwrap().number(), number);
+        let window = new.strict().unwrap().add_window().unwrap();
+        let mut addresses = Addresses::new(&new, Some(&window));
+        let at = addresses.of(&part, false);
+        addresses.give();
+        let mut bytes = [0; 8];
+        assert!(device_read(2, at, &mut bytes), "it finds nothing there");
+        assert_eq!(bytes, [0x5a; 8]);
+        take(&new, &window);
+    });
+}
+
+/// A pool keeps the frames that are mapped for long, though others come back first.
+#[test]
+fn a_pool_keeps_what_stays_mapped() {
+    strict(|| {
+        let pool = Pool::in_domain(2, Some(domain_of(2).unwrap())).unwrap();
+        let take = || pool.take().unwrap();
+        let [first, second, third] = [take(), take(), take()];
+        assert!(third.lasting.is_none());
+        drop(third);
+        drop((first, second));
+        let again = [take(), take()];
+        let lasting = again.iter().filter(|it| it.lasting.is_some()).count();
+        assert_eq!(lasting, 2);
     });
 }
 

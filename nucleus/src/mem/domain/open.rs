@@ -170,16 +170,10 @@ pub(crate) fn leave(runs: &[Range<u32>], cause: Counter) {
     let stale = {
         let mut tree = TREE.lock_irq();
         let Some(tree) = tree.as_mut() else { return };
-        let mut stale = None;
         for run in runs {
             tree.change(run.clone(), Entry::ABSENT);
-            stale = Some(match stale {
-                None => tree.stale(run),
-                // Few are apart, and of those most once only.
-                Some(_) => Stale::Domain(tree.number),
-            });
         }
-        stale
+        tree.stale(runs)
     };
     // A device that is attached later finds the tables as they are.
     if let Some(stale) = stale
@@ -191,13 +185,14 @@ pub(crate) fn leave(runs: &[Range<u32>], cause: Counter) {
     frames.for_each(|index| machine::frame_closed(address(index)));
 }
 
-/// Frames return, which the caller owns alone, all of which devices may reach.
-pub(crate) fn enter(frames: Range<u32>) {
+/// Frames return, which the caller owns alone, all of which devices may reach. At most one
+/// invalidation for all.
+pub(crate) fn enter(runs: &[Range<u32>]) {
     let stale = {
         let mut tree = TREE.lock_irq();
         let Some(tree) = tree.as_mut() else { return };
-        tree.enter(frames.clone());
-        tree.features.keeps_absent.then(|| tree.stale(&frames))
+        runs.iter().for_each(|run| tree.enter(run.clone()));
+        tree.stale(runs).filter(|_| tree.features.keeps_absent)
     };
     if let Some(stale) = stale
         && DEVICES.load(Ordering::SeqCst) > 0
@@ -254,11 +249,15 @@ impl Tree {
         }
     }
 
-    /// What units may hold of frames: the smallest block around them that they can forget.
-    fn stale(&self, frames: &Range<u32>) -> Stale {
-        let pages = u64::from(frames.start)..u64::from(frames.end);
+    /// What units may hold of frames: the smallest block around one run that they can forget.
+    fn stale(&self, runs: &[Range<u32>]) -> Option<Stale> {
+        let [run] = runs else {
+            // Few are apart, and of those most once only.
+            return (!runs.is_empty()).then_some(Stale::Domain(self.number));
+        };
+        let pages = u64::from(run.start)..u64::from(run.end);
         // One table's at most.
         let most = self.features.page_order.map(|most| most.min(9));
-        Stale::around(self.number, pages, most)
+        Some(Stale::around(self.number, pages, most))
     }
 }

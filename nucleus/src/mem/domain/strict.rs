@@ -2,8 +2,9 @@
 //! domain's own.
 
 use alloc::{sync::Arc, vec::Vec};
+use core::num::NonZeroU64;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::numbers::{self, forget};
 use super::tables::{self, ENTRIES, Table};
@@ -27,6 +28,7 @@ const INTERRUPTS: u64 = 0xfee0_0000 >> 21;
 /// See the head of the file.
 pub(crate) struct Strict {
     number: Number,
+    generation: NonZeroU64,
     features: Features,
     root: Table,
     areas: SpinLock<Areas>,
@@ -46,6 +48,14 @@ struct Areas {
     reserved: Vec<Range<u64>>,
 }
 
+/// Domains made so far, and one more.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+fn next_generation() -> NonZeroU64 {
+    let next = GENERATION.fetch_add(1, Ordering::Relaxed);
+    NonZeroU64::new(next).expect("fewer domains than that in any time")
+}
+
 impl Areas {
     /// Whether 512 addresses are not for requests.
     fn is_taken(&self, area: u64) -> bool {
@@ -63,6 +73,7 @@ impl Strict {
         let root = Table::new().inspect_err(|_| numbers::give(number))?;
         let mut strict = Strict {
             number,
+            generation: next_generation(),
             features,
             root,
             areas: SpinLock::new(
@@ -110,6 +121,12 @@ impl Strict {
         let in_use: u64 = in_use.map(|it| it.end - it.start).sum();
         let mapped = areas.lasting_pages + (reserved + in_use) as usize;
         [mapped, self.stale()]
+    }
+
+    /// What no other domain has or will have, as another one gets its number when it has ended.
+    #[inline]
+    pub(crate) fn generation(&self) -> NonZeroU64 {
+        self.generation
     }
 
     /// The number of the domain.

@@ -66,57 +66,57 @@ impl Cause {
     }
 }
 
-fn count(frames: usize, cause: Cause) {
-    let [changes, batches] = cause.counters();
-    changes.add(frames as u64);
-    batches.add(1);
-}
-
-/// Takes free frames out of the devices' reach, before they become something else: all in one
-/// batch. The caller owns them alone; it may hold locks, but not the buddy allocator's.
-pub(super) fn withdraw(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
+/// Gives `send` the runs, up to [`BATCH`] at once, where devices' reach is watched; counts all as
+/// if it were.
+fn send(
+    frames: impl Iterator<Item = Range<u32>>,
+    cause: Cause,
+    mut send: impl FnMut(&[Range<u32>]),
+) {
     let is_watched = IS_WATCHED.load(Ordering::Relaxed);
-    let mut total = 0;
+    let [changes, batches] = cause.counters();
     let mut batch = [const { 0..0 }; BATCH];
     let mut len = 0;
+    let mut finish = |batch: &[Range<u32>]| {
+        if is_watched {
+            send(batch);
+        }
+        changes.add(batch.iter().map(|it| it.len() as u64).sum());
+        batches.add(1);
+    };
     for run in frames {
         debug_assert!(run.clone().all(|it| record(it).is_reachable()));
-        total += run.len();
-        if is_watched {
-            batch[len] = run;
-            len += 1;
-            if len == BATCH {
-                handlers::frames_leave(&batch, cause.invalidation());
-                len = 0;
-            }
+        batch[len] = run;
+        len += 1;
+        if len == BATCH {
+            finish(&batch);
+            len = 0;
         }
     }
     if len > 0 {
-        handlers::frames_leave(&batch[..len], cause.invalidation());
+        finish(&batch[..len]);
     }
-    count(total, cause);
 }
 
-/// Runs of frames that leave by one invalidation: those of a stack fit.
-const BATCH: usize = 16;
+/// Takes free frames out of the devices' reach, before they become something else: [`BATCH`] runs by
+/// one batch. The caller owns them alone; it may hold locks, but not the buddy allocator's.
+pub(super) fn withdraw(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
+    send(frames, cause, |batch| {
+        handlers::frames_leave(batch, cause.invalidation());
+    });
+}
+
+/// Runs of frames that leave or return by one invalidation: those of a stack fit, and the blocks
+/// that the page-table cache releases together.
+const BATCH: usize = 32;
 
 /// Neighbouring frames, as [`withdraw`] and [`restore`] want them.
 pub(super) fn run(frames: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     core::iter::once(frames)
 }
 
-/// Brings frames back, free ones again, that [`withdraw`] took out: all in one batch. The caller
+/// Brings frames back, free ones again, that [`withdraw`] took out, by batches as there. The caller
 /// owns them alone.
 pub(super) fn restore(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
-    let mut total = 0;
-    for run in frames {
-        debug_assert!(run.clone().all(|it| record(it).is_reachable()));
-        total += run.len();
-        if IS_WATCHED.load(Ordering::Relaxed) {
-            handlers::frames_enter(run);
-        }
-    }
-    if total > 0 {
-        count(total, cause);
-    }
+    send(frames, cause, handlers::frames_enter);
 }

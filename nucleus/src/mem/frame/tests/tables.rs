@@ -1,8 +1,10 @@
 //! The page-table cache: what is in use, in pools and set aside, and what devices may reach.
 
 use super::*;
+use crate::dma::Policy;
 use crate::mem::frame::record::find;
 use crate::mem::frame::table_cache::LEVELS;
+use crate::sim::BusMaster;
 
 fn take(level: usize, count: usize) -> Vec<u32> {
     (0..count)
@@ -252,6 +254,35 @@ fn tables_under_all_settings() {
             let is_kept = record.kind() != Type::Free || record.is_reachable();
             assert!(is_kept, "frame {frame:#x} of {first:#x} is lost to devices");
         }
+    });
+}
+
+/// A batch is one invalidation for all of its frames: when they leave, and in caching mode also when
+/// they return.
+#[test]
+fn a_batch_is_one_invalidation() {
+    let like = Config {
+        iommu: Some(Policy::Open),
+        ..Config::default()
+    };
+    on_machines_like("batches of frames", [1, 2], 1024, 16, like, || {
+        let _device = BusMaster::new();
+        let mut frames = [0; 70];
+        let count = || {
+            [
+                Counter::device_batches_stacks.total(),
+                Counter::iotlb_stack.total(),
+                Counter::iotlb_absent.total(),
+            ]
+        };
+        let first = count();
+        take_stack(&mut frames).unwrap();
+        let taken = count();
+        assert_eq!(taken[0] - first[0], taken[1] - first[1]);
+        give_stack(&frames);
+        let given = count();
+        assert_eq!(given[1], taken[1]);
+        assert!(given[2] - taken[2] <= given[0] - taken[0], "{given:?}");
     });
 }
 
