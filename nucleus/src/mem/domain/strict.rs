@@ -18,8 +18,8 @@ use crate::{Frame, OutOfMemory, frame};
 /// So many stale addresses are worth an invalidation: 2 MiB that wait to be free. A request of 128
 /// KiB pays a 16th of one.
 pub(crate) const BATCH: usize = 512;
-/// With so many stale addresses, an invalidation takes no further windows: their frames are released
-/// with preemption off.
+/// With so many stale addresses, an invalidation takes no further windows: their frames are
+/// released with preemption off.
 const LARGEST: usize = 2 * BATCH;
 /// Areas of 512 addresses that are not used: in x86-64's one at 0xfee0_0000, a write is an
 /// interrupt, and address 0 means that there is none.

@@ -98,8 +98,8 @@ fn send(
     }
 }
 
-/// Takes free frames out of the devices' reach, before they become something else: [`BATCH`] runs by
-/// one batch. The caller owns them alone; it may hold locks, but not the buddy allocator's.
+/// Takes free frames out of the devices' reach, before they become something else: [`BATCH`] runs
+/// by one batch. The caller owns them alone; it may hold locks, but not the buddy allocator's.
 pub(super) fn withdraw(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
     send(frames, cause, |batch| {
         handlers::frames_leave(batch, cause.invalidation());

@@ -257,8 +257,8 @@ fn tables_under_all_settings() {
     });
 }
 
-/// A batch is one invalidation for all of its frames: when they leave, and in caching mode also when
-/// they return.
+/// A batch is one invalidation for all of its frames: when they leave, and in caching mode also
+/// when they return.
 #[test]
 fn a_batch_is_one_invalidation() {
     let like = Config {
