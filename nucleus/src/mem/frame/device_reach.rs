@@ -6,6 +6,7 @@
 //! IOTLB invalidation, one for each batch of frames that change together.
 
 use core::ops::Range;
+use core::slice;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::record::{Type, record};
@@ -69,23 +70,28 @@ impl Cause {
 /// Gives `send` the runs, up to [`BATCH`] at once, where devices' reach is watched; counts all as
 /// if it were.
 fn send(
-    frames: impl Iterator<Item = Range<u32>>,
+    mut frames: impl Iterator<Item = Range<u32>>,
     cause: Cause,
     mut send: impl FnMut(&[Range<u32>]),
 ) {
     let is_watched = IS_WATCHED.load(Ordering::Relaxed);
     let [changes, batches] = cause.counters();
-    let mut batch = [const { 0..0 }; BATCH];
-    let mut len = 0;
     let mut finish = |batch: &[Range<u32>]| {
+        debug_assert!({ batch.iter().cloned().flatten() }.all(|it| record(it).is_reachable()));
         if is_watched {
             send(batch);
         }
         changes.add(batch.iter().map(|it| it.len() as u64).sum());
         batches.add(1);
     };
-    for run in frames {
-        debug_assert!(run.clone().all(|it| record(it).is_reachable()));
+    let Some(first) = frames.next() else { return };
+    let Some(second) = frames.next() else {
+        // Nearly always so.
+        return finish(slice::from_ref(&first));
+    };
+    let mut batch = [const { 0..0 }; BATCH];
+    let mut len = 0;
+    for run in [first, second].into_iter().chain(frames) {
         batch[len] = run;
         len += 1;
         if len == BATCH {
