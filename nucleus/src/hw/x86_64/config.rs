@@ -62,26 +62,30 @@ pub unsafe fn write(function: u16, register: u8, value: u32) {
 /// Whether a function was [blocked](block).
 pub fn is_blocked(function: u16) -> bool {
     let word = &BLOCKED[usize::from(function) / 64];
-    word.load(Ordering::Relaxed) >> (function % 64) & 1 != 0
+    word.load(Ordering::Acquire) >> (function % 64) & 1 != 0
 }
 
-/// Takes bus mastering from a function for good: it reaches no memory and sends no messages.
-/// Returns false if it was taken before.
+/// Takes bus mastering from a function for good: when this returns, it reaches no memory and sends
+/// no messages, whoever has taken it. Returns false if it was taken before.
 pub fn block(function: u16) -> bool {
     let word = &BLOCKED[usize::from(function) / 64];
     let bit = 1 << (function % 64);
-    if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
-        return false;
-    }
     PORTS.with(|()| {
+        if word.load(Ordering::Relaxed) & bit != 0 {
+            return false;
+        }
         // SAFETY: the function does less than before; the upper half's bits are cleared by ones.
         unsafe {
             out32(ADDRESS, address(function, COMMAND));
             let command = in32(DATA);
             out32(DATA, command & 0xffff & !BUS_MASTER);
+            // The answer comes behind what the function has written to memory.
+            in32(DATA);
         }
-    });
-    true
+        // Seen by nobody before it is true.
+        word.fetch_or(bit, Ordering::Release);
+        true
+    })
 }
 
 /// Whether there is a function.

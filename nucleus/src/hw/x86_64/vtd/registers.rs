@@ -51,18 +51,28 @@ pub mod fault_status {
 /// an emulator whose host is busy may be away for a while.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// Waits until `is_done`; false if that takes longer than a unit may take.
-pub fn wait(mut is_done: impl FnMut() -> bool) -> bool {
-    let start = nanoseconds();
-    loop {
-        if is_done() {
-            return true;
+/// Until when a unit may take for what it is told, however many waits that makes.
+#[derive(Clone, Copy)]
+pub struct Deadline(u64);
+
+impl Deadline {
+    /// Of what begins now.
+    pub fn new() -> Deadline {
+        Deadline(nanoseconds().wrapping_add(PATIENCE))
+    }
+
+    /// Waits until `is_done`; false if that takes longer than a unit may take.
+    pub fn wait(self, mut is_done: impl FnMut() -> bool) -> bool {
+        loop {
+            if is_done() {
+                return true;
+            }
+            if (self.0.wrapping_sub(nanoseconds()) as i64) < 0 {
+                // The host may have been away: the last look counts.
+                return is_done();
+            }
+            spin_hint();
         }
-        if nanoseconds().wrapping_sub(start) > PATIENCE {
-            // The host may have been away: the last look counts.
-            return is_done();
-        }
-        spin_hint();
     }
 }
 
@@ -169,7 +179,7 @@ impl Registers {
         let kept = self.kept_commands();
         let command = if on { kept | bit } else { kept & !bit };
         self.write(COMMAND, command);
-        wait(|| self.is_on(bit) == on)
+        Deadline::new().wait(|| self.is_on(bit) == on)
     }
 
     /// Flushes the unit's write buffer, or makes it take a table's address. As
@@ -178,7 +188,7 @@ impl Registers {
     pub fn once(&self, bit: u32) -> bool {
         self.write(COMMAND, self.kept_commands() | bit);
         // The buffer's bit is set until it is done, the others' from then on.
-        wait(|| self.is_on(bit) == (bit != global::FLUSH_WRITES))
+        Deadline::new().wait(|| self.is_on(bit) == (bit != global::FLUSH_WRITES))
     }
 }
 
