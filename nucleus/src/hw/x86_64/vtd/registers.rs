@@ -92,8 +92,12 @@ impl Registers {
         }
     }
 
-    /// Maps the page at `at`, and what more the unit says that its registers take.
-    pub fn map(&self, at: u64) -> bool {
+    /// Maps the page at `at`, and what more the unit says that its registers take. False without
+    /// room for it, or if any of it is memory.
+    pub fn map(&self, at: u64, is_memory: impl Fn(u64, u64) -> bool) -> bool {
+        if is_memory(at, at + 4096) {
+            return false;
+        }
         let Some(base) = map_device(at, 4096) else {
             return false;
         };
@@ -105,14 +109,13 @@ impl Registers {
         if len <= 4096 {
             return true;
         }
+        if is_memory(at, at + len as u64) {
+            return false;
+        }
         let base = map_device(at, len);
         self.base
             .store(base.map_or(0, |it| it as usize), Ordering::Relaxed);
         base.is_some()
-    }
-
-    pub fn is_mapped(&self) -> bool {
-        self.base.load(Ordering::Relaxed) != 0
     }
 
     /// Bytes up to the end of the last fault record and of the registers of the IOTLB.

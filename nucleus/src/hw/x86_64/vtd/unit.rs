@@ -1,20 +1,20 @@
 //! A unit: started, told what to forget, given up when it does not answer.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::super::config;
+use super::super::dmar::{MAX_SCOPES, MAX_UNITS};
 use super::super::gate::Gate;
 use super::super::layout::ptr;
 use super::faults;
 use super::registers::{self, Capabilities, Deadline, Registers, fault_status, global};
-use crate::PhysAddr;
 use crate::hw::counters::Counter;
 use crate::hw::handlers;
 use crate::hw::iommu::{Device, Domain, Stale};
+use crate::{PAGE_SIZE, PhysAddr};
 
-pub const MAX_UNITS: usize = 16;
-/// Ranges of places that the firmware names for a unit.
-const MAX_SCOPES: usize = 32;
+/// Ranges of places that the firmware names for a unit: a bridge, and what is behind it.
+const MAX_RANGES: usize = 2 * MAX_SCOPES;
 /// No place is in it: the first one is behind the last one.
 const NO_SCOPE: u32 = 1 << 16;
 
@@ -53,12 +53,15 @@ pub struct Unit {
     pub registers: Registers,
     /// Guards the commands, too. Inside, the unit is lost or works: it is cut off in one go.
     queue: Gate<Queue>,
-    /// The queue's frame, and the frame of the word that the unit writes; 0 without a queue.
+    /// The queue's frame, and the frame of the word that the unit writes; 0 before.
     frames: [AtomicU64; 2],
+    has_queue: AtomicBool,
     /// It is used no more, and its devices are no bus masters.
     is_lost: AtomicBool,
+    /// Its registers can't be used: nobody knows whether it is there, and what it does.
+    is_absent: AtomicBool,
     takes_rest: AtomicBool,
-    scopes: [AtomicU32; MAX_SCOPES],
+    scopes: [AtomicU32; MAX_RANGES],
 }
 
 /// The unit did not answer.
@@ -74,13 +77,15 @@ impl Unit {
                 awaited: 0,
             }),
             frames: [const { AtomicU64::new(0) }; 2],
+            has_queue: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            is_absent: AtomicBool::new(false),
             takes_rest: AtomicBool::new(false),
-            scopes: [const { AtomicU32::new(NO_SCOPE) }; MAX_SCOPES],
+            scopes: [const { AtomicU32::new(NO_SCOPE) }; MAX_RANGES],
         }
     }
 
-    /// Notes which places are behind the unit.
+    /// Notes which places are behind the unit: no more than a table has room for.
     pub fn set_scope(&self, takes_rest: bool, places: impl Iterator<Item = (u16, u16)>) {
         self.takes_rest.store(takes_rest, Ordering::Relaxed);
         for (slot, (first, last)) in self.scopes.iter().zip(places) {
@@ -104,7 +109,20 @@ impl Unit {
     }
 
     pub fn has_queue(&self) -> bool {
-        self.frames[0].load(Ordering::Relaxed) != 0
+        self.has_queue.load(Ordering::Relaxed)
+    }
+
+    /// Takes the frames for a queue. False without memory for them; some may be the unit's then.
+    pub fn take_queue(&self) -> bool {
+        self.frames.iter().all(|slot| {
+            let frame = handlers::take_kernel_frame();
+            if let Some(frame) = frame {
+                // SAFETY: the frame was just taken.
+                unsafe { ptr(frame).write_bytes(0, PAGE_SIZE) };
+                slot.store(frame.0, Ordering::Relaxed);
+            }
+            frame.is_some()
+        })
     }
 
     /// Whether there is a unit.
@@ -112,9 +130,14 @@ impl Unit {
         ![0, u32::MAX].contains(&self.registers.read(registers::VERSION))
     }
 
-    /// Goes on without it: there is none.
+    /// Goes on without it: its registers are not used.
     pub fn leave_out(&self) {
+        self.is_absent.store(true, Ordering::Relaxed);
         self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_absent(&self) -> bool {
+        self.is_absent.load(Ordering::Relaxed)
     }
 
     /// Turns off what the firmware may have left on.
@@ -136,7 +159,8 @@ impl Unit {
     }
 
     /// Starts the unit: from now on devices reach what `root` leads to, and no other memory.
-    /// `queued`: by a queue, if it has one. `interrupts`: their table, if they are remapped.
+    /// `queued`: told by its queue, whose frames were [taken](Self::take_queue). `interrupts`: their
+    /// table, if they are remapped.
     ///
     /// # Errors
     /// [`Silent`].
@@ -148,15 +172,7 @@ impl Unit {
     ) -> Result<(), Silent> {
         let done = |answered: bool| answered.then_some(()).ok_or(Silent);
         if queued {
-            let frames = [(); 2].map(|()| handlers::take_kernel_frame());
-            if let [Some(queue), Some(word)] = frames {
-                // SAFETY: the frame was just taken.
-                unsafe { ptr(word).cast::<u64>().write_volatile(0) };
-                self.frames[1].store(word.0, Ordering::Relaxed);
-                self.frames[0].store(queue.0, Ordering::Relaxed);
-            }
-        }
-        if self.has_queue() {
+            self.has_queue.store(true, Ordering::Relaxed);
             self.start_queue()?;
         }
         self.registers.write_wide(registers::ROOT_TABLE, root.0);
@@ -482,14 +498,19 @@ pub fn silence() {
 
 static UNITS: [Unit; MAX_UNITS] = [const { Unit::new() }; MAX_UNITS];
 
-/// All units, whether they are there or not.
-pub fn all() -> &'static [Unit; MAX_UNITS] {
-    &UNITS
+/// How many of them the firmware's table names.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The next unit of the firmware's table.
+pub fn add() -> Option<&'static Unit> {
+    let unit = UNITS.get(COUNT.load(Ordering::Relaxed))?;
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    Some(unit)
 }
 
-/// Those that the machine has.
+/// Those of the firmware's table, used or not.
 pub fn units() -> impl Iterator<Item = &'static Unit> {
-    UNITS.iter().take_while(|unit| unit.registers.is_mapped())
+    UNITS.iter().take(COUNT.load(Ordering::Relaxed))
 }
 
 /// The unit that a function's requests go through.
