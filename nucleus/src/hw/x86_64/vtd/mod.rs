@@ -339,6 +339,16 @@ pub(crate) fn iommu_take_fault() -> Option<Fault> {
     faults::take()
 }
 
+/// Takes faults in another interrupt, soon.
+pub(crate) fn iommu_take_later() {
+    faults::take_later();
+}
+
+/// Lets units not interrupt for faults any more; devices that are lost are reported all the same.
+pub(crate) fn iommu_mask_faults() {
+    faults::mask();
+}
+
 /// Faults that were not recorded, at least.
 pub(crate) fn iommu_lost_faults() -> u64 {
     faults::lost()

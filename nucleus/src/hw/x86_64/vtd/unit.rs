@@ -451,7 +451,7 @@ impl Unit {
             config::functions(bus, |place| {
                 let is_behind = unit_of(place).is_some_and(|unit| core::ptr::eq(unit, self));
                 if is_behind && config::behind(place).is_none() && config::block(place) {
-                    faults::report_lost(Device(place));
+                    faults::report_lost(place);
                 }
             });
         }
