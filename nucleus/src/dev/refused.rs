@@ -2,9 +2,9 @@
 //!
 //! Each is counted for its device and, as long as there are few, written to the log. A device that
 //! goes on loses bus mastering: it reaches nothing any more, and the queues of its driver
-//! [fail](super::dma::report_lost). This holds for the first [`DEVICES`]. What else comes, from more
-//! devices or from those that were blocked, has one count; when that is too much, units interrupt
-//! for faults no more, and go on refusing.
+//! [fail](super::dma::report_lost). This holds for the first [`DEVICES`] that have any. All else,
+//! from more devices or from those that were blocked, has one count; when that is too much, units
+//! interrupt for faults no more, and go on refusing.
 
 use crate::hw::iommu::{Device, Fault};
 

@@ -159,8 +159,8 @@ impl Unit {
     }
 
     /// Starts the unit: from now on devices reach what `root` leads to, and no other memory.
-    /// `queued`: told by its queue, whose frames were [taken](Self::take_queue). `interrupts`: their
-    /// table, if they are remapped.
+    /// `queued`: told by its queue, whose frames were [taken](Self::take_queue). `interrupts`:
+    /// their table, if they are remapped.
     ///
     /// # Errors
     /// [`Silent`].
