@@ -14,7 +14,7 @@ use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
 use core::{
     num::NonZeroU64,
     ops::Deref,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ use crate::{
     cpu::percpu::Restart,
     ephemeral::{self, LONGEST_RUN},
     frame::Contents,
-    hw::iommu::Device,
+    hw::{iommu::Device, places::Places},
     lock::{Rank, SpinLock},
     mem::domain,
     pmap::audit::{Report, Seen, Violation},
@@ -181,18 +181,13 @@ pub(crate) fn wake_cleaner() {
     CLEANER.wake_all();
 }
 
-/// Places of devices that reach nothing any more, and one more each; 0 for none.
-static LOST: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
+/// Devices that reach nothing any more, whose drivers are to be told.
+static LOST: Places = Places::new();
 
 /// The device reaches nothing any more: its driver's requests fail. Any context.
 #[cfg_attr(not(target_os = "none"), allow(dead_code))]
 pub(crate) fn report_lost(device: Device) {
-    let new = u32::from(device.0) + 1;
-    for place in &LOST {
-        if place.compare_exchange(0, new, SeqCst, SeqCst).is_ok() {
-            break;
-        }
-    }
+    LOST.insert(device.0);
     wake_cleaner();
 }
 
@@ -233,10 +228,8 @@ fn clean() {
         }
         // Others come until then, and go with the same invalidation.
         task::sleep(Sleep::within(WAIT));
-        for place in &LOST {
-            if let Some(device) = place.swap(0, SeqCst).checked_sub(1) {
-                domain::give_up(Device(device as u16));
-            }
+        while let Some(place) = LOST.take() {
+            domain::give_up(Device(place));
         }
         if domain::settle() {
             WANTED.store(true, SeqCst);
@@ -284,7 +277,7 @@ pub fn policy() -> Policy {
 /// Forgets the cleaner, for a new simulated machine.
 #[cfg(not(target_os = "none"))]
 pub(crate) fn reset() {
-    LOST.iter().for_each(|it| it.store(0, SeqCst));
+    while LOST.take().is_some() {}
     WANTED.store(false, SeqCst);
     RUNS.store(false, SeqCst);
     // SAFETY: the machine that used it is gone and the next has not started.

@@ -2,7 +2,9 @@
 //!
 //! Each is counted for its device and, as long as there are few, written to the log. A device that
 //! goes on loses bus mastering: it reaches nothing any more, and the queues of its driver
-//! [fail](super::dma::report_lost).
+//! [fail](super::dma::report_lost). This holds for the first [`DEVICES`] that have any. All else,
+//! from more devices or from those that were blocked, has one count; when that is too much, units
+//! interrupt for faults no more, and go on refusing.
 
 use crate::hw::iommu::{Device, Fault};
 
@@ -11,6 +13,9 @@ const DEVICES: usize = 32;
 /// More faults of a device than this in a [`WINDOW`] are too many: a driver or a device that is
 /// wrong now and then makes a few, one that is driven to it as many as it can.
 const MOST: u32 = 32;
+/// More faults than this in a [`WINDOW`] of devices that nothing more can be done about are too
+/// many: what units and the machine had recorded when a device was blocked comes to some hundred.
+const MOST_OTHERS: u32 = 4096;
 /// Lines of the log in a [`WINDOW`].
 const LINES: u32 = 20;
 /// In nanoseconds.
@@ -54,6 +59,9 @@ impl Rate {
 /// The counts of all devices.
 pub(crate) struct Counts {
     known: [Option<Count>; DEVICES],
+    /// Of all other devices, and of those that are blocked.
+    others: Rate,
+    is_flooded: bool,
     lines: Rate,
 }
 
@@ -66,12 +74,16 @@ pub(crate) struct Verdict {
     pub is_last_line: bool,
     /// The device has made too many, for the first time.
     pub is_too_many: bool,
+    /// There were too many of devices that nothing can be done about, for the first time.
+    pub is_flood: bool,
 }
 
 impl Counts {
     pub(crate) const fn new() -> Counts {
         Counts {
             known: [None; DEVICES],
+            others: Rate::NONE,
+            is_flooded: false,
             lines: Rate::NONE,
         }
     }
@@ -81,6 +93,7 @@ impl Counts {
         let device = fault.device;
         let is_its = |count: &Option<Count>| count.is_none_or(|it| it.device == device);
         let mut is_too_many = false;
+        let mut is_other = true;
         if let Some(slot) = self.known.iter_mut().find(|slot| is_its(slot)) {
             let count = slot.get_or_insert(Count {
                 device,
@@ -89,14 +102,18 @@ impl Counts {
                 is_blocked: false,
             });
             count.total += 1;
+            is_other = count.is_blocked;
             is_too_many = count.rate.add(now) > MOST && !count.is_blocked;
             count.is_blocked |= is_too_many;
         }
+        let is_flood = is_other && self.others.add(now) > MOST_OTHERS && !self.is_flooded;
+        self.is_flooded |= is_flood;
         let lines = self.lines.add(now);
         Verdict {
             is_told: lines <= LINES,
             is_last_line: lines == LINES,
             is_too_many,
+            is_flood,
         }
     }
 
@@ -128,26 +145,27 @@ mod machine {
 
     static COUNTS: SpinLock<Counts> = SpinLock::new(Rank::Leaf, Counts::new());
 
-    /// Takes what units refused. In an interrupt; what comes meanwhile makes another one.
+    /// Takes what units refused. In an interrupt, some at once: for the others another one comes.
     pub(crate) fn on_faults() {
-        /// As many as the machine keeps.
         const MOST_AT_ONCE: usize = 64;
         for _ in 0..MOST_AT_ONCE {
             match machine::iommu_take_fault() {
                 Some(fault) => on_fault(&fault),
-                None => break,
+                None => return,
             }
         }
+        // Units do not interrupt again for what was taken out of their records meanwhile.
+        machine::iommu_take_later();
     }
 
     fn on_fault(fault: &Fault) {
-        Counter::iommu_faults.add(1);
-        let verdict = COUNTS.lock_irq().add(fault, machine::nanoseconds());
         let device = fault.device;
         if fault.reason == Fault::UNIT_LOST {
             crate::log!("IOMMU: {device} is lost: {}", fault.words());
             return dma::report_lost(device);
         }
+        Counter::iommu_faults.add(1);
+        let verdict = COUNTS.lock_irq().add(fault, machine::nanoseconds());
         if verdict.is_told {
             let (what, words) = (fault.address, fault.words());
             match (fault.is_interrupt(), fault.is_write) {
@@ -163,6 +181,10 @@ mod machine {
             crate::log!("IOMMU: {device} does too much that it may not: it is no bus master now");
             machine::iommu_block(device);
             dma::report_lost(device);
+        }
+        if verdict.is_flood {
+            crate::log!("IOMMU: there are too many of these: more are not reported");
+            machine::iommu_mask_faults();
         }
     }
 
@@ -202,6 +224,22 @@ mod tests {
         assert!(verdict.is_told && !verdict.is_too_many);
         let all: Vec<_> = counts.all().collect();
         assert_eq!(all, [(Device(8), 1000, true), (Device(9), 1, false)]);
+    }
+
+    #[test]
+    fn what_cannot_be_ended_is_silenced_once() {
+        // Devices beyond the known ones, and one that goes on though it is blocked.
+        let storms: [fn(u32) -> u16; 2] = [|n| n as u16, |_| 8];
+        for device in storms {
+            let mut counts = Counts::new();
+            let mut floods = (0..40_000).filter(|&n| {
+                let fault = fault(device(n));
+                counts.add(&fault, n.into()).is_flood
+            });
+            let first = floods.next().expect("a flood");
+            assert!((MOST_OTHERS..MOST_OTHERS + 64).contains(&first), "{first}");
+            assert_eq!(floods.next(), None);
+        }
     }
 
     #[test]

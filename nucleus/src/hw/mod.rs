@@ -5,7 +5,7 @@
 //! [`handlers`]. Beside the two machines stand what both share: the switch between threads
 //! ([`context`]), per-CPU [`counters`], the [`log`], the [`processor`]'s description with its
 //! [`bugs`] and their [`mitigations`], [`registers`] and [`user_context`] of a program, a clock's
-//! [`date`], and the machine's end ([`power`]).
+//! [`date`], sets of [`places`] of functions, and the machine's end ([`power`]).
 
 pub mod bugs;
 pub(crate) mod context;
@@ -20,6 +20,7 @@ pub mod log;
     allow(dead_code, reason = "the simulated machine has no faults")
 )]
 pub(crate) mod mitigations;
+pub(crate) mod places;
 pub mod power;
 pub mod processor;
 pub mod registers;

@@ -359,6 +359,28 @@ fn damaged_firmware_tables_do_no_harm() {
     }
 }
 
+/// A table of units, each of so many devices.
+fn units_of(devices: &[usize]) -> dmar::Dmar {
+    let mut table = vec![0; 48];
+    for (n, &devices) in devices.iter().enumerate() {
+        let len = 16 + 8 * devices as u16;
+        table.extend([0, 0, len as u8, (len >> 8) as u8, 1, 0, 0, 0]);
+        table.extend((0xfed9_0000 + 0x1000 * n as u64).to_le_bytes());
+        (0..devices).for_each(|n| table.extend([1, 8, 0, 0, 0, 0, n as u8 >> 3, n as u8 & 7]));
+    }
+    dmar::Dmar::read(&table)
+}
+
+#[test]
+fn a_table_without_room_for_all_units_says_so() {
+    assert!(!units_of(&[3; 16]).lacks_units);
+    assert!(units_of(&[3; 17]).lacks_units);
+    assert!(!units_of(&[90, 6]).lacks_units);
+    let found = units_of(&[90, 7]);
+    assert!(found.lacks_units && found.left_out == 1);
+    assert_eq!(found.scopes(&found.units()[0]).len(), 90);
+}
+
 #[test]
 fn remapping_units_are_read() {
     let _memory = firmware();
@@ -366,6 +388,7 @@ fn remapping_units_are_read() {
     assert!(found.remaps_interrupts() && !found.refuses_x2apic());
     // A unit of another segment, and a region without an end.
     assert_eq!(found.left_out, 2);
+    assert!(!found.lacks_units);
     let units: Vec<_> = found
         .units()
         .iter()

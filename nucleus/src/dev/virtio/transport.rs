@@ -236,9 +236,11 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
         return Err(Error::Broken);
     }
-    // A device that does not offer it uses physical addresses, whatever the units say.
+    // A device that does not offer it uses physical addresses, whatever the units say, and so does
+    // one before which none stands. Where a unit is lost, `enable` has failed.
     let place = pci::place(function.at);
-    domain = match features.contains(Features::ACCESS_PLATFORM) {
+    let translates = machine::iommu_stands_before(place);
+    domain = match features.contains(Features::ACCESS_PLATFORM) && translates {
         true => dma::domain_of(place)?,
         false => dma::domain_beside(place),
     };

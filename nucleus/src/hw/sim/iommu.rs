@@ -15,6 +15,7 @@ use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
+    interface::spin_hint,
     machine::{FIRST_FRAME, Machine, WORD, machine, required},
     point,
     random::Random,
@@ -51,6 +52,8 @@ struct Unit {
     contexts: BTreeMap<u16, (Domain, PhysAddr)>,
     /// It answers nothing any more, and lets nothing through.
     is_given_up: bool,
+    /// It answers nothing any more, and a CPU is about to cut its devices off.
+    is_silent: bool,
 }
 
 /// All units of a machine.
@@ -209,6 +212,7 @@ pub(crate) fn iommu_detach(device: Device) {
     let m = required();
     let before = m.iommu.contexts.borrow_mut().remove(&device.0);
     late(m);
+    wait_cut(m);
     for unit in &mut *m.iommu.units.borrow_mut() {
         unit.contexts.remove(&device.0);
         if let Some((Domain(domain), _)) = before {
@@ -228,13 +232,11 @@ pub(crate) fn iommu_forget(stale: &[Stale]) {
     if let Some(left) = iommu.failing.get() {
         iommu.failing.set(left.checked_sub(1));
         if left == 0 {
-            let mut units = iommu.units.borrow_mut();
-            let index = iommu.random.below(units.len() as u64) as usize;
-            units[index].is_given_up = true;
-            units[index].contexts.clear();
-            iommu.drop_held(&mut units[index], |_, _, _| true);
+            let index = iommu.random.below(iommu.units.borrow().len() as u64) as usize;
+            give_up(m, index);
         }
     }
+    wait_cut(m);
     for &stale in stale {
         let kind = match stale {
             Stale::All => Counter::iommu_global_invalidations,
@@ -248,7 +250,12 @@ pub(crate) fn iommu_forget(stale: &[Stale]) {
                 m.fail(format!("no unit can invalidate {stale:?}"));
             }
         }
-        for unit in &mut *iommu.units.borrow_mut() {
+        for unit in iommu
+            .units
+            .borrow_mut()
+            .iter_mut()
+            .filter(|it| !it.is_silent)
+        {
             iommu.drop_held(unit, |domain, from, to| match stale {
                 Stale::All => true,
                 Stale::Domain(Domain(it)) => it == domain,
@@ -261,6 +268,29 @@ pub(crate) fn iommu_forget(stale: &[Stale]) {
         }
     }
     late(m);
+    wait_cut(m);
+}
+
+/// A unit does not answer: a CPU finds that, and later its devices reach nothing.
+fn give_up(m: &Machine, index: usize) {
+    let iommu = &m.iommu;
+    iommu.units.borrow_mut()[index].is_silent = true;
+    for _ in 0..iommu.random.below(1000) {
+        m.step();
+        speculate(m);
+    }
+    let unit = &mut iommu.units.borrow_mut()[index];
+    unit.is_given_up = true;
+    unit.contexts.clear();
+    iommu.drop_held(unit, |_, _, _| true);
+}
+
+/// Waits until the devices of silent units are cut off: until then these units use what they hold.
+fn wait_cut(m: &Machine) {
+    let is_falling = |unit: &Unit| unit.is_silent && !unit.is_given_up;
+    while m.iommu.units.borrow().iter().any(is_falling) {
+        spin_hint();
+    }
 }
 
 /// A unit answers some time later, while devices and other CPUs go on.

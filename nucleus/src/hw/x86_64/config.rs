@@ -3,10 +3,9 @@
 //! A function that was [blocked](block) is no bus master any more, and none that is asked for
 //! later makes it one.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use super::gate::Gate;
 use super::port::{in32, out32};
+use crate::hw::places::Places;
 
 /// Guards the two ports together.
 static PORTS: Gate<()> = Gate::new(());
@@ -19,8 +18,8 @@ const BUS_MASTER: u32 = 1 << 2;
 const HEADER: u8 = 0xc;
 const BUSES: u8 = 0x18;
 
-/// Functions that are blocked, a bit each.
-static BLOCKED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+/// Functions that are blocked.
+static BLOCKED: Places = Places::new();
 
 /// The value for the address port: `function` is bus, device and function in bits 15..0.
 fn address(function: u16, register: u8) -> u32 {
@@ -61,27 +60,28 @@ pub unsafe fn write(function: u16, register: u8, value: u32) {
 
 /// Whether a function was [blocked](block).
 pub fn is_blocked(function: u16) -> bool {
-    let word = &BLOCKED[usize::from(function) / 64];
-    word.load(Ordering::Relaxed) >> (function % 64) & 1 != 0
+    BLOCKED.contains(function)
 }
 
-/// Takes bus mastering from a function for good: it reaches no memory and sends no messages.
-/// Returns false if it was taken before.
+/// Takes bus mastering from a function for good: when this returns, it reaches no memory and sends
+/// no messages, whoever has taken it. Returns false if it was taken before.
 pub fn block(function: u16) -> bool {
-    let word = &BLOCKED[usize::from(function) / 64];
-    let bit = 1 << (function % 64);
-    if word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
-        return false;
-    }
     PORTS.with(|()| {
+        if BLOCKED.contains(function) {
+            return false;
+        }
         // SAFETY: the function does less than before; the upper half's bits are cleared by ones.
         unsafe {
             out32(ADDRESS, address(function, COMMAND));
             let command = in32(DATA);
             out32(DATA, command & 0xffff & !BUS_MASTER);
+            // The answer comes behind what the function has written to memory.
+            in32(DATA);
         }
-    });
-    true
+        // Seen by nobody before it is true.
+        BLOCKED.insert(function);
+        true
+    })
 }
 
 /// Whether there is a function.

@@ -3,7 +3,8 @@
 //!
 //! Read once at boot into [`Dmar`], which has room for a machine of ordinary size. Nothing in the
 //! table is trusted: an entry that makes no sense, or for which there is no room, is left out and
-//! counted, and a scope's path is walked through bridges that exist.
+//! counted, and a scope's path is walked through bridges that exist. A unit, or a device of one,
+//! that is left out is told apart: which unit takes the rest of the devices is not known then.
 
 use core::ops::Range;
 
@@ -12,9 +13,10 @@ use super::bytes::{u16_at, u64_at};
 /// Of the table behind the header: width, flags, ten reserved bytes.
 const FIRST: usize = 48;
 const FLAGS: usize = 37;
-const MAX_UNITS: usize = 16;
+pub const MAX_UNITS: usize = 16;
 const MAX_REGIONS: usize = 16;
-const MAX_SCOPES: usize = 96;
+/// Of all units and regions together.
+pub const MAX_SCOPES: usize = 96;
 /// Bridges on the way to a device, and the device.
 const MAX_PATH: usize = 8;
 const PAGE: u64 = 4096;
@@ -125,6 +127,8 @@ pub struct Dmar {
     scope_count: usize,
     /// Entries that were left out.
     pub left_out: usize,
+    /// Some of them said which devices are behind which unit.
+    pub lacks_units: bool,
 }
 
 impl Dmar {
@@ -150,6 +154,7 @@ impl Dmar {
         scopes: [Scope::NONE; MAX_SCOPES],
         scope_count: 0,
         left_out: 0,
+        lacks_units: false,
     };
 
     /// Reads a table, whose sum is right.
@@ -160,6 +165,7 @@ impl Dmar {
         while let (Some(kind), Some(length)) = (u16_at(rest, 0), u16_at(rest, 2)) {
             let Some((entry, others)) = rest.split_at_checked(length.max(4).into()) else {
                 dmar.left_out += 1;
+                dmar.lacks_units = true;
                 break;
             };
             rest = others;
@@ -177,15 +183,22 @@ impl Dmar {
     fn add_unit(&mut self, entry: &[u8]) -> Option<()> {
         let (segment, registers) = (u16_at(entry, 6)?, u64_at(entry, 8)?);
         let is_known = self.units().iter().any(|unit| unit.registers == registers);
-        if segment != 0 || registers == 0 || registers % PAGE != 0 || registers >= TOP || is_known {
+        // Of devices that the kernel does not find either.
+        if segment != 0 {
             return None;
         }
+        let is_sound = registers != 0 && registers % PAGE == 0 && registers < TOP && !is_known;
         let slot = self.unit_count;
-        self.units.get(slot)?;
+        if !is_sound || slot == MAX_UNITS {
+            self.lacks_units = true;
+            return None;
+        }
+        let (scopes, is_whole) = self.add_scopes(entry.get(16..)?);
+        self.lacks_units |= !is_whole;
         let unit = Unit {
             registers,
             takes_rest: entry[4] & 1 != 0,
-            scopes: self.add_scopes(entry.get(16..)?),
+            scopes,
         };
         self.units[slot] = unit;
         self.unit_count += 1;
@@ -202,17 +215,20 @@ impl Dmar {
         }
         let slot = self.region_count;
         self.regions.get(slot)?;
-        let scopes = self.add_scopes(entry.get(24..)?);
+        let (scopes, _) = self.add_scopes(entry.get(24..)?);
         self.regions[slot] = Reserved { start, end, scopes };
         self.region_count += 1;
         Some(())
     }
 
-    fn add_scopes(&mut self, mut rest: &[u8]) -> Range<usize> {
+    /// Returns whether no PCI function was left out, too.
+    fn add_scopes(&mut self, mut rest: &[u8]) -> (Range<usize>, bool) {
         let first = self.scope_count;
+        let mut is_whole = true;
         while let Some(&length) = rest.get(1) {
             let Some((entry, others)) = rest.split_at_checked(usize::from(length).max(6)) else {
                 self.left_out += 1;
+                is_whole = false;
                 break;
             };
             rest = others;
@@ -221,10 +237,13 @@ impl Dmar {
                     *slot = scope;
                     self.scope_count += 1;
                 }
-                _ => self.left_out += 1,
+                _ => {
+                    self.left_out += 1;
+                    is_whole &= !matches!(entry[0], 1..=2);
+                }
             }
         }
-        first..self.scope_count
+        (first..self.scope_count, is_whole)
     }
 
     /// The units, in the table's order.

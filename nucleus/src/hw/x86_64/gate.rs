@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::cpu::{irqs_disable, irqs_restore, spin_hint};
 
-/// Data that one CPU at a time uses, with interrupts off. Nothing inside takes another lock.
+/// Data that one CPU at a time uses, with interrupts off. Nothing inside takes another lock, but
+/// a gate in which nothing takes one.
 pub struct Gate<T> {
     is_taken: AtomicBool,
     data: UnsafeCell<T>,

@@ -1,12 +1,13 @@
 //! What units refused: taken out of their records into a ring, in an interrupt of theirs.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::super::gate::Gate;
 use super::super::{apic, vectors};
 use super::registers::{self, fault_status};
 use super::unit::{Unit, units};
 use crate::hw::iommu::{Device, Fault};
+use crate::hw::places::Places;
 
 /// Faults that wait to be taken; more are only counted.
 const KEPT: usize = 64;
@@ -25,6 +26,12 @@ static RING: Gate<Ring> = Gate::new(Ring {
 
 /// Faults that were not recorded: by a unit whose records were full (at least that many), or here.
 static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Devices behind units that do not answer, which are not reported yet.
+static CUT_OFF: Places = Places::new();
+
+/// Units do not interrupt for faults, and what they record stays there.
+static IS_MASKED: AtomicBool = AtomicBool::new(false);
 
 const MASKED: u32 = 1 << 31;
 
@@ -90,6 +97,9 @@ impl Ring {
 
     /// Takes all that units have recorded; each has at most 256 records, which are looked at once.
     fn collect(&mut self) {
+        if IS_MASKED.load(Ordering::Relaxed) {
+            return;
+        }
         for unit in units().filter(|unit| !unit.is_lost()) {
             let registers = &unit.registers;
             let status = registers.read(registers::FAULT_STATUS);
@@ -116,8 +126,16 @@ pub fn collect() {
     RING.with(Ring::collect);
 }
 
-/// The oldest fault that was not taken yet.
+/// The oldest fault that was not taken yet; before these, devices that were cut off.
 pub fn take() -> Option<Fault> {
+    if let Some(place) = CUT_OFF.take() {
+        return Some(Fault {
+            device: Device(place),
+            address: 0,
+            is_write: false,
+            reason: Fault::UNIT_LOST,
+        });
+    }
     RING.with(|ring| {
         ring.take().or_else(|| {
             ring.collect();
@@ -127,17 +145,24 @@ pub fn take() -> Option<Fault> {
 }
 
 /// Reports that a device reaches nothing any more because its unit does not answer.
-pub fn report_lost(device: Device) {
-    RING.with(|ring| {
-        ring.keep(Fault {
-            device,
-            address: 0,
-            is_write: false,
-            reason: Fault::UNIT_LOST,
-        });
-    });
-    // Taken in an interrupt, not under the locks of whoever has asked the unit.
+pub fn report_lost(place: u16) {
+    CUT_OFF.insert(place);
+    take_later();
+}
+
+/// Lets what is there be taken in an interrupt, not under the locks of whoever calls.
+pub fn take_later() {
     apic::send(0, vectors::REMAPPING);
+}
+
+/// Units interrupt for faults no more, and nobody looks for these.
+pub fn mask() {
+    IS_MASKED.store(true, Ordering::Relaxed);
+    for unit in units().filter(|unit| !unit.is_lost()) {
+        let control = unit.registers.read(registers::FAULT_CONTROL);
+        unit.registers
+            .write(registers::FAULT_CONTROL, control | MASKED);
+    }
 }
 
 /// See [`LOST`].

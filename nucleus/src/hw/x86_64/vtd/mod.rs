@@ -7,7 +7,9 @@
 //! `iommu_…` are those of [`hw::iommu`](crate::hw::iommu). The parts: `registers`, `unit` (start
 //! and invalidations), `tables` (context entries, entries of interrupts), `faults`.
 //!
-//! A unit whose answer does not come in time is given up: its functions lose bus mastering.
+//! A unit whose answer does not come in time is given up: its functions lose bus mastering. Of one
+//! whose registers are not where the firmware says it is not known what its functions reach: they
+//! go round the units, by physical addresses.
 
 mod faults;
 mod registers;
@@ -16,14 +18,14 @@ mod unit;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::dmar::{Dmar, Kind, Scope};
+use super::dmar::{Dmar, Kind, MAX_SCOPES, Scope};
 use super::gate::Gate;
 use super::vectors::Message;
 use super::{apic, config, vectors};
 use crate::PhysAddr;
 use crate::hw::iommu::{Device, Domain, Fault, Features, Policy, Stale, UnitState};
 use tables::Interrupt;
-use unit::{MAX_UNITS, Order, Silent, Unit, units};
+use unit::{Order, Silent, Unit, units};
 
 pub(crate) use faults::collect as collect_faults;
 
@@ -38,8 +40,8 @@ static IO_APICS: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 /// Memory that a device uses on the firmware's behalf: place, first address, end.
 type Reserved = (u16, u64, u64);
-const MAX_RESERVED: usize = 16;
-static RESERVED: Gate<[Reserved; MAX_RESERVED]> = Gate::new([(0, 0, 0); MAX_RESERVED]);
+/// A user of a region is a scope.
+static RESERVED: Gate<[Reserved; MAX_SCOPES]> = Gate::new([(0, 0, 0); MAX_SCOPES]);
 
 /// The first entry of the table of interrupts that is the I/O APICs'; those before are devices'
 /// messages, by their numbers.
@@ -87,41 +89,45 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
             dmar.left_out
         );
     }
-    for (unit, found) in unit::all().iter().zip(dmar.units()) {
-        if !unit.registers.map(found.registers) {
-            crate::log!("IOMMU: no room for the registers of a unit");
-            break;
-        }
-        let scopes = dmar.scopes(found).iter();
-        unit.set_scope(found.takes_rest, scopes.flat_map(places).flatten());
+    if dmar.lacks_units {
+        crate::log!(
+            "IOMMU: the firmware's table is not understood whole: only devices that it names are \
+             behind a unit"
+        );
     }
-    for unit in units() {
-        if !unit.exists() {
+    for found in dmar.units() {
+        let Some(unit) = unit::add() else { break };
+        let scopes = dmar.scopes(found).iter();
+        let takes_rest = found.takes_rest && !dmar.lacks_units;
+        unit.set_scope(takes_rest, scopes.flat_map(places).flatten());
+        if !unit.registers.map(found.registers, &is_memory) {
+            crate::log!(
+                "IOMMU: the registers of a unit at {:#x} are memory, or there is no room for them",
+                found.registers
+            );
+            unit.leave_out();
+        } else if !unit.exists() {
             crate::log!("IOMMU: there is no unit where the firmware's table says");
             unit.leave_out();
-        } else if unit.quiet().is_err() {
+        }
+    }
+    let all = || units().filter(|unit| !unit.is_lost());
+    // Not before all are known: what is behind which.
+    for unit in all() {
+        if unit.quiet().is_err() {
             unit.give_up();
         }
     }
-    let count = units().filter(|unit| !unit.is_lost()).count();
-    if count == 0 || is_off {
-        for unit in units().filter(|unit| !unit.is_lost()) {
-            if unit.unprotect().is_err() {
-                unit.give_up();
-            }
-        }
-        crate::log!(
-            "no IOMMU{}: devices reach all memory, and are trusted to write where they are told",
-            if count > 0 { " (iommu=off)" } else { "" }
-        );
-        return;
+    if all().count() == 0 {
+        return go_without("");
+    }
+    if is_off {
+        return go_without(" (iommu=off)");
     }
     let Some(features) = common_features() else {
-        crate::log!("no IOMMU: its units share no format of page tables");
-        return;
+        return go_without(" (its units share no format of page tables)");
     };
     note_reserved(dmar, is_memory);
-    let all = || units().filter(|unit| !unit.is_lost());
     let has = |what: fn(registers::Capabilities) -> bool| all().all(|it| what(it.capabilities()));
     let is_coherent = has(registers::Capabilities::is_coherent);
     tables::set_format(features.levels, is_coherent);
@@ -129,12 +135,16 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
     FLUSHES.store(flushes, Ordering::Relaxed);
     let buses = config::buses();
     let Some(root) = tables::make((0..=255).filter(|&bus| buses[usize::from(bus)])) else {
-        crate::log!("no IOMMU: no memory for its tables");
-        return;
+        return go_without(" (no memory for its tables)");
     };
-    let queued = !no_queue && has(registers::Capabilities::has_queue);
-    let is_remapped =
-        queued && dmar.remaps_interrupts() && has(registers::Capabilities::remaps_interrupts);
+    let has_queues = has(registers::Capabilities::has_queue);
+    let queued = !no_queue && has_queues && all().all(Unit::take_queue);
+    // A message that is remapped must come to a unit that does it.
+    let are_all_known = !dmar.lacks_units && !units().any(Unit::is_absent);
+    let is_remapped = queued
+        && are_all_known
+        && dmar.remaps_interrupts()
+        && has(registers::Capabilities::remaps_interrupts);
     let mut interrupts = None;
     if is_remapped {
         const EXTENDED: u64 = 1 << 11;
@@ -165,6 +175,18 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
         },
         if queued { "queue" } else { "registers" },
         if interrupts.is_some() { "" } else { " not" },
+    );
+}
+
+/// Leaves units off, and opens what the firmware may have closed.
+fn go_without(why: &str) {
+    for unit in units().filter(|unit| !unit.is_lost()) {
+        if unit.unprotect().is_err() {
+            unit.give_up();
+        }
+    }
+    crate::log!(
+        "no IOMMU{why}: devices reach all memory, and are trusted to write where they are told"
     );
 }
 
@@ -317,6 +339,16 @@ pub(crate) fn iommu_take_fault() -> Option<Fault> {
     faults::take()
 }
 
+/// Takes faults in another interrupt, soon.
+pub(crate) fn iommu_take_later() {
+    faults::take_later();
+}
+
+/// Lets units not interrupt for faults any more; devices that are lost are reported all the same.
+pub(crate) fn iommu_mask_faults() {
+    faults::mask();
+}
+
 /// Faults that were not recorded, at least.
 pub(crate) fn iommu_lost_faults() -> u64 {
     faults::lost()
@@ -339,7 +371,13 @@ pub(crate) fn iommu_units() -> impl Iterator<Item = UnitState> {
         has_queue: unit.has_queue(),
         remaps_interrupts: tables::remaps_interrupts(),
     };
-    units().take(MAX_UNITS).map(see)
+    units().map(see)
+}
+
+/// Whether there is a unit that a device's requests go through; it may be lost, and the device
+/// [blocked](iommu_block).
+pub(crate) fn iommu_stands_before(place: u16) -> bool {
+    unit::unit_of(place).is_some_and(|unit| !unit.is_absent())
 }
 
 /// Takes bus mastering from a function for good. Returns false if it was taken before.

@@ -51,18 +51,28 @@ pub mod fault_status {
 /// an emulator whose host is busy may be away for a while.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// Waits until `is_done`; false if that takes longer than a unit may take.
-pub fn wait(mut is_done: impl FnMut() -> bool) -> bool {
-    let start = nanoseconds();
-    loop {
-        if is_done() {
-            return true;
+/// Until when a unit may take for what it is told, however many waits that makes.
+#[derive(Clone, Copy)]
+pub struct Deadline(u64);
+
+impl Deadline {
+    /// Of what begins now.
+    pub fn new() -> Deadline {
+        Deadline(nanoseconds().wrapping_add(PATIENCE))
+    }
+
+    /// Waits until `is_done`; false if that takes longer than a unit may take.
+    pub fn wait(self, mut is_done: impl FnMut() -> bool) -> bool {
+        loop {
+            if is_done() {
+                return true;
+            }
+            if (self.0.wrapping_sub(nanoseconds()) as i64) < 0 {
+                // The host may have been away: the last look counts.
+                return is_done();
+            }
+            spin_hint();
         }
-        if nanoseconds().wrapping_sub(start) > PATIENCE {
-            // The host may have been away: the last look counts.
-            return is_done();
-        }
-        spin_hint();
     }
 }
 
@@ -82,8 +92,12 @@ impl Registers {
         }
     }
 
-    /// Maps the page at `at`, and what more the unit says that its registers take.
-    pub fn map(&self, at: u64) -> bool {
+    /// Maps the page at `at`, and what more the unit says that its registers take. False without
+    /// room for it, or if any of it is memory.
+    pub fn map(&self, at: u64, is_memory: impl Fn(u64, u64) -> bool) -> bool {
+        if is_memory(at, at + 4096) {
+            return false;
+        }
         let Some(base) = map_device(at, 4096) else {
             return false;
         };
@@ -95,14 +109,13 @@ impl Registers {
         if len <= 4096 {
             return true;
         }
+        if is_memory(at, at + len as u64) {
+            return false;
+        }
         let base = map_device(at, len);
         self.base
             .store(base.map_or(0, |it| it as usize), Ordering::Relaxed);
         base.is_some()
-    }
-
-    pub fn is_mapped(&self) -> bool {
-        self.base.load(Ordering::Relaxed) != 0
     }
 
     /// Bytes up to the end of the last fault record and of the registers of the IOTLB.
@@ -169,7 +182,7 @@ impl Registers {
         let kept = self.kept_commands();
         let command = if on { kept | bit } else { kept & !bit };
         self.write(COMMAND, command);
-        wait(|| self.is_on(bit) == on)
+        Deadline::new().wait(|| self.is_on(bit) == on)
     }
 
     /// Flushes the unit's write buffer, or makes it take a table's address. As
@@ -178,7 +191,7 @@ impl Registers {
     pub fn once(&self, bit: u32) -> bool {
         self.write(COMMAND, self.kept_commands() | bit);
         // The buffer's bit is set until it is done, the others' from then on.
-        wait(|| self.is_on(bit) == (bit != global::FLUSH_WRITES))
+        Deadline::new().wait(|| self.is_on(bit) == (bit != global::FLUSH_WRITES))
     }
 }
 

@@ -1,20 +1,20 @@
 //! A unit: started, told what to forget, given up when it does not answer.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::super::config;
+use super::super::dmar::{MAX_SCOPES, MAX_UNITS};
 use super::super::gate::Gate;
 use super::super::layout::ptr;
 use super::faults;
-use super::registers::{self, Capabilities, Registers, fault_status, global, wait};
-use crate::PhysAddr;
+use super::registers::{self, Capabilities, Deadline, Registers, fault_status, global};
 use crate::hw::counters::Counter;
 use crate::hw::handlers;
 use crate::hw::iommu::{Device, Domain, Stale};
+use crate::{PAGE_SIZE, PhysAddr};
 
-pub const MAX_UNITS: usize = 16;
-/// Ranges of places that the firmware names for a unit.
-const MAX_SCOPES: usize = 32;
+/// Ranges of places that the firmware names for a unit: a bridge, and what is behind it.
+const MAX_RANGES: usize = 2 * MAX_SCOPES;
 /// No place is in it: the first one is behind the last one.
 const NO_SCOPE: u32 = 1 << 16;
 
@@ -51,12 +51,17 @@ struct Queue {
 /// A remapping unit of the machine.
 pub struct Unit {
     pub registers: Registers,
+    /// Guards the commands, too. Inside, the unit is lost or works: it is cut off in one go.
     queue: Gate<Queue>,
-    /// The queue's frame, and the frame of the word that the unit writes; 0 without a queue.
+    /// The queue's frame, and the frame of the word that the unit writes; 0 before.
     frames: [AtomicU64; 2],
+    has_queue: AtomicBool,
+    /// It is used no more, and its devices are no bus masters.
     is_lost: AtomicBool,
+    /// Its registers can't be used: nobody knows whether it is there, and what it does.
+    is_absent: AtomicBool,
     takes_rest: AtomicBool,
-    scopes: [AtomicU32; MAX_SCOPES],
+    scopes: [AtomicU32; MAX_RANGES],
 }
 
 /// The unit did not answer.
@@ -72,13 +77,15 @@ impl Unit {
                 awaited: 0,
             }),
             frames: [const { AtomicU64::new(0) }; 2],
+            has_queue: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            is_absent: AtomicBool::new(false),
             takes_rest: AtomicBool::new(false),
-            scopes: [const { AtomicU32::new(NO_SCOPE) }; MAX_SCOPES],
+            scopes: [const { AtomicU32::new(NO_SCOPE) }; MAX_RANGES],
         }
     }
 
-    /// Notes which places are behind the unit.
+    /// Notes which places are behind the unit: no more than a table has room for.
     pub fn set_scope(&self, takes_rest: bool, places: impl Iterator<Item = (u16, u16)>) {
         self.takes_rest.store(takes_rest, Ordering::Relaxed);
         for (slot, (first, last)) in self.scopes.iter().zip(places) {
@@ -98,11 +105,24 @@ impl Unit {
     }
 
     pub fn is_lost(&self) -> bool {
-        self.is_lost.load(Ordering::Relaxed)
+        self.is_lost.load(Ordering::Acquire)
     }
 
     pub fn has_queue(&self) -> bool {
-        self.frames[0].load(Ordering::Relaxed) != 0
+        self.has_queue.load(Ordering::Relaxed)
+    }
+
+    /// Takes the frames for a queue. False without memory for them; some may be the unit's then.
+    pub fn take_queue(&self) -> bool {
+        self.frames.iter().all(|slot| {
+            let frame = handlers::take_kernel_frame();
+            if let Some(frame) = frame {
+                // SAFETY: the frame was just taken.
+                unsafe { ptr(frame).write_bytes(0, PAGE_SIZE) };
+                slot.store(frame.0, Ordering::Relaxed);
+            }
+            frame.is_some()
+        })
     }
 
     /// Whether there is a unit.
@@ -110,9 +130,14 @@ impl Unit {
         ![0, u32::MAX].contains(&self.registers.read(registers::VERSION))
     }
 
-    /// Goes on without it: there is none.
+    /// Goes on without it: its registers are not used.
     pub fn leave_out(&self) {
+        self.is_absent.store(true, Ordering::Relaxed);
         self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_absent(&self) -> bool {
+        self.is_absent.load(Ordering::Relaxed)
     }
 
     /// Turns off what the firmware may have left on.
@@ -134,7 +159,8 @@ impl Unit {
     }
 
     /// Starts the unit: from now on devices reach what `root` leads to, and no other memory.
-    /// `queued`: by a queue, if it has one. `interrupts`: their table, if they are remapped.
+    /// `queued`: told by its queue, whose frames were [taken](Self::take_queue). `interrupts`:
+    /// their table, if they are remapped.
     ///
     /// # Errors
     /// [`Silent`].
@@ -146,25 +172,17 @@ impl Unit {
     ) -> Result<(), Silent> {
         let done = |answered: bool| answered.then_some(()).ok_or(Silent);
         if queued {
-            let frames = [(); 2].map(|()| handlers::take_kernel_frame());
-            if let [Some(queue), Some(word)] = frames {
-                // SAFETY: the frame was just taken.
-                unsafe { ptr(word).cast::<u64>().write_volatile(0) };
-                self.frames[1].store(word.0, Ordering::Relaxed);
-                self.frames[0].store(queue.0, Ordering::Relaxed);
-            }
-        }
-        if self.has_queue() {
+            self.has_queue.store(true, Ordering::Relaxed);
             self.start_queue()?;
         }
         self.registers.write_wide(registers::ROOT_TABLE, root.0);
         done(self.registers.once(global::SET_ROOT))?;
-        self.order(&[Order::Contexts(None), Order::Translations(Stale::All)])?;
+        self.first_order(&[Order::Contexts(None), Order::Translations(Stale::All)])?;
         faults::start(self);
         if let Some(table) = interrupts {
             self.registers.write_wide(registers::INTERRUPT_TABLE, table);
             done(self.registers.once(global::SET_INTERRUPT_TABLE))?;
-            self.order(&[Order::Interrupts(None)])?;
+            self.first_order(&[Order::Interrupts(None)])?;
             done(self.registers.turn(global::INTERRUPTS, true))?;
         }
         done(self.registers.turn(global::TRANSLATION, true))?;
@@ -180,7 +198,8 @@ impl Unit {
             return Ok(());
         }
         self.registers.write(registers::PROTECTED_MEMORY, 0);
-        let is_open = wait(|| self.registers.read(registers::PROTECTED_MEMORY) & 1 == 0);
+        let is_open =
+            Deadline::new().wait(|| self.registers.read(registers::PROTECTED_MEMORY) & 1 == 0);
         is_open.then_some(()).ok_or(Silent)
     }
 
@@ -197,54 +216,77 @@ impl Unit {
         is_on.then_some(()).ok_or(Silent)
     }
 
-    /// Makes the unit forget; returns when it has. One that does not answer is given up.
+    /// Makes the unit forget; returns when it has, or when its devices are no bus masters any more:
+    /// one that does not answer is given up, by this call or another one.
     pub fn forget(&self, orders: &[Order]) {
-        if !self.is_lost() && self.order(orders).is_err() {
-            self.give_up();
+        self.command(|queue| self.order(queue, orders));
+    }
+
+    /// Tells the unit something, alone; gives it up if it does not answer.
+    fn command(&self, f: impl FnOnce(&mut Queue) -> Result<(), Silent>) {
+        if self.is_lost() {
+            return;
+        }
+        let was_cut = self.queue.with(|queue| {
+            // Another CPU may have given it up meanwhile.
+            let falls = !self.is_lost() && f(queue).is_err();
+            if falls {
+                self.cut_off();
+            }
+            falls
+        });
+        if was_cut {
+            say_lost();
         }
     }
 
-    /// As [`forget`](Self::forget).
+    /// As [`forget`](Self::forget), before the unit translates.
     ///
     /// # Errors
     /// [`Silent`].
-    fn order(&self, orders: &[Order]) -> Result<(), Silent> {
+    fn first_order(&self, orders: &[Order]) -> Result<(), Silent> {
+        self.queue.with(|queue| self.order(queue, orders))
+    }
+
+    /// Makes the unit forget, within the time of one deadline.
+    fn order(&self, queue: &mut Queue, orders: &[Order]) -> Result<(), Silent> {
         if SILENT.load(Ordering::Relaxed) {
             return Err(Silent);
         }
         for order in orders {
             count(order);
         }
+        let deadline = Deadline::new();
         // What was written to memory comes before.
         fence(Ordering::SeqCst);
         if !self.has_queue() {
-            return self.queue.with(|_| {
-                let mut all = orders.iter();
-                all.try_for_each(|order| self.order_by_registers(*order))
-            });
+            let mut all = orders.iter();
+            return all.try_for_each(|order| self.order_by_registers(*order, deadline));
         }
-        let result = self.queue.with(|queue| {
-            self.put_all(queue, orders)?;
-            match self.finish(queue) {
-                Err(Trouble::Error) => {
-                    self.mend(queue)?;
-                    // All is forgotten, what was asked for too.
-                    self.put_all(queue, &EVERYTHING)?;
-                    self.finish(queue)
-                }
-                result => result,
+        let done = self.put_all(queue, orders, deadline);
+        match done.and_then(|()| self.finish(queue, deadline)) {
+            Err(Trouble::Error) => {
+                self.mend(queue, deadline)?;
+                // All is forgotten, what was asked for too.
+                self.put_all(queue, &EVERYTHING, deadline)?;
+                Ok(self.finish(queue, deadline)?)
             }
-        });
-        result.map_err(|_| Silent)
+            result => Ok(result?),
+        }
     }
 
     /// Puts descriptors; `finish` comes behind.
-    fn put_all(&self, queue: &mut Queue, orders: &[Order]) -> Result<(), Trouble> {
+    fn put_all(
+        &self,
+        queue: &mut Queue,
+        orders: &[Order],
+        deadline: Deadline,
+    ) -> Result<(), Trouble> {
         let with_interrupts = self.capabilities().remaps_interrupts();
         for order in orders {
             // One slot stays empty, and one is for the wait.
             if queue.filled + 2 >= SLOTS {
-                self.finish(queue)?;
+                self.finish(queue, deadline)?;
             }
             if with_interrupts || !matches!(order, Order::Interrupts(_)) {
                 self.put(queue, self.encode(*order));
@@ -255,7 +297,7 @@ impl Unit {
 
     /// Lets the queue go on after an error: a descriptor that the unit does not take becomes
     /// another one.
-    fn mend(&self, queue: &mut Queue) -> Result<(), Trouble> {
+    fn mend(&self, queue: &mut Queue, deadline: Deadline) -> Result<(), Trouble> {
         crate::log!("IOMMU: a unit's invalidation queue had an error: it is told to forget all");
         Counter::iommu_queue_errors.add(1);
         let status = self.registers.read(registers::FAULT_STATUS);
@@ -269,7 +311,7 @@ impl Unit {
         queue.filled = 0;
         let errors = fault_status::QUEUE_ERRORS;
         self.registers.write(registers::FAULT_STATUS, errors);
-        let is_clear = wait(|| self.registers.read(registers::FAULT_STATUS) & errors == 0);
+        let is_clear = deadline.wait(|| self.registers.read(registers::FAULT_STATUS) & errors == 0);
         is_clear.then_some(()).ok_or(Trouble::Silent)
     }
 
@@ -293,7 +335,7 @@ impl Unit {
     }
 
     /// Waits until the unit has done all that was put.
-    fn finish(&self, queue: &mut Queue) -> Result<(), Trouble> {
+    fn finish(&self, queue: &mut Queue, deadline: Deadline) -> Result<(), Trouble> {
         const WAIT: u64 = 5 | 1 << 5;
         queue.awaited = queue.awaited.wrapping_add(1);
         let (awaited, word) = (queue.awaited, self.frames[1].load(Ordering::Relaxed));
@@ -305,7 +347,7 @@ impl Unit {
         // SAFETY: the frame is the unit's for good; it writes the word at any time.
         let written = || unsafe { ptr(PhysAddr(word)).cast::<u32>().read_volatile() };
         let mut has_failed = false;
-        let answered = wait(|| {
+        let answered = deadline.wait(|| {
             let is_done = written() == awaited;
             // A register is read only when memory does not say it.
             has_failed = !is_done
@@ -350,7 +392,7 @@ impl Unit {
     }
 
     /// The same by registers, one by one.
-    fn order_by_registers(&self, order: Order) -> Result<(), Silent> {
+    fn order_by_registers(&self, order: Order, deadline: Deadline) -> Result<(), Silent> {
         const START: u64 = 1 << 63;
         let [writes, reads] = self.capabilities().drains().map(u64::from);
         let drains = reads << 49 | writes << 48;
@@ -381,38 +423,40 @@ impl Unit {
             Order::Interrupts(_) => return Ok(()),
         };
         self.registers.write_wide(at, START | command);
-        let is_done = wait(|| self.registers.read_wide(at) & START == 0);
+        let is_done = deadline.wait(|| self.registers.read_wide(at) & START == 0);
         is_done.then_some(()).ok_or(Silent)
     }
 
     /// Makes the unit see what was written to its tables, where it must be told.
     pub fn flush_writes(&self) {
-        if !self.is_lost()
-            && self.capabilities().needs_write_flush()
-            && !self
-                .queue
-                .with(|_| self.registers.once(global::FLUSH_WRITES))
-        {
-            self.give_up();
+        if self.capabilities().needs_write_flush() {
+            self.command(|_| match self.registers.once(global::FLUSH_WRITES) {
+                true => Ok(()),
+                false => Err(Silent),
+            });
         }
     }
 
-    /// Takes bus mastering from all functions behind a unit that did not answer: they would use
-    /// what it has not forgotten.
+    /// Goes on without a unit that did not answer; see [`cut_off`](Self::cut_off).
     pub fn give_up(&self) {
-        if self.is_lost.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        crate::log!("IOMMU: a unit does not answer; its devices reach no memory any more");
+        self.command(|_| Err(Silent));
+    }
+
+    /// Takes bus mastering from all functions behind a unit that did not answer: they would use
+    /// what it has not forgotten. Inside the gate, so that all who have something to tell the unit
+    /// wait: what they want to be forgotten is not before this is done.
+    fn cut_off(&self) {
         let buses = config::buses();
         for bus in (0..=u8::MAX).filter(|&bus| buses[usize::from(bus)]) {
             config::functions(bus, |place| {
                 let is_behind = unit_of(place).is_some_and(|unit| core::ptr::eq(unit, self));
                 if is_behind && config::behind(place).is_none() && config::block(place) {
-                    faults::report_lost(Device(place));
+                    faults::report_lost(place);
                 }
             });
         }
+        // What comes before is seen with it.
+        self.is_lost.store(true, Ordering::Release);
     }
 }
 
@@ -423,10 +467,14 @@ enum Trouble {
     Error,
 }
 
-impl From<Silent> for Trouble {
-    fn from(Silent: Silent) -> Trouble {
-        Trouble::Silent
+impl From<Trouble> for Silent {
+    fn from(_: Trouble) -> Silent {
+        Silent
     }
+}
+
+fn say_lost() {
+    crate::log!("IOMMU: a unit does not answer; its devices reach no memory any more");
 }
 
 fn count(order: &Order) {
@@ -450,14 +498,19 @@ pub fn silence() {
 
 static UNITS: [Unit; MAX_UNITS] = [const { Unit::new() }; MAX_UNITS];
 
-/// All units, whether they are there or not.
-pub fn all() -> &'static [Unit; MAX_UNITS] {
-    &UNITS
+/// How many of them the firmware's table names.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The next unit of the firmware's table.
+pub fn add() -> Option<&'static Unit> {
+    let unit = UNITS.get(COUNT.load(Ordering::Relaxed))?;
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    Some(unit)
 }
 
-/// Those that the machine has.
+/// Those of the firmware's table, used or not.
 pub fn units() -> impl Iterator<Item = &'static Unit> {
-    UNITS.iter().take_while(|unit| unit.registers.is_mapped())
+    UNITS.iter().take(COUNT.load(Ordering::Relaxed))
 }
 
 /// The unit that a function's requests go through.
