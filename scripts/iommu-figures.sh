@@ -19,7 +19,8 @@ start() {
 }
 show() {
     counters=$(grep -E '^iotlb_(page_table|heap|stack)' /proc/causeway/iommu)
-    echo $counters $(grep aside /proc/causeway/ptcache)
+    pools=$(awk '/^level/ { n += $6 } END { print n }' /proc/causeway/ptcache)
+    echo $counters $(grep aside /proc/causeway/ptcache) pools $pools
 }
 show
 start
@@ -38,7 +39,7 @@ for mode in off on dynamic; do
         --share "$out/programs:/mnt/programs:ro" -- sh /mnt/programs/start.sh $mode
 done
 
-echo "== Figures 9 and 13: fork and exec, with the cache and without"
+echo "== Figure 13: fork and exec, with the cache and without"
 $causeway bench fork exec --icount --iommu --against none --out "$out/fork" \
     --append iommu=open --variant "iommu=open ptcache=off" --variant iommu=strict
 

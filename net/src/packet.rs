@@ -63,7 +63,7 @@ impl Head {
 /// Who computes the checksum of the transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Checksum {
-    /// It is in its place, and nobody has checked it.
+    /// It is in its place, and has not been verified.
     #[default]
     Unknown,
     /// It was checked, or the packet has never left this machine.

@@ -244,7 +244,7 @@ fn a_neighbour_is_asked_for_its_address() {
             (sent.len(), &sent[0][12..14], sent[0][21]),
             (1, &[8, 6][..], 1)
         );
-        // An answer that nobody asked for teaches nothing; the one that was does.
+        // An unsolicited ARP reply is not learned; a solicited one is.
         let known = || stack.network().interface(2).unwrap().neighbours();
         let before = known();
         stack.receive(2, packet(&arp(Ipv4Addr::new(10, 1, 0, 201), OWN_IP, 2)));
@@ -254,7 +254,7 @@ fn a_neighbour_is_asked_for_its_address() {
         let sent = tap.take();
         assert_eq!((sent.len(), &sent[0][..6]), (1, &[2, 9, 9, 9, 9, 200][..]));
         assert_eq!(sent[0][6..12], OWN);
-        // Nobody takes our own address from us.
+        // A reply that claims this machine's own address is ignored.
         stack.receive(2, packet(&arp(OWN_IP, there, 2)));
         client.close(true);
     });

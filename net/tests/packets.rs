@@ -125,7 +125,7 @@ fn neighbours_and_routes() {
         network.remove_route(far, 2).unwrap();
         assert_eq!(route("192.0.2.1"), Ok((2, gateway)));
         assert_eq!(route("10.1.0.1"), Ok((1, "10.1.0.1".parse().unwrap())));
-        // Nobody answers there: the connection fails after the repetitions of its SYN.
+        // That neighbour does not exist: the connection fails after the repetitions of its SYN.
         let client = pair.stacks[0].tcp_socket(Family::V4, Options::default());
         client.connect("10.1.0.77:80".parse().unwrap()).unwrap();
         pair.run_until(|| client.phase() != Phase::Connecting);

@@ -32,7 +32,8 @@ struct Neighbour {
     waiting: VecDeque<Packet>,
 }
 
-/// A question to send: who has this address, asked of one machine if that is known.
+/// An ARP request or neighbour solicitation to send: for this address, to one machine if its own is
+/// known, else to all.
 pub(super) type Question = (IpAddr, Option<Mac>);
 
 /// What to do with a packet to a neighbour.

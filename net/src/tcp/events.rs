@@ -126,7 +126,7 @@ impl ConnectionTable {
             return false;
         }
         if let Link::Line(connection) = &end.link {
-            // Whoever delivers bytes looks at the flag behind that.
+            // The CPU that delivers bytes reads the flag after the delivery.
             connection.is_deferred.store(true, SeqCst);
         }
         if end.socket.has_input() {

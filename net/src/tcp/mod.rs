@@ -9,7 +9,7 @@
 //! - `connection`: an end whose segments are packets; `lookup`: how packets and timers find it;
 //!   `format`: its headers;
 //! - [`block`]: one end, the state machine; [`segment`]: what it exchanges; `secret`: numbers that
-//!   nobody can guess.
+//!   another machine cannot guess.
 
 mod arrivals;
 pub mod block;

@@ -150,7 +150,7 @@ pub fn machine() -> (Stack, Arc<Tap>) {
         let address = address.parse().unwrap();
         stack.network().add_address(2, address, bits).unwrap();
     }
-    // Nobody answers for the neighbours: they tell of themselves.
+    // No neighbour answers here: each one announces itself.
     for last in 0..8 {
         let neighbour = Ipv4Addr::new(10, 1, 0, 100 + last);
         stack.receive(2, packet(&arp(neighbour, Ipv4Addr::new(10, 1, 0, 2), 1)));

@@ -251,8 +251,8 @@ pub(crate) fn free_stale() -> bool {
     any
 }
 
-/// Lets the cleaner end if there is no domain left: who looks at all of them may have had the last
-/// handle of one.
+/// Wakes the cleaner to end if there is no domain left. Called after a walk through all domains,
+/// which may have dropped the last handle of one.
 pub(super) fn wake_if_last() {
     if !domain::any() {
         CLEANER.wake_all();

@@ -3,7 +3,7 @@
 //! Frames that are neighbours in the direct map need none. Others get neighbouring addresses of
 //! their CPU's ring, whatever becomes of single mappings that end: a cache finds frames one by one,
 //! so a run would be a miss there as well. A CPU's ring is free but for what the caller holds, so a
-//! run waits for nobody; only the uncached backend's addresses are common to all CPUs.
+//! run never sleeps for one; only the uncached backend's addresses are common to all CPUs.
 
 use super::{Backend, Flags, Unavailable, backend, direct, is_direct, may_sleep, uncached, unpin};
 use crate::counters::Counter;

@@ -42,7 +42,8 @@ pub struct Task {
     /// Set to a sleeping state by the task itself, back by its waker [run queue of `cpu`].
     pub(super) state: AtomicU8,
     pub(super) interrupted: AtomicBool,
-    /// Whose run queue it is in or was last [that run queue], or that and [`DEPARTED`] [the mover].
+    /// The CPU whose run queue it is in or was in last [that run queue's lock]; with [`DEPARTED`]
+    /// while it moves from there to another one [its mover].
     pub(super) cpu: AtomicUsize,
     pub(super) cpus: AtomicU64,
     pub(super) nice: AtomicI8,
@@ -418,9 +419,11 @@ impl Task {
         self.cpu.load(Ordering::Relaxed) & !DEPARTED
     }
 
-    /// Begins its way to a run queue, which [`place`](super::placement::place) ends: until then it
-    /// is in none, and nobody but its mover changes where or how urgently it runs. The lock of the
-    /// queue that it belongs to is held, and interrupts stay off until it has arrived.
+    /// Begins its move to a run queue, which [`place`](super::placement::place) ends. Meanwhile it
+    /// is in no queue, its mover alone changes its CPU and priority, and other CPUs that want to spin
+    /// in `with_queue_of`. They cannot deadlock with the mover: it takes only the lock of the
+    /// target queue, and a caller of `with_queue_of` holds no run queue's lock. The caller holds
+    /// the lock of the queue that the task belongs to, and keeps interrupts off until the arrival.
     pub(super) fn depart(&self) {
         let cpu = self.cpu.load(Ordering::Relaxed);
         debug_assert!(cpu & DEPARTED == 0, "a task has two movers");

@@ -262,8 +262,8 @@ fn the_audit_knows_what_devices_reach() {
     .unwrap();
 }
 
-/// A frame whose request is done is its owner's alone at once, and nobody else's until the batch
-/// that it belongs to is invalidated.
+/// A frame whose request is done belongs to its owner alone at once, and is not allocated again
+/// until its batch is invalidated.
 #[test]
 fn a_frame_waits_for_its_batch_without_a_handle() {
     strict(|| {

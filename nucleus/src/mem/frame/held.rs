@@ -2,8 +2,8 @@
 //! led there when units were last told to forget, counts in the frame's record. The last handle
 //! may go before: the frame is free when the last such entry has gone, too.
 //!
-//! An entry has no handle of its own. Those who look at the count of handles ask whether others own
-//! or read the bytes: whether a page is copied before it is written, or lent, or evicted. To them a
+//! An entry has no handle of its own. The count of handles decides whether other owners share the
+//! bytes: whether a page is copied before it is written, or lent, or evicted. For that decision a
 //! request is over when it is done, however long its addresses wait for the invalidation of their
 //! batch; with handles, every page that was read from a disk would be copied, or left by the
 //! pagedaemon, for that long. What must wait is only the frame's next life, so it is looked at only

@@ -150,7 +150,7 @@ pub fn report_lost(place: u16) {
     take_later();
 }
 
-/// Lets what is there be taken in an interrupt, not under the locks of whoever calls.
+/// Requests an interrupt that takes the recorded faults, outside of the locks of the caller.
 pub fn take_later() {
     apic::send(0, vectors::REMAPPING);
 }
