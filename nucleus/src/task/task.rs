@@ -419,11 +419,12 @@ impl Task {
         self.cpu.load(Ordering::Relaxed) & !DEPARTED
     }
 
-    /// Begins its move to a run queue, which [`place`](super::placement::place) ends. Meanwhile it
-    /// is in no queue, its mover alone changes its CPU and priority, and other CPUs that want to spin
-    /// in `with_queue_of`. They cannot deadlock with the mover: it takes only the lock of the
-    /// target queue, and a caller of `with_queue_of` holds no run queue's lock. The caller holds
-    /// the lock of the queue that the task belongs to, and keeps interrupts off until the arrival.
+    /// Begins its move to a run queue, which [`place`](super::placement::place) ends. The caller
+    /// holds the lock of the queue that the task belongs to, and keeps interrupts off until then.
+    ///
+    /// Meanwhile the task is in no queue, and its mover alone changes its CPU and priority: other
+    /// CPUs spin in `with_queue_of`. They cannot deadlock with the mover, which takes only the lock
+    /// of the target queue: a caller of `with_queue_of` holds no run queue's lock.
     pub(super) fn depart(&self) {
         let cpu = self.cpu.load(Ordering::Relaxed);
         debug_assert!(cpu & DEPARTED == 0, "a task has two movers");
