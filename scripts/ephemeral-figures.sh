@@ -12,7 +12,7 @@ out=${1:-out/ephemeral}
 [ $# -eq 0 ] || shift
 [ $# -gt 0 ] || set -- figures instructions causes
 causeway=target/debug/causeway
-paper="ephemeral=window ephemeral.parts=off ephemeral.late=off"
+paper="ephemeral=window ephemeral.parts=off ephemeral.late=off ephemeral.ahead=1 ephemeral.flushes=off"
 mkdir -p "$out"
 
 # bench NAME OPTIONS WORD…: the variants, each with OPTIONS

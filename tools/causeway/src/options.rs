@@ -426,7 +426,7 @@ pub struct Check {
 #[derive(Args, Debug)]
 pub struct Test {
     /// How long the program of random system calls runs, in seconds
-    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Run also what takes too long for every day
     #[arg(long)]
@@ -456,7 +456,7 @@ pub struct Test {
         allow_hyphen_values = true
     )]
     pub append: String,
-    /// How long each attack goes on, in seconds [default: 1; in a whole test 1 on 2 CPUs, and one
+    /// How long each attack goes on, in seconds [default: 1; in a whole test 0.3 on 2 CPUs, and one
     /// round of it on 1 and 4]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     pub attack_seconds: Option<u64>,

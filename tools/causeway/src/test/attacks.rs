@@ -2,6 +2,7 @@
 //! others pay, on 1, 2 and 4 CPUs with little memory.
 
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,6 +23,8 @@ const START: u64 = 60;
 const BOMBS: &str = "attacks: bombs";
 const SWAP: &str = "128M";
 
+/// In a whole test: how long each goes on where a race is most likely.
+const EACH: Duration = Duration::from_millis(300);
 /// In a whole test: how many attacks at a time, for how many seconds.
 const MIXED: (u64, u64) = (6, 20);
 
@@ -34,21 +37,22 @@ pub fn run(bench: &Bench, report: &mut Report, cpus: &[u32], words: &[String], g
         if words.is_empty() && !report.wants(&format!("attacks, {machine}")) {
             continue;
         }
-        let seconds = match given.is_none() && words.is_empty() && cpus != 2 {
-            true => 0,
-            false => given.unwrap_or(1),
+        let each = match (given, words, cpus) {
+            (None, [], 2) => EACH,
+            (None, [], _) => Duration::ZERO,
+            _ => Duration::from_secs(given.unwrap_or(1)),
         };
-        attack(bench, report, &machine, words, (cpus, seconds), None);
+        attack(bench, report, &machine, words, (cpus, each), None);
     }
     if words.iter().any(|word| BOMBS.contains(word.as_str())) {
-        with_swap(bench, report, given.unwrap_or(1));
+        with_swap(bench, report, Duration::from_secs(given.unwrap_or(1)));
     }
 }
 
 /// Runs those that take all memory with swap space, and then several at a time.
 pub fn together(bench: &Bench, report: &mut Report, given: Option<u64>) {
     if report.wants("attacks, 2 CPUs and swap") {
-        with_swap(bench, report, given.unwrap_or(0));
+        with_swap(bench, report, Duration::from_secs(given.unwrap_or(0)));
     }
     if report.wants("attacks, mixed") {
         mix(bench, report, &[], 2, MIXED);
@@ -56,10 +60,10 @@ pub fn together(bench: &Bench, report: &mut Report, given: Option<u64>) {
 }
 
 /// Runs those that take all memory with swap space.
-fn with_swap(bench: &Bench, report: &mut Report, seconds: u64) {
+fn with_swap(bench: &Bench, report: &mut Report, each: Duration) {
     let (machine, bombs) = ("2 CPUs and swap", [BOMBS.to_owned()]);
     match space(bench, SWAP) {
-        Ok(swap) => attack(bench, report, machine, &bombs, (2, seconds), Some(swap)),
+        Ok(swap) => attack(bench, report, machine, &bombs, (2, each), Some(swap)),
         Err(why) => report.note(&format!("attacks, {machine}"), Err(why)),
     }
 }
@@ -109,25 +113,25 @@ fn command<'a>(words: &'a [String], options: &[&'a str]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Boots once for the attacks with one of these words in their names, each for so many seconds.
+/// Boots once for the attacks with one of these words in their names, each for so long.
 fn attack(
     bench: &Bench,
     report: &mut Report,
     machine: &str,
     words: &[String],
-    (cpus, seconds): (u32, u64),
+    (cpus, each): (u32, Duration),
     swap: Option<Disk>,
 ) {
     let number = match number_of(bench, words) {
         Ok(number) => number,
         Err(why) => return report.note(&format!("attacks, {machine}"), Err(why)),
     };
-    let each = seconds.to_string();
-    let mut guest = bench.guest(&command(words, &["--seconds", &each]));
+    let seconds = each.as_secs_f64().to_string();
+    let mut guest = bench.guest(&command(words, &["--seconds", &seconds]));
     if let Some(swap) = swap {
         guest = guest.disk(swap).option("swap=/dev/vda");
     }
-    let limit = number * (seconds + BESIDE) + START;
+    let limit = number * (each.as_secs() + BESIDE) + START;
     judge(report, machine, &guest.cpus(cpus).timeout(limit));
 }
 

@@ -2,7 +2,7 @@
 //! use memory that others need.
 //!
 //! usage: `attacks [--list] [--seconds N] [--mixed N] [WORD...]`: runs those whose names contain a
-//! WORD, or all, for N seconds each; with `--mixed`, so many of them at a time, chosen at random
+//! WORD, or all, for N seconds each (0.3, say); with `--mixed`, so many of them at a time, chosen at random
 //! again and again (or all), for N seconds in all. It starts as root, and prepares what an attack
 //! finds on a machine (programs with a set-id bit, files of others); the attack itself is an
 //! ordinary user's.
@@ -60,7 +60,7 @@ static TIME: OnceLock<Duration> = OnceLock::new();
 static MEMORY: OnceLock<Memory> = OnceLock::new();
 
 fn main() {
-    let (mut words, mut list, mut seconds, mut at_once) = (Vec::new(), false, 1, None);
+    let (mut words, mut list, mut seconds, mut at_once) = (Vec::new(), false, 1.0, None);
     let mut rest = std::env::args().skip(1);
     while let Some(word) = rest.next() {
         match word.as_str() {
@@ -70,7 +70,7 @@ fn main() {
             _ => words.push(word),
         }
     }
-    let time = Duration::from_secs(seconds);
+    let time = Duration::from_secs_f64(seconds);
     TIME.get_or_init(|| at_once.map_or(time, |_: usize| mixed::EACH));
     let attacks: Vec<Test> = attacks_of! {
         signals,
