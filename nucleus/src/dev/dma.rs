@@ -5,7 +5,7 @@
 //! count, `iosup.txt` 2.2) for as long as the device may touch it, so a frame is never free, and
 //! never becomes a page table, under a device's hands. Where the domain has addresses of its own, a
 //! request's parts are mapped when a queue gives it to the device ([`Addresses`]), and no longer
-//! when it is done; a task invalidates what units hold of them, if no later request does.
+//! when it is done; a task invalidates their translations, if no later request does.
 //!
 //! [`Pool`] keeps frames for the small messages of a driver: they stay mapped while the device
 //! lives, so that a message costs no mapping.
@@ -20,16 +20,18 @@ use core::{
 
 use crate::{
     Frame, OutOfMemory, PAGE_SHIFT, PAGE_SIZE,
+    counters::Counter,
     cpu::percpu::Restart,
     ephemeral::{self, LONGEST_RUN},
     frame::Contents,
     hw::{iommu::Device, places::Places},
     lock::{Rank, SpinLock},
-    mem::domain,
+    mem::{domain, mistake::Mistake},
     pmap::audit::{Report, Seen, Violation},
     task::{self, Sleep, Spawn, WaitQueue},
 };
 
+pub(crate) use crate::hw::iommu::AttachError;
 pub use crate::hw::iommu::Policy;
 pub(crate) use crate::mem::domain::{BATCH, Domain, Driver, Window};
 
@@ -130,7 +132,8 @@ impl<'a> Addresses<'a> {
 
     fn mapped(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
         if let Some(lasting) = part.lasting
-            && self.domain.strict().map(|it| it.generation()) == Some(lasting.domain)
+            && (self.domain.strict().map(|it| it.generation()) == Some(lasting.domain)
+                || Mistake::GenerationIgnored.is_made())
         {
             return lasting.page.into();
         }
@@ -138,7 +141,8 @@ impl<'a> Addresses<'a> {
         match self.last {
             Some((last, direction, page)) if last == index && direction == writes => page,
             _ => {
-                let page = window.map(&part.frame, !writes, writes);
+                let both = Mistake::ReadOnlyIgnored.is_made();
+                let page = window.map(&part.frame, !writes, writes || both);
                 self.mapped += 1;
                 self.last = Some((index, writes, page));
                 page
@@ -158,10 +162,14 @@ impl<'a> Addresses<'a> {
 /// The addresses of a slot's request, which is done, are invalidated later. Any context.
 #[inline]
 pub(crate) fn take(domain: &Domain, window: &Window) {
-    if let Some(strict) = domain.strict()
-        && strict.take(window)
-    {
+    let Some(strict) = domain.strict() else {
+        return;
+    };
+    if strict.take(window) {
         wake_cleaner();
+    }
+    if Mistake::PendingReleased.is_made() {
+        strict.flush(Counter::iotlb_other);
     }
 }
 
@@ -175,13 +183,13 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 static RUNS: AtomicBool = AtomicBool::new(false);
 static CLEANER: Restart<WaitQueue> = Restart::new(WaitQueue::new());
 
-/// Wakes the task that invalidates what requests have left. Any context.
+/// Wakes the task that invalidates the stale addresses of requests. Any context.
 pub(crate) fn wake_cleaner() {
     WANTED.store(true, SeqCst);
     CLEANER.wake_all();
 }
 
-/// Devices that reach nothing any more, whose drivers are to be told.
+/// Devices that reach nothing any more, whose drivers are to be notified.
 static LOST: Places = Places::new();
 
 /// The device reaches nothing any more: its driver's requests fail. Any context.
@@ -194,8 +202,8 @@ pub(crate) fn report_lost(device: Device) {
 /// The domain of a device that begins to work.
 ///
 /// # Errors
-/// [`OutOfMemory`].
-pub(crate) fn domain_of(place: u16) -> Result<Arc<Attachment>, OutOfMemory> {
+/// [`AttachError`].
+pub(crate) fn domain_of(place: u16) -> Result<Arc<Attachment>, AttachError> {
     let domain = Domain::new(Device(place))?;
     if domain::policy() != Policy::Off && !RUNS.swap(true, SeqCst) {
         let spawned = task::spawn(Spawn::kernel("iommu"), Box::new(clean));
@@ -237,8 +245,8 @@ fn clean() {
     }
 }
 
-/// Invalidates what devices may still use of requests that are done, and frees the frames that
-/// waited for this. For a task that needs memory; no lock is held.
+/// Invalidates the addresses of requests that are done, and frees the frames that waited for this.
+/// For a task that needs memory; no lock is held.
 pub fn settle() {
     domain::settle();
     wake_if_last();
@@ -259,8 +267,8 @@ pub(super) fn wake_if_last() {
     }
 }
 
-/// Waits until what devices have used of requests that are done is free, and, with `all`, until no
-/// device is left that has a domain: for the accounts of tests.
+/// Waits until the frames of requests that are done are free, and, with `all`, until no device is
+/// left that has a domain: for the accounts of tests.
 #[cfg(not(target_os = "none"))]
 pub fn wait_settled(all: bool) {
     domain::settle();
@@ -284,7 +292,7 @@ pub(crate) fn reset() {
     unsafe { CLEANER.set(WaitQueue::new()) };
 }
 
-/// Audits what devices behind an IOMMU reach: frames of data that are held for them, and with
+/// Audits the frames that devices behind an IOMMU reach: data that is held for them, and with
 /// `iommu=open` those that are open (`iosup.txt` 2.3). Called by a task that holds no lock.
 pub fn audit_devices(seen: &mut Seen, report: Report<'_>) {
     seen.device_pages += domain::audit(|frame| report(Violation::Reachable { frame }));
@@ -301,7 +309,7 @@ pub struct Pool {
 struct State {
     /// Those at the front may have other handles still: a device, or a task that waits for it.
     free: VecDeque<(Frame, Option<Lasting>)>,
-    /// How many there are, free or not, that stay mapped.
+    /// The number of frames, free or not, that stay mapped.
     made: usize,
 }
 

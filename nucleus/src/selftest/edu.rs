@@ -1,5 +1,5 @@
-//! QEMU's `edu` device as an attacker: it reads and writes where it is told, and is told wrong
-//! things here. `fault_injection=edu` runs it in the first task; the log says of each target
+//! QEMU's `edu` device as an attacker: it reads and writes at any address, and is given wrong ones
+//! here. `fault_injection=edu` runs it in the first task; the log says of each target
 //! whether the device reached it. `edu` takes a tenth of a second for each access.
 //!
 //! Where no IOMMU keeps the device from it (`iommu=off`), it only reads.
@@ -33,7 +33,7 @@ const BUFFER: u64 = 0x4_0000;
 const START: u64 = 1;
 const TO_MEMORY: u64 = 1 << 1;
 
-/// What the device writes: harmless as an entry of a page table, for it is not present.
+/// The word that the device writes: harmless as an entry of a page table, for it is not present.
 const PATTERN: u64 = 0xa4a4_a4a4_a4a4_a4a4;
 
 /// The time until an interrupt of the unit has come.
@@ -86,7 +86,7 @@ impl Edu {
         function.enable().then_some(())?;
         let registers = machine::map_device(function.memory(0, 0, PAGE_SIZE)?, PAGE_SIZE)?;
         let place = pci::place(function.at);
-        let domain = dma::domain_of(place).ok()?;
+        let domain = dma::domain_of(place).expect("a unit before the device");
         let lasting = |bytes: u64| {
             let frame = Frame::alloc_direct(Contents::Zeroed).ok()?;
             // SAFETY: the frame was just made.
@@ -243,7 +243,7 @@ fn in_image(at: usize) -> PhysAddr {
     PhysAddr((at - layout::image_base()) as u64 & !7)
 }
 
-/// What the processor uses.
+/// Tables and text that the processor uses.
 fn own_tables(edu: &Edu) {
     let data = core::ptr::from_ref(percpu::of(0)) as usize;
     edu.attack_memory("kernel text", in_image(attack as *const () as usize));
@@ -322,7 +322,7 @@ fn changing(edu: &Edu) {
     edu.start(address, 8, true);
     drop(page);
     if let (Some(strict), Some(window)) = (strict, &window) {
-        strict.take(window);
+        dma::take(&edu.domain, window);
         let is_free = record::record(index).kind() == Type::Free;
         let state = if is_free { "free" } else { "not free" };
         crate::log!("edu: a frame freed and still pending: {state}");
@@ -346,18 +346,18 @@ fn changing(edu: &Edu) {
     }
 }
 
-struct Told(AtomicBool);
+struct Notified(AtomicBool);
 
-impl Driver for Told {
+impl Driver for Notified {
     fn device_lost(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
-/// A device that goes on is stopped, and its driver hears of it.
+/// A device that goes on is stopped, and its driver is notified.
 fn flood(edu: &Edu) {
-    let told = Arc::new(Told(AtomicBool::new(false)));
-    let driver: Arc<dyn Driver> = told.clone();
+    let notified = Arc::new(Notified(AtomicBool::new(false)));
+    let driver: Arc<dyn Driver> = notified.clone();
     edu.domain
         .add_driver(Arc::downgrade(&driver))
         .expect("memory for the test");
@@ -381,8 +381,12 @@ fn flood(edu: &Edu) {
     edu.load_pattern();
     let reaches = if edu.held() == 7 { "nothing" } else { "memory" };
     crate::log!("edu: it reaches {reaches}");
-    let is_told = until(|| told.0.load(Ordering::SeqCst));
-    let hears = if is_told { "hears" } else { "does not hear" };
+    let is_notified = until(|| notified.0.load(Ordering::SeqCst));
+    let hears = if is_notified {
+        "hears"
+    } else {
+        "does not hear"
+    };
     crate::log!("edu: its driver {hears} of it");
     drop(driver);
 }

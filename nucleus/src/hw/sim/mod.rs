@@ -52,8 +52,8 @@ pub use interface::{
 pub(crate) use iommu::iommu_take_fault;
 pub use iommu::{device_read, device_write, fail_unit, invalidations};
 pub(crate) use iommu::{
-    frame_closed, frame_opened, iommu_attach, iommu_detach, iommu_features, iommu_forget,
-    iommu_reserved, iommu_written,
+    frame_closed, frame_opened, iommu_attach, iommu_detach, iommu_features, iommu_invalidate,
+    iommu_reserved, iommu_sync,
 };
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};

@@ -23,73 +23,109 @@ fn machines(
     on_machines_like(name, [1, 3], 1024, seeds, like, body);
 }
 
-/// Where the firmware has memory of a device's, the device reaches all of it, whatever it is
-/// attached beside.
+/// A device reaches all memory that the firmware reserves for it, also when others are attached.
 #[test]
 fn a_device_reaches_what_it_uses_for_the_firmware() {
     for policy in [Policy::Open, Policy::Strict] {
-        machines("firmware", policy, 10, || {
-            let domains: Vec<_> = (0..4).map(|n| Domain::new(Device(n)).unwrap()).collect();
-            for domain in &domains {
-                let device = domain.device();
-                iommu_reserved(device, |start, end| {
-                    for page in start.frame_number()..end.frame_number() {
-                        assert!(device_read(device.0, page << PAGE_SHIFT, &mut [0]));
-                    }
-                });
+        machines("firmware", policy, 10, reserved);
+    }
+}
+
+fn reserved() {
+    let look = |device: Device, like: Device| {
+        let mut all = true;
+        iommu_reserved(like, |start, end| {
+            for page in start.frame_number()..end.frame_number() {
+                all &= device_read(device.0, page << PAGE_SHIFT, &mut [0]);
             }
+        });
+        all
+    };
+    let mut domains = Vec::new();
+    // Those with odd numbers have no such memory; units may remember that there is none.
+    for device in [1, 3, 0, 2].map(Device) {
+        domains.push(Domain::new(device).unwrap());
+        if device.0 % 2 == 1 {
+            look(device, Device(0));
+        }
+    }
+    for domain in &domains {
+        let device = domain.device();
+        let reaches = look(device, device);
+        assert!(reaches, "it does not reach reserved memory");
+    }
+}
+
+/// A device before which no unit stands gets no domain, and takes nothing from others.
+#[test]
+fn a_device_beside_the_units_gets_no_domain() {
+    for policy in [Policy::Open, Policy::Strict] {
+        machines("beside", policy, 3, || {
+            let kernel = crate::frame::usage().kernel;
+            for _ in 0..300 {
+                let error = Domain::new(Device(0xff01)).err();
+                assert_eq!(error, Some(AttachError::NoUnit));
+            }
+            assert!(!any());
+            assert_eq!(crate::frame::usage().kernel, kernel);
+            let domain = Domain::new(Device(1)).unwrap();
+            assert!(!domain.is_revoked());
         });
     }
 }
 
-/// Who walks along all domains meets each that lives all the time, whatever comes and goes.
+/// A walk along all domains meets each that lives all the time, while others come and go.
 #[test]
 fn no_domain_is_passed_over_while_others_come_and_go() {
-    machines("walk", Policy::Strict, 3, || {
-        let ended = Domain::new(Device(1)).unwrap();
-        let live = [2, 3].map(|n| Domain::new(Device(n)).unwrap());
-        drop(ended);
-        let (mut seen, mut new) = (Vec::new(), Vec::new());
-        each(|domain| {
-            seen.push(domain.device());
-            if new.is_empty() {
-                new.push(Domain::new(Device(4)).unwrap());
-            }
-        });
-        for domain in &live {
-            assert!(seen.contains(&domain.device()), "only {seen:?}");
-        }
-    });
+    machines("walk", Policy::Strict, 3, walk);
 }
 
-/// Whoever finds a device given up, by any of its queues, finds that it reaches nothing.
+fn walk() {
+    let ended = Domain::new(Device(1)).unwrap();
+    let live = [2, 3].map(|n| Domain::new(Device(n)).unwrap());
+    drop(ended);
+    let (mut seen, mut new) = (Vec::new(), Vec::new());
+    each(|domain| {
+        seen.push(domain.device());
+        if new.is_empty() {
+            new.push(Domain::new(Device(4)).unwrap());
+        }
+    });
+    for domain in &live {
+        assert!(seen.contains(&domain.device()), "only {seen:?}");
+    }
+}
+
+/// A task that finds a device given up, by any of its queues, finds that it reaches nothing.
 #[test]
 fn a_device_that_is_given_up_reaches_nothing() {
     for policy in [Policy::Open, Policy::Strict] {
-        machines("given up", policy, 40, || {
-            let domain = Domain::new(Device(2)).unwrap();
-            let frame = Frame::alloc(Contents::Zeroed).unwrap();
-            let at = domain.map_lasting(&frame, true, true).unwrap();
-            assert!(device_write(2, at, &[1]));
-            let together = Arc::new(Together::default());
-            for queue in 0..3 {
-                let domain = domain.clone();
-                together.spawn(move || {
-                    let is_known = match queue {
-                        0 => domain.is_revoked(),
-                        _ => domain.revoke(),
-                    };
-                    let reaches = device_write(2, at, &[2]);
-                    assert!(!is_known || !reaches, "it reaches memory still");
-                });
-            }
-            together.join();
-            assert!(domain.is_revoked());
-        });
+        machines("given up", policy, 40, given_up);
     }
 }
 
-/// A flush is for what was stale when it began: requests that end meanwhile buy no more of them.
+fn given_up() {
+    let domain = Domain::new(Device(2)).unwrap();
+    let frame = Frame::alloc(Contents::Zeroed).unwrap();
+    let at = domain.map_lasting(&frame, true, true).unwrap();
+    assert!(device_write(2, at, &[1]));
+    let together = Arc::new(Together::default());
+    for queue in 0..3 {
+        let domain = domain.clone();
+        together.spawn(move || {
+            let is_known = match queue {
+                0 => domain.is_revoked(),
+                _ => domain.revoke(),
+            };
+            let reaches = device_write(2, at, &[2]);
+            assert!(!is_known || !reaches, "it reaches memory still");
+        });
+    }
+    together.join();
+    assert!(domain.is_revoked());
+}
+
+/// A flush is for the addresses that were stale when it began: it ends, though others become stale.
 #[test]
 fn a_flush_ends_whatever_ends_meanwhile() {
     const WINDOWS: usize = 300;
@@ -135,19 +171,59 @@ fn a_flush_ends_whatever_ends_meanwhile() {
 /// A page that a tree has no entry for is none: it is not one of those at the indices that it has.
 #[test]
 fn pages_beyond_a_tree_are_not_in_it() {
-    machines("beyond", Policy::Strict, 1, || {
-        let root = Table::new().unwrap();
-        tables::walk(root, 3, 7, 1).unwrap();
-        let beyond = 1 << 27;
-        assert!(tables::find(root, 3, 7).is_some());
-        assert_eq!(tables::find(root, 3, beyond + 7), None);
-        assert!(tables::walk(root, 3, beyond + 7, 1).is_err());
-        let above = tables::walk(root, 3, ENTRIES, 2).unwrap();
-        above.put(1, Entry::large(crate::PhysAddr(0)));
-        assert_eq!(tables::find(root, 3, ENTRIES), None);
-        assert!(tables::walk(root, 3, ENTRIES, 1).is_err());
-        above.put(1, Entry::ABSENT);
-        tables::free(root, 3, &mut |_| ());
-        assert!(open::fits(3, beyond) && !open::fits(3, beyond + 1));
-    });
+    machines("beyond", Policy::Strict, 1, beyond);
+}
+
+fn beyond() {
+    let root = Table::new().unwrap();
+    tables::walk(root, 3, 7, 1).unwrap();
+    let beyond = 1 << 27;
+    assert!(tables::find(root, 3, 7).is_some());
+    assert_eq!(tables::find(root, 3, beyond + 7), None);
+    assert!(tables::walk(root, 3, beyond + 7, 1).is_err());
+    let above = tables::walk(root, 3, ENTRIES, 2).unwrap();
+    above.put(1, Entry::large(crate::PhysAddr(0)));
+    assert_eq!(tables::find(root, 3, ENTRIES), None);
+    assert!(tables::walk(root, 3, ENTRIES, 1).is_err());
+    above.put(1, Entry::ABSENT);
+    tables::free(root, 3, &mut |_| ());
+    assert!(open::fits(3, beyond) && !open::fits(3, beyond + 1));
+}
+
+/// Each rule that is removed makes a test here fail, in few runs.
+#[test]
+fn mistakes_are_found() {
+    let (open, strict) = (Policy::Open, Policy::Strict);
+    let cases: [(Mistake, Policy, fn(), &str); 6] = [
+        (
+            Mistake::ReservedNotMapped,
+            open,
+            reserved,
+            "reserved memory",
+        ),
+        (
+            Mistake::ReservedNotMapped,
+            strict,
+            reserved,
+            "reserved memory",
+        ),
+        (Mistake::AbsentKept, open, reserved, "reserved memory"),
+        (
+            Mistake::RevokedEarly,
+            strict,
+            given_up,
+            "reaches memory still",
+        ),
+        (Mistake::DomainsMove, strict, walk, "only"),
+        (Mistake::PagesWrap, strict, beyond, "find"),
+    ];
+    for (mistake, policy, body, wanted) in cases {
+        let like = Config {
+            cpus: 3,
+            pages: 1024,
+            iommu: Some(policy),
+            ..Config::default()
+        };
+        mistake.assert_found(like, body, wanted);
+    }
 }

@@ -6,18 +6,19 @@
 //!   --- free ---|--- stale ---|--- in use ---|--- free ---
 //! ```
 //! Addresses are used in order, around the table of level 1 that maps them. Those of a request are
-//! *in use* until it is done; *stale* until units have forgotten them: their entries are no longer
+//! *in use* until it is done; *stale* until they are invalidated: their entries are no longer
 //! present, but name their frames still, and [hold](crate::frame::hold) them; then free again. So
 //! no search, no list and no memory is needed on either side, and a request that takes long keeps
 //! no other slot from going on, as it would if all requests shared one ring of addresses.
 //!
 //! Only the queue that has the slot moves `next` and `done`, with its lock held; only the holder of
-//! the domain's lock moves `released`. Each reads what the other moves.
+//! the domain's lock moves `released`. Each reads the other's.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::tables::{ENTRIES, Table};
 use crate::hw::iommu::Entry;
+use crate::mem::mistake::Mistake;
 use crate::{Frame, frame};
 
 /// See the head of the file.
@@ -78,9 +79,9 @@ impl Window {
 
     /// Lets units see the addresses in use.
     #[inline]
-    pub(super) fn tell(&self) {
+    pub(super) fn sync(&self) {
         for range in self.in_use().into_iter().filter(|it| !it.is_empty()) {
-            self.table.tell(range);
+            self.table.sync(range);
         }
     }
 
@@ -102,10 +103,12 @@ impl Window {
     pub(super) fn end(&self) {
         for range in self.in_use() {
             for index in range.clone() {
-                self.table.set(index, self.table.get(index).ended());
+                if !Mistake::EntryStays.is_made() {
+                    self.table.set(index, self.table.get(index).ended());
+                }
             }
             if !range.is_empty() {
-                self.table.tell(range);
+                self.table.sync(range);
             }
         }
         // Release: a flush that sees this comes after the entries were cleared.
@@ -120,7 +123,7 @@ impl Window {
         done.wrapping_sub(self.released.load(Ordering::Relaxed))
     }
 
-    /// Releases the frames of the oldest `count` stale entries, which units have forgotten. [domain
+    /// Releases the frames of the oldest `count` stale entries, which were invalidated. [domain
     /// lock]
     pub(super) fn release(&self, count: u32) {
         let released = self.released.load(Ordering::Relaxed);

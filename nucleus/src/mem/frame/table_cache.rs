@@ -18,8 +18,8 @@
 //! *fixed*, the paper's: a level exceeds both thresholds, [`ratio`](Thresholds::ratio) and
 //! [`total`](Thresholds::total); then the excess of tables in the pool over tables in use goes.
 //!
-//! *adaptive*: every [`PERIOD`] the pagedaemon takes away half of what a pool did not need, which
-//! is the least that was in it all the time (as Bonwick's magazines do: the working set decides,
+//! *adaptive*: every [`PERIOD`] the pagedaemon takes away half of the tables that a pool did not
+//! need: the least that was in it all the time (as Bonwick's magazines do: the working set decides,
 //! not a number that fits one load). So a load that comes back within the period finds its tables,
 //! a burst's tables go by halves, and an idle machine returns to [`KEPT`] tables per level. A fixed
 //! ratio can do neither: it cuts the pool right when a burst ends, and never later.
@@ -41,6 +41,7 @@ use crate::counters::Counter;
 use crate::cpu::percpu::{PerCpu, Restart};
 use crate::hw::{handlers, machine};
 use crate::lock::{Rank, SpinLock};
+use crate::mem::mistake::Mistake;
 
 /// Levels of page tables.
 pub const LEVELS: usize = 4;
@@ -55,7 +56,7 @@ const KEPT: usize = 8;
 /// How often the adaptive policy looks.
 pub const PERIOD: Duration = Duration::from_secs(10);
 
-/// What one CPU has; only the CPU itself changes it.
+/// The tables of one CPU; only the CPU itself changes them.
 struct OwnTables {
     stacks: [Stack<OWN>; LEVELS],
     /// Tables taken, and given, so far.
@@ -159,7 +160,7 @@ static RATIO: AtomicU32 = AtomicU32::new(Thresholds::DEFAULT.ratio);
 static TOTAL: AtomicU32 = AtomicU32::new(Thresholds::DEFAULT.total);
 /// Tables in a pool at most.
 static MOST: AtomicUsize = AtomicUsize::new(0);
-/// What [`block_order`] gives.
+/// The value of [`block_order`].
 static BLOCK_ORDER: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts with nothing kept, on a machine with so many frames.
@@ -203,7 +204,7 @@ fn block_order() -> usize {
 /// When a pool gives tables back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Policy {
-    /// What was not needed for some time goes.
+    /// Tables that were not needed for some time go.
     Adaptive,
     /// The paper's thresholds.
     Fixed(Thresholds),
@@ -458,6 +459,9 @@ pub(crate) fn give_table(level: usize, index: u32) {
         // Taken while tables were not kept. It is out of the devices' reach, and stays there.
         flag(index, order_of(level), true);
     }
+    if Mistake::PooledReturns.is_made() {
+        handlers::frames_enter(&[index..index + frames_in(level) as u32]);
+    }
     let is_over = OWN_TABLES.with(|own| {
         let Some(own) = own else {
             return put_pooled(level, core::iter::once(index));
@@ -493,7 +497,7 @@ fn put_pooled(level: usize, tables: impl Iterator<Item = u32>) -> bool {
     now > MOST.load(Ordering::Relaxed) || is_fixed && level.made.load(Ordering::Relaxed) > total
 }
 
-/// Gives back what a pool has too much of.
+/// Gives back the excess of a pool.
 #[cold]
 fn give_excess(level: usize) {
     let usage = usage_of(level);
@@ -594,8 +598,8 @@ fn free(level: usize, index: u32) {
     buddy::give(index, order);
 }
 
-/// Gives the buddy allocator what this CPU and the pools keep, and all that is set aside. Returns
-/// whether there was anything.
+/// Gives the buddy allocator the tables that this CPU and the pools keep, and all frames set aside.
+/// Returns whether there were any.
 #[cold]
 pub fn drain() -> bool {
     for level in 1..=LEVELS {
@@ -612,7 +616,7 @@ pub fn drain() -> bool {
     release(0)
 }
 
-/// Gives back half of what the pools did not need since the last call: for the adaptive policy,
+/// Gives back half of the tables that the pools did not need since the last call: for the adaptive policy,
 /// every [`PERIOD`]. Returns whether there may be more for the next call.
 pub fn age_tables() -> bool {
     if IS_FIXED.load(Ordering::Relaxed) {
@@ -646,7 +650,7 @@ pub fn has_unneeded_tables() -> bool {
             .any(|level| level.len.load(Ordering::Relaxed) > KEPT)
 }
 
-/// The page tables of one level, by where they are, and what has become of them.
+/// The page tables of one level: in use, kept, and how they came and went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableUsage {
     /// Tables in use.
@@ -657,7 +661,7 @@ pub struct TableUsage {
     pub reused: u64,
     /// Tables that the cache has given back.
     pub given_back: u64,
-    /// Tables taken and given of which devices did not have to be told.
+    /// Tables taken and given without an invalidation.
     pub avoided: u64,
 }
 
