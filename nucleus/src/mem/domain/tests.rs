@@ -215,7 +215,7 @@ fn mistakes_are_found() {
             "reaches memory still",
         ),
         (Mistake::DomainsMove, strict, walk, "only"),
-        (Mistake::PagesWrap, strict, beyond, "find"),
+        (Mistake::PagesWrap, strict, beyond, "left == right"),
     ];
     for (mistake, policy, body, wanted) in cases {
         let like = Config {
