@@ -360,7 +360,7 @@ fn a_part_outlives_the_domain_that_mapped_it() {
         assert_eq!(new.strict().unwrap().number(), number);
         let window = new.strict().unwrap().add_window().unwrap();
         let mut addresses = Addresses::new(&new, Some(&window));
-        let at = addresses.of(&part, false);
+        let at = addresses.of(&[part], false).address;
         addresses.give();
         let mut bytes = [0; 8];
         assert!(device_read(2, at, &mut bytes), "it finds nothing there");
