@@ -1,6 +1,7 @@
 //! A device of the simulated machine, for disks made of code: it reaches the parts of its requests
 //! as a real one does, by addresses that a remapping unit translates.
 
+use core::slice;
 use core::sync::atomic::{AtomicU16, Ordering::SeqCst};
 use std::sync::Arc;
 use std::vec::Vec;
@@ -93,7 +94,9 @@ impl BusMaster {
         let mut addresses = Vec::new();
         if let Some(domain) = domain {
             let mut found = Addresses::new(domain, window.as_deref());
-            addresses.extend(parts.iter().map(|part| found.of(part, writes)));
+            for part in &parts {
+                addresses.push(found.of(slice::from_ref(part), writes).address);
+            }
             found.give();
         }
         Transfer {

@@ -12,6 +12,7 @@
 
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
 use core::{
+    iter,
     num::NonZeroU64,
     ops::Deref,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -92,17 +93,30 @@ impl Part {
         Part::new(frame, 0, PAGE_SIZE)
     }
 
+    /// A whole frame that is mapped for a request alone.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.len == PAGE_SIZE && self.offset == 0 && self.lasting.is_none()
+    }
+
     /// Whether the bytes are inside of the frame, and any.
     pub fn is_valid(&self) -> bool {
         self.len > 0 && self.offset <= PAGE_SIZE && self.len <= PAGE_SIZE - self.offset
     }
 }
 
+/// Bytes that a device finds in a row: those of `parts` parts.
+pub(crate) struct Extent {
+    pub address: u64,
+    pub len: u32,
+    pub parts: usize,
+}
+
 /// The addresses of a request's parts, as its device sees them.
 pub(crate) struct Addresses<'a> {
     domain: &'a Domain,
     window: Option<&'a Window>,
-    /// The part that was mapped last: its frame, whether the device writes, its page.
+    /// A part that was mapped: its frame, whether the device writes, its page.
     last: Option<(u32, bool, u64)>,
     mapped: usize,
 }
@@ -119,18 +133,58 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    /// The address of the next part, which the device writes, or else reads. The window has room
-    /// for a page.
+    /// Where the next of a request's parts are, of which there are any: the first one, and those
+    /// that continue it there. The device writes all of them, or else reads them; the window has
+    /// room for a page each.
     #[inline]
-    pub(crate) fn of(&mut self, part: &Part, writes: bool) -> u64 {
-        let page = match self.window {
-            None => part.frame.number(),
-            Some(window) => self.mapped(window, part, writes),
-        };
-        (page << PAGE_SHIFT) + part.offset as u64
+    pub(crate) fn of(&mut self, parts: &[Part], writes: bool) -> Extent {
+        match self.window {
+            None => Self::physical(parts),
+            Some(window) => self.mapped(window, parts, writes),
+        }
     }
 
-    fn mapped(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
+    #[inline]
+    fn physical(parts: &[Part]) -> Extent {
+        let at = |part: &Part| (part.frame.number() << PAGE_SHIFT) + part.offset as u64;
+        let address = at(&parts[0]);
+        let (mut end, mut count) = (address, 0);
+        for part in parts {
+            if at(part) != end {
+                break;
+            }
+            end += part.len as u64;
+            count += 1;
+        }
+        Extent {
+            address,
+            len: (end - address) as u32,
+            parts: count,
+        }
+    }
+
+    #[inline]
+    fn mapped(&mut self, window: &Window, parts: &[Part], writes: bool) -> Extent {
+        let plain = parts.iter().take_while(|it| it.is_plain());
+        let (page, count) = window.map(plain.map(|it| &it.frame), !writes, writes);
+        self.mapped += count;
+        if count > 0 {
+            return Extent {
+                address: page << PAGE_SHIFT,
+                len: (count * PAGE_SIZE) as u32,
+                parts: count,
+            };
+        }
+        let part = &parts[0];
+        let page = self.page_of(window, part, writes);
+        Extent {
+            address: (page << PAGE_SHIFT) + part.offset as u64,
+            len: part.len as u32,
+            parts: 1,
+        }
+    }
+
+    fn page_of(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
         if let Some(lasting) = part.lasting
             && (self.domain.strict().map(|it| it.generation()) == Some(lasting.domain)
                 || Mistake::GenerationIgnored.is_made())
@@ -141,8 +195,7 @@ impl<'a> Addresses<'a> {
         match self.last {
             Some((last, direction, page)) if last == index && direction == writes => page,
             _ => {
-                let both = Mistake::ReadOnlyIgnored.is_made();
-                let page = window.map(&part.frame, !writes, writes || both);
+                let (page, _) = window.map(iter::once(&part.frame), !writes, writes);
                 self.mapped += 1;
                 self.last = Some((index, writes, page));
                 page

@@ -374,7 +374,7 @@ fn part_outlives_domain() {
     assert_eq!(new.strict().unwrap().id(), id);
     let window = new.strict().unwrap().add_window().unwrap();
     let mut addresses = Addresses::new(&new, Some(&window));
-    let at = addresses.of(&part, false);
+    let at = addresses.of(&[part], false).address;
     addresses.give();
     let mut bytes = [0; 8];
     assert!(device_read(2, at, &mut bytes), "it finds nothing there");

@@ -22,7 +22,8 @@ use virtio_drivers::{
 
 use super::{
     Device, Error, Kind, Queues,
-    queue::{Doorbell, MAX_SLOTS, Queue},
+    queue::{Doorbell, Queue},
+    rings::MAX_SLOTS,
 };
 use crate::{
     PAGE_SIZE,

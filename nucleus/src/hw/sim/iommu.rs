@@ -559,6 +559,9 @@ pub fn device_write(device: u16, address: u64, from: &[u8]) -> bool {
     })
 }
 
+/// Whether the machine checks which frames devices reach.
+pub(crate) const CHECKS_REACH: bool = true;
+
 /// Devices may reach the frame from now on.
 pub(crate) fn frame_opened(frame: PhysAddr) {
     let Some(m) = machine() else { return };

@@ -103,6 +103,9 @@ pub(crate) fn point() {}
 #[inline(always)]
 pub(crate) fn frame_freed(_frame: PhysAddr) {}
 
+/// Whether the machine checks which frames devices reach.
+pub(crate) const CHECKS_REACH: bool = false;
+
 /// Devices may reach the frame from now on: for the simulated machine; nothing here.
 #[inline(always)]
 pub(crate) fn frame_opened(_frame: PhysAddr) {}

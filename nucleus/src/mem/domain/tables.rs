@@ -52,6 +52,17 @@ impl Table {
         }
     }
 
+    /// A range of entries, which does not wrap, each of them an [`Entry`] as a word.
+    #[inline]
+    pub(super) fn words(&self, entries: Range<u64>) -> &[AtomicU64] {
+        assert!(entries.start <= entries.end && entries.end <= ENTRIES);
+        let first: *const AtomicU64 = bytes(self.0).cast();
+        let len = (entries.end - entries.start) as usize;
+        // SAFETY: inside the table's frame, as asserted, and aligned. Entries are atomic words to
+        // all.
+        unsafe { core::slice::from_raw_parts(first.add(entries.start as usize), len) }
+    }
+
     #[inline]
     pub(super) fn get(self, index: u64) -> Entry {
         Entry(self.word(index).load(Ordering::Relaxed))

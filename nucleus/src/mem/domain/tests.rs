@@ -125,6 +125,50 @@ fn given_up() {
     assert!(domain.is_revoked());
 }
 
+/// Frames that are mapped together lie in a row, up to the end of the window; what is left follows
+/// at its beginning. The device reaches each until the request is done, and none is free before.
+#[test]
+fn frames_are_mapped_in_runs_around_the_window() {
+    machines("runs", Policy::Strict, 10, runs);
+}
+
+fn runs() {
+    let domain = Domain::new(Device(2)).unwrap();
+    let strict = domain.strict().unwrap();
+    let window = strict.add_window().unwrap();
+    let alloc = || Frame::alloc(Contents::Zeroed).unwrap();
+    let frames: [_; 7] = core::array::from_fn(|_| alloc());
+    let mut next = 0;
+    for round in 0..WINDOW_PAGES / 4 {
+        let frames = &frames[..1 + round % frames.len()];
+        if !window.has_room(frames.len()) {
+            strict.flush(Counter::iotlb_ring_full);
+        }
+        let (mut rest, mut pages) = (frames.iter(), Vec::new());
+        while rest.len() > 0 {
+            let (page, count) = window.map(rest.clone(), true, true);
+            assert_eq!(page % ENTRIES, next);
+            assert_eq!(count, rest.len().min((ENTRIES - next) as usize));
+            next = (next + count as u64) % ENTRIES;
+            pages.extend(page..page + count as u64);
+            rest = rest.as_slice()[count..].iter();
+        }
+        strict.give(&window, frames.len());
+        for (page, frame) in pages.into_iter().zip(frames) {
+            assert!(crate::frame::is_held_data(frame.index()));
+            assert!(device_write(2, page << PAGE_SHIFT, &[round as u8]));
+            let mut byte = [0];
+            crate::ephemeral::map(frame).read(0, &mut byte);
+            assert_eq!(byte, [round as u8]);
+        }
+        strict.take(&window);
+    }
+    strict.flush(Counter::iotlb_other);
+    for frame in frames {
+        assert!(!crate::frame::is_held_data(frame.index()));
+    }
+}
+
 /// A flush is for the addresses that were stale when it began: it ends, though others become stale.
 #[test]
 fn a_flush_ends_whatever_ends_meanwhile() {
@@ -140,7 +184,7 @@ fn a_flush_ends_whatever_ends_meanwhile() {
         let use_one = |domain: &Domain, frame: &Frame, window: &Window| {
             let strict = domain.strict().unwrap();
             if window.has_room(1) {
-                window.map(frame, true, false);
+                window.map(core::iter::once(frame), true, false);
                 strict.give(window, 1);
                 strict.take(window);
             }

@@ -14,6 +14,7 @@
 //! Only the queue that has the slot moves `next` and `done`, with its lock held; only the holder of
 //! the domain's lock moves `released`. Each reads the other's.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::tables::{ENTRIES, Table};
@@ -54,27 +55,36 @@ impl Window {
         used as usize + pages <= PAGES
     }
 
-    /// Maps a frame at the next address, for which there is [room](Window::has_room). Returns the
-    /// page.
+    /// Maps frames at the next addresses, as many of them as follow each other there; there is
+    /// [room](Window::has_room) for all. Returns the first page, and how many were mapped.
     #[inline]
-    pub(crate) fn map(&self, frame: &Frame, reads: bool, writes: bool) -> u64 {
+    pub(crate) fn map<'a>(
+        &self,
+        frames: impl Iterator<Item = &'a Frame>,
+        reads: bool,
+        writes: bool,
+    ) -> (u64, usize) {
         let next = self.next.load(Ordering::Relaxed);
         let index = u64::from(next) % ENTRIES;
-        debug_assert_eq!(self.table.get(index), Entry::ABSENT);
-        frame::hold(frame);
-        let at = frame::record::address(frame.index());
-        self.table.set(index, Entry::page(at, reads, writes));
-        self.next.store(next.wrapping_add(1), Ordering::Relaxed);
-        self.first + index
+        let words = self.table.words(index..ENTRIES);
+        let writes = writes || Mistake::ReadOnlyIgnored.is_made();
+        let mut count = 0;
+        for (word, frame) in words.iter().zip(frames) {
+            debug_assert_eq!(word.load(Ordering::Relaxed), Entry::ABSENT.0);
+            frame::hold(frame);
+            let at = frame::record::address(frame.index());
+            word.store(Entry::page(at, reads, writes).0, Ordering::Release);
+            count += 1;
+        }
+        let next = next.wrapping_add(count as u32);
+        self.next.store(next, Ordering::Relaxed);
+        (self.first + index, count)
     }
 
     /// The addresses in use, as one or two ranges of entries.
-    pub(super) fn in_use(&self) -> [core::ops::Range<u64>; 2] {
+    pub(super) fn in_use(&self) -> [Range<u64>; 2] {
         let done = self.done.load(Ordering::Relaxed);
-        let len = u64::from(self.next.load(Ordering::Relaxed).wrapping_sub(done));
-        let start = u64::from(done) % ENTRIES;
-        let end = (start + len).min(ENTRIES);
-        [start..end, 0..start + len - end]
+        around(done, self.next.load(Ordering::Relaxed).wrapping_sub(done))
     }
 
     /// Lets units see the addresses in use.
@@ -102,14 +112,17 @@ impl Window {
     #[inline]
     pub(super) fn end(&self) {
         for range in self.in_use() {
-            for index in range.clone() {
+            if range.is_empty() {
+                continue;
+            }
+            for word in self.table.words(range.clone()) {
+                // Only the holder of the slot writes an entry that is in use.
                 if !Mistake::EntryStays.is_made() {
-                    self.table.set(index, self.table.get(index).ended());
+                    let ended = Entry(word.load(Ordering::Relaxed)).ended();
+                    word.store(ended.0, Ordering::Release);
                 }
             }
-            if !range.is_empty() {
-                self.table.sync(range);
-            }
+            self.table.sync(range);
         }
         // Release: a flush that sees this comes after the entries were cleared.
         self.done
@@ -127,12 +140,25 @@ impl Window {
     /// lock]
     pub(super) fn release(&self, count: u32) {
         let released = self.released.load(Ordering::Relaxed);
-        for at in 0..count {
-            release_entry(self.table, u64::from(released.wrapping_add(at)));
+        for word in around(released, count)
+            .into_iter()
+            .flat_map(|range| self.table.words(range))
+        {
+            let entry = Entry(word.load(Ordering::Relaxed));
+            word.store(Entry::ABSENT.0, Ordering::Release);
+            frame::release_held(entry.address().frame_number() as u32);
         }
         self.released
             .store(released.wrapping_add(count), Ordering::Release);
     }
+}
+
+/// The entries of `count` addresses from number `first` on, as one or two ranges.
+#[inline]
+fn around(first: u32, count: u32) -> [Range<u64>; 2] {
+    let (start, count) = (u64::from(first) % ENTRIES, u64::from(count));
+    let end = (start + count).min(ENTRIES);
+    [start..end, 0..start + count - end]
 }
 
 /// Clears an entry that no unit holds, and releases its frame, if it names one.

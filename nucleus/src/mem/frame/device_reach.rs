@@ -9,7 +9,8 @@ use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::record::{Type, record};
+use super::heap_frames;
+use super::record::{Type, managed, record};
 use crate::counters::Counter;
 use crate::hw::handlers;
 use crate::mem::mistake::Mistake;
@@ -20,6 +21,7 @@ static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 /// Has the tree follow frames that leave or return, from now on or no longer.
 pub(crate) fn watch_reach(is_watched: bool) {
     IS_WATCHED.store(is_watched, Ordering::Release);
+    heap_frames::keep(is_watched, managed().len());
 }
 
 /// The reason why frames leave the devices' reach.
