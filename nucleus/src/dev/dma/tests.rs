@@ -9,7 +9,11 @@ use crate::{
     Pmap,
     addr::{Prot, VirtAddr},
     counters::Counter,
-    frame::{self, give_run, record::Type, take_own},
+    frame::{
+        self, give_run,
+        record::{self, Type},
+        take_own,
+    },
     hw::sim::{device_read, device_write, fail_unit},
     mem::mistake::Mistake,
     pmap::Pending,
@@ -191,14 +195,25 @@ fn storms(name: &str, cpus: &[usize], pages: usize, seeds: u64, before: fn(), ma
     }
 }
 
+/// Frames of domains' tables.
+fn domain_tables() -> usize {
+    let kinds = record::managed().map(|index| record::record(index).kind());
+    kinds.filter(|&kind| kind == Type::DomainTable).count()
+}
+
 fn one_storm(before: fn(), may_fail: bool) {
     let frames = frame::usage().data;
+    let tables = domain_tables();
     before();
     let failed = storm(4);
     assert!(may_fail || failed == 0, "{failed} requests failed");
     frame::fail_after(None);
     wait_settled(true);
     assert_eq!(frame::usage().data, frames, "frames that did not come back");
+    if policy() == Policy::Strict {
+        // The tree of open frames keeps those that map the firmware's memory.
+        assert_eq!(domain_tables(), tables, "tables that did not come back");
+    }
     domain::open::audit(true, |frame| panic!("frame {frame:#x} is open, or not"));
 }
 

@@ -5,9 +5,9 @@ use std::vec::Vec;
 use super::tables::{self, ENTRIES, Table};
 use super::*;
 use crate::PAGE_SHIFT;
-use crate::frame::Contents;
+use crate::frame::{self, Contents, record::Type};
 use crate::hw::iommu::Entry;
-use crate::hw::sim::{device_read, device_write, iommu_reserved};
+use crate::hw::sim::{device_read, device_write, invalidations, iommu_reserved};
 use crate::sim::{Config, Together, on_machines_like};
 
 fn machines(
@@ -61,13 +61,18 @@ fn reserved() {
 fn a_device_beside_the_units_gets_no_domain() {
     for policy in [Policy::Open, Policy::Strict] {
         machines("beside", policy, 3, || {
-            let kernel = crate::frame::usage().kernel;
+            let kernel = frame::usage().kernel;
             for _ in 0..300 {
                 let error = Domain::new(Device(0xff01)).err();
                 assert_eq!(error, Some(AttachError::NoUnit));
             }
             assert!(!any());
-            assert_eq!(crate::frame::usage().kernel, kernel);
+            // No unit holds a translation, so none is invalidated.
+            let before = invalidations();
+            let heap = frame::take_own(Type::Heap).unwrap();
+            assert_eq!(invalidations(), before);
+            frame::give_run(heap..heap + 1, Type::Heap);
+            assert_eq!(frame::usage().kernel, kernel);
             let domain = Domain::new(Device(1)).unwrap();
             assert!(!domain.is_revoked());
         });
@@ -155,7 +160,7 @@ fn runs() {
         }
         strict.give(&window, frames.len());
         for (page, frame) in pages.into_iter().zip(frames) {
-            assert!(crate::frame::is_held_data(frame.index()));
+            assert!(frame::is_held_data(frame.index()));
             assert!(device_write(2, page << PAGE_SHIFT, &[round as u8]));
             let mut byte = [0];
             crate::ephemeral::map(frame).read(0, &mut byte);
@@ -165,7 +170,7 @@ fn runs() {
     }
     strict.flush(Counter::iotlb_other);
     for frame in frames {
-        assert!(!crate::frame::is_held_data(frame.index()));
+        assert!(!frame::is_held_data(frame.index()));
     }
 }
 
