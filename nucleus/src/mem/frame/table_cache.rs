@@ -460,7 +460,8 @@ pub(crate) fn give_table(level: usize, index: u32) {
         flag(index, order_of(level), true);
     }
     if Mistake::PooledReturns.is_made() {
-        handlers::frames_enter(&[index..index + frames_in(level) as u32]);
+        let frames = index..index + frames_in(level) as u32;
+        handlers::frames_enter(core::slice::from_ref(&frames));
     }
     let is_over = OWN_TABLES.with(|own| {
         let Some(own) = own else {
