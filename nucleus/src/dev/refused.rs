@@ -181,7 +181,9 @@ mod machine {
         }
         if verdict.is_too_many {
             crate::log!("IOMMU: {device} does too much that it may not: it is no bus master now");
-            machine::iommu_block(device);
+            if !Mistake::BusMasterKept.is_made() {
+                machine::iommu_block(device);
+            }
             dma::report_lost(device);
         }
         if verdict.is_flood {

@@ -83,6 +83,10 @@ mistakes! {
     PagesWrap,
     /// A device that makes too many faults goes on.
     FaultsUnlimited,
+    /// A device that makes too many faults stays a bus master.
+    BusMasterKept,
+    /// A device that makes too many faults keeps its domain.
+    DomainKept,
     /// The drivers of a device that is given up are not notified.
     DriversNotNotified,
 }

@@ -16,7 +16,7 @@ use crate::dev::{
 use crate::dma::{self, Attachment, Driver, Policy};
 use crate::frame::{Contents, record};
 use crate::hw::machine::{self, ptr};
-use crate::hw::x86_64::{idt, layout, percpu};
+use crate::hw::x86_64::{config, idt, layout, percpu};
 use crate::mem::frame::record::Type;
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep};
@@ -152,20 +152,22 @@ impl Edu {
             // SAFETY: memory of the direct map, which stays what it is during the test.
             let before = at.map(|at| unsafe { word(at).read_volatile() });
             self.copy(address, true);
-            self.mend(at, before)
+            self.mend(address, at, before)
         })
     }
 
-    /// Whether memory has changed; undoes it.
-    fn mend(&self, at: Option<PhysAddr>, before: Option<u64>) -> bool {
+    /// Whether memory has changed. The device undoes it: the guard may refuse that to the CPU.
+    fn mend(&self, address: u64, at: Option<PhysAddr>, before: Option<u64>) -> bool {
         let (Some(at), Some(before)) = (at, before) else {
             return false;
         };
-        // SAFETY: as in `write`; the old value is put back.
+        // SAFETY: as in `write`.
         let is_changed = unsafe { word(at).read_volatile() } != before;
         if is_changed {
-            // SAFETY: as above.
-            unsafe { word(at).write_volatile(before) };
+            // SAFETY: the frame is ours.
+            unsafe { self.room.0.bytes().cast::<u64>().write_volatile(before) };
+            self.copy(self.room.1, false);
+            self.copy(address, true);
         }
         is_changed
     }
@@ -374,8 +376,19 @@ fn flood(edu: &Edu) {
         edu.start(0x7f_ffff_0000, PAGE_SIZE as u64 - 8, true);
         edu.finish();
     }
-    let state = if is_blocked() { "stopped" } else { "goes on" };
-    crate::log!("edu: after many faults it is {state}");
+    let state = if is_blocked() {
+        "is stopped"
+    } else {
+        "goes on"
+    };
+    crate::log!("edu: after many faults it {state}");
+    let command = config::read(edu.place, config::COMMAND);
+    let is_master = command & config::BUS_MASTER != 0;
+    let rank = if is_master { "still a" } else { "no" };
+    crate::log!("edu: it is {rank} bus master");
+    let is_revoked = until(|| edu.domain.is_revoked());
+    let state = if is_revoked { "given up" } else { "kept" };
+    crate::log!("edu: its domain is {state}");
     // SAFETY: the frame is ours.
     unsafe { edu.room.0.bytes().cast::<u64>().write_volatile(7) };
     edu.load_pattern();

@@ -350,7 +350,7 @@ pub(crate) fn flush_stale() -> bool {
 /// Gives a device up that broke its promises, if it is in a domain.
 pub(crate) fn give_up(device: Device) {
     each(|domain| {
-        if domain.device == device {
+        if domain.device == device && !Mistake::DomainKept.is_made() {
             domain.revoke();
         }
     });

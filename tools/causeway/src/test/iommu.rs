@@ -170,7 +170,12 @@ fn expected(policy: &str) -> String {
     let nowhere = if is_off { "silent" } else { "refused" };
     lines.extend(NOWHERE.map(|target| access(target, nowhere)));
     if !is_off {
-        let after = ["after many faults it is stopped", "it reaches nothing"];
+        let after = [
+            "after many faults it is stopped",
+            "it is no bus master",
+            "its domain is given up",
+            "it reaches nothing",
+        ];
         lines.extend(after.map(String::from));
         lines.push("its driver hears of it".into());
     }
@@ -204,7 +209,7 @@ fn attacks(bench: &Bench, policy: &str, cpus: u32) -> Result<()> {
 
 /// Rules, by the mistakes that remove them (`nucleus/src/mem/mistake.rs`), and the first line that
 /// differs then.
-const MISTAKES: [(&str, &str, &str); 8] = [
+const MISTAKES: [(&str, &str, &str); 10] = [
     (
         "TableNotWithdrawn",
         "open",
@@ -224,6 +229,8 @@ const MISTAKES: [(&str, &str, &str); 8] = [
         "a frame freed and still pending: free",
     ),
     ("FaultsUnlimited", "strict", "after many faults it goes on"),
+    ("BusMasterKept", "strict", "it is still a bus master"),
+    ("DomainKept", "strict", "its domain is kept"),
     (
         "DriversNotNotified",
         "strict",
