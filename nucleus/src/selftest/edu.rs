@@ -16,7 +16,7 @@ use crate::dev::{
 use crate::dma::{self, Attachment, Driver, Policy};
 use crate::frame::{Contents, record};
 use crate::hw::machine::{self, ptr};
-use crate::hw::x86_64::{config, idt, layout, percpu};
+use crate::hw::x86_64::{config, gdt, idt, layout};
 use crate::mem::frame::record::Type;
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep};
@@ -247,10 +247,11 @@ fn in_image(at: usize) -> PhysAddr {
 
 /// Tables and text that the processor uses.
 fn own_tables(edu: &Edu) {
-    let data = core::ptr::from_ref(percpu::of(0)) as usize;
     edu.attack_memory("kernel text", in_image(attack as *const () as usize));
     edu.attack_memory("IDT", in_image(idt::place().start + 8 * 16));
-    edu.attack_memory("GDT", first_word(in_image(data)));
+    // A descriptor that no code uses before a program runs.
+    let unused = gdt::place().start + usize::from(gdt::USER_CODE_32 & !7);
+    edu.attack_memory("GDT", in_image(unused));
     let pmap = Pmap::new().expect("memory for the test");
     let page = Frame::alloc(Contents::Zeroed).expect("memory for the test");
     let mut pending = crate::pmap::Pending::new();

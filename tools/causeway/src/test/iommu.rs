@@ -216,12 +216,16 @@ const MISTAKES: [(&str, &str, &str); 10] = [
         "a page table: read reached, write reached",
     ),
     (
+        "LargePageStays",
+        "open",
+        "a page table: read reached, write reached",
+    ),
+    (
         "PooledReturns",
         "open",
         "a pooled frame: read reached, write reached",
     ),
     ("LeavesWithoutInvalidation", "open", LATE),
-    ("LargePageStays", "open", LATE),
     ("BatchNotInvalidated", "strict", LATE),
     (
         "PendingReleased",
