@@ -161,7 +161,8 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    #[inline]
+    // Out of line: its loop needs the registers that its caller has in use.
+    #[inline(never)]
     fn mapped(&mut self, window: &Window, parts: &[Part], writes: bool) -> Extent {
         let plain = parts.iter().take_while(|it| it.is_plain());
         let (page, count) = window.map(plain.map(|it| &it.frame), !writes, writes);
@@ -430,10 +431,19 @@ impl Pool {
             }
             state.made += 1;
         }
-        // Without memory for it, it is mapped for each message.
+        let lasting = Self::map_in(domain, frame);
+        if lasting.is_none() {
+            // Without memory for it, it is mapped for each message.
+            self.state.lock().made -= 1;
+        }
+        lasting
+    }
+
+    fn map_in(domain: &Domain, frame: &Frame) -> Option<Lasting> {
+        let generation = domain.strict()?.generation();
         let at = domain.map_lasting(frame, true, true).ok()?;
         Some(Lasting {
-            domain: domain.strict()?.generation(),
+            domain: generation,
             page: u32::try_from(at >> PAGE_SHIFT).ok()?,
         })
     }

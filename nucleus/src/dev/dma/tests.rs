@@ -385,6 +385,21 @@ fn a_pool_keeps_what_stays_mapped() {
     });
 }
 
+/// A frame that could not be mapped for long takes no place of those that are.
+#[test]
+fn a_pool_counts_only_what_stays_mapped() {
+    strict(|| {
+        let pool = Pool::in_domain(1, Some(domain_of(2).unwrap())).unwrap();
+        // The frame itself is had, a table for its address is not.
+        frame::fail_after(Some(1));
+        let first = pool.take().unwrap();
+        frame::fail_after(None);
+        assert!(first.lasting.is_none());
+        let second = pool.take().unwrap();
+        assert!(second.lasting.is_some(), "nothing is mapped for long now");
+    });
+}
+
 /// What is not mapped for writing is not written.
 #[test]
 fn a_device_writes_only_what_it_was_given_to_write() {

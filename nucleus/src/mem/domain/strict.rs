@@ -237,7 +237,6 @@ impl Strict {
     #[inline]
     pub(crate) fn give(&self, window: &Window, pages: usize) {
         Counter::iommu_pages_mapped.add(pages as u64);
-        window.tell();
         if self.features.keeps_absent {
             for range in window.in_use() {
                 self.forget_absent(window.page(range.start), range.end - range.start);

@@ -55,7 +55,8 @@ impl Window {
     }
 
     /// Maps frames at the next addresses, as many of them as follow each other there; there is
-    /// [room](Window::has_room) for all. Returns the first page, and how many were mapped.
+    /// [room](Window::has_room) for all. Units see them from now on. Returns the first page, and how
+    /// many were mapped.
     #[inline]
     pub(crate) fn map<'a>(
         &self,
@@ -74,8 +75,11 @@ impl Window {
             word.store(Entry::page(at, reads, writes).0, Ordering::Release);
             count += 1;
         }
-        let next = next.wrapping_add(count as u32);
-        self.next.store(next, Ordering::Relaxed);
+        if count > 0 {
+            self.table.tell(index..index + count as u64);
+            let next = next.wrapping_add(count as u32);
+            self.next.store(next, Ordering::Relaxed);
+        }
         (self.first + index, count)
     }
 
@@ -83,14 +87,6 @@ impl Window {
     pub(super) fn in_use(&self) -> [Range<u64>; 2] {
         let done = self.done.load(Ordering::Relaxed);
         around(done, self.next.load(Ordering::Relaxed).wrapping_sub(done))
-    }
-
-    /// Lets units see the addresses in use.
-    #[inline]
-    pub(super) fn tell(&self) {
-        for range in self.in_use().into_iter().filter(|it| !it.is_empty()) {
-            self.table.tell(range);
-        }
     }
 
     /// The first page of a range of entries.
@@ -136,13 +132,12 @@ impl Window {
     /// lock]
     pub(super) fn release(&self, count: u32) {
         let released = self.released.load(Ordering::Relaxed);
-        for word in around(released, count)
-            .into_iter()
-            .flat_map(|range| self.table.words(range))
-        {
-            let entry = Entry(word.load(Ordering::Relaxed));
-            word.store(Entry::ABSENT.0, Ordering::Release);
-            frame::release_held(entry.address().frame_number() as u32);
+        for range in around(released, count) {
+            for word in self.table.words(range) {
+                let entry = Entry(word.load(Ordering::Relaxed));
+                word.store(Entry::ABSENT.0, Ordering::Release);
+                frame::release_held(entry.address().frame_number() as u32);
+            }
         }
         self.released
             .store(released.wrapping_add(count), Ordering::Release);
