@@ -12,7 +12,6 @@
 
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
 use core::{
-    iter,
     num::NonZeroU64,
     ops::Deref,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -91,10 +90,11 @@ impl Part {
         Part::new(frame, 0, PAGE_SIZE)
     }
 
-    /// A whole frame that is mapped for a request alone.
+    /// The frame, if the part is a whole one that is mapped for a request alone.
     #[inline]
-    fn is_plain(&self) -> bool {
-        self.len == PAGE_SIZE && self.offset == 0 && self.lasting.is_none()
+    fn plain(&self) -> Option<&Frame> {
+        debug_assert!(self.is_valid());
+        (self.len == PAGE_SIZE && self.lasting.is_none()).then_some(&self.frame)
     }
 
     /// Whether the bytes are inside of the frame, and any.
@@ -164,8 +164,7 @@ impl<'a> Addresses<'a> {
     // Out of line: its loop needs the registers that its caller has in use.
     #[inline(never)]
     fn mapped(&mut self, window: &Window, parts: &[Part], writes: bool) -> Extent {
-        let plain = parts.iter().take_while(|it| it.is_plain());
-        let (page, count) = window.map(plain.map(|it| &it.frame), !writes, writes);
+        let (page, count) = window.map(parts, Part::plain, !writes, writes);
         self.mapped += count;
         if count > 0 {
             return Extent {
@@ -193,7 +192,7 @@ impl<'a> Addresses<'a> {
         match self.last {
             Some((last, direction, page)) if last == index && direction == writes => page,
             _ => {
-                let (page, _) = window.map(iter::once(&part.frame), !writes, writes);
+                let page = window.map_one(&part.frame, !writes, writes);
                 self.mapped += 1;
                 self.last = Some((index, writes, page));
                 page

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::numbers::{self, forget};
 use super::tables::{self, ENTRIES, Table};
-use super::window::{Window, release_entry};
+use super::window::{PAGES, Window, release_entry};
 use crate::counters::Counter;
 use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
 use crate::hw::machine;
@@ -282,23 +282,27 @@ impl Strict {
         let rest = areas.windows.get(next..)?;
         let skipped = rest.iter().position(|it| it.stale() > 0)?;
         let rest = &rest[skipped..];
-        // By window, what is stale before the invalidation, of the first `len`.
-        let mut counts = [0u32; WINDOWS];
-        let (mut len, mut found) = (0, 0);
-        for (window, count) in rest.iter().zip(&mut counts) {
+        // Windows with what is stale before the invalidation: their places, and how much.
+        let mut stale = [(0u8, 0u16); WINDOWS];
+        let (mut seen, mut len, mut found) = (0, 0, 0);
+        for window in rest.iter().take(WINDOWS) {
             if found >= LARGEST {
                 break;
             }
-            *count = window.stale();
-            found += *count as usize;
-            len += 1;
+            let count = window.stale();
+            if count > 0 {
+                stale[len] = (seen as u8, count as u16);
+                len += 1;
+                found += count as usize;
+            }
+            seen += 1;
         }
         self.forget(cause);
-        for (window, count) in rest.iter().zip(&counts[..len]) {
-            window.release(*count);
+        for (place, count) in &stale[..len] {
+            rest[usize::from(*place)].release((*count).into());
         }
         self.stale.fetch_sub(found, Ordering::Relaxed);
-        Some(next + skipped + len)
+        Some(next + skipped + seen)
     }
 
     /// Frees all: the device was detached, no request is given or taken any more.
@@ -319,3 +323,4 @@ impl Strict {
 
 /// Windows that one invalidation is for at most.
 const WINDOWS: usize = 128;
+const _: () = assert!(WINDOWS <= 1 << u8::BITS && PAGES < 1 << u16::BITS);

@@ -54,13 +54,14 @@ impl Window {
         used as usize + pages <= PAGES
     }
 
-    /// Maps frames at the next addresses, as many of them as follow each other there; there is
-    /// [room](Window::has_room) for all. Units see them from now on. Returns the first page, and how
-    /// many were mapped.
+    /// Maps the frames of these at the next addresses, up to the first that has none, and as many
+    /// of them as follow each other there; there is [room](Window::has_room) for all. Units see them
+    /// from now on. Returns the first page, and how many were mapped.
     #[inline]
-    pub(crate) fn map<'a>(
+    pub(crate) fn map<T>(
         &self,
-        frames: impl Iterator<Item = &'a Frame>,
+        parts: &[T],
+        frame: impl Fn(&T) -> Option<&Frame>,
         reads: bool,
         writes: bool,
     ) -> (u64, usize) {
@@ -68,7 +69,8 @@ impl Window {
         let index = u64::from(next) % ENTRIES;
         let words = self.table.words(index..ENTRIES);
         let mut count = 0;
-        for (word, frame) in words.iter().zip(frames) {
+        for (word, part) in words.iter().zip(parts) {
+            let Some(frame) = frame(part) else { break };
             debug_assert_eq!(word.load(Ordering::Relaxed), Entry::ABSENT.0);
             frame::hold(frame);
             let at = frame::record::address(frame.index());
@@ -81,6 +83,15 @@ impl Window {
             self.next.store(next, Ordering::Relaxed);
         }
         (self.first + index, count)
+    }
+
+    /// As [`map`](Window::map), one frame; returns the page.
+    pub(crate) fn map_one(&self, frame: &Frame, reads: bool, writes: bool) -> u64 {
+        fn itself(frame: &Frame) -> Option<&Frame> {
+            Some(frame)
+        }
+        self.map(core::slice::from_ref(frame), itself, reads, writes)
+            .0
     }
 
     /// The addresses in use, as one or two ranges of entries.
