@@ -12,7 +12,6 @@
 
 use alloc::{boxed::Box, collections::VecDeque, sync::Arc};
 use core::{
-    iter,
     num::NonZeroU64,
     ops::Deref,
     sync::atomic::{AtomicBool, Ordering::SeqCst},
@@ -93,10 +92,11 @@ impl Part {
         Part::new(frame, 0, PAGE_SIZE)
     }
 
-    /// A whole frame that is mapped for a request alone.
+    /// The frame, if the part is a whole one that is mapped for a request alone.
     #[inline]
-    fn is_plain(&self) -> bool {
-        self.len == PAGE_SIZE && self.offset == 0 && self.lasting.is_none()
+    fn plain(&self) -> Option<&Frame> {
+        debug_assert!(self.is_valid());
+        (self.len == PAGE_SIZE && self.lasting.is_none()).then_some(&self.frame)
     }
 
     /// Whether the bytes are inside of the frame, and any.
@@ -163,10 +163,10 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    #[inline]
+    // Out of line: its loop needs the registers that its caller has in use.
+    #[inline(never)]
     fn mapped(&mut self, window: &Window, parts: &[Part], writes: bool) -> Extent {
-        let plain = parts.iter().take_while(|it| it.is_plain());
-        let (page, count) = window.map(plain.map(|it| &it.frame), !writes, writes);
+        let (page, count) = window.map(parts, Part::plain, !writes, writes);
         self.mapped += count;
         if count > 0 {
             return Extent {
@@ -195,7 +195,7 @@ impl<'a> Addresses<'a> {
         match self.last {
             Some((last, direction, page)) if last == index && direction == writes => page,
             _ => {
-                let (page, _) = window.map(iter::once(&part.frame), !writes, writes);
+                let page = window.map_one(&part.frame, !writes, writes);
                 self.mapped += 1;
                 self.last = Some((index, writes, page));
                 page
@@ -437,10 +437,19 @@ impl Pool {
             }
             state.made += 1;
         }
-        // Without memory for it, it is mapped for each message.
+        let lasting = Self::map_in(domain, frame);
+        if lasting.is_none() {
+            // Without memory for it, it is mapped for each message.
+            self.state.lock().made -= 1;
+        }
+        lasting
+    }
+
+    fn map_in(domain: &Domain, frame: &Frame) -> Option<Lasting> {
+        let generation = domain.strict()?.generation();
         let at = domain.map_lasting(frame, true, true).ok()?;
         Some(Lasting {
-            domain: domain.strict()?.generation(),
+            domain: generation,
             page: u32::try_from(at >> PAGE_SHIFT).ok()?,
         })
     }

@@ -1,5 +1,5 @@
-//! The interface of the remapping units (Intel VT-d) of both machines: names of devices and domains,
-//! features, invalidations, faults.
+//! The interface of the remapping units (Intel VT-d) of both machines: names of devices and
+//! domains, features, invalidations, faults.
 //!
 //! A unit translates the addresses that a device uses, by the page tables of the device's domain,
 //! and keeps translations in its IOTLB until they are invalidated. Each machine offers:
@@ -70,7 +70,8 @@ pub(crate) struct DomainId(pub u16);
 pub(crate) enum AttachError {
     /// There is no memory, or no domain ID.
     OutOfMemory,
-    /// No unit stands before the device: its addresses are physical ones, and it reaches all memory.
+    /// No unit stands before the device: its addresses are physical ones, and it reaches all
+    /// memory.
     NoUnit,
     /// The device's bus was not there when the units started: the device reaches nothing.
     NoContextTable,
@@ -94,7 +95,8 @@ pub(crate) struct Features {
     /// Caching mode: units may cache that there is no translation, so that an entry that becomes
     /// present is [invalidated](Stale) like one that goes.
     pub has_caching_mode: bool,
-    /// The largest `order` of [`Stale::Pages`]; without it ([`None`]) units invalidate whole domains.
+    /// The largest `order` of [`Stale::Pages`]; without it ([`None`]) units invalidate whole
+    /// domains.
     pub page_order: Option<u32>,
 }
 

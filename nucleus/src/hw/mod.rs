@@ -5,8 +5,8 @@
 //! [`handlers`]. Beside the two machines stand what both share: the switch between threads
 //! ([`context`]), per-CPU [`counters`], the [`log`], the [`processor`]'s description with its
 //! [`bugs`] and their [`mitigations`], [`registers`] and [`user_context`] of a program, a clock's
-//! [`date`], [`options`] of the command line, sets of [`places`] of functions, and the machine's end
-//! ([`power`]).
+//! [`date`], [`options`] of the command line, sets of [`places`] of functions, and the end of the
+//! machine ([`power`]).
 
 pub mod bugs;
 pub(crate) mod context;

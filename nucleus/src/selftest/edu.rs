@@ -302,7 +302,7 @@ fn changing(edu: &Edu) {
     let window = strict.map(|it| it.add_window().expect("memory for the test"));
     let address = match (strict, &window) {
         (Some(strict), Some(window)) => {
-            let (number, _) = window.map(core::iter::once(&page), true, true);
+            let number = window.map_one(&page, true, true);
             strict.give(window, 1);
             number << PAGE_SHIFT
         }

@@ -13,6 +13,7 @@
 //! | `slow-calls` | each system call of the first CPU takes some instructions more | the usual |
 //! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
 //! | `edu` | a device that reads and writes where it must not (`edu.rs`) | done |
+//! | `tables` | the cost of page tables by level, which the log has (`tables.rs`) | the usual |
 //! | `iommu-error` | an invalidation that no unit knows | the usual |
 //! | `iommu-silence` | units that answer nothing, two seconds later | the usual, without devices |
 //! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or
@@ -25,7 +26,7 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::{edu, slowdown};
+use super::{edu, slowdown, tables};
 use crate::addr::USER_END;
 use crate::frame::Contents;
 use crate::hw::machine as hardware;
@@ -73,6 +74,7 @@ pub fn run_if_asked(command_line: &str) {
         Some("iommu-error") => vtd::injection::stop_queues(),
         Some("iommu-silence") => silence_later(),
         Some("edu") => edu::attack(),
+        Some("tables") => tables::measure(),
         _ => {}
     }
 }

@@ -103,8 +103,8 @@ impl Source {
         all
     }
 
-    /// The device goes on using an address of a request that is done. Its writes must reach nothing,
-    /// or frames that wait to be free.
+    /// The device goes on using an address of a request that is done. Its writes must reach
+    /// nothing, or frames that wait to be free.
     fn linger(&self) {
         for _ in 0..below(4) {
             let Some(&address) = self.old.get(below(self.old.len().max(1))) else {
@@ -413,6 +413,21 @@ fn a_pool_keeps_what_stays_mapped() {
     });
 }
 
+/// A frame that could not be mapped for long takes no place of those that are.
+#[test]
+fn a_pool_counts_only_what_stays_mapped() {
+    strict(|| {
+        let pool = Pool::in_domain(1, Some(domain_of(2).unwrap())).unwrap();
+        // The frame itself is had, a table for its address is not.
+        frame::fail_after(Some(1));
+        let first = pool.take().unwrap();
+        frame::fail_after(None);
+        assert!(first.lasting.is_none());
+        let second = pool.take().unwrap();
+        assert!(second.lasting.is_some(), "nothing is mapped for long now");
+    });
+}
+
 /// A device writes no page that is not mapped for writing.
 #[test]
 fn a_device_writes_only_what_it_was_given_to_write() {
@@ -440,8 +455,8 @@ fn writes_what_it_may() {
     );
 }
 
-/// Each rule that is removed makes a test here fail, in few runs: without that, it is not known what
-/// these tests can find.
+/// Each rule that is removed makes a test here fail, in few runs: without that, it is not known
+/// what these tests can find.
 #[test]
 fn mistakes_are_found() {
     let (open, strict) = (Policy::Open, Policy::Strict);

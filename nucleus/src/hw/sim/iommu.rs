@@ -43,8 +43,8 @@ struct Held {
     large: bool,
 }
 
-/// The caches of a unit: translations by domain and page, tables of level 1 by domain and page number
-/// over 512, tables of devices.
+/// The caches of a unit: translations by domain and page, tables of level 1 by domain and page
+/// number over 512, tables of devices.
 #[derive(Default)]
 struct Unit {
     pages: BTreeMap<(u16, u64), Held>,

@@ -18,9 +18,9 @@
 //! # No shootdown
 //!
 //! A block is guarded when it is set aside for page tables, and stays guarded while the page-table
-//! cache has it. Only then the direct map changes: this CPU invalidates its translations at once, the
-//! others with the next flush that is waited for anyway ([`is_unsealed`]). A block that is released
-//! may be written again; a CPU that still holds the old right faults once and goes on
+//! cache has it. Only then the direct map changes: this CPU invalidates its translations at once,
+//! the others with the next flush that is waited for anyway ([`is_unsealed`]). A block that is
+//! released may be written again; a CPU that still holds the old right faults once and goes on
 //! ([`is_spurious`]).
 
 use core::ops::Range;

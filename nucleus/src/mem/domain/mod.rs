@@ -11,8 +11,8 @@
 //! request alone, and the batches. `open`: the tree of all open frames.
 //!
 //! Nothing here takes memory when a request is given to a device or comes back from it. The tables
-//! themselves record the stale translations: an entry that is no longer present names its frame until
-//! the invalidation of its batch is done.
+//! themselves record the stale translations: an entry that is no longer present names its frame
+//! until the invalidation of its batch is done.
 
 mod ids;
 pub(crate) mod open;

@@ -2,9 +2,9 @@
 //! (`iosup.txt` 3).
 //!
 //! All devices reach the same frames, so one tree of tables serves all; and they share one domain
-//! ID, so that a frame that leaves costs one invalidation and not one for each device. All tables are made at the start: a change takes no memory. Where units have
-//! large pages, 512 frames that are all open are one entry, which leads to their table again when
-//! the first of them leaves.
+//! ID, so that a frame that leaves costs one invalidation and not one for each device. All tables
+//! are made at the start: a change takes no memory. Where units have large pages, 512 frames that
+//! are all open are one entry, which leads to their table again when the first of them leaves.
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::ids::{self, invalidate};
 use super::tables::{self, ENTRIES, Table};
-use super::window::{Window, release_entry};
+use super::window::{PAGES, Window, release_entry};
 use crate::counters::Counter;
 use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Features, Stale};
 use crate::hw::machine;
@@ -238,7 +238,6 @@ impl Strict {
     #[inline]
     pub(crate) fn give(&self, window: &Window, pages: usize) {
         Counter::iommu_pages_mapped.add(pages as u64);
-        window.sync();
         if self.features.has_caching_mode {
             for range in window.in_use() {
                 self.invalidate_absent(window.page(range.start), range.end - range.start);
@@ -284,23 +283,28 @@ impl Strict {
         let rest = areas.windows.get(next..)?;
         let skipped = rest.iter().position(|it| it.stale() > 0)?;
         let rest = &rest[skipped..];
-        // The stale addresses of the first `len` windows before the invalidation.
-        let mut counts = [0u32; WINDOWS];
-        let (mut len, mut found) = (0, 0);
-        for (window, count) in rest.iter().zip(&mut counts) {
+        // Windows with addresses that are stale before the invalidation: their places, and how
+        // many.
+        let mut stale = [(0u8, 0u16); WINDOWS];
+        let (mut seen, mut len, mut found) = (0, 0, 0);
+        for window in rest.iter().take(WINDOWS) {
             if found >= LARGEST {
                 break;
             }
-            *count = window.stale();
-            found += *count as usize;
-            len += 1;
+            let count = window.stale();
+            if count > 0 {
+                stale[len] = (seen as u8, count as u16);
+                len += 1;
+                found += count as usize;
+            }
+            seen += 1;
         }
         self.invalidate(cause);
-        for (window, count) in rest.iter().zip(&counts[..len]) {
-            window.release(*count);
+        for (place, count) in &stale[..len] {
+            rest[usize::from(*place)].release((*count).into());
         }
         self.stale.fetch_sub(found, Ordering::Relaxed);
-        Some(next + skipped + len)
+        Some(next + skipped + seen)
     }
 
     /// Frees all: the device was detached, no request is given or taken any more.
@@ -321,3 +325,4 @@ impl Strict {
 
 /// Windows that one invalidation is for at most.
 const WINDOWS: usize = 128;
+const _: () = assert!(WINDOWS <= 1 << u8::BITS && PAGES < 1 << u16::BITS);

@@ -143,20 +143,23 @@ fn runs() {
     let window = strict.add_window().unwrap();
     let alloc = || Frame::alloc(Contents::Zeroed).unwrap();
     let frames: [_; 7] = core::array::from_fn(|_| alloc());
+    fn some(frame: &Frame) -> Option<&Frame> {
+        Some(frame)
+    }
     let mut next = 0;
     for round in 0..WINDOW_PAGES / 4 {
         let frames = &frames[..1 + round % frames.len()];
         if !window.has_room(frames.len()) {
             strict.flush(Counter::iotlb_ring_full);
         }
-        let (mut rest, mut pages) = (frames.iter(), Vec::new());
-        while rest.len() > 0 {
-            let (page, count) = window.map(rest.clone(), true, true);
+        let (mut rest, mut pages) = (frames, Vec::new());
+        while !rest.is_empty() {
+            let (page, count) = window.map(rest, some, true, true);
             assert_eq!(page % ENTRIES, next);
             assert_eq!(count, rest.len().min((ENTRIES - next) as usize));
             next = (next + count as u64) % ENTRIES;
             pages.extend(page..page + count as u64);
-            rest = rest.as_slice()[count..].iter();
+            rest = &rest[count..];
         }
         strict.give(&window, frames.len());
         for (page, frame) in pages.into_iter().zip(frames) {
@@ -189,7 +192,7 @@ fn a_flush_ends_whatever_ends_meanwhile() {
         let use_one = |domain: &Domain, frame: &Frame, window: &Window| {
             let strict = domain.strict().unwrap();
             if window.has_room(1) {
-                window.map(core::iter::once(frame), true, false);
+                window.map_one(frame, true, false);
                 strict.give(window, 1);
                 strict.take(window);
             }

@@ -55,12 +55,14 @@ impl Window {
         used as usize + pages <= PAGES
     }
 
-    /// Maps frames at the next addresses, as many of them as follow each other there; there is
-    /// [room](Window::has_room) for all. Returns the first page, and how many were mapped.
+    /// Maps the frames of these at the next addresses, up to the first that has none, and as many
+    /// of them as follow each other there; there is [room](Window::has_room) for all. Units see
+    /// them from now on. Returns the first page, and how many were mapped.
     #[inline]
-    pub(crate) fn map<'a>(
+    pub(crate) fn map<T>(
         &self,
-        frames: impl Iterator<Item = &'a Frame>,
+        parts: &[T],
+        frame: impl Fn(&T) -> Option<&Frame>,
         reads: bool,
         writes: bool,
     ) -> (u64, usize) {
@@ -69,30 +71,35 @@ impl Window {
         let words = self.table.words(index..ENTRIES);
         let writes = writes || Mistake::ReadOnlyIgnored.is_made();
         let mut count = 0;
-        for (word, frame) in words.iter().zip(frames) {
+        for (word, part) in words.iter().zip(parts) {
+            let Some(frame) = frame(part) else { break };
             debug_assert_eq!(word.load(Ordering::Relaxed), Entry::ABSENT.0);
             frame::hold(frame);
             let at = frame::record::address(frame.index());
             word.store(Entry::page(at, reads, writes).0, Ordering::Release);
             count += 1;
         }
-        let next = next.wrapping_add(count as u32);
-        self.next.store(next, Ordering::Relaxed);
+        if count > 0 {
+            self.table.sync(index..index + count as u64);
+            let next = next.wrapping_add(count as u32);
+            self.next.store(next, Ordering::Relaxed);
+        }
         (self.first + index, count)
+    }
+
+    /// As [`map`](Window::map), one frame; returns the page.
+    pub(crate) fn map_one(&self, frame: &Frame, reads: bool, writes: bool) -> u64 {
+        fn itself(frame: &Frame) -> Option<&Frame> {
+            Some(frame)
+        }
+        self.map(core::slice::from_ref(frame), itself, reads, writes)
+            .0
     }
 
     /// The addresses in use, as one or two ranges of entries.
     pub(super) fn in_use(&self) -> [Range<u64>; 2] {
         let done = self.done.load(Ordering::Relaxed);
         around(done, self.next.load(Ordering::Relaxed).wrapping_sub(done))
-    }
-
-    /// Lets units see the addresses in use.
-    #[inline]
-    pub(super) fn sync(&self) {
-        for range in self.in_use().into_iter().filter(|it| !it.is_empty()) {
-            self.table.sync(range);
-        }
     }
 
     /// The first page of a range of entries.
@@ -140,13 +147,12 @@ impl Window {
     /// lock]
     pub(super) fn release(&self, count: u32) {
         let released = self.released.load(Ordering::Relaxed);
-        for word in around(released, count)
-            .into_iter()
-            .flat_map(|range| self.table.words(range))
-        {
-            let entry = Entry(word.load(Ordering::Relaxed));
-            word.store(Entry::ABSENT.0, Ordering::Release);
-            frame::release_held(entry.address().frame_number() as u32);
+        for range in around(released, count) {
+            for word in self.table.words(range) {
+                let entry = Entry(word.load(Ordering::Relaxed));
+                word.store(Entry::ABSENT.0, Ordering::Release);
+                frame::release_held(entry.address().frame_number() as u32);
+            }
         }
         self.released
             .store(released.wrapping_add(count), Ordering::Release);

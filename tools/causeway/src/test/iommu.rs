@@ -1,6 +1,6 @@
 //! Devices behind an IOMMU: some of the tests of disks, file systems, swap space and shares, with
-//! each kind of unit, and counters of invalidations. The whole groups run so by `causeway test --iommu
-//! disk ext2 swap shares`.
+//! each kind of unit, and counters of invalidations. The whole groups run so by `causeway test
+//! --iommu disk ext2 swap shares`.
 
 use std::fs;
 

@@ -5,8 +5,8 @@
 //! which no device reaches anything, and turns them on, unless the command line has `iommu=off`;
 //! `iommu.queue=off` has all invalidations made by registers. The functions named
 //! `iommu_…` are those of [`hw::iommu`](crate::hw::iommu). The parts: `registers`, `unit` (start
-//! and invalidations), `tables` (context entries, entries of interrupts), `faults`; `injection`, for
-//! tests.
+//! and invalidations), `tables` (context entries, entries of interrupts), `faults`; `injection`,
+//! for tests.
 //!
 //! A unit that times out is given up: its functions lose bus mastering. A unit whose registers are
 //! not where the firmware says is left out: its functions go round the units, by physical

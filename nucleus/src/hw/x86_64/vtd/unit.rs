@@ -141,7 +141,8 @@ impl Unit {
         self.is_absent.load(Ordering::Relaxed)
     }
 
-    /// Turns translation, the queue and interrupt remapping off: the firmware may have left them on.
+    /// Turns translation, the queue and interrupt remapping off: the firmware may have left them
+    /// on.
     ///
     /// # Errors
     /// [`TimedOut`].
@@ -220,8 +221,8 @@ impl Unit {
         is_on.then_some(()).ok_or(TimedOut)
     }
 
-    /// Invalidates caches of the unit. Returns when the unit has done so, or when its devices are no
-    /// bus masters any more: a unit that times out is given up, by this call or another CPU's.
+    /// Invalidates caches of the unit. Returns when the unit has done so, or when its devices are
+    /// no bus masters any more: a unit that times out is given up, by this call or another CPU's.
     pub fn invalidate(&self, invalidations: &[Invalidation]) {
         self.command(|queue| self.try_invalidate(queue, invalidations));
     }
