@@ -44,7 +44,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub fn push(&mut self, table: u32) {
+    pub(super) fn push(&mut self, table: u32) {
         if self.tables.is_empty() {
             self.oldest = table;
         }
@@ -52,13 +52,13 @@ impl Pool {
         self.len += 1;
     }
 
-    pub fn pop(&mut self) -> Option<u32> {
+    pub(super) fn pop(&mut self) -> Option<u32> {
         let table = self.tables.pop()?;
         self.removed(table);
         Some(table)
     }
 
-    pub fn pop_oldest(&mut self) -> Option<u32> {
+    pub(super) fn pop_oldest(&mut self) -> Option<u32> {
         let table = (!self.tables.is_empty()).then_some(self.oldest)?;
         self.oldest = self.tables.before(table);
         self.tables.unlink(table);
