@@ -9,8 +9,7 @@ use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::heap_frames;
-use super::record::{Type, managed, record};
+use super::record::{Type, record};
 use crate::counters::Counter;
 use crate::hw::handlers;
 use crate::mem::mistake::Mistake;
@@ -19,9 +18,8 @@ use crate::mem::mistake::Mistake;
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Has the tree follow frames that leave or return, from now on or no longer.
-pub(crate) fn watch_reach(is_watched: bool) {
+pub(super) fn watch(is_watched: bool) {
     IS_WATCHED.store(is_watched, Ordering::Release);
-    heap_frames::keep(is_watched, managed().len());
 }
 
 /// The reason why frames leave the devices' reach.

@@ -36,7 +36,6 @@ pub use buddy::{available, scattered};
 pub use bundle::Bundle;
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
-pub(crate) use device_reach::watch_reach;
 use device_reach::{Cause, run};
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, is_exposed, set_direct_map};
@@ -521,6 +520,12 @@ pub struct Usage {
     pub heap: usize,
     /// Kernel image, frame records, stacks, everything else.
     pub kernel: usize,
+}
+
+/// Has the tree of open frames follow those that leave or return, from now on or no longer.
+pub(crate) fn watch_reach(is_watched: bool) {
+    device_reach::watch(is_watched);
+    heap_frames::keep(is_watched, record::managed().len());
 }
 
 /// All frames that the firmware reported as usable.

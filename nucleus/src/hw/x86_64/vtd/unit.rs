@@ -323,7 +323,8 @@ impl Unit {
         is_clear.then_some(()).ok_or(QueueFailure::TimedOut)
     }
 
-    fn submit(&self, queue: &mut Queue, descriptor: [u64; 2]) {
+    /// Writes a descriptor to the tail of the queue; the unit reads it by the next `wait`.
+    pub fn submit(&self, queue: &mut Queue, descriptor: [u64; 2]) {
         let frame = PhysAddr(self.frames[0].load(Ordering::Relaxed));
         // SAFETY: inside the frame, which is the queue's for good; the unit does not read this slot
         // before the tail has passed it.
