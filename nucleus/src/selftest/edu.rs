@@ -15,8 +15,9 @@ use crate::dev::{
 };
 use crate::dma::{self, Attachment, Driver, Policy};
 use crate::frame::{Contents, record};
+use crate::hw::iommu::Stale;
 use crate::hw::machine::{self, ptr};
-use crate::hw::x86_64::{config, gdt, idt, layout};
+use crate::hw::x86_64::{config, gdt, idt, layout, vtd::injection};
 use crate::mem::frame::record::Type;
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep};
@@ -223,12 +224,7 @@ fn until(is_there: impl Fn() -> bool) -> bool {
 pub fn attack() -> ! {
     let edu = Edu::find().expect("an edu device");
     crate::log!("edu: policy {:?}", dma::policy());
-    edu.load_pattern();
-    let works = edu.held() == PATTERN;
-    crate::log!(
-        "edu: its own memory: {}",
-        if works { "works" } else { "fails" }
-    );
+    try_own_memory(&edu);
     own_tables(&edu);
     others(&edu);
     changing(&edu);
@@ -243,6 +239,44 @@ pub fn attack() -> ! {
 
 fn in_image(at: usize) -> PhysAddr {
     PhysAddr((at - layout::image_base()) as u64 & !7)
+}
+
+/// `fault_injection=edu-silence`: the unit stops answering while its IOTLB holds translations of the
+/// device.
+pub fn outlive_unit() -> ! {
+    let edu = Edu::find().expect("an edu device");
+    try_own_memory(&edu);
+    injection::silence();
+    machine::iommu_invalidate(&[Stale::All]);
+    look_bus_master(&edu);
+    look_reach(&edu);
+    crate::log!("exit: status 0");
+    stop(Stop::Done)
+}
+
+fn try_own_memory(edu: &Edu) {
+    edu.load_pattern();
+    let works = edu.held() == PATTERN;
+    crate::log!(
+        "edu: its own memory: {}",
+        if works { "works" } else { "fails" }
+    );
+}
+
+fn look_bus_master(edu: &Edu) {
+    let command = config::read(edu.place, config::COMMAND);
+    let is_master = command & config::BUS_MASTER != 0;
+    let rank = if is_master { "still a" } else { "no" };
+    crate::log!("edu: it is {rank} bus master");
+}
+
+/// Whether the device writes its own memory still.
+fn look_reach(edu: &Edu) {
+    // SAFETY: the frame is ours.
+    unsafe { edu.room.0.bytes().cast::<u64>().write_volatile(7) };
+    edu.load_pattern();
+    let reaches = if edu.held() == 7 { "nothing" } else { "memory" };
+    crate::log!("edu: it reaches {reaches}");
 }
 
 /// Tables and text that the processor uses.
@@ -383,18 +417,11 @@ fn flood(edu: &Edu) {
         "goes on"
     };
     crate::log!("edu: after many faults it {state}");
-    let command = config::read(edu.place, config::COMMAND);
-    let is_master = command & config::BUS_MASTER != 0;
-    let rank = if is_master { "still a" } else { "no" };
-    crate::log!("edu: it is {rank} bus master");
+    look_bus_master(edu);
     let is_revoked = until(|| edu.domain.is_revoked());
     let state = if is_revoked { "given up" } else { "kept" };
     crate::log!("edu: its domain is {state}");
-    // SAFETY: the frame is ours.
-    unsafe { edu.room.0.bytes().cast::<u64>().write_volatile(7) };
-    edu.load_pattern();
-    let reaches = if edu.held() == 7 { "nothing" } else { "memory" };
-    crate::log!("edu: it reaches {reaches}");
+    look_reach(edu);
     let is_notified = until(|| notified.0.load(Ordering::SeqCst));
     let hears = if is_notified {
         "hears"

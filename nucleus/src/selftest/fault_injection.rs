@@ -14,6 +14,7 @@
 //! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
 //! | `edu` | a device that reads and writes where it must not (`edu.rs`) | done |
 //! | `tables` | the cost of page tables by level, which the log has (`tables.rs`) | the usual |
+//! | `edu-silence` | that device, and a unit that answers nothing | done |
 //! | `iommu-error` | an invalidation that no unit knows | the usual |
 //! | `iommu-silence` | units that answer nothing, two seconds later | the usual, without devices |
 //! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or
@@ -74,6 +75,7 @@ pub fn run_if_asked(command_line: &str) {
         Some("iommu-error") => vtd::injection::stop_queues(),
         Some("iommu-silence") => silence_later(),
         Some("edu") => edu::attack(),
+        Some("edu-silence") => edu::outlive_unit(),
         Some("tables") => tables::measure(),
         _ => {}
     }
