@@ -50,7 +50,7 @@ impl Rings {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn new(slots: u16, domain: &Attachment) -> Result<Rings, OutOfMemory> {
+    pub(super) fn new(slots: u16, domain: &Attachment) -> Result<Rings, OutOfMemory> {
         let descriptors = Frame::alloc_direct(Contents::Zeroed)?;
         let rings = Frame::alloc_direct(Contents::Zeroed)?;
         let addresses = [
@@ -66,18 +66,18 @@ impl Rings {
     }
 
     /// How many slots there are.
-    pub fn slots(&self) -> u16 {
+    pub(super) fn slots(&self) -> u16 {
         self.slots
     }
 
     /// Where the device finds descriptors, available ring and used ring.
-    pub fn addresses(&self) -> [u64; 3] {
+    pub(super) fn addresses(&self) -> [u64; 3] {
         let [descriptors, rings] = self.addresses;
         [descriptors, rings, rings + USED as u64]
     }
 
     /// A 16-bit word of the rings, which the device reads or writes at any time.
-    pub fn word(&self, offset: usize) -> &AtomicU16 {
+    pub(super) fn word(&self, offset: usize) -> &AtomicU16 {
         debug_assert!(offset.is_multiple_of(2) && offset < PAGE_SIZE);
         // SAFETY: inside the frame, which is the queue's for as long as it lives, and aligned; the
         // kernel reaches these bytes only through this function and `used`.
@@ -87,7 +87,7 @@ impl Rings {
     /// Makes a slot's request the device's, the one after `available` others: `count` descriptors
     /// at `address`.
     #[inline]
-    pub fn offer(&self, number: u16, available: u16, address: u64, count: usize) {
+    pub(super) fn offer(&self, number: u16, available: u16, address: u64, count: usize) {
         let head = Descriptor {
             address,
             len: (count * size_of::<Descriptor>()) as u32,
@@ -104,7 +104,7 @@ impl Rings {
     }
 
     /// Whether the device wants to be told of what it was offered.
-    pub fn wants_doorbell(&self) -> bool {
+    pub(super) fn wants_doorbell(&self) -> bool {
         // The index is seen by the device before its wish is read: either it sees the request or
         // this sees the wish.
         fence(Ordering::SeqCst);
@@ -114,7 +114,7 @@ impl Rings {
     /// The request that the device has used after `used` others, if there is one: a slot's number
     /// and a count of bytes, both as the device wrote them.
     #[inline]
-    pub fn used(&self, used: u16) -> Option<(u32, u32)> {
+    pub(super) fn used(&self, used: u16) -> Option<(u32, u32)> {
         // The element is read after the index that makes it ours.
         if self.word(USED + 2).load(Ordering::Acquire) == used {
             return None;

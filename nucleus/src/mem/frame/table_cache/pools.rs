@@ -2,12 +2,18 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{LEVELS, MOVED, OWN};
 use crate::cpu::percpu::{PerCpu, Restart};
 use crate::frame::record::{FrameList, NONE, record};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::mem::frame::cache::Stack;
+
+/// Levels of page tables.
+pub const LEVELS: usize = 4;
+/// Page tables of one level that a CPU keeps: a small process has one to four of each.
+pub(super) const OWN: usize = 8;
+/// Tables that a CPU moves to or from a pool at once.
+pub(super) const MOVED: usize = OWN / 2;
 
 /// What one CPU has; only the CPU itself changes it.
 pub(super) struct OwnTables {
@@ -44,7 +50,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub fn push(&mut self, table: u32) {
+    pub(super) fn push(&mut self, table: u32) {
         if self.tables.is_empty() {
             self.oldest = table;
         }
@@ -52,13 +58,13 @@ impl Pool {
         self.len += 1;
     }
 
-    pub fn pop(&mut self) -> Option<u32> {
+    pub(super) fn pop(&mut self) -> Option<u32> {
         let table = self.tables.pop()?;
         self.removed(table);
         Some(table)
     }
 
-    pub fn pop_oldest(&mut self) -> Option<u32> {
+    pub(super) fn pop_oldest(&mut self) -> Option<u32> {
         let table = (!self.tables.is_empty()).then_some(self.oldest)?;
         self.oldest = self.tables.before(table);
         self.tables.unlink(table);
