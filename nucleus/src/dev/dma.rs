@@ -122,6 +122,12 @@ impl Extent {
     }
 }
 
+/// Where a device finds a part that uses physical addresses.
+#[inline]
+pub(crate) fn physical(part: &Part) -> Extent {
+    Extent::of(part, part.frame.number())
+}
+
 /// The addresses of a request's parts, as its device sees them.
 pub(crate) struct Addresses<'a> {
     domain: &'a Domain,
@@ -150,7 +156,7 @@ impl<'a> Addresses<'a> {
     pub(crate) fn of(&mut self, parts: &[Part], writes: bool) -> Extent {
         let part = &parts[0];
         let Some(window) = self.window else {
-            return Extent::of(part, part.frame.number());
+            return physical(part);
         };
         match self.lasting(part) {
             Some(page) => Extent::of(part, page),
