@@ -112,6 +112,24 @@ pub(crate) struct Extent {
     pub parts: usize,
 }
 
+impl Extent {
+    /// One part, whose frame the device finds at this page.
+    #[inline]
+    fn of(part: &Part, page: u64) -> Extent {
+        Extent {
+            address: (page << PAGE_SHIFT) + part.offset as u64,
+            len: part.len as u32,
+            parts: 1,
+        }
+    }
+}
+
+/// Where a device finds a part that uses physical addresses.
+#[inline]
+pub(crate) fn physical(part: &Part) -> Extent {
+    Extent::of(part, part.frame.number())
+}
+
 /// The addresses of a request's parts, as its device sees them.
 pub(crate) struct Addresses<'a> {
     domain: &'a Domain,
@@ -138,29 +156,23 @@ impl<'a> Addresses<'a> {
     /// room for a page each.
     #[inline]
     pub(crate) fn of(&mut self, parts: &[Part], writes: bool) -> Extent {
-        match self.window {
-            None => Self::physical(parts),
-            Some(window) => self.mapped(window, parts, writes),
+        let part = &parts[0];
+        let Some(window) = self.window else {
+            return physical(part);
+        };
+        match self.lasting(part) {
+            Some(page) => Extent::of(part, page),
+            None => self.mapped(window, parts, writes),
         }
     }
 
+    /// Where the part is mapped in this domain for as long as it lives.
     #[inline]
-    fn physical(parts: &[Part]) -> Extent {
-        let at = |part: &Part| (part.frame.number() << PAGE_SHIFT) + part.offset as u64;
-        let address = at(&parts[0]);
-        let (mut end, mut count) = (address, 0);
-        for part in parts {
-            if at(part) != end {
-                break;
-            }
-            end += part.len as u64;
-            count += 1;
-        }
-        Extent {
-            address,
-            len: (end - address) as u32,
-            parts: count,
-        }
+    fn lasting(&self, part: &Part) -> Option<u64> {
+        let Lasting { domain, page } = part.lasting?;
+        let strict = self.domain.strict()?;
+        let is_its = strict.generation() == domain || Mistake::GenerationIgnored.is_made();
+        is_its.then_some(page.into())
     }
 
     // Out of line: its loop needs the registers that its caller has in use.
@@ -176,21 +188,10 @@ impl<'a> Addresses<'a> {
             };
         }
         let part = &parts[0];
-        let page = self.page_of(window, part, writes);
-        Extent {
-            address: (page << PAGE_SHIFT) + part.offset as u64,
-            len: part.len as u32,
-            parts: 1,
-        }
+        Extent::of(part, self.page_of(window, part, writes))
     }
 
     fn page_of(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
-        if let Some(lasting) = part.lasting
-            && (self.domain.strict().map(|it| it.generation()) == Some(lasting.domain)
-                || Mistake::GenerationIgnored.is_made())
-        {
-            return lasting.page.into();
-        }
         let index = part.frame.index();
         match self.last {
             Some((last, direction, page)) if last == index && direction == writes => page,

@@ -295,9 +295,18 @@ impl Queue {
         if window.is_some_and(|it| !it.has_room(parts.list.len())) {
             return Err(Refusal::NeedsFlush);
         }
-        let mut addresses = Addresses::new(&self.domain, window);
-        let count = fill_table(&memory.table, &parts.list, parts.readable, &mut addresses);
-        addresses.give();
+        let (table, list, readable) = (&memory.table, &parts.list, parts.readable);
+        let count = match window {
+            // Most machines', which carries nothing for the others.
+            None => fill_table(table, list, readable, |parts, _| dma::physical(&parts[0])),
+            Some(window) => {
+                let mut addresses = Addresses::new(&self.domain, Some(window));
+                let find = |parts: &[_], writes| addresses.of(parts, writes);
+                let count = fill_table(table, list, readable, find);
+                addresses.give();
+                count
+            }
+        };
         state.free.pop();
         slot.busy = true;
         request.begin(&parts);

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU16, Ordering, fence};
 
 use crate::{
     Frame, OutOfMemory, PAGE_SIZE,
-    dma::{Addresses, Attachment, Part},
+    dma::{Attachment, Extent, Part},
     frame::Contents,
 };
 
@@ -147,13 +147,14 @@ fn set_descriptor(frame: &Frame, index: usize, descriptor: Descriptor) {
 }
 
 /// Writes the descriptors of a request, of whose parts the device reads the first `readable`; parts
-/// that continue each other share one. Returns how many.
-#[inline]
+/// that continue each other share one. `find` says where the next of these parts are, which the
+/// device writes, or else reads. Returns how many descriptors.
+#[inline(always)]
 pub(super) fn fill_table(
     table: &Frame,
     parts: &[Part],
     readable: usize,
-    addresses: &mut Addresses<'_>,
+    mut find: impl FnMut(&[Part], bool) -> Extent,
 ) -> usize {
     let mut count: usize = 0;
     let mut last: Option<Descriptor> = None;
@@ -161,7 +162,7 @@ pub(super) fn fill_table(
     while done < parts.len() {
         let writes = done >= readable;
         let end = if writes { parts.len() } else { readable };
-        let extent = addresses.of(&parts[done..end], writes);
+        let extent = find(&parts[done..end], writes);
         done += extent.parts;
         let flags = if writes { DEVICE_WRITES } else { 0 };
         if let Some(last) = &mut last

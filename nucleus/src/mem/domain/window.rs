@@ -55,9 +55,9 @@ impl Window {
         used as usize + pages <= PAGES
     }
 
-    /// Maps the frames of these at the next addresses, up to the first that has none, and as many
-    /// of them as follow each other there; there is [room](Window::has_room) for all. Units see
-    /// them from now on. Returns the first page, and how many were mapped.
+    /// Maps the frames of these at the next addresses, up to the first that has none or the
+    /// window's end; there is [room](Window::has_room) for all. Units see them from now on. Returns
+    /// the first page, and how many were mapped.
     #[inline]
     pub(crate) fn map<T>(
         &self,

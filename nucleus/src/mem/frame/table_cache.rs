@@ -24,8 +24,8 @@ mod pools;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use policy::{PERIOD, Policy, Thresholds, has_unneeded_tables, policy, set_policy};
-use pools::{OWN_TABLES, TABLES, add_own, put_pooled, take_pooled};
-pub use pools::{TableUsage, table_usage};
+pub use pools::{LEVELS, TableUsage, table_usage};
+use pools::{MOVED, OWN, OWN_TABLES, TABLES, add_own, put_pooled, take_pooled};
 
 use super::buddy::{self, Depth, MAX_ORDER};
 use super::device_reach::{self, Cause};
@@ -37,12 +37,6 @@ use crate::counters::Counter;
 use crate::hw::{handlers, machine};
 use crate::mem::mistake::Mistake;
 
-/// Levels of page tables.
-pub const LEVELS: usize = 4;
-/// Page tables of one level that a CPU keeps: a small process has one to four of each.
-const OWN: usize = 8;
-/// Tables that a CPU moves to or from a pool at once.
-const MOVED: usize = OWN / 2;
 /// Tables that a pool gives up with its lock taken once, and blocks that are released together.
 const BATCH: usize = 32;
 /// Whether page tables that are given back are kept ready.

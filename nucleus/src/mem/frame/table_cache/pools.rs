@@ -2,12 +2,18 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{LEVELS, MOVED, OWN};
 use crate::cpu::percpu::{PerCpu, Restart};
 use crate::frame::record::{FrameList, NONE, record};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::mem::frame::cache::Stack;
+
+/// Levels of page tables.
+pub const LEVELS: usize = 4;
+/// Page tables of one level that a CPU keeps: a small process has one to four of each.
+pub(super) const OWN: usize = 8;
+/// Tables that a CPU moves to or from a pool at once.
+pub(super) const MOVED: usize = OWN / 2;
 
 /// What one CPU has; only the CPU itself changes it.
 pub(super) struct OwnTables {
