@@ -241,8 +241,8 @@ fn in_image(at: usize) -> PhysAddr {
     PhysAddr((at - layout::image_base()) as u64 & !7)
 }
 
-/// `fault_injection=edu-silence`: the unit stops answering while its IOTLB holds translations of the
-/// device.
+/// `fault_injection=edu-silence`: the unit stops answering while its IOTLB holds translations
+/// of the device.
 pub fn outlive_unit() -> ! {
     let edu = Edu::find().expect("an edu device");
     try_own_memory(&edu);
