@@ -27,11 +27,14 @@ static WAITERS: WaitQueue = WaitQueue::new();
 /// although enough single ones were free. A page table takes two, which may not be found before
 /// more are free.
 static EXTRA: AtomicUsize = AtomicUsize::new(0);
-/// By how much it grows each time.
-const EXTRA_STEP: usize = 32;
+/// What it is at first. It doubles each time: where memory is in single pages, all that the
+/// pagedaemon may free for a waiter is freed within a few attempts.
+const EXTRA_FIRST: usize = 32;
 /// Its bound, as a fraction of memory: where so much is free without two consecutive frames, the
 /// pagedaemon cannot help.
 const EXTRA_SHARE: usize = 4;
+/// The pagedaemon could not free them all; this lasts as long as [`EXTRA`] does.
+static IN_VAIN: AtomicBool = AtomicBool::new(false);
 /// The number of failures that [`EXTRA`] accounts for, and when it grew, in milliseconds.
 static SCATTERED: AtomicUsize = AtomicUsize::new(0);
 static GREW: AtomicU64 = AtomicU64::new(0);
@@ -59,14 +62,36 @@ pub fn wait_for_memory() -> MemoryWait {
     Counter::memory_waits.add(1);
     // Enough free frames are no contradiction: the pagedaemon may have been faster than the caller.
     let scattered = frame::scattered();
-    if is_enough() && SCATTERED.swap(scattered, SeqCst) != scattered {
-        if EXTRA.load(SeqCst) >= frame::total() / EXTRA_SHARE {
-            return MemoryWait::Exhausted;
-        }
-        EXTRA.fetch_add(EXTRA_STEP, SeqCst);
-        GREW.store(now_ms(), SeqCst);
+    if is_enough() && SCATTERED.swap(scattered, SeqCst) != scattered && !ask_for_more() {
+        return MemoryWait::Exhausted;
     }
     wait(is_enough)
+}
+
+/// As [`wait_for_memory`], for a caller that was refused consecutive frames though others are free
+/// ([`frame::scattered`]): waits until more are free than for those that waited before.
+pub fn wait_for_neighbours() -> MemoryWait {
+    if !RUNNING.load(SeqCst) {
+        return MemoryWait::Exhausted;
+    }
+    Counter::memory_waits.add(1);
+    if is_enough() && !ask_for_more() {
+        return MemoryWait::Exhausted;
+    }
+    wait(is_enough)
+}
+
+/// Has the pagedaemon free more than the targets say; false if that is vain.
+fn ask_for_more() -> bool {
+    let extra = EXTRA.load(SeqCst);
+    let in_vain = IN_VAIN.load(SeqCst) && !is_extra_old();
+    if in_vain || extra >= frame::total() / EXTRA_SHARE {
+        return false;
+    }
+    IN_VAIN.store(false, SeqCst);
+    EXTRA.fetch_add(extra.max(EXTRA_FIRST), SeqCst);
+    GREW.store(now_ms(), SeqCst);
+    true
 }
 
 /// Waits until more than the `low` target is free, as long as `goes_on` returns true. For callers
@@ -142,13 +167,13 @@ pub(crate) fn extra() -> usize {
 /// Resets the extra frames once they are old. There are no waiters; a caller may still be about to
 /// check whether the frames sufficed.
 pub(crate) fn forget_old_extra() {
-    if now_ms().saturating_sub(GREW.load(SeqCst)) > STAYS.as_millis() as u64 {
-        forget_extra();
+    if is_extra_old() {
+        EXTRA.store(0, SeqCst);
     }
 }
 
-fn forget_extra() {
-    EXTRA.store(0, SeqCst);
+fn is_extra_old() -> bool {
+    now_ms().saturating_sub(GREW.load(SeqCst)) > STAYS.as_millis() as u64
 }
 
 fn now_ms() -> u64 {
@@ -169,7 +194,9 @@ pub(crate) fn replenished() {
 
 /// Tells the waiters that nothing can be freed.
 pub(crate) fn exhausted() {
-    forget_extra();
+    if EXTRA.swap(0, SeqCst) != 0 {
+        IN_VAIN.store(true, SeqCst);
+    }
     EXHAUSTED.fetch_add(1, SeqCst);
     WAITERS.wake_all();
 }
@@ -179,7 +206,8 @@ pub(crate) fn set_running(running: bool) {
     RUNNING.store(running, SeqCst);
     SCATTERED.store(frame::scattered(), SeqCst);
     GREW.store(0, SeqCst);
-    forget_extra();
+    EXTRA.store(0, SeqCst);
+    IN_VAIN.store(false, SeqCst);
     if !running {
         WAITERS.wake_all();
     }

@@ -119,11 +119,16 @@ fn again_with_room<T, E: PartialEq>(
         if !is_short && !was_short || is_short && !wait_for_room(self::is_short) {
             break;
         }
-        was_short = is_short;
+        let scattered = frame::scattered();
         match attempt() {
             Err(error) if error == refusal => {}
             result => return result,
         }
+        let stood_apart = frame::scattered() != scattered;
+        if stood_apart && !wait_for_neighbours() {
+            break;
+        }
+        was_short = is_short || stood_apart;
     }
     Err(refusal)
 }
@@ -180,6 +185,26 @@ fn wait_for_room(is_short: fn() -> bool) -> bool {
         task::sleep(Sleep::within(REST));
     }
     !is_short()
+}
+
+/// Waits until more is free, where enough is but no two frames are neighbours, as a page table
+/// needs: until the pagedaemon has freed some, or a process has ended as for [`wait_for_room`].
+/// Returns whether another attempt makes sense.
+#[cold]
+fn wait_for_neighbours() -> bool {
+    let before = came_back();
+    let is_dying = || thread::with_current(Thread::is_dying).unwrap_or(false);
+    if vm::wait_for_neighbours() == MemoryWait::Retry {
+        return !is_dying();
+    }
+    let kill = |thread: &Thread| kill_largest(Some(thread.process()), before);
+    while !is_dying() && thread::with_current(kill).unwrap_or(false) {
+        if came_back() != before {
+            return true;
+        }
+        task::sleep(Sleep::within(REST));
+    }
+    false
 }
 
 /// The nucleus's hook for faults of kernel code on a program's address.

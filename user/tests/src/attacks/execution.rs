@@ -3,7 +3,7 @@
 
 use crate::victims::{self, BEATEN, execute, place};
 use crate::view::contains;
-use crate::{USER, as_user, become_user, while_attacking};
+use crate::{USER, as_user, become_user, wait_until, while_attacking};
 use support::prelude::*;
 
 pub const TESTS: &[Test] = &[
@@ -46,6 +46,13 @@ fn clone_with(flags: c_int, body: impl FnOnce() -> Outcome) -> Result<c_int> {
         exit(99);
     }
     exit(0)
+}
+
+/// Waits until the process has executed the victim.
+fn wait_for_victim(pid: pid_t) -> Outcome {
+    wait_until("no victim", || {
+        Ok(read_text(&format!("/proc/{pid}/comm"))? == "victim\n")
+    })
 }
 
 /// A set-uid program's relative names lead where another process wants, if that shares the working
@@ -195,13 +202,13 @@ fn childs_signal() -> Outcome {
     as_user(|| {
         while_attacking(|| {
             let victim = spawn(|| {
-                clone_with(SIGKILL, || {
-                    pause_ms(30);
-                    Ok(())
-                })?;
+                // SAFETY: takes nothing.
+                let parent = unsafe { getpid() };
+                clone_with(SIGKILL, || wait_for_victim(parent))?;
                 execute(&victim)
             })?;
-            pause_ms(60);
+            wait_for_victim(victim)?;
+            pause_ms(30);
             let mut status = 0;
             equal!(call!(waitpid(victim, &mut status, WNOHANG)), 0);
             kill_child(victim)?;
@@ -223,7 +230,7 @@ fn parents_signal() -> Outcome {
                     call!(prctl(PR_SET_PDEATHSIG, SIGKILL as c_ulong, 0, 0, 0));
                     execute(&victim)
                 })?;
-                pause_ms(30);
+                wait_for_victim(child)?;
                 write_bytes(&writer, &child.to_le_bytes())
             })?;
             wait_ok(parent)?;
@@ -265,7 +272,7 @@ fn queues_signal() -> Outcome {
                 call!(fcntl(queue, F_SETFD, 0));
                 execute(&victim)
             })?;
-            pause_ms(30);
+            wait_for_victim(victim)?;
             call!(mq_send(queue, c"x".as_ptr(), 1, 0));
             call!(mq_receive(
                 queue,

@@ -248,7 +248,7 @@ pub fn processes_of_user() -> Result<usize> {
 }
 
 /// Waits up to ten seconds until `is_so`.
-fn wait_until(why: &str, is_so: impl Fn() -> Result<bool>) -> Outcome {
+pub fn wait_until(why: &str, is_so: impl Fn() -> Result<bool>) -> Outcome {
     for _ in 0..1000 {
         if is_so()? {
             return Ok(());

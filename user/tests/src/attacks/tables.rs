@@ -3,7 +3,7 @@
 //!
 //! What is refused is refused by an error; the machine must answer, and the memory be back.
 
-use crate::{USER, as_user, become_user, while_attacking};
+use crate::{USER, as_user, become_user, wait_until, while_attacking};
 use support::prelude::*;
 
 /// Makes two attacks of each function here: one as it is, and one in fragmented memory.
@@ -12,7 +12,9 @@ macro_rules! tables {
         pub const TESTS: &[Test] = &[$(
             (concat!("attacks: tables: ", $name), || as_user(|| while_attacking($grow))),
             (concat!("attacks: tables in single pages: ", $name), || in_single_pages($grow)),
-        )*];
+        )*
+            ("attacks: tables in single pages: programs of root's", programs_of_root),
+        ];
     };
 }
 
@@ -51,6 +53,36 @@ fn in_single_pages(grow: fn() -> Outcome) -> Outcome {
     ensure!(is_growing.load(SeqCst), end);
     let fits = [End::Exit(0), End::Signal(SIGKILL), End::Signal(SIGSEGV)];
     ensure!(fits.contains(&end), end);
+    Ok(())
+}
+
+/// Programs of root's at once, which need more page tables than are kept ready.
+const PROGRAMS: usize = 40;
+
+/// Root starts programs while all of memory that is free is single pages, and their owner has most
+/// of it: none is refused, and who made it so pays.
+fn programs_of_root() -> Outcome {
+    let is_fragmented = shared_value(AtomicBool::new(false))?;
+    let attacker = spawn(|| {
+        become_user(USER)?;
+        fragment()?;
+        is_fragmented.store(true, SeqCst);
+        sleep_forever()
+    })?;
+    wait_until("memory does not fall apart", || {
+        Ok(is_fragmented.load(SeqCst))
+    })?;
+    let mut programs = Vec::new();
+    for _ in 0..PROGRAMS {
+        programs.push(Command::new("/bin/cat").stdin(Stdio::piped()).spawn());
+    }
+    let refused = programs.iter().filter_map(|program| program.as_ref().err());
+    let refused: Vec<_> = refused.map(std::io::Error::kind).collect();
+    for mut program in programs.into_iter().flatten() {
+        ensure!(program.wait()?.success());
+    }
+    kill_child(attacker)?;
+    ensure!(refused.is_empty(), refused);
     Ok(())
 }
 
