@@ -1,16 +1,17 @@
 //! A device of the simulated machine, for disks made of code: it reaches the parts of its requests
 //! as a real one does, by addresses that a remapping unit translates.
 
+use core::slice;
 use core::sync::atomic::{AtomicU16, Ordering::SeqCst};
 use std::sync::Arc;
 use std::vec::Vec;
 
-use super::dma::{self, Addresses, Attachment, BATCH, Part, Window};
+use super::dma::{self, Addresses, AttachError, Attachment, BATCH, Part, Window};
 use crate::{
     counters::Counter,
     ephemeral,
     lock::{Rank, SpinLock},
-    mem::domain::WINDOW_PAGES,
+    mem::{domain::WINDOW_PAGES, mistake::Mistake},
     sim::{device_read, device_write, random_u64},
 };
 
@@ -48,9 +49,14 @@ impl BusMaster {
     /// A new device.
     pub fn new() -> Arc<BusMaster> {
         let place = NEXT.fetch_add(1, SeqCst);
+        let attachment = match dma::domain_of(place) {
+            Ok(attachment) => Some(attachment),
+            Err(AttachError::OutOfMemory) => None,
+            Err(error) => panic!("device {place:#x}: {error:?}"),
+        };
         Arc::new(BusMaster {
             place,
-            attachment: dma::domain_of(place).ok(),
+            attachment,
             batch: BATCH >> (random_u64() % 6),
             free: SpinLock::new(Rank::Leaf, Vec::new()),
         })
@@ -79,6 +85,7 @@ impl BusMaster {
             is_direct = window.is_none() || parts.len() > WINDOW_PAGES;
             if let Some(window) = &window
                 && !window.has_room(parts.len())
+                && !Mistake::AddressReusedEarly.is_made()
             {
                 strict.flush(Counter::iotlb_ring_full);
             }
@@ -87,7 +94,9 @@ impl BusMaster {
         let mut addresses = Vec::new();
         if let Some(domain) = domain {
             let mut found = Addresses::new(domain, window.as_deref());
-            addresses.extend(parts.iter().map(|part| found.of(part, writes)));
+            for part in &parts {
+                addresses.push(found.of(slice::from_ref(part), writes).address);
+            }
             found.give();
         }
         Transfer {
@@ -101,7 +110,7 @@ impl BusMaster {
 }
 
 impl Transfer {
-    /// Where the device finds the parts.
+    /// The addresses of the parts, as the device sees them.
     pub fn addresses(&self) -> impl Iterator<Item = u64> {
         let known = self.addresses.iter().copied();
         known.filter(|_| !self.is_direct)

@@ -5,7 +5,7 @@
 //! count, `iosup.txt` 2.2) for as long as the device may touch it, so a frame is never free, and
 //! never becomes a page table, under a device's hands. Where the domain has addresses of its own, a
 //! request's parts are mapped when a queue gives it to the device ([`Addresses`]), and no longer
-//! when it is done; a task invalidates what units hold of them, if no later request does.
+//! when it is done; a task invalidates their translations, if no later request does.
 //!
 //! [`Pool`] keeps frames for the small messages of a driver: they stay mapped while the device
 //! lives, so that a message costs no mapping.
@@ -20,16 +20,18 @@ use core::{
 
 use crate::{
     Frame, OutOfMemory, PAGE_SHIFT, PAGE_SIZE,
+    counters::Counter,
     cpu::percpu::Restart,
     ephemeral::{self, LONGEST_RUN},
     frame::Contents,
     hw::{iommu::Device, places::Places},
     lock::{Rank, SpinLock},
-    mem::domain,
+    mem::{domain, mistake::Mistake},
     pmap::audit::{Report, Seen, Violation},
     task::{self, Sleep, Spawn, WaitQueue},
 };
 
+pub(crate) use crate::hw::iommu::AttachError;
 pub use crate::hw::iommu::Policy;
 pub(crate) use crate::mem::domain::{BATCH, Domain, Driver, Window};
 
@@ -90,17 +92,49 @@ impl Part {
         Part::new(frame, 0, PAGE_SIZE)
     }
 
+    /// The frame, if the part is a whole one that is mapped for a request alone.
+    #[inline]
+    fn plain(&self) -> Option<&Frame> {
+        debug_assert!(self.is_valid());
+        (self.len == PAGE_SIZE && self.lasting.is_none()).then_some(&self.frame)
+    }
+
     /// Whether the bytes are inside of the frame, and any.
     pub fn is_valid(&self) -> bool {
         self.len > 0 && self.offset <= PAGE_SIZE && self.len <= PAGE_SIZE - self.offset
     }
 }
 
+/// Bytes that a device finds in a row: those of `parts` parts.
+pub(crate) struct Extent {
+    pub address: u64,
+    pub len: u32,
+    pub parts: usize,
+}
+
+impl Extent {
+    /// One part, whose frame the device finds at this page.
+    #[inline]
+    fn of(part: &Part, page: u64) -> Extent {
+        Extent {
+            address: (page << PAGE_SHIFT) + part.offset as u64,
+            len: part.len as u32,
+            parts: 1,
+        }
+    }
+}
+
+/// Where a device finds a part that uses physical addresses.
+#[inline]
+pub(crate) fn physical(part: &Part) -> Extent {
+    Extent::of(part, part.frame.number())
+}
+
 /// The addresses of a request's parts, as its device sees them.
 pub(crate) struct Addresses<'a> {
     domain: &'a Domain,
     window: Option<&'a Window>,
-    /// The part that was mapped last: its frame, whether the device writes, its page.
+    /// A part that was mapped: its frame, whether the device writes, its page.
     last: Option<(u32, bool, u64)>,
     mapped: usize,
 }
@@ -117,28 +151,52 @@ impl<'a> Addresses<'a> {
         }
     }
 
-    /// The address of the next part, which the device writes, or else reads. The window has room
-    /// for a page.
+    /// Where the next of a request's parts are, of which there are any: the first one, and those
+    /// that continue it there. The device writes all of them, or else reads them; the window has
+    /// room for a page each.
     #[inline]
-    pub(crate) fn of(&mut self, part: &Part, writes: bool) -> u64 {
-        let page = match self.window {
-            None => part.frame.number(),
-            Some(window) => self.mapped(window, part, writes),
+    pub(crate) fn of(&mut self, parts: &[Part], writes: bool) -> Extent {
+        let part = &parts[0];
+        let Some(window) = self.window else {
+            return physical(part);
         };
-        (page << PAGE_SHIFT) + part.offset as u64
+        match self.lasting(part) {
+            Some(page) => Extent::of(part, page),
+            None => self.mapped(window, parts, writes),
+        }
     }
 
-    fn mapped(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
-        if let Some(lasting) = part.lasting
-            && self.domain.strict().map(|it| it.generation()) == Some(lasting.domain)
-        {
-            return lasting.page.into();
+    /// Where the part is mapped in this domain for as long as it lives.
+    #[inline]
+    fn lasting(&self, part: &Part) -> Option<u64> {
+        let Lasting { domain, page } = part.lasting?;
+        let strict = self.domain.strict()?;
+        let is_its = strict.generation() == domain || Mistake::GenerationIgnored.is_made();
+        is_its.then_some(page.into())
+    }
+
+    // Out of line: its loop needs the registers that its caller has in use.
+    #[inline(never)]
+    fn mapped(&mut self, window: &Window, parts: &[Part], writes: bool) -> Extent {
+        let (page, count) = window.map(parts, Part::plain, !writes, writes);
+        self.mapped += count;
+        if count > 0 {
+            return Extent {
+                address: page << PAGE_SHIFT,
+                len: (count * PAGE_SIZE) as u32,
+                parts: count,
+            };
         }
+        let part = &parts[0];
+        Extent::of(part, self.page_of(window, part, writes))
+    }
+
+    fn page_of(&mut self, window: &Window, part: &Part, writes: bool) -> u64 {
         let index = part.frame.index();
         match self.last {
             Some((last, direction, page)) if last == index && direction == writes => page,
             _ => {
-                let page = window.map(&part.frame, !writes, writes);
+                let page = window.map_one(&part.frame, !writes, writes);
                 self.mapped += 1;
                 self.last = Some((index, writes, page));
                 page
@@ -158,10 +216,14 @@ impl<'a> Addresses<'a> {
 /// The addresses of a slot's request, which is done, are invalidated later. Any context.
 #[inline]
 pub(crate) fn take(domain: &Domain, window: &Window) {
-    if let Some(strict) = domain.strict()
-        && strict.take(window)
-    {
+    let Some(strict) = domain.strict() else {
+        return;
+    };
+    if strict.take(window) {
         wake_cleaner();
+    }
+    if Mistake::PendingReleased.is_made() {
+        strict.flush(Counter::iotlb_other);
     }
 }
 
@@ -175,13 +237,13 @@ static WANTED: AtomicBool = AtomicBool::new(false);
 static RUNS: AtomicBool = AtomicBool::new(false);
 static CLEANER: Restart<WaitQueue> = Restart::new(WaitQueue::new());
 
-/// Wakes the task that invalidates what requests have left. Any context.
+/// Wakes the task that invalidates the stale addresses of requests. Any context.
 pub(crate) fn wake_cleaner() {
     WANTED.store(true, SeqCst);
     CLEANER.wake_all();
 }
 
-/// Devices that reach nothing any more, whose drivers are to be told.
+/// Devices that reach nothing any more, whose drivers are to be notified.
 static LOST: Places = Places::new();
 
 /// The device reaches nothing any more: its driver's requests fail. Any context.
@@ -194,8 +256,8 @@ pub(crate) fn report_lost(device: Device) {
 /// The domain of a device that begins to work.
 ///
 /// # Errors
-/// [`OutOfMemory`].
-pub(crate) fn domain_of(place: u16) -> Result<Arc<Attachment>, OutOfMemory> {
+/// [`AttachError`].
+pub(crate) fn domain_of(place: u16) -> Result<Arc<Attachment>, AttachError> {
     let domain = Domain::new(Device(place))?;
     if domain::policy() != Policy::Off && !RUNS.swap(true, SeqCst) {
         let spawned = task::spawn(Spawn::kernel("iommu"), Box::new(clean));
@@ -237,8 +299,8 @@ fn clean() {
     }
 }
 
-/// Invalidates what devices may still use of requests that are done, and frees the frames that
-/// waited for this. For a task that needs memory; no lock is held.
+/// Invalidates the addresses of requests that are done, and frees the frames that waited for this.
+/// For a task that needs memory; no lock is held.
 pub fn settle() {
     domain::settle();
     wake_if_last();
@@ -259,8 +321,8 @@ pub(super) fn wake_if_last() {
     }
 }
 
-/// Waits until what devices have used of requests that are done is free, and, with `all`, until no
-/// device is left that has a domain: for the accounts of tests.
+/// Waits until the frames of requests that are done are free, and, with `all`, until no device is
+/// left that has a domain: for the accounts of tests.
 #[cfg(not(target_os = "none"))]
 pub fn wait_settled(all: bool) {
     domain::settle();
@@ -284,7 +346,7 @@ pub(crate) fn reset() {
     unsafe { CLEANER.set(WaitQueue::new()) };
 }
 
-/// Audits what devices behind an IOMMU reach: frames of data that are held for them, and with
+/// Audits the frames that devices behind an IOMMU reach: data that is held for them, and with
 /// `iommu=open` those that are open (`iosup.txt` 2.3). Called by a task that holds no lock.
 pub fn audit_devices(seen: &mut Seen, report: Report<'_>) {
     seen.device_pages += domain::audit(|frame| report(Violation::Reachable { frame }));
@@ -301,7 +363,7 @@ pub struct Pool {
 struct State {
     /// Those at the front may have other handles still: a device, or a task that waits for it.
     free: VecDeque<(Frame, Option<Lasting>)>,
-    /// How many there are, free or not, that stay mapped.
+    /// The number of frames, free or not, that stay mapped.
     made: usize,
 }
 
@@ -376,10 +438,19 @@ impl Pool {
             }
             state.made += 1;
         }
-        // Without memory for it, it is mapped for each message.
+        let lasting = Self::map_in(domain, frame);
+        if lasting.is_none() {
+            // Without memory for it, it is mapped for each message.
+            self.state.lock().made -= 1;
+        }
+        lasting
+    }
+
+    fn map_in(domain: &Domain, frame: &Frame) -> Option<Lasting> {
+        let generation = domain.strict()?.generation();
         let at = domain.map_lasting(frame, true, true).ok()?;
         Some(Lasting {
-            domain: domain.strict()?.generation(),
+            domain: generation,
             page: u32::try_from(at >> PAGE_SHIFT).ok()?,
         })
     }

@@ -7,6 +7,7 @@
 //! interrupt for faults no more, and go on refusing.
 
 use crate::hw::iommu::{Device, Fault};
+use crate::mem::mistake::Mistake;
 
 /// Devices that are told apart; faults of more are counted together.
 const DEVICES: usize = 32;
@@ -14,7 +15,7 @@ const DEVICES: usize = 32;
 /// wrong now and then makes a few, one that is driven to it as many as it can.
 const MOST: u32 = 32;
 /// More faults than this in a [`WINDOW`] of devices that nothing more can be done about are too
-/// many: what units and the machine had recorded when a device was blocked comes to some hundred.
+/// many: the faults recorded already when a device is blocked are some hundred.
 const MOST_OTHERS: u32 = 4096;
 /// Lines of the log in a [`WINDOW`].
 const LINES: u32 = 20;
@@ -65,7 +66,7 @@ pub(crate) struct Counts {
     lines: Rate,
 }
 
-/// What follows from a fault.
+/// The consequences of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Verdict {
     /// It is worth a line.
@@ -104,6 +105,7 @@ impl Counts {
             count.total += 1;
             is_other = count.is_blocked;
             is_too_many = count.rate.add(now) > MOST && !count.is_blocked;
+            is_too_many &= !Mistake::FaultsUnlimited.is_made();
             count.is_blocked |= is_too_many;
         }
         let is_flood = is_other && self.others.add(now) > MOST_OTHERS && !self.is_flooded;
@@ -145,7 +147,7 @@ mod machine {
 
     static COUNTS: SpinLock<Counts> = SpinLock::new(Rank::Leaf, Counts::new());
 
-    /// Takes what units refused. In an interrupt, some at once: for the others another one comes.
+    /// Takes the faults of units. In an interrupt, some at once: for the others another one comes.
     pub(crate) fn on_faults() {
         const MOST_AT_ONCE: usize = 64;
         for _ in 0..MOST_AT_ONCE {
@@ -154,7 +156,7 @@ mod machine {
                 None => return,
             }
         }
-        // Units do not interrupt again for what was taken out of their records meanwhile.
+        // Units do not interrupt again for faults that were taken out of their records meanwhile.
         machine::iommu_take_later();
     }
 
@@ -179,7 +181,9 @@ mod machine {
         }
         if verdict.is_too_many {
             crate::log!("IOMMU: {device} does too much that it may not: it is no bus master now");
-            machine::iommu_block(device);
+            if !Mistake::BusMasterKept.is_made() {
+                machine::iommu_block(device);
+            }
             dma::report_lost(device);
         }
         if verdict.is_flood {

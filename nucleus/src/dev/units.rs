@@ -63,7 +63,7 @@ pub fn devices() -> Result<Vec<DeviceState>, OutOfMemory> {
     let mut result = Ok(());
     domain::each(|domain| {
         let mut state = DeviceState::new(domain.device());
-        state.domain = Some(domain.strict().map_or(0, |it| it.number()));
+        state.domain = Some(domain.strict().map_or(0, |it| it.id()));
         [state.mapped, state.pending] = match domain.strict() {
             Some(strict) => strict.usage(),
             None => [domain::open::count(), 0],

@@ -1,26 +1,27 @@
-//! What the remapping units of both machines (Intel VT-d) have in common: names of devices and
-//! domains, what a unit can do, what it is told to forget, and what it reports.
+//! The interface of the remapping units (Intel VT-d) of both machines: names of devices and
+//! domains, features, invalidations, faults.
 //!
 //! A unit translates the addresses that a device uses, by the page tables of the device's domain,
-//! and keeps translations in its IOTLB until it is told to forget them. Each machine offers:
+//! and keeps translations in its IOTLB until they are invalidated. Each machine offers:
 //!
 //! | function | what it does |
 //! |---|---|
-//! | `iommu_features() -> Option<Features>` | what all units of the machine can do; none without a unit, or before they are started |
-//! | `iommu_attach(Device, Domain, root)` | from now on the device's addresses are translated by the tables below `root` |
+//! | `iommu_features() -> Option<Features>` | the features that all units of the machine have; none without a unit, or before they are started |
+//! | `iommu_attach(Device, DomainId, root) -> Result<(), AttachError>` | from now on the device's addresses are translated by the tables below `root` |
 //! | `iommu_detach(Device)` | from now on the device reaches nothing |
-//! | `iommu_forget(&[Stale])` | returns when no unit uses, or is about to use, such a translation |
-//! | `iommu_written(at, bytes)` | entries of page tables were written there: units see them from now on |
+//! | `iommu_invalidate(&[Stale])` | returns when no unit uses, or is about to use, such a translation |
+//! | `iommu_sync(at, bytes)` | entries of page tables were written there: units see them from now on |
 //! | `iommu_reserved(Device, each)` | calls `each` with the ranges of physical addresses that a device uses on the firmware's behalf, none of them the kernel's |
 //! | `iommu_take_fault() -> Option<Fault>` | the oldest access that was refused and not yet taken |
 //!
-//! All may be called with interrupts off and under a spin lock; a unit that does not answer within
-//! a bounded time is given up, and its devices then reach nothing.
+//! All may be called with interrupts off and under a spin lock; a unit that does not answer in time
+//! is given up, and its devices then reach nothing.
 
 use core::fmt;
 use core::ops::Range;
 
-use crate::PhysAddr;
+use super::options;
+use crate::{OutOfMemory, PhysAddr};
 
 /// Which memory devices reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,8 +39,7 @@ impl Policy {
     /// Reads the word of the kernel's command line: the last one counts.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn read(command_line: &str) -> Policy {
-        let words = command_line.split(' ').take_while(|word| *word != "--");
-        let values = words.filter_map(|word| match word.strip_prefix("iommu=")? {
+        let values = options::values(command_line, "iommu").filter_map(|value| match value {
             "off" => Some(Policy::Off),
             "open" => Some(Policy::Open),
             "strict" => Some(Policy::Strict),
@@ -63,21 +63,40 @@ impl fmt::Display for Device {
 
 /// The number by which units tell the translations of one set of page tables from those of others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Domain(pub u16);
+pub(crate) struct DomainId(pub u16);
 
-/// What all units of a machine can do.
+/// The reason why a device was not attached to a domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AttachError {
+    /// There is no memory, or no domain ID.
+    OutOfMemory,
+    /// No unit stands before the device: its addresses are physical ones, and it reaches all
+    /// memory.
+    NoUnit,
+    /// The device's bus was not there when the units started: the device reaches nothing.
+    NoContextTable,
+}
+
+impl From<OutOfMemory> for AttachError {
+    fn from(_: OutOfMemory) -> AttachError {
+        AttachError::OutOfMemory
+    }
+}
+
+/// The features that all units of a machine have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Features {
     /// Levels of page tables, 3 to 5: a device's addresses have `12 + 9 * levels` bits.
     pub levels: usize,
     /// An entry of level 2 may map 2 MiB.
     pub large: bool,
-    /// Numbers of domains, those that a unit keeps for itself not counted: 1..=`domains`.
+    /// Domain IDs, those that a unit keeps for itself not counted: 1..=`domains`.
     pub domains: u16,
-    /// Units keep that there is no translation, too: an entry that becomes present is
-    /// [forgotten](Stale) like one that goes ("caching mode").
-    pub keeps_absent: bool,
-    /// The largest `order` of [`Stale::Pages`]; without it ([`None`]) units forget whole domains.
+    /// Caching mode: units may cache that there is no translation, so that an entry that becomes
+    /// present is [invalidated](Stale) like one that goes.
+    pub has_caching_mode: bool,
+    /// The largest `order` of [`Stale::Pages`]; without it ([`None`]) units invalidate whole
+    /// domains.
     pub page_order: Option<u32>,
 }
 
@@ -87,19 +106,19 @@ pub(crate) enum Stale {
     /// All of them.
     All,
     /// Those of a domain.
-    Domain(Domain),
+    Domain(DomainId),
     /// Those of `1 << order` pages of a domain from page number `first`, a multiple of that, on.
     Pages {
-        domain: Domain,
+        domain: DomainId,
         first: u64,
         order: u32,
     },
 }
 
 impl Stale {
-    /// The smallest block around pages of a domain that units can forget: one of up to `most`, what
-    /// [`Features::page_order`] says, or the domain.
-    pub(crate) fn around(domain: Domain, pages: Range<u64>, most: Option<u32>) -> Stale {
+    /// The smallest block around pages of a domain that units can invalidate: one of up to `most`,
+    /// as [`Features::page_order`] says, or the domain.
+    pub(crate) fn around(domain: DomainId, pages: Range<u64>, most: Option<u32>) -> Stale {
         let order = u64::BITS - (pages.start ^ (pages.end - 1)).leading_zeros();
         match most {
             Some(most) if order <= most => Stale::Pages {
@@ -112,12 +131,12 @@ impl Stale {
     }
 }
 
-/// How a unit works.
+/// The state of a unit.
 #[derive(Clone, Copy, Debug)]
 pub struct UnitState {
-    /// It did not answer, and its devices reach nothing.
+    /// It timed out, and its devices reach nothing.
     pub is_lost: bool,
-    /// It is told by a queue what to forget, else by registers.
+    /// Its invalidations use the queue, else registers.
     pub has_queue: bool,
     /// Messages of devices are checked.
     pub remaps_interrupts: bool,
@@ -168,7 +187,7 @@ impl Entry {
         Entry(at.0 & Self::ADDRESS | Self::READ | Self::WRITE | Self::LARGE)
     }
 
-    /// What is left of an entry that ends: it maps nothing, and names its frame still.
+    /// The rest of an entry that ends: it maps nothing, and names its frame still.
     pub(crate) const fn ended(self) -> Entry {
         Entry(self.0 & Self::ADDRESS)
     }

@@ -17,6 +17,7 @@ use alloc::{string::String, vec::Vec};
 use bitflags::bitflags;
 
 use super::bugs::{Bugs, Facts, capability};
+use super::options;
 
 /// The switches, with their words: by the CPU, never, always.
 pub(crate) const SWITCHES: [(&str, [&str; 3]); 5] = [
@@ -42,14 +43,10 @@ impl Settings {
     /// can't have is refused where the other switches are read.
     pub fn read(command_line: &str) -> Settings {
         let mut settings = Settings::default();
-        let options = command_line.split(' ').take_while(|word| *word != "--");
-        for (name, value) in options.filter_map(|word| word.split_once('=')) {
-            for (slot, (switch, words)) in settings.0.iter_mut().zip(SWITCHES) {
-                let found = words.iter().position(|word| *word == value);
-                if let (true, Some(value)) = (switch == name, found) {
-                    *slot = value as u8;
-                }
-            }
+        for (slot, (switch, words)) in settings.0.iter_mut().zip(SWITCHES) {
+            let values = options::values(command_line, switch);
+            let known = values.filter_map(|value| words.iter().position(|word| *word == value));
+            *slot = known.last().map_or(BY_CPU, |value| value as u8);
         }
         settings
     }

@@ -5,7 +5,8 @@
 //! [`handlers`]. Beside the two machines stand what both share: the switch between threads
 //! ([`context`]), per-CPU [`counters`], the [`log`], the [`processor`]'s description with its
 //! [`bugs`] and their [`mitigations`], [`registers`] and [`user_context`] of a program, a clock's
-//! [`date`], sets of [`places`] of functions, and the machine's end ([`power`]).
+//! [`date`], [`options`] of the command line, sets of [`places`] of functions, and the end of the
+//! machine ([`power`]).
 
 pub mod bugs;
 pub(crate) mod context;
@@ -20,6 +21,7 @@ pub mod log;
     allow(dead_code, reason = "the simulated machine has no faults")
 )]
 pub(crate) mod mitigations;
+pub(crate) mod options;
 pub(crate) mod places;
 pub mod power;
 pub mod processor;
@@ -81,9 +83,7 @@ impl DirectMap {
     /// told when there is a console.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn read(command_line: &str) -> DirectMap {
-        let words = command_line.split(' ').take_while(|word| *word != "--");
-        let values = words.filter_map(|word| word.strip_prefix("directmap="));
-        let values = values.filter_map(|value| match value {
+        let values = options::values(command_line, "directmap").filter_map(|value| match value {
             "all" => Some(DirectMap::All),
             "kernel" => Some(DirectMap::Kernel),
             size => mebibytes(size).map(DirectMap::First),

@@ -1,14 +1,41 @@
-//! Mistakes that a test makes on purpose, to see that the simulated machine finds them.
+//! Mistakes that a test makes on purpose, to see that the simulated machine, or an attack on the
+//! real one, finds them. Each removes one rule.
+//!
+//! Only tests and kernels with assertions carry them; in others [`Mistake::is_made`] is false at
+//! compile time. A kernel is told by `fault_injection=FAULT:MISTAKE`.
 
-#[cfg(test)]
+#[cfg(any(test, debug_assertions))]
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// What this code must not get wrong.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(test), allow(dead_code, reason = "tests make them"))]
-pub(crate) enum Mistake {
+/// Declares the mistakes, with the names by which the command line calls them.
+macro_rules! mistakes {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A rule that this code must not break.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        #[allow(dead_code, reason = "tests make some, and kernels others, by name")]
+        pub(crate) enum Mistake {
+            /// None is made.
+            None,
+            $($(#[$doc])* $name,)*
+        }
+
+        #[cfg(target_os = "none")]
+        impl Mistake {
+            /// Returns the mistake of this name.
+            pub(crate) fn named(name: &str) -> Option<Mistake> {
+                match name {
+                    $(stringify!($name) => Some(Mistake::$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+mistakes! {
     /// A mapping that ends is held by no TLB, whatever the accessed bit says.
-    AccessedBitIgnored = 1,
+    AccessedBitIgnored,
     /// A clear accessed bit says that no TLB holds an older translation either, as in the paper.
     AccessedBitOfAll,
     /// A CPU that the mask does not name uses the mapping.
@@ -19,35 +46,115 @@ pub(crate) enum Mistake {
     RingNotFlushed,
     /// Other CPUs are not told of the end of a mapping without the window.
     OthersNotTold,
+
+    /// `open`: a frame becomes a page table without leaving the domains.
+    TableNotWithdrawn,
+    /// `open`: a table that is kept ready returns to the domains.
+    PooledReturns,
+    /// `open`: a frame leaves the domains without an invalidation.
+    LeavesWithoutInvalidation,
+    /// `open`: a large page stays when one of its frames leaves.
+    LargePageStays,
+    /// `strict`: frames of requests are released without an invalidation.
+    BatchNotInvalidated,
+    /// `strict`: the frames of a request are released when it is done.
+    PendingReleased,
+    /// `strict`: an address is used again before its invalidation.
+    AddressReusedEarly,
+    /// `strict`: an entry stays present when its request is done.
+    EntryStays,
+    /// `strict`: a page that the device reads is mapped for writes, too.
+    ReadOnlyIgnored,
+    /// `strict`: a part of a pool is taken for mapped in another domain.
+    GenerationIgnored,
+    /// `strict`: an allocation that fails does not look at the frames that wait for a batch.
+    ShortageIgnoresPending,
+    /// Entries are written where units that are not coherent do not see them.
+    EntryNotSynced,
+    /// In caching mode, an entry that becomes present is not invalidated.
+    AbsentKept,
+    /// Memory that the firmware reserves for a device is not mapped.
+    ReservedNotMapped,
+    /// A device is said to be given up before it is detached.
+    RevokedEarly,
+    /// A list of all domains closes the gap that one leaves which has ended.
+    DomainsMove,
+    /// A page beyond a tree is one of those within.
+    PagesWrap,
+    /// A device that makes too many faults goes on.
+    FaultsUnlimited,
+    /// A device that makes too many faults stays a bus master.
+    BusMasterKept,
+    /// A device that makes too many faults keeps its domain.
+    DomainKept,
+    /// The drivers of a device that is given up are not notified.
+    DriversNotNotified,
 }
 
-/// The one that is made; 0 for none.
-#[cfg(test)]
-static MADE: AtomicU8 = AtomicU8::new(0);
+/// The one that is made.
+#[cfg(any(test, debug_assertions))]
+static MADE: AtomicU8 = AtomicU8::new(Mistake::None as u8);
 
 /// Makes none from now on.
 #[cfg(test)]
 pub(crate) fn reset() {
-    MADE.store(0, Ordering::Relaxed);
+    Mistake::None.make();
 }
 
 impl Mistake {
     /// Makes it from now on, on this machine.
-    #[cfg(test)]
+    #[cfg(any(test, debug_assertions))]
+    #[cfg_attr(not(any(test, target_os = "none")), allow(dead_code))]
     pub(crate) fn make(self) {
         MADE.store(self as u8, Ordering::Relaxed);
     }
 
     /// Whether it is to be made.
-    #[cfg(test)]
+    #[cfg(any(test, debug_assertions))]
+    #[inline]
     pub(crate) fn is_made(self) -> bool {
         MADE.load(Ordering::Relaxed) == self as u8
     }
 
-    /// Never, but in tests.
-    #[cfg(not(test))]
+    /// Kernels that users get make none.
+    #[cfg(not(any(test, debug_assertions)))]
     #[inline(always)]
     pub(crate) fn is_made(self) -> bool {
         false
+    }
+
+    /// As above.
+    #[cfg(not(any(test, debug_assertions)))]
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn make(self) {
+        panic!("{self:?}: this kernel makes no mistakes");
+    }
+}
+
+#[cfg(test)]
+impl Mistake {
+    /// Makes it on machines with some seeds, until one's `body` fails, as `wanted` says in its
+    /// message: without that, it is not known what a test can find.
+    pub(crate) fn assert_found(
+        self,
+        like: crate::sim::Config,
+        body: impl Fn() + Send + Sync + Copy + 'static,
+        wanted: &str,
+    ) {
+        const SEEDS: u64 = 40;
+        let found = (0..SEEDS).find_map(|seed| {
+            let run = crate::sim::run(crate::sim::Config { seed, ..like }, move || {
+                self.make();
+                body();
+            });
+            run.err()
+        });
+        let Some(failure) = found else {
+            panic!("{self:?} is found by none of {SEEDS} runs");
+        };
+        assert!(
+            failure.message.contains(wanted),
+            "{self:?} makes something else fail: {failure}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! [`frame`]: frames, their records and allocator; [`device`]: what is not RAM; `domain`:
 //! which memory devices reach; [`persistent`]: RAM
 //! whose bytes stay; [`heap`]: the kernel's heap; `mapped`: its large blocks where frames are not
-//! neighbours; `stack`: kernel stacks; `mistake`: what tests have it do wrong.
+//! neighbours; `stack`: kernel stacks; `mistake`: the rules that tests remove.
 
 pub mod device;
 pub(crate) mod domain;

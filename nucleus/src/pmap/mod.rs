@@ -53,6 +53,8 @@ pub use pending::Pending;
 pub use share::{Fork, Writes, fork_mode, set_fork};
 pub use shootdown::{Coherence, coherence, interrupt_all, set_coherence};
 pub(crate) use shootdown::{all_cpus, forget_window, on_shootdown};
+#[cfg(target_os = "none")]
+pub(crate) use space::take_root;
 pub use space::{Pmap, PmapRef, PmapWeak};
 
 /// Forgets an earlier machine.

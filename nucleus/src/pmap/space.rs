@@ -91,6 +91,18 @@ pub struct Pmap {
     pub(super) weight: AtomicU32,
 }
 
+/// Takes a page table of level 4 with the kernel half in place.
+pub(crate) fn take_root() -> Option<u32> {
+    Some(match take_table(4)? {
+        Table::Ready(root) => root,
+        Table::Fresh(root) => {
+            // The tables that the kernel half refers to never change: once is enough.
+            copy_upper_half(machine::kernel_root(), root);
+            root
+        }
+    })
+}
+
 impl Pmap {
     /// An empty user half over the shared kernel half.
     ///
@@ -103,14 +115,7 @@ impl Pmap {
 
     /// As [`new`](Pmap::new), a member of this family.
     pub(super) fn member(family: Arc<Family>) -> Result<Pmap, OutOfMemory> {
-        let root = match take_table(4).ok_or(OutOfMemory)? {
-            Table::Ready(root) => root,
-            Table::Fresh(root) => {
-                // The tables that the kernel half refers to never change: once is enough.
-                copy_upper_half(machine::kernel_root(), root);
-                root
-            }
-        };
+        let root = take_root().ok_or(OutOfMemory)?;
         let user_root = match machine::entry_root() {
             None => NONE,
             Some(entry_root) => {

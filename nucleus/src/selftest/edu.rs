@@ -1,5 +1,5 @@
-//! QEMU's `edu` device as an attacker: it reads and writes where it is told, and is told wrong
-//! things here. `fault_injection=edu` runs it in the first task; the log says of each target
+//! QEMU's `edu` device as an attacker: it reads and writes at any address, and is given wrong ones
+//! here. `fault_injection=edu` runs it in the first task; the log says of each target
 //! whether the device reached it. `edu` takes a tenth of a second for each access.
 //!
 //! Where no IOMMU keeps the device from it (`iommu=off`), it only reads.
@@ -15,8 +15,9 @@ use crate::dev::{
 };
 use crate::dma::{self, Attachment, Driver, Policy};
 use crate::frame::{Contents, record};
+use crate::hw::iommu::Stale;
 use crate::hw::machine::{self, ptr};
-use crate::hw::x86_64::{idt, layout, percpu};
+use crate::hw::x86_64::{config, gdt, idt, layout, vtd::injection};
 use crate::mem::frame::record::Type;
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep};
@@ -33,7 +34,7 @@ const BUFFER: u64 = 0x4_0000;
 const START: u64 = 1;
 const TO_MEMORY: u64 = 1 << 1;
 
-/// What the device writes: harmless as an entry of a page table, for it is not present.
+/// The word that the device writes: harmless as an entry of a page table, for it is not present.
 const PATTERN: u64 = 0xa4a4_a4a4_a4a4_a4a4;
 
 /// The time until an interrupt of the unit has come.
@@ -86,7 +87,7 @@ impl Edu {
         function.enable().then_some(())?;
         let registers = machine::map_device(function.memory(0, 0, PAGE_SIZE)?, PAGE_SIZE)?;
         let place = pci::place(function.at);
-        let domain = dma::domain_of(place).ok()?;
+        let domain = dma::domain_of(place).expect("a unit before the device");
         let lasting = |bytes: u64| {
             let frame = Frame::alloc_direct(Contents::Zeroed).ok()?;
             // SAFETY: the frame was just made.
@@ -152,20 +153,22 @@ impl Edu {
             // SAFETY: memory of the direct map, which stays what it is during the test.
             let before = at.map(|at| unsafe { word(at).read_volatile() });
             self.copy(address, true);
-            self.mend(at, before)
+            self.mend(address, at, before)
         })
     }
 
-    /// Whether memory has changed; undoes it.
-    fn mend(&self, at: Option<PhysAddr>, before: Option<u64>) -> bool {
+    /// Whether memory has changed. The device undoes it: the guard may refuse that to the CPU.
+    fn mend(&self, address: u64, at: Option<PhysAddr>, before: Option<u64>) -> bool {
         let (Some(at), Some(before)) = (at, before) else {
             return false;
         };
-        // SAFETY: as in `write`; the old value is put back.
+        // SAFETY: as in `write`.
         let is_changed = unsafe { word(at).read_volatile() } != before;
         if is_changed {
-            // SAFETY: as above.
-            unsafe { word(at).write_volatile(before) };
+            // SAFETY: the frame is ours.
+            unsafe { self.room.0.bytes().cast::<u64>().write_volatile(before) };
+            self.copy(self.room.1, false);
+            self.copy(address, true);
         }
         is_changed
     }
@@ -221,12 +224,7 @@ fn until(is_there: impl Fn() -> bool) -> bool {
 pub fn attack() -> ! {
     let edu = Edu::find().expect("an edu device");
     crate::log!("edu: policy {:?}", dma::policy());
-    edu.load_pattern();
-    let works = edu.held() == PATTERN;
-    crate::log!(
-        "edu: its own memory: {}",
-        if works { "works" } else { "fails" }
-    );
+    try_own_memory(&edu);
     own_tables(&edu);
     others(&edu);
     changing(&edu);
@@ -243,12 +241,51 @@ fn in_image(at: usize) -> PhysAddr {
     PhysAddr((at - layout::image_base()) as u64 & !7)
 }
 
-/// What the processor uses.
+/// `fault_injection=edu-silence`: the unit stops answering while its IOTLB holds translations
+/// of the device.
+pub fn outlive_unit() -> ! {
+    let edu = Edu::find().expect("an edu device");
+    try_own_memory(&edu);
+    injection::silence();
+    machine::iommu_invalidate(&[Stale::All]);
+    look_bus_master(&edu);
+    look_reach(&edu);
+    crate::log!("exit: status 0");
+    stop(Stop::Done)
+}
+
+fn try_own_memory(edu: &Edu) {
+    edu.load_pattern();
+    let works = edu.held() == PATTERN;
+    crate::log!(
+        "edu: its own memory: {}",
+        if works { "works" } else { "fails" }
+    );
+}
+
+fn look_bus_master(edu: &Edu) {
+    let command = config::read(edu.place, config::COMMAND);
+    let is_master = command & config::BUS_MASTER != 0;
+    let rank = if is_master { "still a" } else { "no" };
+    crate::log!("edu: it is {rank} bus master");
+}
+
+/// Whether the device writes its own memory still.
+fn look_reach(edu: &Edu) {
+    // SAFETY: the frame is ours.
+    unsafe { edu.room.0.bytes().cast::<u64>().write_volatile(7) };
+    edu.load_pattern();
+    let reaches = if edu.held() == 7 { "nothing" } else { "memory" };
+    crate::log!("edu: it reaches {reaches}");
+}
+
+/// Tables and text that the processor uses.
 fn own_tables(edu: &Edu) {
-    let data = core::ptr::from_ref(percpu::of(0)) as usize;
     edu.attack_memory("kernel text", in_image(attack as *const () as usize));
     edu.attack_memory("IDT", in_image(idt::place().start + 8 * 16));
-    edu.attack_memory("GDT", first_word(in_image(data)));
+    // A descriptor that no code uses before a program runs.
+    let unused = gdt::place().start + usize::from(gdt::USER_CODE_32 & !7);
+    edu.attack_memory("GDT", in_image(unused));
     let pmap = Pmap::new().expect("memory for the test");
     let page = Frame::alloc(Contents::Zeroed).expect("memory for the test");
     let mut pending = crate::pmap::Pending::new();
@@ -299,7 +336,7 @@ fn changing(edu: &Edu) {
     let window = strict.map(|it| it.add_window().expect("memory for the test"));
     let address = match (strict, &window) {
         (Some(strict), Some(window)) => {
-            let number = window.map(&page, true, true);
+            let number = window.map_one(&page, true, true);
             strict.give(window, 1);
             number << PAGE_SHIFT
         }
@@ -322,7 +359,7 @@ fn changing(edu: &Edu) {
     edu.start(address, 8, true);
     drop(page);
     if let (Some(strict), Some(window)) = (strict, &window) {
-        strict.take(window);
+        dma::take(&edu.domain, window);
         let is_free = record::record(index).kind() == Type::Free;
         let state = if is_free { "free" } else { "not free" };
         crate::log!("edu: a frame freed and still pending: {state}");
@@ -346,18 +383,18 @@ fn changing(edu: &Edu) {
     }
 }
 
-struct Told(AtomicBool);
+struct Notified(AtomicBool);
 
-impl Driver for Told {
+impl Driver for Notified {
     fn device_lost(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
-/// A device that goes on is stopped, and its driver hears of it.
+/// A device that goes on is stopped, and its driver is notified.
 fn flood(edu: &Edu) {
-    let told = Arc::new(Told(AtomicBool::new(false)));
-    let driver: Arc<dyn Driver> = told.clone();
+    let notified = Arc::new(Notified(AtomicBool::new(false)));
+    let driver: Arc<dyn Driver> = notified.clone();
     edu.domain
         .add_driver(Arc::downgrade(&driver))
         .expect("memory for the test");
@@ -374,15 +411,23 @@ fn flood(edu: &Edu) {
         edu.start(0x7f_ffff_0000, PAGE_SIZE as u64 - 8, true);
         edu.finish();
     }
-    let state = if is_blocked() { "stopped" } else { "goes on" };
-    crate::log!("edu: after many faults it is {state}");
-    // SAFETY: the frame is ours.
-    unsafe { edu.room.0.bytes().cast::<u64>().write_volatile(7) };
-    edu.load_pattern();
-    let reaches = if edu.held() == 7 { "nothing" } else { "memory" };
-    crate::log!("edu: it reaches {reaches}");
-    let is_told = until(|| told.0.load(Ordering::SeqCst));
-    let hears = if is_told { "hears" } else { "does not hear" };
+    let state = if is_blocked() {
+        "is stopped"
+    } else {
+        "goes on"
+    };
+    crate::log!("edu: after many faults it {state}");
+    look_bus_master(edu);
+    let is_revoked = until(|| edu.domain.is_revoked());
+    let state = if is_revoked { "given up" } else { "kept" };
+    crate::log!("edu: its domain is {state}");
+    look_reach(edu);
+    let is_notified = until(|| notified.0.load(Ordering::SeqCst));
+    let hears = if is_notified {
+        "hears"
+    } else {
+        "does not hear"
+    };
     crate::log!("edu: its driver {hears} of it");
     drop(driver);
 }

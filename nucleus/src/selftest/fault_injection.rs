@@ -13,6 +13,8 @@
 //! | `slow-calls` | each system call of the first CPU takes some instructions more | the usual |
 //! | `slow-faults` | each page fault of the first CPU takes some instructions more | the usual |
 //! | `edu` | a device that reads and writes where it must not (`edu.rs`) | done |
+//! | `tables` | the cost of page tables by level, which the log has (`tables.rs`) | the usual |
+//! | `edu-silence` | that device, and a unit that answers nothing | done |
 //! | `iommu-error` | an invalidation that no unit knows | the usual |
 //! | `iommu-silence` | units that answer nothing, two seconds later | the usual, without devices |
 //! | `machine` | programs of a few instructions each: every way into the kernel and back | done, or
@@ -25,23 +27,33 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::{edu, slowdown};
+use super::{edu, slowdown, tables};
 use crate::addr::USER_END;
 use crate::frame::Contents;
 use crate::hw::machine as hardware;
+use crate::hw::options;
 use crate::hw::x86_64::{cpu, entry, gdt, idt, percpu, space, vtd};
+use crate::mem::mistake::Mistake;
 use crate::pmap::{Pending, PmapRef};
 use crate::power::{Stop, stop};
 use crate::task::{self, Sleep, Spawn};
 use crate::trap::{Event, USER_CODE_32, UserContext};
 use crate::user::{self, BadAddress};
-use crate::{Access, Frame, PAGE_SIZE, Pmap, Prot, VirtAddr, ephemeral};
+use crate::{Access, Frame, PAGE_SIZE, Pmap, Prot, VirtAddr, ephemeral, frame};
 
-/// Injects the fault that the command line asks for, if any. In the first task.
+/// Injects the fault that the command line asks for, if any. In the first task. With
+/// `fault_injection=FAULT:MISTAKE`, a kernel with assertions makes that [`Mistake`] from now on.
 pub fn run_if_asked(command_line: &str) {
-    let asked = command_line
-        .split(' ')
-        .find_map(|word| word.strip_prefix("fault_injection="));
+    let asked = options::values(command_line, "fault_injection").last();
+    let (asked, mistake) = match asked.and_then(|it| it.split_once(':')) {
+        Some((fault, mistake)) => (Some(fault), Some(mistake)),
+        None => (asked, None),
+    };
+    if let Some(mistake) = mistake {
+        // Tables made from now on are made without the rule.
+        frame::drain_tables();
+        Mistake::named(mistake).expect("a mistake").make();
+    }
     match asked {
         Some("panic") => {
             occupy();
@@ -60,9 +72,11 @@ pub fn run_if_asked(command_line: &str) {
         Some("slow-calls") => slowdown::slow_calls(),
         Some("slow-faults") => slowdown::slow_faults(),
         Some("machine") => machine(),
-        Some("iommu-error") => vtd::spoil_units(false),
+        Some("iommu-error") => vtd::injection::stop_queues(),
         Some("iommu-silence") => silence_later(),
         Some("edu") => edu::attack(),
+        Some("edu-silence") => edu::outlive_unit(),
+        Some("tables") => tables::measure(),
         _ => {}
     }
 }
@@ -70,7 +84,7 @@ pub fn run_if_asked(command_line: &str) {
 fn silence_later() {
     let body = || {
         task::sleep(Sleep::within(Duration::from_secs(2)));
-        vtd::spoil_units(true);
+        vtd::injection::silence();
     };
     task::spawn(Spawn::kernel("silence"), Box::new(body)).expect("memory for the test");
 }

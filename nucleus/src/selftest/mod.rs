@@ -7,3 +7,5 @@ pub(crate) mod fault_injection;
 pub mod hw_cost;
 #[cfg(target_os = "none")]
 mod slowdown;
+#[cfg(target_os = "none")]
+mod tables;

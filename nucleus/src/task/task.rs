@@ -423,9 +423,14 @@ impl Task {
     /// holds the lock of the queue that the task belongs to, and keeps interrupts off until then.
     ///
     /// Meanwhile the task is in no queue, and its mover alone changes its CPU and priority: other
-    /// CPUs spin in `with_queue_of`. They cannot deadlock with the mover, which takes only the lock
-    /// of the target queue: a caller of `with_queue_of` holds no run queue's lock.
+    /// CPUs spin in `with_queue_of`, as long as for a spin lock that the mover held. The section
+    /// runs with interrupts off, so it is neither preempted nor interrupted. It takes one lock, the
+    /// target queue's, which is held for a few steps each time, or across a switch. It allocates
+    /// nothing, and waits for no other CPU. It takes the lock again only if the task's affinity has
+    /// changed since it chose the target: once for each task that changes it, as these wait for the
+    /// arrival. The spinners cannot deadlock with the mover: they hold no run queue's lock.
     pub(super) fn depart(&self) {
+        debug_assert!(!machine::irqs_enabled(), "a mover could be preempted");
         let cpu = self.cpu.load(Ordering::Relaxed);
         debug_assert!(cpu & DEPARTED == 0, "a task has two movers");
         self.cpu.store(cpu | DEPARTED, Ordering::Relaxed);

@@ -184,6 +184,8 @@ impl Guest {
             Some(qemu::status::BAD_START) => Ending::BadStart,
             Some(qemu::status::RESTART) => Ending::Restart,
             _ if panicked.is_some() => Ending::Panic,
+            // Another kernel powers off so.
+            Some(0) if let Some(status) = self.log.status() => Ending::Status(status),
             Some(0) => Ending::Lost(
                 "the machine was reset without a word (a triple fault, or QEMU was asked to quit)"
                     .into(),

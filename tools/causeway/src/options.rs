@@ -232,7 +232,8 @@ impl Guest {
         Ok(self.with(boot, memory, accelerator, &self.disks, &self.shares))
     }
 
-    fn with(
+    /// The machine that boots so, with these disks and shares.
+    pub fn with(
         &self,
         boot: Boot,
         memory: String,
@@ -377,6 +378,11 @@ pub struct Profile {
     /// How many lines to print
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub top: usize,
+    /// Count the instructions of this Linux, which runs the command in the same machine [default:
+    /// Debian's cloud kernel, fetched by scripts/linux-kernel.sh]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+          conflicts_with_all = ["kernel", "profile", "inlined", "lines", "root_by", "swap", "release", "shares"])]
+    pub linux: Option<Option<PathBuf>>,
     /// Count for inlined functions of their own, not for the one that they were inlined into
     #[arg(long, conflicts_with = "lines")]
     pub inlined: bool,

@@ -4,6 +4,7 @@ use core::ptr::addr_of_mut;
 
 use blake2::{Blake2s256, Digest};
 
+use crate::hw::options;
 use crate::hw::x86_64::layout::{self, DIRECT_MAP, KERNEL_BASE};
 use crate::hw::x86_64::placement::choose;
 use crate::hw::x86_64::{cpu, loader};
@@ -91,11 +92,7 @@ fn find(kind: u32, info: u32) -> Move {
         // For the random pool, which learns nothing of the placement.
         loader::keep_seed(&derive(0));
     }
-    let mut words = found
-        .command_line()
-        .split(' ')
-        .take_while(|word| *word != "--");
-    if words.any(|word| word == OFF) {
+    if options::words(found.command_line()).any(|word| word == OFF) {
         return stay;
     }
     let mut drawn = 0;

@@ -1,6 +1,6 @@
 //! Devices with random requests behind units as unkind as those of the simulated machine: they
-//! answer in any order, and go on using what they had when a request is done. The oracle ends a run
-//! in which this reaches anything that it must not.
+//! answer in any order, and go on using the addresses of a request that is done. The oracle ends a
+//! run in which this reaches memory that it must not.
 
 use std::{sync::Arc, time::Duration, vec::Vec};
 
@@ -9,8 +9,13 @@ use crate::{
     Pmap,
     addr::{Prot, VirtAddr},
     counters::Counter,
-    frame::{self, give_run, record::Type, take_own},
+    frame::{
+        self, give_run,
+        record::{self, Type},
+        take_own,
+    },
     hw::sim::{device_read, device_write, fail_unit},
+    mem::mistake::Mistake,
     pmap::Pending,
     sim::{
         BusMaster, Config, Together, Transfer, below, invalidations, on_machines_like, random_u64,
@@ -98,8 +103,8 @@ impl Source {
         all
     }
 
-    /// The device goes on using an address of a request that is done. What it writes must reach
-    /// nothing, or what waits to be free.
+    /// The device goes on using an address of a request that is done. Its writes must reach
+    /// nothing, or frames that wait to be free.
     fn linger(&self) {
         for _ in 0..below(4) {
             let Some(&address) = self.old.get(below(self.old.len().max(1))) else {
@@ -114,7 +119,7 @@ impl Source {
     }
 }
 
-/// What the rest of the kernel does with frames meanwhile: they become tables, heap, data.
+/// The rest of the kernel, which uses frames meanwhile: as tables, heap, data.
 fn churn() {
     const AT: VirtAddr = VirtAddr(0x7000_0000);
     let kept: Vec<Frame> = (0..below(20))
@@ -185,16 +190,31 @@ fn storms(name: &str, cpus: &[usize], pages: usize, seeds: u64, before: fn(), ma
         let cpus = cpus.iter().copied();
         on_machines_like(name, cpus, pages, seeds, like, move || {
             assert_eq!(super::policy(), policy);
-            let frames = frame::usage().data;
-            before();
-            let failed = storm(4);
-            assert!(may_fail || failed == 0, "{failed} requests failed");
-            frame::fail_after(None);
-            wait_settled(true);
-            assert_eq!(frame::usage().data, frames, "frames that did not come back");
-            domain::open::audit(true, |frame| panic!("frame {frame:#x} is open, or not"));
+            one_storm(before, may_fail);
         });
     }
+}
+
+/// Frames of domains' tables.
+fn domain_tables() -> usize {
+    let kinds = record::managed().map(|index| record::record(index).kind());
+    kinds.filter(|&kind| kind == Type::DomainTable).count()
+}
+
+fn one_storm(before: fn(), may_fail: bool) {
+    let frames = frame::usage().data;
+    let tables = domain_tables();
+    before();
+    let failed = storm(4);
+    assert!(may_fail || failed == 0, "{failed} requests failed");
+    frame::fail_after(None);
+    wait_settled(true);
+    assert_eq!(frame::usage().data, frames, "frames that did not come back");
+    if policy() == Policy::Strict {
+        // The tree of open frames keeps those that map the firmware's memory.
+        assert_eq!(domain_tables(), tables, "tables that did not come back");
+    }
+    domain::open::audit(true, |frame| panic!("frame {frame:#x} is open, or not"));
 }
 
 #[test]
@@ -222,7 +242,7 @@ fn strict(body: impl FnOnce() + Send + 'static) {
     run(config, body).unwrap();
 }
 
-/// What the audit of devices finds.
+/// The findings of the audit of devices.
 fn reached() -> Vec<Violation> {
     let mut found = Vec::new();
     audit_devices(&mut Seen::default(), &mut |it| found.push(it));
@@ -266,37 +286,41 @@ fn the_audit_knows_what_devices_reach() {
 /// until its batch is invalidated.
 #[test]
 fn a_frame_waits_for_its_batch_without_a_handle() {
-    strict(|| {
-        let device = BusMaster::new();
-        let before = frame::usage().data;
-        let frame = Frame::alloc(Contents::Zeroed).unwrap();
-        let part = Part::whole(frame.clone());
-        let transfer = device.give([&part].into_iter(), true);
-        drop(part);
-        assert!(transfer.write(0, &[1; PAGE_SIZE]));
-        drop(transfer);
-        assert_eq!(frame.handles(), 1);
-        drop(frame);
-        assert_eq!(frame::usage().data, before + 1, "reused too early");
-        settle();
-        assert_eq!(frame::usage().data, before);
-    });
+    strict(waits_for_its_batch);
+}
+
+fn waits_for_its_batch() {
+    let device = BusMaster::new();
+    let before = frame::usage().data;
+    let frame = Frame::alloc(Contents::Zeroed).unwrap();
+    let part = Part::whole(frame.clone());
+    let transfer = device.give([&part].into_iter(), true);
+    drop(part);
+    assert!(transfer.write(0, &[1; PAGE_SIZE]));
+    drop(transfer);
+    assert_eq!(frame.handles(), 1);
+    drop(frame);
+    assert_eq!(frame::usage().data, before + 1, "reused too early");
+    settle();
+    assert_eq!(frame::usage().data, before);
 }
 
 /// An allocation finds the frames of requests that are done, though no task has come to them yet.
 #[test]
 fn a_shortage_does_not_wait_for_a_batch() {
-    strict(|| {
-        let device = BusMaster::new();
-        let frames = || core::iter::from_fn(|| Frame::alloc(Contents::Stale).ok());
-        let mut kept: Vec<Frame> = frames().collect();
-        kept.truncate(kept.len() - 40);
-        let parts: Vec<Part> = frames().take(20).map(Part::whole).collect();
-        drop(device.give(parts.iter(), true));
-        drop(parts);
-        let again: Vec<Frame> = frames().collect();
-        assert!(again.len() >= 20, "{} frames", again.len());
-    });
+    strict(shortage);
+}
+
+fn shortage() {
+    let device = BusMaster::new();
+    let frames = || core::iter::from_fn(|| Frame::alloc(Contents::Stale).ok());
+    let mut kept: Vec<Frame> = frames().collect();
+    kept.truncate(kept.len() - 40);
+    let parts: Vec<Part> = frames().take(20).map(Part::whole).collect();
+    drop(device.give(parts.iter(), true));
+    drop(parts);
+    let again: Vec<Frame> = frames().collect();
+    assert!(again.len() >= 20, "{} frames", again.len());
 }
 
 /// Requests cost one invalidation for many of them.
@@ -325,48 +349,52 @@ fn addresses_are_reused_after_their_invalidation_only() {
         iommu: Some(Policy::Strict),
         ..Config::default()
     };
-    on_machines_like("addresses", [1, 2], 1024, 10, like, || {
-        let device = BusMaster::new();
-        for round in 0..20 {
-            let frames = (0..60 + below(60)).map(|_| Frame::alloc(Contents::Stale).unwrap());
-            let parts: Vec<Part> = frames.map(|frame| Part::new(frame, 0, 2)).collect();
-            for (i, part) in parts.iter().enumerate() {
-                ephemeral::map(&part.frame).write(0, &[round, i as u8]);
-            }
-            let transfer = device.give(parts.iter(), false);
-            for i in 0..parts.len() {
-                let mut bytes = [0; 2];
-                assert!(transfer.read(i, &mut bytes));
-                assert_eq!(bytes, [round, i as u8]);
-            }
+    on_machines_like("addresses", [1, 2], 1024, 10, like, go_around_windows);
+}
+
+fn go_around_windows() {
+    let device = BusMaster::new();
+    for round in 0..20 {
+        let frames = (0..60 + below(60)).map(|_| Frame::alloc(Contents::Stale).unwrap());
+        let parts: Vec<Part> = frames.map(|frame| Part::new(frame, 0, 2)).collect();
+        for (i, part) in parts.iter().enumerate() {
+            ephemeral::map(&part.frame).write(0, &[round, i as u8]);
         }
-    });
+        let transfer = device.give(parts.iter(), false);
+        for i in 0..parts.len() {
+            let mut bytes = [0; 2];
+            assert!(transfer.read(i, &mut bytes));
+            assert_eq!(bytes, [round, i as u8]);
+        }
+    }
 }
 
 /// A part of a pool's buffer that is kept past its domain is mapped anew in another one, which has
-/// the domain's number.
+/// the domain's ID.
 #[test]
 fn a_part_outlives_the_domain_that_mapped_it() {
-    strict(|| {
-        let attach = || domain_of(2).unwrap();
-        let old = attach();
-        let number = old.strict().unwrap().number();
-        let pool = Pool::in_domain(1, Some(old)).unwrap();
-        let buffer = pool.take().unwrap();
-        buffer.fill(0, PAGE_SIZE, 0x5a);
-        let part = buffer.part(0, 8);
-        drop((buffer, pool));
-        let new = attach();
-        assert_eq!(new.strict().unwrap().number(), number);
-        let window = new.strict().unwrap().add_window().unwrap();
-        let mut addresses = Addresses::new(&new, Some(&window));
-        let at = addresses.of(&part, false);
-        addresses.give();
-        let mut bytes = [0; 8];
-        assert!(device_read(2, at, &mut bytes), "it finds nothing there");
-        assert_eq!(bytes, [0x5a; 8]);
-        take(&new, &window);
-    });
+    strict(part_outlives_domain);
+}
+
+fn part_outlives_domain() {
+    let attach = || domain_of(2).unwrap();
+    let old = attach();
+    let id = old.strict().unwrap().id();
+    let pool = Pool::in_domain(1, Some(old)).unwrap();
+    let buffer = pool.take().unwrap();
+    buffer.fill(0, PAGE_SIZE, 0x5a);
+    let part = buffer.part(0, 8);
+    drop((buffer, pool));
+    let new = attach();
+    assert_eq!(new.strict().unwrap().id(), id);
+    let window = new.strict().unwrap().add_window().unwrap();
+    let mut addresses = Addresses::new(&new, Some(&window));
+    let at = addresses.of(&[part], false).address;
+    addresses.give();
+    let mut bytes = [0; 8];
+    assert!(device_read(2, at, &mut bytes), "it finds nothing there");
+    assert_eq!(bytes, [0x5a; 8]);
+    take(&new, &window);
 }
 
 /// A pool keeps the frames that are mapped for long, though others come back first.
@@ -385,27 +413,99 @@ fn a_pool_keeps_what_stays_mapped() {
     });
 }
 
-/// What is not mapped for writing is not written.
+/// A frame that could not be mapped for long takes no place of those that are.
+#[test]
+fn a_pool_counts_only_what_stays_mapped() {
+    strict(|| {
+        let pool = Pool::in_domain(1, Some(domain_of(2).unwrap())).unwrap();
+        // The frame itself is had, a table for its address is not.
+        frame::fail_after(Some(1));
+        let first = pool.take().unwrap();
+        frame::fail_after(None);
+        assert!(first.lasting.is_none());
+        let second = pool.take().unwrap();
+        assert!(second.lasting.is_some(), "nothing is mapped for long now");
+    });
+}
+
+/// A device writes no page that is not mapped for writing.
 #[test]
 fn a_device_writes_only_what_it_was_given_to_write() {
-    strict(|| {
-        let device = BusMaster::new();
-        let frame = Frame::alloc(Contents::Zeroed).unwrap();
-        let part = Part::whole(frame.clone());
-        let transfer = device.give([&part].into_iter(), false);
-        assert!(!transfer.write(0, &[1; PAGE_SIZE]));
-        assert!(!device_write(
-            device.place(),
-            frame.number() << PAGE_SHIFT,
-            &[1]
-        ));
-        let mut bytes = [1; 8];
-        ephemeral::map(&frame).read(0, &mut bytes);
-        assert_eq!(bytes, [0; 8]);
-        let fault = crate::hw::sim::iommu_take_fault().unwrap();
-        assert_eq!(
-            (fault.device, fault.is_write),
-            (Device(device.place()), true)
-        );
-    });
+    strict(writes_what_it_may);
+}
+
+fn writes_what_it_may() {
+    let device = BusMaster::new();
+    let frame = Frame::alloc(Contents::Zeroed).unwrap();
+    let part = Part::whole(frame.clone());
+    let transfer = device.give([&part].into_iter(), false);
+    assert!(!transfer.write(0, &[1; PAGE_SIZE]));
+    assert!(!device_write(
+        device.place(),
+        frame.number() << PAGE_SHIFT,
+        &[1]
+    ));
+    let mut bytes = [1; 8];
+    ephemeral::map(&frame).read(0, &mut bytes);
+    assert_eq!(bytes, [0; 8]);
+    let fault = crate::hw::sim::iommu_take_fault().unwrap();
+    assert_eq!(
+        (fault.device, fault.is_write),
+        (Device(device.place()), true)
+    );
+}
+
+/// Each rule that is removed makes a test here fail, in few runs: without that, it is not known
+/// what these tests can find.
+#[test]
+fn mistakes_are_found() {
+    let (open, strict) = (Policy::Open, Policy::Strict);
+    let storm = || one_storm(|| (), false);
+    let cases: [(Mistake, Policy, fn(), &str); 12] = [
+        (Mistake::TableNotWithdrawn, open, storm, "must not reach"),
+        (Mistake::PooledReturns, open, storm, ""),
+        (
+            Mistake::LeavesWithoutInvalidation,
+            open,
+            storm,
+            "holds page",
+        ),
+        (Mistake::LargePageStays, open, storm, "must not reach"),
+        (Mistake::EntryNotSynced, open, storm, ""),
+        (Mistake::EntryNotSynced, strict, storm, ""),
+        (Mistake::AbsentKept, strict, storm, "requests failed"),
+        (Mistake::BatchNotInvalidated, strict, storm, "holds page"),
+        (
+            Mistake::PendingReleased,
+            strict,
+            waits_for_its_batch,
+            "holds page",
+        ),
+        (Mistake::EntryStays, strict, storm, "must not reach"),
+        (Mistake::AddressReusedEarly, strict, go_around_windows, ""),
+        (
+            Mistake::ReadOnlyIgnored,
+            strict,
+            writes_what_it_may,
+            "transfer.write",
+        ),
+    ];
+    let more: [(Mistake, Policy, fn(), &str); 2] = [
+        (
+            Mistake::GenerationIgnored,
+            strict,
+            part_outlives_domain,
+            "finds nothing",
+        ),
+        (Mistake::ShortageIgnoresPending, strict, shortage, " frames"),
+    ];
+    for (mistake, policy, body, wanted) in cases.into_iter().chain(more) {
+        let like = Config {
+            cpus: 3,
+            pages: 1024,
+            iommu: Some(policy),
+            ..Config::default()
+        };
+        mistake.assert_found(like, body, wanted);
+    }
 }

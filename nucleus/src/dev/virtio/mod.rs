@@ -7,12 +7,15 @@
 //! sleeps on its wait queue, which the device's interrupt wakes.
 
 mod queue;
+mod request;
+mod rings;
 #[cfg(target_os = "none")]
 mod transport;
 
 use alloc::{sync::Arc, vec::Vec};
 
-pub use queue::{Queue, Request};
+pub use queue::Queue;
+pub use request::Request;
 
 use crate::dma::{Attachment, Pool};
 
@@ -75,7 +78,7 @@ impl Queues {
     pub const fn of_their_own(count: u16) -> Queues {
         Queues {
             count,
-            slots: queue::MAX_SLOTS,
+            slots: rings::MAX_SLOTS,
             messages: count,
         }
     }

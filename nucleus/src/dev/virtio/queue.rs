@@ -1,191 +1,29 @@
 //! A virtqueue: requests to a device, many in flight, each a chain of parts of frames.
 //!
-//! The rings have the split layout (virtio 1.1, 2.6). Each request takes one descriptor of the
-//! ring, which leads to a table of descriptors in a frame of its own, so a request of any length
-//! takes one slot. What the device writes into the rings is checked: a device that says what can't
-//! be is not listened to any more, and all its requests fail.
+//! A queue has slots, each with memory for one request, and gives the device what is in them by its
+//! [rings](Rings). What the device writes there is checked: a device that says what can't be is not
+//! listened to any more, and all its requests fail.
 
 use alloc::{sync::Arc, vec::Vec};
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::Error;
+use super::{
+    Error,
+    request::{End, Request},
+    rings::{MAX_SLOTS, Rings, fill_table},
+};
 use crate::{
-    Frame, OutOfMemory, PAGE_SIZE,
+    Frame, OutOfMemory,
     counters::Counter,
-    dma::{self, Addresses, Attachment, BATCH, Driver, Part, Window},
+    dma::{self, Addresses, Attachment, BATCH, Driver, Window},
     frame::Contents,
     lock::{Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
     time,
 };
 
-/// The most slots of a queue that are used: its descriptors fill one frame.
-pub(crate) const MAX_SLOTS: usize = PAGE_SIZE / size_of::<Descriptor>();
 /// How often a queue without an interrupt is polled by its waiters.
 const LOOK: core::time::Duration = core::time::Duration::from_millis(1);
-
-/// `struct virtq_desc`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Descriptor {
-    address: u64,
-    len: u32,
-    flags: u16,
-    next: u16,
-}
-
-const NEXT: u16 = 1;
-const DEVICE_WRITES: u16 = 2;
-const INDIRECT: u16 = 4;
-/// In the used ring's flags: the device looks at the ring by itself.
-const NO_NOTIFY: u16 = 1;
-
-/// Where in the second frame of the rings the used ring begins; the available one is at 0.
-const USED: usize = 1024;
-const _: () = assert!(4 + 2 * MAX_SLOTS + 2 <= USED && USED + 4 + 8 * MAX_SLOTS + 2 <= PAGE_SIZE);
-
-/// A request to a device: parts that it reads, then parts that it writes.
-pub struct Request {
-    /// Given to the device until the request is done, then to the caller that asks for them.
-    parts: SpinLock<Parts>,
-    /// See the constants below; else the bytes that the device wrote. The device's answer takes it
-    /// from [`GIVEN`] to another; all else changes it under the lock of `parts`.
-    state: AtomicU64,
-    done: WaitQueue,
-}
-
-struct Parts {
-    list: Vec<Part>,
-    /// How many of them the device reads; it writes the others.
-    readable: usize,
-}
-
-/// The device has it: the parts stay where they are.
-const GIVEN: u64 = u64::MAX;
-/// It has parts, and no device has it.
-const READY: u64 = u64::MAX - 1;
-/// No device took it, or the device that had it reaches nothing any more.
-const FAILED: u64 = u64::MAX - 2;
-/// The device had it when it broke the protocol, and may go on writing, as no remapping unit keeps
-/// it from that: the frames are never free again.
-const LOST: u64 = u64::MAX - 3;
-
-impl Request {
-    /// A request whose first `readable` parts the device reads; it writes the others.
-    ///
-    /// # Panics
-    /// If a part is empty or leaves its frame, or `readable` is more than there are.
-    pub fn new(parts: Vec<Part>, readable: usize) -> Arc<Request> {
-        let request = Request::done_already(Vec::new());
-        request.renew(readable, |list| *list = parts);
-        Arc::new(request)
-    }
-
-    /// A request that is done, without parts, to be [renewed](Request::renew) again and again, with
-    /// room for `parts` of them.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`].
-    pub fn idle(parts: usize) -> Result<Arc<Request>, OutOfMemory> {
-        let list = crate::try_vec(parts)?;
-        Ok(Arc::new(Request::done_already(list)))
-    }
-
-    fn done_already(list: Vec<Part>) -> Request {
-        Request {
-            parts: SpinLock::new(Rank::Leaf, Parts { list, readable: 0 }),
-            state: AtomicU64::new(0),
-            done: WaitQueue::new(),
-        }
-    }
-
-    /// Makes a request that is done a new one: `fill` adds its parts, of which the device reads the
-    /// first `readable`. As long as there is room for them, this takes no memory.
-    ///
-    /// # Panics
-    /// As [`new`](Request::new), and if the request is not done.
-    pub fn renew(&self, readable: usize, fill: impl FnOnce(&mut Vec<Part>)) {
-        let mut parts = self.parts.lock();
-        assert!(self.result().is_some(), "the device has the request");
-        self.leak_lost(&parts.list);
-        parts.list.clear();
-        fill(&mut parts.list);
-        assert!(readable <= parts.list.len() && !parts.list.is_empty());
-        assert!(parts.list.iter().all(Part::is_valid));
-        parts.readable = readable;
-        self.state.store(READY, Ordering::Release);
-    }
-
-    /// Makes a request that no device took done, and drops its frames. One that a device has
-    /// stays as it is.
-    pub fn abandon(&self) {
-        {
-            let _parts = self.parts.lock();
-            if self.state.load(Ordering::Acquire) == READY {
-                self.state.store(FAILED, Ordering::Release);
-            }
-        }
-        self.clear();
-        self.done.wake_all();
-    }
-
-    /// Drops the frames of a request that is done.
-    pub fn clear(&self) {
-        let mut parts = self.parts.lock();
-        if self.result().is_some() {
-            self.leak_lost(&parts.list);
-            parts.list.clear();
-        }
-    }
-
-    /// A device that broke the protocol may write to these at any time: they are never free again.
-    fn leak_lost(&self, parts: &[Part]) {
-        if self.state.load(Ordering::Acquire) == LOST {
-            for part in parts {
-                core::mem::forget(part.frame.clone());
-            }
-        }
-    }
-
-    /// The bytes that the device wrote, as it says, when it is done; [`Error::Broken`] if it
-    /// failed.
-    pub fn result(&self) -> Option<Result<u32, Error>> {
-        match self.state.load(Ordering::Acquire) {
-            GIVEN | READY => None,
-            FAILED | LOST => Some(Err(Error::Broken)),
-            written => Some(Ok(written as u32)),
-        }
-    }
-
-    /// Woken when it is done.
-    pub fn done(&self) -> &WaitQueue {
-        &self.done
-    }
-
-    /// The parts, when it is done; nothing before, and nothing the second time.
-    pub fn take_parts(&self) -> Vec<Part> {
-        let mut parts = self.parts.lock();
-        if self.result().is_none() {
-            return Vec::new();
-        }
-        self.leak_lost(&parts.list);
-        core::mem::take(&mut parts.list)
-    }
-
-    /// The device no longer has it: from now on the parts are the driver's again.
-    fn finish(&self, state: u64) {
-        self.state.store(state, Ordering::Release);
-        self.done.wake_all();
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        // A request in a device's hands is not dropped: its slot has a handle.
-        let parts = core::mem::take(&mut self.parts.get_mut().list);
-        self.leak_lost(&parts);
-    }
-}
 
 /// One request's place.
 struct Slot {
@@ -247,13 +85,8 @@ pub struct Queue {
     domain: Arc<Attachment>,
     doorbell: Doorbell,
     /// Whether interrupts say that something is done; else the waiter polls.
-    interrupts: core::sync::atomic::AtomicBool,
-    descriptors: Frame,
-    /// Available ring and used ring.
-    rings: Frame,
-    /// Where the device finds these two.
-    addresses: [u64; 2],
-    slots: u16,
+    interrupts: AtomicBool,
+    rings: Rings,
     state: SpinLock<State>,
     /// Tasks that wait for a slot.
     room: WaitQueue,
@@ -293,21 +126,13 @@ impl Queue {
             memory: None,
         });
         state.free.extend((0..slots as u16).rev());
-        let descriptors = Frame::alloc_direct(Contents::Zeroed)?;
-        let rings = Frame::alloc_direct(Contents::Zeroed)?;
-        let addresses = [
-            domain.map_lasting(&descriptors, true, false)?,
-            domain.map_lasting(&rings, true, true)?,
-        ];
+        let rings = Rings::new(slots as u16, &domain)?;
         Ok(Queue {
             number,
             domain,
             doorbell,
-            interrupts: core::sync::atomic::AtomicBool::new(false),
-            descriptors,
+            interrupts: AtomicBool::new(false),
             rings,
-            addresses,
-            slots: slots as u16,
             state: SpinLock::new(Rank::Device, state),
             room: WaitQueue::new(),
             progress: WaitQueue::new(),
@@ -363,12 +188,12 @@ impl Queue {
 
     /// The most parts that a request may have.
     pub fn max_parts(&self) -> usize {
-        self.slots as usize
+        self.slots()
     }
 
     /// How many requests may be in flight.
     pub fn slots(&self) -> usize {
-        self.slots as usize
+        self.rings.slots().into()
     }
 
     /// Interrupts are delivered from now on.
@@ -380,32 +205,7 @@ impl Queue {
     /// Where the device finds descriptors, available ring and used ring.
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     pub(crate) fn addresses(&self) -> [u64; 3] {
-        let [descriptors, rings] = self.addresses;
-        [descriptors, rings, rings + USED as u64]
-    }
-
-    /// A 16-bit word of the rings, which the device reads or writes at any time.
-    fn word(&self, offset: usize) -> &AtomicU16 {
-        debug_assert!(offset.is_multiple_of(2) && offset < PAGE_SIZE);
-        // SAFETY: inside the frame, which is the queue's for as long as it lives, and aligned; the
-        // kernel reaches these bytes only through this function and `used_element`.
-        unsafe { &*self.rings.bytes().add(offset).cast::<AtomicU16>() }
-    }
-
-    /// An element of the used ring: a slot's number and a count of bytes, both as the device wrote
-    /// them.
-    fn used_element(&self, at: u16) -> (u32, u32) {
-        let offset = USED + 4 + (at % self.slots) as usize * 8;
-        // SAFETY: inside the frame and aligned. The device has made the element available before it
-        // moved the index, and does not write it again before this one has been given back; if it
-        // does, any bytes are valid.
-        unsafe {
-            self.rings
-                .bytes()
-                .add(offset)
-                .cast::<(u32, u32)>()
-                .read_volatile()
-        }
+        self.rings.addresses()
     }
 
     /// Gives a request to the device; sleeps while all slots are taken. The request is done when
@@ -476,9 +276,7 @@ impl Queue {
         request: &Arc<Request>,
         spare: &mut Option<SlotMemory>,
     ) -> Result<Option<Arc<Request>>, Refusal> {
-        let parts = request.parts.lock();
-        let is_ready = request.state.load(Ordering::Acquire) == READY;
-        assert!(is_ready, "a request is given to a device twice, or is done");
+        let parts = request.ready();
         if parts.list.len() > self.max_parts() {
             return Err(Refusal::Error(Error::TooLong));
         }
@@ -497,34 +295,30 @@ impl Queue {
         if window.is_some_and(|it| !it.has_room(parts.list.len())) {
             return Err(Refusal::NeedsFlush);
         }
-        let mut addresses = Addresses::new(&self.domain, window);
-        let count = fill_table(&memory.table, &parts, &mut addresses);
-        addresses.give();
-        let head = Descriptor {
-            address: memory.table_at,
-            len: (count * size_of::<Descriptor>()) as u32,
-            flags: INDIRECT,
-            next: 0,
+        let (table, list, readable) = (&memory.table, &parts.list, parts.readable);
+        let count = match window {
+            // Most machines', which carries nothing for the others.
+            None => fill_table(table, list, readable, |parts, _| dma::physical(&parts[0])),
+            Some(window) => {
+                let mut addresses = Addresses::new(&self.domain, Some(window));
+                let find = |parts: &[_], writes| addresses.of(parts, writes);
+                let count = fill_table(table, list, readable, find);
+                addresses.give();
+                count
+            }
         };
-        set_descriptor(&self.descriptors, number as usize, head);
         state.free.pop();
         slot.busy = true;
-        request.state.store(GIVEN, Ordering::Release);
+        request.begin(&parts);
         let before = slot.request.replace(request.clone());
-        let at = state.available % self.slots;
-        self.word(4 + 2 * at as usize)
-            .store(number, Ordering::Relaxed);
-        state.available = state.available.wrapping_add(1);
-        // Descriptors and ring entry come before the index that makes them the device's.
-        self.word(2).store(state.available, Ordering::Release);
+        let available = state.available;
+        state.available = available.wrapping_add(1);
+        self.rings.offer(number, available, memory.table_at, count);
         Ok(before)
     }
 
     fn ring_doorbell(&self) {
-        // The index is seen by the device before its wish is read: either it sees the request or
-        // this sees the wish.
-        fence(Ordering::SeqCst);
-        if self.word(USED).load(Ordering::Relaxed) & NO_NOTIFY != 0 {
+        if !self.rings.wants_doorbell() {
             return;
         }
         match &self.doorbell {
@@ -542,13 +336,14 @@ impl Queue {
         {
             let mut state = self.state.lock_irq();
             let state = &mut *state;
-            // The elements are read after the index that makes them ours.
             if self.domain.is_revoked() && !state.broken {
                 self.fail(state, "its device reaches no memory any more");
                 room = usize::MAX;
             }
-            while !state.broken && self.word(USED + 2).load(Ordering::Acquire) != state.used {
-                let (number, written) = self.used_element(state.used);
+            while !state.broken {
+                let Some((number, written)) = self.rings.used(state.used) else {
+                    break;
+                };
                 state.used = state.used.wrapping_add(1);
                 let busy = state
                     .slots
@@ -567,7 +362,7 @@ impl Queue {
                 state.free.push(number as u16);
                 room += 1;
                 if let Some(request) = &slot.request {
-                    request.finish(written.into());
+                    request.finish(End::Written(written));
                 }
             }
         }
@@ -607,7 +402,7 @@ impl Queue {
                 dma::take(&self.domain, window);
             }
             if let Some(request) = &slot.request {
-                request.finish(if is_cut_off { FAILED } else { LOST });
+                request.finish(if is_cut_off { End::Failed } else { End::Lost });
             }
         }
     }
@@ -637,13 +432,13 @@ impl Queue {
     #[track_caller]
     pub fn wait(&self, request: &Request, how: Sleep) -> Result<Result<u32, Error>, Woken> {
         if self.has_interrupts() {
-            return request.done.wait(how, || request.result());
+            return request.done().wait(how, || request.result());
         }
         loop {
             let mut part = how;
             let next = time::since_boot() + LOOK;
             part.deadline = Some(how.deadline.map_or(next, |deadline| deadline.min(next)));
-            let looked = request.done.wait(part, || {
+            let looked = request.done().wait(part, || {
                 self.look();
                 request.result()
             });
@@ -653,54 +448,6 @@ impl Queue {
             }
         }
     }
-}
-
-fn set_descriptor(frame: &Frame, index: usize, descriptor: Descriptor) {
-    debug_assert!(index < MAX_SLOTS);
-    // SAFETY: inside the frame and aligned; the frame is the queue's, and the device does not
-    // look at a descriptor that is not available to it.
-    unsafe {
-        frame
-            .bytes()
-            .cast::<Descriptor>()
-            .add(index)
-            .write_volatile(descriptor);
-    }
-}
-
-/// Writes the descriptors of a request; parts that continue each other share one. Returns how
-/// many.
-fn fill_table(table: &Frame, parts: &Parts, addresses: &mut Addresses<'_>) -> usize {
-    let mut count: usize = 0;
-    let mut last: Option<Descriptor> = None;
-    for (i, part) in parts.list.iter().enumerate() {
-        let writes = i >= parts.readable;
-        let address = addresses.of(part, writes);
-        let flags = if writes { DEVICE_WRITES } else { 0 };
-        if let Some(last) = &mut last
-            && last.flags == flags
-            && last.address + last.len as u64 == address
-        {
-            last.len += part.len as u32;
-            continue;
-        }
-        if let Some(mut before) = last {
-            before.flags |= NEXT;
-            before.next = count as u16;
-            set_descriptor(table, count - 1, before);
-        }
-        last = Some(Descriptor {
-            address,
-            len: part.len as u32,
-            flags,
-            next: 0,
-        });
-        count += 1;
-    }
-    if let Some(last) = last {
-        set_descriptor(table, count - 1, last);
-    }
-    count
 }
 
 impl Driver for Queue {

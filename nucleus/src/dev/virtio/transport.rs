@@ -22,12 +22,13 @@ use virtio_drivers::{
 
 use super::{
     Device, Error, Kind, Queues,
-    queue::{Doorbell, MAX_SLOTS, Queue},
+    queue::{Doorbell, Queue},
+    rings::MAX_SLOTS,
 };
 use crate::{
     PAGE_SIZE,
     dev::pci::{self, Function, Identity},
-    dma::{self, Driver},
+    dma::{self, AttachError, Driver},
     hw::machine,
     lock::{Rank, SpinLock},
 };
@@ -236,13 +237,20 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
         return Err(Error::Broken);
     }
-    // A device that does not offer it uses physical addresses, whatever the units say, and so does
-    // one before which none stands. Where a unit is lost, `enable` has failed.
+    // A device that does not offer it uses physical addresses, though a unit may stand before it.
+    // Where a unit is lost, `enable` has failed.
     let place = pci::place(function.at);
-    let translates = machine::iommu_stands_before(place);
-    domain = match features.contains(Features::ACCESS_PLATFORM) && translates {
-        true => dma::domain_of(place)?,
-        false => dma::domain_beside(place),
+    let attached = match features.contains(Features::ACCESS_PLATFORM) {
+        true => dma::domain_of(place),
+        false => Err(AttachError::NoUnit),
+    };
+    domain = match attached {
+        Ok(domain) => domain,
+        Err(AttachError::NoUnit) => dma::domain_beside(place),
+        Err(AttachError::NoContextTable) => {
+            return Err(Error::Lacks("a bus that was there at the start"));
+        }
+        Err(AttachError::OutOfMemory) => return Err(Error::OutOfMemory),
     };
     for number in 0..queues.count {
         let most = (transport.max_queue_size(number) as usize).min(queues.slots);

@@ -5,7 +5,7 @@
 //! any point a unit may fill an entry for an address that no device asked for. In caching mode it
 //! also holds that there is no translation. One that does not look into the processors' caches
 //! ("not coherent") goes on seeing an entry as it was until the kernel says that it was written.
-//! What units can do follows from the seed.
+//! The units' features follow from the seed.
 //!
 //! The oracle knows the frames that devices may reach: a device, or a unit by itself, that comes to
 //! any other one ends the run.
@@ -21,7 +21,7 @@ use super::{
     random::Random,
 };
 use crate::hw::counters::Counter;
-use crate::hw::iommu::{Device, Domain, Entry, Fault, Features, Policy, Stale};
+use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Fault, Features, Policy, Stale};
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr};
 
 /// Pages that devices used lately, among which units guess.
@@ -43,13 +43,13 @@ struct Held {
     large: bool,
 }
 
-/// What a unit holds: translations by domain and page, tables of level 1 by domain and page number
-/// over 512, tables of devices.
+/// The caches of a unit: translations by domain and page, tables of level 1 by domain and page
+/// number over 512, tables of devices.
 #[derive(Default)]
 struct Unit {
     pages: BTreeMap<(u16, u64), Held>,
     tables: BTreeMap<(u16, u64), PhysAddr>,
-    contexts: BTreeMap<u16, (Domain, PhysAddr)>,
+    contexts: BTreeMap<u16, (DomainId, PhysAddr)>,
     /// It answers nothing any more, and lets nothing through.
     is_given_up: bool,
     /// It answers nothing any more, and a CPU is about to cut its devices off.
@@ -63,7 +63,7 @@ pub(crate) struct Iommu {
     is_coherent: bool,
     units: RefCell<Vec<Unit>>,
     /// The tables of devices, as the kernel has set them.
-    contexts: RefCell<BTreeMap<u16, (Domain, PhysAddr)>>,
+    contexts: RefCell<BTreeMap<u16, (DomainId, PhysAddr)>>,
     history: RefCell<VecDeque<(u16, u64)>>,
     faults: RefCell<VecDeque<Fault>>,
     /// Entries as units have seen them, by address, where they are not coherent.
@@ -78,6 +78,11 @@ pub(crate) struct Iommu {
     /// own.
     reserved: Vec<Range<u64>>,
     invalidations: Cell<u64>,
+}
+
+/// Whether no unit stands before a device: on the last bus.
+fn is_beside(device: Device) -> bool {
+    device.0 >> 8 == 0xff
 }
 
 /// The policy of a machine with this seed, unless its test says which.
@@ -96,7 +101,7 @@ impl Iommu {
             levels: 3 + random.below(3) as usize,
             large: random.one_in(2),
             domains: 24 + random.below(8) as u16,
-            keeps_absent: random.one_in(4),
+            has_caching_mode: random.one_in(4),
             page_order: [None, Some(0), Some(4), Some(9), Some(18)][random.below(5) as usize],
         };
         let units = 1 + random.below(3);
@@ -183,7 +188,7 @@ impl Iommu {
     }
 }
 
-/// What all units can do.
+/// The features of all units.
 pub(crate) fn iommu_features() -> Option<Features> {
     machine()?.iommu.features
 }
@@ -198,13 +203,21 @@ pub(crate) fn iommu_reserved(device: Device, mut each: impl FnMut(PhysAddr, Phys
 }
 
 /// Translates the device's addresses by these tables from now on.
-pub(crate) fn iommu_attach(device: Device, domain: Domain, root: PhysAddr) {
+pub(crate) fn iommu_attach(
+    device: Device,
+    domain: DomainId,
+    root: PhysAddr,
+) -> Result<(), AttachError> {
     let m = required();
+    if is_beside(device) {
+        return Err(AttachError::NoUnit);
+    }
     iommu_detach(device);
     m.iommu
         .contexts
         .borrow_mut()
         .insert(device.0, (domain, root));
+    Ok(())
 }
 
 /// Lets the device reach nothing from now on.
@@ -215,14 +228,14 @@ pub(crate) fn iommu_detach(device: Device) {
     wait_cut(m);
     for unit in &mut *m.iommu.units.borrow_mut() {
         unit.contexts.remove(&device.0);
-        if let Some((Domain(domain), _)) = before {
+        if let Some((DomainId(domain), _)) = before {
             m.iommu.drop_held(unit, |it, _, _| it == domain);
         }
     }
 }
 
 /// Returns when no unit uses such a translation any more.
-pub(crate) fn iommu_forget(stale: &[Stale]) {
+pub(crate) fn iommu_invalidate(stale: &[Stale]) {
     let m = required();
     late(m);
     let iommu = &m.iommu;
@@ -258,9 +271,9 @@ pub(crate) fn iommu_forget(stale: &[Stale]) {
         {
             iommu.drop_held(unit, |domain, from, to| match stale {
                 Stale::All => true,
-                Stale::Domain(Domain(it)) => it == domain,
+                Stale::Domain(DomainId(it)) => it == domain,
                 Stale::Pages {
-                    domain: Domain(it),
+                    domain: DomainId(it),
                     first,
                     order,
                 } => it == domain && from < first + (1 << order) && to >= first,
@@ -285,7 +298,7 @@ fn give_up(m: &Machine, index: usize) {
     iommu.drop_held(unit, |_, _, _| true);
 }
 
-/// Waits until the devices of silent units are cut off: until then these units use what they hold.
+/// Waits until the devices of silent units are cut off: until then these units use their caches.
 fn wait_cut(m: &Machine) {
     let is_falling = |unit: &Unit| unit.is_silent && !unit.is_given_up;
     while m.iommu.units.borrow().iter().any(is_falling) {
@@ -301,8 +314,8 @@ fn late(m: &Machine) {
     }
 }
 
-/// Lets units see what was written to entries of page tables.
-pub(crate) fn iommu_written(at: PhysAddr, bytes: usize) {
+/// Lets units see stores to entries of page tables.
+pub(crate) fn iommu_sync(at: PhysAddr, bytes: usize) {
     let Some(m) = machine() else { return };
     let mut seen = m.iommu.seen.borrow_mut();
     let found: Vec<u64> = { seen.range(at.0..at.0 + bytes as u64) }
@@ -333,7 +346,7 @@ pub fn invalidations() -> u64 {
 /// Translates a page for a device's access.
 fn translate(m: &Machine, device: Device, page: u64, is_write: bool) -> Result<u64, u8> {
     let iommu = &m.iommu;
-    if iommu.features.is_none() {
+    if iommu.features.is_none() || is_beside(device) {
         return Ok(page);
     }
     {
@@ -344,7 +357,7 @@ fn translate(m: &Machine, device: Device, page: u64, is_write: bool) -> Result<u
         }
     }
     let index = iommu.unit_of(device);
-    let (Domain(domain), _) = context(m, index, device).ok_or(NO_CONTEXT)?;
+    let (DomainId(domain), _) = context(m, index, device).ok_or(NO_CONTEXT)?;
     let refused = if is_write { NO_WRITE } else { NO_READ };
     let allows = |held: &Held| match is_write {
         true => held.writes,
@@ -361,7 +374,7 @@ fn translate(m: &Machine, device: Device, page: u64, is_write: bool) -> Result<u
         }
         unit.pages.get(&(domain, page)).copied()
     };
-    // Whether a unit looks again at the tables before it refuses an access is its own business.
+    // A unit may look at the tables again before it refuses an access, or not.
     let held = match found {
         Some(held) if allows(&held) || iommu.random.one_in(2) => held,
         _ => fill(m, index, device, page).ok_or(refused)?,
@@ -376,7 +389,7 @@ fn translate(m: &Machine, device: Device, page: u64, is_write: bool) -> Result<u
 }
 
 /// The tables of a device as its unit holds them.
-fn context(m: &Machine, index: usize, device: Device) -> Option<(Domain, PhysAddr)> {
+fn context(m: &Machine, index: usize, device: Device) -> Option<(DomainId, PhysAddr)> {
     let unit = &mut m.iommu.units.borrow_mut()[index];
     if unit.is_given_up {
         return None;
@@ -389,11 +402,11 @@ fn context(m: &Machine, index: usize, device: Device) -> Option<(Domain, PhysAdd
     Some(found)
 }
 
-/// Walks the tables for a page and holds what it finds; nothing beyond the tables' reach.
+/// Walks the tables for a page and caches the translation; nothing beyond the tables' reach.
 fn fill(m: &Machine, index: usize, device: Device, page: u64) -> Option<Held> {
     let iommu = &m.iommu;
     let features = iommu.features?;
-    let (Domain(domain), root) = context(m, index, device)?;
+    let (DomainId(domain), root) = context(m, index, device)?;
     if page >> (9 * features.levels) != 0 {
         return None;
     }
@@ -405,7 +418,7 @@ fn fill(m: &Machine, index: usize, device: Device, page: u64) -> Option<Held> {
         Some(table) if !iommu.random.one_in(4) => (table, 1),
         _ => (root, features.levels),
     };
-    // Other CPUs do not go on meanwhile: what a unit reads early is what it may hold for long.
+    // Other CPUs do not go on meanwhile: a unit may cache for long what it has read early.
     let mut held = Held {
         frame: None,
         reads: true,
@@ -441,7 +454,7 @@ fn fill(m: &Machine, index: usize, device: Device, page: u64) -> Option<Held> {
     if entry.is_present() {
         let part = if held.large { page & 511 } else { 0 };
         held.frame = Some(entry.address().frame_number() + part);
-    } else if !features.keeps_absent {
+    } else if !features.has_caching_mode {
         return None;
     }
     let before = unit.pages.insert((domain, page), held);
@@ -545,6 +558,9 @@ pub fn device_write(device: u16, address: u64, from: &[u8]) -> bool {
         unsafe { core::ptr::copy_nonoverlapping(from[done..].as_ptr(), memory, part) }
     })
 }
+
+/// Whether the machine checks which frames devices reach.
+pub(crate) const CHECKS_REACH: bool = true;
 
 /// Devices may reach the frame from now on.
 pub(crate) fn frame_opened(frame: PhysAddr) {

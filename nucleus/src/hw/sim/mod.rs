@@ -50,11 +50,11 @@ pub use interface::{
 };
 #[cfg(test)]
 pub(crate) use iommu::iommu_take_fault;
-pub use iommu::{device_read, device_write, fail_unit, invalidations};
 pub(crate) use iommu::{
-    frame_closed, frame_opened, iommu_attach, iommu_detach, iommu_features, iommu_forget,
-    iommu_reserved, iommu_written,
+    CHECKS_REACH, frame_closed, frame_opened, iommu_attach, iommu_detach, iommu_features,
+    iommu_invalidate, iommu_reserved, iommu_sync,
 };
+pub use iommu::{device_read, device_write, fail_unit, invalidations};
 pub(crate) use machine::preempt;
 pub(crate) use oracle::{coherence_stamp, frame_freed, promise_all, promise_page};
 pub use program::set_program;

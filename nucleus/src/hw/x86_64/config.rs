@@ -13,8 +13,8 @@ static PORTS: Gate<()> = Gate::new(());
 const ADDRESS: u16 = 0xcf8;
 const DATA: u16 = 0xcfc;
 
-const COMMAND: u8 = 4;
-const BUS_MASTER: u32 = 1 << 2;
+pub const COMMAND: u8 = 4;
+pub const BUS_MASTER: u32 = 1 << 2;
 const HEADER: u8 = 0xc;
 const BUSES: u8 = 0x18;
 

@@ -18,9 +18,9 @@
 //! # No shootdown
 //!
 //! A block is guarded when it is set aside for page tables, and stays guarded while the page-table
-//! cache has it. Only then the direct map changes: this CPU forgets its translations at once, the
-//! others with the next flush that is waited for anyway ([`is_unsealed`]). A block that is released
-//! may be written again; a CPU that still holds the old right faults once and goes on
+//! cache has it. Only then the direct map changes: this CPU invalidates its translations at once,
+//! the others with the next flush that is waited for anyway ([`is_unsealed`]). A block that is
+//! released may be written again; a CPU that still holds the old right faults once and goes on
 //! ([`is_spurious`]).
 
 use core::ops::Range;
@@ -32,6 +32,7 @@ use super::layout::{DIRECT_MAP_SIZE, image, is_guarded, ptr, tables};
 use super::percpu;
 use super::space::{DATA, LARGE, PRESENT, WRITABLE, invalidate_page, table, walk_down, walk_to};
 use crate::hw::mitigations::ADDRESS;
+use crate::hw::options;
 use crate::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
 
 /// The page tables that were made at the start, in bytes.
@@ -40,7 +41,7 @@ static EARLY: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// The pages of descriptor tables: where two ranges begin and end, in bytes.
 static DESCRIPTORS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
-/// Other CPUs may hold rights to write what has been guarded since.
+/// Other CPUs may hold rights to write frames that have been guarded since.
 static UNSEALED: AtomicBool = AtomicBool::new(false);
 
 /// Invalidations one by one; more are done by dropping all translations.
@@ -48,9 +49,7 @@ const MOST_PAGES: u32 = 32;
 
 /// Whether the command line asks for the guard, or does not say: `guard=on`.
 pub fn is_asked_for(command_line: &str) -> bool {
-    let words = command_line.split(' ').take_while(|word| *word != "--");
-    let asked = words.filter_map(|word| word.strip_prefix("guard=")).last();
-    asked != Some("off")
+    options::values(command_line, "guard").last() != Some("off")
 }
 
 /// Notes where the descriptor tables are, by physical addresses.
@@ -122,7 +121,7 @@ pub(crate) fn guard(frames: Range<u32>, guarded: bool) {
         }
     });
     if guarded {
-        forget(&frames);
+        invalidate(&frames);
         UNSEALED.store(true, Ordering::Release);
     }
 }
@@ -168,8 +167,8 @@ fn each_part(frames: Range<u32>, mut each: impl FnMut(Range<u32>)) {
     }
 }
 
-/// Makes this CPU forget where frames are in the direct map.
-fn forget(frames: &Range<u32>) {
+/// Invalidates this CPU's translations of frames in the direct map.
+fn invalidate(frames: &Range<u32>) {
     let is_block = frames.len() == BLOCK as usize && frames.start.is_multiple_of(BLOCK);
     if is_block || frames.len() <= MOST_PAGES as usize {
         let pages = if is_block { 1 } else { frames.len() };
@@ -185,15 +184,15 @@ fn forget(frames: &Range<u32>) {
     irqs_restore(irqs);
 }
 
-/// Whether other CPUs may still hold rights to write what was guarded since the last call. The
-/// caller makes them forget.
+/// Whether other CPUs may still hold rights to write frames that were guarded since the last call.
+/// The caller flushes their TLBs.
 #[inline]
 pub(crate) fn is_unsealed() -> bool {
     UNSEALED.load(Ordering::Relaxed) && UNSEALED.swap(false, Ordering::AcqRel)
 }
 
-/// Whether a write in the direct map was refused by what this CPU remembers, and not by the page
-/// tables: then it may be tried again.
+/// Whether a stale translation of this CPU, and not the page tables, refused a write in the direct
+/// map: then it may be tried again.
 pub fn is_spurious(at: VirtAddr, error: u64) -> bool {
     const PRESENT_AND_WRITE: u64 = 3;
     if error & PRESENT_AND_WRITE != PRESENT_AND_WRITE || !is_direct(at) {
@@ -217,7 +216,7 @@ fn is_direct(at: VirtAddr) -> bool {
     at.0.wrapping_sub(ptr(PhysAddr(0)) as usize) < DIRECT_MAP_SIZE
 }
 
-/// What a fault at an address in the kernel says of a write that the guard refused.
+/// Explains a fault at an address in the kernel, if the guard refused a write there.
 pub fn explain(at: VirtAddr, error: u64) -> &'static str {
     let is_refused = error & 3 == 3;
     let image_address = at.0.wrapping_sub(super::layout::image_base()) as u64;

@@ -83,9 +83,9 @@ pub(crate) use user::run as run_program;
 pub(crate) use vdso::{Numbers as VdsoNumbers, image as vdso_image};
 pub(crate) use vectors::{DEVICES, Message};
 pub(crate) use vtd::{
-    iommu_attach, iommu_block, iommu_detach, iommu_features, iommu_forget, iommu_has_no_queue,
-    iommu_lost_faults, iommu_mask_faults, iommu_reserved, iommu_stands_before, iommu_take_fault,
-    iommu_take_later, iommu_units, iommu_written,
+    iommu_attach, iommu_block, iommu_detach, iommu_features, iommu_has_no_queue, iommu_invalidate,
+    iommu_lost_faults, iommu_mask_faults, iommu_reserved, iommu_sync, iommu_take_fault,
+    iommu_take_later, iommu_units,
 };
 pub(crate) use window::{
     WINDOW_ORDERED, WINDOW_PAGES, WINDOW_RING, WINDOW_RUN, WINDOW_SINGLE, flushes, window_address,
@@ -102,6 +102,9 @@ pub(crate) fn point() {}
 /// The simulated machine checks that no TLB can still reach the frame; nothing here.
 #[inline(always)]
 pub(crate) fn frame_freed(_frame: PhysAddr) {}
+
+/// Whether the machine checks which frames devices reach.
+pub(crate) const CHECKS_REACH: bool = false;
 
 /// Devices may reach the frame from now on: for the simulated machine; nothing here.
 #[inline(always)]

@@ -10,11 +10,11 @@
 //! `tables`: the pages of a domain's tables. `window` and `strict`: addresses that are mapped for a
 //! request alone, and the batches. `open`: the tree of all open frames.
 //!
-//! Nothing here takes memory when a request is given to a device or comes back from it. What a unit
-//! may still hold is in the tables themselves: an entry that is no longer present names its frame
+//! Nothing here takes memory when a request is given to a device or comes back from it. The tables
+//! themselves record the stale translations: an entry that is no longer present names its frame
 //! until the invalidation of its batch is done.
 
-mod numbers;
+mod ids;
 pub(crate) mod open;
 mod strict;
 mod tables;
@@ -34,9 +34,10 @@ pub(crate) use window::{PAGES as WINDOW_PAGES, Window};
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::managed;
-use crate::hw::iommu::{Device, Features, Policy};
+use crate::hw::iommu::{AttachError, Device, Features, Policy};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
+use crate::mem::mistake::Mistake;
 use crate::{Frame, OutOfMemory};
 
 static POLICY: AtomicU8 = AtomicU8::new(Policy::Off as u8);
@@ -54,7 +55,7 @@ pub(crate) fn policy() -> Policy {
 const OPEN: u8 = Policy::Open as u8;
 const STRICT: u8 = Policy::Strict as u8;
 
-/// Chooses which memory devices reach, as far as there are units that can enforce it.
+/// Sets the policy, as far as there are units that can enforce it.
 ///
 /// # Safety
 /// The machine has one CPU and no task yet, and its units are started.
@@ -66,7 +67,7 @@ pub(crate) unsafe fn start(wanted: Policy) {
     }
     POLICY.store(Policy::Off as u8, Ordering::Relaxed);
     LIVE.store(0, Ordering::Relaxed);
-    numbers::reset();
+    ids::reset();
     let has_units = machine::iommu_features().is_some();
     let fits = |it: Features| open::fits(it.levels, managed().end.into());
     let policy = match wanted {
@@ -115,7 +116,7 @@ pub(crate) trait Driver: Send + Sync {
     fn device_lost(&self);
 }
 
-/// What one device reaches, as long as this lives.
+/// The memory that one device reaches, as long as this lives.
 pub(crate) struct Domain {
     device: Device,
     reach: Reach,
@@ -136,11 +137,11 @@ enum Reach {
 }
 
 impl Domain {
-    /// Lets a device reach what the policy says.
+    /// Attaches a device to a domain by the policy.
     ///
     /// # Errors
-    /// [`OutOfMemory`], also of numbers for domains.
-    pub(crate) fn new(device: Device) -> Result<Arc<Domain>, OutOfMemory> {
+    /// [`AttachError`]: the device reaches nothing, or all memory if no unit stands before it.
+    pub(crate) fn new(device: Device) -> Result<Arc<Domain>, AttachError> {
         let reach = match policy() {
             Policy::Off => Reach::Physical,
             Policy::Open => {
@@ -154,6 +155,9 @@ impl Domain {
             LIVE.fetch_add(1, Ordering::Relaxed);
             let new = Arc::downgrade(&domain);
             let mut domains = DOMAINS.lock();
+            if Mistake::DomainsMove.is_made() {
+                domains.retain(|it| it.strong_count() > 0);
+            }
             // None moves: some task may be on its way along them.
             match domains.iter_mut().find(|it| it.strong_count() == 0) {
                 Some(ended) => *ended = new,
@@ -182,7 +186,7 @@ impl Domain {
         }
     }
 
-    /// Notes a driver that is told when the device is lost.
+    /// Adds a driver, which is notified when the device is lost.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -199,7 +203,7 @@ impl Domain {
         self.device
     }
 
-    /// The domain where addresses are its own, with its number.
+    /// The domain, if addresses are its own.
     #[inline]
     pub(crate) fn strict(&self) -> Option<&Strict> {
         match &self.reach {
@@ -208,8 +212,8 @@ impl Domain {
         }
     }
 
-    /// Where the device finds a frame's first byte from now on until the domain ends. It may read
-    /// it, or write it, or both.
+    /// Maps a frame until the domain ends, for reads, writes or both. Returns the address by which
+    /// the device finds its first byte.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -226,21 +230,24 @@ impl Domain {
         .map(|page| page << crate::PAGE_SHIFT)
     }
 
-    /// Detaches a device that broke its promises; its drivers are told later. Any context. False
-    /// if no unit stands before it, so that it goes on reaching all memory; else it reaches nothing
-    /// any more, whoever called this first.
+    /// Detaches a device that broke its promises; its drivers are notified later. Any context.
+    /// False if no unit stands before it, so that it goes on reaching all memory; else it reaches
+    /// nothing any more when this returns, also to the second of two callers.
     pub(crate) fn revoke(&self) -> bool {
         if matches!(self.reach, Reach::Physical) {
             return false;
         }
         let revoking = self.revoking.lock_irq();
         let is_first = !self.is_revoked();
+        if Mistake::RevokedEarly.is_made() {
+            self.revoked.store(true, Ordering::Release);
+        }
         if is_first {
             machine::iommu_detach(self.device);
             if let Reach::Strict(strict) = &self.reach {
-                strict.forget(Counter::iotlb_other);
+                strict.invalidate(Counter::iotlb_other);
             }
-            // Not before: who finds this set frees what the device had.
+            // After the invalidation: a caller that finds this set frees the memory of requests.
             self.revoked.store(true, Ordering::Release);
         }
         drop(revoking);
@@ -255,8 +262,11 @@ impl Domain {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Tells the drivers of a device that was given up.
-    fn tell_drivers(&self) {
+    /// Notifies the drivers of a device that was given up.
+    fn notify_drivers(&self) {
+        if Mistake::DriversNotNotified.is_made() {
+            return;
+        }
         let mut next = 0;
         while let Some(driver) = { self.drivers.lock().get(next).cloned() } {
             if let Some(driver) = driver.upgrade() {
@@ -306,13 +316,13 @@ pub(crate) fn each(mut f: impl FnMut(&Domain)) {
     }
 }
 
-/// Invalidates what requests have left, in all domains, and tells the drivers of devices that were
-/// given up. Returns whether some is left, as it was being added. A task, with no lock held.
+/// Invalidates the stale translations of all domains, and notifies the drivers of devices that were
+/// given up. Returns whether others became stale meanwhile. A task, with no lock held.
 pub(crate) fn settle() -> bool {
     let mut is_left = false;
     each(|domain| {
         if domain.is_revoked() {
-            domain.tell_drivers();
+            domain.notify_drivers();
         }
         if let Some(strict) = domain.strict() {
             strict.flush(Counter::iotlb_batch);
@@ -322,11 +332,11 @@ pub(crate) fn settle() -> bool {
     is_left
 }
 
-/// Frees what waits for an invalidation; returns whether that was anything. The caller may wait for
-/// other CPUs: it holds no spin lock.
+/// Frees the frames that wait for an invalidation; returns whether there were any. The caller may
+/// wait for other CPUs: it holds no spin lock.
 pub(crate) fn flush_stale() -> bool {
     let mut any = false;
-    if LIVE.load(Ordering::Relaxed) > 0 {
+    if LIVE.load(Ordering::Relaxed) > 0 && !Mistake::ShortageIgnoresPending.is_made() {
         each(|domain| {
             if let Some(strict) = domain.strict().filter(|it| it.stale() > 0) {
                 strict.flush(Counter::iotlb_other);
@@ -340,7 +350,7 @@ pub(crate) fn flush_stale() -> bool {
 /// Gives a device up that broke its promises, if it is in a domain.
 pub(crate) fn give_up(device: Device) {
     each(|domain| {
-        if domain.device == device {
+        if domain.device == device && !Mistake::DomainKept.is_made() {
             domain.revoke();
         }
     });

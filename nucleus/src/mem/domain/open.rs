@@ -1,29 +1,29 @@
 //! The paper's policy: devices reach all free and writable frames, at their physical addresses
 //! (`iosup.txt` 3).
 //!
-//! One tree of tables is enough for all devices, as what they reach is the same; and as it is, they
-//! share the number of one domain, so that a frame that leaves costs one invalidation and not one
-//! for each device. All tables are made at the start: a change takes no memory. Where units have
-//! large pages, 512 frames that are all open are one entry, which leads to their table again when
-//! the first of them leaves.
+//! All devices reach the same frames, so one tree of tables serves all; and they share one domain
+//! ID, so that a frame that leaves costs one invalidation and not one for each device. All tables
+//! are made at the start: a change takes no memory. Where units have large pages, 512 frames that
+//! are all open are one entry, which leads to their table again when the first of them leaves.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::numbers::{self, forget};
+use super::ids::{self, invalidate};
 use super::tables::{self, ENTRIES, Table};
 use crate::counters::Counter;
 use crate::cpu::percpu::Restart;
 use crate::frame::record::{Type, address, managed, record};
-use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
+use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Features, Stale};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
+use crate::mem::mistake::Mistake;
 use crate::{OutOfMemory, PAGE_SHIFT, PhysAddr, frame};
 
-/// The tree, and what it takes to change it.
+/// The tree, with the tables that map each block of frames.
 struct Tree {
-    number: Number,
+    id: DomainId,
     features: Features,
     root: Table,
     /// Those with managed frames, from block `first` on.
@@ -36,7 +36,7 @@ struct Block {
     /// The table with an entry that leads to `leaf`, or maps all.
     above: Table,
     leaf: Table,
-    /// How many frames are open.
+    /// The number of frames that are open.
     open: usize,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn start() -> Result<(), OutOfMemory> {
     let first = u64::from(frames.start) / ENTRIES;
     let count = u64::from(frames.end).div_ceil(ENTRIES) - first;
     let mut tree = Tree {
-        number: numbers::take()?,
+        id: ids::allocate()?,
         features,
         root: Table::new()?,
         blocks: crate::try_vec(count as usize)?,
@@ -90,16 +90,16 @@ pub(super) fn start() -> Result<(), OutOfMemory> {
     Ok(())
 }
 
-/// Lets a device reach what is open.
+/// Attaches a device to the tree.
 ///
 /// # Errors
-/// [`OutOfMemory`], for memory that the device uses on the firmware's behalf.
-pub(super) fn attach(device: Device) -> Result<(), OutOfMemory> {
+/// [`AttachError`]; the memory is for regions that the device uses on the firmware's behalf.
+pub(super) fn attach(device: Device) -> Result<(), AttachError> {
     // The tree's own, which stay as they are.
-    let (number, features, root) = {
+    let (id, features, root) = {
         let tree = TREE.lock_irq();
         let tree = tree.as_ref().ok_or(OutOfMemory)?;
-        (tree.number, tree.features, tree.root)
+        (tree.id, tree.features, tree.root)
     };
     let mut any = false;
     let note = |_| {
@@ -108,12 +108,11 @@ pub(super) fn attach(device: Device) -> Result<(), OutOfMemory> {
     };
     tables::map_reserved(device, (root, features.levels), || TREE.lock_irq(), note)?;
     DEVICES.fetch_add(1, Ordering::SeqCst);
-    if any && features.keeps_absent {
+    if any && features.has_caching_mode {
         // Those that were attached before may have looked there.
-        forget(Stale::Domain(number), Counter::iotlb_absent);
+        invalidate(Stale::Domain(id), Counter::iotlb_absent);
     }
-    machine::iommu_attach(device, number, root.at());
-    Ok(())
+    machine::iommu_attach(device, id, root.at()).inspect_err(|_| detached())
 }
 
 /// A device that was attached reaches nothing any more.
@@ -121,7 +120,7 @@ pub(super) fn detached() {
     DEVICES.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// How many frames are open.
+/// The number of frames that are open.
 pub(crate) fn count() -> usize {
     let tree = TREE.lock_irq();
     let blocks = tree.iter().flat_map(|tree| &tree.blocks);
@@ -129,9 +128,9 @@ pub(crate) fn count() -> usize {
 }
 
 /// Calls `wrong` with the first frame of each block that devices reach and must not; with
-/// `is_quiet`, when nothing else runs, also with one that they must reach and do not. Returns how
-/// many they reach. Locks one block at a time.
-pub(crate) fn audit(is_quiet: bool, mut wrong: impl FnMut(u32)) -> usize {
+/// `is_quiescent`, when nothing else runs, also with one that they must reach and do not. Returns
+/// the number of frames that they reach. Locks one block at a time.
+pub(crate) fn audit(is_quiescent: bool, mut wrong: impl FnMut(u32)) -> usize {
     let mut seen = 0;
     for number in 0.. {
         let found = {
@@ -152,7 +151,7 @@ pub(crate) fn audit(is_quiet: bool, mut wrong: impl FnMut(u32)) -> usize {
                 let reached = is_large || block.leaf.get(at).is_present();
                 let may = record(index).is_reachable();
                 seen += usize::from(reached);
-                if reached && !may || is_quiet && may && !reached {
+                if reached && !may || is_quiescent && may && !reached {
                     found = found.or(Some(index));
                 }
             }
@@ -163,9 +162,9 @@ pub(crate) fn audit(is_quiet: bool, mut wrong: impl FnMut(u32)) -> usize {
     seen
 }
 
-/// Frames leave, which the caller owns alone, before they become what devices must not reach. No
-/// device uses them when this returns: one invalidation for all. Any lock may be held but those
-/// behind `OpenFrames`.
+/// Takes frames, which the caller owns alone, out of the tree before their type changes. No device
+/// uses them when this returns: one invalidation for all. Any lock may be held but those behind
+/// `OpenFrames`.
 pub(crate) fn leave(runs: &[Range<u32>], cause: Counter) {
     let stale = {
         let mut tree = TREE.lock_irq();
@@ -179,25 +178,25 @@ pub(crate) fn leave(runs: &[Range<u32>], cause: Counter) {
     if let Some(stale) = stale
         && DEVICES.load(Ordering::SeqCst) > 0
     {
-        forget(stale, cause);
+        invalidate(stale, cause);
     }
     let frames = runs.iter().flat_map(Range::clone);
     frames.for_each(|index| machine::frame_closed(address(index)));
 }
 
-/// Frames return, which the caller owns alone, all of which devices may reach. At most one
+/// Returns frames, which the caller owns alone and whose type is open, to the tree. At most one
 /// invalidation for all.
 pub(crate) fn enter(runs: &[Range<u32>]) {
     let stale = {
         let mut tree = TREE.lock_irq();
         let Some(tree) = tree.as_mut() else { return };
         runs.iter().for_each(|run| tree.enter(run.clone()));
-        tree.stale(runs).filter(|_| tree.features.keeps_absent)
+        tree.stale(runs).filter(|_| tree.features.has_caching_mode)
     };
     if let Some(stale) = stale
         && DEVICES.load(Ordering::SeqCst) > 0
     {
-        forget(stale, Counter::iotlb_absent);
+        invalidate(stale, Counter::iotlb_absent);
     }
 }
 
@@ -232,7 +231,7 @@ impl Tree {
             }
             block
                 .leaf
-                .tell(page % ENTRIES..page % ENTRIES + count as u64);
+                .sync(page % ENTRIES..page % ENTRIES + count as u64);
             match rights.is_present() {
                 true => block.open += count,
                 false => block.open -= count,
@@ -242,22 +241,22 @@ impl Tree {
             if is_full && !is_large {
                 let first = PhysAddr((number * ENTRIES) << PAGE_SHIFT);
                 block.above.put(at, Entry::large(first));
-            } else if is_large && !is_full {
+            } else if is_large && !is_full && !Mistake::LargePageStays.is_made() {
                 block.above.put(at, Entry::table(block.leaf.at()));
             }
             page = next;
         }
     }
 
-    /// What units may hold of frames: the smallest block around one run that they can forget.
+    /// The invalidation for frames: the smallest block around one run that units can invalidate.
     fn stale(&self, runs: &[Range<u32>]) -> Option<Stale> {
         let [run] = runs else {
             // Few are apart, and of those most once only.
-            return (!runs.is_empty()).then_some(Stale::Domain(self.number));
+            return (!runs.is_empty()).then_some(Stale::Domain(self.id));
         };
         let pages = u64::from(run.start)..u64::from(run.end);
         // One table's at most.
         let most = self.features.page_order.map(|most| most.min(9));
-        Some(Stale::around(self.number, pages, most))
+        Some(Stale::around(self.id, pages, most))
     }
 }

@@ -6,11 +6,11 @@ use core::num::NonZeroU64;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::numbers::{self, forget};
+use super::ids::{self, invalidate};
 use super::tables::{self, ENTRIES, Table};
-use super::window::{Window, release_entry};
+use super::window::{PAGES, Window, release_entry};
 use crate::counters::Counter;
-use crate::hw::iommu::{Device, Domain as Number, Entry, Features, Stale};
+use crate::hw::iommu::{AttachError, Device, DomainId, Entry, Features, Stale};
 use crate::hw::machine;
 use crate::lock::{Rank, SpinLock};
 use crate::{Frame, OutOfMemory, frame};
@@ -27,7 +27,7 @@ const INTERRUPTS: u64 = 0xfee0_0000 >> 21;
 
 /// See the head of the file.
 pub(crate) struct Strict {
-    number: Number,
+    id: DomainId,
     generation: NonZeroU64,
     features: Features,
     root: Table,
@@ -40,7 +40,7 @@ struct Areas {
     /// The next one, by its first page over 512.
     next: u64,
     windows: Vec<Arc<Window>>,
-    /// Where the last of the lasting mappings are: first page, table, how many.
+    /// The area of the last of the lasting mappings: first page, table, how many.
     lasting: Option<(u64, Table, u64)>,
     /// How many lasting mappings there are.
     lasting_pages: usize,
@@ -67,12 +67,12 @@ impl Areas {
 
 impl Strict {
     /// Makes empty tables and attaches the device to them.
-    pub(super) fn new(device: Device) -> Result<Strict, OutOfMemory> {
+    pub(super) fn new(device: Device) -> Result<Strict, AttachError> {
         let features = machine::iommu_features().ok_or(OutOfMemory)?;
-        let number = numbers::take()?;
-        let root = Table::new().inspect_err(|_| numbers::give(number))?;
+        let id = ids::allocate()?;
+        let root = Table::new().inspect_err(|_| ids::free(id))?;
         let mut strict = Strict {
-            number,
+            id,
             generation: next_generation(),
             features,
             root,
@@ -88,11 +88,12 @@ impl Strict {
             ),
             stale: AtomicUsize::new(0),
         };
-        if let Err(error) = strict.map_reserved(device) {
+        let mapped = strict.map_reserved(device).map_err(AttachError::from);
+        let attach = |()| machine::iommu_attach(device, id, strict.root.at());
+        if let Err(error) = mapped.and_then(attach) {
             strict.end();
             return Err(error);
         }
-        machine::iommu_attach(device, number, strict.root.at());
         Ok(strict)
     }
 
@@ -100,7 +101,7 @@ impl Strict {
     fn map_reserved(&mut self, device: Device) -> Result<(), OutOfMemory> {
         let tree = (self.root, self.features.levels);
         let reserved = &mut self.areas.get_mut().reserved;
-        // Nobody else has the tree yet.
+        // No other task has the tree yet.
         let alone = || ();
         tables::map_reserved(device, tree, alone, |pages| {
             reserved.try_reserve(1).map_err(|_| OutOfMemory)?;
@@ -123,30 +124,30 @@ impl Strict {
         [mapped, self.stale()]
     }
 
-    /// What no other domain has or will have, as another one gets its number when it has ended.
+    /// A value that no other domain has or will have: a later one may get the same ID.
     #[inline]
     pub(crate) fn generation(&self) -> NonZeroU64 {
         self.generation
     }
 
-    /// The number of the domain.
-    pub(crate) fn number(&self) -> u16 {
-        self.number.0
+    /// The domain ID.
+    pub(crate) fn id(&self) -> u16 {
+        self.id.0
     }
 
-    /// Tells units to forget all of the domain.
-    pub(super) fn forget(&self, cause: Counter) {
-        forget(Stale::Domain(self.number), cause);
+    /// Invalidates all of the domain.
+    pub(super) fn invalidate(&self, cause: Counter) {
+        invalidate(Stale::Domain(self.id), cause);
     }
 
-    /// In caching mode, units may hold that there is no translation where there is one now.
-    fn forget_absent(&self, first: u64, pages: u64) {
-        if !self.features.keeps_absent || pages == 0 {
+    /// Invalidates entries that became present: in caching mode, units may hold the absent ones.
+    fn invalidate_absent(&self, first: u64, pages: u64) {
+        if !self.features.has_caching_mode || pages == 0 {
             return;
         }
         let most = self.features.page_order;
-        let stale = Stale::around(self.number, first..first + pages, most);
-        forget(stale, Counter::iotlb_absent);
+        let stale = Stale::around(self.id, first..first + pages, most);
+        invalidate(stale, Counter::iotlb_absent);
     }
 
     /// Adds 512 addresses; returns the first page, and the table that maps them.
@@ -158,7 +159,7 @@ impl Strict {
         let first = next * ENTRIES;
         let table = tables::walk(self.root, self.features.levels, first, 1)?;
         areas.next = next + 1;
-        self.forget_absent(first, ENTRIES);
+        self.invalidate_absent(first, ENTRIES);
         Ok((first, table))
     }
 
@@ -228,7 +229,7 @@ impl Strict {
         let at = frame::record::address(frame.index());
         table.put(used, Entry::page(at, reads, writes));
         areas.lasting_pages += 1;
-        self.forget_absent(first + used, 1);
+        self.invalidate_absent(first + used, 1);
         Counter::iommu_pages_mapped.add(1);
         Ok(first + used)
     }
@@ -237,10 +238,9 @@ impl Strict {
     #[inline]
     pub(crate) fn give(&self, window: &Window, pages: usize) {
         Counter::iommu_pages_mapped.add(pages as u64);
-        window.tell();
-        if self.features.keeps_absent {
+        if self.features.has_caching_mode {
             for range in window.in_use() {
-                self.forget_absent(window.page(range.start), range.end - range.start);
+                self.invalidate_absent(window.page(range.start), range.end - range.start);
             }
         }
     }
@@ -266,11 +266,11 @@ impl Strict {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Makes all units forget the addresses that are stale, and releases their frames. Those that
+    /// Invalidates the addresses that are stale, and releases their frames. Those that
     /// were stale before are free when this returns. No lock of rank `Domain` or later is held.
     pub(crate) fn flush(&self, cause: Counter) {
         let mut next = 0;
-        // Each window once: what gets stale in those behind is not for this flush.
+        // Each window once: addresses that become stale behind `next` are left to the next flush.
         while let Some(end) = self.flush_some(next, cause) {
             next = end;
         }
@@ -283,28 +283,33 @@ impl Strict {
         let rest = areas.windows.get(next..)?;
         let skipped = rest.iter().position(|it| it.stale() > 0)?;
         let rest = &rest[skipped..];
-        // By window, what is stale before the invalidation, of the first `len`.
-        let mut counts = [0u32; WINDOWS];
-        let (mut len, mut found) = (0, 0);
-        for (window, count) in rest.iter().zip(&mut counts) {
+        // Windows with addresses that are stale before the invalidation: their places, and how
+        // many.
+        let mut stale = [(0u8, 0u16); WINDOWS];
+        let (mut seen, mut len, mut found) = (0, 0, 0);
+        for window in rest.iter().take(WINDOWS) {
             if found >= LARGEST {
                 break;
             }
-            *count = window.stale();
-            found += *count as usize;
-            len += 1;
+            let count = window.stale();
+            if count > 0 {
+                stale[len] = (seen as u8, count as u16);
+                len += 1;
+                found += count as usize;
+            }
+            seen += 1;
         }
-        self.forget(cause);
-        for (window, count) in rest.iter().zip(&counts[..len]) {
-            window.release(*count);
+        self.invalidate(cause);
+        for (place, count) in &stale[..len] {
+            rest[usize::from(*place)].release((*count).into());
         }
         self.stale.fetch_sub(found, Ordering::Relaxed);
-        Some(next + skipped + len)
+        Some(next + skipped + seen)
     }
 
     /// Frees all: the device was detached, no request is given or taken any more.
     pub(super) fn end(&mut self) {
-        self.forget(Counter::iotlb_other);
+        self.invalidate(Counter::iotlb_other);
         // The frames of these are not the kernel's.
         for page in self.areas.get_mut().reserved.iter().cloned().flatten() {
             if let Some(table) = tables::find(self.root, self.features.levels, page) {
@@ -314,9 +319,10 @@ impl Strict {
         tables::free(self.root, self.features.levels, &mut |table| {
             (0..ENTRIES).for_each(|index| release_entry(table, index));
         });
-        numbers::give(self.number);
+        ids::free(self.id);
     }
 }
 
 /// Windows that one invalidation is for at most.
 const WINDOWS: usize = 128;
+const _: () = assert!(WINDOWS <= 1 << u8::BITS && PAGES < 1 << u16::BITS);

@@ -6,18 +6,20 @@
 //!   --- free ---|--- stale ---|--- in use ---|--- free ---
 //! ```
 //! Addresses are used in order, around the table of level 1 that maps them. Those of a request are
-//! *in use* until it is done; *stale* until units have forgotten them: their entries are no longer
+//! *in use* until it is done; *stale* until they are invalidated: their entries are no longer
 //! present, but name their frames still, and [hold](crate::frame::hold) them; then free again. So
 //! no search, no list and no memory is needed on either side, and a request that takes long keeps
 //! no other slot from going on, as it would if all requests shared one ring of addresses.
 //!
 //! Only the queue that has the slot moves `next` and `done`, with its lock held; only the holder of
-//! the domain's lock moves `released`. Each reads what the other moves.
+//! the domain's lock moves `released`. Each reads the other's.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::tables::{ENTRIES, Table};
 use crate::hw::iommu::Entry;
+use crate::mem::mistake::Mistake;
 use crate::{Frame, frame};
 
 /// See the head of the file.
@@ -53,35 +55,51 @@ impl Window {
         used as usize + pages <= PAGES
     }
 
-    /// Maps a frame at the next address, for which there is [room](Window::has_room). Returns the
-    /// page.
+    /// Maps the frames of these at the next addresses, up to the first that has none or the
+    /// window's end; there is [room](Window::has_room) for all. Units see them from now on. Returns
+    /// the first page, and how many were mapped.
     #[inline]
-    pub(crate) fn map(&self, frame: &Frame, reads: bool, writes: bool) -> u64 {
+    pub(crate) fn map<T>(
+        &self,
+        parts: &[T],
+        frame: impl Fn(&T) -> Option<&Frame>,
+        reads: bool,
+        writes: bool,
+    ) -> (u64, usize) {
         let next = self.next.load(Ordering::Relaxed);
         let index = u64::from(next) % ENTRIES;
-        debug_assert_eq!(self.table.get(index), Entry::ABSENT);
-        frame::hold(frame);
-        let at = frame::record::address(frame.index());
-        self.table.set(index, Entry::page(at, reads, writes));
-        self.next.store(next.wrapping_add(1), Ordering::Relaxed);
-        self.first + index
+        let words = self.table.words(index..ENTRIES);
+        let writes = writes || Mistake::ReadOnlyIgnored.is_made();
+        let mut count = 0;
+        for (word, part) in words.iter().zip(parts) {
+            let Some(frame) = frame(part) else { break };
+            debug_assert_eq!(word.load(Ordering::Relaxed), Entry::ABSENT.0);
+            frame::hold(frame);
+            let at = frame::record::address(frame.index());
+            word.store(Entry::page(at, reads, writes).0, Ordering::Release);
+            count += 1;
+        }
+        if count > 0 {
+            self.table.sync(index..index + count as u64);
+            let next = next.wrapping_add(count as u32);
+            self.next.store(next, Ordering::Relaxed);
+        }
+        (self.first + index, count)
+    }
+
+    /// As [`map`](Window::map), one frame; returns the page.
+    pub(crate) fn map_one(&self, frame: &Frame, reads: bool, writes: bool) -> u64 {
+        fn itself(frame: &Frame) -> Option<&Frame> {
+            Some(frame)
+        }
+        self.map(core::slice::from_ref(frame), itself, reads, writes)
+            .0
     }
 
     /// The addresses in use, as one or two ranges of entries.
-    pub(super) fn in_use(&self) -> [core::ops::Range<u64>; 2] {
+    pub(super) fn in_use(&self) -> [Range<u64>; 2] {
         let done = self.done.load(Ordering::Relaxed);
-        let len = u64::from(self.next.load(Ordering::Relaxed).wrapping_sub(done));
-        let start = u64::from(done) % ENTRIES;
-        let end = (start + len).min(ENTRIES);
-        [start..end, 0..start + len - end]
-    }
-
-    /// Lets units see the addresses in use.
-    #[inline]
-    pub(super) fn tell(&self) {
-        for range in self.in_use().into_iter().filter(|it| !it.is_empty()) {
-            self.table.tell(range);
-        }
+        around(done, self.next.load(Ordering::Relaxed).wrapping_sub(done))
     }
 
     /// The first page of a range of entries.
@@ -101,12 +119,17 @@ impl Window {
     #[inline]
     pub(super) fn end(&self) {
         for range in self.in_use() {
-            for index in range.clone() {
-                self.table.set(index, self.table.get(index).ended());
+            if range.is_empty() {
+                continue;
             }
-            if !range.is_empty() {
-                self.table.tell(range);
+            for word in self.table.words(range.clone()) {
+                // Only the holder of the slot writes an entry that is in use.
+                if !Mistake::EntryStays.is_made() {
+                    let ended = Entry(word.load(Ordering::Relaxed)).ended();
+                    word.store(ended.0, Ordering::Release);
+                }
             }
+            self.table.sync(range);
         }
         // Release: a flush that sees this comes after the entries were cleared.
         self.done
@@ -120,16 +143,28 @@ impl Window {
         done.wrapping_sub(self.released.load(Ordering::Relaxed))
     }
 
-    /// Releases the frames of the oldest `count` stale entries, which units have forgotten. [domain
+    /// Releases the frames of the oldest `count` stale entries, which were invalidated. [domain
     /// lock]
     pub(super) fn release(&self, count: u32) {
         let released = self.released.load(Ordering::Relaxed);
-        for at in 0..count {
-            release_entry(self.table, u64::from(released.wrapping_add(at)));
+        for range in around(released, count) {
+            for word in self.table.words(range) {
+                let entry = Entry(word.load(Ordering::Relaxed));
+                word.store(Entry::ABSENT.0, Ordering::Release);
+                frame::release_held(entry.address().frame_number() as u32);
+            }
         }
         self.released
             .store(released.wrapping_add(count), Ordering::Release);
     }
+}
+
+/// The entries of `count` addresses from number `first` on, as one or two ranges.
+#[inline]
+fn around(first: u32, count: u32) -> [Range<u64>; 2] {
+    let (start, count) = (u64::from(first) % ENTRIES, u64::from(count));
+    let end = (start + count).min(ENTRIES);
+    [start..end, 0..start + count - end]
 }
 
 /// Clears an entry that no unit holds, and releases its frame, if it names one.

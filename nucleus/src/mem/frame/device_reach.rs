@@ -1,4 +1,4 @@
-//! Where frames leave the reach of devices, and where they return: for each one place.
+//! The one place where frames leave the reach of devices, and the one where they return.
 //!
 //! Devices may reach frames of the open types, [`Free`](Type::Free) and
 //! [`Writable`](Type::Writable), that are not flagged `cached` (`iosup.txt` 5.1.1). Every other
@@ -12,16 +12,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::record::{Type, record};
 use crate::counters::Counter;
 use crate::hw::handlers;
+use crate::mem::mistake::Mistake;
 
-/// Devices reach what is open, by a tree of tables that follows all changes.
+/// Devices reach the open frames, by a tree of tables that follows all changes.
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Tells of frames that leave or return, from now on or no longer.
-pub(crate) fn watch_reach(is_watched: bool) {
+/// Has the tree follow frames that leave or return, from now on or no longer.
+pub(super) fn watch(is_watched: bool) {
     IS_WATCHED.store(is_watched, Ordering::Release);
 }
 
-/// What frames leave the devices' reach for.
+/// The reason why frames leave the devices' reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
     /// Page tables, with their reverse links.
@@ -29,7 +30,7 @@ pub(super) enum Cause {
     Heap,
     /// Stacks of the kernel.
     Stacks,
-    /// What the machine came with: its image, archives, persistent memory.
+    /// The memory that the machine came with: its image, archives, persistent memory.
     Other,
 }
 
@@ -107,6 +108,9 @@ fn send(
 /// Takes free frames out of the devices' reach, before they become something else: [`BATCH`] runs
 /// by one batch. The caller owns them alone; it may hold locks, but not the buddy allocator's.
 pub(super) fn withdraw(frames: impl Iterator<Item = Range<u32>>, cause: Cause) {
+    if cause == Cause::PageTables && Mistake::TableNotWithdrawn.is_made() {
+        return;
+    }
     send(frames, cause, |batch| {
         handlers::frames_leave(batch, cause.invalidation());
     });

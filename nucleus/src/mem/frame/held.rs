@@ -19,25 +19,35 @@ use crate::hw::machine;
 const LEFT: u32 = 1 << 31;
 
 /// One entry more leads to the frame, of which the caller has a handle.
+#[inline]
 pub(crate) fn hold(frame: &Frame) {
     let index = frame.index();
-    if record(index).in_use.fetch_add(1, Relaxed) == 0 {
+    let before = record(index).in_use.fetch_add(1, Relaxed);
+    if machine::CHECKS_REACH && before == 0 {
         machine::frame_opened(address(index));
     }
 }
 
 /// One entry less leads to the frame, and no unit holds what it said.
+#[inline]
 pub(crate) fn release(index: u32) {
     let held = &record(index).in_use;
-    if held.load(Relaxed) & !LEFT == 1 {
+    if machine::CHECKS_REACH && held.load(Relaxed) & !LEFT == 1 {
         machine::frame_closed(address(index));
     }
     // Release, and acquire by the last: what the device did with the frame comes before it is free.
     if held.fetch_sub(1, AcqRel) == LEFT + 1 {
-        held.store(0, Relaxed);
-        make_free(index);
-        cache::give(index);
+        end_use(index);
     }
+}
+
+/// The frame's last handle is gone, and now the last entry, too.
+#[cold]
+#[inline(never)]
+fn end_use(index: u32) {
+    record(index).in_use.store(0, Relaxed);
+    make_free(index);
+    cache::give(index);
 }
 
 /// Whether a frame is one of data that an entry leads to.

@@ -4,6 +4,7 @@
 //! allocator (`buddy`) with per-CPU caches (`cache`) and page tables kept ready (`table_cache`),
 //! what devices may reach (`device_reach`), counts of a frame's users (`counts`) and of devices'
 //! page tables (`held`), handles given up together (`bundle`), owners of frames (`owned`),
+//! what CPUs keep for the heap (`heap_frames`),
 //! runs of frames for large pages (`run`), targets for what is to be free (`targets`), shortage on
 //! purpose for tests (`injection`). A frame has a type (`Writable`, page table of level 1 to 4,
 //! `Descriptor`), a type count, an existence count and one `cached` flag (`iosup.txt` 2.2, 6.1).
@@ -14,6 +15,7 @@ mod cache;
 mod counts;
 mod device_reach;
 mod directmap;
+mod heap_frames;
 mod held;
 mod injection;
 mod owned;
@@ -34,7 +36,6 @@ pub use buddy::{available, scattered};
 pub use bundle::Bundle;
 pub(crate) use counts::{add_handles, subtract_handles};
 use counts::{check_last, is_last_handle};
-pub(crate) use device_reach::watch_reach;
 use device_reach::{Cause, run};
 pub use directmap::direct_map;
 pub(crate) use directmap::{flush_adopted, is_exposed, set_direct_map};
@@ -360,7 +361,8 @@ fn retry(depth: Depth, take: impl Fn() -> Option<u32>) -> Option<u32> {
 #[cold]
 fn drain() -> bool {
     let is_stale = directmap::may_wait() && handlers::free_stale();
-    is_stale | table_cache::drain() | cache::drain()
+    // The frames of the heap go to those that the CPU keeps.
+    is_stale | table_cache::drain() | heap_frames::drain() | cache::drain()
 }
 
 /// Frames in heap blocks, and in blocks of the kernel's own.
@@ -438,6 +440,11 @@ fn take_own_to(depth: Depth, kind: Type) -> Result<u32, OutOfMemory> {
     if kind != Type::Heap && fails() {
         return Err(OutOfMemory);
     }
+    if depth == Depth::Heap
+        && let Some(index) = heap_frames::take()
+    {
+        return Ok(index);
+    }
     let attempt = || cache::take(depth);
     let index = attempt()
         .or_else(|| retry(depth, attempt))
@@ -474,6 +481,9 @@ pub(crate) fn large_fails() -> bool {
 
 /// Gives such frames back: neighbours, of one or several allocations.
 pub(crate) fn give_run(frames: core::ops::Range<u32>, kind: Type) {
+    if kind == Type::Heap && frames.len() == 1 && heap_frames::give(frames.start) {
+        return;
+    }
     for i in frames.clone() {
         machine::frame_freed(address(i));
         record(i).set_kind(kind, Type::Free);
@@ -512,6 +522,12 @@ pub struct Usage {
     pub kernel: usize,
 }
 
+/// Has the tree of open frames follow those that leave or return, from now on or no longer.
+pub(crate) fn watch_reach(is_watched: bool) {
+    device_reach::watch(is_watched);
+    heap_frames::keep(is_watched, record::managed().len());
+}
+
 /// All frames that the firmware reported as usable.
 pub fn total() -> usize {
     TOTAL.load(Ordering::Relaxed)
@@ -520,9 +536,10 @@ pub fn total() -> usize {
 /// A snapshot; exact when nothing else runs.
 pub fn usage() -> Usage {
     let total = TOTAL.load(Ordering::Relaxed);
-    let free = available() + cache::kept() + table_cache::kept();
+    let kept_for_heap = heap_frames::kept();
+    let free = available() + cache::kept() + table_cache::kept() + kept_for_heap;
     let page_tables = table_cache::in_use();
-    let heap = HEAP.load(Ordering::Relaxed);
+    let heap = HEAP.load(Ordering::Relaxed).saturating_sub(kept_for_heap);
     let kernel = KERNEL.load(Ordering::Relaxed);
     Usage {
         total,

@@ -8,7 +8,7 @@ use super::device_reach::Cause;
 use super::record::{self, Record, Type, record};
 use super::{
     Depth, Frame, HEAP, KERNEL, TOTAL, buddy, cache, counts, device_reach, directmap, give_run,
-    table_cache, targets,
+    heap_frames, table_cache, targets,
 };
 use crate::hw::{Region, machine};
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE};
@@ -74,6 +74,7 @@ pub(crate) unsafe fn init(regions: &[Region]) -> Result<(), OutOfMemory> {
         buddy::start();
         cache::start(count);
         table_cache::start(count);
+        heap_frames::start();
     }
     #[cfg(not(target_os = "none"))]
     {

@@ -6,6 +6,7 @@
 //! output, [`table`] joins it with the kernel's functions and prints.
 
 mod counts;
+mod linux;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::console::{Console, attend};
+use crate::linux::Linux;
 use crate::options;
 use crate::qemu::{Accelerator, QEMU};
 use crate::symbols::Functions;
@@ -32,27 +34,46 @@ pub fn profile(options: &options::Profile) -> Result<u8> {
     if options.guest.accelerator == Accelerator::Kvm {
         bail!("instructions are counted by QEMU's emulator: leave --accel kvm out");
     }
-    let kernel = options.guest.kernel()?;
+    let linux = match &options.linux {
+        Some(file) => Some(Linux::find(file.as_deref())?),
+        None => None,
+    };
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let console = Console::of(true);
-    // The addresses that are counted are those in the kernel's file.
-    let guest = options.guest.unmoved();
-    let mut machine = guest.machine(
-        &kernel,
-        console,
-        &options.command,
-        Accelerator::Tcg,
-        folder.path(),
-    )?;
+    let (kernel, mut machine) = match &linux {
+        Some(linux) => {
+            let machine = linux::machine(linux, &options.guest, &options.command, folder.path())?;
+            (linux.kernel.clone(), machine)
+        }
+        None => {
+            let kernel = options.guest.kernel()?;
+            // The addresses that are counted are those in the kernel's file.
+            let machine = options.guest.unmoved().machine(
+                &kernel,
+                console,
+                &options.command,
+                Accelerator::Tcg,
+                folder.path(),
+            )?;
+            (kernel, machine)
+        }
+    };
     let counted = folder.path().join("counts");
     machine.extra.extend(count_into(&counted, folder.path())?);
     let status = attend(&machine, &kernel, console, options.timeout, false)?;
     let text = std::fs::read_to_string(&counted)
         .context("QEMU counted nothing: was it built with plugins (--enable-plugins)?")?;
-    let functions = Functions::of(&kernel)?;
     let counts = Counts::read(&text)?;
-    let name = |address| functions.name(address, options.detail());
-    eprint!("{}", table::table(&counts, name, options.top));
+    let table = match &linux {
+        // Its package has no symbols.
+        Some(_) => table::table(&counts, |_| "Linux".into(), 0),
+        None => {
+            let functions = Functions::of(&kernel)?;
+            let name = |address| functions.name(address, options.detail());
+            table::table(&counts, name, options.top)
+        }
+    };
+    eprint!("{table}");
     Ok(status)
 }
 

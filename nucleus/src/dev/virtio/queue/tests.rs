@@ -11,8 +11,11 @@ use std::{
 };
 
 use super::*;
+use crate::dev::virtio::rings::{DEVICE_WRITES, Descriptor, INDIRECT, NEXT, USED};
 use crate::{
-    dma, ephemeral, frame,
+    PAGE_SIZE,
+    dma::{self, Part},
+    ephemeral, frame,
     mem::domain,
     sim::{below, device_read, device_write, on_machines_with, random_u64, spawn},
     task,
@@ -59,9 +62,9 @@ impl Device {
 
     /// Takes what was made available.
     fn take(&mut self) {
-        while self.queue.word(2).load(Ordering::Acquire) != self.seen {
+        while self.queue.rings.word(2).load(Ordering::Acquire) != self.seen {
             let at = 4 + 2 * (self.seen as usize % SLOTS);
-            let number = self.queue.word(at).load(Ordering::Relaxed);
+            let number = self.queue.rings.word(at).load(Ordering::Relaxed);
             assert!((number as usize) < SLOTS);
             // It is there already only after a lie.
             assert!(self.lied || !self.taken.contains(&number));
@@ -118,11 +121,18 @@ impl Device {
         let offset = USED + 4 + self.used as usize % SLOTS * 8;
         // SAFETY: inside the frame of the rings and aligned.
         unsafe {
-            let element = self.queue.rings.bytes().add(offset).cast::<(u32, u32)>();
+            let element = self
+                .queue
+                .rings
+                .rings
+                .bytes()
+                .add(offset)
+                .cast::<(u32, u32)>();
             element.write_volatile((number, written));
         }
         self.used = self.used.wrapping_add(1);
         self.queue
+            .rings
             .word(USED + 2)
             .store(self.used, Ordering::Release);
     }
@@ -155,6 +165,7 @@ impl Device {
                 // Far more than there can be.
                 self.used = self.used.wrapping_add(random_u64() as u16);
                 self.queue
+                    .rings
                     .word(USED + 2)
                     .store(self.used, Ordering::Release);
             }
@@ -162,6 +173,7 @@ impl Device {
                 // Back again.
                 self.used = self.used.wrapping_sub(1);
                 self.queue
+                    .rings
                     .word(USED + 2)
                     .store(self.used, Ordering::Release);
             }
@@ -173,12 +185,13 @@ impl Device {
 /// written.
 fn request() -> (Arc<Request>, u8, Vec<Part>) {
     let part = || {
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        // Whole frames are mapped together.
+        if below(3) == 0 {
+            return Part::whole(frame);
+        }
         let offset = below(PAGE_SIZE);
-        Part::new(
-            Frame::alloc(Contents::Zeroed).unwrap(),
-            offset,
-            1 + below((PAGE_SIZE - offset).min(40)),
-        )
+        Part::new(frame, offset, 1 + below((PAGE_SIZE - offset).min(40)))
     };
     let mut sum = 0u8;
     let mut parts: Vec<Part> = Vec::new();

@@ -1,4 +1,5 @@
-//! What units refused: taken out of their records into a ring, in an interrupt of theirs.
+//! Faults: accesses that units refused. An interrupt takes them out of the units' records into a
+//! ring.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -30,7 +31,7 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 /// Devices behind units that do not answer, which are not reported yet.
 static CUT_OFF: Places = Places::new();
 
-/// Units do not interrupt for faults, and what they record stays there.
+/// Units do not interrupt for faults, and their records are not read.
 static IS_MASKED: AtomicBool = AtomicBool::new(false);
 
 const MASKED: u32 = 1 << 31;
@@ -121,7 +122,7 @@ impl Ring {
     }
 }
 
-/// Takes what units have recorded, for [`take`].
+/// Takes the recorded faults of all units, for [`take`].
 pub fn collect() {
     RING.with(Ring::collect);
 }
@@ -155,7 +156,7 @@ pub fn take_later() {
     apic::send(0, vectors::REMAPPING);
 }
 
-/// Units interrupt for faults no more, and nobody looks for these.
+/// Masks the units' fault interrupts; their records are not read any more.
 pub fn mask() {
     IS_MASKED.store(true, Ordering::Relaxed);
     for unit in units().filter(|unit| !unit.is_lost()) {

@@ -2,16 +2,18 @@
 //! addresses of devices, and the messages by which devices interrupt.
 //!
 //! [`start`] finds the units by the firmware's table, gives all of them the same root table, in
-//! which no device reaches anything, and turns them on; it is told whether by the command line
-//! (`iommu=off`, and `iommu.queue=off` for units without a queue). The functions named
+//! which no device reaches anything, and turns them on, unless the command line has `iommu=off`;
+//! `iommu.queue=off` has all invalidations made by registers. The functions named
 //! `iommu_…` are those of [`hw::iommu`](crate::hw::iommu). The parts: `registers`, `unit` (start
-//! and invalidations), `tables` (context entries, entries of interrupts), `faults`.
+//! and invalidations), `tables` (context entries, entries of interrupts), `faults`; `injection`,
+//! for tests.
 //!
-//! A unit whose answer does not come in time is given up: its functions lose bus mastering. Of one
-//! whose registers are not where the firmware says it is not known what its functions reach: they
-//! go round the units, by physical addresses.
+//! A unit that times out is given up: its functions lose bus mastering. A unit whose registers are
+//! not where the firmware says is left out: its functions go round the units, by physical
+//! addresses.
 
 mod faults;
+pub(crate) mod injection;
 mod registers;
 mod tables;
 mod unit;
@@ -23,16 +25,17 @@ use super::gate::Gate;
 use super::vectors::Message;
 use super::{apic, config, vectors};
 use crate::PhysAddr;
-use crate::hw::iommu::{Device, Domain, Fault, Features, Policy, Stale, UnitState};
+use crate::hw::iommu::{AttachError, Device, DomainId, Fault, Features, Policy, Stale, UnitState};
+use crate::hw::options;
 use tables::Interrupt;
-use unit::{Order, Silent, Unit, units};
+use unit::{Invalidation, TimedOut, Unit, units};
 
 pub(crate) use faults::collect as collect_faults;
 
 /// [`Features`], as [`pack`] makes them; 0 if no unit translates.
 static FEATURES: AtomicU64 = AtomicU64::new(0);
-/// Whether a unit's write buffer must be flushed before it sees what was written.
-static FLUSHES: AtomicBool = AtomicBool::new(false);
+/// Whether a unit has a write buffer, which is flushed before the unit sees a store to a table.
+static NEEDS_WRITE_FLUSH: AtomicBool = AtomicBool::new(false);
 /// Whether messages name CPUs by numbers of 32 bits.
 static WIDE: AtomicBool = AtomicBool::new(false);
 /// The place under which the I/O APIC with each number raises interrupts, plus one.
@@ -47,7 +50,7 @@ static RESERVED: Gate<[Reserved; MAX_SCOPES]> = Gate::new([(0, 0, 0); MAX_SCOPES
 /// messages, by their numbers.
 const FIRST_LEGACY: u16 = vectors::DEVICES as u16;
 
-/// Whether the command line says that units are told by registers what to forget.
+/// Whether the command line has invalidations made by registers rather than by the queue.
 static NO_QUEUE: AtomicBool = AtomicBool::new(false);
 
 /// See [`NO_QUEUE`].
@@ -55,13 +58,7 @@ pub(crate) fn iommu_has_no_queue() -> bool {
     NO_QUEUE.load(Ordering::Relaxed)
 }
 
-/// What is behind the last word of the command line with a name.
-fn word<'a>(command_line: &'a str, name: &str) -> Option<&'a str> {
-    let words = command_line.split(' ').take_while(|word| *word != "--");
-    words.filter_map(|word| word.strip_prefix(name)).last()
-}
-
-/// The places that a scope covers: the function, and what is behind it.
+/// The places that a scope covers: the function, and the buses behind it.
 fn places(scope: &Scope) -> [Option<(u16, u16)>; 2] {
     if !matches!(scope.kind, Kind::Endpoint | Kind::Bridge) {
         return [None; 2];
@@ -81,7 +78,7 @@ fn places(scope: &Scope) -> [Option<(u16, u16)>; 2] {
 /// says of a range of addresses whether the kernel uses any of it.
 pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bool) {
     let is_off = Policy::read(command_line) == Policy::Off;
-    let no_queue = word(command_line, "iommu.queue=") == Some("off");
+    let no_queue = options::values(command_line, "iommu.queue").last() == Some("off");
     NO_QUEUE.store(no_queue, Ordering::Relaxed);
     if dmar.left_out > 0 {
         crate::log!(
@@ -112,9 +109,9 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
         }
     }
     let all = || units().filter(|unit| !unit.is_lost());
-    // Not before all are known: what is behind which.
+    // After the scopes of all units are known: cutting off a unit needs them.
     for unit in all() {
-        if unit.quiet().is_err() {
+        if unit.disable().is_err() {
             unit.give_up();
         }
     }
@@ -132,7 +129,7 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
     let is_coherent = has(registers::Capabilities::is_coherent);
     tables::set_format(features.levels, is_coherent);
     let flushes = all().any(|unit| unit.capabilities().needs_write_flush());
-    FLUSHES.store(flushes, Ordering::Relaxed);
+    NEEDS_WRITE_FLUSH.store(flushes, Ordering::Relaxed);
     let buses = config::buses();
     let Some(root) = tables::make((0..=255).filter(|&bus| buses[usize::from(bus)])) else {
         return go_without(" (no memory for its tables)");
@@ -155,7 +152,7 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
         interrupts = interrupts.map(|table| if is_wide { table | EXTENDED } else { table });
     }
     for unit in all() {
-        if let Err(Silent) = unit.start(root, queued, interrupts) {
+        if let Err(TimedOut) = unit.start(root, queued, interrupts) {
             unit.give_up();
         }
     }
@@ -168,7 +165,7 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
          remapped",
         all().count(),
         features.levels,
-        if features.keeps_absent {
+        if features.has_caching_mode {
             "caching mode, "
         } else {
             ""
@@ -178,7 +175,7 @@ pub fn start(dmar: &Dmar, command_line: &str, is_memory: impl Fn(u64, u64) -> bo
     );
 }
 
-/// Leaves units off, and opens what the firmware may have closed.
+/// Leaves units off, and opens the memory that the firmware may have closed.
 fn go_without(why: &str) {
     for unit in units().filter(|unit| !unit.is_lost()) {
         if unit.unprotect().is_err() {
@@ -190,13 +187,13 @@ fn go_without(why: &str) {
     );
 }
 
-/// What all units can do; `None` if there are no tables that all can use.
+/// The features that all units have; `None` if no format of tables is common to them.
 fn common_features() -> Option<Features> {
     let mut features = Features {
         levels: 0,
         large: true,
         domains: u16::MAX,
-        keeps_absent: false,
+        has_caching_mode: false,
         page_order: Some(63),
     };
     let all = || {
@@ -215,7 +212,7 @@ fn common_features() -> Option<Features> {
         // Number 0 is the units' own in caching mode, and not used.
         let domains = unit.domains() - 1;
         features.domains = features.domains.min(domains.min(u16::MAX.into()) as u16);
-        features.keeps_absent |= unit.keeps_absent();
+        features.has_caching_mode |= unit.has_caching_mode();
         let orders = features.page_order.zip(unit.page_order());
         features.page_order = orders.map(|(one, other)| one.min(other));
     }
@@ -263,7 +260,7 @@ fn pack(features: Features) -> u64 {
     let order = features.page_order.map_or(0, |order| 1 << 7 | order);
     features.levels as u64
         | u64::from(features.large) << 8
-        | u64::from(features.keeps_absent) << 9
+        | u64::from(features.has_caching_mode) << 9
         | u64::from(order) << 16
         | u64::from(features.domains) << 32
 }
@@ -273,7 +270,7 @@ fn unpack(packed: u64) -> Features {
         levels: (packed & 0xff) as usize,
         large: packed >> 8 & 1 != 0,
         domains: (packed >> 32) as u16,
-        keeps_absent: packed >> 9 & 1 != 0,
+        has_caching_mode: packed >> 9 & 1 != 0,
         page_order: (packed >> 23 & 1 != 0).then_some((packed >> 16 & 0x7f) as u32),
     }
 }
@@ -285,53 +282,56 @@ pub(crate) fn iommu_features() -> Option<Features> {
     }
 }
 
-pub(crate) fn iommu_attach(device: Device, domain: Domain, root: PhysAddr) {
-    let Ok(before) = tables::set_context(device, Some((domain, root))) else {
-        crate::log!(
-            "IOMMU: {device} is on a bus that was not there at the start: it reaches nothing"
-        );
-        return;
-    };
+pub(crate) fn iommu_attach(
+    device: Device,
+    domain: DomainId,
+    root: PhysAddr,
+) -> Result<(), AttachError> {
+    let unit = unit::unit_of(device.0).filter(|unit| !unit.is_absent());
+    unit.ok_or(AttachError::NoUnit)?;
+    let before = tables::set_context(device, Some((domain, root)));
+    let before = before.map_err(|()| AttachError::NoContextTable)?;
     // In caching mode the absent entry was kept, under number 0.
-    let before = before.unwrap_or(Domain(0));
-    unit::forget(&[
-        Order::Contexts(Some((device, before))),
-        Order::Translations(Stale::Domain(before)),
-        Order::Translations(Stale::Domain(domain)),
+    let before = before.unwrap_or(DomainId(0));
+    unit::invalidate(&[
+        Invalidation::Contexts(Some((device, before))),
+        Invalidation::Iotlb(Stale::Domain(before)),
+        Invalidation::Iotlb(Stale::Domain(domain)),
     ]);
-    flush_writes();
+    flush_write_buffer();
+    Ok(())
 }
 
 pub(crate) fn iommu_detach(device: Device) {
     if let Ok(Some(before)) = tables::set_context(device, None) {
-        unit::forget(&[
-            Order::Contexts(Some((device, before))),
-            Order::Translations(Stale::Domain(before)),
+        unit::invalidate(&[
+            Invalidation::Contexts(Some((device, before))),
+            Invalidation::Iotlb(Stale::Domain(before)),
         ]);
     }
 }
 
-pub(crate) fn iommu_forget(stale: &[Stale]) {
-    /// Invalidations that a unit is told of at once.
+pub(crate) fn iommu_invalidate(stale: &[Stale]) {
+    /// Invalidations that are submitted together.
     const AT_ONCE: usize = 32;
     for some in stale.chunks(AT_ONCE) {
-        let mut orders = [Order::Contexts(None); AT_ONCE];
-        for (order, stale) in orders.iter_mut().zip(some) {
-            *order = Order::Translations(*stale);
+        let mut invalidations = [Invalidation::Contexts(None); AT_ONCE];
+        for (slot, stale) in invalidations.iter_mut().zip(some) {
+            *slot = Invalidation::Iotlb(*stale);
         }
-        unit::forget(&orders[..some.len()]);
+        unit::invalidate(&invalidations[..some.len()]);
     }
 }
 
 #[inline]
-pub(crate) fn iommu_written(at: PhysAddr, bytes: usize) {
-    tables::written(at, bytes);
-    flush_writes();
+pub(crate) fn iommu_sync(at: PhysAddr, bytes: usize) {
+    tables::sync(at, bytes);
+    flush_write_buffer();
 }
 
-fn flush_writes() {
-    if FLUSHES.load(Ordering::Relaxed) {
-        units().for_each(Unit::flush_writes);
+fn flush_write_buffer() {
+    if NEEDS_WRITE_FLUSH.load(Ordering::Relaxed) {
+        units().for_each(Unit::flush_write_buffer);
     }
 }
 
@@ -374,24 +374,9 @@ pub(crate) fn iommu_units() -> impl Iterator<Item = UnitState> {
     units().map(see)
 }
 
-/// Whether there is a unit that a device's requests go through; it may be lost, and the device
-/// [blocked](iommu_block).
-pub(crate) fn iommu_stands_before(place: u16) -> bool {
-    unit::unit_of(place).is_some_and(|unit| !unit.is_absent())
-}
-
 /// Takes bus mastering from a function for good. Returns false if it was taken before.
 pub(crate) fn iommu_block(Device(place): Device) -> bool {
     config::block(place)
-}
-
-/// Makes units err, for a test: the next invalidation meets a descriptor that is wrong, or no
-/// answer.
-pub(crate) fn spoil_units(are_silent: bool) {
-    match are_silent {
-        true => unit::silence(),
-        false => units().for_each(Unit::spoil),
-    }
 }
 
 /// The message that makes a unit raise entry `index` of the table of interrupts.
@@ -403,8 +388,8 @@ fn handle(index: u16) -> u64 {
 
 fn set_interrupt(index: u16, interrupt: &Interrupt) {
     tables::set_interrupt(index, interrupt, WIDE.load(Ordering::Relaxed));
-    unit::forget(&[Order::Interrupts(Some(index))]);
-    flush_writes();
+    unit::invalidate(&[Invalidation::Interrupts(Some(index))]);
+    flush_write_buffer();
 }
 
 /// The message with which the function at `source`, and no other, calls `number`'s handler; `None`

@@ -51,12 +51,12 @@ pub mod fault_status {
 /// an emulator whose host is busy may be away for a while.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// Until when a unit may take for what it is told, however many waits that makes.
+/// The time at which a command times out, however many waits it takes.
 #[derive(Clone, Copy)]
 pub struct Deadline(u64);
 
 impl Deadline {
-    /// Of what begins now.
+    /// Of a command that begins now.
     pub fn new() -> Deadline {
         Deadline(nanoseconds().wrapping_add(PATIENCE))
     }
@@ -92,7 +92,7 @@ impl Registers {
         }
     }
 
-    /// Maps the page at `at`, and what more the unit says that its registers take. False without
+    /// Maps the page at `at`, and the pages behind it that the unit's registers take. False without
     /// room for it, or if any of it is memory.
     pub fn map(&self, at: u64, is_memory: impl Fn(u64, u64) -> bool) -> bool {
         if is_memory(at, at + 4096) {
@@ -119,9 +119,17 @@ impl Registers {
     }
 
     /// Bytes up to the end of the last fault record and of the registers of the IOTLB.
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         let records = self.fault_records();
         (records.start + 16 * records.count).max(self.iotlb() + 16)
+    }
+
+    /// Uses the bytes at `base` as the registers from now on, for a test.
+    ///
+    /// # Safety
+    /// As many bytes are there for good.
+    pub unsafe fn move_to(&self, base: usize) {
+        self.base.store(base, Ordering::Relaxed);
     }
 
     fn at(&self, offset: usize) -> usize {
@@ -195,7 +203,7 @@ impl Registers {
     }
 }
 
-/// Where a unit records what it refused: 16 bytes each.
+/// The fault records of a unit: 16 bytes each.
 #[derive(Clone, Copy)]
 pub struct FaultRecords {
     pub start: usize,
@@ -226,7 +234,7 @@ impl Capabilities {
         self.0 >> 4 & 1 != 0
     }
 
-    pub fn keeps_absent(self) -> bool {
+    pub fn has_caching_mode(self) -> bool {
         self.0 >> 7 & 1 != 0
     }
 
@@ -249,7 +257,7 @@ impl Capabilities {
         [self.0 >> 54 & 1 != 0, self.0 >> 55 & 1 != 0]
     }
 
-    /// Whether the unit sees what is in the CPUs' caches when it reads its tables.
+    /// Whether the unit snoops the CPUs' caches when it reads its tables.
     pub fn is_coherent(self) -> bool {
         self.1 & 1 != 0
     }

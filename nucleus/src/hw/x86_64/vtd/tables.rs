@@ -7,7 +7,7 @@ use super::super::cpu::write_back_caches;
 use super::super::gate::Gate;
 use super::super::layout::ptr;
 use crate::hw::handlers;
-use crate::hw::iommu::{Device, Domain};
+use crate::hw::iommu::{Device, DomainId};
 use crate::{PAGE_SIZE, PhysAddr};
 
 /// The root table; 0 before the units start.
@@ -16,7 +16,7 @@ static ROOT: AtomicU64 = AtomicU64::new(0);
 static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
 /// Levels of page tables.
 static LEVELS: AtomicU8 = AtomicU8::new(0);
-/// Whether all units look into the CPUs' caches when they read tables.
+/// Whether all units snoop the CPUs' caches when they read tables.
 static COHERENT: AtomicBool = AtomicBool::new(true);
 /// One CPU at a time changes an entry.
 static CHANGE: Gate<()> = Gate::new(());
@@ -28,7 +28,7 @@ const INTERRUPTS_ORDER: u64 = 8;
 /// An entry of any of these tables.
 type Entry = [u64; 2];
 
-/// Says what all units can do.
+/// Sets the format that all units share.
 pub fn set_format(levels: usize, is_coherent: bool) {
     LEVELS.store(levels as u8, Ordering::Relaxed);
     COHERENT.store(is_coherent, Ordering::Relaxed);
@@ -38,12 +38,12 @@ fn new_table() -> Option<PhysAddr> {
     let table = handlers::take_kernel_frame()?;
     // SAFETY: the frame was just taken.
     unsafe { ptr(table).write_bytes(0, PAGE_SIZE) };
-    written(table, PAGE_SIZE);
+    sync(table, PAGE_SIZE);
     Some(table)
 }
 
-/// Writes the lines of the caches back that units do not look into.
-pub fn written(at: PhysAddr, bytes: usize) {
+/// Lets units see stores to a table: writes cache lines back that units do not snoop.
+pub fn sync(at: PhysAddr, bytes: usize) {
     if COHERENT.load(Ordering::Relaxed) {
         fence(Ordering::SeqCst);
     } else {
@@ -72,11 +72,11 @@ impl Slot {
         // while the entry is absent.
         unsafe {
             at.write_volatile(0);
-            written(self.0, 16);
+            sync(self.0, 16);
             at.add(1).write_volatile(high);
-            written(self.0, 16);
+            sync(self.0, 16);
             at.write_volatile(low);
-            written(self.0, 16);
+            sync(self.0, 16);
         }
     }
 }
@@ -92,7 +92,7 @@ pub fn make(buses: impl Iterator<Item = u8>) -> Option<PhysAddr> {
     Some(root)
 }
 
-/// Makes the table of interrupts; returns what a unit's register is told of it.
+/// Makes the table of interrupts; returns the value of a unit's register for it.
 pub fn make_interrupts() -> Option<u64> {
     let table = new_table()?;
     INTERRUPTS.store(table.0, Ordering::Relaxed);
@@ -117,11 +117,11 @@ fn contexts(bus: u8) -> Option<u64> {
 /// its bus has no table.
 pub fn set_context(
     Device(place): Device,
-    to: Option<(Domain, PhysAddr)>,
-) -> Result<Option<Domain>, ()> {
+    to: Option<(DomainId, PhysAddr)>,
+) -> Result<Option<DomainId>, ()> {
     let contexts = contexts((place >> 8) as u8).ok_or(())?;
     let slot = Slot::of(contexts, usize::from(place & 0xff));
-    let entry = to.map_or([0, 0], |(Domain(domain), root)| {
+    let entry = to.map_or([0, 0], |(DomainId(domain), root)| {
         // 1 for 3 levels; requests that are not translated yet only.
         let width = LEVELS.load(Ordering::Relaxed) as u64 - 2;
         [root.0 | PRESENT, u64::from(domain) << 8 | width]
@@ -129,7 +129,7 @@ pub fn set_context(
     CHANGE.with(|()| {
         let [low, high] = slot.read();
         slot.set(entry);
-        Ok((low & PRESENT != 0).then_some(Domain((high >> 8) as u16)))
+        Ok((low & PRESENT != 0).then_some(DomainId((high >> 8) as u16)))
     })
 }
 

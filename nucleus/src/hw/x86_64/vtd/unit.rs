@@ -1,4 +1,4 @@
-//! A unit: started, told what to forget, given up when it does not answer.
+//! A unit: its start, its invalidations, and its end when it times out.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -10,36 +10,37 @@ use super::faults;
 use super::registers::{self, Capabilities, Deadline, Registers, fault_status, global};
 use crate::hw::counters::Counter;
 use crate::hw::handlers;
-use crate::hw::iommu::{Device, Domain, Stale};
+use crate::hw::iommu::{Device, DomainId, Stale};
 use crate::{PAGE_SIZE, PhysAddr};
 
-/// Ranges of places that the firmware names for a unit: a bridge, and what is behind it.
+/// Ranges of places that the firmware names for a unit: a bridge, and the buses behind it.
 const MAX_RANGES: usize = 2 * MAX_SCOPES;
 /// No place is in it: the first one is behind the last one.
 const NO_SCOPE: u32 = 1 << 16;
 
-/// What a unit is told to forget.
+/// An invalidation of one of the caches of a unit (VT-d 6.5).
 #[derive(Clone, Copy, Debug)]
-pub enum Order {
+pub enum Invalidation {
     /// Context entries: the one of a device, which had the domain, or all.
-    Contexts(Option<(Device, Domain)>),
-    Translations(Stale),
+    Contexts(Option<(Device, DomainId)>),
+    /// Translations, and the page tables by which they were found.
+    Iotlb(Stale),
     /// Entries of the table of interrupts: one, or all.
     Interrupts(Option<u16>),
 }
 
-/// All that a unit keeps.
-const EVERYTHING: [Order; 3] = [
-    Order::Contexts(None),
-    Order::Translations(Stale::All),
-    Order::Interrupts(None),
+/// All caches of a unit.
+const EVERYTHING: [Invalidation; 3] = [
+    Invalidation::Contexts(None),
+    Invalidation::Iotlb(Stale::All),
+    Invalidation::Interrupts(None),
 ];
 
 /// Slots of the invalidation queue: a frame.
 const SLOTS: u16 = 256;
 
 /// The invalidation queue.
-struct Queue {
+pub struct Queue {
     /// The slot that is filled next.
     tail: u16,
     /// Slots that were filled since the last wait.
@@ -58,14 +59,14 @@ pub struct Unit {
     has_queue: AtomicBool,
     /// It is used no more, and its devices are no bus masters.
     is_lost: AtomicBool,
-    /// Its registers can't be used: nobody knows whether it is there, and what it does.
+    /// Its registers can't be used: it may be there or not, and translate or not.
     is_absent: AtomicBool,
     takes_rest: AtomicBool,
     scopes: [AtomicU32; MAX_RANGES],
 }
 
-/// The unit did not answer.
-pub struct Silent;
+/// The unit did not answer in time.
+pub struct TimedOut;
 
 impl Unit {
     const fn new() -> Unit {
@@ -140,11 +141,12 @@ impl Unit {
         self.is_absent.load(Ordering::Relaxed)
     }
 
-    /// Turns off what the firmware may have left on.
+    /// Turns translation, the queue and interrupt remapping off: the firmware may have left them
+    /// on.
     ///
     /// # Errors
-    /// [`Silent`].
-    pub fn quiet(&self) -> Result<(), Silent> {
+    /// [`TimedOut`].
+    pub fn disable(&self) -> Result<(), TimedOut> {
         for bit in [
             global::INTERRUPTS,
             global::COMPATIBLE,
@@ -152,37 +154,40 @@ impl Unit {
             global::TRANSLATION,
         ] {
             if self.registers.is_on(bit) && !self.registers.turn(bit, false) {
-                return Err(Silent);
+                return Err(TimedOut);
             }
         }
         Ok(())
     }
 
-    /// Starts the unit: from now on devices reach what `root` leads to, and no other memory.
-    /// `queued`: told by its queue, whose frames were [taken](Self::take_queue). `interrupts`:
-    /// their table, if they are remapped.
+    /// Starts the unit: from now on devices reach memory by the tables below `root` only.
+    /// `queued`: invalidations use its queue, whose frames were [taken](Self::take_queue).
+    /// `interrupts`: the table of interrupts, if they are remapped.
     ///
     /// # Errors
-    /// [`Silent`].
+    /// [`TimedOut`].
     pub fn start(
         &self,
         root: PhysAddr,
         queued: bool,
         interrupts: Option<u64>,
-    ) -> Result<(), Silent> {
-        let done = |answered: bool| answered.then_some(()).ok_or(Silent);
+    ) -> Result<(), TimedOut> {
+        let done = |answered: bool| answered.then_some(()).ok_or(TimedOut);
         if queued {
             self.has_queue.store(true, Ordering::Relaxed);
             self.start_queue()?;
         }
         self.registers.write_wide(registers::ROOT_TABLE, root.0);
         done(self.registers.once(global::SET_ROOT))?;
-        self.first_order(&[Order::Contexts(None), Order::Translations(Stale::All)])?;
+        self.invalidate_at_start(&[
+            Invalidation::Contexts(None),
+            Invalidation::Iotlb(Stale::All),
+        ])?;
         faults::start(self);
         if let Some(table) = interrupts {
             self.registers.write_wide(registers::INTERRUPT_TABLE, table);
             done(self.registers.once(global::SET_INTERRUPT_TABLE))?;
-            self.first_order(&[Order::Interrupts(None)])?;
+            self.invalidate_at_start(&[Invalidation::Interrupts(None)])?;
             done(self.registers.turn(global::INTERRUPTS, true))?;
         }
         done(self.registers.turn(global::TRANSLATION, true))?;
@@ -192,18 +197,18 @@ impl Unit {
     /// Opens the memory that the firmware may have closed to all devices.
     ///
     /// # Errors
-    /// [`Silent`].
-    pub fn unprotect(&self) -> Result<(), Silent> {
+    /// [`TimedOut`].
+    pub fn unprotect(&self) -> Result<(), TimedOut> {
         if !self.capabilities().protects_memory() {
             return Ok(());
         }
         self.registers.write(registers::PROTECTED_MEMORY, 0);
         let is_open =
             Deadline::new().wait(|| self.registers.read(registers::PROTECTED_MEMORY) & 1 == 0);
-        is_open.then_some(()).ok_or(Silent)
+        is_open.then_some(()).ok_or(TimedOut)
     }
 
-    fn start_queue(&self) -> Result<(), Silent> {
+    fn start_queue(&self) -> Result<(), TimedOut> {
         self.registers.write_wide(registers::QUEUE_TAIL, 0);
         let frame = self.frames[0].load(Ordering::Relaxed);
         // 256 slots of 16 bytes.
@@ -213,17 +218,17 @@ impl Unit {
             queue.filled = 0;
         });
         let is_on = self.registers.turn(global::QUEUE, true);
-        is_on.then_some(()).ok_or(Silent)
+        is_on.then_some(()).ok_or(TimedOut)
     }
 
-    /// Makes the unit forget; returns when it has, or when its devices are no bus masters any more:
-    /// one that does not answer is given up, by this call or another one.
-    pub fn forget(&self, orders: &[Order]) {
-        self.command(|queue| self.order(queue, orders));
+    /// Invalidates caches of the unit. Returns when the unit has done so, or when its devices are
+    /// no bus masters any more: a unit that times out is given up, by this call or another CPU's.
+    pub fn invalidate(&self, invalidations: &[Invalidation]) {
+        self.command(|queue| self.try_invalidate(queue, invalidations));
     }
 
-    /// Tells the unit something, alone; gives it up if it does not answer.
-    fn command(&self, f: impl FnOnce(&mut Queue) -> Result<(), Silent>) {
+    /// Commands the unit with the gate held; gives it up if it times out.
+    pub fn command(&self, f: impl FnOnce(&mut Queue) -> Result<(), TimedOut>) {
         if self.is_lost() {
             return;
         }
@@ -240,89 +245,86 @@ impl Unit {
         }
     }
 
-    /// As [`forget`](Self::forget), before the unit translates.
+    /// As [`invalidate`](Self::invalidate), before the unit translates.
     ///
     /// # Errors
-    /// [`Silent`].
-    fn first_order(&self, orders: &[Order]) -> Result<(), Silent> {
-        self.queue.with(|queue| self.order(queue, orders))
+    /// [`TimedOut`].
+    fn invalidate_at_start(&self, invalidations: &[Invalidation]) -> Result<(), TimedOut> {
+        self.queue
+            .with(|queue| self.try_invalidate(queue, invalidations))
     }
 
-    /// Makes the unit forget, within the time of one deadline.
-    fn order(&self, queue: &mut Queue, orders: &[Order]) -> Result<(), Silent> {
-        if SILENT.load(Ordering::Relaxed) {
-            return Err(Silent);
-        }
-        for order in orders {
-            count(order);
+    /// Invalidates within the time of one deadline.
+    fn try_invalidate(
+        &self,
+        queue: &mut Queue,
+        invalidations: &[Invalidation],
+    ) -> Result<(), TimedOut> {
+        for invalidation in invalidations {
+            count(invalidation);
         }
         let deadline = Deadline::new();
-        // What was written to memory comes before.
+        // Stores to tables come before.
         fence(Ordering::SeqCst);
         if !self.has_queue() {
-            let mut all = orders.iter();
-            return all.try_for_each(|order| self.order_by_registers(*order, deadline));
+            let mut all = invalidations.iter();
+            return all.try_for_each(|it| self.invalidate_by_registers(*it, deadline));
         }
-        let done = self.put_all(queue, orders, deadline);
-        match done.and_then(|()| self.finish(queue, deadline)) {
-            Err(Trouble::Error) => {
-                self.mend(queue, deadline)?;
-                // All is forgotten, what was asked for too.
-                self.put_all(queue, &EVERYTHING, deadline)?;
-                Ok(self.finish(queue, deadline)?)
+        let done = self.submit_all(queue, invalidations, deadline);
+        match done.and_then(|()| self.wait(queue, deadline)) {
+            Err(QueueFailure::Error) => {
+                self.recover(queue, deadline)?;
+                // All of it, which includes what was asked for.
+                self.submit_all(queue, &EVERYTHING, deadline)?;
+                Ok(self.wait(queue, deadline)?)
             }
             result => Ok(result?),
         }
     }
 
-    /// Puts descriptors; `finish` comes behind.
-    fn put_all(
+    /// Submits descriptors; a `wait` follows.
+    fn submit_all(
         &self,
         queue: &mut Queue,
-        orders: &[Order],
+        invalidations: &[Invalidation],
         deadline: Deadline,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), QueueFailure> {
         let with_interrupts = self.capabilities().remaps_interrupts();
-        for order in orders {
+        for invalidation in invalidations {
             // One slot stays empty, and one is for the wait.
             if queue.filled + 2 >= SLOTS {
-                self.finish(queue, deadline)?;
+                self.wait(queue, deadline)?;
             }
-            if with_interrupts || !matches!(order, Order::Interrupts(_)) {
-                self.put(queue, self.encode(*order));
+            if with_interrupts || !matches!(invalidation, Invalidation::Interrupts(_)) {
+                self.submit(queue, self.encode(*invalidation));
             }
         }
         Ok(())
     }
 
-    /// Lets the queue go on after an error: a descriptor that the unit does not take becomes
-    /// another one.
-    fn mend(&self, queue: &mut Queue, deadline: Deadline) -> Result<(), Trouble> {
-        crate::log!("IOMMU: a unit's invalidation queue had an error: it is told to forget all");
+    /// Restarts the queue after an error: an invalid descriptor is replaced.
+    fn recover(&self, queue: &mut Queue, deadline: Deadline) -> Result<(), QueueFailure> {
+        crate::log!(
+            "IOMMU: a unit's invalidation queue had an error: all of its caches are invalidated"
+        );
         Counter::iommu_queue_errors.add(1);
         let status = self.registers.read(registers::FAULT_STATUS);
         if status & fault_status::BAD_DESCRIPTOR != 0 {
             let head = self.registers.read_wide(registers::QUEUE_HEAD) >> 4;
             let tail = queue.tail;
             queue.tail = head as u16 % SLOTS;
-            self.put(queue, self.encode(Order::Translations(Stale::All)));
+            self.submit(queue, self.encode(Invalidation::Iotlb(Stale::All)));
             queue.tail = tail;
         }
         queue.filled = 0;
         let errors = fault_status::QUEUE_ERRORS;
         self.registers.write(registers::FAULT_STATUS, errors);
         let is_clear = deadline.wait(|| self.registers.read(registers::FAULT_STATUS) & errors == 0);
-        is_clear.then_some(()).ok_or(Trouble::Silent)
+        is_clear.then_some(()).ok_or(QueueFailure::TimedOut)
     }
 
-    /// Puts a descriptor that no unit knows, for a test.
-    pub fn spoil(&self) {
-        if self.has_queue() {
-            self.queue.with(|queue| self.put(queue, [0xf, 0]));
-        }
-    }
-
-    fn put(&self, queue: &mut Queue, descriptor: [u64; 2]) {
+    /// Writes a descriptor to the tail of the queue; the unit reads it by the next `wait`.
+    pub fn submit(&self, queue: &mut Queue, descriptor: [u64; 2]) {
         let frame = PhysAddr(self.frames[0].load(Ordering::Relaxed));
         // SAFETY: inside the frame, which is the queue's for good; the unit does not read this slot
         // before the tail has passed it.
@@ -334,12 +336,12 @@ impl Unit {
         queue.filled += 1;
     }
 
-    /// Waits until the unit has done all that was put.
-    fn finish(&self, queue: &mut Queue, deadline: Deadline) -> Result<(), Trouble> {
+    /// Waits until the unit has done all that was submitted.
+    fn wait(&self, queue: &mut Queue, deadline: Deadline) -> Result<(), QueueFailure> {
         const WAIT: u64 = 5 | 1 << 5;
         queue.awaited = queue.awaited.wrapping_add(1);
         let (awaited, word) = (queue.awaited, self.frames[1].load(Ordering::Relaxed));
-        self.put(queue, [WAIT | u64::from(awaited) << 32, word]);
+        self.submit(queue, [WAIT | u64::from(awaited) << 32, word]);
         queue.filled = 0;
         fence(Ordering::SeqCst);
         self.registers
@@ -356,59 +358,65 @@ impl Unit {
         });
         match (answered, has_failed) {
             (true, false) => Ok(()),
-            (true, true) => Err(Trouble::Error),
-            (false, _) => Err(Trouble::Silent),
+            (true, true) => Err(QueueFailure::Error),
+            (false, _) => Err(QueueFailure::TimedOut),
         }
     }
 
     /// A descriptor (VT-d 6.5.2).
-    fn encode(&self, order: Order) -> [u64; 2] {
+    fn encode(&self, invalidation: Invalidation) -> [u64; 2] {
         const CONTEXT: u64 = 1;
         const TRANSLATION: u64 = 2;
         const INTERRUPT: u64 = 4;
         let drains = self.capabilities().drains().map(u64::from);
         let translation = TRANSLATION | drains[0] << 6 | drains[1] << 7;
-        match order {
-            Order::Contexts(None) => [CONTEXT | 1 << 4, 0],
-            Order::Contexts(Some((Device(place), Domain(domain)))) => [
+        match invalidation {
+            Invalidation::Contexts(None) => [CONTEXT | 1 << 4, 0],
+            Invalidation::Contexts(Some((Device(place), DomainId(domain)))) => [
                 CONTEXT | 3 << 4 | u64::from(domain) << 16 | u64::from(place) << 32,
                 0,
             ],
-            Order::Translations(Stale::All) => [translation | 1 << 4, 0],
-            Order::Translations(Stale::Domain(Domain(domain))) => {
+            Invalidation::Iotlb(Stale::All) => [translation | 1 << 4, 0],
+            Invalidation::Iotlb(Stale::Domain(DomainId(domain))) => {
                 [translation | 2 << 4 | u64::from(domain) << 16, 0]
             }
-            Order::Translations(Stale::Pages {
-                domain: Domain(domain),
+            Invalidation::Iotlb(Stale::Pages {
+                domain: DomainId(domain),
                 first,
                 order,
             }) => [
                 translation | 3 << 4 | u64::from(domain) << 16,
                 first << 12 | u64::from(order),
             ],
-            Order::Interrupts(None) => [INTERRUPT, 0],
-            Order::Interrupts(Some(index)) => [INTERRUPT | 1 << 4 | u64::from(index) << 32, 0],
+            Invalidation::Interrupts(None) => [INTERRUPT, 0],
+            Invalidation::Interrupts(Some(index)) => {
+                [INTERRUPT | 1 << 4 | u64::from(index) << 32, 0]
+            }
         }
     }
 
     /// The same by registers, one by one.
-    fn order_by_registers(&self, order: Order, deadline: Deadline) -> Result<(), Silent> {
+    fn invalidate_by_registers(
+        &self,
+        invalidation: Invalidation,
+        deadline: Deadline,
+    ) -> Result<(), TimedOut> {
         const START: u64 = 1 << 63;
         let [writes, reads] = self.capabilities().drains().map(u64::from);
         let drains = reads << 49 | writes << 48;
-        let (at, command) = match order {
-            Order::Contexts(None) => (registers::CONTEXT_COMMAND, 1 << 61),
-            Order::Contexts(Some((Device(place), Domain(domain)))) => (
+        let (at, command) = match invalidation {
+            Invalidation::Contexts(None) => (registers::CONTEXT_COMMAND, 1 << 61),
+            Invalidation::Contexts(Some((Device(place), DomainId(domain)))) => (
                 registers::CONTEXT_COMMAND,
                 3 << 61 | u64::from(place) << 16 | u64::from(domain),
             ),
-            Order::Translations(stale) => {
+            Invalidation::Iotlb(stale) => {
                 let registers = self.registers.iotlb();
                 let command = match stale {
                     Stale::All => 1 << 60,
-                    Stale::Domain(Domain(domain)) => 2 << 60 | u64::from(domain) << 32,
+                    Stale::Domain(DomainId(domain)) => 2 << 60 | u64::from(domain) << 32,
                     Stale::Pages {
-                        domain: Domain(domain),
+                        domain: DomainId(domain),
                         first,
                         order,
                     } => {
@@ -420,31 +428,31 @@ impl Unit {
                 (registers + 8, command | drains)
             }
             // Interrupts are remapped by units with a queue only.
-            Order::Interrupts(_) => return Ok(()),
+            Invalidation::Interrupts(_) => return Ok(()),
         };
         self.registers.write_wide(at, START | command);
         let is_done = deadline.wait(|| self.registers.read_wide(at) & START == 0);
-        is_done.then_some(()).ok_or(Silent)
+        is_done.then_some(()).ok_or(TimedOut)
     }
 
-    /// Makes the unit see what was written to its tables, where it must be told.
-    pub fn flush_writes(&self) {
+    /// Flushes the write buffer, of a unit that has one: it sees earlier stores to tables then.
+    pub fn flush_write_buffer(&self) {
         if self.capabilities().needs_write_flush() {
             self.command(|_| match self.registers.once(global::FLUSH_WRITES) {
                 true => Ok(()),
-                false => Err(Silent),
+                false => Err(TimedOut),
             });
         }
     }
 
     /// Goes on without a unit that did not answer; see [`cut_off`](Self::cut_off).
     pub fn give_up(&self) {
-        self.command(|_| Err(Silent));
+        self.command(|_| Err(TimedOut));
     }
 
-    /// Takes bus mastering from all functions behind a unit that did not answer: they would use
-    /// what it has not forgotten. Inside the gate, so that all who have something to tell the unit
-    /// wait: what they want to be forgotten is not before this is done.
+    /// Takes bus mastering from all functions behind a unit that timed out: they would use stale
+    /// translations. The gate is held, so that other CPUs' invalidations of this unit return after
+    /// the functions are cut off.
     fn cut_off(&self) {
         let buses = config::buses();
         for bus in (0..=u8::MAX).filter(|&bus| buses[usize::from(bus)]) {
@@ -455,21 +463,21 @@ impl Unit {
                 }
             });
         }
-        // What comes before is seen with it.
+        // Release: a CPU that finds the unit lost finds its functions cut off.
         self.is_lost.store(true, Ordering::Release);
     }
 }
 
-/// Why a wait for the queue failed.
-enum Trouble {
-    Silent,
+/// The reason why a wait for the queue failed.
+enum QueueFailure {
+    TimedOut,
     /// The unit reports an error of its queue.
     Error,
 }
 
-impl From<Trouble> for Silent {
-    fn from(_: Trouble) -> Silent {
-        Silent
+impl From<QueueFailure> for TimedOut {
+    fn from(_: QueueFailure) -> TimedOut {
+        TimedOut
     }
 }
 
@@ -477,28 +485,20 @@ fn say_lost() {
     crate::log!("IOMMU: a unit does not answer; its devices reach no memory any more");
 }
 
-fn count(order: &Order) {
-    let counter = match order {
-        Order::Contexts(_) => Counter::iommu_context_invalidations,
-        Order::Translations(Stale::All) => Counter::iommu_global_invalidations,
-        Order::Translations(Stale::Domain(_)) => Counter::iommu_domain_invalidations,
-        Order::Translations(Stale::Pages { .. }) => Counter::iommu_page_invalidations,
-        Order::Interrupts(_) => Counter::iommu_interrupt_invalidations,
+fn count(invalidation: &Invalidation) {
+    let counter = match invalidation {
+        Invalidation::Contexts(_) => Counter::iommu_context_invalidations,
+        Invalidation::Iotlb(Stale::All) => Counter::iommu_global_invalidations,
+        Invalidation::Iotlb(Stale::Domain(_)) => Counter::iommu_domain_invalidations,
+        Invalidation::Iotlb(Stale::Pages { .. }) => Counter::iommu_page_invalidations,
+        Invalidation::Interrupts(_) => Counter::iommu_interrupt_invalidations,
     };
     counter.add(1);
 }
 
-/// Units do not answer, for a test.
-static SILENT: AtomicBool = AtomicBool::new(false);
-
-/// See [`SILENT`].
-pub fn silence() {
-    SILENT.store(true, Ordering::Relaxed);
-}
-
 static UNITS: [Unit; MAX_UNITS] = [const { Unit::new() }; MAX_UNITS];
 
-/// How many of them the firmware's table names.
+/// The number of units in the firmware's table.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The next unit of the firmware's table.
@@ -519,7 +519,7 @@ pub fn unit_of(place: u16) -> Option<&'static Unit> {
     named.or_else(|| units().find(|unit| unit.takes_rest.load(Ordering::Relaxed)))
 }
 
-/// Makes all units forget.
-pub fn forget(orders: &[Order]) {
-    units().for_each(|unit| unit.forget(orders));
+/// Invalidates caches of all units.
+pub fn invalidate(invalidations: &[Invalidation]) {
+    units().for_each(|unit| unit.invalidate(invalidations));
 }
