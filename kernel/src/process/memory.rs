@@ -28,6 +28,7 @@ use abi::raw::general as raw;
 
 use super::{
     Pid, Process, Space, Thread,
+    scheduling::Policy,
     space::{Leaving, Weighing},
     thread,
 };
@@ -507,6 +508,14 @@ fn end_one(victim: &Process) {
     );
     nucleus::log!("memory in pages: {:?}", frame::usage());
     Counter::out_of_memory_kills.add(1);
+    // Others wait for its memory: those that want more of it do not come first.
+    for thread in victim.threads() {
+        thread.change_scheduling(|asked| {
+            if !asked.policy.is_real_time() {
+                (asked.policy, asked.nice) = (Policy::Normal, -20);
+            }
+        });
+    }
     victim.signals.end(raw::SIGKILL as i32);
 }
 
