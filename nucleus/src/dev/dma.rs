@@ -335,7 +335,7 @@ impl Pool {
         }))
     }
 
-    /// A frame; its bytes are stale.
+    /// A frame; its bytes are stale: those of the pool's messages before, or of others.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -354,7 +354,12 @@ impl Pool {
         let (frame, lasting) = match kept {
             Some(kept) => kept,
             None => {
-                let frame = Frame::alloc(Contents::Stale)?;
+                // Where devices reach what they are given, they read all of a page: nothing of
+                // those who had it before is there.
+                let frame = Frame::alloc(match self.domain {
+                    Some(_) => Contents::Zeroed,
+                    None => Contents::Stale,
+                })?;
                 let lasting = self.map(&frame);
                 (frame, lasting)
             }
@@ -376,8 +381,11 @@ impl Pool {
             }
             state.made += 1;
         }
-        // Without memory for it, it is mapped for each message.
-        let at = domain.map_lasting(frame, true, true).ok()?;
+        let Ok(at) = domain.map_lasting(frame, true, true) else {
+            // Without memory for it, it is mapped for each message, and another one later for long.
+            self.state.lock().made -= 1;
+            return None;
+        };
         Some(Lasting {
             domain: domain.strict()?.generation(),
             page: u32::try_from(at >> PAGE_SHIFT).ok()?,
@@ -471,4 +479,4 @@ impl Drop for Buffer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::dev) mod tests;

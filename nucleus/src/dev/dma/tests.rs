@@ -385,6 +385,56 @@ fn a_pool_keeps_what_stays_mapped() {
     });
 }
 
+/// Leaves other bytes than zeros in all free frames.
+pub(in crate::dev) fn soil_all() {
+    let all: Vec<Frame> = core::iter::from_fn(|| Frame::alloc(Contents::Stale).ok()).collect();
+    let soil = |it| ephemeral::map(it).fill(0, PAGE_SIZE, 0x77);
+    all.iter().for_each(soil);
+}
+
+/// What a device may read beside a driver's messages has nothing of those who had the frames before,
+/// whether it stays mapped or is mapped for one message.
+#[test]
+fn messages_show_nothing_of_others() {
+    strict(|| {
+        soil_all();
+        let domain = domain_of(2).unwrap();
+        let pool = Pool::in_domain(1, Some(domain.clone())).unwrap();
+        let window = domain.strict().unwrap().add_window().unwrap();
+        let both = [pool.take().unwrap(), pool.take().unwrap()];
+        assert!(both[0].lasting.is_some() && both[1].lasting.is_none());
+        for buffer in &both {
+            buffer.write(0, b"message");
+            let mut addresses = Addresses::new(&domain, Some(&window));
+            let at = addresses.of(&buffer.part(0, 7), false);
+            addresses.give();
+            let mut bytes = [0; PAGE_SIZE];
+            assert!(device_read(2, at, &mut bytes));
+            let others = bytes[7..].iter().filter(|&&byte| byte != 0).count();
+            assert_eq!(others, 0, "bytes of others that the device has read");
+            take(&domain, &window);
+        }
+    });
+}
+
+/// A pool goes on mapping frames for long after memory for that was short.
+#[test]
+fn a_pool_maps_frames_after_a_shortage() {
+    strict(|| {
+        let domain = domain_of(2).unwrap();
+        let pool = Pool::in_domain(1, Some(domain.clone())).unwrap();
+        // There is a frame, but no table for its address.
+        frame::fail_after(Some(1));
+        let first = pool.take().unwrap();
+        frame::fail_after(None);
+        assert!(first.lasting.is_none());
+        assert!(
+            pool.take().unwrap().lasting.is_some(),
+            "it gave up for good"
+        );
+    });
+}
+
 /// What is not mapped for writing is not written.
 #[test]
 fn a_device_writes_only_what_it_was_given_to_write() {

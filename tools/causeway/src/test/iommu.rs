@@ -128,6 +128,7 @@ fn beside(bench: &Bench) -> Result<()> {
 const STRICT: &str = "
 policy Strict
 its own memory: works
+registers that are memory: refused
 kernel text: read refused, write refused
 IDT: read refused, write refused
 GDT: read refused, write refused
@@ -148,6 +149,7 @@ its driver hears of it
 const OPEN: &str = "
 policy Open
 its own memory: works
+registers that are memory: refused
 kernel text: read refused, write refused
 IDT: read refused, write refused
 GDT: read refused, write refused
@@ -167,6 +169,7 @@ its driver hears of it
 const OFF: &str = "
 policy Off
 its own memory: works
+registers that are memory: refused
 kernel text: read reached
 IDT: read reached
 GDT: read reached
