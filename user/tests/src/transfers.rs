@@ -59,7 +59,13 @@ fn change(memory: usize, pipe: [c_int; 2], shared: c_int, seed: u64) -> Outcome 
                 3 => drop(mprotect(start, len, PROT_READ)),
                 4 => drop(write(pipe[1], start, len)),
                 5 => drop(read(pipe[0], start, len)),
-                6 => drop(mremap(start, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, other)),
+                6 => drop(mremap(
+                    start,
+                    len,
+                    len,
+                    MREMAP_MAYMOVE | MREMAP_FIXED,
+                    other,
+                )),
                 7 => {
                     mmap(start, len, READ_WRITE, MAP_SHARED | MAP_FIXED, shared, 0);
                 }
@@ -123,7 +129,15 @@ fn watch(stop: &AtomicBool) -> Outcome {
 
 /// Sets the page-table cache, and looks at what devices reach.
 fn set(stop: &AtomicBool) -> Outcome {
-    let words = ["drain", "off", "drain", "on", "ratio=1 total=1", "drain", "adaptive"];
+    let words = [
+        "drain",
+        "off",
+        "drain",
+        "on",
+        "ratio=1 total=1",
+        "drain",
+        "adaptive",
+    ];
     for word in words.iter().cycle() {
         fs::write("/proc/causeway/ptcache", word)?;
         read_text("/proc/causeway/iommu")?;
@@ -181,7 +195,10 @@ fn changing() -> Outcome {
     equal!(call!(pread(direct, memory.cast(), LEN, 0)) as usize, LEN);
     // SAFETY: the memory was just read into.
     let found = unsafe { std::slice::from_raw_parts(memory, LEN) };
-    ensure!(found.iter().all(|&byte| byte == MARK), "the file has changed");
+    ensure!(
+        found.iter().all(|&byte| byte == MARK),
+        "the file has changed"
+    );
     call!(close(direct));
     drop(cached);
     fs::remove_file(&path)?;

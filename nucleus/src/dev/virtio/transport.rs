@@ -27,7 +27,7 @@ use super::{
 use crate::{
     PAGE_SIZE,
     dev::pci::{self, Function, Identity},
-    dma::{self, Driver},
+    dma::{self, Driver, Policy},
     hw::machine,
     lock::{Rank, SpinLock},
 };
@@ -263,7 +263,12 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     // one before which none stands. Where a unit is lost, `enable` has failed.
     let place = pci::place(function.at);
     let translates = machine::iommu_stands_before(place);
-    domain = match features.contains(Features::ACCESS_PLATFORM) && translates {
+    let translates = translates && features.contains(Features::ACCESS_PLATFORM);
+    if translates && dma::policy() != Policy::Off && !pci::has_own_number(&function) {
+        // It would reach what other functions there are given, at addresses that mean its own.
+        return Err(Error::Lacks("a number of its own at the IOMMU"));
+    }
+    domain = match translates {
         true => dma::domain_of(place)?,
         false => dma::domain_beside(place),
     };
