@@ -392,8 +392,8 @@ pub(in crate::dev) fn soil_all() {
     all.iter().for_each(soil);
 }
 
-/// What a device may read beside a driver's messages has nothing of those who had the frames before,
-/// whether it stays mapped or is mapped for one message.
+/// What a device may read beside a driver's messages has nothing of those who had the frames
+/// before, whether it stays mapped or is mapped for one message.
 #[test]
 fn messages_show_nothing_of_others() {
     strict(|| {

@@ -101,8 +101,8 @@ pub fn behind(function: u16) -> Option<(u8, u8)> {
     (first > bus && last >= first).then_some((first, last))
 }
 
-/// The capability of PCI Express, and what it says of the kind of a bridge: a port of the root or of
-/// a switch.
+/// The capability of PCI Express, and what it says of the kind of a bridge: a port of the root or
+/// of a switch.
 const EXPRESS: u8 = 0x10;
 const PORTS_OF_EXPRESS: core::ops::RangeInclusive<u32> = 4..=6;
 

@@ -6,13 +6,13 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::cpu::{Features, features, irqs_disable, irqs_restore};
+use super::cpu::{Features, address_bits, features, irqs_disable, irqs_restore};
 use super::layout::{
     Image, STACK_SIZE, blocks, devices, image, image_base, ptr, reach_tables, stacks, table_ptr,
     tables,
 };
 use super::memory::MemoryMap;
-use super::{direct, guard, identify, mitigations, percpu};
+use super::{direct, guard, mitigations, percpu};
 use crate::hw::mitigations::{ADDRESS, inverted};
 use crate::hw::{DirectMap, Region, handlers};
 use crate::{OutOfMemory, PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr};
@@ -309,7 +309,7 @@ fn frames_of(bytes: Range<u64>) -> Range<u32> {
 /// whatever the firmware or a device says is there.
 pub(crate) fn is_physical(at: u64, bytes: u64) -> bool {
     let end = at.checked_add(bytes);
-    end.is_some_and(|end| end <= 1 << identify::address_bits())
+    end.is_some_and(|end| end <= 1 << address_bits())
 }
 
 /// Maps device registers, uncached, for good. `None` when the window is full or the range is not
