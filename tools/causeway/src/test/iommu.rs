@@ -231,11 +231,11 @@ fn shared(bench: &Bench) -> Result<()> {
     let file = bench.file("disk-alone", &vec![1; 1 << 20])?;
     let mut words: Vec<String> = Vec::new();
     let mut device = |word: String| words.extend(["-device".into(), word]);
-    device("pcie-root-port,id=port,chassis=1".into());
-    device("pcie-pci-bridge,id=bridge,bus=port".into());
+    device("pcie-root-port,id=above,chassis=1".into());
+    device("pcie-pci-bridge,id=shared,bus=above".into());
     for at in 0..2 {
         device(format!(
-            "virtio-blk-pci,bus=bridge,addr={at},drive=shared-{at}"
+            "virtio-blk-pci,bus=shared,addr={at},drive=shared-{at}"
         ));
     }
     for at in 0..2 {
