@@ -159,7 +159,11 @@ impl Client {
             return Err(Errno::EPROTO);
         }
         client.max_message.store(agreed, Ordering::Relaxed);
-        Ok(client)
+        // So many slices must go with one message, too.
+        match client.max_data() >= nucleus::PAGE_SIZE {
+            true => Ok(client),
+            false => Err(Errno::EPROTO),
+        }
     }
 
     /// The most bytes of data that one read or write moves: whole pages.

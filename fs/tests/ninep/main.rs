@@ -152,6 +152,27 @@ fn a_server_that_damages_its_greeting_is_refused() {
     });
 }
 
+/// A device whose queue is so short that no page goes beside a message is no file system, or one
+/// that works.
+#[test]
+fn a_server_with_a_short_queue_is_refused() {
+    support::on_machines(2, 1, |seed| {
+        for slices in 0..8 {
+            let wire = Wire::new(seed);
+            wire.limit(slices);
+            let Ok(root) = ninep::root(wire, b"") else {
+                assert!(slices < 5);
+                continue;
+            };
+            let namespace = Namespace::new(root, "9p");
+            let file = with_walk(&namespace, |walk| walk.open(b"/f", FLAGS, 0o644)).unwrap();
+            let data = vec![7; 9000];
+            let written = file.write(Some(100), FLAGS, &mut BytesSource::new(&data));
+            assert_eq!(written, Ok(data.len()), "with {slices} slices");
+        }
+    });
+}
+
 #[test]
 fn a_server_that_is_gone_is_an_error() {
     support::on_machines(4, 2, |seed| {

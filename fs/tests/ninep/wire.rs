@@ -2,7 +2,10 @@
 #![allow(dead_code, reason = "two test programs use it")]
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -32,6 +35,8 @@ pub struct Wire {
     pub server: Mutex<Server>,
     random: Mutex<Random>,
     manners: Mutex<Manners>,
+    /// The most parts of a message.
+    slices: AtomicUsize,
 }
 
 /// An answer that arrives at a time.
@@ -47,7 +52,13 @@ impl Wire {
             server: Mutex::new(Server::new()),
             random: Mutex::new(Random::new(seed)),
             manners: Mutex::new(Manners::Honest),
+            slices: AtomicUsize::new(128),
         })
+    }
+
+    /// From now on a message has so many parts at most.
+    pub fn limit(&self, slices: usize) {
+        self.slices.store(slices, Ordering::Relaxed);
     }
 
     pub fn behave(&self, manners: Manners) {
@@ -84,7 +95,7 @@ impl Wire {
 
 impl Transport for Wire {
     fn max_slices(&self) -> usize {
-        128
+        self.slices.load(Ordering::Relaxed)
     }
 
     fn send(

@@ -397,7 +397,7 @@ impl Pool {
         }))
     }
 
-    /// A frame; its bytes are stale.
+    /// A frame; its bytes are stale: those of the pool's messages before, or of others.
     ///
     /// # Errors
     /// [`OutOfMemory`].
@@ -416,7 +416,12 @@ impl Pool {
         let (frame, lasting) = match kept {
             Some(kept) => kept,
             None => {
-                let frame = Frame::alloc(Contents::Stale)?;
+                // Where devices reach what they are given, they read all of a page: nothing of
+                // those who had it before is there.
+                let frame = Frame::alloc(match self.domain {
+                    Some(_) => Contents::Zeroed,
+                    None => Contents::Stale,
+                })?;
                 let lasting = self.map(&frame);
                 (frame, lasting)
             }
@@ -542,4 +547,4 @@ impl Drop for Buffer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::dev) mod tests;

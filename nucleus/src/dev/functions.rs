@@ -94,7 +94,9 @@ impl Function {
     pub fn assign(&self, bar: usize) -> Result<DeviceMemory, AssignError> {
         #[cfg(target_os = "none")]
         {
-            let register = self.memory(bar).ok_or(AssignError::NoMemory)?;
+            let is_there = |it: &Bar| crate::hw::machine::is_physical(it.address, it.size);
+            let register = self.memory(bar).filter(is_there);
+            let register = register.ok_or(AssignError::NoMemory)?;
             let caching = crate::Caching::Uncached;
             let memory = DeviceMemory::new(register.address, register.size, caching);
             let memory = memory.ok_or(AssignError::NoMemory)?;

@@ -381,6 +381,66 @@ fn a_table_without_room_for_all_units_says_so() {
     assert_eq!(found.scopes(&found.units()[0]).len(), 90);
 }
 
+/// What stands where a unit may have been leaves the others with what they name.
+#[test]
+fn a_unit_that_is_cut_short_may_have_been_any() {
+    let whole = |at: u8| [0, 0, 16, 0, 1, 0, 0, 0, 0, at, 0xd9, 0xfe, 0, 0, 0, 0];
+    let read = |bad: &[u8]| {
+        let table = [&[0; 48], &whole(0)[..], bad, &whole(0x10)].concat();
+        dmar::Dmar::read(&table)
+    };
+    assert!(!read(&[]).lacks_units && read(&[]).units().len() == 2);
+    // Of another segment.
+    assert!(!read(&[0, 0, 16, 0, 1, 0, 1, 0, 0, 0x20, 0xd9, 0xfe, 0, 0, 0, 0]).lacks_units);
+    for length in [4u8, 6, 7, 8, 12, 15] {
+        let bad = [&[0, 0, length, 0][..], &[1; 11][..usize::from(length) - 4]].concat();
+        assert!(read(&bad).lacks_units, "a unit of {length} bytes");
+    }
+    for kind in 0..5 {
+        for length in 0..4 {
+            let found = read(&[kind, 0, length, 0]);
+            assert!(
+                found.lacks_units,
+                "an entry of kind {kind} with length {length}"
+            );
+        }
+    }
+}
+
+/// Whatever the firmware says, no device is given the units' own registers, or those of the
+/// interrupt controllers.
+#[test]
+fn regions_of_the_platforms_registers_are_left_out() {
+    let read = |start: u64, last: u64| {
+        let region = [
+            &[1, 0, 24, 0, 0, 0, 0, 0][..],
+            &start.to_le_bytes(),
+            &last.to_le_bytes(),
+        ];
+        let unit = [0, 0, 16, 0, 1, 0, 0, 0, 0, 0, 0xd9, 0xe0, 0, 0, 0, 0];
+        let table = [&[0; 48], &region.concat()[..], &unit].concat();
+        dmar::Dmar::read(&table)
+    };
+    assert_eq!(read(0xdf00_0000, 0xdfff_ffff).regions().len(), 1);
+    for (start, last) in [
+        (0xfec0_0000, 0xfec0_0fff),
+        (0xfed9_0000, 0xfed9_0fff),
+        (0xfee0_0000, 0xfeef_ffff),
+        (0xffff_f000, 0x1_0000_0fff),
+        (0xfe00_0000, 0xffff_ffff),
+        // Where the unit is, which comes later in the table.
+        (0xe0d9_0000, 0xe0d9_0fff),
+        (0xe000_0000, 0xe1ff_ffff),
+    ] {
+        let found = read(start, last);
+        assert!(
+            found.regions().is_empty(),
+            "{start:#x} is given to a device"
+        );
+        assert!(found.left_out == 1 && found.units().len() == 1);
+    }
+}
+
 #[test]
 fn remapping_units_are_read() {
     let _memory = firmware();

@@ -41,6 +41,7 @@ const PATTERN: u64 = 0xa4a4_a4a4_a4a4_a4a4;
 const SOON: Duration = Duration::from_millis(200);
 
 struct Edu {
+    function: Function,
     registers: *mut u64,
     place: u16,
     domain: Arc<Attachment>,
@@ -97,6 +98,7 @@ impl Edu {
         };
         let (pattern, room) = (lasting(PATTERN)?, lasting(0)?);
         Some(Edu {
+            function,
             registers: registers.cast(),
             place,
             domain,
@@ -225,6 +227,7 @@ pub fn attack() -> ! {
     let edu = Edu::find().expect("an edu device");
     crate::log!("edu: policy {:?}", dma::policy());
     try_own_memory(&edu);
+    claims(&edu);
     own_tables(&edu);
     others(&edu);
     changing(&edu);
@@ -235,6 +238,15 @@ pub fn attack() -> ! {
     }
     crate::log!("exit: status 0");
     stop(Stop::Done)
+}
+
+/// A device that says that its registers are where memory is: a driver would write them there.
+fn claims(edu: &Edu) {
+    let page = Frame::alloc_direct(Contents::Zeroed).expect("memory for the test");
+    // Where its registers can be: they take a MiB.
+    let is_believed = edu.function.claim(page.number() << PAGE_SHIFT & !0xf_ffff);
+    let state = if is_believed { "believed" } else { "refused" };
+    crate::log!("edu: registers that are memory: {state}");
 }
 
 fn in_image(at: usize) -> PhysAddr {

@@ -65,6 +65,7 @@ mod swap;
 mod sysv;
 mod threads;
 mod timers;
+mod transfers;
 mod udp_lite;
 mod unix_sockets;
 mod vdso;
@@ -109,7 +110,7 @@ fn main() {
         inet::datagrams, inet::raw, inet::options, unix_sockets::streams,
         unix_sockets::looking, unix_sockets::names, unix_sockets::packets,
         unix_sockets::rights, unix_sockets::options, epoll, events, inotify, disks, bus, entries,
-        cached, modes, mounted, direct, in_place, swap, files, names, clock, rtc, vdso, proc,
+        cached, modes, mounted, direct, transfers, in_place, swap, files, names, clock, rtc, vdso, proc,
         queues, sysv::segments,
         sysv::semaphores, sysv::messages, sysv::objects, floating, hw_cost, legacy,
         narrow::files, narrow::time, narrow::sockets, narrow::objects, narrow::processes,

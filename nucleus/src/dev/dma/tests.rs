@@ -413,6 +413,38 @@ fn a_pool_keeps_what_stays_mapped() {
     });
 }
 
+/// Leaves other bytes than zeros in all free frames.
+pub(in crate::dev) fn soil_all() {
+    let all: Vec<Frame> = core::iter::from_fn(|| Frame::alloc(Contents::Stale).ok()).collect();
+    let soil = |it| ephemeral::map(it).fill(0, PAGE_SIZE, 0x77);
+    all.iter().for_each(soil);
+}
+
+/// What a device may read beside a driver's messages has nothing of those who had the frames
+/// before, whether it stays mapped or is mapped for one message.
+#[test]
+fn messages_show_nothing_of_others() {
+    strict(|| {
+        soil_all();
+        let domain = domain_of(2).unwrap();
+        let pool = Pool::in_domain(1, Some(domain.clone())).unwrap();
+        let window = domain.strict().unwrap().add_window().unwrap();
+        let both = [pool.take().unwrap(), pool.take().unwrap()];
+        assert!(both[0].lasting.is_some() && both[1].lasting.is_none());
+        for buffer in &both {
+            buffer.write(0, b"message");
+            let mut addresses = Addresses::new(&domain, Some(&window));
+            let at = addresses.of(&[buffer.part(0, 7)], false).address;
+            addresses.give();
+            let mut bytes = [0; PAGE_SIZE];
+            assert!(device_read(2, at, &mut bytes));
+            let others = bytes[7..].iter().filter(|&&byte| byte != 0).count();
+            assert_eq!(others, 0, "bytes of others that the device has read");
+            take(&domain, &window);
+        }
+    });
+}
+
 /// A frame that could not be mapped for long takes no place of those that are.
 #[test]
 fn a_pool_counts_only_what_stays_mapped() {

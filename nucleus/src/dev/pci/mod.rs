@@ -16,6 +16,8 @@ use crate::hw::{
     machine,
     x86_64::config::{self, read as read_word, write as write_word},
 };
+use crate::mem::device::{Caching, DeviceMemory};
+use crate::{PAGE_SHIFT, PAGE_SIZE};
 
 /// The configuration space.
 pub(crate) struct Configuration;
@@ -229,7 +231,23 @@ impl Function {
         let bar = root().bar_info(self.at, bar).ok()??;
         let (address, size) = bar.memory_address_size()?;
         let end = u64::from(offset).checked_add(len as u64)?;
-        (address != 0 && end <= size).then(|| address + u64::from(offset))
+        let at = address.checked_add(offset.into())?;
+        (address != 0 && end <= size && !is_ram(at, len)).then_some(at)
+    }
+
+    /// Whether a driver would take it that the function's first registers are at an address below 4
+    /// GiB. For a test: it decodes nothing meanwhile.
+    pub(crate) fn claim(&self, address: u64) -> bool {
+        const FIRST: u8 = 0x10;
+        let mut root = root();
+        let (_, command) = root.get_status_command(self.at);
+        root.set_command(self.at, command - Command::MEMORY_SPACE - Command::IO_SPACE);
+        let before = read_word(place(self.at), FIRST);
+        root.set_bar_32(self.at, 0, address as u32);
+        let is_believed = self.memory(0, 0, 16) == Some(address);
+        root.set_bar_32(self.at, 0, before);
+        root.set_command(self.at, command);
+        is_believed
     }
 
     /// How many messages the function can send.
@@ -279,6 +297,22 @@ impl Function {
         unsafe { write_word(place(self.at), offset, header & !MASK_ALL | ENABLE) };
         true
     }
+}
+
+/// Whether remapping units tell the function from all others.
+pub(crate) fn has_own_number(function: &Function) -> bool {
+    config::has_own_number(place(function.at))
+}
+
+/// Whether any of the `len` bytes at an address is RAM. What a function says of its registers is
+/// the function's own word: a driver that believed it would write them there, past any IOMMU.
+pub(crate) fn is_ram(at: u64, len: usize) -> bool {
+    let Some(end) = at.checked_add(len as u64) else {
+        return true;
+    };
+    let first = at >> PAGE_SHIFT;
+    let pages = (end.div_ceil(PAGE_SIZE as u64) - first).max(1);
+    DeviceMemory::outside_ram(first, pages, Caching::Uncached).is_none()
 }
 
 /// A 32-bit register of a function's configuration; `None` for one that is not aligned.

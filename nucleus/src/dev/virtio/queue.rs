@@ -160,11 +160,14 @@ impl Queue {
     }
 
     fn new_memory(&self) -> Result<SlotMemory, OutOfMemory> {
-        let table = Frame::alloc_direct(Contents::Stale)?;
+        // The window first: without memory for the rest, the next attempt gets the same one.
         let strict = self.domain.strict();
+        let window = strict.map(|strict| strict.add_window()).transpose()?;
+        // Zeroed: the device reads all of it.
+        let table = Frame::alloc_direct(Contents::Zeroed)?;
         Ok(SlotMemory {
             table_at: self.domain.map_lasting(&table, true, false)?,
-            window: strict.map(|strict| strict.add_window()).transpose()?,
+            window,
             table,
         })
     }

@@ -14,8 +14,8 @@ use virtio_drivers::{
     transport::{
         DeviceStatus, Transport,
         pci::{
-            PciTransport, VIRTIO_PCI_CAP_COMMON_CFG, VIRTIO_PCI_CAP_NOTIFY_CFG, VIRTIO_VENDOR_ID,
-            bus::PCI_CAP_ID_VNDR,
+            PciTransport, VIRTIO_PCI_CAP_COMMON_CFG, VIRTIO_PCI_CAP_DEVICE_CFG,
+            VIRTIO_PCI_CAP_NOTIFY_CFG, VIRTIO_VENDOR_ID, bus::PCI_CAP_ID_VNDR,
         },
     },
 };
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     PAGE_SIZE,
     dev::pci::{self, Function, Identity},
-    dma::{self, AttachError, Driver},
+    dma::{self, AttachError, Driver, Policy},
     hw::machine,
     lock::{Rank, SpinLock},
 };
@@ -82,6 +82,8 @@ unsafe impl Hal for Machine {
     }
 
     unsafe fn mmio_phys_to_virt(at: PhysAddr, size: usize) -> NonNull<u8> {
+        // The device may say something else than before.
+        assert!(!pci::is_ram(at, size), "a device's registers are memory");
         let mapped = machine::map_device(at, size).and_then(NonNull::new);
         mapped.expect("`start` has made sure that there is room")
     }
@@ -125,6 +127,8 @@ mod common {
     pub const BYTES: usize = 56;
 }
 const NO_VECTOR: u16 = 0xffff;
+/// Capabilities of a function at most: four bytes each, behind the header.
+const MOST_CAPABILITIES: usize = (256 - 64) / 4;
 /// What is mapped besides the crate's registers: doorbells and entries of the table of messages.
 const SPARE_PAGES: usize = 64;
 
@@ -143,14 +147,33 @@ impl Own {
         let (mut common, mut notify) = (None, None);
         let mut pages = SPARE_PAGES;
         let root = pci::root();
+        // A list that is a circle has no end.
+        let (mut left, mut seen) = (MOST_CAPABILITIES, 0u8);
         for found in root.capabilities(function.at) {
+            left = left.checked_sub(1)?;
             if found.id != PCI_CAP_ID_VNDR {
                 continue;
             }
             let read = |offset: u8| pci::read(function, found.offset.checked_add(offset)?);
             let place = (read(4)? as u8, read(8)?, read(12)?);
             pages = pages.saturating_add(place.2 as usize / PAGE_SIZE + 2);
-            match (found.private_header >> 8) as u8 {
+            // The crate maps the first of each kind, and does not look where that is.
+            let (len, kind) = (
+                found.private_header as u8,
+                (found.private_header >> 8) as u8,
+            );
+            let least = if kind == VIRTIO_PCI_CAP_NOTIFY_CFG {
+                20
+            } else {
+                16
+            };
+            if len < least || kind > VIRTIO_PCI_CAP_DEVICE_CFG || seen >> kind & 1 != 0 {
+                continue;
+            }
+            seen |= 1 << kind;
+            place.1.checked_add(place.2)?;
+            function.memory(place.0, place.1, place.2 as usize)?;
+            match kind {
                 VIRTIO_PCI_CAP_COMMON_CFG if common.is_none() => common = Some(place),
                 VIRTIO_PCI_CAP_NOTIFY_CFG if notify.is_none() => {
                     notify = Some((place, read(16)?));
@@ -240,11 +263,16 @@ pub(super) fn start(mut function: Function, wanted: u64, queues: Queues) -> Resu
     // A device that does not offer it uses physical addresses, though a unit may stand before it.
     // Where a unit is lost, `enable` has failed.
     let place = pci::place(function.at);
-    let attached = match features.contains(Features::ACCESS_PLATFORM) {
+    let offers = features.contains(Features::ACCESS_PLATFORM);
+    let attached = match offers {
         true => dma::domain_of(place),
         false => Err(AttachError::NoUnit),
     };
     domain = match attached {
+        Ok(_) if dma::policy() != Policy::Off && !pci::has_own_number(&function) => {
+            // It would reach what other functions there are given, at addresses that mean its own.
+            return Err(Error::Lacks("a number of its own at the IOMMU"));
+        }
         Ok(domain) => domain,
         Err(AttachError::NoUnit) => dma::domain_beside(place),
         Err(AttachError::NoContextTable) => {

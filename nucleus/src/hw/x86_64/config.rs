@@ -101,6 +101,53 @@ pub fn behind(function: u16) -> Option<(u8, u8)> {
     (first > bus && last >= first).then_some((first, last))
 }
 
+/// The capability of PCI Express, and what it says of the kind of a bridge: a port of the root or
+/// of a switch.
+const EXPRESS: u8 = 0x10;
+const PORTS_OF_EXPRESS: core::ops::RangeInclusive<u32> = 4..=6;
+
+/// The first word of a capability of a function.
+fn capability(function: u16, wanted: u8) -> Option<u32> {
+    const STATUS: u8 = 4;
+    const HAS_LIST: u32 = 1 << 20;
+    const FIRST: u8 = 0x34;
+    let mut at = match read(function, STATUS) & HAS_LIST {
+        0 => return None,
+        _ => read(function, FIRST) as u8,
+    };
+    // No function has more of them, unless its list is a circle.
+    for _ in 0..48 {
+        if at < 0x40 {
+            break;
+        }
+        let word = read(function, at);
+        if word as u8 == wanted {
+            return Some(word);
+        }
+        at = (word >> 8) as u8;
+    }
+    None
+}
+
+/// Whether a function's requests come to the units with the function's own number. Behind a bridge
+/// to conventional PCI they come with one that all functions there share.
+pub fn has_own_number(function: u16) -> bool {
+    let bus = (function >> 8) as u8;
+    let is_port = |bridge| {
+        let express = capability(bridge, EXPRESS);
+        express.is_some_and(|word| PORTS_OF_EXPRESS.contains(&(word >> 20 & 0xf)))
+    };
+    let buses = buses();
+    let mut has = true;
+    for above in (0..bus).filter(|&it| buses[usize::from(it)]) {
+        functions(above, |place| {
+            let leads = behind(place).is_some_and(|(first, last)| (first..=last).contains(&bus));
+            has &= !leads || is_port(place);
+        });
+    }
+    has
+}
+
 /// Calls `each` with every function of a bus.
 pub fn functions(bus: u8, mut each: impl FnMut(u16)) {
     for device in 0..32u16 {

@@ -306,3 +306,12 @@ pub fn halt() -> ! {
 pub fn spin_hint() {
     core::hint::spin_loop();
 }
+
+/// How many bits a physical address has: others are reserved in page tables.
+pub fn address_bits() -> u32 {
+    const LEAF: u32 = 0x8000_0008;
+    match __cpuid(0x8000_0000).eax >= LEAF {
+        true => (__cpuid(LEAF).eax & 0xff).min(52),
+        false => 36,
+    }
+}

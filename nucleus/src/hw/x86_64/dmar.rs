@@ -22,6 +22,8 @@ const MAX_PATH: usize = 8;
 const PAGE: u64 = 4096;
 /// One past the last physical address.
 const TOP: u64 = 1 << 52;
+/// The interrupt controllers, registers of units mostly, and the firmware's ROM.
+const PLATFORM: Range<u64> = 0xfec0_0000..0x1_0000_0000;
 /// The largest region that is believed: frame buffers have some hundred MiB.
 const LARGEST_REGION: u64 = 1 << 30;
 
@@ -163,9 +165,9 @@ impl Dmar {
         dmar.flags = table.get(FLAGS).copied().unwrap_or(0);
         let mut rest = table.get(FIRST..).unwrap_or(&[]);
         while let (Some(kind), Some(length)) = (u16_at(rest, 0), u16_at(rest, 2)) {
-            let Some((entry, others)) = rest.split_at_checked(length.max(4).into()) else {
-                dmar.left_out += 1;
-                dmar.lacks_units = true;
+            let is_entry = length >= 4;
+            let Some((entry, others)) = rest.split_at_checked(length.into()).filter(|_| is_entry)
+            else {
                 break;
             };
             rest = others;
@@ -177,11 +179,36 @@ impl Dmar {
             };
             dmar.left_out += usize::from(read.is_none());
         }
+        // What is left has no entry's length: units may have been there.
+        if !rest.is_empty() {
+            dmar.left_out += 1;
+            dmar.lacks_units = true;
+        }
+        dmar.leave_out_regions_of_units();
         dmar
     }
 
+    /// Leaves out regions with registers of units: those come before or behind.
+    fn leave_out_regions_of_units(&mut self) {
+        let mut kept = 0;
+        for at in 0..self.region_count {
+            let region = self.regions[at].clone();
+            let has = |unit: &Unit| (region.start..region.end).contains(&unit.registers);
+            if self.units().iter().any(has) {
+                self.left_out += 1;
+            } else {
+                self.regions[kept] = region;
+                kept += 1;
+            }
+        }
+        self.region_count = kept;
+    }
+
     fn add_unit(&mut self, entry: &[u8]) -> Option<()> {
-        let (segment, registers) = (u16_at(entry, 6)?, u64_at(entry, 8)?);
+        let (Some(segment), Some(registers)) = (u16_at(entry, 6), u64_at(entry, 8)) else {
+            self.lacks_units = true;
+            return None;
+        };
         let is_known = self.units().iter().any(|unit| unit.registers == registers);
         // Of devices that the kernel does not find either.
         if segment != 0 {
@@ -210,7 +237,8 @@ impl Dmar {
         let end = u64_at(entry, 16)?.checked_add(1)?;
         let is_whole = start % PAGE == 0 && end % PAGE == 0;
         let is_sound = start < end && end <= TOP && end - start <= LARGEST_REGION;
-        if segment != 0 || !is_whole || !is_sound {
+        let is_platform = start < PLATFORM.end && PLATFORM.start < end;
+        if segment != 0 || !is_whole || !is_sound || is_platform {
             return None;
         }
         let slot = self.region_count;

@@ -76,7 +76,7 @@ pub(crate) use percpu::{
 };
 pub(crate) use power::stop;
 pub(crate) use space::{
-    device_pages_left, entry_root, invalidate_all, invalidate_page, kernel_root,
+    device_pages_left, entry_root, invalidate_all, invalidate_page, is_physical, kernel_root,
     load_program_space, load_space, map_device,
 };
 pub(crate) use user::run as run_program;

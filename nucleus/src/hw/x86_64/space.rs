@@ -6,7 +6,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::cpu::{Features, features, irqs_disable, irqs_restore};
+use super::cpu::{Features, address_bits, features, irqs_disable, irqs_restore};
 use super::layout::{
     Image, STACK_SIZE, blocks, devices, image, image_base, ptr, reach_tables, stacks, table_ptr,
     tables,
@@ -305,13 +305,23 @@ fn frames_of(bytes: Range<u64>) -> Range<u32> {
     (bytes.start >> PAGE_SHIFT) as u32..(bytes.end >> PAGE_SHIFT) as u32
 }
 
+/// Whether all of these addresses are physical ones: a CPU faults at an entry with another one,
+/// whatever the firmware or a device says is there.
+pub(crate) fn is_physical(at: u64, bytes: u64) -> bool {
+    let end = at.checked_add(bytes);
+    end.is_some_and(|end| end <= 1 << address_bits())
+}
+
 /// Maps device registers, uncached, for good. `None` when the window is full or the range is not
 /// a physical one.
 pub(crate) fn map_device(at: u64, bytes: usize) -> Option<*mut u8> {
+    if !is_physical(at, bytes as u64) {
+        return None;
+    }
     let offset = at as usize % PAGE_SIZE;
     let pages = (offset + bytes).div_ceil(PAGE_SIZE);
     let first = DEVICE_PAGES.fetch_add(pages, Ordering::Relaxed);
-    if first + pages > DEVICE_WINDOW || at & !ADDRESS & !(PAGE_SIZE as u64 - 1) != 0 {
+    if first + pages > DEVICE_WINDOW {
         return None;
     }
     for page in 0..pages {

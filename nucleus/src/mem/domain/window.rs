@@ -46,6 +46,11 @@ impl Window {
         }
     }
 
+    /// Whether no address of it was ever used.
+    pub(super) fn is_unused(&self) -> bool {
+        self.next.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether there are addresses for so many pages.
     #[inline]
     pub(crate) fn has_room(&self, pages: usize) -> bool {

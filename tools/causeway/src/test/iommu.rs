@@ -50,6 +50,9 @@ pub fn run(bench: &Bench, report: &mut Report) {
         });
     }
     report.run("iommu: none", || none(bench));
+    let without = &apart.behind(None);
+    report.run("iommu: tables that make no sense", || nonsense(without));
+    report.run("iommu: disks that share a number", || shared(plain));
     report.run("iommu: a disk that goes round it", || beside(bench));
     report.run("iommu: an invalidation that the unit refuses", || {
         spoilt(plain)
@@ -153,7 +156,11 @@ fn expected(policy: &str) -> String {
         "open" => "Open",
         _ => "Strict",
     };
-    let mut lines = vec![format!("policy {name}"), "its own memory: works".into()];
+    let mut lines = vec![
+        format!("policy {name}"),
+        "its own memory: works".into(),
+        "registers that are memory: refused".into(),
+    ];
     let access = |target: &str, outcome: &str| match is_off {
         true => format!("{target}: read {outcome}"),
         false => format!("{target}: read {outcome}, write {outcome}"),
@@ -284,6 +291,67 @@ fn cut_off(bench: &Bench) -> Result<()> {
     let said = outcomes(&finished);
     let wanted = "its own memory: works\nit is no bus master\nit reaches nothing\n";
     ensure!(said == wanted, "{said}{}", finished.why());
+    Ok(())
+}
+
+/// Disks behind a bridge to conventional PCI, whose requests the unit can't tell apart, are not
+/// used; another one is.
+fn shared(bench: &Bench) -> Result<()> {
+    let file = bench.file("disk-alone", &vec![1; 1 << 20])?;
+    let mut words: Vec<String> = Vec::new();
+    let mut device = |word: String| words.extend(["-device".into(), word]);
+    device("pcie-root-port,id=above,chassis=1".into());
+    device("pcie-pci-bridge,id=shared,bus=above".into());
+    for at in 0..2 {
+        device(format!(
+            "virtio-blk-pci,bus=shared,addr={at},drive=shared-{at}"
+        ));
+    }
+    for at in 0..2 {
+        let path = bench.file(&format!("disk-shared-{at}"), &[2; 1 << 16])?;
+        let drive = format!("if=none,id=shared-{at},format=raw,file={}", path.display());
+        words.extend(["-drive".into(), drive]);
+    }
+    let line =
+        "md5sum < /dev/vda; ls /sys/block | grep -c vd; dmesg | grep -c 'a number of its own'";
+    let finished = bench
+        .shell(line)
+        .disk(Disk::at(&file)?)
+        .words(words)
+        .run()?;
+    finished.printed("d35bb2e58b602d94ccd9628f249ae7e5  -\n1\n2\n")
+}
+
+/// Whatever the firmware's table of units says, the machine starts, and its disk works by physical
+/// addresses.
+fn nonsense(bench: &Bench) -> Result<()> {
+    let unit = |at: u64, length: u16| {
+        let [low, high] = length.to_le_bytes();
+        [&[0, 0, low, high, 1, 0, 0, 0][..], &at.to_le_bytes()].concat()
+    };
+    let file = bench.file("disk-nonsense", &vec![1; 1 << 20])?;
+    for (name, entries) in [
+        ("none", vec![]),
+        ("memory", unit(0x100_0000, 16)),
+        ("beyond", unit(0xf_ffff_ffff_f000, 16)),
+        ("interrupts", unit(0xfee0_0000, 16)),
+        ("timer", unit(0xfed0_0000, 16)),
+        ("short", unit(0xfed9_0000, 8)),
+        ("endless", unit(0xfed9_0000, 0)),
+        ("long", unit(0xfed9_0000, 0xffff)),
+    ] {
+        // Width, flags, and what is reserved.
+        let table = [&[38, 1][..], &[0; 10], &entries].concat();
+        let table = bench.file(&format!("dmar-{name}"), &table)?;
+        let words = [
+            "-acpitable".into(),
+            format!("sig=DMAR,data={}", table.display()),
+        ];
+        let guest = bench.shell("md5sum < /dev/vda; grep policy /proc/causeway/iommu");
+        let finished = guest.disk(Disk::at(&file)?).words(words).run()?;
+        let printed = finished.printed("d35bb2e58b602d94ccd9628f249ae7e5  -\npolicy off\n");
+        printed.with_context(|| name.to_string())?;
+    }
     Ok(())
 }
 

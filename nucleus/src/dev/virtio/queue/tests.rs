@@ -357,3 +357,67 @@ fn a_request_is_given_once() {
     let failure = failure.unwrap_err().to_string();
     assert!(failure.contains("given to a device twice"), "{failure}");
 }
+
+/// The frame of a request's descriptors shows the device nothing of those who had it before.
+#[test]
+fn descriptors_stand_alone_in_their_frame() {
+    on_machines_with("descriptors", [1], 256, 10, || {
+        if dma::policy() != dma::Policy::Strict {
+            return;
+        }
+        dma::tests::soil_all();
+        let queue = Arc::new(queue());
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let request = Request::new(vec![Part::whole(frame)], 0);
+        queue.try_submit(&request).unwrap();
+        let mut device = Device::new(queue.clone());
+        device.take();
+        let [descriptors, ..] = queue.addresses();
+        let mut head = [0; size_of::<Descriptor>()];
+        let at = descriptors + (device.taken[0] as usize * head.len()) as u64;
+        assert!(device_read(DEVICE, at, &mut head));
+        let table = u64::from_le_bytes(head[..8].try_into().unwrap());
+        let mut bytes = [0; PAGE_SIZE];
+        assert!(device_read(DEVICE, table, &mut bytes));
+        let behind = &bytes[size_of::<Descriptor>()..];
+        assert!(behind.iter().all(|&byte| byte == 0), "bytes of others");
+        device.work();
+        queue.look();
+    });
+}
+
+/// A request that finds memory for a part of what its slot needs leaves no memory behind, however
+/// often it is tried.
+#[test]
+fn attempts_that_fail_leave_no_memory_behind() {
+    on_machines_with("attempts", [1], 1024, 10, || {
+        let queue = queue();
+        let frame = Frame::alloc(Contents::Zeroed).unwrap();
+        let request = Request::new(vec![Part::whole(frame)], 0);
+        let taken = || {
+            let usage = frame::usage();
+            usage.data + usage.kernel
+        };
+        let attempt = |left| {
+            frame::fail_after(Some(left));
+            let result = queue.try_submit(&request);
+            frame::fail_after(None);
+            result == Err(Error::OutOfMemory)
+        };
+        for left in 0..4 {
+            // What the first one makes for good is for the next, which may come further.
+            let is_failure = attempt(left);
+            let before = taken();
+            for _ in 0..20 {
+                if !is_failure || !attempt(left) {
+                    return;
+                }
+                assert_eq!(
+                    taken(),
+                    before,
+                    "memory left by attempts that fail at {left}"
+                );
+            }
+        }
+    });
+}
