@@ -2,7 +2,7 @@
 //! use memory that others need.
 //!
 //! usage: `attacks [--list] [--seconds N] [--mixed N] [WORD...]`: runs those whose names contain a
-//! WORD, or all, for N seconds each (0.3, say); with `--mixed`, so many of them at a time, chosen at random
+//! WORD, or all, for N seconds each; with `--mixed`, so many of them at a time, chosen at random
 //! again and again (or all), for N seconds in all. It starts as root, and prepares what an attack
 //! finds on a machine (programs with a set-id bit, files of others); the attack itself is an
 //! ordinary user's.
