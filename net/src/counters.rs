@@ -47,6 +47,8 @@ nucleus::counters! {
     icmp_echo_replies,
     /// Messages of ICMP that were wrong.
     icmp_errors,
+    /// Segments of TCP that were sent again.
+    tcp_segments_repeated,
     /// Messages of ICMP for IPv6.
     icmp6_messages,
     /// Requests for an echo among them.

@@ -47,6 +47,27 @@ impl Prefix {
         })
     }
 
+    /// Returns the first address of the network.
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    /// Tells whether it is a network of IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.network.is_ipv4()
+    }
+
+    /// Returns the address for all machines of the network, if it has one.
+    pub fn broadcast(&self) -> Option<Ipv4Addr> {
+        match self.network {
+            IpAddr::V4(network) if self.bits <= 30 => {
+                let host = u32::MAX.checked_shr(self.bits.into()).unwrap_or(0);
+                Some(Ipv4Addr::from(u32::from(network) | host))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns how many bits count.
     pub fn bits(&self) -> u8 {
         self.bits

@@ -15,12 +15,13 @@ use super::{
     ethernet::{self, Arp, Discovery},
     fragments::{Fragment, Key},
     interface::Interface,
-    network::Network,
+    neighbours::Neighbour,
+    network::{Change, Network},
     output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, pseudo_sum, send_to},
 };
 use crate::{
     counters::Counter,
-    link::Mac,
+    link::{Direction, Mac},
     packet::{Checksum, Head, Packet},
     timer::now,
 };
@@ -108,6 +109,7 @@ impl Network {
             traffic.received_packets.fetch_add(1, Relaxed);
             traffic.received_bytes.fetch_add(packet.len() as u64, Relaxed);
         }
+        interface.show(Direction::In, &packet);
         if !packet.head.is_empty() {
             // It comes from this machine: the headers become a slice like the rest.
             let bytes = packet.head.as_slice();
@@ -371,7 +373,19 @@ impl Network {
 
     /// Notes a neighbour's address, and sends what has waited for it.
     fn learn(&self, interface: &Interface, ip: IpAddr, mac: Mac, asks: bool) {
-        let waiting = interface.neighbours.lock().learn(ip, mac, asks, now());
+        let now = now();
+        let (waiting, old, new) = {
+            let mut neighbours = interface.neighbours.lock();
+            let old = neighbours.get(ip, now);
+            let waiting = neighbours.learn(ip, mac, asks, now);
+            (waiting, old, neighbours.get(ip, now))
+        };
+        let known = |it: Option<Neighbour>| it.map(|it| (it.mac, it.is_fresh, it.is_asked));
+        if let Some(entry) = new
+            && known(old) != known(new)
+        {
+            self.note_quietly(Change::Neighbour(interface.index(), entry));
+        }
         for packet in waiting {
             send_to(interface, mac, packet);
         }

@@ -12,9 +12,10 @@ use nucleus::sync::{Rank, SpinLock};
 use super::{
     address::Prefix,
     neighbours::{Neighbour, Neighbours},
+    source,
 };
 use crate::{
-    link::{Device, Features, Mac},
+    link::{Device, Direction, Features, Mac, Taps},
     packet::Packet,
 };
 
@@ -79,6 +80,8 @@ pub enum Origin {
     Dhcp,
     /// A router's advertisement.
     Router,
+    /// A program that says which it is: Linux's `RTPROT_*`.
+    Program(u8),
 }
 
 /// Whether an address may be used.
@@ -107,6 +110,12 @@ pub struct Address {
     pub preferred_until: Option<u64>,
     /// Until when it may be used, in nanoseconds since boot; `None` for ever.
     pub valid_until: Option<u64>,
+    /// The other end of a link of two machines; the network is that one's then.
+    pub peer: Option<IpAddr>,
+    /// The address for all machines of the network, if a program has chosen it.
+    pub broadcast: Option<Ipv4Addr>,
+    /// No route to the network belongs to it.
+    pub is_alone: bool,
 }
 
 impl Address {
@@ -119,7 +128,15 @@ impl Address {
             state: AddressState::Valid,
             preferred_until: None,
             valid_until: None,
+            peer: None,
+            broadcast: None,
+            is_alone: false,
         }
+    }
+
+    /// Tells whether new connections should not use it any more.
+    pub fn is_deprecated(&self, now: u64) -> bool {
+        self.preferred_until.is_some_and(|until| now >= until)
     }
 }
 
@@ -161,8 +178,14 @@ pub struct Interface {
     is_up: AtomicBool,
     /// How many users want to see packets for other machines, too (`IFF_PROMISC`).
     watchers: AtomicU32,
+    /// The administrator is one of them.
+    watches: AtomicBool,
     /// The largest packet by the administrator's will; the device may take less.
     mtu: AtomicU32,
+    /// Its address on the link by the administrator's will.
+    mac: SpinLock<Option<Mac>>,
+    /// Those that see its packets.
+    taps: Arc<Taps>,
     /// See [`Traffic`].
     pub traffic: Traffic,
     pub(super) addresses: SpinLock<Vec<Address>>,
@@ -170,14 +193,22 @@ pub struct Interface {
 }
 
 impl Interface {
-    pub(super) fn new(index: u32, name: Name, device: Arc<dyn Device>) -> Interface {
+    pub(super) fn new(
+        index: u32,
+        name: Name,
+        device: Arc<dyn Device>,
+        taps: Arc<Taps>,
+    ) -> Interface {
         Interface {
             index,
             name: SpinLock::new(Rank::Leaf, name),
             device,
             is_up: AtomicBool::new(true),
             watchers: AtomicU32::new(0),
+            watches: AtomicBool::new(false),
             mtu: AtomicU32::new(u32::MAX),
+            mac: SpinLock::new(Rank::Leaf, None),
+            taps,
             traffic: Traffic::default(),
             addresses: SpinLock::new(Rank::Leaf, Vec::new()),
             neighbours: SpinLock::new(Rank::Leaf, Neighbours::default()),
@@ -203,9 +234,25 @@ impl Interface {
         self.index == LOOPBACK
     }
 
-    /// Returns what its device can do.
+    /// Returns what its device can do, with the address that the administrator has chosen.
     pub fn features(&self) -> Features {
-        self.device.features()
+        let mut features = self.device.features();
+        if features.mac.is_some() {
+            features.mac = self.mac.lock().or(features.mac);
+        }
+        features
+    }
+
+    pub(super) fn set_mac(&self, mac: Mac) {
+        *self.mac.lock() = Some(mac);
+    }
+
+    /// Shows a packet to those that see all.
+    #[inline]
+    pub(super) fn show(&self, direction: Direction, packet: &Packet) {
+        if self.taps.are_there() {
+            self.taps.show(self.index, self.features().mac, direction, packet);
+        }
     }
 
     /// Returns its device.
@@ -265,8 +312,23 @@ impl Interface {
         }
     }
 
+    /// The administrator wants to see packets for other machines, or not any more; returns whether
+    /// that is new.
+    pub(super) fn be_promiscuous(&self, is_wanted: bool) -> bool {
+        let is_new = self.watches.swap(is_wanted, Relaxed) != is_wanted;
+        match is_wanted {
+            true if is_new => self.watch(),
+            false if is_new => self.unwatch(),
+            _ => {}
+        }
+        is_new
+    }
+
     /// Gives a packet with the link's header to the device, and counts it.
     pub fn transmit(&self, packet: Packet) {
+        if self.is_up() {
+            self.show(Direction::Out, &packet);
+        }
         if self.is_loopback() {
             self.device.send(packet);
             return;
@@ -330,30 +392,22 @@ impl Interface {
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         let addresses = self.addresses.lock();
         address == Ipv4Addr::BROADCAST
-            || addresses.iter().any(|own| own.prefix.is_broadcast(address))
+            || addresses.iter().any(|own| {
+                own.broadcast == Some(address)
+                    || own.peer.is_none() && own.prefix.is_broadcast(address)
+            })
     }
 
-    /// Returns the source of packets to `to`: a valid address of the same version, by preference
-    /// one of the same scope, one that is not deprecated, one in the same network, the first
-    /// (RFC 6724 5).
+    /// Returns the best source of packets to `to` (RFC 6724 5).
     pub fn source_for(&self, to: IpAddr) -> Option<IpAddr> {
         let now = crate::timer::now();
         let addresses = self.addresses.lock();
-        let mut best: Option<((bool, bool, bool), IpAddr)> = None;
-        for own in &*addresses {
-            if own.ip.is_ipv4() != to.is_ipv4() || own.state != AddressState::Valid {
-                continue;
-            }
-            let key = (
-                is_link_local(own.ip) == is_link_local(to),
-                own.preferred_until.is_none_or(|until| now < until),
-                own.prefix.contains(to),
-            );
-            if best.is_none_or(|(other, _)| key > other) {
-                best = Some((key, own.ip));
-            }
-        }
-        best.map(|(_, ip)| ip)
+        source::best(&addresses, to, now)
+    }
+
+    /// Returns how often its link has come or gone.
+    pub fn carrier_changes(&self) -> u64 {
+        self.traffic.carrier_changes.load(Relaxed)
     }
 
     /// Returns how many neighbours are remembered.

@@ -2,7 +2,8 @@
 //!
 //! - `address`: addresses and networks, and which of them a bound socket covers;
 //! - [`Interface`] (`interface`): a device with its name, addresses, state and counts;
-//! - [`Network`] (`network`): the interfaces, routes, MTUs of paths;
+//! - [`Network`] (`network`): the interfaces, routes, MTUs of paths; `configure`: more of what
+//!   programs change; `source`: the choice of a packet's source;
 //! - `input`: packets that arrive; `output`: packets that are sent;
 //! - `neighbours`: addresses on the link; `ethernet`: formats of the link;
 //! - `fragments`: parts of packets; `errors`: messages of ICMP about packets;
@@ -22,6 +23,8 @@ mod neighbours;
 mod network;
 mod output;
 mod raw;
+mod configure;
+mod source;
 
 pub use address::{Cover, Family, Prefix, destination, is_own, source_for};
 pub use errors::{Refusal, Report, Trouble};
@@ -30,7 +33,9 @@ pub use interface::{
     Address, AddressState, Interface, LOOPBACK, Name, Origin, Traffic, is_link_local,
 };
 pub use neighbours::Neighbour;
-pub use network::{Change, Network, Route, RouteEntry, Upper};
+pub use configure::{Adding, RouteChoice, flags};
+pub use network::{Change, Network, Route, RouteEntry, RouteKind, Upper};
+pub use source::scope_of;
 pub use output::Sending;
 pub(crate) use raw::Packet;
 

@@ -33,6 +33,27 @@ pub struct Neighbour {
     pub is_fresh: bool,
     /// It is being asked for its address.
     pub is_asked: bool,
+    /// A program has fixed the address.
+    pub is_fixed: bool,
+    /// Nanoseconds since it was confirmed, and since it was used.
+    pub confirmed: u64,
+    /// See `confirmed`.
+    pub used: u64,
+}
+
+impl Neighbour {
+    /// One that is forgotten.
+    pub fn gone(ip: IpAddr) -> Neighbour {
+        Neighbour {
+            ip,
+            mac: None,
+            is_fresh: false,
+            is_asked: false,
+            is_fixed: false,
+            confirmed: 0,
+            used: 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -44,7 +65,27 @@ struct Entry {
     /// When to ask next, if that was begun, and how often it was asked.
     asks_at: Option<u64>,
     asked: u32,
+    /// A program has fixed the address.
+    is_fixed: bool,
     waiting: VecDeque<Packet>,
+}
+
+impl Entry {
+    fn is_old(&self, now: u64) -> bool {
+        self.mac.is_none() || !self.is_fixed && now >= self.confirmed_at + REACHABLE
+    }
+
+    fn describe(&self, ip: IpAddr, now: u64) -> Neighbour {
+        Neighbour {
+            ip,
+            mac: self.mac,
+            is_fresh: !self.is_old(now),
+            is_asked: self.asks_at.is_some(),
+            is_fixed: self.is_fixed,
+            confirmed: now.saturating_sub(self.confirmed_at),
+            used: now.saturating_sub(self.used_at),
+        }
+    }
 }
 
 /// An ARP request or neighbour solicitation to send: for this address, to one machine if its own is
@@ -75,7 +116,7 @@ impl Neighbours {
             return Answer::Waits(None);
         };
         entry.used_at = now;
-        let is_old = entry.mac.is_none() || now >= entry.confirmed_at + REACHABLE;
+        let is_old = entry.is_old(now);
         let question = (is_old && entry.asks_at.is_none()).then(|| {
             entry.asks_at = Some(now + RETRY);
             entry.asked = 1;
@@ -98,7 +139,8 @@ impl Neighbours {
     /// Adds an entry without an address; makes room for it if necessary.
     fn add(&mut self, to: IpAddr, now: u64) {
         if self.table.len() >= MOST {
-            let oldest = self.table.iter().min_by_key(|(_, entry)| entry.used_at);
+            let oldest = self.table.iter().filter(|(_, entry)| !entry.is_fixed);
+            let oldest = oldest.min_by_key(|(_, entry)| entry.used_at);
             let oldest = oldest.map(|(ip, _)| *ip);
             oldest.map(|ip| self.table.remove(&ip));
         }
@@ -110,6 +152,7 @@ impl Neighbours {
                 used_at: now,
                 asks_at: None,
                 asked: 0,
+                is_fixed: false,
                 waiting: VecDeque::new(),
             },
         );
@@ -124,7 +167,7 @@ impl Neighbours {
         if asks && !self.table.contains_key(&ip) {
             self.add(ip, 0);
         }
-        let Some(entry) = self.table.get_mut(&ip) else {
+        let Some(entry) = self.table.get_mut(&ip).filter(|entry| !entry.is_fixed) else {
             return VecDeque::new();
         };
         entry.mac = Some(mac);
@@ -164,13 +207,27 @@ impl Neighbours {
     /// Lists the entries at `now`.
     pub fn list(&self, now: u64) -> Result<Vec<Neighbour>> {
         let mut list = nucleus::try_vec(self.table.len())?;
-        list.extend(self.table.iter().map(|(ip, entry)| Neighbour {
-            ip: *ip,
-            mac: entry.mac,
-            is_fresh: entry.mac.is_some() && now < entry.confirmed_at + REACHABLE,
-            is_asked: entry.asks_at.is_some(),
-        }));
+        let all = self.table.iter();
+        list.extend(all.map(|(ip, entry)| entry.describe(*ip, now)));
         Ok(list)
+    }
+
+    /// Returns what is known of one at `now`.
+    pub fn get(&self, ip: IpAddr, now: u64) -> Option<Neighbour> {
+        Some(self.table.get(&ip)?.describe(ip, now))
+    }
+
+    /// Fixes the address that one has, or frees it. Half of the table may be fixed.
+    pub fn fix(&mut self, ip: IpAddr, is_fixed: bool) {
+        let fixed = self.table.values().filter(|entry| entry.is_fixed).count();
+        if let Some(entry) = self.table.get_mut(&ip) {
+            entry.is_fixed = is_fixed && fixed < MOST / 2;
+        }
+    }
+
+    /// Forgets one; false if it is not there.
+    pub fn remove(&mut self, ip: IpAddr) -> bool {
+        self.table.remove(&ip).is_some()
     }
 
     /// Returns the number of entries.

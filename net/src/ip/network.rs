@@ -4,7 +4,7 @@
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{
     net::IpAddr,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 use abi::{Errno, Result};
@@ -19,10 +19,10 @@ use super::{
     fragments::Fragments,
     input::Received,
     interface::{Address, AddressState, Interface, LOOPBACK, Name, Origin},
-    neighbours::Question,
+    neighbours::{Neighbour, Question},
 };
 use crate::{
-    link::{Device, Loopback},
+    link::{Device, Loopback, Taps},
     timer::{Alarm, now},
 };
 
@@ -35,6 +35,20 @@ const PATH_AGE: u64 = 600_000_000_000;
 /// The least MTU of a path: Linux's `min_pmtu`, and that of IPv6.
 const LEAST_MTU_V4: u16 = 552;
 pub(super) const LEAST_MTU_V6: u16 = 1280;
+
+/// What becomes of packets on a route.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum RouteKind {
+    /// They are sent.
+    #[default]
+    Unicast,
+    /// They are dropped.
+    Blackhole,
+    /// The destination can't be reached.
+    Unreachable,
+    /// The destination must not be reached.
+    Prohibited,
+}
 
 /// A route as it is configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +67,10 @@ pub struct RouteEntry {
     pub source: Option<IpAddr>,
     /// Until when it holds, in nanoseconds since boot; `None` for ever.
     pub valid_until: Option<u64>,
+    /// What becomes of packets.
+    pub kind: RouteKind,
+    /// Bytes of the largest packet; 0 for the interface's.
+    pub mtu: u16,
 }
 
 impl RouteEntry {
@@ -66,7 +84,15 @@ impl RouteEntry {
             origin: Origin::Static,
             source: None,
             valid_until: None,
+            kind: RouteKind::Unicast,
+            mtu: 0,
         }
+    }
+
+    /// Tells whether it leads to one address at an interface.
+    fn is_direct(&self) -> bool {
+        let whole = if self.prefix.is_ipv4() { 32 } else { 128 };
+        self.prefix.bits() == whole && self.gateway.is_none()
     }
 
     /// Tells whether both are the same route: what a second one replaces.
@@ -81,6 +107,8 @@ impl RouteEntry {
 pub enum Change {
     /// An interface is new, or its name, state, link or MTU has changed.
     Interface(u32),
+    /// An interface is gone, which had this name.
+    NoInterface(u32, Name),
     /// An interface has another address, or it has changed.
     Address(u32, Address),
     /// An interface has lost an address.
@@ -89,6 +117,18 @@ pub enum Change {
     Route(RouteEntry),
     /// A route is gone.
     NoRoute(RouteEntry),
+    /// A neighbour of an interface is new or has changed.
+    Neighbour(u32, Neighbour),
+    /// A neighbour of an interface is forgotten.
+    NoNeighbour(u32, IpAddr),
+}
+
+/// Tells whether packets to an address go to several machines.
+fn is_for_many(to: IpAddr) -> bool {
+    match to {
+        IpAddr::V4(to) => to.is_multicast() || to.is_broadcast(),
+        IpAddr::V6(to) => to.is_multicast(),
+    }
 }
 
 /// The way to an address.
@@ -130,6 +170,9 @@ pub struct Network {
     loopback: Arc<Loopback>,
     upper: OnceBox<Box<dyn Upper>>,
     observer: OnceBox<Box<dyn Fn(Change) + Send + Sync>>,
+    taps: Arc<Taps>,
+    /// The number of the next interface.
+    next_index: AtomicU32,
     pub(super) alarm: Arc<Alarm>,
 }
 
@@ -149,10 +192,13 @@ impl Network {
             loopback: loopback.clone(),
             upper: OnceBox::new(),
             observer: OnceBox::new(),
+            taps: Arc::default(),
+            next_index: AtomicU32::new(LOOPBACK),
             alarm,
         };
         // There is room for the first.
         let _ = network.add_interface(loopback);
+        network.add_loopback_addresses();
         network
     }
 
@@ -183,6 +229,13 @@ impl Network {
         }
     }
 
+    /// As [`note`](Network::note), for a change after which routes are the same.
+    pub(super) fn note_quietly(&self, change: Change) {
+        if let Some(observer) = self.observer.get() {
+            observer(change);
+        }
+    }
+
     /// Adds an interface, which is called `lo` if it is the first one, and by its number among the
     /// others; returns its number.
     ///
@@ -201,23 +254,27 @@ impl Network {
     }
 
     fn insert_interface(&self, device: Arc<dyn Device>, name: Option<Name>) -> Result<u32> {
-        let mut interfaces = self.interfaces.lock();
-        if interfaces.len() >= MOST_INTERFACES {
-            return Err(Errno::ENOBUFS);
-        }
-        let has = |name| interfaces.iter().any(|it: &Arc<Interface>| it.name() == name);
+        let has = |name| self.interface_by_name(name).is_some();
         let name = match name {
             Some(name) if has(name) => return Err(Errno::EEXIST),
             Some(name) => name,
-            None if interfaces.is_empty() => Name(*b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+            None if self.interface_from(LOOPBACK).is_none() => {
+                Name(*b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0")
+            }
             None => {
                 let mut names = (0..).map(Name::ethernet);
                 names.find(|&name| !has(name)).ok_or(Errno::ENOBUFS)?
             }
         };
+        let mut interfaces = self.interfaces.lock();
+        if interfaces.len() >= MOST_INTERFACES {
+            return Err(Errno::ENOBUFS);
+        }
         interfaces.try_reserve(1)?;
-        let index = interfaces.len() as u32 + 1;
-        interfaces.push(Arc::new(Interface::new(index, name, device)));
+        // Numbers rise, and none is used again.
+        let index = self.next_index.fetch_add(1, Relaxed);
+        let fresh = Interface::new(index, name, device, self.taps.clone());
+        interfaces.push(Arc::new(fresh));
         drop(interfaces);
         self.note(Change::Interface(index));
         Ok(index)
@@ -226,7 +283,31 @@ impl Network {
     /// Returns an interface.
     pub fn interface(&self, index: u32) -> Option<Arc<Interface>> {
         let at = index.checked_sub(1)? as usize;
-        self.interfaces.lock().get(at).cloned()
+        let interfaces = self.interfaces.lock();
+        if let Some(it) = interfaces.get(at).filter(|it| it.index() == index) {
+            return Some(it.clone());
+        }
+        let found = interfaces.binary_search_by_key(&index, |it| it.index());
+        found.ok().map(|at| interfaces[at].clone())
+    }
+
+    /// Returns the interface with the least number from `index` on.
+    fn interface_from(&self, index: u32) -> Option<Arc<Interface>> {
+        let interfaces = self.interfaces.lock();
+        let at = interfaces.partition_point(|it| it.index() < index);
+        interfaces.get(at).cloned()
+    }
+
+    /// Removes an interface from the list; returns it.
+    pub(super) fn take_interface(&self, index: u32) -> Option<Arc<Interface>> {
+        let mut interfaces = self.interfaces.lock();
+        let at = interfaces.binary_search_by_key(&index, |it| it.index());
+        Some(interfaces.remove(at.ok()?))
+    }
+
+    /// Returns those that see all packets.
+    pub fn taps(&self) -> &Taps {
+        &self.taps
     }
 
     /// Returns an interface by its name.
@@ -240,7 +321,12 @@ impl Network {
     }
 
     fn interfaces_from(&self, first: u32) -> impl Iterator<Item = Arc<Interface>> {
-        (first..).map_while(|index| self.interface(index))
+        let mut next = first;
+        core::iter::from_fn(move || {
+            let found = self.interface_from(next)?;
+            next = found.index() + 1;
+            Some(found)
+        })
     }
 
     /// Changes an interface's name.
@@ -311,7 +397,7 @@ impl Network {
         self.own.lock().try_reserve(1)?;
         interface.put_address(address)?;
         self.note_own(address.ip);
-        if address.state == AddressState::Valid {
+        if address.state == AddressState::Valid && !address.is_alone && !interface.is_loopback() {
             self.put_route(RouteEntry {
                 origin: Origin::Kernel,
                 source: Some(address.ip),
@@ -455,20 +541,37 @@ impl Network {
             let found = {
                 let routes = self.routes.lock();
                 let fits = |entry: &&RouteEntry| {
-                    entry.prefix.contains(to) && by.is_none_or(|by| entry.interface == by)
+                    let is_by = by.is_none_or(|by| entry.interface == by);
+                    entry.prefix.contains(to) && (is_by || entry.kind != RouteKind::Unicast)
                 };
                 routes.iter().filter(fits).nth(skipped).copied()
             };
-            let entry = found.ok_or(Errno::ENETUNREACH)?;
+            let entry = match found {
+                Some(entry) => entry,
+                None => self.direct(to, by)?,
+            };
             skipped += 1;
+            match entry.kind {
+                RouteKind::Unicast => {}
+                RouteKind::Blackhole => return Err(Errno::EINVAL),
+                RouteKind::Unreachable => return Err(Errno::EHOSTUNREACH),
+                RouteKind::Prohibited => return Err(Errno::EACCES),
+            }
             let Some(interface) = self.interface(entry.interface).filter(|it| it.is_up()) else {
                 continue;
             };
-            if let Some(source) = entry.source.or_else(|| interface.source_for(to)) {
+            let source = entry.source.or_else(|| interface.source_for(to));
+            if let Some(source) = source.or_else(|| self.far_source(&interface, to)) {
                 break (entry, interface, source);
             }
+            if entry.is_direct() {
+                return Err(Errno::EADDRNOTAVAIL);
+            }
         };
-        let mtu = interface.mtu();
+        let mut mtu = interface.mtu();
+        if entry.mtu != 0 {
+            mtu = mtu.min(entry.mtu);
+        }
         let known = self.paths.lock().get(&to).copied();
         let mtu = match known {
             Some((least, until)) if now() < until => mtu.min(least),
@@ -476,7 +579,7 @@ impl Network {
         };
         Ok(Route {
             interface,
-            next_hop: entry.gateway.unwrap_or(to),
+            next_hop: entry.gateway.filter(|_| !is_for_many(to)).unwrap_or(to),
             source,
             mtu,
             generation,
@@ -528,6 +631,7 @@ impl Network {
                 self.ask(&interface, question);
             }
             for neighbour in gone {
+                self.note_quietly(Change::NoNeighbour(interface.index(), neighbour));
                 if let Some(upper) = self.upper() {
                     upper.report(Report::silent(neighbour));
                 }

@@ -1,6 +1,7 @@
 //! Links: what carries packets.
 //!
 //! - this file: [`Device`], which a driver implements;
+//! - [`Taps`] (`taps`): those that see all packets;
 //! - `loopback`: the device whose packets arrive where they were sent;
 //! - [`bad`]: a simulated link between two machines, for tests.
 
@@ -9,8 +10,10 @@ use crate::packet::Packet;
 #[cfg(not(target_os = "none"))]
 pub mod bad;
 mod loopback;
+mod taps;
 
 pub use loopback::{Loopback, count_packet};
+pub use taps::{Direction, Tap, Taps};
 
 /// An address of a device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -56,4 +59,9 @@ pub trait Device: Send + Sync {
 
     /// Lets it receive packets for other machines, too, or not.
     fn set_promiscuous(&self, _is_wanted: bool) {}
+
+    /// Returns the kind by which netlink tells of it; empty for a card.
+    fn kind(&self) -> &'static str {
+        ""
+    }
 }

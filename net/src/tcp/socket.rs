@@ -8,7 +8,11 @@ use abi::Errno;
 use nucleus::sync::{Rank, SpinGuard, SpinLock};
 use vm::account::Account;
 
-use super::{Pair, Tcp, block::Settings, connection::Connection};
+use super::{
+    Pair, Tcp,
+    block::{Info, Settings},
+    connection::Connection,
+};
 use crate::{
     Family, Waits,
     ports::{Hold, NameOptions},
@@ -229,6 +233,13 @@ impl Socket {
             sent: outbound.map_or(0, |status| status.added),
             received: inbound.map_or(0, |status| status.added),
         }
+    }
+
+    /// Returns how its connection does; `None` if that needs no packets, or is not there.
+    pub fn info(&self) -> Option<Info> {
+        let line = self.inner().line.clone()?;
+        let now = crate::timer::now();
+        Some(line.with(|block| block.info(now)))
     }
 
     /// Takes the pending error, which is reported once.

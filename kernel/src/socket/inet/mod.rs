@@ -4,9 +4,10 @@
 //! - `name`: `struct sockaddr_in` and `sockaddr_in6`;
 //! - `ip_options`, `tcp_options`: the options of their levels;
 //! - `stack`: the one protocol stack;
-//! - `control`: control messages of datagrams; `interface`: `lo`, as `ioctl` shows it.
+//! - `control`: control messages of datagrams; `interface`: interfaces, as programs name them;
+//!   `ioctl`: what is asked and changed by it.
 //!
-//! The loopback interface is the only one. It is up from the start.
+//! The loopback interface is up from the start, and stays so.
 
 use alloc::sync::Arc;
 
@@ -26,6 +27,7 @@ use super::{Common, Family, Socket, common};
 mod control;
 mod datagram;
 pub mod interface;
+pub mod ioctl;
 mod ip_options;
 mod name;
 mod stack;
@@ -36,7 +38,7 @@ use datagram::Datagrams;
 use stack::{AF_UNSPEC, IPPROTO_IP, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, check_port, domain};
 
 pub use stack::{AF_INET, AF_INET6, stack};
-pub use tcp_options::state_number;
+pub use tcp_options::{congestion_name, info, state_number};
 
 /// IPv4.
 pub const V4: Family = Family {
