@@ -1,7 +1,10 @@
 //! Packets that arrive: checks, fragments, neighbours' messages, echoes.
 
 use alloc::sync::Arc;
-use core::net::{IpAddr, Ipv4Addr};
+use core::{
+    net::{IpAddr, Ipv4Addr},
+    sync::atomic::Ordering::Relaxed,
+};
 
 use fbuf::Aggregate;
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
@@ -11,7 +14,8 @@ use super::{
     errors::Refusal,
     ethernet::{self, Arp, Discovery},
     fragments::{Fragment, Key},
-    network::{Interface, Network},
+    interface::Interface,
+    network::Network,
     output::{FRAGMENT, HEADER_V4, HEADER_V6, Sending, pseudo_sum, send_to},
 };
 use crate::{
@@ -95,6 +99,17 @@ impl Network {
         let Some(interface) = self.interface(index) else {
             return;
         };
+        if !interface.is_loopback() {
+            let traffic = &interface.traffic;
+            if !interface.is_up() {
+                traffic.receive_dropped.fetch_add(1, Relaxed);
+                return;
+            }
+            traffic.received_packets.fetch_add(1, Relaxed);
+            traffic
+                .received_bytes
+                .fetch_add(packet.len() as u64, Relaxed);
+        }
         if !packet.head.is_empty() {
             // It comes from this machine: the headers become a slice like the rest.
             let bytes = packet.head.as_slice();
@@ -123,7 +138,9 @@ impl Network {
                     return;
                 }
                 let (to, kind) = ethernet::read_header(&header);
-                if to != own && !to.is_for_many() {
+                if to.is_for_many() {
+                    interface.traffic.received_multicast.fetch_add(1, Relaxed);
+                } else if to != own {
                     return;
                 }
                 data.clip_front(ethernet::HEADER);

@@ -1,7 +1,8 @@
 //! IPv4 and IPv6.
 //!
 //! - `address`: addresses and networks, and which of them a bound socket covers;
-//! - [`Network`] (`network`): interfaces, their addresses, routes, MTUs of paths;
+//! - [`Interface`] (`interface`): a device with its name, addresses, state and counts;
+//! - [`Network`] (`network`): the interfaces, routes, MTUs of paths;
 //! - `input`: packets that arrive; `output`: packets that are sent;
 //! - `neighbours`: addresses on the link; `ethernet`: formats of the link;
 //! - `fragments`: parts of packets; `errors`: messages of ICMP about packets;
@@ -16,6 +17,7 @@ mod ethernet;
 mod fragments;
 pub(crate) mod icmp;
 mod input;
+mod interface;
 mod neighbours;
 mod network;
 mod output;
@@ -24,7 +26,11 @@ mod raw;
 pub use address::{Cover, Family, Prefix, destination, is_own, source_for};
 pub use errors::{Refusal, Report, Trouble};
 pub use input::Received;
-pub use network::{Interface, Network, Route, Upper};
+pub use interface::{
+    Address, AddressState, Interface, LOOPBACK, Name, Origin, Traffic, is_link_local,
+};
+pub use neighbours::Neighbour;
+pub use network::{Change, Network, Route, RouteEntry, Upper};
 pub use output::Sending;
 pub(crate) use raw::Packet;
 

@@ -7,6 +7,8 @@ use alloc::{
 };
 use core::net::IpAddr;
 
+use abi::Result;
+
 use crate::{link::Mac, packet::Packet};
 
 /// The most neighbours that are remembered. Strangers can fill the table; then those go first
@@ -20,8 +22,21 @@ const REACHABLE: u64 = 30_000_000_000;
 const RETRY: u64 = 1_000_000_000;
 const RETRIES: u32 = 3;
 
+/// A neighbour, for lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Neighbour {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its address on the link, if that is known.
+    pub mac: Option<Mac>,
+    /// That was confirmed not long ago.
+    pub is_fresh: bool,
+    /// It is being asked for its address.
+    pub is_asked: bool,
+}
+
 #[derive(Debug)]
-struct Neighbour {
+struct Entry {
     mac: Option<Mac>,
     /// When the address was last confirmed.
     confirmed_at: u64,
@@ -47,7 +62,7 @@ pub(super) enum Answer {
 /// The table of one interface.
 #[derive(Default, Debug)]
 pub(super) struct Neighbours {
-    table: BTreeMap<IpAddr, Neighbour>,
+    table: BTreeMap<IpAddr, Entry>,
 }
 
 impl Neighbours {
@@ -89,7 +104,7 @@ impl Neighbours {
         }
         self.table.insert(
             to,
-            Neighbour {
+            Entry {
                 mac: None,
                 confirmed_at: 0,
                 used_at: now,
@@ -144,6 +159,18 @@ impl Neighbours {
         });
         let next = self.table.values().filter_map(|entry| entry.asks_at).min();
         (questions, gone, next)
+    }
+
+    /// Lists the entries at `now`.
+    pub fn list(&self, now: u64) -> Result<Vec<Neighbour>> {
+        let mut list = nucleus::try_vec(self.table.len())?;
+        list.extend(self.table.iter().map(|(ip, entry)| Neighbour {
+            ip: *ip,
+            mac: entry.mac,
+            is_fresh: entry.mac.is_some() && now < entry.confirmed_at + REACHABLE,
+            is_asked: entry.asks_at.is_some(),
+        }));
+        Ok(list)
     }
 
     /// Returns the number of entries.

@@ -12,8 +12,9 @@ use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 use super::{
     ICMP_V6,
     ethernet::{self, Arp, Discovery},
+    interface::Interface,
     neighbours::{Answer, Question},
-    network::{Interface, Network, Route},
+    network::{Network, Route},
 };
 use crate::{
     link::Mac,
@@ -202,7 +203,7 @@ impl Network {
     fn transmit(&self, route: &Route, to: IpAddr, mut packet: Packet) {
         let interface = &*route.interface;
         let Some(own) = interface.features().mac else {
-            interface.device().send(packet);
+            interface.transmit(packet);
             return;
         };
         let kind = if to.is_ipv4() {
@@ -226,7 +227,7 @@ impl Network {
             *at += ethernet::HEADER as u16;
         }
         if for_many {
-            interface.device().send(packet);
+            interface.transmit(packet);
             return;
         }
         let answer = interface
@@ -287,7 +288,7 @@ impl Network {
         arp.write(packet.head.push(ethernet::ARP_LEN));
         let header = packet.head.push(ethernet::HEADER);
         ethernet::write_header(header, to, arp.from_mac, ethernet::ARP);
-        interface.device().send(packet);
+        interface.transmit(packet);
     }
 
     pub(super) fn send_discovery(
@@ -325,14 +326,14 @@ impl Network {
         push_header(&mut packet.head, &sending, 0, whole);
         let header = packet.head.push(ethernet::HEADER);
         ethernet::write_header(header, mac, own, ethernet::IPV6);
-        interface.device().send(packet);
+        interface.transmit(packet);
     }
 }
 
 /// Sends a packet with the link's header to a neighbour.
 pub(super) fn send_to(interface: &Interface, mac: Mac, mut packet: Packet) {
     packet.head.as_mut_slice()[..6].copy_from_slice(&mac.0);
-    interface.device().send(packet);
+    interface.transmit(packet);
 }
 
 /// Adds the header of IP before what is in `head`, which `more` bytes follow.

@@ -46,6 +46,14 @@ pub trait Device: Send + Sync {
     /// Returns what it can do.
     fn features(&self) -> Features;
 
-    /// Sends a packet, or drops it if there is no room. Never sleeps for long.
-    fn send(&self, packet: Packet);
+    /// Sends a packet, or drops it if there is no room; returns false then. Never sleeps for long.
+    fn send(&self, packet: Packet) -> bool;
+
+    /// Tells whether its link is there.
+    fn has_carrier(&self) -> bool {
+        true
+    }
+
+    /// Lets it receive packets for other machines, too, or not.
+    fn set_promiscuous(&self, _is_wanted: bool) {}
 }
