@@ -2,7 +2,8 @@
 //!
 //! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
 //! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block
-//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`root`] is the file
+//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`mod@net`]: its network
+//! cards. [`root`] is the file
 //! system with the nodes.
 
 mod causeway;
@@ -10,6 +11,7 @@ pub mod disk;
 pub mod entropy;
 pub mod kmsg;
 mod memory;
+pub mod net;
 pub mod ports;
 mod random;
 pub mod rtc;

@@ -26,7 +26,7 @@ use nucleus::{
 };
 
 use crate::{
-    device::{disk, entropy},
+    device::{disk, entropy, net},
     process::{self, loadavg, sigio, signal},
     shutdown::finish,
     socket::unix,
@@ -75,6 +75,7 @@ pub fn start() -> ! {
     nucleus::pci::find();
     entropy::start();
     disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
+    net::start();
     let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));
     let (root, who) = (namespace.root(), Credentials::default());
     let walk = Walk {

@@ -107,7 +107,9 @@ impl Network {
                 return;
             }
             traffic.received_packets.fetch_add(1, Relaxed);
-            traffic.received_bytes.fetch_add(packet.len() as u64, Relaxed);
+            traffic
+                .received_bytes
+                .fetch_add(packet.len() as u64, Relaxed);
         }
         interface.show(Direction::In, &packet);
         if !packet.head.is_empty() {

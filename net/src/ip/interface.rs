@@ -31,6 +31,9 @@ const LEAST_MTU: u32 = 68;
 pub struct Name(pub [u8; 16]);
 
 impl Name {
+    /// The loopback interface's.
+    pub const LOOPBACK: Name = Name(*b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+
     /// Makes a name of bytes up to the first zero; `None` for one that is empty, too long, `.` or
     /// `..`, or has a slash, a colon or a space.
     pub fn new(bytes: &[u8]) -> Option<Name> {

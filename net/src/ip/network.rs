@@ -254,28 +254,33 @@ impl Network {
     }
 
     fn insert_interface(&self, device: Arc<dyn Device>, name: Option<Name>) -> Result<u32> {
-        let has = |name| self.interface_by_name(name).is_some();
-        let name = match name {
-            Some(name) if has(name) => return Err(Errno::EEXIST),
-            Some(name) => name,
-            None if self.interface_from(LOOPBACK).is_none() => {
-                Name(*b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0")
+        let index = loop {
+            let count = self.interfaces.lock().len();
+            let has = |name| self.interfaces().any(|it| it.name() == name);
+            let name = match name {
+                Some(name) if has(name) => return Err(Errno::EEXIST),
+                Some(name) => name,
+                None if count == 0 => Name::LOOPBACK,
+                None => {
+                    let mut names = (0..).map(Name::ethernet);
+                    names.find(|&name| !has(name)).ok_or(Errno::ENOBUFS)?
+                }
+            };
+            let mut interfaces = self.interfaces.lock();
+            // Another one that came meanwhile may have the name.
+            if interfaces.len() != count {
+                continue;
             }
-            None => {
-                let mut names = (0..).map(Name::ethernet);
-                names.find(|&name| !has(name)).ok_or(Errno::ENOBUFS)?
+            if count >= MOST_INTERFACES {
+                return Err(Errno::ENOBUFS);
             }
+            interfaces.try_reserve(1)?;
+            // Numbers rise, and none is used again.
+            let index = self.next_index.fetch_add(1, Relaxed);
+            let fresh = Interface::new(index, name, device, self.taps.clone());
+            interfaces.push(Arc::new(fresh));
+            break index;
         };
-        let mut interfaces = self.interfaces.lock();
-        if interfaces.len() >= MOST_INTERFACES {
-            return Err(Errno::ENOBUFS);
-        }
-        interfaces.try_reserve(1)?;
-        // Numbers rise, and none is used again.
-        let index = self.next_index.fetch_add(1, Relaxed);
-        let fresh = Interface::new(index, name, device, self.taps.clone());
-        interfaces.push(Arc::new(fresh));
-        drop(interfaces);
         self.note(Change::Interface(index));
         Ok(index)
     }
@@ -335,7 +340,10 @@ impl Network {
     /// `ENODEV`, `EEXIST`.
     pub fn rename(&self, index: u32, name: Name) -> Result<()> {
         let interface = self.interface(index).ok_or(Errno::ENODEV)?;
-        if self.interface_by_name(name).is_some_and(|other| other.index() != index) {
+        if self
+            .interface_by_name(name)
+            .is_some_and(|other| other.index() != index)
+        {
             return Err(Errno::EEXIST);
         }
         interface.set_name(name);

@@ -12,8 +12,8 @@ use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 use super::{
     ICMP_V6,
     ethernet::{self, Arp, Discovery},
-    neighbours::{Answer, Question},
     interface::Interface,
+    neighbours::{Answer, Question},
     network::{Network, Route},
 };
 use crate::{

@@ -14,7 +14,10 @@ use alloc::{sync::Arc, vec::Vec};
 
 pub use queue::{Queue, Request};
 
-use crate::dma::{Attachment, Pool};
+use crate::{
+    dma::{Attachment, Pool},
+    task::WaitQueue,
+};
 
 /// What a device is: the numbers of the specification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,10 +68,15 @@ pub struct Queues {
     pub count: u16,
     /// The most slots of each.
     pub slots: usize,
-    /// The messages by which they interrupt, at least 1, as far as the device has so many: queue
-    /// `n` has message `n`, and where there are fewer, queues share them in turn.
+    /// The messages by which they interrupt, at least 1, as far as the device has so many: group
+    /// `n` has message `n`, and where there are fewer, groups share them in turn.
     pub messages: u16,
+    /// Queues of a group, which follow each other; at least 1.
+    pub group: u16,
 }
+
+/// Copies bytes from an offset on out of the configuration of a device that begins to work.
+pub type ReadConfig<'a> = &'a dyn Fn(usize, &mut [u8]) -> Result<(), Error>;
 
 impl Queues {
     /// As many queues, each as large as the device lets it be and with a message of its own.
@@ -77,6 +85,7 @@ impl Queues {
             count,
             slots: queue::MAX_SLOTS,
             messages: count,
+            group: 1,
         }
     }
 }
@@ -90,6 +99,8 @@ pub struct Device {
     #[cfg_attr(not(target_os = "none"), allow(dead_code))]
     domain: Arc<Attachment>,
     features: u64,
+    /// Woken when the device has changed its configuration.
+    changes: Arc<WaitQueue>,
 }
 
 /// The devices of a kind that were not taken before, in the order of their places on the bus.
@@ -127,11 +138,31 @@ impl Found {
     pub fn start_with(self, wanted: u64, queues: Queues) -> Result<Device, Error> {
         #[cfg(target_os = "none")]
         {
-            transport::start(self.function, wanted, queues)
+            transport::start(self.function, |_, _| Ok((wanted, queues)))
         }
         #[cfg(not(target_os = "none"))]
         {
             let _ = (wanted, queues);
+            match self.never {}
+        }
+    }
+
+    /// Starts the device with the features and queues that `choose` makes of the features that it
+    /// offers and its configuration.
+    ///
+    /// # Errors
+    /// As [`start_with`](Found::start_with), and those of `choose`.
+    pub fn start_chosen(
+        self,
+        choose: impl FnOnce(u64, ReadConfig<'_>) -> Result<(u64, Queues), Error>,
+    ) -> Result<Device, Error> {
+        #[cfg(target_os = "none")]
+        {
+            transport::start(self.function, choose)
+        }
+        #[cfg(not(target_os = "none"))]
+        {
+            let _ = choose;
             match self.never {}
         }
     }
@@ -146,6 +177,27 @@ impl Device {
     /// Queue `number`, less than were asked for at [`start`](Found::start).
     pub fn queue(&self, number: u16) -> &Arc<Queue> {
         &self.queues[number as usize]
+    }
+
+    /// How many queues there are.
+    pub fn queue_count(&self) -> u16 {
+        self.queues.len() as u16
+    }
+
+    /// Woken when the device says that its configuration has changed. Without a message to spare it
+    /// never is.
+    pub fn changes(&self) -> &Arc<WaitQueue> {
+        &self.changes
+    }
+
+    /// Resets the device, which breaks its promises, and fails all requests, now and later. A unit
+    /// keeps it from memory from now on; without one, what it could write to is never free again.
+    pub fn give_up(&self, why: &str) {
+        #[cfg(target_os = "none")]
+        self.registers.reset();
+        for queue in &self.queues {
+            queue.give_up(why);
+        }
     }
 
     /// Makes a pool whose frames, up to `keep`, stay mapped for the device.

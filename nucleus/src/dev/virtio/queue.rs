@@ -14,7 +14,7 @@ use crate::{
     counters::Counter,
     dma::{self, Addresses, Attachment, BATCH, Driver, Part, Window},
     frame::Contents,
-    lock::{Rank, SpinLock},
+    lock::{OnceArc, Rank, SpinLock},
     task::{Sleep, WaitQueue, Woken},
     time,
 };
@@ -39,6 +39,9 @@ const DEVICE_WRITES: u16 = 2;
 const INDIRECT: u16 = 4;
 /// In the used ring's flags: the device looks at the ring by itself.
 const NO_NOTIFY: u16 = 1;
+/// In the available ring's flags: the driver looks at the ring by itself. A hint: the device may
+/// interrupt nevertheless.
+const NO_INTERRUPT: u16 = 1;
 
 /// Where in the second frame of the rings the used ring begins; the available one is at 0.
 const USED: usize = 1024;
@@ -52,6 +55,8 @@ pub struct Request {
     /// from [`GIVEN`] to another; all else changes it under the lock of `parts`.
     state: AtomicU64,
     done: WaitQueue,
+    /// Whatever the driver wants.
+    number: u32,
 }
 
 struct Parts {
@@ -76,7 +81,7 @@ impl Request {
     /// # Panics
     /// If a part is empty or leaves its frame, or `readable` is more than there are.
     pub fn new(parts: Vec<Part>, readable: usize) -> Arc<Request> {
-        let request = Request::done_already(Vec::new());
+        let request = Request::done_already(Vec::new(), 0);
         request.renew(readable, |list| *list = parts);
         Arc::new(request)
     }
@@ -87,15 +92,29 @@ impl Request {
     /// # Errors
     /// [`OutOfMemory`].
     pub fn idle(parts: usize) -> Result<Arc<Request>, OutOfMemory> {
-        let list = crate::try_vec(parts)?;
-        Ok(Arc::new(Request::done_already(list)))
+        Request::idle_numbered(parts, 0)
     }
 
-    fn done_already(list: Vec<Part>) -> Request {
+    /// As [`idle`](Request::idle), with a number by which the driver knows it.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn idle_numbered(parts: usize, number: u32) -> Result<Arc<Request>, OutOfMemory> {
+        let list = crate::try_vec(parts)?;
+        Ok(Arc::new(Request::done_already(list, number)))
+    }
+
+    /// The number that the driver gave it, or 0.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn done_already(list: Vec<Part>, number: u32) -> Request {
         Request {
             parts: SpinLock::new(Rank::Leaf, Parts { list, readable: 0 }),
             state: AtomicU64::new(0),
             done: WaitQueue::new(),
+            number,
         }
     }
 
@@ -259,6 +278,8 @@ pub struct Queue {
     room: WaitQueue,
     /// Woken when the device has done anything.
     progress: WaitQueue,
+    /// A task looks at the queue: an interrupt silences the device and wakes this.
+    bell: OnceArc<WaitQueue>,
 }
 
 // SAFETY: the doorbell's register takes writes from any CPU at any time; all else is Send and Sync.
@@ -311,6 +332,7 @@ impl Queue {
             state: SpinLock::new(Rank::Device, state),
             room: WaitQueue::new(),
             progress: WaitQueue::new(),
+            bell: OnceArc::new(),
         })
     }
 
@@ -536,39 +558,64 @@ impl Queue {
         }
     }
 
-    /// Takes what the device has done. Any context; its interrupt calls this.
+    /// Leaves all work to a task: from now on an interrupt does no more than silence the device and
+    /// wake `bell`, until [`rearm`](Queue::rearm). Several queues may have one bell. Once.
+    pub fn defer(&self, bell: Arc<WaitQueue>) {
+        self.bell.get_or_insert(|| bell);
+    }
+
+    /// Asks the device not to interrupt until [`rearm`](Queue::rearm).
+    pub fn silence(&self) {
+        self.word(0).store(NO_INTERRUPT, Ordering::Relaxed);
+    }
+
+    /// Lets the device interrupt for what it does from now on. Returns whether it has done
+    /// something before, for which no interrupt may come.
+    pub fn rearm(&self) -> bool {
+        self.word(0).store(0, Ordering::Relaxed);
+        // Either the device sees that it is to interrupt, or this sees what it has done.
+        fence(Ordering::SeqCst);
+        self.has_news()
+    }
+
+    /// Tells whether the device has done something that was not [looked](Queue::look) at, or has
+    /// failed.
+    pub fn has_news(&self) -> bool {
+        let state = self.state.lock_irq();
+        state.broken
+            || self.domain.is_revoked()
+            || self.word(USED + 2).load(Ordering::Acquire) != state.used
+    }
+
+    /// Tells whether the device has failed.
+    pub fn is_broken(&self) -> bool {
+        self.state.lock_irq().broken
+    }
+
+    /// Handles an interrupt.
+    #[cfg_attr(not(target_os = "none"), allow(dead_code))]
+    pub(crate) fn interrupt(&self) {
+        match self.bell.get() {
+            Some(bell) => {
+                self.silence();
+                bell.wake_all();
+            }
+            None => self.look(),
+        }
+    }
+
+    /// Takes what the device has done. Any context; its interrupt calls this, unless it is
+    /// [deferred](Queue::defer).
     pub fn look(&self) {
         let mut room = 0;
         {
             let mut state = self.state.lock_irq();
-            let state = &mut *state;
-            // The elements are read after the index that makes them ours.
-            if self.domain.is_revoked() && !state.broken {
-                self.fail(state, "its device reaches no memory any more");
-                room = usize::MAX;
-            }
-            while !state.broken && self.word(USED + 2).load(Ordering::Acquire) != state.used {
-                let (number, written) = self.used_element(state.used);
-                state.used = state.used.wrapping_add(1);
-                let busy = state
-                    .slots
-                    .get_mut(number as usize)
-                    .filter(|slot| slot.busy);
-                let Some(slot) = busy else {
-                    self.fail(state, "its device broke the protocol");
-                    room = usize::MAX;
-                    break;
-                };
-                slot.busy = false;
-                if let Some(window) = slot.window() {
-                    dma::take(&self.domain, window);
-                }
-                // Room was reserved for all of them.
-                state.free.push(number as u16);
+            let was_broken = state.broken;
+            while self.take_used(&mut state).is_some() {
                 room += 1;
-                if let Some(request) = &slot.request {
-                    request.finish(written.into());
-                }
+            }
+            if state.broken && !was_broken {
+                room = usize::MAX;
             }
         }
         if room > 0 {
@@ -581,15 +628,62 @@ impl Queue {
         }
     }
 
-    /// Fails all requests, now and later: the device reaches nothing any more. Any context.
-    pub(crate) fn give_up(&self) {
+    /// Returns the next request that the device has done, in the device's order: for the only task
+    /// that takes what the device has done, where all is left to one ([`defer`](Queue::defer)).
+    /// `None` if there is none, or the device has failed.
+    pub fn next_done(&self) -> Option<Arc<Request>> {
+        let done = {
+            let mut state = self.state.lock_irq();
+            let number = self.take_used(&mut state)?;
+            state.slots[number].request.clone()
+        };
+        self.room.wake_one();
+        done
+    }
+
+    /// Takes the next element of the used ring; returns the slot of the request, which is done.
+    fn take_used(&self, state: &mut State) -> Option<usize> {
+        if self.domain.is_revoked() && !state.broken {
+            self.fail(state, "its device reaches no memory any more");
+        }
+        // The elements are read after the index that makes them ours.
+        if state.broken || self.word(USED + 2).load(Ordering::Acquire) == state.used {
+            return None;
+        }
+        let (number, written) = self.used_element(state.used);
+        state.used = state.used.wrapping_add(1);
+        let busy = state
+            .slots
+            .get_mut(number as usize)
+            .filter(|slot| slot.busy);
+        let Some(slot) = busy else {
+            self.fail(state, "its device broke the protocol");
+            return None;
+        };
+        slot.busy = false;
+        if let Some(window) = slot.window() {
+            dma::take(&self.domain, window);
+        }
+        // Room was reserved for all of them.
+        state.free.push(number as u16);
+        if let Some(request) = &slot.request {
+            request.finish(written.into());
+        }
+        Some(number as usize)
+    }
+
+    /// Fails all requests, now and later, for the reason `why`. Any context.
+    pub(crate) fn give_up(&self, why: &str) {
         let mut state = self.state.lock_irq();
         if !state.broken {
-            self.fail(&mut state, "its device reaches no memory any more");
+            self.fail(&mut state, why);
         }
         drop(state);
         self.progress.wake_all();
         self.room.wake_all();
+        if let Some(bell) = self.bell.get() {
+            bell.wake_all();
+        }
     }
 
     /// The device broke its promises, or is gone: nothing more is asked of it. Where a unit stands
@@ -705,7 +799,7 @@ fn fill_table(table: &Frame, parts: &Parts, addresses: &mut Addresses<'_>) -> us
 
 impl Driver for Queue {
     fn device_lost(&self) {
-        self.give_up();
+        self.give_up("its device reaches no memory any more");
     }
 }
 
