@@ -27,6 +27,7 @@ pub struct Stack {
     alarm: Arc<Alarm>,
     udp: Arc<Mutex<SocketTable>>,
     udp_lite: Arc<Mutex<SocketTable>>,
+    ping: Arc<Mutex<SocketTable>>,
     raw: Arc<Mutex<SocketTable>>,
 }
 
@@ -37,10 +38,12 @@ impl Stack {
         let alarm = Arc::new(Alarm::new());
         let network = Arc::new(Network::new(alarm.clone()));
         let tcp = Arc::new(Tcp::new(network.clone(), alarm.clone()));
-        let udp = table();
+        let (udp, ping, raw) = (table(), table(), table());
         network.set_upper(Box::new(Protocols {
             tcp: Arc::downgrade(&tcp),
             udp: Arc::downgrade(&udp),
+            ping: Arc::downgrade(&ping),
+            raw: Arc::downgrade(&raw),
         }));
         let stack = Stack {
             network,
@@ -48,7 +51,8 @@ impl Stack {
             alarm,
             udp,
             udp_lite: table(),
-            raw: table(),
+            ping,
+            raw,
         };
         stack.set_loopback_by_packets(switches::loopback_mtu());
         stack
@@ -58,6 +62,7 @@ impl Stack {
         match protocol {
             Protocol::Udp => &self.udp,
             Protocol::UdpLite => &self.udp_lite,
+            Protocol::Ping => &self.ping,
             Protocol::Raw(_) => &self.raw,
         }
     }
@@ -143,6 +148,8 @@ const MOST_DELIVERED: usize = 256;
 struct Protocols {
     tcp: Weak<Tcp>,
     udp: Weak<Mutex<SocketTable>>,
+    ping: Weak<Mutex<SocketTable>>,
+    raw: Weak<Mutex<SocketTable>>,
 }
 
 impl Upper for Protocols {
@@ -157,11 +164,16 @@ impl Upper for Protocols {
         }
     }
 
-    fn report(&self, report: Report) {
+    fn report(&self, report: Report, quote: &[u8]) {
         match report.protocol {
             ip::UDP => {
                 if let Some(udp) = self.udp.upgrade() {
-                    datagram::take_report(&udp, report);
+                    datagram::take_report(&udp, &report, quote);
+                }
+            }
+            ip::ICMP | ip::ICMP_V6 => {
+                if let Some(ping) = self.ping.upgrade() {
+                    datagram::take_report(&ping, &report, quote);
                 }
             }
             _ => {
@@ -169,6 +181,22 @@ impl Upper for Protocols {
                     tcp.take_report(report);
                 }
             }
+        }
+        if let Some(raw) = self.raw.upgrade()
+            && report.protocol != 0
+        {
+            datagram::take_raw_report(&raw, &report, quote);
+        }
+    }
+
+    fn show(&self, packet: &Received, header: &[u8]) -> bool {
+        let raw = self.raw.upgrade();
+        raw.is_some_and(|raw| datagram::show_raw(&raw, packet, header))
+    }
+
+    fn receive_echo(&self, packet: Received) {
+        if let Some(ping) = self.ping.upgrade() {
+            datagram::receive_echo(&ping, packet);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `memory`: null, zero, full. `random`: random, urandom. `causeway`: what Linux has no call for.
 //! `kmsg`: the kernel's log. `terminal`: tty, console, ttyS0. [`rtc`]: rtc0. [`disk`]: block
-//! devices. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`mod@net`]: its network
+//! devices. `tun`: interfaces whose other end is a program. [`share`]: folders of the host's. [`entropy`]: its random numbers. [`mod@net`]: its network
 //! cards. [`root`] is the file
 //! system with the nodes.
 
@@ -17,6 +17,7 @@ mod random;
 pub mod rtc;
 pub mod share;
 mod terminal;
+mod tun;
 
 use alloc::sync::Arc;
 
@@ -85,6 +86,7 @@ pub fn register() -> Result<()> {
     register_char_device(causeway::MAJOR, causeway, causeway::open)?;
     register_char_device(pty::MAJOR, 0..=u32::MAX, pty::open_stray)?;
     rtc::register()?;
+    tun::register()?;
     register_fifo(pipe::open_fifo);
     Ok(())
 }
@@ -123,6 +125,9 @@ fn populate() -> Result<Arc<dyn Vnode>> {
     }
     root.create(b"shm", Make::Directory, 0o1777, &who)?;
     root.create(b"pts", Make::Directory, 0o755, &who)?;
+    let net = root.create(b"net", Make::Directory, 0o755, &who)?;
+    let tun = Make::CharDevice(number(tun::MAJOR, tun::MINOR));
+    net.create(b"tun", tun, 0o666, &who)?;
     Ok(root)
 }
 

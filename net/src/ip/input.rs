@@ -10,10 +10,11 @@ use fbuf::Aggregate;
 use smoltcp::wire::{Ipv4Packet, Ipv6Packet};
 
 use super::{
-    ICMP, ICMP_V6, TCP, UDP,
+    ICMP, ICMP_V6, IGMP, TCP, UDP,
     errors::Refusal,
     ethernet::{self, Arp, Discovery},
     fragments::{Fragment, Key},
+    groups::LISTENER_QUERY,
     interface::Interface,
     neighbours::Neighbour,
     network::{Change, Network},
@@ -186,8 +187,9 @@ impl Network {
                 return;
             }
         }
+        let has_raw = self.has_raw();
         let original = match packet.protocol {
-            TCP => Aggregate::new(),
+            TCP if !has_raw => Aggregate::new(),
             _ => data.clone(),
         };
         data.clip_front(len);
@@ -213,7 +215,16 @@ impl Network {
             let Some(whole) = whole else { return };
             packet.data = whole;
         }
-        self.deliver(interface, packet, &original);
+        let mut is_wanted = false;
+        if has_raw && let Some(upper) = self.upper() {
+            let mut header = [0; LONGEST_V4];
+            let n = match packet.from {
+                IpAddr::V4(_) => original.peek(0, &mut header[..len.min(LONGEST_V4)]),
+                IpAddr::V6(_) => 0,
+            };
+            is_wanted = upper.show(&packet, &header[..n]);
+        }
+        self.deliver(interface, packet, &original, is_wanted);
     }
 
     /// Tells whether a packet is for this machine and may come from where it says.
@@ -238,7 +249,14 @@ impl Network {
         packet.is_for_many || self.is_own(packet.to)
     }
 
-    fn deliver(&self, interface: &Arc<Interface>, packet: Received, original: &Aggregate) {
+    /// Gives a packet to its protocol. One that another program wants is not refused.
+    fn deliver(
+        &self,
+        interface: &Arc<Interface>,
+        packet: Received,
+        original: &Aggregate,
+        is_wanted: bool,
+    ) {
         match packet.protocol {
             ICMP if packet.from.is_ipv4() => self.receive_icmp(interface, packet),
             ICMP_V6 if packet.from.is_ipv6() => self.receive_icmp(interface, packet),
@@ -253,7 +271,8 @@ impl Network {
                     }
                 }
             }
-            _ if packet.from.is_unspecified() => {}
+            IGMP if packet.from.is_ipv4() => self.receive_igmp(interface, &packet),
+            _ if packet.from.is_unspecified() || is_wanted => {}
             _ => self.refuse(&packet, original, Refusal::Protocol),
         }
     }
@@ -268,6 +287,8 @@ impl Network {
         match (is_v4, header[0]) {
             (true, ECHO_V4) | (false, ECHO_V6) => self.echo(packet),
             (true, 3 | 11 | 12) | (false, 1..=4) => self.take_error(&packet),
+            (true, ECHO_REPLY_V4) | (false, ECHO_REPLY_V6) => self.hand_echo(packet),
+            (false, LISTENER_QUERY) => self.receive_listener_query(interface, &packet),
             (false, ethernet::SOLICITATION | ethernet::ADVERTISEMENT) => {
                 self.receive_discovery(interface, &packet);
             }

@@ -50,6 +50,12 @@ impl Name {
         Some(Name(name))
     }
 
+    /// Returns the bytes with one zero behind them.
+    pub fn with_zero(&self) -> &[u8] {
+        let end = self.as_bytes().len() + 1;
+        &self.0[..end.min(self.0.len())]
+    }
+
     /// Returns the bytes before the zeros.
     pub fn as_bytes(&self) -> &[u8] {
         let len = self.0.iter().position(|&byte| byte == 0);

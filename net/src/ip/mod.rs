@@ -6,6 +6,7 @@
 //!   programs change; `source`: the choice of a packet's source;
 //! - `input`: packets that arrive; `output`: packets that are sent;
 //! - `neighbours`: addresses on the link; `ethernet`: formats of the link;
+//! - `groups`: membership in groups, told by IGMP and MLD;
 //! - `fragments`: parts of packets; `errors`: messages of ICMP about packets;
 //! - `raw`: the packets of raw sockets; `icmp`: the echo replies to those.
 //!
@@ -16,6 +17,7 @@ mod address;
 mod errors;
 mod ethernet;
 mod fragments;
+mod groups;
 pub(crate) mod icmp;
 mod input;
 mod interface;
@@ -27,6 +29,7 @@ mod configure;
 mod source;
 
 pub use address::{Cover, Family, Prefix, destination, is_own, source_for};
+pub use ethernet::group_mac;
 pub use errors::{Refusal, Report, Trouble};
 pub use input::Received;
 pub use interface::{
@@ -41,6 +44,8 @@ pub(crate) use raw::Packet;
 
 /// The protocol number of ICMP in IPv4.
 pub const ICMP: u8 = 1;
+/// The protocol number of group management in IPv4.
+pub const IGMP: u8 = 2;
 /// The protocol number of TCP.
 pub const TCP: u8 = 6;
 /// The protocol number of UDP.

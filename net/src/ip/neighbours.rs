@@ -92,6 +92,9 @@ impl Entry {
 /// known, else to all.
 pub(super) type Question = (IpAddr, Option<Mac>);
 
+/// A neighbour that did not answer, and the packets that have waited for it.
+pub(super) type Gone = (IpAddr, VecDeque<Packet>);
+
 /// What to do with a packet to a neighbour.
 pub(super) enum Answer {
     /// Send it to this address, and perhaps ask whether that still holds.
@@ -178,8 +181,8 @@ impl Neighbours {
     }
 
     /// Repeats the questions that are due; entries without an answer are dropped. Returns the
-    /// questions, the neighbours that were dropped, and when the next question is due.
-    pub fn expire(&mut self, now: u64) -> (Vec<Question>, Vec<IpAddr>, Option<u64>) {
+    /// questions, the neighbours that were dropped with what has waited for them, and when the next question is due.
+    pub fn expire(&mut self, now: u64) -> (Vec<Question>, Vec<Gone>, Option<u64>) {
         let (mut questions, mut gone) = (Vec::new(), Vec::new());
         self.table.retain(|ip, entry| {
             let Some(at) = entry.asks_at.filter(|at| *at <= now) else {
@@ -187,7 +190,7 @@ impl Neighbours {
             };
             if entry.asked >= RETRIES {
                 if gone.try_reserve(1).is_ok() {
-                    gone.push(*ip);
+                    gone.push((*ip, core::mem::take(&mut entry.waiting)));
                 }
                 return false;
             }

@@ -4,7 +4,7 @@
 use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{
     net::IpAddr,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use abi::{Errno, Result};
@@ -17,6 +17,7 @@ use super::{
     address::{self, Prefix},
     errors::{Budget, Refusal, Report},
     fragments::Fragments,
+    groups::Groups,
     input::Received,
     interface::{Address, AddressState, Interface, LOOPBACK, Name, Origin},
     neighbours::{Neighbour, Question},
@@ -151,8 +152,16 @@ pub trait Upper: Send + Sync {
     /// Takes a packet for this machine. Returns why not, if the sender is to be told.
     fn receive(&self, packet: Received) -> Option<Refusal>;
 
-    /// Takes the news that a packet of this machine did not arrive.
-    fn report(&self, report: Report);
+    /// Takes the news that a packet of this machine did not arrive; `quote` is what the message
+    /// repeats of it.
+    fn report(&self, report: Report, quote: &[u8]);
+
+    /// Looks at a packet although another one takes it (raw sockets); `header` is that of IPv4.
+    /// Returns whether it is wanted.
+    fn show(&self, packet: &Received, header: &[u8]) -> bool;
+
+    /// Takes an echo reply.
+    fn receive_echo(&self, packet: Received);
 }
 
 /// The network of one machine.
@@ -171,6 +180,9 @@ pub struct Network {
     upper: OnceBox<Box<dyn Upper>>,
     observer: OnceBox<Box<dyn Fn(Change) + Send + Sync>>,
     taps: Arc<Taps>,
+    /// How many raw sockets there are.
+    raw_sockets: AtomicUsize,
+    pub(super) groups: SpinLock<Groups>,
     /// The number of the next interface.
     next_index: AtomicU32,
     pub(super) alarm: Arc<Alarm>,
@@ -193,6 +205,8 @@ impl Network {
             upper: OnceBox::new(),
             observer: OnceBox::new(),
             taps: Arc::default(),
+            raw_sockets: AtomicUsize::new(0),
+            groups: SpinLock::new(Rank::Leaf, Groups::default()),
             next_index: AtomicU32::new(LOOPBACK),
             alarm,
         };
@@ -308,6 +322,27 @@ impl Network {
         let mut interfaces = self.interfaces.lock();
         let at = interfaces.binary_search_by_key(&index, |it| it.index());
         Some(interfaces.remove(at.ok()?))
+    }
+
+    /// Notes that a raw socket is there, or gone.
+    pub(crate) fn note_raw(&self, is_there: bool) {
+        match is_there {
+            true => self.raw_sockets.fetch_add(1, Relaxed),
+            false => self.raw_sockets.fetch_sub(1, Relaxed),
+        };
+    }
+
+    /// Tells whether there are raw sockets.
+    #[inline]
+    pub(super) fn has_raw(&self) -> bool {
+        self.raw_sockets.load(Relaxed) != 0
+    }
+
+    /// Gives an echo reply of this machine itself to those that wait for it.
+    pub(crate) fn hand_echo(&self, packet: Received) {
+        if let Some(upper) = self.upper() {
+            upper.receive_echo(packet);
+        }
     }
 
     /// Returns those that see all packets.
@@ -638,10 +673,13 @@ impl Network {
             for question in questions {
                 self.ask(&interface, question);
             }
-            for neighbour in gone {
+            for (neighbour, waiting) in gone {
                 self.note_quietly(Change::NoNeighbour(interface.index(), neighbour));
+                for packet in waiting {
+                    self.refuse_waiting(&packet);
+                }
                 if let Some(upper) = self.upper() {
-                    upper.report(Report::silent(neighbour));
+                    upper.report(Report::silent(neighbour), &[]);
                 }
             }
             next = match (next, due) {

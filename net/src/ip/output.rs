@@ -199,6 +199,17 @@ impl Network {
         Ok(())
     }
 
+    /// Sends a packet whose header of IP is at the beginning of `head`.
+    pub(crate) fn send_made(&self, route: &Route, to: IpAddr, head: Head, data: Aggregate) {
+        let packet = Packet {
+            head,
+            data,
+            checksum: Checksum::Right,
+            cut: 0,
+        };
+        self.transmit(route, to, packet);
+    }
+
     /// Hands a packet with its IP header to the device, with the link's header before it.
     fn transmit(&self, route: &Route, to: IpAddr, mut packet: Packet) {
         let interface = &*route.interface;

@@ -28,6 +28,8 @@ pub const RECEIVE_BUFFER: usize = 128 * 1024;
 /// The options of `setsockopt` on which the protocol acts.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// The number of the only interface that its packets use (`SO_BINDTODEVICE`); 0 for all.
+    pub interface: u32,
     pub name: NameOptions,
     /// Bytes.
     pub send_buffer: usize,
@@ -46,6 +48,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            interface: 0,
             name: NameOptions::default(),
             send_buffer: SEND_BUFFER,
             receive_buffer: RECEIVE_BUFFER,

@@ -400,6 +400,7 @@ impl Socket for Stream {
         }
         let common = &self.common;
         self.tcp.set_options(|options| match name {
+            raw::SO_BINDTODEVICE => options.interface = common.device(),
             raw::SO_REUSEADDR => options.name.reuse_address = common.is_on(name),
             raw::SO_REUSEPORT => options.name.reuse_port = common.is_on(name),
             raw::SO_OOBINLINE => options.urgent_in_line = common.is_on(raw::SO_OOBINLINE),

@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use abi::{
     Errno, Result,
-    raw::net::{AF_UNIX, IPPROTO_RAW, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE},
+    raw::net::AF_UNIX,
 };
 use net::{
     Family,
@@ -24,6 +24,11 @@ use crate::socket::{
     unix::listing,
 };
 
+/// Protocols; 255 stands for all raw sockets.
+const TCP: u32 = 6;
+const UDP: u32 = 17;
+const UDP_LITE: u32 = 136;
+const RAW: u32 = 255;
 /// `SOCK_DIAG_BY_FAMILY`: the only request.
 const BY_FAMILY: u32 = 20;
 /// Bytes of a `struct inet_diag_req_v2` and a `struct inet_diag_msg`.
@@ -298,7 +303,7 @@ fn inet(
         }
     };
     let kind = match protocol {
-        IPPROTO_TCP => {
+        TCP => {
             for entry in stack().tcp_sockets()? {
                 let (own, entry) = Entry::of_tcp(entry);
                 if own == family {
@@ -307,9 +312,9 @@ fn inet(
             }
             return found_one(is_list, found);
         }
-        IPPROTO_UDP => Protocol::Udp,
-        IPPROTO_UDPLITE => Protocol::UdpLite,
-        IPPROTO_RAW => Protocol::Raw(0),
+        UDP => Protocol::Udp,
+        UDP_LITE => Protocol::UdpLite,
+        RAW => Protocol::Raw(0),
         _ => return Err(Errno::ENOENT),
     };
     for socket in stack().datagram_sockets(kind)? {

@@ -8,7 +8,7 @@
 //!
 //! Requests are served inside the call that sends them; the answers wait in the socket's queue.
 
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 
 use abi::{
     Errno, Result,
@@ -18,7 +18,7 @@ use abi::{
     },
 };
 
-use super::{Family, Socket};
+use super::{Family, Socket, inet::stack};
 
 mod addresses;
 mod diagnosis;
@@ -32,9 +32,7 @@ mod route;
 mod routes;
 mod socket;
 
-pub use events::tell;
 pub use link::hardware;
-pub use neighbours::state as neighbour_state;
 pub use socket::{NetlinkSocket, list};
 
 use name::AF_NETLINK;
@@ -53,5 +51,7 @@ fn create(kind: u32, protocol: u32) -> Result<Arc<dyn Socket>> {
     if protocol != NETLINK_ROUTE && protocol != NETLINK_SOCK_DIAG {
         return Err(Errno::EPROTONOSUPPORT);
     }
+    // Changes are told from the first socket on that may want to know.
+    stack().network().set_observer(Box::new(events::tell));
     Ok(socket::NetlinkSocket::make(kind, protocol))
 }

@@ -13,7 +13,7 @@ use super::{
     numbers as raw,
     route::{Asker, check_index, structure},
 };
-use crate::socket::inet::{AF_INET, AF_INET6, interface, stack};
+use crate::socket::inet::{AF_INET, AF_INET6, stack};
 
 /// Bytes of a `struct rtmsg`; a `struct fib_rule_hdr` has as many.
 const HEAD: usize = 12;
