@@ -47,6 +47,16 @@ impl Prefix {
         })
     }
 
+    /// Returns the network of all addresses of the same version as `address`.
+    pub fn all(address: IpAddr) -> Option<Prefix> {
+        Prefix::new(address, 0)
+    }
+
+    /// Returns the network's own address: the bits that do not count are 0.
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
     /// Returns how many bits count.
     pub fn bits(&self) -> u8 {
         self.bits
