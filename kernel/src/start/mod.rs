@@ -76,7 +76,7 @@ pub fn start() -> ! {
     nucleus::pci::find();
     entropy::start();
     disk::start(&options.memory_disks).unwrap_or_else(|message| give_up(&message));
-    network::start(options.addressing);
+    let has_cards = network::start(options.addressing);
     let namespace = root::mount(options.root.as_ref()).unwrap_or_else(|message| give_up(&message));
     let (root, who) = (namespace.root(), Credentials::default());
     let walk = Walk {
@@ -85,6 +85,9 @@ pub fn start() -> ! {
         who: &who,
     };
     shares::mount(&options.shares, &namespace, &walk).unwrap_or_else(|message| give_up(&message));
+    if has_cards {
+        network::finish(options.addressing, options.root.as_ref(), &walk);
+    }
     swaps::start(&options.swaps, &walk).unwrap_or_else(|message| give_up(&message));
     finish(init::run(&options, &namespace, &walk).unwrap_or_else(|message| give_up(&message)))
 }
